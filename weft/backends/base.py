@@ -1,0 +1,106 @@
+"""The contract between weft and a device. A backend author writes Caps, a Dialect and a Device.
+
+Nothing here (or in any backend) knows graphs or op names: a device allocates bytes, compiles
+kernels and plays the steps of a Program.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from weft.core.caps import Caps
+from weft.core.dtypes import DType
+from weft.kernel.ir import Kernel
+from weft.program.program import Program
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """One line of `weft devices`. `available` is False where `reason` says what is missing and
+    what to install; `software` marks a rasteriser that runs on the CPU (never picked by auto)."""
+
+    kind: str  # "cpu", "vulkan", ...
+    index: int
+    name: str
+    available: bool
+    reason: str = ""
+    driver: str = ""
+    memory: int = 0  # bytes, 0 when unknown
+    dtypes: tuple[str, ...] = ()
+    software: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind}:{self.index}"
+
+
+class Buffer(abc.ABC):
+    """Bytes on a device. Freed when the last reference goes; `nbytes` is what was asked for."""
+
+    nbytes: int
+    device: Device
+
+
+class Bound(abc.ABC):
+    """A Program resolved against concrete buffers: replaying it allocates nothing."""
+
+    @abc.abstractmethod
+    def rebind(self, index: int, buffer: Buffer) -> None:
+        """Use `buffer` for Program buffer number `index` from the next run on."""
+
+
+class Dialect(abc.ABC):
+    """Kernel → source text. Pure: the same kernel and Caps give the same text."""
+
+    name: str
+
+    @abc.abstractmethod
+    def render(self, kernel: Kernel, caps: Caps) -> str: ...
+
+
+class Device(abc.ABC):
+    """One device. Methods raise DeviceError (lost, failing) or OutOfMemoryError, never return
+    wrong data. Calls may be asynchronous until `sync` or `read`."""
+
+    kind: str
+    info: DeviceInfo
+    caps: Caps
+
+    @abc.abstractmethod
+    def alloc(self, nbytes: int) -> Buffer:
+        """A buffer of at least max(nbytes, 1) bytes, 64-byte aligned; content undefined."""
+
+    @abc.abstractmethod
+    def write(self, buffer: Buffer, data: np.ndarray, offset: int = 0) -> None:
+        """Copies a C-contiguous array's bytes into the buffer from byte `offset`."""
+
+    @abc.abstractmethod
+    def read(
+        self, buffer: Buffer, shape: tuple[int, ...], dtype: DType, offset: int = 0
+    ) -> np.ndarray:
+        """A host copy of the content (waits for all submitted work that writes it)."""
+
+    @abc.abstractmethod
+    def load(self, kernels: Sequence[Kernel]) -> Sequence[Any]:
+        """Compiles kernels (through the disk cache) to handles that `bind` understands."""
+
+    @abc.abstractmethod
+    def bind(self, program: Program, buffers: Sequence[Buffer]) -> Bound:
+        """Resolves every step once. `buffers` has one entry per Program buffer, same order."""
+
+    @abc.abstractmethod
+    def submit(self, bound: Bound, scalars: Sequence[int]) -> None:
+        """Plays the Program's steps once, with these runtime scalars (int32)."""
+
+    @abc.abstractmethod
+    def sync(self) -> None:
+        """Waits for everything submitted."""
+
+    def supports(self, dtype: DType) -> bool:
+        return dtype in self.caps.dtypes

@@ -1,0 +1,1 @@
+"""Foundations: dtypes, shapes, capabilities, errors."""

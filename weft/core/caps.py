@@ -1,0 +1,119 @@
+"""What a target can do, as data. Templates choose variants from these numbers and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType
+
+
+@dataclass(frozen=True)
+class Caps:
+    """Capabilities of one target. `max_threads == 1` means CPU style: one thread per group, with
+    explicit vectors of `lanes` f32 values; otherwise GPU style: scalar code in many threads.
+
+    Sizes are in bytes. `subgroup` is the fixed subgroup (wave, warp) width, 0 where there is none
+    or where it is not known before the kernel runs.
+    """
+
+    name: str
+    max_threads: int = 256
+    lanes: int = 4  # widest useful vector of f32 (loads on a GPU, arithmetic on a CPU)
+    registers: int = 32  # vector registers (CPU) that a register tile may fill
+    subgroup: int = 0
+    shared_bytes: int = 16384
+    cheap_barrier: bool = True
+    max_bindings: int = 8  # storage buffers one kernel may use
+    max_binding_bytes: int = 128 << 20
+    max_buffer_bytes: int = 256 << 20
+    max_groups: int = 65535  # per grid axis; dialects fold a longer axis 0
+    scratch_bytes: int = 0  # private scratch per CPU worker for large private arrays
+    cores: int = 1
+    dtypes: frozenset[DType] = field(default=frozenset(dt.DEVICE))  # storable
+    features: frozenset[str] = frozenset()  # "dot2_bf16", "dot4", "gather", "nontemporal", ...
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.max_threads == 1
+
+
+ALL_DTYPES = frozenset(dt.DEVICE)
+
+# Shapes of real targets, for the interpreter and for compiling without a device.
+PRESETS: dict[str, Caps] = {
+    "cpu-avx512": Caps(
+        "cpu-avx512",
+        max_threads=1,
+        lanes=16,
+        shared_bytes=0,
+        cheap_barrier=False,
+        max_bindings=64,
+        max_binding_bytes=1 << 40,
+        max_buffer_bytes=1 << 40,
+        max_groups=1 << 31,
+        scratch_bytes=4 << 20,
+        cores=2,
+        features=frozenset({"dot2_bf16", "dot4", "gather", "nontemporal"}),
+    ),
+    "cpu-avx2": Caps(
+        "cpu-avx2",
+        max_threads=1,
+        lanes=8,
+        registers=16,
+        shared_bytes=0,
+        cheap_barrier=False,
+        max_bindings=64,
+        max_binding_bytes=1 << 40,
+        max_buffer_bytes=1 << 40,
+        max_groups=1 << 31,
+        scratch_bytes=4 << 20,
+        cores=2,
+        features=frozenset({"gather", "nontemporal"}),
+    ),
+    "cpu-neon": Caps(
+        "cpu-neon",
+        max_threads=1,
+        lanes=4,
+        shared_bytes=0,
+        cheap_barrier=False,
+        max_bindings=64,
+        max_binding_bytes=1 << 40,
+        max_buffer_bytes=1 << 40,
+        max_groups=1 << 31,
+        scratch_bytes=4 << 20,
+        cores=2,
+    ),
+    "webgpu": Caps("webgpu", max_threads=256, lanes=4),
+    "webgpu-small": Caps("webgpu-small", max_threads=64, lanes=4, max_binding_bytes=1 << 16),
+    "lavapipe": Caps(
+        "lavapipe",
+        max_threads=256,
+        lanes=4,
+        cheap_barrier=False,
+        max_bindings=32,
+        shared_bytes=32768,
+    ),
+    "cuda": Caps(
+        "cuda",
+        max_threads=1024,
+        lanes=4,
+        subgroup=32,
+        shared_bytes=49152,
+        max_bindings=64,
+        max_binding_bytes=1 << 40,
+        max_buffer_bytes=1 << 40,
+        max_groups=(1 << 31) - 1,
+    ),
+    "hip-wave64": Caps(
+        "hip-wave64",
+        max_threads=1024,
+        lanes=4,
+        subgroup=64,
+        shared_bytes=65536,
+        max_bindings=64,
+        max_binding_bytes=1 << 40,
+        max_buffer_bytes=1 << 40,
+        max_groups=(1 << 31) - 1,
+    ),
+}

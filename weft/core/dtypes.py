@@ -1,0 +1,118 @@
+"""Data types and the casting rules between them.
+
+Every dtype knows its NumPy counterpart, so the oracle (NumPy) and the devices agree on what a
+value is. Promotion follows the Python array API standard (2023.12, "Type promotion rules"), with
+bfloat16 placed beside float16: the two promote to float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import ml_dtypes
+import numpy as np
+
+from weft.core.errors import DTypeError
+
+Kind = Literal["bool", "uint", "int", "float"]
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An element type: its name, size in bytes and kind."""
+
+    name: str
+    itemsize: int
+    kind: Kind
+
+    @property
+    def numpy(self) -> np.dtype:
+        """The NumPy dtype with the same values (bfloat16 comes from ml_dtypes)."""
+        return _TO_NUMPY[self.name]
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_int(self) -> bool:
+        return self.kind in ("int", "uint")
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+bool_ = DType("bool", 1, "bool")
+int8 = DType("int8", 1, "int")
+uint8 = DType("uint8", 1, "uint")
+int32 = DType("int32", 4, "int")
+uint32 = DType("uint32", 4, "uint")
+int64 = DType("int64", 8, "int")  # host only: token ids and indices at the edges
+float16 = DType("float16", 2, "float")
+bfloat16 = DType("bfloat16", 2, "float")
+float32 = DType("float32", 4, "float")
+float64 = DType("float64", 8, "float")  # host only: the oracle's finite differences
+
+ALL = (bool_, int8, uint8, int32, uint32, int64, float16, bfloat16, float32, float64)
+DEVICE = (bool_, int8, uint8, int32, uint32, float16, bfloat16, float32)
+
+_BY_NAME = {d.name: d for d in ALL}
+_BY_NAME |= {"f16": float16, "bf16": bfloat16, "f32": float32, "f64": float64, "bool_": bool_}
+_BY_NAME |= {"i8": int8, "u8": uint8, "i32": int32, "u32": uint32, "i64": int64}
+_TO_NUMPY = {d.name: np.dtype(d.name) for d in ALL if d is not bfloat16}
+_TO_NUMPY["bfloat16"] = np.dtype(ml_dtypes.bfloat16)
+_FROM_NUMPY = {v: _BY_NAME[k] for k, v in _TO_NUMPY.items()}
+
+
+def as_dtype(value: object) -> DType:
+    """The DType meant by a DType, a name ("float32", "bf16") or a NumPy dtype.
+
+    Raises DTypeError for anything else, naming the supported types.
+    """
+    if isinstance(value, DType):
+        return value
+    if isinstance(value, str) and value in _BY_NAME:
+        return _BY_NAME[value]
+    try:
+        found = _FROM_NUMPY.get(np.dtype(value))  # type: ignore[call-overload]
+    except TypeError:
+        found = None
+    if found is None:
+        names = ", ".join(d.name for d in ALL)
+        raise DTypeError(f"unsupported dtype {value!r}; use one of {names}")
+    return found
+
+
+_ORDER = {"uint": ("uint8", "uint32"), "int": ("int8", "int32", "int64")}
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The dtype that holds both (array API promotion). bool + x = x; int + float = the float.
+
+    uint8 with int8 gives int32 and uint32 with any signed type gives int64, as the standard's
+    table has it (int16 does not exist here).
+    """
+    if a is b:
+        return a
+    if a.kind == "bool":
+        return b
+    if b.kind == "bool":
+        return a
+    if a.is_float and b.is_float:
+        if a.itemsize == b.itemsize:
+            return float32  # float16 with bfloat16
+        return a if a.itemsize > b.itemsize else b
+    if a.is_float or b.is_float:
+        return a if a.is_float else b
+    if a.kind == b.kind:
+        return a if a.itemsize > b.itemsize else b
+    unsigned, signed = (a, b) if a.kind == "uint" else (b, a)
+    if signed.itemsize > unsigned.itemsize:
+        return signed
+    return int32 if unsigned is uint8 else int64
+
+
+def compute_dtype(dtype: DType) -> DType:
+    """The dtype that arithmetic on `dtype` is done in: f32 for f16 and bf16, else itself."""
+    return float32 if dtype in (float16, bfloat16) else dtype

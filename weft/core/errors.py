@@ -1,0 +1,51 @@
+"""One small hierarchy: every error a user can meet says what was given, what was expected, what to do."""
+
+from __future__ import annotations
+
+
+class WeftError(Exception):
+    """Base of every error that weft raises on purpose. `str(error)` is one or two lines."""
+
+
+class ShapeError(WeftError, ValueError):
+    """Shapes, axes or indices that do not fit."""
+
+
+class DTypeError(WeftError, TypeError):
+    """A dtype that an op or a device does not take."""
+
+
+class DeviceError(WeftError, RuntimeError):
+    """A device that is missing, mixed with another, lost, or failing."""
+
+
+class LimitError(WeftError, RuntimeError):
+    """A size beyond what a device, a model or weft itself can hold."""
+
+
+class OutOfMemoryError(LimitError, MemoryError):
+    """An allocation that the device refused."""
+
+
+class TraceError(WeftError, RuntimeError):
+    """A traced function that needs a value while only shapes are known."""
+
+
+class CompileError(WeftError, RuntimeError):
+    """A graph or kernel that could not be compiled: a bug in weft or a limit of the target."""
+
+
+class KernelError(CompileError):
+    """A kernel that breaks the rules of the Kernel IR, found by the verifier or interpreter."""
+
+
+class FileFormatError(WeftError, ValueError):
+    """A file from outside whose content is truncated, inconsistent or hostile."""
+
+
+class ModelError(WeftError, ValueError):
+    """A model folder that cannot be loaded: architecture, config, tokenizer or weights."""
+
+
+class UsageError(WeftError, ValueError):
+    """A call or a command line whose arguments do not make sense."""

@@ -1,0 +1,1 @@
+"""Graph: immutable values between trace and compile."""

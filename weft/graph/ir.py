@@ -1,0 +1,83 @@
+"""Graph: immutable values on the way from a traced function to a Program. It knows no device.
+
+A Node is one value: a primitive applied to other values. Nodes are compared by identity; a Graph
+lists its inputs, outputs and the state assignments that a run performs after computing them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from weft.core.dtypes import DType
+
+Shape = tuple[int, ...]
+Role = Literal["input", "scalar", "state", "weight"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One value. `attrs` are plain data (ints, floats, strings, dtypes, tuples); for op "const"
+    `attrs["value"]` is a NumPy array, and for op "call" `body` is the composite's Graph.
+
+    op "input" has attrs name and role: an "input" is passed at each run; a "scalar" is a 0-d int32
+    passed at each run and kept in the scalar buffer (lengths, positions); "state" lives on the
+    device between runs; a "weight" is read-only, named, and bound when the Program is loaded.
+    """
+
+    op: str
+    inputs: tuple[Node, ...]
+    attrs: Mapping[str, Any]
+    shape: Shape
+    dtype: DType
+    body: Graph | None = None
+    where: str = ""  # "file:line" of the user's code, for messages
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for d in self.shape:
+            n *= d
+        return n
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def __repr__(self) -> str:
+        return f"<{self.op} {self.dtype.name}{list(self.shape)}>"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """`outputs` (and the new value of each state in `assigns`) as functions of `inputs`.
+
+    `assigns` pairs a state input node with the value it takes when the run ends.
+    """
+
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    assigns: tuple[tuple[Node, Node], ...] = ()
+    name: str = "graph"
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def roots(self) -> tuple[Node, ...]:
+        return (*self.outputs, *(new for _, new in self.assigns))
+
+
+def toposort(roots: Iterable[Node]) -> Iterator[Node]:
+    """Every node that `roots` need, each once, operands before users (iterative: graphs are
+    deep)."""
+    seen: set[int] = set()
+    stack: list[tuple[Node, bool]] = [(r, False) for r in reversed(tuple(roots))]
+    while stack:
+        node, expanded = stack.pop()
+        if expanded:
+            yield node
+            continue
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        stack.append((node, True))
+        stack.extend((x, False) for x in reversed(node.inputs) if id(x) not in seen)

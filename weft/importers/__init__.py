@@ -1,0 +1,1 @@
+"""Foreign files in, weights and graphs out."""

@@ -1,0 +1,1 @@
+"""Kernel IR: what every template writes and every dialect renders."""

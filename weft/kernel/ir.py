@@ -1,0 +1,355 @@
+"""Kernel IR: one small typed language that every template writes and every dialect renders.
+
+A kernel runs `grid` groups of `threads` threads. Expressions are pure trees; a value that is used
+twice is bound with Let (the verifier refuses an expression object that appears in two places, so
+no dialect ever has to find common subexpressions). Lanes are explicit: a Type of `lanes` > 1 is a
+vector, and arithmetic is lane by lane. Narrow floats (f16, bf16) are storage types: load, cast to
+f32, compute, cast back, store. Index arithmetic is int32.
+
+The interpreter (`weft.kernel.interp`) defines what each node means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """An element dtype and a lane count (a power of two; 1 is a scalar)."""
+
+    dtype: DType
+    lanes: int = 1
+
+    def __repr__(self) -> str:
+        return self.dtype.name if self.lanes == 1 else f"{self.dtype.name}x{self.lanes}"
+
+
+I32, U32, F32, BOOL = Type(dt.int32), Type(dt.uint32), Type(dt.float32), Type(dt.bool_)
+
+# -- expressions --------------------------------------------------------------------------------
+
+
+class Expr:
+    """Base of the expressions. Every expression has a `.type`.
+
+    `weft.kernel.builder` gives expressions their operators: + - * / // % & | ^ << >> < <= > >= and
+    the functions for the rest.
+    """
+
+    __slots__ = ()
+    type: Type
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Const(Expr):
+    """A literal; for a vector type, the same value in every lane."""
+
+    value: float | int | bool
+    type: Type
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Param(Expr):
+    """A runtime scalar (int32): entry `slot` of the Program's scalar buffer."""
+
+    name: str
+    slot: int
+    type: Type = I32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Var(Expr):
+    """A named local, introduced by Let or as a For loop's counter. Names are unique in a kernel."""
+
+    name: str
+    type: Type
+
+
+AxisKind = Literal["group", "thread"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Axis(Expr):
+    """The index of this group in the grid, or of this thread in its group, along `dim` (0..2)."""
+
+    kind: AxisKind
+    dim: int = 0
+    type: Type = I32
+
+
+UNARY = ("neg", "abs", "not", "sqrt", "floor", "ceil", "trunc", "rint")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unary(Expr):
+    """neg abs sqrt floor ceil trunc rint (half to even) on floats; neg abs not on integers; not on
+    bool."""
+
+    op: str
+    x: Expr
+    type: Type
+
+
+ARITH = ("add", "sub", "mul", "div", "rem", "min", "max", "and", "or", "xor", "shl", "shr")
+COMPARE = ("lt", "le", "eq", "ne")
+BINARY = (*ARITH, *COMPARE)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binary(Expr):
+    """Lane-wise; both sides have the same Type. Comparisons give bool lanes.
+
+    Integer add, sub, mul wrap. Integer div and rem truncate; a zero divisor is the caller's to
+    avoid. shl and shr take counts 0..bits-1; shr is arithmetic on signed types. Float min and max
+    return the other side when one is NaN (IEEE 754-2008 minNum); comparisons with NaN are
+    unspecified: test NaN on bits.
+    """
+
+    op: str
+    a: Expr
+    b: Expr
+    type: Type
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fma(Expr):
+    """a * b + c in f32. Fused (one rounding) on LLVM targets; a dialect may round twice."""
+
+    a: Expr
+    b: Expr
+    c: Expr
+    type: Type
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Select(Expr):
+    """`a` where `cond` (bool, same lanes) holds, else `b`. Both sides are evaluated."""
+
+    cond: Expr
+    a: Expr
+    b: Expr
+    type: Type
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cast(Expr):
+    """A value conversion. Float to integer truncates and saturates (NaN gives 0); to a narrower
+    float rounds to nearest even; to bool is `!= 0`; integer to integer wraps."""
+
+    x: Expr
+    type: Type
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bitcast(Expr):
+    """The same 32 bits per lane as another 32-bit type (f32, i32, u32)."""
+
+    x: Expr
+    type: Type
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load(Expr):
+    """Elements of `source` (a Buffer or an Array) at `index` (in elements).
+
+    A scalar index with `type.lanes` > 1 loads consecutive elements; a vector index gathers, one
+    element per lane. Where `mask` (bool lanes) is false nothing is read and the lane is 0.
+    """
+
+    source: Buffer | Array
+    index: Expr
+    type: Type
+    mask: Expr | None = None
+    nontemporal: bool = False
+
+
+VEC = ("splat", "iota", "pack", "extract", "shuffle")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vec(Expr):
+    """Lane plumbing. splat(x); iota() = 0, 1, 2, ...; pack(x0, x1, ...); extract(v) with
+    `lanes[0]`; shuffle(a[, b]): lane i of the result is lane `lanes[i]` of a ++ b."""
+
+    op: str
+    args: tuple[Expr, ...]
+    type: Type
+    lanes: tuple[int, ...] = ()
+
+
+COLLECTIVE = ("subgroup_add", "subgroup_max", "subgroup_xor", "dot2", "dot4")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Collective(Expr):
+    """What needs several lanes or threads at once; used only where Caps say so.
+
+    subgroup_add, subgroup_max (x): over the subgroup, same value in every thread.
+    subgroup_xor (x) with `attr`: the value of thread `lane ^ attr`.
+    dot2 (acc f32 x n, a bf16 x 2n, b bf16 x 2n): acc[i] + a[2i] b[2i] + a[2i+1] b[2i+1].
+    dot4 (acc i32 x n, a u8|i8 x 4n, b i8 x 4n): acc[i] + sum of four products.
+    """
+
+    op: str
+    args: tuple[Expr, ...]
+    type: Type
+    attr: int = 0
+
+
+# -- statements ---------------------------------------------------------------------------------
+
+
+class Stmt:
+    """Base of the statements."""
+
+    __slots__ = ()
+
+
+Access = Literal["r", "w", "rw"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer:
+    """A buffer parameter: `size` elements of `dtype` in device memory. Two Buffers of one kernel
+    never overlap unless both are read-only."""
+
+    name: str
+    dtype: DType
+    size: int
+    access: Access = "r"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Array(Stmt):
+    """A local array of `size` elements: "shared" by the group, or "private" to the thread. Its
+    content is undefined until stored."""
+
+    name: str
+    dtype: DType
+    size: int
+    space: Literal["shared", "private"] = "private"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block(Stmt):
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Let(Stmt):
+    """Introduces `var` with a first value. Only a `mutable` one may be assigned again."""
+
+    var: Var
+    value: Expr
+    mutable: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assign(Stmt):
+    var: Var
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Store(Stmt):
+    """Writes `value` to `target` at `index`; lanes, mask and vector index as in Load (a scatter's
+    lanes must not collide)."""
+
+    target: Buffer | Array
+    index: Expr
+    value: Expr
+    mask: Expr | None = None
+    nontemporal: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prefetch(Stmt):
+    """A hint that `source` at `index` will be read soon; no meaning, no bounds check."""
+
+    source: Buffer
+    index: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class For(Stmt):
+    """for var in range(start, stop, step), int32, step a positive constant; bounds are evaluated
+    once. `unroll` asks the dialect to unroll fully (constant bounds)."""
+
+    var: Var
+    start: Expr
+    stop: Expr
+    body: Block
+    step: int = 1
+    unroll: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class If(Stmt):
+    cond: Expr
+    then: Block
+    other: Block | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Barrier(Stmt):
+    """All threads of the group meet; shared and buffer writes before it are seen after it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Return(Stmt):
+    """This thread is done."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """One compiled function. `grid` entries are expressions over Const, Param and Binary only, so
+    that the host can evaluate them (`host_eval`); `threads` is the group's shape."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    body: Block
+    grid: tuple[Expr, Expr, Expr]
+    threads: tuple[int, int, int] = (1, 1, 1)
+    flops: int = 0  # at full size, for reports
+    bytes: int = 0  # least traffic at full size, for reports
+
+
+def children(node: object) -> Iterator[Expr | Stmt]:
+    """The direct Expr and Stmt fields of a node, in field order (Buffers and Arrays named by a
+    Load or Store are not children)."""
+    for f in fields(node):  # type: ignore[arg-type]
+        if f.name in ("source", "target"):
+            continue
+        value = getattr(node, f.name)
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, Expr | Stmt):
+                yield item
+
+
+def host_eval(expr: Expr, scalars: list[int] | tuple[int, ...]) -> int:
+    """The value of a grid expression, given the scalar buffer's content."""
+    if isinstance(expr, Const):
+        return int(expr.value)
+    if isinstance(expr, Param):
+        return int(scalars[expr.slot])
+    if isinstance(expr, Binary):
+        a, b = host_eval(expr.a, scalars), host_eval(expr.b, scalars)
+        return int(_HOST[expr.op](a, b))
+    raise TypeError(f"a grid may hold Const, Param and Binary, not {type(expr).__name__}")
+
+
+_HOST = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a // b,
+    "rem": lambda a, b: a % b,
+    "min": min,
+    "max": max,
+}

@@ -1,0 +1,1 @@
+"""Decoder and encoder families, loading, generation."""

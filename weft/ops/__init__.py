@@ -1,0 +1,1 @@
+"""Primitives and composites, and bind."""

@@ -1,0 +1,1 @@
+"""Program and Session: running needs no compiler."""

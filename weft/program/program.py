@@ -1,0 +1,80 @@
+"""Program: the compiled form that every device plays. Data only; running it needs no compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from weft.core.dtypes import DType
+from weft.kernel.ir import Kernel
+
+BufferRole = Literal["input", "output", "state", "weight", "const", "arena"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BufferSpec:
+    """One buffer of a Program. `nbytes` is the allocation; shape and dtype describe its content
+    (the arena is uint8). A "const" carries its `value`."""
+
+    name: str
+    role: BufferRole
+    dtype: DType
+    shape: tuple[int, ...]
+    nbytes: int
+    value: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BufferRef:
+    """`nbytes` of buffer number `buffer`, from byte `offset` (a multiple of 256 in the arena)."""
+
+    buffer: int
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Run kernel number `kernel` with `args`, one per Kernel.buffers entry, in order."""
+
+    kernel: int
+    args: tuple[BufferRef, ...]
+    label: str = ""  # graph ops that it computes, for reports
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    src: BufferRef
+    dst: BufferRef
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Fill with a repeated byte."""
+
+    dst: BufferRef
+    byte: int = 0
+    label: str = ""
+
+
+Step = Dispatch | Copy | Fill
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """Buffers, kernels and steps, in execution order. `scalars` names the slots of the scalar
+    buffer (int32). `inputs` and `outputs` are buffer numbers in call order (an input that is a
+    runtime scalar is not a buffer: see `scalars`)."""
+
+    name: str
+    buffers: tuple[BufferSpec, ...]
+    kernels: tuple[Kernel, ...]
+    steps: tuple[Step, ...]
+    scalars: tuple[str, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    meta: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Group to kernel, chosen by Caps."""

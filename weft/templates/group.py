@@ -1,0 +1,41 @@
+"""Group: the unit that becomes one kernel, and the contract between compile and templates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.core.caps import Caps
+from weft.graph.ir import Node
+from weft.kernel.ir import Kernel
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Nodes that one kernel computes.
+
+    `inputs` are materialised nodes (each becomes a read buffer, in order), `outputs` the nodes it
+    writes (each becomes a write buffer, after the inputs). Every node on a path from an input to
+    an output is computed in registers; 0-d "const" and "iota" nodes and "scalar" inputs never take
+    a buffer. `anchor` is the reduce, dot, call, sort, ... at the group's heart (None for "map").
+
+    `rows` names the runtime scalar that bounds axis 0 of every output at run time (None: the full
+    shape); rows at or beyond it may be left unwritten. `slots` maps scalar names to slots.
+    `in_place` says output i shares the buffer of input `in_place[i]` (state updates): the kernel
+    declares one "rw" buffer, at the input's position, for the pair.
+    """
+
+    kind: str
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    anchor: Node | None = None
+    rows: str | None = None
+    slots: Mapping[str, int] = field(default_factory=dict)
+    in_place: Mapping[int, int] = field(default_factory=dict)
+    name: str = ""
+
+
+# A template turns a group into one kernel, or raises CompileError saying why it cannot. `config`
+# holds tuning choices (tile sizes); an empty one means the template's default for these Caps.
+Template = Callable[[Group, Caps, Mapping[str, Any]], Kernel]

@@ -1,0 +1,1 @@
+"""Tensor, eager, tracing, functional."""
