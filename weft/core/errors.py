@@ -1,4 +1,4 @@
-"""One small hierarchy: every error a user can meet says what was given, what was expected, what to do."""
+"""One small hierarchy. Each message says what was given, what was expected and what to do."""
 
 from __future__ import annotations
 

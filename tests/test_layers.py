@@ -1,0 +1,55 @@
+"""The layer order of docs/architecture.md: a package imports only from packages above it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent / "weft"
+
+# A package may import from those before it. `program` stands before `templates`, which only
+# `compile` needs: running a Program takes no compiler.
+ORDER = [
+    "core", "kernel", "graph", "program", "ops", "transform", "templates", "compile", "backends",
+    "tensor", "nn", "optim", "importers", "models", "serve", "web", "conform", "cli",
+]  # fmt: skip
+
+# Both sides of the waist that is the Program: neither may know the other.
+FORBIDDEN = {
+    "backends": {"graph", "ops", "transform", "templates", "compile"},
+    "compile": {"backends"},
+    "program": {"ops", "transform", "templates", "compile", "graph"},
+    "models": {"backends"},
+}
+
+
+def imports(path: Path) -> set[str]:
+    """The weft packages a module imports, at any depth of nesting."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names = [f"{node.module}.{a.name}" for a in node.names]
+        found |= {n.split(".")[1] for n in names if n.startswith("weft.") and "." in n}
+    return {p for p in found if (ROOT / p).is_dir()}
+
+
+def modules() -> list[Path]:
+    return sorted(p for p in ROOT.rglob("*.py") if p.parent != ROOT)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_up(path: Path) -> None:
+    package = path.relative_to(ROOT).parts[0]
+    allowed = set(ORDER[: ORDER.index(package) + 1]) - FORBIDDEN.get(package, set())
+    wrong = imports(path) - allowed
+    assert not wrong, f"{package} must not import {sorted(wrong)}"
+
+
+def test_every_package_has_its_place() -> None:
+    packages = {p.name for p in ROOT.iterdir() if (p / "__init__.py").exists()}
+    assert packages <= set(ORDER)

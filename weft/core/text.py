@@ -1,0 +1,59 @@
+"""Aligned text tables and human sizes, for every command that prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]], right: str = "") -> str:
+    """Columns padded to their widest cell; the columns named in `right` (by letter index, "a" is
+    the first) are right-aligned. Trailing spaces are cut.
+
+    >>> print(table(["name", "ms"], [["softmax", 1.5], ["x", 12]], right="b"))
+    name      ms
+    softmax  1.5
+    x         12
+    """
+    cells = [[str(c) for c in header], *([str(c) for c in row] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    flip = {ord(c) - ord("a") for c in right}
+    lines = (
+        "  ".join(
+            c.rjust(w) if i in flip else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths))
+        )
+        for row in cells
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """The same as a Markdown table."""
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    lines += ["| " + " | ".join(str(c) for c in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def size(nbytes: float) -> str:
+    """Bytes for people: 512 B, 1.5 KiB, 268.4 MiB.
+
+    >>> size(1536)
+    '1.5 KiB'
+    """
+    value, unit = float(nbytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):  # noqa: B007
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def count(n: float) -> str:
+    """A count for people: 950, 12.3k, 134.1M, 1.04G.
+
+    >>> count(134_100_000)
+    '134.1M'
+    """
+    for factor, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(n) >= factor:
+            return f"{n / factor:.{2 if suffix == 'G' else 1}f}{suffix}"
+    return f"{n:g}"

@@ -1,0 +1,21 @@
+"""Every error that weft raises on purpose (see `weft.core.errors`)."""
+
+from weft.core.errors import (
+    CompileError,
+    DeviceError,
+    DTypeError,
+    FileFormatError,
+    KernelError,
+    LimitError,
+    ModelError,
+    OutOfMemoryError,
+    ShapeError,
+    TraceError,
+    UsageError,
+    WeftError,
+)
+
+__all__ = [
+    "CompileError", "DTypeError", "DeviceError", "FileFormatError", "KernelError", "LimitError",
+    "ModelError", "OutOfMemoryError", "ShapeError", "TraceError", "UsageError", "WeftError",
+]  # fmt: skip
