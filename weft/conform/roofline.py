@@ -1,0 +1,122 @@
+"""What a device can do at best, measured with kernels of our own: the yardstick of every figure.
+
+A benchmark figure means little alone. Beside it stands its share of the roofline (Williams,
+Waterman, Patterson, "Roofline", CACM 2009): FLOPs over the measured FMA peak, or bytes over the
+measured read bandwidth, whichever is larger. A share above 1 is a measuring mistake.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.backends.base import Device
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.kernel import ir
+from weft.kernel.builder import Builder, Type, ceil_div, const, fma, load
+from weft.program.program import BufferRef, BufferSpec, Dispatch, Program
+
+_ITERATIONS = 2048
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Peaks of one device: f32 FMA rate in GFLOP/s, read bandwidth in GB/s."""
+
+    gflops: float
+    read_gbs: float
+
+    def share(self, flops: float, nbytes: float, seconds: float) -> float:
+        """How much of the roofline a run of `seconds` reached (1 is the roof)."""
+        floor = max(flops / (self.gflops * 1e9), nbytes / (self.read_gbs * 1e9))
+        return floor / seconds if seconds > 0 else 0.0
+
+
+def _width(caps: Caps) -> tuple[int, int]:
+    """(threads per group, lanes per thread): how one group spans the machine's vector."""
+    return (1, caps.lanes) if caps.is_cpu else (min(64, caps.max_threads), 1)
+
+
+def fma_kernel(caps: Caps, groups: int) -> tuple[ir.Kernel, int]:
+    """A loop of independent FMA chains and the FLOPs of one run."""
+    threads, lanes = _width(caps)
+    chains = 12
+    b = Builder("peak_fma")
+    out = b.buffer("out", dt.float32, groups * threads * lanes, "w")
+    seed = b.let(ir.Cast(b.group(0) * threads + b.thread(0), ir.F32), "seed")
+    type_ = Type(dt.float32, lanes)
+    sums = [b.var(const(float(i), type_), "acc", type_) for i in range(chains)]
+    scale = b.var(seed * 1e-9 + 0.5, "scale")
+    with b.loop(_ITERATIONS):
+        for acc in sums:
+            b.assign(acc, fma(acc, scale, 0.25))
+    total: ir.Expr = sums[0]
+    for acc in sums[1:]:
+        total = total + acc
+    b.store(out, (b.group(0) * threads + b.thread(0)) * lanes, total)
+    kernel = b.kernel(grid=(groups,), threads=(threads,))
+    return kernel, 2 * chains * _ITERATIONS * groups * threads * lanes
+
+
+def read_kernel(caps: Caps, size: int) -> ir.Kernel:
+    """Sums `size` floats in fixed chunks: every byte is read once."""
+    threads, lanes = (1, caps.lanes) if caps.is_cpu else (min(64, caps.max_threads), 4)
+    streams = 8 if caps.is_cpu else 1
+    step = threads * lanes * streams
+    per_group = step * (1024 if caps.is_cpu else 16)
+    groups = ceil_div(size, per_group)
+    assert isinstance(groups, int) and size % per_group == 0
+    b = Builder("peak_read")
+    x = b.buffer("x", dt.float32, size)
+    out = b.buffer("out", dt.float32, groups * threads * lanes, "w")
+    type_ = Type(dt.float32, lanes)
+    sums = [b.var(const(0.0, type_), "acc", type_) for _ in range(streams)]
+    first = b.let(b.group(0) * per_group + b.thread(0) * lanes, "first")
+    with b.loop(per_group, step=step) as i:
+        base = b.let(first + i, "base")
+        for s, acc in enumerate(sums):
+            b.assign(acc, acc + load(x, base + s * threads * lanes, lanes))
+    total: ir.Expr = sums[0]
+    for acc in sums[1:]:
+        total = total + acc
+    b.store(out, (b.group(0) * threads + b.thread(0)) * lanes, total)
+    return b.kernel(grid=(groups,), threads=(threads,), bytes=size * 4)
+
+
+def _time(device: Device, kernel: ir.Kernel, repeats: int) -> float:
+    """Best seconds of one run of a kernel over buffers of its own."""
+    specs, buffers = [], []
+    for buf in kernel.buffers:
+        nbytes = buf.size * buf.dtype.itemsize
+        buffers.append(device.alloc(nbytes))
+        specs.append(BufferSpec(buf.name, "input", buf.dtype, (buf.size,), nbytes))
+        if buf.access == "r":
+            device.write(buffers[-1], np.ones(buf.size, buf.dtype.numpy))
+    args = tuple(BufferRef(i, 0, s.nbytes) for i, s in enumerate(specs))
+    program = Program(
+        kernel.name, tuple(specs), (kernel,), (Dispatch(0, args),), (),
+        tuple(range(len(specs))), (),
+    )  # fmt: skip
+    bound = device.bind(program, buffers)
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        device.submit(bound, ())
+        device.sync()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def measure(device: Device, repeats: int = 12) -> Roofline:
+    """Measures the roofline of a device in about a second (best of `repeats`)."""
+    caps = device.caps
+    groups = 64 * caps.cores if caps.is_cpu else 256
+    kernel, flops = fma_kernel(caps, groups)
+    slow = device.info.software
+    gflops = flops / _time(device, kernel, 2 if slow else repeats) / 1e9
+    size = (1 << 22) if slow else (1 << 26 if caps.is_cpu else 1 << 24)
+    seconds = _time(device, read_kernel(caps, size), 2 if slow else repeats)
+    return Roofline(gflops, size * 4 / seconds / 1e9)
