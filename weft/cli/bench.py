@@ -1,0 +1,124 @@
+"""`weft bench ops` and `weft bench model`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from weft.core import text
+from weft.core.errors import UsageError
+
+
+def _note(line: str) -> None:
+    if sys.stderr.isatty():
+        print(line, file=sys.stderr, flush=True)
+
+
+def _emit(result: dict[str, Any], as_json: bool, header: list[str], rows: list[list[Any]]) -> None:
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        click.echo(text.table(header, rows, right="bcdefg"))
+
+
+@click.group()
+def bench() -> None:
+    """Measure operations or a whole model; every figure stands beside its share of the roofline."""
+
+
+@bench.command(epilog="Example:  weft bench ops --only matmul --threads 2 --json")
+@click.option("--device", default="cpu", show_default=True, help="Device to measure.")
+@click.option("--only", default="", help="Comma list: cases whose name contains one of these.")
+@click.option("--sizes", default="128,256,512,1024", show_default=True, help="Matmul sizes.")
+@click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all cores).")
+@click.option("--repeats", default=30, show_default=True, type=click.IntRange(5))
+@click.option("--budget", default=2.0, show_default=True, help="Seconds per case.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def ops(
+    device: str,
+    only: str,
+    sizes: str,
+    threads: int | None,
+    repeats: int,
+    budget: float,
+    as_json: bool,
+) -> None:
+    """Time matmul, softmax, layer norm, gelu and attention (f32), compiled for one device."""
+    import os
+
+    if threads:
+        os.environ["WEFT_NUM_THREADS"] = str(threads)
+    try:
+        squares = [int(s) for s in sizes.split(",") if s]
+    except ValueError:
+        raise click.UsageError(f"--sizes takes whole numbers, not {sizes!r}") from None
+    if any(n < 1 or n > 16384 for n in squares):
+        raise click.UsageError(f"--sizes takes numbers from 1 to 16384, not {sizes!r}")
+
+    from weft.backends import registry
+    from weft.conform import bench_ops, roofline
+
+    found = registry.get(device)
+    roof = roofline.measure(found)
+    names = [s for s in only.split(",") if s]
+    result = bench_ops.run(
+        found.info.id, roof, names, squares, repeats, budget, lambda n, r: _note(f"{n}: {r}")
+    )
+    if not result["results"]:
+        raise UsageError(f"no case matches {only!r}; see `weft bench ops` without --only")
+    result["threads"] = found.caps.cores
+    rows = [
+        [n, r["median_ms"], r["min_ms"], r.get("gflops", r.get("gflops_full", "")),
+         r.get("gbs", ""), f"{r['roofline']:.2f}"]
+        for n, r in result["results"].items()
+    ]  # fmt: skip
+    _emit(result, as_json, ["case", "median ms", "min ms", "GFLOP/s", "GB/s", "roofline"], rows)
+
+
+@bench.command(epilog="Example:  weft bench model MODEL --dtype float16 --profile trace.json")
+@click.argument("path", metavar="MODEL", type=click.Path())
+@click.option("--device", default="cpu", show_default=True, help="Device to measure.")
+@click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's).")
+@click.option("--prompt", default=512, show_default=True, type=click.IntRange(1))
+@click.option("--gen", default=128, show_default=True, type=click.IntRange(1))
+@click.option("--reps", default=5, show_default=True, type=click.IntRange(1))
+@click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all cores).")
+@click.option("--profile", type=click.Path(), help="Write a Chrome trace here; print per kernel.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def model(
+    path: str,
+    device: str,
+    dtype: str | None,
+    prompt: int,
+    gen: int,
+    reps: int,
+    threads: int | None,
+    profile: str | None,
+    as_json: bool,
+) -> None:
+    """Time prefill (ppN), decode at an empty context (tgN) and after a prompt (tgN@dN)."""
+    import os
+
+    if threads:
+        os.environ["WEFT_NUM_THREADS"] = str(threads)
+    from weft.backends import registry
+    from weft.conform import bench_model, roofline
+
+    roof = roofline.measure(registry.get(device))
+    options = bench_model.Options(path, device, dtype, prompt, gen, reps)
+    result = bench_model.run(options, roof, _note)
+    if profile:
+        result["profile"] = bench_model.profile(options, roof, Path(profile))
+    rows = [
+        [n, r["median_tok_s"], r["min_tok_s"], r["max_tok_s"], f"{r['roofline']:.2f}"]
+        for n, r in result["results"].items()
+    ]
+    _emit(result, as_json, ["case", "median tok/s", "min", "max", "roofline"], rows)
+    if profile and not as_json:
+        header = ["kernel", "runs", "ms", "share %", "GB/s", "GFLOP/s", "roofline"]
+        click.echo("\n" + text.table(header, bench_model.profile_rows(result["profile"]), "bcdefg"))
+        click.echo(f"Chrome trace: {profile}")

@@ -1,0 +1,79 @@
+"""`weft embed`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import numpy as np
+
+from weft.core import text
+from weft.core.errors import FileFormatError, UsageError
+
+
+def read_lines(path: str) -> list[str]:
+    """The non-empty lines of a UTF-8 text file ("-" is standard input)."""
+    try:
+        data = click.get_binary_stream("stdin").read() if path == "-" else Path(path).read_bytes()
+        lines = data.decode("utf-8").splitlines()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise FileFormatError(
+            f"{path} is not UTF-8 text (byte {error.start}); convert it"
+        ) from None
+    return [line.strip() for line in lines if line.strip()]
+
+
+@click.command(
+    epilog="Example:  weft embed MODEL --file notes.txt --query 'how to brew tea' --top 3"
+)
+@click.argument("model", type=click.Path())
+@click.argument("texts", nargs=-1)
+@click.option("--file", "path", help="Embed each non-empty line of this file ('-': stdin).")
+@click.option("--query", help="Rank the texts by cosine similarity to this one.")
+@click.option("--top", default=5, show_default=True, type=click.IntRange(1), help="Hits to print.")
+@click.option("--device", help="cpu, vulkan, metal, dx12, webgpu, gpu or auto.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def embed(
+    model: str,
+    texts: tuple[str, ...],
+    path: str | None,
+    query: str | None,
+    top: int,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Embed TEXTS with an encoder in the folder MODEL; with --query, search them instead."""
+    import weft
+
+    corpus = [*texts, *(read_lines(path) if path else [])]
+    if not corpus:
+        raise click.UsageError("give at least one text, or --file")
+    loaded = weft.load(model, device=device)
+    vectors = loaded.embed(corpus)
+    if query is None:
+        _print_vectors(corpus, vectors, as_json)
+        return
+    target = loaded.embed([query])[0]
+    norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(target)
+    scores = vectors @ target / np.maximum(norms, 1e-12)
+    order = np.argsort(-scores, kind="stable")[:top]
+    if as_json:
+        hits = [{"index": int(i), "score": float(scores[i]), "text": corpus[i]} for i in order]
+        click.echo(json.dumps({"query": query, "hits": hits}))
+        return
+    rows = [[f"{scores[i]:.4f}", corpus[i]] for i in order]
+    click.echo(text.table(["score", "text"], rows, right="a"))
+
+
+def _print_vectors(corpus: list[str], vectors: np.ndarray, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"dim": int(vectors.shape[1]), "embeddings": vectors.tolist()}))
+        return
+    rows = [
+        [t if len(t) <= 48 else t[:45] + "...", " ".join(f"{v:+.4f}" for v in row[:6]) + " ..."]
+        for t, row in zip(corpus, vectors)
+    ]
+    click.echo(text.table(["text", f"first 6 of {vectors.shape[1]}"], rows))

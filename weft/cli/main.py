@@ -1,0 +1,81 @@
+"""`weft`: the command line. Commands load on use, so that each starts quickly.
+
+Exit status 0 on success, 2 on wrong usage, 1 on failure with one or two lines on stderr that say
+what to do, 130 when interrupted. With --json, stdout carries one JSON object and nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from weft.core.errors import WeftError
+
+# command -> (module of weft.cli, one line for the overview)
+COMMANDS = {
+    "devices": ("devices", "List the devices of this machine, and what each missing one needs."),
+    "run": ("run", "Generate text from a prompt."),
+    "chat": ("run", "Talk with a model, turn by turn."),
+    "embed": ("embed", "Embed texts, or search them."),
+    "check": ("check", "Prove that a device computes what the oracle computes."),
+    "explain": ("explain", "Show the Program a model compiles to."),
+    "bench": ("bench", "Measure operations or a whole model."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"weft.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example:  weft run MODEL_FOLDER 'def fibonacci(n):' --max-new-tokens 40",
+)
+@click.version_option(package_name="weft", prog_name="weft")
+def cli() -> None:
+    """weft runs a model on whatever device you have: CPU, or any GPU through Vulkan, Metal, DX12 or
+    WebGPU, from one compiled Program."""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point of the `weft` command."""
+    sys.exit(invoke(argv))
+
+
+def invoke(argv: list[str] | None = None) -> int:
+    """Runs one command and returns its exit status; no error of weft's shows a traceback."""
+    try:
+        result = cli.main(args=argv, prog_name="weft", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        print("weft: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has gone; nothing is left to say
+        return 1
+    except WeftError as error:
+        print(f"weft: {error}", file=sys.stderr)
+        return 1
+    except MemoryError:
+        print("weft: out of memory; try a smaller model, context or batch", file=sys.stderr)
+        return 1

@@ -1,0 +1,56 @@
+"""Timing the way the peers' scripts do it, so that one tool reads both sides."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def time_calls(
+    call: Callable[[], object], repeats: int = 30, budget: float = 2.0, warm: int = 3
+) -> list[float]:
+    """Seconds of each timed call: at most `repeats`, at least 5, about `budget` seconds in all."""
+    for _ in range(warm):
+        call()
+    times: list[float] = []
+    end = time.perf_counter() + budget
+    while len(times) < repeats and (len(times) < 5 or time.perf_counter() < end):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def summary(times: list[float], scale: float = 1e3, unit: str = "ms") -> dict[str, Any]:
+    """Median, least, greatest and count, keyed as median_ms, min_ms, ..."""
+    return {
+        f"median_{unit}": round(statistics.median(times) * scale, 4),
+        f"min_{unit}": round(min(times) * scale, 4),
+        f"max_{unit}": round(max(times) * scale, 4),
+        "n": len(times),
+    }
+
+
+def rates(values: list[float]) -> dict[str, Any]:
+    """Tokens per second of several runs, keyed as median_tok_s, ..."""
+    return {
+        "median_tok_s": round(statistics.median(values), 2),
+        "min_tok_s": round(min(values), 2),
+        "max_tok_s": round(max(values), 2),
+        "n": len(values),
+    }
+
+
+def peak_rss_mib() -> float:
+    """Peak resident memory of this process, MiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (1 << 20 if _is_mac() else 1024), 1)
+
+
+def _is_mac() -> bool:
+    import sys
+
+    return sys.platform == "darwin"
