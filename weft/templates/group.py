@@ -21,7 +21,8 @@ class Group:
     a buffer. `anchor` is the reduce, dot, call, sort, ... at the group's heart (None for "map").
 
     `rows` names the runtime scalar that bounds axis 0 of every output at run time (None: the full
-    shape); rows at or beyond it may be left unwritten. `slots` maps scalar names to slots.
+    shape): the first scalar * `rows_scale` rows are wanted, the others may be left unwritten. For
+    scatter_add and update it bounds the rows of `idx` instead. `slots` maps scalar names to slots.
     `in_place` says output i shares the buffer of input `in_place[i]` (state updates): the kernel
     declares one "rw" buffer, at the input's position, for the pair.
     """
@@ -31,6 +32,7 @@ class Group:
     outputs: tuple[Node, ...]
     anchor: Node | None = None
     rows: str | None = None
+    rows_scale: int = 1
     slots: Mapping[str, int] = field(default_factory=dict)
     in_place: Mapping[int, int] = field(default_factory=dict)
     name: str = ""

@@ -1,0 +1,66 @@
+"""An array on a device: a buffer with a shape and a dtype. Weft's tensors wrap it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.core.dtypes import DType
+
+if TYPE_CHECKING:
+    from weft.backends.base import Buffer, Device
+
+
+class DeviceArray:
+    """A C-contiguous array of `shape` and `dtype` at byte 0 of `buffer`.
+
+    While it lives (or a NumPy view made by `view` lives) no Session reuses its buffer.
+    """
+
+    __slots__ = ("__weakref__", "buffer", "dtype", "shape")
+
+    def __init__(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType):
+        self.buffer = buffer
+        self.shape = shape
+        self.dtype = dtype
+
+    @property
+    def device(self) -> Device:
+        return self.buffer.device
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def numpy(self) -> np.ndarray:
+        """A host copy of the content (waits for the device)."""
+        if self.size == 0:
+            return np.zeros(self.shape, self.dtype.numpy)
+        return self.device.read(self.buffer, self.shape, self.dtype)
+
+    def view(self) -> np.ndarray:
+        """The content as NumPy without a copy where the device's memory is host memory (devices
+        with a `view` method), else a copy. The view keeps this array's buffer in use."""
+        viewer = getattr(self.device, "view", None)
+        if viewer is None or self.size == 0:
+            return self.numpy()
+        self.device.sync()
+        bytes_view = viewer(self.buffer, (self.nbytes,), np.uint8)
+        held = np.asarray(_Held(self, bytes_view))
+        return held.view(self.dtype.numpy).reshape(self.shape)
+
+    def __repr__(self) -> str:
+        return f"DeviceArray({list(self.shape)}, {self.dtype.name}, {self.device.info.id})"
+
+
+class _Held:
+    """Gives NumPy an array's memory with the DeviceArray as its owner."""
+
+    def __init__(self, owner: DeviceArray, array: np.ndarray):
+        self.owner = owner
+        self.__array_interface__: dict[str, Any] = array.__array_interface__

@@ -1,0 +1,292 @@
+"""Session: a Program bound to a device, its weights and its state, ready to run many times."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.backends.base import Buffer, Device
+from weft.core.dtypes import DType, int32
+from weft.core.errors import DTypeError, LimitError, ShapeError, UsageError
+from weft.program.array import DeviceArray
+from weft.program.program import BufferSpec, Program
+
+Value = np.ndarray | DeviceArray | Buffer
+_WRAP_BYTES = 1 << 16  # below this, copying an input is cheaper than rebinding
+
+
+class Arena:
+    """Scratch memory that several Sessions of one device share (they never run at once).
+
+    It grows to the largest request; the Sessions that use it are rebound when it does.
+    """
+
+    def __init__(self, device: Device):
+        self.device = device
+        self._buffers: dict[int, Buffer] = {}
+        self._users: weakref.WeakSet[Session] = weakref.WeakSet()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(b.nbytes for b in self._buffers.values())
+
+    def request(self, ordinal: int, nbytes: int, user: Session) -> Buffer:
+        """Arena buffer number `ordinal`, at least `nbytes` long."""
+        self._users.add(user)
+        have = self._buffers.get(ordinal)
+        if have is None or have.nbytes < nbytes:
+            self.device.sync()
+            have = self._buffers[ordinal] = self.device.alloc(nbytes)
+            for other in self._users:
+                if other is not user:
+                    other._arena_moved(ordinal, have)
+        return have
+
+
+class Session:
+    """One Program on one device.
+
+    `weights` maps names to NumPy arrays (copied once, or used in place where the device allows)
+    or to Buffers that another Session already holds (`session.weights`); `state` likewise, else
+    state starts as zeros. Raises UsageError for a missing weight, ShapeError or DTypeError for one
+    that does not fit, LimitError or OutOfMemoryError for sizes that the device cannot hold.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        device: Device,
+        weights: Mapping[str, Value] | None = None,
+        state: Mapping[str, Value] | None = None,
+        arena: Arena | None = None,
+        reuse_outputs: bool = False,
+    ):
+        self.program, self.device = program, device
+        self.reuse_outputs = reuse_outputs
+        self.weights: dict[str, Buffer] = {}
+        self.state: dict[str, Buffer] = {}
+        self._arena = arena or Arena(device)
+        self._arena_index: dict[int, int] = {}  # arena ordinal -> buffer number
+        self._bound: Any = None
+        self._rows: Mapping[str, str] = program.meta.get("rows", {})
+        self._index = {b.name: i for i, b in enumerate(program.buffers)}
+        self._pool: dict[int, list[tuple[Buffer, weakref.ref[DeviceArray] | None]]] = {}
+        self._buffers = [
+            self._make(i, spec, weights or {}, state or {})
+            for i, spec in enumerate(program.buffers)
+        ]
+        self._own = {i: self._buffers[i] for i in program.inputs}  # where NumPy inputs go
+        self._bound = device.bind(program, self._buffers)
+
+    # -- binding --------------------------------------------------------------------------------
+
+    def _make(
+        self, i: int, spec: BufferSpec, weights: Mapping[str, Value], state: Mapping[str, Value]
+    ) -> Buffer:
+        if spec.nbytes > self.device.caps.max_buffer_bytes:
+            raise LimitError(
+                f"{spec.role} {spec.name!r} takes {spec.nbytes} bytes; "
+                f"{self.device.info.id} allows {self.device.caps.max_buffer_bytes} per buffer"
+            )
+        if spec.role == "arena":
+            ordinal = len(self._arena_index)
+            self._arena_index[ordinal] = i
+            return self._arena.request(ordinal, spec.nbytes, self)
+        if spec.role == "const":
+            assert spec.value is not None
+            return self._place(spec, spec.value)
+        if spec.role == "weight":
+            if spec.name not in weights:
+                raise UsageError(f"{self.program.name}: weight {spec.name!r} was not given")
+            made = self.weights[spec.name] = self._place(spec, weights[spec.name])
+            return made
+        if spec.role == "state":
+            start = state.get(spec.name)
+            if start is None:
+                start = np.zeros(spec.shape, spec.dtype.numpy)
+            made = self.state[spec.name] = self._place(spec, start, wrap=False)
+            return made
+        buffer = self.device.alloc(spec.nbytes)
+        if spec.role == "output":
+            self._pool[i] = [(buffer, None)]
+        return buffer
+
+    def _place(self, spec: BufferSpec, value: Value, wrap: bool = True) -> Buffer:
+        """A buffer holding `value`: the very one given, host memory in place, or a copy."""
+        if isinstance(value, DeviceArray):
+            _check_fit(spec, value.shape, value.dtype, None)
+            value = value.buffer
+        if isinstance(value, Buffer):
+            if value.device is not self.device or value.nbytes < spec.nbytes:
+                raise UsageError(
+                    f"{spec.role} {spec.name!r}: needs a buffer of {spec.nbytes} bytes on "
+                    f"{self.device.info.id}, got {value.nbytes} on {value.device.info.id}"
+                )
+            return value
+        array = _host(spec, np.asarray(value), None)
+        if wrap and array.nbytes:
+            wrapped = self._wrap(array)
+            if wrapped is not None:
+                return wrapped
+        buffer = self.device.alloc(spec.nbytes)
+        if array.nbytes:
+            self.device.write(buffer, array)
+        return buffer
+
+    def _wrap(self, array: np.ndarray) -> Buffer | None:
+        """The array's memory as a buffer, where the device can (CPU) and alignment allows."""
+        wrap = getattr(self.device, "wrap", None)
+        if wrap is None or array.ctypes.data % 64:
+            return None
+        wrapped: Buffer | None = wrap(array)
+        return wrapped
+
+    def _arena_moved(self, ordinal: int, buffer: Buffer) -> None:
+        index = self._arena_index.get(ordinal)
+        if index is not None:
+            self._set(index, buffer)
+
+    def _set(self, index: int, buffer: Buffer) -> None:
+        if self._buffers[index] is not buffer:
+            self._buffers[index] = buffer
+            if self._bound is not None:
+                self._bound.rebind(index, buffer)
+
+    # -- running --------------------------------------------------------------------------------
+
+    def run(
+        self,
+        inputs: Mapping[str, Value] | Sequence[Value] = (),
+        scalars: Mapping[str, int] | None = None,
+    ) -> list[np.ndarray]:
+        """Runs once; the outputs as NumPy arrays (without a copy where the device's memory is
+        host memory). An output is not overwritten by later runs while the caller holds it,
+        unless the Session was made with reuse_outputs."""
+        return [out.view() for out in self.run_device(inputs, scalars)]
+
+    def run_device(
+        self,
+        inputs: Mapping[str, Value] | Sequence[Value] = (),
+        scalars: Mapping[str, int] | None = None,
+    ) -> list[DeviceArray]:
+        """Runs once; the outputs stay on the device (work may still be in flight)."""
+        self._bind_inputs(inputs)
+        outputs = self._bind_outputs()
+        self.device.submit(self._bound, self._scalars(scalars or {}))
+        return outputs
+
+    def _bind_inputs(self, inputs: Mapping[str, Value] | Sequence[Value]) -> None:
+        specs = [(i, self.program.buffers[i]) for i in self.program.inputs]
+        names = [spec.name for _, spec in specs]
+        if not isinstance(inputs, Mapping):
+            if len(inputs) != len(specs):
+                raise UsageError(
+                    f"{self.program.name} takes {len(specs)} inputs ({', '.join(names)}), "
+                    f"got {len(inputs)}"
+                )
+            inputs = dict(zip(names, inputs))
+        for wrong in sorted(set(inputs) ^ set(names)):
+            what = "misses input" if wrong in names else "has no input"
+            raise UsageError(f"{self.program.name} {what} {wrong!r}; it takes {', '.join(names)}")
+        for i, spec in specs:
+            self._bind_input(i, spec, inputs[spec.name])
+
+    def _bind_input(self, i: int, spec: BufferSpec, value: Value) -> None:
+        rows = self._rows.get(spec.name)
+        if isinstance(value, DeviceArray | Buffer):
+            self._set(i, self._place(spec, value))
+            return
+        array = _host(spec, np.asarray(value), rows)
+        if not array.nbytes:
+            return
+        if array.nbytes >= max(_WRAP_BYTES, spec.nbytes):
+            wrapped = self._wrap(array)
+            if wrapped is not None:
+                self._set(i, wrapped)
+                return
+        self._set(i, self._own[i])
+        self.device.write(self._own[i], array)
+
+    def _bind_outputs(self) -> list[DeviceArray]:
+        made: dict[int, DeviceArray] = {}
+        for i in self.program.outputs:
+            if i not in made:
+                spec = self.program.buffers[i]
+                made[i] = DeviceArray(self._free_output(i, spec), spec.shape, spec.dtype)
+                self._remember(i, made[i])
+        return [made[i] for i in self.program.outputs]
+
+    def _free_output(self, i: int, spec: BufferSpec) -> Buffer:
+        """A pooled buffer that no caller holds any more, or a new one."""
+        if spec.role != "output":
+            return self._buffers[i]
+        for buffer, holder in self._pool[i]:
+            if self.reuse_outputs or holder is None or holder() is None:
+                self._set(i, buffer)
+                return buffer
+        buffer = self.device.alloc(spec.nbytes)
+        self._pool[i].append((buffer, None))
+        self._set(i, buffer)
+        return buffer
+
+    def _remember(self, i: int, array: DeviceArray) -> None:
+        pool = self._pool.get(i, [])
+        for n, (buffer, _) in enumerate(pool):
+            if buffer is array.buffer:
+                pool[n] = (buffer, weakref.ref(array))
+
+    def _scalars(self, given: Mapping[str, int]) -> list[int]:
+        names = self.program.scalars
+        for wrong in sorted(set(given) ^ set(names)):
+            what = "needs scalar" if wrong in names else "has no scalar"
+            raise UsageError(f"{self.program.name} {what} {wrong!r}; it takes {', '.join(names)}")
+        values = [int(given[name]) for name in names]
+        for name, value in zip(names, values):
+            if not -(1 << 31) <= value < 1 << 31:
+                raise LimitError(f"scalar {name!r} = {value} does not fit int32")
+        return values
+
+    # -- state ----------------------------------------------------------------------------------
+
+    def read_state(self, name: str) -> np.ndarray:
+        """A host copy of a state's (or weight's) content. Raises UsageError for an unknown one."""
+        spec = self._named(name)
+        return self.device.read(self._buffers[self._index[name]], spec.shape, spec.dtype)
+
+    def write_state(self, name: str, value: np.ndarray) -> None:
+        """Overwrites a state from NumPy; shape and dtype must fit."""
+        spec = self._named(name)
+        self.device.write(self._buffers[self._index[name]], _host(spec, np.asarray(value), None))
+
+    def _named(self, name: str) -> BufferSpec:
+        if name not in self.state and name not in self.weights:
+            known = ", ".join([*self.state, *self.weights]) or "none"
+            raise UsageError(f"no state {name!r} in {self.program.name}; known: {known}")
+        return self.program.buffers[self._index[name]]
+
+
+def _check_fit(spec: BufferSpec, shape: tuple[int, ...], dtype: DType, rows: str | None) -> None:
+    """Refuses a value of another shape (fewer rows pass where rows are bounded) or dtype."""
+    fewer = rows is not None and len(shape) == len(spec.shape) and shape[1:] == spec.shape[1:]
+    if shape != spec.shape and not (fewer and shape[0] <= spec.shape[0]):
+        raise ShapeError(
+            f"{spec.role} {spec.name!r} has shape {list(spec.shape)}, got {list(shape)}"
+        )
+    if dtype is not spec.dtype:
+        raise DTypeError(f"{spec.role} {spec.name!r} is {spec.dtype.name}, got {dtype.name}")
+
+
+def _host(spec: BufferSpec, array: np.ndarray, rows: str | None) -> np.ndarray:
+    """`array` as the C-contiguous array that `spec` wants; int64 passes as int32 if it fits."""
+    if spec.dtype is int32 and array.dtype == np.int64:
+        if array.size and (array.min() < -(1 << 31) or array.max() >= 1 << 31):
+            raise DTypeError(f"{spec.role} {spec.name!r}: int64 values do not fit int32")
+        array = array.astype(np.int32)
+    if array.dtype != spec.dtype.numpy:
+        got = array.dtype.name
+        raise DTypeError(f"{spec.role} {spec.name!r} is {spec.dtype.name}, got {got}")
+    _check_fit(spec, array.shape, spec.dtype, rows)
+    return np.ascontiguousarray(array)

@@ -1,0 +1,105 @@
+"""Which template builds which kind of group, and which composites a template claims.
+
+A template module registers itself when it is imported:
+
+    @template("map")
+    def build_map(group, caps, config): ...
+
+    @claims("softmax", kind="norm")
+    def claim_softmax(node, caps): return node.shape[-1] <= 65536
+
+Modules are imported only when their kind or composite is first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+from weft.core.caps import Caps
+from weft.core.errors import CompileError
+from weft.graph.ir import Node
+from weft.templates.group import Template
+
+Claim = Callable[[Node, Caps], bool]  # does the template take this "call" node on these Caps?
+
+MODULES: dict[str, str] = {
+    "map": "weft.templates.map",
+    "reduce": "weft.templates.reduce",
+    "norm": "weft.templates.norm",
+    "scatter": "weft.templates.scatter",
+    "sort": "weft.templates.sort",
+    "matmul": "weft.templates.matmul",
+    "matvec": "weft.templates.matvec",
+    "attention": "weft.templates.attention",
+    "cached_attention": "weft.templates.cached_attention",
+}
+
+# composite name -> kind of the template that may claim it
+COMPOSITES: dict[str, str] = {
+    "softmax": "norm",
+    "log_softmax": "norm",
+    "layer_norm": "norm",
+    "rms_norm": "norm",
+    "attention": "attention",
+    "cached_attention": "cached_attention",
+}
+
+_TEMPLATES: dict[str, Template] = {}
+_CLAIMS: dict[str, Claim] = {}
+
+
+def template(kind: str) -> Callable[[Template], Template]:
+    """Registers the decorated function as the template of `kind`; a second one is a bug."""
+
+    def add(fn: Template) -> Template:
+        if kind in _TEMPLATES:
+            raise ValueError(f"template {kind!r} is registered twice")
+        MODULES.setdefault(kind, fn.__module__)
+        _TEMPLATES[kind] = fn
+        return fn
+
+    return add
+
+
+def claims(*names: str, kind: str) -> Callable[[Claim], Claim]:
+    """Registers the decorated predicate for the composites `names`, computed by template `kind`.
+
+    A composite listed in COMPOSITES whose module registers no predicate is always claimed.
+    """
+
+    def add(fn: Claim) -> Claim:
+        for name in names:
+            COMPOSITES[name] = kind
+            _CLAIMS[name] = fn
+        return fn
+
+    return add
+
+
+def get(kind: str) -> Template:
+    """The template of `kind`. Raises CompileError when there is none."""
+    if kind not in _TEMPLATES and kind in MODULES:
+        try:
+            importlib.import_module(MODULES[kind])
+        except ModuleNotFoundError as error:
+            if error.name != MODULES[kind]:
+                raise
+    if kind not in _TEMPLATES:
+        known = ", ".join(sorted(MODULES))
+        raise CompileError(f"no template of kind {kind!r}; known kinds: {known}")
+    return _TEMPLATES[kind]
+
+
+def claimed_by(node: Node, caps: Caps) -> str | None:
+    """The kind of the template that takes this "call" node whole, or None: inline its body."""
+    name = node.attrs.get("name")
+    kind = COMPOSITES.get(name) if isinstance(name, str) else None
+    if kind is None:
+        return None
+    try:
+        get(kind)
+    except CompileError:
+        return None
+    predicate = _CLAIMS.get(name)  # type: ignore[arg-type]
+    return kind if predicate is None or predicate(node, caps) else None
