@@ -1,0 +1,166 @@
+"""JSON files of a Hugging Face folder, read as data from a stranger: bounded, typed."""
+
+from __future__ import annotations
+
+import json
+import math
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from weft.core.errors import FileFormatError, ModelError
+
+MAX_JSON = 64 << 20  # bytes; the largest tokenizer files are near 35 MB
+
+
+def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An `object_pairs_hook` that refuses a repeated name instead of keeping the last."""
+    out: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in out:
+            raise ValueError(f"the name {key[:80]!r} appears twice in one object")
+        out[key] = value
+    return out
+
+
+def parse_json(data: bytes, where: str) -> Any:
+    """The value of JSON text in UTF-8. Raises FileFormatError, saying `where`, for anything else:
+    broken UTF-8 or syntax, repeated names, absurd nesting, numbers of thousands of digits."""
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=no_duplicates)
+    except UnicodeDecodeError as e:
+        raise FileFormatError(f"{where}: not UTF-8 text (byte {e.start}); expected JSON") from None
+    except RecursionError:
+        raise FileFormatError(f"{where}: JSON nested too deeply") from None
+    except ValueError as e:  # JSONDecodeError is one
+        raise FileFormatError(f"{where}: not valid JSON: {e}") from None
+
+
+def read_bounded(path: Path, limit: int = MAX_JSON) -> bytes:
+    """The bytes of a regular file of at most `limit` bytes, else FileFormatError."""
+    try:
+        info = path.stat()
+        if not stat.S_ISREG(info.st_mode):
+            raise FileFormatError(f"{path}: not a regular file")
+        if info.st_size > limit:
+            raise FileFormatError(f"{path}: {info.st_size} bytes; at most {limit} are expected")
+        return path.read_bytes()
+    except OSError as e:
+        raise FileFormatError(f"{path}: cannot be read: {e.strerror}") from None
+
+
+def read_object(path: Path, limit: int = MAX_JSON) -> dict[str, Any]:
+    """The JSON object in the file at `path`; FileFormatError if it holds anything else."""
+    value = parse_json(read_bounded(path, limit), str(path))
+    if not isinstance(value, dict):
+        raise FileFormatError(f"{path}: expected a JSON object, found {_kind(value)}")
+    return value
+
+
+def _kind(value: object) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
+    return names.get(type(value), "null" if value is None else f"the number {value!r:.40}")
+
+
+_REQUIRED: Any = object()
+
+
+class Fields:
+    """Typed, bounded access to a JSON object. Every getter raises ModelError naming the file, the
+    field, what it holds and what was expected. A field that is absent or null takes the default,
+    or is an error where there is none."""
+
+    def __init__(self, data: Mapping[str, Any], where: str) -> None:
+        self.data = data
+        self.where = where
+
+    def _get(self, name: str, default: Any, expected: str) -> tuple[Any, bool]:
+        value = self.data.get(name)
+        if value is not None:
+            return value, True
+        if default is _REQUIRED:
+            raise ModelError(f"{self.where}: {name} is missing; expected {expected}")
+        return default, False
+
+    def _bad(self, name: str, value: object, expected: str) -> ModelError:
+        shown = repr(value)
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        return ModelError(f"{self.where}: {name} is {shown}; expected {expected}")
+
+    def integer(self, name: str, lo: int, hi: int, default: Any = _REQUIRED) -> Any:
+        """An integer in [lo, hi], or `default`."""
+        expected = f"an integer from {lo} to {hi}"
+        value, given = self._get(name, default, expected)
+        if not given:
+            return value
+        if isinstance(value, bool) or not isinstance(value, int) or not lo <= value <= hi:
+            raise self._bad(name, value, expected)
+        return value
+
+    def number(self, name: str, lo: float, hi: float, default: Any = _REQUIRED) -> Any:
+        """A finite number in [lo, hi] as float, or `default`."""
+        expected = f"a number from {lo:g} to {hi:g}"
+        value, given = self._get(name, default, expected)
+        if not given:
+            return value
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._bad(name, value, expected)
+        if not lo <= value <= hi or math.isnan(value):
+            raise self._bad(name, value, expected)
+        return float(value)
+
+    def flag(self, name: str, default: Any = _REQUIRED) -> Any:
+        value, given = self._get(name, default, "true or false")
+        if given and not isinstance(value, bool):
+            raise self._bad(name, value, "true or false")
+        return value
+
+    def text(self, name: str, default: Any = _REQUIRED, choices: Sequence[Any] = ()) -> Any:
+        """A string (one of `choices` where given), or `default`."""
+        expected = "one of " + ", ".join(choices) if choices else "a string"
+        value, given = self._get(name, default, expected)
+        if given and (not isinstance(value, str) or (choices and value not in choices)):
+            raise self._bad(name, value, expected)
+        return value
+
+    def integers(self, name: str, lo: int, hi: int) -> tuple[Any, ...]:
+        """An integer or a list of at most 1024 of them, each in [lo, hi]; () when absent."""
+        expected = f"an integer or a list of integers from {lo} to {hi}"
+        value, given = self._get(name, (), expected)
+        if not given:
+            return ()
+        items = value if isinstance(value, list) else [value]
+        bad = any(isinstance(v, bool) or not isinstance(v, int) or not lo <= v <= hi for v in items)
+        if bad or len(items) > 1024:
+            raise self._bad(name, value, expected)
+        return tuple(items)
+
+    def texts(self, name: str, limit: int = 4096) -> tuple[Any, ...]:
+        """A list of strings; () when absent."""
+        value, given = self._get(name, (), "a list of strings")
+        if not given:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            raise self._bad(name, value, "a list of strings")
+        if len(value) > limit:
+            raise self._bad(name, f"{len(value)} strings", f"at most {limit}")
+        return tuple(value)
+
+    def section(self, name: str) -> Fields | None:
+        """The object under `name`, or None when absent or null."""
+        value, given = self._get(name, None, "an object")
+        if not given:
+            return None
+        if not isinstance(value, dict):
+            raise self._bad(name, value, "an object")
+        return Fields(value, f"{self.where}: {name}")
+
+
+def read_config(folder: Path, name: str = "config.json") -> Fields:
+    """`config.json` of a model folder. Raises ModelError when the folder has none,
+    FileFormatError when it is not a JSON object."""
+    path = folder / name
+    if not path.exists():
+        raise ModelError(f"{folder} has no {name}; expected a Hugging Face model folder")
+    return Fields(read_object(path), str(path))
