@@ -1,0 +1,114 @@
+"""Playing single kernels on a device, with guard words around and poison inside every output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.backends.base import Device
+from weft.conform.report import Mismatch
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.core.dtypes import DType
+from weft.core.tolerance import compare
+from weft.kernel import ir
+from weft.kernel.builder import Builder, iota, load, minimum
+from weft.program.program import BufferRef, BufferSpec, Dispatch, Program
+
+_GUARD = 256  # bytes before and after each buffer: the alignment every device can bind at
+
+
+def check_equal(got: np.ndarray, want: np.ndarray) -> None:
+    """Raises Mismatch unless the arrays hold the same values (NaN equal to NaN)."""
+    result = compare(np.asarray(got), np.asarray(want), "exact")
+    if not result.ok:
+        raise Mismatch(result.message)
+
+
+def check_close(got: np.ndarray, want: np.ndarray, kind: str, dtype: DType) -> float:
+    """Raises Mismatch unless within the tolerance table; returns the largest absolute error."""
+    result = compare(np.asarray(got), np.asarray(want), kind, dtype)
+    if not result.ok:
+        raise Mismatch(result.message)
+    return result.max_abs
+
+
+def elementwise_kernel(
+    name: str,
+    caps: Caps,
+    n: int,
+    inputs: Sequence[DType],
+    output: DType,
+    body: Callable[..., ir.Expr],
+    access: ir.Access = "w",
+    vector: bool = True,
+) -> ir.Kernel:
+    """out[i] = body(builder, index, *loaded inputs) for i < n, spread the way this target likes:
+    masked vectors of caps.lanes on a CPU, one element per thread elsewhere."""
+    b = Builder(name)
+    sources = [b.buffer(f"x{k}", d, n) for k, d in enumerate(inputs)]
+    out = b.buffer("out", output, n, access)
+    if caps.is_cpu and vector:
+        lanes = caps.lanes
+        first = b.let(b.group(0) * lanes, "first")
+        index = b.let(first + iota(lanes), "index")
+        mask = b.let(index < n, "mask")
+        values = [b.let(load(s, first, lanes, mask)) for s in sources]
+        at: Any = (
+            first
+            if access == "w"
+            else b.let(ir.Binary("min", index, const(n - 1, index.type), index.type))
+        )
+        b.store(out, first, body(b, at, *values), mask)
+        return b.kernel(grid=(-(-n // lanes),))
+    threads = 1 if caps.is_cpu else min(64, caps.max_threads)
+    i = b.let(b.group(0) * threads + b.thread(0), "i")
+    with b.when(i < n):
+        b.store(out, i, body(b, i, *[b.let(load(s, i)) for s in sources]))
+    return b.kernel(grid=(-(-n // threads),), threads=(threads,))
+
+
+def program_of(
+    kernel: ir.Kernel, repeat: int = 1, scalars: tuple[str, ...] = (), guard: int = 0
+) -> tuple[Program, list[int]]:
+    """A Program that runs one kernel `repeat` times over one buffer per parameter, each starting
+    `guard` bytes into its allocation; and the allocation sizes."""
+    specs, sizes = [], []
+    for buf in kernel.buffers:
+        nbytes = buf.size * buf.dtype.itemsize
+        sizes.append(nbytes + 2 * guard)
+        specs.append(BufferSpec(buf.name, "input", buf.dtype, (buf.size,), sizes[-1]))
+    args = tuple(
+        BufferRef(i, guard, b.size * b.dtype.itemsize) for i, b in enumerate(kernel.buffers)
+    )
+    steps = (Dispatch(0, args, kernel.name),) * repeat
+    everything = tuple(range(len(specs)))
+    return Program(kernel.name, tuple(specs), (kernel,), steps, scalars, everything, ()), sizes
+
+
+def run_kernel(
+    device: Device, kernel: ir.Kernel, arrays: Sequence[np.ndarray], scalars: Sequence[int] = ()
+) -> list[np.ndarray]:
+    """Runs a kernel on copies of `arrays` (one per buffer) and returns what they become. Guard
+    bytes on both sides of every buffer must survive: a kernel that writes outside fails here."""
+    names = tuple(f"s{i}" for i in range(len(scalars)))
+    program, sizes = program_of(kernel, scalars=names, guard=_GUARD)
+    buffers = []
+    for array, nbytes in zip(arrays, sizes):
+        image = np.full(nbytes + (-nbytes) % 4, 0xA5, np.uint8)
+        image[_GUARD : _GUARD + array.nbytes] = np.ascontiguousarray(array).view(np.uint8).ravel()
+        buffers.append(device.alloc(image.nbytes))
+        device.write(buffers[-1], image)
+    device.submit(device.bind(program, buffers), scalars)
+    results = []
+    for array, buffer, buf, nbytes in zip(arrays, buffers, kernel.buffers, sizes):
+        got = device.read(buffer, (nbytes,), dt.uint8)
+        inside = buf.size * buf.dtype.itemsize
+        guards = np.concatenate([got[:_GUARD], got[_GUARD + inside + (-inside) % 4 :]])
+        if not (guards == 0xA5).all():
+            raise Mismatch(f"{kernel.name} wrote outside buffer {buf.name}")
+        data = got[_GUARD : _GUARD + inside].copy()
+        results.append(data.view(buf.dtype.numpy).reshape(array.shape))
+    return results

@@ -1,0 +1,96 @@
+"""The outcome of `weft check`: cases, levels, and the table the docs show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from weft.core import text
+
+Status = Literal["ok", "fail", "skip"]
+LEVELS = ("device", "kernels", "primitives", "templates", "models", "stress")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One check: what was compared, how it ended, the largest error, and why it failed."""
+
+    level: str
+    name: str
+    status: Status
+    message: str = ""
+    max_abs: float = 0.0
+
+
+@dataclass
+class Report:
+    """All cases of one device."""
+
+    device: str
+    name: str
+    cases: list[Case] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.cases) and all(c.status != "fail" for c in self.cases)
+
+    def level(self, level: str) -> list[Case]:
+        return [c for c in self.cases if c.level == level]
+
+    def cell(self, level: str) -> str:
+        """A level in one cell: "passed 120", "FAILED 2 of 120", "-" when it was not run."""
+        cases = self.level(level)
+        if not cases:
+            return "-"
+        failed = sum(c.status == "fail" for c in cases)
+        skipped = sum(c.status == "skip" for c in cases)
+        tail = f", {skipped} skipped" if skipped else ""
+        ran = len(cases) - skipped
+        return f"FAILED {failed} of {ran}{tail}" if failed else f"passed {ran}{tail}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "device": self.device,
+            "name": self.name,
+            "ok": self.ok,
+            "levels": {level: self.cell(level) for level in LEVELS},
+            "cases": [asdict(c) for c in self.cases],
+        }
+
+
+# A check yields (name, thunk); the thunk returns the largest error, raises Skip or fails.
+Check = tuple[str, Callable[[], float]]
+
+
+class Skip(Exception):
+    """Raised by a check that does not apply to this device; the message says why."""
+
+
+class Mismatch(Exception):
+    """Raised by a check whose answer is wrong; the message says where and by how much."""
+
+
+def run_checks(report: Report, level: str, checks: Iterator[Check]) -> Iterator[Case]:
+    """Runs checks one by one into the report. Any exception is that case's failure: one bad kernel
+    must not hide the others."""
+    for name, thunk in checks:
+        try:
+            case = Case(level, name, "ok", "", float(thunk()))
+        except Skip as why:
+            case = Case(level, name, "skip", str(why))
+        except Exception as error:  # the report is where failures belong
+            message = str(error) if isinstance(error, Mismatch) else f"{_kind(error)}: {error}"
+            case = Case(level, name, "fail", message.strip().splitlines()[0][:300])
+        report.cases.append(case)
+        yield case
+
+
+def _kind(error: Exception) -> str:
+    return type(error).__name__
+
+
+def support_table(reports: list[Report]) -> str:
+    """The Markdown table of docs/support.md: a row per device, a column per level."""
+    rows = [[r.device, r.name, *(r.cell(level) for level in LEVELS)] for r in reports]
+    return text.markdown(["device", "ran on", *LEVELS], rows)
