@@ -56,11 +56,8 @@ def elementwise_kernel(
         index = b.let(first + iota(lanes), "index")
         mask = b.let(index < n, "mask")
         values = [b.let(load(s, first, lanes, mask)) for s in sources]
-        at: Any = (
-            first
-            if access == "w"
-            else b.let(ir.Binary("min", index, const(n - 1, index.type), index.type))
-        )
+        # A kernel that updates in place reads its own lanes only: the clamped tail is harmless.
+        at: Any = first if access == "w" else b.let(minimum(index, n - 1))
         b.store(out, first, body(b, at, *values), mask)
         return b.kernel(grid=(-(-n // lanes),))
     threads = 1 if caps.is_cpu else min(64, caps.max_threads)

@@ -14,7 +14,19 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.kernel import interp, ir
 from weft.kernel.builder import (
-    Builder, binary, bitcast, cast, const, extract, fma, iota, load, pack, select, shuffle, unary,
+    Builder,
+    binary,
+    bitcast,
+    cast,
+    const,
+    extract,
+    fma,
+    iota,
+    load,
+    pack,
+    select,
+    shuffle,
+    unary,
 )  # fmt: skip
 
 _N = 150  # not a multiple of any vector width, and several groups
