@@ -1,0 +1,183 @@
+"""Level "primitives": every primitive, forward, on the device against its NumPy meaning.
+
+Each case is a one-op function of tensors, compiled for the device and evaluated by the oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import weft
+from weft import ops
+from weft.backends.base import Device
+from weft.conform.harness import check_close
+from weft.conform.kernels import sample
+from weft.conform.report import Check, Skip
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType
+from weft.tensor import Tensor
+
+_FLOATS = (dt.float32, dt.float16, dt.bfloat16)
+_INTS = (dt.int32, dt.uint32, dt.int8, dt.uint8)
+_SHAPES = ((), (7,), (3, 5), (2, 3, 64))
+
+# name -> (kind of tolerance, dtypes, low, high of the inputs)
+_UNARY = {
+    "neg": (*_FLOATS, dt.int32, dt.int8),
+    "abs": (*_FLOATS, dt.int32, dt.int8),
+    "floor": _FLOATS,
+    "round": _FLOATS,
+    "sqrt": _FLOATS,
+    "exp": _FLOATS,
+    "log": _FLOATS,
+    "sin": _FLOATS,
+    "cos": _FLOATS,
+    "tanh": _FLOATS,
+    "erf": _FLOATS,
+    "isnan": _FLOATS,
+}
+_POSITIVE = {"sqrt", "log"}
+_BINARY = {
+    **dict.fromkeys(("add", "sub", "mul", "maximum", "minimum", "remainder"), (*_FLOATS, *_INTS)),
+    **dict.fromkeys(("div", "pow"), _FLOATS),
+    **dict.fromkeys(("less", "less_equal", "equal"), (*_FLOATS, *_INTS)),
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), (*_INTS, dt.bool_)),
+    **dict.fromkeys(("shift_left", "shift_right"), (dt.int32, dt.uint32)),
+}
+
+
+def data(dtype: DType, shape: tuple[int, ...], seed: int, positive: bool = False) -> np.ndarray:
+    """Moderate values of a dtype: floats of order one, integers over their whole range."""
+    rng = np.random.default_rng(seed)
+    n = int(np.prod(shape))
+    if dtype.is_float:
+        values = rng.standard_normal(n) * 2
+        return (np.abs(values) + 0.01 if positive else values).astype(dtype.numpy).reshape(shape)
+    return sample(dtype, seed, max(n, 8))[:n].reshape(shape)
+
+
+def run_case(device: Device, fn: Callable[..., Any], arrays: list[np.ndarray], kind: str) -> float:
+    """Compiles fn for the device, runs it, and compares with the same function on NumPy."""
+    for a in arrays:
+        if not device.supports(dt.as_dtype(a.dtype)):
+            raise Skip(f"{device.info.id} does not store {dt.as_dtype(a.dtype)}")
+    want = fn(*arrays)
+    wrapped = lambda *ts: Tensor(fn(*[t.value for t in ts]))  # noqa: E731
+    got = weft.compile(wrapped, device=device.info.id)(*[weft.tensor(a) for a in arrays])
+    return check_close(got.numpy(), np.asarray(want), kind, dt.as_dtype(want.dtype))
+
+
+def _elementwise(device: Device) -> Iterator[Check]:
+    for name, dtypes in _UNARY.items():
+        for d in dtypes:
+            for k, shape in enumerate(_SHAPES):
+                arrays = [data(d, shape, k, name in _POSITIVE)]
+                fn = partial(ops.bind, name)
+                yield (
+                    f"{name} {d} {list(shape)}",
+                    partial(run_case, device, fn, arrays, "elementwise"),
+                )
+    for name, dtypes in _BINARY.items():
+        for d in dtypes:
+            for k, shape in enumerate(_SHAPES[1:3]):
+                arrays = [data(d, shape, k, name == "pow"), data(d, shape, k + 9)]
+                if name.startswith("shift"):
+                    arrays[1] = (np.abs(arrays[1].astype(np.int64)) % 32).astype(d.numpy)
+                fn = partial(ops.bind, name)
+                yield (
+                    f"{name} {d} {list(shape)}",
+                    partial(run_case, device, fn, arrays, "elementwise"),
+                )
+    for d in (*_FLOATS, dt.int32, dt.bool_):
+        arrays = [data(dt.bool_, (4, 9), 1), data(d, (4, 9), 2), data(d, (4, 9), 3)]
+        yield f"where {d}", partial(run_case, device, partial(ops.bind, "where"), arrays, "exact")
+    for src in (*_FLOATS, *_INTS, dt.bool_):
+        for dst in (*_FLOATS, *_INTS, dt.bool_):
+            if src.is_float and dst.is_int:
+                continue  # out of range is the Kernel IR's business (level kernels)
+            fn = partial(ops.bind, "cast", dtype=dst)
+            yield (
+                f"cast {src} to {dst}",
+                partial(run_case, device, fn, [data(src, (5, 7), 4)], "elementwise"),
+            )
+
+
+def _movement(device: Device) -> Iterator[Check]:
+    cases: dict[str, dict[str, Any]] = {
+        "reshape": {"shape": (6, 20)},
+        "transpose": {"perm": (2, 0, 1)},
+        "slice": {"starts": (3, 0, 4), "stops": (0, 4, 1), "steps": (-1, 2, -2)},
+        "pad": {"low": (1, 0, 2), "high": (0, 3, 1), "value": 1.0},
+        "broadcast": {"shape": (2, 4, 6, 5)},
+    }
+    for d in (*_FLOATS, dt.int32, dt.uint8, dt.bool_):
+        for name, attrs in cases.items():
+            fn = partial(ops.bind, name, **attrs)
+            yield f"{name} {d}", partial(run_case, device, fn, [data(d, (4, 6, 5), 1)], "exact")
+        arrays = [data(d, (3, n, 2), n) for n in (1, 4, 2)]
+        fn = partial(ops.bind, "concat", axis=1)
+        yield f"concat {d}", partial(run_case, device, fn, arrays, "exact")
+
+
+def _reductions(device: Device) -> Iterator[Check]:
+    for d in (*_FLOATS, dt.int32):
+        x = data(d, (6, 37, 5), 1)
+        x = x % 1000 if d.is_int else x
+        for axes in ((1,), (0, 2), (2,), (0, 1, 2)):
+            for name in ("sum", "max"):
+                fn = partial(ops.bind, name, axes=axes)
+                yield f"{name} {d} over {list(axes)}", partial(run_case, device, fn, [x], "reduce")
+        for axis in (0, 1, 2):
+            fn = partial(ops.bind, "argmax", axis=axis)
+            yield f"argmax {d} axis {axis}", partial(run_case, device, fn, [x], "exact")
+
+
+def _dots(device: Device) -> Iterator[Check]:
+    for d in _FLOATS:
+        for m, k, n in ((1, 1, 1), (1, 64, 48), (5, 33, 7), (40, 96, 64), (70, 130, 50)):
+            arrays = [data(d, (m, k), 1), data(d, (k, n), 2)]
+            scaled = [(a.astype(np.float32) / 4).astype(d.numpy) for a in arrays]
+            fn = partial(ops.bind, "dot", out_dtype=d)
+            yield f"dot {d} {m}x{k}x{n}", partial(run_case, device, fn, scaled, "dot")
+    batch = [data(dt.float32, (2, 3, 9, 17), 1), data(dt.float32, (2, 3, 17, 6), 2)]
+    fn = partial(ops.bind, "dot", out_dtype=dt.float32)
+    yield "dot float32 batched", partial(run_case, device, fn, batch, "dot")
+    ints = [data(dt.int8, (9, 40), 1), data(dt.int8, (40, 12), 2)]
+    fn = partial(ops.bind, "dot", out_dtype=dt.int32)
+    yield "dot int8", partial(run_case, device, fn, ints, "exact")
+
+
+def _indexing(device: Device) -> Iterator[Check]:
+    index = np.array([3, 0, 7, 7, 1], np.int32)
+    for d in (*_FLOATS, dt.int32):
+        x = data(d, (8, 6), 1)
+        for axis in (0, 1):
+            idx = index % x.shape[axis]
+            fn = partial(ops.bind, "gather", axis=axis)
+            yield f"gather {d} axis {axis}", partial(run_case, device, fn, [x, idx], "exact")
+        rows = data(d, (5, 6), 2)
+        unique = np.array([6, 0, -1, 2, 5], np.int32)
+        update = partial(run_case, device, partial(ops.bind, "update"), [x, unique, rows], "exact")
+        yield f"update {d}", update
+        keys = data(d, (3, 45), 3)
+        for descending in (False, True):
+            for indices in (False, True):
+                fn = partial(ops.bind, "sort", axis=1, descending=descending, indices=indices)
+                name = f"sort {d}{' descending' * descending}{' indices' * indices}"
+                yield name, partial(run_case, device, fn, [keys], "exact")
+    x, rows = data(dt.float32, (8, 6), 1), data(dt.float32, (5, 6), 2)
+    fn = partial(ops.bind, "scatter_add")
+    yield "scatter_add float32", partial(run_case, device, fn, [x, index, rows], "reduce")
+
+
+def checks(device: Device) -> Iterator[Check]:
+    """Every primitive in every dtype family, several shapes each."""
+    yield from _elementwise(device)
+    yield from _movement(device)
+    yield from _reductions(device)
+    yield from _dots(device)
+    yield from _indexing(device)
