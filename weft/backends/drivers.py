@@ -1,0 +1,100 @@
+"""Cheap answers to "is it there?" for the devices that need no adapter list. Nothing is
+initialised: libraries are at most opened, never asked to start a device."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+
+from weft.backends.base import DeviceInfo
+from weft.core import caps
+from weft.core import dtypes as dt
+
+NAMES = tuple(d.name for d in dt.DEVICE)
+
+
+def probe_cpu() -> list[DeviceInfo]:
+    """One line for the CPU; the cpu backend says more where it can."""
+    try:
+        import llvmlite
+    except ImportError as error:
+        reason = f"llvmlite does not import ({error}); pip install llvmlite"
+        return [DeviceInfo("cpu", 0, cpu_name(), False, reason)]
+    driver = f"LLVM through llvmlite {llvmlite.__version__}"
+    cores = os.cpu_count() or 1
+    memory = _memory()
+    return [
+        DeviceInfo("cpu", 0, cpu_name(), True, "", driver, memory, NAMES, extra={"cores": cores})
+    ]
+
+
+def cpu_name() -> str:
+    """The processor's marketing name, else its architecture."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.lower().startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine() or "cpu"
+
+
+def _memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
+def probe_interp() -> list[DeviceInfo]:
+    presets = ", ".join(caps.PRESETS)
+    return [
+        DeviceInfo(
+            "interp", 0, "kernel interpreter", True, "", "NumPy", 0, NAMES, True,
+            {"presets": presets},
+        )
+    ]  # fmt: skip
+
+
+def probe_null() -> list[DeviceInfo]:
+    return [DeviceInfo("null", 0, "example backend", True, "", "NumPy", 0, NAMES, True)]
+
+
+_LATER = "weft reaches this GPU through vulkan; its {} backend comes with a later release"
+
+
+def probe_cuda() -> list[DeviceInfo]:
+    """Says whether NVIDIA's driver is there, and its CUDA version (no cuInit: asking for the
+    version starts nothing)."""
+    names = ["nvcuda.dll"] if sys.platform == "win32" else ["libcuda.so.1", "libcuda.so"]
+    library = _open_first(names)
+    if library is None:
+        return [DeviceInfo("cuda", 0, "NVIDIA GPU", False, "no NVIDIA driver found (" + names[0]
+                           + "); and weft's cuda backend comes with a later release")]  # fmt: skip
+    version = ctypes.c_int(0)
+    known = library.cuDriverGetVersion(ctypes.byref(version)) == 0
+    driver = f"CUDA {version.value // 1000}.{version.value % 1000 // 10}" if known else "unknown"
+    reason = f"NVIDIA driver present ({driver}); " + _LATER.format("cuda")
+    return [DeviceInfo("cuda", 0, "NVIDIA GPU", False, reason, driver)]
+
+
+def probe_hip() -> list[DeviceInfo]:
+    """Says whether AMD's HIP runtime or kernel driver is there."""
+    names = ["amdhip64.dll"] if sys.platform == "win32" else ["libamdhip64.so"]
+    if _open_first(names) is not None or os.path.exists("/dev/kfd"):
+        what = "AMD driver present (/dev/kfd)" if os.path.exists("/dev/kfd") else "ROCm present"
+        return [DeviceInfo("hip", 0, "AMD GPU", False, f"{what}; " + _LATER.format("hip"))]
+    reason = f"no ROCm found ({names[0]}); and weft's hip backend comes with a later release"
+    return [DeviceInfo("hip", 0, "AMD GPU", False, reason)]
+
+
+def _open_first(names: list[str]) -> ctypes.CDLL | None:
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None

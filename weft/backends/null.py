@@ -1,0 +1,35 @@
+"""The smallest backend: clone this file to bring up an accelerator.
+
+A device needs memory (`alloc write read`) and a way to play a Program's steps (`bind submit`).
+This one keeps NumPy bytes and lets the kernel interpreter compute, without its checks; yours
+renders each Kernel in a Dialect, compiles it in `load`, and launches it in `submit`. Register it
+under the entry-point group "weft.backends" and run `weft check --device NAME`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.backends.interp import InterpDevice
+from weft.core.caps import Caps
+from weft.core.errors import DeviceError
+from weft.backends.base import Buffer
+from weft.program.program import Program
+
+
+class NullDevice(InterpDevice):
+    """Any index opens the same kind of device. Caps say what kernels may use: templates choose
+    their variant from these numbers and nothing else."""
+
+    kind = "null"
+    check = False
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__(Caps("null", max_threads=64, max_bindings=8, shared_bytes=16384))
+
+    def bind(self, program: Program, buffers: Sequence[Buffer]):  # type: ignore[no-untyped-def]
+        """Checks once what can be checked once; `submit` then only runs."""
+        for kernel in program.kernels:
+            if len(kernel.buffers) > self.caps.max_bindings:
+                raise DeviceError(f"null: kernel {kernel.name} has {len(kernel.buffers)} buffers")
+        return super().bind(program, buffers)

@@ -1,0 +1,264 @@
+"""Finding and opening devices: `devices()` lists them, `get(spec)` opens one, never silently another.
+
+Placement policy: docs of `get`. A backend from elsewhere joins through the entry-point group
+"weft.backends": the entry's name is the kind, its object is called as `open(index)` and returns a
+Device; if it has a `probe()` method, that gives its DeviceInfo lines.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+
+from weft.backends import drivers
+from weft.backends.base import Device, DeviceInfo
+from weft.core.errors import DeviceError, WeftError
+
+GROUP = "weft.backends"
+WGPU_KINDS = ("vulkan", "metal", "dx12", "webgpu")
+
+
+@dataclass(frozen=True)
+class Backend:
+    """How to list (`probe`) and open (`open`, given what follows the colon) devices of one kind."""
+
+    kind: str
+    probe: Callable[[], list[DeviceInfo]]
+    open: Callable[[str], Device]
+
+
+def _index(kind: str, text: str) -> int:
+    if not text.isdecimal():
+        raise DeviceError(f'device index in "{kind}:{text}" is not a number; write "{kind}:0"')
+    return int(text)
+
+
+def _cpu() -> Backend:
+    def open_(text: str) -> Device:
+        if _index("cpu", text):
+            raise DeviceError(f'there is one CPU device, "cpu:0"; "cpu:{text}" does not exist')
+        from weft.backends.cpu import CpuDevice
+
+        return CpuDevice()
+
+    return Backend("cpu", drivers.probe_cpu, open_)
+
+
+def _wgpu(kind: str) -> Backend:
+    def probe() -> list[DeviceInfo]:
+        from weft.backends.wgpu import adapters
+
+        return adapters.probe(kind)
+
+    def open_(text: str) -> Device:
+        from weft.backends.wgpu import WgpuDevice
+
+        return WgpuDevice(kind, _index(kind, text))
+
+    return Backend(kind, probe, open_)
+
+
+def _later(kind: str, probe: Callable[[], list[DeviceInfo]]) -> Backend:
+    def open_(text: str) -> Device:
+        raise DeviceError(f"device {kind}:{text} is not available: {probe()[0].reason}")
+
+    return Backend(kind, probe, open_)
+
+
+def _interp() -> Backend:
+    def open_(text: str) -> Device:
+        from weft.backends.interp import InterpDevice
+
+        return InterpDevice(None if text == "0" else text)
+
+    return Backend("interp", drivers.probe_interp, open_)
+
+
+def _null() -> Backend:
+    def open_(text: str) -> Device:
+        from weft.backends.null import NullDevice
+
+        return NullDevice()
+
+    return Backend("null", drivers.probe_null, open_)
+
+
+def _third_party() -> dict[str, Backend]:
+    found = {}
+    for entry in metadata.entry_points(group=GROUP):
+        found[entry.name] = Backend(entry.name, _entry_probe(entry), _entry_open(entry))
+    return found
+
+
+def _entry_open(entry: metadata.EntryPoint) -> Callable[[str], Device]:
+    def open_(text: str) -> Device:
+        device: Device = entry.load()(_index(entry.name, text))
+        return device
+
+    return open_
+
+
+def _entry_probe(entry: metadata.EntryPoint) -> Callable[[], list[DeviceInfo]]:
+    def probe() -> list[DeviceInfo]:
+        probe = getattr(entry.load(), "probe", None)
+        if probe is None:
+            return [DeviceInfo(entry.name, 0, f"{entry.name} (plug-in {entry.value})", True)]
+        return list(probe())
+
+    return probe
+
+
+def backends() -> dict[str, Backend]:
+    """Every known kind, built in ones first; a plug-in cannot replace a built-in kind."""
+    builtin = [_cpu(), *map(_wgpu, WGPU_KINDS)]
+    builtin += [_later("cuda", drivers.probe_cuda), _later("hip", drivers.probe_hip)]
+    builtin += [_interp(), _null()]
+    table = {b.kind: b for b in builtin}
+    return _third_party() | table
+
+
+def probe(kind: str) -> list[DeviceInfo]:
+    """The lines of one kind, at least one; a probe that fails becomes a line saying why."""
+    try:
+        lines = backends()[kind].probe()
+    except Exception as error:
+        reason = f"probing failed: {type(error).__name__}: {error}"
+        return [DeviceInfo(kind, 0, kind, False, reason)]
+    return lines or [DeviceInfo(kind, 0, kind, False, "no device found")]
+
+
+def devices() -> list[DeviceInfo]:
+    """Every device of every kind, unavailable ones with the reason and what to install. Opens
+    none of them, and never raises."""
+    order = {kind: n for n, kind in enumerate(("cpu", *WGPU_KINDS, "cuda", "hip"))}
+    kinds = sorted(backends(), key=lambda kind: order.get(kind, len(order)))
+    return [line for kind in kinds for line in probe(kind)]
+
+
+# -- opening ------------------------------------------------------------------------------------
+
+_open_devices: dict[str, Device] = {}
+_lock = threading.RLock()
+
+
+def get(spec: str | Device | None = None, fallback: str | None = None) -> Device:
+    """The device that `spec` names; the same instance every time.
+
+    - "kind" or "kind:index": that device, or DeviceError saying why not and what to install.
+      "interp:NAME" takes the name of a preset of `core.caps`.
+    - "auto": what WEFT_DEVICE names, else the fastest real device: a hardware GPU, else the CPU.
+      A software rasteriser is never chosen. One line on stderr says which and why.
+    - "gpu" or "gpu:index": the best hardware GPU; where none opens, the CPU with a warning on
+      stderr naming the reason.
+    - None: what WEFT_DEVICE names, else the CPU.
+    - `fallback="cpu"`: instead of an error about an explicitly named device, the CPU with a
+      warning.
+    """
+    if isinstance(spec, Device):
+        return spec
+    if fallback not in (None, "cpu"):
+        raise DeviceError(f'fallback={fallback!r} is not supported; use fallback="cpu" or none')
+    with _lock:
+        return _choose(spec, fallback)
+
+
+def _choose(spec: str | None, fallback: str | None) -> Device:
+    wanted = os.environ.get("WEFT_DEVICE", "").strip()
+    if spec is None:
+        spec = wanted or "cpu"
+    elif spec == "auto" and wanted:
+        spec = wanted
+    kind, _, index = str(spec).strip().lower().partition(":")
+    if kind == "auto":
+        return _auto()
+    if kind == "gpu":
+        return _gpu(index or "0")
+    try:
+        return _open(kind, index or "0")
+    except DeviceError as error:
+        if fallback is None:
+            raise
+        notice(f"warning: {error}; using cpu instead")
+        return _open("cpu", "0")
+
+
+def _open(kind: str, index: str) -> Device:
+    key = f"{kind}:{index}"
+    if key in _open_devices:
+        return _open_devices[key]
+    table = backends()
+    if kind not in table:
+        raise DeviceError(f'unknown device "{kind}"; use one of {", ".join(table)}, gpu, auto')
+    try:
+        device = table[kind].open(index)
+    except WeftError:
+        raise
+    except Exception as error:
+        raise DeviceError(f"device {key} failed to open: {type(error).__name__}: {error}") from error
+    _open_devices[key] = device
+    return device
+
+
+def forget(device: Device) -> None:
+    """Drops a device from the cache (a lost one, say); the next `get` opens it anew."""
+    with _lock:
+        for key in [k for k, d in _open_devices.items() if d is device]:
+            del _open_devices[key]
+
+
+def _hardware() -> tuple[list[DeviceInfo], str]:
+    """Hardware GPUs, best first, and why there are none (or what else was seen)."""
+    lines = probe("webgpu")  # lists the adapters of every native kind in order of preference
+    real = [x for x in lines if x.available and not x.software]
+    soft = [x.name for x in lines if x.available and x.software]
+    if soft:
+        return real, f"only a software rasteriser ({soft[0]}), which is never picked on its own"
+    return real, "; ".join(x.reason for x in lines if x.reason) or "no GPU found"
+
+
+def _try(line: DeviceInfo) -> tuple[Device | None, str]:
+    try:
+        return _open(line.kind, str(line.index)), ""
+    except WeftError as error:
+        return None, f"{line.name} failed: {error}"
+
+
+def _auto() -> Device:
+    real, reason = _hardware()
+    for line in real:
+        device, why = _try(line)
+        if device is not None:
+            notice(f"device {line.id} ({line.name}): the fastest real device here")
+            return device
+        reason = why
+    device = _open("cpu", "0")
+    notice(f"device cpu ({device.info.name}): no usable GPU ({reason})")
+    return device
+
+
+def _gpu(index: str) -> Device:
+    real, reason = _hardware()
+    which = _index("gpu", index)
+    if which and which >= len(real):
+        raise DeviceError(f"gpu:{which} does not exist: {len(real)} hardware GPUs found")
+    for line in real[which:] if not which else real[which : which + 1]:
+        device, why = _try(line)
+        if device is not None:
+            return device
+        reason = why
+    notice(f"warning: no GPU could be used ({reason}); using cpu instead")
+    return _open("cpu", "0")
+
+
+_said: set[str] = set()
+
+
+def notice(text: str) -> None:
+    """One line on stderr, once per process for the same text."""
+    if text not in _said:
+        _said.add(text)
+        print(f"weft: {text}", file=sys.stderr)
