@@ -1,0 +1,356 @@
+"""The fused-expression emitter: the value of any node of a group at any index, as kernel code.
+
+    em = Emitter(b, group, caps)              # declares the group's buffers
+    i = em.axis(b.thread(0), extent)          # an Affine over a kernel expression
+    em.store(group.outputs[0], (i,))          # loads, computes, casts, stores
+
+Movement ops change the index, elementwise ops call their primitive's lowering, and each value is
+bound once per (node, index, guard). Narrow floats become f32 on load and are rounded only by an
+explicit cast or a store. With a lane symbol (`em.lane(n)`) in an index, a value is `n` lanes wide
+where it depends on the lane and scalar where it does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.core.errors import CompileError
+from weft.graph.ir import Node
+from weft.kernel import builder as kb
+from weft.kernel import ir
+from weft.kernel.builder import Builder
+from weft.kernel.ir import Expr, Type
+from weft.ops.primitive import PRIMITIVES
+from weft.templates import affine, view
+from weft.templates.affine import Affine, Sym
+from weft.templates.group import Group
+from weft.templates.view import Index
+
+Definition = Callable[[Index], Expr]
+
+
+def declare(b: Builder, group: Group) -> dict[int, ir.Buffer]:
+    """Declares the group's buffers in contract order: inputs, then outputs that are not in place.
+
+    The result maps id(node) of inputs to the buffer read, and ~id(node) of outputs to the buffer
+    written.
+    """
+    updated = {i: o for o, i in group.in_place.items()}
+    buffers: dict[int, ir.Buffer] = {}
+    for i, node in enumerate(group.inputs):
+        access: ir.Access = "rw" if i in updated else "r"
+        buffers[id(node)] = b.buffer(f"in{i}", node.dtype, max(node.size, 1), access)
+    for o, node in enumerate(group.outputs):
+        if o in group.in_place:
+            buffers[~id(node)] = buffers[id(group.inputs[group.in_place[o]])]
+        else:
+            buffers[~id(node)] = b.buffer(f"out{o}", node.dtype, max(node.size, 1), "w")
+    return buffers
+
+
+class Emitter:
+    """Emits values of one group's nodes into a Builder. See the module's head."""
+
+    def __init__(self, b: Builder, group: Group, caps: Caps) -> None:
+        self.b = b
+        self.group = group
+        self.caps = caps
+        self.buffers = declare(b, group)
+        self.mask: Expr | None = None  # lanes that may be touched, for vector loads and stores
+        self._defined: dict[int, Definition] = {}
+        self._scopes: list[dict[Any, Any]] = [{}]
+        self._guards: tuple[Expr, ...] = ()
+        self.addresses: list[Affine] = []  # every affine value emitted, for choosing loops
+
+    # -- indices
+
+    def axis(self, expr: Expr | int, extent: int, step: int = 1) -> Affine:
+        """An index over a kernel expression with 0 <= value < extent, a multiple of `step`."""
+        if isinstance(expr, int):
+            return affine.number(expr)
+        if isinstance(expr, ir.Const):
+            return affine.number(int(expr.value))
+        bound = self.b.let(expr, "i")
+        name = bound.name if isinstance(bound, ir.Var | ir.Param) else self.b.unique("i")
+        return affine.symbol(Sym(name, "var", extent, step, expr=bound))
+
+    def lane(self, lanes: int) -> Affine:
+        """0, 1, 2, ... across `lanes` lanes; 0 for one lane."""
+        return affine.symbol(Sym(f"lane{lanes}", "lane", lanes))
+
+    def expr(self, x: Affine) -> Expr:
+        """The int32 value of an affine index: a scalar, or a vector when it depends on the lane."""
+        self.addresses.append(x)
+        hit = self._find(("index", x))
+        if hit is not None:
+            return hit
+        result: Expr | None = None
+        for sym, c in x.terms:
+            term = self._sym(sym)
+            term = -term if c == -1 else term * c  # type: ignore[operator]
+            result = term if result is None else result + term  # type: ignore[operator]
+        if result is None:
+            return kb.const(x.const)
+        result = result + x.const  # type: ignore[operator]
+        return self._keep(("index", x), self.b.let(result, "at"))
+
+    def _sym(self, sym: Sym) -> Expr:
+        if sym.kind == "lane":
+            return kb.iota(sym.extent)
+        if sym.src is None:
+            assert sym.expr is not None
+            return sym.expr
+        hit = self._find(("sym", sym))
+        if hit is not None:
+            return hit
+        src = self.expr(sym.src)
+        value = src // sym.d if sym.kind == "div" else src % sym.d  # type: ignore[operator]
+        return self._keep(("sym", sym), self.b.let(value, "q" if sym.kind == "div" else "r"))
+
+    # -- scopes and definitions
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Values emitted inside are forgotten at its end: open one around every nested block."""
+        self._scopes.append({})
+        try:
+            yield
+        finally:
+            self._scopes.pop()
+
+    @contextlib.contextmanager
+    def masked(self, mask: Expr | None) -> Iterator[None]:
+        """Vector loads and stores inside touch only the lanes of `mask`, and the innermost scope
+        is fresh."""
+        outer, self.mask = self.mask, mask
+        try:
+            with self.scope():
+                yield
+        finally:
+            self.mask = outer
+
+    def define(self, node: Node, fn: Definition) -> None:
+        """Makes `fn(index)` the value of `node` (in its compute dtype): a template's result."""
+        self._defined[id(node)] = fn
+
+    def _find(self, key: Any) -> Any:
+        for scope in reversed(self._scopes):
+            if key in scope:
+                return scope[key]
+        return None
+
+    def _keep(self, key: Any, value: Any) -> Any:
+        self._scopes[-1][key] = value
+        return value
+
+    # -- values
+
+    def value(self, node: Node, index: Sequence[Affine]) -> Expr:
+        """The value of `node` at `index` (one Affine per axis): f32 for narrow floats, else its
+        own dtype; a scalar or as many lanes as the index has."""
+        index = tuple(index)
+        key = (id(node), index, tuple(id(g) for g in self._guards))
+        hit = self._find(key)
+        if hit is None:
+            hit = self._keep(key, self.b.let(_widen(self._compute(node, index)), node.op))
+        return hit
+
+    def stored(self, node: Node, index: Sequence[Affine]) -> Expr:
+        """The value of `node` at `index` in the dtype it is stored in."""
+        if node.op == "cast" and id(node) not in self.buffers and id(node) not in self._defined:
+            (x,) = node.inputs
+            if node.dtype in (dt.float16, dt.bfloat16) and x.dtype.is_float:
+                return kb.cast(self.value(x, index), node.dtype)
+        return kb.cast(self.value(node, index), node.dtype)
+
+    def store(self, node: Node, index: Sequence[Affine], nontemporal: bool = False) -> None:
+        """Computes `node` at `index` and writes it to its output buffer, under the mask."""
+        self.put(node, index, self.stored(node, index), nontemporal)
+
+    def put(
+        self, node: Node, index: Sequence[Affine], value: Expr, nontemporal: bool = False
+    ) -> None:
+        """Writes a given value of an output (cast to its dtype) at `index`, under the mask."""
+        value = kb.cast(value, node.dtype)
+        linear = affine.flatten(index, affine.contiguous(node.shape))
+        lanes = linear.lanes
+        start, contiguous = self._address(linear)
+        if lanes > 1:
+            value = kb.splat(value, lanes)
+        mask = self.mask if lanes > 1 else None
+        nontemporal = nontemporal and contiguous and mask is None
+        self.b.store(self.buffers[~id(node)], start, value, mask, nontemporal)
+
+    def _compute(self, node: Node, index: Index) -> Expr:
+        if id(node) in self._defined:
+            return self._defined[id(node)](index)
+        if id(node) in self.buffers:
+            return self.load(node, affine.flatten(index, affine.contiguous(node.shape)))
+        if node.op in view.PURE:
+            return self.value(node.inputs[0], view.source_index(node, index))
+        special = _SPECIAL.get(node.op)
+        if special is not None:
+            return special(self, node, index)
+        primitive = PRIMITIVES.get(node.op)
+        if primitive is None or primitive.lower is None:
+            raise CompileError(f"{node!r} cannot be computed inside a {self.group.kind} group")
+        args = [self.value(x, index) for x in node.inputs]
+        return primitive.lower(self.b, *args, **node.attrs)
+
+    # -- loads
+
+    def load(self, node: Node, linear: Affine, nontemporal: bool = False) -> Expr:
+        """Elements of a materialised node at a linear offset: a scalar load where the lanes agree,
+        a vector load where they are consecutive, else a gather."""
+        buffer = self.buffers[id(node)]
+        lanes = linear.lanes
+        if lanes == 1:
+            scalars = [g for g in self._guards if g.type.lanes == 1]
+            return kb.load(buffer, self.expr(linear), 1, _all(scalars))
+        guards = [*self._guards, *((self.mask,) if self.mask is not None else ())]
+        mask = _all([kb.splat(g, lanes) for g in guards])
+        if mask is None and _lane_step(linear) == -1:
+            lane = next(s for s, _ in linear.terms if s.kind == "lane")
+            first = linear + affine.symbol(lane) + (1 - lanes)
+            forward = kb.load(buffer, self.expr(first), lanes)
+            return kb.shuffle(range(lanes - 1, -1, -1), self.b.let(forward, "v"))
+        start, contiguous = self._address(linear)
+        return kb.load(buffer, start, lanes, mask, nontemporal and contiguous)
+
+    def _address(self, linear: Affine) -> tuple[Expr, bool]:
+        """A scalar start when the lanes are consecutive, else one index per lane."""
+        if _lane_step(linear) == 1:
+            self.addresses.append(linear)
+            uniform = tuple(t for t in linear.terms if t[0].kind != "lane")
+            return self.expr(Affine(linear.const, uniform)), True
+        return self.expr(linear), False
+
+    # -- guards
+
+    @contextlib.contextmanager
+    def guarded(self, conditions: Sequence[Expr]) -> Iterator[None]:
+        """Loads inside read only where all conditions hold (and give 0 elsewhere)."""
+        outer = self._guards
+        self._guards = outer + tuple(c for c in conditions if c not in outer)
+        try:
+            yield
+        finally:
+            self._guards = outer
+
+    def between(self, x: Affine, low: int, high: int) -> Expr | None:
+        """Whether low <= x < high, bound; None when it always holds."""
+        key = ("between", x, low, high)
+        hit = self._find(key)
+        if hit is not None:
+            return hit
+        tests = []
+        if x.low < low:
+            tests.append(self.expr(x) >= low)  # type: ignore[operator]
+        if x.high >= high:
+            tests.append(self.expr(x) < high)  # type: ignore[operator]
+        if not tests:
+            return None
+        test = tests[0] if len(tests) == 1 else tests[0] & tests[1]  # type: ignore[operator]
+        return self._keep(key, self.b.let(test, "inside"))
+
+
+def _widen(x: Expr) -> Expr:
+    return kb.cast(x, dt.compute_dtype(x.type.dtype))
+
+
+def _lane_step(x: Affine) -> int | None:
+    """The element distance between lanes; None when it is not constant."""
+    if any(s.lanes > 1 and s.kind != "lane" for s, _ in x.terms):
+        return None
+    return next((c for s, c in x.terms if s.kind == "lane"), 0)
+
+
+def _all(conditions: Sequence[Expr]) -> Expr | None:
+    result: Expr | None = None
+    for c in conditions:
+        result = c if result is None else result & c  # type: ignore[operator]
+    return result
+
+
+def _const(em: Emitter, node: Node, index: Index) -> Expr:
+    value = node.attrs["value"]
+    if value.size != 1:
+        raise CompileError(f"a constant of shape {list(node.shape)} needs a buffer")
+    return kb.const(value.reshape(()).item(), Type(dt.compute_dtype(node.dtype)))
+
+
+def _scalar(em: Emitter, node: Node, index: Index) -> Expr:
+    name = node.attrs["name"]
+    if node.attrs.get("role") != "scalar" or name not in em.group.slots:
+        raise CompileError(f"input {name!r} has no buffer in its group")
+    return ir.Param(name, em.group.slots[name])
+
+
+def _iota(em: Emitter, node: Node, index: Index) -> Expr:
+    at = em.expr(index[node.attrs.get("axis", 0)])
+    return kb.cast(at, dt.compute_dtype(node.dtype))
+
+
+def _pad(em: Emitter, node: Node, index: Index) -> Expr:
+    (x,) = node.inputs
+    fill = kb.const(node.attrs["value"], Type(dt.compute_dtype(node.dtype)))
+    if x.size == 0:
+        return fill
+    tests = []
+    for i, d, low in zip(index, x.shape, node.attrs["low"]):
+        test = em.between(i, low, low + d)
+        if test is not None:
+            tests.append(test)
+    moved = [i - low for i, low in zip(index, node.attrs["low"])]
+    with em.guarded(tests):
+        inner = em.value(x, moved)
+    inside = _all(tests)
+    return inner if inside is None else kb.select(inside, inner, fill)
+
+
+def _concat(em: Emitter, node: Node, index: Index) -> Expr:
+    axis = node.attrs["axis"]
+    at, start = index[axis], 0
+    result: Expr | None = None
+    for x in node.inputs:
+        stop = start + x.shape[axis]
+        if stop == start or at.high < start or at.low >= stop:
+            start = stop
+            continue
+        test = em.between(at, start, stop)
+        with em.guarded([] if test is None else [test]):
+            part = em.value(x, (*index[:axis], at - start, *index[axis + 1 :]))
+        if result is None or test is None:
+            result = part
+        else:
+            result = em.b.let(kb.select(test, part, result), "concat")
+        start = stop
+    assert result is not None, "an index outside the concatenation"
+    return result
+
+
+def _gather(em: Emitter, node: Node, index: Index) -> Expr:
+    x, ids = node.inputs
+    axis, rank = node.attrs["axis"], len(ids.shape)
+    extent = x.shape[axis]
+    middle = index[axis : axis + rank]
+    key = ("row", id(ids), middle, extent, tuple(id(g) for g in em._guards))
+    row = em._find(key)
+    if row is None:
+        picked = kb.cast(em.value(ids, middle), dt.int32)
+        row = em._keep(key, em.axis(kb.minimum(kb.maximum(picked, 0), extent - 1), extent))
+    return em.value(x, (*index[:axis], row, *index[axis + rank :]))
+
+
+_SPECIAL: Mapping[str, Callable[[Emitter, Node, Index], Expr]] = {
+    "const": _const,
+    "input": _scalar,
+    "iota": _iota,
+    "pad": _pad,
+    "concat": _concat,
+    "gather": _gather,
+}
