@@ -1,0 +1,142 @@
+"""Level "templates": each composite a template claims, against its body on the oracle, and the
+promises of design section 7: the same bits at every run, and nothing that depends on the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import weft
+from weft import ops
+from weft.backends.base import Device
+from weft.conform.harness import check_close, check_equal
+from weft.conform.primitives import data, run_case
+from weft.conform.report import Check, Skip
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType
+from weft.tensor import Tensor
+
+_FLOATS = (dt.float32, dt.float16, dt.bfloat16)
+
+
+def _call(name: str, **params: Any):  # type: ignore[no-untyped-def]
+    return lambda *values: ops.call(name, *values, **params)
+
+
+def _rows(device: Device) -> Iterator[Check]:
+    for d in _FLOATS:
+        for shape in ((1, 8), (3, 130), (2, 5, 64)):
+            x, w, b = data(d, shape, 1), data(d, shape[-1:], 2), data(d, shape[-1:], 3)
+            for name, arrays, params in (
+                ("softmax", [x], {}),
+                ("log_softmax", [x], {}),
+                ("layer_norm", [x, w, b], {"eps": 1e-5}),
+                ("rms_norm", [x, w], {"eps": 1e-6, "offset": 0.0}),
+            ):
+                fn = _call(name, **params)
+                label = f"{name} {d} {list(shape)}"
+                yield label, partial(run_case, device, fn, arrays, "reduce")
+        for approximate in ("none", "tanh"):
+            fn = _call("gelu", approximate=approximate)
+            x = data(d, (7, 33), 4)
+            yield f"gelu {approximate} {d}", partial(run_case, device, fn, [x], "elementwise")
+
+
+def _attention(device: Device) -> Iterator[Check]:
+    for d in (dt.float32, dt.bfloat16):
+        for b, h, g, t, s, dim in ((1, 2, 2, 5, 5, 16), (2, 4, 2, 9, 20, 24), (1, 3, 1, 1, 33, 64)):
+            arrays = [
+                data(d, (b, n, m, dim), i) for i, (n, m) in enumerate(((h, t), (g, s), (g, s)))
+            ]
+            for extra in ({}, {"causal": True}, {"causal": True, "window": 4}, {"softcap": 5.0}):
+                params = {"causal": False, "scale": dim**-0.5, "window": 0, "softcap": 0.0} | extra
+                label = f"attention {d} {b}x{h}/{g}x{t}x{s}x{dim} {extra or 'full'}"
+                yield label, partial(run_case, device, _call("attention", **params), arrays, "dot")
+    q = [data(dt.float32, (2, 2, 6, 16), i) for i in range(3)]
+    lengths = np.array([0, 4], np.int32)
+    fn = _call("attention", causal=False, scale=0.25, window=0, softcap=0.0)
+    yield (
+        "attention with lengths, one of them 0",
+        partial(run_case, device, fn, [*q, lengths], "dot"),
+    )
+
+
+def _cached_inputs(d: DType, n: int, slots: int = 4, length: int = 40) -> list[np.ndarray]:
+    h, g, dim = 4, 2, 32
+    q = data(d, (n, h, dim), 1)
+    caches = [data(d, (slots, g, length, dim), i) for i in (2, 3)]
+    slot = (np.arange(n) % slots).astype(np.int32)
+    pos = ((np.arange(n) * 11 + 5) % length).astype(np.int32)
+    return [q, *caches, slot, pos]
+
+
+def _cached(device: Device) -> Iterator[Check]:
+    for d in _FLOATS:
+        for extra in ({}, {"window": 7}, {"softcap": 5.0}):
+            params = {"scale": 32**-0.5, "window": 0, "softcap": 0.0} | extra
+            fn = _call("cached_attention", **params)
+            yield (
+                f"cached_attention {d} {extra or ''}",
+                partial(run_case, device, fn, _cached_inputs(d, 4), "dot"),
+            )
+    yield "cached_attention: a row does not see its neighbours", partial(_cached_alone, device)
+
+
+def _cached_alone(device: Device) -> float:
+    fn = _call("cached_attention", scale=32**-0.5, window=0, softcap=0.0)
+    arrays = _cached_inputs(dt.float32, 4)
+    whole = _run(device, fn, arrays)
+    for n in range(4):
+        q, kc, vc, slot, pos = arrays
+        one = _run(device, fn, [q[n : n + 1], kc, vc, slot[n : n + 1], pos[n : n + 1]])
+        check_equal(one[0], whole[n])
+    return 0.0
+
+
+def _run(device: Device, fn: Any, arrays: list[np.ndarray]) -> np.ndarray:
+    for a in arrays:
+        if not device.supports(dt.as_dtype(a.dtype)):
+            raise Skip(f"{device.info.id} does not store {dt.as_dtype(a.dtype)}")
+    wrapped = lambda *ts: Tensor(fn(*[t.value for t in ts]))  # noqa: E731
+    compiled = weft.compile(wrapped, device=device.info.id)
+    result: np.ndarray = compiled(*[weft.tensor(a) for a in arrays]).numpy()
+    return result
+
+
+def _linear_alone(device: Device, d: DType) -> float:
+    """A row of x @ w.T has the same bits for any number of rows."""
+    w = data(d, (96, 130), 1)
+    x = data(d, (8, 130), 2)
+    fn = lambda a, b: ops.dot(a, ops.transpose(b, perm=(1, 0)), out_dtype=dt.float32)  # noqa: E731
+    whole = _run(device, fn, [x, w])
+    for rows in (1, 3):
+        check_equal(_run(device, fn, [x[:rows], w]), whole[:rows])
+    return 0.0
+
+
+def _fused_block(device: Device) -> float:
+    """A transformer block's MLP: norm, two projections, gate, residual, all in one function."""
+    d = 64
+    arrays = [data(dt.float32, s, i) / 4 for i, s in enumerate(((6, d), (d,), (96, d), (d, 96)))]
+
+    def block(x: Any, w: Any, up: Any, down: Any) -> Any:
+        y = ops.call("rms_norm", x, w, eps=1e-6, offset=0.0)
+        z = ops.dot(y, ops.transpose(up, perm=(1, 0)), out_dtype=dt.float32)
+        z = ops.call("silu", z)
+        return ops.add(x, ops.dot(z, ops.transpose(down, perm=(1, 0)), out_dtype=dt.float32))
+
+    want = np.asarray(block(*arrays))
+    return check_close(_run(device, block, arrays), want, "dot", dt.float32)
+
+
+def checks(device: Device) -> Iterator[Check]:
+    """Every template of composites, and the invariants."""
+    yield from _rows(device)
+    yield from _attention(device)
+    yield from _cached(device)
+    yield "a fused block", partial(_fused_block, device)
+    for d in _FLOATS:
+        yield f"linear rows do not depend on the batch, {d}", partial(_linear_alone, device, d)
