@@ -1,0 +1,89 @@
+"""`weft check`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from weft.conform.report import LEVELS, Case, Report
+from weft.core import text
+
+_SUPPORT = """# Support
+
+What each device was proven to do: the outcome of `weft check --device D` (cases passed per level),
+written by that command. `device`: the contract of `weft/backends/base.py`; `kernels`: every Kernel
+IR node and dtype against the interpreter; `primitives`: every primitive against its NumPy meaning;
+`templates`: fused composites and batch independence; `models`: whole models, logits and forced
+decoding; `stress`: a thousand runs without drift or memory growth.
+
+{table}
+"""
+
+
+class _Progress:
+    """One live line per level on a terminal; silent elsewhere."""
+
+    def __init__(self) -> None:
+        self.live = sys.stderr.isatty()
+        self.count = 0
+
+    def __call__(self, case: Case) -> None:
+        self.count += 1
+        if case.status == "fail":
+            print(f"FAIL {case.level}: {case.name}: {case.message}", file=sys.stderr)
+        elif self.live and self.count % 10 == 0:
+            print(f"\r{case.level}: {self.count} cases\033[K", end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self.live:
+            print("\r\033[K", end="", file=sys.stderr)
+
+
+@click.command(epilog="Example:  weft check --device vulkan --level kernels")
+@click.option("--device", "names", multiple=True, default=("cpu",), show_default=True,
+              help="Device to prove; repeat for several.")  # fmt: skip
+@click.option("--level", "levels", multiple=True, type=click.Choice(LEVELS),
+              help="Only this level; repeat for several (default: all).")  # fmt: skip
+@click.option("--write", type=click.Path(dir_okay=False), help="Write the support table here.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def check(names: tuple[str, ...], levels: tuple[str, ...], write: str | None, as_json: bool) -> int:
+    """Prove that a device computes what the oracle computes. Exit status 1 when anything fails."""
+    from weft.backends import registry
+    from weft.conform.check import check_device
+    from weft.core.files import replacing
+
+    reports: list[Report] = []
+    for name in names:
+        start, progress = time.perf_counter(), _Progress()
+        reports.append(check_device(registry.get(name), levels or LEVELS, progress))
+        progress.close()
+        seconds = time.perf_counter() - start
+        print(f"{name}: {len(reports[-1].cases)} cases in {seconds:.0f} s", file=sys.stderr)
+    if as_json:
+        click.echo(json.dumps({"ok": all(r.ok for r in reports),
+                               "devices": [r.as_dict() for r in reports]}))  # fmt: skip
+    else:
+        rows = [[r.device, r.name, *(r.cell(level) for level in LEVELS)] for r in reports]
+        click.echo(text.table(["device", "name", *LEVELS], rows))
+        for report in reports:
+            _explain(report)
+    if write:
+        from weft.conform.report import support_table
+
+        with replacing(Path(write)) as temporary:
+            temporary.write_text(_SUPPORT.format(table=support_table(reports)), encoding="utf-8")
+    return 0 if all(r.ok for r in reports) else 1
+
+
+def _explain(report: Report) -> None:
+    """Failures, and one line per reason for skipping."""
+    for case in report.cases:
+        if case.status == "fail":
+            click.echo(f"FAIL {case.level}: {case.name}: {case.message}")
+    reasons = sorted({c.message for c in report.cases if c.status == "skip"})
+    for reason in reasons:
+        click.echo(f"skipped: {reason}")
