@@ -34,7 +34,9 @@ def read_lines(path: str) -> list[str]:
 @click.option("--file", "path", help="Embed each non-empty line of this file ('-': stdin).")
 @click.option("--query", help="Rank the texts by cosine similarity to this one.")
 @click.option("--top", default=5, show_default=True, type=click.IntRange(1), help="Hits to print.")
-@click.option("--device", help="cpu, vulkan, metal, dx12, webgpu, gpu or auto.")
+@click.option(
+    "--device", default="auto", show_default=True, help="Any line of weft devices, or gpu."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def embed(
     model: str,
@@ -42,7 +44,7 @@ def embed(
     path: str | None,
     query: str | None,
     top: int,
-    device: str | None,
+    device: str,
     as_json: bool,
 ) -> None:
     """Embed TEXTS with an encoder in the folder MODEL; with --query, search them instead."""

@@ -1,0 +1,139 @@
+"""`weft run` and `weft chat`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from weft.core.errors import FileFormatError, UsageError
+
+
+def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that every generating command takes."""
+    options = [
+        click.option("--device", default="auto", show_default=True,
+                     help="cpu, vulkan, metal, dx12, webgpu, gpu[:index] or auto."),
+        click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's)."),
+        click.option("--max-new-tokens", default=64, show_default=True, type=click.IntRange(1)),
+        click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0),
+                     help="0 picks the likeliest token."),
+        click.option("--top-k", default=0, show_default=True, type=click.IntRange(0)),
+        click.option("--top-p", default=1.0, show_default=True, type=click.FloatRange(0, 1)),
+        click.option("--repetition-penalty", default=1.0, show_default=True,
+                     type=click.FloatRange(0, min_open=True)),
+        click.option("--seed", default=0, show_default=True, type=int),
+        click.option("--stop", multiple=True, help="Stop before this text; repeat for several."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def read_prompt(prompt: str) -> str:
+    """The prompt; "-" reads it from standard input. UTF-8 only."""
+    if prompt == "-":
+        try:
+            return click.get_binary_stream("stdin").read().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise FileFormatError(
+                f"standard input is not UTF-8 text (byte {error.start}); convert it"
+            ) from None
+    try:
+        prompt.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UsageError("the prompt is not valid UTF-8; check the terminal's encoding") from None
+    return prompt
+
+
+def _stream(pieces: Any) -> str:
+    """Prints pieces as they come; returns the whole text."""
+    text = []
+    for piece in pieces:
+        text.append(piece)
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+    return "".join(text)
+
+
+@click.command(epilog="Example:  weft run MODEL 'def fibonacci(n):' --max-new-tokens 40")
+@click.argument("path", metavar="MODEL", type=click.Path())
+@click.argument("prompt")
+@generation_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def run(
+    path: str, prompt: str, device: str, dtype: str | None, as_json: bool, **options: Any
+) -> None:
+    """Generate text from PROMPT ('-': standard input) with the Hugging Face folder MODEL. The
+    text goes to stdout as it is made, the speed to stderr."""
+    import weft
+
+    text = read_prompt(prompt)
+    start = time.perf_counter()
+    model = weft.load(path, device=device, dtype=dtype)
+    loaded = time.perf_counter()
+    if as_json:
+        result = model.generate(text, **options)
+        seconds = time.perf_counter() - loaded
+        click.echo(json.dumps({
+            "text": result.text, "ids": list(result.ids), "finish_reason": result.finish_reason,
+            "device": model.device.info.id, "load_s": round(loaded - start, 3),
+            "generate_s": round(seconds, 3), "tok_s": round(len(result.ids) / seconds, 1),
+        }))  # fmt: skip
+        return
+    first: list[float] = []
+    count = 0
+
+    def timed() -> Any:
+        nonlocal count
+        for piece in model.generate(text, stream=True, **options):
+            first.append(time.perf_counter()) if not first else None
+            count += 1
+            yield piece
+
+    if not _stream(timed()).endswith("\n"):
+        click.echo()
+    end = time.perf_counter()
+    begun = (first or [end])[0]
+    rate = f", {(count - 1) / (end - begun):.1f} tok/s" if count > 1 and end > begun else ""
+    print(
+        f"{model.device.info.id}: loaded in {loaded - start:.2f} s, first text after "
+        f"{begun - loaded:.2f} s{rate}",
+        file=sys.stderr,
+    )
+
+
+@click.command(epilog="Example:  weft chat MODEL --temperature 0.7 --system 'Answer in one line.'")
+@click.argument("path", metavar="MODEL", type=click.Path())
+@generation_options
+@click.option("--system", help="The system message, for models that have one.")
+def chat(path: str, device: str, dtype: str | None, system: str | None, **options: Any) -> None:
+    """Talk with the model in the folder MODEL; it needs a chat template. An empty line or the end
+    of input leaves."""
+    import weft
+
+    model = weft.load(path, device=device, dtype=dtype)
+    messages: list[dict[str, str]] = []
+    if system:
+        messages.append({"role": "system", "content": system})
+    interactive = sys.stdin.isatty()
+    while True:
+        if interactive:
+            print("> ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline().strip()
+        if not line:
+            return
+        messages.append({"role": "user", "content": line})
+        ids = model.chat_ids(messages)
+        try:
+            answer = _stream(model.generate(ids, stream=True, **options))
+        except KeyboardInterrupt:
+            print("\n(interrupted)", file=sys.stderr)
+            messages.pop()
+            continue
+        click.echo()
+        messages.append({"role": "assistant", "content": answer})
