@@ -1,1 +1,88 @@
-"""Primitives and composites, and bind."""
+"""The primitives and composites: shape rule, NumPy meaning and scalar lowering of each, functions
+to use them (`ops.add(x, y)`), and `bind`, which hands an op to whoever listens for its arguments.
+"""
+
+from weft.ops import (  # noqa: F401  (importing registers the primitives)
+    attention,
+    binary,
+    composites,
+    indexing,
+    movement,
+    reduce,
+    source,
+    unary,
+)
+from weft.ops.composite import COMPOSITES, body_graph
+from weft.ops.evaluate import evaluate
+from weft.ops.functions import (
+    abs_,
+    add,
+    argmax,
+    bitwise_and,
+    bitwise_or,
+    bitwise_xor,
+    broadcast,
+    call,
+    cast,
+    concat,
+    const,
+    cos,
+    div,
+    dot,
+    equal,
+    erf,
+    exp,
+    floor,
+    full_like,
+    gather,
+    iota,
+    isnan,
+    less,
+    less_equal,
+    log,
+    max_,
+    maximum,
+    minimum,
+    mul,
+    neg,
+    pad,
+    pow_,
+    remainder,
+    reshape,
+    round_,
+    scatter_add,
+    shift_left,
+    shift_right,
+    sin,
+    slice_,
+    sort,
+    sqrt,
+    sub,
+    sum_,
+    swap_last,
+    tanh,
+    transpose,
+    update,
+    where,
+)
+from weft.ops.nodes import as_node, input_node, make_node
+from weft.ops.primitive import (
+    PRIMITIVES,
+    Aval,
+    Primitive,
+    aval,
+    bind,
+    building,
+    register_listener,
+    tracing,
+)
+
+__all__ = [
+    "COMPOSITES", "PRIMITIVES", "Aval", "Primitive", "abs_", "add", "argmax", "as_node", "aval",
+    "bind", "bitwise_and", "bitwise_or", "bitwise_xor", "body_graph", "broadcast", "building",
+    "call", "cast", "concat", "const", "cos", "div", "dot", "equal", "erf", "evaluate", "exp",
+    "floor", "full_like", "gather", "input_node", "iota", "isnan", "less", "less_equal", "log",
+    "make_node", "max_", "maximum", "minimum", "mul", "neg", "pad", "pow_", "register_listener",
+    "remainder", "reshape", "round_", "scatter_add", "shift_left", "shift_right", "sin", "slice_",
+    "sort", "sqrt", "sub", "sum_", "swap_last", "tanh", "tracing", "transpose", "update", "where",
+]  # fmt: skip

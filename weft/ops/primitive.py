@@ -7,22 +7,28 @@ composite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from weft.core.dtypes import DType
+from weft.core.dtypes import DType, as_dtype
+from weft.core.errors import UsageError
 from weft.graph.ir import Shape
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Aval:
     """What is known of a value before it exists: shape and dtype."""
 
     shape: Shape
     dtype: DType
+
+    def __repr__(self) -> str:
+        return f"{self.dtype.name}{list(self.shape)}"
 
 
 AbstractRule = Callable[..., Aval]  # (*avals, **attrs) -> Aval; raises ShapeError, DTypeError
@@ -59,3 +65,73 @@ class Listener(Protocol):
     """Whoever turns a bound op into a value: eager NumPy, a device, or the tracer."""
 
     def bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any: ...
+
+
+class NumpyListener:
+    """Runs an op at once through its NumPy rule: the oracle."""
+
+    def bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> np.ndarray:
+        primitive = PRIMITIVES[op]
+        arrays = tuple(np.asarray(x) for x in inputs)
+        primitive.abstract(*(aval(x) for x in arrays), **attrs)
+        assert primitive.numpy is not None, f"{op} has no value before a run"
+        with np.errstate(all="ignore"):
+            return np.asarray(primitive.numpy(*arrays, **attrs))
+
+
+NUMPY = NumpyListener()
+_LISTENERS: dict[type, tuple[int, Listener]] = {}
+
+
+def register_listener(cls: type, listener: Listener, rank: int = 1) -> None:
+    """Ops with an argument of type `cls` go to `listener`; the highest rank among the arguments
+    wins (graph Nodes have rank 9, so a device array met while tracing is the tracer's to place)."""
+    _LISTENERS[cls] = (rank, listener)
+
+
+def bind(op: str, *values: Any, **attrs: Any) -> Any:
+    """Hands primitive `op` to whoever listens for its arguments; plain arrays run on NumPy.
+
+    Values are at primitive level: equal shapes and dtypes where the primitive wants them.
+    """
+    best, listener = 0, None
+    for value in values:
+        entry = _LISTENERS.get(type(value))
+        if entry is not None and entry[0] > best:
+            best, listener = entry
+    return (listener or NUMPY).bind(op, values, attrs)
+
+
+def aval(value: Any) -> Aval:
+    """Shape and dtype of an array, a Node or a device array."""
+    if isinstance(value, np.ndarray | np.generic):
+        return Aval(value.shape, as_dtype(value.dtype))
+    try:
+        return Aval(value.shape, value.dtype)
+    except AttributeError:
+        raise UsageError(
+            f"an op takes arrays, graph nodes or device arrays, not {type(value).__name__}"
+        ) from None
+
+
+class _State(threading.local):
+    depth = 0
+
+
+_TRACING = _State()
+
+
+def tracing() -> bool:
+    """Whether this thread is building a Graph (then sources such as iota become nodes)."""
+    return _TRACING.depth > 0
+
+
+@contextmanager
+def building(on: bool = True) -> Iterator[None]:
+    """While inside, sources become graph nodes (or, with on=False, arrays again)."""
+    before = _TRACING.depth
+    _TRACING.depth = before + 1 if on else 0
+    try:
+        yield
+    finally:
+        _TRACING.depth = before

@@ -1,0 +1,155 @@
+"""The attention composites, with bodies that materialise the scores (templates never do)."""
+
+from __future__ import annotations
+
+from weft.core import dtypes as dt
+from weft.core.errors import DTypeError, ShapeError
+from weft.ops import functions as f
+from weft.ops.composite import Composite, register_composite
+from weft.ops.composites import MASKED
+from weft.ops.functions import Value
+from weft.ops.primitive import Aval, aval
+from weft.ops.rules import want
+
+
+def _check(op: str, ok: bool, given: tuple[Aval, ...], expected: str) -> None:
+    if not ok:
+        raise ShapeError(f"{op}: got {', '.join(map(repr, given))}; expected {expected}")
+
+
+def _values(op: str, q: Aval, k: Aval, v: Aval, *indices: Aval) -> None:
+    for x in (q, k, v):
+        want(op, x, "float")
+    if not q.dtype == k.dtype == v.dtype:
+        raise DTypeError(f"{op}: q, k, v are {q.dtype}, {k.dtype}, {v.dtype}; cast to one dtype")
+    for i in indices:
+        if i.dtype != dt.int32:
+            raise DTypeError(f"{op}: lengths, slots and positions are int32, not {i.dtype}")
+
+
+def _attention_abstract(
+    q: Aval, k: Aval, v: Aval, *lengths: Aval,
+    causal: bool, scale: float, window: int, softcap: float,
+) -> Aval:  # fmt: skip
+    _values("attention", q, k, v, *lengths)
+    ok = len(q.shape) == len(k.shape) == 4 and k.shape == v.shape and len(lengths) <= 1
+    ok = ok and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
+    ok = ok and k.shape[1] > 0 and q.shape[1] % k.shape[1] == 0
+    ok = ok and all(n.shape == q.shape[:1] for n in lengths)
+    expected = "q [B,H,T,D], k and v [B,G,S,D] with H a multiple of G, lengths [B]"
+    _check("attention", ok, (q, k, v, *lengths), expected)
+    return q
+
+
+def _cached_abstract(
+    q: Aval, kc: Aval, vc: Aval, slot: Aval, pos: Aval, *,
+    scale: float, window: int, softcap: float,
+) -> Aval:  # fmt: skip
+    _values("cached_attention", q, kc, vc, slot, pos)
+    ok = len(q.shape) == 3 and len(kc.shape) == 4 and kc.shape == vc.shape
+    ok = ok and q.shape[2] == kc.shape[3] and kc.shape[1] > 0 and q.shape[1] % kc.shape[1] == 0
+    ok = ok and slot.shape == pos.shape == q.shape[:1]
+    expected = "q [N,H,D], caches [S,G,L,D] with H a multiple of G, slot and pos [N]"
+    _check("cached_attention", ok, (q, kc, vc, slot, pos), expected)
+    return q
+
+
+def _attend(
+    q: Value, k: Value, v: Value, mask: Value | None, scale: float, softcap: float
+) -> Value:
+    """softmax(q k^T scale) v in f32 for q[B,G,R,D], k and v [B,G,S,D], mask[B,G,R,S] (bool, False
+    where hidden); a row that sees nothing gives zeros."""
+    kt, v = f.swap_last(_wide(k)), _wide(v)
+    scores = f.mul(f.dot(_wide(q), kt), scale)
+    if softcap:
+        scores = f.mul(f.tanh(f.mul(scores, 1.0 / softcap)), softcap)
+    if mask is not None:
+        scores = f.where(mask, scores, MASKED)
+    shape = aval(scores).shape
+    column = (*shape[:-1], 1)
+    top = f.broadcast(f.reshape(f.max_(scores, -1), column), shape)
+    weights = f.exp(f.sub(scores, top))
+    if mask is not None:
+        weights = f.where(mask, weights, 0.0)
+    total = f.reshape(f.sum_(weights, -1), column)
+    total = f.where(f.equal(total, 0.0), 1.0, total)
+    out = f.dot(weights, v)
+    return f.div(out, f.broadcast(total, aval(out).shape))
+
+
+def _wide(x: Value) -> Value:
+    return f.cast(x, dt.compute_dtype(aval(x).dtype))
+
+
+def _visible(query: Value, key: Value, window: int) -> Value:
+    """Keys at or before the query's position, and no more than `window` of them (0: all)."""
+    seen = f.less_equal(key, query)
+    if window:
+        seen = f.bitwise_and(seen, f.less(query, f.add(key, window)))
+    return seen
+
+
+def _attention(
+    q: Value, k: Value, v: Value, *lengths: Value,
+    causal: bool, scale: float, window: int, softcap: float,
+) -> Value:  # fmt: skip
+    """Scaled dot-product attention (Vaswani et al. 2017), grouped queries (Ainslie et al. 2023)."""
+    b, h, t, d = aval(q).shape
+    g, s = aval(k).shape[1:3]
+    if 0 in (b, h, t, d, s):
+        return f.full_like(q, 0)
+    rows = h // g * t  # heads of one group side by side: one matrix product per group
+    full = (b, g, h // g, t, s)
+    key = f.iota(full, 4, dt.int32)
+    mask = None
+    if causal or window:
+        query = f.add(f.iota(full, 3, dt.int32), s - t)
+        mask = _visible(query, key, window) if causal else _near(query, key, window)
+    for n in lengths:
+        inside = f.less(key, f.broadcast(f.reshape(n, (b, 1, 1, 1, 1)), full))
+        mask = inside if mask is None else f.bitwise_and(mask, inside)
+    if mask is not None:
+        mask = f.reshape(mask, (b, g, rows, s))
+    out = _attend(f.reshape(q, (b, g, rows, d)), k, v, mask, scale, softcap)
+    return f.cast(f.reshape(out, (b, h, t, d)), aval(q).dtype)
+
+
+def _near(query: Value, key: Value, window: int) -> Value:
+    """Keys less than `window` positions away on either side (a window without causality)."""
+    after = f.less(query, f.add(key, window))
+    return f.bitwise_and(after, f.less(key, f.add(query, window)))
+
+
+def _cached_attention(
+    q: Value, kc: Value, vc: Value, slot: Value, pos: Value, *,
+    scale: float, window: int, softcap: float,
+) -> Value:  # fmt: skip
+    """Row n attends to keys 0..pos[n] of cache slot[n], the last `window` of them if window > 0."""
+    n, h, d = aval(q).shape
+    g, length = aval(kc).shape[1:3]
+    if 0 in (n, h, d, length):
+        return f.full_like(q, 0)
+    full = (n, g, h // g, length)
+    at = f.broadcast(f.reshape(pos, (n, 1, 1, 1)), full)
+    mask = _visible(at, f.iota(full, 3, dt.int32), window)
+    k, v = f.gather(kc, slot), f.gather(vc, slot)
+    out = _attend(f.reshape(q, (n, g, h // g, d)), k, v, mask, scale, softcap)
+    return f.cast(f.reshape(out, (n, h, d)), aval(q).dtype)
+
+
+register_composite(
+    Composite(
+        "attention",
+        _attention_abstract,
+        _attention,
+        {"causal": False, "scale": None, "window": 0, "softcap": 0.0},
+    )
+)
+register_composite(
+    Composite(
+        "cached_attention",
+        _cached_abstract,
+        _cached_attention,
+        {"scale": None, "window": 0, "softcap": 0.0},
+    )
+)

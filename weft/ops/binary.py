@@ -1,0 +1,237 @@
+"""Elementwise primitives of two and three arguments: add sub mul div remainder pow maximum minimum
+less less_equal equal bitwise_and bitwise_or bitwise_xor shift_left shift_right where.
+
+Every rule is total. Integer div truncates; by zero it gives 0, and so does remainder, which
+otherwise takes the sign of the divisor. A shift by a count outside 0..bits-1 shifts everything
+out. Integer pow wraps, and a negative exponent gives trunc(1 / x**|y|), with 0 for x = 0. Maximum
+and minimum give NaN when either side is NaN; comparisons with NaN are false.
+
+Lowering: as in unary.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType
+from weft.core.errors import DTypeError, ShapeError
+from weft.kernel import builder as kb
+from weft.kernel.builder import Builder
+from weft.kernel.ir import Expr
+from weft.ops.lazy import km
+from weft.ops.primitive import Aval, Primitive, register
+from weft.ops.rules import in_f32, same, want
+
+Lower = Callable[[Builder, Expr, Expr], Expr]
+
+
+def _register(name: str, kinds: str, numpy: Any, lower: Lower, out: DType | None = None) -> None:
+    def abstract(x: Aval, y: Aval) -> Aval:
+        same(name, x, y)
+        want(name, x, kinds)
+        return Aval(x.shape, out or x.dtype)
+
+    register(Primitive(name, "elementwise", abstract, in_f32(numpy), lower))
+
+
+def _in_int32(lower: Lower) -> Lower:
+    """8-bit integers are computed in int32; a result that is not bool wraps back."""
+
+    def lowered(b: Builder, x: Expr, y: Expr) -> Expr:
+        dtype = x.type.dtype
+        if dtype not in (dt.int8, dt.uint8):
+            return lower(b, x, y)
+        out = lower(b, kb.cast(x, dt.int32), kb.cast(y, dt.int32))
+        return out if out.type.dtype == dt.bool_ else kb.cast(out, dtype)
+
+    return lowered
+
+
+def _plain(op: str) -> Lower:
+    return _in_int32(lambda b, x, y: kb.binary(op, x, y))
+
+
+# -- division -----------------------------------------------------------------------------------
+
+
+def _safe_divisor(b: Builder, y: Expr) -> tuple[Expr, Expr, Expr | None]:
+    """(divisor that never traps, y == 0, y == -1 or None): INT_MIN / -1 overflows on hardware."""
+    zero = b.let(kb.eq(y, 0), "zero")
+    unsafe, minus = zero, None
+    if y.type.dtype.kind == "int":
+        minus = b.let(kb.eq(y, -1), "minus")
+        unsafe = kb.binary("or", zero, minus)
+    return b.let(kb.select(unsafe, 1, y), "divisor"), zero, minus
+
+
+def _div(b: Builder, x: Expr, y: Expr) -> Expr:
+    if x.type.dtype.is_float:
+        return kb.binary("div", x, y)
+    x, y = b.let(x), b.let(y)
+    divisor, zero, minus = _safe_divisor(b, y)
+    out = kb.binary("div", x, divisor)
+    if minus is not None:
+        out = kb.select(minus, kb.binary("sub", kb.const(0, x.type), x), out)
+    return kb.select(zero, 0, out)
+
+
+def _np_div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    if x.dtype.kind == "f":
+        return np.divide(x, y)
+    quotient = np.floor_divide(x, np.where(y == 0, 1, y).astype(x.dtype))
+    rest = x - quotient * y
+    up = ((rest != 0) & ((x < 0) != (y < 0))).astype(x.dtype)
+    return np.where(y == 0, 0, quotient + up).astype(x.dtype)
+
+
+def _remainder(b: Builder, x: Expr, y: Expr) -> Expr:
+    x, y = b.let(x), b.let(y)
+    if x.type.dtype.is_float:
+        return _float_remainder(b, x, y)
+    divisor, _, _ = _safe_divisor(b, y)
+    rest = b.let(kb.binary("rem", x, divisor), "rest")
+    if x.type.dtype.kind == "uint":
+        return rest  # x % 1 is 0 where the divisor was 0
+    flip = kb.binary("lt", kb.binary("xor", rest, divisor), 0)
+    return kb.select(kb.binary("and", kb.ne(rest, 0), flip), kb.binary("add", rest, divisor), rest)
+
+
+def _float_remainder(b: Builder, x: Expr, y: Expr) -> Expr:
+    """x - y floor(x / y), exact while the quotient is below 2**24 and fma is fused: a floor that
+    rounding put one too high or low is mended by one divisor."""
+    quotient = kb.unary("floor", kb.binary("div", x, y))
+    rest = b.let(kb.fma(kb.unary("neg", quotient), y, x), "rest")
+    size = b.let(kb.unary("abs", y), "size")
+    negative = kb.binary("lt", y, 0.0)
+    sign = b.let(kb.select(negative, kb.const(-1.0, y.type), kb.const(1.0, y.type)), "sign")
+    along = b.let(kb.binary("mul", rest, sign), "along")
+    up = b.let(kb.select(kb.binary("lt", along, 0.0), kb.binary("add", along, size), along), "up")
+    down = kb.select(kb.binary("le", size, up), kb.binary("sub", up, size), up)
+    return kb.binary("mul", down, sign)
+
+
+def _np_remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    if x.dtype.kind == "f":
+        return np.remainder(x, y)
+    unsafe = (y == 0) | ((y == -1) if x.dtype.kind == "i" else False)
+    return np.remainder(x, np.where(unsafe, 1, y).astype(x.dtype))
+
+
+# -- powers -------------------------------------------------------------------------------------
+
+
+def _pow(b: Builder, x: Expr, y: Expr) -> Expr:
+    if x.type.dtype.is_float:
+        return km.pow_(b, x, y)
+    x, y = b.let(x), b.let(y)
+    signed = x.type.dtype.kind == "int"
+    count = b.let(kb.cast(kb.unary("abs", y) if signed else y, dt.uint32), "count")
+    out, base = b.let(kb.const(1, x.type)), x
+    for bit in range(32):  # square and multiply, wrapping
+        odd = kb.ne(kb.binary("and", kb.binary("shr", count, bit), 1), 0)
+        out = b.let(kb.select(odd, kb.binary("mul", out, base), out), "power")
+        base = b.let(kb.binary("mul", base, base), "base") if bit < 31 else base
+    if not signed:
+        return out
+    unit = kb.binary("le", kb.unary("abs", x), 1)
+    unit = kb.binary("and", unit, kb.ne(x, 0))
+    return kb.select(kb.binary("lt", y, 0), kb.select(unit, out, 0), out)
+
+
+def _np_pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    if x.dtype.kind == "f":
+        return np.power(x, y)
+    count = np.abs(y.astype(np.int64))
+    out, base = np.ones_like(x), x.copy()
+    for bit in range(32):
+        out = np.where((count >> bit) & 1 != 0, out * base, out)
+        base = base * base
+    return np.where((y < 0) & (x != 1) & (x + 1 != 0), 0, out).astype(x.dtype)
+
+
+# -- order --------------------------------------------------------------------------------------
+
+
+def _maximum(b: Builder, x: Expr, y: Expr) -> Expr:
+    return km.nan_max(b, x, y) if x.type.dtype.is_float else kb.maximum(x, y)
+
+
+def _minimum(b: Builder, x: Expr, y: Expr) -> Expr:
+    return km.nan_min(b, x, y) if x.type.dtype.is_float else kb.minimum(x, y)
+
+
+def _compare(op: str) -> Lower:
+    def lower(b: Builder, x: Expr, y: Expr) -> Expr:
+        if x.type.dtype == dt.bool_:  # only equal takes bool
+            return kb.not_(kb.binary("xor", x, y))
+        if not x.type.dtype.is_float:
+            return kb.binary(op, x, y)
+        x, y = b.let(x), b.let(y)
+        nan = kb.binary("or", km.isnan(b, x), km.isnan(b, y))
+        return kb.binary("and", kb.binary(op, x, y), kb.not_(nan))
+
+    return _in_int32(lower)
+
+
+# -- bits ---------------------------------------------------------------------------------------
+
+
+def _shift(op: str, bits: int | None = None) -> Lower:
+    def lower(b: Builder, x: Expr, y: Expr, width: int) -> Expr:
+        x, y = b.let(x), b.let(y)
+        count = b.let(kb.cast(y, dt.uint32), "count")  # a negative count becomes a huge one
+        inside = b.let(kb.binary("lt", count, width), "inside")
+        safe = kb.cast(kb.select(inside, count, width - 1), x.type.dtype)
+        shifted = b.let(kb.binary(op, x, safe), "shifted")
+        if op == "shr" and x.type.dtype.kind == "int":
+            return shifted  # width - 1 leaves the sign in every bit
+        return kb.select(inside, shifted, 0)
+
+    def by_width(b: Builder, x: Expr, y: Expr) -> Expr:
+        width = x.type.dtype.itemsize * 8
+        return _in_int32(lambda b, x, y: lower(b, x, y, width))(b, x, y)
+
+    return by_width
+
+
+_register("add", "numeric", np.add, _plain("add"))
+_register("sub", "numeric", np.subtract, _plain("sub"))
+_register("mul", "numeric", np.multiply, _plain("mul"))
+_register("div", "numeric", _np_div, _in_int32(_div))
+_register("remainder", "numeric", _np_remainder, _in_int32(_remainder))
+_register("pow", "numeric", _np_pow, _in_int32(_pow))
+_register("maximum", "numeric", np.maximum, _in_int32(_maximum))
+_register("minimum", "numeric", np.minimum, _in_int32(_minimum))
+_register("less", "numeric", np.less, _compare("lt"), dt.bool_)
+_register("less_equal", "numeric", np.less_equal, _compare("le"), dt.bool_)
+_register("equal", "any", np.equal, _compare("eq"), dt.bool_)
+_register("bitwise_and", "bits", np.bitwise_and, _plain("and"))
+_register("bitwise_or", "bits", np.bitwise_or, _plain("or"))
+_register("bitwise_xor", "bits", np.bitwise_xor, _plain("xor"))
+_register("shift_left", "integer", np.left_shift, _shift("shl"))
+_register("shift_right", "integer", np.right_shift, _shift("shr"))
+
+
+# -- where --------------------------------------------------------------------------------------
+
+
+def _where_abstract(cond: Aval, a: Aval, b: Aval) -> Aval:
+    same("where", a, b)
+    if cond.dtype != dt.bool_:
+        raise DTypeError(f"where: the condition is {cond.dtype.name}, expected bool; compare first")
+    if cond.shape != a.shape:
+        raise ShapeError(
+            f"where: condition {list(cond.shape)} and values {list(a.shape)} differ; broadcast"
+        )
+    return a
+
+
+register(
+    Primitive(
+        "where", "elementwise", _where_abstract, np.where, lambda b, c, x, y: kb.select(c, x, y)
+    )
+)

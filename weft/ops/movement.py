@@ -1,0 +1,128 @@
+"""Movement primitives: reshape transpose broadcast slice pad concat. They only rename elements
+(pad adds some), so a template turns chains of them into index arithmetic.
+
+Attributes are canonical: axes counted from the front, slice stops that may be -1 ("before the
+first") when the step is negative.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from weft.core.errors import ShapeError
+from weft.graph.ir import Shape
+from weft.ops.primitive import Aval, Primitive, register
+from weft.ops.rules import canonical_axis, dims, same
+
+Ints = tuple[int, ...]
+
+
+def _reshape_abstract(x: Aval, *, shape: Shape) -> Aval:
+    if math.prod(dims("reshape", shape)) != math.prod(x.shape):
+        raise ShapeError(
+            f"reshape: {list(x.shape)} has {math.prod(x.shape)} elements, {list(shape)} would have "
+            f"{math.prod(shape)}; the counts must be equal"
+        )
+    return Aval(tuple(shape), x.dtype)
+
+
+def _transpose_abstract(x: Aval, *, perm: Ints) -> Aval:
+    if sorted(perm) != list(range(len(x.shape))):
+        raise ShapeError(
+            f"transpose: {list(perm)} is not an order of the {len(x.shape)} axes of {list(x.shape)}"
+        )
+    return Aval(tuple(x.shape[p] for p in perm), x.dtype)
+
+
+def _broadcast_abstract(x: Aval, *, shape: Shape) -> Aval:
+    missing = len(dims("broadcast", shape)) - len(x.shape)
+    fits = missing >= 0 and all(d in (1, s) for d, s in zip(x.shape, shape[max(missing, 0) :]))
+    if not fits:
+        raise ShapeError(
+            f"broadcast: {list(x.shape)} does not fit {list(shape)}; from the last axis on, sizes "
+            "must be equal or 1"
+        )
+    return Aval(tuple(shape), x.dtype)
+
+
+def slice_length(start: int, stop: int, step: int) -> int:
+    """How many indices range(start, stop, step) has."""
+    return len(range(start, stop, step))
+
+
+def _slice_abstract(x: Aval, *, starts: Ints, stops: Ints, steps: Ints) -> Aval:
+    if not len(starts) == len(stops) == len(steps) == len(x.shape):
+        raise ShapeError(
+            f"slice: starts {list(starts)}, stops {list(stops)} and steps {list(steps)} need one "
+            f"entry per axis of {list(x.shape)}"
+        )
+    out = []
+    for axis, (a, z, s, d) in enumerate(zip(starts, stops, steps, x.shape)):
+        n = slice_length(a, z, s) if s else 0
+        if s == 0 or (n and not (0 <= a < d and 0 <= a + (n - 1) * s < d)):
+            raise ShapeError(
+                f"slice: {a}:{z}:{s} leaves axis {axis} of size {d}; steps are not 0 and indices "
+                f"stay in 0..{d - 1}"
+            )
+        out.append(n)
+    return Aval(tuple(out), x.dtype)
+
+
+def _slice_numpy(x: np.ndarray, *, starts: Ints, stops: Ints, steps: Ints) -> np.ndarray:
+    index = []
+    for a, z, s in zip(starts, stops, steps):
+        empty = slice_length(a, z, s) == 0
+        index.append(slice(0, 0) if empty else slice(a, None if z < 0 else z, s))
+    return x[tuple(index)]
+
+
+def _pad_abstract(x: Aval, *, low: Ints, high: Ints, value: float | int | bool) -> Aval:
+    if not len(low) == len(high) == len(x.shape) or any(n < 0 for n in (*low, *high)):
+        raise ShapeError(
+            f"pad: low {list(low)} and high {list(high)} need one entry >= 0 per axis of "
+            f"{list(x.shape)}; cut with slice"
+        )
+    return Aval(tuple(a + d + z for a, d, z in zip(low, x.shape, high)), x.dtype)
+
+
+def _pad_numpy(x: np.ndarray, *, low: Ints, high: Ints, value: float | int | bool) -> np.ndarray:
+    shape = tuple(a + d + z for a, d, z in zip(low, x.shape, high))
+    out = np.full(shape, value, x.dtype)
+    out[tuple(slice(a, a + d) for a, d in zip(low, x.shape))] = x
+    return out
+
+
+def _concat_abstract(*xs: Aval, axis: int) -> Aval:
+    if not xs:
+        raise ShapeError("concat: nothing to join; give at least one value")
+    canonical_axis("concat", axis, len(xs[0].shape))
+    total = 0
+    for x in xs:
+        if len(x.shape) != len(xs[0].shape):
+            raise ShapeError(f"concat: ranks of {list(xs[0].shape)} and {list(x.shape)} differ")
+        flat = [Aval((*v.shape[:axis], *v.shape[axis + 1 :]), v.dtype) for v in (xs[0], x)]
+        same(f"concat (axis {axis} aside)", *flat)
+        total += x.shape[axis]
+    return Aval((*xs[0].shape[:axis], total, *xs[0].shape[axis + 1 :]), xs[0].dtype)
+
+
+register(
+    Primitive("reshape", "movement", _reshape_abstract, lambda x, *, shape: np.reshape(x, shape))
+)
+register(
+    Primitive("transpose", "movement", _transpose_abstract, lambda x, *, perm: x.transpose(perm))
+)
+register(
+    Primitive(
+        "broadcast", "movement", _broadcast_abstract, lambda x, *, shape: np.broadcast_to(x, shape)
+    )
+)
+register(Primitive("slice", "movement", _slice_abstract, _slice_numpy))
+register(Primitive("pad", "movement", _pad_abstract, _pad_numpy))
+register(
+    Primitive(
+        "concat", "movement", _concat_abstract, lambda *xs, axis: np.concatenate(xs, axis=axis)
+    )
+)

@@ -1,0 +1,66 @@
+"""Reductions: sum max argmax. Reduced axes disappear; sum keeps its dtype.
+
+f16 and bf16 are summed in f32 and rounded once; integers wrap. max and argmax treat NaN as the
+largest (the first NaN wins); ties go to the first index.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.core.errors import ShapeError
+from weft.ops.primitive import Aval, Primitive, register
+from weft.ops.rules import canonical_axis, in_f32, want, wide
+
+
+def _kept(op: str, x: Aval, axes: tuple[int, ...]) -> tuple[int, ...]:
+    for axis in axes:
+        canonical_axis(op, axis, len(x.shape))
+    if len(set(axes)) != len(axes):
+        raise ShapeError(f"{op}: axes {list(axes)} name one axis twice")
+    return tuple(d for i, d in enumerate(x.shape) if i not in axes)
+
+
+def _refuse_empty(op: str, x: Aval, axes: tuple[int, ...], out: tuple[int, ...]) -> None:
+    if any(x.shape[a] == 0 for a in axes) and 0 not in out:
+        raise ShapeError(f"{op}: no elements along axes {list(axes)} of {list(x.shape)}")
+
+
+def _sum_abstract(x: Aval, *, axes: tuple[int, ...]) -> Aval:
+    want("sum", x, "numeric")
+    return Aval(_kept("sum", x, axes), x.dtype)
+
+
+def _max_abstract(x: Aval, *, axes: tuple[int, ...]) -> Aval:
+    want("max", x, "numeric")
+    out = _kept("max", x, axes)
+    _refuse_empty("max", x, axes, out)
+    return Aval(out, x.dtype)
+
+
+def _argmax_abstract(x: Aval, *, axis: int) -> Aval:
+    want("argmax", x, "numeric")
+    out = _kept("argmax", x, (axis,))
+    _refuse_empty("argmax", x, (axis,), out)
+    return Aval(out, dt.int32)
+
+
+def _sum_numpy(x: np.ndarray, *, axes: tuple[int, ...]) -> np.ndarray:
+    return np.sum(x, axis=axes, dtype=x.dtype)
+
+
+def _max_numpy(x: np.ndarray, *, axes: tuple[int, ...]) -> np.ndarray:
+    out = tuple(d for i, d in enumerate(x.shape) if i not in axes)
+    return np.zeros(out, x.dtype) if 0 in out else np.max(x, axis=axes)
+
+
+def _argmax_numpy(x: np.ndarray, *, axis: int) -> np.ndarray:
+    out = tuple(d for i, d in enumerate(x.shape) if i != axis)
+    found = np.zeros(out) if 0 in out else np.argmax(wide(x), axis=axis)
+    return np.asarray(found).astype(np.int32)
+
+
+register(Primitive("sum", "reduce", _sum_abstract, in_f32(_sum_numpy)))
+register(Primitive("max", "reduce", _max_abstract, in_f32(_max_numpy)))
+register(Primitive("argmax", "reduce", _argmax_abstract, _argmax_numpy))

@@ -1,0 +1,96 @@
+"""Checks shared by the shape rules. Each message says what was given, expected, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType
+from weft.core.errors import DTypeError, ShapeError
+from weft.ops.primitive import Aval
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "any": ("bool", "uint", "int", "float"),
+    "numeric": ("uint", "int", "float"),
+    "float": ("float",),
+    "integer": ("uint", "int"),
+    "bits": ("bool", "uint", "int"),
+}
+
+
+def want(op: str, x: Aval, kinds: str) -> None:
+    """Raises DTypeError unless x's dtype is one of the named kinds (a key of KINDS)."""
+    if x.dtype.kind not in KINDS[kinds]:
+        names = " or ".join(KINDS[kinds])
+        raise DTypeError(f"{op}: got {x.dtype.name}, expected {names}; cast it with astype")
+
+
+def same(op: str, *xs: Aval) -> None:
+    """Raises unless all have one shape and one dtype."""
+    first = xs[0]
+    for x in xs[1:]:
+        if x.shape != first.shape:
+            raise ShapeError(
+                f"{op}: shapes {list(first.shape)} and {list(x.shape)} differ; broadcast one first"
+            )
+        if x.dtype != first.dtype:
+            raise DTypeError(f"{op}: {first.dtype.name} with {x.dtype.name}; cast one first")
+
+
+def axis_of(op: str, axis: object, rank: int) -> int:
+    """A non-negative axis of a value of this rank; raises ShapeError when out of range."""
+    if not isinstance(axis, int | np.integer) or isinstance(axis, bool):
+        raise ShapeError(f"{op}: an axis is an integer, not {axis!r}")
+    found = int(axis)
+    if not -rank <= found < rank:
+        span = f"{-rank}..{rank - 1}" if rank else "none: the value is 0-d"
+        raise ShapeError(f"{op}: axis {found} is out of range (valid: {span})")
+    return found % rank
+
+
+def canonical_axis(op: str, axis: object, rank: int) -> None:
+    """Raises ShapeError unless `axis` is already in 0..rank-1 (the form attributes take)."""
+    if axis_of(op, axis, rank) != axis:
+        raise ShapeError(f"{op}: axis {axis} must be counted from the front")
+
+
+def dims(op: str, shape: object) -> tuple[int, ...]:
+    """A shape as a tuple of non-negative ints, or ShapeError."""
+    if isinstance(shape, int | np.integer):
+        shape = (shape,)
+    if not isinstance(shape, Sequence) or isinstance(shape, str):
+        raise ShapeError(f"{op}: a shape is a tuple of integers, not {shape!r}")
+    out = []
+    for d in shape:
+        if not isinstance(d, int | np.integer) or isinstance(d, bool) or d < 0:
+            raise ShapeError(f"{op}: {shape!r} is not a shape; sizes are integers >= 0")
+        out.append(int(d))
+    return tuple(out)
+
+
+def wide(x: np.ndarray) -> np.ndarray:
+    """f16 and bf16 as f32 (arithmetic on narrow floats is done in f32); others unchanged."""
+    return x.astype(np.float32) if is_narrow(x.dtype) else x
+
+
+def is_narrow(dtype: np.dtype) -> bool:
+    return dtype == np.float16 or dtype == dt.bfloat16.numpy
+
+
+def in_f32(rule: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """A NumPy rule that computes narrow floats in f32 and rounds its float result back once."""
+
+    def widened(*xs: np.ndarray, **attrs: object) -> np.ndarray:
+        if not is_narrow(xs[0].dtype):
+            return rule(*xs, **attrs)
+        out = np.asarray(rule(*(wide(x) for x in xs), **attrs))
+        return out.astype(xs[0].dtype) if out.dtype == np.float32 else out
+
+    return widened
+
+
+def rounded(dtype: DType) -> DType:
+    """What a value of `dtype` is computed as."""
+    return dt.compute_dtype(dtype)

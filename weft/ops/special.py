@@ -1,0 +1,34 @@
+"""Functions that NumPy lacks, for the oracle."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+_STEP = 1.0 / 64.0
+_EDGE = 6.0  # erf is 1 to double precision beyond
+_TABLE = np.array([math.erf(i * _STEP) for i in range(int(_EDGE / _STEP) + 1)])
+
+
+def erf(x: np.ndarray) -> np.ndarray:
+    """The error function, to about 1e-15, in float64.
+
+    Taylor's series of degree 6 around the nearest of 385 tabulated points: the n-th derivative of
+    erf is 2/sqrt(pi) (-1)^(n-1) H_(n-1)(a) exp(-a^2), H the (physicists') Hermite polynomials
+    (Abramowitz & Stegun 7.1.19), and the distance is at most 1/128.
+    """
+    wide = np.asarray(x, dtype=np.float64)
+    size = np.minimum(np.abs(wide), _EDGE)  # NaN stays NaN
+    index = np.rint(np.nan_to_num(size) / _STEP).astype(np.int64)
+    a = index * _STEP
+    d = size - a
+    previous, current = np.ones_like(a), 2.0 * a
+    series, power, factorial = d.copy(), d.copy(), 1.0
+    for n in range(2, 7):
+        factorial *= n
+        power = power * -d
+        series = series + current * power / factorial
+        previous, current = current, 2.0 * a * current - 2.0 * (n - 1) * previous
+    out = _TABLE[index] + (2.0 / math.sqrt(math.pi)) * np.exp(-a * a) * series
+    return np.copysign(out, wide)

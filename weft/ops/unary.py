@@ -1,0 +1,124 @@
+"""Elementwise primitives of one argument: neg abs floor round sqrt exp log sin cos tanh erf isnan
+cast.
+
+Lowering: `(builder, x[, attrs]) -> Expr` in f32, int32, uint32, int8, uint8 or bool, any lane
+count. The caller casts f16 and bf16 to f32 before and back after. 8-bit integers are computed in
+int32 and wrapped by the cast back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType
+from weft.kernel import builder as kb
+from weft.kernel.builder import Builder
+from weft.kernel.ir import Expr, Type
+from weft.ops import special
+from weft.ops.lazy import km
+from weft.ops.primitive import Aval, Primitive, register
+from weft.ops.rules import in_f32, is_narrow, want, wide
+
+
+def _register(name: str, kinds: str, numpy: Any, lower: Any, out: DType | None = None) -> None:
+    def abstract(x: Aval) -> Aval:
+        want(name, x, kinds)
+        return Aval(x.shape, out or x.dtype)
+
+    register(Primitive(name, "elementwise", abstract, in_f32(numpy), lower))
+
+
+def _in_int32(lower: Callable[[Builder, Expr], Expr]) -> Callable[[Builder, Expr], Expr]:
+    """The lowering of an integer op on 8-bit values: in int32, then wrapped."""
+
+    def lowered(b: Builder, x: Expr) -> Expr:
+        if x.type.dtype in (dt.int8, dt.uint8):
+            return kb.cast(lower(b, kb.cast(x, dt.int32)), x.type.dtype)
+        return lower(b, x)
+
+    return lowered
+
+
+def _neg(b: Builder, x: Expr) -> Expr:
+    if x.type.dtype.is_float:
+        return kb.unary("neg", x)
+    return kb.binary("sub", kb.const(0, x.type), x)
+
+
+def _abs(b: Builder, x: Expr) -> Expr:
+    return x if x.type.dtype.kind == "uint" else kb.unary("abs", x)
+
+
+def _on_floats(op: str) -> Callable[[Builder, Expr], Expr]:
+    """An IR unary on floats that leaves integers as they are."""
+    return lambda b, x: kb.unary(op, x) if x.type.dtype.is_float else x
+
+
+def _isnan(b: Builder, x: Expr) -> Expr:
+    if not x.type.dtype.is_float:
+        return kb.const(False, Type(dt.bool_, x.type.lanes))
+    return km.isnan(b, x)
+
+
+def _np_floats(rule: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda x: rule(x) if x.dtype.kind == "f" else x
+
+
+def _np_erf(x: np.ndarray) -> np.ndarray:
+    return special.erf(x).astype(x.dtype)
+
+
+def _np_isnan(x: np.ndarray) -> np.ndarray:
+    return np.isnan(x) if x.dtype.kind == "f" else np.zeros(x.shape, np.bool_)
+
+
+_register("neg", "numeric", np.negative, _in_int32(_neg))
+_register("abs", "numeric", np.abs, _in_int32(_abs))
+_register("floor", "numeric", _np_floats(np.floor), _on_floats("floor"))
+_register("round", "numeric", _np_floats(np.rint), _on_floats("rint"))  # half to even
+_register("sqrt", "float", np.sqrt, lambda b, x: kb.unary("sqrt", x))
+_register("exp", "float", np.exp, lambda b, x: km.exp(b, x))
+_register("log", "float", np.log, lambda b, x: km.log(b, x))
+_register("sin", "float", np.sin, lambda b, x: km.sin(b, x))
+_register("cos", "float", np.cos, lambda b, x: km.cos(b, x))
+_register("tanh", "float", np.tanh, lambda b, x: km.tanh(b, x))
+_register("erf", "float", _np_erf, lambda b, x: km.erf(b, x))
+_register("isnan", "numeric", _np_isnan, _isnan, dt.bool_)
+
+
+# -- cast ---------------------------------------------------------------------------------------
+
+
+def _cast_abstract(x: Aval, *, dtype: DType) -> Aval:
+    return Aval(x.shape, dtype)
+
+
+def _cast_numpy(x: np.ndarray, *, dtype: DType) -> np.ndarray:
+    """Float to integer truncates and saturates, NaN gives 0; integers wrap; anything to f16 or
+    bf16 goes through f32 (as kernels compute it); to bool is `!= 0`."""
+    target = dtype.numpy
+    if x.dtype == target:
+        return x
+    x = wide(x)
+    if dtype.kind == "bool":
+        return x != 0
+    if dtype.is_int and x.dtype.kind == "f":
+        info = np.iinfo(target)
+        whole = np.trunc(np.where(np.isnan(x), 0.0, x.astype(np.float64)))
+        inside = np.clip(whole, float(info.min), float(info.max))
+        top = whole >= float(info.max)  # 2**63 - 1 is not a float64: never cast it
+        return np.where(top, info.max, np.where(top, 0.0, inside).astype(target)).astype(target)
+    if is_narrow(target) and x.dtype.kind != "f":
+        x = x.astype(np.float32)
+    return x.astype(target)
+
+
+def _cast_lower(b: Builder, x: Expr, *, dtype: DType) -> Expr:
+    return kb.cast(x, dt.compute_dtype(dtype))
+
+
+register(Primitive("cast", "elementwise", _cast_abstract, _cast_numpy, _cast_lower))
