@@ -213,6 +213,7 @@ class Builder:
         self._buffers: list[ir.Buffer] = []
         self._stack: list[list[ir.Stmt]] = [[]]
         self._names: set[str] = set()
+        self._mutable: set[str] = set()
 
     def unique(self, name: str) -> str:
         candidate, n = name, 1
@@ -264,10 +265,6 @@ class Builder:
         self._mutable.add(var.name)
         self.emit(ir.Let(var, value, mutable=True))
         return var
-
-    @property
-    def _mutable(self) -> set[str]:
-        return self.__dict__.setdefault("_mutable_names", set())
 
     def assign(self, var: Expr, value: Value) -> None:
         assert isinstance(var, ir.Var)

@@ -1,0 +1,283 @@
+"""f32 functions expanded in Kernel IR: branch-free, any lane count, the same on every target.
+
+Each function takes the Builder and an f32 expression, binds what it uses twice, and returns an f32
+expression of the same lanes (use it once, or bind it). NaN is tested on bits, never by comparison.
+Polynomials were fitted for weft by reweighted least squares at Chebyshev nodes (Lawson's method);
+the range reductions are Cody and Waite's ("Software Manual for the Elementary Functions", 1980).
+The error bounds below hold where Fma rounds once; they were measured against NumPy in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.core import dtypes as dt
+from weft.kernel import builder as k
+from weft.kernel.builder import Builder, Value
+from weft.kernel.ir import Expr, Type
+
+INF, NAN = float("inf"), float("nan")
+_INF_BITS, _ABS_MASK, _SIGN_BIT = 0x7F800000, 0x7FFFFFFF, -0x80000000
+_LOG2E, _LN2_HI, _LN2_LO = 1.4426950408889634, 0.693359375, -2.1219444005471377e-4
+_MAGIC = 12582912.0  # 1.5 * 2^23: adding it leaves an integer in the low bits of the sum
+
+# (exp(r) - 1 - r) / r^2 on |r| <= ln(2) / 2, relative error of exp 3e-9
+_EXP = (0.499999934, 0.1666651997, 0.0416683958, 0.0083687969, 0.0013814431)
+# (log(1 + f) - f + f^2 / 2) / f^3 on sqrt(1/2) - 1 <= f <= sqrt(2) - 1, relative error 8e-10
+_LOG = (
+    0.3333331254, -0.2500000946, 0.2000212372, -0.1666800837, 0.1421945105,
+    -0.1240527941, 0.1188864554, -0.1167787653, 0.0674830864,
+)  # fmt: skip
+# pi/2 in parts of 8, 8, 8 and 24 bits: a quotient below 2^16 times a short part is exact
+_PIO2 = (1.5703125, 4.825592041015625e-4, 1.2665987014770508e-6, 9.920935184482005e-10)
+_SIN = (-0.1666665493, 0.0083321775, -0.0001951721)  # (sin(x)/x - 1) / x^2, |x| <= pi/4
+_COS = (4.1666646851e-02, -1.3887366711e-03, 2.4438356172e-05)  # (cos(x) - 1 + x^2/2) / x^4
+# tanh(x) = x P(x^2) / Q(x^2) on |x| <= 9.01, relative error 2e-8
+_TANH_P = (1.0, 0.13380337391359567, 3.49477006453875e-3, 2.059559529348989e-5, 1.33359178557e-8)
+_TANH_Q = (1.0, 0.4671365284792821, 0.02587387163461158, 3.284295892137614e-4, 7.7688994702881e-7)
+# erf(x) / x - 1 in x^2 on |x| <= 0.92; log2(erfc(x)) on 0.92 <= x <= 4, weighted by erfc
+_ERF_SMALL = (0.12837915, -0.3761249662, 0.11281847, -0.026767748, 0.0049948632, -0.0005999546)
+_ERFC_LOG2 = (
+    -2.9866251609e-4, -1.6268224045, -0.91938023775, -0.14983298557, 0.032013034323,
+    -4.3766805476e-3, 2.8124736754e-4,
+)  # fmt: skip
+# (2^r - 1) / r on |r| <= 1/2, relative error 9e-8
+_EXP2 = (0.6931469776, 0.2402224208, 0.0555073375, 0.0096715129, 0.0013264724)
+
+
+def _horner(x: Expr, coefficients: Sequence[float]) -> Expr:
+    """c0 + c1 x + c2 x^2 + ... by fused steps; `x` is bound."""
+    result: Value = coefficients[-1]
+    for c in reversed(coefficients[:-1]):
+        result = k.fma(result, x, c)
+    assert isinstance(result, Expr)
+    return result
+
+
+def _const(value: float, x: Expr) -> Expr:
+    return k.const(value, x.type)
+
+
+def _bits(x: Expr) -> Expr:
+    return k.bitcast(x, dt.int32)
+
+
+def _float(x: Expr) -> Expr:
+    return k.bitcast(x, dt.float32)
+
+
+def _abs(x: Expr) -> Expr:
+    return k.unary("abs", x)
+
+
+def _pow2(n: Expr) -> Expr:
+    """2^n for an integral f32 n in -127..127 (0 at -127): n + 127 moved to the exponent's bits."""
+    return _float(k.binary("shl", _bits(k.binary("add", n, _MAGIC + 127.0)), 23))
+
+
+def isnan(b: Builder, x: Expr) -> Expr:
+    """True (bool lanes) where x is NaN, decided on bits."""
+    return k.binary("lt", k.const(_INF_BITS, Type(dt.int32, x.type.lanes)), _abs_bits(x))
+
+
+def _abs_bits(x: Expr) -> Expr:
+    return k.binary("and", _bits(x), _ABS_MASK)
+
+
+def _nan_through(b: Builder, x: Expr, result: Expr) -> Expr:
+    """`result`, but x itself where x is NaN."""
+    return k.select(isnan(b, x), x, result)
+
+
+def nan_max(b: Builder, x: Expr, y: Expr) -> Expr:
+    """The larger of x and y (f32); NaN where either is NaN, as NumPy's maximum."""
+    return _nan_pick(b, "max", x, y)
+
+
+def nan_min(b: Builder, x: Expr, y: Expr) -> Expr:
+    """The smaller of x and y (f32); NaN where either is NaN, as NumPy's minimum."""
+    return _nan_pick(b, "min", x, y)
+
+
+def _nan_pick(b: Builder, op: str, x: Expr, y: Expr) -> Expr:
+    x, y = b.let(x, "x"), b.let(y, "y")
+    return _nan_through(b, x, _nan_through(b, y, k.binary(op, x, y)))
+
+
+def exp(b: Builder, x: Expr, nan: bool = True) -> Expr:
+    """e^x within 2 ulp. Above 88.73 inf; below -87 zero (results under 1.7e-38 flush).
+
+    With `nan=False` a NaN gives some finite value or 0 or inf: three operations fewer, for callers
+    that have dealt with NaN.
+    """
+    x = b.let(x, "x")
+    return _nan_through(b, x, _exp(b, x, None)) if nan else _exp(b, x, None)
+
+
+def _exp(b: Builder, x: Expr, tail: Expr | None) -> Expr:
+    """e^(x + tail), |tail| small, x not NaN. Half the scale goes into the polynomial, so that the
+    largest finite results need no 2^128 and larger ones overflow by themselves."""
+    c = b.let(k.minimum(k.maximum(x, -87.0), 89.0), "c")
+    n = b.let(k.unary("rint", k.binary("mul", c, _LOG2E)), "n")
+    r = k.fma(n, -_LN2_LO, k.fma(n, -_LN2_HI, c))
+    r = b.let(r if tail is None else k.binary("add", r, tail), "r")
+    p = _horner(r, (2.0, 2.0, *(2.0 * q for q in _EXP)))
+    return k.binary("mul", p, _pow2(k.binary("sub", n, 1.0)))
+
+
+def _log_parts(b: Builder, x: Expr) -> tuple[Expr, Expr, Expr]:
+    """(e, f, tail): x = 2^e (1 + f) for finite positive x (bound), log(1 + f) = f - f^2/2 + tail;
+    all three bound. Denormals are scaled up first."""
+    tiny = b.let(k.binary("lt", _bits(x), 0x00800000), "tiny")
+    scaled = k.select(tiny, k.binary("mul", x, 8388608.0), x)
+    # Bits relative to sqrt(1/2): the exponent field is then e, the rest 1 + f.
+    w = b.let(k.binary("sub", _bits(scaled), 0x3F3504F3), "w")
+    m = _float(k.binary("add", k.binary("and", w, 0x007FFFFF), 0x3F3504F3))
+    f = b.let(k.binary("sub", m, 1.0), "f")
+    e = k.cast(k.binary("shr", w, 23), dt.float32)
+    e = b.let(k.binary("sub", e, k.select(tiny, _const(23.0, x), 0.0)), "e")
+    cube = k.binary("mul", k.binary("mul", f, f), f)
+    return e, f, b.let(k.binary("mul", cube, _horner(f, _LOG)), "tail")
+
+
+def log(b: Builder, x: Expr) -> Expr:
+    """The natural logarithm within 2 ulp, denormals included (where the target keeps them).
+    log(0) = -inf; x < 0 gives NaN; inf and NaN stay."""
+    x = b.let(x, "x")
+    e, f, tail = _log_parts(b, x)
+    small = k.fma(k.binary("mul", f, -0.5), f, k.fma(e, _LN2_LO, tail))
+    result = k.fma(e, _LN2_HI, k.binary("add", f, small))
+    bits = b.let(_bits(x), "bits")
+    zero = k.eq(k.binary("and", bits, _ABS_MASK), 0)
+    # Of what is not positive and finite: zeros, then what has a sign bit, then inf and NaN.
+    result = k.select(k.binary("lt", bits, _INF_BITS), result, x)
+    result = k.select(k.binary("lt", bits, 0), _const(NAN, x), result)
+    return k.select(zero, _const(-INF, x), result)
+
+
+def _reduce_half_pi(b: Builder, x: Expr) -> tuple[Expr, Expr]:
+    """(quadrant bits, r) with |x| = quadrant * pi/2 + r, |r| <= pi/4; x bound, both bound."""
+    a = b.let(_abs(x), "a")
+    q = b.let(k.unary("rint", k.binary("mul", a, 0.6366197723675814)), "q")
+    r = a
+    for part in _PIO2:
+        r = k.fma(q, -part, r)
+    quadrant = _bits(k.binary("add", q, 8388608.0))  # 2^23: q's low bits are the sum's
+    return b.let(quadrant, "quadrant"), b.let(r, "r")
+
+
+def _sin_cos(b: Builder, x: Expr, shift: int) -> Expr:
+    """sin(|x| + shift * pi/2), NaN where x is not finite; x bound."""
+    quadrant, r = _reduce_half_pi(b, x)
+    if shift:
+        quadrant = b.let(k.binary("add", quadrant, shift), "quadrant")
+    z = b.let(k.binary("mul", r, r), "z")
+    sine = k.fma(k.binary("mul", z, _horner(z, _SIN)), r, r)
+    cosine = k.fma(k.binary("mul", z, z), _horner(z, _COS), k.fma(z, -0.5, 1.0))
+    odd = k.ne(k.binary("and", quadrant, 1), 0)
+    sign = k.binary("shl", k.binary("and", quadrant, 2), 30)
+    value = _float(k.binary("xor", _bits(k.select(odd, cosine, sine)), sign))
+    value = k.minimum(k.maximum(value, -1.0), 1.0)  # sane beyond the domain
+    finite = k.binary("lt", _abs_bits(x), _INF_BITS)
+    return k.select(finite, value, _const(NAN, x))
+
+
+def sin(b: Builder, x: Expr) -> Expr:
+    """sin(x): absolute error below 1.5e-7 for |x| <= 1e7 (on a target whose Fma rounds twice, for
+    |x| <= 1e5). Beyond that some value in [-1, 1]. Infinities and NaN give NaN."""
+    x = b.let(x, "x")
+    sign = k.binary("and", _bits(x), _SIGN_BIT)
+    return _float(k.binary("xor", _bits(_sin_cos(b, x, 0)), sign))
+
+
+def cos(b: Builder, x: Expr) -> Expr:
+    """cos(x): domain and errors as for `sin`."""
+    return _sin_cos(b, b.let(x, "x"), 1)
+
+
+def tanh(b: Builder, x: Expr) -> Expr:
+    """tanh(x) within 4e-7 relative error everywhere, never beyond [-1, 1]."""
+    x = b.let(x, "x")
+    c = b.let(k.minimum(k.maximum(x, -9.01), 9.01), "c")
+    z = b.let(k.binary("mul", c, c), "z")
+    value = k.binary("div", k.binary("mul", c, _horner(z, _TANH_P)), _horner(z, _TANH_Q))
+    return _nan_through(b, x, k.minimum(k.maximum(value, -1.0), 1.0))
+
+
+def erf(b: Builder, x: Expr) -> Expr:
+    """The error function: absolute error below 1.2e-7, relative error below 2e-7 near 0.
+
+    |x| < 0.92: x times a polynomial; beyond: 1 - 2^p(|x|), p fitted to log2 of erfc.
+    """
+    x = b.let(x, "x")
+    a = b.let(k.minimum(_abs(x), 4.0), "a")
+    z = b.let(k.binary("mul", a, a), "z")
+    small = k.fma(a, _horner(z, _ERF_SMALL), a)
+    h = b.let(_horner(a, _ERFC_LOG2), "h")
+    n = b.let(k.unary("rint", h), "n")
+    r = b.let(k.binary("sub", h, n), "r")
+    large = k.fma(k.fma(_horner(r, _EXP2), r, 1.0), k.unary("neg", _pow2(n)), 1.0)
+    value = k.select(k.binary("lt", a, 0.92), small, large)
+    sign = k.binary("and", _bits(x), _SIGN_BIT)
+    return _nan_through(b, x, _float(k.binary("or", _bits(value), sign)))
+
+
+def sigmoid(b: Builder, x: Expr) -> Expr:
+    """1 / (1 + e^-x) within 3 ulp (flushing below 1.7e-38)."""
+    return k.binary("div", 1.0, k.binary("add", exp(b, k.unary("neg", x)), 1.0))
+
+
+def pow_(b: Builder, x: Expr, y: Expr) -> Expr:
+    """x^y with C99's and NumPy's special cases: pow(x, 0) = pow(1, y) = 1 even for NaN; x < 0 with
+    an integral y has y's parity as its sign and is NaN otherwise. Within 16 ulp; results below
+    1.7e-38 flush to 0. The logarithm is carried in two floats (needs a fused Fma)."""
+    x, y = b.let(x, "x"), b.let(y, "y")
+    a = b.let(_abs(x), "a")
+    magnitude = b.let(_pow_magnitude(b, a, y), "magnitude")
+    integral = k.eq(k.unary("floor", y), y)
+    half = b.let(k.binary("mul", y, 0.5), "half")
+    odd = k.not_(k.eq(k.unary("floor", half), half))
+    negative = b.let(k.binary("lt", _bits(x), 0), "negative")
+    integral = b.let(integral, "integral")
+    flip = k.binary("and", negative, k.binary("and", integral, odd))
+    value = k.select(flip, k.unary("neg", magnitude), magnitude)
+    below_zero = k.binary("and", negative, k.binary("lt", 0, _abs_bits(x)))
+    finite = k.binary("lt", _abs_bits(x), _INF_BITS)  # pow(-inf, 0.5) is inf
+    invalid = k.binary("and", k.binary("and", below_zero, finite), k.not_(integral))
+    value = k.select(invalid, _const(NAN, x), value)
+    value = _nan_through(b, x, _nan_through(b, y, value))
+    one_bits = 0x3F800000
+    unit = k.eq(_bits(x), one_bits)
+    minus_unit = k.binary("and", k.eq(_abs_bits(x), one_bits), k.eq(_abs_bits(y), _INF_BITS))
+    unit = k.binary("or", unit, k.binary("or", minus_unit, k.eq(_abs_bits(y), 0)))
+    return k.select(unit, _const(1.0, x), value)
+
+
+def _pow_magnitude(b: Builder, a: Expr, y: Expr) -> Expr:
+    """a^y for a >= 0: e^(y log a), the logarithm as an unevaluated sum high + low."""
+    e, f, tail = _log_parts(b, a)
+    square = b.let(k.binary("mul", k.binary("mul", f, 0.5), f), "square")
+    square_low = k.fma(k.binary("mul", f, 0.5), f, k.unary("neg", square))
+    main = b.let(k.binary("sub", f, square), "main")
+    main_low = k.binary("sub", k.binary("sub", f, main), square)
+    low = k.binary("add", k.binary("sub", main_low, square_low), k.fma(e, _LN2_LO, tail))
+    head = b.let(k.binary("mul", e, _LN2_HI), "head")  # exact: 9 bits times 8 bits
+    total = b.let(k.binary("add", head, main), "total")
+    # Two-sum's error term: exact whichever of head and main is the larger.
+    back = b.let(k.binary("sub", total, head), "back")
+    rest = k.binary("add", k.binary("sub", head, k.binary("sub", total, back)),
+                    k.binary("sub", main, back))  # fmt: skip
+    low = b.let(k.binary("add", low, rest), "low")
+    bits = b.let(_bits(a), "bits")
+    high = k.select(k.binary("lt", bits, _INF_BITS), total, _const(INF, a))
+    high = b.let(k.select(k.eq(bits, 0), _const(-INF, a), high), "high")
+    product = b.let(k.binary("mul", y, high), "product")
+    error = k.fma(y, low, k.fma(y, high, k.unary("neg", product)))
+    # Far from zero the result is 0 or inf whatever the error term, which may be inf - inf.
+    near = k.binary("lt", _abs_bits(product), 0x43000000)  # |product| < 128
+    return _exp(b, product, b.let(k.select(near, error, _const(0.0, a)), "error"))
+
+
+__all__ = [
+    "cos", "erf", "exp", "isnan", "log", "nan_max", "nan_min", "pow_", "sigmoid", "sin", "tanh",
+]  # fmt: skip
