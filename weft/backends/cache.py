@@ -1,0 +1,116 @@
+"""A disk cache of compiled code, shared by the backends.
+
+One file per key, in WEFT_CACHE or the platform's user cache directory. A file carries a checksum:
+a truncated or altered one counts as absent and is rebuilt. Everything that goes wrong with the
+disk (read-only, full, no home) means only that nothing is cached.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+_MAGIC = b"weft1\n"
+_DIGEST = hashlib.sha256().digest_size
+_PRUNE_EVERY = 64  # puts between two looks at the total size
+
+
+def default_directory() -> Path | None:
+    """WEFT_CACHE, or the user's cache directory for weft; None when WEFT_CACHE is empty or "0"
+    (no caching) or there is no home directory."""
+    chosen = os.environ.get("WEFT_CACHE")
+    if chosen is not None:
+        return Path(chosen) if chosen not in ("", "0") else None
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "weft"
+    if os.name == "nt":
+        return Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "weft" / "cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "weft"
+
+
+class DiskCache:
+    """Bytes by key. `directory` None caches nothing; `limit` bounds the total size in bytes (the
+    files used least recently go first)."""
+
+    def __init__(self, directory: Path | None, limit: int = 512 << 20) -> None:
+        self.directory = directory
+        self.limit = limit
+        self._puts = 0
+
+    def _path(self, key: str) -> Path | None:
+        if self.directory is None:
+            return None
+        name = hashlib.sha256(key.encode()).hexdigest()
+        return self.directory / name[:2] / name[2:]
+
+    def get(self, key: str) -> bytes | None:
+        """The bytes put under `key`, or None."""
+        path = self._path(key)
+        if path is None:
+            return None
+        try:
+            with open(path, "rb") as f:
+                raw = f.read()
+        except OSError:
+            return None
+        start = len(_MAGIC) + _DIGEST
+        payload = raw[start:]
+        intact = raw.startswith(_MAGIC) and raw[len(_MAGIC) : start] == _digest(key, payload)
+        return payload if intact else None
+
+    def put(self, key: str, data: bytes) -> None:
+        """Stores `data`, whole or not at all, even when other processes write the same key."""
+        path = self._path(key)
+        if path is None:
+            return
+        temporary = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+            with os.fdopen(handle, "wb") as f:
+                f.write(_MAGIC + _digest(key, data) + data)
+            os.replace(temporary, path)
+        except OSError:
+            if temporary is not None:
+                try:
+                    os.unlink(temporary)
+                except OSError:
+                    return
+            return
+        self._puts += 1
+        if self._puts % _PRUNE_EVERY == 1:
+            self.prune()
+
+    def prune(self) -> None:
+        """Removes the files used least recently until the total is under the limit."""
+        if self.directory is None:
+            return
+        found = []
+        try:
+            for path in self.directory.glob("*/*"):
+                status = path.stat()
+                found.append((max(status.st_atime, status.st_mtime), status.st_size, path))
+            total = sum(size for _, size, _ in found)
+            for _, size, path in sorted(found, key=lambda item: item[0]):
+                if total <= self.limit:
+                    return
+                path.unlink()
+                total -= size
+        except OSError:
+            return
+
+
+def _digest(key: str, payload: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + b"\0" + payload).digest()
+
+
+def shared() -> DiskCache:
+    """The cache in the default directory."""
+    return DiskCache(default_directory())

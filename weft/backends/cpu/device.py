@@ -1,0 +1,182 @@
+"""CpuDevice: buffers are host memory, a Program is a table that native code walks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from weft.backends.base import Bound, Buffer, Device, DeviceInfo
+from weft.backends.cache import DiskCache, default_directory
+from weft.backends.cpu import host
+from weft.backends.cpu.loader import Loader
+from weft.backends.cpu.memory import CpuBuffer, Pool
+from weft.backends.cpu.table import Table
+from weft.backends.cpu.threads import Workers
+from weft.core.dtypes import DEVICE, DType
+from weft.core.errors import DeviceError
+from weft.kernel.ir import Kernel
+from weft.program.program import Program
+
+
+class CpuBound(Bound):
+    """A Program as a table of steps over concrete memory."""
+
+    def __init__(self, device: CpuDevice, program: Program, buffers: Sequence[CpuBuffer]) -> None:
+        self.program = program
+        self.device = device
+        self._buffers = list(buffers)  # keeps the memory alive
+        handles = device.load(program.kernels)
+        self._table = Table(program, handles, device.functions, [b.nbytes for b in buffers])
+        for i, buffer in enumerate(buffers):
+            self._table.point(i, buffer.address)
+
+    def rebind(self, index: int, buffer: Buffer) -> None:
+        """Use `buffer` for Program buffer `index` from the next run on. Raises DeviceError when
+        it is too small or of another device."""
+        checked = self.device.own(buffer)
+        self._table.check_size(index, checked.nbytes)
+        self._buffers[index] = checked
+        self._table.point(index, checked.address)
+
+    def run(self, scalars: Sequence[int]) -> None:
+        table = self._table
+        table.set_scalars(scalars)
+        self.device.workers.run(table.address, table.steps, table.scalars_address)
+
+
+class CpuDevice(Device):
+    """The host's CPU on `threads` threads (default: all this process may use; WEFT_NUM_THREADS
+    limits it). `cache` is the directory for compiled code (default: see backends.cache).
+
+    Raises DeviceError when llvmlite is missing.
+    """
+
+    kind = "cpu"
+
+    def __init__(self, threads: int | None = None, cache: Path | str | None = None) -> None:
+        directory = Path(cache) if cache is not None else default_directory()
+        self.threads = host.thread_count(threads)
+        self._cache = DiskCache(directory)
+        self.host = host.detect(self._cache)
+        self.caps = host.caps_of(self.host, self.threads)
+        self.info = DeviceInfo(
+            kind="cpu",
+            index=0,
+            name=host.cpu_name() or self.host.cpu,
+            available=True,
+            driver=f"llvmlite {self.host.version}, target {self.host.cpu}",
+            memory=host.memory_total(),
+            dtypes=tuple(d.name for d in DEVICE),
+            extra={"threads": self.threads, "lanes": self.caps.lanes},
+        )
+        self.loader = Loader(self.host, self._cache)
+        self._pool = Pool()
+        self._lock = threading.Lock()
+        self._functions: dict[str, int] = {}
+        self._workers: Workers | None = None
+
+    # -- native code
+
+    @property
+    def functions(self) -> dict[str, int]:
+        """The addresses of the runtime's functions, compiled on first use."""
+        if not self._functions:
+            self._functions = self.loader.runtime()
+        return self._functions
+
+    @property
+    def workers(self) -> Workers:
+        with self._lock:
+            if self._workers is None:
+                self._workers = Workers.shared(self.functions, self.threads)
+            return self._workers
+
+    def load(self, kernels: Sequence[Kernel]) -> Sequence[int]:
+        """The native address of each kernel, compiled now or read from the cache."""
+        return self.loader.kernels(kernels, self.caps)
+
+    def source(self, kernel: Kernel) -> str:
+        """The LLVM IR of a kernel as this device compiles it, for people."""
+        from weft.backends.llvm.dialect import render
+
+        return render(kernel, self.caps, self.loader.target)
+
+    # -- memory
+
+    def own(self, buffer: Buffer) -> CpuBuffer:
+        """The buffer, if it belongs to this device; else DeviceError."""
+        if not isinstance(buffer, CpuBuffer) or buffer.device is not self:
+            where = getattr(getattr(buffer, "device", None), "info", None)
+            raise DeviceError(
+                f"a buffer of {where.id if where else type(buffer).__name__} was given to "
+                f"{self.info.id}; copy it with read and write"
+            )
+        return buffer
+
+    def alloc(self, nbytes: int) -> CpuBuffer:
+        """Host memory, 64-byte aligned, content undefined. Raises OutOfMemoryError."""
+        if nbytes < 0:
+            raise DeviceError(f"cpu: a buffer of {nbytes} bytes was asked for")
+        block = self._pool.take(max(nbytes, 1))
+        return CpuBuffer(self, block, block.ctypes.data, nbytes, self._pool)
+
+    def wrap(self, array: np.ndarray) -> CpuBuffer:
+        """A C-contiguous array's own memory as a buffer, without a copy: writes to one are seen
+        in the other, and the array is kept alive. Raises DeviceError for other layouts or for
+        elements that are not aligned to their size."""
+        if not array.flags.c_contiguous or not array.flags.aligned:
+            raise DeviceError(
+                f"cpu: only C-contiguous, aligned arrays can be wrapped (shape {array.shape}, "
+                f"strides {array.strides}); use np.ascontiguousarray"
+            )
+        return CpuBuffer(self, array, array.ctypes.data, array.nbytes, None)
+
+    def view(
+        self, buffer: Buffer, shape: tuple[int, ...], dtype: DType, offset: int = 0
+    ) -> np.ndarray:
+        """The buffer's memory as an array, without a copy; the array keeps the buffer alive."""
+        self.sync()
+        count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        window = self._window(self.own(buffer), offset, count)
+        return window.view(dtype.numpy).reshape(shape)
+
+    def write(self, buffer: Buffer, data: np.ndarray, offset: int = 0) -> None:
+        """Copies a C-contiguous array's bytes into the buffer from byte `offset`."""
+        source = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        self._window(self.own(buffer), offset, source.nbytes)[:] = source
+
+    def read(
+        self, buffer: Buffer, shape: tuple[int, ...], dtype: DType, offset: int = 0
+    ) -> np.ndarray:
+        """A copy of the content."""
+        return self.view(buffer, shape, dtype, offset).copy()
+
+    def _window(self, buffer: CpuBuffer, offset: int, nbytes: int) -> np.ndarray:
+        if offset < 0 or offset + nbytes > buffer.nbytes:
+            raise DeviceError(
+                f"cpu: bytes {offset} to {offset + nbytes} of a buffer of {buffer.nbytes}"
+            )
+        return np.asarray(buffer)[offset : offset + nbytes]
+
+    # -- running
+
+    def bind(self, program: Program, buffers: Sequence[Buffer]) -> CpuBound:
+        """Compiles the Program's kernels and resolves its steps. Raises CompileError, or
+        DeviceError when a buffer is missing or too small."""
+        if len(buffers) != len(program.buffers):
+            raise DeviceError(
+                f"{program.name}: {len(buffers)} buffers for a Program of {len(program.buffers)}"
+            )
+        return CpuBound(self, program, [self.own(b) for b in buffers])
+
+    def submit(self, bound: Bound, scalars: Sequence[int]) -> None:
+        """Plays the steps; they are done when this returns."""
+        if not isinstance(bound, CpuBound) or bound.device is not self:
+            raise DeviceError("cpu: this Program was bound on another device; bind it here")
+        bound.run(scalars)
+
+    def sync(self) -> None:
+        """Nothing is ever in flight: submit returns when the work is done."""

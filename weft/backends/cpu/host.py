@@ -1,0 +1,169 @@
+"""What this machine's CPU can do, without loading LLVM when it has been asked before."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from weft.backends.cache import DiskCache
+from weft.core.caps import Caps
+from weft.core.errors import DeviceError, UsageError
+
+SCRATCH_BYTES = 4 << 20  # per worker, for large private arrays
+
+
+@dataclass(frozen=True)
+class Host:
+    """LLVM's view of the CPU: target triple, CPU name, feature string, LLVM version."""
+
+    triple: str
+    cpu: str
+    features: str
+    version: str
+
+    @property
+    def arch(self) -> str:
+        """ "x86_64", "aarch64", ..."""
+        arch = self.triple.split("-")[0]
+        return {"amd64": "x86_64", "arm64": "aarch64"}.get(arch, arch)
+
+    @property
+    def enabled(self) -> frozenset[str]:
+        """The LLVM names of the enabled features."""
+        return frozenset(f[1:] for f in self.features.split(",") if f.startswith("+"))
+
+
+def detect(cache: DiskCache) -> Host:
+    """The host, from the cache when CPU and llvmlite are the ones that were seen before. Raises
+    DeviceError when llvmlite is missing."""
+    key = f"host:{_fingerprint()}"
+    known = cache.get(key)
+    if known is not None:
+        return Host(**json.loads(known))
+    from weft.backends.cpu import jit
+
+    host = jit.ask_llvm()
+    cache.put(key, json.dumps(asdict(host)).encode())
+    return host
+
+
+def _fingerprint() -> str:
+    spec = importlib.util.find_spec("llvmlite")
+    if spec is None or spec.origin is None:
+        raise DeviceError("the cpu device needs llvmlite, which is missing: pip install llvmlite")
+    status = os.stat(spec.origin)
+    parts = [spec.origin, str(status.st_mtime_ns), sys.platform, platform.machine(), cpu_name()]
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as f:
+            lines = f.read().split("\n\n", 1)[0].splitlines()
+        wanted = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU ")
+        parts += [line for line in lines if line.startswith(wanted)]
+    except OSError:
+        parts.append(platform.processor())
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def cpu_name() -> str:
+    """The CPU's marketing name where the system tells it, else the architecture."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as f:
+            for line in f:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return platform.machine()
+
+
+def thread_count(threads: int | None = None) -> int:
+    """How many threads to run on: the CPUs this process may use, at most WEFT_NUM_THREADS and
+    `threads` where given. Raises UsageError for a count that is not a positive integer."""
+    if hasattr(os, "sched_getaffinity"):
+        available = len(os.sched_getaffinity(0))
+    else:
+        available = os.cpu_count() or 1
+    limits = [available]
+    setting = os.environ.get("WEFT_NUM_THREADS")
+    if setting:
+        if not setting.isdigit() or int(setting) < 1:
+            raise UsageError(f"WEFT_NUM_THREADS={setting!r}: give a positive number of threads")
+        limits.append(int(setting))
+    if threads is not None:
+        if threads < 1:
+            raise UsageError(f"threads={threads}: give a positive number of threads")
+        limits.append(threads)
+    return min(limits)
+
+
+def caps_of(host: Host, cores: int) -> Caps:
+    """Caps of the CPU device: vector width, registers and features."""
+    on = host.enabled
+    features = set()
+    lanes, registers = 4, 32
+    if host.arch == "x86_64":
+        lanes, registers = (8, 16) if "avx2" in on else (4, 16)
+        if {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= on:
+            lanes, registers = 16, 32
+            features |= {"dot2_bf16"} if "avx512bf16" in on else set()
+            features |= {"dot4"} if "avx512vnni" in on else set()
+        features |= {"nontemporal"} | ({"gather"} if "avx2" in on else set())
+    return Caps(
+        "cpu",
+        max_threads=1,
+        lanes=lanes,
+        registers=registers,
+        shared_bytes=0,
+        cheap_barrier=False,
+        max_bindings=64,
+        max_binding_bytes=1 << 40,
+        max_buffer_bytes=1 << 40,
+        max_groups=(1 << 31) - 1,
+        scratch_bytes=SCRATCH_BYTES,
+        cores=cores,
+        features=frozenset(features),
+    )
+
+
+def memory_total() -> int:
+    """Bytes of physical memory (the control group's limit where it is lower); 0 if unknown."""
+    total = _meminfo().get("MemTotal", 0)
+    limit = _group("memory.max")
+    return min(x for x in (total, limit) if x) if total or limit else 0
+
+
+def memory_available() -> int:
+    """Bytes that can still be allocated without swapping out others; 0 if unknown."""
+    info = _meminfo()
+    free = info.get("MemAvailable", 0) + info.get("SwapFree", 0)
+    limit = _group("memory.max")
+    if limit:
+        free = min(free, limit) if free else limit
+    return free
+
+
+def _meminfo() -> dict[str, int]:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        pairs = (line.split(":", 1) for line in lines)
+        return {k: int(v.split()[0]) * 1024 for k, v in pairs if v.strip().endswith("kB")}
+    except (OSError, ValueError):
+        pass
+    try:
+        pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        return {"MemTotal": pages * size, "MemAvailable": pages * size}
+    except (AttributeError, OSError, ValueError):
+        return {}
+
+
+def _group(name: str) -> int:
+    try:
+        text = Path("/sys/fs/cgroup", name).read_text(encoding="ascii").strip()
+    except OSError:
+        return 0
+    return int(text) if text.isdigit() else 0

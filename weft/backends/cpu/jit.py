@@ -1,0 +1,101 @@
+"""LLVM IR text → object code, by llvmlite. Imported only when something must be compiled."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from weft.backends.cpu.host import Host
+from weft.core.errors import CompileError
+
+_lock = threading.Lock()
+_machines: dict[tuple[str, bool], llvm.TargetMachine] = {}
+
+
+def _initialise() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+def ask_llvm() -> Host:
+    """The host's triple, CPU name and features as LLVM detects them."""
+    with _lock:
+        _initialise()
+        version = ".".join(str(v) for v in llvm.llvm_version_info)
+        features = llvm.get_host_cpu_features().flatten()
+        triple = llvm.get_process_triple()
+        cpu = llvm.get_host_cpu_name()
+        return Host(triple, cpu, features, f"{llvmlite.__version__}/{version}")
+
+
+def own_linking(host: Host) -> bool:
+    """Can link.py place this host's objects? (Elsewhere LLVM's MCJIT does.)"""
+    return sys.platform == "linux" and host.arch == "x86_64"
+
+
+def _machine(host: Host) -> llvm.TargetMachine:
+    own = own_linking(host)
+    key = (host.triple + host.cpu + host.features, own)
+    if key not in _machines:
+        _initialise()
+        target = llvm.Target.from_triple(host.triple)
+        _machines[key] = target.create_target_machine(
+            cpu=host.cpu,
+            features=host.features,
+            opt=3,
+            reloc="pic" if own else "default",
+            codemodel="small" if own else "jitdefault",
+            jit=not own,
+        )
+    return _machines[key]
+
+
+def _optimised(text: str, host: Host, name: str) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
+    machine = _machine(host)
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as e:
+        raise CompileError(f"kernel {name}: LLVM refuses the code: {e}") from None
+    module.triple = machine.triple
+    module.data_layout = str(machine.target_data)
+    options = llvm.create_pipeline_tuning_options(2)
+    options.loop_vectorization = True
+    options.loop_interleaving = True
+    options.loop_unrolling = True
+    options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return module, machine
+
+
+def compile_object(text: str, host: Host, name: str) -> bytes:
+    """The relocatable object of one module. Raises CompileError naming the kernel."""
+    with _lock:
+        module, machine = _optimised(text, host, name)
+        return machine.emit_object(module)
+
+
+def assembly(text: str, host: Host, name: str = "kernel") -> str:
+    """The optimised assembly, for people."""
+    with _lock:
+        module, machine = _optimised(text, host, name)
+        return machine.emit_assembly(module)
+
+
+class Engine:
+    """Objects linked by MCJIT; keeps them in memory for the life of the process."""
+
+    def __init__(self, host: Host, data: bytes) -> None:
+        with _lock:
+            machine = _machine(host)
+            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+            self._object = llvm.ObjectFileRef.from_data(data)
+            self._engine.add_object_file(self._object)
+            self._engine.finalize_object()
+
+    def address(self, symbol: str) -> int:
+        return int(self._engine.get_function_address(symbol))

@@ -1,0 +1,168 @@
+"""A Program's steps as the native table: entries, pointer arguments, grids over the scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.backends.cpu.runtime import ENTRY_DTYPE
+from weft.core.errors import DeviceError
+from weft.kernel import ir
+from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program
+
+_BLOCK = 256 << 10  # bytes of a Copy or Fill that make one group
+_INT32 = (-(1 << 31), (1 << 31) - 1)
+
+
+class Table:
+    """Entries for `program`; `handles` are the kernels' addresses, `functions` the runtime's.
+
+    Pointers stand in one flat array, so that rebinding a buffer is one indexed assignment.
+    """
+
+    def __init__(
+        self, program: Program, handles: Sequence[int], functions: Mapping[str, int],
+        sizes: Sequence[int],
+    ) -> None:  # fmt: skip
+        self.program = program
+        self.steps = len(program.steps)
+        self._memory = np.zeros(self.steps * 64 + 64, np.uint8)
+        start = -self._memory.ctypes.data % 64
+        self._entries = self._memory[start : start + self.steps * 64].view(ENTRY_DTYPE)
+        self.address = self._memory.ctypes.data + start
+        self._scalars = np.zeros(max(len(program.scalars), 1), np.int32)
+        self.scalars_address = self._scalars.ctypes.data
+        self._seen: tuple[int, ...] | None = None
+        self._moving: list[tuple[Callable[[Sequence[int]], tuple[int, ...]], np.ndarray]] = []
+        self._fill(handles, functions)
+        for i, size in enumerate(sizes):
+            self.check_size(i, size)
+
+    def _fill(self, handles: Sequence[int], functions: Mapping[str, int]) -> None:
+        words: list[int] = []  # the arguments of all steps
+        uses: dict[int, list[tuple[int, int]]] = {}  # buffer -> (word, byte offset)
+        starts: list[int] = []
+        grids: dict[str, list[int]] = {}
+        self._ends: dict[int, int] = {}  # buffer -> bytes that the steps reach
+        e = self._entries
+
+        def pointer(ref: BufferRef) -> None:
+            uses.setdefault(ref.buffer, []).append((len(words), ref.offset))
+            self._ends[ref.buffer] = max(
+                self._ends.get(ref.buffer, 0), ref.offset + ref.nbytes if ref.nbytes else 0
+            )
+            words.append(0)
+
+        for i, step in enumerate(self.program.steps):
+            starts.append(len(words))
+            if isinstance(step, Dispatch):
+                kernel = self.program.kernels[step.kernel]
+                self._check_args(kernel, step)
+                e["fn"][i] = handles[step.kernel]
+                for ref in step.args:
+                    pointer(ref)
+                text = ", ".join(_host_text(g) for g in kernel.grid)
+                grids.setdefault(text, []).append(i)
+                continue
+            pointer(step.dst)
+            if isinstance(step, Copy):
+                pointer(step.src)
+                nbytes = min(step.src.nbytes, step.dst.nbytes)
+                block = max(nbytes, 1) if step.src.buffer == step.dst.buffer else _BLOCK
+            else:
+                assert isinstance(step, Fill)
+                words.append(step.byte & 0xFF)
+                nbytes, block = step.dst.nbytes, _BLOCK
+            words += [nbytes, block]
+            e["fn"][i] = functions["weft_copy" if isinstance(step, Copy) else "weft_fill"]
+            e["gx"][i] = e["groups"][i] = -(-nbytes // block)
+        self._words = np.array(words + [0], np.uint64)
+        base = self._words.ctypes.data
+        e["args"] = [base + 8 * s for s in starts]
+        self._uses = {
+            buffer: (np.array([w for w, _ in pairs]), np.array([o for _, o in pairs], np.uint64))
+            for buffer, pairs in uses.items()
+        }
+        self._grids(grids)
+
+    def _check_args(self, kernel: ir.Kernel, step: Dispatch) -> None:
+        if len(step.args) != len(kernel.buffers):
+            raise DeviceError(
+                f"kernel {kernel.name}: {len(step.args)} arguments for {len(kernel.buffers)} buffers"
+            )
+        for buffer, ref in zip(kernel.buffers, step.args):
+            if buffer.size * buffer.dtype.itemsize > ref.nbytes:
+                raise DeviceError(
+                    f"kernel {kernel.name}: buffer {buffer.name} has {buffer.size} {buffer.dtype} "
+                    f"elements, its argument {ref.nbytes} bytes"
+                )
+
+    def _grids(self, grids: Mapping[str, list[int]]) -> None:
+        """Constant grids are written now; the others become functions of the scalars."""
+        for text, indices in grids.items():
+            at = np.array(indices)
+            if "s[" in text:
+                # The text is our own arithmetic over the integer scalars (see _host_text).
+                self._moving.append((eval(f"lambda s: ({text})"), at))
+            else:
+                self._write_grid(at, eval(f"({text})"))
+
+    def _write_grid(self, at: np.ndarray, grid: tuple[int, ...]) -> None:
+        e = self._entries
+        groups = grid[0] * grid[1] * grid[2] if min(grid) > 0 else 0
+        if max(grid) > _INT32[1]:
+            raise DeviceError(f"{self.program.name}: a grid of {grid} groups; an axis ends at 2^31")
+        e["gx"][at], e["gy"][at], e["gz"][at] = grid if groups else (0, 0, 0)
+        e["groups"][at] = groups
+
+    def check_size(self, index: int, nbytes: int) -> None:
+        """Raises DeviceError if a buffer of `nbytes` cannot serve as Program buffer `index`."""
+        need = self._ends.get(index, 0)
+        if nbytes < need:
+            raise DeviceError(
+                f"{self.program.name}: buffer {self.program.buffers[index].name} needs {need} "
+                f"bytes, got {nbytes}"
+            )
+
+    def point(self, index: int, address: int) -> None:
+        """Use the memory at `address` for Program buffer `index`."""
+        use = self._uses.get(index)
+        if use is not None:
+            self._words[use[0]] = use[1] + np.uint64(address)
+
+    def set_scalars(self, scalars: Sequence[int]) -> None:
+        """Writes the scalar buffer and the grids that depend on it. Raises DeviceError for a
+        wrong count or a value beyond int32."""
+        values = tuple(int(v) for v in scalars)
+        if values == self._seen:
+            return
+        names = self.program.scalars
+        if len(values) != len(names):
+            raise DeviceError(f"{self.program.name}: {len(values)} scalars for {list(names)}")
+        for name, value in zip(names, values):
+            if not _INT32[0] <= value <= _INT32[1]:
+                raise DeviceError(f"{self.program.name}: scalar {name}={value} is not an int32")
+        self._seen = None
+        if values:
+            self._scalars[:] = values
+        for grid, at in self._moving:
+            self._write_grid(at, grid(values))
+        self._seen = values
+
+
+def _host_text(x: ir.Expr) -> str:
+    """A grid expression as Python arithmetic over `s`, with ir.host_eval's meaning."""
+    if isinstance(x, ir.Const):
+        return str(int(x.value))
+    if isinstance(x, ir.Param):
+        return f"s[{int(x.slot)}]"
+    if isinstance(x, ir.Binary):
+        a, b = _host_text(x.a), _host_text(x.b)
+        if x.op in ("min", "max"):
+            return f"{x.op}({a}, {b})"
+        symbols: dict[str, Any] = {"add": "+", "sub": "-", "mul": "*", "div": "//", "rem": "%"}
+        if x.op in symbols:
+            return f"({a} {symbols[x.op]} {b})"
+    raise DeviceError(f"a grid may hold Const, Param and Binary, not {type(x).__name__}")

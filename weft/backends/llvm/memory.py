@@ -1,0 +1,185 @@
+"""Loads, stores, prefetches and local arrays."""
+
+from __future__ import annotations
+
+from weft.backends.llvm import text
+from weft.backends.llvm.casts import Casts
+from weft.backends.llvm.target import LlvmTarget
+from weft.backends.llvm.values import is_literal
+from weft.core import dtypes as dt
+from weft.kernel import ir
+from weft.kernel.ir import Expr, Type
+
+STACK_ARRAY = 16 << 10  # bytes: a larger private array lives in the worker's scratch memory
+STACK_TOTAL = 128 << 10
+
+
+class Memory(Casts):
+    """Adds memory to the expression emitter. `places` maps buffer and array names to pointers."""
+
+    def __init__(self, kernel: ir.Kernel, target: LlvmTarget, scratch_bytes: int) -> None:
+        super().__init__(kernel, target)
+        self.places = {b.name: f"%buffer{i}" for i, b in enumerate(kernel.buffers)}
+        self.prologue: list[str] = []  # stack slots and scratch pointers, at function entry
+        self.block = "group"
+        self.fences = False
+        self.scratch_used = 0
+        self._scratch_bytes = scratch_bytes
+        self._stack_used = 0
+
+    # -- blocks
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+        self.block = name
+
+    def branch(self, cond: str, yes: str, no: str) -> None:
+        self.lines.append(f"  br i1 {cond}, label %{yes}, label %{no}")
+
+    def jump(self, name: str) -> None:
+        self.lines.append(f"  br label %{name}")
+
+    # -- places
+
+    def declare_array(self, array: ir.Array) -> None:
+        """Gives an Array its memory, once: the stack, or scratch when it is large."""
+        if array.name in self.places:
+            return
+        nbytes = max(array.size, 1) * array.dtype.itemsize
+        place = f"%{self.fresh('array')}"
+        self.places[array.name] = place
+        if nbytes <= STACK_ARRAY and self._stack_used + nbytes <= STACK_TOTAL:
+            self._stack_used += nbytes
+            element = text.MEMORY[array.dtype]
+            self.prologue.append(f"  {place} = alloca [{max(array.size, 1)} x {element}], align 64")
+            return
+        start, self.scratch_used = self.scratch_used, self.scratch_used + -(-nbytes // 64) * 64
+        if self.scratch_used > self._scratch_bytes:
+            raise self.fail(
+                f"private arrays need {self.scratch_used} bytes of scratch; "
+                f"the device has {self._scratch_bytes} per worker"
+            )
+        self.prologue.append(f"  {place} = getelementptr i8, ptr %scratch, i64 {start}")
+
+    def address(self, place: ir.Buffer | ir.Array, index: Expr, masked: bool = False) -> str:
+        """The pointer to element `index` (a vector of pointers for a vector index)."""
+        base = self.places.get(place.name)
+        if base is None:
+            raise self.fail(f"{place.name} is used before it is declared")
+        operand, lanes = self.value(index, address=True), index.type.lanes
+        if operand == "0":
+            return base
+        grow = "zext" if index.type.dtype == dt.uint32 else "sext"
+        t, wide = text.register(index.type), text.vector("i64", lanes)
+        if lanes == 1 and not is_literal(operand):
+            operand = self.emit(f"{grow} {t} {operand} to {wide}")
+            t = wide
+        inbounds = "" if masked or lanes > 1 else "inbounds "
+        element = text.MEMORY[place.dtype]
+        return self.emit(f"getelementptr {inbounds}{element}, ptr {base}, {t} {operand}")
+
+    # -- loads
+
+    def load(self, x: ir.Load) -> str:
+        n, size = x.type.lanes, x.source.dtype.itemsize
+        t = text.memory(x.type)
+        if x.index.type.lanes > 1:
+            mask = self.value(x.mask) if x.mask is not None else "splat (i1 true)"
+            pointers = self.address(x.source, x.index)
+            name = f"llvm.masked.gather.{self._overload(x.type)}.v{n}p0"
+            args = [(f"<{n} x ptr> align {size}", pointers), (f"<{n} x i1>", mask)]
+            return self._to_register(self.call(name, t, [*args, (t, "zeroinitializer")]), x.type)
+        if x.mask is None:
+            hint = ", !nontemporal !0" if x.nontemporal else ""
+            pointer = self.address(x.source, x.index)
+            return self._to_register(
+                self.emit(f"load {t}, ptr {pointer}, align {size}{hint}"), x.type
+            )
+        mask = self.value(x.mask)
+        if n > 1:
+            pointer = self.address(x.source, x.index, masked=True)
+            name = f"llvm.masked.load.{self._overload(x.type)}.p0"
+            args = [(f"ptr align {size}", pointer), (f"<{n} x i1>", mask)]
+            return self._to_register(self.call(name, t, [*args, (t, "zeroinitializer")]), x.type)
+        pointer = self.address(x.source, x.index, masked=True)
+        before, read, after = self.block, self.fresh("read"), self.fresh("after")
+        self.branch(mask, read, after)
+        self.label(read)
+        loaded = self.emit(f"load {t}, ptr {pointer}, align {size}")
+        self.jump(after)
+        self.label(after)
+        zero = text.constant(0, Type(dt.uint8)) if t == "i8" else text.constant(0, x.type)
+        merged = self.emit(f"phi {t} [ {loaded}, %{read} ], [ {zero}, %{before} ]")
+        return self._to_register(merged, x.type)
+
+    def _overload(self, type_: Type) -> str:
+        return text.mangle(text.MEMORY[type_.dtype], type_.lanes)
+
+    def _to_register(self, operand: str, type_: Type) -> str:
+        if type_.dtype.kind != "bool":
+            return operand
+        t = text.memory(type_)
+        return self.emit(f"icmp ne {t} {operand}, {'0' if type_.lanes == 1 else 'zeroinitializer'}")
+
+    def _to_memory(self, operand: str, type_: Type) -> str:
+        if type_.dtype.kind != "bool":
+            return operand
+        return self.emit(f"zext {text.register(type_)} {operand} to {text.memory(type_)}")
+
+    # -- stores
+
+    def store(self, s: ir.Store) -> None:
+        type_ = s.value.type
+        n, size, t = type_.lanes, s.target.dtype.itemsize, text.memory(type_)
+        operand = self._to_memory(self.value(s.value), type_)
+        if s.index.type.lanes > 1:
+            mask = self.value(s.mask) if s.mask is not None else "splat (i1 true)"
+            pointers = self.address(s.target, s.index)
+            name = f"llvm.masked.scatter.{self._overload(type_)}.v{n}p0"
+            args = [(t, operand), (f"<{n} x ptr> align {size}", pointers), (f"<{n} x i1>", mask)]
+            self.call(name, "void", args)
+            return
+        if s.mask is None:
+            pointer = self.address(s.target, s.index)
+            self._store_plain(t, operand, pointer, size, n * size, s.nontemporal)
+            return
+        mask = self.value(s.mask)
+        pointer = self.address(s.target, s.index, masked=True)
+        if n > 1:
+            name = f"llvm.masked.store.{self._overload(type_)}.p0"
+            args = [(t, operand), (f"ptr align {size}", pointer), (f"<{n} x i1>", mask)]
+            self.call(name, "void", args)
+            return
+        write, after = self.fresh("write"), self.fresh("after")
+        self.branch(mask, write, after)
+        self.label(write)
+        self.lines.append(f"  store {t} {operand}, ptr {pointer}, align {size}")
+        self.jump(after)
+        self.label(after)
+
+    def _store_plain(
+        self, t: str, operand: str, pointer: str, size: int, nbytes: int, hint: bool
+    ) -> None:
+        plain = f"  store {t} {operand}, ptr {pointer}, align {size}"
+        if not hint or nbytes < 16:
+            self.lines.append(plain)
+            return
+        # A vector may bypass the cache only at an aligned address: ask, it is known by the CPU.
+        self.fences = True
+        align = min(nbytes, 64)
+        direct, usual, after = self.fresh("direct"), self.fresh("usual"), self.fresh("after")
+        number = self.emit(f"ptrtoint ptr {pointer} to i64")
+        low = self.emit(f"and i64 {number}, {align - 1}")
+        self.branch(self.emit(f"icmp eq i64 {low}, 0"), direct, usual)
+        self.label(direct)
+        self.lines.append(f"  store {t} {operand}, ptr {pointer}, align {align}, !nontemporal !0")
+        self.jump(after)
+        self.label(usual)
+        self.lines.append(plain)
+        self.jump(after)
+        self.label(after)
+
+    def prefetch(self, s: ir.Prefetch) -> None:
+        pointer = self.address(s.source, s.index, masked=True)
+        args = [("ptr", pointer), ("i32", "0"), ("i32", "3"), ("i32", "1")]
+        self.call("llvm.prefetch.p0", "void", args)

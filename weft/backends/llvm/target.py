@@ -1,0 +1,48 @@
+"""What differs between LLVM targets, as data: intrinsics, attributes, instruction features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class LlvmTarget:
+    """One LLVM target.
+
+    `kernel_attributes` go on every function. `dot2` and `dot4` map a lane count of the
+    accumulator to the intrinsic that computes it (empty: the portable expansion is used).
+    `bf16_round` says that `fptrunc` to bfloat is one instruction. `store_fence` is the intrinsic
+    that orders non-temporal stores before what follows (empty: none is needed).
+    """
+
+    name: str
+    kernel_attributes: str = "noinline nounwind"
+    bf16_round: bool = False
+    dot2: Mapping[int, str] = field(default_factory=dict)
+    dot4: Mapping[int, str] = field(default_factory=dict)
+    store_fence: str = ""
+
+
+_DOT2 = {16: "512", 8: "256", 4: "128"}
+
+
+def cpu_target(triple: str, features: frozenset[str]) -> LlvmTarget:
+    """The table of a CPU, from its LLVM triple and the LLVM names of its enabled features."""
+    attributes = 'noinline nounwind "prefer-vector-width"="512"'
+    if triple.split("-")[0] not in ("x86_64", "amd64"):
+        return LlvmTarget("cpu", attributes)
+    wide = {"avx512f", "avx512vl"} <= features
+    dot2, dot4 = {}, {}
+    if wide and "avx512bf16" in features:
+        dot2 = {n: f"llvm.x86.avx512bf16.dpbf16ps.{bits}" for n, bits in _DOT2.items()}
+    if wide and "avx512vnni" in features:
+        dot4 = {n: f"llvm.x86.avx512.vpdpbusd.{bits}" for n, bits in _DOT2.items()}
+    return LlvmTarget(
+        "cpu",
+        attributes,
+        bf16_round=wide and "avx512bf16" in features,
+        dot2=dot2,
+        dot4=dot4,
+        store_fence="llvm.x86.sse.sfence",
+    )

@@ -1,0 +1,240 @@
+"""Expressions: each Kernel IR expression becomes a few lines of LLVM IR and an operand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.backends.llvm import text
+from weft.backends.llvm.target import LlvmTarget
+from weft.core import dtypes as dt
+from weft.core.errors import CompileError
+from weft.kernel import ir
+from weft.kernel.ir import Expr, Type
+
+_FLOAT_UNARY = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil"}
+_FLOAT_UNARY |= {"trunc": "trunc", "rint": "rint"}
+_FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
+_FLOAT_COMPARE = {"lt": "olt", "le": "ole", "eq": "oeq", "ne": "une"}
+_INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
+_INT_BINARY |= {"shl": "shl"}
+_SIGNED = {"div": "sdiv", "rem": "srem", "shr": "ashr", "lt": "slt", "le": "sle"}
+_UNSIGNED = {"div": "udiv", "rem": "urem", "shr": "lshr", "lt": "ult", "le": "ule"}
+_WRAPPABLE = ("add", "sub", "mul", "shl")
+
+
+def is_literal(operand: str) -> bool:
+    """Is this operand the text of an integer constant?"""
+    return operand.lstrip("-").isdigit()
+
+
+class Values:
+    """Emits the expressions of one kernel. `env` maps Var names to operands; a mutable Var maps
+    to the pointer of its stack slot (listed in `slots`)."""
+
+    def __init__(self, kernel: ir.Kernel, target: LlvmTarget) -> None:
+        self.kernel = kernel
+        self.target = target
+        self.lines: list[str] = []
+        self.declared: dict[str, str] = {}
+        self.env: dict[str, str] = {}
+        self.slots: set[str] = set()
+        self.axes: set[int] = set()
+        self.params: dict[int, str] = {}
+        self.addressing: set[str] = set()  # Vars whose arithmetic forms addresses
+        self._count = 0
+
+    def fail(self, why: str) -> CompileError:
+        return CompileError(f"kernel {self.kernel.name}: {why}")
+
+    # -- lines and names
+
+    def fresh(self, prefix: str = "t") -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def emit(self, instruction: str) -> str:
+        """Appends `%new = instruction` and returns the new operand."""
+        name = f"%{self.fresh()}"
+        self.lines.append(f"  {name} = {instruction}")
+        return name
+
+    def call(self, name: str, result: str, args: Sequence[tuple[str, str]]) -> str:
+        """A call of an intrinsic; `args` are (type, operand). Returns the operand ("" if void)."""
+        types = ", ".join(type_.split(" align")[0] for type_, _ in args)
+        self.declared[name] = f"declare {result} @{name}({types})"
+        line = f"call {result} @{name}({', '.join(f'{t} {v}' for t, v in args)})"
+        if result == "void":
+            self.lines.append(f"  {line}")
+            return ""
+        return self.emit(line)
+
+    def intrinsic(self, base: str, type_: Type, *operands: str) -> str:
+        """A call of `base` overloaded on one type that is also the type of every argument."""
+        t = text.register(type_)
+        name = f"{base}.{text.mangle(text.REGISTER[type_.dtype], type_.lanes)}"
+        return self.call(name, t, [(t, x) for x in operands])
+
+    # -- expressions
+
+    def value(self, x: Expr, address: bool = False) -> str:
+        """Emits `x` and returns its operand. `address` says that x forms an address, so that its
+        int32 arithmetic cannot overflow (nsw: LLVM may widen it to 64 bits in loops)."""
+        if isinstance(x, ir.Const):
+            return text.constant(x.value, x.type)
+        if isinstance(x, ir.Var):
+            operand = self.env[x.name]
+            if x.name in self.slots:
+                return self.emit(f"load {text.register(x.type)}, ptr {operand}")
+            return operand
+        if isinstance(x, ir.Binary):
+            return self.binary(x, address)
+        if isinstance(x, ir.Load):
+            return self.load(x)
+        if isinstance(x, ir.Fma):
+            a, b, c = self.value(x.a), self.value(x.b), self.value(x.c)
+            return self.intrinsic("llvm.fma", x.type, a, b, c)
+        if isinstance(x, ir.Select):
+            return self.select(x, address)
+        if isinstance(x, ir.Cast):
+            return self.cast(self.value(x.x), x.x.type, x.type)
+        if isinstance(x, ir.Vec):
+            return self.vec(x, address)
+        if isinstance(x, ir.Unary):
+            return self.unary(x)
+        if isinstance(x, ir.Bitcast):
+            operand, source, goal = self.value(x.x), text.register(x.x.type), text.register(x.type)
+            return operand if source == goal else self.emit(f"bitcast {source} {operand} to {goal}")
+        if isinstance(x, ir.Param):
+            return self.params.setdefault(x.slot, f"%param{x.slot}")
+        if isinstance(x, ir.Axis):
+            if x.kind == "thread":
+                return "0"
+            self.axes.add(x.dim)
+            return f"%group{x.dim}"
+        if isinstance(x, ir.Collective):
+            return self.collective(x)
+        raise self.fail(f"the LLVM dialect has no rule for {type(x).__name__}")
+
+    def load(self, x: ir.Load) -> str:
+        raise NotImplementedError  # memory.Memory
+
+    def unary(self, x: ir.Unary) -> str:
+        operand, t, dtype = self.value(x.x), text.register(x.type), x.type.dtype
+        if dtype.is_float:
+            if dtype != dt.float32:
+                raise self.fail(f"{x.op} on {dtype}: compute in float32")
+            if x.op == "neg":
+                return self.emit(f"fneg {t} {operand}")
+            if x.op in _FLOAT_UNARY:
+                return self.intrinsic(f"llvm.{_FLOAT_UNARY[x.op]}", x.type, operand)
+        elif x.op == "not":
+            ones = "true" if dtype.kind == "bool" else "-1"
+            full = ones if x.type.lanes == 1 else f"splat ({text.REGISTER[dtype]} {ones})"
+            return self.emit(f"xor {t} {operand}, {full}")
+        elif x.op == "neg" and dtype.is_int:
+            return self.emit(f"sub {t} {text.constant(0, x.type)}, {operand}")
+        elif x.op == "abs" and dtype.is_int:
+            if dtype.kind == "uint":
+                return operand
+            name = f"llvm.abs.{text.mangle(text.REGISTER[dtype], x.type.lanes)}"
+            return self.call(name, t, [(t, operand), ("i1", "false")])
+        raise self.fail(f"no unary {x.op} on {dtype}")
+
+    def binary(self, x: ir.Binary, address: bool = False) -> str:
+        through = address and x.op in _WRAPPABLE
+        a, b = self.value(x.a, through), self.value(x.b, through)
+        type_, op = x.a.type, x.op
+        dtype, t = type_.dtype, text.register(x.a.type)
+        if dtype.is_float:
+            if dtype != dt.float32:
+                raise self.fail(f"{op} on {dtype}: compute in float32")
+            if op in ("min", "max"):
+                return self.intrinsic(f"llvm.{op}num", type_, a, b)
+            if op in _FLOAT_COMPARE:
+                return self.emit(f"fcmp {_FLOAT_COMPARE[op]} {t} {a}, {b}")
+            if op in _FLOAT_BINARY:
+                return self.emit(f"{_FLOAT_BINARY[op]} {t} {a}, {b}")
+            raise self.fail(f"no binary {op} on {dtype}")
+        if dtype == dt.int32 and type_.lanes == 1:
+            folded = _fold(op, a, b)
+            if folded is not None:
+                return folded
+        if dtype.kind == "bool" and op in ("min", "max"):
+            op = {"min": "and", "max": "or"}[op]
+        signed = dtype.kind == "int"
+        if op in ("min", "max"):
+            return self.intrinsic(f"llvm.{'s' if signed else 'u'}{op}", type_, a, b)
+        if op in ("eq", "ne"):
+            return self.emit(f"icmp {op} {t} {a}, {b}")
+        if op in _INT_BINARY:
+            nsw = "nsw " if through and dtype == dt.int32 else ""
+            return self.emit(f"{_INT_BINARY[op]} {nsw}{t} {a}, {b}")
+        name = (_SIGNED if signed else _UNSIGNED).get(op)
+        if name is None:
+            raise self.fail(f"no binary {op} on {dtype}")
+        return self.emit(f"{'icmp ' if op in ('lt', 'le') else ''}{name} {t} {a}, {b}")
+
+    def select(self, x: ir.Select, address: bool = False) -> str:
+        cond = self.value(x.cond)
+        a, b = self.value(x.a, address), self.value(x.b, address)
+        if cond in ("true", "false"):
+            return a if cond == "true" else b
+        c, t = text.register(x.cond.type), text.register(x.type)
+        return self.emit(f"select {c} {cond}, {t} {a}, {t} {b}")
+
+    # -- lanes
+
+    def vec(self, x: ir.Vec, address: bool = False) -> str:
+        t = text.register(x.type)
+        if x.op == "iota":
+            element = text.REGISTER[x.type.dtype]
+            return "<" + ", ".join(f"{element} {i}" for i in range(x.type.lanes)) + ">"
+        args = [self.value(a, address) for a in x.args]
+        source = text.register(x.args[0].type)
+        if x.op == "splat":
+            return self.splat(args[0], x.type)
+        if x.op == "pack":
+            result = "poison"
+            for i, operand in enumerate(args):
+                result = self.emit(f"insertelement {t} {result}, {source} {operand}, i32 {i}")
+            return result
+        if x.op == "extract":
+            return self.emit(f"extractelement {source} {args[0]}, i32 {x.lanes[0]}")
+        if x.op == "shuffle":
+            return self.shuffle(args[0], args[-1] if len(args) > 1 else "poison", source, x.lanes)
+        raise self.fail(f"no Vec {x.op}")
+
+    def splat(self, operand: str, type_: Type) -> str:
+        element, t = text.REGISTER[type_.dtype], text.register(type_)
+        if not operand.startswith("%"):
+            return f"splat ({element} {operand})"
+        first = self.emit(f"insertelement {t} poison, {element} {operand}, i32 0")
+        return self.shuffle(first, "poison", t, (0,) * type_.lanes)
+
+    def shuffle(self, a: str, b: str, t: str, lanes: Sequence[int]) -> str:
+        mask = ", ".join(f"i32 {i}" for i in lanes)
+        return self.emit(f"shufflevector {t} {a}, {t} {b}, <{len(lanes)} x i32> <{mask}>")
+
+    def cast(self, operand: str, source: Type, goal: Type) -> str:
+        raise NotImplementedError  # casts.Casts
+
+    def collective(self, x: ir.Collective) -> str:
+        raise NotImplementedError  # casts.Casts
+
+
+def _fold(op: str, a: str, b: str) -> str | None:
+    """int32 arithmetic on literals, and neutral elements, so that unrolled code has constant
+    indices from the start."""
+    if is_literal(a) and is_literal(b) and op in ("add", "sub", "mul"):
+        x, y = int(a), int(b)
+        result = {"add": x + y, "sub": x - y, "mul": x * y}[op]
+        return str(result) if -(1 << 31) <= result < 1 << 31 else None
+    if op == "add" and a == "0":
+        return b
+    if op in ("add", "sub") and b == "0":
+        return a
+    if op == "mul" and "0" in (a, b):
+        return "0"
+    if op == "mul" and "1" in (a, b):
+        return b if a == "1" else a
+    return None
