@@ -1,0 +1,128 @@
+"""What a model is, as plain data. `families` fills these in; `decoder` and `encoder` read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from weft.core.dtypes import DType, float32
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary positions: `theta` is the base wavelength; `scaling` None, "linear" or "llama3".
+
+    llama3 (Llama 3.1): wavelengths above original/low_factor are divided by `factor`, those below
+    original/high_factor kept, those between interpolated.
+    """
+
+    theta: float = 10000.0
+    scaling: Literal["linear", "llama3"] | None = None
+    factor: float = 1.0
+    low_factor: float = 1.0
+    high_factor: float = 4.0
+    original: int = 8192  # positions of the pre-training
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """Every decoder family as one set of choices. Sizes are in elements."""
+
+    family: str
+    vocab: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    max_positions: int
+    norm: Literal["rms", "layer"] = "rms"
+    norm_eps: float = 1e-5
+    norm_offset: float = 0.0  # y = x/rms * (offset + w)
+    act: Activation = "silu"
+    gated: bool = True  # down(act(gate x) * up x), else down(act(up x))
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    fused_qkv: bool = False  # one weight holds q, k, v side by side
+    transposed: bool = False  # weights are [K, N] (GPT-2's Conv1D) instead of [N, K]
+    qk_norm: bool = False
+    post_norms: bool = False  # a norm after attention and after the MLP, before the residual add
+    ropes: tuple[Rope, ...] = (Rope(),)  # () = learned positions
+    layer_rope: tuple[int, ...] = ()  # which of `ropes` each layer uses; () = the first
+    windows: tuple[int, ...] = ()  # sliding window per layer, 0 = full; () = all full
+    scale: float = 1.0  # of q . k
+    attn_softcap: float = 0.0
+    logit_softcap: float = 0.0
+    embed_scale: float = 1.0
+    tied: bool = True
+    act_dtype: DType = float32
+    kv_dtype: DType = float32
+
+    def window(self, layer: int) -> int:
+        return self.windows[layer] if self.windows else 0
+
+    def rope(self, layer: int) -> int:
+        return self.layer_rope[layer] if self.layer_rope else 0
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """A BERT-family encoder."""
+
+    family: str
+    vocab: int
+    hidden: int
+    layers: int
+    heads: int
+    ffn: int
+    max_positions: int  # longest input, in tokens
+    position_offset: int = 0  # row of the position table that token 0 uses (RoBERTa: pad + 1)
+    token_types: int = 2  # 0 = the family has none
+    norm_eps: float = 1e-12
+    act: Activation = "gelu"
+    pad_id: int = 0
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden // self.heads
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How token vectors become a text's vector (sentence-transformers' modules)."""
+
+    modes: tuple[Literal["cls", "mean", "max"], ...] = ("mean",)  # several are concatenated
+    normalize: bool = False
+    max_length: int | None = None
+    lower_case: bool = False
+
+
+@dataclass(frozen=True)
+class TokenIds:
+    """Ids that end or begin a text, from config.json and generation_config.json."""
+
+    eos: tuple[int, ...] = ()
+    bos: int | None = None
+    pad: int | None = None
+
+
+@dataclass(frozen=True)
+class WeightSpec:
+    """A weight the model reads: its name in the checkpoint and the shape it must have."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Role ("embed", "0.q.w", ...) -> WeightSpec. `prefixes` are the prefixes a checkpoint of the
+    family may put before the names; the first under which `probe` exists is used for all."""
+
+    weights: dict[str, WeightSpec] = field(default_factory=dict)
+    prefixes: tuple[str, ...] = ("",)
+    probe: str = ""

@@ -1,0 +1,192 @@
+"""What each weight is called in a Hugging Face checkpoint, and the shape it must have.
+
+Roles are weft's own names: "embed", "head", "norm.w", "3.q.w" (layer 3, query projection), ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from weft.core.dtypes import as_dtype
+from weft.core.errors import DTypeError, ModelError
+from weft.importers.safetensors import Checkpoint
+from weft.models.config import DecoderConfig, EncoderConfig, Layout, WeightSpec
+
+_PROJECTIONS = {
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+
+
+class _Builder:
+    """Collects role -> WeightSpec."""
+
+    def __init__(self) -> None:
+        self.weights: dict[str, WeightSpec] = {}
+
+    def add(self, role: str, name: str, *shape: int) -> None:
+        self.weights[role] = WeightSpec(name, shape)
+
+    def both(self, role: str, name: str, *shape: int) -> None:
+        """A weight and its bias; the bias is as long as the shape's first axis."""
+        self.add(f"{role}.w", f"{name}.weight", *shape)
+        self.add(f"{role}.b", f"{name}.bias", shape[0])
+
+
+def decoder_layout(c: DecoderConfig) -> Layout:
+    """Names and shapes of a decoder's weights."""
+    return _gpt2(c) if c.family == "gpt2" else _llama(c)
+
+
+def _gpt2(c: DecoderConfig) -> Layout:
+    b = _Builder()
+    b.add("embed", "wte.weight", c.vocab, c.hidden)
+    b.add("pos", "wpe.weight", c.max_positions, c.hidden)
+    b.both("norm", "ln_f", c.hidden)
+    if not c.tied:
+        b.add("head", "lm_head.weight", c.vocab, c.hidden)
+    for i in range(c.layers):
+        at = f"h.{i}."
+        b.both(f"{i}.attn_norm", f"{at}ln_1", c.hidden)
+        b.both(f"{i}.mlp_norm", f"{at}ln_2", c.hidden)
+        for role, name, k, n in (
+            ("qkv", "attn.c_attn", c.hidden, 3 * c.hidden),
+            ("o", "attn.c_proj", c.hidden, c.hidden),
+            ("up", "mlp.c_fc", c.hidden, c.ffn),
+            ("down", "mlp.c_proj", c.ffn, c.hidden),
+        ):
+            b.add(f"{i}.{role}.w", f"{at}{name}.weight", k, n)  # Conv1D: [in, out]
+            b.add(f"{i}.{role}.b", f"{at}{name}.bias", n)
+    return Layout(b.weights, ("transformer.", ""), "wte.weight")
+
+
+def _llama(c: DecoderConfig) -> Layout:
+    b = _Builder()
+    b.add("embed", "embed_tokens.weight", c.vocab, c.hidden)
+    b.add("norm.w", "norm.weight", c.hidden)
+    if not c.tied:
+        b.add("head", "lm_head.weight", c.vocab, c.hidden)
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    shapes = {"q": (q, c.hidden), "k": (kv, c.hidden), "v": (kv, c.hidden), "o": (c.hidden, q)}
+    shapes |= {"up": (c.ffn, c.hidden), "down": (c.hidden, c.ffn)}
+    if c.gated:
+        shapes["gate"] = (c.ffn, c.hidden)
+    biased = "qkv" * c.qkv_bias + "o" * c.out_bias
+    norms = {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+    if c.post_norms:
+        norms = {
+            "attn_norm": "input_layernorm",
+            "attn_post": "post_attention_layernorm",
+            "mlp_norm": "pre_feedforward_layernorm",
+            "mlp_post": "post_feedforward_layernorm",
+        }
+    for i in range(c.layers):
+        at = f"layers.{i}."
+        for role, name in norms.items():
+            b.add(f"{i}.{role}.w", f"{at}{name}.weight", c.hidden)
+        for role, shape in shapes.items():
+            if role in biased or (len(role) > 1 and c.mlp_bias):
+                b.both(f"{i}.{role}", at + _PROJECTIONS[role], *shape)
+            else:
+                b.add(f"{i}.{role}.w", f"{at}{_PROJECTIONS[role]}.weight", *shape)
+        if c.qk_norm:
+            b.add(f"{i}.q_norm.w", f"{at}self_attn.q_norm.weight", c.head_dim)
+            b.add(f"{i}.k_norm.w", f"{at}self_attn.k_norm.weight", c.head_dim)
+    return Layout(b.weights, ("model.", ""), "embed_tokens.weight")
+
+
+def encoder_layout(c: EncoderConfig) -> Layout:
+    """Names and shapes of an encoder's weights."""
+    b = _Builder()
+    b.add("embed", "embeddings.word_embeddings.weight", c.vocab, c.hidden)
+    rows = c.max_positions + c.position_offset
+    b.add("pos", "embeddings.position_embeddings.weight", rows, c.hidden)
+    if c.token_types:
+        name = "embeddings.token_type_embeddings.weight"
+        b.add("type", name, c.token_types, c.hidden)
+    b.both("norm", "embeddings.LayerNorm", c.hidden)
+    bert = {
+        "q": "attention.self.query",
+        "k": "attention.self.key",
+        "v": "attention.self.value",
+        "o": "attention.output.dense",
+        "attn_norm": "attention.output.LayerNorm",
+        "up": "intermediate.dense",
+        "down": "output.dense",
+        "mlp_norm": "output.LayerNorm",
+    }
+    distil = {
+        "q": "attention.q_lin",
+        "k": "attention.k_lin",
+        "v": "attention.v_lin",
+        "o": "attention.out_lin",
+        "attn_norm": "sa_layer_norm",
+        "up": "ffn.lin1",
+        "down": "ffn.lin2",
+        "mlp_norm": "output_layer_norm",
+    }
+    names, stem = (bert, "encoder") if c.token_types else (distil, "transformer")
+    for i in range(c.layers):
+        for role, name in names.items():
+            full = f"{stem}.layer.{i}.{name}"
+            if role.endswith("norm"):
+                b.both(f"{i}.{role}", full, c.hidden)
+            else:
+                n = c.ffn if role == "up" else c.hidden
+                k = c.ffn if role == "down" else c.hidden
+                b.both(f"{i}.{role}", full, n, k)
+    prefixes = ("", "bert.", "roberta.", "distilbert.")
+    return Layout(b.weights, prefixes, "embeddings.word_embeddings.weight")
+
+
+def bind_weights(layout: Layout, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+    """Role -> array for every weight of the layout, checked for presence, shape and float dtype.
+
+    Raises ModelError naming the tensor and what was expected. An untied head that the checkpoint
+    does not hold is an error too: guessing that it is tied would give wrong logits.
+    """
+    prefix = _prefix(layout, checkpoint)
+    out = {}
+    for role, spec in layout.weights.items():
+        name = prefix + spec.name
+        if role == "head" and name not in checkpoint:
+            name = spec.name  # lm_head stands beside the model, not in it
+        if name not in checkpoint:
+            raise ModelError(f"{checkpoint.where}: tensor {name!r} is missing; {_hint(checkpoint)}")
+        info = checkpoint.info(name)
+        if info.shape != spec.shape:
+            raise ModelError(
+                f"{checkpoint.where}: tensor {name!r} has shape {list(info.shape)}; "
+                f"config.json asks for {list(spec.shape)}"
+            )
+        try:
+            is_float = as_dtype(info.dtype).is_float and info.dtype.itemsize <= 4
+        except DTypeError:
+            is_float = False
+        if not is_float:
+            raise ModelError(
+                f"{checkpoint.where}: tensor {name!r} is {info.dtype}; "
+                "expected float32, float16 or bfloat16"
+            )
+        out[role] = checkpoint[name]
+    return out
+
+
+def _prefix(layout: Layout, names: Iterable[str]) -> str:
+    known = set(names)
+    for prefix in layout.prefixes:
+        if prefix + layout.probe in known:
+            return prefix
+    return layout.prefixes[0]
+
+
+def _hint(checkpoint: Checkpoint) -> str:
+    shown = ", ".join(list(checkpoint)[:3])
+    return f"the file holds {len(checkpoint)} tensors ({shown}, ...)"

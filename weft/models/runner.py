@@ -1,0 +1,174 @@
+"""Runners: the same three steps (prefill, decode, score) played by NumPy or by compiled Programs.
+
+A runner owns the KV caches of `slots` sequences. Callers say which slot and position each token
+takes; a slot needs no clearing, because a row never looks beyond its own position.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.core.dtypes import as_dtype
+from weft.models import decoder
+from weft.models.config import DecoderConfig
+
+if TYPE_CHECKING:
+    from weft.backends.base import Buffer, Device
+    from weft.program.session import Arena, Session
+
+CHUNK = 512  # rows of a prefill step
+SCORE_CHUNK = 64  # rows of a step that returns every row's logits
+
+
+class Runner(abc.ABC):
+    """`weights` are roles to arrays, rotary tables included (`decoder.with_tables`)."""
+
+    def __init__(self, config: DecoderConfig, context: int, slots: int) -> None:
+        self.config, self.context, self.slots = config, context, slots
+
+    @abc.abstractmethod
+    def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
+        """Runs "prefill", "decode" or "score" on n rows; logits float32 [1 or >= n, vocab]."""
+
+    @abc.abstractmethod
+    def room(self, kind: str) -> int:
+        """The most rows that one step of this kind takes."""
+
+    def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> np.ndarray:
+        """Feeds ids to a slot from position `start`; logits float32 [vocab] of the last one."""
+        chunk = self.room("prefill")
+        logits = np.empty(0, np.float32)
+        for begin in range(0, len(ids), chunk):
+            part = ids[begin : begin + chunk]
+            rows = self._rows("prefill", part, [slot] * len(part), start + begin)
+            rows["last"] = np.array([len(part) - 1], np.int32)
+            logits = self.step("prefill", rows, len(part))[0]
+        return logits
+
+    def decode(self, ids: Sequence[int], slots: Sequence[int], pos: Sequence[int]) -> np.ndarray:
+        """One token for each of some slots, at the given positions; logits float32 [n, vocab]."""
+        rows = self._rows("decode", ids, slots, pos)
+        return self.step("decode", rows, len(ids))[: len(ids)]
+
+    def score(self, ids: Sequence[int]) -> np.ndarray:
+        """Logits float32 [len(ids), vocab] of every position, in slot 0."""
+        chunk = self.room("score")
+        out = np.empty((len(ids), self.config.vocab), np.float32)
+        for begin in range(0, len(ids), chunk):
+            part = ids[begin : begin + chunk]
+            rows = self._rows("score", part, [0] * len(part), begin)
+            out[begin : begin + len(part)] = self.step("score", rows, len(part))[: len(part)]
+        return out
+
+    def _rows(
+        self, kind: str, ids: Sequence[int], slots: Sequence[int], pos: int | Sequence[int]
+    ) -> dict[str, np.ndarray]:
+        """The inputs of a step; a start position counts up row by row."""
+        slot = np.asarray(slots, np.int32)
+        place = np.arange(pos, pos + len(ids)) if isinstance(pos, int) else np.asarray(pos)
+        place = place.astype(np.int32)
+        at = decoder.cache_rows(self.config, slot, place, self.context, self.room(kind))
+        return {"ids": np.asarray(ids, np.int32), "slot": slot, "pos": place, "at": at}
+
+
+class EagerRunner(Runner):
+    """The oracle: every op runs at once through its NumPy meaning. Slow and plain."""
+
+    def __init__(
+        self, config: DecoderConfig, weights: Mapping[str, np.ndarray], context: int, slots: int
+    ) -> None:
+        super().__init__(config, context, slots)
+        self._weights = decoder.with_tables(config, weights, context)
+        shape = (slots, config.kv_heads, context, config.head_dim)
+        self._keys: list[Any] = [self._cache(shape) for _ in range(config.layers)]
+        self._values: list[Any] = [self._cache(shape) for _ in range(config.layers)]
+
+    def _cache(self, shape: tuple[int, ...]) -> np.ndarray:
+        return np.zeros(shape, self.config.kv_dtype.numpy)
+
+    def room(self, kind: str) -> int:
+        return self.slots if kind == "decode" else CHUNK
+
+    def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
+        at = rows["at"][: n * self.config.kv_heads]
+        last = rows["last"] if kind == "prefill" else None
+        given = decoder.Rows(rows["ids"], rows["slot"], rows["pos"], at, last)
+        logits, self._keys, self._values = decoder.forward(
+            self.config, self._weights, given, self._keys, self._values
+        )
+        return np.asarray(logits)
+
+
+class CompiledRunner(Runner):
+    """Compiled Programs, made on first use; weights and caches are shared between them.
+
+    `weights` may hold Buffers of another runner on the same device (`weight_buffers`).
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: Mapping[str, Any],
+        avals: Mapping[str, tuple[tuple[int, ...], Any]],
+        context: int,
+        slots: int,
+        device: Device,
+        arena: Arena,
+    ) -> None:
+        super().__init__(config, context, slots)
+        self._given: dict[str, Any] = dict(weights)
+        self._avals = avals
+        self._state: dict[str, Buffer] = {}
+        self._device, self._arena = device, arena
+        self._sessions: dict[str, Session] = {}
+
+    @property
+    def weight_buffers(self) -> dict[str, Any]:
+        """Weights as the Sessions hold them: pass these on and nothing is copied again."""
+        return self._given
+
+    def room(self, kind: str) -> int:
+        if kind == "decode":
+            return self.slots
+        return min(CHUNK if kind == "prefill" else SCORE_CHUNK, self.context)
+
+    def session(self, kind: str) -> Session:
+        """The Session of one kind of step, compiled on first use."""
+        made = self._sessions.get(kind)
+        if made is None:
+            made = self._sessions[kind] = self._compile(kind)
+        return made
+
+    def _compile(self, kind: str) -> Session:
+        from weft.compile import compile_graph
+        from weft.program.session import Session
+
+        name = f"{self.config.family}.{kind}"
+        graph = decoder.decoder_graph(
+            self.config,
+            self._avals,
+            self.room(kind),
+            self.slots,
+            self.context,
+            kind == "prefill",
+            name,
+        )
+        program = compile_graph(graph, self._device.caps, name=name)
+        session = Session(
+            program, self._device, self._given, self._state, self._arena, reuse_outputs=True
+        )
+        self._given |= session.weights
+        self._state |= session.state
+        return session
+
+    def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
+        return self.session(kind).run(rows, {"n": n})[0]
+
+
+def weight_avals(weights: Mapping[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], Any]]:
+    """Role -> (shape, DType)."""
+    return {k: (v.shape, as_dtype(v.dtype)) for k, v in weights.items()}

@@ -1,0 +1,104 @@
+"""Choosing the next token on the host, from float32 logits.
+
+Randomness is counter-based: sequence `index` of a call with `seed` draws from Philox with the key
+(seed, index), one uniform per token. So token t of a sequence depends on its logits, its seed, its
+index and t, and on nothing else that runs beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.core.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to choose. temperature 0 is greedy (ties: the lowest id); top_k 0 and top_p 1 are off.
+
+    Applied in this order: repetition penalty, temperature, top_k, top_p (as transformers does).
+    Raises UsageError for values out of range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.temperature < float("inf"):
+            raise UsageError(f"temperature is {self.temperature}; expected 0 or more")
+        if self.top_k < 0:
+            raise UsageError(f"top_k is {self.top_k}; expected 0 (off) or more")
+        if not 0.0 < self.top_p <= 1.0:
+            raise UsageError(f"top_p is {self.top_p}; expected more than 0 and at most 1")
+        if not 0.0 < self.repetition_penalty < float("inf"):
+            raise UsageError(f"repetition_penalty is {self.repetition_penalty}; expected above 0")
+
+
+def generator(seed: int, index: int) -> np.random.Generator:
+    """The random stream of sequence `index` under `seed` (0 <= seed < 2**64)."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
+        raise UsageError(f"seed is {seed!r}; expected an integer from 0 to 2**64 - 1")
+    key = np.array([seed, index], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key))
+
+
+def choose(
+    logits: np.ndarray,
+    history: Sequence[int],
+    how: Sampling,
+    stream: np.random.Generator | None,
+) -> int:
+    """The next token's id from `logits` (float32 [vocab]); `history` is prompt and new ids.
+
+    `stream` gives one uniform where temperature > 0. NaN logits give the id of a NaN (NumPy's
+    argmax finds them), which the caller checks.
+    """
+    if how.repetition_penalty != 1.0 and len(history):
+        logits = penalise(logits, history, how.repetition_penalty)
+    if how.temperature == 0.0 or stream is None:
+        return int(np.argmax(logits))
+    uniform = stream.random()
+    if not np.isfinite(logits[np.argmax(logits)]):
+        return int(np.argmax(logits))
+    ids, p = distribution(logits, how)
+    cumulative = np.cumsum(p)
+    at = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+    return int(ids[min(at, len(ids) - 1)])
+
+
+def penalise(logits: np.ndarray, history: Sequence[int], penalty: float) -> np.ndarray:
+    """Divides the positive and multiplies the negative logits of ids seen before
+    (Keskar et al., arXiv:1909.05858)."""
+    seen = np.unique(np.asarray(history, dtype=np.int64))
+    out = np.array(logits, dtype=np.float32)
+    values = out[seen]
+    out[seen] = np.where(values > 0, values / np.float32(penalty), values * np.float32(penalty))
+    return out
+
+
+def distribution(logits: np.ndarray, how: Sampling) -> tuple[np.ndarray, np.ndarray]:
+    """(ids int64 [n], probabilities float64 [n], not normalised) that survive top_k and top_p,
+    most probable first; equal logits by id, so the order is the same everywhere."""
+    ids = _leading(logits, how.top_k) if 0 < how.top_k < len(logits) else np.arange(len(logits))
+    scaled = logits[ids].astype(np.float64) / how.temperature
+    p = np.exp(scaled - scaled.max())
+    if how.top_p < 1.0:
+        order = np.argsort(-p, kind="stable")
+        ids, p = ids[order], p[order]
+        before = np.cumsum(p) - p  # mass ahead of each: the first stays whatever top_p is
+        keep = before < how.top_p * p.sum()
+        ids, p = ids[keep], p[keep]
+    return ids, p
+
+
+def _leading(logits: np.ndarray, k: int) -> np.ndarray:
+    """Ids of the k largest logits, in id order; among equals at the edge the lowest ids."""
+    edge = np.partition(logits, len(logits) - k)[len(logits) - k]
+    above = np.flatnonzero(logits > edge)
+    ties = np.flatnonzero(logits == edge)[: k - len(above)]
+    return np.sort(np.concatenate([above, ties]))

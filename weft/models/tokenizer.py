@@ -1,0 +1,181 @@
+"""Text to token ids and back: `tokenizer.json` through the `tokenizers` library.
+
+Everything here is imported on first use: running on ids needs neither library nor file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from weft.core.errors import ModelError, UsageError
+from weft.importers.hf_config import read_bounded, read_object
+from weft.models.chat import ChatTemplate, read_template
+
+_SPECIAL: tuple[str, ...] = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+_SPECIAL += ("mask_token",)
+
+
+class Tokenizer:
+    """The tokenizer of a model folder. Raises ModelError for a file that the library refuses or
+    whose vocabulary exceeds the model's `vocab`."""
+
+    def __init__(self, folder: Path, vocab: int, lower_case: bool = False) -> None:
+        self.path = folder / "tokenizer.json"
+        self.vocab = vocab
+        self._lower = lower_case
+        self._raw = _load(self.path)
+        self._raw.no_truncation()
+        self._raw.no_padding()
+        size = self._raw.get_vocab_size()
+        if size > vocab:
+            raise ModelError(
+                f"{self.path} has {size} tokens; the model's vocab_size is {vocab}: "
+                "the tokenizer belongs to another model"
+            )
+        self._config = _read_tokenizer_config(folder)
+        self._folder = folder
+        self._template: ChatTemplate | None = None
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Ids of `text`; `special` adds what the tokenizer puts around it (bos, [CLS], ...).
+
+        Raises UsageError for text that is not valid Unicode (lone surrogates).
+        """
+        return self.encode_batch([text], special)[0]
+
+    def encode_batch(self, texts: Sequence[str], special: bool = True) -> list[list[int]]:
+        """`encode` for several texts at once."""
+        for text in texts:
+            if not isinstance(text, str):
+                raise UsageError(f"expected text, got {type(text).__name__}")
+            if any("\ud800" <= c <= "\udfff" for c in text):
+                raise UsageError("the text is not valid UTF-8 (it holds a lone surrogate)")
+        if self._lower:
+            texts = [text.lower() for text in texts]
+        out = [e.ids for e in self._raw.encode_batch_fast(list(texts), add_special_tokens=special)]
+        highest = max((max(ids) for ids in out if ids), default=0)
+        if highest >= self.vocab:
+            raise ModelError(
+                f"{self.path} gave token {highest}; the model's vocab_size is {self.vocab}: "
+                "the tokenizer belongs to another model"
+            )
+        return out
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        """Text of `ids`; ids that the tokenizer does not know give nothing."""
+        text: str = self._raw.decode(list(ids), skip_special_tokens=skip_special)
+        return text
+
+    def special_count(self) -> int:
+        """How many ids the tokenizer adds around one text."""
+        count: int = self._raw.num_special_tokens_to_add(False)
+        return count
+
+    def token_id(self, token: str) -> int | None:
+        """The id of one token's text, or None."""
+        found: int | None = self._raw.token_to_id(token)
+        return found
+
+    @property
+    def special_tokens(self) -> dict[str, str]:
+        """Names like "bos_token" to their text, as tokenizer_config.json gives them."""
+        found = {name: _token_text(self._config.get(name)) for name in _SPECIAL}
+        return {name: text for name, text in found.items() if text is not None}
+
+    @property
+    def has_chat(self) -> bool:
+        return read_template(self._folder, self._config) is not None
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """The prompt that the model's chat template makes of `messages` (role, content).
+
+        Encode it with special=False: templates write bos themselves. Raises UsageError when the
+        model has no template or the template refuses the messages.
+        """
+        if self._template is None:
+            source = read_template(self._folder, self._config)
+            if source is None:
+                raise UsageError(f"{self._folder} has no chat template; prompt it with plain text")
+            self._template = ChatTemplate(source)
+        return self._template.render(messages, generation_prompt, self.special_tokens, variables)
+
+    def stream(self) -> StreamDecoder:
+        """A decoder that turns ids into text one by one."""
+        return StreamDecoder(self)
+
+
+class StreamDecoder:
+    """Incremental decoding: text comes out as soon as it can no longer change.
+
+    A character whose bytes are spread over several tokens is held back until it is whole (or
+    until more tokens have gone by than a character has bytes: then the bytes really are invalid).
+    Decoding starts a few tokens back, so that tokenizers that drop a leading space at the start
+    of a text do not drop it in the middle. The pieces and the final `flush` join to the whole.
+    """
+
+    _HELD = 4  # bytes of the longest UTF-8 character
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._context = 0  # ids from here are decoded together
+        self._done = 0  # ids before here have been emitted
+
+    def push(self, token: int) -> str:
+        """The text that `token` completes; "" while a character is incomplete."""
+        self._ids.append(token)
+        before = self._text(self._context, self._done)
+        now = self._text(self._context, len(self._ids))
+        incomplete = now.endswith("\ufffd") and len(self._ids) - self._done < self._HELD
+        if incomplete or len(now) <= len(before):
+            return ""
+        return self._emit(before, now)
+
+    def flush(self) -> str:
+        """What is still held back; incomplete bytes come out as U+FFFD."""
+        before = self._text(self._context, self._done)
+        now = self._text(self._context, len(self._ids))
+        return self._emit(before, now) if len(now) > len(before) else ""
+
+    def _emit(self, before: str, now: str) -> str:
+        self._context, self._done = self._done, len(self._ids)
+        return now[len(before) :]
+
+    def _text(self, start: int, stop: int) -> str:
+        return self._tokenizer.decode(self._ids[start:stop])
+
+
+def _load(path: Path) -> Any:
+    from tokenizers import Tokenizer as Raw
+
+    data = read_bounded(path, 256 << 20)
+    try:
+        return Raw.from_buffer(data)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as e:  # the library panics (not an Exception) on some broken files
+        reason = str(e).splitlines()[0][:200] if str(e) else type(e).__name__
+        raise ModelError(f"{path}: the tokenizer cannot be read: {reason}") from None
+
+
+def _read_tokenizer_config(folder: Path) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        path = folder / name
+        if path.exists():
+            out |= read_object(path)
+    return out
+
+
+def _token_text(value: object) -> str | None:
+    """A special token as a string, however the file spells it."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
