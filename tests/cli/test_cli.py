@@ -1,0 +1,78 @@
+"""The command line as a user meets it: exit status, streams, no tracebacks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def weft(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Runs the command in a process of its own."""
+    command = [sys.executable, "-c", "from weft.cli.main import main; main()", *args]
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=120)
+
+
+def failed(result: subprocess.CompletedProcess[bytes], status: int = 1) -> str:
+    """stderr of a failure: the right status, one or two lines, no traceback, nothing on stdout."""
+    error = result.stderr.decode()
+    assert result.returncode == status, error
+    assert "Traceback" not in error and result.stdout == b""
+    return error
+
+
+def test_help_lists_the_commands_and_an_example() -> None:
+    result = weft("--help")
+    text = result.stdout.decode()
+    assert result.returncode == 0 and "Example:" in text
+    for name in ("devices", "run", "chat", "embed", "check", "explain", "bench"):
+        assert name in text
+
+
+@pytest.mark.parametrize("command", ["devices", "run", "chat", "embed", "check", "explain"])
+def test_each_command_has_help_with_an_example(command: str) -> None:
+    result = weft(command, "--help")
+    assert result.returncode == 0 and b"Example:" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "args", [("nosuch",), ("run",), ("run", "x", "y", "--top-p", "7"), ("-z",)]
+)
+def test_wrong_usage_is_status_2(args: tuple[str, ...]) -> None:
+    failed(weft(*args), 2)
+
+
+def test_devices_lists_the_cpu_and_says_why_others_are_missing() -> None:
+    found = json.loads(weft("devices", "--json").stdout)["devices"]
+    by_kind = {d["kind"]: d for d in found}
+    assert by_kind["cpu"]["available"]
+    assert {"vulkan", "metal", "dx12", "webgpu", "cuda", "hip"} <= set(by_kind)
+    for device in found:
+        assert device["available"] or len(device["reason"]) > 10
+
+
+def test_a_missing_model_is_one_line(tmp_path: Path) -> None:
+    error = failed(weft("run", str(tmp_path / "nothing"), "hello"))
+    assert "nothing" in error and len(error.strip().splitlines()) <= 2
+
+
+def test_an_empty_folder_is_one_line(tmp_path: Path) -> None:
+    error = failed(weft("run", str(tmp_path), "hello"))
+    assert "config.json" in error and len(error.strip().splitlines()) <= 2
+
+
+def test_an_unknown_device_is_one_line(tmp_path: Path) -> None:
+    error = failed(weft("check", "--device", "abacus"))
+    assert "abacus" in error and len(error.strip().splitlines()) <= 2
+
+
+def test_a_prompt_that_is_not_utf8() -> None:
+    error = failed(weft("run", ".", "-", stdin=b"\xff\xfe\x00"))
+    assert "UTF-8" in error
+
+
+def test_embedding_nothing_is_wrong_usage() -> None:
+    failed(weft("embed", "."), 2)
