@@ -72,6 +72,12 @@ class Affine:
         """Whether every value is a multiple of n."""
         return self.const % n == 0 and all(c * s.step % n == 0 for s, c in self.terms)
 
+    def aligned(self, lanes: int) -> bool:
+        """Whether the lanes are consecutive from a multiple of `lanes`."""
+        rest = [(s, c) for s, c in self.terms if s.kind != "lane"]
+        step = sum(c for s, c in self.terms if s.kind == "lane")
+        return step == 1 and Affine(self.const, tuple(rest)).multiple_of(lanes)
+
     def coefficient(self, sym: Sym) -> int:
         return next((c for s, c in self.terms if s == sym), 0)
 

@@ -137,6 +137,16 @@ class Emitter:
         """Makes `fn(index)` the value of `node` (in its compute dtype): a template's result."""
         self._defined[id(node)] = fn
 
+    def only(self, node: Node, index: Index, value: Expr) -> Definition:
+        """A definition for `define`: `value` at `index`, and a CompileError anywhere else."""
+
+        def definition(at: Index) -> Expr:
+            if at != index:
+                raise CompileError(f"{node!r} is wanted at another element than the one at hand")
+            return value
+
+        return definition
+
     def _find(self, key: Any) -> Any:
         for scope in reversed(self._scopes):
             if key in scope:

@@ -1,0 +1,213 @@
+"""Reductions as monoids on tuples of expressions, and the fixed orders in which they are folded.
+
+A fold's state is a tuple of values (one for sum and max, key and index for argmax). Lanes,
+accumulators and threads each fold into halves, always in the same order, so a result is the same
+bits at every run and does not depend on other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.core.dtypes import DType
+from weft.kernel import builder as kb
+from weft.kernel import ir
+from weft.kernel import math as km
+from weft.kernel.builder import Builder
+from weft.kernel.ir import I32, Expr, Type
+
+State = tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """`lift(b, value, index)` makes a state of one element, `combine(b, s, t)` joins two,
+    `finish(b, s)` gives the result; `identity` is the state of no elements (one constant per
+    entry, with its dtype)."""
+
+    name: str
+    dtypes: tuple[DType, ...]
+    identity: tuple[float | int, ...]
+    lift: Callable[[Builder, Expr, Expr | None], State]
+    combine: Callable[[Builder, State, State], State]
+    finish: Callable[[Builder, State], Expr]
+
+    def empty(self, lanes: int = 1) -> State:
+        """The identity in every lane."""
+        return tuple(kb.const(v, Type(d, lanes)) for v, d in zip(self.identity, self.dtypes))
+
+
+def order_key(b: Builder, x: Expr) -> Expr:
+    """An int32 that compares as `x` does: NaN above everything, -0 equal to 0."""
+    dtype = x.type.dtype
+    if dtype == dt.uint32:
+        return kb.bitcast(x ^ 0x80000000, dt.int32)  # type: ignore[operator]
+    if not dtype.is_float:
+        return kb.cast(x, dt.int32)
+    bits = b.let(kb.bitcast(x, dt.int32), "bits")
+    size = b.let(bits & 0x7FFFFFFF, "size")  # type: ignore[operator]
+    ordered = kb.select(bits < 0, -size, size)  # type: ignore[operator]
+    return kb.select(size > 0x7F800000, 0x7FFFFFFF, ordered)  # type: ignore[operator]
+
+
+def _accumulator(dtype: DType) -> DType:
+    """Sums run in f32, int32 or uint32 (8-bit integers wrap at the end, which is the same)."""
+    return dtype if dtype in (dt.float32, dt.uint32) else dt.int32
+
+
+def sum_fold(dtype: DType) -> Fold:
+    """The sum of values of a compute dtype."""
+    acc = _accumulator(dtype)
+    return Fold(
+        "sum", (acc,), (0,),
+        lambda b, x, i: (kb.cast(x, acc),),
+        lambda b, s, t: (s[0] + t[0],),  # type: ignore[operator]
+        lambda b, s: kb.cast(s[0], dtype),
+    )  # fmt: skip
+
+
+def max_fold(dtype: DType, nan: bool = True) -> Fold:
+    """The largest value; with `nan`, NaN wins (else it is ignored)."""
+    acc = _accumulator(dtype)
+    least = -np.inf if acc.is_float else (0 if acc == dt.uint32 else -(1 << 31))
+
+    def combine(b: Builder, s: State, t: State) -> State:
+        if acc.is_float and nan:
+            return (km.nan_max(b, b.let(s[0], "a"), b.let(t[0], "b")),)
+        return (kb.maximum(s[0], t[0]),)
+
+    return Fold(
+        "max", (acc,), (least,),
+        lambda b, x, i: (kb.cast(x, acc),), combine,
+        lambda b, s: kb.cast(s[0], dtype),
+    )  # fmt: skip
+
+
+def argmax_fold(dtype: DType) -> Fold:
+    """The first index of the largest value; NaN counts as the largest."""
+
+    def lift(b: Builder, x: Expr, i: Expr | None) -> State:
+        assert i is not None
+        return (order_key(b, x), i)
+
+    def combine(b: Builder, s: State, t: State) -> State:
+        (k, i), (m, j) = ([b.let(v, "arg") for v in state] for state in (s, t))
+        earlier = kb.eq(m, k) & (j < i)  # type: ignore[operator]
+        take = b.let((m > k) | earlier, "take")  # type: ignore[operator]
+        return (kb.select(take, m, k), kb.select(take, j, i))
+
+    return Fold(
+        "argmax", (dt.int32, dt.int32), (-(1 << 31), 0x7FFFFFFF), lift, combine,
+        lambda b, s: s[1],
+    )  # fmt: skip
+
+
+def of_node_dtype(op: str, dtype: DType) -> Fold:
+    """The fold of a reduce primitive on values of a (compute) dtype."""
+    return {"sum": sum_fold, "max": max_fold, "argmax": argmax_fold}[op](dtype)
+
+
+def bind(b: Builder, state: State, name: str = "acc") -> State:
+    return tuple(b.let(v, name) for v in state)
+
+
+class Accumulator:
+    """A mutable state of some lanes."""
+
+    def __init__(self, b: Builder, fold: Fold, lanes: int = 1) -> None:
+        self.b, self.fold, self.lanes = b, fold, lanes
+        self.vars = tuple(b.var(v, "acc") for v in fold.empty(lanes))
+
+    def add(self, value: Expr, index: Expr | None = None, keep: Expr | None = None) -> None:
+        """Joins one element per lane; lanes where `keep` is false stay as they are."""
+        b, lanes = self.b, self.lanes
+        index = None if index is None else kb.splat(index, lanes)
+        state = self.fold.lift(b, kb.splat(value, lanes), index)
+        self.join(tuple(kb.splat(v, lanes) for v in state), keep)
+
+    def join(self, state: State, keep: Expr | None = None) -> None:
+        if keep is not None:
+            empty = self.fold.empty(self.lanes)
+            state = tuple(kb.select(keep, v, e) for v, e in zip(state, empty))
+        joined = bind(self.b, self.fold.combine(self.b, self.vars, state))
+        for var, v in zip(self.vars, joined):
+            self.b.assign(var, v)
+
+    def state(self) -> State:
+        """The current state, bound."""
+        return bind(self.b, self.vars)
+
+
+def fold_states(b: Builder, fold: Fold, states: Sequence[State]) -> State:
+    """Joins accumulators pairwise: ((0 1) (2 3)) ..."""
+    states = list(states)
+    while len(states) > 1:
+        pairs = [
+            bind(b, fold.combine(b, s, t)) for s, t in zip(states[::2], states[1::2], strict=False)
+        ]
+        states = pairs + ([states[-1]] if len(states) % 2 else [])
+    return states[0]
+
+
+def fold_lanes(b: Builder, fold: Fold, state: State) -> State:
+    """Joins the lanes of a vector state: upper half onto lower half until one is left."""
+    lanes = state[0].type.lanes
+    while lanes > 1:
+        lanes //= 2
+        state = bind(b, state)
+        if lanes == 1:
+            low = tuple(kb.extract(v, 0) for v in state)
+            high = tuple(kb.extract(v, 1) for v in state)
+        else:
+            low = tuple(kb.shuffle(range(lanes), v) for v in state)
+            high = tuple(kb.shuffle(range(lanes, 2 * lanes), v) for v in state)
+        state = bind(b, fold.combine(b, low, high))
+    return bind(b, state)
+
+
+def fold_group(
+    b: Builder, fold: Fold, state: State, thread: Expr, threads: int, caps: Caps
+) -> State:
+    """Joins one state per thread of a group of `threads` (a power of two); every thread gets the
+    result. Every thread must arrive."""
+    state = bind(b, state)
+    if threads == 1:
+        return state
+    width = caps.subgroup
+    if fold.name == "sum" and width > 1 and threads % width == 0:
+        return _fold_subgroups(b, fold, state, thread, threads, width)
+    arrays = [b.array("part", d, threads, "shared") for d in fold.dtypes]
+    for array, v in zip(arrays, state):
+        b.store(array, thread, v)
+    half = threads // 2
+    while half:
+        b.barrier()
+        with b.when(thread < half):  # type: ignore[operator]
+            mine = tuple(b.let(kb.load(a, thread)) for a in arrays)
+            other = tuple(b.let(kb.load(a, thread + half)) for a in arrays)  # type: ignore[operator]
+            for a, v in zip(arrays, fold.combine(b, mine, other)):
+                b.store(a, thread, v)
+        half //= 2
+    b.barrier()
+    return tuple(b.let(kb.load(a, 0), "all") for a in arrays)
+
+
+def _fold_subgroups(
+    b: Builder, fold: Fold, state: State, thread: Expr, threads: int, width: int
+) -> State:
+    (x,) = state
+    x = b.let(ir.Collective("subgroup_add", (x,), x.type), "wave")
+    if threads == width:
+        return (x,)
+    count = threads // width
+    part = b.array("part", fold.dtypes[0], count, "shared")
+    with b.when(kb.eq(thread % width, 0)):  # type: ignore[operator]
+        b.store(part, thread // width, x)  # type: ignore[operator]
+    b.barrier()
+    states = [(b.let(kb.load(part, kb.const(k, I32)), "wave"),) for k in range(count)]
+    return fold_states(b, fold, states)

@@ -1,0 +1,181 @@
+"""Iteration spaces: which axes collapse into one loop, and the loops themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from weft.core.caps import Caps
+from weft.graph.ir import Node, Shape
+from weft.kernel import builder as kb
+from weft.kernel import ir
+from weft.kernel.builder import Builder
+from weft.kernel.ir import I32, Expr
+from weft.templates import affine
+from weft.templates.affine import Affine
+from weft.templates.emit import Emitter
+from weft.templates.group import Group
+from weft.templates.view import Index
+
+
+@dataclass(frozen=True)
+class Space:
+    """The axes of `shape` collapsed into as few loops as the accesses allow.
+
+    Loop k runs over `dims[k]` values and covers the axes `spans[k]` = (first, last + 1) of the
+    shape; axes of size 1 take part in none. `probed` holds the affine values that one element's
+    code uses, over the symbols of `axes`.
+    """
+
+    shape: Shape
+    dims: tuple[int, ...]
+    spans: tuple[tuple[int, int], ...]
+    axes: tuple[Affine, ...]
+    probed: tuple[Affine, ...]
+
+    def index(self, coords: Sequence[Affine]) -> Index:
+        """The index on every axis of the shape, given one coordinate per loop."""
+        out = [affine.ZERO] * len(self.shape)
+        for c, (first, stop) in zip(coords, self.spans):
+            out[first:stop] = affine.unflatten(c, self.shape[first:stop])
+        return tuple(out)
+
+    @property
+    def unit_inner(self) -> bool:
+        """Whether consecutive values of the last loop touch consecutive or equal elements only."""
+        if not self.spans:
+            return False
+        last = self.axes[self.spans[-1][1] - 1]
+        (sym, _), *_ = last.terms
+        nested = any(_mentions(s.src, sym) for x in self.probed for s, _ in x.terms if s.src)
+        return not nested and all(x.coefficient(sym) in (0, 1) for x in self.probed)
+
+
+def _mentions(x: Affine | None, sym: affine.Sym) -> bool:
+    return x is not None and any(s == sym or _mentions(s.src, sym) for s, _ in x.terms)
+
+
+def probe(
+    group: Group,
+    caps: Caps,
+    shape: Shape,
+    emit: Callable[[Emitter, Index], object],
+    kinds: Sequence[object] | None = None,
+) -> Space:
+    """Emits one element's code into a scratch kernel and collapses the axes that every access
+    walks through as one. Axes of different `kinds` (one entry per axis) never join."""
+    em = Emitter(Builder("probe"), group, caps)
+    axes = tuple(em.axis(ir.Var(f"axis{i}", I32), d) for i, d in enumerate(shape))
+    emit(em, axes)
+    spans: list[tuple[int, int]] = []
+    for i, d in enumerate(shape):
+        if d == 1:
+            continue
+        outer = spans[-1][1] - 1 if spans else None
+        alike = outer is not None and (kinds is None or kinds[outer] == kinds[i])
+        if outer is not None and alike and _joins(em.addresses, axes, shape, outer, i):
+            spans[-1] = (spans[-1][0], i + 1)
+        else:
+            spans.append((i, i + 1))
+    dims = tuple(math.prod(shape[a:z]) for a, z in spans)
+    return Space(shape, dims, tuple(spans), axes, tuple(em.addresses))
+
+
+def _joins(uses: Sequence[Affine], axes: Index, shape: Shape, outer: int, inner: int) -> bool:
+    (o, _), *_ = axes[outer].terms
+    (i, _), *_ = axes[inner].terms
+    return all(x.coefficient(o) == x.coefficient(i) * shape[inner] for x in uses)
+
+
+def bounded_rows(group: Group, extent: int) -> Expr | int:
+    """How many of the `extent` rows of axis 0 a run wants."""
+    if group.rows is None:
+        return extent
+    rows = ir.Param(group.rows, group.slots[group.rows]) * group.rows_scale  # type: ignore[operator]
+    return kb.minimum(rows, extent)
+
+
+def times(a: Expr | int, n: int) -> Expr | int:
+    return a * n  # type: ignore[operator, no-any-return]
+
+
+def first_extent(group: Group, space: Space) -> Expr | int:
+    """The run-time extent of the space's first loop (axis 0 is its outermost axis)."""
+    dims, shape = space.dims, space.shape
+    if not dims or space.spans[0][0] != 0:
+        return dims[0] if dims else 1
+    return times(bounded_rows(group, shape[0]), dims[0] // shape[0])
+
+
+def vector_loop(
+    em: Emitter,
+    start: Expr | int,
+    stop: Expr | int,
+    extent: int,
+    body: Callable[[Affine], None],
+    lanes: int,
+    unroll: int = 1,
+) -> None:
+    """Calls `body(index with lanes)` for start <= index < stop < extent, `lanes` at a time:
+    unrolled, then the rest by masked lanes where vectors are wide, else one by one.
+
+    `start` must be a multiple of `lanes`; the body runs inside its own scope and mask.
+    """
+    b = em.b
+    wide = lanes * unroll
+    whole = isinstance(start, int) and isinstance(stop, int)
+    length = stop - start  # type: ignore[operator]
+    exact = whole and length % wide == 0
+    # only full vectors: known when every start and stop is a multiple
+    main = stop if exact else b.let(kb.as_expr(start + length // wide * wide), "main")
+    if not whole or length >= wide:
+        with b.loop(main, start, wide) as i, em.scope():
+            at = em.axis(i, extent, lanes)
+            for u in range(unroll):
+                with em.masked(None):
+                    body(at + u * lanes + em.lane(lanes))
+    if exact:
+        return
+    if lanes >= 16 or (whole and length % lanes == 0):
+        _vector_tail(em, main, stop, extent, body, lanes, masked=not (whole and not length % lanes))
+    else:
+        with b.loop(stop, main, 1) as i, em.scope():
+            body(em.axis(i, extent))
+
+
+def _vector_tail(
+    em: Emitter,
+    start: Expr | int,
+    stop: Expr | int,
+    extent: int,
+    body: Callable[[Affine], None],
+    lanes: int,
+    masked: bool,
+) -> None:
+    b = em.b
+    with b.loop(stop, start, lanes) as i, em.scope():
+        mask = None
+        if masked:
+            left = kb.as_expr(stop) - i  # type: ignore[operator]
+            mask = b.let(kb.binary("lt", kb.iota(lanes), left), "mask")
+        with em.masked(mask):
+            body(em.axis(i, extent, lanes) + em.lane(lanes))
+
+
+def useful_lanes(caps: Caps, n: int) -> int:
+    """The widest vector worth using on n consecutive elements."""
+    lanes = caps.lanes
+    while lanes > 1 and lanes // 2 >= n:
+        lanes //= 2
+    return lanes
+
+
+def traffic(group: Group) -> int:
+    """Least bytes a kernel moves at full size: inputs once, outputs once."""
+    nodes: list[Node] = [*group.inputs, *group.outputs]
+    return sum(n.nbytes for n in nodes)
+
+
+def kernel_name(group: Group) -> str:
+    return group.name or (group.anchor.op if group.anchor else group.outputs[0].op)

@@ -1,0 +1,146 @@
+"""map: elementwise, movement, gather and concat groups with any number of outputs.
+
+CPU: groups of about 32 KiB per buffer; explicit vectors, unrolled, non-temporal stores for large
+outputs. GPU: one thread per element, or per 4 consecutive ones where accesses allow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.core.caps import Caps
+from weft.core.errors import CompileError
+from weft.graph.ir import Node
+from weft.kernel import builder as kb
+from weft.kernel.builder import Builder
+from weft.kernel.ir import Expr, Kernel
+from weft.templates import affine
+from weft.templates.affine import Affine
+from weft.templates.emit import Emitter
+from weft.templates.group import Group
+from weft.templates.loops import (
+    Space, first_extent, kernel_name, probe, times, traffic, useful_lanes, vector_loop,
+)  # fmt: skip
+from weft.templates.registry import template
+from weft.templates.view import Index
+
+CHUNK = 8192  # elements per group on a CPU: 32 KiB of f32 per buffer
+UNROLL = 2
+NONTEMPORAL_BYTES = 8 << 20  # outputs from this size on bypass the cache
+
+
+@template("map")
+def build_map(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+    """The kernel of a group without anchor. Every output has as many elements as the first; one of
+    another shape is the first's index reshaped. config: chunk (CPU), threads (GPU)."""
+    shape = group.outputs[0].shape
+    if any(o.size != group.outputs[0].size for o in group.outputs):
+        raise CompileError("the outputs of a map group must have one size")
+    space = probe(group, caps, shape, lambda em, index: store_all(em, group.outputs, index))
+    build = _cpu if caps.is_cpu else _gpu
+    return build(group, caps, space, config)
+
+
+def store_all(
+    em: Emitter, outputs: Sequence[Node], index: Index, nontemporal: Sequence[bool] | None = None
+) -> None:
+    """Computes and stores every output at the same element (indices are reshaped as needed)."""
+    shape = outputs[0].shape
+    for k, node in enumerate(outputs):
+        at = index if node.shape == shape else affine.reshape_index(index, shape, node.shape)
+        em.store(node, at, nontemporal is not None and nontemporal[k])
+
+
+def streams(group: Group, caps: Caps) -> tuple[bool, ...]:
+    """Which outputs are large enough that their stores should not displace the cache."""
+    able = "nontemporal" in caps.features
+    return tuple(
+        able and o.nbytes >= NONTEMPORAL_BYTES and k not in group.in_place
+        for k, o in enumerate(group.outputs)
+    )
+
+
+def _cpu(group: Group, caps: Caps, space: Space, config: Mapping[str, Any]) -> Kernel:
+    b = Builder(kernel_name(group))
+    em = Emitter(b, group, caps)
+    dims = space.dims or (1,)
+    first = first_extent(group, space)
+    lanes = useful_lanes(caps, dims[-1])
+    chunk = config.get("chunk", CHUNK)
+    large = streams(group, caps)
+
+    def element(coords: Sequence[Affine]) -> None:
+        aligned = affine.flatten(coords, affine.contiguous(dims)).aligned(lanes)
+        index = space.index(coords[: len(space.dims)])
+        store_all(em, group.outputs, index, [aligned and flag for flag in large])
+
+    if len(dims) == 1:
+        grid = _flat(em, dims[0], first, chunk, lanes, element)
+    else:
+        grid = _rows(em, dims, first, chunk, lanes, element)
+    return b.kernel(grid=(grid,), bytes=traffic(group))
+
+
+def _flat(em: Emitter, n: int, limit: Expr | int, chunk: int, lanes: int, element: Any):  # type: ignore[no-untyped-def]
+    """One loop over all elements, `chunk` to a group."""
+    b = em.b
+    if n <= chunk and isinstance(limit, int):
+        vector_loop(em, 0, n, n, lambda i: element([i]), lanes, UNROLL)
+        return 1
+    start = b.let(b.group(0) * chunk, "start")  # type: ignore[operator]
+    block = em.axis(start, n, chunk)
+    if n % chunk == 0 and isinstance(limit, int):
+        vector_loop(em, 0, chunk, chunk, lambda i: element([block + i]), lanes, UNROLL)
+    else:
+        size = b.let(kb.minimum(chunk, kb.as_expr(limit) - start), "size")  # type: ignore[operator]
+        vector_loop(em, 0, size, chunk, lambda i: element([block + i]), lanes, UNROLL)
+    return kb.ceil_div(limit, chunk)
+
+
+def _rows(  # type: ignore[no-untyped-def]
+    em: Emitter, dims: Sequence[int], first: Expr | int, chunk: int, lanes: int, element: Any
+):
+    """Rows of the last loop: several to a group when short, parts of one when long."""
+    b = em.b
+    *outer, n = dims
+    total = math.prod(outer)
+    rows = times(first, total // outer[0])
+    if n >= chunk * 2:
+        parts = -(-n // chunk)
+        size = -(-n // parts)
+        size = -(-size // (lanes * UNROLL)) * lanes * UNROLL
+        parts = -(-n // size)
+        g = em.axis(b.group(0), total * parts)
+        row, part = affine.divide(g, parts)
+        start = part * size
+        coords = affine.unflatten(row, outer)
+        stop: Expr | int = size
+        if n % size:
+            stop = b.let(kb.minimum(size, n - em.expr(start)), "size")  # type: ignore[operator]
+        vector_loop(em, 0, stop, size, lambda i: element([*coords, start + i]), lanes, UNROLL)
+        return times(rows, parts)
+    step = max(1, chunk // n)
+    low = b.let(b.group(0) * step, "low")  # type: ignore[operator]
+    high = kb.minimum(low + step, rows)  # type: ignore[operator]
+    with b.loop(high, low, name="row") as row, em.scope():
+        coords = affine.unflatten(em.axis(row, total), outer)
+        vector_loop(em, 0, n, n, lambda i: element([*coords, i]), lanes, UNROLL)
+    return kb.ceil_div(rows, step)
+
+
+def _gpu(group: Group, caps: Caps, space: Space, config: Mapping[str, Any]) -> Kernel:
+    b = Builder(kernel_name(group))
+    em = Emitter(b, group, caps)
+    dims = space.dims or (1,)
+    lanes = 4 if caps.lanes >= 4 and dims[-1] % 4 == 0 and space.unit_inner else 1
+    threads = min(config.get("threads", 256), caps.max_threads)
+    size = math.prod(dims)
+    total = times(first_extent(group, space), size // dims[0] // lanes)
+    at = b.let(b.group(0) * threads + b.thread(0), "at")  # type: ignore[operator]
+    with b.when(at < total), em.scope():  # type: ignore[operator]
+        linear = em.axis(at, size // lanes) * lanes + em.lane(lanes)
+        coords = affine.unflatten(linear, dims)
+        store_all(em, group.outputs, space.index(coords[: len(space.dims)]))
+    return b.kernel(grid=(kb.ceil_div(total, threads),), threads=(threads,), bytes=traffic(group))
