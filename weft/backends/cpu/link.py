@@ -153,7 +153,10 @@ def _external(name: str) -> int:
 def _libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+    number = ctypes.c_int
+    libc.mmap.argtypes = [
+        ctypes.c_void_p, ctypes.c_size_t, number, number, number, ctypes.c_long,
+    ]  # fmt: skip
     libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return libc
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from typing import Any
 
@@ -100,10 +101,8 @@ def _pages(size: int) -> np.ndarray:
         return _aligned(size)
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
+        with contextlib.suppress(OSError):  # a hint: without huge pages small ones serve
             pages.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            pass  # a hint: a kernel without huge pages serves small ones
     return np.frombuffer(pages, np.uint8)
 
 

@@ -78,7 +78,7 @@ class Table:
             words += [nbytes, block]
             e["fn"][i] = functions["weft_copy" if isinstance(step, Copy) else "weft_fill"]
             e["gx"][i] = e["groups"][i] = -(-nbytes // block)
-        self._words = np.array(words + [0], np.uint64)
+        self._words = np.array([*words, 0], np.uint64)
         base = self._words.ctypes.data
         e["args"] = [base + 8 * s for s in starts]
         self._uses = {
@@ -90,7 +90,8 @@ class Table:
     def _check_args(self, kernel: ir.Kernel, step: Dispatch) -> None:
         if len(step.args) != len(kernel.buffers):
             raise DeviceError(
-                f"kernel {kernel.name}: {len(step.args)} arguments for {len(kernel.buffers)} buffers"
+                f"kernel {kernel.name}: {len(step.args)} arguments for "
+                f"{len(kernel.buffers)} buffers"
             )
         for buffer, ref in zip(kernel.buffers, step.args):
             if buffer.size * buffer.dtype.itemsize > ref.nbytes:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from weft.backends.cpu.host import SCRATCH_BYTES
-from weft.backends.cpu.runtime import POOL_DTYPE
+from weft.backends.cpu.runtime import POOL_DTYPE, POOL_OFFSETS
 
 # Clock units are nanoseconds here and become ticks by calibration.
 _SERIAL_NS = 3_000  # less work than this stays on the caller while workers are awake
@@ -111,11 +111,10 @@ class Workers:
             self._fields["stop"] = 0
 
     def _wake(self) -> None:
-        assert POOL_DTYPE.fields is not None
         self._fields["wake"] += 1
         if self._fields["futex"]:
             libc = ctypes.CDLL(None)
-            word = self._pool + POOL_DTYPE.fields["wake"][1]
+            word = self._pool + POOL_OFFSETS["wake"]
             libc.syscall(
                 ctypes.c_long(int(self._fields["futex"])), ctypes.c_void_p(word),
                 ctypes.c_long(129), ctypes.c_long(self.threads), None, None, ctypes.c_long(0),
@@ -134,7 +133,7 @@ def _zeros(nbytes: int) -> np.ndarray:
 
 
 def _address(symbol: str) -> int:
-    library: Any = ctypes.CDLL(None) if os.name != "nt" else getattr(ctypes, "windll").kernel32
+    library: Any = ctypes.CDLL(None) if os.name != "nt" else ctypes.windll.kernel32  # type: ignore[attr-defined]
     return ctypes.cast(library[symbol], ctypes.c_void_p).value or 0
 
 

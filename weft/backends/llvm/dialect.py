@@ -16,7 +16,7 @@ from weft.backends.base import Dialect
 from weft.backends.llvm import text
 from weft.backends.llvm.memory import Memory
 from weft.backends.llvm.target import LlvmTarget, cpu_target
-from weft.backends.llvm.values import is_literal
+from weft.backends.llvm.values import WRAPPABLE, is_literal
 from weft.core.caps import Caps
 from weft.core.errors import CompileError
 from weft.kernel import ir
@@ -199,7 +199,7 @@ class _Renderer(Memory):
         start, stop = self.value(s.start, True), self.value(s.stop, True)
         if is_literal(start) and is_literal(stop):
             counts = range(int(start), int(stop), s.step)
-            if s.unroll and len(counts) <= _MAX_UNROLL or len(counts) <= 1:
+            if len(counts) <= (_MAX_UNROLL if s.unroll else 1):
                 for i in counts:
                     self.env[s.var.name] = str(i)
                     self.statement(s.body)
@@ -230,10 +230,7 @@ def _address_vars(body: ir.Block) -> set[str]:
     def note(x: Expr) -> None:
         if isinstance(x, ir.Var):
             found.add(x.name)
-        elif isinstance(x, ir.Binary) and x.op in ("add", "sub", "mul", "shl"):
-            note(x.a)
-            note(x.b)
-        elif isinstance(x, ir.Select):
+        elif isinstance(x, ir.Select) or (isinstance(x, ir.Binary) and x.op in WRAPPABLE):
             note(x.a)
             note(x.b)
         elif isinstance(x, ir.Vec):

@@ -19,7 +19,7 @@ _INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or
 _INT_BINARY |= {"shl": "shl"}
 _SIGNED = {"div": "sdiv", "rem": "srem", "shr": "ashr", "lt": "slt", "le": "sle"}
 _UNSIGNED = {"div": "udiv", "rem": "urem", "shr": "lshr", "lt": "ult", "le": "ule"}
-_WRAPPABLE = ("add", "sub", "mul", "shl")
+WRAPPABLE = ("add", "sub", "mul", "shl")
 
 
 def is_literal(operand: str) -> bool:
@@ -141,7 +141,7 @@ class Values:
         raise self.fail(f"no unary {x.op} on {dtype}")
 
     def binary(self, x: ir.Binary, address: bool = False) -> str:
-        through = address and x.op in _WRAPPABLE
+        through = address and x.op in WRAPPABLE
         a, b = self.value(x.a, through), self.value(x.b, through)
         type_, op = x.a.type, x.op
         dtype, t = type_.dtype, text.register(x.a.type)
