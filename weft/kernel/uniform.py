@@ -1,0 +1,91 @@
+"""Which conditions may differ between the threads of a group, and barriers that stand under one."""
+
+from __future__ import annotations
+
+from weft.core.errors import KernelError
+from weft.kernel import ir
+from weft.kernel.ir import Expr, Kernel
+from weft.kernel.printer import expr_text
+
+
+def check_barriers(kernel: Kernel) -> None:
+    """Raises KernelError for a barrier (or a subgroup operation) that some threads of a group may
+    not reach, as far as the text shows: under a condition or loop bound that depends on the thread
+    index, or after a return under one. Values loaded from memory at a uniform index count as
+    uniform; the interpreter checks what really happens."""
+    if kernel.threads == (1, 1, 1):
+        return
+    taint = _Taint(kernel)
+    while True:  # variables assigned late in a loop may taint what stands before them
+        before = len(taint.names)
+        taint.report = False
+        taint.returned = None
+        taint.block(kernel.body, None)
+        if len(taint.names) == before:
+            break
+    taint.report = True
+    taint.returned = None
+    taint.block(kernel.body, None)
+
+
+class _Taint:
+    """Names (of variables and private arrays) whose value may depend on the thread."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.names: set[str] = set()
+        self.report = False
+        self.returned: Expr | None = None  # the condition under which some threads are gone
+
+    def varies(self, e: Expr) -> bool:
+        if isinstance(e, ir.Axis):
+            return e.kind == "thread" and self.kernel.threads[e.dim] > 1
+        if isinstance(e, ir.Var):
+            return e.name in self.names
+        if isinstance(e, ir.Load) and e.source.name in self.names:
+            return True
+        return any(self.varies(c) for c in ir.children(e))  # type: ignore[arg-type]
+
+    def check(self, what: str, under: Expr | None) -> None:
+        cause = under if under is not None else self.returned
+        if self.report and cause is not None:
+            how = "stands under" if under is not None else "follows a return under"
+            raise KernelError(
+                f"kernel {self.kernel.name}: {what} {how} a condition that may differ between "
+                f"threads: {expr_text(cause)}"
+            )
+
+    def subgroup(self, e: Expr, under: Expr | None) -> None:
+        if isinstance(e, ir.Collective) and e.op.startswith("subgroup"):
+            self.check(e.op, under)
+        for c in ir.children(e):
+            self.subgroup(c, under)  # type: ignore[arg-type]
+
+    def block(self, block: ir.Block, under: Expr | None) -> None:
+        for s in block.body:
+            for e in ir.children(s):
+                if self.report and isinstance(e, Expr):
+                    self.subgroup(e, under)
+            if isinstance(s, ir.Let | ir.Assign):
+                if under is not None or self.varies(s.value):
+                    self.names.add(s.var.name)
+            elif isinstance(s, ir.Store):
+                private = isinstance(s.target, ir.Array) and s.target.space == "private"
+                if private and (under is not None or self.varies(s.value) or self.varies(s.index)):
+                    self.names.add(s.target.name)
+            elif isinstance(s, ir.If):
+                inner = s.cond if under is None and self.varies(s.cond) else under
+                self.block(s.then, inner)
+                if s.other is not None:
+                    self.block(s.other, inner)
+            elif isinstance(s, ir.For):
+                bad = next((x for x in (s.start, s.stop) if self.varies(x)), None)
+                if bad is not None:
+                    self.names.add(s.var.name)
+                self.block(s.body, bad if under is None and bad is not None else under)
+            elif isinstance(s, ir.Block):
+                self.block(s, under)
+            elif isinstance(s, ir.Barrier):
+                self.check("a barrier", under)
+            elif isinstance(s, ir.Return) and under is not None:
+                self.returned = under
