@@ -1,0 +1,23 @@
+"""Matrix multiplication with its epilogue: picks the variant for the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from weft.core.caps import Caps
+from weft.kernel.ir import Kernel
+from weft.templates import matmul_cpu
+from weft.templates.group import Group
+from weft.templates.matmul_view import find_dots, problem_of
+from weft.templates.registry import template
+
+
+@template("matmul")
+def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+    """The kernel of a group whose anchor is a dot (or several that share the left operand).
+
+    Raises CompileError where an operand is not a strided view of an input.
+    """
+    problem = problem_of(group, find_dots(group))
+    return matmul_cpu.build(group, problem, caps, config)

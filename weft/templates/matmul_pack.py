@@ -1,0 +1,172 @@
+"""Copying operand blocks into scratch, in the order that the register tiles read them.
+
+A panel keeps its minor axis contiguous. Where the source is contiguous along the major axis
+instead (a weight w[N, K] read as its transpose), square blocks are turned in registers by a
+butterfly of two-source shuffles: log2(lanes) stages, stage s exchanging lanes whose bit s differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from weft.core.dtypes import DType
+from weft.kernel import ir
+from weft.kernel.builder import (
+    Builder,
+    Expr,
+    Value,
+    as_expr,
+    cast,
+    const,
+    iota,
+    load,
+    minimum,
+    shuffle,
+    splat,
+)
+
+
+def transpose_block(b: Builder, rows: Sequence[Expr], width: int = 1) -> list[Expr]:
+    """A square block of `len(rows)` vectors, transposed. Each vector holds len(rows) items of
+    `width` adjacent lanes that move together (2 for pairs of bf16)."""
+    n = len(rows)
+    rows = list(rows)
+
+    def lanes(pick: Callable[[int], int]) -> list[int]:
+        return [pick(i) * width + w for i in range(n) for w in range(width)]
+
+    s = 1
+    while s < n:
+        low = lanes(lambda i, s=s: i if not i & s else n + i - s)  # type: ignore[misc]
+        high = lanes(lambda i, s=s: i + s if not i & s else n + i)  # type: ignore[misc]
+        for i in range(n):
+            if not i & s:
+                x, y = rows[i], rows[i + s]
+                rows[i] = b.let(shuffle(low, x, y), "t")
+                rows[i + s] = b.let(shuffle(high, x, y), "t")
+        s *= 2
+    return rows
+
+
+def interleave(b: Builder, x: Expr, y: Expr) -> Expr:
+    """x0 y0 x1 y1 ... of two vectors."""
+    n = x.type.lanes
+    return shuffle([i // 2 + (i % 2) * n for i in range(2 * n)], x, y)
+
+
+def tail_mask(start: Expr, limit: Value, lanes: int) -> Expr:
+    """Which of `lanes` consecutive positions from `start` are below `limit`."""
+    return splat(as_expr(limit), lanes) > splat(start, lanes) + iota(lanes)
+
+
+@dataclass(frozen=True)
+class Packer:
+    """One copy: from `source` at element `base` (bound) to `target` rows of `ld` elements, from
+    element `at`, converted to `dtype` in vectors of `lanes`."""
+
+    b: Builder
+    source: ir.Buffer
+    base: Expr
+    target: ir.Array
+    ld: int
+    lanes: int
+    dtype: DType
+    at: int = 0
+
+    def _load(self, index: Expr, lanes: int, mask: Expr | None = None) -> Expr:
+        return cast(load(self.source, index, lanes, mask), self.dtype)
+
+    def _chunks(
+        self, count: Value, step: int, whole: bool, body: Callable[[Expr, Expr | None], None]
+    ) -> None:
+        """body(position, mask) over range(0, count, step): whole chunks unmasked, then one masked
+        chunk for what is left; `whole` promises that nothing is."""
+        b = self.b
+        count = b.let(count, "count")
+        if whole:
+            with b.loop(count, step=step, name="c") as c:
+                body(c, None)
+            return
+        full = b.let(count - count % step, "full")  # type: ignore[operator]
+        with b.loop(full, step=step, name="c") as c:
+            body(c, None)
+        with b.when(full < count):  # type: ignore[operator]
+            body(full, b.let(tail_mask(full, count, step), "mask"))
+
+    def rows(self, stride: int, rows: Value, cols: Value, whole: bool) -> None:
+        """target[r, c] = source[r * stride + c]: contiguous along c in both."""
+        b = self.b
+        with b.loop(rows, name="r") as r:
+            row = b.let(self.base + r * stride, "row")  # type: ignore[operator]
+
+            def copy(c: Expr, mask: Expr | None) -> None:
+                value = self._load(row + c, self.lanes, mask)  # type: ignore[operator]
+                b.store(self.target, r * self.ld + c + self.at, value)  # type: ignore[operator]
+
+            self._chunks(cols, self.lanes, whole, copy)
+
+    def columns(self, stride: int, rows: Value, cols: int, limit: Expr | None) -> None:
+        """As `rows` for a fixed number of columns; those at or beyond `limit` become 0."""
+        b, n = self.b, self.lanes
+        starts = range(0, cols, n)
+        masks = [None if limit is None else b.let(tail_mask(const(c), limit, n)) for c in starts]
+        with b.loop(rows, name="r") as r:
+            row = b.let(self.base + r * stride, "row")  # type: ignore[operator]
+            for c, mask in zip(starts, masks):
+                value = self._load(row + c, n, mask)  # type: ignore[operator]
+                b.store(self.target, r * self.ld + (c + self.at), value)  # type: ignore[operator]
+
+    def pairs(self, strides: tuple[int, int], rows: Value, cols: int, limit: Expr | None) -> None:
+        """target[r, 2c], target[r, 2c + 1] = source[2r, c], source[2r + 1, c]: pairs of rows woven
+        together, as dot2 wants them. `rows` is even."""
+        b, n = self.b, self.lanes
+        sr, sc = strides
+        starts = range(0, cols, n)
+        masks = [None if limit is None else b.let(tail_mask(const(c), limit, n)) for c in starts]
+        with b.loop(rows, step=2, name="r") as r:
+            for c, mask in zip(starts, masks):
+                index = iota(n) * sc + c * sc if sc != 1 else const(c)  # type: ignore[operator]
+                at = b.let(index, "at")
+                x = self._load(self.base + r * sr + at, n, mask)  # type: ignore[operator]
+                y = self._load(self.base + r * sr + sr + at, n, mask)  # type: ignore[operator]
+                woven = interleave(b, b.let(x, "x"), b.let(y, "y"))
+                b.store(self.target, r * self.ld + (2 * c + self.at), woven)  # type: ignore[operator]
+
+    def turned(
+        self, stride: int, major: Value, minor: int, last: Expr | None, whole: bool, pair: int = 1
+    ) -> None:
+        """target[i, j] = source[i + j * stride]: the source is contiguous along the target's major
+        axis, so blocks are transposed in registers.
+
+        `minor` is a multiple of `lanes`; source rows j beyond `last` repeat row `last` (their
+        content is not used). Major rows are written in whole blocks: up to lanes - 1 beyond
+        `major` hold zeros. With `pair` = 2 items are pairs of elements along the source's
+        contiguous axis, target[i / 2, 2 j ..].
+        """
+        b, n = self.b, self.lanes
+        with b.loop(minor, step=n, name="j") as j:
+            starts = []
+            for t in range(n):
+                at = j + t if last is None else minimum(j + t, last)  # type: ignore[operator]
+                starts.append(b.let(self.base + at * stride, "src"))  # type: ignore[operator]
+
+            def turn(c: Expr, mask: Expr | None) -> None:
+                block = [b.let(self._load(s + c, n * pair, mask), "v") for s in starts]  # type: ignore[operator]
+                for t, v in enumerate(transpose_block(b, block, pair)):
+                    index = c * self.ld + j * pair + (t * pair * self.ld + self.at)  # type: ignore[operator]
+                    b.store(self.target, index, v)
+
+            self._chunks(major, n * pair, whole, turn)
+
+    def scalars(
+        self, strides: tuple[int, int], major: Value, minor: Value, last: Expr | None
+    ) -> None:
+        """target[i, j] = source[i * strides[0] + j * strides[1]], one by one; j beyond `last`
+        repeats it."""
+        b = self.b
+        with b.loop(major, name="i") as i, b.loop(minor, name="j") as j:
+            at = j if last is None else minimum(j, last)
+            index = self.base + i * strides[0] + at * strides[1]  # type: ignore[operator]
+            value = self._load(index, 1)
+            b.store(self.target, i * self.ld + j + self.at, value)  # type: ignore[operator]

@@ -1,0 +1,88 @@
+"""What happens to a dot's accumulators: the group's elementwise chain, then masked stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.graph.ir import Node
+from weft.kernel import ir
+from weft.kernel.builder import Builder, const, iota, minimum
+from weft.kernel.ir import Expr
+from weft.templates import affine
+from weft.templates.affine import Affine
+from weft.templates.emit import Emitter
+from weft.templates.group import Group
+from weft.templates.matmul_view import Problem
+
+
+def row_limit(group: Group, inner: int, rows: int) -> Expr:
+    """How many of `rows` merged rows are wanted: all, or the runtime bound times `inner` (the rows
+    that one step of axis 0 stands for). Host-evaluable, so a grid may use it."""
+    if group.rows is None:
+        return const(rows)
+    bound: Expr = ir.Param(group.rows, group.slots[group.rows])
+    return minimum(bound * (group.rows_scale * inner), rows)  # type: ignore[operator]
+
+
+class Tail:
+    """Writes the group's outputs from accumulators of its dots, a vector along N at a time.
+
+    `position` fixes the batch and row; `write` then takes one accumulator per dot, for columns
+    n .. n + lanes - 1.
+    """
+
+    def __init__(self, em: Emitter, problem: Problem, outputs: Sequence[Node]) -> None:
+        self.em = em
+        self.p = problem
+        self.outputs = tuple(outputs)
+        self._lead: tuple[Affine, ...] = ()
+
+    @property
+    def cheap(self) -> bool:
+        """Whether the chain is short enough to be repeated for every vector of a tile."""
+        stop = {id(n) for n in (*self.em.group.inputs, *self.p.dots)}
+        ops: set[int] = set()
+        stack = list(self.outputs)
+        while stack:
+            node = stack.pop()
+            if id(node) in stop or id(node) in ops:
+                continue
+            ops.add(id(node))
+            stack.extend(node.inputs)
+        return len(ops) <= 3
+
+    def position(self, batch: Sequence[Affine], row: Affine) -> None:
+        self._lead = (*batch, *affine.unflatten(row, self.p.rows))
+
+    def write(
+        self, n: Expr, lanes: int, mask: Expr | None, values: Sequence[Expr], step: int = 0
+    ) -> None:
+        """Computes and stores every output at the position's columns n + 0..lanes-1; n is a
+        multiple of `step` (0: of `lanes`)."""
+        em, p = self.em, self.p
+        first = em.axis(n, max(p.n - lanes + 1, 1), step or lanes)
+        index = (*self._lead, first + em.lane(lanes))
+        for dot, value in zip(p.dots, values):
+            em.define(dot, lambda _, value=value: value)  # type: ignore[misc]
+        with em.masked(mask):
+            for out in self.outputs:
+                em.store(out, affine.reshape_index(index, p.dots[0].shape, out.shape))
+
+
+def column_mask(b: Builder, n: Expr, limit: int, lanes: int) -> Expr | None:
+    """Lanes of columns n .. that exist; None where every vector is whole."""
+    if limit % lanes == 0:
+        return None
+    if lanes == 1:
+        return None
+    return b.let(n + iota(lanes) < limit, "cols")  # type: ignore[operator]
+
+
+def count_flops(problem: Problem) -> int:
+    return 2 * problem.batches * problem.m * problem.n * problem.k * len(problem.dots)
+
+
+def count_bytes(group: Group) -> int:
+    """Least traffic: every input and output once."""
+    return sum(n.nbytes for n in (*group.inputs, *group.outputs))
+

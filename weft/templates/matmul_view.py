@@ -1,0 +1,140 @@
+"""What a dot reads: its operands as strided views of materialised values, and its problem sizes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType
+from weft.core.errors import CompileError
+from weft.graph.ir import Node
+from weft.templates import affine
+from weft.templates.affine import Sym
+from weft.templates.group import Group
+from weft.templates.view import PURE, Index, source_index
+
+
+@dataclass(frozen=True)
+class View:
+    """Element (i0, i1, ...) of the viewed value is element offset + i0 * strides[0] + ... of
+    `node`'s row-major storage. A load yields `dtype`, which a widening cast may have hidden."""
+
+    node: Node
+    offset: int
+    strides: tuple[int, ...]
+
+    @property
+    def dtype(self) -> DType:
+        return self.node.dtype
+
+
+def _exact_cast(node: Node) -> bool:
+    narrow = (dt.float16, dt.bfloat16)
+    return node.op == "cast" and node.dtype == dt.float32 and node.inputs[0].dtype in narrow
+
+
+def view_of(group: Group, node: Node) -> View | None:
+    """How `node` lies in one of the group's inputs, one stride (in elements) per axis, or None.
+
+    Sees through movement ops and through casts of f16 and bf16 to f32, which are exact: the
+    template loads the narrow value and widens it in registers.
+    """
+    syms = [Sym(f"axis{i}", "var", max(d, 1)) for i, d in enumerate(node.shape)]
+    index: Index = tuple(affine.symbol(s) for s in syms)
+    materialised = {id(n) for n in group.inputs}
+    while id(node) not in materialised:
+        if _exact_cast(node):
+            node = node.inputs[0]
+            continue
+        if node.op not in PURE:
+            return None
+        index = source_index(node, index)
+        node = node.inputs[0]
+    linear = affine.flatten(index, affine.contiguous(node.shape))
+    if any(s.kind != "var" for s, _ in linear.terms):
+        return None
+    return View(node, linear.const, tuple(linear.coefficient(s) for s in syms))
+
+
+def operand(group: Group, node: Node) -> View:
+    """`view_of`, or a CompileError that names what stands in the way."""
+    view = view_of(group, node)
+    if view is None:
+        raise CompileError(f"operand {node!r} of {group.kind} is not a strided view of an input")
+    return view
+
+
+@dataclass(frozen=True)
+class Problem:
+    """a[*batch, M, K] . b[*batch, K, N] for one or more dots that share `a`.
+
+    Leading axes whose `b` does not move are merged into M where `a` allows it, so a linear layer
+    over [B, T, K] is one tall matmul. `lead` are the output's axes before N: batch axes first,
+    then `rows`, the axes that make up M (more than one when merged).
+    """
+
+    dots: tuple[Node, ...]
+    a: View
+    bs: tuple[View, ...]
+    batch: tuple[int, ...]
+    rows: tuple[int, ...]
+    m: int
+    n: int
+    k: int
+    a_batch: tuple[int, ...]  # strides
+    a_m: int
+    a_k: int
+
+    @property
+    def batches(self) -> int:
+        return math.prod(self.batch)
+
+    def b_strides(self, i: int) -> tuple[tuple[int, ...], int, int]:
+        """(batch strides, stride along k, stride along n) of operand b of dot number i."""
+        s = self.bs[i].strides
+        return s[: len(self.batch)], s[-2], s[-1]
+
+
+def problem_of(group: Group, dots: tuple[Node, ...]) -> Problem:
+    """The Problem of dots over the same left operand. Raises CompileError where they differ."""
+    first = dots[0]
+    a = operand(group, first.inputs[0])
+    for d in dots[1:]:
+        if d.shape != first.shape or operand(group, d.inputs[0]) != a:
+            raise CompileError("dots of one group must share the left operand and the shape")
+    bs = tuple(operand(group, d.inputs[1]) for d in dots)
+    *lead, m, n = first.shape
+    k = first.inputs[0].shape[-1]
+    rows, a_m = [m], a.strides[-2]
+    while lead and all(b.strides[len(lead) - 1] == 0 or lead[-1] == 1 for b in bs):
+        d, s = lead[-1], a.strides[len(lead) - 1]
+        size = math.prod(rows)
+        if d != 1 and size != 1 and s != size * a_m:
+            break
+        a_m = s if size == 1 and d != 1 else a_m
+        rows.insert(0, d)
+        lead.pop()
+    nb = len(lead)
+    return Problem(
+        dots, a, bs, tuple(lead), tuple(rows), math.prod(rows), n, k,
+        a.strides[:nb], a_m, a.strides[-1],
+    )  # fmt: skip
+
+
+def find_dots(group: Group) -> tuple[Node, ...]:
+    """The dots that the group computes, in the order its outputs reach them."""
+    stop = {id(n) for n in group.inputs}
+    found: list[Node] = []
+    seen: set[int] = set()
+    stack = list(reversed(group.outputs))
+    while stack:
+        node = stack.pop()
+        if id(node) in seen or id(node) in stop:
+            continue
+        seen.add(id(node))
+        if node.op == "dot":
+            found.append(node)
+        else:
+            stack.extend(reversed(node.inputs))
+    return tuple(found)
