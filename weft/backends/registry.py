@@ -221,8 +221,9 @@ def _hardware() -> tuple[list[DeviceInfo], str]:
 
 
 def _try(line: DeviceInfo) -> tuple[Device | None, str]:
+    kind, _, index = str(line.extra.get("native", line.id)).partition(":")
     try:
-        return _open(line.kind, str(line.index)), ""
+        return _open(kind, index), ""
     except WeftError as error:
         return None, f"{line.name} failed: {error}"
 
@@ -232,7 +233,7 @@ def _auto() -> Device:
     for line in real:
         device, why = _try(line)
         if device is not None:
-            notice(f"device {line.id} ({line.name}): the fastest real device here")
+            notice(f"device {device.info.id} ({line.name}): the fastest real device here")
             return device
         reason = why
     device = _open("cpu", "0")

@@ -1,0 +1,193 @@
+"""WgpuDevice: plays Programs through wgpu on Vulkan, Metal, DX12 or whichever it prefers."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from weft.backends import wgsl
+from weft.backends.base import Bound, Buffer, Device
+from weft.backends.wgpu import adapters, faults
+from weft.backends.wgpu.bound import WgpuBound
+from weft.backends.wgpu.memory import Memory, WgpuBuffer
+from weft.core.dtypes import DType
+from weft.core.errors import CompileError, DeviceError
+from weft.kernel.ir import Kernel
+from weft.program.program import Program
+
+MAX_PIPELINES = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """A compiled kernel: its bindings, their layout object and the pipeline."""
+
+    layout: wgsl.Layout
+    group_layout: Any
+    raw: Any
+
+
+class WgpuDevice(Device):
+    """Adapter number `index` of `kind` ("vulkan", "metal", "dx12", "webgpu").
+
+    `limits` overrides fields of Caps downward, for tests of small devices. Raises DeviceError
+    when there is no such adapter, saying what to install.
+    """
+
+    def __init__(self, kind: str = "webgpu", index: int = 0, **limits: Any) -> None:
+        self.kind, self.wgpu = kind, adapters.library()
+        self._trap = faults.trap()
+        adapter = adapters.pick(kind, index)
+        self.info = adapters.info(kind, index, adapter)
+        asked = adapters.features(adapter)
+        with self.guarded("opening"):
+            self.raw = adapter.request_device_sync(
+                label="weft", required_features=asked, required_limits=dict(adapter.limits)
+            )
+        caps = adapters.caps_of(kind, self.raw.limits, asked, self.info.software)
+        self.caps = replace(caps, **limits)
+        self.offset_alignment = int(self.raw.limits["min-storage-buffer-offset-alignment"])
+        self.native = adapters.native()
+        self.memory = Memory(self)
+        self._lost = ""
+        self._lock = threading.RLock()
+        self._group_layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
+        self._pipelines: dict[str, Pipeline] = {}
+
+    # -- errors ---------------------------------------------------------------------------------
+
+    def guarded(self, doing: str) -> AbstractContextManager[None]:
+        """A block whose wgpu errors come out as weft's."""
+        return faults.guarded(self.wgpu, self.info.id, doing)
+
+    def check(self) -> None:
+        """Raises DeviceError for errors that wgpu reported outside a call, and for good once the
+        device is lost."""
+        for message in self._trap.take():
+            if "lost" in message.lower():
+                self._lost = self._lost or faults.first_line(message)
+            else:
+                raise DeviceError(f"{self.info.id}: {faults.first_line(message)}")
+        if self._lost:
+            raise DeviceError(f"{self.info.id} was lost ({self._lost}); open it again")
+
+    # -- memory ---------------------------------------------------------------------------------
+
+    def alloc(self, nbytes: int) -> WgpuBuffer:
+        with self._lock:
+            self.check()
+            return self.memory.alloc(nbytes)
+
+    def write(self, buffer: Buffer, data: np.ndarray, offset: int = 0) -> None:
+        own = self.memory.own(buffer)
+        raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        self._range(own, offset, raw.size)
+        if raw.size:
+            with self._lock, self.guarded(f"writing {raw.size} bytes"):
+                self.check()
+                self.memory.write(own, raw, offset)
+
+    def read(
+        self, buffer: Buffer, shape: tuple[int, ...], dtype: DType, offset: int = 0
+    ) -> np.ndarray:
+        own = self.memory.own(buffer)
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        self._range(own, offset, size)
+        if not size:
+            return np.empty(shape, dtype.numpy)
+        with self._lock, self.guarded(f"reading {size} bytes"):
+            self.check()
+            raw = self.memory.read(own, offset, size)
+            self.check()
+        return raw.view(dtype.numpy).reshape(shape)
+
+    def _range(self, buffer: WgpuBuffer, offset: int, size: int) -> None:
+        if offset < 0 or offset + size > buffer.nbytes:
+            raise DeviceError(
+                f"{self.info.id}: bytes {offset}..{offset + size} of a buffer of {buffer.nbytes}"
+            )
+
+    # -- kernels --------------------------------------------------------------------------------
+
+    def load(self, kernels: Sequence[Kernel]) -> list[Pipeline]:
+        return [self.pipeline(kernel) for kernel in kernels]
+
+    def pipeline(self, kernel: Kernel, writable: frozenset[int] = frozenset()) -> Pipeline:
+        """The compiled kernel (from memory when its text was compiled before); `writable` as in
+        wgsl.layout. Raises CompileError with the compiler's words."""
+        plan = wgsl.layout(kernel, self.caps, writable)
+        text = wgsl.render(kernel, self.caps, writable)
+        with self._lock:
+            found = self._pipelines.get(text)
+            if found is None:
+                if len(self._pipelines) >= MAX_PIPELINES:
+                    self._pipelines.pop(next(iter(self._pipelines)))
+                found = self._pipelines[text] = self._compile(kernel, plan, text)
+        return found
+
+    def _compile(self, kernel: Kernel, plan: wgsl.Layout, text: str) -> Pipeline:
+        self.check()
+        try:
+            group, layout = self._layouts(tuple(b.writable for b in plan.bindings))
+            module = self.raw.create_shader_module(label=kernel.name, code=text)
+            raw = self.raw.create_compute_pipeline(
+                label=kernel.name,
+                layout=layout,
+                compute={"module": module, "entry_point": wgsl.ENTRY},
+            )
+        except self.wgpu.GPUError as error:
+            self._trap.take()
+            words = faults.first_line(str(error))
+            raise CompileError(f"{self.info.id}: kernel {kernel.name}: {words}") from error
+        return Pipeline(plan, group, raw)
+
+    def _layouts(self, access: tuple[bool, ...]) -> tuple[Any, Any]:
+        if access not in self._group_layouts:
+            entries = [
+                {
+                    "binding": n,
+                    "visibility": self.wgpu.ShaderStage.COMPUTE,
+                    "buffer": {"type": "storage" if writes else "read-only-storage"},
+                }
+                for n, writes in enumerate(access)
+            ]
+            group = self.raw.create_bind_group_layout(entries=entries)
+            pipeline = self.raw.create_pipeline_layout(bind_group_layouts=[group])
+            self._group_layouts[access] = group, pipeline
+        return self._group_layouts[access]
+
+    # -- Programs -------------------------------------------------------------------------------
+
+    def bind(self, program: Program, buffers: Sequence[Buffer]) -> WgpuBound:
+        own = [self.memory.own(b) for b in buffers]
+        with self._lock, self.guarded(f"binding {program.name}"):
+            self.check()
+            return WgpuBound(self, program, own)
+
+    def submit(self, bound: Bound, scalars: Sequence[int]) -> None:
+        assert isinstance(bound, WgpuBound)
+        with self._lock:
+            self.check()
+            with self.guarded(f"running {bound.program.name}"):
+                bound.run(scalars)
+
+    def wait(self) -> None:
+        """Blocks until the queue is empty."""
+        self.raw._poll_wait()
+
+    def sync(self) -> None:
+        with self._lock, self.guarded("waiting"):
+            self.wait()
+            self.check()
+
+    def close(self) -> None:
+        """Gives the device back; every later call raises DeviceError."""
+        with self._lock, contextlib.suppress(Exception):
+            self._lost = self._lost or "closed"
+            self.raw.destroy()

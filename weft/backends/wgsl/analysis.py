@@ -1,0 +1,211 @@
+"""What is known of a kernel before rendering: which indices are aligned, how each source is stored.
+
+A source (buffer or array) is a WGSL array of units, each `k` words (k = 1, 2, 4: a vecK), a word
+holding `per` elements (4 i8, 2 f16, 1 f32). Units wider than a word are chosen when the kernel's
+vector accesses are provably aligned, since they are what a GPU loads in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.core.dtypes import DType
+from weft.kernel import ir
+
+TOP = 1 << 20  # "divisible by everything that matters"
+
+
+def fold(expr: ir.Expr, known: Mapping[str, int]) -> int | None:
+    """The value of an int32 or bool expression of constants and `known` variables, else None."""
+    if expr.type.lanes != 1 or expr.type.dtype not in (dt.int32, dt.bool_):
+        return None
+    if isinstance(expr, ir.Const):
+        return int(expr.value)
+    if isinstance(expr, ir.Var):
+        return known.get(expr.name)
+    if isinstance(expr, ir.Binary) and expr.a.type.dtype in (dt.int32, dt.bool_):
+        a, b = fold(expr.a, known), fold(expr.b, known)
+        return None if a is None or b is None else _binary(expr.op, a, b)
+    return None
+
+
+def _binary(op: str, a: int, b: int) -> int | None:
+    if op in ("div", "rem"):
+        if b == 0:
+            return None
+        q = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+        return q if op == "div" else a - q * b
+    value = {
+        "add": lambda: a + b, "sub": lambda: a - b, "mul": lambda: a * b,
+        "min": lambda: min(a, b), "max": lambda: max(a, b), "and": lambda: a & b,
+        "or": lambda: a | b, "xor": lambda: a ^ b, "shl": lambda: a << (b & 31),
+        "shr": lambda: a >> (b & 31), "lt": lambda: a < b, "le": lambda: a <= b,
+        "eq": lambda: a == b, "ne": lambda: a != b,
+    }[op]()  # fmt: skip
+    return int(value) if -(1 << 31) <= value < 1 << 31 else None
+
+
+def alignment(expr: ir.Expr, known: Mapping[str, int]) -> int:
+    """A power of two that divides a scalar int32 expression; `known` maps variables to theirs."""
+    if isinstance(expr, ir.Const):
+        value = abs(int(expr.value))
+        return min(value & -value, TOP) if value else TOP
+    if isinstance(expr, ir.Var):
+        return known.get(expr.name, 1)
+    if isinstance(expr, ir.Select):
+        return min(alignment(expr.a, known), alignment(expr.b, known))
+    if not isinstance(expr, ir.Binary):
+        return 1
+    a, b = alignment(expr.a, known), alignment(expr.b, known)
+    if expr.op == "mul":
+        return min(a * b, TOP)
+    if expr.op in ("add", "sub", "min", "max", "or", "xor", "rem"):
+        return min(a, b)
+    if expr.op == "and":
+        return max(a, b)
+    if isinstance(expr.b, ir.Const):
+        c = int(expr.b.value)
+        if expr.op == "shl" and 0 <= c < 21:
+            return min(a << c, TOP)
+        if expr.op == "div" and c > 0 and c & (c - 1) == 0 and a % c == 0:
+            return a // c
+    return 1
+
+
+def per_word(dtype: DType) -> int:
+    """Elements in a 4-byte word of a buffer (bool is a byte)."""
+    return 4 // dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Access:
+    """One load or store: how many elements, at an index divisible by what."""
+
+    node: ir.Load | ir.Store
+    lanes: int
+    aligned: int  # 1 where the lanes go separate ways (gather, per-lane mask of a store)
+
+
+@dataclass(frozen=True)
+class Source:
+    """How one buffer or array is stored. `word` is WGSL's type of a word, `k` the words in a unit,
+    `per` the elements in a word; `atomic` words are read and changed by atomic operations."""
+
+    name: str
+    dtype: DType
+    word: str
+    per: int
+    k: int
+    atomic: bool = False
+    parts: tuple[int, ...] = (0,)  # first unit of each part of a split buffer
+
+    @property
+    def unit(self) -> int:
+        """Elements in a unit."""
+        return self.k * self.per
+
+
+def lanes_uniform(mask: ir.Expr | None) -> bool:
+    """Whether a mask is the same in every lane (one condition for the whole access)."""
+    if mask is None or mask.type.lanes == 1:
+        return True
+    return isinstance(mask, ir.Const) or (isinstance(mask, ir.Vec) and mask.op == "splat")
+
+
+def accesses(kernel: ir.Kernel) -> Iterator[Access]:
+    """Every load and store of the kernel with its provable alignment."""
+    yield from _in_stmt(kernel.body, {})
+
+
+def _in_stmt(stmt: ir.Stmt, known: dict[str, int]) -> Iterator[Access]:
+    if isinstance(stmt, ir.For):
+        known[stmt.var.name] = min(alignment(stmt.start, known), stmt.step & -stmt.step)
+    for child in ir.children(stmt):
+        if isinstance(child, ir.Stmt):
+            yield from _in_stmt(child, known)
+        else:
+            yield from _in_expr(child, known)
+    if isinstance(stmt, ir.Let) and not stmt.mutable and stmt.var.type == ir.I32:
+        known[stmt.var.name] = alignment(stmt.value, known)
+    if isinstance(stmt, ir.Store):
+        lanes = max(stmt.value.type.lanes, stmt.index.type.lanes)
+        together = stmt.index.type.lanes == 1 and lanes_uniform(stmt.mask)
+        yield Access(stmt, lanes, alignment(stmt.index, known) if together else 1)
+
+
+def _in_expr(expr: ir.Expr | ir.Stmt, known: dict[str, int]) -> Iterator[Access]:
+    if isinstance(expr, ir.Load):
+        scalar = expr.index.type.lanes == 1
+        yield Access(expr, expr.type.lanes, alignment(expr.index, known) if scalar else 1)
+    for child in ir.children(expr):
+        yield from _in_expr(child, known)
+
+
+REGISTER = {"float": "f32", "int": "i32", "uint": "u32", "bool": "bool"}
+
+
+def _words(found: list[Access], per: int) -> int:
+    """The widest unit (in words) that suits every store and at least one load or store."""
+    k = 1
+    for wider in (2, 4):
+        whole = wider * per
+        fits = [a for a in found if a.lanes % whole == 0 and a.aligned % whole == 0]
+        vectors = [a for a in found if a.lanes > per]
+        stores = [a for a in found if isinstance(a.node, ir.Store)]
+        if not fits or len(fits) < len(vectors) or any(s not in fits for s in stores):
+            break
+        k = wider
+    return k
+
+
+def sources(
+    kernel: ir.Kernel, caps: Caps, split: Mapping[int, tuple[int, ...]]
+) -> tuple[dict[int, Source], dict[int, int]]:
+    """Per source (by `id`) how it is stored, and per access (by `id` of its node) its alignment.
+
+    `split` gives for each buffer number the byte offset of its parts.
+    """
+    by_source: dict[int, list[Access]] = {}
+    for access in accesses(kernel):
+        node = access.node
+        target = node.source if isinstance(node, ir.Load) else node.target
+        by_source.setdefault(id(target), []).append(access)
+    result: dict[int, Source] = {}
+    for n, buffer in enumerate(kernel.buffers):
+        found = by_source.get(id(buffer), [])
+        result[id(buffer)] = _buffer_source(buffer, found, caps, split[n])
+    for array in _arrays(kernel.body):
+        found = by_source.get(id(array), [])
+        word = REGISTER[array.dtype.kind]
+        k = _words(found, 1)
+        result[id(array)] = Source(array.name + "_", array.dtype, word, 1, k)
+    aligned = {id(a.node): a.aligned for found in by_source.values() for a in found}
+    return result, aligned
+
+
+def _buffer_source(
+    buffer: ir.Buffer, found: list[Access], caps: Caps, offsets: tuple[int, ...]
+) -> Source:
+    per, word, name = per_word(buffer.dtype), "u32", buffer.name + "_"
+    if per == 1:
+        word = REGISTER[buffer.dtype.kind]
+    elif buffer.dtype is dt.float16 and "shader-f16" in caps.features:
+        per, word = 1, "f16"
+    stores = [a for a in found if isinstance(a.node, ir.Store)]
+    atomic = per > 1 and any(a.lanes % per or a.aligned % per for a in stores)
+    k = 1 if atomic else _words(found, per)
+    unit_bytes = k * (2 if word == "f16" else 4)
+    return Source(
+        name, buffer.dtype, word, per, k, atomic, tuple(at // unit_bytes for at in offsets)
+    )
+
+
+def _arrays(stmt: ir.Stmt) -> Iterator[ir.Array]:
+    if isinstance(stmt, ir.Array):
+        yield stmt
+    for child in ir.children(stmt):
+        if isinstance(child, ir.Stmt):
+            yield from _arrays(child)

@@ -1,0 +1,318 @@
+"""Expressions of Kernel IR as WGSL text.
+
+A value of up to four lanes is one WGSL scalar or vector; a wider one is a list of vec4 chunks.
+Narrow floats are held as f32 (already rounded), i8 as i32, u8 as u32, so that only memory knows
+about packing. Whatever is needed twice is bound by a `let` emitted before the statement.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from weft.backends.wgsl import analysis, memory
+from weft.backends.wgsl.analysis import REGISTER, Source
+from weft.backends.wgsl.prelude import vec
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.core.dtypes import DType
+from weft.core.errors import CompileError
+from weft.kernel import ir
+
+_ATOM = re.compile(r"^(\w+|\(-\d+i\)|-?[\d.]+f)$")
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%", "and": "&", "or": "|", "xor": "^",
+    "shl": "<<", "shr": ">>", "lt": "<", "le": "<=", "eq": "==", "ne": "!=",
+}  # fmt: skip
+_UNARY = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "round",
+          "abs": "abs"}  # fmt: skip
+_WRAPS = ("add", "sub", "mul", "shl", "div")
+
+
+def literal(value: float | int | bool, dtype: DType) -> str:
+    """A WGSL scalar with exactly this value. Infinities and NaN are built from a module variable,
+    because WGSL refuses them in constant expressions."""
+    if dtype is dt.bool_:
+        return "true" if value else "false"
+    if dtype.kind == "int":
+        value = int(value)
+        if value == -(1 << 31):
+            return "(-2147483647i - 1i)"
+        return f"{value}i" if value >= 0 else f"({value}i)"
+    if dtype.kind == "uint":
+        return f"{int(value)}u"
+    with np.errstate(over="ignore"):
+        single = np.asarray(value, dtype.numpy).astype(np.float32)
+    if not np.isfinite(single):
+        bits = 0x7FC00000 if math.isnan(single) else 0x7F800000 | (0x80000000 * (single < 0))
+        return f"bitcast<f32>({bits - 1:#x}u + w_one)"
+    if single == 0 or abs(single) < np.finfo(np.float32).tiny:
+        return "0.0f" if not single.view(np.uint32) else f"bitcast<f32>({single.view(np.uint32):#x}u)"
+    text = repr(float(str(single)))
+    return f"{text}f" if single > 0 else f"({text}f)"
+
+
+def chunk(lanes: int) -> int:
+    """Lanes of one WGSL vector of a value of `lanes`."""
+    return min(lanes, 4)
+
+
+def wtype(type_: ir.Type) -> str:
+    """The WGSL type of one chunk of a value."""
+    return vec(REGISTER[type_.dtype.kind], chunk(type_.lanes))
+
+
+@dataclass
+class Writer:
+    """The state of rendering one kernel: text so far, what is known, what was used."""
+
+    kernel: ir.Kernel
+    caps: Caps
+    sources: dict[int, Source] = field(default_factory=dict)
+    aligned: dict[int, int] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    depth: int = 1
+    known: dict[str, int] = field(default_factory=dict)  # int32 variables with one value here
+    helpers: set[tuple[str, int]] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)  # "group0", "thread1", "w_one", ...
+    count: int = 0
+
+    def emit(self, line: str) -> None:
+        self.lines.append("  " * self.depth + line)
+
+    def temp(self, text: str) -> str:
+        """A name for the value of `text` (atoms are their own name)."""
+        if _ATOM.match(text):
+            return text
+        self.count += 1
+        self.emit(f"let t{self.count} = {text};")
+        return f"t{self.count}"
+
+    def helper(self, name: str, lanes: int) -> str:
+        self.helpers.add((name, lanes))
+        return f"{name}{lanes}"
+
+    def fail(self, what: str) -> CompileError:
+        return CompileError(f"kernel {self.kernel.name}: {what}")
+
+    def literal(self, value: float | int | bool, dtype: DType) -> str:
+        text = literal(value, dtype)
+        if "w_one" in text:
+            self.used.add("w_one")
+        return text
+
+    # -- values
+
+    def scalar(self, expr: ir.Expr) -> str:
+        """A one-lane expression."""
+        (text,) = self.value(expr)
+        return text
+
+    def value(self, expr: ir.Expr) -> list[str]:
+        """The chunks of an expression."""
+        known = analysis.fold(expr, self.known)
+        if known is not None:
+            return [self.literal(known, expr.type.dtype)]
+        return _RENDER[type(expr)](self, expr)
+
+    def lanes(self, chunks: list[str], lanes: int) -> list[str]:
+        """One text per lane of a value."""
+        if lanes == 1:
+            return chunks
+        n = chunk(lanes)
+        names = [self.temp(c) for c in chunks]
+        return [f"{names[i // n]}.{'xyzw'[i % n]}" for i in range(lanes)]
+
+    def join(self, texts: list[str], dtype: DType) -> list[str]:
+        """Chunks from one text per lane."""
+        if len(texts) == 1:
+            return texts
+        n = chunk(len(texts))
+        kind = vec(REGISTER[dtype.kind], n)
+        return [f"{kind}({', '.join(texts[i : i + n])})" for i in range(0, len(texts), n)]
+
+    def map(self, expr: ir.Expr, fn: Callable[..., str], *args: ir.Expr) -> list[str]:
+        """`fn(text, ...)` for each chunk of the arguments."""
+        return [fn(*texts) for texts in zip(*(self.value(a) for a in args), strict=True)]
+
+    def wrap(self, text: str, type_: ir.Type) -> str:
+        """An i8 or u8 result brought back into range."""
+        n = chunk(type_.lanes)
+        if type_.dtype is dt.int8:
+            return f"{self.helper('w_i8_', n)}({text})"
+        return f"({text} & {vec('u32', n)}(255u))" if type_.dtype is dt.uint8 else text
+
+
+def _const(w: Writer, e: ir.Const) -> list[str]:
+    text, n = w.literal(e.value, e.type.dtype), chunk(e.type.lanes)
+    return [text if n == 1 else f"{wtype(e.type)}({text})"] * (e.type.lanes // n)
+
+
+def _param(w: Writer, e: ir.Param) -> list[str]:
+    return [f"w_scalars[{e.slot}]"]
+
+
+def names(var: ir.Var) -> list[str]:
+    """The WGSL names of a variable's chunks."""
+    count = var.type.lanes // chunk(var.type.lanes)
+    return [f"{var.name}_"] if count == 1 else [f"{var.name}_c{i}" for i in range(count)]
+
+
+def _var(w: Writer, e: ir.Var) -> list[str]:
+    return names(e)
+
+
+def _axis(w: Writer, e: ir.Axis) -> list[str]:
+    w.used.add(f"{e.kind}{e.dim}")
+    return [f"w_{e.kind}{e.dim}"]
+
+
+def _unary(w: Writer, e: ir.Unary) -> list[str]:
+    w_no_half(w, e.type)
+    if e.op == "neg":
+        return w.map(e, lambda x: w.wrap(f"(-{x})", e.type), e.x)
+    if e.op == "not":
+        sign = "!" if e.type.dtype is dt.bool_ else "~"
+        return w.map(e, lambda x: w.wrap(f"({sign}{x})", e.type), e.x)
+    return w.map(e, lambda x: w.wrap(f"{_UNARY[e.op]}({x})", e.type), e.x)
+
+
+def w_no_half(w: Writer, type_: ir.Type) -> None:
+    if type_.dtype in (dt.float16, dt.bfloat16):
+        raise w.fail(f"arithmetic on {type_}: cast to float32 first")
+
+
+def _binary(w: Writer, e: ir.Binary) -> list[str]:
+    operand, n = e.a.type, chunk(e.a.type.lanes)
+    w_no_half(w, operand)
+    if e.op in ("min", "max"):
+        if operand.dtype.is_float:
+            if isinstance(e.b, ir.Const) and not math.isnan(e.b.value):
+                return _clip(w, e.op, e.a, e.b, n)
+            name = w.helper(f"w_{e.op}", n)
+            return w.map(e, lambda a, b: f"{name}({a}, {b})", e.a, e.b)
+        if operand.dtype is not dt.bool_:
+            return w.map(e, lambda a, b: f"{e.op}({a}, {b})", e.a, e.b)
+    if e.op in ("shl", "shr"):
+        count = vec("u32", n)
+        return w.map(
+            e, lambda a, b: w.wrap(f"({a} {_INFIX[e.op]} {count}({b}))", operand), e.a, e.b
+        )
+    sign = _INFIX[{"min": "and", "max": "or"}.get(e.op, e.op)]
+    if operand.dtype is dt.bool_ and e.op == "xor":
+        sign = "!="
+    fix = operand if e.op in _WRAPS else ir.F32
+    return w.map(e, lambda a, b: w.wrap(f"({a} {sign} {b})", fix), e.a, e.b)
+
+
+def _clip(w: Writer, op: str, a: ir.Expr, b: ir.Expr, n: int) -> list[str]:
+    """min or max with a constant: only the other side can be NaN."""
+    nan, out = w.helper("w_nan", n), []
+    for x, y in zip(w.value(a), w.value(b), strict=True):
+        x = w.temp(x)
+        out.append(f"select({op}({x}, {y}), {y}, {nan}({x}))")
+    return out
+
+
+def _fma(w: Writer, e: ir.Fma) -> list[str]:
+    return w.map(e, lambda a, b, c: f"fma({a}, {b}, {c})", e.a, e.b, e.c)
+
+
+def _select(w: Writer, e: ir.Select) -> list[str]:
+    return w.map(e, lambda c, a, b: f"select({b}, {a}, {c})", e.cond, e.a, e.b)
+
+
+def _cast(w: Writer, e: ir.Cast) -> list[str]:
+    to, n = e.type.dtype, chunk(e.type.lanes)
+    return [w.wrap(cast(w, x, e.x.type.dtype, to, n), e.type) for x in w.value(e.x)]
+
+
+def cast(w: Writer, x: str, of: DType, to: DType, n: int) -> str:
+    """Text of the value conversion of one chunk (results in i8, u8 range are the caller's)."""
+    target = vec(REGISTER[to.kind], n)
+    if to is dt.bool_:
+        if of.is_float:  # on bits: NaN is true, -0.0 is false
+            mask = vec("u32", n)
+            return f"((bitcast<{mask}>({x}) & {mask}(0x7fffffffu)) != {mask}(0u))"
+        return f"({x} != {vec(REGISTER[of.kind], n)}(0))" if of is not dt.bool_ else x
+    if to.is_float:
+        if not of.is_float:
+            x = f"{target}({x})"
+        if to is of or to is dt.float32:
+            return x
+        short = "f16" if to is dt.float16 else "bf16"
+        bits, back = w.helper(f"w_{short}_bits", n), w.helper(f"w_{short}_value", n)
+        return f"{back}({bits}({x}))"
+    if of.is_float:
+        short = {dt.int32: "w_f2i", dt.uint32: "w_f2u", dt.int8: "w_f2i8_", dt.uint8: "w_f2u8_"}[to]
+        return f"{w.helper(short, n)}({x})"
+    return x if REGISTER[of.kind] == REGISTER[to.kind] else f"{target}({x})"
+
+
+def _bitcast(w: Writer, e: ir.Bitcast) -> list[str]:
+    if isinstance(e.x, ir.Const) and e.type.dtype is dt.float32:
+        bits = np.asarray(int(e.x.value) & 0xFFFFFFFF, np.uint32)
+        return _const(w, ir.Const(float(bits.view(np.float32)), e.type))
+    return w.map(e, lambda x: f"bitcast<{wtype(e.type)}>({x})", e.x)
+
+
+def _vec(w: Writer, e: ir.Vec) -> list[str]:
+    lanes, n, kind = e.type.lanes, chunk(e.type.lanes), wtype(e.type)
+    if e.op == "splat":
+        if n == 1:
+            return w.value(e.args[0])
+        x = w.scalar(e.args[0])
+        x = w.temp(x) if lanes > 4 else x
+        return [f"{kind}({x})"] * (lanes // n)
+    if e.op == "iota":
+        return w.join([literal(i, e.type.dtype) for i in range(lanes)], e.type.dtype)
+    if e.op == "pack":
+        return w.join([w.scalar(a) for a in e.args], e.type.dtype)
+    texts = [t for a in e.args for t in w.lanes(w.value(a), a.type.lanes)]
+    return w.join([texts[i] for i in e.lanes], e.type.dtype)
+
+
+def _collective(w: Writer, e: ir.Collective) -> list[str]:
+    if e.op.startswith("subgroup"):
+        if not w.caps.subgroup:
+            raise w.fail(f"{e.op}, but {w.caps.name} promises no subgroup width")
+        name = {"subgroup_add": "subgroupAdd", "subgroup_max": "subgroupMax"}.get(e.op)
+        w.used.add("subgroups")
+        if name is None:
+            return w.map(e, lambda x: f"subgroupShuffleXor({x}, {e.attr}u)", e.args[0])
+        return w.map(e, lambda x: f"{name}({x})", e.args[0])
+    acc = w.lanes(w.value(e.args[0]), e.type.lanes)
+    if e.op == "dot4":
+        return w.join(_dot4(w, e, acc), e.type.dtype)
+    a, b = (w.lanes(w.value(x), x.type.lanes) for x in e.args[1:])
+    texts = [
+        f"({s} + {a[2 * i]} * {b[2 * i]} + {a[2 * i + 1]} * {b[2 * i + 1]})"
+        for i, s in enumerate(acc)
+    ]
+    return w.join(texts, e.type.dtype)
+
+
+def _dot4(w: Writer, e: ir.Collective, acc: list[str]) -> list[str]:
+    left, right = e.args[1:]
+    if left.type.dtype is dt.int8:
+        words = [memory.packed_words(w, x) for x in (left, right)]
+        if words[0] and words[1]:
+            pairs = zip(acc, words[0], words[1], strict=True)
+            return [f"({s} + dot4I8Packed({a}, {b}))" for s, a, b in pairs]
+    chunks = zip(acc, w.value(left), w.value(right), strict=True)
+    return [f"({s} + dot(vec4<i32>({a}), vec4<i32>({b})))" for s, a, b in chunks]
+
+
+def _load(w: Writer, e: ir.Load) -> list[str]:
+    return memory.load(w, e)
+
+
+_RENDER: dict[type, Callable[..., list[str]]] = {
+    ir.Const: _const, ir.Param: _param, ir.Var: _var, ir.Axis: _axis, ir.Unary: _unary,
+    ir.Binary: _binary, ir.Fma: _fma, ir.Select: _select, ir.Cast: _cast, ir.Bitcast: _bitcast,
+    ir.Vec: _vec, ir.Collective: _collective, ir.Load: _load,
+}  # fmt: skip

@@ -1,0 +1,129 @@
+"""How a kernel's buffers become storage bindings: the one place that dialect and devices share.
+
+A buffer larger than a binding may be is split into parts of a power of two bytes, so that an index
+finds its part by comparison. The scalar buffer, when a kernel uses it, is the last binding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from weft.core.caps import Caps
+from weft.core.errors import CompileError, LimitError
+from weft.kernel import ir
+
+SCALARS = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Bytes `offset` .. `offset + nbytes` of kernel buffer number `buffer` (or of the scalars)."""
+
+    buffer: int
+    offset: int
+    nbytes: int
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Bindings in order (binding number = position, all in group 0). `fold`: grid axis 0 may be
+    longer than the device's limit and is then continued in y. `scalars`: the last binding is the
+    scalar buffer."""
+
+    bindings: tuple[Binding, ...]
+    fold: bool
+    scalars: bool
+
+
+def part_bytes(caps: Caps) -> int:
+    """The size of a part of a split buffer: the largest power of two that one binding holds."""
+    return 1 << (max(caps.max_binding_bytes, 256).bit_length() - 1)
+
+
+def parts(nbytes: int, caps: Caps) -> list[tuple[int, int]]:
+    """(offset, size) of each binding that a buffer of `nbytes` needs; sizes are padded to 16."""
+    padded = max(-(-nbytes // 16) * 16, 16)
+    if padded <= caps.max_binding_bytes:
+        return [(0, padded)]
+    step = part_bytes(caps)
+    return [(at, min(step, padded - at)) for at in range(0, padded, step)]
+
+
+def walk(node: object) -> Iterator[object]:
+    """A statement or expression and everything inside it, in order."""
+    yield node
+    for child in ir.children(node):
+        yield from walk(child)
+
+
+def folds(kernel: ir.Kernel, caps: Caps) -> bool:
+    """Whether grid axis 0 may need more groups than one axis takes."""
+    x = kernel.grid[0]
+    return not (isinstance(x, ir.Const) and int(x.value) <= caps.max_groups)
+
+
+def layout(kernel: ir.Kernel, caps: Caps, writable: frozenset[int] = frozenset()) -> Layout:
+    """The bindings of `kernel`. `writable` names "r" buffers to be declared read-write all the
+    same: WebGPU refuses one buffer as read-only and as writable in one dispatch, so an operand
+    that lives in the buffer that the kernel writes (the arena) must be declared like its result.
+
+    Raises LimitError when the kernel needs more bindings than `caps.max_bindings`.
+    """
+    bindings = [
+        Binding(n, at, size, buffer.access != "r" or n in writable)
+        for n, buffer in enumerate(kernel.buffers)
+        for at, size in parts(buffer.size * buffer.dtype.itemsize, caps)
+    ]
+    fold = folds(kernel, caps)
+    nodes: list[object] = [*walk(kernel.body)]
+    if fold:
+        nodes += walk(kernel.grid[0])
+    scalars = any(isinstance(node, ir.Param) for node in nodes)
+    if scalars:
+        bindings.append(Binding(SCALARS, 0, 16, False))
+    if len(bindings) > caps.max_bindings:
+        raise LimitError(
+            f"kernel {kernel.name} needs {len(bindings)} storage bindings "
+            f"({len(kernel.buffers)} buffers); {caps.name} takes {caps.max_bindings}"
+        )
+    return Layout(tuple(bindings), fold, scalars)
+
+
+def fold_grid(grid: tuple[int, int, int], caps: Caps, name: str) -> tuple[int, int, int]:
+    """The group counts to dispatch for a grid: axis 0 beyond the limit continues in y.
+
+    Raises LimitError when even that does not fit.
+    """
+    x, y, z = grid
+    most = caps.max_groups
+    if x > most:
+        rows = -(-x // most)
+        x, y = -(-x // rows), y * rows
+    if max(x, y, z) > most:
+        raise LimitError(f"kernel {name}: a grid of {grid} groups; {caps.name} takes {most} per axis")
+    return x, y, z
+
+
+def check(kernel: ir.Kernel, caps: Caps) -> None:
+    """Raises CompileError or LimitError when `caps` cannot take the kernel's group shape."""
+    threads = kernel.threads[0] * kernel.threads[1] * kernel.threads[2]
+    if threads > caps.max_threads:
+        raise LimitError(
+            f"kernel {kernel.name}: {threads} threads per group; {caps.name} takes "
+            f"{caps.max_threads}"
+        )
+    shared = sum(
+        a.size * max(4, a.dtype.itemsize)
+        for a in walk(kernel.body)
+        if isinstance(a, ir.Array) and a.space == "shared"
+    )
+    if shared > caps.shared_bytes:
+        raise LimitError(
+            f"kernel {kernel.name}: {shared} bytes of shared memory; {caps.name} has "
+            f"{caps.shared_bytes}"
+        )
+    for buffer in kernel.buffers:
+        if buffer.dtype not in caps.dtypes:
+            raise CompileError(f"kernel {kernel.name}: {caps.name} does not store {buffer.dtype}")

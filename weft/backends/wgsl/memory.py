@@ -1,0 +1,335 @@
+"""Loads and stores: units, words and the narrow elements inside them (see analysis.Source)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from weft.backends.wgsl import analysis
+from weft.backends.wgsl.analysis import REGISTER, Source
+from weft.backends.wgsl.prelude import vec
+from weft.core import dtypes as dt
+from weft.kernel import ir
+
+if TYPE_CHECKING:
+    from weft.backends.wgsl.expr import Writer
+
+_NUMBER = re.compile(r"^\(?(-?\d+)i\)?$")
+ZERO = {"f32": "0.0f", "i32": "0i", "u32": "0u", "bool": "false"}
+
+
+def offset(index: str, add: int) -> str:
+    """index + add, folded where the index is a number."""
+    number = _NUMBER.match(index)
+    if number:
+        total = int(number[1]) + add
+        return f"{total}i" if total >= 0 else f"({total}i)"
+    return f"{index} + {add}i" if add else index
+
+
+def over(index: str, divisor: int) -> str:
+    """index // divisor for a power of two (indices are not negative where they matter)."""
+    number = _NUMBER.match(index)
+    if divisor == 1:
+        return index
+    if number:
+        return f"{int(number[1]) // divisor}i"
+    return f"({index}) >> {divisor.bit_length() - 1}u"
+
+
+def _within(index: str, divisor: int) -> str:
+    """index % divisor as u32."""
+    number = _NUMBER.match(index)
+    return f"{int(number[1]) % divisor}u" if number else f"(u32({index}) & {divisor - 1}u)"
+
+
+# -- units and words ----------------------------------------------------------------------------
+
+
+def unit(s: Source, index: str) -> str:
+    """The unit at a unit index."""
+    if len(s.parts) > 1:
+        return f"{s.name}get({index})"
+    return f"atomicLoad(&{s.name}[{index}])" if s.atomic else f"{s.name}[{index}]"
+
+
+def _put(s: Source, index: str, value: str) -> str:
+    if len(s.parts) > 1:
+        return f"{s.name}set({index}, {value});"
+    if s.atomic:
+        return f"atomicStore(&{s.name}[{index}], {value});"
+    return f"{s.name}[{index}] = {value};"
+
+
+def word(s: Source, index: str) -> str:
+    """The word at a word index."""
+    if s.k == 1:
+        return unit(s, index)
+    number = _NUMBER.match(index)
+    if number:
+        return f"{unit(s, over(index, s.k))}.{'xyzw'[int(number[1]) % s.k]}"
+    return f"{unit(s, over(index, s.k))}[{_within(index, s.k)}]"
+
+
+def _run(w: Writer, s: Source, first: str, count: int) -> list[str]:
+    """`count` words from element index `first`, which starts a unit if count >= k."""
+    if s.k == 1 or count < s.k:
+        at = over(first, s.per)
+        at = w.temp(at) if count > 1 else at
+        return [word(s, offset(at, i)) for i in range(count)]
+    at = w.temp(over(first, s.unit)) if count > s.k else over(first, s.unit)
+    units = [w.temp(unit(s, offset(at, i))) for i in range(count // s.k)]
+    return [f"{u}.{'xyzw'[i]}" for u in units for i in range(s.k)]
+
+
+def _element(w: Writer, s: Source, index: str) -> str:
+    """One element at an element index, in register form."""
+    if s.per == 1:
+        text = word(s, index)
+        return f"f32({text})" if s.word == "f16" else text
+    index = w.temp(index)
+    text, bits = word(s, over(index, s.per)), 32 // s.per
+    shift = f"({_within(index, s.per)} * {bits}u)"
+    if s.dtype is dt.float16:
+        return f"unpack2x16float({text} >> {shift}).x"
+    if s.dtype is dt.bfloat16:
+        return f"bitcast<f32>(({text} >> {shift}) << 16u)"
+    if s.dtype is dt.int8:
+        return f"extractBits(bitcast<i32>({text}), {shift}, 8u)"
+    text = f"extractBits({text}, {shift}, 8u)"
+    return f"({text} != 0u)" if s.dtype is dt.bool_ else text
+
+
+# -- loads --------------------------------------------------------------------------------------
+
+
+def load(w: Writer, e: ir.Load) -> list[str]:
+    """The chunks of a load. A masked lane may read anywhere (WGSL keeps reads inside the array)
+    and is then replaced by zero."""
+    s, lanes = w.sources[id(e.source)], e.type.lanes
+    if e.index.type.lanes > 1:
+        at = w.lanes(w.value(e.index), lanes)
+        chunks = w.join([_element(w, s, i) for i in at], e.type.dtype)
+    elif lanes == 1:
+        chunks = [_element(w, s, w.scalar(e.index))]
+    else:
+        chunks = _vector(w, s, w.scalar(e.index), lanes, w.aligned[id(e)])
+    if e.mask is None:
+        return chunks
+    n = min(lanes, 4)
+    masks = w.value(e.mask)
+    if e.mask.type.lanes == 1 and n > 1:
+        masks = [w.temp(masks[0])] * len(chunks)
+    zero = ZERO[REGISTER[s.dtype.kind]]
+    zero = zero if n == 1 else f"{vec(REGISTER[s.dtype.kind], n)}({zero})"
+    return [f"select({zero}, {c}, {m})" for c, m in zip(chunks, masks, strict=True)]
+
+
+def _vector(w: Writer, s: Source, index: str, lanes: int, aligned: int) -> list[str]:
+    n = min(lanes, 4)
+    if s.per == 1 and s.k >= n and s.k and aligned % s.k == 0 and lanes % s.k == 0:
+        at = over(index, s.k)
+        at = w.temp(at) if lanes > n else at
+        units = [unit(s, offset(at, i)) for i in range(lanes // n)]
+        return [f"{vec('f32', n)}({u})" for u in units] if s.word == "f16" else units
+    if s.per == 1 or lanes % s.per or aligned % s.per or (s.k > 1 and aligned % s.unit):
+        index = w.temp(index)
+        return w.join([_element(w, s, offset(index, i)) for i in range(lanes)], s.dtype)
+    words = _run(w, s, index, lanes // s.per)
+    step = n // s.per
+    return [unpack(w, s.dtype, words[i : i + step]) for i in range(0, len(words), step)]
+
+
+def unpack(w: Writer, dtype: dt.DType, words: list[str]) -> str:
+    """The lanes held in one or two words, in register form."""
+    if dtype is dt.float16:
+        parts = [f"unpack2x16float({x})" for x in words]
+        return parts[0] if len(parts) == 1 else f"vec4<f32>({', '.join(parts)})"
+    if dtype is dt.bfloat16:
+        names = [w.temp(x) for x in words]
+        halves = ", ".join(f"{x} << 16u, {x} & 0xffff0000u" for x in names)
+        n = 2 * len(words)
+        return f"bitcast<vec{n}<f32>>(vec{n}<u32>({halves}))"
+    if dtype is dt.int8:
+        high = f"vec4<i32>(bitcast<i32>({words[0]})) << vec4<u32>(24u, 16u, 8u, 0u)"
+        return f"(({high}) >> vec4<u32>(24u))"
+    low = f"((vec4<u32>({words[0]}) >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(255u))"
+    return f"({low} != vec4<u32>(0u))" if dtype is dt.bool_ else low
+
+
+def packed_words(w: Writer, e: ir.Expr) -> list[str] | None:
+    """The words of an aligned i8 load as they lie in memory, or None."""
+    if not isinstance(e, ir.Load) or e.mask is not None or e.index.type.lanes > 1:
+        return None
+    s = w.sources[id(e.source)]
+    if s.per != 4 or e.type.lanes % 4 or w.aligned[id(e)] % s.unit:
+        return None
+    return _run(w, s, w.scalar(e.index), e.type.lanes // 4)
+
+
+# -- stores -------------------------------------------------------------------------------------
+
+
+def store(w: Writer, e: ir.Store) -> None:
+    """Emits a store. Whole words are written at once; parts of a word by two atomic operations on
+    disjoint bits, so that neighbouring threads never disturb each other."""
+    s = w.sources[id(e.target)]
+    lanes = max(e.value.type.lanes, e.index.type.lanes)
+    value = _bits_source(e.value, s)
+    chunks = w.value(value)
+    if analysis.lanes_uniform(e.mask):
+        _open(w, e.mask)
+        _store(w, s, e, chunks, lanes)
+        _close(w, e.mask)
+        return
+    assert e.mask is not None
+    masks = w.lanes(w.value(e.mask), lanes)
+    items = _lanes_of(w, s, chunks, lanes)
+    where = _indices(w, e, lanes)
+    for condition, at, item in zip(masks, where, items, strict=True):
+        w.emit(f"if ({condition}) {{")
+        w.depth += 1
+        _put_element(w, s, at, item)
+        w.depth -= 1
+        w.emit("}")
+
+
+def _open(w: Writer, mask: ir.Expr | None) -> None:
+    if mask is not None:
+        (condition, *_) = w.value(mask)
+        if mask.type.lanes > 1:
+            condition += ".x"
+        w.emit(f"if ({condition}) {{")
+        w.depth += 1
+
+
+def _close(w: Writer, mask: ir.Expr | None) -> None:
+    if mask is not None:
+        w.depth -= 1
+        w.emit("}")
+
+
+def _bits_source(value: ir.Expr, s: Source) -> ir.Expr:
+    """What to round when storing: the f32 inside a cast to the stored type (rounding once more
+    would change nothing)."""
+    inner = isinstance(value, ir.Cast) and value.x.type.dtype is dt.float32
+    narrow = s.per > 1 or s.word == "f16"
+    return value.x if inner and narrow and s.dtype.is_float else value  # type: ignore[attr-defined]
+
+
+def _indices(w: Writer, e: ir.Store, lanes: int) -> list[str]:
+    if e.index.type.lanes > 1:
+        return w.lanes(w.value(e.index), lanes)
+    first = w.temp(w.scalar(e.index))
+    return [offset(first, i) for i in range(lanes)]
+
+
+def _store(w: Writer, s: Source, e: ir.Store, chunks: list[str], lanes: int) -> None:
+    aligned = w.aligned[id(e)]
+    if e.index.type.lanes == 1 and lanes > 1 and lanes % s.unit == 0 and aligned % s.unit == 0:
+        _store_units(w, s, w.scalar(e.index), chunks, lanes)
+        return
+    where = _indices(w, e, lanes)
+    for at, item in zip(where, _lanes_of(w, s, chunks, lanes), strict=True):
+        _put_element(w, s, at, item)
+
+
+def _store_units(w: Writer, s: Source, index: str, chunks: list[str], lanes: int) -> None:
+    words = chunks if s.per == 1 and s.k == min(lanes, 4) else _words_of(w, s, chunks, lanes)
+    if s.word == "f16" and words is chunks:
+        words = [_f16(w, c, s.k) for c in chunks]
+    elif s.k > 1 and words is not chunks:
+        kind = vec(s.word, s.k)
+        words = [f"{kind}({', '.join(words[i : i + s.k])})" for i in range(0, len(words), s.k)]
+    at = over(index, s.unit)
+    at = w.temp(at) if len(words) > 1 else at
+    for i, text in enumerate(words):
+        w.emit(_put(s, offset(at, i), text))
+
+
+def _words_of(w: Writer, s: Source, chunks: list[str], lanes: int) -> list[str]:
+    if s.per == 1:
+        return _lanes_of(w, s, chunks, lanes)
+    bits = _lanes_of(w, s, chunks, lanes)
+    width = 32 // s.per
+    words = []
+    for first in range(0, lanes, s.per):
+        terms = [bits[first + i] + (f" << {width * i}u" if i else "") for i in range(s.per)]
+        words.append(" | ".join(f"({t})" for t in terms))
+    return words
+
+
+def _lanes_of(w: Writer, s: Source, chunks: list[str], lanes: int) -> list[str]:
+    """One text per lane: bits in the low part of a u32 for packed sources, else the value."""
+    n = min(lanes, 4)
+    if s.word == "f16":
+        chunks = [_f16(w, c, n) for c in chunks]
+    elif s.per > 1:
+        chunks = [_to_bits(w, s.dtype, c, n) for c in chunks]
+    return w.lanes(chunks, lanes) if lanes > 1 else [w.temp(chunks[0])]
+
+
+def _to_bits(w: Writer, dtype: dt.DType, text: str, n: int) -> str:
+    kind = vec("u32", n)
+    if dtype is dt.float16:
+        return f"{w.helper('w_f16_bits', n)}({text})"
+    if dtype is dt.bfloat16:
+        return f"{w.helper('w_bf16_bits', n)}({text})"
+    if dtype is dt.bool_:
+        return f"{kind}({text})"
+    return f"({kind}({text}) & {kind}(255u))"
+
+
+def _f16(w: Writer, text: str, n: int) -> str:
+    """An f32 chunk as native f16, rounded to nearest even."""
+    bits = w.temp(f"{w.helper('w_f16_bits', n)}({text})")
+    if n == 1:
+        return f"bitcast<vec2<f16>>({bits}).x"
+    low = f"bitcast<vec2<f16>>({bits}.x | ({bits}.y << 16u))"
+    if n == 2:
+        return low
+    return f"vec4<f16>({low}, bitcast<vec2<f16>>({bits}.z | ({bits}.w << 16u)))"
+
+
+def _put_element(w: Writer, s: Source, index: str, item: str) -> None:
+    if s.per == 1:
+        w.emit(_put(s, index, item))
+        return
+    bits = 32 // s.per
+    index = w.temp(index)
+    at = w.temp(over(index, s.per))
+    shift = w.temp(f"{_within(index, s.per)} * {bits}u")
+    clear = f"~({(1 << bits) - 1:#x}u << {shift})"
+    if len(s.parts) > 1:
+        w.emit(f"{s.name}put({at}, {clear}, {item} << {shift});")
+        return
+    w.emit(f"atomicAnd(&{s.name}[{at}], {clear});")
+    w.emit(f"atomicOr(&{s.name}[{at}], {item} << {shift});")
+
+
+# -- declarations -------------------------------------------------------------------------------
+
+
+def part_functions(s: Source, writable: bool) -> str:
+    """get, set and put of a split buffer: the part is found by comparing the unit index."""
+    kind = vec(s.word, s.k)
+    place = [f"{s.name}p{n}" for n in range(len(s.parts))]
+    load, keep = ("atomicLoad(&{}[{}])", "atomicStore(&{}[{}], x);") if s.atomic else (
+        "{}[{}]", "{}[{}] = x;")  # fmt: skip
+    text = _chain(f"fn {s.name}get(i: i32) -> {kind}", s, place, "return " + load + ";")
+    if writable:
+        text += _chain(f"fn {s.name}set(i: i32, x: {kind})", s, place, keep)
+    if writable and s.atomic:
+        both = "atomicAnd(&{0}[{1}], clear); atomicOr(&{0}[{1}], bits);"
+        text += _chain(f"fn {s.name}put(i: i32, clear: u32, bits: u32)", s, place, both)
+    return text
+
+
+def _chain(head: str, s: Source, place: list[str], action: str) -> str:
+    lines = [head + " {"]
+    for n in range(len(place) - 1):
+        at = f"i - {s.parts[n]}i" if n else "i"
+        back = "" if action.startswith("return") else " return;"
+        lines.append(f"  if (i < {s.parts[n + 1]}i) {{ {action.format(place[n], at)}{back} }}")
+    lines.append("  " + action.format(place[-1], f"i - {s.parts[-1]}i"))
+    return "\n".join([*lines, "}", ""])
