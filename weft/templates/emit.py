@@ -172,9 +172,8 @@ class Emitter:
     def stored(self, node: Node, index: Sequence[Affine]) -> Expr:
         """The value of `node` at `index` in the dtype it is stored in."""
         if node.op == "cast" and id(node) not in self.buffers and id(node) not in self._defined:
-            (x,) = node.inputs
-            if node.dtype in (dt.float16, dt.bfloat16) and x.dtype.is_float:
-                return kb.cast(self.value(x, index), node.dtype)
+            wide = kb.cast(self.value(node.inputs[0], index), dt.compute_dtype(node.dtype))
+            return kb.cast(wide, node.dtype)
         return kb.cast(self.value(node, index), node.dtype)
 
     def store(self, node: Node, index: Sequence[Affine], nontemporal: bool = False) -> None:
@@ -300,6 +299,12 @@ def _scalar(em: Emitter, node: Node, index: Index) -> Expr:
     return ir.Param(name, em.group.slots[name])
 
 
+def _cast(em: Emitter, node: Node, index: Index) -> Expr:
+    """A cast to a narrow float rounds, though the value goes on as f32."""
+    wide = kb.cast(em.value(node.inputs[0], index), dt.compute_dtype(node.dtype))
+    return kb.cast(wide, node.dtype)
+
+
 def _iota(em: Emitter, node: Node, index: Index) -> Expr:
     at = em.expr(index[node.attrs.get("axis", 0)])
     return kb.cast(at, dt.compute_dtype(node.dtype))
@@ -359,6 +364,7 @@ def _gather(em: Emitter, node: Node, index: Index) -> Expr:
 _SPECIAL: Mapping[str, Callable[[Emitter, Node, Index], Expr]] = {
     "const": _const,
     "input": _scalar,
+    "cast": _cast,
     "iota": _iota,
     "pad": _pad,
     "concat": _concat,

@@ -170,7 +170,7 @@ def _cpu_columns(plan: _Plan) -> Kernel:
     start = block * (vectors * lanes)
     wanted = plan.wanted()
     if outer:
-        grid = times(wanted, 1) if blocks == n else _ceil_rows(wanted, n, blocks)
+        grid = _ceil_rows(wanted, n, blocks)
     else:
         grid = kb.ceil_div(wanted, vectors * lanes)
     full = n % (vectors * lanes) == 0
