@@ -94,8 +94,11 @@ ENCODERS: dict[str, Callable[[Fields], EncoderConfig]] = {
 
 # -- sentence-transformers ------------------------------------------------------------------------
 
-_IGNORED: tuple[str, ...] = ("pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens")
-_IGNORED += ("pooling_mode_lasttoken",)
+_OTHER_MODES = (
+    "pooling_mode_mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens",
+    "pooling_mode_lasttoken",
+)
 _MODES = {
     "cls": "pooling_mode_cls_token",
     "max": "pooling_mode_max_tokens",
@@ -160,7 +163,7 @@ def _modes(c: Fields) -> tuple:
                 f"supported: {', '.join(_MODES)}"
             )
         return named
-    for name in _IGNORED:
+    for name in _OTHER_MODES:
         refuse(c, name, False, "this pooling")
     modes = tuple(mode for mode, name in _MODES.items() if c.flag(name, False))
     if not modes:

@@ -7,14 +7,14 @@ takes; a slot needs no clearing, because a row never looks beyond its own positi
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.core.dtypes import as_dtype
-from weft.models import decoder
-from weft.models.config import DecoderConfig
+from weft.models import decoder, encoder
+from weft.models.config import DecoderConfig, EncoderConfig
 
 if TYPE_CHECKING:
     from weft.backends.base import Buffer, Device
@@ -82,7 +82,7 @@ class EagerRunner(Runner):
         self, config: DecoderConfig, weights: Mapping[str, np.ndarray], context: int, slots: int
     ) -> None:
         super().__init__(config, context, slots)
-        self._weights = decoder.with_tables(config, weights, context)
+        self._weights = weights
         shape = (slots, config.kv_heads, context, config.head_dim)
         self._keys: list[Any] = [self._cache(shape) for _ in range(config.layers)]
         self._values: list[Any] = [self._cache(shape) for _ in range(config.layers)]
@@ -123,7 +123,7 @@ class CompiledRunner(Runner):
         self._given: dict[str, Any] = dict(weights)
         self._avals = avals
         self._state: dict[str, Buffer] = {}
-        self._device, self._arena = device, arena
+        self._device, self.arena = device, arena
         self._sessions: dict[str, Session] = {}
 
     @property
@@ -159,7 +159,7 @@ class CompiledRunner(Runner):
         )
         program = compile_graph(graph, self._device.caps, name=name)
         session = Session(
-            program, self._device, self._given, self._state, self._arena, reuse_outputs=True
+            program, self._device, self._given, self._state, self.arena, reuse_outputs=True
         )
         self._given |= session.weights
         self._state |= session.state
@@ -172,3 +172,40 @@ class CompiledRunner(Runner):
 def weight_avals(weights: Mapping[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], Any]]:
     """Role -> (shape, DType)."""
     return {k: (v.shape, as_dtype(v.dtype)) for k, v in weights.items()}
+
+
+# -- encoders -------------------------------------------------------------------------------------
+
+Hidden = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""(ids int32 [B, T], lengths int32 [B]) -> token vectors float32 [B, T, hidden]."""
+
+
+def eager_encoder(config: EncoderConfig, weights: Mapping[str, np.ndarray]) -> Hidden:
+    """The encoder as the oracle computes it."""
+    return lambda ids, lengths: np.asarray(encoder.forward(config, weights, ids, lengths))
+
+
+def compiled_encoder(
+    config: EncoderConfig, weights: Mapping[str, np.ndarray], device: Device
+) -> Hidden:
+    """The encoder on a device: one Program per shape of `ids`, compiled on first use."""
+    avals = weight_avals(weights)
+    given: dict[str, Any] = dict(weights)
+    sessions: dict[tuple[int, ...], Session] = {}
+    arenas: list[Arena] = []
+
+    def hidden(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        if ids.shape not in sessions:
+            from weft.compile import compile_graph
+            from weft.program.session import Arena, Session
+
+            if not arenas:
+                arenas.append(Arena(device))
+            graph = encoder.encoder_graph(config, avals, *ids.shape)
+            program = compile_graph(graph, device.caps, name=graph.name)
+            session = Session(program, device, given, arena=arenas[0], reuse_outputs=True)
+            given.update(session.weights)
+            sessions[ids.shape] = session
+        return sessions[ids.shape].run({"ids": ids, "lengths": lengths})[0]
+
+    return hidden

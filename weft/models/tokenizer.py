@@ -13,20 +13,25 @@ from weft.core.errors import ModelError, UsageError
 from weft.importers.hf_config import read_bounded, read_object
 from weft.models.chat import ChatTemplate, read_template
 
-_SPECIAL: tuple[str, ...] = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
-_SPECIAL += ("mask_token",)
+_SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 
 
 class Tokenizer:
     """The tokenizer of a model folder. Raises ModelError for a file that the library refuses or
-    whose vocabulary exceeds the model's `vocab`."""
+    whose vocabulary exceeds the model's `vocab`. With `limit`, texts are cut at that many tokens
+    (those put around them included)."""
 
-    def __init__(self, folder: Path, vocab: int, lower_case: bool = False) -> None:
+    def __init__(
+        self, folder: Path, vocab: int, limit: int | None = None, lower_case: bool = False
+    ) -> None:
         self.path = folder / "tokenizer.json"
         self.vocab = vocab
         self._lower = lower_case
         self._raw = _load(self.path)
-        self._raw.no_truncation()
+        if limit is None:
+            self._raw.no_truncation()
+        else:
+            self._raw.enable_truncation(limit)
         self._raw.no_padding()
         size = self._raw.get_vocab_size()
         if size > vocab:

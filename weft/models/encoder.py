@@ -1,0 +1,107 @@
+"""The encoder: BERT, RoBERTa and DistilBERT as one function, on arrays or graph Nodes; pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from weft import ops
+from weft.core.dtypes import DType, float32, int32
+from weft.graph.ir import Graph
+from weft.models.config import EncoderConfig, Pooling
+from weft.models.decoder import activate
+
+Value = Any  # np.ndarray or graph Node
+Weights = Mapping[str, Value]
+
+
+def forward(c: EncoderConfig, w: Weights, ids: Value, lengths: Value) -> Value:
+    """Token vectors float32 [B, T, hidden] of ids int32 [B, T]; row b holds lengths[b] tokens,
+    and what lies beyond them is neither looked at nor meaningful in the result."""
+    batch, length = ops.aval(ids).shape
+    x = _embed(c, w, ids, batch, length)
+    for i in range(c.layers):
+        h = _attention(c, w, i, x, lengths, batch, length)
+        x = _norm(c, w, f"{i}.attn_norm", ops.add(x, h))
+        h = activate(c.act, _linear(x, w, f"{i}.up"))
+        x = _norm(c, w, f"{i}.mlp_norm", ops.add(x, _linear(h, w, f"{i}.down")))
+    return ops.reshape(x, (batch, length, c.hidden))
+
+
+def _embed(c: EncoderConfig, w: Weights, ids: Value, batch: int, length: int) -> Value:
+    """Token + position + type embeddings, normalised: [B * T, hidden]. Every text is type 0."""
+    x = ops.cast(ops.gather(w["embed"], ops.reshape(ids, (batch * length,))), float32)
+    first = c.position_offset
+    table = ops.slice_(w["pos"], (first, 0), (first + length, c.hidden))
+    table = ops.cast(table, float32)
+    if c.token_types:
+        kind = ops.cast(ops.slice_(w["type"], (0, 0), (1, c.hidden)), float32)
+        table = ops.add(table, ops.broadcast(kind, (length, c.hidden)))
+    repeated = ops.broadcast(table, (batch, length, c.hidden))
+    x = ops.add(x, ops.reshape(repeated, (batch * length, c.hidden)))
+    return _norm(c, w, "norm", x)
+
+
+def _linear(x: Value, w: Weights, role: str) -> Value:
+    """x[R, K] . w[M, K]^T + b[M], float32 whatever the weights' dtype."""
+    out = ops.dot(x, ops.cast(ops.transpose(w[f"{role}.w"]), float32), float32)
+    bias = ops.cast(w[f"{role}.b"], float32)
+    return ops.add(out, ops.broadcast(bias, ops.aval(out).shape))
+
+
+def _norm(c: EncoderConfig, w: Weights, role: str, x: Value) -> Value:
+    return ops.call("layer_norm", x, w[f"{role}.w"], w[f"{role}.b"], eps=c.norm_eps)
+
+
+def _attention(
+    c: EncoderConfig, w: Weights, i: int, x: Value, lengths: Value, batch: int, length: int
+) -> Value:
+    """Self attention over each row's own tokens: [B * T, hidden]."""
+    heads = []
+    for role in "qkv":
+        h = _linear(x, w, f"{i}.{role}")
+        h = ops.reshape(h, (batch, length, c.heads, c.head_dim))
+        heads.append(ops.transpose(h, (0, 2, 1, 3)))
+    out = ops.call("attention", *heads, lengths, causal=False, scale=c.head_dim**-0.5)
+    out = ops.reshape(ops.transpose(out, (0, 2, 1, 3)), (batch * length, c.hidden))
+    return _linear(out, w, f"{i}.o")
+
+
+def encoder_graph(
+    c: EncoderConfig,
+    weights: Mapping[str, tuple[tuple[int, ...], DType]],
+    batch: int,
+    length: int,
+) -> Graph:
+    """The Graph of `forward` for [batch, length] ids; inputs "ids" and "lengths"."""
+    with ops.building():
+        ids = ops.input_node("ids", (batch, length), int32)
+        lengths = ops.input_node("lengths", (batch,), int32)
+        bound = {k: ops.input_node(k, s, d, "weight") for k, (s, d) in weights.items()}
+        out = forward(c, bound, ids, lengths)
+    name = f"{c.family}.{batch}x{length}"
+    return Graph((ids, lengths, *bound.values()), (out,), name=name)
+
+
+def pool(how: Pooling, hidden: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """One vector per row, float32 [B, dim], of token vectors [B, T, hidden].
+
+    The modes' results stand side by side; with `normalize` each row has length 1.
+    """
+    inside = np.arange(hidden.shape[1])[None, :, None] < lengths[:, None, None]
+    parts = []
+    for mode in how.modes:
+        if mode == "cls":
+            parts.append(hidden[:, 0])
+        elif mode == "max":
+            parts.append(np.where(inside, hidden, -np.inf).max(axis=1))
+        else:
+            total = np.where(inside, hidden, 0).sum(axis=1, dtype=np.float32)
+            parts.append(total / np.maximum(lengths, 1)[:, None].astype(np.float32))
+    out = np.concatenate(parts, axis=1).astype(np.float32)
+    if how.normalize:
+        norm = np.linalg.norm(out, axis=1, keepdims=True)
+        out = out / np.maximum(norm, np.float32(1e-12))
+    return out

@@ -1,0 +1,240 @@
+"""`weft.load`: a Hugging Face folder in, a Model on a device out.
+
+Nothing here is imported before it is needed, and nothing is compiled before it is used: the time
+from a process's start to its first token is mostly what this file does not do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.core.dtypes import DType, as_dtype, bfloat16, float16, float32
+from weft.core.errors import DTypeError, LimitError, ModelError, UsageError
+from weft.importers.hf_config import Fields, read_config, read_object
+from weft.importers.safetensors import open_checkpoint
+from weft.models import decoder
+from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
+from weft.models.encoders import ENCODERS, read_pooling
+from weft.models.families import DECODERS, MAX_VOCAB
+from weft.models.model import Decoder, Encoder, Model
+from weft.models.names import bind_weights, decoder_layout, encoder_layout
+from weft.models.progress import progress
+from weft.models.runner import (
+    CompiledRunner,
+    EagerRunner,
+    Runner,
+    compiled_encoder,
+    eager_encoder,
+    weight_avals,
+)
+
+if TYPE_CHECKING:
+    from weft.backends.base import Device
+    from weft.models.tokenizer import Tokenizer
+
+DEFAULT_CONTEXT = 4096
+ORACLE = "oracle"  # the NumPy meaning of every op instead of a device
+
+
+def load(
+    path: str | os.PathLike[str],
+    device: str | Device | None = "auto",
+    dtype: str | DType | None = None,
+    context: int | None = None,
+    max_batch: int = 8,
+    fallback: str | None = None,
+) -> Model:
+    """The model in a Hugging Face folder (config.json, safetensors, tokenizer.json).
+
+    device: see `weft.backends.registry.get`; "oracle" computes with NumPy. dtype: None keeps the
+    checkpoint's; "float32", "float16" or "bfloat16" converts the weights. context: positions of
+    the KV cache per sequence (default: the model's, at most 4096). max_batch: sequences that
+    generate at once. Raises ModelError, FileFormatError, DeviceError, LimitError, UsageError.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise ModelError(f"{folder} {what}; expected a Hugging Face model folder")
+    if isinstance(max_batch, bool) or not isinstance(max_batch, int) or not 1 <= max_batch <= 1024:
+        raise UsageError(f"max_batch is {max_batch!r}; expected an integer from 1 to 1024")
+    config = read_config(folder)
+    kind = config.text("model_type", "")
+    if kind not in DECODERS and kind not in ENCODERS:
+        raise _unsupported(config, kind)
+    if config.data.get("quantization_config"):
+        raise ModelError(
+            f"{config.where}: quantised checkpoints are not supported; use the original weights"
+        )
+    with progress(f"loading {folder.name}"):
+        target = None if device == ORACLE else _open_device(device, fallback)
+        if kind in ENCODERS:
+            return _encoder(folder, config, ENCODERS[kind](config), target, dtype)
+        made = DECODERS[kind](config)
+        return _decoder(folder, config, made, target, dtype, context, max_batch)
+
+
+def _unsupported(config: Fields, kind: str) -> ModelError:
+    known = ", ".join([*DECODERS, *ENCODERS])
+    names = config.data.get("architectures")
+    name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    shown = " / ".join(n for n in (kind[:60], name[:60]) if n) or "unnamed (no model_type)"
+    return ModelError(f"{config.where}: architecture {shown} is not supported; supported: {known}")
+
+
+def _open_device(device: str | Device | None, fallback: str | None) -> Device:
+    from weft.backends import registry
+
+    return registry.get(device, fallback)
+
+
+# -- weights --------------------------------------------------------------------------------------
+
+
+def _weights(
+    weights: Mapping[str, np.ndarray], dtype: str | DType | None, where: Path
+) -> dict[str, np.ndarray]:
+    """The weights as they are (views of the mapped file), or converted to `dtype`."""
+    if dtype is None:
+        return dict(weights)
+    try:
+        wanted = as_dtype(dtype)
+    except DTypeError:
+        wanted = None
+    if wanted not in (float32, float16, bfloat16):
+        raise UsageError(f"dtype is {dtype!r}; expected float32, float16 or bfloat16")
+    out = {}
+    for role, value in weights.items():
+        with np.errstate(over="ignore"):
+            cast = value.astype(wanted.numpy, copy=False)
+        if wanted is float16 and not np.isfinite(cast).all() and np.isfinite(value).all():
+            raise ModelError(f"{where}: weight {role!r} overflows float16; use bfloat16")
+        out[role] = cast
+    return out
+
+
+def _main_dtype(weights: Mapping[str, np.ndarray]) -> DType:
+    """The dtype of the embedding, which stands for the model's."""
+    return as_dtype(weights["embed"].dtype)
+
+
+def _check_device(device: Device | None, weights: Mapping[str, np.ndarray]) -> None:
+    """Refuses a dtype that the device cannot store, before anything is allocated."""
+    if device is None:
+        return
+    for role, value in weights.items():
+        if not device.supports(as_dtype(value.dtype)):
+            raise DTypeError(
+                f"{device.info.id} does not support {value.dtype} (weight {role!r}); "
+                "load with dtype='float32'"
+            )
+
+
+# -- decoders -------------------------------------------------------------------------------------
+
+
+def _decoder(
+    folder: Path,
+    raw: Fields,
+    config: DecoderConfig,
+    device: Device | None,
+    dtype: str | DType | None,
+    context: int | None,
+    max_batch: int,
+) -> Decoder:
+    weights = bind_weights(decoder_layout(config), open_checkpoint(folder))
+    weights = _weights(weights, dtype, folder)
+    config = replace(config, kv_dtype=_main_dtype(weights))
+    _check_device(device, weights)
+    length = _context(config, context)
+    tables = decoder.with_tables(config, weights, length)
+    make_runner = _runner_maker(config, tables, device, length)
+    tokens = _token_ids(folder, raw)
+    make_tokenizer = _tokenizer_maker(folder, config.vocab)
+    return Decoder(
+        folder, config, weights, device, make_tokenizer, make_runner, length, tokens, max_batch
+    )
+
+
+def _context(config: DecoderConfig, context: int | None) -> int:
+    if context is None:
+        return min(config.max_positions, DEFAULT_CONTEXT)
+    if isinstance(context, bool) or not isinstance(context, int) or context < 1:
+        raise UsageError(f"context is {context!r}; expected a positive integer")
+    if context > config.max_positions:
+        raise LimitError(
+            f"context={context} is more than the model's {config.max_positions} positions"
+        )
+    return context
+
+
+def _runner_maker(
+    config: DecoderConfig, weights: Mapping[str, np.ndarray], device: Device | None, context: int
+) -> Callable[[int, Runner | None], Runner]:
+    """A function (slots, another runner to share weights with) -> Runner."""
+    if device is None:
+        return lambda slots, other: EagerRunner(config, weights, context, slots)
+    avals = weight_avals(weights)
+
+    def make(slots: int, other: Runner | None) -> Runner:
+        from weft.program.session import Arena
+
+        if isinstance(other, CompiledRunner):
+            given, arena = other.weight_buffers, other.arena
+        else:
+            given, arena = dict(weights), Arena(device)
+        return CompiledRunner(config, given, avals, context, slots, device, arena)
+
+    return make
+
+
+def _token_ids(folder: Path, config: Fields) -> TokenIds:
+    """End, begin and padding ids; generation_config.json goes before config.json."""
+    path = folder / "generation_config.json"
+    first = Fields(read_object(path), str(path)) if path.exists() else config
+    eos = first.integers("eos_token_id", 0, MAX_VOCAB)
+    eos = eos or config.integers("eos_token_id", 0, MAX_VOCAB)
+    bos = config.integers("bos_token_id", 0, MAX_VOCAB)
+    pad = config.integers("pad_token_id", -1, MAX_VOCAB)
+    return TokenIds(eos, bos[0] if bos else None, pad[0] if pad else None)
+
+
+def _tokenizer_maker(
+    folder: Path, vocab: int, limit: int | None = None, lower: bool = False
+) -> Callable[[], Tokenizer | None]:
+    def make() -> Tokenizer | None:
+        if not (folder / "tokenizer.json").exists():
+            return None
+        from weft.models.tokenizer import Tokenizer
+
+        return Tokenizer(folder, vocab, limit, lower)
+
+    return make
+
+
+# -- encoders -------------------------------------------------------------------------------------
+
+
+def _encoder(
+    folder: Path,
+    raw: Fields,
+    config: EncoderConfig,
+    device: Device | None,
+    dtype: str | DType | None,
+) -> Encoder:
+    pooling = read_pooling(folder)
+    weights = bind_weights(encoder_layout(config), open_checkpoint(folder))
+    weights = _weights(weights, dtype, folder)
+    _check_device(device, weights)
+    longest = min(pooling.max_length or config.max_positions, config.max_positions)
+    tokenizer = _tokenizer_maker(folder, config.vocab, longest, pooling.lower_case)
+    if device is None:
+        hidden = eager_encoder(config, weights)
+    else:
+        hidden = compiled_encoder(config, weights, device)
+    return Encoder(folder, config, weights, device, tokenizer, hidden, pooling, longest)

@@ -1,0 +1,332 @@
+"""Models as users hold them: generate, logits, embed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.core.errors import LimitError, ModelError, UsageError
+from weft.models import encoder
+from weft.models.config import DecoderConfig, EncoderConfig, Pooling, TokenIds
+from weft.models.generate import Generation, Piece, Request, Sequence_, Stream, run, sequences
+from weft.models.runner import Runner
+from weft.models.sampler import Sampling, generator
+
+if TYPE_CHECKING:
+    from weft.backends.base import Device
+    from weft.models.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int] | np.ndarray
+
+
+class Model:
+    """What decoders and encoders share. `device` is None for the NumPy oracle."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: DecoderConfig | EncoderConfig,
+        weights: Mapping[str, np.ndarray],
+        device: Device | None,
+        make_tokenizer: Callable[[], Tokenizer | None],
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        self.device = device
+        self.weights = weights
+        self._make_tokenizer = make_tokenizer
+        self._tokenizer: Tokenizer | None = None
+        self._tokenizer_read = False
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The folder's tokenizer, read on first use; None where it has none."""
+        if not self._tokenizer_read:
+            self._tokenizer = self._make_tokenizer()
+            self._tokenizer_read = True
+        return self._tokenizer
+
+    def _need_tokenizer(self, why: str) -> Tokenizer:
+        if self.tokenizer is None:
+            raise UsageError(f"{self.folder} has no tokenizer.json: {why}")
+        return self.tokenizer
+
+    def generate(self, prompt: Any, **options: Any) -> Any:
+        raise UsageError(f"{self.config.family} is an encoder: use embed(texts)")
+
+    def logits(self, ids: Sequence[int]) -> np.ndarray:
+        raise UsageError(f"{self.config.family} is an encoder: use embed(texts)")
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        raise UsageError(f"{self.config.family} generates text: use generate(prompt)")
+
+    def explain_bad(self, what: str) -> ModelError:
+        """Why numbers went bad: names the first weight that holds NaN or infinity."""
+        for role, value in self.weights.items():
+            bad = ~np.isfinite(value.astype(np.float32, copy=False))
+            if bad.any():
+                at = [int(i) for i in np.argwhere(bad)[0]]
+                return ModelError(
+                    f"{self.folder}: weight {role!r} holds NaN or infinity (first at {at}), so "
+                    f"{what} not finite; the checkpoint is damaged"
+                )
+        return ModelError(
+            f"{self.folder}: {what} not finite though every weight is; a value overflowed "
+            "its dtype: load with dtype='float32'"
+        )
+
+
+class Decoder(Model):
+    """A language model. Compiles on first use; one generation runs at a time."""
+
+    config: DecoderConfig
+
+    def __init__(
+        self,
+        folder: Path,
+        config: DecoderConfig,
+        weights: Mapping[str, np.ndarray],
+        device: Device | None,
+        make_tokenizer: Callable[[], Tokenizer | None],
+        make_runner: Callable[[int, Runner | None], Runner],
+        context: int,
+        tokens: TokenIds,
+        max_batch: int,
+    ) -> None:
+        super().__init__(folder, config, weights, device, make_tokenizer)
+        self.context, self.tokens, self.max_batch = context, tokens, max_batch
+        self._make_runner = make_runner
+        self._runners: dict[int, Runner] = {}
+        self._turn = 0
+
+    def runner(self, sequences: int = 1) -> Runner:
+        """The runner with room for this many sequences at once (at most max_batch): one for a
+        single sequence, one (the largest so far) for batches."""
+        slots = 1
+        while slots < min(sequences, self.max_batch):
+            slots *= 2
+        fit = [s for s in self._runners if s >= slots and (s > 1) == (slots > 1)]
+        if fit:
+            return self._runners[min(fit)]
+        other = next(iter(self._runners.values()), None)
+        made = self._make_runner(slots, other)
+        self._runners = {s: r for s, r in self._runners.items() if (s > 1) != (slots > 1)}
+        self._runners[slots] = made
+        return made
+
+    # -- prompts ----------------------------------------------------------------------------------
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """A prompt's ids: text through the tokenizer (which adds bos where the model wants it),
+        ids as they are. Raises UsageError for an empty prompt or ids outside the vocabulary,
+        LimitError for a prompt longer than the context."""
+        if isinstance(prompt, str):
+            ids = self._need_tokenizer("pass token ids instead of text").encode(prompt)
+            if not ids:
+                raise UsageError("the prompt is empty; give at least one character")
+        else:
+            ids = self._check_ids(prompt)
+        if len(ids) > self.context:
+            most = self.config.max_positions
+            more = f"; load with context={most} for more" if self.context < most else ""
+            raise LimitError(
+                f"the prompt has {len(ids)} tokens; the context holds {self.context}{more}"
+            )
+        return ids
+
+    def _check_ids(self, prompt: Any) -> list[int]:
+        array = np.asarray(prompt)
+        if array.size == 0:
+            raise UsageError("the prompt is empty; give at least one token id")
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise UsageError("a prompt is text or a flat list of integer token ids")
+        low, high = int(array.min()), int(array.max())
+        if low < 0 or high >= self.config.vocab:
+            wrong = low if low < 0 else high
+            raise UsageError(
+                f"token id {wrong} is outside the vocabulary 0..{self.config.vocab - 1}"
+            )
+        return [int(i) for i in array]
+
+    def chat_ids(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
+        """The ids of a conversation (role, content) through the model's chat template."""
+        tokenizer = self._need_tokenizer("chatting needs one")
+        return tokenizer.encode(tokenizer.chat(messages, **variables), special=False)
+
+    # -- generating -------------------------------------------------------------------------------
+
+    def generate(  # type: ignore[override]
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        max_new_tokens: int = 64,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        repetition_penalty: float = 1.0,
+        seed: int | Sequence[int] = 0,
+        stop: str | Sequence[str] = (),
+        stream: bool = False,
+    ) -> Generation | list[Generation] | Stream:
+        """New tokens after `prompt` (text or ids): a Generation. A list of prompts gives a list.
+
+        temperature 0 is greedy. Seeds: see `weft.models.generate`. `stop` strings end a text and
+        are not part of it. With `stream` an iterator of text pieces (`Piece`) comes back at once.
+        Raises UsageError (empty prompt, bad options, unknown ids), LimitError (prompt longer than
+        the context), ModelError (NaN in weights or logits).
+        """
+        prompts, single = _as_list(prompt)
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        if any(not isinstance(s, str) or not s for s in stops):
+            raise UsageError("stop strings must be text of at least one character")
+        if stops:
+            self._need_tokenizer("stop strings need one")
+        if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int | np.integer):
+            raise UsageError(f"max_new_tokens is {max_new_tokens!r}; expected an integer")
+        if max_new_tokens < 0:
+            raise UsageError(f"max_new_tokens is {max_new_tokens}; expected 0 or more")
+        sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
+        request = Request(int(max_new_tokens), sampling, stops, frozenset(self.tokens.eos))
+        seeds = _seeds(seed, len(prompts))
+        ids = [self.encode(p) for p in prompts]
+        parts = sequences(ids, request, self.context, seeds, lambda: self.tokenizer)
+        pieces = Stream(self._play(request, parts), parts)
+        if stream:
+            return pieces
+        for _ in pieces:
+            pass
+        results = pieces.results
+        return results[0] if single else results
+
+    def _play(self, request: Request, parts: Sequence[Sequence_]) -> Iterator[Piece]:
+        self._turn += 1
+        turn = self._turn
+        runner = self.runner(len(parts))
+
+        def check(logits: np.ndarray, token: int) -> None:
+            if not np.isfinite(logits[token]):
+                raise self.explain_bad("the logits are")
+
+        for piece in run(runner, request, parts, check):
+            yield piece
+            if turn != self._turn:
+                raise UsageError(
+                    "another generation began on this model; finish a stream before the next, or "
+                    "pass the prompts together as a list"
+                )
+
+    def logits(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
+        """float32 [T, vocab]: row t is the model's view of the token after ids[: t + 1]."""
+        checked = self.encode(ids)
+        self._turn += 1
+        out = self.runner().score(checked)
+        if not np.isfinite(out.max(initial=0.0)):
+            raise self.explain_bad("the logits are")
+        return out
+
+
+def _as_list(prompt: Any) -> tuple[list[Prompt], bool]:
+    """(prompts, whether a single one was given). A list of ints is one prompt of ids."""
+    if isinstance(prompt, str):
+        return [prompt], True
+    if isinstance(prompt, np.ndarray):
+        return ([prompt], True) if prompt.ndim <= 1 else (list(prompt), False)
+    items = list(prompt)
+    if items and all(isinstance(p, str | list | tuple | np.ndarray) for p in items):
+        return items, False
+    return [items], True
+
+
+def _seeds(seed: int | Sequence[int], count: int) -> list[tuple[int, int]]:
+    """(seed, index) of each prompt; checks the values."""
+    if isinstance(seed, int | np.integer):
+        pairs = [(int(seed), i) for i in range(count)]
+    else:
+        if len(seed) != count:
+            raise UsageError(f"{len(seed)} seeds for {count} prompts; give one or one each")
+        pairs = [(int(s), 0) for s in seed]
+    for s, i in pairs[:1] if isinstance(seed, int) else pairs:
+        generator(s, i)
+    return pairs
+
+
+class Encoder(Model):
+    """A BERT-family model that turns texts into vectors."""
+
+    config: EncoderConfig
+
+    def __init__(
+        self,
+        folder: Path,
+        config: EncoderConfig,
+        weights: Mapping[str, np.ndarray],
+        device: Device | None,
+        make_tokenizer: Callable[[], Tokenizer | None],
+        hidden: Callable[[np.ndarray, np.ndarray], np.ndarray],
+        pooling: Pooling,
+        max_length: int,
+    ) -> None:
+        super().__init__(folder, config, weights, device, make_tokenizer)
+        self.pooling, self.max_length = pooling, max_length
+        self._hidden = hidden
+
+    @property
+    def dim(self) -> int:
+        return self.config.hidden * len(self.pooling.modes)
+
+    def embed(self, texts: str | Sequence[str]) -> np.ndarray:
+        """float32 [N, dim], one row per text; longer texts are cut at `max_length` tokens."""
+        if isinstance(texts, str):
+            texts = [texts]
+        tokenizer = self._need_tokenizer("embedding text needs one")
+        return self.embed_ids(tokenizer.encode_batch(list(texts)))
+
+    def embed_ids(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
+        """Like `embed`, from token ids with [CLS] and [SEP] already in place."""
+        out = np.empty((len(rows), self.dim), np.float32)
+        for group in _batches([len(r) for r in rows]):
+            width = bucket(max(len(rows[i]) for i in group), 16, self.max_length)
+            height = bucket(len(group), 1, ROWS)
+            ids = np.full((height, width), self.config.pad_id, np.int32)
+            lengths = np.ones(height, np.int32)  # padding rows see one token: no empty softmax
+            for row, i in enumerate(group):
+                if not 0 < len(rows[i]) <= self.max_length:
+                    raise LimitError(f"a text of {len(rows[i])} tokens; 1 to {self.max_length} fit")
+                ids[row, : len(rows[i])] = rows[i]
+                lengths[row] = len(rows[i])
+            if ids.min() < 0 or ids.max() >= self.config.vocab:
+                raise UsageError(f"a token id is outside the vocabulary 0..{self.config.vocab - 1}")
+            n = len(group)
+            hidden = self._hidden(ids, lengths)[:n]
+            out[group] = encoder.pool(self.pooling, hidden, lengths[:n])
+        if not np.isfinite(out).all():
+            raise self.explain_bad("the embeddings are")
+        return out
+
+
+ROWS = 16  # texts in one step
+TOKENS = 2048  # tokens in one step, padding included
+
+
+def bucket(n: int, lo: int, hi: int) -> int:
+    """The smallest power of two >= n that is >= lo, but at most hi (so few Programs serve all)."""
+    size = lo
+    while size < n:
+        size *= 2
+    return min(size, hi)
+
+
+def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Indices in groups of similar length, each within ROWS texts and TOKENS padded tokens."""
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    group: list[int] = []
+    for i in order:
+        wide = bucket(lengths[i], 16, 1 << 30)
+        if group and (len(group) >= ROWS or wide * (len(group) + 1) > TOKENS):
+            yield group
+            group = []
+        group.append(i)
+    if group:
+        yield group

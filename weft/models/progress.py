@@ -1,0 +1,50 @@
+"""A spinner on stderr for waits that a person notices; nothing when stderr is not a terminal."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+DELAY = 0.5  # seconds before anything shows, so that quick loads pay nothing
+
+
+@contextmanager
+def progress(text: str) -> Iterator[None]:
+    """Shows `text` with a spinner while the block runs, once it has run for DELAY seconds."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    spinner = _Spinner(text)
+    timer = threading.Timer(DELAY, spinner.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        spinner.stop()
+
+
+class _Spinner:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._lock = threading.Lock()
+        self._status: Any = None
+        self._over = False
+
+    def start(self) -> None:
+        from rich.console import Console
+
+        with self._lock:
+            if not self._over:
+                self._status = Console(stderr=True).status(self._text)
+                self._status.start()
+
+    def stop(self) -> None:
+        with self._lock:
+            self._over = True
+            if self._status is not None:
+                self._status.stop()
