@@ -4,6 +4,7 @@ initialised: libraries are at most opened, never asked to start a device."""
 from __future__ import annotations
 
 import ctypes
+import glob
 import os
 import platform
 import sys
@@ -47,6 +48,15 @@ def _memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
         return 0
+
+
+def may_have_gpu() -> bool:
+    """False where there plainly is no hardware GPU (on Linux: none of the device files that GPU
+    drivers make), so that nothing need be imported to find out."""
+    if not sys.platform.startswith("linux"):
+        return True
+    files = ("/dev/nvidia0", "/dev/dxg", "/dev/kfd")
+    return any(map(os.path.exists, files)) or bool(glob.glob("/dev/dri/renderD*"))
 
 
 def probe_interp() -> list[DeviceInfo]:

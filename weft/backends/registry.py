@@ -1,4 +1,4 @@
-"""Finding and opening devices: `devices()` lists them, `get(spec)` opens one, never silently another.
+"""Finding and opening devices: `devices()` lists them, `get(spec)` opens one, never another.
 
 Placement policy: docs of `get`. A backend from elsewhere joins through the entry-point group
 "weft.backends": the entry's name is the kind, its object is called as `open(index)` and returns a
@@ -12,11 +12,14 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import metadata
+from typing import TYPE_CHECKING
 
 from weft.backends import drivers
 from weft.backends.base import Device, DeviceInfo
 from weft.core.errors import DeviceError, WeftError
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 GROUP = "weft.backends"
 WGPU_KINDS = ("vulkan", "metal", "dx12", "webgpu")
@@ -88,6 +91,8 @@ def _null() -> Backend:
 
 
 def _third_party() -> dict[str, Backend]:
+    from importlib import metadata  # slow to import, and only plug-ins need it
+
     found = {}
     for entry in metadata.entry_points(group=GROUP):
         found[entry.name] = Backend(entry.name, _entry_probe(entry), _entry_open(entry))
@@ -112,19 +117,32 @@ def _entry_probe(entry: metadata.EntryPoint) -> Callable[[], list[DeviceInfo]]:
     return probe
 
 
+def _builtin() -> dict[str, Backend]:
+    table = [_cpu(), *map(_wgpu, WGPU_KINDS)]
+    table += [_later("cuda", drivers.probe_cuda), _later("hip", drivers.probe_hip)]
+    table += [_interp(), _null()]
+    return {b.kind: b for b in table}
+
+
 def backends() -> dict[str, Backend]:
-    """Every known kind, built in ones first; a plug-in cannot replace a built-in kind."""
-    builtin = [_cpu(), *map(_wgpu, WGPU_KINDS)]
-    builtin += [_later("cuda", drivers.probe_cuda), _later("hip", drivers.probe_hip)]
-    builtin += [_interp(), _null()]
-    table = {b.kind: b for b in builtin}
-    return _third_party() | table
+    """Every known kind; a plug-in cannot replace a built-in one."""
+    return _third_party() | _builtin()
+
+
+def find(kind: str) -> Backend:
+    """The backend of a kind. Raises DeviceError naming the known kinds. Plug-ins are looked up
+    only when the kind is not built in."""
+    backend = _builtin().get(kind) or _third_party().get(kind)
+    if backend is None:
+        known = ", ".join(backends())
+        raise DeviceError(f'unknown device "{kind}"; use one of {known}, gpu, auto')
+    return backend
 
 
 def probe(kind: str) -> list[DeviceInfo]:
     """The lines of one kind, at least one; a probe that fails becomes a line saying why."""
     try:
-        lines = backends()[kind].probe()
+        lines = find(kind).probe()
     except Exception as error:
         reason = f"probing failed: {type(error).__name__}: {error}"
         return [DeviceInfo(kind, 0, kind, False, reason)]
@@ -190,15 +208,15 @@ def _open(kind: str, index: str) -> Device:
     key = f"{kind}:{index}"
     if key in _open_devices:
         return _open_devices[key]
-    table = backends()
-    if kind not in table:
-        raise DeviceError(f'unknown device "{kind}"; use one of {", ".join(table)}, gpu, auto')
+    backend = find(kind)
     try:
-        device = table[kind].open(index)
+        device = backend.open(index)
     except WeftError:
         raise
     except Exception as error:
-        raise DeviceError(f"device {key} failed to open: {type(error).__name__}: {error}") from error
+        raise DeviceError(
+            f"device {key} failed to open: {type(error).__name__}: {error}"
+        ) from error
     _open_devices[key] = device
     return device
 
@@ -212,6 +230,8 @@ def forget(device: Device) -> None:
 
 def _hardware() -> tuple[list[DeviceInfo], str]:
     """Hardware GPUs, best first, and why there are none (or what else was seen)."""
+    if not drivers.may_have_gpu():
+        return [], "no GPU driver is loaded"
     lines = probe("webgpu")  # lists the adapters of every native kind in order of preference
     real = [x for x in lines if x.available and not x.software]
     soft = [x.name for x in lines if x.available and x.software]

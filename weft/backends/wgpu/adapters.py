@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from weft.backends.base import DeviceInfo
@@ -57,6 +60,19 @@ def _rank(adapter: Any) -> tuple[bool, int]:
     return is_software(adapter), _RANK.get(adapter.info["adapter_type"], 2)
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Mesa writes to stderr about a missing XDG_RUNTIME_DIR, which only windows need."""
+    if "XDG_RUNTIME_DIR" in os.environ or not sys.platform.startswith("linux"):
+        yield
+        return
+    os.environ["XDG_RUNTIME_DIR"] = tempfile.gettempdir()
+    try:
+        yield
+    finally:
+        del os.environ["XDG_RUNTIME_DIR"]
+
+
 @functools.cache
 def _adapters() -> tuple[Any, ...]:
     wgpu = library()
@@ -65,7 +81,9 @@ def _adapters() -> tuple[Any, ...]:
     if getattr(_helpers, "_the_instance", True) is None:
         # OpenGL is left out: its drivers lack what kernels need, and it complains on stderr.
         extras.set_instance_extras(backends=["Vulkan", "Metal", "DX12"])
-    found = [a for a in wgpu.gpu.enumerate_adapters_sync() if a.info["backend_type"] in NATIVE]
+    with _quiet():
+        listed = wgpu.gpu.enumerate_adapters_sync()
+    found = [a for a in listed if a.info["backend_type"] in NATIVE]
     return tuple(sorted(found, key=_rank))
 
 

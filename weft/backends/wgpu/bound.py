@@ -36,9 +36,7 @@ class Call:
 class WgpuBound(Bound):
     """See Bound. Bind groups are rebuilt only for dispatches that use a rebound buffer."""
 
-    def __init__(
-        self, device: WgpuDevice, program: Program, buffers: list[WgpuBuffer]
-    ) -> None:
+    def __init__(self, device: WgpuDevice, program: Program, buffers: list[WgpuBuffer]) -> None:
         if len(buffers) != len(program.buffers):
             raise DeviceError(
                 f"{program.name} has {len(program.buffers)} buffers, got {len(buffers)}"

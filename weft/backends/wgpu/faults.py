@@ -62,7 +62,9 @@ def guarded(wgpu: Any, device: str, doing: str) -> Iterator[None]:
         raise
     except wgpu.GPUOutOfMemoryError as error:
         trap().take()
-        raise OutOfMemoryError(f"{device}: out of memory {doing}: {first_line(str(error))}") from error
+        raise OutOfMemoryError(
+            f"{device}: out of memory {doing}: {first_line(str(error))}"
+        ) from error
     except (wgpu.GPUError, RuntimeError, ValueError) as error:
         trap().take()
         raise DeviceError(f"{device} failed {doing}: {first_line(str(error))}") from error

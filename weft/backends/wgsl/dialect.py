@@ -73,7 +73,7 @@ def _let(w: Writer, s: ir.Let) -> None:
 def _assign(w: Writer, s: ir.Assign) -> None:
     texts = w.value(s.value)
     if len(texts) > 1:  # all chunks are read before the first is written
-        texts = [w.temp(t + "" if t.startswith("(") else f"({t})") for t in texts]
+        texts = [w.temp(f"({t})") for t in texts]
     for name, text in zip(names(s.var), texts, strict=True):
         w.emit(f"{name} = {text};")
 

@@ -48,10 +48,11 @@ def literal(value: float | int | bool, dtype: DType) -> str:
     with np.errstate(over="ignore"):
         single = np.asarray(value, dtype.numpy).astype(np.float32)
     if not np.isfinite(single):
-        bits = 0x7FC00000 if math.isnan(single) else 0x7F800000 | (0x80000000 * (single < 0))
+        bits = 0x7FC00000 if math.isnan(single) else 0x7F800000 + (1 << 31) * int(single < 0)
         return f"bitcast<f32>({bits - 1:#x}u + w_one)"
     if single == 0 or abs(single) < np.finfo(np.float32).tiny:
-        return "0.0f" if not single.view(np.uint32) else f"bitcast<f32>({single.view(np.uint32):#x}u)"
+        tiny = int(single.view(np.uint32))
+        return f"bitcast<f32>({tiny:#x}u)" if tiny else "0.0f"
     text = repr(float(str(single)))
     return f"{text}f" if single > 0 else f"({text}f)"
 

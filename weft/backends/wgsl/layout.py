@@ -102,7 +102,9 @@ def fold_grid(grid: tuple[int, int, int], caps: Caps, name: str) -> tuple[int, i
         rows = -(-x // most)
         x, y = -(-x // rows), y * rows
     if max(x, y, z) > most:
-        raise LimitError(f"kernel {name}: a grid of {grid} groups; {caps.name} takes {most} per axis")
+        raise LimitError(
+            f"kernel {name}: a grid of {grid} groups; {caps.name} takes {most} per axis"
+        )
     return x, y, z
 
 

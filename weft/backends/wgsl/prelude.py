@@ -111,7 +111,7 @@ TEMPLATES = {
 
 
 def vec(base: str, n: int) -> str:
-    """"f32" or "vec4<f32>"."""
+    """A WGSL type: f32 or vec4<f32>."""
     return base if n == 1 else f"vec{n}<{base}>"
 
 
@@ -126,7 +126,6 @@ def _function(name: str, n: int) -> str:
 
 def functions(used: set[tuple[str, int]]) -> str:
     """The text of the helpers in `used` ((name, lanes) pairs) and of those that they call."""
-    todo = set(used)
-    if any(name in ("w_min", "w_max", "w_bf16_bits") or name.startswith("w_f2") for name, _ in used):
-        todo |= {("w_nan", n) for name, n in used if re.match(r"w_(min|max|bf16_bits|f2)", name)}
+    calls_nan = re.compile(r"w_(min|max|bf16_bits|f2)")
+    todo = used | {("w_nan", n) for name, n in used if calls_nan.match(name)}
     return "".join(_function(name, n) + "\n" for name, n in sorted(todo))
