@@ -1,0 +1,129 @@
+"""`weft bench model`: prefill, decode at an empty context, decode after a prompt, by the peers'
+names and rules (ppN, tgN, tgN@dN; tokens per second, medians)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import weft
+from weft.conform import profile as steps
+from weft.conform.roofline import Roofline
+from weft.conform.timing import peak_rss_mib, rates
+from weft.core.errors import UsageError
+from weft.models.model import Decoder
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure. `prompt` and `gen` are token counts."""
+
+    path: str
+    device: str = "cpu"
+    dtype: str | None = None
+    prompt: int = 512
+    gen: int = 128
+    reps: int = 5
+
+
+def _load(o: Options) -> Decoder:
+    model = weft.load(o.path, device=o.device, dtype=o.dtype, context=o.prompt + o.gen)
+    if not isinstance(model, Decoder):
+        raise UsageError(f"{o.path} is an encoder; bench model measures decoders")
+    return model
+
+
+def _prompt(model: Decoder, n: int) -> list[int]:
+    rng = np.random.default_rng(0)
+    return [int(i) for i in rng.integers(0, min(model.config.vocab, 32000), n)]
+
+
+def _decode(model: Decoder, token: int, start: int, count: int) -> float:
+    """Seconds of `count` greedy steps from position `start`."""
+    runner = model.runner()
+    begin = time.perf_counter()
+    for i in range(count):
+        token = int(runner.decode([token], [0], [start + i])[0].argmax())
+    return time.perf_counter() - begin
+
+
+def run(o: Options, roof: Roofline, note: Callable[[str], None]) -> dict[str, Any]:
+    """Times the model. `roofline` of a decode figure: bytes that one step must read (weights
+    once, the cache up to its middle position) over the measured bandwidth."""
+    start = time.perf_counter()
+    model = _load(o)
+    loaded = time.perf_counter()
+    runner, ids = model.runner(), _prompt(model, o.prompt)
+    runner.prefill(0, ids)
+    _decode(model, ids[0], 0, 1)
+    first = time.perf_counter() - loaded
+    times: dict[str, list[float]] = {}
+    for rep in range(o.reps):
+        begin = time.perf_counter()
+        runner.prefill(0, ids)
+        times.setdefault(f"pp{o.prompt}", []).append(time.perf_counter() - begin)
+        times.setdefault(f"tg{o.gen}@d{o.prompt}", []).append(_decode(model, 1, o.prompt, o.gen))
+        times.setdefault(f"tg{o.gen}", []).append(_decode(model, 1, 0, o.gen))
+        note(f"repeat {rep + 1} of {o.reps}")
+    flops, stream, per_position = work(model)
+    results = {}
+    for name, seconds in times.items():
+        tokens = o.prompt if name.startswith("pp") else o.gen
+        results[name] = rates([tokens / s for s in seconds])
+        each = float(np.median(seconds))
+        if name.startswith("pp"):
+            share = roof.share(flops * o.prompt, stream, each)
+        else:
+            middle = o.gen / 2 + (o.prompt if "@" in name else 0)
+            share = roof.share(0, (stream + middle * per_position) * o.gen, each)
+        results[name]["roofline"] = round(share, 3)
+    return {
+        "bench": "decode", "peer": "weft", "version": weft.__version__, "model": o.path,
+        "device": o.device, "dtype": o.dtype, "load_s": round(loaded - start, 3),
+        "first_pass_s": round(first, 3), "peak_gflops": round(roof.gflops, 1),
+        "read_gbs": round(roof.read_gbs, 1), "peak_rss_mib": peak_rss_mib(), "results": results,
+    }  # fmt: skip
+
+
+def work(model: Decoder) -> tuple[float, float, float]:
+    """(matmul FLOPs per prompt token, bytes a decode step reads of weights, cache bytes it reads
+    per position). The embedding counts only where it is also the head."""
+    c = model.config
+    head = "embed" if c.tied else "head"
+    matrices = {r: w for r, w in model.weights.items() if w.ndim == 2 and r not in ("embed", "pos")}
+    body = sum(w.size for r, w in matrices.items() if r != "head")
+    stream = sum(w.nbytes for w in matrices.values())
+    if head == "embed":
+        stream += model.weights["embed"].nbytes
+    cache = 2 * c.layers * c.kv_heads * c.head_dim * c.kv_dtype.itemsize
+    return 2.0 * body, float(stream), float(cache)
+
+
+def profile(o: Options, roof: Roofline, trace: Path) -> dict[str, list[dict[str, Any]]]:
+    """Times each kernel of the prefill and decode Programs; writes the Chrome trace."""
+    model = _load(o)
+    runner, ids = model.runner(), _prompt(model, o.prompt)
+    runner.prefill(0, ids)
+    _decode(model, 1, o.prompt, 1)
+    found = {}
+    for kind, n in (("prefill", min(o.prompt, runner.room("prefill"))), ("decode", 1)):
+        session = runner.session(kind)
+        scalars = [n] * len(session.program.scalars)
+        found[kind] = steps.profile(session, scalars)
+    steps.write_trace(trace, found)
+    return {kind: steps.totals(times, roof) for kind, times in found.items()}
+
+
+def profile_rows(profiles: dict[str, list[dict[str, Any]]]) -> list[list[Any]]:
+    """The rows of the printed table."""
+    return [
+        [f"{kind}: {r['kernel']}"[:60], r["runs"], f"{r['ms']:.3f}", f"{r['share'] * 100:.1f}",
+         r["gbs"], r["gflops"], f"{r['roofline']:.2f}"]
+        for kind, rows in profiles.items()
+        for r in rows
+    ]  # fmt: skip

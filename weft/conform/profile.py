@@ -1,0 +1,94 @@
+"""Where a Program's time goes: each step timed alone on the buffers of a live Session."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from weft.conform.roofline import Roofline
+from weft.core.files import replacing
+from weft.program.program import Dispatch
+from weft.program.session import Session
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One step: its kernel, the graph ops it computes, seconds, and its least work."""
+
+    kernel: str
+    label: str
+    seconds: float
+    flops: int
+    nbytes: int
+
+
+def profile(session: Session, scalars: Sequence[int], repeats: int = 7) -> list[StepTime]:
+    """Median time of each step of the Program with these runtime scalars (int32, in slot order).
+
+    A step is bound as a Program of its own over the Session's buffers, so a figure includes the
+    cost of one submission; what the buffers hold afterwards is no result.
+    """
+    device, program = session.device, session.program
+    found = []
+    for step in program.steps:
+        bound = device.bind(replace(program, steps=(step,)), session.buffers)
+        times = []
+        for _ in range(repeats + 1):
+            start = time.perf_counter()
+            device.submit(bound, scalars)
+            device.sync()
+            times.append(time.perf_counter() - start)
+        seconds = statistics.median(times[1:])
+        if isinstance(step, Dispatch):
+            kernel = program.kernels[step.kernel]
+            nbytes = kernel.bytes or sum(a.nbytes for a in step.args)
+            found.append(StepTime(kernel.name, step.label, seconds, kernel.flops, nbytes))
+        else:
+            nbytes = step.dst.nbytes
+            found.append(StepTime(type(step).__name__.lower(), step.label, seconds, 0, nbytes))
+    return found
+
+
+def totals(steps: Sequence[StepTime], roof: Roofline) -> list[dict[str, Any]]:
+    """Per kernel, most expensive first: runs, ms, share of the whole, rates, roofline share."""
+    groups: dict[str, list[StepTime]] = {}
+    for step in steps:
+        groups.setdefault(step.kernel, []).append(step)
+    whole = sum(s.seconds for s in steps) or 1.0
+    rows = []
+    for kernel, members in groups.items():
+        seconds = sum(s.seconds for s in members)
+        flops, nbytes = sum(s.flops for s in members), sum(s.nbytes for s in members)
+        rows.append({
+            "kernel": kernel, "runs": len(members), "ms": round(seconds * 1e3, 4),
+            "share": round(seconds / whole, 4), "flops": flops, "bytes": nbytes,
+            "gbs": round(nbytes / seconds / 1e9, 2), "gflops": round(flops / seconds / 1e9, 2),
+            "roofline": round(roof.share(flops, nbytes, seconds), 3),
+        })  # fmt: skip
+    return sorted(rows, key=lambda r: -r["ms"])
+
+
+def write_trace(path: Path, programs: dict[str, Sequence[StepTime]]) -> None:
+    """A Chrome trace (chrome://tracing, Perfetto): one row per Program, steps end to end, as the
+    "Trace Event Format" has it (complete events, microseconds)."""
+    events: list[dict[str, Any]] = []
+    for row, (name, steps) in enumerate(programs.items()):
+        events.append(
+            {"ph": "M", "name": "thread_name", "pid": 0, "tid": row, "args": {"name": name}}
+        )
+        clock = 0.0
+        for step in steps:
+            micro = step.seconds * 1e6
+            args = {"ops": step.label, "flops": step.flops, "bytes": step.nbytes}
+            events.append(
+                {"ph": "X", "name": step.kernel, "cat": name, "pid": 0, "tid": row,
+                 "ts": round(clock, 3), "dur": round(micro, 3), "args": args}
+            )  # fmt: skip
+            clock += micro
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
