@@ -178,4 +178,6 @@ def traffic(group: Group) -> int:
 
 
 def kernel_name(group: Group) -> str:
-    return group.name or (group.anchor.op if group.anchor else group.outputs[0].op)
+    """The group's name as an identifier."""
+    name = group.name or (group.anchor.op if group.anchor else group.outputs[0].op)
+    return "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
