@@ -50,17 +50,23 @@ class CpuBound(Bound):
 class CpuDevice(Device):
     """The host's CPU on `threads` threads (default: all this process may use; WEFT_NUM_THREADS
     limits it). `cache` is the directory for compiled code (default: see backends.cache).
+    `target` compiles for a lesser CPU than the host (tests of what other machines would run).
 
     Raises DeviceError when llvmlite is missing.
     """
 
     kind = "cpu"
 
-    def __init__(self, threads: int | None = None, cache: Path | str | None = None) -> None:
+    def __init__(
+        self,
+        threads: int | None = None,
+        cache: Path | str | None = None,
+        target: host.Host | None = None,
+    ) -> None:
         directory = Path(cache) if cache is not None else default_directory()
         self.threads = host.thread_count(threads)
         self._cache = DiskCache(directory)
-        self.host = host.detect(self._cache)
+        self.host = target or host.detect(self._cache)
         self.caps = host.caps_of(self.host, self.threads)
         self.info = DeviceInfo(
             kind="cpu",

@@ -23,11 +23,15 @@ class Casts(Values):
             return self.cast(self.cast(operand, source, f32), f32, goal)
         s, g = text.register(source), text.register(goal)
         if a == dt.float16:
+            if not self.target.f16_convert:
+                return self._widen_f16(operand, n)
             return self.emit(f"fpext {s} {operand} to {g}")
         if a == dt.bfloat16:
             wide = self.emit(f"zext {s} {operand} to {text.vector('i32', n)}")
-            return self._bits_to_float(self._shift(wide, n), n)
+            return self._bits_to_float(self._u32("shl", wide, 16, n), n)
         if b == dt.float16:
+            if not self.target.f16_convert:
+                return self._round_f16(operand, n)
             return self.emit(f"fptrunc {s} {operand} to {g}")
         if b == dt.bfloat16:
             return self._round_bf16(operand, n)
@@ -48,10 +52,6 @@ class Casts(Values):
             return self.emit(f"{'sext' if signed else 'zext'} {s} {operand} to {g}")
         return self.emit(f"trunc {s} {operand} to {g}")
 
-    def _shift(self, operand: str, lanes: int) -> str:
-        i32 = Type(dt.uint32, lanes)
-        return self.emit(f"shl {text.register(i32)} {operand}, {text.constant(16, i32)}")
-
     def _bits_to_float(self, operand: str, lanes: int) -> str:
         i32, f32 = text.vector("i32", lanes), text.vector("float", lanes)
         return self.emit(f"bitcast {i32} {operand} to {f32}")
@@ -64,18 +64,69 @@ class Casts(Values):
             bf16 = text.vector("bfloat", lanes)
             rounded = self.emit(f"fptrunc {f32} {operand} to {bf16}")
             return self.emit(f"bitcast {bf16} {rounded} to {i16}")
-        u32 = Type(dt.uint32, lanes)
-        t = text.register(u32)
-        bits = self.emit(f"bitcast {f32} {operand} to {t}")
-        high = self.emit(f"lshr {t} {bits}, {text.constant(16, u32)}")
-        odd = self.emit(f"and {t} {high}, {text.constant(1, u32)}")
-        bias = self.emit(f"add {t} {odd}, {text.constant(0x7FFF, u32)}")
-        sum_ = self.emit(f"add {t} {bits}, {bias}")
-        up = self.emit(f"lshr {t} {sum_}, {text.constant(16, u32)}")
-        quiet = self.emit(f"or {t} {high}, {text.constant(0x40, u32)}")
+        bits = self.emit(f"bitcast {f32} {operand} to {text.vector('i32', lanes)}")
+        high = self._u32("lshr", bits, 16, lanes)
+        bias = self._u32("add", self._u32("and", high, 1, lanes), 0x7FFF, lanes)
+        up = self._u32("lshr", self._u32("add", bits, bias, lanes), 16, lanes)
+        quiet = self._u32("or", high, 0x40, lanes)
         nan = self.emit(f"fcmp uno {f32} {operand}, {operand}")
-        chosen = self.emit(f"select {text.vector('i1', lanes)} {nan}, {t} {quiet}, {t} {up}")
-        return self.emit(f"trunc {t} {chosen} to {i16}")
+        chosen = self._choose(nan, quiet, up, lanes)
+        return self.emit(f"trunc {text.vector('i32', lanes)} {chosen} to {i16}")
+
+    def _u32(self, op: str, a: str, b: int | str, lanes: int) -> str:
+        """One uint32 operation; an int `b` is a constant."""
+        u32 = Type(dt.uint32, lanes)
+        right = text.constant(b, u32) if isinstance(b, int) else b
+        return self.emit(f"{op} {text.register(u32)} {a}, {right}")
+
+    def _choose(self, cond: str, a: str, b: int | str, lanes: int) -> str:
+        u32 = Type(dt.uint32, lanes)
+        t, right = text.register(u32), text.constant(b, u32) if isinstance(b, int) else b
+        return self.emit(f"select {text.vector('i1', lanes)} {cond}, {t} {a}, {t} {right}")
+
+    def _widen_f16(self, operand: str, n: int) -> str:
+        """half → float on the bits: the exponent is rebiased by a multiplication by 2^112, which
+        also normalises denormals."""
+        half, i16, f32 = (text.vector(t, n) for t in ("half", "i16", "float"))
+        wide = self.emit(
+            f"zext {i16} {self.emit(f'bitcast {half} {operand} to {i16}')} to "
+            f"{text.vector('i32', n)}"
+        )
+        sign = self._u32("shl", self._u32("and", wide, 0x8000, n), 16, n)
+        magnitude = self._u32("and", wide, 0x7FFF, n)
+        small = self._bits_to_float(self._u32("shl", magnitude, 13, n), n)
+        scale = text.constant(2.0**112, Type(dt.float32, n))
+        scaled = self.emit(f"fmul {f32} {small}, {scale}")
+        bits = self.emit(f"bitcast {f32} {scaled} to {text.vector('i32', n)}")
+        special = self._u32("icmp uge", magnitude, 0x7C00, n)
+        infinite = self._u32("or", bits, 0x7F800000, n)
+        bits = self._choose(special, infinite, bits, n)
+        return self._bits_to_float(self._u32("or", bits, sign, n), n)
+
+    def _round_f16(self, operand: str, n: int) -> str:
+        """float → half on the bits, ties to even. Small values are rounded by adding 0.5, whose
+        last place is that of half's denormals."""
+        f32, i32 = text.vector("float", n), text.vector("i32", n)
+        bits = self.emit(f"bitcast {f32} {operand} to {i32}")
+        sign = self._u32("lshr", self._u32("and", bits, 0x80000000, n), 16, n)
+        magnitude = self._u32("and", bits, 0x7FFFFFFF, n)
+        odd = self._u32("and", self._u32("lshr", magnitude, 13, n), 1, n)
+        # Rebias the exponent by 15 - 127 and add just under half of the last place kept.
+        rebiased = self._u32("add", self._u32("add", magnitude, 0xC8000FFF, n), odd, n)
+        normal = self._u32("lshr", rebiased, 13, n)
+        half = text.constant(0.5, Type(dt.float32, n))
+        shifted = self.emit(f"fadd {f32} {self._bits_to_float(magnitude, n)}, {half}")
+        shifted_bits = self.emit(f"bitcast {f32} {shifted} to {i32}")
+        denormal = self._u32("sub", shifted_bits, 0x3F000000, n)
+        is_small = self._u32("icmp ult", magnitude, 0x38800000, n)
+        result = self._choose(is_small, denormal, normal, n)
+        is_large = self._u32("icmp uge", magnitude, 0x47800000, n)
+        is_nan = self._u32("icmp ugt", magnitude, 0x7F800000, n)
+        quiet = text.constant(0x7E00, Type(dt.uint32, n))
+        result = self._choose(is_large, self._choose(is_nan, quiet, 0x7C00, n), result, n)
+        i16 = text.vector("i16", n)
+        low = self.emit(f"trunc {i32} {self._u32('or', result, sign, n)} to {i16}")
+        return self.emit(f"bitcast {i16} {low} to {text.vector('half', n)}")
 
     # -- collectives
 
@@ -125,12 +176,12 @@ class Casts(Values):
     def _dot2(self, n: int, acc: str, a: str, b: str) -> str:
         f32, u32 = Type(dt.float32, n), Type(dt.uint32, n)
         t, s = text.register(u32), f"<{2 * n} x i16>"
-        high_mask = text.constant(0xFFFF0000, u32)
         for high in (False, True):
             pair = []
             for v in (a, b):
                 bits = self.emit(f"bitcast {s} {v} to {t}")
-                part = self.emit(f"and {t} {bits}, {high_mask}") if high else self._shift(bits, n)
+                op, by = ("and", 0xFFFF0000) if high else ("shl", 16)
+                part = self._u32(op, bits, by, n)
                 pair.append(self._bits_to_float(part, n))
             acc = self.intrinsic("llvm.fma", f32, pair[0], pair[1], acc)
         return acc

@@ -12,13 +12,15 @@ class LlvmTarget:
 
     `kernel_attributes` go on every function. `dot2` and `dot4` map a lane count of the
     accumulator to the intrinsic that computes it (empty: the portable expansion is used).
-    `bf16_round` says that `fptrunc` to bfloat is one instruction. `store_fence` is the intrinsic
+    `bf16_round` says that `fptrunc` to bfloat is one instruction, `f16_convert` that conversions
+    of half are instructions (else they are computed on the bits). `store_fence` is the intrinsic
     that orders non-temporal stores before what follows (empty: none is needed).
     """
 
     name: str
     kernel_attributes: str = "noinline nounwind"
     bf16_round: bool = False
+    f16_convert: bool = True
     dot2: Mapping[int, str] = field(default_factory=dict)
     dot4: Mapping[int, str] = field(default_factory=dict)
     store_fence: str = ""
@@ -41,6 +43,7 @@ def cpu_target(triple: str, features: frozenset[str]) -> LlvmTarget:
     return LlvmTarget(
         "cpu",
         attributes,
+        f16_convert="f16c" in features,
         bf16_round=wide and "avx512bf16" in features,
         dot2=dot2,
         dot4=dot4,

@@ -1,0 +1,291 @@
+"""Loads, stores, arrays, control flow and collectives of the LLVM dialect against NumPy."""
+
+from __future__ import annotations
+
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+from cpu_case import device, elementwise, play
+
+from weft.backends.llvm import cpu_target, render
+from weft.core import dtypes as dt
+from weft.core.caps import PRESETS
+from weft.core.errors import CompileError
+from weft.kernel import ir
+from weft.kernel.builder import Builder, Type, cast, const, extract, iota, load, pack, shuffle
+
+TARGETS = ("host", "avx512", "avx2", "base")
+rng = np.random.default_rng(1)
+
+
+def values(dtype: dt.DType, n: int) -> np.ndarray:
+    if dtype.kind == "bool":
+        return rng.integers(0, 2, n).astype(bool)
+    if dtype.is_int:
+        info = np.iinfo(dtype.numpy)
+        return rng.integers(info.min, info.max, n, dtype=np.int64).astype(dtype.numpy)
+    return rng.standard_normal(n).astype(np.float32).astype(dtype.numpy)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("lanes", [1, 8, 16, 64])
+@pytest.mark.parametrize("dtype", dt.DEVICE)
+def test_masked_tail(dtype: dt.DType, lanes: int, target: str) -> None:
+    """Lanes beyond n are neither read (they become 0) nor written."""
+    n = 3 * lanes + max(1, lanes // 3)
+    x = values(dtype, n)
+    b = Builder("tail")
+    source, out = b.buffer("x", dtype, n), b.buffer("out", dtype, n, "w")
+    wide = b.buffer("wide", dtype, 4 * lanes, "w")
+    at = b.let(b.group(0) * lanes, "at")
+    mask = b.let(at + iota(lanes) < n, "mask")
+    v = b.let(load(source, at, lanes, mask), "v")
+    b.store(out, at, v, mask)
+    b.store(wide, at, v)
+    got = play(
+        b.kernel((4,)), [x, np.zeros(n, x.dtype), np.ones(4 * lanes, x.dtype)], target=target
+    )
+    np.testing.assert_array_equal(got[1], x)
+    np.testing.assert_array_equal(got[2][:n], x)
+    assert not got[2][n:].astype(bool).any()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", dt.DEVICE)
+def test_gather_and_scatter(dtype: dt.DType, masked: bool, target: str) -> None:
+    n = 64
+    x, index = values(dtype, n), rng.permutation(n).astype(np.int32)
+    to = rng.permutation(n).astype(np.int32)
+    if masked:  # what the mask forbids may point anywhere
+        index[::3], to[::3] = 1 << 20, -(1 << 20)
+    b = Builder("gather")
+    source, i1, i2 = b.buffer("x", dtype, n), b.buffer("i", dt.int32, n), b.buffer("t", dt.int32, n)
+    out = b.buffer("out", dtype, n, "w")
+    at = b.let(b.group(0) * 16, "at")
+    lane = b.let(at + iota(16), "lane")
+    mask = b.let(ir.Binary("ne", lane % 3, const(0, Type(dt.int32, 16)), Type(dt.bool_, 16)), "m")
+    v = load(source, load(i1, at, 16), 16, mask if masked else None)
+    b.store(out, load(i2, at, 16), v, mask if masked else None)
+    got = play(b.kernel((4,)), [x, index, to, np.zeros(n, x.dtype)], target=target)[-1]
+    want = np.zeros(n, x.dtype)
+    keep = np.arange(n) % 3 != 0 if masked else slice(None)
+    want[to[keep]] = x[index[keep]]
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16, dt.int8])
+def test_nontemporal_store_at_any_alignment(dtype: dt.DType, offset: int) -> None:
+    lanes, n = 64 // dtype.itemsize, 256
+    x = values(dtype, n + offset)
+    b = Builder("stream")
+    source, out = b.buffer("x", dtype, n + offset), b.buffer("out", dtype, n + offset, "w")
+    at = b.let(b.group(0) * lanes + offset, "at")
+    b.prefetch(source, at + 4 * lanes)
+    b.store(out, at, load(source, at, lanes, nontemporal=True), nontemporal=True)
+    got = play(b.kernel((n // lanes,)), [x, np.zeros_like(x)])[-1]
+    np.testing.assert_array_equal(got[offset:], x[offset:])
+
+
+@pytest.mark.parametrize("size", [16, 4096, 4097, 100_000])
+def test_private_array_on_the_stack_or_in_scratch(size: int) -> None:
+    """Reversal through an array; groups of several chunks and threads must not meet."""
+    groups = 50
+    b = Builder("reverse")
+    out = b.buffer("out", dt.int32, groups, "w")
+    tmp = b.array("tmp", dt.int32, size)
+    g = b.let(b.group(0), "g")
+    with b.loop(size) as i:
+        b.store(tmp, size - 1 - i, i * g)
+    b.store(out, g, load(tmp, 3) + load(tmp, size - 1))
+    got = play(b.kernel((groups,)), [np.zeros(groups, np.int32)])[0]
+    np.testing.assert_array_equal(got, np.arange(groups) * (size - 4))
+
+
+def test_scratch_that_does_not_fit_is_refused() -> None:
+    b = Builder("greedy")
+    out = b.buffer("out", dt.float32, 1, "w")
+    tmp = b.array("tmp", dt.float32, 2 << 20)
+    b.store(tmp, 0, 1.0)
+    b.store(out, 0, load(tmp, 0))
+    with pytest.raises(CompileError, match="kernel greedy: private arrays need 8388608 bytes"):
+        device().load([b.kernel((1,))])
+
+
+def test_register_tile_leaves_no_memory_traffic() -> None:
+    """A small array with constant indices after unrolling must live in registers."""
+    from weft.backends.cpu import jit
+
+    n, lanes = 64, 16
+    b = Builder("tile")
+    x, y, out = (
+        b.buffer(k, dt.float32, 4096, "r" if k != "out" else "w") for k in ("x", "y", "out")
+    )
+    acc = b.array("acc", dt.float32, 4 * 2 * lanes)
+    with b.loop(4, unroll=True, name="r") as r, b.loop(2, unroll=True, name="c") as c:
+        b.store(acc, (r * 2 + c) * lanes, const(0.0, Type(dt.float32, lanes)))
+    row, column = b.loop(4, unroll=True, name="r"), b.loop(2, unroll=True, name="c")
+    with b.loop(n, name="k") as k, row as r, column as c:
+        at = (r * 2 + c) * lanes
+        a = ir.Vec("splat", (load(x, r * n + k),), Type(dt.float32, lanes))
+        w = load(y, (k * 2 + c) * lanes, lanes)
+        b.store(acc, at, ir.Fma(a, w, load(acc, at, lanes), Type(dt.float32, lanes)))
+    with b.loop(4, unroll=True, name="r") as r, b.loop(2, unroll=True, name="c") as c:
+        b.store(out, (r * 2 + c) * lanes, load(acc, (r * 2 + c) * lanes, lanes))
+    kernel = b.kernel((1,))
+    d = device()
+    if d.caps.lanes == 16:
+        text = jit.assembly(d.source(kernel), d.host)
+        assert not re.search(r"\(%r[sb]p\), %zmm|%zmm\d+, -?\d*\(%r[sb]p", text)
+    xs, ys = rng.standard_normal((4, n)).astype(np.float32), rng.standard_normal((n, 32))
+    data = [np.zeros(4096, np.float32) for _ in range(3)]
+    data[0][: 4 * n], data[1][: n * 32] = xs.ravel(), ys.astype(np.float32).ravel()
+    got = play(kernel, data)[-1][: 4 * 32].reshape(4, 32)
+    np.testing.assert_allclose(got, xs @ ys.astype(np.float32), rtol=1e-5, atol=1e-5)
+
+
+def test_loops_with_runtime_bounds_and_scalars() -> None:
+    b = Builder("loops")
+    out = b.buffer("out", dt.int32, 8, "w")
+    n, m = ir.Param("n", 0), ir.Param("m", 1)
+    total = b.var(const(0), "total", ir.I32)
+    with b.loop(n, start=b.group(0), step=3) as i, b.loop(m) as j:
+        b.assign(total, total + i * j)
+    b.store(out, b.group(0), total)
+    kernel = b.kernel((8,))
+    for scalars in ((0, 5), (7, 0), (20, 4), (3, -1)):
+        got = play(kernel, [np.zeros(8, np.int32)], scalars)[0]
+        want = [
+            sum(i * j for i in range(g, scalars[0], 3) for j in range(scalars[1])) for g in range(8)
+        ]
+        np.testing.assert_array_equal(got, want)
+
+
+def test_branches_and_return() -> None:
+    b = Builder("branches")
+    out = b.buffer("out", dt.int32, 30, "rw")
+    g = b.let(b.group(0), "g")
+    with b.when(g % 3 < 1):
+        b.store(out, g, 7)
+    with b.otherwise(), b.when(g % 3 < 2):
+        b.return_()
+    with b.loop(5) as i, b.when(g < i * 6):
+        b.return_()
+    b.store(out, g, load(out, g) + 1)
+    got = play(b.kernel((30,)), [np.full(30, 100, np.int32)])[0]
+    want = [7 if g % 3 == 0 else 100 for g in range(30)]
+    want = [w + 1 if g % 3 != 1 and g >= 24 else w for g, w in enumerate(want)]
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("grid", [(3, 5, 2), (7, 1, 1), (1, 4, 1), (1, 1, 6), (2, 3, 1)])
+def test_axes(grid: tuple[int, int, int]) -> None:
+    count = grid[0] * grid[1] * grid[2]
+    b = Builder("axes")
+    out = b.buffer("out", dt.int32, count, "w")
+    x, y, z = (b.let(b.group(d), "xyz"[d]) for d in range(3))
+    b.store(out, (z * grid[1] + y) * grid[0] + x, x + y * 100 + z * 10000)
+    got = play(b.kernel(grid), [np.zeros(count, np.int32)])[0].reshape(grid[::-1])
+    zz, yy, xx = np.indices(grid[::-1])
+    np.testing.assert_array_equal(got, xx + yy * 100 + zz * 10000)
+
+
+@pytest.mark.parametrize("lanes", [4, 16])
+def test_lane_plumbing(lanes: int) -> None:
+    x, y = values(dt.float32, lanes), values(dt.float32, lanes)
+    reverse = tuple(range(lanes - 1, -1, -1))
+    zipped = tuple(i // 2 + (i % 2) * lanes for i in range(lanes))
+    got = elementwise(lambda a, c: shuffle(reverse, a), [x, y], dt.float32, lanes)
+    np.testing.assert_array_equal(got, x[::-1])
+    got = elementwise(lambda a, c: shuffle(zipped, a, c), [x, y], dt.float32, lanes)
+    np.testing.assert_array_equal(got, np.concatenate([x, y])[list(zipped)])
+    b = Builder("pack")
+    source, out = b.buffer("x", dt.float32, lanes), b.buffer("out", dt.float32, lanes, "w")
+    v = b.let(load(source, 0, lanes), "v")
+    parts = [extract(v, (3 * i) % lanes) for i in range(lanes)]
+    b.store(out, 0, pack(*parts) * cast(iota(lanes), dt.float32))
+    got = play(b.kernel((1,)), [x, np.zeros_like(x)])[1]
+    index = np.arange(lanes)
+    np.testing.assert_array_equal(got, x[3 * index % lanes] * index.astype(np.float32))
+
+
+def dot_kernel(op: str, n: int, a_dtype: dt.DType) -> ir.Kernel:
+    k, acc, b_dtype = (2, dt.float32, dt.bfloat16) if op == "dot2" else (4, dt.int32, dt.int8)
+    b = Builder(op)
+    acc_in, a = b.buffer("acc", acc, n), b.buffer("a", a_dtype, n * k)
+    w, out = b.buffer("b", b_dtype, n * k), b.buffer("out", acc, n, "w")
+    args = (load(acc_in, 0, n), load(a, 0, n * k), load(w, 0, n * k))
+    b.store(out, 0, ir.Collective(op, args, Type(acc, n)))
+    return b.kernel((1,))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("n", [1, 2, 4, 16, 32])
+def test_dot2(n: int, target: str) -> None:
+    acc = values(dt.float32, n)
+    a, w = values(dt.bfloat16, 2 * n), values(dt.bfloat16, 2 * n)
+    got = play(dot_kernel("dot2", n, dt.bfloat16), [acc, a, w, acc * 0], target=target)[-1]
+    products = (a.astype(np.float64) * w.astype(np.float64)).reshape(n, 2)
+    np.testing.assert_allclose(got, acc + products.sum(1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("n", [1, 2, 8, 16, 32])
+@pytest.mark.parametrize("a_dtype", [dt.uint8, dt.int8])
+def test_dot4_with_extremes(n: int, a_dtype: dt.DType, target: str) -> None:
+    acc, a, w = values(dt.int32, n), values(a_dtype, 4 * n), values(dt.int8, 4 * n)
+    info = np.iinfo(a_dtype.numpy)
+    a[:4], w[:4] = info.max, -128
+    a[-4:] = info.min
+    got = play(dot_kernel("dot4", n, a_dtype), [acc, a, w, acc * 0], target=target)[-1]
+    products = (a.astype(np.int64) * w.astype(np.int64)).reshape(n, 4)
+    np.testing.assert_array_equal(got, (acc + products.sum(1)).astype(np.int32))
+
+
+def test_dot_instructions_are_used_where_the_cpu_has_them() -> None:
+    from weft.backends.cpu import jit
+
+    d = device()
+    for op, feature, instruction in (("dot2", "dot2_bf16", "dpbf16"), ("dot4", "dot4", "vpdpbusd")):
+        if feature in d.caps.features:
+            a_dtype = ml_dtypes.bfloat16 if op == "dot2" else np.uint8
+            kernel = dot_kernel(op, 16, dt.as_dtype(a_dtype))
+            assert instruction in jit.assembly(d.source(kernel), d.host)
+
+
+def test_plain_loops_vectorise() -> None:
+    from weft.backends.cpu import jit
+
+    n = 1 << 16
+    b = Builder("scale")
+    x, y = b.buffer("x", dt.float32, n), b.buffer("y", dt.float32, n, "w")
+    row = b.let(b.group(0) * 256, "row")
+    with b.loop(256) as i:
+        b.store(y, row + i, load(x, row + i) * 2.0)
+    d = device()
+    if d.caps.lanes == 16:
+        assert "%zmm" in jit.assembly(d.source(b.kernel((n // 256,))), d.host)
+
+
+def test_kernels_for_threads_and_subgroups_are_refused() -> None:
+    b = Builder("gpu")
+    out = b.buffer("out", dt.float32, 64, "w")
+    b.store(out, b.thread(0), 1.0)
+    with pytest.raises(CompileError, match="kernel gpu"):
+        device().load([b.kernel((1,), threads=(64,))])
+    b = Builder("subgroup")
+    out = b.buffer("out", dt.float32, 1, "w")
+    b.store(out, 0, ir.Collective("subgroup_add", (const(1.0, ir.F32),), ir.F32))
+    with pytest.raises(CompileError, match="kernel subgroup"):
+        device().load([b.kernel((1,))])
+
+
+def test_rendering_is_pure_and_needs_no_llvm() -> None:
+    kernel = dot_kernel("dot4", 4, dt.int8)
+    texts = {
+        render(kernel, PRESETS["cpu-neon"], cpu_target("aarch64-linux", frozenset())) for _ in "ab"
+    }
+    assert len(texts) == 1 and "x86" not in texts.pop()
