@@ -1,0 +1,188 @@
+"""Tiny checkpoints of every family, written by transformers with fixed seeds, and its answers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+VOCAB = 300
+SMALL = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "eos_token_id": None,
+    "bos_token_id": None,
+    "pad_token_id": None,
+}
+GEMMA = {**SMALL, "head_dim": 16, "query_pre_attn_scalar": 20, "sliding_window": 6}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 50000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+BERT = {k: v for k, v in SMALL.items() if k not in ("num_key_value_heads", "eos_token_id")}
+BERT |= {"bos_token_id": None, "pad_token_id": 1, "type_vocab_size": 2}
+# name -> (transformers config class, its arguments)
+DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": (
+        "GPT2Config",
+        {
+            "vocab_size": VOCAB,
+            "n_embd": 32,
+            "n_layer": 3,
+            "n_head": 4,
+            "n_positions": 128,
+            "eos_token_id": None,
+            "bos_token_id": None,
+        },
+    ),
+    "llama2": ("LlamaConfig", SMALL),
+    "llama3": (
+        "LlamaConfig",
+        {
+            **SMALL,
+            "head_dim": 16,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+            "rope_parameters": LLAMA3,
+        },
+    ),
+    "llama-linear": (
+        "LlamaConfig",
+        {**SMALL, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+    ),
+    "mistral": ("MistralConfig", {**SMALL, "sliding_window": 7}),
+    "qwen2": (
+        "Qwen2Config",
+        {
+            **SMALL,
+            "tie_word_embeddings": True,
+            "use_sliding_window": True,
+            "sliding_window": 6,
+            "max_window_layers": 1,
+        },
+    ),
+    "qwen3": ("Qwen3Config", {**SMALL, "head_dim": 16}),
+    "gemma2": ("Gemma2Config", GEMMA),
+    "gemma3": (
+        "Gemma3TextConfig",
+        {
+            **GEMMA,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+}
+ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("BertConfig", BERT),
+    "roberta": ("RobertaConfig", {**BERT, "type_vocab_size": 1}),
+    "xlm-roberta": ("XLMRobertaConfig", {**BERT, "type_vocab_size": 1}),
+    "distilbert": (
+        "DistilBertConfig",
+        {
+            "vocab_size": VOCAB,
+            "dim": 32,
+            "hidden_dim": 48,
+            "n_layers": 3,
+            "n_heads": 4,
+            "max_position_embeddings": 128,
+        },
+    ),
+}
+
+
+def write_model(name: str, folder: Path, dtype: str = "float32", **save: Any) -> Any:
+    """Writes family `name` into `folder`; gives the transformers model (eager attention)."""
+    import torch
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    kind, arguments = (DECODERS | ENCODERS)[name]
+    config = getattr(transformers, kind)(**arguments)
+    torch.manual_seed(0)
+    auto = transformers.AutoModelForCausalLM if name in DECODERS else transformers.AutoModel
+    model = auto.from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():  # away from zero biases and unit norms, which would hide mistakes
+        for parameter in model.parameters():
+            scale = 0.1 if parameter.ndim == 1 else 0.15
+            parameter.add_(torch.randn_like(parameter) * scale)
+    model = model.to(getattr(torch, dtype))
+    model.save_pretrained(folder, **save)
+    return model
+
+
+def reference_logits(model: Any, ids: Any) -> Any:
+    """float32 [T, vocab] of transformers."""
+    import torch
+
+    with torch.no_grad():
+        return model(torch.tensor([list(map(int, ids))])).logits[0].float().numpy()
+
+
+def reference_greedy(model: Any, ids: Any, count: int) -> list[int]:
+    """Greedy continuation by whole forward passes: no cache to trust."""
+    out = list(map(int, ids))
+    for _ in range(count):
+        out.append(int(reference_logits(model, out)[-1].argmax()))
+    return out[len(ids) :]
+
+
+CORPUS = [
+    "the quick brown fox jumps over the lazy dog",
+    "weaving needs a warp and a weft, and a loom to hold them",
+    "naïve café: façade, jalapeño — 日本語のテキスト and emoji 😀👩‍🚀",
+    "def f(x):\n    return x + 1\n",
+] * 4
+
+
+def write_tokenizer(folder: Path, kind: str = "bytes", **config: Any) -> Any:
+    """A tokenizer of at most VOCAB tokens: "bytes" (GPT-2 style) or "fallback" (Llama style, bos
+    added). Gives transformers' PreTrainedTokenizerFast of it."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers.trainers import BpeTrainer
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<s>", "</s>", "<unk>"]
+    if kind == "bytes":
+        raw = Tokenizer(models.BPE())
+        raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        raw.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = BpeTrainer(vocab_size=VOCAB, special_tokens=special, initial_alphabet=alphabet)
+        raw.train_from_iterator(CORPUS, trainer)
+    else:
+        letters = sorted({c for c in CORPUS[0].replace(" ", "▁")})
+        vocab = special + [f"<0x{i:02X}>" for i in range(256)] + letters
+        table = {token: i for i, token in enumerate(vocab)}
+        raw = Tokenizer(models.BPE(table, [], byte_fallback=True, unk_token="<unk>"))
+        raw.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        )
+        raw.decoder = decoders.Sequence(
+            [
+                decoders.Replace("▁", " "),
+                decoders.ByteFallback(),
+                decoders.Fuse(),
+                decoders.Strip(" ", 1, 0),
+            ]
+        )
+        raw.add_special_tokens(special)
+        raw.post_processor = processors.TemplateProcessing(
+            single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 0)]
+        )
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=raw, bos_token="<s>", eos_token="</s>", unk_token="<unk>", **config
+    )
+    made.save_pretrained(folder)
+    return made
