@@ -232,7 +232,7 @@ class _Cpu:
         for i in range(len(self.p.dots)):
             self._pack_b(i, self.n0)
         self.columns = [b.let(self.n0 + v * plan.lanes, "n") for v in range(plan.nv)]
-        self.masks = [column_mask(b, n, self.p.n, plan.lanes) for n in self.columns]
+        self.masks = [column_mask(b, n, self.p.n, plan.lanes, plan.nr) for n in self.columns]
         full = b.let(self.rows - self.rows % plan.mr, "full")
         with b.loop(full, step=plan.mr, name="row") as row, self.em.scope():
             self._tile(row, plan.mr, None)

@@ -69,11 +69,9 @@ class Tail:
                 em.store(out, affine.reshape_index(index, p.dots[0].shape, out.shape))
 
 
-def column_mask(b: Builder, n: Expr, limit: int, lanes: int) -> Expr | None:
-    """Lanes of columns n .. that exist; None where every vector is whole."""
-    if limit % lanes == 0:
-        return None
-    if lanes == 1:
+def column_mask(b: Builder, n: Expr, limit: int, lanes: int, panel: int) -> Expr | None:
+    """Lanes of columns n .. that exist; None where panels of `panel` columns divide the limit."""
+    if limit % panel == 0:
         return None
     return b.let(n + iota(lanes) < limit, "cols")  # type: ignore[operator]
 

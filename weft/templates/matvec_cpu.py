@@ -201,7 +201,7 @@ class _Streamer:
             return
         limit = const(p.m) if self.limit is None else self.limit
         with b.loop(limit, step=self.mb, name="m") as m, self.em.scope():
-            self._rows([m + i for i in range(self.mb)], n0)  # type: ignore[operator]
+            self._rows([b.let(m + i, "row") for i in range(self.mb)], n0)  # type: ignore[operator]
 
     def _rows(self, rows: Sequence[Expr], n0: Expr) -> None:
         if self.along_n:
@@ -232,7 +232,6 @@ class _Streamer:
                 self.tail.position(self.batch, em.axis(r, p.m))
                 self.tail.write(n, lanes, mask, accs, step)
                 continue
-            r = self.b.let(r, "row")
             with self.b.when(r < limit), em.scope():  # type: ignore[operator]
                 self.tail.position(self.batch, em.axis(r, p.m))
                 self.tail.write(n, lanes, mask, accs, step)
