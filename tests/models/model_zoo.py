@@ -162,7 +162,7 @@ def write_tokenizer(folder: Path, kind: str = "bytes", **config: Any) -> Any:
         trainer = BpeTrainer(vocab_size=VOCAB, special_tokens=special, initial_alphabet=alphabet)
         raw.train_from_iterator(CORPUS, trainer)
     else:
-        letters = sorted({c for c in CORPUS[0].replace(" ", "▁")})
+        letters = sorted(set(CORPUS[0].replace(" ", "▁")))
         vocab = special + [f"<0x{i:02X}>" for i in range(256)] + letters
         table = {token: i for i, token in enumerate(vocab)}
         raw = Tokenizer(models.BPE(table, [], byte_fallback=True, unk_token="<unk>"))

@@ -1,0 +1,109 @@
+"""Encoders and sentence-transformers folders on the NumPy oracle, against transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from model_zoo import ENCODERS, VOCAB, write_model, write_tokenizer
+from sentences import SENTENCES, minilm_folder, reference_embeddings
+
+from weft.core.errors import LimitError, ModelError, UsageError
+from weft.models.load import load
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_token_vectors(tmp_path: Path, name: str) -> None:
+    """Padded batches give what transformers gives text by text."""
+    import torch
+
+    reference = write_model(name, tmp_path)
+    model = load(tmp_path, device="oracle")
+    rng = np.random.default_rng(1)
+    rows = [rng.integers(2, VOCAB, n).tolist() for n in (5, 1, 17, 9)]
+    got = model.embed_ids(rows)
+    for row, vector in zip(rows, got):
+        with torch.no_grad():
+            hidden = reference(torch.tensor([row])).last_hidden_state[0]
+        np.testing.assert_allclose(vector, hidden.mean(0).numpy(), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("mode", "normalize"), [("cls", False), ("mean", True), ("max", True), ("both", False)]
+)
+def test_pooling_modes(tmp_path: Path, mode: str, normalize: bool) -> None:
+    import torch
+
+    reference = write_model("bert", tmp_path)
+    modes = {"cls": mode in ("cls", "both"), "max": mode == "max", "mean": mode in ("mean", "both")}
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "x.models.Pooling"},
+    ]
+    if normalize:
+        modules.append({"idx": 2, "name": "2", "path": "2_N", "type": "x.models.Normalize"})
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "1_Pooling").mkdir()
+    names = {"cls": "cls_token", "max": "max_tokens", "mean": "mean_tokens"}
+    config = {f"pooling_mode_{names[k]}": v for k, v in modes.items()}
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(config))
+    got = load(tmp_path, device="oracle").embed_ids([[5, 6, 7, 8]])[0]
+    with torch.no_grad():
+        h = reference(torch.tensor([[5, 6, 7, 8]])).last_hidden_state[0].numpy()
+    parts = {"cls": h[0], "max": h.max(0), "mean": h.mean(0)}
+    want = np.concatenate([parts[k] for k, on in modes.items() if on])
+    want = want / np.linalg.norm(want) if normalize else want
+    np.testing.assert_allclose(got, want, atol=1e-5, rtol=1e-4)
+
+
+def test_minilm_agrees_with_transformers_and_ranks_alike() -> None:
+    folder = minilm_folder()
+    model = load(folder, device="oracle")
+    got, want = model.embed(SENTENCES), reference_embeddings(folder, SENTENCES)
+    np.testing.assert_allclose(got, want, atol=1e-4)
+    for query in range(0, 50, 7):
+        np.testing.assert_array_equal(
+            np.argsort(-(got @ got[query])), np.argsort(-(want @ want[query]))
+        )
+
+
+def test_long_texts_are_cut_and_empty_ones_work() -> None:
+    model = load(minilm_folder(), device="oracle")
+    long = model.embed(["weft " * 2000, "weft " * 600])
+    np.testing.assert_allclose(long[0], long[1], atol=1e-6)
+    assert model.embed([]).shape == (0, 384)
+    assert np.isfinite(model.embed([""])).all()
+    assert model.embed("one text").shape == (1, 384)
+
+
+def test_wrong_use(tmp_path: Path) -> None:
+    write_model("bert", tmp_path)
+    model = load(tmp_path, device="oracle")
+    with pytest.raises(UsageError, match=r"no tokenizer\.json"):
+        model.embed(["x"])
+    with pytest.raises(UsageError, match="is an encoder"):
+        model.generate("x")
+    with pytest.raises(UsageError, match="outside the vocabulary"):
+        model.embed_ids([[VOCAB]])
+    with pytest.raises(LimitError, match="128 fit"):
+        model.embed_ids([[5] * 200])
+    write_tokenizer(tmp_path)
+    assert load(tmp_path, device="oracle").embed(["the fox"]).shape == (1, 32)
+
+
+@pytest.mark.parametrize(
+    ("modules", "said"),
+    [
+        ({}, "expected a list"),
+        ([{"type": "x.Dense", "path": "2"}], "'Dense' is not supported"),
+        ([{"type": "x.Pooling", "path": "../up"}], "leads out"),
+        ([{"path": "2"}], "type is missing"),
+    ],
+)
+def test_hostile_modules(tmp_path: Path, modules: object, said: str) -> None:
+    write_model("bert", tmp_path)
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ModelError, match=said):
+        load(tmp_path, device="oracle")
