@@ -28,6 +28,7 @@ class Caps:
     max_binding_bytes: int = 128 << 20
     max_buffer_bytes: int = 256 << 20
     max_groups: int = 65535  # per grid axis; dialects fold a longer axis 0
+    exclusive_buffers: bool = False  # one dispatch may not both read and write one buffer (WebGPU)
     scratch_bytes: int = 0  # private scratch per CPU worker for large private arrays
     cores: int = 1
     dtypes: frozenset[DType] = field(default=frozenset(dt.DEVICE))  # storable
@@ -84,8 +85,10 @@ PRESETS: dict[str, Caps] = {
         scratch_bytes=4 << 20,
         cores=2,
     ),
-    "webgpu": Caps("webgpu", max_threads=256, lanes=4),
-    "webgpu-small": Caps("webgpu-small", max_threads=64, lanes=4, max_binding_bytes=1 << 16),
+    "webgpu": Caps("webgpu", max_threads=256, lanes=4, exclusive_buffers=True),
+    "webgpu-small": Caps(
+        "webgpu-small", max_threads=64, lanes=4, max_binding_bytes=1 << 16, exclusive_buffers=True
+    ),
     "lavapipe": Caps(
         "lavapipe",
         max_threads=256,
@@ -93,6 +96,7 @@ PRESETS: dict[str, Caps] = {
         cheap_barrier=False,
         max_bindings=32,
         shared_bytes=32768,
+        exclusive_buffers=True,
     ),
     "cuda": Caps(
         "cuda",

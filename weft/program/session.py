@@ -81,6 +81,11 @@ class Session:
         self._own = {i: self._buffers[i] for i in program.inputs}  # where NumPy inputs go
         self._bound = device.bind(program, self._buffers)
 
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The buffers bound now, one per Program buffer."""
+        return tuple(self._buffers)
+
     # -- binding --------------------------------------------------------------------------------
 
     def _make(
@@ -105,9 +110,10 @@ class Session:
             return made
         if spec.role == "state":
             start = state.get(spec.name)
-            if start is None:
+            fresh = start is None
+            if start is None:  # zero pages that the host maps lazily, where the device can wrap
                 start = np.zeros(spec.shape, spec.dtype.numpy)
-            made = self.state[spec.name] = self._place(spec, start, wrap=False)
+            made = self.state[spec.name] = self._place(spec, start, wrap=fresh)
             return made
         buffer = self.device.alloc(spec.nbytes)
         if spec.role == "output":
@@ -139,7 +145,7 @@ class Session:
     def _wrap(self, array: np.ndarray) -> Buffer | None:
         """The array's memory as a buffer, where the device can (CPU) and alignment allows."""
         wrap = getattr(self.device, "wrap", None)
-        if wrap is None or array.ctypes.data % 64:
+        if wrap is None or array.ctypes.data % array.itemsize:
             return None
         wrapped: Buffer | None = wrap(array)
         return wrapped

@@ -1,0 +1,209 @@
+"""What grouping needs to know of single nodes: where values live, what recomputing costs, which
+operands are strided views, and how a run-time bound on rows travels through ops."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType
+from weft.graph.ir import Node
+from weft.transform.movement import matched_dims
+from weft.transform.rebuild import kind_of
+
+FUSIBLE = ("elementwise", "movement", "gather")
+MATVEC_ROWS = 16  # a dot with at most this many rows on the left is read-bound: kind "matvec"
+
+_COST = {
+    "exp": 8, "log": 8, "sin": 8, "cos": 8, "tanh": 8, "erf": 8, "pow": 16,
+    "div": 4, "sqrt": 4, "remainder": 4, "gather": 2, "concat": 2, "pad": 1,
+}  # fmt: skip
+
+
+def is_buffer(node: Node) -> bool:
+    """A source that lives in a buffer of its own: an input, state, weight or non-scalar const."""
+    if node.op == "input":
+        return node.attrs["role"] != "scalar"
+    return node.op == "const" and node.shape != ()
+
+
+def is_inline(node: Node) -> bool:
+    """A source that kernels compute or hold themselves: 0-d consts, iotas, runtime scalars."""
+    return kind_of(node) == "source" and not is_buffer(node)
+
+
+def is_anchor(node: Node) -> bool:
+    return kind_of(node) not in ("source", *FUSIBLE)
+
+
+def base(node: Node) -> Node:
+    """The value whose buffer `node` could share: what is left without reshapes."""
+    while node.op == "reshape" and not is_inline(node.inputs[0]):
+        node = node.inputs[0]
+    return node
+
+
+def own_cost(node: Node) -> int:
+    """Rough operations per element of the node alone."""
+    kind = kind_of(node)
+    if node.op in _COST:
+        return _COST[node.op]
+    return 1 if kind == "elementwise" else 0
+
+
+def kind_for(anchor: Node, claimed: str | None) -> str:
+    """The template kind of an anchor."""
+    if anchor.op == "call":
+        assert claimed is not None
+        return claimed
+    if anchor.op == "dot":
+        return "matvec" if anchor.inputs[0].shape[-2] <= MATVEC_ROWS else "matmul"
+    return kind_of(anchor)
+
+
+# -- strided operands -------------------------------------------------------------------------
+
+_EXACT: dict[DType, tuple[DType, ...]] = {
+    dt.float16: (dt.float32,),
+    dt.bfloat16: (dt.float32,),
+}
+
+
+def strided_base(node: Node) -> Node:
+    """The node that must be in memory so that a template can read `node` with one stride per axis.
+
+    Reshapes (where strides allow), transposes, slices, broadcasts and exact casts are looked
+    through; an inline source is not (something above it must be in memory).
+    """
+    chain: list[Node] = []
+    at = node
+    while _strides_pass(at):
+        chain.append(at)
+        at = at.inputs[0]
+    if is_inline(at):
+        return node
+    strides = contiguous(at.shape)
+    for step in reversed(chain):
+        found = _step(step, strides)
+        if found is None:
+            at, found = step, contiguous(step.shape)
+        strides = found
+    return at
+
+
+def _strides_pass(node: Node) -> bool:
+    if node.op == "cast":
+        return node.dtype in _EXACT.get(node.inputs[0].dtype, ())
+    return node.op in ("reshape", "transpose", "slice", "broadcast")
+
+
+def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides, in elements."""
+    out, n = [], 1
+    for d in reversed(shape):
+        out.append(n)
+        n *= d
+    return tuple(reversed(out))
+
+
+def _step(node: Node, strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    shape = node.inputs[0].shape
+    if node.op == "transpose":
+        return tuple(strides[p] for p in node.attrs["perm"])
+    if node.op == "slice":
+        return tuple(s * k for s, k in zip(strides, node.attrs["steps"]))
+    if node.op == "broadcast":
+        lead = len(node.shape) - len(shape)
+        kept = (0 if a != b else s for a, b, s in zip(shape, node.shape[lead:], strides))
+        return (*(0 for _ in range(lead)), *kept)
+    if node.op == "reshape":
+        return reshaped_strides(shape, strides, node.shape)
+    return strides
+
+
+def reshaped_strides(
+    shape: tuple[int, ...], strides: tuple[int, ...], new: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Strides of a strided array seen in another shape, or None where it needs a copy."""
+    if 0 in shape:
+        return contiguous(new)
+    out: list[int] = []
+    for old_axes, new_axes in matched_dims(shape, new):
+        axes = [a for a in old_axes if shape[a] != 1]
+        for a, b in itertools.pairwise(axes):
+            if strides[a] != strides[b] * shape[b]:
+                return None
+        step = strides[axes[-1]] if axes else 0
+        inner = contiguous(tuple(new[a] for a in new_axes))
+        out += [step * i for i in inner]
+    return tuple(out)
+
+
+# -- row bounds ---------------------------------------------------------------------------------
+
+Rows = tuple[str, int] | None  # the first scalar * factor rows of axis 0 are wanted
+
+
+def row_bounds(order: Iterable[Node]) -> dict[int, Rows]:
+    """id(node) -> how many rows of its axis 0 are wanted at run time (None: all)."""
+    rows: dict[int, Rows] = {}
+    for node in order:
+        rows[id(node)] = _rows(node, [rows[id(x)] for x in node.inputs])
+    return rows
+
+
+def _rows(node: Node, given: list[Rows]) -> Rows:
+    kind = kind_of(node)
+    if node.op == "input":
+        name = node.attrs.get("rows")
+        return (name, 1) if name else None
+    if not any(given):
+        return None
+    if kind == "elementwise":
+        found = {r for r in given if r}
+        return found.pop() if len(found) == 1 else None
+    first, x = given[0], node.inputs[0]
+    if kind == "scatter":
+        return first
+    if kind == "gather":
+        return given[1] if node.attrs["axis"] == 0 else first
+    if node.op == "dot":
+        return first
+    if kind == "reduce":
+        axes = node.attrs["axes"] if "axes" in node.attrs else (node.attrs["axis"],)
+        return first if 0 not in axes else None
+    if node.op == "sort":
+        return first if node.attrs["axis"] != 0 else None
+    if kind == "call":
+        return first if node.shape and x.shape and node.shape[0] == x.shape[0] else None
+    return _movement_rows(node, x, given)
+
+
+def _movement_rows(node: Node, x: Node, given: list[Rows]) -> Rows:
+    first = given[0]
+    if node.op == "concat":
+        found = {r for r in given if r}
+        return found.pop() if node.attrs["axis"] != 0 and len(found) == 1 else None
+    if first is None or not node.shape:
+        return None
+    same = node.shape[0] == x.shape[0]
+    if node.op == "reshape":
+        return _reshaped_rows(first, x.shape, node.shape)
+    if node.op == "transpose":
+        return first if node.attrs["perm"][0] == 0 else None
+    if node.op == "broadcast":
+        return first if same and len(node.shape) == len(x.shape) else None
+    if node.op == "slice":
+        return first if same and node.attrs["steps"][0] == 1 else None
+    return first if same else None  # pad
+
+
+def _reshaped_rows(rows: tuple[str, int], old: tuple[int, ...], new: tuple[int, ...]) -> Rows:
+    name, factor = rows
+    if not old[0] or not new[0]:
+        return None
+    if new[0] % old[0] == 0:
+        return name, factor * (new[0] // old[0])
+    ratio = old[0] // new[0]
+    return (name, factor // ratio) if old[0] % new[0] == 0 and factor % ratio == 0 else None

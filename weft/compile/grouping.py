@@ -1,0 +1,304 @@
+"""Grouping: which values get memory, and which nodes each kernel computes (fusion).
+
+A value is *materialised* when it is an anchor, an output, an operand that a template must read
+from memory, or when computing it again for each user would cost more than storing it. Everything
+else is fused into its users. Last, elementwise work that follows an anchor becomes its epilogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from weft.compile import analysis
+from weft.compile.analysis import base, is_anchor, is_buffer, is_inline, row_bounds
+from weft.core.caps import Caps
+from weft.core.errors import LimitError
+from weft.graph.ir import Graph, Node, toposort
+from weft.templates.group import Group
+from weft.transform.rebuild import kind_of, users
+
+CHEAP = 4  # operations per element that may be done again for a second user
+EPILOGUES = ("dot", "reduce", "call")  # anchors that take elementwise work after them
+Claimed = Callable[[Node], str | None]
+
+
+@dataclass
+class Partition:
+    """Groups in an order that respects data, and why each value is in memory (id -> reason)."""
+
+    groups: list[Group]
+    reasons: dict[int, str] = field(default_factory=dict)
+
+
+def partition(graph: Graph, caps: Caps, claimed: Claimed) -> Partition:
+    """The groups that compute every output and state assignment of a simplified graph.
+
+    Raises LimitError, naming the node, when a kernel needs more buffers than caps.max_bindings.
+    """
+    forced: dict[int, str] = {}
+    while True:
+        grouper = _Grouper(graph, claimed, forced)
+        groups = grouper.groups()
+        cut = next((g for g in groups if _bindings(g) > caps.max_bindings), None)
+        if cut is None:
+            return Partition(groups, grouper.reason)
+        node = grouper.cut_point(cut, caps.max_bindings)
+        if node is None:
+            raise LimitError(
+                f"{cut.name} needs {_bindings(cut)} buffers, {caps.name} allows "
+                f"{caps.max_bindings} per kernel"
+            )
+        forced[id(node)] = "to stay within the buffers a kernel may use"
+
+
+def _bindings(group: Group) -> int:
+    return len(group.inputs) + len(group.outputs) - len(group.in_place)
+
+
+class _Grouper:
+    def __init__(self, graph: Graph, claimed: Claimed, forced: dict[int, str]):
+        self.graph, self.claimed = graph, claimed
+        self.order = list(toposort(graph.roots()))
+        self.users = users(graph)
+        self.rows = row_bounds(self.order)
+        slots = [x.attrs["name"] for x in graph.inputs if x.attrs["role"] == "scalar"]
+        self.slots = {name: i for i, name in enumerate(slots)}
+        self.reason = dict(forced)
+        self.cost = self._costs()
+        self._require()
+        required = set(self.reason)
+        self.kernels: dict[int, set[int]] = {}  # id(node) -> ids of the values it helps compute
+        self._choose()
+        self._reconsider(required)
+
+    # -- what must be in memory ------------------------------------------------------------------
+
+    def _costs(self) -> dict[int, tuple[int, int]]:
+        """id -> (operations per element, large operands) of a node computed from anchors and
+        buffers up."""
+        cost: dict[int, tuple[int, int]] = {}
+        for node in self.order:
+            if is_anchor(node) or self._in_memory(node):
+                cost[id(node)] = (0, 1)
+            elif is_inline(node):
+                cost[id(node)] = (0, 0)
+            else:
+                parts = [(x, *cost[id(x)]) for x in {id(x): x for x in node.inputs}.values()]
+                loads = sum(n for x, _, n in parts if x.size * 8 > node.size)
+                ops = sum(ops for _, ops, _ in parts) + analysis.own_cost(node)
+                cost[id(node)] = ops, max(loads, 1)
+        return cost
+
+    def _in_memory(self, node: Node) -> bool:
+        return is_buffer(node) or id(node) in self.reason
+
+    def _keep(self, node: Node, reason: str) -> None:
+        if not is_buffer(node):
+            self.reason.setdefault(id(node), reason)
+
+    def _require(self) -> None:
+        for root in self.graph.roots():
+            self._keep(base(root), "it is an output")
+        for node in self.order:
+            if not is_anchor(node):
+                continue
+            self._keep(node, "it is an anchor")
+            if node.op == "dot" or self._wants_strided(node):
+                for x in node.inputs:
+                    self._keep(analysis.strided_base(x), f"{_label(node)} reads it from memory")
+            elif node.op == "update":
+                self._keep(base(node.inputs[0]), "update replaces rows of it")
+            elif node.op == "sort" and self.cost[id(node.inputs[0])][0] > CHEAP:
+                self._keep(node.inputs[0], "sort compares it many times")
+
+    def _wants_strided(self, node: Node) -> bool:
+        kind = self.claimed(node) if node.op == "call" else None
+        return kind is not None and kind != "norm"
+
+    # -- what is worth memory --------------------------------------------------------------------
+
+    def _choose(self) -> None:
+        for node in reversed(self.order):
+            reached: set[int] = set()
+            for user in self.users[id(node)]:
+                in_memory = id(user) in self.reason
+                reached |= {id(user)} if in_memory else self.kernels[id(user)]
+            if kind_of(node) != "source" and not self._in_memory(node):
+                why = self._worth(node, reached)
+                if why:
+                    self._keep(node, why)
+            self.kernels[id(node)] = reached
+
+    def _reconsider(self, required: set[int]) -> None:
+        """Takes back choices that are cheap after all, given what else is stored."""
+        for node in self.order:
+            if id(node) in self.reason and id(node) not in required:
+                reason = self.reason.pop(id(node))
+                self.cost = self._costs()
+                if self._worth(node, self.kernels[id(node)]):
+                    self.reason[id(node)] = reason
+
+    def _worth(self, node: Node, reached: set[int]) -> str | None:
+        """Why a fusible node should be stored, or None."""
+        ops, loads = self.cost[id(node)]
+        if len(reached) > 1 and node.op != "reshape":
+            if loads > 1:
+                return "several kernels use it and it has several operands"
+            if ops > CHEAP:
+                return "several kernels use it and it is costly to compute again"
+            if self._ends_anchor(node):
+                return "several kernels use it and an anchor can write it"
+        if ops > CHEAP and any(_expands(node, user) for user in self.users[id(node)]):
+            return "a user repeats each element and it is costly to compute again"
+        return None
+
+    def _ends_anchor(self, node: Node) -> bool:
+        """Whether an anchor whose only use is `node` (through elementwise ops) lies below it."""
+        stack = [node]
+        while stack:
+            at = stack.pop()
+            if kind_of(at) != "elementwise":
+                continue
+            for x in at.inputs:
+                if x.shape == node.shape and len(self.users[id(x)]) == 1:
+                    if is_anchor(x):
+                        return True
+                    stack.append(x)
+        return False
+
+    # -- groups ----------------------------------------------------------------------------------
+
+    def groups(self) -> list[Group]:
+        stored = [n for n in self.order if not is_buffer(n) and self._in_memory(n) and n.size]
+        absorbed: set[int] = set()  # anchors whose epilogue writes another value
+        made = []
+        for node in stored:
+            anchor = node if is_anchor(node) else self._epilogue_of(node, absorbed)
+            if anchor is not None and anchor is not node:
+                absorbed.add(id(anchor))
+            made.append((node, anchor))
+        return [self._group(node, anchor) for node, anchor in made if id(node) not in absorbed]
+
+    def _epilogue_of(self, root: Node, absorbed: set[int]) -> Node | None:
+        """The anchor that `root` can be the epilogue of: the costliest one used by root alone."""
+        if kind_of(root) != "elementwise":
+            return None
+        found = []
+        stack, seen = [root], {id(root)}
+        while stack:
+            at = stack.pop()
+            for x in at.inputs:
+                if id(x) in seen or x.shape != root.shape:
+                    continue
+                seen.add(id(x))
+                if is_anchor(x) and kind_of(x) in EPILOGUES and id(x) not in absorbed:
+                    found.append(x)
+                elif kind_of(x) == "elementwise" and not self._in_memory(x):
+                    stack.append(x)
+        found = [a for a in found if not self._is_root(a) and self._only_through(a, root)]
+        rank = {"dot": 2, "call": 1, "reduce": 0}
+        work = {id(a): (rank[kind_of(a)], sum(x.size for x in a.inputs)) for a in found}
+        return max(found, key=lambda a: work[id(a)], default=None)
+
+    def _is_root(self, node: Node) -> bool:
+        return any(base(r) is node for r in self.graph.roots())
+
+    def _only_through(self, anchor: Node, root: Node) -> bool:
+        """Whether every path from anchor leads to root through elementwise ops of its shape."""
+        stack = [anchor]
+        while stack:
+            for user in self.users[id(stack.pop())]:
+                if user is root:
+                    continue
+                fits = kind_of(user) == "elementwise" and user.shape == anchor.shape
+                if not fits or self._in_memory(user) or not self.users[id(user)]:
+                    return False
+                stack.append(user)
+        return True
+
+    def _inside(self, root: Node, anchor: Node | None) -> Iterator[Node]:
+        """The nodes that the kernel of `root` computes, then its buffers, found depth first."""
+        stack, seen = [root], {id(root)}
+        while stack:
+            at = stack.pop()
+            yield at
+            if at is not root and at is not anchor and self.aliased(at):
+                continue
+            for x in reversed(at.inputs):
+                if id(x) not in seen:
+                    seen.add(id(x))
+                    stack.append(x)
+
+    def aliased(self, node: Node) -> bool:
+        """Whether node's content is already in memory (perhaps under another shape)."""
+        while not self._in_memory(node):
+            if node.op != "reshape":
+                return False
+            node = node.inputs[0]
+        return True
+
+    def _group(self, root: Node, anchor: Node | None) -> Group:
+        nodes = list(self._inside(root, anchor))
+        inputs = self._ordered_inputs(nodes, root, anchor)
+        claimed = self.claimed(anchor) if anchor is not None and anchor.op == "call" else None
+        kind = "map" if anchor is None else analysis.kind_for(anchor, claimed)
+        rows_of = anchor.inputs[1] if anchor is not None and kind == "scatter" else root
+        bound = self.rows[id(rows_of)]
+        return Group(
+            kind,
+            inputs,
+            (root,),
+            anchor,
+            rows=bound[0] if bound else None,
+            rows_scale=bound[1] if bound else 1,
+            slots=self.slots,
+            name=group_name(kind, nodes, anchor, set(map(id, inputs))),
+        )
+
+    def _ordered_inputs(
+        self, nodes: list[Node], root: Node, anchor: Node | None
+    ) -> tuple[Node, ...]:
+        """Anchor operands first (in operand order), then the rest as met."""
+        found = [n for n in nodes if n is not root and n is not anchor and self.aliased(n)]
+        if anchor is None or anchor is root:
+            return tuple(found)
+        below = {id(n) for x in anchor.inputs for n in self._inside(x, None)}
+        below |= {id(x) for x in anchor.inputs}
+        return tuple(sorted(found, key=lambda n: id(n) not in below))
+
+    def cut_point(self, group: Group, limit: int) -> Node | None:
+        """An inner node of a group that needs too many buffers whose storing helps most."""
+        best, score = None, 1
+        for node in self._inside(group.outputs[0], group.anchor):
+            fusible = kind_of(node) in analysis.FUSIBLE and not self.aliased(node)
+            if not fusible:
+                continue
+            leaves = sum(1 for n in self._inside(node, None) if n is not node and self.aliased(n))
+            if score < leaves < limit:
+                best, score = node, leaves
+        return best
+
+
+def _expands(node: Node, user: Node) -> bool:
+    """Whether `user` reads each element of `node` several times."""
+    if user.op == "broadcast":
+        return user.size > node.size
+    return user.op == "gather" and user.inputs[0] is node and user.size > node.size
+
+
+def _label(node: Node) -> str:
+    return str(node.attrs.get("name")) if node.op == "call" else node.op
+
+
+def group_name(kind: str, nodes: list[Node], anchor: Node | None, buffers: set[int]) -> str:
+    """A readable name: the anchor and the elementwise ops around it, e.g. "matmul+add+tanh"."""
+    ops: dict[str, None] = {}
+    for node in reversed(nodes):
+        computed = id(node) not in buffers and kind_of(node) in analysis.FUSIBLE
+        if computed and node.op not in ("reshape", "broadcast") and node is not anchor:
+            ops[node.op] = None
+    head = kind
+    if anchor is not None and kind not in ("matmul", "matvec"):
+        head = _label(anchor)
+    return "+".join([head, *list(ops)[:6]])

@@ -1,0 +1,275 @@
+"""Homes: where each stored value lives, which kernels write a state's buffer in place, which
+copies a run needs, and the order that this demands.
+
+A state's new value is computed straight into the state's buffer when everything that reads the
+old value can run first; otherwise it is computed elsewhere and copied at the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from weft.compile.analysis import is_buffer
+from weft.core.errors import CompileError
+from weft.graph.ir import Graph, Node, toposort
+from weft.templates.group import Group
+from weft.transform.rebuild import kind_of
+
+
+@dataclass(eq=False)
+class Value:
+    """Content in memory: the result of a node, or a buffer's first content. `home` is the state,
+    output or source that lends its buffer (None: the arena)."""
+
+    node: Node
+    home: Value | str | None = None
+    name: str = ""
+
+    def place(self) -> Value:
+        """The value whose buffer this one uses."""
+        at = self
+        while isinstance(at.home, Value):
+            at = at.home
+        return at
+
+
+@dataclass(eq=False)
+class Task:
+    """A kernel (`group`) or a copy, with what it reads and writes and which tasks go first."""
+
+    reads: list[Value]
+    writes: Value
+    group: Group | None = None
+    label: str = ""
+    after: set[int] = field(default_factory=set)  # indices of tasks
+
+
+@dataclass(eq=False)
+class Layout:
+    """Tasks in a valid data order, and the value that each graph output is read from."""
+
+    tasks: list[Task]
+    outputs: list[Value]
+    sources: dict[int, Value]
+
+
+def lay_out(graph: Graph, groups: list[Group]) -> Layout:
+    """Gives every stored value a home and lists the tasks of a run."""
+    return _Layouter(graph, groups).result()
+
+
+class _Layouter:
+    def __init__(self, graph: Graph, groups: list[Group]):
+        self.graph = graph
+        self.values: dict[int, Value] = {}  # id(node) -> value, for stored nodes
+        self.sources: dict[int, Value] = {}
+        for node in toposort((*graph.roots(), *graph.inputs)):
+            if is_buffer(node):
+                self.values[id(node)] = self.sources[id(node)] = Value(node, "source")
+        for group in groups:
+            for node in group.outputs:
+                self.values[id(node)] = Value(node)
+        self.tasks = [self._task(group) for group in groups]
+        self.writer = {id(t.writes): i for i, t in enumerate(self.tasks)}
+
+    def value_of(self, node: Node) -> Value:
+        """The stored value behind `node` and the reshapes above it."""
+        while id(node) not in self.values:
+            assert node.op == "reshape", f"{node} is not in memory"
+            node = node.inputs[0]
+        return self.values[id(node)]
+
+    def _task(self, group: Group) -> Task:
+        reads = [self.value_of(x) for x in group.inputs]
+        return Task(reads, self.values[id(group.outputs[0])], group, group.name)
+
+    def result(self) -> Layout:
+        for i, task in enumerate(self.tasks):
+            task.after = {self.writer[id(v)] for v in task.reads if id(v) in self.writer}
+            task.after.discard(i)
+        copies: list[tuple[Value, Value, str]] = []  # at the end: (from, state, label)
+        for state, new in self.graph.assigns:
+            if new.size and not self._in_place(state, new):
+                target = self.values[id(state)]
+                copies.append((self.value_of(new), target, f"assign {state.attrs['name']}"))
+        outputs = [self._output(i, root) for i, root in enumerate(self.graph.outputs)]
+        self._assign_by_copy(copies)
+        return Layout(self.tasks, outputs, self.sources)
+
+    # -- order ------------------------------------------------------------------------------------
+
+    def readers(self, value: Value) -> list[int]:
+        return [i for i, t in enumerate(self.tasks) if any(v is value for v in t.reads)]
+
+    def _order(self, pairs: Iterable[tuple[int, int]]) -> bool:
+        """Adds "first before second" edges unless that would make a cycle."""
+        added = [(a, b) for a, b in pairs if a != b and a not in self.tasks[b].after]
+        for a, b in added:
+            self.tasks[b].after.add(a)
+        if not _cyclic(self.tasks):
+            return True
+        for a, b in added:
+            self.tasks[b].after.discard(a)
+        return False
+
+    def _add(self, task: Task) -> int:
+        task.after |= {self.writer[id(v)] for v in task.reads if id(v) in self.writer}
+        self.tasks.append(task)
+        self.writer[id(task.writes)] = len(self.tasks) - 1
+        return len(self.tasks) - 1
+
+    # -- states -----------------------------------------------------------------------------------
+
+    def _in_place(self, state: Node, new: Node) -> bool:
+        """Lets the state's buffer hold `new`, if a chain of kernels can write it there."""
+        old, value = self.values[id(state)], self.value_of(new)
+        if value.home is not None:
+            return False
+        links = self._links(old, value)
+        if links is None:
+            return False
+        edges = []
+        for index, before, _ in links:
+            edges += [(reader, index) for reader in self.readers(before)]
+        if not self._order(edges):
+            return False
+        for index, before, position in links:
+            task = self.tasks[index]
+            task.writes.home = before
+            if position is not None:
+                assert task.group is not None
+                task.group = dataclasses.replace(task.group, in_place={0: position})
+        return True
+
+    def _links(self, old: Value, value: Value) -> list[tuple[int, Value, int | None]] | None:
+        """(task, value it overwrites, input position of that value) from `old` up to `value`."""
+        links: list[tuple[int, Value, int | None]] = []
+        outputs = {id(self.value_of(r)) for r in self.graph.outputs if r.size}
+        while value is not old:
+            index = self.writer.get(id(value))
+            if index is None or value.home is not None or (links and id(value) in outputs):
+                return None
+            group = self.tasks[index].group
+            assert group is not None
+            position = self._overwrites(group)
+            if position is None:
+                break
+            before = self.value_of(group.inputs[position])
+            if sum(v is before for v in self.tasks[index].reads) != 1:
+                return None
+            links.append((index, before, position))
+            value = before
+        if value is old:
+            return links
+        return None if links else self._direct(old, value)
+
+    def _overwrites(self, group: Group) -> int | None:
+        """The input of an update that its output can share a buffer with."""
+        anchor = group.anchor
+        if anchor is None or anchor.op != "update" or group.outputs[0] is not anchor:
+            return None
+        target = self.value_of(anchor.inputs[0])
+        for i, x in enumerate(group.inputs):
+            if self.value_of(x) is target:
+                inside = toposort(anchor.inputs[1:])
+                return i if all(n is not x for n in inside) else None
+        return None
+
+    def _direct(self, old: Value, value: Value) -> list[tuple[int, Value, int | None]] | None:
+        """An elementwise kernel over the state, or one that does not read the state at all."""
+        index = self.writer[id(value)]
+        group = self.tasks[index].group
+        assert group is not None
+        mine = [i for i, v in enumerate(self.tasks[index].reads) if v is old]
+        if not mine:
+            return [(index, old, None)]
+        root = group.outputs[0]
+        if len(mine) > 1 or group.kind != "map" or root.dtype is not old.node.dtype:
+            return None
+        target = group.inputs[mine[0]]
+        return [(index, old, mine[0])] if _pointwise(root, target) else None
+
+    def _assign_by_copy(self, copies: list[tuple[Value, Value, str]]) -> None:
+        targets = {id(target) for _, target, _ in copies}
+        staged = []
+        for source, target, label in copies:
+            if id(source) in targets:  # such as two states that swap their content
+                temporary = Value(source.node, name=f"{label} (staged)")
+                self._add(Task([source], temporary, label=temporary.name))
+                source = temporary
+            staged.append((source, target, label))
+        for source, target, label in staged:
+            before = set(self.readers(target))
+            made = Value(source.node, home=target)
+            self._add(Task([source], made, label=label, after=before))
+            self._guard_overwrites(source)
+
+    # -- outputs ----------------------------------------------------------------------------------
+
+    def _output(self, position: int, root: Node) -> Value:
+        """Where output number `position` is read: its own kernel's buffer, or a copy."""
+        name = f"out{position}"
+        if not root.size:
+            return Value(root, "output", name)
+        value = self.value_of(root)
+        if value.home == "output" and value.node.shape == root.shape:
+            return value
+        if value.home is None and id(value) in self.writer and value.node.shape == root.shape:
+            value.home, value.name = "output", name
+            return value
+        if value.home is None and id(value) in self.writer and not self._is_output(value.node):
+            value.home, value.name, value.node = "output", name, root
+            return value
+        copy = Value(root, "output", name)
+        self._add(Task([value], copy, label=f"copy to {name}"))
+        self._guard_overwrites(value)
+        return copy
+
+    def _is_output(self, node: Node) -> bool:
+        return any(r is node for r in self.graph.outputs)
+
+    def _guard_overwrites(self, value: Value) -> None:
+        """A new reader of `value` (the last task) precedes whoever overwrites its buffer."""
+        reader = len(self.tasks) - 1
+        for i, task in enumerate(self.tasks):
+            overwrites = i != reader and task.writes.home is value
+            if overwrites and not self._order([(reader, i)]):
+                copy = self.tasks[-1].label
+                raise CompileError(f"{task.label} overwrites what {copy!r} still has to read")
+
+
+def _pointwise(root: Node, target: Node) -> bool:
+    """Whether root reads `target` only at its own position (through elementwise ops)."""
+    if target.shape != root.shape:
+        return False
+    stack, seen = [root], {id(root)}
+    while stack:
+        at = stack.pop()
+        if kind_of(at) != "elementwise":
+            if any(n is target for n in toposort([at])):
+                return False
+            continue
+        for x in at.inputs:
+            if id(x) not in seen and x is not target:
+                seen.add(id(x))
+                stack.append(x)
+    return True
+
+
+def _cyclic(tasks: list[Task]) -> bool:
+    waiting = [len(t.after) for t in tasks]
+    users: list[list[int]] = [[] for _ in tasks]
+    for i, task in enumerate(tasks):
+        for a in task.after:
+            users[a].append(i)
+    ready = [i for i, n in enumerate(waiting) if not n]
+    done = 0
+    while ready:
+        done += 1
+        for u in users[ready.pop()]:
+            waiting[u] -= 1
+            if not waiting[u]:
+                ready.append(u)
+    return done < len(tasks)

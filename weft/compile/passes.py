@@ -1,0 +1,69 @@
+"""compile_graph: the one list of passes from a traced graph to a Program."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from weft.compile import limits
+from weft.compile.grouping import partition
+from weft.compile.plan import build_program
+from weft.compile.report import Report
+from weft.core.caps import Caps
+from weft.graph.ir import Graph, Node, toposort
+from weft.program.program import Program
+from weft.templates.registry import claimed_by
+from weft.transform.cse import cse
+from weft.transform.dce import dce
+from weft.transform.fold import fold
+from weft.transform.inline import inline
+from weft.transform.sink import sink_reshapes
+
+Pass = Callable[[Graph, Caps], Graph]
+
+PASSES: tuple[tuple[str, Pass], ...] = (
+    ("inline", lambda g, caps: inline(g, lambda node: claimed_by(node, caps) is not None)),
+    ("fold", lambda g, caps: fold(g)),
+    ("cse", lambda g, caps: cse(g)),
+    ("sink reshapes", lambda g, caps: sink_reshapes(g)),
+    ("fold again", lambda g, caps: fold(g)),
+    ("split for limits", limits.split),
+    ("cse again", lambda g, caps: cse(g)),
+    ("dce", lambda g, caps: dce(g)),
+)
+
+
+def simplify_graph(graph: Graph, caps: Caps, report: Report | None = None) -> Graph:
+    """The graph after every pass of PASSES; `report` notes its size before and after each."""
+    for name, run in PASSES:
+        before = _count(graph)
+        graph = run(graph, caps)
+        if report is not None:
+            report.passes.append((name, before, _count(graph)))
+    return graph
+
+
+def compile_graph(graph: Graph, caps: Caps, name: str = "main") -> Program:
+    """The Program that computes `graph` on a target with these Caps. `meta["report"]` says how.
+
+    Raises DTypeError for a dtype that the target lacks, LimitError for sizes beyond it (both name
+    the nodes), CompileError where a template cannot do a group.
+    """
+    limits.check_dtypes(graph, caps)
+    report = Report(name, caps.name)
+    small = simplify_graph(graph, caps, report)
+    small = Graph(small.inputs, small.outputs, small.assigns, name, small.meta)
+    kinds: dict[int, str | None] = {}
+
+    def claimed(node: Node) -> str | None:
+        if id(node) not in kinds:
+            kinds[id(node)] = claimed_by(node, caps)
+        return kinds[id(node)]
+
+    parts = partition(small, caps, claimed)
+    report.stored = dict(Counter(parts.reasons.values()))
+    return build_program(small, parts.groups, caps, report)
+
+
+def _count(graph: Graph) -> int:
+    return sum(1 for _ in toposort(graph.roots()))

@@ -1,0 +1,234 @@
+"""From groups to a Program: kernels built and shared, buffers numbered, memory planned."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from weft.compile import arena, tuning
+from weft.compile.homes import Layout, Task, Value, lay_out
+from weft.compile.report import GroupLine, Report
+from weft.compile.schedule import schedule
+from weft.compile.signature import signature
+from weft.core.caps import Caps
+from weft.core.dtypes import uint8 as _UINT8
+from weft.core.errors import CompileError, LimitError
+from weft.graph.ir import Graph, Node
+from weft.kernel.ir import Kernel
+from weft.kernel.printer import kernel_hash
+from weft.program.program import BufferRef, BufferRole, BufferSpec, Copy, Dispatch, Program, Step
+from weft.templates import registry
+from weft.templates.group import Group
+from weft.transform.rebuild import kind_of
+
+
+class KernelTable:
+    """Kernels of one Program: equal groups build once, equal kernels are kept once."""
+
+    def __init__(self, caps: Caps):
+        self.caps = caps
+        self.kernels: list[Kernel] = []
+        self._by_signature: dict[str, tuple[int, str, str]] = {}
+        self._by_hash: dict[str, int] = {}
+
+    def add(self, group: Group) -> tuple[int, str, str]:
+        """(kernel number, configuration, why) for a group. Raises CompileError naming it."""
+        key = signature(group)
+        if key not in self._by_signature:
+            config, why = tuning.config_for(group, self.caps)
+            try:
+                kernel = registry.get(group.kind)(group, self.caps, config)
+            except CompileError as error:
+                raise CompileError(f"{group.name} {_shape(group.outputs[0])}: {error}") from error
+            text = ", ".join(f"{k}={v}" for k, v in config.items()) or "default"
+            self._by_signature[key] = self._share(kernel, group.kind), text, why
+        return self._by_signature[key]
+
+    def _share(self, kernel: Kernel, kind: str) -> int:
+        digest = kernel_hash(dataclasses.replace(kernel, name="k"))
+        if digest not in self._by_hash:
+            self._by_hash[digest] = len(self.kernels)
+            self.kernels.append(dataclasses.replace(kernel, name=f"{kind}_{digest[:12]}"))
+        return self._by_hash[digest]
+
+
+def build_program(graph: Graph, groups: list[Group], caps: Caps, report: Report) -> Program:
+    """The Program that runs `groups`; `report` gains its lines."""
+    return _Planner(graph, groups, caps, report).program()
+
+
+class _Planner:
+    def __init__(self, graph: Graph, groups: list[Group], caps: Caps, report: Report):
+        self.graph, self.caps, self.report = graph, caps, report
+        self.layout: Layout = lay_out(graph, groups)
+        self.order: list[Task] = schedule(self.layout.tasks)
+        self.table = KernelTable(caps)
+        self.buffers: list[BufferSpec] = []
+        self.refs: dict[int, BufferRef] = {}  # id(Value) -> where it lives
+
+    def program(self) -> Program:
+        inputs = [x for x in self.graph.inputs if x.attrs["role"] == "input"]
+        numbers = [self._source(x) for x in inputs]
+        outputs = [self._output(value) for value in self.layout.outputs]
+        for node in self._other_sources():
+            self._source(node)
+        self._arena()
+        steps = tuple(self._step(task) for task in self.order)
+        self._measure()
+        scalars = [x.attrs["name"] for x in self.graph.inputs if x.attrs["role"] == "scalar"]
+        meta: dict[str, Any] = {"report": self.report}
+        rows = {x.attrs["name"]: x.attrs["rows"] for x in inputs if x.attrs.get("rows")}
+        if rows:
+            meta["rows"] = rows
+        return Program(
+            self.graph.name,
+            tuple(self.buffers),
+            tuple(self.table.kernels),
+            steps,
+            tuple(scalars),
+            tuple(numbers),
+            tuple(outputs),
+            meta,
+        )
+
+    # -- buffers ----------------------------------------------------------------------------------
+
+    def _buffer(
+        self, name: str, role: BufferRole, node: Node, value: np.ndarray | None = None
+    ) -> int:
+        if node.nbytes > self.caps.max_buffer_bytes:
+            raise LimitError(
+                f"{role} {name!r} takes {node.nbytes} bytes, {self.caps.name} allows "
+                f"{self.caps.max_buffer_bytes} per buffer"
+            )
+        self.buffers.append(BufferSpec(name, role, node.dtype, node.shape, node.nbytes, value))
+        return len(self.buffers) - 1
+
+    def _source(self, node: Node) -> int:
+        if node.op == "const":
+            value = np.ascontiguousarray(node.attrs["value"])
+            number = self._buffer(f"const{len(self.buffers)}", "const", node, value)
+        else:
+            number = self._buffer(node.attrs["name"], node.attrs["role"], node)
+        if id(node) in self.layout.sources:
+            self.refs[id(self.layout.sources[id(node)])] = BufferRef(number, 0, node.nbytes)
+        return number
+
+    def _other_sources(self) -> list[Node]:
+        found = {id(v.node): v.node for v in self.layout.sources.values()}
+        found |= {id(x): x for x in self.graph.inputs}
+        rank = {"state": 0, "weight": 1}
+        kept = [x for x in found.values() if x.attrs.get("role") not in ("input", "scalar")]
+        return sorted(kept, key=lambda x: rank.get(str(x.attrs.get("role")), 2))
+
+    def _output(self, value: Value) -> int:
+        ref = self.refs.get(id(value))
+        if ref is None:
+            number = self._buffer(value.name, "output", value.node)
+            ref = self.refs[id(value)] = BufferRef(number, 0, value.node.nbytes)
+        return ref.buffer
+
+    def _arena(self) -> None:
+        spans: dict[int, arena.Span] = {}
+        for step, task in enumerate(self.order):
+            for value in (task.writes, *task.reads):
+                if value.place().home:
+                    continue
+                span = spans.setdefault(
+                    id(value), arena.Span(value.node.nbytes, step, step, _shape(value.node))
+                )
+                span.end = step
+        if self.caps.exclusive_buffers:
+            self._keep_apart(spans)
+        sizes = arena.place(list(spans.values()), self.caps.max_buffer_bytes)
+        first = len(self.buffers)
+        for i, nbytes in enumerate(sizes):
+            node = Node("arena", (), {}, (nbytes,), _UINT8)
+            self._buffer(f"arena{i}" if i else "arena", "arena", node)
+        for key, span in spans.items():
+            self.refs[key] = BufferRef(first + span.buffer, span.offset, span.nbytes)
+        self.report.unshared = sum(s.nbytes for s in spans.values())
+
+    def _keep_apart(self, spans: Mapping[int, arena.Span]) -> None:
+        for task in self.order:
+            out = spans.get(id(task.writes))
+            for value in task.reads:
+                other = spans.get(id(value))
+                if out is not None and other is not None and other is not out:
+                    out.apart.add(id(other))
+                    other.apart.add(id(out))
+
+    def _ref(self, value: Value) -> BufferRef:
+        return self.refs[id(value.place())]
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def _step(self, task: Task) -> Step:
+        if task.group is None:
+            self.report.copies.append(task.label)
+            return Copy(self._ref(task.reads[0]), self._ref(task.writes), task.label)
+        group = task.group
+        number, config, why = self.table.add(group)
+        kernel = self.table.kernels[number]
+        args = [self._ref(v) for v in task.reads]
+        if not group.in_place:
+            args.append(self._ref(task.writes))
+        self._check(group, kernel, args)
+        bound = f"{group.rows}*{group.rows_scale}" if group.rows_scale != 1 else group.rows or ""
+        self.report.groups.append(
+            GroupLine(
+                group.name,
+                group.kind,
+                kernel.name,
+                _computed(group),
+                _shape(group.outputs[0]),
+                kernel.flops,
+                kernel.bytes,
+                config,
+                why,
+                bound,
+            )
+        )
+        return Dispatch(number, tuple(args), group.name)
+
+    def _check(self, group: Group, kernel: Kernel, args: list[BufferRef]) -> None:
+        """The template kept its contract, and every binding fits the device."""
+        sizes = [b.size * b.dtype.itemsize for b in kernel.buffers]
+        if sizes != [a.nbytes for a in args]:
+            raise CompileError(
+                f"template {group.kind!r} made buffers of {sizes} bytes for {group.name}, "
+                f"which has values of {[a.nbytes for a in args]}"
+            )
+        largest = max(sizes, default=0)
+        if largest > self.caps.max_binding_bytes:
+            raise LimitError(
+                f"{group.name} {_shape(group.outputs[0])} binds {largest} bytes, "
+                f"{self.caps.name} allows {self.caps.max_binding_bytes} per binding"
+            )
+
+    def _measure(self) -> None:
+        for spec in self.buffers:
+            memory = self.report.memory
+            memory[spec.role] = memory.get(spec.role, 0) + spec.nbytes
+
+
+def _shape(node: Node) -> str:
+    return f"{node.dtype.name}{list(node.shape)}"
+
+
+def _computed(group: Group) -> list[str]:
+    """The ops a group computes, operands first (reports and tests of fusion read this)."""
+    stop = {id(x) for x in group.inputs}
+    names, seen, stack = [], set(stop), list(group.outputs)
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if kind_of(node) != "source":
+            names.append(str(node.attrs["name"]) if node.op == "call" else node.op)
+        stack.extend(node.inputs)
+    return names[::-1]

@@ -1,0 +1,69 @@
+"""Report: every decision of a compilation, as data and as aligned text (`weft explain`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from weft.core.text import table
+
+
+@dataclass
+class GroupLine:
+    """One kernel launch: what it computes and how it was chosen."""
+
+    name: str
+    kind: str
+    kernel: str
+    nodes: list[str]
+    output: str
+    flops: int
+    bytes: int
+    config: str
+    why: str
+    rows: str = ""
+
+
+@dataclass
+class Report:
+    """What compile_graph did. Sizes are in nodes (passes) and bytes (memory)."""
+
+    name: str
+    caps: str
+    passes: list[tuple[str, int, int]] = field(default_factory=list)  # name, before, after
+    groups: list[GroupLine] = field(default_factory=list)
+    stored: dict[str, int] = field(default_factory=dict)  # reason -> how many values
+    copies: list[str] = field(default_factory=list)
+    memory: dict[str, int] = field(default_factory=dict)  # role -> bytes
+    unshared: int = 0  # arena bytes if no value shared memory
+
+    @property
+    def kernels(self) -> int:
+        return len({g.kernel for g in self.groups})
+
+    def data(self) -> Mapping[str, Any]:
+        """The report as plain JSON-ready data."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """Aligned tables: passes, memory, one line per kernel launch."""
+        head = (
+            f"{self.name} on {self.caps}: {len(self.groups)} launches of {self.kernels} kernels, "
+            f"{len(self.copies)} copies"
+        )
+        passes = [(n, a, b) for n, a, b in self.passes]
+        memory = [(role, f"{size:,}") for role, size in self.memory.items()]
+        memory.append(("arena, unshared", f"{self.unshared:,}"))
+        rows = [
+            (i, g.name, g.kernel, g.output, f"{g.flops:,}", f"{g.bytes:,}", g.rows, g.config)
+            for i, g in enumerate(self.groups)
+        ]
+        parts = [
+            head,
+            table(("pass", "nodes before", "after"), passes),
+            table(("memory", "bytes"), memory),
+            table(("why values are stored", "values"), list(self.stored.items())),
+            table(("#", "group", "kernel", "output", "flops", "bytes", "rows", "config"), rows),
+        ]
+        return "\n\n".join(parts)

@@ -1,0 +1,96 @@
+"""Building nodes and rewriting graphs: what every transform is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from weft.core.dtypes import as_dtype
+from weft.graph.ir import Graph, Node, toposort
+from weft.ops.primitive import PRIMITIVES, Aval
+
+Visit = Callable[[Node, tuple[Node, ...]], Node]
+
+
+def make(op: str, *inputs: Node, where: str = "", **attrs: Any) -> Node:
+    """A node of primitive `op`; its shape and dtype come from the primitive's abstract rule."""
+    found = PRIMITIVES[op].abstract(*(Aval(x.shape, x.dtype) for x in inputs), **attrs)
+    return Node(op, inputs, attrs, found.shape, found.dtype, where=where)
+
+
+def const(value: np.ndarray) -> Node:
+    """A const node holding `value`."""
+    return Node("const", (), {"value": value}, value.shape, as_dtype(value.dtype))
+
+
+def remake(node: Node, inputs: tuple[Node, ...]) -> Node:
+    """`node` over other inputs of the same shapes and dtypes; itself when nothing changed."""
+    if len(inputs) == len(node.inputs) and all(a is b for a, b in zip(inputs, node.inputs)):
+        return node
+    return Node(node.op, inputs, node.attrs, node.shape, node.dtype, node.body, node.where)
+
+
+def rewrite(graph: Graph, visit: Visit) -> Graph:
+    """The graph with each node replaced by `visit(node, new_inputs)`, operands first.
+
+    Input nodes keep their identity (they are not visited); `visit` must keep shape and dtype.
+    """
+    new = {id(x): x for x in graph.inputs}
+    for node in toposort(graph.roots()):
+        if id(node) not in new:
+            made = visit(node, tuple(new[id(x)] for x in node.inputs))
+            assert made.shape == node.shape and made.dtype is node.dtype, (node, made)
+            new[id(node)] = made
+    return Graph(
+        graph.inputs,
+        tuple(new[id(x)] for x in graph.outputs),
+        tuple((state, new[id(x)]) for state, x in graph.assigns),
+        graph.name,
+        graph.meta,
+    )
+
+
+def users(graph: Graph) -> dict[int, list[Node]]:
+    """id(node) -> the nodes that read it, in topological order (outputs are not users)."""
+    found: dict[int, list[Node]] = {}
+    for node in toposort(graph.roots()):
+        found.setdefault(id(node), [])
+        for x in {id(x): x for x in node.inputs}.values():
+            found[id(x)].append(node)
+    return found
+
+
+def kind_of(node: Node) -> str:
+    """The primitive's kind: "elementwise", "movement", "reduce", "dot", "source", "call", ..."""
+    return PRIMITIVES[node.op].kind
+
+
+def uniform(node: Node) -> np.ndarray | None:
+    """The 0-d value that every element has, where the graph shows it (a const behind movement)."""
+    while node.op in ("broadcast", "reshape", "transpose", "slice") and node.size:
+        node = node.inputs[0]
+    if node.op == "const" and node.shape == ():
+        value: np.ndarray = node.attrs["value"]
+        return value
+    return None
+
+
+def filled(value: np.ndarray, shape: tuple[int, ...]) -> Node:
+    """A node of `shape` with the 0-d `value` in every element."""
+    scalar = const(value)
+    return scalar if shape == () else make("broadcast", scalar, shape=shape)
+
+
+def frozen(value: Any) -> Any:
+    """Attributes as a hashable key: equal keys mean equal attributes (constants by content)."""
+    if isinstance(value, np.ndarray):
+        return ("array", value.dtype.name, value.shape, value.tobytes())
+    if isinstance(value, Mapping):
+        return tuple((k, frozen(v)) for k, v in sorted(value.items()))
+    if isinstance(value, list | tuple):
+        return tuple(frozen(v) for v in value)
+    if isinstance(value, float):
+        return ("float", value.hex())
+    return (type(value).__name__, value)
