@@ -11,7 +11,7 @@ The interpreter (`weft.kernel.interp`) defines what each node means.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -344,7 +344,7 @@ def host_eval(expr: Expr, scalars: list[int] | tuple[int, ...]) -> int:
     raise TypeError(f"a grid may hold Const, Param and Binary, not {type(expr).__name__}")
 
 
-_HOST = {
+_HOST: dict[str, Callable[[int, int], int]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,

@@ -1,0 +1,139 @@
+"""The interpreter's memory: bounds, uninitialised elements and races, checked at every access."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.core.errors import KernelError
+
+_NONE, _MANY = -1, -2
+
+
+@dataclass
+class Who:
+    """Who makes each of K element accesses: global thread ids, groups and barrier epochs, int64[K]
+    (an epoch counts the barriers that the group has passed)."""
+
+    owner: np.ndarray
+    group: np.ndarray
+    epoch: np.ndarray
+
+    def describe(self, k: int, threads: int) -> str:
+        return f"group {self.group[k]}, thread {self.owner[k] % threads}"
+
+
+class Tracker:
+    """Finds two threads touching one element, at least one of them writing, with no barrier of
+    their common group between. Across groups nothing orders accesses."""
+
+    def __init__(self, size: int, threads: int) -> None:
+        self.threads = threads
+        self.w_owner = np.full(size, _NONE, np.int64)
+        self.w_epoch = np.zeros(size, np.int64)
+        self.r_owner = np.full(size, _NONE, np.int64)
+        self.r_group = np.full(size, _NONE, np.int64)
+        self.r_epoch = np.zeros(size, np.int64)
+        self.serial = np.zeros(size, np.int64)
+
+    def _after_write(self, at: np.ndarray, who: Who) -> np.ndarray:
+        """Which accesses race with an earlier write."""
+        writer = self.w_owner[at]
+        ordered = (writer // self.threads == who.group) & (self.w_epoch[at] < who.epoch)
+        return (writer != _NONE) & (writer != who.owner) & ~ordered
+
+    def read(self, at: np.ndarray, who: Who) -> None:
+        """Records reads of elements `at`; raises KernelError for a race."""
+        self._report("read", at, who, self._after_write(at, who), self.w_owner)
+        group, epoch = self.r_group[at], self.r_epoch[at]
+        fresh = (group == _NONE) | ((group == who.group) & (epoch < who.epoch))
+        new = at[fresh]
+        self.r_group[new], self.r_owner[new] = who.group[fresh], who.owner[fresh]
+        self.r_epoch[new] = who.epoch[fresh]
+        # Where several accesses met in one element, the last one's mark stands: the others see it.
+        self.r_owner[at[self.r_owner[at] != who.owner]] = _MANY
+        self.r_group[at[self.r_group[at] != who.group]] = _MANY
+
+    def write(self, at: np.ndarray, who: Who) -> None:
+        """Records writes to elements `at`; raises KernelError for a race or colliding lanes."""
+        self._report("write", at, who, self._after_write(at, who), self.w_owner)
+        group = self.r_group[at]
+        late = (group == who.group) & (self.r_epoch[at] == who.epoch)
+        late &= self.r_owner[at] != who.owner
+        late |= (group != _NONE) & (group != who.group)
+        self._report("write", at, who, late, self.r_owner)
+        self.w_owner[at], self.w_epoch[at] = who.owner, who.epoch
+        self._report("write", at, who, self.w_owner[at] != who.owner, self.w_owner)
+        mine = np.arange(len(at))
+        self.serial[at] = mine
+        double = self.serial[at] != mine
+        if double.any():
+            k = int(double.argmax())
+            raise KernelError(
+                f"two lanes of one thread write element {at[k]} ({who.describe(k, self.threads)})"
+            )
+
+    def _report(
+        self, what: str, at: np.ndarray, who: Who, bad: np.ndarray, others: np.ndarray
+    ) -> None:
+        if bad.any():
+            k = int(bad.argmax())
+            other = int(others[at[k]])
+            name = "several threads"
+            if other >= 0:
+                name = f"group {other // self.threads}, thread {other % self.threads}"
+            raise KernelError(
+                f"race: element {at[k]}, {what} here by {who.describe(k, self.threads)}, was "
+                f"touched by {name} with no barrier between"
+            )
+
+
+class Memory:
+    """A buffer or local array: `copies` of `size` elements in one flat NumPy array (one copy per
+    group for shared arrays, per thread for private ones). `undefined` marks elements never stored;
+    `tracker` finds races; either may be None (not checked)."""
+
+    def __init__(
+        self,
+        data: np.ndarray,
+        size: int,
+        undefined: np.ndarray | None = None,
+        tracker: Tracker | None = None,
+    ) -> None:
+        self.data = data
+        self.size = size
+        self.undefined = undefined
+        self.tracker = tracker
+
+    def check_bounds(self, index: np.ndarray, who: Who, threads: int) -> None:
+        """`index` int64[K] within one copy."""
+        bad = (index < 0) | (index >= self.size)
+        if bad.any():
+            k = int(bad.argmax())
+            raise KernelError(
+                f"index {index[k]} is outside 0..{self.size - 1} ({who.describe(k, threads)}; "
+                f"{int(bad.sum())} of {len(index)} accesses)"
+            )
+
+    def read(self, at: np.ndarray, who: Who, threads: int) -> np.ndarray:
+        """The elements at flat positions `at`, already in bounds."""
+        if self.tracker is not None:
+            self.tracker.read(at, who)
+        if self.undefined is not None:
+            bad = self.undefined[at]
+            if bad.any():
+                k = int(bad.argmax())
+                raise KernelError(
+                    f"element {at[k] % self.size} is read before anything was stored there "
+                    f"({who.describe(k, threads)})"
+                )
+        return self.data[at]
+
+    def write(self, at: np.ndarray, values: np.ndarray, who: Who) -> None:
+        """Stores `values` at flat positions `at`, already in bounds."""
+        if self.tracker is not None:
+            self.tracker.write(at, who)
+        if self.undefined is not None:
+            self.undefined[at] = False
+        self.data[at] = values
