@@ -238,6 +238,12 @@ class Emitter:
             return self.expr(Affine(linear.const, uniform)), True
         return self.expr(linear), False
 
+    def address(self, linear: Affine) -> Expr:
+        """The index for a vector access at `linear`: its start, since the lanes are consecutive."""
+        start, contiguous = self._address(linear)
+        assert contiguous or linear.lanes == 1, linear
+        return start
+
     # -- guards
 
     @contextlib.contextmanager

@@ -263,13 +263,11 @@ class _CpuRows(_Rows):
     def keep(self, j: Affine, value: Expr) -> None:
         if self.row is None:
             raise CompileError(f"a row of {self.n} elements does not fit the scratch memory")
-        start, _ = self.em._address(j)
-        self.b.store(self.row, start, kb.splat(value, j.lanes))
+        self.b.store(self.row, self.em.address(j), kb.splat(value, j.lanes))
 
     def kept(self, j: Affine) -> Expr:
         assert self.row is not None
-        start, _ = self.em._address(j)
-        return self.b.let(kb.load(self.row, start, j.lanes), "x")
+        return self.b.let(kb.load(self.row, self.em.address(j), j.lanes), "x")
 
 
 class _ThreadRows(_Rows):
