@@ -59,9 +59,11 @@ class Memory:
             )
         size = min(size_class(nbytes), most)
         kept = self.free.get(size)
-        if kept:
+        while kept:
             self.pooled -= size
-            return WgpuBuffer(device, nbytes, kept.pop(), size)
+            raw = kept.pop()
+            if raw._internal is not None:  # the garbage collector may have released one of a cycle
+                return WgpuBuffer(device, nbytes, raw, size)
         flags = device.wgpu.BufferUsage
         usage = flags.STORAGE | flags.COPY_SRC | flags.COPY_DST
         with device.guarded(f"allocating {nbytes} bytes"):

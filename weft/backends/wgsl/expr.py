@@ -174,6 +174,9 @@ def _axis(w: Writer, e: ir.Axis) -> list[str]:
 
 def _unary(w: Writer, e: ir.Unary) -> list[str]:
     w_no_half(w, e.type)
+    if e.op == "neg" and e.type.dtype.kind == "uint":
+        zero = f"{wtype(e.type)}(0u)"
+        return w.map(e, lambda x: w.wrap(f"({zero} - {x})", e.type), e.x)
     if e.op == "neg":
         return w.map(e, lambda x: w.wrap(f"(-{x})", e.type), e.x)
     if e.op == "not":

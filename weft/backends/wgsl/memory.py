@@ -213,8 +213,7 @@ def _bits_source(value: ir.Expr, s: Source) -> ir.Expr:
     """What to round when storing: the f32 inside a cast to the stored type (rounding once more
     would change nothing)."""
     inner = isinstance(value, ir.Cast) and value.x.type.dtype is dt.float32
-    narrow = s.per > 1 or s.word == "f16"
-    return value.x if inner and narrow and s.dtype.is_float else value  # type: ignore[attr-defined]
+    return value.x if inner and s.per > 1 and s.dtype.is_float else value  # type: ignore[attr-defined]
 
 
 def _indices(w: Writer, e: ir.Store, lanes: int) -> list[str]:
@@ -237,7 +236,7 @@ def _store(w: Writer, s: Source, e: ir.Store, chunks: list[str], lanes: int) -> 
 def _store_units(w: Writer, s: Source, index: str, chunks: list[str], lanes: int) -> None:
     words = chunks if s.per == 1 and s.k == min(lanes, 4) else _words_of(w, s, chunks, lanes)
     if s.word == "f16" and words is chunks:
-        words = [_f16(w, c, s.k) for c in chunks]
+        words = [_f16(c, s.k) for c in chunks]
     elif s.k > 1 and words is not chunks:
         kind = vec(s.word, s.k)
         words = [f"{kind}({', '.join(words[i : i + s.k])})" for i in range(0, len(words), s.k)]
@@ -263,7 +262,7 @@ def _lanes_of(w: Writer, s: Source, chunks: list[str], lanes: int) -> list[str]:
     """One text per lane: bits in the low part of a u32 for packed sources, else the value."""
     n = min(lanes, 4)
     if s.word == "f16":
-        chunks = [_f16(w, c, n) for c in chunks]
+        chunks = [_f16(c, n) for c in chunks]
     elif s.per > 1:
         chunks = [_to_bits(w, s.dtype, c, n) for c in chunks]
     return w.lanes(chunks, lanes) if lanes > 1 else [w.temp(chunks[0])]
@@ -280,15 +279,10 @@ def _to_bits(w: Writer, dtype: dt.DType, text: str, n: int) -> str:
     return f"({kind}({text}) & {kind}(255u))"
 
 
-def _f16(w: Writer, text: str, n: int) -> str:
-    """An f32 chunk as native f16, rounded to nearest even."""
-    bits = w.temp(f"{w.helper('w_f16_bits', n)}({text})")
-    if n == 1:
-        return f"bitcast<vec2<f16>>({bits}).x"
-    low = f"bitcast<vec2<f16>>({bits}.x | ({bits}.y << 16u))"
-    if n == 2:
-        return low
-    return f"vec4<f16>({low}, bitcast<vec2<f16>>({bits}.z | ({bits}.w << 16u)))"
+def _f16(text: str, n: int) -> str:
+    """An f32 chunk as native f16. The value is one of f16 already (see expr.cast), so the
+    conversion, whose rounding WGSL leaves open, is exact."""
+    return f"{vec('f16', n)}({text})"
 
 
 def _put_element(w: Writer, s: Source, index: str, item: str) -> None:
