@@ -1,0 +1,361 @@
+"""Elementwise methods and operators of Tensor, with broadcasting and promotion.
+
+Promotion is the array API's (core.dtypes.promote); Python scalars are weak: they take the tensor's
+dtype unless they are of a higher kind.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from weft import ops
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType, as_dtype, promote
+from weft.core.errors import DTypeError
+from weft.tensor.base import (
+    Number,
+    TensorBase,
+    broadcast_shapes,
+    default_float,
+    run,
+    scalar_dtype,
+    values,
+)
+
+Operand = Any  # a Tensor, a Python number or a NumPy array
+
+
+class Arithmetic(TensorBase):
+    """Elementwise operators and functions."""
+
+    __slots__ = ()
+
+    # -- helpers
+
+    def _coerce(self, op: str, other: Operand) -> Self | Number:
+        if isinstance(other, TensorBase):
+            return other if isinstance(other, type(self)) else self._wrap(other)
+        if isinstance(other, bool | int | float):
+            return other
+        if isinstance(other, np.ndarray | np.generic):
+            return self._wrap(np.asarray(other))
+        raise DTypeError(
+            f"{op}: cannot combine a tensor with {type(other).__name__}; use a tensor, a number or "
+            "a NumPy array"
+        )
+
+    def _full(self, number: Number, dtype: DType, shape: tuple[int, ...]) -> Self:
+        """A Python number as a tensor that is at home on any device."""
+        out = self._wrap(ops.broadcast(ops.const(number, dtype), shape))
+        out._weak = True
+        return out
+
+    def _pair(self, op: str, other: Operand, dtype: DType | None = None) -> tuple[Self, Self]:
+        """Both operands in one dtype (by default the promoted one) and one shape."""
+        y = self._coerce(op, other)
+        if not isinstance(y, TensorBase):
+            d = dtype or scalar_dtype(op, y, self.dtype)
+            return self._as(d), self._full(y, d, self.shape)
+        d = dtype or promote(self.dtype, y.dtype)
+        shape = broadcast_shapes(op, self.shape, y.shape)
+        return self._as(d)._to_shape(shape), y._as(d)._to_shape(shape)
+
+    def _as(self, dtype: DType) -> Self:
+        if dtype == self.dtype:
+            return self
+        return run(self, "cast", self, dtype=dtype)  # type: ignore[no-any-return]
+
+    def _to_shape(self, shape: tuple[int, ...]) -> Self:
+        return self if shape == self.shape else self._wrap(ops.broadcast(self.value, shape))
+
+    def _binary(self, op: str, other: Operand, swap: bool = False) -> Self:
+        x, y = self._pair(op, other)
+        return run(self, op, y, x) if swap else run(self, op, x, y)  # type: ignore[no-any-return]
+
+    def _unary(self, op: str) -> Self:
+        return run(self, op, self)  # type: ignore[no-any-return]
+
+    def _real(self, op: str) -> Self:
+        """A function of reals: integers and bools are taken as float32."""
+        return self._as(default_float(self.dtype))._unary(op)
+
+    # -- arithmetic
+
+    def _number(self, op: str) -> Self:
+        """bool as int32: arithmetic has no bool."""
+        return self._as(dt.int32) if self.dtype == dt.bool_ else self
+
+    def _arith(self, op: str, other: Operand, swap: bool = False) -> Self:
+        if self.dtype == dt.bool_:
+            y = self._coerce(op, other)
+            if isinstance(y, bool) or (isinstance(y, TensorBase) and y.dtype == dt.bool_):
+                return self._as(dt.int32)._binary(op, y, swap)
+        return self._binary(op, other, swap)
+
+    def __add__(self, other: Operand) -> Self:
+        return self._arith("add", other)
+
+    def __radd__(self, other: Operand) -> Self:
+        return self._arith("add", other, swap=True)
+
+    def __sub__(self, other: Operand) -> Self:
+        return self._arith("sub", other)
+
+    def __rsub__(self, other: Operand) -> Self:
+        return self._arith("sub", other, swap=True)
+
+    def __mul__(self, other: Operand) -> Self:
+        return self._arith("mul", other)
+
+    def __rmul__(self, other: Operand) -> Self:
+        return self._arith("mul", other, swap=True)
+
+    def __truediv__(self, other: Operand) -> Self:
+        """True division: integers give float32."""
+        x, y = self._reals("div", other)
+        return run(self, "div", x, y)  # type: ignore[no-any-return]
+
+    def __rtruediv__(self, other: Operand) -> Self:
+        x, y = self._reals("div", other)
+        return run(self, "div", y, x)  # type: ignore[no-any-return]
+
+    def _reals(self, op: str, other: Operand) -> tuple[Self, Self]:
+        y = self._coerce(op, other)
+        if isinstance(y, TensorBase):
+            return self._pair(op, y, default_float(promote(self.dtype, y.dtype)))
+        return self._pair(op, y, default_float(scalar_dtype(op, y, self.dtype)))
+
+    def __mod__(self, other: Operand) -> Self:
+        """The remainder with the divisor's sign (0 for an integer divisor of 0)."""
+        return self._arith("remainder", other)
+
+    def __rmod__(self, other: Operand) -> Self:
+        return self._arith("remainder", other, swap=True)
+
+    def __floordiv__(self, other: Operand) -> Self:
+        """The quotient rounded down (0 for an integer divisor of 0)."""
+        return _floor_divide(*self._number("floor_divide")._pair("floor_divide", other))
+
+    def __rfloordiv__(self, other: Operand) -> Self:
+        y, x = self._number("floor_divide")._pair("floor_divide", other)
+        return _floor_divide(x, y)
+
+    def __pow__(self, other: Operand) -> Self:
+        if isinstance(other, int | float) and not isinstance(other, bool):
+            if other == 2:
+                return self._arith("mul", self)
+            if other == 0.5 and self.dtype.is_float:
+                return self.sqrt()
+        return self._arith("pow", other)
+
+    def __rpow__(self, other: Operand) -> Self:
+        return self._arith("pow", other, swap=True)
+
+    def __neg__(self) -> Self:
+        return self._unary("neg")
+
+    def __pos__(self) -> Self:
+        return self
+
+    def __abs__(self) -> Self:
+        return self.abs()
+
+    # -- comparison: bool results
+
+    def __lt__(self, other: Operand) -> Self:
+        return self._compare("less", other)
+
+    def __le__(self, other: Operand) -> Self:
+        return self._compare("less_equal", other)
+
+    def __gt__(self, other: Operand) -> Self:
+        return self._compare("less", other, swap=True)
+
+    def __ge__(self, other: Operand) -> Self:
+        return self._compare("less_equal", other, swap=True)
+
+    def _compare(self, op: str, other: Operand, swap: bool = False) -> Self:
+        x, y = self._pair(op, other)
+        if x.dtype == dt.bool_:
+            x, y = x._as(dt.int32), y._as(dt.int32)
+        return run(self, op, y, x) if swap else run(self, op, x, y)  # type: ignore[no-any-return]
+
+    def __eq__(self, other: object) -> Self:  # type: ignore[override]
+        return self._binary("equal", other)
+
+    def __ne__(self, other: object) -> Self:  # type: ignore[override]
+        return ~self._binary("equal", other)
+
+    # -- bits and bools
+
+    def __and__(self, other: Operand) -> Self:
+        return self._binary("bitwise_and", other)
+
+    def __or__(self, other: Operand) -> Self:
+        return self._binary("bitwise_or", other)
+
+    def __xor__(self, other: Operand) -> Self:
+        return self._binary("bitwise_xor", other)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    def __lshift__(self, other: Operand) -> Self:
+        return self._binary("shift_left", other)
+
+    def __rshift__(self, other: Operand) -> Self:
+        return self._binary("shift_right", other)
+
+    def __rlshift__(self, other: Operand) -> Self:
+        return self._binary("shift_left", other, swap=True)
+
+    def __rrshift__(self, other: Operand) -> Self:
+        return self._binary("shift_right", other, swap=True)
+
+    def __invert__(self) -> Self:
+        """Every bit flipped; for bool, not."""
+        if self.dtype == dt.bool_:
+            return self._binary("bitwise_xor", True)
+        ones = (1 << self.dtype.itemsize * 8) - 1 if self.dtype.kind == "uint" else -1
+        return self._binary("bitwise_xor", ones)
+
+    # -- functions
+
+    def abs(self) -> Self:
+        """The magnitude."""
+        return self._unary("abs")
+
+    def floor(self) -> Self:
+        """Rounded down."""
+        return self._unary("floor")
+
+    def ceil(self) -> Self:
+        """Rounded up."""
+        return -((-self).floor()) if self.dtype.is_float else self
+
+    def round(self) -> Self:
+        """Rounded to the nearest integer, halves to even."""
+        return self._unary("round")
+
+    def sign(self) -> Self:
+        """-1, 0 or 1 (NaN for NaN)."""
+        if self.dtype.kind == "uint":
+            return (self > 0)._as(self.dtype)
+        signs = (self > 0)._as(self.dtype) - (self < 0)._as(self.dtype)
+        return self.isnan().where(self, signs) if self.dtype.is_float else signs
+
+    def sqrt(self) -> Self:
+        """The square root (NaN for negatives)."""
+        return self._real("sqrt")
+
+    def rsqrt(self) -> Self:
+        """1 / sqrt(x)."""
+        return 1.0 / self.sqrt()
+
+    def square(self) -> Self:
+        """x * x."""
+        return self * self
+
+    def reciprocal(self) -> Self:
+        """1 / x."""
+        return 1.0 / self
+
+    def exp(self) -> Self:
+        """e to the x."""
+        return self._real("exp")
+
+    def log(self) -> Self:
+        """The natural logarithm."""
+        return self._real("log")
+
+    def sin(self) -> Self:
+        """The sine of radians."""
+        return self._real("sin")
+
+    def cos(self) -> Self:
+        """The cosine of radians."""
+        return self._real("cos")
+
+    def tanh(self) -> Self:
+        """The hyperbolic tangent."""
+        return self._real("tanh")
+
+    def erf(self) -> Self:
+        """The error function."""
+        return self._real("erf")
+
+    def sigmoid(self) -> Self:
+        """1 / (1 + exp(-x))."""
+        x = self._as(default_float(self.dtype))
+        return 1.0 / ((-x).exp() + 1.0)
+
+    def relu(self) -> Self:
+        """max(x, 0)."""
+        return self.maximum(0)
+
+    def gelu(self, approximate: str = "none") -> Self:
+        """x Phi(x): exact by erf, or approximate="tanh"."""
+        return self._call("gelu", approximate=approximate)
+
+    def silu(self) -> Self:
+        """x sigmoid(x)."""
+        return self._call("silu")
+
+    def _call(self, name: str, *others: TensorBase, **params: Any) -> Self:
+        return self._wrap(ops.call(name, *values(name, (self, *others)), **params))
+
+    def isnan(self) -> Self:
+        """Where the value is not a number (bool)."""
+        return self._unary("isnan")
+
+    def maximum(self, other: Operand) -> Self:
+        """The larger of two (NaN when either is)."""
+        return self._binary("maximum", other)
+
+    def minimum(self, other: Operand) -> Self:
+        """The smaller of two (NaN when either is)."""
+        return self._binary("minimum", other)
+
+    def clip(self, min: Operand | None = None, max: Operand | None = None) -> Self:
+        """Held within [min, max]; None leaves that side open."""
+        out = self if min is None else self.maximum(min)
+        return out if max is None else out.minimum(max)
+
+    def where(self, a: Operand, b: Operand) -> Self:
+        """a where this (bool) tensor holds, else b."""
+        if self.dtype != dt.bool_:
+            raise DTypeError(
+                f"where: the condition is {self.dtype.name}, expected bool; compare it"
+            )
+        x, y = self._coerce("where", a), self._coerce("where", b)
+        if not isinstance(x, TensorBase) and not isinstance(y, TensorBase):
+            number = float if isinstance(x, float) or isinstance(y, float) else type(x)
+            d = dt.float32 if number is float else dt.int32 if number is int else dt.bool_
+            x, y = self._full(x, d, self.shape), self._full(y, d, self.shape)
+        elif isinstance(x, TensorBase):
+            x, y = x._pair("where", y)
+        else:
+            assert isinstance(y, TensorBase)
+            y, x = y._pair("where", x)
+        shape = broadcast_shapes("where", self.shape, x.shape)
+        parts = (self._to_shape(shape), x._to_shape(shape), y._to_shape(shape))
+        return run(self, "where", *parts)  # type: ignore[no-any-return]
+
+    # -- dtype
+
+    def cast(self, dtype: DType | str) -> Self:
+        """The values as another dtype: floats truncate and saturate to integers (NaN gives 0),
+        integers wrap, to bool is != 0."""
+        return self._as(as_dtype(dtype))
+
+    astype = cast
+
+
+def _floor_divide(x: Arithmetic, y: Arithmetic) -> Any:
+    """floor(x / y) through the exact remainder, as Python and NumPy define it."""
+    rest = run(x, "remainder", x, y)
+    quotient = run(x, "div", run(x, "sub", x, rest), y)
+    if not x.dtype.is_float:
+        return quotient
+    return (y == 0).where(run(x, "div", x, y), quotient.round())

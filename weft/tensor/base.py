@@ -1,0 +1,222 @@
+"""What a Tensor wraps, and how operands of different origin meet.
+
+A Tensor holds one of three things: a NumPy array (eager on the CPU: the oracle), a DeviceArray
+(eager on a device) or a graph Node (inside a traced function). While a function is traced, a
+Tensor from outside that takes part in an op is captured: it becomes a named weight, or state once
+it is assigned to.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
+
+import numpy as np
+
+from weft import ops
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType, as_dtype
+from weft.core.errors import DeviceError, DTypeError, ShapeError, TraceError, UsageError
+from weft.graph.ir import Node, Shape
+from weft.ops.nodes import user_line
+from weft.program.array import DeviceArray
+
+if TYPE_CHECKING:
+    from weft.backends.base import Device
+
+Value = Any  # np.ndarray, DeviceArray or Node
+Number = bool | int | float
+
+
+class Capturing(Protocol):
+    """The trace in progress, as this module needs it."""
+
+    def capture(self, tensor: TensorBase) -> Node: ...
+
+    def assign(self, tensor: TensorBase, value: Node) -> None: ...
+
+
+class _Current(threading.local):
+    trace: Capturing | None = None
+
+
+CURRENT = _Current()  # the trace that this thread is building, if any
+
+
+class TensorBase:
+    """The value inside a Tensor and what is known of it without looking: shape, dtype, device."""
+
+    __slots__ = ("__weakref__", "_live", "_value", "_weak", "name")
+    __array_ufunc__ = None  # NumPy arrays leave mixed expressions to Tensor
+    __hash__ = object.__hash__
+
+    def __init__(self, value: Value, name: str = "") -> None:
+        if isinstance(value, TensorBase):
+            value = value.value
+        if isinstance(value, np.generic):
+            value = np.asarray(value)
+        if isinstance(value, np.ndarray):
+            as_dtype(value.dtype)  # refuses dtypes that weft does not have
+            if CURRENT.trace is not None:
+                value = ops.as_node(value)  # made while tracing: a constant of the Graph
+        elif not isinstance(value, Node | DeviceArray):
+            raise UsageError(
+                f"Tensor() wraps a NumPy array, not {type(value).__name__}; use weft.tensor(...)"
+            )
+        self._value = value
+        self._live = False  # the array is a Program's state: it changes when the Program runs
+        self._weak = False  # a Python number in disguise: it may meet any device
+        self.name = name
+
+    # -- what is known
+
+    @property
+    def shape(self) -> Shape:
+        """The size of each axis."""
+        shape: Shape = self._value.shape
+        return shape
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        d = self._value.dtype
+        return d if isinstance(d, DType) else as_dtype(d)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        n = 1
+        for d in self.shape:
+            n *= d
+        return n
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether this is a value of a function being traced (no content yet)."""
+        return isinstance(self._value, Node)
+
+    @property
+    def device(self) -> str:
+        """Where the content is: "cpu", "vulkan:0", ...; "traced" inside a traced function."""
+        if isinstance(self._value, DeviceArray):
+            return self._value.device.info.id
+        return "traced" if self.is_traced else "cpu"
+
+    # -- the value
+
+    @property
+    def value(self) -> Value:
+        """The operand for ops: while tracing, a Node (an outside tensor is captured)."""
+        trace = CURRENT.trace
+        if isinstance(self._value, Node):
+            if trace is None:
+                self._escaped()
+            return self._value
+        if trace is not None:
+            return trace.capture(self)
+        return self._value.copy() if self._live else self._value
+
+    def _escaped(self) -> NoReturn:
+        where = f" (made at {self._value.where})" if self._value.where else ""
+        raise TraceError(
+            f"a traced tensor {self._known()}{where} was used after its trace ended; return it from "
+            "the traced function instead"
+        )
+
+    def _known(self) -> str:
+        return f"{self.dtype.name}{list(self.shape)}"
+
+    def _host(self, use: str) -> np.ndarray:
+        """The content on the host, or TraceError saying that `use` needs a value."""
+        if CURRENT.trace is not None or isinstance(self._value, Node):
+            raise TraceError(
+                f"{user_line() or 'traced function'}: {use} needs the value of {self._known()}, "
+                "but only shapes are known while tracing; choose with weft.where, or do this "
+                "outside the traced function"
+            )
+        if isinstance(self._value, DeviceArray):
+            return self._value.numpy()
+        array: np.ndarray = self._value
+        return array
+
+    def _wrap(self, value: Value) -> Self:
+        return type(self)(value)
+
+
+def values(op: str, tensors: Sequence[TensorBase]) -> list[Value]:
+    """The operands for one op, all on one device; raises DeviceError naming two that differ."""
+    found = [t.value for t in tensors]
+    if CURRENT.trace is None:
+        check_devices(op, tensors)
+    return found
+
+
+def check_devices(op: str, tensors: Sequence[TensorBase]) -> None:
+    """Raises DeviceError unless all are in one place."""
+    placed = [t for t in tensors if not t._weak]
+    for t in placed[1:]:
+        first = placed[0]
+        if place(t) is not place(first):
+            raise DeviceError(
+                f"{op}: {first._known()} is on {first.device} and {t._known()} on {t.device}; move "
+                f'one with .to("{first.device}") or .to("{t.device}")'
+            )
+
+
+def place(t: TensorBase) -> Device | None:
+    """The Device that holds the content; None for host memory."""
+    return t._value.device if isinstance(t._value, DeviceArray) else None
+
+
+def run(like: TensorBase, op: str, *tensors: TensorBase, **attrs: Any) -> Any:
+    """One primitive on tensors that already fit, as a tensor of `like`'s class."""
+    return like._wrap(ops.bind(op, *values(op, tensors), **attrs))
+
+
+# -- promotion ----------------------------------------------------------------------------------
+
+
+def scalar_dtype(op: str, number: Number, dtype: DType) -> DType:
+    """The dtype of `number` (a weak Python scalar) with a tensor of `dtype`: the tensor's, unless
+    the number is of a higher kind (then int32 or float32). Raises DTypeError when an integer does
+    not fit."""
+    if isinstance(number, bool):
+        return dtype
+    if isinstance(number, float):
+        return dtype if dtype.is_float else dt.float32
+    wanted = dt.int32 if dtype.kind == "bool" else dtype
+    if wanted.is_int:
+        info = np.iinfo(wanted.numpy)
+        if not info.min <= number <= info.max:
+            raise DTypeError(
+                f"{op}: {number} does not fit {wanted.name} ({info.min}..{info.max}); cast the "
+                "tensor to a wider dtype first"
+            )
+    return wanted
+
+
+def default_float(dtype: DType) -> DType:
+    """`dtype` when it is a float, else float32: what division and functions of reals return."""
+    return dtype if dtype.is_float else dt.float32
+
+
+def broadcast_shapes(op: str, *shapes: Shape) -> Shape:
+    """The common shape under NumPy's broadcasting rules, or ShapeError."""
+    rank = max(len(s) for s in shapes)
+    out = [1] * rank
+    for s in shapes:
+        for i, d in enumerate(s, rank - len(s)):
+            if d != 1 and out[i] not in (1, d):
+                given = " and ".join(str(list(s)) for s in shapes)
+                raise ShapeError(
+                    f"{op}: shapes {given} do not broadcast: axis {i - rank} has {out[i]} and {d}; "
+                    "sizes must be equal or 1"
+                )
+            out[i] = d if out[i] == 1 else out[i]
+    return tuple(out)

@@ -1,0 +1,208 @@
+"""Tensor: the class users meet. Its methods come from the mixins, by kind: arith.py (elementwise),
+shapes.py (movement), reductions.py (sums, matmul, sorting), indexing.py; here are the ways out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from weft import ops
+from weft.core import dtypes as dt
+from weft.core.errors import DeviceError, DTypeError, ShapeError, TraceError, UsageError
+from weft.program.array import DeviceArray
+from weft.tensor.base import CURRENT
+from weft.tensor.indexing import Indexing
+
+if TYPE_CHECKING:
+    from weft.backends.base import Device
+
+
+class Tensor(Indexing):
+    """An n-dimensional array on the CPU, on a device, or (while tracing) yet to be computed.
+
+    Tensors are values: no method changes one in place, except `assign` and `x[...] = v`.
+    """
+
+    __slots__ = ()
+
+    # -- content
+
+    def numpy(self) -> np.ndarray:
+        """The content as a NumPy array: the tensor's own memory (read-only use) on the CPU, a copy
+        from a device. Raises TraceError while tracing."""
+        return self._host("numpy()")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self._host("conversion to NumPy")
+        out = array if dtype is None else array.astype(dtype, copy=False)
+        return out.copy() if copy and out is array else out
+
+    def item(self) -> bool | int | float:
+        """The only element as a Python number."""
+        if self.size != 1:
+            raise ShapeError(f"item: {self._known()} has {self.size} elements, expected 1")
+        found: bool | int | float = _pythonic(self._host("item()")).item()
+        return found
+
+    def tolist(self) -> Any:
+        """The content as nested Python lists (a number for a 0-d tensor)."""
+        return _pythonic(self._host("tolist()")).tolist()
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ShapeError(
+                f"the truth of {self._known()} is ambiguous; use any() or all() to reduce it"
+            )
+        return bool(self._host("control flow (if, while, and, or, not)").item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __index__(self) -> int:
+        if not self.dtype.is_int:
+            raise DTypeError(f"a {self.dtype.name} tensor is not an index; cast it to int32")
+        return int(self.item())
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise DTypeError("a 0-d tensor has no length; use size or item()")
+        return self.shape[0]
+
+    def __iter__(self) -> Any:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        facts = "" if self.dtype == dt.float32 else f", dtype={self.dtype.name}"
+        if self.is_traced or CURRENT.trace is not None:
+            return f"Tensor(traced, shape={list(self.shape)}{facts})"
+        if self.device != "cpu":
+            facts += f", device={self.device}"
+        body = np.array2string(_pythonic(self._host("repr")), prefix="Tensor(", separator=", ")
+        return f"Tensor({body}{facts})"
+
+    # -- place
+
+    def to(self, target: Any) -> Self:
+        """On another device ("cpu", "vulkan", a Device, ...), or as another dtype. Raises
+        DeviceError for a device that is missing, DTypeError for a dtype that it cannot hold."""
+        if isinstance(target, dt.DType):
+            return self.cast(target)
+        if self.is_traced:
+            raise TraceError(
+                "to(device) inside a traced function: a Program runs on one device; move inputs and "
+                "outputs outside"
+            )
+        from weft.tensor.device import open_device, upload
+
+        device = open_device(target)
+        if device is None:
+            return self._wrap(self._host("to()")) if self.device != "cpu" else self
+        if isinstance(self._value, DeviceArray) and self._value.device is device:
+            return self
+        return self._wrap(upload(device, self._host("to()")))
+
+    def cpu(self) -> Self:
+        """On the CPU."""
+        return self.to("cpu")
+
+    def sync(self) -> Self:
+        """Waits until the content is computed; returns self."""
+        if isinstance(self._value, DeviceArray):
+            self._value.device.sync()
+        return self
+
+    # -- exchange
+
+    def __dlpack__(self, **options: Any) -> Any:
+        array = self._host("DLPack export")
+        if self.device != "cpu":
+            raise DeviceError(
+                f"DLPack shares CPU tensors; this one is on {self.device}: use .cpu()"
+            )
+        if self.dtype == dt.bfloat16:
+            raise DTypeError("NumPy cannot export bfloat16 through DLPack; cast to float32 first")
+        return array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # kDLCPU
+
+
+def _pythonic(array: np.ndarray) -> np.ndarray:
+    """bfloat16 as float32, which NumPy can print and turn into Python numbers."""
+    return array.astype(np.float32) if array.dtype == dt.bfloat16.numpy else array
+
+
+def tensor(data: Any, dtype: Any = None, device: Any = None, name: str = "") -> Tensor:
+    """A Tensor from a number, nested lists, a NumPy array, a Tensor or a DLPack object.
+
+    The content is copied. Python integers give int32 and floats float32 unless `dtype` says
+    otherwise; arrays keep their dtype. Raises DTypeError for other types, ShapeError for ragged
+    lists."""
+    wanted = None if dtype is None else dt.as_dtype(dtype)
+    if isinstance(data, Tensor):
+        out = data if wanted is None else data.cast(wanted)
+    elif hasattr(data, "__dlpack__") and not isinstance(data, np.ndarray | np.generic):
+        out = from_dlpack(data)
+        out = Tensor(np.array(out.numpy())) if wanted is None else out.cast(wanted)
+    else:
+        out = Tensor(_array(data, wanted))
+    out = Tensor(out._value, name) if name or out is data else out
+    return out if device is None else _named(out.to(device), name)
+
+
+def _named(t: Tensor, name: str) -> Tensor:
+    t.name = name
+    return t
+
+
+def _array(data: Any, wanted: dt.DType | None) -> np.ndarray:
+    typed = isinstance(data, np.ndarray | np.generic)
+    try:
+        array = np.array(data)
+    except ValueError as error:
+        raise ShapeError(
+            f"tensor: the lists are ragged ({error}); make all rows equally long"
+        ) from None
+    if array.dtype.kind not in "biuf" and array.dtype != dt.bfloat16.numpy:
+        raise DTypeError(
+            f"tensor: cannot take {type(data).__name__} of {array.dtype}; give numbers or an array"
+        )
+    if wanted is None and not typed and array.dtype.kind in "iuf":
+        wanted = dt.float32 if array.dtype.kind == "f" or not array.size else dt.int32
+    if wanted is None:
+        return array
+    if not typed and wanted.is_int and array.size and array.dtype.kind in "iu":
+        info = np.iinfo(wanted.numpy)
+        if int(array.min()) < info.min or int(array.max()) > info.max:
+            raise DTypeError(f"tensor: values do not fit {wanted.name}; give a wider dtype")
+    with np.errstate(all="ignore"):
+        if array.dtype.kind in "iub" or array.dtype == np.float64:
+            return (
+                array.astype(wanted.numpy)
+                if not wanted.is_int or array.dtype.kind != "f"
+                else (ops.cast(array, wanted))
+            )
+    cast: np.ndarray = ops.cast(array, wanted)
+    return cast
+
+
+def from_dlpack(data: Any) -> Tensor:
+    """A Tensor sharing the memory of a CPU array from another library. Do not write to it there
+    while weft uses it. Raises DTypeError or DeviceError for what cannot be shared."""
+    try:
+        return Tensor(np.from_dlpack(data))
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(f"from_dlpack: cannot share this {type(data).__name__}: {error}") from None
+
+
+def open_named(device: Any) -> Device | None:
+    """The device that a creation function's `device` argument means (None: host memory)."""
+    if device is None:
+        return None
+    from weft.tensor.device import open_device
+
+    return open_device(device)

@@ -1,0 +1,238 @@
+"""Reductions, products and orderings of Tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+from weft import ops
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType, promote
+from weft.core.errors import DTypeError, ShapeError
+from weft.ops.rules import axis_of
+from weft.tensor.base import broadcast_shapes, default_float, run, values
+from weft.tensor.shapes import Movement
+
+Axes = int | Sequence[int] | None
+
+
+class Reductions(Movement):
+    """Sums, extremes, products, matmul and sorting."""
+
+    __slots__ = ()
+
+    def _axes(self, op: str, axis: Axes) -> tuple[int, ...]:
+        if axis is None:
+            return tuple(range(self.ndim))
+        given = [axis] if isinstance(axis, int) else list(axis)
+        found = sorted(axis_of(op, a, self.ndim) for a in given)
+        if len(set(found)) != len(found):
+            raise ShapeError(f"{op}: axes {given} name one axis twice")
+        return tuple(found)
+
+    def _kept(self, reduced: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+        if not keepdims:
+            return reduced
+        return reduced.reshape([1 if i in axes else d for i, d in enumerate(self.shape)])
+
+    def _reduce(self, op: str, axis: Axes, keepdims: bool) -> Self:
+        axes = self._axes(op, axis)
+        if not axes:
+            return self
+        out: Self = self._kept(run(self, op, self, axes=axes), axes, keepdims)
+        return out
+
+    def sum(self, axis: Axes = None, keepdims: bool = False, dtype: DType | None = None) -> Self:
+        """The sum over the axes (all by default). bool and 8-bit integers are summed in int32;
+        f16 and bf16 accumulate in f32 and round once."""
+        wide = dt.int32 if self.dtype.itemsize == 1 else self.dtype
+        return self._as(dtype or wide)._reduce("sum", axis, keepdims)
+
+    def mean(self, axis: Axes = None, keepdims: bool = False) -> Self:
+        """The average (float32 of integers); NaN over no elements. f16 and bf16 in f32."""
+        n = math.prod(self.shape[a] for a in self._axes("mean", axis))
+        x = self._as(dt.compute_dtype(default_float(self.dtype)))
+        mean = x.sum(axis, keepdims) * (1.0 / n if n else math.nan)
+        return mean._as(default_float(self.dtype))
+
+    def var(self, axis: Axes = None, keepdims: bool = False, correction: float = 0) -> Self:
+        """The mean squared deviation, divided by n - correction."""
+        n = math.prod(self.shape[a] for a in self._axes("var", axis))
+        x = self._as(dt.compute_dtype(default_float(self.dtype)))
+        centred = x - x.mean(axis, keepdims=True)
+        total = (centred * centred).sum(axis, keepdims)
+        out = total * (1.0 / (n - correction) if n - correction > 0 else math.nan)
+        return out._as(default_float(self.dtype))
+
+    def std(self, axis: Axes = None, keepdims: bool = False, correction: float = 0) -> Self:
+        """The square root of var."""
+        return self.var(axis, keepdims, correction).sqrt()
+
+    def max(self, axis: Axes = None, keepdims: bool = False) -> Self:
+        """The largest; NaN wins. Raises ShapeError over no elements."""
+        return self._as_number()._reduce("max", axis, keepdims)._as(self.dtype)
+
+    def min(self, axis: Axes = None, keepdims: bool = False) -> Self:
+        """The smallest; NaN wins. Raises ShapeError over no elements."""
+        x = self._mirror()
+        return x._reduce("max", axis, keepdims)._unmirror(self.dtype)
+
+    def _as_number(self) -> Self:
+        return self._as(dt.int32) if self.dtype == dt.bool_ else self
+
+    def _mirror(self) -> Self:
+        """Order reversed without overflow: -x for floats, every bit flipped for integers."""
+        x = self._as_number()
+        return -x if x.dtype.is_float else ~x
+
+    def _unmirror(self, dtype: DType) -> Self:
+        return (-self if self.dtype.is_float else ~self)._as(dtype)
+
+    def any(self, axis: Axes = None, keepdims: bool = False) -> Self:
+        """Whether any element is not zero (bool); False over none."""
+        return self._as(dt.bool_)._as(dt.int32)._reduce("sum", axis, keepdims)._as(dt.bool_)
+
+    def all(self, axis: Axes = None, keepdims: bool = False) -> Self:
+        """Whether every element is not zero (bool); True over none."""
+        return ~(~self._as(dt.bool_)).any(axis, keepdims)
+
+    def prod(self, axis: Axes = None, keepdims: bool = False) -> Self:
+        """The product, by halving: log2(n) rounds of elementwise multiplication."""
+        axes = self._axes("prod", axis)
+        x = self._as(dt.int32 if self.dtype.itemsize == 1 else dt.compute_dtype(self.dtype))
+        for a in axes:
+            x = x._fold(a)
+        kept = [1 if i in axes else d for i, d in enumerate(self.shape)]
+        out = x if keepdims else x.reshape([d for i, d in enumerate(kept) if i not in axes])
+        return out if self.dtype.itemsize == 1 else out._as(self.dtype)
+
+    def _fold(self, axis: int) -> Self:
+        x, n = self, self.shape[axis]
+        if n == 0:
+            shape = (*self.shape[:axis], 1, *self.shape[axis + 1 :])
+            return self._full(1, self.dtype, shape)
+        while n > 1:
+            half = n // 2
+            product = x.narrow(axis, 0, half) * x.narrow(axis, half, half)
+            if n % 2:
+                rest = x.narrow(axis, n - 1, 1)
+                joined = ops.concat(values("prod", (product, rest)), axis)
+                product = self._wrap(joined)
+            x, n = product, half + n % 2
+        return x
+
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Self:
+        """The first index (int32) of the largest, along an axis or in the flattened tensor."""
+        return self._as_number()._arg(axis, keepdims)
+
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Self:
+        """The first index (int32) of the smallest, along an axis or in the flattened tensor."""
+        return self._mirror()._arg(axis, keepdims)
+
+    def _arg(self, axis: int | None, keepdims: bool) -> Self:
+        if axis is None:
+            found: Self = run(
+                self, "argmax", self.reshape(-1) if self.size else self.flatten(), axis=0
+            )
+            return found.reshape([1] * self.ndim) if keepdims else found
+        a = axis_of("argmax", axis, self.ndim)
+        out: Self = self._kept(run(self, "argmax", self, axis=a), (a,), keepdims)
+        return out
+
+    def softmax(self, axis: int = -1) -> Self:
+        """exp(x - max) / sum along an axis."""
+        return self._along_last("softmax", axis)
+
+    def log_softmax(self, axis: int = -1) -> Self:
+        """x - max - log(sum(exp(x - max))) along an axis."""
+        return self._along_last("log_softmax", axis)
+
+    def _along_last(self, name: str, axis: int) -> Self:
+        a = axis_of(name, axis, self.ndim)
+        x = self._as(default_float(self.dtype))
+        if a == self.ndim - 1:
+            return x._call(name)
+        return x.transpose(a, -1)._call(name).transpose(a, -1)
+
+    def cumsum(self, axis: int) -> Self:
+        """Running sums along an axis: log2(n) rounds of adding a shifted copy (Hillis and Steele
+        1986), the same order on every device; f16 and bf16 in f32."""
+        a = axis_of("cumsum", axis, self.ndim)
+        x = self._as(dt.int32 if self.dtype.itemsize == 1 else dt.compute_dtype(self.dtype))
+        step = 1
+        while step < self.shape[a]:
+            widths = [(step if i == a else 0, 0) for i in range(self.ndim)]
+            x = x + x.narrow(a, 0, self.shape[a] - step).pad(widths)
+            step *= 2
+        return x if self.dtype.itemsize == 1 else x._as(self.dtype)
+
+    # -- products
+
+    def __matmul__(self, other: Any) -> Self:
+        return self.matmul(other)
+
+    def __rmatmul__(self, other: Any) -> Self:
+        y = self._coerce("matmul", other)
+        if not isinstance(y, Reductions):
+            raise DTypeError("matmul: a number is not a matrix; use * to scale")
+        return y.matmul(self)  # type: ignore[return-value]
+
+    def matmul(self, other: Any, out_dtype: DType | None = None) -> Self:
+        """Matrix product with NumPy's rules for vectors and batches; accumulates in f32 (int32 for
+        8-bit integers, which also give int32)."""
+        y = self._coerce("matmul", other)
+        if not isinstance(y, Reductions):
+            raise DTypeError("matmul: a number is not a matrix; use * to scale")
+        dtype = promote(self.dtype, y.dtype)
+        x, y = (v if v.dtype.itemsize == dtype.itemsize == 1 else v._as(dtype) for v in (self, y))
+        if not x.ndim or not y.ndim:
+            raise ShapeError("matmul: a 0-d tensor is not a matrix; use * to scale")
+        left, right = x.ndim == 1, y.ndim == 1
+        x = x.unsqueeze(0) if left else x
+        y = y.unsqueeze(1) if right else y
+        out = x._matmul(y, out_dtype)
+        if left and right:
+            return out.reshape(out.shape[:-2])
+        return out.squeeze(-2) if left else out.squeeze(-1) if right else out
+
+    def _matmul(self, y: Any, out_dtype: DType | None) -> Self:
+        if self.shape[-1] != y.shape[-2]:
+            raise ShapeError(
+                f"matmul: {list(self.shape)} @ {list(y.shape)}: the last axis of the first "
+                f"({self.shape[-1]}) must equal the second-last of the second ({y.shape[-2]})"
+            )
+        if y.ndim == 2 and self.ndim > 2:  # one matrix for all: merge the batch into the rows
+            rows = self.reshape((math.prod(self.shape[:-1]), self.shape[-1]))
+            out = rows._matmul(y, out_dtype)
+            return out.reshape((*self.shape[:-1], y.shape[-1]))
+        batch = broadcast_shapes("matmul", self.shape[:-2], y.shape[:-2])
+        a = self._to_shape((*batch, *self.shape[-2:]))
+        b = y._to_shape((*batch, *y.shape[-2:]))
+        return self._wrap(ops.dot(*values("matmul", (a, b)), out_dtype))
+
+    # -- order
+
+    def sort(self, axis: int = -1, descending: bool = False) -> Self:
+        """Sorted along an axis; NaN counts as the largest."""
+        return self._sort(axis, descending, False)
+
+    def argsort(self, axis: int = -1, descending: bool = False) -> Self:
+        """The indices (int32) that sort along an axis; equal elements keep their order."""
+        return self._sort(axis, descending, True)
+
+    def _sort(self, axis: int, descending: bool, indices: bool) -> Self:
+        if not self.ndim:
+            return self._as(dt.int32) * 0 if indices else self
+        x = self._as_number()
+        out = self._wrap(ops.sort(x.value, axis, descending, indices))
+        return out if indices else out._as(self.dtype)
+
+    def topk(self, k: int, axis: int = -1, largest: bool = True) -> tuple[Self, Self]:
+        """The k largest (or smallest) along an axis, in order, and their indices (int32)."""
+        a = axis_of("topk", axis, self.ndim)
+        if not 0 <= k <= self.shape[a]:
+            raise ShapeError(f"topk: k = {k} of {self.shape[a]} elements; 0 <= k <= the axis size")
+        order = self.argsort(a, descending=largest)
+        ranked = self.sort(a, descending=largest)
+        return ranked.narrow(a, 0, k), order.narrow(a, 0, k)

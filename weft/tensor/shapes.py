@@ -1,0 +1,183 @@
+"""Movement methods of Tensor: they rename elements and copy none where the device allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+from weft import ops
+from weft.core.dtypes import promote
+from weft.core.errors import ShapeError
+from weft.ops.rules import axis_of
+from weft.tensor.arith import Arithmetic
+from weft.tensor.base import broadcast_shapes, check_devices, values
+
+
+def _shape_args(shape: tuple[Any, ...]) -> tuple[int, ...]:
+    """reshape(2, 3) and reshape((2, 3)) alike."""
+    if len(shape) == 1 and isinstance(shape[0], Sequence):
+        return tuple(shape[0])
+    return shape
+
+
+class Movement(Arithmetic):
+    """Reshaping, reordering, repeating, joining and cutting."""
+
+    __slots__ = ()
+
+    def reshape(self, *shape: int | Sequence[int]) -> Self:
+        """The same elements in row-major order; one size may be -1."""
+        return self._wrap(ops.reshape(self.value, _shape_args(shape)))
+
+    view = reshape
+
+    def flatten(self, start: int = 0, end: int = -1) -> Self:
+        """Axes start..end merged into one."""
+        if not self.ndim:
+            return self.reshape(1)
+        a, z = axis_of("flatten", start, self.ndim), axis_of("flatten", end, self.ndim)
+        merged = math.prod(self.shape[a : z + 1])
+        return self.reshape((*self.shape[:a], merged, *self.shape[z + 1 :]))
+
+    def permute(self, *axes: int | Sequence[int]) -> Self:
+        """Axis i of the result is axis axes[i]."""
+        return self._wrap(ops.transpose(self.value, _shape_args(axes)))
+
+    def transpose(self, a: int, b: int) -> Self:
+        """Two axes exchanged."""
+        order = list(range(self.ndim))
+        i, j = axis_of("transpose", a, self.ndim), axis_of("transpose", b, self.ndim)
+        order[i], order[j] = order[j], order[i]
+        return self.permute(order)
+
+    @property
+    def T(self) -> Self:
+        """All axes reversed: a matrix transposed."""
+        return self._wrap(ops.transpose(self.value))
+
+    @property
+    def mT(self) -> Self:
+        """The last two axes exchanged."""
+        return self.transpose(-1, -2)
+
+    def squeeze(self, axis: int | Sequence[int] | None = None) -> Self:
+        """Without axes of size 1: all of them, or those named (which must have size 1)."""
+        if axis is None:
+            return self.reshape([d for d in self.shape if d != 1])
+        names = [axis] if isinstance(axis, int) else axis
+        gone = {axis_of("squeeze", a, self.ndim) for a in names}
+        for a in gone:
+            if self.shape[a] != 1:
+                raise ShapeError(
+                    f"squeeze: axis {a} of {list(self.shape)} has size {self.shape[a]}"
+                )
+        return self.reshape([d for i, d in enumerate(self.shape) if i not in gone])
+
+    def unsqueeze(self, axis: int) -> Self:
+        """A new axis of size 1 at position `axis` of the result."""
+        a = axis_of("unsqueeze", axis, self.ndim + 1)
+        return self.reshape((*self.shape[:a], 1, *self.shape[a:]))
+
+    def expand(self, *shape: int | Sequence[int]) -> Self:
+        """Repeated along size-1 and new leading axes; -1 keeps a size."""
+        wanted = list(_shape_args(shape))
+        lead = len(wanted) - self.ndim
+        for i, d in enumerate(wanted):
+            if d == -1 and i >= lead:
+                wanted[i] = self.shape[i - lead]
+        return self._wrap(ops.broadcast(self.value, wanted))
+
+    broadcast_to = expand
+
+    def flip(self, *axes: int | Sequence[int]) -> Self:
+        """Reversed along the axes (all by default)."""
+        given = _shape_args(axes) or tuple(range(self.ndim))
+        turned = {axis_of("flip", a, self.ndim) for a in given}
+        starts, stops, steps = [0] * self.ndim, list(self.shape), [1] * self.ndim
+        for a in turned:
+            starts[a], stops[a], steps[a] = self.shape[a] - 1, -1, -1
+        if 0 in self.shape:
+            return self
+        return self._wrap(ops.slice_(self.value, starts, stops, steps))
+
+    def pad(self, widths: Sequence[tuple[int, int]], value: float = 0) -> Self:
+        """`value` added before and after: one (low, high) per axis, as numpy.pad takes them."""
+        if len(widths) != self.ndim:
+            raise ShapeError(f"pad: {len(widths)} widths for {self.ndim} axes; give one per axis")
+        low, high = [w[0] for w in widths], [w[1] for w in widths]
+        return self._wrap(ops.pad(self.value, low, high, value))
+
+    def split(self, sizes: int | Sequence[int], axis: int = 0) -> tuple[Self, ...]:
+        """Pieces along an axis: of this size each (the last may be smaller), or of these sizes."""
+        a = axis_of("split", axis, self.ndim)
+        n = self.shape[a]
+        if isinstance(sizes, int):
+            if sizes < 1:
+                raise ShapeError(f"split: pieces have a size of at least 1, not {sizes}")
+            sizes = [min(sizes, n - i) for i in range(0, n, sizes)] or [0]
+        if sum(sizes) != n:
+            raise ShapeError(f"split: sizes {list(sizes)} add up to {sum(sizes)}, axis {a} has {n}")
+        pieces, start = [], 0
+        for size in sizes:
+            pieces.append(self.narrow(a, start, size))
+            start += size
+        return tuple(pieces)
+
+    def chunk(self, count: int, axis: int = 0) -> tuple[Self, ...]:
+        """At most `count` pieces of equal size (the last may be smaller)."""
+        if count < 1:
+            raise ShapeError(f"chunk: give at least 1 piece, not {count}")
+        size = self.shape[axis_of("chunk", axis, self.ndim)]
+        return self.split(max(-(-size // count), 1), axis)
+
+    def narrow(self, axis: int, start: int, length: int) -> Self:
+        """Elements start..start+length-1 along one axis."""
+        a = axis_of("narrow", axis, self.ndim)
+        if start < 0 or length < 0 or start + length > self.shape[a]:
+            raise ShapeError(
+                f"narrow: {start}..{start + length} leaves axis {a} of size {self.shape[a]}"
+            )
+        starts, stops = [0] * self.ndim, list(self.shape)
+        starts[a], stops[a] = start, start + length
+        return self._wrap(ops.slice_(self.value, starts, stops))
+
+    def repeat_interleave(self, repeats: int, axis: int) -> Self:
+        """Each slice along an axis repeated this many times, side by side."""
+        a = axis_of("repeat_interleave", axis, self.ndim)
+        split = (*self.shape[: a + 1], 1, *self.shape[a + 1 :])
+        wide = (*self.shape[: a + 1], repeats, *self.shape[a + 1 :])
+        out = (*self.shape[:a], self.shape[a] * repeats, *self.shape[a + 1 :])
+        return self.reshape(split).expand(wide).reshape(out)
+
+    def contiguous(self) -> Self:
+        """This tensor: layout is never observable in weft."""
+        return self
+
+
+def cat(tensors: Sequence[Any], axis: int = 0) -> Any:
+    """Tensors joined along an axis, in their promoted dtype."""
+    if not tensors:
+        raise ShapeError("cat: nothing to join; give at least one tensor")
+    dtype = tensors[0].dtype
+    for t in tensors[1:]:
+        dtype = promote(dtype, t.dtype)
+    same = [t.cast(dtype) for t in tensors]
+    return tensors[0]._wrap(ops.concat(values("cat", same), axis))
+
+
+def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
+    """Tensors of one shape joined along a new axis."""
+    for t in tensors[1:]:
+        if t.shape != tensors[0].shape:
+            raise ShapeError(
+                f"stack: shapes {list(tensors[0].shape)} and {list(t.shape)} differ; they must be equal"
+            )
+    return cat([t.unsqueeze(axis) for t in tensors], axis)
+
+
+def broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
+    """The tensors expanded to their common shape."""
+    check_devices("broadcast_tensors", tensors)
+    shape = broadcast_shapes("broadcast_tensors", *(t.shape for t in tensors))
+    return tuple(t.expand(shape) for t in tensors)

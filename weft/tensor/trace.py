@@ -1,0 +1,189 @@
+"""Tracing: running a function of Tensors on graph Nodes, which yields its Graph."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from weft import ops
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType, as_dtype
+from weft.core.errors import DTypeError, ShapeError, TraceError, UsageError
+from weft.graph.ir import Graph, Node, toposort
+from weft.tensor.base import CURRENT, TensorBase
+from weft.tensor.core import Tensor
+
+Role = Literal["input", "scalar", "state", "weight"]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One parameter of a traced function. `role` as in graph.ir.Node; `rows` names the runtime
+    scalar that bounds axis 0; without a `name` it takes that of the function's parameter."""
+
+    shape: tuple[int, ...]
+    dtype: DType | str = dt.float32
+    name: str | None = None
+    role: Role = "input"
+    rows: str | None = None
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A Graph, how its outputs nest in what the function returned, and the captured tensors: the
+    weights and states that it read without being passed them, by name."""
+
+    graph: Graph
+    tree: Any
+    captured: dict[str, Tensor]
+
+
+class Trace:
+    """The Graph under construction: its inputs, captured tensors and assignments."""
+
+    def __init__(self) -> None:
+        self.inputs: list[Node] = []
+        self.names: set[str] = set()
+        self.captured: dict[int, tuple[TensorBase, Node]] = {}
+        self.current: dict[int, Node] = {}  # id of a captured tensor -> its value by now
+        self.assigned: dict[int, tuple[Node, Node]] = {}  # id of a state node -> (state, new)
+        self.passed: dict[int, Node] = {}  # id of a passed tensor -> its state input
+
+    def unique(self, name: str) -> str:
+        candidate, n = name, 1
+        while candidate in self.names:
+            candidate, n = f"{name}_{n}", n + 1
+        self.names.add(candidate)
+        return candidate
+
+    def add(self, spec: Spec, name: str) -> Tensor:
+        """A traced tensor for one parameter."""
+        if name in self.names:
+            raise UsageError(f"two inputs are named {name!r}; give each Spec its own name")
+        self.names.add(name)
+        dtype = as_dtype(spec.dtype)
+        if spec.role == "scalar" and (spec.shape or dtype is not dt.int32):
+            raise ShapeError(f"scalar {name!r} is {dtype.name}{list(spec.shape)}; expected int32[]")
+        node = ops.input_node(name, tuple(spec.shape), dtype, spec.role, rows=spec.rows)
+        self.inputs.append(node)
+        tensor = Tensor(node, name)
+        self.passed[id(tensor)] = node
+        return tensor
+
+    def capture(self, tensor: TensorBase) -> Node:
+        """The Node that stands for an outside tensor: one input per tensor."""
+        key = id(tensor)
+        if key not in self.captured:
+            name = self.unique(tensor.name or f"t{len(self.captured)}")
+            node = ops.input_node(name, tensor.shape, tensor.dtype, "weight")
+            self.captured[key] = (tensor, node)
+            self.current[key] = node
+            self.inputs.append(node)
+        return self.current[key]
+
+    def assign(self, tensor: TensorBase, value: Node) -> None:
+        """Records that a state tensor has a new value from here on."""
+        if isinstance(tensor._value, Node):
+            tensor._value = value  # a local tensor, or a parameter of role "state"
+            state = self.passed.get(id(tensor))
+            if state is None:
+                return
+            if state.attrs["role"] != "state":
+                raise TraceError(
+                    f"input {state.attrs['name']!r} is assigned to; only a state can be: give its "
+                    'Spec role="state", or make a new tensor with weft.where or update'
+                )
+        else:
+            self.capture(tensor)
+            state = self.captured[id(tensor)][1]
+            state.attrs["role"] = "state"  # type: ignore[index]  # ours until the Graph is made
+            self.current[id(tensor)] = value
+        self.assigned[id(state)] = (state, value)
+
+    def finish(self, outputs: Sequence[Node], name: str) -> Graph:
+        """The Graph; parameters stay even when unused, as the caller passes them anyway."""
+        graph = Graph(tuple(self.inputs), tuple(outputs), tuple(self.assigned.values()), name)
+        mine = {id(n) for n in self.inputs}
+        for node in toposort(graph.roots()):
+            if node.op == "input" and id(node) not in mine:
+                raise TraceError(f"{name}: uses a tensor that was left over from another trace")
+        return graph
+
+
+def trace(fn: Callable[..., Any], specs: Sequence[Spec], name: str | None = None) -> Graph:
+    """The Graph of fn(*tensors), one tensor per Spec. fn returns a Tensor, or a tuple, list or
+    dict of them (flattened in order). Raises TraceError when fn needs a value."""
+    return trace_call(fn, specs, name).graph
+
+
+def trace_call(
+    fn: Callable[..., Any],
+    specs: Sequence[Spec],
+    name: str | None = None,
+    call: Callable[[list[Tensor]], Any] | None = None,
+) -> Traced:
+    """As `trace`, with the output's nesting and the captured tensors. `call`, if given, calls fn
+    with its arguments arranged differently."""
+    if CURRENT.trace is not None:
+        raise TraceError("a function is being traced already; traces do not nest")
+    build = Trace()
+    tensors = [build.add(s, n) for s, n in zip(specs, _names(fn, specs))]
+    CURRENT.trace = build
+    try:
+        with ops.building():
+            result = fn(*tensors) if call is None else call(tensors)
+            outputs: list[Node] = []
+            tree = flatten(result, outputs)
+    finally:
+        CURRENT.trace = None
+    graph = build.finish(outputs, name or getattr(fn, "__name__", "graph").strip("<>"))
+    captured = {n.attrs["name"]: t for t, n in build.captured.values() if isinstance(t, Tensor)}
+    return Traced(graph, tree, captured)
+
+
+def _names(fn: Callable[..., Any], specs: Sequence[Spec]) -> list[str]:
+    try:
+        parameters = [
+            p.name
+            for p in inspect.signature(fn).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+    except (TypeError, ValueError):
+        parameters = []
+    parameters += [f"x{i}" for i in range(len(parameters), len(specs))]
+    return [s.name or p for s, p in zip(specs, parameters)]
+
+
+def flatten(result: Any, leaves: list[Node]) -> Any:
+    """The nesting of `result` with leaf numbers in place of tensors, which go to `leaves`."""
+    if isinstance(result, TensorBase):
+        leaves.append(result.value)
+        return len(leaves) - 1
+    if isinstance(result, np.ndarray | Node):
+        leaves.append(ops.as_node(result))
+        return len(leaves) - 1
+    if isinstance(result, tuple | list):
+        return type(result)(flatten(r, leaves) for r in result)
+    if isinstance(result, dict):
+        return {k: flatten(v, leaves) for k, v in result.items()}
+    if result is None:
+        return None
+    raise DTypeError(
+        f"a traced function returned {type(result).__name__}; return tensors, or a tuple, list or "
+        "dict of them"
+    )
+
+
+def unflatten(tree: Any, leaves: Sequence[Any]) -> Any:
+    """The inverse of `flatten`."""
+    if isinstance(tree, int):
+        return leaves[tree]
+    if isinstance(tree, tuple | list):
+        return type(tree)(unflatten(t, leaves) for t in tree)
+    if isinstance(tree, dict):
+        return {k: unflatten(t, leaves) for k, t in tree.items()}
+    return None
