@@ -17,8 +17,10 @@ from weft.kernel.builder import (
     Expr,
     Value,
     as_expr,
+    binary,
     cast,
     const,
+    extract,
     iota,
     load,
     minimum,
@@ -53,6 +55,30 @@ def interleave(b: Builder, x: Expr, y: Expr) -> Expr:
     """x0 y0 x1 y1 ... of two vectors."""
     n = x.type.lanes
     return shuffle([i // 2 + (i % 2) * n for i in range(2 * n)], x, y)
+
+
+def fold_lanes(b: Builder, vectors: Sequence[Expr], op: str = "add") -> Expr:
+    """Lane i of the result combines the lanes of vectors[i] (a power of two of them, at most as
+    many as lanes) by `op`. Halves are folded, lane l with lane l + width / 2, so the order does
+    not depend on how many vectors there are."""
+    rows, vectors = 1, list(vectors)
+    width = vectors[0].type.lanes
+    while width > 1:
+        half, pairs = width // 2, len(vectors) > 1
+        step = 2 if pairs else 1
+        low_lanes = [r * width + i for r in range(rows * step) for i in range(half)]
+        high_lanes = [i + half for i in low_lanes]
+        folded = []
+        for i in range(0, len(vectors), step):
+            x = vectors[i]
+            if len(low_lanes) == 1:
+                low, high = extract(x, low_lanes[0]), extract(x, high_lanes[0])
+            else:
+                y = vectors[i + 1] if pairs else None
+                low, high = shuffle(low_lanes, x, y), shuffle(high_lanes, x, y)
+            folded.append(b.let(binary(op, low, high), "fold"))
+        vectors, rows, width = folded, rows * step, half
+    return vectors[0]
 
 
 def tail_mask(start: Expr, limit: Value, lanes: int) -> Expr:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.core.errors import CompileError
 from weft.graph.ir import Node
 from weft.kernel import ir
 from weft.kernel.builder import Builder, const, iota, minimum
@@ -13,6 +14,7 @@ from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.matmul_view import Problem
+from weft.templates.view import Index
 
 
 def row_limit(group: Group, inner: int, rows: int) -> Expr:
@@ -84,3 +86,49 @@ def count_bytes(group: Group) -> int:
     """Least traffic: every input and output once."""
     return sum(n.nbytes for n in (*group.inputs, *group.outputs))
 
+
+
+def forward_index(group: Group, anchor: Node, node: Node, index: Index) -> Index | None:
+    """Where the element of `anchor` at `index` lies in `node`, which follows from it by elementwise
+    ops, transposes and reshapes; None when it does not."""
+    if node is anchor:
+        return index
+    if any(node is n for n in group.inputs) or node.op in ("broadcast", "slice", "pad", "concat"):
+        return None
+    for x in node.inputs:
+        inner = forward_index(group, anchor, x, index)
+        if inner is None:
+            continue
+        if node.op == "transpose":
+            return tuple(inner[p] for p in node.attrs["perm"])
+        if node.op == "reshape":
+            return affine.reshape_index(inner, x.shape, node.shape)
+        return inner
+    return None
+
+
+def store_all(em: Emitter, anchor: Node, index: Index, value: Expr, mask: Expr | None) -> None:
+    """Writes every output of the group, given the anchor's value at `index`.
+
+    Raises CompileError where an output is not elementwise, transposed or reshaped of the anchor.
+    """
+    em.define(anchor, lambda _: value)
+    with em.masked(mask):
+        for out in em.group.outputs:
+            at = forward_index(em.group, anchor, out, index)
+            if at is None:
+                raise CompileError(f"{out!r} does not follow from {anchor!r} element by element")
+            em.store(out, at)
+
+
+def find_call(group: Group) -> Node:
+    """The composite that the group computes."""
+    stack, stop = list(group.outputs), {id(n) for n in group.inputs}
+    while stack:
+        node = stack.pop()
+        if id(node) in stop:
+            continue
+        if node.op == "call":
+            return node
+        stack.extend(node.inputs)
+    raise CompileError(f"a {group.kind} group without a composite")

@@ -25,19 +25,17 @@ from weft.kernel.builder import (
     Expr,
     cast,
     const,
-    extract,
     fma,
     iota,
     load,
     minimum,
-    shuffle,
     splat,
 )
 from weft.kernel.ir import Kernel, Type
 from weft.templates import affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
-from weft.templates.matmul_pack import Packer, tail_mask
+from weft.templates.matmul_pack import Packer, fold_lanes, tail_mask
 from weft.templates.matmul_tail import Tail, count_bytes, count_flops, row_limit
 from weft.templates.matmul_view import Problem
 
@@ -48,35 +46,6 @@ class Segment:
 
     problem: Problem
     outputs: tuple[Node, ...]
-
-
-def sum_lanes(b: Builder, vectors: Sequence[Expr]) -> Expr:
-    """Lane i of the result is the sum of the lanes of vectors[i] (a power of two of them, at most
-    as many as lanes). Each sum folds halves, lane l with lane l + width / 2, so its order does not
-    depend on how many vectors there are."""
-    rows, vectors = 1, list(vectors)
-    width = vectors[0].type.lanes
-    while width > 1:
-        half = width // 2
-        total = rows * width
-
-        def pick(start: int, pair: bool) -> list[int]:
-            count = rows * (2 if pair else 1)
-            return [r * width + start + i for r in range(count) for i in range(half)]  # noqa: B023
-
-        folded = []
-        pairs = len(vectors) > 1
-        step = 2 if pairs else 1
-        for i in range(0, len(vectors), step):
-            x = vectors[i]
-            y = vectors[i + 1] if pairs else None
-            if total == 2 and not pairs:
-                low, high = extract(x, 0), extract(x, 1)
-            else:
-                low, high = shuffle(pick(0, pairs), x, y), shuffle(pick(half, pairs), x, y)
-            folded.append(b.let(low + high, "sum"))  # type: ignore[operator]
-        vectors, rows, width = folded, rows * step, half
-    return vectors[0]
 
 
 def build(
@@ -260,7 +229,7 @@ class _Streamer:
             mask = b.let(tail_mask(const(whole), p.k, step), "tail")
             self._step(starts, bases, acc, const(whole), step, mask)
         values = [
-            [b.let(sum_lanes(b, acc[d][i]), "dot") for d in range(len(p.dots))]
+            [b.let(fold_lanes(b, acc[d][i]), "dot") for d in range(len(p.dots))]
             for i in range(len(rows))
         ]
         mask = None
