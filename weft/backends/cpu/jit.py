@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Sequence
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -12,7 +13,7 @@ from weft.backends.cpu.host import Host
 from weft.core.errors import CompileError
 
 _lock = threading.Lock()
-_machines: dict[tuple[str, bool], llvm.TargetMachine] = {}
+_machines: dict[Host, llvm.TargetMachine] = {}
 
 
 def _initialise() -> None:
@@ -36,21 +37,23 @@ def own_linking(host: Host) -> bool:
     return sys.platform == "linux" and host.arch == "x86_64"
 
 
-def _machine(host: Host) -> llvm.TargetMachine:
+def _new_machine(host: Host) -> llvm.TargetMachine:
+    _initialise()
     own = own_linking(host)
-    key = (host.triple + host.cpu + host.features, own)
-    if key not in _machines:
-        _initialise()
-        target = llvm.Target.from_triple(host.triple)
-        _machines[key] = target.create_target_machine(
-            cpu=host.cpu,
-            features=host.features,
-            opt=3,
-            reloc="pic" if own else "default",
-            codemodel="small" if own else "jitdefault",
-            jit=not own,
-        )
-    return _machines[key]
+    return llvm.Target.from_triple(host.triple).create_target_machine(
+        cpu=host.cpu,
+        features=host.features,
+        opt=3,
+        reloc="pic" if own else "default",
+        codemodel="small" if own else "jitdefault",
+        jit=not own,
+    )
+
+
+def _machine(host: Host) -> llvm.TargetMachine:
+    if host not in _machines:
+        _machines[host] = _new_machine(host)
+    return _machines[host]
 
 
 def _optimised(text: str, host: Host, name: str) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
@@ -86,16 +89,13 @@ def assembly(text: str, host: Host, name: str = "kernel") -> str:
         return machine.emit_assembly(module)
 
 
-class Engine:
-    """Objects linked by MCJIT; keeps them in memory for the life of the process."""
-
-    def __init__(self, host: Host, data: bytes) -> None:
-        with _lock:
-            machine = _machine(host)
-            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-            self._object = llvm.ObjectFileRef.from_data(data)
-            self._engine.add_object_file(self._object)
-            self._engine.finalize_object()
-
-    def address(self, symbol: str) -> int:
-        return int(self._engine.get_function_address(symbol))
+def link_by_llvm(host: Host, data: bytes, wanted: Sequence[str]) -> dict[str, int]:
+    """Loads an object with MCJIT; the addresses of its `wanted` symbols. The code stays for the
+    life of the process."""
+    with _lock:
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _new_machine(host))
+        engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+        engine.finalize_object()
+        found = {name: int(engine.get_function_address(name)) for name in wanted}
+        engine.detach()  # never disposed of: a worker may be in its code until the very end
+        return found

@@ -2,8 +2,8 @@
 
 A small linker for what our own compilations produce: x86-64 ELF relocatable objects with code,
 constants, and calls of C library functions (memset, memmove, fmodf, ...). Anything else it meets
-is handed to LLVM's MCJIT (jit.Engine). Sections and relocations: System V ABI, AMD64 supplement,
-section 4.4; ELF-64 object file format, version 1.5.
+is handed to LLVM's MCJIT (jit.link_by_llvm). Sections and relocations: System V ABI, AMD64
+supplement, section 4.4; ELF-64 object file format, version 1.5.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""Kernels → native addresses: render, look in the memory and disk caches, compile, link."""
+"""Kernels → native addresses: look in the memory and disk caches, else render and compile; link."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from weft.backends.cache import DiskCache
 from weft.backends.cpu import link, runtime
@@ -14,13 +16,17 @@ from weft.backends.llvm.dialect import ENTRY, render
 from weft.backends.llvm.target import cpu_target
 from weft.core.caps import Caps
 from weft.kernel.ir import Kernel
+from weft.kernel.printer import kernel_hash
 
-if TYPE_CHECKING:
-    from weft.backends.cpu.jit import Engine
-
-# Changes whenever the way that text becomes code changes (pass pipeline, target options).
-_PIPELINE = "1"
 _RUNTIME = ("weft_run", "weft_worker", "weft_copy", "weft_fill", "weft_clock")
+
+
+class _Source(NamedTuple):
+    """What a module is called, what identifies its code, and how to get its text."""
+
+    name: str
+    identity: str
+    text: Callable[[], str]
 
 
 class Loader:
@@ -32,45 +38,47 @@ class Loader:
         self.cache = cache
         self.target = cpu_target(host.triple, host.enabled)
         self.compiled = 0  # how many modules LLVM has compiled here (the rest were cached)
-        self._salt = f"{_PIPELINE}|{host.triple}|{host.cpu}|{host.features}|{host.version}|"
+        self._salt = f"{_code_version()}|{host.triple}|{host.cpu}|{host.features}|{host.version}|"
         self._addresses: dict[str, dict[str, int]] = {}
-        self._engines: list[Engine] = []
         self._lock = threading.RLock()
 
     def kernels(self, kernels: Sequence[Kernel], caps: Caps) -> list[int]:
-        """The entry address of each kernel. Raises CompileError naming the kernel."""
-        texts = [render(kernel, caps, self.target) for kernel in kernels]
-        found = self._load(texts, [kernel.name for kernel in kernels], (ENTRY,))
+        """The entry address of each kernel. A kernel with a `digest` (its kernel_hash, stored
+        beside it) whose code is cached is found without reading its body. Raises CompileError
+        naming the kernel."""
+        found = self._load([self._source(kernel, caps) for kernel in kernels], (ENTRY,))
         return [symbols[ENTRY] for symbols in found]
 
     def runtime(self) -> dict[str, int]:
         """The addresses of the runtime's functions."""
-        text = "; weft runtime\n" + runtime.source(self.host.arch)
-        return self._load([text], ["weft runtime"], _RUNTIME)[0]
+        text = runtime.source(self.host.arch)
+        return self._load([_Source("weft runtime", text, lambda: text)], _RUNTIME)[0]
 
-    def _load(
-        self, texts: Sequence[str], names: Sequence[str], wanted: tuple[str, ...]
-    ) -> list[dict[str, int]]:
-        keys = [self._key(text) for text in texts]
+    def _source(self, kernel: Kernel, caps: Caps) -> _Source:
+        digest = getattr(kernel, "digest", None) or kernel_hash(kernel)
+        identity = f"{digest}|{caps.scratch_bytes}"
+        return _Source(kernel.name, identity, lambda: render(kernel, caps, self.target))
+
+    def _load(self, sources: Sequence[_Source], wanted: tuple[str, ...]) -> list[dict[str, int]]:
+        keys = [self._key(source.identity) for source in sources]
         with self._lock:
             missing = {}
-            for key, text, name in zip(keys, texts, names):
+            for key, source in zip(keys, sources):
                 if key not in self._addresses and key not in missing:
-                    missing[key] = self._object(key, text, name)
+                    missing[key] = self._object(key, source)
             if missing:
                 self._link(missing, wanted)
             return [self._addresses[key] for key in keys]
 
-    def _key(self, text: str) -> str:
-        code = text.split("\n", 1)[1]  # without the comment that names the kernel
-        return "cpu:" + hashlib.sha256((self._salt + code).encode()).hexdigest()
+    def _key(self, identity: str) -> str:
+        return "cpu:" + hashlib.sha256((self._salt + identity).encode()).hexdigest()
 
-    def _object(self, key: str, text: str, name: str) -> bytes:
+    def _object(self, key: str, source: _Source) -> bytes:
         data = self.cache.get(key)
         if data is None:
             from weft.backends.cpu import jit
 
-            data = jit.compile_object(text, self.host, name)
+            data = jit.compile_object(source.text(), self.host, source.name)
             self.compiled += 1
             self.cache.put(key, data)
         return data
@@ -79,11 +87,16 @@ class Loader:
         try:
             found = link.link(list(objects.values()), wanted)
         except link.Unsupported:
-            from weft.backends.cpu.jit import Engine
+            from weft.backends.cpu import jit
 
-            found = []
-            for data in objects.values():
-                engine = Engine(self.host, data)
-                self._engines.append(engine)
-                found.append({name: engine.address(name) for name in wanted})
+            found = [jit.link_by_llvm(self.host, data, wanted) for data in objects.values()]
         self._addresses.update(zip(objects, found))
+
+
+def _code_version() -> str:
+    """Changes whenever the code that turns kernels into machine code changes: the size and time
+    of the dialect's and the compiler's files."""
+    here = Path(__file__).parent
+    files = [here / "jit.py", *sorted((here.parent / "llvm").glob("*.py"))]
+    marks = ((os.path.basename(f), os.stat(f)) for f in files if f.exists())
+    return ";".join(f"{name}:{status.st_size}:{status.st_mtime_ns}" for name, status in marks)

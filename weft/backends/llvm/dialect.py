@@ -5,9 +5,7 @@
     void (ptr bufs, ptr scalars, i32 gx, i32 gy, i32 gz, i64 begin, i64 end, ptr scratch)
 
 It loads the buffer pointers and calls `@body`, whose parameters are `noalias` (the Kernel IR
-promises that buffers do not overlap), and which loops over the groups, axis 0 fastest. The name
-of the kernel stands only in a first comment line: kernels that differ in name alone are the same
-code.
+promises that buffers do not overlap), and which loops over the groups, axis 0 fastest.
 """
 
 from __future__ import annotations

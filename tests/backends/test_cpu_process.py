@@ -1,0 +1,154 @@
+"""What spans processes: the object cache, lazy imports, fork, exit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cpu_case import device, program_of
+
+from weft.backends.cpu import CpuDevice
+from weft.core import dtypes as dt
+from weft.kernel import ir
+from weft.kernel.builder import Builder, load
+
+SCRIPT = """
+import sys
+import numpy as np
+from weft.backends.cpu import CpuDevice
+from weft.core import dtypes as dt
+from weft.kernel.builder import Builder, load
+from weft.program.program import BufferRef, BufferSpec, Dispatch, Program
+b = Builder("k")
+x = b.buffer("x", dt.float32, 4096, "rw")
+with b.loop(64) as i:
+    b.store(x, b.group(0) * 64 + i, load(x, b.group(0) * 64 + i) * 2.0)
+kernel = b.kernel((64,))
+assert "llvmlite" not in sys.modules
+d = CpuDevice(cache=sys.argv[1], threads=2)
+spec = BufferSpec("x", "input", dt.float32, (4096,), 16384)
+steps = (Dispatch(0, (BufferRef(0, 0, 16384),)),) * 5
+program = Program("p", (spec,), (kernel,), steps, (), (0,), (0,))
+buffer = d.alloc(16384)
+d.write(buffer, np.ones(4096, np.float32))
+d.submit(d.bind(program, [buffer]), ())
+assert (d.read(buffer, (4096,), dt.float32) == 32).all()
+print(d.loader.compiled, "llvmlite" in sys.modules)
+"""
+
+
+def run_script(cache: Path, *options: str) -> str:
+    command = [sys.executable, *options, "-c", SCRIPT, str(cache)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+def test_a_second_process_neither_compiles_nor_imports_llvmlite(tmp_path: Path) -> None:
+    assert run_script(tmp_path) == "2 True"
+    second = run_script(tmp_path)
+    assert second.startswith("0 ")
+    if sys.platform == "linux" and device().host.arch == "x86_64":
+        assert second == "0 False"
+
+
+def test_a_damaged_cache_is_rebuilt(tmp_path: Path) -> None:
+    run_script(tmp_path)
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-7])
+    assert run_script(tmp_path) == "2 True"
+    assert run_script(tmp_path).startswith("0 ")
+
+
+def test_without_a_cache(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert run_script(blocked / "below") == "2 True"
+
+
+def counting(n: int) -> ir.Kernel:
+    b = Builder("count")
+    x = b.buffer("x", dt.int32, n, "rw")
+    at = b.let(b.group(0) * 64, "at")
+    with b.loop(64) as i:
+        b.store(x, at + i, load(x, at + i) + 1)
+    return b.kernel((n // 64,))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_runs_programs_too() -> None:
+    n = 1 << 18
+    d = device()
+    buffer = d.alloc(4 * n)
+    d.write(buffer, np.zeros(n, np.int32))
+    bound = d.bind(program_of(counting(n)), [buffer])
+    d.submit(bound, ())
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            for _ in range(20):
+                d.submit(bound, ())
+            status = 0 if (d.read(buffer, (n,), dt.int32) == 21).all() else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    d.submit(bound, ())
+    assert (d.read(buffer, (n,), dt.int32) == 2).all()
+
+
+def test_stopped_workers_start_again() -> None:
+    n = 1 << 18
+    d = CpuDevice(threads=1)
+    d.threads = 4
+    buffer = d.alloc(4 * n)
+    d.write(buffer, np.zeros(n, np.int32))
+    bound = d.bind(program_of(counting(n)), [buffer])
+    for i in range(4):
+        d.submit(bound, ())
+        started = list(d.workers._started)
+        d.workers.stop()
+        assert not any(t.is_alive() for t in started)
+        assert (d.read(buffer, (n,), dt.int32) == i + 1).all()
+
+
+def test_llvm_links_what_the_own_linker_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft.backends.cpu import link
+
+    def refuse(*_: object) -> None:
+        raise link.Unsupported("a test")
+
+    monkeypatch.setattr(link, "link", refuse)
+    d = CpuDevice(threads=1)
+    buffer = d.alloc(4 * 640)
+    d.write(buffer, np.zeros(640, np.int32))
+    d.submit(d.bind(program_of(counting(640)), [buffer]), ())
+    assert (d.read(buffer, (640,), dt.int32) == 1).all()
+
+
+@pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu"])
+def test_other_processors_compile(triple: str) -> None:
+    """The code for AArch64 is accepted by LLVM's AArch64 back end (it is not run here)."""
+    llvm = pytest.importorskip("llvmlite.binding")
+    from weft.backends.cpu import runtime
+    from weft.backends.llvm import cpu_target, render
+    from weft.core.caps import PRESETS
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple(triple).create_target_machine()
+    texts = [
+        render(counting(640), PRESETS["cpu-neon"], cpu_target(triple, frozenset())),
+        runtime.source(triple.split("-")[0]),
+    ]
+    for text in texts:
+        module = llvm.parse_assembly(text)
+        module.triple = triple
+        module.verify()
+        assert len(machine.emit_object(module)) > 100
