@@ -25,7 +25,7 @@ def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Ke
     q, k, v = (operand(group, x) for x in node.inputs[:3])
     batch, heads, t, depth = node.shape
     groups, s = node.inputs[1].shape[1:3]
-    rows, keys = _blocks(caps, config, batch * heads, t, s)
+    rows, keys = blocks_of(caps, config, batch * heads, t, s)
 
     bi = em.axis(b.group(2), batch)
     head = b.let(b.group(1), "head")
@@ -80,7 +80,7 @@ def _operand(em: Emitter, view: View) -> Operand:
     return Operand(em.buffers[id(view.node)], view.strides[2], view.strides[3])
 
 
-def _blocks(
+def blocks_of(
     caps: Caps, config: Mapping[str, Any], planes: int, t: int, s: int
 ) -> tuple[int, int]:
     """Query rows and keys per block: large blocks share a packed K, small ones fill the cores."""
