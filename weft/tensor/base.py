@@ -47,7 +47,7 @@ CURRENT = _Current()  # the trace that this thread is building, if any
 class TensorBase:
     """The value inside a Tensor and what is known of it without looking: shape, dtype, device."""
 
-    __slots__ = ("__weakref__", "_live", "_value", "_weak", "name")
+    __slots__ = ("__weakref__", "_home", "_value", "_weak", "name")
     __array_ufunc__ = None  # NumPy arrays leave mixed expressions to Tensor
     __hash__ = object.__hash__
 
@@ -65,7 +65,7 @@ class TensorBase:
                 f"Tensor() wraps a NumPy array, not {type(value).__name__}; use weft.tensor(...)"
             )
         self._value = value
-        self._live = False  # the array is a Program's state: it changes when the Program runs
+        self._home: DeviceArray | None = None  # a Program's state buffer that `_value` shows
         self._weak = False  # a Python number in disguise: it may meet any device
         self.name = name
 
@@ -120,13 +120,15 @@ class TensorBase:
             return self._value
         if trace is not None:
             return trace.capture(self)
-        return self._value.copy() if self._live else self._value
+        if self._home is not None and isinstance(self._value, np.ndarray):
+            return self._value.copy()  # a view of it would change when the Program runs
+        return self._value
 
     def _escaped(self) -> NoReturn:
         where = f" (made at {self._value.where})" if self._value.where else ""
         raise TraceError(
-            f"a traced tensor {self._known()}{where} was used after its trace ended; return it from "
-            "the traced function instead"
+            f"a traced tensor {self._known()}{where} was used after its trace ended; "
+            "return it from the traced function instead"
         )
 
     def _known(self) -> str:

@@ -93,8 +93,8 @@ class Tensor(Indexing):
             return self.cast(target)
         if self.is_traced:
             raise TraceError(
-                "to(device) inside a traced function: a Program runs on one device; move inputs and "
-                "outputs outside"
+                "to(device) inside a traced function: a Program runs on one device; move inputs "
+                "and outputs outside"
             )
         from weft.tensor.device import open_device, upload
 

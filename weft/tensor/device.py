@@ -42,6 +42,12 @@ class _Alias(DeviceArray):
         self.owner = owner
 
 
+class StateArray(DeviceArray):
+    """A Program's state: its content changes when the Program runs, so nothing may alias it."""
+
+    __slots__ = ()
+
+
 def check_dtype(dtype: dt.DType, device: Device) -> None:
     """Raises DTypeError, saying what to cast to, for a dtype that the device cannot hold."""
     if not device.supports(dtype):
@@ -80,7 +86,7 @@ class DeviceListener:
         check_dtype(out.dtype, device)
         if 0 in out.shape:
             return DeviceArray(device.alloc(0), out.shape, out.dtype)
-        if op == "reshape":
+        if op == "reshape" and not isinstance(inputs[0], StateArray):
             return _Alias(inputs[0], out.shape)
         splats = tuple(_is_splat(x) for x in inputs)
         operands = [
@@ -139,3 +145,4 @@ def _freeze(value: Any) -> Any:
 DEVICES = DeviceListener()
 register_listener(DeviceArray, DEVICES)
 register_listener(_Alias, DEVICES)
+register_listener(StateArray, DEVICES)

@@ -48,7 +48,7 @@ class Indexing(Reductions):
         return [*flat[:at], *[_FULL] * (self.ndim - used), *flat[at + 1 :]]
 
     def _mask_indices(self, mask: Any) -> list[Any]:
-        """The positions where a boolean mask holds: their number depends on values, so eager only."""
+        """The positions where a boolean mask holds; their number depends on values: eager only."""
         if isinstance(mask, bool):
             raise DTypeError("index: True and False are not indices; use a boolean array or None")
         t = mask if isinstance(mask, TensorBase) else self._wrap(np.asarray(mask))
@@ -99,7 +99,7 @@ class Indexing(Reductions):
             one = _in_range(array, size, axis)._to_shape(shape)
             index = one if index is None else index * size + one
         assert index is not None
-        out = self._wrap(ops.gather(*values("index", (flat, index)), 0))
+        out = self._wrap(ops.gather(*values("index", (flat, index)), axis=0))
         if not adjacent or not axes[0]:
             return out  # NumPy puts the new axes first unless the arrays stand side by side
         k, r, at = len(shape), len(rest), axes[0]
@@ -112,7 +112,7 @@ class Indexing(Reductions):
         """Slices along an axis at integer indices (negative ones count from the end)."""
         a = axis_of("take", axis, self.ndim)
         index = _in_range(_index_array(self, indices), self.shape[a], a)
-        return self._wrap(ops.gather(*values("take", (self, index)), a))
+        return self._wrap(ops.gather(*values("take", (self, index)), axis=a))
 
     def take_along_axis(self, indices: Any, axis: int = -1) -> Self:
         """out[..., i, ...] = x[..., indices[..., i, ...], ...]: other axes must agree."""
@@ -123,8 +123,8 @@ class Indexing(Reductions):
         )
         if not agree:
             raise ShapeError(
-                f"take_along_axis: indices {list(index.shape)} for {list(self.shape)}; all axes but "
-                f"{a} must agree"
+                f"take_along_axis: indices {list(index.shape)} for {list(self.shape)}; all "
+                f"axes but {a} must agree"
             )
         n = self.shape[a]
         x = self.transpose(a, -1)
@@ -133,7 +133,7 @@ class Indexing(Reductions):
         base = ops.iota((index.shape[:-1] and (rows,)) or (1,), 0, dt.int32)
         start = self._wrap(_place_like(self, base)).reshape((*x.shape[:-1], 1)) * n
         flat = x.reshape((rows * n,))
-        out = self._wrap(ops.gather(*values("take_along_axis", (flat, index + start)), 0))
+        out = self._wrap(ops.gather(*values("take_along_axis", (flat, index + start)), axis=0))
         return out.transpose(a, -1)
 
     def gather(self, axis: int, index: Any) -> Self:
@@ -154,12 +154,14 @@ class Indexing(Reductions):
         if CURRENT.trace is not None:
             CURRENT.trace.assign(self, new.value)
             return self
-        if new._weak:
+        if not new._weak:
+            check_devices("assign", (self, new))
+        if self._home is not None:  # Programs hold this buffer: write into it
+            self._home.device.write(self._home.buffer, np.ascontiguousarray(new._host("assign")))
+        elif new._weak:
             self._value = _place_like(self, np.array(new._value))
         else:
-            check_devices("assign", (self, new))
             self._value = new.value
-        self._live = False
         return self
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -194,7 +196,7 @@ class Indexing(Reductions):
             raise ShapeError(
                 f"assignment to {self._known()} at {key!r} of {value._known()}: {error}"
             ) from None
-        self._value, self._live = array, False
+        self.assign(array)
 
     def _positions(self) -> Self:
         """The flat position of every element (int32), where this tensor is."""

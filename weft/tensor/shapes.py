@@ -170,9 +170,7 @@ def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
     """Tensors of one shape joined along a new axis."""
     for t in tensors[1:]:
         if t.shape != tensors[0].shape:
-            raise ShapeError(
-                f"stack: shapes {list(tensors[0].shape)} and {list(t.shape)} differ; they must be equal"
-            )
+            raise ShapeError(f"stack: shapes {list(tensors[0].shape)} and {list(t.shape)} differ")
     return cat([t.unsqueeze(axis) for t in tensors], axis)
 
 

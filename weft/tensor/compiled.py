@@ -1,0 +1,270 @@
+"""`weft.compile`: a function of tensors that runs as one Program per signature.
+
+Weights and state are the tensors that the function reads without being passed them. A state
+tensor (one that the function assigns to) gets a buffer on the device at the first call, its home;
+from then on the tensor shows that buffer, and every Program that uses the tensor shares it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.backends import registry
+from weft.backends.base import Device
+from weft.core import dtypes as dt
+from weft.core.dtypes import as_dtype
+from weft.core.errors import DeviceError, TraceError, UsageError
+from weft.graph.ir import Graph
+from weft.program.array import DeviceArray
+from weft.program.program import Program
+from weft.program.session import Arena, Session
+from weft.tensor.base import CURRENT, TensorBase
+from weft.tensor.core import Tensor
+from weft.tensor.device import StateArray, check_dtype, upload
+from weft.tensor.trace import Spec, trace_call, unflatten
+
+
+@dataclass
+class _Entry:
+    """What one signature compiled to."""
+
+    graph: Graph
+    program: Program
+    tree: Any
+    names: list[str]  # of the array arguments, in order
+    captured: dict[str, Tensor]
+    states: frozenset[str]
+    bound: dict[str, Any]  # name -> the value that the session's weight was made from
+    session: Session | None = None
+
+
+class Compiled:
+    """A function compiled on its first call with each signature (shapes and dtypes of the tensors
+    and arrays among its arguments; everything else by value)."""
+
+    def __init__(self, fn: Callable[..., Any], device: Any = None):
+        self.fn = fn
+        self._wanted = device
+        self._device: Device | None = None
+        self._entries: dict[Any, _Entry] = {}
+        self._arena: Arena | None = None
+        self._lock = threading.RLock()
+        self.__name__ = getattr(fn, "__name__", "compiled").strip("<>") or "compiled"
+        self.__doc__ = fn.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs on the device; returns what the function returns, as tensors on that device.
+
+        Raises TraceError, CompileError, DeviceError or LimitError.
+        """
+        if CURRENT.trace is not None:
+            return self.fn(*args, **kwargs)  # inside another trace: just more of its graph
+        leaves: list[Any] = []
+        shape = _split((args, kwargs), leaves)
+        with self._lock:
+            device = self._place(leaves)
+            values = [_operand(x, device) for x in leaves]
+            key = (shape, tuple((v.shape, _dtype(v)) for v in values))
+            try:
+                entry = self._entries.get(key)
+            except TypeError:
+                raise UsageError(
+                    f"{self.__name__}: an argument is neither a tensor nor hashable; pass tensors, "
+                    "arrays, numbers, strings, or tuples, lists and dicts of them"
+                ) from None
+            if entry is None:
+                entry = self._entries[key] = self._compile(device, (args, kwargs), key)
+            return self._run(device, entry, values)
+
+    def sync(self) -> None:
+        """Waits until every run so far is finished."""
+        if self._device is not None:
+            self._device.sync()
+
+    def programs(self) -> list[Program]:
+        """The Programs compiled so far, one per signature."""
+        return [e.program for e in self._entries.values()]
+
+    def graphs(self) -> list[Graph]:
+        """The traced Graphs, in the order of `programs`."""
+        return [e.graph for e in self._entries.values()]
+
+    # -- one call
+
+    def _place(self, leaves: list[Any]) -> Device:
+        """The device: the one asked for, else that of the first device tensor, else the default."""
+        if self._device is None:
+            on = [
+                x._value.device
+                for x in leaves
+                if isinstance(x, TensorBase) and isinstance(x._value, DeviceArray)
+            ]
+            chosen = on[0] if on and self._wanted is None else self._wanted
+            self._device = registry.get(chosen)
+            self._arena = Arena(self._device)
+        return self._device
+
+    def _compile(self, device: Device, call: Any, key: Any) -> _Entry:
+        from weft.compile import compile_graph
+
+        paths: list[str] = []
+        _paths(call, "", paths)
+        specs = [Spec(s, d, name) for (s, d), name in zip(key[1], _unique(paths))]
+
+        def rebuilt(tensors: list[Tensor]) -> Any:
+            args, kwargs = _join(call, iter(tensors))
+            return self.fn(*args, **kwargs)
+
+        traced = trace_call(self.fn, specs, self.__name__, rebuilt)
+        states = frozenset(n.attrs["name"] for n, _ in traced.graph.assigns)
+        for n in traced.graph.inputs:
+            check_dtype(n.dtype, device)
+        program = compile_graph(traced.graph, device.caps, self.__name__)
+        names = [s.name or "" for s in specs]
+        captured = traced.captured
+        return _Entry(traced.graph, program, traced.tree, names, captured, states, {})
+
+    def _run(self, device: Device, entry: _Entry, values: list[Any]) -> Any:
+        session = self._session(device, entry)
+        wanted = {entry.program.buffers[i].name for i in entry.program.inputs}
+        inputs = {n: v for n, v in zip(entry.names, values) if n in wanted}
+        arrays = session.run_device(inputs)
+        roles = [entry.program.buffers[i].role for i in entry.program.outputs]
+        results = [_result(a, role) for a, role in zip(arrays, roles)]
+        return unflatten(entry.tree, results)
+
+    def _session(self, device: Device, entry: _Entry) -> Session:
+        current = {n: _content(t) for n, t in entry.captured.items()}
+        if entry.session is not None and all(current[n] is v for n, v in entry.bound.items()):
+            return entry.session
+        for name in entry.states:
+            _settle(entry.captured[name], device, name)
+        needed = {b.name: b.role for b in entry.program.buffers if b.role in ("weight", "state")}
+        weights: dict[str, Any] = {}
+        state: dict[str, Any] = {}
+        for name, role in needed.items():
+            value = _content(entry.captured[name])
+            entry.bound[name] = value
+            where = "cpu" if isinstance(value, np.ndarray) else value.device.info.id
+            if isinstance(value, DeviceArray) and value.device is not device:
+                raise DeviceError(
+                    f"{self.__name__} runs on {device.info.id}, but tensor {name!r} that it reads "
+                    f'is on {where}; move it with .to("{device.info.id}")'
+                )
+            (state if role == "state" else weights)[name] = value
+        entry.session = Session(entry.program, device, weights, state, self._arena)
+        return entry.session
+
+
+def _content(t: Tensor) -> Any:
+    """What a Program binds of a captured tensor: its home, or its present value."""
+    return t._home if t._home is not None else t._value
+
+
+def _settle(t: Tensor, device: Device, name: str) -> None:
+    """Gives a state tensor its home: a buffer of its own on the device."""
+    if t._home is not None:
+        return
+    if isinstance(t._value, DeviceArray) and t._value.device is not device:
+        raise DeviceError(
+            f"state tensor {name!r} is on {t.device}, the Program on {device.info.id}; move it "
+            f'with .to("{device.info.id}") before the first call'
+        )
+    plain = upload(device, t._host("a Program's state"))
+    t._home = StateArray(plain.buffer, plain.shape, plain.dtype)
+    t._value = t._home.view() if device.kind == "cpu" else t._home
+    if isinstance(t._value, np.ndarray):
+        t._value.flags.writeable = False
+
+
+def _result(array: DeviceArray, role: str) -> Tensor:
+    """An output as a Tensor: on the CPU a NumPy view of the Program's output buffer."""
+    if role != "output":  # an input or a state handed through: later runs may change its buffer
+        host = np.array(array.numpy())
+        on_cpu = array.device.kind == "cpu"
+        return Tensor(host if on_cpu else upload(array.device, host))
+    return Tensor(array.view() if array.device.kind == "cpu" else array)
+
+
+# -- arguments ----------------------------------------------------------------------------------
+
+_ARRAY = "<array>"
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, TensorBase | np.ndarray)
+
+
+def _split(x: Any, leaves: list[Any]) -> Any:
+    """The arguments with arrays replaced by a mark (hashable: a signature); arrays to `leaves`."""
+    if _is_array(x):
+        leaves.append(x)
+        return _ARRAY
+    if isinstance(x, tuple | list):
+        return (type(x), *(_split(v, leaves) for v in x))
+    if isinstance(x, Mapping):
+        return (dict, *((k, _split(v, leaves)) for k, v in x.items()))
+    return (type(x), x)
+
+
+def _join(x: Any, tensors: Any) -> Any:
+    """The arguments with arrays replaced by the traced tensors, in order."""
+    if _is_array(x):
+        return next(tensors)
+    if isinstance(x, tuple | list):
+        return type(x)(_join(v, tensors) for v in x)
+    if isinstance(x, Mapping):
+        return {k: _join(v, tensors) for k, v in x.items()}
+    return x
+
+
+def _paths(x: Any, path: str, out: list[str]) -> None:
+    """A readable name for each array argument: its keyword, or its position."""
+    if _is_array(x):
+        out.append(path.strip("_") or "x")
+    elif isinstance(x, tuple | list):
+        for i, v in enumerate(x):
+            _paths(v, f"{path}_{i}", out)
+    elif isinstance(x, Mapping):
+        for k, v in x.items():
+            _paths(v, f"{path}_{k}", out)
+
+
+def _unique(paths: list[str]) -> list[str]:
+    return [f"arg{p[1:]}" if p.startswith("0_") else p.removeprefix("1_") for p in paths]
+
+
+def _dtype(value: Any) -> dt.DType:
+    d = as_dtype(value.dtype)
+    return dt.int32 if d is dt.int64 else d  # 64-bit integers are 32-bit inside a Program
+
+
+def _operand(x: Any, device: Device) -> Any:
+    """An argument as the Session takes it: host memory, or an array on the same device."""
+    value = x._value if isinstance(x, TensorBase) else x
+    if isinstance(value, np.ndarray):
+        return value
+    if not isinstance(value, DeviceArray):
+        raise TraceError("a compiled function was given a traced tensor outside of its trace")
+    if value.device is not device:
+        raise DeviceError(
+            f"an argument is on {value.device.info.id}, but the function was compiled for "
+            f'{device.info.id}; move it with .to("{device.info.id}")'
+        )
+    return value
+
+
+def compile(fn: Callable[..., Any], device: Any = None) -> Compiled:
+    """`fn` as a function that runs on `device` as one Program, traced once per signature.
+
+    `device` is a name ("cpu", "vulkan", "auto", ...) or a Device; None means the device of the
+    first device tensor among the arguments, else what WEFT_DEVICE names, else the CPU. Tensors
+    that fn reads without being passed them become weights; those it assigns to become state that
+    the Program updates in place. 64-bit integer arguments are taken as int32 (values must fit).
+    """
+    return Compiled(fn, device)

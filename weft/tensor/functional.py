@@ -1,0 +1,178 @@
+"""Functions of tensors, for models: the composites with broadcasting and defaults filled in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from weft import ops
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType
+from weft.core.errors import ShapeError
+from weft.tensor.base import values
+from weft.tensor.core import Tensor
+from weft.tensor.create import full
+
+
+def _ones_or_zeros(like: Tensor, number: int) -> Tensor:
+    """A row of one number for the last axis of `like`, where `like` is."""
+    on = None if like.is_traced or like.device == "cpu" else like.device
+    return full(like.shape[-1:], number, like.dtype, on)
+
+
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """exp(x - max) / sum along an axis."""
+    return x.softmax(axis)
+
+
+def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """log(softmax(x)) along an axis, without overflow."""
+    return x.log_softmax(axis)
+
+
+def layer_norm(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """(x - mean) / sqrt(var + eps) * weight + bias over the last axis; weight, bias: [D]."""
+    w = _ones_or_zeros(x, 1) if weight is None else weight
+    b = _ones_or_zeros(x, 0) if bias is None else bias
+    return x._call("layer_norm", w, b, eps=float(eps))
+
+
+def rms_norm(
+    x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, offset: float = 0.0
+) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * (offset + weight) over the last axis; weight: [D]."""
+    w = _ones_or_zeros(x, 1) if weight is None else weight
+    return x._call("rms_norm", w, eps=float(eps), offset=float(offset))
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """x Phi(x): exact by erf, or approximate="tanh"."""
+    return x.gelu(approximate)
+
+
+def silu(x: Tensor) -> Tensor:
+    """x sigmoid(x)."""
+    return x.silu()
+
+
+def relu(x: Tensor) -> Tensor:
+    """max(x, 0)."""
+    return x.relu()
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x))."""
+    return x.sigmoid()
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, out_dtype: DType | None = None
+) -> Tensor:
+    """x[..., K] @ weight[N, K]^T + bias[N], weight as in checkpoints (never repacked)."""
+    if weight.ndim != 2 or not x.ndim or x.shape[-1] != weight.shape[1]:
+        raise ShapeError(
+            f"linear: x {list(x.shape)}, weight {list(weight.shape)}; expected [..., K] and [N, K]"
+        )
+    out = x.matmul(weight.T, out_dtype)
+    return out if bias is None else out + bias
+
+
+def embedding(ids: Tensor, weight: Tensor) -> Tensor:
+    """Rows of weight[V, D] at integer ids[...] -> [..., D]; an id outside is clamped on devices and
+    refused on the CPU."""
+    return weight.take(ids, 0)
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    """x[N, H, D] turned by angles given as cos, sin [N, D/2]: pairs (i, i + D/2) as in Hugging Face
+    checkpoints, or (2i, 2i + 1) when interleaved."""
+    return x._call("rope", cos, sin, interleaved=bool(interleaved))
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    window: int = 0,
+    softcap: float = 0.0,
+) -> Tensor:
+    """softmax(q k^T scale) v for q[B, H, T, D], k and v [B, G, S, D] with H a multiple of G.
+
+    causal: query t sees keys up to t + S - T. lengths[B]: only the first keys count. window > 0:
+    the last `window` keys (without causal: less than `window` away on either side). softcap > 0:
+    scores are softcap tanh(s / softcap). A query that sees no key gives zeros. scale defaults to
+    1 / sqrt(D).
+    """
+    scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
+    extra = () if lengths is None else (lengths.cast(dt.int32),)
+    return q._call(
+        "attention", k, v, *extra,
+        causal=bool(causal), scale=float(scale), window=int(window), softcap=float(softcap),
+    )  # fmt: skip
+
+
+def cached_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot: Tensor,
+    pos: Tensor,
+    scale: float | None = None,
+    window: int = 0,
+    softcap: float = 0.0,
+) -> Tensor:
+    """q[N, H, D] against caches [S, G, L, D]: row n sees keys 0..pos[n] of cache slot[n] (the last
+    `window` of them if window > 0) -> [N, H, D]. slot and pos are int32 [N]."""
+    scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
+    return q._call(
+        "cached_attention", k_cache, v_cache, slot, pos,
+        scale=float(scale), window=int(window), softcap=float(softcap),
+    )  # fmt: skip
+
+
+def where(cond: Tensor, a: Any, b: Any) -> Tensor:
+    """a where cond holds, else b."""
+    return cond.where(a, b)
+
+
+def update(x: Tensor, index: Tensor, rows: Tensor) -> Tensor:
+    """x with row index[r] (int32) of axis 0 replaced by rows[r]; a row outside x is dropped."""
+    return Tensor(ops.update(*values("update", (x, index, rows))))
+
+
+def scatter_add(x: Tensor, index: Tensor, rows: Tensor) -> Tensor:
+    """x with rows[r] added to row index[r] (int32) of axis 0; a row outside x is dropped."""
+    return Tensor(ops.scatter_add(*values("scatter_add", (x, index, rows))))
+
+
+def one_hot(ids: Tensor, classes: int, dtype: DType = dt.float32) -> Tensor:
+    """1 at each id and 0 elsewhere, along a new last axis."""
+    shape = (*ids.shape, classes)
+    line = ids.unsqueeze(-1).expand(shape)
+    count = Tensor(ops.iota(shape, len(shape) - 1, dt.int32))
+    if not ids.is_traced and ids.device != "cpu":
+        count = count.to(ids.device)
+    return (line.cast(dt.int32) == count).cast(dtype)
+
+
+def mean_pool(x: Tensor, lengths: Tensor) -> Tensor:
+    """The average of the first lengths[b] rows of x[B, T, D] -> [B, D]."""
+    b, t, _ = x.shape
+    count = Tensor(ops.iota((b, t), 1, dt.int32))
+    if not x.is_traced and x.device != "cpu":
+        count = count.to(x.device)
+    keep = (count < lengths.cast(dt.int32).reshape(b, 1)).cast(x.dtype).reshape(b, t, 1)
+    total = lengths.cast(x.dtype).maximum(1).reshape(b, 1)
+    return (x * keep).sum(1) / total
+
+
+def normalize(x: Tensor, axis: int | Sequence[int] = -1, eps: float = 1e-12) -> Tensor:
+    """x divided by its Euclidean length along an axis (at least eps)."""
+    length = (x * x).sum(axis, keepdims=True).sqrt()
+    return x / length.maximum(eps)

@@ -1,0 +1,186 @@
+"""Random tensors from a counter: Threefry-2x32 (Salmon et al. 2011, 20 rounds), written in integer
+primitives, so the same key gives the same uniform bits on every device.
+
+Element i of a tensor is a function of the key and i alone. Without an explicit key each call takes
+the next one of the global stream, which `manual_seed` restarts.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft import ops
+from weft.core import dtypes as dt
+from weft.core.dtypes import as_dtype
+from weft.core.errors import DTypeError, ShapeError, TraceError, UsageError
+from weft.ops.rules import dims
+from weft.tensor.base import CURRENT
+from weft.tensor.core import Tensor
+
+if TYPE_CHECKING:
+    from weft.tensor.compiled import Compiled
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+_STREAM = 0x77656674  # "weft": keeps derived keys apart from user counters
+
+Value = Any
+
+
+def threefry(key: tuple[Value, Value], counter: tuple[Value, Value]) -> tuple[Value, Value]:
+    """Two uint32 words per counter; the four arguments are uint32 values of one shape."""
+    schedule = (*key, ops.bitwise_xor(ops.bitwise_xor(key[0], key[1]), _PARITY))
+    x, y = ops.add(counter[0], key[0]), ops.add(counter[1], key[1])
+    for block in range(5):
+        for r in _ROTATIONS[block % 2]:
+            x = ops.add(x, y)
+            y = ops.bitwise_or(ops.shift_left(y, r), ops.shift_right(y, 32 - r))
+            y = ops.bitwise_xor(y, x)
+        x = ops.add(x, schedule[(block + 1) % 3])
+        y = ops.add(ops.add(y, schedule[(block + 2) % 3]), block + 1)
+    return x, y
+
+
+def _words(key: Tensor, n: int) -> tuple[Value, Value]:
+    """Two words for each of n elements; key is uint32[2]."""
+    halves = (ops.slice_(key.value, (i,), (i + 1,)) for i in (0, 1))
+    k0, k1 = (ops.broadcast(h, (n,)) for h in halves)
+    index = ops.iota((n,), 0, dt.uint32)
+    return threefry((k0, k1), (index, ops.full_like(index, 0)))
+
+
+def _unit(bits: Value) -> Value:
+    """The top 24 bits as a float32 in [0, 1)."""
+    return ops.mul(ops.cast(ops.shift_right(bits, 8), dt.float32), 2.0**-24)
+
+
+def _uniform(key: Tensor, n: int) -> Value:
+    return _unit(_words(key, n)[0])
+
+
+def _normal(key: Tensor, n: int) -> Value:
+    """Box and Muller 1958: sqrt(-2 log u) cos(2 pi v), u in (0, 1]."""
+    a, b = _words(key, n)
+    radius = ops.sqrt(ops.mul(ops.log(ops.sub(1.0, _unit(a))), -2.0))
+    return ops.mul(radius, ops.cos(ops.mul(_unit(b), 2.0 * math.pi)))
+
+
+def _bits(key: Tensor, n: int) -> Value:
+    return _words(key, n)[0]
+
+
+_KINDS = {"uniform": _uniform, "normal": _normal, "bits": _bits}
+
+
+# -- keys ---------------------------------------------------------------------------------------
+
+
+class _Stream:
+    """The global sequence of keys."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.seed, self.calls = 0, 0
+
+    def next(self) -> np.ndarray:
+        with self.lock:
+            number, self.calls = self.calls, self.calls + 1
+        return split_key(self.seed, number)
+
+
+_STREAM_OF_KEYS = _Stream()
+
+
+def manual_seed(seed: int) -> None:
+    """Restarts the global stream: the same seed gives the same numbers from here on."""
+    with _STREAM_OF_KEYS.lock:
+        _STREAM_OF_KEYS.seed, _STREAM_OF_KEYS.calls = int(seed), 0
+
+
+def _pair(seed: int) -> np.ndarray:
+    """An integer seed as two words (taken modulo 2**64)."""
+    whole = seed & ((1 << 64) - 1)
+    return np.array([whole & 0xFFFFFFFF, whole >> 32], np.uint32)
+
+
+def split_key(seed: int, number: int) -> np.ndarray:
+    """Key number `number` of a seed: uint32[2]."""
+    k0, k1 = _pair(seed)
+    counter = (np.array([number & 0xFFFFFFFF], np.uint32), np.array([_STREAM], np.uint32))
+    x, y = threefry((np.array([k0]), np.array([k1])), counter)
+    return np.concatenate([x, y])
+
+
+def _key(key: Any) -> Tensor:
+    if key is None:
+        if CURRENT.trace is not None:
+            raise TraceError(
+                "random numbers without a key inside a traced function would be the same at every "
+                "run; pass key=, a uint32[2] tensor that the caller changes"
+            )
+        return Tensor(_STREAM_OF_KEYS.next())
+    if isinstance(key, int):
+        return Tensor(_pair(key))
+    out = key if isinstance(key, Tensor) else Tensor(np.asarray(key, np.uint32))
+    if out.dtype != dt.uint32 or out.shape != (2,):
+        raise UsageError(f"a random key is an int or uint32[2], not {out._known()}")
+    return out
+
+
+# -- tensors ------------------------------------------------------------------------------------
+
+_compiled: dict[str, Compiled] = {}
+
+
+def _generate(key: Tensor, kind: str, n: int) -> Tensor:
+    return Tensor(_KINDS[kind](key, n))
+
+
+def _draw(kind: str, shape: Any, key: Any, device: Any) -> Tensor:
+    given = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+    wanted = dims("shape", tuple(given))
+    n = math.prod(wanted)
+    if n >= 1 << 32:
+        raise ShapeError(f"random: {n} elements; a key counts to 2**32")
+    source = _key(key)
+    from weft.tensor.device import open_device
+
+    target = None if device is None or source.is_traced else open_device(device)
+    if target is None:
+        return _generate(source, kind, n).reshape(wanted)
+    from weft.tensor.compiled import Compiled
+
+    run = _compiled.setdefault(target.info.id, Compiled(_generate, target))
+    out: Tensor = run(source, kind, n)
+    return out.reshape(wanted)
+
+
+def rand(*shape: Any, dtype: Any = dt.float32, device: Any = None, key: Any = None) -> Tensor:
+    """Uniform in [0, 1): the top 24 bits of a word. `key`: an int or a uint32[2] tensor."""
+    wanted = as_dtype(dtype)
+    if not wanted.is_float:
+        raise DTypeError(f"rand: {wanted.name} is not a float; use randint")
+    return _draw("uniform", shape, key, device).cast(wanted)
+
+
+def randn(*shape: Any, dtype: Any = dt.float32, device: Any = None, key: Any = None) -> Tensor:
+    """Standard normal (Box and Muller, from the same words on every device)."""
+    wanted = as_dtype(dtype)
+    if not wanted.is_float:
+        raise DTypeError(f"randn: {wanted.name} is not a float")
+    return _draw("normal", shape, key, device).cast(wanted)
+
+
+def randint(low: int, high: int, *shape: Any, device: Any = None, key: Any = None) -> Tensor:
+    """int32 in low..high-1: a word modulo the span, so spans far below 2**32 are close to uniform."""
+    if not -(1 << 31) <= low < high <= 1 << 31:
+        raise UsageError(f"randint: {low}..{high} is not a range of int32 values")
+    words = _draw("bits", shape, key, device)
+    span = high - low
+    words = words if span == 1 << 32 else words % span
+    return words.cast(dt.int32) + low if low else words.cast(dt.int32)
