@@ -144,7 +144,7 @@ class CompiledRunner(Runner):
         return made
 
     def _compile(self, kind: str) -> Session:
-        from weft.compile import compile_graph
+        from weft.compile.passes import compile_graph
         from weft.program.session import Session
 
         name = f"{self.config.family}.{kind}"
@@ -196,7 +196,7 @@ def compiled_encoder(
 
     def hidden(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         if ids.shape not in sessions:
-            from weft.compile import compile_graph
+            from weft.compile.passes import compile_graph
             from weft.program.session import Arena, Session
 
             if not arenas:

@@ -119,42 +119,47 @@ class Tokenizer:
 class StreamDecoder:
     """Incremental decoding: text comes out as soon as it can no longer change.
 
-    A character whose bytes are spread over several tokens is held back until it is whole (or
-    until more tokens have gone by than a character has bytes: then the bytes really are invalid).
-    Decoding starts a few tokens back, so that tokenizers that drop a leading space at the start
-    of a text do not drop it in the middle. The pieces and the final `flush` join to the whole.
+    A character whose bytes are spread over several tokens shows as U+FFFD at the end until it is
+    whole; up to three such signs (what a character of four bytes can lack) are held back. Decoding
+    starts a few tokens back, so that tokenizers that drop a leading space at the start of a text
+    do not drop it in the middle. The pieces and the final `flush` join to the whole.
     """
 
-    _HELD = 4  # bytes of the longest UTF-8 character
+    _HELD = 3
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._ids: list[int] = []
         self._context = 0  # ids from here are decoded together
-        self._done = 0  # ids before here have been emitted
+        self._done = 0  # ids before here end in whole characters, all sent
+        self._sent = 0  # characters of the decoded part that have been sent
 
     def push(self, token: int) -> str:
         """The text that `token` completes; "" while a character is incomplete."""
         self._ids.append(token)
-        before = self._text(self._context, self._done)
-        now = self._text(self._context, len(self._ids))
-        incomplete = now.endswith("\ufffd") and len(self._ids) - self._done < self._HELD
-        if incomplete or len(now) <= len(before):
-            return ""
-        return self._emit(before, now)
+        now = self._tokenizer.decode(self._ids[self._context :])
+        whole = len(now.rstrip("\ufffd"))
+        if whole == len(now):
+            new = self._take(now, whole)
+            if new:  # nothing is pending: later texts need only this much context
+                self._context, self._done = self._done, len(self._ids)
+                self._sent = len(self._tokenizer.decode(self._ids[self._context :]))
+            return new
+        # The signs that the tokens since the last whole character give by themselves: tokenizers
+        # with byte fallback mark a whole run of bytes, good ones before it included.
+        pending = self._tokenizer.decode(self._ids[self._done :])
+        broken = len(pending) - len(pending.rstrip("\ufffd")) > self._HELD
+        return self._take(now, len(now) - self._HELD if broken else whole)
 
     def flush(self) -> str:
         """What is still held back; incomplete bytes come out as U+FFFD."""
-        before = self._text(self._context, self._done)
-        now = self._text(self._context, len(self._ids))
-        return self._emit(before, now) if len(now) > len(before) else ""
+        now = self._tokenizer.decode(self._ids[self._context :])
+        return self._take(now, len(now))
 
-    def _emit(self, before: str, now: str) -> str:
-        self._context, self._done = self._done, len(self._ids)
-        return now[len(before) :]
-
-    def _text(self, start: int, stop: int) -> str:
-        return self._tokenizer.decode(self._ids[start:stop])
+    def _take(self, now: str, stop: int) -> str:
+        new = now[self._sent : stop]
+        self._sent = max(self._sent, stop)
+        return new
 
 
 def _load(path: Path) -> Any:

@@ -1,0 +1,102 @@
+"""The sampler against transformers' logits processors, and its random streams."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.core.errors import UsageError
+from weft.models.sampler import Sampling, choose, distribution, generator, penalise
+
+LOGITS = st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=40).map(
+    lambda x: np.array(x, np.float32)
+)
+
+
+def test_greedy_takes_the_lowest_of_equals() -> None:
+    assert choose(np.array([1, 3, 3, 2], np.float32), (), Sampling(), None) == 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(LOGITS, st.integers(0, 45), st.floats(0.05, 1.0), st.floats(0.1, 3.0))
+def test_distribution_equals_transformers(
+    logits: np.ndarray, top_k: int, top_p: float, temperature: float
+) -> None:
+    import torch
+    from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    logits = np.unique(logits)[::-1].copy()  # which of equal logits survives is ours to define
+    scores = torch.tensor(logits, dtype=torch.float64)[None]
+    ids = torch.zeros((1, 1), dtype=torch.long)
+    scores = TemperatureLogitsWarper(temperature)(ids, scores)
+    if top_k:
+        scores = TopKLogitsWarper(top_k)(ids, scores)
+    scores = TopPLogitsWarper(top_p)(ids, scores) if top_p < 1 else scores
+    want = torch.softmax(scores, -1)[0].numpy()
+    chosen, p = distribution(logits, Sampling(temperature, top_k, top_p))
+    got = np.zeros(len(logits))
+    got[chosen] = p / p.sum()
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+@settings(max_examples=50, deadline=None)
+@given(LOGITS, st.floats(0.5, 2.0), st.data())
+def test_penalty_equals_transformers(logits: np.ndarray, penalty: float, data) -> None:
+    import torch
+    from transformers import RepetitionPenaltyLogitsProcessor
+
+    history = data.draw(st.lists(st.integers(0, len(logits) - 1), min_size=1, max_size=8))
+    want = RepetitionPenaltyLogitsProcessor(penalty)(
+        torch.tensor([history]), torch.tensor(logits)[None].clone()
+    )[0].numpy()
+    np.testing.assert_allclose(penalise(logits, history, penalty), want, rtol=1e-6)
+
+
+def test_top_k_among_equals_keeps_the_lowest_ids() -> None:
+    ids, _ = distribution(np.array([1, 2, 2, 2, 0], np.float32), Sampling(1.0, top_k=2))
+    assert sorted(ids) == [1, 2]
+
+
+def test_frequencies_follow_the_probabilities() -> None:
+    logits = np.log(np.array([0.1, 0.2, 0.3, 0.4], np.float32))
+    stream = generator(7, 0)
+    drawn = [choose(logits, (), Sampling(1.0), stream) for _ in range(20_000)]
+    counts = np.bincount(drawn, minlength=4) / len(drawn)
+    np.testing.assert_allclose(counts, [0.1, 0.2, 0.3, 0.4], atol=0.015)
+
+
+def test_streams_depend_on_seed_and_index_only() -> None:
+    assert generator(3, 1).random() == generator(3, 1).random()
+    values = {generator(s, i).random() for s in range(4) for i in range(4)}
+    assert len(values) == 16
+
+
+def test_nan_is_chosen_so_that_the_caller_sees_it() -> None:
+    logits = np.array([1, np.nan, 5], np.float32)
+    for how in (Sampling(), Sampling(1.0), Sampling(1.0, top_k=2, top_p=0.5)):
+        assert choose(logits, (), how, generator(0, 0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"temperature": -1}, "temperature is -1"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"temperature": float("inf")}, "temperature is inf"),
+        ({"top_k": -1}, "top_k is -1"),
+        ({"top_p": 0.0}, "top_p is 0.0"),
+        ({"top_p": 1.5}, "top_p is 1.5"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0"),
+    ],
+)
+def test_bad_options(options: dict, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Sampling(**options)
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 64, 1.5, True, "x"])
+def test_bad_seeds(seed) -> None:
+    with pytest.raises(UsageError, match="seed is"):
+        generator(seed, 0)
