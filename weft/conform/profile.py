@@ -12,7 +12,7 @@ from typing import Any
 
 from weft.conform.roofline import Roofline
 from weft.core.files import replacing
-from weft.program.program import Dispatch
+from weft.program.program import Dispatch, Program, Step
 from weft.program.session import Session
 
 
@@ -34,24 +34,28 @@ def profile(session: Session, scalars: Sequence[int], repeats: int = 7) -> list[
     cost of one submission; what the buffers hold afterwards is no result.
     """
     device, program = session.device, session.program
-    found = []
-    for step in program.steps:
-        bound = device.bind(replace(program, steps=(step,)), session.buffers)
-        times = []
-        for _ in range(repeats + 1):
+    alone = [
+        device.bind(replace(program, steps=(step,)), session.buffers) for step in program.steps
+    ]
+    times: list[list[float]] = [[] for _ in alone]
+    for _ in range(repeats + 1):  # whole rounds, so that each step meets the caches as in a run
+        for bound, seen in zip(alone, times):
             start = time.perf_counter()
             device.submit(bound, scalars)
             device.sync()
-            times.append(time.perf_counter() - start)
-        seconds = statistics.median(times[1:])
-        if isinstance(step, Dispatch):
-            kernel = program.kernels[step.kernel]
-            nbytes = kernel.bytes or sum(a.nbytes for a in step.args)
-            found.append(StepTime(kernel.name, step.label, seconds, kernel.flops, nbytes))
-        else:
-            nbytes = step.dst.nbytes
-            found.append(StepTime(type(step).__name__.lower(), step.label, seconds, 0, nbytes))
-    return found
+            seen.append(time.perf_counter() - start)
+    return [
+        _step_time(program, step, statistics.median(seen[1:]))
+        for step, seen in zip(program.steps, times)
+    ]
+
+
+def _step_time(program: Program, step: Step, seconds: float) -> StepTime:
+    if isinstance(step, Dispatch):
+        kernel = program.kernels[step.kernel]
+        nbytes = kernel.bytes or sum(a.nbytes for a in step.args)
+        return StepTime(kernel.name, step.label, seconds, kernel.flops, nbytes)
+    return StepTime(type(step).__name__.lower(), step.label, seconds, 0, step.dst.nbytes)
 
 
 def totals(steps: Sequence[StepTime], roof: Roofline) -> list[dict[str, Any]]:
