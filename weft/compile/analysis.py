@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
-from weft.graph.ir import Node
+from weft.graph.ir import Graph, Node
 from weft.transform.movement import matched_dims
 from weft.transform.rebuild import kind_of
 
@@ -143,6 +143,14 @@ def reshaped_strides(
 # -- row bounds ---------------------------------------------------------------------------------
 
 Rows = tuple[str, int] | None  # the first scalar * factor rows of axis 0 are wanted
+
+
+def scalar_names(graph: Graph) -> tuple[str, ...]:
+    """The runtime scalars of a graph, in slot order: its scalar inputs, then row bounds that no
+    input declares."""
+    names = [x.attrs["name"] for x in graph.inputs if x.attrs["role"] == "scalar"]
+    names += [x.attrs["rows"] for x in graph.inputs if x.attrs.get("rows")]
+    return tuple(dict.fromkeys(names))
 
 
 def row_bounds(order: Iterable[Node]) -> dict[int, Rows]:

@@ -62,8 +62,7 @@ class _Grouper:
         self.order = list(toposort(graph.roots()))
         self.users = users(graph)
         self.rows = row_bounds(self.order)
-        slots = [x.attrs["name"] for x in graph.inputs if x.attrs["role"] == "scalar"]
-        self.slots = {name: i for i, name in enumerate(slots)}
+        self.slots = {name: i for i, name in enumerate(analysis.scalar_names(graph))}
         self.reason = dict(forced)
         self.cost = self._costs()
         self._require()
@@ -296,7 +295,7 @@ def group_name(kind: str, nodes: list[Node], anchor: Node | None, buffers: set[i
     ops: dict[str, None] = {}
     for node in reversed(nodes):
         computed = id(node) not in buffers and kind_of(node) in analysis.FUSIBLE
-        if computed and node.op not in ("reshape", "broadcast") and node is not anchor:
+        if computed and node.op not in ("reshape", "broadcast", "transpose") and node is not anchor:
             ops[node.op] = None
     head = kind
     if anchor is not None and kind not in ("matmul", "matvec"):

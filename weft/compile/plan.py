@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from weft.compile import arena, tuning
+from weft.compile.analysis import scalar_names
 from weft.compile.homes import Layout, Task, Value, lay_out
 from weft.compile.report import GroupLine, Report
 from weft.compile.schedule import schedule
@@ -78,7 +79,7 @@ class _Planner:
         self._arena()
         steps = tuple(self._step(task) for task in self.order)
         self._measure()
-        scalars = [x.attrs["name"] for x in self.graph.inputs if x.attrs["role"] == "scalar"]
+        scalars = scalar_names(self.graph)
         meta: dict[str, Any] = {"report": self.report}
         rows = {x.attrs["name"]: x.attrs["rows"] for x in inputs if x.attrs.get("rows")}
         if rows:
@@ -88,7 +89,7 @@ class _Planner:
             tuple(self.buffers),
             tuple(self.table.kernels),
             steps,
-            tuple(scalars),
+            scalars,
             tuple(numbers),
             tuple(outputs),
             meta,

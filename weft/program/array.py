@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.core.dtypes import DType
+from weft.core.dtypes import DType, uint8
 
 if TYPE_CHECKING:
     from weft.backends.base import Buffer, Device
@@ -50,7 +50,7 @@ class DeviceArray:
         if viewer is None or self.size == 0:
             return self.numpy()
         self.device.sync()
-        bytes_view = viewer(self.buffer, (self.nbytes,), np.uint8)
+        bytes_view = viewer(self.buffer, (self.nbytes,), uint8)
         held = np.asarray(_Held(self, bytes_view))
         return held.view(self.dtype.numpy).reshape(self.shape)
 

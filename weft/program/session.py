@@ -184,6 +184,17 @@ class Session:
         self.device.submit(self._bound, self._scalars(scalars or {}))
         return outputs
 
+    def prepare(
+        self,
+        inputs: Mapping[str, Value] | Sequence[Value] = (),
+        scalars: Mapping[str, int] | None = None,
+    ) -> list[int]:
+        """Binds inputs and outputs as `run` does, without running; the scalar buffer's content.
+        For tools that play the steps themselves."""
+        self._bind_inputs(inputs)
+        self._bind_outputs()
+        return self._scalars(scalars or {})
+
     def _bind_inputs(self, inputs: Mapping[str, Value] | Sequence[Value]) -> None:
         specs = [(i, self.program.buffers[i]) for i in self.program.inputs]
         names = [spec.name for _, spec in specs]
