@@ -184,7 +184,8 @@ def _sin_cos(b: Builder, x: Expr, shift: int) -> Expr:
 
 def sin(b: Builder, x: Expr) -> Expr:
     """sin(x): absolute error below 1.5e-7 for |x| <= 1e6, below 1e-4 for |x| <= 1e7 (on a
-    target whose Fma rounds twice, 1.5e-7 for |x| <= 1e5). Beyond that some value in [-1, 1]. Infinities and NaN give NaN."""
+    target whose Fma rounds twice, 1.5e-7 for |x| <= 1e5). Beyond that some value in [-1, 1].
+    Infinities and NaN give NaN."""
     x = b.let(x, "x")
     sign = k.binary("and", _bits(x), _SIGN_BIT)
     return _float(k.binary("xor", _bits(_sin_cos(b, x, 0)), sign))

@@ -89,9 +89,9 @@ class _Verifier:
 
     def stmt(self, s: Stmt) -> None:
         if not isinstance(s, _STATEMENTS):
-            raise KernelError(f"{type(s).__name__} is not a statement")
+            self.fail(f"{type(s).__name__} is not a statement")
         if id(s) in self.seen and not isinstance(s, ir.Barrier | ir.Return):
-            raise KernelError(f"one statement object stands in two places: {stmt_text(s)}")
+            self.fail(f"one statement object stands in two places: {shorten(stmt_text(s))}")
         self.seen.add(id(s))
         try:
             self.dispatch(s)
