@@ -53,6 +53,24 @@ def test_masked_tail(dtype: dt.DType, lanes: int, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", [dt.int8, dt.uint8, dt.bool_, dt.float16, dt.bfloat16])
+@pytest.mark.parametrize("kept", [1, 2, 15])
+def test_constant_masks_of_narrow_stores(kept: int, dtype: dt.DType, target: str) -> None:
+    """LLVM 22 turns a one-lane masked store of truncated values into a store of 32 bits."""
+    b = Builder("narrow")
+    x, out = b.buffer("x", dt.int32, 16), b.buffer("out", dtype, 16, "w")
+    b.store(out, 0, cast(load(x, 0, 16), dtype), iota(16) < kept)
+    data = (np.arange(16, dtype=np.int32) + 1) * 0x01010101  # bits that truncation must drop
+    with np.errstate(over="ignore"):
+        want = np.where(np.arange(16) < kept, data, 0).astype(
+            np.float32 if dtype.is_float else "i4"
+        )
+        want = want.astype(dtype.numpy)
+    got = play(b.kernel((1,)), [data, np.zeros(16, dtype.numpy)], target=target)[1]
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dtype", dt.DEVICE)
 def test_gather_and_scatter(dtype: dt.DType, masked: bool, target: str) -> None:

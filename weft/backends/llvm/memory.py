@@ -146,6 +146,7 @@ class Memory(Casts):
         mask = self.value(s.mask)
         pointer = self.address(s.target, s.index, masked=True)
         if n > 1:
+            mask = self._hidden(mask, n) if size < 4 and self.target.hide_masks else mask
             name = f"llvm.masked.store.{self._overload(type_)}.p0"
             args = [(t, operand), (f"ptr align {size}", pointer), (f"<{n} x i1>", mask)]
             self.call(name, "void", args)
@@ -156,6 +157,15 @@ class Memory(Casts):
         self.lines.append(f"  store {t} {operand}, ptr {pointer}, align {size}")
         self.jump(after)
         self.label(after)
+
+    def _hidden(self, mask: str, lanes: int) -> str:
+        """The same mask, which LLVM cannot know to be constant: the scratch pointer is never null,
+        but only we know."""
+        if "%live" not in self.places.values():
+            self.places["live "] = "%live"  # no name holds a blank
+            self.prologue.append("  %live = icmp ne ptr %scratch, null")
+        live = self.splat("%live", Type(dt.bool_, lanes))
+        return self.emit(f"and <{lanes} x i1> {mask}, {live}")
 
     def _store_plain(
         self, t: str, operand: str, pointer: str, size: int, nbytes: int, hint: bool

@@ -14,7 +14,9 @@ class LlvmTarget:
     accumulator to the intrinsic that computes it (empty: the portable expansion is used).
     `bf16_round` says that `fptrunc` to bfloat is one instruction, `f16_convert` that conversions
     of half are instructions (else they are computed on the bits). `store_fence` is the intrinsic
-    that orders non-temporal stores before what follows (empty: none is needed).
+    that orders non-temporal stores before what follows (empty: none is needed). `hide_masks`
+    keeps the masks of stores of 8- and 16-bit elements from becoming constants: LLVM 22's x86
+    back end stores the untruncated 32 bits when it narrows such a store to a single lane.
     """
 
     name: str
@@ -24,6 +26,7 @@ class LlvmTarget:
     dot2: Mapping[int, str] = field(default_factory=dict)
     dot4: Mapping[int, str] = field(default_factory=dict)
     store_fence: str = ""
+    hide_masks: bool = False
 
 
 _DOT2 = {16: "512", 8: "256", 4: "128"}
@@ -48,4 +51,5 @@ def cpu_target(triple: str, features: frozenset[str]) -> LlvmTarget:
         dot2=dot2,
         dot4=dot4,
         store_fence="llvm.x86.sse.sfence",
+        hide_masks=True,
     )
