@@ -78,6 +78,8 @@ def _update_numpy(x: np.ndarray, idx: np.ndarray, value: np.ndarray) -> np.ndarr
 def _sort_abstract(x: Aval, *, axis: int, descending: bool, indices: bool) -> Aval:
     want("sort", x, "numeric")
     canonical_axis("sort", axis, len(x.shape))
+    if not isinstance(descending, bool) or not isinstance(indices, bool):
+        raise DTypeError("sort: descending and indices are True or False")
     return Aval(x.shape, dt.int32 if indices else x.dtype)
 
 

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from weft.core.errors import ShapeError
+from weft.core.errors import DTypeError, ShapeError
 from weft.graph.ir import Shape
 from weft.ops.primitive import Aval, Primitive, register
 from weft.ops.rules import canonical_axis, dims, same
@@ -84,6 +84,8 @@ def _pad_abstract(x: Aval, *, low: Ints, high: Ints, value: float | int | bool) 
             f"pad: low {list(low)} and high {list(high)} need one entry >= 0 per axis of "
             f"{list(x.shape)}; cut with slice"
         )
+    if not isinstance(value, int | float):
+        raise DTypeError(f"pad: the value is a number, not {value!r}")
     return Aval(tuple(a + d + z for a, d, z in zip(low, x.shape, high)), x.dtype)
 
 

@@ -151,7 +151,7 @@ class TensorBase:
         return type(self)(value)
 
 
-def values(op: str, tensors: Sequence[TensorBase]) -> list[Value]:
+def values(op: str, tensors: Sequence[TensorBase]) -> Any:
     """The operands for one op, all on one device; raises DeviceError naming two that differ."""
     found = [t.value for t in tensors]
     if CURRENT.trace is None:

@@ -99,7 +99,8 @@ class Indexing(Reductions):
             one = _in_range(array, size, axis)._to_shape(shape)
             index = one if index is None else index * size + one
         assert index is not None
-        out = self._wrap(ops.gather(*values("index", (flat, index)), axis=0))
+        source, rows = values("index", (flat, index))
+        out = self._wrap(ops.gather(source, rows, 0))
         if not adjacent or not axes[0]:
             return out  # NumPy puts the new axes first unless the arrays stand side by side
         k, r, at = len(shape), len(rest), axes[0]
@@ -112,7 +113,8 @@ class Indexing(Reductions):
         """Slices along an axis at integer indices (negative ones count from the end)."""
         a = axis_of("take", axis, self.ndim)
         index = _in_range(_index_array(self, indices), self.shape[a], a)
-        return self._wrap(ops.gather(*values("take", (self, index)), axis=a))
+        source, rows = values("take", (self, index))
+        return self._wrap(ops.gather(source, rows, a))
 
     def take_along_axis(self, indices: Any, axis: int = -1) -> Self:
         """out[..., i, ...] = x[..., indices[..., i, ...], ...]: other axes must agree."""
@@ -133,7 +135,8 @@ class Indexing(Reductions):
         base = ops.iota((index.shape[:-1] and (rows,)) or (1,), 0, dt.int32)
         start = self._wrap(_place_like(self, base)).reshape((*x.shape[:-1], 1)) * n
         flat = x.reshape((rows * n,))
-        out = self._wrap(ops.gather(*values("take_along_axis", (flat, index + start)), axis=0))
+        source, at = values("take_along_axis", (flat, index + start))
+        out = self._wrap(ops.gather(source, at, 0))
         return out.transpose(a, -1)
 
     def gather(self, axis: int, index: Any) -> Self:

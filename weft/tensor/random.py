@@ -177,7 +177,7 @@ def randn(*shape: Any, dtype: Any = dt.float32, device: Any = None, key: Any = N
 
 
 def randint(low: int, high: int, *shape: Any, device: Any = None, key: Any = None) -> Tensor:
-    """int32 in low..high-1: a word modulo the span, so spans far below 2**32 are close to uniform."""
+    """int32 in low..high-1: a word modulo the span (close to uniform for spans far below 2**32)."""
     if not -(1 << 31) <= low < high <= 1 << 31:
         raise UsageError(f"randint: {low}..{high} is not a range of int32 values")
     words = _draw("bits", shape, key, device)

@@ -209,7 +209,8 @@ class Reductions(Movement):
         batch = broadcast_shapes("matmul", self.shape[:-2], y.shape[:-2])
         a = self._to_shape((*batch, *self.shape[-2:]))
         b = y._to_shape((*batch, *y.shape[-2:]))
-        return self._wrap(ops.dot(*values("matmul", (a, b)), out_dtype=out_dtype))
+        left, right = values("matmul", (a, b))
+        return self._wrap(ops.dot(left, right, out_dtype))
 
     # -- order
 

@@ -1,0 +1,116 @@
+"""What makes a Graph well formed. Shapes are recomputed by a rule that the caller passes in, so
+that this package needs no table of ops (`weft.ops.check.verify` passes the primitives' rules)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from weft.core.dtypes import DType
+from weft.core.errors import CompileError
+from weft.graph.ir import Graph, Node, Shape, toposort
+
+ROLES = ("input", "scalar", "state", "weight")
+MAX_RANK = 8
+
+# (op, operands as (shape, dtype), attrs) -> (shape, dtype); raises for an op that does not fit.
+ShapeRule = Callable[[str, list[tuple[Shape, DType]], Mapping[str, Any]], tuple[Shape, DType]]
+
+
+def verify(graph: Graph, rule: ShapeRule | None = None) -> None:
+    """Raises CompileError naming the graph, the node and what is wrong with it.
+
+    Checked: inputs are listed once and named apart; every node reached has sound attributes, and
+    (with a rule) the shape and dtype that its op gives; a body fits its call; assignments go to
+    state of the same shape and dtype.
+    """
+    _inputs(graph)
+    listed = {id(n) for n in graph.inputs}
+    bodies: set[int] = set()
+    for node in toposort((*graph.inputs, *graph.roots())):
+        if node.op == "input":
+            _require(id(node) in listed, graph, node, "is used but not among the graph's inputs")
+            rows = node.attrs.get("rows", "")
+            _require(isinstance(rows, str), graph, node, f"is bounded by rows {rows!r}, no name")
+            continue
+        _node(graph, node, rule)
+        if node.body is not None and id(node.body) not in bodies:
+            bodies.add(id(node.body))
+            verify(node.body, rule)
+    _assigns(graph)
+
+
+def _require(ok: bool, graph: Graph, node: Node | None, what: str) -> None:
+    if not ok:
+        at = f" ({node.where})" if node is not None and node.where else ""
+        raise CompileError(f"graph {graph.name!r}: {node if node is not None else ''} {what}{at}")
+
+
+def _inputs(graph: Graph) -> None:
+    names = set()
+    for node in graph.inputs:
+        _require(node.op == "input" and not node.inputs, graph, node, "is listed as an input")
+        name, role = node.attrs.get("name"), node.attrs.get("role")
+        _require(isinstance(name, str) and bool(name), graph, node, "has no name")
+        _require(name not in names, graph, node, f"shares the name {name!r} with another input")
+        _require(role in ROLES, graph, node, f"has role {role!r}; expected one of {ROLES}")
+        _require(role != "scalar" or node.shape == (), graph, node, "is a scalar with axes")
+        _shape(graph, node)
+        names.add(name)
+
+
+def _shape(graph: Graph, node: Node) -> None:
+    ok = isinstance(node.shape, tuple) and len(node.shape) <= MAX_RANK
+    ok = ok and all(isinstance(d, int) and d >= 0 for d in node.shape)
+    _require(ok, graph, node, f"has shape {node.shape!r}; at most {MAX_RANK} sizes >= 0")
+    _require(isinstance(node.dtype, DType), graph, node, f"has dtype {node.dtype!r}")
+
+
+def _node(graph: Graph, node: Node, rule: ShapeRule | None) -> None:
+    _shape(graph, node)
+    if node.op == "const":
+        value = node.attrs.get("value")
+        fits = isinstance(value, np.ndarray) and value.shape == node.shape
+        _require(fits, graph, node, "holds no array of its shape")
+    if node.op == "call":
+        _body(graph, node)
+    else:
+        _require(node.body is None, graph, node, "has a body but is no call")
+    if rule is None:
+        return
+    operands = [(x.shape, x.dtype) for x in node.inputs]
+    try:
+        shape, dtype = rule(node.op, operands, node.attrs)
+    except Exception as error:
+        raise CompileError(f"graph {graph.name!r}: {node} does not fit: {error}") from error
+    found = (shape, dtype) == (node.shape, node.dtype)
+    _require(found, graph, node, f"should be {getattr(dtype, 'name', dtype)}{list(shape)}")
+
+
+def _body(graph: Graph, node: Node) -> None:
+    body = node.body
+    _require(body is not None, graph, node, "is a call without a body")
+    assert body is not None
+    fits = len(body.inputs) == len(node.inputs) and all(
+        (a.shape, a.dtype) == (b.shape, b.dtype) for a, b in zip(body.inputs, node.inputs)
+    )
+    _require(fits, graph, node, "has a body whose inputs do not fit its operands")
+    one = len(body.outputs) == 1 and not body.assigns
+    _require(one, graph, node, "has a body that is not one plain output")
+    out = body.outputs[0]
+    same = (out.shape, out.dtype) == (node.shape, node.dtype)
+    _require(same, graph, node, f"has a body that gives {out}")
+
+
+def _assigns(graph: Graph) -> None:
+    listed = {id(n) for n in graph.inputs}
+    seen: set[int] = set()
+    for state, new in graph.assigns:
+        ok = id(state) in listed and state.attrs.get("role") == "state"
+        _require(ok, graph, state, "is assigned to but is no state input")
+        _require(id(state) not in seen, graph, state, "is assigned to twice")
+        same = (state.shape, state.dtype) == (new.shape, new.dtype)
+        _require(same, graph, state, f"is assigned {new}")
+        seen.add(id(state))
