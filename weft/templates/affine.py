@@ -158,6 +158,9 @@ def divide(x: Affine, d: int) -> tuple[Affine, Affine]:
     whole = {s: c // d for s, c in x.terms if c % d == 0}
     part = [(s, c) for s, c in x.terms if c % d]
     quotient, rest = _make(x.const // d, whole), Affine(x.const % d, tuple(part))
+    if rest.low < 0:  # kernels divide by truncation: keep what is divided non-negative
+        borrow = -(rest.low // d)
+        quotient, rest = quotient - borrow, rest + borrow * d
     if rest.within(d):
         return quotient, rest
     q, r = _split_small(rest, d) or _opaque(rest, d)
