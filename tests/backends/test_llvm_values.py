@@ -99,6 +99,19 @@ def test_integer_ops(dtype: DType, lanes: int) -> None:
 
 
 @pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("dtype", [dt.int32, dt.uint32, dt.int8, dt.uint8])
+def test_division_never_stops_the_process(dtype: DType, lanes: int) -> None:
+    """By zero the result is undefined, but it must not trap; the least integer by -1 wraps."""
+    least = np.iinfo(dtype.numpy).min
+    x = np.full(32, least, dtype.numpy)
+    zero, ones = np.zeros(32, dtype.numpy), np.full(32, -1).astype(dtype.numpy)
+    for op in ("div", "rem"):
+        elementwise(lambda a, b, op=op: binary(op, a, b), [x, zero], dtype, lanes)
+        got = elementwise(lambda a, b, op=op: binary(op, a, b), [x, ones], dtype, lanes)
+        assert (got == (x if op == "div" and dtype.kind == "int" else 0)).all()
+
+
+@pytest.mark.parametrize("lanes", LANES)
 def test_float_binary(lanes: int) -> None:
     x, y = F32, np.roll(F32, 7)
     with np.errstate(all="ignore"):

@@ -172,7 +172,23 @@ class Values:
         name = (_SIGNED if signed else _UNSIGNED).get(op)
         if name is None:
             raise self.fail(f"no binary {op} on {dtype}")
+        if op in ("div", "rem") and not (isinstance(x.b, ir.Const) and x.b.value not in (0, -1)):
+            b = self._divisor(a, b, type_)
         return self.emit(f"{'icmp ' if op in ('lt', 'le') else ''}{name} {t} {a}, {b}")
+
+    def _divisor(self, a: str, b: str, type_: Type) -> str:
+        """1 in place of a divisor that would stop the process: 0 (its quotient is undefined, but
+        lanes that a mask leaves out may hold it), and -1 under the least integer (which wraps)."""
+        t, i1 = text.register(type_), text.vector("i1", type_.lanes)
+        one = text.constant(1, type_)
+        bad = self.emit(f"icmp eq {t} {b}, {text.constant(0, type_)}")
+        if type_.dtype.kind == "int":
+            least = text.constant(-(1 << (type_.dtype.itemsize * 8 - 1)), type_)
+            negative = self.emit(f"icmp eq {t} {b}, {text.constant(-1, type_)}")
+            low = self.emit(f"icmp eq {t} {a}, {least}")
+            wraps = self.emit(f"and {i1} {negative}, {low}")
+            bad = self.emit(f"or {i1} {bad}, {wraps}")
+        return self.emit(f"select {i1} {bad}, {t} {one}, {t} {b}")
 
     def select(self, x: ir.Select, address: bool = False) -> str:
         cond = self.value(x.cond)
