@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from model_zoo import DECODERS, VOCAB, reference_greedy, reference_logits, write_model
 
-from weft.models.load import load
+from weft.models.loader import load
 
 IDS = np.random.default_rng(0).integers(0, VOCAB, 40)
 
@@ -108,7 +108,7 @@ def test_imports_stay_lazy(zoo) -> None:
 
     folder, _ = zoo("llama2")
     code = (
-        "import sys; from weft.models.load import load\n"
+        "import sys; from weft.models.loader import load\n"
         f"load({str(folder)!r}, device='oracle').generate([1, 2], max_new_tokens=2)\n"
         "heavy = {'rich', 'jinja2', 'tokenizers', 'safetensors', 'torch', 'llvmlite', 'wgpu'}\n"
         "print(sorted(heavy & set(sys.modules)))"

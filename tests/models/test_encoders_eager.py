@@ -11,7 +11,7 @@ from model_zoo import ENCODERS, VOCAB, write_model, write_tokenizer
 from sentences import SENTENCES, minilm_folder, reference_embeddings
 
 from weft.core.errors import LimitError, ModelError, UsageError
-from weft.models.load import load
+from weft.models.loader import load
 
 
 @pytest.mark.parametrize("name", ENCODERS)

@@ -1,1 +1,5 @@
-"""Decoder and encoder families, loading, generation."""
+"""Models from Hugging Face folders: one decoder, one encoder, loading, generation."""
+
+from weft.models.loader import load
+
+__all__ = ["load"]

@@ -37,8 +37,8 @@ class Generation:
 
 
 class Piece(str):
-    """Text that became final, as streaming yields it: `ids` are the tokens behind it (several
-    where a character or a possible stop string was held back), `prompt` the prompt's number."""
+    """Text that became final, one piece per token: "" while a character or a possible stop string
+    is held back. `ids` are the tokens behind the text, `prompt` is the prompt's number."""
 
     prompt: int
     ids: tuple[int, ...]
@@ -173,7 +173,6 @@ def _advance(
     history = seq.prompt + seq.ids if request.sampling.repetition_penalty != 1.0 else ()
     token = choose(logits, history, request.sampling, seq.stream)
     check(logits, token)
-    sent: tuple[str, tuple[int, ...]] = ("", ())
     if token in request.eos:
         seq.finish = "eos"
     else:
@@ -183,7 +182,6 @@ def _advance(
             seq.finish = "stop"
         elif len(seq.ids) >= seq.limit:
             seq.finish = "length"
-    if sent[0] or sent[1]:
         yield Piece(sent[0], seq.index, sent[1])
     if seq.finish is not None:
         rest, ids = seq.text.finish()

@@ -1,0 +1,95 @@
+"""The same models compiled for the CPU: against transformers and against the oracle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from model_zoo import DECODERS, ENCODERS, VOCAB, reference_greedy, reference_logits, write_model
+from sentences import SENTENCES, minilm_folder, reference_embeddings
+
+import weft
+
+IDS = np.random.default_rng(0).integers(0, VOCAB, 40)
+PROMPTS = [[5, 6, 7], [9], list(range(40, 61)), [250, 3, 250, 3], [17, 18]]
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory):
+    """Family -> (folder, transformers model), each written once."""
+    made: dict = {}
+
+    def get(name: str):
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            made[name] = (folder, write_model(name, folder))
+        return made[name]
+
+    return get
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_logits_and_64_greedy_tokens(zoo, name: str) -> None:
+    folder, reference = zoo(name)
+    model = weft.load(folder, device="cpu", context=96)
+    want = reference_logits(reference, IDS)
+    np.testing.assert_allclose(model.logits(IDS), want, atol=1e-4, rtol=1e-4)
+    got = model.generate(IDS[:9], max_new_tokens=64)
+    assert list(got.ids) == reference_greedy(reference, IDS[:9], 64)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen3", "gemma2"])
+def test_batch_equals_alone_bit_for_bit(zoo, name: str) -> None:
+    folder, _ = zoo(name)
+    model = weft.load(folder, device="cpu", context=64, max_batch=4)
+    options = {"max_new_tokens": 12, "temperature": 1.3, "top_p": 0.95}
+    seeds = [1, 2, 3, 4, 5]
+    together = model.generate(PROMPTS, seed=seeds, **options)
+    assert together == [model.generate(p, seed=s, **options) for p, s in zip(PROMPTS, seeds)]
+    alone, batch = model.runner(1), model.runner(4)
+    a = alone.prefill(0, PROMPTS[0])
+    for slot, prompt in enumerate(PROMPTS[:4]):
+        logits = batch.prefill(slot, prompt)
+        if slot == 0:
+            np.testing.assert_array_equal(a, logits)
+    one = alone.decode([8], [0], [3]).copy()
+    many = batch.decode([8, 1, 2, 3], [0, 1, 2, 3], [3, 1, 21, 4])
+    np.testing.assert_array_equal(one[0], many[0])
+
+
+def test_chunked_prefill(zoo, monkeypatch) -> None:
+    folder, reference = zoo("llama3")
+    monkeypatch.setattr("weft.models.runner.CHUNK", 16)
+    got = weft.load(folder, device="cpu", context=64).runner().prefill(0, IDS.tolist())
+    np.testing.assert_allclose(got, reference_logits(reference, IDS)[-1], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["llama2", "gpt2"])
+def test_half_checkpoints_equal_the_oracle(tmp_path: Path, name: str, dtype: str) -> None:
+    write_model(name, tmp_path, dtype)
+    got = weft.load(tmp_path, device="cpu", context=64).logits(IDS)
+    want = weft.load(tmp_path, device="oracle", context=64).logits(IDS)
+    tolerance = 2e-3 if dtype == "float16" else 2e-2
+    np.testing.assert_allclose(got, want, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoders(tmp_path: Path, name: str) -> None:
+    write_model(name, tmp_path)
+    rows = [np.random.default_rng(1).integers(2, VOCAB, n).tolist() for n in (5, 1, 17, 9)]
+    got = weft.load(tmp_path, device="cpu").embed_ids(rows)
+    want = weft.load(tmp_path, device="oracle").embed_ids(rows)
+    np.testing.assert_allclose(got, want, atol=1e-5, rtol=1e-4)
+
+
+def test_minilm_agrees_with_transformers_and_ranks_alike() -> None:
+    folder = minilm_folder()
+    got = weft.load(folder, device="cpu").embed(SENTENCES)
+    want = reference_embeddings(folder, SENTENCES)
+    np.testing.assert_allclose(got, want, atol=1e-4)
+    for query in range(50):
+        np.testing.assert_array_equal(
+            np.argsort(-(got @ got[query])), np.argsort(-(want @ want[query]))
+        )
