@@ -25,7 +25,7 @@ def probe_cpu() -> list[DeviceInfo]:
         return [DeviceInfo("cpu", 0, cpu_name(), False, reason)]
     driver = f"LLVM through llvmlite {llvmlite.__version__}"
     cores = os.cpu_count() or 1
-    memory = _memory()
+    memory = host_memory()
     return [
         DeviceInfo("cpu", 0, cpu_name(), True, "", driver, memory, NAMES, extra={"cores": cores})
     ]
@@ -43,7 +43,8 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine() or "cpu"
 
 
-def _memory() -> int:
+def host_memory() -> int:
+    """Bytes of physical memory; 0 when unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):

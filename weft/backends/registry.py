@@ -206,8 +206,9 @@ def _choose(spec: str | None, fallback: str | None) -> Device:
 
 def _open(kind: str, index: str) -> Device:
     key = f"{kind}:{index}"
-    if key in _open_devices:
-        return _open_devices[key]
+    known = _open_devices.get(key)
+    if known is not None and not getattr(known, "lost", False):
+        return known
     backend = find(kind)
     try:
         device = backend.open(index)
@@ -219,13 +220,6 @@ def _open(kind: str, index: str) -> Device:
         ) from error
     _open_devices[key] = device
     return device
-
-
-def forget(device: Device) -> None:
-    """Drops a device from the cache (a lost one, say); the next `get` opens it anew."""
-    with _lock:
-        for key in [k for k, d in _open_devices.items() if d is device]:
-            del _open_devices[key]
 
 
 def _hardware() -> tuple[list[DeviceInfo], str]:

@@ -168,6 +168,7 @@ def caps_of(kind: str, limits: dict[str, int], asked: list[str], software: bool)
         max_binding_bytes=min(limits["max-storage-buffer-binding-size"], buffer) // 256 * 256,
         max_buffer_bytes=buffer,
         max_groups=limits["max-compute-workgroups-per-dimension"],
-        cores=os.cpu_count() or 1 if software else 1,
+        cores=(os.cpu_count() or 1) if software else 1,
+        exclusive_buffers=True,
         features=frozenset({"dot4", *asked}),
     )

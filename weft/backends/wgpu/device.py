@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,7 +41,7 @@ class WgpuDevice(Device):
 
     def __init__(self, kind: str = "webgpu", index: int = 0, **limits: Any) -> None:
         self.kind, self.wgpu = kind, adapters.library()
-        self._trap = faults.trap()
+        self._trap, self._lost, self._lock = faults.trap(), "", threading.RLock()
         adapter = adapters.pick(kind, index)
         self.info = adapters.info(kind, index, adapter)
         asked = adapters.features(adapter)
@@ -55,16 +54,21 @@ class WgpuDevice(Device):
         self.offset_alignment = int(self.raw.limits["min-storage-buffer-offset-alignment"])
         self.native = adapters.native()
         self.memory = Memory(self)
-        self._lost = ""
-        self._lock = threading.RLock()
         self._group_layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
         self._pipelines: dict[str, Pipeline] = {}
 
     # -- errors ---------------------------------------------------------------------------------
 
-    def guarded(self, doing: str) -> AbstractContextManager[None]:
-        """A block whose wgpu errors come out as weft's."""
-        return faults.guarded(self.wgpu, self.info.id, doing)
+    @contextlib.contextmanager
+    def guarded(self, doing: str) -> Iterator[None]:
+        """A block whose wgpu errors come out as weft's; a lost device is remembered."""
+        try:
+            with faults.guarded(self.wgpu, self.info.id, doing):
+                yield
+        except DeviceError as error:
+            if "device is lost" in str(error):
+                self._lost = self._lost or "lost while " + doing
+            raise
 
     def check(self) -> None:
         """Raises DeviceError for errors that wgpu reported outside a call, and for good once the
@@ -75,7 +79,12 @@ class WgpuDevice(Device):
             else:
                 raise DeviceError(f"{self.info.id}: {faults.first_line(message)}")
         if self._lost:
-            raise DeviceError(f"{self.info.id} was lost ({self._lost}); open it again")
+            raise DeviceError(f"{self.info.id} is gone ({self._lost}); open it again")
+
+    @property
+    def lost(self) -> bool:
+        """Whether the device is gone for good; the registry opens another in its place."""
+        return bool(self._lost)
 
     # -- memory ---------------------------------------------------------------------------------
 
@@ -120,8 +129,8 @@ class WgpuDevice(Device):
 
     def pipeline(self, kernel: Kernel, writable: frozenset[int] = frozenset()) -> Pipeline:
         """The compiled kernel (from memory when its text was compiled before); `writable` as in
-        wgsl.layout. Raises CompileError with the compiler's words."""
-        plan = wgsl.layout(kernel, self.caps, writable)
+        wgsl.plan. Raises CompileError with the compiler's words."""
+        plan = wgsl.plan(kernel, self.caps, writable)
         text = wgsl.render(kernel, self.caps, writable)
         with self._lock:
             found = self._pipelines.get(text)
@@ -189,5 +198,5 @@ class WgpuDevice(Device):
     def close(self) -> None:
         """Gives the device back; every later call raises DeviceError."""
         with self._lock, contextlib.suppress(Exception):
-            self._lost = self._lost or "closed"
+            self._lost = "closed"
             self.raw.destroy()

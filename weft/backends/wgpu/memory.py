@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.backends import drivers
 from weft.backends.base import Buffer
-from weft.core.errors import DeviceError, LimitError
+from weft.core.errors import DeviceError, LimitError, OutOfMemoryError
 
 if TYPE_CHECKING:
     from weft.backends.wgpu.device import WgpuDevice
@@ -46,7 +47,9 @@ class Memory:
     def __init__(self, device: WgpuDevice) -> None:
         self.device = device
         self.free: dict[int, list[Any]] = {}
-        self.pooled = 0
+        self.pooled = 0  # bytes in `free`
+        self.allocated = 0  # bytes in use or pooled
+        self.host_bytes = drivers.host_memory() or 1 << 62
         self.staging: dict[int, Any] = {}
 
     def alloc(self, nbytes: int) -> WgpuBuffer:
@@ -64,17 +67,44 @@ class Memory:
             raw = kept.pop()
             if raw._internal is not None:  # the garbage collector may have released one of a cycle
                 return WgpuBuffer(device, nbytes, raw, size)
-        flags = device.wgpu.BufferUsage
+            self.allocated -= size
+        return WgpuBuffer(device, nbytes, self._create(size), size)
+
+    def _create(self, size: int) -> Any:
+        """A new wgpu buffer; a device that is out of memory gets the pooled ones back first."""
+        device, flags = self.device, self.device.wgpu.BufferUsage
+        if device.info.software and self.allocated + size > self.host_bytes:
+            # A software device hands out host memory that only fails when it is touched.
+            raise OutOfMemoryError(
+                f"{device.info.id}: {size} bytes were asked for, {self.allocated} are in use; "
+                f"this machine has {self.host_bytes}"
+            )
         usage = flags.STORAGE | flags.COPY_SRC | flags.COPY_DST
-        with device.guarded(f"allocating {nbytes} bytes"):
-            raw = device.raw.create_buffer(size=size, usage=usage)
-        return WgpuBuffer(device, nbytes, raw, size)
+        try:
+            with device.guarded(f"allocating {size} bytes"):
+                raw = device.raw.create_buffer(size=size, usage=usage)
+        except OutOfMemoryError:
+            if not self.pooled:
+                raise
+            self.trim()
+            return self._create(size)
+        self.allocated += size
+        return raw
 
     def give_back(self, raw: Any, size: int) -> None:
         """Keeps a freed buffer for reuse, or lets it go when enough are kept."""
         if self.pooled + size <= POOL_BYTES:
             self.pooled += size
             self.free.setdefault(size, []).append(raw)
+        else:
+            self.allocated -= size
+
+    def trim(self) -> None:
+        """Lets the pooled buffers go."""
+        self.allocated -= self.pooled
+        self.pooled = 0
+        self.free.clear()
+        self.device.wait()
 
     # -- host copies ----------------------------------------------------------------------------
 

@@ -29,14 +29,14 @@ class Wgsl(Dialect):
 
 
 def render(kernel: Kernel, caps: Caps, writable: frozenset[int] = frozenset()) -> str:
-    """The WGSL module of a kernel, entry point "main" (see layout.layout for `writable`).
+    """The WGSL module of a kernel, entry point "main" (see layout.plan for `writable`).
 
     Raises CompileError for what WGSL cannot express and LimitError for what `caps` cannot hold.
     """
     if caps.is_cpu:
         raise CompileError(f"kernel {kernel.name}: {caps.name} is a CPU; WGSL needs GPU-style Caps")
     layout.check(kernel, caps)
-    plan = layout.layout(kernel, caps, writable)
+    plan = layout.plan(kernel, caps, writable)
     split: dict[int, tuple[int, ...]] = {}
     for b in plan.bindings:
         split[b.buffer] = (*split.get(b.buffer, ()), b.offset)

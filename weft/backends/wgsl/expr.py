@@ -50,9 +50,9 @@ def literal(value: float | int | bool, dtype: DType) -> str:
     if not np.isfinite(single):
         bits = 0x7FC00000 if math.isnan(single) else 0x7F800000 + (1 << 31) * int(single < 0)
         return f"bitcast<f32>({bits - 1:#x}u + w_one)"
-    if single == 0 or abs(single) < np.finfo(np.float32).tiny:
-        tiny = int(single.view(np.uint32))
-        return f"bitcast<f32>({tiny:#x}u)" if tiny else "0.0f"
+    exact = int(single.view(np.uint32))
+    if exact and not 1e-37 < abs(single) < 1e38:  # -0.0, and what compilers refuse near the ends
+        return f"bitcast<f32>({exact:#x}u)"
     text = repr(float(str(single)))
     return f"{text}f" if single > 0 else f"({text}f)"
 

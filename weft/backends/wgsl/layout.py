@@ -64,7 +64,7 @@ def folds(kernel: ir.Kernel, caps: Caps) -> bool:
     return not (isinstance(x, ir.Const) and int(x.value) <= caps.max_groups)
 
 
-def layout(kernel: ir.Kernel, caps: Caps, writable: frozenset[int] = frozenset()) -> Layout:
+def plan(kernel: ir.Kernel, caps: Caps, writable: frozenset[int] = frozenset()) -> Layout:
     """The bindings of `kernel`. `writable` names "r" buffers to be declared read-write all the
     same: WebGPU refuses one buffer as read-only and as writable in one dispatch, so an operand
     that lives in the buffer that the kernel writes (the arena) must be declared like its result.

@@ -127,17 +127,29 @@ def load(w: Writer, e: ir.Load) -> list[str]:
 
 def _vector(w: Writer, s: Source, index: str, lanes: int, aligned: int) -> list[str]:
     n = min(lanes, 4)
-    if s.per == 1 and s.k >= n and s.k and aligned % s.k == 0 and lanes % s.k == 0:
-        at = over(index, s.k)
-        at = w.temp(at) if lanes > n else at
-        units = [unit(s, offset(at, i)) for i in range(lanes // n)]
-        return [f"{vec('f32', n)}({u})" for u in units] if s.word == "f16" else units
-    if s.per == 1 or lanes % s.per or aligned % s.per or (s.k > 1 and aligned % s.unit):
+    if lanes % s.unit or aligned % s.unit or s.unit == 1:
         index = w.temp(index)
         return w.join([_element(w, s, offset(index, i)) for i in range(lanes)], s.dtype)
+    if s.per == 1:
+        return _from_units(w, s, index, lanes)
     words = _run(w, s, index, lanes // s.per)
     step = n // s.per
     return [unpack(w, s.dtype, words[i : i + step]) for i in range(0, len(words), step)]
+
+
+def _from_units(w: Writer, s: Source, index: str, lanes: int) -> list[str]:
+    """The chunks of whole units whose words are elements."""
+    n = min(lanes, 4)
+    at = over(index, s.k)
+    at = w.temp(at) if lanes > s.k else at
+    units = [unit(s, offset(at, i)) for i in range(lanes // s.k)]
+    if s.word == "f16":
+        units = [f"{vec('f32', s.k)}({u})" for u in units]
+    if s.k == n:
+        return units
+    kind = vec(REGISTER[s.dtype.kind], n)
+    pairs = zip(units[::2], units[1::2], strict=True)
+    return [f"{kind}({a}, {b})" for a, b in pairs]
 
 
 def unpack(w: Writer, dtype: dt.DType, words: list[str]) -> str:
@@ -265,7 +277,7 @@ def _lanes_of(w: Writer, s: Source, chunks: list[str], lanes: int) -> list[str]:
         chunks = [_f16(c, n) for c in chunks]
     elif s.per > 1:
         chunks = [_to_bits(w, s.dtype, c, n) for c in chunks]
-    return w.lanes(chunks, lanes) if lanes > 1 else [w.temp(chunks[0])]
+    return w.lanes(chunks, lanes)
 
 
 def _to_bits(w: Writer, dtype: dt.DType, text: str, n: int) -> str:
