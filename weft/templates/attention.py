@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.core.caps import Caps
 from weft.kernel.ir import Kernel
-from weft.templates import attention_cpu
+from weft.templates import attention_cpu, attention_gpu
 from weft.templates.group import Group
 from weft.templates.matmul_tail import find_call
 from weft.templates.registry import template
@@ -20,4 +20,5 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
 
     Raises CompileError where an operand is not a strided view of an input.
     """
-    return attention_cpu.build(group, find_call(group), caps, config)
+    variant = attention_cpu if caps.is_cpu else attention_gpu
+    return variant.build(group, find_call(group), caps, config)

@@ -50,7 +50,7 @@ def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Ke
         length = b.let(minimum(given, s), "length")  # type: ignore[assignment]
 
     def limits(row: Expr) -> tuple[Expr, Expr]:
-        return _visible(b, t0 + row, t, s, length, params["causal"], params["window"])  # type: ignore[operator]
+        return visible_keys(b, t0 + row, t, s, length, params["causal"], params["window"])  # type: ignore[operator]
 
     count = b.let(minimum(t - t0, rows), "count")  # type: ignore[operator]
     flash.start(b.let(bases[0] + t0 * q.strides[2], "q0"), count)  # type: ignore[operator]
@@ -93,7 +93,7 @@ def blocks_of(
     return min(rows, t), max(keys, caps.lanes)
 
 
-def _visible(
+def visible_keys(
     b: Builder, query: Expr, t: int, s: int, length: Expr, causal: bool, window: int
 ) -> tuple[Expr, Expr]:
     """The first key that query row `query` sees and the one after the last."""

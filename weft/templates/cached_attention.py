@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.core.caps import Caps
 from weft.kernel.ir import Kernel
-from weft.templates import cached_attention_cpu, cached_attention_decode
+from weft.templates import attention_gpu, cached_attention_cpu, cached_attention_decode
 from weft.templates.group import Group
 from weft.templates.matmul_tail import find_call
 from weft.templates.registry import template
@@ -23,6 +23,8 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     Raises CompileError where an operand is not a strided view of an input.
     """
     node = find_call(group)
+    if not caps.is_cpu:
+        return attention_gpu.build(group, node, caps, config)
     if node.shape[0] <= DECODE_ROWS:
         return cached_attention_decode.build(group, node, caps, config)
     return cached_attention_cpu.build(group, node, caps, config)

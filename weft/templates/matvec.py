@@ -14,7 +14,7 @@ from weft.core.caps import Caps
 from weft.core.errors import CompileError
 from weft.graph.ir import Node
 from weft.kernel.ir import Kernel
-from weft.templates import matvec_cpu
+from weft.templates import matvec_cpu, matvec_gpu
 from weft.templates.group import Group
 from weft.templates.matmul_view import find_dots, problem_of
 from weft.templates.matvec_cpu import Segment
@@ -68,4 +68,5 @@ def segments_of(group: Group) -> tuple[Segment, ...]:
 def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group of dots with at most 16 rows."""
     segments = segments_of(group)
-    return matvec_cpu.build(group, segments, caps, config)
+    variant = matvec_cpu if caps.is_cpu else matvec_gpu
+    return variant.build(group, segments, caps, config)
