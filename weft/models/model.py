@@ -12,12 +12,13 @@ from weft.core.errors import LimitError, ModelError, UsageError
 from weft.models import encoder
 from weft.models.config import DecoderConfig, EncoderConfig, Pooling, TokenIds
 from weft.models.generate import Generation, Piece, Request, Sequence_, Stream, run, sequences
-from weft.models.runner import Runner
+from weft.models.runner import CompiledRunner, Runner
 from weft.models.sampler import Sampling, generator
 
 if TYPE_CHECKING:
     from weft.backends.base import Device
     from weft.models.tokenizer import Tokenizer
+    from weft.program.program import Program
 
 Prompt = str | Sequence[int] | np.ndarray
 
@@ -116,6 +117,13 @@ class Decoder(Model):
         self._runners = {s: r for s, r in self._runners.items() if (s > 1) != (slots > 1)}
         self._runners[slots] = made
         return made
+
+    def programs(self) -> dict[str, Program]:
+        """The compiled "prefill" and "decode" Programs of a single sequence ({} on the oracle)."""
+        runner = self.runner()
+        if not isinstance(runner, CompiledRunner):
+            return {}
+        return {kind: runner.session(kind).program for kind in ("prefill", "decode")}
 
     # -- prompts ----------------------------------------------------------------------------------
 

@@ -1,0 +1,53 @@
+"""Writes a model folder with random weights, for tests, conformance and benchmarks."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.core.dtypes import as_dtype
+from weft.core.errors import ModelError
+from weft.core.files import replacing
+from weft.importers.hf_config import Fields
+from weft.importers.safetensors import SINGLE, save_file
+from weft.models.encoders import ENCODERS
+from weft.models.families import DECODERS
+from weft.models.names import decoder_layout, encoder_layout
+
+
+def random_folder(
+    path: str | os.PathLike[str], config: Mapping[str, Any], seed: int = 0, scale: float = 0.02
+) -> Path:
+    """A folder holding `config` (config.json's fields, "model_type" among them) and weights drawn
+    with `seed`: matrices normal with deviation `scale`, norms near 1, biases near 0, in the dtype
+    that config["dtype"] names (float32). Raises ModelError for a config weft cannot load."""
+    fields = Fields(config, "config")
+    kind = fields.text("model_type")
+    if kind in DECODERS:
+        made = DECODERS[kind](fields)
+        layout, offset = decoder_layout(made), made.norm_offset
+    elif kind in ENCODERS:
+        layout, offset = encoder_layout(ENCODERS[kind](fields)), 0.0
+    else:
+        known = ", ".join([*DECODERS, *ENCODERS])
+        raise ModelError(f"config: model_type {kind!r} is not supported; supported: {known}")
+    dtype = as_dtype(fields.text("dtype", "float32")).numpy
+    rng = np.random.Generator(np.random.Philox(seed))
+    tensors = {}
+    for role, spec in layout.weights.items():
+        value = rng.standard_normal(spec.shape, np.float32) * np.float32(scale)
+        if "norm" in role and role.endswith(".w"):
+            value += np.float32(1.0 - offset)
+        prefix = "" if role == "head" else layout.prefixes[0]
+        tensors[prefix + spec.name] = value.astype(dtype)
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(folder / "config.json") as temporary:
+        temporary.write_text(json.dumps(dict(config), indent=2), encoding="utf-8")
+    save_file(folder / SINGLE, tensors, {"format": "pt"})
+    return folder
