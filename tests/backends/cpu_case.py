@@ -79,13 +79,24 @@ def elementwise(
     target: str = "host",
 ) -> np.ndarray:
     """body over whole arrays, `lanes` elements at a time."""
+    return elementwise_all([(body, out)], inputs, lanes, target)[0]
+
+
+def elementwise_all(
+    bodies: Sequence[tuple[Callable[..., ir.Expr], DType]],
+    inputs: Sequence[np.ndarray],
+    lanes: int = 1,
+    target: str = "host",
+) -> list[np.ndarray]:
+    """Several bodies over the same inputs in one kernel, with one output each."""
     n = len(inputs[0])
     assert n % lanes == 0
     b = Builder("elementwise")
     sources = [b.buffer(f"x{i}", as_dtype(x.dtype), n) for i, x in enumerate(inputs)]
-    result = b.buffer("out", out, n, "w")
+    results = [b.buffer(f"out{i}", out, n, "w") for i, (_, out) in enumerate(bodies)]
     at = b.let(b.group(0) * lanes, "at")
     values = [b.let(load(s, at, lanes)) for s in sources]
-    b.store(result, at, body(*values))
-    kernel = b.kernel((n // lanes,))
-    return play(kernel, [*inputs, np.zeros(n, out.numpy)], target=target)[-1]
+    for (body, _), result in zip(bodies, results):
+        b.store(result, at, body(*values))
+    blanks = [np.zeros(n, out.numpy) for _, out in bodies]
+    return play(b.kernel((n // lanes,)), [*inputs, *blanks], target=target)[len(inputs) :]

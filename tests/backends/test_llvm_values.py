@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from cpu_case import elementwise
+from cpu_case import elementwise, elementwise_all
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
@@ -57,15 +57,30 @@ def same(got: np.ndarray, want: np.ndarray) -> None:
     np.testing.assert_array_equal(got, want)
 
 
+def check_table(
+    truth: dict[str, np.ndarray], inputs: list[np.ndarray], lanes: int, unary_ops: bool = False
+) -> None:
+    """Each op of the table over the inputs equals its array."""
+    make = unary if unary_ops else binary
+    bodies = [
+        (lambda *v, op=op: make(op, *v), dt.as_dtype(want.dtype)) for op, want in truth.items()
+    ]
+    for (op, want), got in zip(truth.items(), elementwise_all(bodies, inputs, lanes)):
+        try:
+            same(got, want)
+        except AssertionError as e:
+            raise AssertionError(f"{op}: {e}") from None
+
+
 @pytest.mark.parametrize("lanes", LANES)
 def test_float_unary(lanes: int) -> None:
     table = {"neg": np.negative, "abs": np.abs, "floor": np.floor, "ceil": np.ceil,
              "trunc": np.trunc, "rint": np.rint}  # fmt: skip
-    for op, truth in table.items():
-        got = elementwise(lambda x, op=op: unary(op, x), [F32], dt.float32, lanes)
-        np.testing.assert_array_equal(got.view(np.uint32), truth(F32).view(np.uint32), err_msg=op)
+    check_table({op: f(F32) for op, f in table.items()}, [F32], lanes, unary_ops=True)
     x = np.abs(F32)
-    same(elementwise(lambda x: unary("sqrt", x), [x], dt.float32, lanes), np.sqrt(x))
+    check_table({"sqrt": np.sqrt(x)}, [x], lanes, unary_ops=True)
+    got = elementwise(lambda v: unary("neg", v), [F32], dt.float32, lanes)
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(-F32))
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -73,29 +88,20 @@ def test_float_unary(lanes: int) -> None:
 def test_integer_ops(dtype: DType, lanes: int) -> None:
     x = SAMPLES[dtype.name]
     y = np.roll(x, 5)
-    bits = dtype.itemsize * 8
-    counts = (np.arange(len(x)) % bits).astype(dtype.numpy)
+    counts = (np.arange(len(x)) % (dtype.itemsize * 8)).astype(dtype.numpy)
     with np.errstate(over="ignore"):
         truth = {"add": x + y, "sub": x - y, "mul": x * y, "min": np.minimum(x, y),
-                 "max": np.maximum(x, y), "and": x & y, "or": x | y, "xor": x ^ y}  # fmt: skip
-        neg, absolute = -x, np.abs(x)
-    for op, want in truth.items():
-        same(elementwise(lambda a, b, op=op: binary(op, a, b), [x, y], dtype, lanes), want)
-    compare = {"lt": x < y, "le": x <= y, "eq": x == y, "ne": x != y}
-    for op, want in compare.items():
-        same(elementwise(lambda a, b, op=op: binary(op, a, b), [x, y], dt.bool_, lanes), want)
-    same(elementwise(lambda a, b: a << b, [x, counts], dtype, lanes), x << counts)
-    same(elementwise(lambda a, b: a >> b, [x, counts], dtype, lanes), x >> counts)
+                 "max": np.maximum(x, y), "and": x & y, "or": x | y, "xor": x ^ y,
+                 "lt": x < y, "le": x <= y, "eq": x == y, "ne": x != y}  # fmt: skip
+        one = {"neg": -x, "abs": np.abs(x), "not": ~x}
+    check_table(truth, [x, y], lanes)
+    check_table(one, [x], lanes, unary_ops=True)
+    check_table({"shl": x << counts, "shr": x >> counts}, [x, counts], lanes)
     divisor = np.where((y == 0) | (y == np.array(-1).astype(dtype.numpy)), 3, y).astype(dtype.numpy)
     wide, by = x.astype(np.int64), divisor.astype(np.int64)
     quotient = (np.abs(wide) // np.abs(by)) * np.sign(wide) * np.sign(by)
-    got = elementwise(lambda a, b: a // b, [x, divisor], dtype, lanes)
-    same(got, quotient.astype(dtype.numpy))
-    got = elementwise(lambda a, b: a % b, [x, divisor], dtype, lanes)
-    same(got, (wide - quotient * by).astype(dtype.numpy))
-    same(elementwise(lambda a: unary("neg", a), [x], dtype, lanes), neg)
-    same(elementwise(lambda a: unary("abs", a), [x], dtype, lanes), absolute)
-    same(elementwise(not_, [x], dtype, lanes), ~x)
+    rest = (wide - quotient * by).astype(dtype.numpy)
+    check_table({"div": quotient.astype(dtype.numpy), "rem": rest}, [x, divisor], lanes)
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -116,26 +122,17 @@ def test_float_binary(lanes: int) -> None:
     x, y = F32, np.roll(F32, 7)
     with np.errstate(all="ignore"):
         truth = {"add": x + y, "sub": x - y, "mul": x * y, "div": x / y,
-                 "min": np.minimum(x, y), "max": np.maximum(x, y)}  # fmt: skip
-    for op, want in truth.items():
-        same(elementwise(lambda a, b, op=op: binary(op, a, b), [x, y], dt.float32, lanes), want)
-    for op, want in {"lt": x < y, "le": x <= y, "eq": x == y, "ne": x != y}.items():
-        same(elementwise(lambda a, b, op=op: binary(op, a, b), [x, y], dt.bool_, lanes), want)
+                 "min": np.minimum(x, y), "max": np.maximum(x, y),
+                 "lt": x < y, "le": x <= y, "eq": x == y, "ne": x != y}  # fmt: skip
+    check_table(truth, [x, y], lanes)
 
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_min_and_max_take_the_other_side_of_nan(lanes: int) -> None:
     x = np.where(np.arange(64) % 2, np.float32(np.nan), np.float32(2))
     y = np.full(64, 1, np.float32)
-    for op, truth in (("min", np.fmin), ("max", np.fmax)):
-        same(
-            elementwise(lambda a, b, op=op: binary(op, a, b), [x, y], dt.float32, lanes),
-            truth(x, y),
-        )
-        same(
-            elementwise(lambda a, b, op=op: binary(op, a, b), [y, x], dt.float32, lanes),
-            truth(x, y),
-        )
+    for a, c in ((x, y), (y, x)):
+        check_table({"min": np.fmin(a, c), "max": np.fmax(a, c)}, [a, c], lanes)
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -162,8 +159,7 @@ def test_logic_on_bool(lanes: int) -> None:
     x, y = BOOL, np.roll(BOOL, 1)
     truth = {"and": x & y, "or": x | y, "xor": x ^ y, "eq": x == y, "ne": x != y,
              "min": x & y, "max": x | y}  # fmt: skip
-    for op, want in truth.items():
-        same(elementwise(lambda a, b, op=op: binary(op, a, b), [x, y], dt.bool_, lanes), want)
+    check_table(truth, [x, y], lanes)
     same(elementwise(not_, [x], dt.bool_, lanes), ~x)
 
 
@@ -189,10 +185,9 @@ def reference_cast(x: np.ndarray, goal: DType) -> np.ndarray:
 @pytest.mark.parametrize("source", list(SAMPLES))
 def test_cast_every_pair(source: str, lanes: int, target: str) -> None:
     x = SAMPLES[source]
-    for goal in dt.DEVICE:
-        if goal.name == source:
-            continue
-        got = elementwise(lambda v, goal=goal: cast(v, goal), [x], goal, lanes, target)
+    goals = [goal for goal in dt.DEVICE if goal.name != source]
+    bodies = [(lambda v, goal=goal: cast(v, goal), goal) for goal in goals]
+    for goal, got in zip(goals, elementwise_all(bodies, [x], lanes, target)):
         want = reference_cast(x, goal)
         if goal == dt.bfloat16:  # the instruction takes denormals as zero
             tiny = np.abs(x.astype(np.float32)) < 1.2e-38
@@ -205,15 +200,14 @@ def test_cast_every_pair(source: str, lanes: int, target: str) -> None:
 def test_nan_survives_casts(lanes: int, target: str) -> None:
     bits = np.array([0x7FC00000, 0x7F800001, 0xFFFFFFFF, 0x7FFFFFFF] * 8, np.uint32)
     x = bits.view(np.float32)
-    for goal in (dt.float16, dt.bfloat16):
-        got = elementwise(lambda v, goal=goal: cast(v, goal), [x], goal, lanes, target)
-        assert np.isnan(got.astype(np.float32)).all()
-        back = elementwise(lambda v: cast(v, dt.float32), [got], dt.float32, lanes, target)
-        assert np.isnan(back).all()
-    for goal in (dt.int32, dt.uint8, dt.int8, dt.uint32):
-        got = elementwise(lambda v, goal=goal: cast(v, goal), [x], goal, lanes, target)
-        assert (got == 0).all()
-    assert elementwise(lambda v: cast(v, dt.bool_), [x], dt.bool_, lanes, target).all()
+    goals = (dt.float16, dt.bfloat16, dt.int32, dt.uint8, dt.int8, dt.uint32, dt.bool_)
+    bodies = [(lambda v, goal=goal: cast(v, goal), goal) for goal in goals]
+    half, brain, *integers, truth = elementwise_all(bodies, [x], lanes, target)
+    assert np.isnan(half.astype(np.float32)).all() and np.isnan(brain.astype(np.float32)).all()
+    assert not any(i.any() for i in integers) and truth.all()
+    back = elementwise_all([(lambda v: cast(v, dt.float32), dt.float32)], [half], lanes, target)
+    back += elementwise_all([(lambda v: cast(v, dt.float32), dt.float32)], [brain], lanes, target)
+    assert np.isnan(back).all()
 
 
 @pytest.mark.parametrize("target", ["host", "avx512", "avx2", "base"])
