@@ -7,10 +7,11 @@ disk (read-only, full, no home) means only that nothing is cached.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
-import tempfile
+import threading
 from pathlib import Path
 
 _MAGIC = b"weft1\n"
@@ -70,19 +71,15 @@ class DiskCache:
         path = self._path(key)
         if path is None:
             return
-        temporary = None
+        temporary = path.parent / f".new-{os.getpid()}-{threading.get_ident()}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-            with os.fdopen(handle, "wb") as f:
+            with open(temporary, "xb") as f:
                 f.write(_MAGIC + _digest(key, data) + data)
             os.replace(temporary, path)
         except OSError:
-            if temporary is not None:
-                try:
-                    os.unlink(temporary)
-                except OSError:
-                    return
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
             return
         self._puts += 1
         if self._puts % _PRUNE_EVERY == 1:

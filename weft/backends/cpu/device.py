@@ -106,9 +106,7 @@ class CpuDevice(Device):
 
     def source(self, kernel: Kernel) -> str:
         """The LLVM IR of a kernel as this device compiles it, for people."""
-        from weft.backends.llvm.dialect import render
-
-        return render(kernel, self.caps, self.loader.target)
+        return self.loader.render(kernel, self.caps)
 
     # -- memory
 

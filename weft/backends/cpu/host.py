@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import os
 import platform
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from weft.backends.cache import DiskCache
@@ -42,14 +41,14 @@ class Host:
 def detect(cache: DiskCache) -> Host:
     """The host, from the cache when CPU and llvmlite are the ones that were seen before. Raises
     DeviceError when llvmlite is missing."""
-    key = f"host:{_fingerprint()}"
+    key = f"host2:{_fingerprint()}"
     known = cache.get(key)
     if known is not None:
-        return Host(**json.loads(known))
+        return Host(*known.decode().split("\n"))
     from weft.backends.cpu import jit
 
     host = jit.ask_llvm()
-    cache.put(key, json.dumps(asdict(host)).encode())
+    cache.put(key, "\n".join(astuple(host)).encode())
     return host
 
 

@@ -9,7 +9,6 @@ supplement, section 4.4; ELF-64 object file format, version 1.5.
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import struct
 import sys
 from collections.abc import Sequence

@@ -12,12 +12,10 @@ from typing import NamedTuple
 from weft.backends.cache import DiskCache
 from weft.backends.cpu import link, runtime
 from weft.backends.cpu.host import Host
-from weft.backends.llvm.dialect import ENTRY, render
-from weft.backends.llvm.target import cpu_target
 from weft.core.caps import Caps
 from weft.kernel.ir import Kernel
-from weft.kernel.printer import kernel_hash
 
+ENTRY = "weft_kernel"  # as in llvm.dialect, which is imported only to compile
 _RUNTIME = ("weft_run", "weft_worker", "weft_copy", "weft_fill", "weft_clock")
 
 
@@ -36,7 +34,6 @@ class Loader:
     def __init__(self, host: Host, cache: DiskCache) -> None:
         self.host = host
         self.cache = cache
-        self.target = cpu_target(host.triple, host.enabled)
         self.compiled = 0  # how many modules LLVM has compiled here (the rest were cached)
         self._salt = f"{_code_version()}|{host.triple}|{host.cpu}|{host.features}|{host.version}|"
         self._addresses: dict[str, dict[str, int]] = {}
@@ -55,9 +52,19 @@ class Loader:
         return self._load([_Source("weft runtime", text, lambda: text)], _RUNTIME)[0]
 
     def _source(self, kernel: Kernel, caps: Caps) -> _Source:
-        digest = getattr(kernel, "digest", None) or kernel_hash(kernel)
+        digest = getattr(kernel, "digest", None)
+        if digest is None:
+            from weft.kernel.printer import kernel_hash
+
+            digest = kernel_hash(kernel)
         identity = f"{digest}|{caps.scratch_bytes}"
-        return _Source(kernel.name, identity, lambda: render(kernel, caps, self.target))
+        return _Source(kernel.name, identity, lambda: self.render(kernel, caps))
+
+    def render(self, kernel: Kernel, caps: Caps) -> str:
+        """The LLVM IR of a kernel for this host."""
+        from weft.backends.llvm import cpu_target, render
+
+        return render(kernel, caps, cpu_target(self.host.triple, self.host.enabled))
 
     def _load(self, sources: Sequence[_Source], wanted: tuple[str, ...]) -> list[dict[str, int]]:
         keys = [self._key(source.identity) for source in sources]
