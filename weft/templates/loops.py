@@ -19,6 +19,9 @@ from weft.templates.group import Group
 from weft.templates.view import Index
 
 
+Body = Callable[[Affine], None]
+
+
 @dataclass(frozen=True)
 class Space:
     """The axes of `shape` collapsed into as few loops as the accesses allow.
@@ -113,7 +116,7 @@ def vector_loop(
     start: Expr | int,
     stop: Expr | int,
     extent: int,
-    body: Callable[[Affine], None],
+    body: Body,
     lanes: int,
     unroll: int = 1,
 ) -> None:
@@ -122,44 +125,51 @@ def vector_loop(
 
     `start` must be a multiple of `lanes`; the body runs inside its own scope and mask.
     """
-    b = em.b
-    wide = lanes * unroll
-    whole = isinstance(start, int) and isinstance(stop, int)
-    length = stop - start  # type: ignore[operator]
-    exact = whole and length % wide == 0
-    # only full vectors: known when every start and stop is a multiple
-    main = stop if exact else b.let(kb.as_expr(start + length // wide * wide), "main")
-    if not whole or length >= wide:
-        with b.loop(main, start, wide) as i, em.scope():
-            at = em.axis(i, extent, lanes)
-            for u in range(unroll):
-                with em.masked(None):
-                    body(at + u * lanes + em.lane(lanes))
-    if exact:
+    b, wide = em.b, lanes * unroll
+    if isinstance(start, int) and isinstance(stop, int):
+        length = stop - start
+        main, full = start + length // wide * wide, start + length // lanes * lanes
+        if main > start:
+            _vectors(em, start, main, extent, body, lanes, unroll)
+        if full > main:
+            _vectors(em, main, full, extent, body, lanes, 1)
+        # One lane left is a scalar: LLVM 22 widens a truncating store under a constant one-lane mask.
+        _rest(em, full, stop, extent, body, lanes, lanes >= 16 and stop - full > 1)
         return
-    if lanes >= 16 or (whole and length % lanes == 0):
-        _vector_tail(em, main, stop, extent, body, lanes, masked=not (whole and not length % lanes))
-    else:
-        with b.loop(stop, main, 1) as i, em.scope():
-            body(em.axis(i, extent))
+    steps = (stop - start) // wide * wide  # type: ignore[operator]
+    middle = b.let(start + steps, "main")  # type: ignore[operator]
+    _vectors(em, start, middle, extent, body, lanes, unroll)
+    if lanes >= 16:
+        _rest(em, middle, stop, extent, body, lanes, True)
+        return
+    steps = (stop - start) // lanes * lanes  # type: ignore[operator]
+    full = b.let(start + steps, "full")  # type: ignore[operator]
+    _vectors(em, middle, full, extent, body, lanes, 1)
+    _rest(em, full, stop, extent, body, lanes, False)
 
 
-def _vector_tail(
-    em: Emitter,
-    start: Expr | int,
-    stop: Expr | int,
-    extent: int,
-    body: Callable[[Affine], None],
-    lanes: int,
-    masked: bool,
+def _vectors(
+    em: Emitter, start: Expr | int, stop: Expr | int, extent: int, body: Body, lanes: int, times: int
 ) -> None:
-    b = em.b
-    with b.loop(stop, start, lanes) as i, em.scope():
-        mask = None
-        if masked:
-            left = kb.as_expr(stop) - i  # type: ignore[operator]
-            mask = b.let(kb.binary("lt", kb.iota(lanes), left), "mask")
-        with em.masked(mask):
+    with em.b.loop(stop, start, lanes * times) as i, em.scope():
+        at = em.axis(i, extent, lanes)
+        for u in range(times):
+            with em.masked(None):
+                body(at + u * lanes + em.lane(lanes))
+
+
+def _rest(
+    em: Emitter, start: Expr | int, stop: Expr | int, extent: int, body: Body, lanes: int, masked: bool
+) -> None:
+    if isinstance(start, int) and start == stop:
+        return
+    if not masked:
+        with em.b.loop(stop, start, 1) as i, em.scope():
+            body(em.axis(i, extent))
+        return
+    with em.b.loop(stop, start, lanes) as i, em.scope():
+        left = kb.as_expr(stop) - i  # type: ignore[operator]
+        with em.masked(em.b.let(kb.binary("lt", kb.iota(lanes), left), "mask")):
             body(em.axis(i, extent, lanes) + em.lane(lanes))
 
 

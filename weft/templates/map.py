@@ -137,7 +137,7 @@ def _gpu(group: Group, caps: Caps, space: Space, config: Mapping[str, Any]) -> K
     lanes = 4 if caps.lanes >= 4 and dims[-1] % 4 == 0 and space.unit_inner else 1
     threads = min(config.get("threads", 256), caps.max_threads)
     size = math.prod(dims)
-    total = times(first_extent(group, space), size // dims[0] // lanes)
+    total = kb.ceil_div(times(first_extent(group, space), size // dims[0]), lanes)
     at = b.let(b.group(0) * threads + b.thread(0), "at")  # type: ignore[operator]
     with b.when(at < total), em.scope():  # type: ignore[operator]
         linear = em.axis(at, size // lanes) * lanes + em.lane(lanes)
