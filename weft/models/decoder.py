@@ -18,7 +18,6 @@ from weft import ops
 from weft.core.dtypes import DType, bfloat16, float32, int32
 from weft.graph.ir import Graph, Node
 from weft.models.config import Activation, DecoderConfig
-from weft.models.rope import rope_tables
 
 Value = Any  # np.ndarray or graph Node
 Weights = Mapping[str, Value]
@@ -188,27 +187,7 @@ def _mlp(c: DecoderConfig, w: Weights, i: int, h: Value) -> Value:
     return linear(c, hidden, w[f"{i}.down.w"], w.get(f"{i}.down.b"))
 
 
-# -- tables, rows and the graph -------------------------------------------------------------------
-
-
-def with_tables(
-    c: DecoderConfig, weights: Mapping[str, np.ndarray], context: int
-) -> dict[str, np.ndarray]:
-    """The weights plus the rotary tables (float32 [context, D/2]), which are bound like them."""
-    out = dict(weights)
-    for i, rope in enumerate(c.ropes):
-        out[f"rope.{i}.cos"], out[f"rope.{i}.sin"] = rope_tables(rope, c.head_dim, context)
-    return out
-
-
-def cache_rows(
-    c: DecoderConfig, slot: np.ndarray, pos: np.ndarray, context: int, size: int
-) -> np.ndarray:
-    """`Rows.at` for n rows, padded with -1 to `size` rows: int32 [size * G]."""
-    at = np.full((size, c.kv_heads), -1, np.int32)
-    heads = np.arange(c.kv_heads, dtype=np.int64)
-    at[: len(slot)] = (slot.astype(np.int64)[:, None] * c.kv_heads + heads) * context + pos[:, None]
-    return at.reshape(-1)
+# -- the graph -------------------------------------------------------------------------------------
 
 
 def decoder_graph(

@@ -18,10 +18,10 @@ from weft.core.dtypes import DType, as_dtype, bfloat16, float16, float32
 from weft.core.errors import DTypeError, LimitError, ModelError, UsageError
 from weft.importers.hf_config import Fields, read_config, read_object
 from weft.importers.safetensors import open_checkpoint
-from weft.models import decoder
 from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
 from weft.models.encoders import ENCODERS, read_pooling
 from weft.models.families import DECODERS, MAX_VOCAB
+from weft.models.inputs import with_tables
 from weft.models.model import Decoder, Encoder, Model
 from weft.models.names import bind_weights, decoder_layout, encoder_layout
 from weft.models.progress import progress
@@ -152,7 +152,7 @@ def _decoder(
     config = replace(config, kv_dtype=_main_dtype(weights))
     _check_device(device, weights)
     length = _context(config, context)
-    tables = decoder.with_tables(config, weights, length)
+    tables = with_tables(config, weights, length)
     make_runner = _runner_maker(config, tables, device, length)
     tokens = _token_ids(folder, raw)
     make_tokenizer = _tokenizer_maker(folder, config.vocab)

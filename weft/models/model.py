@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.core.errors import LimitError, ModelError, UsageError
-from weft.models import encoder
 from weft.models.config import DecoderConfig, EncoderConfig, Pooling, TokenIds
 from weft.models.generate import Generation, Piece, Request, Sequence_, Stream, run, sequences
+from weft.models.pooling import pool
 from weft.models.runner import CompiledRunner, Runner
 from weft.models.sampler import Sampling, generator
 
@@ -308,7 +308,7 @@ class Encoder(Model):
                 raise UsageError(f"a token id is outside the vocabulary 0..{self.config.vocab - 1}")
             n = len(group)
             hidden = self._hidden(ids, lengths)[:n]
-            out[group] = encoder.pool(self.pooling, hidden, lengths[:n])
+            out[group] = pool(self.pooling, hidden, lengths[:n])
         if not np.isfinite(out).all():
             raise self.explain_bad("the embeddings are")
         return out

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.core.dtypes import as_dtype
-from weft.models import decoder, encoder
 from weft.models.config import DecoderConfig, EncoderConfig
+from weft.models.inputs import cache_rows
 
 if TYPE_CHECKING:
     from weft.backends.base import Buffer, Device
+    from weft.graph.ir import Graph
     from weft.program.session import Arena, Session
 
 CHUNK = 512  # rows of a prefill step
@@ -25,7 +26,7 @@ SCORE_CHUNK = 64  # rows of a step that returns every row's logits
 
 
 class Runner(abc.ABC):
-    """`weights` are roles to arrays, rotary tables included (`decoder.with_tables`)."""
+    """`weights` are roles to arrays, rotary tables included (`inputs.with_tables`)."""
 
     def __init__(self, config: DecoderConfig, context: int, slots: int) -> None:
         self.config, self.context, self.slots = config, context, slots
@@ -71,7 +72,7 @@ class Runner(abc.ABC):
         slot = np.asarray(slots, np.int32)
         place = np.arange(pos, pos + len(ids)) if isinstance(pos, int) else np.asarray(pos)
         place = place.astype(np.int32)
-        at = decoder.cache_rows(self.config, slot, place, self.context, self.room(kind))
+        at = cache_rows(self.config, slot, place, self.context, self.room(kind))
         return {"ids": np.asarray(ids, np.int32), "slot": slot, "pos": place, "at": at}
 
 
@@ -94,6 +95,8 @@ class EagerRunner(Runner):
         return self.slots if kind == "decode" else CHUNK
 
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
+        from weft.models import decoder
+
         at = rows["at"][: n * self.config.kv_heads]
         last = rows["last"] if kind == "prefill" else None
         given = decoder.Rows(rows["ids"], rows["slot"], rows["pos"], at, last)
@@ -144,20 +147,19 @@ class CompiledRunner(Runner):
         return made
 
     def _compile(self, kind: str) -> Session:
-        from weft.compile.passes import compile_graph
+        from weft.models.programs import program_for
         from weft.program.session import Session
 
-        name = f"{self.config.family}.{kind}"
-        graph = decoder.decoder_graph(
-            self.config,
-            self._avals,
-            self.room(kind),
-            self.slots,
-            self.context,
-            kind == "prefill",
-            name,
-        )
-        program = compile_graph(graph, self._device.caps, name=name)
+        rows, last = self.room(kind), kind == "prefill"
+        shape = (rows, self.slots, self.context, last, f"{self.config.family}.{kind}")
+
+        def graph() -> Graph:
+            from weft.models.decoder import decoder_graph
+
+            return decoder_graph(self.config, self._avals, *shape)
+
+        what = (self.config, sorted(self._avals.items()), shape)
+        program = program_for(what, self._device.caps, graph)
         session = Session(
             program, self._device, self._given, self._state, self.arena, reuse_outputs=True
         )
@@ -182,6 +184,8 @@ Hidden = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 def eager_encoder(config: EncoderConfig, weights: Mapping[str, np.ndarray]) -> Hidden:
     """The encoder as the oracle computes it."""
+    from weft.models import encoder
+
     return lambda ids, lengths: np.asarray(encoder.forward(config, weights, ids, lengths))
 
 
@@ -196,13 +200,19 @@ def compiled_encoder(
 
     def hidden(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         if ids.shape not in sessions:
-            from weft.compile.passes import compile_graph
+            from weft.models.programs import program_for
             from weft.program.session import Arena, Session
 
             if not arenas:
                 arenas.append(Arena(device))
-            graph = encoder.encoder_graph(config, avals, *ids.shape)
-            program = compile_graph(graph, device.caps, name=graph.name)
+            batch, length = ids.shape
+
+            def graph() -> Graph:
+                from weft.models.encoder import encoder_graph
+
+                return encoder_graph(config, avals, batch, length)
+
+            program = program_for((config, sorted(avals.items()), ids.shape), device.caps, graph)
             session = Session(program, device, given, arena=arenas[0], reuse_outputs=True)
             given.update(session.weights)
             sessions[ids.shape] = session

@@ -1,0 +1,33 @@
+"""What a decoder's steps are fed besides the checkpoint, made on the host.
+
+Apart from `decoder`, so that a compiled model runs without importing what traces one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from weft.models.config import DecoderConfig
+from weft.models.rope import rope_tables
+
+
+def with_tables(
+    c: DecoderConfig, weights: Mapping[str, np.ndarray], context: int
+) -> dict[str, np.ndarray]:
+    """The weights plus the rotary tables (float32 [context, D/2]), which are bound like them."""
+    out = dict(weights)
+    for i, rope in enumerate(c.ropes):
+        out[f"rope.{i}.cos"], out[f"rope.{i}.sin"] = rope_tables(rope, c.head_dim, context)
+    return out
+
+
+def cache_rows(
+    c: DecoderConfig, slot: np.ndarray, pos: np.ndarray, context: int, size: int
+) -> np.ndarray:
+    """`Rows.at` for n rows, padded with -1 to `size` rows: int32 [size * G]."""
+    at = np.full((size, c.kv_heads), -1, np.int32)
+    heads = np.arange(c.kv_heads, dtype=np.int64)
+    at[: len(slot)] = (slot.astype(np.int64)[:, None] * c.kv_heads + heads) * context + pos[:, None]
+    return at.reshape(-1)

@@ -1,0 +1,73 @@
+"""Compiled Programs of models, kept on disk: a second process neither traces nor compiles.
+
+A key names everything a Program depends on: the graph's parameters, the device's Caps and the
+version of weft's own source (sizes and times of its files, so that a changed template is never
+served from an old entry).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from weft.backends.cache import DiskCache, default_directory
+from weft.core.caps import Caps
+from weft.core.errors import FileFormatError
+from weft.graph.ir import Graph
+from weft.program.program import Program
+
+_CODE = ("compile", "core", "graph", "kernel", "models", "ops", "program", "templates", "transform")
+
+
+def program_for(what: object, caps: Caps, build: Callable[[], Graph]) -> Program:
+    """The Program of `build()` for `caps`: from disk, else compiled and put there.
+
+    `what` identifies the graph: its repr must be the same whenever the graph is the same.
+    """
+    if find_spec("weft.program.serial") is None:
+        from weft.compile.passes import compile_graph as compile_now
+
+        made = build()
+        return compile_now(made, caps, name=made.name)
+    serial = import_module("weft.program.serial")
+    cache = DiskCache(default_directory())
+    text = "\n".join(("program", _source(), _caps_text(caps), repr(what)))
+    key = hashlib.sha256(text.encode()).hexdigest()
+    stored = cache.get(key)
+    if stored is not None:
+        try:
+            return serial.loads(stored)
+        except FileFormatError:
+            pass  # written by something else: compile again and replace it
+    from weft.compile.passes import compile_graph
+
+    graph = build()
+    program = compile_graph(graph, caps, name=graph.name)
+    cache.put(key, serial.dumps(program))
+    return program
+
+
+def _caps_text(caps: Caps) -> str:
+    """Caps with sets in a fixed order (a set's own order differs between processes)."""
+    parts = []
+    for name in sorted(caps.__dataclass_fields__):
+        value = getattr(caps, name)
+        parts.append((name, sorted(map(str, value)) if isinstance(value, frozenset) else value))
+    return repr(parts)
+
+
+@lru_cache(maxsize=1)
+def _source() -> str:
+    """A stamp of the source files that a Program depends on."""
+    root = Path(__file__).parent.parent
+    stamp = []
+    for package in _CODE:
+        with os.scandir(root / package) as entries:
+            files = [(e.name, e.stat()) for e in entries if e.name.endswith(".py")]
+        stamp += [(package, n, s.st_mtime_ns, s.st_size) for n, s in sorted(files)]
+    return hashlib.sha256(repr(stamp).encode()).hexdigest()
