@@ -1,0 +1,210 @@
+"""Kernels as JSON values: lists that start with a node's class name, read back and checked.
+
+A kernel's body is kept as text and parsed only when somebody looks at it: a device that has the
+compiled object in its cache runs from the head alone (`LazyKernel`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from weft.core.dtypes import DType, as_dtype
+from weft.core.errors import FileFormatError, WeftError
+from weft.kernel import ir
+from weft.kernel.ir import Buffer, Expr, Kernel, Stmt, Type
+from weft.kernel.printer import kernel_hash
+from weft.kernel.verify import verify
+
+_NODES: dict[str, type] = {
+    c.__name__: c
+    for c in (
+        ir.Const, ir.Param, ir.Var, ir.Axis, ir.Unary, ir.Binary, ir.Fma, ir.Select, ir.Cast,
+        ir.Bitcast, ir.Load, ir.Vec, ir.Collective, ir.Array, ir.Block, ir.Let, ir.Assign,
+        ir.Store, ir.Prefetch, ir.For, ir.If, ir.Barrier, ir.Return,
+    )
+}  # fmt: skip
+_FIELDS = {name: tuple(f.name for f in fields(c)) for name, c in _NODES.items()}
+_MEMORY = ("source", "target")  # fields that name a Buffer or an Array
+
+
+class LazyKernel(Kernel):
+    """A Kernel whose body is parsed at first use. `digest` is its kernel_hash."""
+
+    __slots__ = ("_body", "_parse", "digest")
+    _body: ir.Block | None
+    _parse: Callable[[], ir.Block]
+    digest: str
+
+    def __init__(self, head: Kernel, digest: str, parse: Callable[[], ir.Block]) -> None:
+        for f in fields(Kernel):
+            if f.name != "body":
+                object.__setattr__(self, f.name, getattr(head, f.name))
+        object.__setattr__(self, "digest", digest)
+        object.__setattr__(self, "_parse", parse)
+        object.__setattr__(self, "_body", None)
+
+    @property  # type: ignore[override]
+    def body(self) -> ir.Block:
+        if self._body is None:
+            object.__setattr__(self, "_body", self._parse())
+        assert self._body is not None
+        return self._body
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def kernel_head(kernel: Kernel) -> dict[str, Any]:
+    """Everything of a kernel but its body."""
+    return {
+        "name": kernel.name,
+        "digest": getattr(kernel, "digest", None) or kernel_hash(kernel),
+        "buffers": [[b.name, b.dtype.name, b.size, b.access] for b in kernel.buffers],
+        "grid": [encode(g) for g in kernel.grid],
+        "threads": list(kernel.threads),
+        "flops": kernel.flops,
+        "bytes": kernel.bytes,
+    }
+
+
+def kernel_body(kernel: Kernel) -> str:
+    """The body as JSON text."""
+    return json.dumps(encode(kernel.body), separators=(",", ":"))
+
+
+def encode(value: Any) -> Any:
+    """An IR node (or a field of one) as a JSON value."""
+    name = type(value).__name__
+    if name in _FIELDS and isinstance(value, Expr | Stmt):
+        parts = (
+            getattr(value, f).name if f in _MEMORY else encode(getattr(value, f))
+            for f in _FIELDS[name]
+        )
+        return [name, *parts]
+    if isinstance(value, Type):
+        return value.dtype.name if value.lanes == 1 else f"{value.dtype.name}x{value.lanes}"
+    if isinstance(value, DType):
+        return value.name
+    if isinstance(value, tuple):
+        return ["", *(encode(v) for v in value)]
+    if hasattr(value, "item"):  # a NumPy number in a Const
+        return value.item()
+    return value
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def read_kernel(head: Any, body: str, slots: int, trusted: bool = False) -> Kernel:
+    """The kernel of a head and a body text. Raises FileFormatError for anything that is not one.
+
+    A `trusted` one (weft's own cache) is parsed when its body is first used; any other is parsed,
+    verified and compared with its digest now. `slots` is how many runtime scalars exist.
+    """
+    try:
+        shell = _read_head(head, slots)
+        digest = head["digest"]
+        if not isinstance(digest, str):
+            raise FileFormatError("a kernel's digest is not text")
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise FileFormatError(f"a kernel's head is damaged: {error}") from error
+    if trusted:
+        return LazyKernel(shell, digest, lambda: _read_body(shell, body, slots))
+    kernel = LazyKernel(shell, digest, lambda: _read_body(shell, body, slots))
+    whole = Kernel(**{f.name: getattr(kernel, f.name) for f in fields(Kernel)})
+    try:
+        verify(whole)
+        if kernel_hash(whole) != digest:
+            raise FileFormatError(f"kernel {whole.name}: its content does not match its digest")
+    except FileFormatError:
+        raise
+    except (WeftError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise FileFormatError(f"kernel {whole.name} is not valid: {error}") from error
+    return whole
+
+
+def _read_head(head: Any, slots: int) -> Kernel:
+    decoder = _Decoder({}, slots)
+    buffers = []
+    for name, dtype, size, access in head["buffers"]:
+        if not isinstance(name, str) or access not in ("r", "w", "rw"):
+            raise FileFormatError(f"kernel buffer {name!r} with access {access!r}")
+        buffers.append(Buffer(name, as_dtype(dtype), _count(size, "buffer size"), access))
+    grid = tuple(decoder.expr(g) for g in head["grid"])
+    threads = tuple(_count(t, "threads") for t in head["threads"])
+    if len(grid) != 3 or len(threads) != 3 or not isinstance(head["name"], str):
+        raise FileFormatError("a kernel needs a name, three grid entries and three thread counts")
+    return Kernel(
+        head["name"],
+        tuple(buffers),
+        ir.Block(()),
+        grid,  # type: ignore[arg-type]
+        threads,  # type: ignore[arg-type]
+        _count(head["flops"], "flops"),
+        _count(head["bytes"], "bytes"),
+    )
+
+
+def _count(value: Any, what: str) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise FileFormatError(f"{what} is {value!r}, expected a count")
+    return value
+
+
+def _read_body(head: Kernel, body: str, slots: int) -> ir.Block:
+    try:
+        memory: dict[str, Any] = {b.name: b for b in head.buffers}
+        found = _Decoder(memory, slots).node(json.loads(body))
+    except (KeyError, TypeError, ValueError, IndexError, RecursionError, WeftError) as error:
+        raise FileFormatError(f"kernel {head.name}: its body is damaged: {error}") from error
+    if not isinstance(found, ir.Block):
+        raise FileFormatError(f"kernel {head.name}: its body is not a block")
+    return found
+
+
+class _Decoder:
+    """Rebuilds IR nodes. Arrays are known by name from where they are declared on."""
+
+    def __init__(self, memory: dict[str, Any], slots: int) -> None:
+        self.memory, self.slots = memory, slots
+        self.types: dict[str, Type] = {}
+
+    def expr(self, value: Any) -> Expr:
+        found = self.node(value)
+        if not isinstance(found, Expr):
+            raise FileFormatError(f"{value!r} is not an expression")
+        return found
+
+    def node(self, value: Any) -> Any:
+        if not isinstance(value, list) or not value or not isinstance(value[0], str):
+            raise FileFormatError(f"{str(value)[:60]!r} is not a node")
+        name = value[0]
+        if name == "":
+            return tuple(self.node(v) if isinstance(v, list) else v for v in value[1:])
+        names = _FIELDS[name]
+        if len(value) != len(names) + 1:
+            raise FileFormatError(f"{name} has {len(value) - 1} fields, expected {len(names)}")
+        made = _NODES[name](*(self.field(f, v) for f, v in zip(names, value[1:])))
+        if name == "Array":
+            self.memory[made.name] = made
+        elif name == "Param" and not (type(made.slot) is int and 0 <= made.slot < self.slots):
+            raise FileFormatError(f"scalar slot {made.slot!r} of {self.slots}")
+        return made
+
+    def field(self, name: str, value: Any) -> Any:
+        if name in _MEMORY:
+            return self.memory[value]
+        if name == "type":
+            return self.type(value)
+        if name == "dtype":
+            return as_dtype(value)
+        return self.node(value) if isinstance(value, list) else value
+
+    def type(self, text: str) -> Type:
+        if text not in self.types:
+            dtype, _, lanes = text.partition("x")
+            self.types[text] = Type(as_dtype(dtype), int(lanes) if lanes else 1)
+        return self.types[text]

@@ -1,0 +1,209 @@
+"""Programs on disk: JSON and safetensors in a folder, a zip file or bytes. Never pickle.
+
+    program.json         buffers, steps, scalars, kernel heads
+    kernels.json         one body text per kernel
+    consts.safetensors   constant buffers, by name
+    report.json          what the compiler decided (for people)
+
+Everything read is checked: a truncated, inconsistent or hostile file raises FileFormatError.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.core.dtypes import as_dtype
+from weft.core.errors import DTypeError, FileFormatError
+from weft.core.files import replacing
+from weft.program import tensors
+from weft.program.checks import check_program_data
+from weft.program.kernel_json import kernel_body, kernel_head, read_kernel
+from weft.program.program import BufferRef, BufferSpec, Copy, Dispatch, Fill, Program, Step
+
+FORMAT = 1
+MEMBERS = ("program.json", "kernels.json", "consts.safetensors")
+MAX_BYTES = 1 << 32  # of a Program file: weights are not in it
+
+PathLike = str | os.PathLike[str]
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def dumps(program: Program, report: bool = True) -> bytes:
+    """The Program as the bytes of an uncompressed zip file."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in _members(program, report).items():
+            archive.writestr(zipfile.ZipInfo(name), data)
+    return out.getvalue()
+
+
+def save(program: Program, path: PathLike) -> None:
+    """Writes a zip file (or, where `path` is an existing folder, its members there). A reader
+    never sees half of it."""
+    target = Path(path)
+    if target.is_dir():
+        for name, data in _members(program, True).items():
+            with replacing(target / name) as temporary:
+                temporary.write_bytes(data)
+        return
+    with replacing(target) as temporary:
+        temporary.write_bytes(dumps(program))
+
+
+def _members(program: Program, report: bool) -> dict[str, bytes]:
+    consts = {b.name: b.value for b in program.buffers if b.value is not None}
+    members = {
+        "program.json": _json(_head(program)),
+        "kernels.json": _json([kernel_body(k) for k in program.kernels]),
+        "consts.safetensors": tensors.dumps(consts),
+    }
+    found = program.meta.get("report")
+    if report and found is not None:
+        members["report.json"] = _json(found.data() if hasattr(found, "data") else found)
+    return members
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _head(program: Program) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "name": program.name,
+        "buffers": [
+            [b.name, b.role, b.dtype.name, list(b.shape), b.nbytes] for b in program.buffers
+        ],
+        "kernels": [kernel_head(k) for k in program.kernels],
+        "steps": [_step(s) for s in program.steps],
+        "scalars": list(program.scalars),
+        "inputs": list(program.inputs),
+        "outputs": list(program.outputs),
+        "rows": dict(program.meta.get("rows", {})),
+    }
+
+
+def _ref(r: BufferRef) -> list[int]:
+    return [r.buffer, r.offset, r.nbytes]
+
+
+def _step(step: Step) -> list[Any]:
+    if isinstance(step, Dispatch):
+        return ["dispatch", step.kernel, [_ref(a) for a in step.args], step.label]
+    if isinstance(step, Copy):
+        return ["copy", _ref(step.src), _ref(step.dst), step.label]
+    return ["fill", _ref(step.dst), step.byte, step.label]
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def load(path: PathLike) -> Program:
+    """The Program of a zip file or folder. Raises FileFormatError (never anything else for what
+    the file holds) and OSError where it cannot be read."""
+    source = Path(path)
+    if source.is_dir():
+        members = {}
+        for name in MEMBERS:
+            part = source / name
+            if not part.is_file():
+                raise FileFormatError(f"{source} has no {name}; it is not a weft program")
+            members[name] = part.read_bytes()
+        return _program(members, trusted=False)
+    size = source.stat().st_size
+    if size > MAX_BYTES:
+        raise FileFormatError(f"{source} has {size} bytes; a weft program has {MAX_BYTES} at most")
+    return loads(source.read_bytes())
+
+
+def loads(data: bytes, trusted: bool = False) -> Program:
+    """The Program of `dumps`. With `trusted` (bytes that weft itself cached), kernel bodies are
+    parsed only when a device needs them."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            infos = {i.filename: i for i in archive.infolist()}
+            missing = [name for name in MEMBERS if name not in infos]
+            if missing:
+                raise FileFormatError(f"the program file has no {missing[0]}")
+            for info in infos.values():
+                if info.compress_type != zipfile.ZIP_STORED or info.file_size > len(data):
+                    raise FileFormatError(f"{info.filename}: compressed or lying about its size")
+            members = {name: archive.read(name) for name in MEMBERS}
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, OSError) as error:
+        if isinstance(error, FileFormatError):
+            raise
+        raise FileFormatError(f"not a weft program file: {error}") from error
+    except EOFError as error:
+        raise FileFormatError("the program file is truncated") from error
+    return _program(members, trusted)
+
+
+def _program(members: Mapping[str, bytes], trusted: bool) -> Program:
+    try:
+        head = json.loads(members["program.json"])
+        bodies = json.loads(members["kernels.json"])
+        consts = tensors.loads(members["consts.safetensors"])
+        return _build(head, bodies, consts, trusted)
+    except FileFormatError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, RecursionError, DTypeError) as error:
+        raise FileFormatError(f"the program file is damaged: {error!r}") from error
+    except (AttributeError, OverflowError) as error:
+        raise FileFormatError(f"the program file is damaged: {error!r}") from error
+
+
+def _build(head: Any, bodies: Any, consts: Mapping[str, np.ndarray], trusted: bool) -> Program:
+    if not isinstance(head, dict) or head.get("format") != FORMAT:
+        found = head.get("format") if isinstance(head, dict) else None
+        raise FileFormatError(f"program format {found!r}; this weft reads {FORMAT}: compile again")
+    scalars = tuple(head["scalars"])
+    if len(bodies) != len(head["kernels"]):
+        raise FileFormatError(f"{len(bodies)} kernel bodies for {len(head['kernels'])} kernels")
+    kernels = (read_kernel(h, b, len(scalars), trusted) for h, b in zip(head["kernels"], bodies))
+    rows = head["rows"]
+    program = Program(
+        head["name"],
+        tuple(_buffer(entry, consts) for entry in head["buffers"]),
+        tuple(kernels),
+        tuple(_read_step(s) for s in head["steps"]),
+        scalars,
+        tuple(head["inputs"]),
+        tuple(head["outputs"]),
+        {"rows": rows} if rows else {},
+    )
+    check_program_data(program)
+    return program
+
+
+def _buffer(entry: Any, consts: Mapping[str, np.ndarray]) -> BufferSpec:
+    name, role, dtype, shape, nbytes = entry
+    value = consts.get(name) if role == "const" else None
+    return BufferSpec(name, role, as_dtype(dtype), tuple(shape), nbytes, value)
+
+
+def _read_ref(entry: Any) -> BufferRef:
+    buffer, offset, nbytes = entry
+    return BufferRef(buffer, offset, nbytes)
+
+
+def _read_step(entry: Any) -> Step:
+    kind, first, second, label = entry
+    if not isinstance(label, str):
+        raise FileFormatError("a step's label is not text")
+    if kind == "dispatch":
+        return Dispatch(first, tuple(_read_ref(a) for a in second), label)
+    if kind == "copy":
+        return Copy(_read_ref(first), _read_ref(second), label)
+    if kind == "fill":
+        return Fill(_read_ref(first), second, label)
+    raise FileFormatError(f"unknown step {kind!r}")
