@@ -26,6 +26,8 @@ from weft.ops.lazy import km
 from weft.ops.primitive import Aval, Primitive, register
 from weft.ops.rules import in_f32, same, want
 
+_LARGEST = 3.4028234663852886e38  # the largest finite f32: infinity is no literal in WGSL
+
 Lower = Callable[[Builder, Expr, Expr], Expr]
 
 
@@ -111,7 +113,15 @@ def _float_remainder(b: Builder, x: Expr, y: Expr) -> Expr:
     along = b.let(kb.binary("mul", rest, sign), "along")
     up = b.let(kb.select(kb.binary("lt", along, 0.0), kb.binary("add", along, size), along), "up")
     down = kb.select(kb.binary("le", size, up), kb.binary("sub", up, size), up)
-    return kb.binary("mul", down, sign)
+    endless = kb.binary("lt", kb.const(_LARGEST, y.type), size)
+    return kb.binary("mul", kb.select(endless, _modulo_infinity(b, x, sign, size), down), sign)
+
+
+def _modulo_infinity(b: Builder, x: Expr, sign: Expr, size: Expr) -> Expr:
+    """|x mod y| for an infinite y: x where the signs agree, else infinity; NaN for infinite x."""
+    along = b.let(kb.binary("mul", x, sign), "along")
+    kept = kb.select(kb.binary("lt", along, 0.0), size, along)
+    return kb.binary("add", kept, kb.binary("sub", x, x))
 
 
 def _np_remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -137,8 +147,7 @@ def _pow(b: Builder, x: Expr, y: Expr) -> Expr:
         base = b.let(kb.binary("mul", base, base), "base") if bit < 31 else base
     if not signed:
         return out
-    unit = kb.binary("le", kb.unary("abs", x), 1)
-    unit = kb.binary("and", unit, kb.ne(x, 0))
+    unit = kb.binary("or", kb.eq(x, 1), kb.eq(x, -1))
     return kb.select(kb.binary("lt", y, 0), kb.select(unit, out, 0), out)
 
 
@@ -180,22 +189,22 @@ def _compare(op: str) -> Lower:
 # -- bits ---------------------------------------------------------------------------------------
 
 
-def _shift(op: str, bits: int | None = None) -> Lower:
-    def lower(b: Builder, x: Expr, y: Expr, width: int) -> Expr:
-        x, y = b.let(x), b.let(y)
+def _shift(op: str) -> Lower:
+    def lower(b: Builder, x: Expr, y: Expr, dtype: DType) -> Expr:
+        x, y, width = b.let(x), b.let(y), dtype.itemsize * 8
         count = b.let(kb.cast(y, dt.uint32), "count")  # a negative count becomes a huge one
         inside = b.let(kb.binary("lt", count, width), "inside")
         safe = kb.cast(kb.select(inside, count, width - 1), x.type.dtype)
         shifted = b.let(kb.binary(op, x, safe), "shifted")
-        if op == "shr" and x.type.dtype.kind == "int":
+        if op == "shr" and dtype.kind == "int":
             return shifted  # width - 1 leaves the sign in every bit
         return kb.select(inside, shifted, 0)
 
-    def by_width(b: Builder, x: Expr, y: Expr) -> Expr:
-        width = x.type.dtype.itemsize * 8
-        return _in_int32(lambda b, x, y: lower(b, x, y, width))(b, x, y)
+    def by_dtype(b: Builder, x: Expr, y: Expr) -> Expr:
+        dtype = x.type.dtype
+        return _in_int32(lambda b, x, y: lower(b, x, y, dtype))(b, x, y)
 
-    return by_width
+    return by_dtype
 
 
 _register("add", "numeric", np.add, _plain("add"))

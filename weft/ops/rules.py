@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.dtypes import DType
 from weft.core.errors import DTypeError, ShapeError
 from weft.ops.primitive import Aval
 
@@ -89,8 +88,3 @@ def in_f32(rule: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
         return out.astype(xs[0].dtype) if out.dtype == np.float32 else out
 
     return widened
-
-
-def rounded(dtype: DType) -> DType:
-    """What a value of `dtype` is computed as."""
-    return dt.compute_dtype(dtype)
