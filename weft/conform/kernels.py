@@ -19,6 +19,7 @@ from weft.kernel.builder import (
     bitcast,
     cast,
     const,
+    eq,
     extract,
     fma,
     iota,
@@ -114,8 +115,13 @@ def _binary_checks(device: Device) -> Iterator[Check]:
             if d.is_float and op in ("add", "sub", "mul", "div"):
                 a, c = np.clip(a, -1e15, 1e15), np.clip(c, -1e15, 1e15)  # no inf - inf
             out = dt.bool_ if op in ir.COMPARE else d
-            body = lambda b, i, x, y, op=op: binary(op, x, y)  # noqa: E731
+            body = lambda b, i, x, y, op=op: binary(op, x, _divisor(op, y))  # noqa: E731
             yield f"Binary {op} {d}", partial(_elementwise, device, op, [d, d], out, body, [a, c])
+
+
+def _divisor(op: str, y: ir.Expr) -> ir.Expr:
+    """Lanes beyond the end hold 0, which the caller of div and rem must avoid."""
+    return select(eq(y, 0), 1, y) if op in ("div", "rem") and not y.type.dtype.is_float else y
 
 
 def _cast_checks(device: Device) -> Iterator[Check]:
