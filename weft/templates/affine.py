@@ -201,7 +201,8 @@ def _opaque(x: Affine, d: int) -> tuple[Affine, Affine]:
 
 def _sym(kind: str, src: Affine, d: int, extent: int) -> Sym:
     mark = "//" if kind == "div" else "%"
-    return Sym(f"(({src}){mark}{d})", kind, extent, src=src, d=d)
+    step = math.gcd(d, src.const, *(c * s.step for s, c in src.terms)) if kind == "mod" else 1
+    return Sym(f"(({src}){mark}{d})", kind, extent, step, src=src, d=d)
 
 
 def flatten(index: Sequence[Affine], strides: Sequence[int], offset: int = 0) -> Affine:

@@ -140,8 +140,11 @@ class Emitter:
     def only(self, node: Node, index: Index, value: Expr) -> Definition:
         """A definition for `define`: `value` at `index`, and a CompileError anywhere else."""
 
+        strides = affine.contiguous(node.shape)
+        linear = affine.flatten(index, strides)
+
         def definition(at: Index) -> Expr:
-            if at != index:
+            if affine.flatten(at, strides) != linear:
                 raise CompileError(f"{node!r} is wanted at another element than the one at hand")
             return value
 

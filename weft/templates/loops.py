@@ -152,7 +152,7 @@ def _vectors(
     em: Emitter, start: Expr | int, stop: Expr | int, extent: int, body: Body, lanes: int, times: int
 ) -> None:
     with em.b.loop(stop, start, lanes * times) as i, em.scope():
-        at = em.axis(i, extent, lanes)
+        at = em.axis(i, max(extent - lanes * times, 0) + 1, lanes)
         for u in range(times):
             with em.masked(None):
                 body(at + u * lanes + em.lane(lanes))
@@ -170,7 +170,7 @@ def _rest(
     with em.b.loop(stop, start, lanes) as i, em.scope():
         left = kb.as_expr(stop) - i  # type: ignore[operator]
         with em.masked(em.b.let(kb.binary("lt", kb.iota(lanes), left), "mask")):
-            body(em.axis(i, extent, lanes) + em.lane(lanes))
+            body(em.axis(i, (extent - 1) // lanes * lanes + 1, lanes) + em.lane(lanes))
 
 
 def useful_lanes(caps: Caps, n: int) -> int:

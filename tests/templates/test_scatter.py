@@ -1,0 +1,65 @@
+"""scatter_add and update on every kind of target, against the oracle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import TARGETS, check, group_of, random, run_cpu, run_interp, trace
+
+from weft import ops
+from weft.core import dtypes as dt
+from weft.core.caps import PRESETS
+from weft.ops.evaluate import evaluate
+
+F32 = dt.float32
+SHAPES = [(7, 12, (33,)), (1, 3, (1,)), (10, 9, (2, 4)), (30, 20, ()), (3, 5, (64,))]
+DTYPES = [F32, dt.bfloat16, dt.int32, dt.int8]
+
+
+def _case(v: int, r: int, rest: tuple[int, ...], dtype: dt.DType) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(v + r)
+    many = rng.integers(-2, v + 2, r).astype(np.int32)
+    unique = np.array((list(rng.permutation(v)) + [-1] * r)[:r], np.int32)
+    return random(dtype, (v, *rest)), many, unique, random(dtype, (r, *rest), 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=repr)
+@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+def test_out_of_place(shape: Any, dtype: dt.DType) -> None:
+    x, many, unique, rows = _case(*shape, dtype)
+    check(ops.scatter_add, [x, many, rows], "scatter", "scatter_add", tolerance="reduce")
+    check(ops.update, [x, unique, rows], "scatter", "update", tolerance="exact")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=repr)
+@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+def test_in_place_with_row_bound(shape: Any, dtype: dt.DType) -> None:
+    x, _, unique, rows = _case(*shape, dtype)
+    graph = trace(lambda x, i, r: ops.update(x, i, ops.neg(r)), [x, unique, rows])
+    bounded = {"rows": "n", "slots": {"n": 0}, "in_place": {0: 0}}
+    group = group_of(graph, "scatter", "update", **bounded)
+    for n in (0, len(unique) // 2, len(unique)):
+        cut = np.where(np.arange(len(unique)) < n, unique, -1).astype(np.int32)
+        want = evaluate(graph, [x, cut, rows])[0]
+        for target in TARGETS:
+            got = run_interp(group, PRESETS[target], [x, unique, rows], [n])[0]
+            assert np.array_equal(got, want), target
+        assert np.array_equal(run_cpu(group, [x, unique, rows], [n])[0], want)
+
+
+def test_wide_rows_and_fused_operands() -> None:
+    x, many, _, rows = _case(3, 4, (70000,), F32)
+    check(
+        lambda x, i, r: ops.scatter_add(ops.mul(x, 2.0), i, ops.neg(r)),
+        [x, many, rows], "scatter", "scatter_add", targets=(), tolerance="reduce",
+    )  # fmt: skip
+
+
+def test_scatter_add_in_place() -> None:
+    x, many, _, rows = _case(300, 500, (24,), F32)
+    graph = trace(ops.scatter_add, [x, many, rows])
+    group = group_of(graph, "scatter", "scatter_add", in_place={0: 0})
+    want = evaluate(graph, [x, many, rows])[0]
+    assert np.allclose(run_cpu(group, [x, many, rows])[0], want, atol=1e-5)
