@@ -358,4 +358,5 @@ def _floor_divide(x: Arithmetic, y: Arithmetic) -> Any:
     quotient = run(x, "div", run(x, "sub", x, rest), y)
     if not x.dtype.is_float:
         return quotient
-    return (y == 0).where(run(x, "div", x, y), quotient.round())
+    # A divisor of 0 or infinity leaves no finite remainder: then plainly floor(x / y).
+    return quotient.isnan().where(run(x, "div", x, y).floor(), quotient.round())

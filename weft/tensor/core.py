@@ -192,10 +192,10 @@ def _array(data: Any, wanted: dt.DType | None) -> np.ndarray:
 
 def from_dlpack(data: Any) -> Tensor:
     """A Tensor sharing the memory of a CPU array from another library. Do not write to it there
-    while weft uses it. Raises DTypeError or DeviceError for what cannot be shared."""
+    while weft uses it. Raises UsageError for what cannot be shared, DTypeError for its dtype."""
     try:
         return Tensor(np.from_dlpack(data))
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(f"from_dlpack: cannot share this {type(data).__name__}: {error}") from None
 
 
