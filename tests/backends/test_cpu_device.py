@@ -208,6 +208,28 @@ def test_rebind() -> None:
         bound.rebind(0, d.alloc(100))
 
 
+def test_a_wrapped_read_only_array_may_only_be_read() -> None:
+    n = 640
+    program = two_buffers(
+        n, kernels=(scale_kernel(n, 2.0),),
+        steps=(Dispatch(0, (BufferRef(0, 0, 4 * n), BufferRef(1, 0, 4 * n))),),
+    )  # fmt: skip
+    d = device()
+    constant = np.ones(n, np.float32)
+    constant.flags.writeable = False
+    fixed, out = d.wrap(constant), d.alloc(4 * n)
+    bound = d.bind(program, [fixed, out])
+    d.submit(bound, ())
+    assert d.read(out, (1,), dt.float32)[0] == 2
+    assert not d.view(fixed, (n,), dt.float32).flags.writeable
+    with pytest.raises(DeviceError, match="buffer y is written by the Program"):
+        d.bind(program, [out, fixed])
+    with pytest.raises(DeviceError, match="buffer y is written by the Program"):
+        bound.rebind(1, fixed)
+    with pytest.raises(DeviceError, match="read-only"):
+        d.write(fixed, constant)
+
+
 def test_binding_errors() -> None:
     n = 640
     refs = (BufferRef(0, 0, 4 * n), BufferRef(1, 0, 4 * n))

@@ -29,15 +29,16 @@ class CpuBound(Bound):
         self.device = device
         self._buffers = list(buffers)  # keeps the memory alive
         handles = device.load(program.kernels)
-        self._table = Table(program, handles, device.functions, [b.nbytes for b in buffers])
+        self._table = Table(program, handles, device.functions)
         for i, buffer in enumerate(buffers):
+            self._table.check(i, buffer.nbytes, buffer.writable)
             self._table.point(i, buffer.address)
 
     def rebind(self, index: int, buffer: Buffer) -> None:
         """Use `buffer` for Program buffer `index` from the next run on. Raises DeviceError when
-        it is too small or of another device."""
+        it is too small, of another device, or read-only though the Program writes it."""
         checked = self.device.own(buffer)
-        self._table.check_size(index, checked.nbytes)
+        self._table.check(index, checked.nbytes, checked.writable)
         self._buffers[index] = checked
         self._table.point(index, checked.address)
 
@@ -129,7 +130,8 @@ class CpuDevice(Device):
 
     def wrap(self, array: np.ndarray) -> CpuBuffer:
         """A C-contiguous array's own memory as a buffer, without a copy: writes to one are seen
-        in the other, and the array is kept alive. Raises DeviceError for other layouts or for
+        in the other, and the array is kept alive. A read-only array gives a buffer that Programs
+        may only read. Raises DeviceError for other layouts or for
         elements that are not aligned to their size."""
         if not array.flags.c_contiguous or not array.flags.aligned:
             raise DeviceError(
@@ -150,7 +152,10 @@ class CpuDevice(Device):
     def write(self, buffer: Buffer, data: np.ndarray, offset: int = 0) -> None:
         """Copies a C-contiguous array's bytes into the buffer from byte `offset`."""
         source = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-        self._window(self.own(buffer), offset, source.nbytes)[:] = source
+        window = self._window(self.own(buffer), offset, source.nbytes)
+        if not window.flags.writeable:
+            raise DeviceError("cpu: this buffer is a wrapped read-only array; alloc one to write")
+        window[:] = source
 
     def read(
         self, buffer: Buffer, shape: tuple[int, ...], dtype: DType, offset: int = 0
@@ -169,7 +174,7 @@ class CpuDevice(Device):
 
     def bind(self, program: Program, buffers: Sequence[Buffer]) -> CpuBound:
         """Compiles the Program's kernels and resolves its steps. Raises CompileError, or
-        DeviceError when a buffer is missing or too small."""
+        DeviceError when a buffer is missing, too small or must be writable and is not."""
         if len(buffers) != len(program.buffers):
             raise DeviceError(
                 f"{program.name}: {len(buffers)} buffers for a Program of {len(program.buffers)}"

@@ -142,8 +142,19 @@ def memory_available() -> int:
     free = info.get("MemAvailable", 0) + info.get("SwapFree", 0)
     limit = _group("memory.max")
     if limit:
-        free = min(free, limit) if free else limit
+        left = max(limit - _group("memory.current") + _reclaimable(), 1)
+        free = min(free, left) if free else left
     return free
+
+
+def _reclaimable() -> int:
+    """Bytes of file pages that the control group can drop."""
+    try:
+        lines = Path("/sys/fs/cgroup/memory.stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    pairs = (line.partition(" ") for line in lines)
+    return sum(int(v) for k, _, v in pairs if k in ("active_file", "inactive_file"))
 
 
 def _meminfo() -> dict[str, int]:

@@ -21,16 +21,19 @@ class CpuBuffer(Buffer):
     """Host memory at `address`. It is an array interface of bytes, so `np.asarray(buffer)` is a
     view that keeps it alive."""
 
-    def __init__(self, device: Device, owner: Any, address: int, nbytes: int, pool: Any) -> None:
+    def __init__(
+        self, device: Device, owner: np.ndarray, address: int, nbytes: int, pool: Pool | None
+    ) -> None:
         self.device = device
         self.address = address
         self.nbytes = nbytes
         self.owner = owner
+        self.writable = bool(owner.flags.writeable)
         self._pool = pool
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        data = (self.address, False)
+        data = (self.address, not self.writable)
         return {"version": 3, "shape": (self.nbytes,), "typestr": "|u1", "data": data}
 
     def __del__(self) -> None:

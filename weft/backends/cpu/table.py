@@ -23,9 +23,8 @@ class Table:
     """
 
     def __init__(
-        self, program: Program, handles: Sequence[int], functions: Mapping[str, int],
-        sizes: Sequence[int],
-    ) -> None:  # fmt: skip
+        self, program: Program, handles: Sequence[int], functions: Mapping[str, int]
+    ) -> None:
         self.program = program
         self.steps = len(program.steps)
         self._memory = np.zeros(self.steps * 64 + 64, np.uint8)
@@ -36,16 +35,15 @@ class Table:
         self.scalars_address = self._scalars.ctypes.data
         self._seen: tuple[int, ...] | None = None
         self._moving: list[tuple[Callable[[Sequence[int]], tuple[int, ...]], np.ndarray]] = []
+        self._ends: dict[int, int] = {}  # buffer -> bytes that the steps reach
+        self._written: set[int] = set()  # buffers that the steps write
         self._fill(handles, functions)
-        for i, size in enumerate(sizes):
-            self.check_size(i, size)
 
     def _fill(self, handles: Sequence[int], functions: Mapping[str, int]) -> None:
         words: list[int] = []  # the arguments of all steps
         uses: dict[int, list[tuple[int, int]]] = {}  # buffer -> (word, byte offset)
         starts: list[int] = []
         grids: dict[str, list[int]] = {}
-        self._ends: dict[int, int] = {}  # buffer -> bytes that the steps reach
         e = self._entries
 
         def pointer(ref: BufferRef) -> None:
@@ -63,10 +61,13 @@ class Table:
                 e["fn"][i] = handles[step.kernel]
                 for ref in step.args:
                     pointer(ref)
+                pairs = zip(kernel.buffers, step.args)
+                self._written.update(ref.buffer for buffer, ref in pairs if buffer.access != "r")
                 text = ", ".join(_host_text(g) for g in kernel.grid)
                 grids.setdefault(text, []).append(i)
                 continue
             pointer(step.dst)
+            self._written.add(step.dst.buffer)
             if isinstance(step, Copy):
                 pointer(step.src)
                 nbytes = min(step.src.nbytes, step.dst.nbytes)
@@ -118,14 +119,14 @@ class Table:
         e["gx"][at], e["gy"][at], e["gz"][at] = grid if groups else (0, 0, 0)
         e["groups"][at] = groups
 
-    def check_size(self, index: int, nbytes: int) -> None:
+    def check(self, index: int, nbytes: int, writable: bool) -> None:
         """Raises DeviceError if a buffer of `nbytes` cannot serve as Program buffer `index`."""
         need = self._ends.get(index, 0)
+        where = f"{self.program.name}: buffer {self.program.buffers[index].name}"
         if nbytes < need:
-            raise DeviceError(
-                f"{self.program.name}: buffer {self.program.buffers[index].name} needs {need} "
-                f"bytes, got {nbytes}"
-            )
+            raise DeviceError(f"{where} needs {need} bytes, got {nbytes}")
+        if index in self._written and not writable:
+            raise DeviceError(f"{where} is written by the Program; a read-only array was given")
 
     def point(self, index: int, address: int) -> None:
         """Use the memory at `address` for Program buffer `index`."""
