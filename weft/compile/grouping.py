@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from weft.compile import analysis
 from weft.compile.analysis import base, is_anchor, is_buffer, is_inline, row_bounds
+from weft.compile.merge import merge_dots
 from weft.core.caps import Caps
 from weft.core.errors import LimitError
 from weft.graph.ir import Graph, Node, toposort
@@ -38,7 +39,7 @@ def partition(graph: Graph, caps: Caps, claimed: Claimed) -> Partition:
     """
     forced: dict[int, str] = {}
     while True:
-        grouper = _Grouper(graph, claimed, forced)
+        grouper = _Grouper(graph, caps, claimed, forced)
         groups = grouper.groups()
         cut = next((g for g in groups if _bindings(g) > caps.max_bindings), None)
         if cut is None:
@@ -57,8 +58,8 @@ def _bindings(group: Group) -> int:
 
 
 class _Grouper:
-    def __init__(self, graph: Graph, claimed: Claimed, forced: dict[int, str]):
-        self.graph, self.claimed = graph, claimed
+    def __init__(self, graph: Graph, caps: Caps, claimed: Claimed, forced: dict[int, str]):
+        self.graph, self.caps, self.claimed = graph, caps, claimed
         self.order = list(toposort(graph.roots()))
         self.users = users(graph)
         self.rows = row_bounds(self.order)
@@ -177,10 +178,15 @@ class _Grouper:
             if anchor is not None and anchor is not node:
                 absorbed.add(id(anchor))
             made.append((node, anchor))
-        return [self._group(node, anchor) for node, anchor in made if id(node) not in absorbed]
+        found = [self._group(node, anchor) for node, anchor in made if id(node) not in absorbed]
+        for key in absorbed:
+            self.reason.pop(key)
+        return merge_dots(found, self.caps, self.users, self._is_root)
 
     def _epilogue_of(self, root: Node, absorbed: set[int]) -> Node | None:
         """The anchor that `root` can be the epilogue of: the costliest one used by root alone."""
+        if root.op in ("reshape", "transpose"):
+            return self._moved_anchor(root)
         if kind_of(root) != "elementwise":
             return None
         found = []
@@ -199,6 +205,19 @@ class _Grouper:
         rank = {"dot": 2, "call": 1, "reduce": 0}
         work = {id(a): (rank[kind_of(a)], sum(x.size for x in a.inputs)) for a in found}
         return max(found, key=lambda a: work[id(a)], default=None)
+
+    def _moved_anchor(self, root: Node) -> Node | None:
+        """The attention whose heads `root` only puts in another order (no other use)."""
+        at = root
+        while at.op in ("reshape", "transpose"):
+            at = at.inputs[0]
+            if len(self.users[id(at)]) != 1 or self._is_root(at):
+                return None
+            if is_anchor(at):
+                return at if self._wants_strided(at) else None
+            if self._in_memory(at):
+                return None
+        return None
 
     def _is_root(self, node: Node) -> bool:
         return any(base(r) is node for r in self.graph.roots())

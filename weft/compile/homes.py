@@ -40,10 +40,21 @@ class Task:
     """A kernel (`group`) or a copy, with what it reads and writes and which tasks go first."""
 
     reads: list[Value]
-    writes: Value
+    writes: list[Value]
     group: Group | None = None
     label: str = ""
     after: set[int] = field(default_factory=set)  # indices of tasks
+
+
+@dataclass(eq=False)
+class _Link:
+    """A task that writes `written` into the buffer of `before`, which it reads as its input
+    number `position` (None: it does not read it)."""
+
+    task: int
+    written: Value
+    before: Value
+    position: int | None
 
 
 @dataclass(eq=False)
@@ -72,7 +83,7 @@ class _Layouter:
             for node in group.outputs:
                 self.values[id(node)] = Value(node)
         self.tasks = [self._task(group) for group in groups]
-        self.writer = {id(t.writes): i for i, t in enumerate(self.tasks)}
+        self.writer = {id(v): i for i, t in enumerate(self.tasks) for v in t.writes}
 
     def value_of(self, node: Node) -> Value:
         """The stored value behind `node` and the reshapes above it."""
@@ -83,7 +94,7 @@ class _Layouter:
 
     def _task(self, group: Group) -> Task:
         reads = [self.value_of(x) for x in group.inputs]
-        return Task(reads, self.values[id(group.outputs[0])], group, group.name)
+        return Task(reads, [self.values[id(x)] for x in group.outputs], group, group.name)
 
     def result(self) -> Layout:
         for i, task in enumerate(self.tasks):
@@ -117,7 +128,7 @@ class _Layouter:
     def _add(self, task: Task) -> int:
         task.after |= {self.writer[id(v)] for v in task.reads if id(v) in self.writer}
         self.tasks.append(task)
-        self.writer[id(task.writes)] = len(self.tasks) - 1
+        self.writer |= {id(v): len(self.tasks) - 1 for v in task.writes}
         return len(self.tasks) - 1
 
     # -- states -----------------------------------------------------------------------------------
@@ -131,21 +142,21 @@ class _Layouter:
         if links is None:
             return False
         edges = []
-        for index, before, _ in links:
-            edges += [(reader, index) for reader in self.readers(before)]
+        for link in links:
+            edges += [(reader, link.task) for reader in self.readers(link.before)]
         if not self._order(edges):
             return False
-        for index, before, position in links:
-            task = self.tasks[index]
-            task.writes.home = before
-            if position is not None:
+        for link in links:
+            task = self.tasks[link.task]
+            link.written.home = link.before
+            if link.position is not None:
                 assert task.group is not None
-                task.group = dataclasses.replace(task.group, in_place={0: position})
+                task.group = dataclasses.replace(task.group, in_place={0: link.position})
         return True
 
-    def _links(self, old: Value, value: Value) -> list[tuple[int, Value, int | None]] | None:
-        """(task, value it overwrites, input position of that value) from `old` up to `value`."""
-        links: list[tuple[int, Value, int | None]] = []
+    def _links(self, old: Value, value: Value) -> list[_Link] | None:
+        """The kernels that turn the content of `old` into `value`, last first."""
+        links: list[_Link] = []
         outputs = {id(self.value_of(r)) for r in self.graph.outputs if r.size}
         while value is not old:
             index = self.writer.get(id(value))
@@ -159,7 +170,7 @@ class _Layouter:
             before = self.value_of(group.inputs[position])
             if sum(v is before for v in self.tasks[index].reads) != 1:
                 return None
-            links.append((index, before, position))
+            links.append(_Link(index, value, before, position))
             value = before
         if value is old:
             return links
@@ -177,19 +188,24 @@ class _Layouter:
                 return i if all(n is not x for n in inside) else None
         return None
 
-    def _direct(self, old: Value, value: Value) -> list[tuple[int, Value, int | None]] | None:
+    def _direct(self, old: Value, value: Value) -> list[_Link] | None:
         """An elementwise kernel over the state, or one that does not read the state at all."""
         index = self.writer[id(value)]
         group = self.tasks[index].group
         assert group is not None
         mine = [i for i, v in enumerate(self.tasks[index].reads) if v is old]
         if not mine:
-            return [(index, old, None)]
+            return [_Link(index, value, old, None)]
         root = group.outputs[0]
-        if len(mine) > 1 or group.kind != "map" or root.dtype is not old.node.dtype:
+        if (
+            len(mine) > 1
+            or len(group.outputs) > 1
+            or group.kind != "map"
+            or root.dtype is not old.node.dtype
+        ):
             return None
         target = group.inputs[mine[0]]
-        return [(index, old, mine[0])] if _pointwise(root, target) else None
+        return [_Link(index, value, old, mine[0])] if _pointwise(root, target) else None
 
     def _assign_by_copy(self, copies: list[tuple[Value, Value, str]]) -> None:
         targets = {id(target) for _, target, _ in copies}
@@ -197,13 +213,13 @@ class _Layouter:
         for source, target, label in copies:
             if id(source) in targets:  # such as two states that swap their content
                 temporary = Value(source.node, name=f"{label} (staged)")
-                self._add(Task([source], temporary, label=temporary.name))
+                self._add(Task([source], [temporary], label=temporary.name))
                 source = temporary
             staged.append((source, target, label))
         for source, target, label in staged:
             before = set(self.readers(target))
             made = Value(source.node, home=target)
-            self._add(Task([source], made, label=label, after=before))
+            self._add(Task([source], [made], label=label, after=before))
             self._guard_overwrites(source)
 
     # -- outputs ----------------------------------------------------------------------------------
@@ -223,7 +239,7 @@ class _Layouter:
             value.home, value.name, value.node = "output", name, root
             return value
         copy = Value(root, "output", name)
-        self._add(Task([value], copy, label=f"copy to {name}"))
+        self._add(Task([value], [copy], label=f"copy to {name}"))
         self._guard_overwrites(value)
         return copy
 
@@ -234,7 +250,7 @@ class _Layouter:
         """A new reader of `value` (the last task) precedes whoever overwrites its buffer."""
         reader = len(self.tasks) - 1
         for i, task in enumerate(self.tasks):
-            overwrites = i != reader and task.writes.home is value
+            overwrites = i != reader and any(v.home is value for v in task.writes)
             if overwrites and not self._order([(reader, i)]):
                 copy = self.tasks[-1].label
                 raise CompileError(f"{task.label} overwrites what {copy!r} still has to read")

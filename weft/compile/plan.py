@@ -135,7 +135,7 @@ class _Planner:
     def _arena(self) -> None:
         spans: dict[int, arena.Span] = {}
         for step, task in enumerate(self.order):
-            for value in (task.writes, *task.reads):
+            for value in (*task.writes, *task.reads):
                 if value.place().home:
                     continue
                 span = spans.setdefault(
@@ -155,12 +155,12 @@ class _Planner:
 
     def _keep_apart(self, spans: Mapping[int, arena.Span]) -> None:
         for task in self.order:
-            out = spans.get(id(task.writes))
-            for value in task.reads:
-                other = spans.get(id(value))
-                if out is not None and other is not None and other is not out:
-                    out.apart.add(id(other))
-                    other.apart.add(id(out))
+            written = [spans[id(v)] for v in task.writes if id(v) in spans]
+            read = [spans[id(v)] for v in task.reads if id(v) in spans]
+            for out in written:
+                out.apart |= {id(other) for other in read}
+            for other in read:
+                other.apart |= {id(out) for out in written}
 
     def _ref(self, value: Value) -> BufferRef:
         return self.refs[id(value.place())]
@@ -170,13 +170,13 @@ class _Planner:
     def _step(self, task: Task) -> Step:
         if task.group is None:
             self.report.copies.append(task.label)
-            return Copy(self._ref(task.reads[0]), self._ref(task.writes), task.label)
+            return Copy(self._ref(task.reads[0]), self._ref(task.writes[0]), task.label)
         group = task.group
         number, config, why = self.table.add(group)
         kernel = self.table.kernels[number]
         args = [self._ref(v) for v in task.reads]
         if not group.in_place:
-            args.append(self._ref(task.writes))
+            args += [self._ref(v) for v in task.writes]
         self._check(group, kernel, args)
         bound = f"{group.rows}*{group.rows_scale}" if group.rows_scale != 1 else group.rows or ""
         self.report.groups.append(
@@ -185,7 +185,7 @@ class _Planner:
                 group.kind,
                 kernel.name,
                 _computed(group),
-                _shape(group.outputs[0]),
+                " ".join(_shape(x) for x in group.outputs),
                 kernel.flops,
                 kernel.bytes,
                 config,

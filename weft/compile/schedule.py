@@ -32,7 +32,7 @@ def schedule(tasks: list[Task]) -> list[Task]:
 
 def _growth(task: Task, left: dict[int, int]) -> int:
     """Arena bytes that are in use after the task and were not before."""
-    grown = 0 if task.writes.place().home else task.writes.node.nbytes
+    grown = sum(v.node.nbytes for v in task.writes if not v.place().home)
     for value in _distinct(task.reads):
         if left[id(value)] == 1 and not value.place().home:
             grown -= value.node.nbytes
