@@ -102,5 +102,11 @@ class Device(abc.ABC):
     def sync(self) -> None:
         """Waits for everything submitted."""
 
+    def source(self, kernel: Kernel) -> str:
+        """The text a kernel is compiled from on this device (the Kernel IR itself by default)."""
+        from weft.kernel.printer import text
+
+        return text(kernel)
+
     def supports(self, dtype: DType) -> bool:
         return dtype in self.caps.dtypes

@@ -12,11 +12,12 @@ from weft.core.errors import LimitError, ModelError, UsageError
 from weft.models.config import DecoderConfig, EncoderConfig, Pooling, TokenIds
 from weft.models.generate import Generation, Piece, Request, Sequence_, Stream, run, sequences
 from weft.models.pooling import pool
-from weft.models.runner import CompiledRunner, Runner
+from weft.models.runner import CompiledRunner, Runner, weight_avals
 from weft.models.sampler import Sampling, generator
 
 if TYPE_CHECKING:
     from weft.backends.base import Device
+    from weft.graph.ir import Graph
     from weft.models.tokenizer import Tokenizer
     from weft.program.program import Program
 
@@ -117,6 +118,13 @@ class Decoder(Model):
         self._runners = {s: r for s, r in self._runners.items() if (s > 1) != (slots > 1)}
         self._runners[slots] = made
         return made
+
+    def graphs(self) -> dict[str, Graph]:
+        """The Graphs of a prefill and a decode step of one sequence ({} on the oracle)."""
+        runner = self.runner()
+        if not isinstance(runner, CompiledRunner):
+            return {}
+        return {kind: runner.graph(kind) for kind in ("prefill", "decode")}
 
     def programs(self) -> dict[str, Program]:
         """The compiled "prefill" and "decode" Programs of a single sequence ({} on the oracle)."""
@@ -279,6 +287,13 @@ class Encoder(Model):
         super().__init__(folder, config, weights, device, make_tokenizer)
         self.pooling, self.max_length = pooling, max_length
         self._hidden = hidden
+
+    def graphs(self) -> dict[str, Graph]:
+        """The Graph of one text of at most 32 tokens (each other shape has one like it)."""
+        from weft.models.encoder import encoder_graph
+
+        avals = weight_avals(self.weights)
+        return {"encode": encoder_graph(self.config, avals, 1, min(32, self.max_length))}
 
     @property
     def dim(self) -> int:

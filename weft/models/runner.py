@@ -146,20 +146,22 @@ class CompiledRunner(Runner):
             made = self._sessions[kind] = self._compile(kind)
         return made
 
+    def _shape(self, kind: str) -> tuple[int, int, int, bool, str]:
+        last = kind == "prefill"
+        return self.room(kind), self.slots, self.context, last, f"{self.config.family}.{kind}"
+
+    def graph(self, kind: str) -> Graph:
+        """What one kind of step computes, before compilation."""
+        from weft.models.decoder import decoder_graph
+
+        return decoder_graph(self.config, self._avals, *self._shape(kind))
+
     def _compile(self, kind: str) -> Session:
         from weft.models.programs import program_for
         from weft.program.session import Session
 
-        rows, last = self.room(kind), kind == "prefill"
-        shape = (rows, self.slots, self.context, last, f"{self.config.family}.{kind}")
-
-        def graph() -> Graph:
-            from weft.models.decoder import decoder_graph
-
-            return decoder_graph(self.config, self._avals, *shape)
-
-        what = (self.config, sorted(self._avals.items()), shape)
-        program = program_for(what, self._device.caps, graph)
+        what = (self.config, sorted(self._avals.items()), self._shape(kind))
+        program = program_for(what, self._device.caps, lambda: self.graph(kind))
         session = Session(
             program, self._device, self._given, self._state, self.arena, reuse_outputs=True
         )

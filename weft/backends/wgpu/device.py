@@ -127,6 +127,10 @@ class WgpuDevice(Device):
     def load(self, kernels: Sequence[Kernel]) -> list[Pipeline]:
         return [self.pipeline(kernel) for kernel in kernels]
 
+    def source(self, kernel: Kernel) -> str:
+        """The WGSL of a kernel as this device compiles it, for people."""
+        return wgsl.render(kernel, self.caps)
+
     def pipeline(self, kernel: Kernel, writable: frozenset[int] = frozenset()) -> Pipeline:
         """The compiled kernel (from memory when its text was compiled before); `writable` as in
         wgsl.plan. Raises CompileError with the compiler's words."""
