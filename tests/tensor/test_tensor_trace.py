@@ -54,7 +54,7 @@ FUNCTIONS = {
     "where": lambda x, w: weft.where(x > 0, x, 0.0) + weft.tril(x) + x.clip(-1, 1),
     "joins": lambda x, w: weft.cat([x.T, w], 1).chunk(2) + x.split([2, 4], 1),
     "running": lambda x, w: (x.cumsum(0), x.prod(1), x.any(), x.min(1), x.log_softmax(0)),
-    "casts": lambda x, w: (x.cast("bf16") + 1, x.cast("int8") + 300 * 0, x.cast("f16") @ w.cast("f16")),
+    "casts": lambda x, w: (x.cast("bf16") + 1, x.cast("int8") + 3, x.cast("f16") @ w.cast("f16")),
     "random": lambda x, w: weft.rand(5, key=1) + weft.randn(5, key=2),
     "writes": lambda x, w: _written(x),
 }  # fmt: skip

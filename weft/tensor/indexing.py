@@ -44,6 +44,8 @@ class Indexing(Reductions):
                 f"index: {used} indices and {len(dots)} ellipses for {self.ndim} axes of "
                 f"{list(self.shape)}"
             )
+        if any(isinstance(k, TensorBase | np.ndarray | list) for k in flat):  # as in NumPy, a
+            flat = [np.asarray(k) if _is_int(k) else k for k in flat]  # plain index joins arrays
         at = dots[0] if dots else len(flat)
         return [*flat[:at], *[_FULL] * (self.ndim - used), *flat[at + 1 :]]
 
@@ -71,7 +73,7 @@ class Indexing(Reductions):
             if isinstance(k, slice):
                 a, z, s = _canonical(k, n)
                 shape.append(len(range(a, z, s)))
-            elif isinstance(k, int | np.integer):
+            elif _is_int(k):
                 a, s = _integer(int(k), n, axis, self.shape), 1
                 z = a + 1
             else:
@@ -169,27 +171,30 @@ class Indexing(Reductions):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         y = self._coerce("assignment", value)
-        if not isinstance(y, TensorBase):
-            y = self._full(y, self.dtype, ())
         if isinstance(self._value, np.ndarray) and CURRENT.trace is None:
             self._set_on_host(key, y)
             return
         keys = self._expand_key(key)
         where = self._positions()._basic(keys)
         index = where[0] if not where[1] else where[0]._advanced(where[1])
-        new = y._as(self.dtype)._to_shape(index.shape)
-        if index.shape == self.shape and all(k == _FULL for k in keys):
-            self.assign(new)
-            return
         rows = self._rows(keys)
-        if rows is not None:  # whole rows of axis 0: one update, no flattening
-            target, indices, one = self, rows, (rows.size, *self.shape[1:])
+        count = rows.size if rows is not None else index.size
+        one = (count, *self.shape[1:]) if rows is not None else (count,)
+        if isinstance(y, TensorBase):
+            new = y._as(self.dtype)._to_shape(index.shape).reshape(one)
         else:
-            target, indices, one = self.reshape(self.size), index.reshape(index.size), (index.size,)
-        updated = run(self, "update", target, indices, new.reshape(one))
-        self.assign(updated.reshape(self.shape))
+            new = self._full(y, self.dtype, one)
+        if index.shape == self.shape and all(k == _FULL for k in keys):
+            self.assign(new.reshape(self.shape) if isinstance(y, TensorBase) else y)
+        elif rows is not None:  # whole rows of axis 0: one update, no flattening
+            self.assign(run(self, "update", self, rows, new))
+        else:
+            flat = run(self, "update", self.reshape(self.size), index.reshape(count), new)
+            self.assign(flat.reshape(self.shape))
 
     def _set_on_host(self, key: Any, value: Any) -> None:
+        if not isinstance(value, TensorBase):
+            value = self._full(value, self.dtype, ())
         check_devices("assignment", (self, value))
         array = np.array(self._value)
         keys = tuple(_host_key(k) for k in (key if isinstance(key, tuple) else (key,)))
@@ -223,6 +228,10 @@ def _is_mask(k: Any) -> bool:
     if isinstance(k, np.ndarray):
         return k.dtype == np.bool_
     return isinstance(k, bool) or (isinstance(k, list) and np.asarray(k).dtype == np.bool_)
+
+
+def _is_int(k: Any) -> bool:
+    return isinstance(k, int | np.integer)
 
 
 def _canonical(k: slice, n: int) -> tuple[int, int, int]:
