@@ -48,6 +48,7 @@ class Memory:
         self.device = device
         self.free: dict[int, list[Any]] = {}
         self.pooled = 0  # bytes in `free`
+        self.limit = POOL_BYTES  # kept here: buffers also go while the interpreter shuts down
         self.allocated = 0  # bytes in use or pooled
         self.host_bytes = drivers.host_memory() or 1 << 62
         self.staging: dict[int, Any] = {}
@@ -93,7 +94,7 @@ class Memory:
 
     def give_back(self, raw: Any, size: int) -> None:
         """Keeps a freed buffer for reuse, or lets it go when enough are kept."""
-        if self.pooled + size <= POOL_BYTES:
+        if self.pooled + size <= self.limit:
             self.pooled += size
             self.free.setdefault(size, []).append(raw)
         else:
