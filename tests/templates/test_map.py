@@ -132,25 +132,24 @@ def test_in_place() -> None:
     assert np.array_equal(run_cpu(group, [x, y])[0], x + y)
 
 
-MOVES = st.lists(st.sampled_from(["flip", "swap", "cut", "pad", "split", "join", "add"]), max_size=6)
+NAMES = ("flip", "swap", "cut", "pad", "split", "join", "add")
+MOVES = st.lists(st.sampled_from(NAMES), max_size=6)
 
 
 def _move(name: str, x: Any) -> Any:
     shape = x.shape
-    last = shape[-1]
+    last, rank = shape[-1], len(shape)
     if name == "flip":
-        return ops.slice_(
-            x, [d - 1 for d in shape], [-1] * len(shape), [-1] * len(shape)
-        ) if 0 not in shape else x
+        return ops.slice_(x, [d - 1 for d in shape], [-1] * rank, [-1] * rank)
     if name == "swap":
         return ops.transpose(x, (*range(1, len(shape)), 0))
     if name == "cut" and last > 2:
-        return ops.slice_(x, [0] * len(shape), [*shape[:-1], last - 1], [1] * (len(shape) - 1) + [2])
+        return ops.slice_(x, [0] * rank, [*shape[:-1], last - 1], [1] * (rank - 1) + [2])
     if name == "pad" and x.size < 200:
-        return ops.pad(x, [1] * len(shape), [0] * (len(shape) - 1) + [2], 3.0)
+        return ops.pad(x, [1] * rank, [0] * (rank - 1) + [2], 3.0)
     if name == "split" and last % 2 == 0:
         return ops.reshape(x, (*shape[:-1], 2, last // 2))
-    if name == "join" and len(shape) > 1:
+    if name == "join" and rank > 1:
         return ops.reshape(x, (*shape[:-2], shape[-2] * last))
     return ops.add(x, ops.iota(shape, 0, F32))
 

@@ -40,22 +40,22 @@ def test_argmax(axis: int, dtype: dt.DType) -> None:
     check(lambda x: ops.argmax(x, axis), [x], "reduce", "argmax")
 
 
-def test_nan() -> None:
+@pytest.mark.parametrize("axis", [0, 1])
+def test_nan(axis: int) -> None:
     x = random(F32, (6, 40))
     x[1, 7], x[2, 39], x[2, 3], x[3, :] = np.nan, np.nan, np.inf, -np.inf
     x[4, 0] = -np.nan
     x[5] = np.where(np.arange(40) % 2, 0.0, -0.0)
-    for axes in ((1,), (0,)):
-        check(lambda x: ops.max_(x, axes), [x], "reduce", "max")
-        check(lambda x: ops.argmax(x, axes[0]), [x], "reduce", "argmax")
+    check(lambda x: ops.max_(x, axis), [x], "reduce", "max")
+    check(lambda x: ops.argmax(x, axis), [x], "reduce", "argmax")
 
 
 @pytest.mark.parametrize("dtype", [d for d in dt.DEVICE if d.kind != "bool"], ids=repr)
-def test_dtypes(dtype: dt.DType) -> None:
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)], ids=repr)
+def test_dtypes(dtype: dt.DType, axes: tuple[int, ...]) -> None:
     x = random(dtype, (5, 77))
-    for axes in ((0,), (1,), (0, 1)):
-        check(lambda x: ops.sum_(x, axes), [x], "reduce", "sum", tolerance="reduce")
-        check(lambda x: ops.max_(x, axes), [x], "reduce", "max")
+    check(lambda x: ops.sum_(x, axes), [x], "reduce", "sum", tolerance="reduce")
+    check(lambda x: ops.max_(x, axes), [x], "reduce", "max")
 
 
 def test_views_and_epilogue() -> None:
@@ -71,17 +71,17 @@ def test_views_and_epilogue() -> None:
 
 
 def test_empty_sum() -> None:
-    for shape, axes in (((5, 0), (1,)), ((0, 5), (0,))):
-        check(lambda x: ops.sum_(x, axes), [random(F32, shape)], "reduce", "sum")
+    check(lambda x: ops.sum_(x, 1), [random(F32, (5, 0))], "reduce", "sum")
+    check(lambda x: ops.sum_(x, 0), [random(F32, (0, 5))], "reduce", "sum")
 
 
 @pytest.mark.parametrize("shape", [(3, 5000), (3000, 40), (200, 3), (1, 20000)], ids=repr)
-def test_long(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)], ids=repr)
+def test_long(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
     x = random(F32, shape)
-    for axes in ((0,), (1,), (0, 1)):
-        group = group_of(trace(lambda x: ops.sum_(x, axes), [x]), "reduce", "sum")
-        want = x.astype(np.float64).sum(axes)
-        assert np.allclose(run_cpu(group, [x])[0], want, rtol=1e-5, atol=1e-2)
+    group = group_of(trace(lambda x: ops.sum_(x, axes), [x]), "reduce", "sum")
+    want = x.astype(np.float64).sum(axes)
+    assert np.allclose(run_cpu(group, [x])[0], want, rtol=1e-5, atol=1e-2)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -58,9 +58,7 @@ def test_rows_beyond_shared_and_scratch_memory() -> None:
 
 def test_row_bound() -> None:
     x = _values(dt.float32, (4, 9))
-    group = group_of(
-        trace(lambda x: ops.sort(x, 1), [x]), "sort", "sort", rows="n", slots={"n": 0}
-    )
+    group = group_of(trace(lambda x: ops.sort(x, 1), [x]), "sort", "sort", rows="n", slots={"n": 0})
     want = np.sort(x, 1)
     for target in TARGETS:
         got = run_interp(group, PRESETS[target], [x], [3])[0]

@@ -111,7 +111,8 @@ def symbol(sym: Sym) -> Affine:
 
 def combine(parts: Iterable[tuple[Affine, int]]) -> Affine:
     """The sum of multiples, with q * d + r folded back to the value that q and r came from."""
-    const, terms = 0, {}
+    const = 0
+    terms: dict[Sym, int] = {}
     for aff, n in parts:
         const += aff.const * n
         for s, c in aff.terms:
@@ -191,12 +192,12 @@ def _opaque(x: Affine, d: int) -> tuple[Affine, Affine]:
     high = max(x.high, 0)
     inner = x.terms[0][0] if len(x.terms) == 1 and x.terms[0][1] == 1 and not x.const else None
     if inner is not None and inner.kind == "div" and inner.src is not None:
-        q = _sym("div", inner.src, inner.d * d, high // d + 1)
+        quotient = _sym("div", inner.src, inner.d * d, high // d + 1)
     else:
-        q = _sym("div", x, d, high // d + 1)
+        quotient = _sym("div", x, d, high // d + 1)
     if x.multiple_of(d):
-        return symbol(q), ZERO
-    return symbol(q), symbol(_sym("mod", x, d, min(d, high + 1)))
+        return symbol(quotient), ZERO
+    return symbol(quotient), symbol(_sym("mod", x, d, min(d, high + 1)))
 
 
 def _sym(kind: str, src: Affine, d: int, extent: int) -> Sym:

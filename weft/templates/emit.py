@@ -13,7 +13,7 @@ where it depends on the lane and scalar where it does not.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from weft.core import dtypes as dt
@@ -23,10 +23,11 @@ from weft.graph.ir import Node
 from weft.kernel import builder as kb
 from weft.kernel import ir
 from weft.kernel.builder import Builder
-from weft.kernel.ir import Expr, Type
+from weft.kernel.ir import Expr
 from weft.ops.primitive import PRIMITIVES
 from weft.templates import affine, view
 from weft.templates.affine import Affine, Sym
+from weft.templates.emit_special import SPECIAL, all_of
 from weft.templates.group import Group
 from weft.templates.view import Index
 
@@ -85,18 +86,18 @@ class Emitter:
     def expr(self, x: Affine) -> Expr:
         """The int32 value of an affine index: a scalar, or a vector when it depends on the lane."""
         self.addresses.append(x)
-        hit = self._find(("index", x))
+        hit = self.find(("index", x))
         if hit is not None:
             return hit
         result: Expr | None = None
         for sym, c in x.terms:
             term = self._sym(sym)
-            term = -term if c == -1 else term * c  # type: ignore[operator]
-            result = term if result is None else result + term  # type: ignore[operator]
+            term = -term if c == -1 else term * c
+            result = term if result is None else result + term
         if result is None:
             return kb.const(x.const)
-        result = result + x.const  # type: ignore[operator]
-        return self._keep(("index", x), self.b.let(result, "at"))
+        result = result + x.const
+        return self.remember(("index", x), self.b.let(result, "at"))
 
     def _sym(self, sym: Sym) -> Expr:
         if sym.kind == "lane":
@@ -104,12 +105,12 @@ class Emitter:
         if sym.src is None:
             assert sym.expr is not None
             return sym.expr
-        hit = self._find(("sym", sym))
+        hit = self.find(("sym", sym))
         if hit is not None:
             return hit
         src = self.expr(sym.src)
-        value = src // sym.d if sym.kind == "div" else src % sym.d  # type: ignore[operator]
-        return self._keep(("sym", sym), self.b.let(value, "q" if sym.kind == "div" else "r"))
+        value = src // sym.d if sym.kind == "div" else src % sym.d
+        return self.remember(("sym", sym), self.b.let(value, "q" if sym.kind == "div" else "r"))
 
     # -- scopes and definitions
 
@@ -150,13 +151,15 @@ class Emitter:
 
         return definition
 
-    def _find(self, key: Any) -> Any:
+    def find(self, key: Any) -> Any:
+        """What was remembered under `key` in an open scope, or None."""
         for scope in reversed(self._scopes):
             if key in scope:
                 return scope[key]
         return None
 
-    def _keep(self, key: Any, value: Any) -> Any:
+    def remember(self, key: Any, value: Any) -> Any:
+        """Keeps `value` until the innermost scope closes, and returns it."""
         self._scopes[-1][key] = value
         return value
 
@@ -167,9 +170,9 @@ class Emitter:
         own dtype; a scalar or as many lanes as the index has."""
         index = tuple(index)
         key = (id(node), index, tuple(id(g) for g in self._guards))
-        hit = self._find(key)
+        hit = self.find(key)
         if hit is None:
-            hit = self._keep(key, self.b.let(_widen(self._compute(node, index)), node.op))
+            hit = self.remember(key, self.b.let(_widen(self._compute(node, index)), node.op))
         return hit
 
     def stored(self, node: Node, index: Sequence[Affine]) -> Expr:
@@ -204,7 +207,7 @@ class Emitter:
             return self.load(node, affine.flatten(index, affine.contiguous(node.shape)))
         if node.op in view.PURE:
             return self.value(node.inputs[0], view.source_index(node, index))
-        special = _SPECIAL.get(node.op)
+        special = SPECIAL.get(node.op)
         if special is not None:
             return special(self, node, index)
         primitive = PRIMITIVES.get(node.op)
@@ -222,9 +225,9 @@ class Emitter:
         lanes = linear.lanes
         if lanes == 1:
             scalars = [g for g in self._guards if g.type.lanes == 1]
-            return kb.load(buffer, self.expr(linear), 1, _all(scalars))
+            return kb.load(buffer, self.expr(linear), 1, all_of(scalars))
         guards = [*self._guards, *((self.mask,) if self.mask is not None else ())]
-        mask = _all([kb.splat(g, lanes) for g in guards])
+        mask = all_of([kb.splat(g, lanes) for g in guards])
         if mask is None and _lane_step(linear) == -1:
             lane = next(s for s, _ in linear.terms if s.kind == "lane")
             first = linear + affine.symbol(lane) + (1 - lanes)
@@ -262,18 +265,18 @@ class Emitter:
     def between(self, x: Affine, low: int, high: int) -> Expr | None:
         """Whether low <= x < high, bound; None when it always holds."""
         key = ("between", x, low, high)
-        hit = self._find(key)
+        hit = self.find(key)
         if hit is not None:
             return hit
         tests = []
         if x.low < low:
-            tests.append(self.expr(x) >= low)  # type: ignore[operator]
+            tests.append(self.expr(x) >= low)
         if x.high >= high:
-            tests.append(self.expr(x) < high)  # type: ignore[operator]
+            tests.append(self.expr(x) < high)
         if not tests:
             return None
-        test = tests[0] if len(tests) == 1 else tests[0] & tests[1]  # type: ignore[operator]
-        return self._keep(key, self.b.let(test, "inside"))
+        test = tests[0] if len(tests) == 1 else tests[0] & tests[1]
+        return self.remember(key, self.b.let(test, "inside"))
 
 
 def _widen(x: Expr) -> Expr:
@@ -285,97 +288,3 @@ def _lane_step(x: Affine) -> int | None:
     if any(s.lanes > 1 and s.kind != "lane" for s, _ in x.terms):
         return None
     return next((c for s, c in x.terms if s.kind == "lane"), 0)
-
-
-def _all(conditions: Sequence[Expr]) -> Expr | None:
-    result: Expr | None = None
-    for c in conditions:
-        result = c if result is None else result & c  # type: ignore[operator]
-    return result
-
-
-def _const(em: Emitter, node: Node, index: Index) -> Expr:
-    value = node.attrs["value"]
-    if value.size != 1:
-        raise CompileError(f"a constant of shape {list(node.shape)} needs a buffer")
-    return kb.const(value.reshape(()).item(), Type(dt.compute_dtype(node.dtype)))
-
-
-def _scalar(em: Emitter, node: Node, index: Index) -> Expr:
-    name = node.attrs["name"]
-    if node.attrs.get("role") != "scalar" or name not in em.group.slots:
-        raise CompileError(f"input {name!r} has no buffer in its group")
-    return ir.Param(name, em.group.slots[name])
-
-
-def _cast(em: Emitter, node: Node, index: Index) -> Expr:
-    """A cast to a narrow float rounds, though the value goes on as f32."""
-    wide = kb.cast(em.value(node.inputs[0], index), dt.compute_dtype(node.dtype))
-    return kb.cast(wide, node.dtype)
-
-
-def _iota(em: Emitter, node: Node, index: Index) -> Expr:
-    at = em.expr(index[node.attrs.get("axis", 0)])
-    return kb.cast(at, dt.compute_dtype(node.dtype))
-
-
-def _pad(em: Emitter, node: Node, index: Index) -> Expr:
-    (x,) = node.inputs
-    fill = kb.const(node.attrs["value"], Type(dt.compute_dtype(node.dtype)))
-    if x.size == 0:
-        return fill
-    tests = []
-    for i, d, low in zip(index, x.shape, node.attrs["low"]):
-        test = em.between(i, low, low + d)
-        if test is not None:
-            tests.append(test)
-    moved = [i - low for i, low in zip(index, node.attrs["low"])]
-    with em.guarded(tests):
-        inner = em.value(x, moved)
-    inside = _all(tests)
-    return inner if inside is None else kb.select(inside, inner, fill)
-
-
-def _concat(em: Emitter, node: Node, index: Index) -> Expr:
-    axis = node.attrs["axis"]
-    at, start = index[axis], 0
-    result: Expr | None = None
-    for x in node.inputs:
-        stop = start + x.shape[axis]
-        if stop == start or at.high < start or at.low >= stop:
-            start = stop
-            continue
-        test = em.between(at, start, stop)
-        with em.guarded([] if test is None else [test]):
-            part = em.value(x, (*index[:axis], at - start, *index[axis + 1 :]))
-        if result is None or test is None:
-            result = part
-        else:
-            result = em.b.let(kb.select(test, part, result), "concat")
-        start = stop
-    assert result is not None, "an index outside the concatenation"
-    return result
-
-
-def _gather(em: Emitter, node: Node, index: Index) -> Expr:
-    x, ids = node.inputs
-    axis, rank = node.attrs["axis"], len(ids.shape)
-    extent = x.shape[axis]
-    middle = index[axis : axis + rank]
-    key = ("row", id(ids), middle, extent, tuple(id(g) for g in em._guards))
-    row = em._find(key)
-    if row is None:
-        picked = kb.cast(em.value(ids, middle), dt.int32)
-        row = em._keep(key, em.axis(kb.minimum(kb.maximum(picked, 0), extent - 1), extent))
-    return em.value(x, (*index[:axis], row, *index[axis + rank :]))
-
-
-_SPECIAL: Mapping[str, Callable[[Emitter, Node, Index], Expr]] = {
-    "const": _const,
-    "input": _scalar,
-    "cast": _cast,
-    "iota": _iota,
-    "pad": _pad,
-    "concat": _concat,
-    "gather": _gather,
-}

@@ -46,13 +46,13 @@ def order_key(b: Builder, x: Expr) -> Expr:
     """An int32 that compares as `x` does: NaN above everything, -0 equal to 0."""
     dtype = x.type.dtype
     if dtype == dt.uint32:
-        return kb.bitcast(x ^ 0x80000000, dt.int32)  # type: ignore[operator]
+        return kb.bitcast(x ^ 0x80000000, dt.int32)
     if not dtype.is_float:
         return kb.cast(x, dt.int32)
     bits = b.let(kb.bitcast(x, dt.int32), "bits")
-    size = b.let(bits & 0x7FFFFFFF, "size")  # type: ignore[operator]
-    ordered = kb.select(bits < 0, -size, size)  # type: ignore[operator]
-    return kb.select(size > 0x7F800000, 0x7FFFFFFF, ordered)  # type: ignore[operator]
+    size = b.let(bits & 0x7FFFFFFF, "size")
+    ordered = kb.select(bits < 0, -size, size)
+    return kb.select(size > 0x7F800000, 0x7FFFFFFF, ordered)
 
 
 def _accumulator(dtype: DType) -> DType:
@@ -66,7 +66,7 @@ def sum_fold(dtype: DType) -> Fold:
     return Fold(
         "sum", (acc,), (0,),
         lambda b, x, i: (kb.cast(x, acc),),
-        lambda b, s, t: (s[0] + t[0],),  # type: ignore[operator]
+        lambda b, s, t: (s[0] + t[0],),
         lambda b, s: kb.cast(s[0], dtype),
     )  # fmt: skip
 
@@ -97,8 +97,8 @@ def argmax_fold(dtype: DType) -> Fold:
 
     def combine(b: Builder, s: State, t: State) -> State:
         (k, i), (m, j) = ([b.let(v, "arg") for v in state] for state in (s, t))
-        earlier = kb.eq(m, k) & (j < i)  # type: ignore[operator]
-        take = b.let((m > k) | earlier, "take")  # type: ignore[operator]
+        earlier = kb.eq(m, k) & (j < i)
+        take = b.let((m > k) | earlier, "take")
         return (kb.select(take, m, k), kb.select(take, j, i))
 
     return Fold(
@@ -187,9 +187,9 @@ def fold_group(
     half = threads // 2
     while half:
         b.barrier()
-        with b.when(thread < half):  # type: ignore[operator]
+        with b.when(thread < half):
             mine = tuple(b.let(kb.load(a, thread)) for a in arrays)
-            other = tuple(b.let(kb.load(a, thread + half)) for a in arrays)  # type: ignore[operator]
+            other = tuple(b.let(kb.load(a, thread + half)) for a in arrays)
             for a, v in zip(arrays, fold.combine(b, mine, other)):
                 b.store(a, thread, v)
         half //= 2
@@ -206,8 +206,8 @@ def _fold_subgroups(
         return (x,)
     count = threads // width
     part = b.array("part", fold.dtypes[0], count, "shared")
-    with b.when(kb.eq(thread % width, 0)):  # type: ignore[operator]
-        b.store(part, thread // width, x)  # type: ignore[operator]
+    with b.when(kb.eq(thread % width, 0)):
+        b.store(part, thread // width, x)
     b.barrier()
     states = [(b.let(kb.load(part, kb.const(k, I32)), "wave"),) for k in range(count)]
     return fold_states(b, fold, states)

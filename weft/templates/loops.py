@@ -18,8 +18,8 @@ from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.view import Index
 
-
 Body = Callable[[Affine], None]
+Bound = Expr | int  # a loop's end or an extent: known now, or when the kernel runs
 
 
 @dataclass(frozen=True)
@@ -91,19 +91,20 @@ def _joins(uses: Sequence[Affine], axes: Index, shape: Shape, outer: int, inner:
     return all(x.coefficient(o) == x.coefficient(i) * shape[inner] for x in uses)
 
 
-def bounded_rows(group: Group, extent: int) -> Expr | int:
+def bounded_rows(group: Group, extent: int) -> Bound:
     """How many of the `extent` rows of axis 0 a run wants."""
     if group.rows is None:
         return extent
-    rows = ir.Param(group.rows, group.slots[group.rows]) * group.rows_scale  # type: ignore[operator]
+    rows = ir.Param(group.rows, group.slots[group.rows]) * group.rows_scale
     return kb.minimum(rows, extent)
 
 
-def times(a: Expr | int, n: int) -> Expr | int:
-    return a * n  # type: ignore[operator, no-any-return]
+def times(a: Bound, n: int) -> Bound:
+    """a * n; stays a Python int when `a` is one."""
+    return a * n
 
 
-def first_extent(group: Group, space: Space) -> Expr | int:
+def first_extent(group: Group, space: Space) -> Bound:
     """The run-time extent of the space's first loop (axis 0 is its outermost axis)."""
     dims, shape = space.dims, space.shape
     if not dims or space.spans[0][0] != 0:
@@ -113,8 +114,8 @@ def first_extent(group: Group, space: Space) -> Expr | int:
 
 def vector_loop(
     em: Emitter,
-    start: Expr | int,
-    stop: Expr | int,
+    start: Bound,
+    stop: Bound,
     extent: int,
     body: Body,
     lanes: int,
@@ -133,23 +134,27 @@ def vector_loop(
             _vectors(em, start, main, extent, body, lanes, unroll)
         if full > main:
             _vectors(em, main, full, extent, body, lanes, 1)
-        # One lane left is a scalar: LLVM 22 widens a truncating store under a constant one-lane mask.
         _rest(em, full, stop, extent, body, lanes, lanes >= 16 and stop - full > 1)
         return
-    steps = (stop - start) // wide * wide  # type: ignore[operator]
-    middle = b.let(start + steps, "main")  # type: ignore[operator]
+    steps = (stop - start) // wide * wide
+    middle = b.let(start + steps, "main")
     _vectors(em, start, middle, extent, body, lanes, unroll)
     if lanes >= 16:
         _rest(em, middle, stop, extent, body, lanes, True)
         return
-    steps = (stop - start) // lanes * lanes  # type: ignore[operator]
-    full = b.let(start + steps, "full")  # type: ignore[operator]
-    _vectors(em, middle, full, extent, body, lanes, 1)
-    _rest(em, full, stop, extent, body, lanes, False)
+    last = b.let(start + (stop - start) // lanes * lanes, "full")
+    _vectors(em, middle, last, extent, body, lanes, 1)
+    _rest(em, last, stop, extent, body, lanes, False)
 
 
 def _vectors(
-    em: Emitter, start: Expr | int, stop: Expr | int, extent: int, body: Body, lanes: int, times: int
+    em: Emitter,
+    start: Bound,
+    stop: Bound,
+    extent: int,
+    body: Body,
+    lanes: int,
+    times: int,
 ) -> None:
     with em.b.loop(stop, start, lanes * times) as i, em.scope():
         at = em.axis(i, max(extent - lanes * times, 0) + 1, lanes)
@@ -159,7 +164,13 @@ def _vectors(
 
 
 def _rest(
-    em: Emitter, start: Expr | int, stop: Expr | int, extent: int, body: Body, lanes: int, masked: bool
+    em: Emitter,
+    start: Bound,
+    stop: Bound,
+    extent: int,
+    body: Body,
+    lanes: int,
+    masked: bool,
 ) -> None:
     if isinstance(start, int) and start == stop:
         return
@@ -168,7 +179,7 @@ def _rest(
             body(em.axis(i, extent))
         return
     with em.b.loop(stop, start, lanes) as i, em.scope():
-        left = kb.as_expr(stop) - i  # type: ignore[operator]
+        left = kb.as_expr(stop) - i
         with em.masked(em.b.let(kb.binary("lt", kb.iota(lanes), left), "mask")):
             body(em.axis(i, (extent - 1) // lanes * lanes + 1, lanes) + em.lane(lanes))
 

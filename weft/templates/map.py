@@ -7,7 +7,7 @@ outputs. GPU: one thread per element, or per 4 consecutive ones where accesses a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weft.core.caps import Caps
@@ -15,19 +15,28 @@ from weft.core.errors import CompileError
 from weft.graph.ir import Node
 from weft.kernel import builder as kb
 from weft.kernel.builder import Builder
-from weft.kernel.ir import Expr, Kernel
+from weft.kernel.ir import Kernel
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import (
-    Space, first_extent, kernel_name, probe, times, traffic, useful_lanes, vector_loop,
+    Bound,
+    Space,
+    first_extent,
+    kernel_name,
+    probe,
+    times,
+    traffic,
+    useful_lanes,
+    vector_loop,
 )  # fmt: skip
 from weft.templates.registry import template
 from weft.templates.view import Index
 
 CHUNK = 8192  # elements per group on a CPU: 32 KiB of f32 per buffer
 UNROLL = 2
+Element = Callable[[Sequence[Affine]], None]
 NONTEMPORAL_BYTES = 8 << 20  # outputs from this size on bypass the cache
 
 
@@ -83,25 +92,25 @@ def _cpu(group: Group, caps: Caps, space: Space, config: Mapping[str, Any]) -> K
     return b.kernel(grid=(grid,), bytes=traffic(group))
 
 
-def _flat(em: Emitter, n: int, limit: Expr | int, chunk: int, lanes: int, element: Any):  # type: ignore[no-untyped-def]
+def _flat(em: Emitter, n: int, limit: Bound, chunk: int, lanes: int, element: Element) -> Bound:
     """One loop over all elements, `chunk` to a group."""
     b = em.b
     if n <= chunk and isinstance(limit, int):
         vector_loop(em, 0, n, n, lambda i: element([i]), lanes, UNROLL)
         return 1
-    start = b.let(b.group(0) * chunk, "start")  # type: ignore[operator]
+    start = b.let(b.group(0) * chunk, "start")
     block = em.axis(start, n, chunk)
     if n % chunk == 0 and isinstance(limit, int):
         vector_loop(em, 0, chunk, chunk, lambda i: element([block + i]), lanes, UNROLL)
     else:
-        size = b.let(kb.minimum(chunk, kb.as_expr(limit) - start), "size")  # type: ignore[operator]
+        size = b.let(kb.minimum(chunk, kb.as_expr(limit) - start), "size")
         vector_loop(em, 0, size, chunk, lambda i: element([block + i]), lanes, UNROLL)
     return kb.ceil_div(limit, chunk)
 
 
-def _rows(  # type: ignore[no-untyped-def]
-    em: Emitter, dims: Sequence[int], first: Expr | int, chunk: int, lanes: int, element: Any
-):
+def _rows(
+    em: Emitter, dims: Sequence[int], first: Bound, chunk: int, lanes: int, element: Element
+) -> Bound:
     """Rows of the last loop: several to a group when short, parts of one when long."""
     b = em.b
     *outer, n = dims
@@ -116,16 +125,16 @@ def _rows(  # type: ignore[no-untyped-def]
         row, part = affine.divide(g, parts)
         start = part * size
         coords = affine.unflatten(row, outer)
-        stop: Expr | int = size
+        stop: Bound = size
         if n % size:
-            stop = b.let(kb.minimum(size, n - em.expr(start)), "size")  # type: ignore[operator]
+            stop = b.let(kb.minimum(size, n - em.expr(start)), "size")
         vector_loop(em, 0, stop, size, lambda i: element([*coords, start + i]), lanes, UNROLL)
         return times(rows, parts)
     step = max(1, chunk // n)
-    low = b.let(b.group(0) * step, "low")  # type: ignore[operator]
-    high = kb.minimum(low + step, rows)  # type: ignore[operator]
-    with b.loop(high, low, name="row") as row, em.scope():
-        coords = affine.unflatten(em.axis(row, total), outer)
+    low = b.let(b.group(0) * step, "low")
+    high = kb.minimum(low + step, rows)
+    with b.loop(high, low, name="row") as r, em.scope():
+        coords = affine.unflatten(em.axis(r, total), outer)
         vector_loop(em, 0, n, n, lambda i: element([*coords, i]), lanes, UNROLL)
     return kb.ceil_div(rows, step)
 
@@ -138,8 +147,8 @@ def _gpu(group: Group, caps: Caps, space: Space, config: Mapping[str, Any]) -> K
     threads = min(config.get("threads", 256), caps.max_threads)
     size = math.prod(dims)
     total = kb.ceil_div(times(first_extent(group, space), size // dims[0]), lanes)
-    at = b.let(b.group(0) * threads + b.thread(0), "at")  # type: ignore[operator]
-    with b.when(at < total), em.scope():  # type: ignore[operator]
+    at = b.let(b.group(0) * threads + b.thread(0), "at")
+    with b.when(at < total), em.scope():
         linear = em.axis(at, size // lanes) * lanes + em.lane(lanes)
         coords = affine.unflatten(linear, dims)
         store_all(em, group.outputs, space.index(coords[: len(space.dims)]))

@@ -23,11 +23,23 @@ from weft.kernel.ir import Expr, Kernel
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
-from weft.templates.folds import Accumulator, Fold, fold_group, fold_lanes, fold_states
-from weft.templates.folds import max_fold, sum_fold
+from weft.templates.folds import (
+    Accumulator,
+    Fold,
+    fold_group,
+    fold_lanes,
+    fold_states,
+    max_fold,
+    sum_fold,
+)
 from weft.templates.group import Group
 from weft.templates.loops import (
-    bounded_rows, kernel_name, times, traffic, useful_lanes, vector_loop,
+    bounded_rows,
+    kernel_name,
+    times,
+    traffic,
+    useful_lanes,
+    vector_loop,
 )  # fmt: skip
 from weft.templates.map import streams
 from weft.templates.reduce import group_threads
@@ -119,7 +131,7 @@ class _Rows:
         formula()
 
     def first(self, j: Affine) -> Expr:
-        """Element j of the row on first sight: computed, kept, and written where it is an output."""
+        """Element j on first sight: computed, kept, and written where it is an output."""
         index = (*self.lead, j)
         for node in self.early:
             self._write(node, index)
@@ -151,35 +163,35 @@ class _Rows:
         return top, self.fold(sum_fold(dt.float32), lambda j: self._exp(j, top))
 
     def _exp(self, j: Affine, top: Expr) -> Expr:
-        e = self.b.let(km.exp(self.b, self.kept(j) - top), "e")  # type: ignore[operator]
+        e = self.b.let(km.exp(self.b, self.kept(j) - top), "e")
         if self.name == "softmax":
             self.keep(j, e)
         return e
 
     def _softmax(self) -> None:
         _, total = self._exps()
-        scale = self.b.let(1.0 / total, "scale")  # type: ignore[operator]
-        self.each(lambda j: self.write(j, self.kept(j) * scale))  # type: ignore[operator]
+        scale = self.b.let(1.0 / total, "scale")
+        self.each(lambda j: self.write(j, self.kept(j) * scale))
 
     def _log_softmax(self) -> None:
         b = self.b
         top, total = self._exps()
         log = b.let(km.log(b, total), "log")
-        self.each(lambda j: self.write(j, self.kept(j) - top - log))  # type: ignore[operator]
+        self.each(lambda j: self.write(j, self.kept(j) - top - log))
 
     def _layer_norm(self) -> None:
         b, n = self.b, self.n
-        mean = b.let(self.fold(sum_fold(dt.float32), self.first) * (1.0 / n), "mean")  # type: ignore[operator]
+        mean = b.let(self.fold(sum_fold(dt.float32), self.first) * (1.0 / n), "mean")
 
         def square(j: Affine) -> Expr:
-            d = b.let(self.kept(j) - mean, "d")  # type: ignore[operator]
-            return d * d  # type: ignore[operator, no-any-return]
+            d = b.let(self.kept(j) - mean, "d")
+            return d * d
 
-        var = self.fold(sum_fold(dt.float32), square) * (1.0 / n)  # type: ignore[operator]
-        r = b.let(1.0 / kb.unary("sqrt", var + self.params["eps"]), "r")  # type: ignore[operator]
+        var = self.fold(sum_fold(dt.float32), square) * (1.0 / n)
+        r = b.let(1.0 / kb.unary("sqrt", var + self.params["eps"]), "r")
 
         def result(j: Affine) -> None:
-            d = (self.kept(j) - mean) * r  # type: ignore[operator]
+            d = (self.kept(j) - mean) * r
             self.write(j, kb.fma(d, self.weight(1, j), self.weight(2, j)))
 
         self.each(result)
@@ -189,15 +201,15 @@ class _Rows:
 
         def square(j: Affine) -> Expr:
             x = self.first(j)
-            return x * x  # type: ignore[operator, no-any-return]
+            return x * x
 
-        mean = self.fold(sum_fold(dt.float32), square) * (1.0 / n)  # type: ignore[operator]
-        r = b.let(1.0 / kb.unary("sqrt", mean + self.params["eps"]), "r")  # type: ignore[operator]
+        mean = self.fold(sum_fold(dt.float32), square) * (1.0 / n)
+        r = b.let(1.0 / kb.unary("sqrt", mean + self.params["eps"]), "r")
 
         def result(j: Affine) -> None:
             w = self.weight(1, j)
-            w = w + offset if offset else w  # type: ignore[operator]
-            self.write(j, self.kept(j) * r * w)  # type: ignore[operator]
+            w = w + offset if offset else w
+            self.write(j, self.kept(j) * r * w)
 
         self.each(result)
 
@@ -232,8 +244,8 @@ class _CpuRows(_Rows):
             self.row = b.array("row", dt.float32, nbytes // 4)
         per = max(1, CHUNK // self.n)
         wanted = self.wanted()
-        low = b.let(b.group(0) * per, "low")  # type: ignore[operator]
-        high = kb.minimum(low + per, wanted)  # type: ignore[operator]
+        low = b.let(b.group(0) * per, "low")
+        high = kb.minimum(low + per, wanted)
         with b.loop(high, low, name="r") as r, em.scope():
             self.run(em.axis(r, self.rows))
         return self.finished(kb.ceil_div(wanted, per))
@@ -281,8 +293,8 @@ class _ThreadRows(_Rows):
         b, em = self.b, self.em
         threads = min(64, self.caps.max_threads)
         wanted = self.wanted()
-        at = b.let(b.group(0) * threads + b.thread(0), "at")  # type: ignore[operator]
-        with b.when(at < wanted), em.scope():  # type: ignore[operator]
+        at = b.let(b.group(0) * threads + b.thread(0), "at")
+        with b.when(at < wanted), em.scope():
             self.run(em.axis(at, self.rows))
         return self.finished(kb.ceil_div(wanted, threads), threads)
 
@@ -304,10 +316,8 @@ class _ThreadRows(_Rows):
     def _softmax(self) -> None:
         b = self.b
         top, total = self._exps()
-        scale = b.let(1.0 / total, "scale")  # type: ignore[operator]
-        self.each(
-            lambda j: self.write(j, km.exp(b, self.kept(j) - top) * scale)  # type: ignore[operator]
-        )
+        scale = b.let(1.0 / total, "scale")
+        self.each(lambda j: self.write(j, km.exp(b, self.kept(j) - top) * scale))
 
 
 class _GroupRows(_ThreadRows):

@@ -20,10 +20,25 @@ from weft.kernel.ir import Expr, Kernel
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
-from weft.templates.folds import Accumulator, Fold, fold_group, fold_lanes, fold_states, of_node_dtype
+from weft.templates.folds import (
+    Accumulator,
+    Fold,
+    State,
+    fold_group,
+    fold_lanes,
+    fold_states,
+    of_node_dtype,
+)
 from weft.templates.group import Group
 from weft.templates.loops import (
-    Space, bounded_rows, kernel_name, probe, times, traffic, useful_lanes, vector_loop,
+    Space,
+    bounded_rows,
+    kernel_name,
+    probe,
+    times,
+    traffic,
+    useful_lanes,
+    vector_loop,
 )  # fmt: skip
 from weft.templates.map import store_all
 from weft.templates.registry import template
@@ -76,7 +91,9 @@ class _Plan:
             return self.outputs
         return times(bounded_rows(self.group, shape[0]), self.outputs // shape[0])
 
-    def element(self, kept: Sequence[Affine], reduced: Sequence[Affine]) -> tuple[Expr, Expr | None]:
+    def element(
+        self, kept: Sequence[Affine], reduced: Sequence[Affine]
+    ) -> tuple[Expr, Expr | None]:
         """The prologue's value at these loop coordinates and, for argmax, its index."""
         k, r = iter(kept), iter(reduced)
         index = self.space.index([next(r) if flag else next(k) for flag in self.is_reduced])
@@ -117,8 +134,8 @@ def _cpu_rows(plan: _Plan) -> Kernel:
     b, em = plan.b, plan.em
     per = max(1, CHUNK // max(plan.count, 1))
     wanted = plan.wanted()
-    low = b.let(b.group(0) * per, "low")  # type: ignore[operator]
-    high = kb.minimum(low + per, wanted)  # type: ignore[operator]
+    low = b.let(b.group(0) * per, "low")
+    high = kb.minimum(low + per, wanted)
     with b.loop(high, low, name="row") as row, em.scope():
         kept = affine.unflatten(em.axis(row, plan.outputs), plan.kept)
         state = _fold_row(plan, kept)
@@ -126,7 +143,7 @@ def _cpu_rows(plan: _Plan) -> Kernel:
     return plan.kernel(kb.ceil_div(wanted, per))
 
 
-def _fold_row(plan: _Plan, kept: Sequence[Affine]):  # type: ignore[no-untyped-def]
+def _fold_row(plan: _Plan, kept: Sequence[Affine]) -> State:
     b, em = plan.b, plan.em
     *outer, n = plan.reduced or [1]
     lanes = useful_lanes(plan.caps, n)
@@ -174,14 +191,13 @@ def _cpu_columns(plan: _Plan) -> Kernel:
     else:
         grid = kb.ceil_div(wanted, vectors * lanes)
     full = n % (vectors * lanes) == 0
-    left = None if full else b.let(n - em.expr(start), "left")  # type: ignore[operator]
+    left = None if full else b.let(n - em.expr(start), "left")
     accs = [Accumulator(b, plan.fold, lanes) for _ in range(vectors)]
     columns = [start + v * lanes + em.lane(lanes) for v in range(vectors)]
-    masks = [None] * vectors
+    masks: list[Expr | None] = [None] * vectors
     if left is not None and lanes > 1:
         masks = [
-            b.let(kb.binary("lt", kb.iota(lanes) + v * lanes, left), "mask")  # type: ignore[operator, misc]
-            for v in range(vectors)
+            b.let(kb.binary("lt", kb.iota(lanes) + v * lanes, left), "mask") for v in range(vectors)
         ]
     with b.loop(max(plan.count, 0), name="k") as k, em.scope():
         reduced = affine.unflatten(em.axis(k, plan.count), plan.reduced)
@@ -196,7 +212,7 @@ def _cpu_columns(plan: _Plan) -> Kernel:
 
 def _ceil_rows(wanted: Expr | int, n: int, blocks: int) -> Expr | int:
     """Groups for whole rows of n outputs, `blocks` groups to a row."""
-    return wanted // n * blocks  # type: ignore[operator, no-any-return]
+    return wanted // n * blocks
 
 
 # -- GPU ----------------------------------------------------------------------------------------
@@ -207,8 +223,8 @@ def _gpu_threads(plan: _Plan) -> Kernel:
     b, em = plan.b, plan.em
     threads = min(64, plan.caps.max_threads)
     wanted = plan.wanted()
-    at = b.let(b.group(0) * threads + b.thread(0), "at")  # type: ignore[operator]
-    with b.when(at < wanted), em.scope():  # type: ignore[operator]
+    at = b.let(b.group(0) * threads + b.thread(0), "at")
+    with b.when(at < wanted), em.scope():
         kept = affine.unflatten(em.axis(at, plan.outputs), plan.kept)
         acc = Accumulator(b, plan.fold)
         with b.loop(plan.count, name="k") as k, em.scope():

@@ -22,7 +22,14 @@ from weft.templates.emit import Emitter
 from weft.templates.folds import sum_fold
 from weft.templates.group import Group
 from weft.templates.loops import (
-    Space, bounded_rows, kernel_name, probe, times, traffic, useful_lanes, vector_loop,
+    Space,
+    bounded_rows,
+    kernel_name,
+    probe,
+    times,
+    traffic,
+    useful_lanes,
+    vector_loop,
 )  # fmt: skip
 from weft.templates.registry import template
 
@@ -72,7 +79,7 @@ class _Plan:
         return self.b.let(kb.cast(self.em.value(self.idx, (r,)), dt.int32), "target")
 
     def inside(self, target: Expr) -> Expr:
-        return (target >= 0) & (target < self.x.shape[0])  # type: ignore[operator]
+        return (target >= 0) & (target < self.x.shape[0])
 
     def put(self, index: Sequence[Affine], value: Expr) -> None:
         """Writes one (vector of) result(s) of the anchor."""
@@ -92,8 +99,8 @@ def _replace_cpu(plan: _Plan) -> Kernel:
     lanes = useful_lanes(plan.caps, n)
     per = max(1, CHUNK // max(plan.width, 1))
     extent = plan.idx.shape[0]
-    low = b.let(b.group(0) * per, "low")  # type: ignore[operator]
-    with b.loop(kb.minimum(low + per, plan.count), low, name="r") as r, em.scope():  # type: ignore[operator]
+    low = b.let(b.group(0) * per, "low")
+    with b.loop(kb.minimum(low + per, plan.count), low, name="r") as r, em.scope():
         source = em.axis(r, extent)
         target = plan.target(source)
         with b.when(plan.inside(target)), em.scope():
@@ -121,8 +128,8 @@ def _replace_gpu(plan: _Plan) -> Kernel:
     threads = min(256, plan.caps.max_threads)
     per = plan.width // lanes
     total = times(plan.count, per)
-    at = b.let(b.group(0) * threads + b.thread(0), "at")  # type: ignore[operator]
-    with b.when(at < total), em.scope():  # type: ignore[operator]
+    at = b.let(b.group(0) * threads + b.thread(0), "at")
+    with b.when(at < total), em.scope():
         source, part = affine.divide(em.axis(at, plan.idx.shape[0] * per), per)
         coords = affine.unflatten(part * lanes + em.lane(lanes), columns)[: len(plan.columns)]
         target = plan.target(source)
@@ -151,11 +158,11 @@ def _scan_cpu(plan: _Plan) -> Kernel:
     blocks = -(-total // block)
     owner, piece = affine.divide(em.axis(b.group(0), blocks * parts), parts)
     first = b.let(em.expr(owner * block), "first")
-    rows = b.let(kb.minimum(block, total - first), "rows")  # type: ignore[operator]
+    rows = b.let(kb.minimum(block, total - first), "rows")
     start = piece * part
     stop: Expr | int = part
     if width % part:
-        stop = b.let(kb.minimum(part, width - em.expr(start)), "stop")  # type: ignore[operator]
+        stop = b.let(kb.minimum(part, width - em.expr(start)), "stop")
 
     def columns(j: Affine) -> tuple[Affine, ...]:
         return affine.unflatten(start + j, plan.columns or [1])[: len(plan.columns)]
@@ -165,7 +172,7 @@ def _scan_cpu(plan: _Plan) -> Kernel:
 
     with b.loop(rows, name="v") as v, em.scope():
         local = em.axis(v, block)
-        row = em.axis(first + v, total)  # type: ignore[operator]
+        row = em.axis(first + v, total)
 
         def begin(at: Affine, cols: tuple[Affine, ...]) -> None:
             value = kb.cast(em.value(plan.x, plan.at(row, cols)), kind)
@@ -174,21 +181,21 @@ def _scan_cpu(plan: _Plan) -> Kernel:
         walk(local, begin)
     with b.loop(plan.count, name="r") as r, em.scope():
         source = em.axis(r, plan.idx.shape[0])
-        mine = b.let(plan.target(source) - first, "mine")  # type: ignore[operator]
-        with b.when((mine >= 0) & (mine < rows)), em.scope():  # type: ignore[operator]
+        mine = b.let(plan.target(source) - first, "mine")
+        with b.when((mine >= 0) & (mine < rows)), em.scope():
             local = em.axis(mine, block)
 
             def join(at: Affine, cols: tuple[Affine, ...]) -> None:
                 value = kb.cast(em.value(plan.rows, plan.at(source, cols)), kind)
                 value = kb.splat(value, at.lanes)
                 if adds:
-                    value = kb.load(sums, em.address(at), at.lanes) + value  # type: ignore[operator]
+                    value = kb.load(sums, em.address(at), at.lanes) + value
                 b.store(sums, em.address(at), value)
 
             walk(local, join)
     with b.loop(rows, name="w") as w, em.scope():
         local = em.axis(w, block)
-        row = em.axis(first + w, total)  # type: ignore[operator]
+        row = em.axis(first + w, total)
 
         def end(at: Affine, cols: tuple[Affine, ...]) -> None:
             plan.put(plan.at(row, cols), kb.load(sums, em.address(at), at.lanes))
@@ -205,8 +212,8 @@ def _scan_gpu(plan: _Plan) -> Kernel:
     columns = plan.columns or [1]
     total = plan.x.shape[0] * plan.width
     threads = min(256, plan.caps.max_threads)
-    at = b.let(b.group(0) * threads + b.thread(0), "at")  # type: ignore[operator]
-    with b.when(at < total), em.scope():  # type: ignore[operator]
+    at = b.let(b.group(0) * threads + b.thread(0), "at")
+    with b.when(at < total), em.scope():
         row, part = affine.divide(em.axis(at, total), plan.width)
         coords = affine.unflatten(part, columns)[: len(plan.columns)]
         mine = em.expr(row)
@@ -215,6 +222,6 @@ def _scan_gpu(plan: _Plan) -> Kernel:
             source = em.axis(r, plan.idx.shape[0])
             with b.when(kb.eq(plan.target(source), mine)), em.scope():
                 value = kb.cast(em.value(plan.rows, plan.at(source, coords)), kind)
-                b.assign(acc, acc + value if adds else value)  # type: ignore[operator]
+                b.assign(acc, acc + value if adds else value)
         plan.put(plan.at(row, coords), b.let(acc, "out"))
     return plan.kernel(kb.ceil_div(total, threads), threads)

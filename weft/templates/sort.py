@@ -75,7 +75,7 @@ class _Plan:
     def key(self, row: Affine, i: Affine) -> Expr:
         """The order key of element i (bound)."""
         key = order_key(self.b, self.em.value(self.x, self.index(row, i)))
-        return self.b.let(key ^ -1 if self.descending else key, "key")  # type: ignore[operator]
+        return self.b.let(key ^ -1 if self.descending else key, "key")
 
     def put(self, row: Affine, place: Affine, position: Expr) -> None:
         """Element number `position` of the row belongs at `place`."""
@@ -99,8 +99,8 @@ def _merge(plan: _Plan) -> Kernel:
         (b.array(f"keys{k}", dt.int32, n), b.array(f"places{k}", dt.int32, n)) for k in (0, 1)
     )
     per = max(1, 2048 // n)
-    low = b.let(b.group(0) * per, "low")  # type: ignore[operator]
-    high = kb.minimum(low + per, plan.wanted())  # type: ignore[operator]
+    low = b.let(b.group(0) * per, "low")
+    high = kb.minimum(low + per, plan.wanted())
     with b.loop(high, low, name="row") as r, em.scope():
         row = em.axis(r, plan.rows)
         with b.loop(n, name="i") as i, em.scope():
@@ -108,9 +108,9 @@ def _merge(plan: _Plan) -> Kernel:
             b.store(one[1], i, i)
         rounds = ((n - 1).bit_length() + 1) // 2  # two passes each: there and back
         with b.loop(rounds, name="round") as k:
-            width = b.let(kb.const(1, I32) << (k * 2), "width")  # type: ignore[operator]
+            width = b.let(kb.const(1, I32) << (k * 2), "width")
             _pass(b, one, two, width, n)
-            _pass(b, two, one, b.let(width * 2, "width"), n)  # type: ignore[operator]
+            _pass(b, two, one, b.let(width * 2, "width"), n)
         with b.loop(n, name="place") as p, em.scope():
             plan.put(row, em.axis(p, n), b.let(kb.load(one[1], p), "position"))
     return plan.kernel(kb.ceil_div(plan.wanted(), per))
@@ -118,22 +118,22 @@ def _merge(plan: _Plan) -> Kernel:
 
 def _pass(b: Builder, source: Pair, target: Pair, width: Expr, n: int) -> None:
     """Merges neighbouring runs of `width` from source into target."""
-    runs = (n - 1 + width * 2) // (width * 2)  # type: ignore[operator]
+    runs = (n - 1 + width * 2) // (width * 2)
     with b.loop(runs, name="run") as r:
-        start = b.let(r * (width * 2), "start")  # type: ignore[operator]
-        middle = b.let(kb.minimum(start + width, n), "middle")  # type: ignore[operator]
-        stop = b.let(kb.minimum(middle + width, n), "stop")  # type: ignore[operator]
+        start = b.let(r * (width * 2), "start")
+        middle = b.let(kb.minimum(start + width, n), "middle")
+        stop = b.let(kb.minimum(middle + width, n), "stop")
         i, j = b.var(start, "left", I32), b.var(middle, "right", I32)
         with b.loop(stop, start, name="out") as out:
             left, right = b.let(kb.minimum(i, n - 1)), b.let(kb.minimum(j, n - 1))
             a, c = b.let(kb.load(source[0], left)), b.let(kb.load(source[0], right))
             ended = kb.binary("le", stop, j)
-            first = kb.binary("lt", i, middle) & (ended | (a <= c))  # type: ignore[operator]
+            first = kb.binary("lt", i, middle) & (ended | (a <= c))
             take = b.let(first, "take")
             b.store(target[0], out, kb.select(take, a, c))
             b.store(target[1], out, kb.load(source[1], kb.select(take, left, right)))
-            b.assign(i, i + kb.cast(take, dt.int32))  # type: ignore[operator]
-            b.assign(j, j + (1 - kb.cast(take, dt.int32)))  # type: ignore[operator]
+            b.assign(i, i + kb.cast(take, dt.int32))
+            b.assign(j, j + (1 - kb.cast(take, dt.int32)))
 
 
 # -- GPU: bitonic network -----------------------------------------------------------------------
@@ -142,7 +142,8 @@ def _pass(b: Builder, source: Pair, target: Pair, width: Expr, n: int) -> None:
 def _bitonic(plan: _Plan) -> Kernel:
     b, em, n, size = plan.b, plan.em, plan.n, plan.padded
     threads = max(1, min(256, plan.caps.max_threads, size // 2))
-    keys, places = b.array("keys", dt.int32, size, "shared"), b.array("places", dt.int32, size, "shared")
+    keys = b.array("keys", dt.int32, size, "shared")
+    places = b.array("places", dt.int32, size, "shared")
     t = b.let(b.thread(0), "t")
     row = em.axis(b.group(0), plan.rows)
     with b.loop(size, t, threads, name="i") as i:
@@ -151,8 +152,9 @@ def _bitonic(plan: _Plan) -> Kernel:
             b.store(keys, i, plan.key(row, em.axis(i, n)))
         with b.otherwise():
             b.store(keys, i, LAST)
-    with b.loop(size.bit_length() - 1, name="stage") as stage, b.loop(stage + 1, name="step") as step:  # type: ignore[operator]
-        shift = b.let(stage - step, "shift")  # type: ignore[operator]
+    stages = size.bit_length() - 1
+    with b.loop(stages, name="stage") as stage, b.loop(stage + 1, name="step") as step:
+        shift = b.let(stage - step, "shift")
         b.barrier()
         with b.loop(size // 2, t, threads, name="pair") as pair:
             _compare_swap(b, keys, places, pair, shift, stage)
@@ -166,14 +168,14 @@ def _compare_swap(
     b: Builder, keys: ir.Array, places: ir.Array, pair: Expr, shift: Expr, stage: Expr
 ) -> None:
     """Orders one pair of the network: distance 2^shift, direction by bit stage + 1."""
-    distance = b.let(kb.const(1, I32) << shift, "distance")  # type: ignore[operator]
-    block = (pair >> shift) << (shift + 1)  # type: ignore[operator]
-    i = b.let(block + (pair & (distance - 1)), "i")  # type: ignore[operator]
-    j = b.let(i + distance, "j")  # type: ignore[operator]
+    distance = b.let(kb.const(1, I32) << shift, "distance")
+    block = (pair >> shift) << (shift + 1)
+    i = b.let(block + (pair & (distance - 1)), "i")
+    j = b.let(i + distance, "j")
     a, c = b.let(kb.load(keys, i), "a"), b.let(kb.load(keys, j), "c")
     p, q = b.let(kb.load(places, i), "p"), b.let(kb.load(places, j), "q")
-    after = b.let((c < a) | (kb.eq(a, c) & (q < p)), "after")  # type: ignore[operator]
-    down = kb.ne((i >> (stage + 1)) & 1, 0)  # type: ignore[operator]
+    after = b.let((c < a) | (kb.eq(a, c) & (q < p)), "after")
+    down = kb.ne((i >> (stage + 1)) & 1, 0)
     with b.when(kb.binary("xor", after, down)):
         b.store(keys, i, c)
         b.store(keys, j, a)
@@ -189,16 +191,16 @@ def _count(plan: _Plan) -> Kernel:
     b, em, n = plan.b, plan.em, plan.n
     threads = min(64, plan.caps.max_threads)
     total = times(plan.wanted(), n)
-    at = b.let(b.group(0) * threads + b.thread(0), "at")  # type: ignore[operator]
-    with b.when(at < total), em.scope():  # type: ignore[operator]
+    at = b.let(b.group(0) * threads + b.thread(0), "at")
+    with b.when(at < total), em.scope():
         row, i = affine.divide(em.axis(at, plan.rows * n), n)
         mine, here = plan.key(row, i), em.expr(i)
         count = b.var(0, "count", I32)
         with b.loop(n, name="j") as j, em.scope():
             other = plan.key(row, em.axis(j, n))
-            earlier = kb.eq(other, mine) & (j < here)  # type: ignore[operator]
-            before = kb.cast((other < mine) | earlier, dt.int32)  # type: ignore[operator]
-            b.assign(count, count + before)  # type: ignore[operator]
+            earlier = kb.eq(other, mine) & (j < here)
+            before = kb.cast((other < mine) | earlier, dt.int32)
+            b.assign(count, count + before)
         place = em.axis(b.let(count, "place"), n)
         plan.put(row, place, here)
     return plan.kernel(kb.ceil_div(total, threads), threads)

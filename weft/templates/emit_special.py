@@ -1,0 +1,115 @@
+"""Ops that the emitter treats by hand: sources, casts, and movement that depends on data or bounds.
+
+pad and concat guard what they read, so nothing is loaded outside a buffer, even speculatively.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from weft.core import dtypes as dt
+from weft.core.errors import CompileError
+from weft.graph.ir import Node
+from weft.kernel import builder as kb
+from weft.kernel import ir
+from weft.kernel.ir import Expr, Type
+from weft.templates.view import Index
+
+if TYPE_CHECKING:
+    from weft.templates.emit import Emitter
+
+
+def all_of(conditions: Sequence[Expr]) -> Expr | None:
+    """The conjunction of conditions; None of none."""
+    result: Expr | None = None
+    for c in conditions:
+        result = c if result is None else result & c
+    return result
+
+
+def _const(em: Emitter, node: Node, index: Index) -> Expr:
+    value = node.attrs["value"]
+    if value.size != 1:
+        raise CompileError(f"a constant of shape {list(node.shape)} needs a buffer")
+    return kb.const(value.reshape(()).item(), Type(dt.compute_dtype(node.dtype)))
+
+
+def _scalar(em: Emitter, node: Node, index: Index) -> Expr:
+    name = node.attrs["name"]
+    if node.attrs.get("role") != "scalar" or name not in em.group.slots:
+        raise CompileError(f"input {name!r} has no buffer in its group")
+    return ir.Param(name, em.group.slots[name])
+
+
+def _cast(em: Emitter, node: Node, index: Index) -> Expr:
+    """A cast to a narrow float rounds, though the value goes on as f32."""
+    wide = kb.cast(em.value(node.inputs[0], index), dt.compute_dtype(node.dtype))
+    return kb.cast(wide, node.dtype)
+
+
+def _iota(em: Emitter, node: Node, index: Index) -> Expr:
+    at = em.expr(index[node.attrs.get("axis", 0)])
+    return kb.cast(at, dt.compute_dtype(node.dtype))
+
+
+def _pad(em: Emitter, node: Node, index: Index) -> Expr:
+    (x,) = node.inputs
+    fill = kb.const(node.attrs["value"], Type(dt.compute_dtype(node.dtype)))
+    if x.size == 0:
+        return fill
+    tests = []
+    for i, d, low in zip(index, x.shape, node.attrs["low"]):
+        test = em.between(i, low, low + d)
+        if test is not None:
+            tests.append(test)
+    moved = [i - low for i, low in zip(index, node.attrs["low"])]
+    with em.guarded(tests):
+        inner = em.value(x, moved)
+    inside = all_of(tests)
+    return inner if inside is None else kb.select(inside, inner, fill)
+
+
+def _concat(em: Emitter, node: Node, index: Index) -> Expr:
+    axis = node.attrs["axis"]
+    at, start = index[axis], 0
+    result: Expr | None = None
+    for x in node.inputs:
+        stop = start + x.shape[axis]
+        if stop == start or at.high < start or at.low >= stop:
+            start = stop
+            continue
+        test = em.between(at, start, stop)
+        with em.guarded([] if test is None else [test]):
+            part = em.value(x, (*index[:axis], at - start, *index[axis + 1 :]))
+        if result is None or test is None:
+            result = part
+        else:
+            result = em.b.let(kb.select(test, part, result), "concat")
+        start = stop
+    assert result is not None, "an index outside the concatenation"
+    return result
+
+
+def _gather(em: Emitter, node: Node, index: Index) -> Expr:
+    x, ids = node.inputs
+    axis, rank = node.attrs["axis"], len(ids.shape)
+    extent = x.shape[axis]
+    middle = index[axis : axis + rank]
+    key = ("row", id(ids), middle, extent, tuple(id(g) for g in em._guards))
+    row = em.find(key)
+    if row is None:
+        picked = kb.cast(em.value(ids, middle), dt.int32)
+        row = em.remember(key, em.axis(kb.minimum(kb.maximum(picked, 0), extent - 1), extent))
+    return em.value(x, (*index[:axis], row, *index[axis + rank :]))
+
+
+SPECIAL: Mapping[str, Callable[[Emitter, Node, Index], Expr]] = {
+    "const": _const,
+    "input": _scalar,
+    "cast": _cast,
+    "iota": _iota,
+    "pad": _pad,
+    "concat": _concat,
+    "gather": _gather,
+}
