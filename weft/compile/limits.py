@@ -1,11 +1,10 @@
-"""What a target cannot hold: refused with the nodes named, or rewritten to smaller parts."""
+"""What a target cannot hold is refused with the nodes named."""
 
 from __future__ import annotations
 
 from weft.core.caps import Caps
 from weft.core.errors import DTypeError
 from weft.graph.ir import Graph, Node, toposort
-from weft.transform.rebuild import make, remake, rewrite
 
 
 def check_dtypes(graph: Graph, caps: Caps) -> None:
@@ -25,24 +24,3 @@ def check_dtypes(graph: Graph, caps: Caps) -> None:
 
 def _name(node: Node) -> str:
     return str(node.attrs.get("name", node.op))
-
-
-def split(graph: Graph, caps: Caps) -> Graph:
-    """The graph with concats small enough for caps.max_bindings."""
-    limit = max(2, caps.max_bindings - 2)
-
-    def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
-        node = remake(node, inputs)
-        return _nested_concat(node, limit) if node.op == "concat" else node
-
-    return rewrite(graph, visit)
-
-
-def _nested_concat(node: Node, limit: int) -> Node:
-    """A concat of many parts as a tree of concats of at most `limit` parts."""
-    parts = list(node.inputs)
-    axis = node.attrs["axis"]
-    while len(parts) > limit:
-        runs = [parts[i : i + limit] for i in range(0, len(parts), limit)]
-        parts = [make("concat", *r, axis=axis) if len(r) > 1 else r[0] for r in runs]
-    return remake(node, tuple(parts))

@@ -9,6 +9,7 @@ from weft.compile import limits
 from weft.compile.grouping import partition
 from weft.compile.plan import build_program
 from weft.compile.report import Report
+from weft.compile.split import split
 from weft.core.caps import Caps
 from weft.graph.ir import Graph, Node, toposort
 from weft.program.program import Program
@@ -27,7 +28,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("cse", lambda g, caps: cse(g)),
     ("sink reshapes", lambda g, caps: sink_reshapes(g)),
     ("fold again", lambda g, caps: fold(g)),
-    ("split for limits", limits.split),
+    ("split for limits", split),
     ("cse again", lambda g, caps: cse(g)),
     ("dce", lambda g, caps: dce(g)),
 )

@@ -109,6 +109,8 @@ class _Planner:
         return len(self.buffers) - 1
 
     def _source(self, node: Node) -> int:
+        if "part" in node.attrs:
+            return self._range(node)
         if node.op == "const":
             value = np.ascontiguousarray(node.attrs["value"])
             number = self._buffer(f"const{len(self.buffers)}", "const", node, value)
@@ -116,6 +118,17 @@ class _Planner:
             number = self._buffer(node.attrs["name"], node.attrs["role"], node)
         if id(node) in self.layout.sources:
             self.refs[id(self.layout.sources[id(node)])] = BufferRef(number, 0, node.nbytes)
+        return number
+
+    def _range(self, node: Node) -> int:
+        """A row range of a weight: its place in the whole weight's buffer."""
+        whole = Node("input", (), {}, node.attrs["whole"], node.dtype)
+        name = node.attrs["name"]
+        number = next((i for i, b in enumerate(self.buffers) if b.name == name), None)
+        if number is None:
+            number = self._buffer(name, "weight", whole)
+        offset = node.attrs["part"][0] * (whole.nbytes // whole.shape[0])
+        self.refs[id(self.layout.sources[id(node)])] = BufferRef(number, offset, node.nbytes)
         return number
 
     def _other_sources(self) -> list[Node]:

@@ -1,0 +1,129 @@
+"""Weights larger than a target may bind at once become row ranges of their buffer.
+
+A range is an "input" node of its own with attrs part=(start, stop) and whole=shape; the planner
+binds it at an offset of the whole weight's buffer. Users see a concat of the ranges, which the
+rules here push through casts, transposes, gathers and dots, so that no kernel binds it all:
+a gather selects between ranges, a dot becomes one dot per range.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from weft.core.caps import Caps
+from weft.graph.ir import Graph, Node
+from weft.transform.rebuild import const, make, remake, rewrite
+
+ALIGN = 256  # bytes: binding offsets
+
+
+def split(graph: Graph, caps: Caps) -> Graph:
+    """The graph with parts small enough for the target: weights in bindable row ranges, concats
+    of at most as many operands as a kernel may read."""
+    large = {id(x): _ranges(x, caps) for x in graph.inputs if x.attrs["role"] == "weight"}
+    parts = {key: made for key, made in large.items() if made is not None}
+    limit = max(2, caps.max_bindings - 2)
+
+    def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
+        inputs = tuple(parts.get(id(x), x) for x in inputs)
+        made = _pushed(node, inputs) if parts else None
+        node = made or remake(node, inputs)
+        return _nested_concat(node, limit) if node.op == "concat" else node
+
+    return rewrite(graph, visit)
+
+
+def _ranges(weight: Node, caps: Caps) -> Node | None:
+    """A concat of row ranges of a weight that is too large to bind, or None."""
+    if weight.nbytes <= caps.max_binding_bytes or not weight.shape:
+        return None
+    row = weight.nbytes // weight.shape[0]
+    step = ALIGN // math.gcd(ALIGN, row)
+    rows = caps.max_binding_bytes // row // step * step
+    if not rows:
+        return None  # one row is too large: the planner refuses it by name
+    parts = []
+    for start in range(0, weight.shape[0], rows):
+        stop = min(start + rows, weight.shape[0])
+        attrs = {**weight.attrs, "part": (start, stop), "whole": weight.shape}
+        shape = (stop - start, *weight.shape[1:])
+        parts.append(Node("input", (), attrs, shape, weight.dtype, where=weight.where))
+    return make("concat", *parts, axis=0)
+
+
+def _in_ranges(node: Node) -> bool:
+    """Whether node is a concat of ranges of one weight (behind casts and transposes)."""
+    if node.op != "concat":
+        return False
+    leaves = list(node.inputs)
+    for i, leaf in enumerate(leaves):
+        while leaf.op in ("cast", "transpose"):
+            leaf = leaf.inputs[0]
+        leaves[i] = leaf
+    return all(x.op == "input" and "part" in x.attrs for x in leaves)
+
+
+def _pushed(node: Node, inputs: tuple[Node, ...]) -> Node | None:
+    """The node with its op done range by range, or None."""
+    if node.op in ("cast", "transpose") and _in_ranges(inputs[0]):
+        (x,) = inputs
+        axis = x.attrs["axis"]
+        moved = axis if node.op == "cast" else node.attrs["perm"].index(axis)
+        return make("concat", *(make(node.op, p, **node.attrs) for p in x.inputs), axis=moved)
+    if node.op == "gather" and _in_ranges(inputs[0]) and node.attrs["axis"] == 0:
+        return _gather(node, *inputs) if inputs[0].attrs["axis"] == 0 else None
+    if node.op == "dot" and _in_ranges(inputs[1]):
+        return _dot(node, *inputs)
+    return None
+
+
+def _gather(node: Node, table: Node, idx: Node) -> Node:
+    """Each range is gathered with clamped indices; the range that holds the index is kept."""
+    tail = (1,) * (len(node.shape) - len(idx.shape))
+    out, stop = None, 0
+    for part in table.inputs:
+        start, stop = stop, stop + part.shape[0]
+        if out is None:
+            out = make("gather", part, idx, axis=0)
+            continue
+        local = make("sub", idx, _filled(start, idx.shape))
+        inside = make("less_equal", _filled(start, idx.shape), idx)
+        shown = make("broadcast", make("reshape", inside, shape=idx.shape + tail), shape=node.shape)
+        out = make("where", shown, make("gather", part, local, axis=0), out)
+    assert out is not None
+    return out
+
+
+def _filled(value: int, shape: tuple[int, ...]) -> Node:
+    scalar = const(np.asarray(value, np.int32))
+    return make("broadcast", scalar, shape=shape) if shape else scalar
+
+
+def _dot(node: Node, a: Node, b: Node) -> Node:
+    axis = b.attrs["axis"]
+    if axis == len(b.shape) - 1:
+        dots = [make("dot", a, p, where=node.where, **node.attrs) for p in b.inputs]
+        return make("concat", *dots, axis=len(node.shape) - 1)
+    if axis != len(b.shape) - 2:
+        return remake(node, (a, b))
+    out, stop = None, 0
+    zeros, steps = (0,) * (len(a.shape) - 1), (1,) * len(a.shape)
+    for part in b.inputs:  # ranges of the summed axis
+        start, stop = stop, stop + part.shape[-2]
+        cut = make("slice", a, starts=(*zeros, start), stops=(*a.shape[:-1], stop), steps=steps)
+        term = make("dot", cut, part, where=node.where, **node.attrs)
+        out = term if out is None else make("add", out, term)
+    assert out is not None
+    return out
+
+
+def _nested_concat(node: Node, limit: int) -> Node:
+    """A concat of many parts as a tree of concats of at most `limit` parts."""
+    parts = list(node.inputs)
+    axis = node.attrs["axis"]
+    while len(parts) > limit:
+        runs = [parts[i : i + limit] for i in range(0, len(parts), limit)]
+        parts = [make("concat", *r, axis=axis) if len(r) > 1 else r[0] for r in runs]
+    return remake(node, tuple(parts))
