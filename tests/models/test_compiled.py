@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -93,3 +94,31 @@ def test_minilm_agrees_with_transformers_and_ranks_alike() -> None:
         np.testing.assert_array_equal(
             np.argsort(-(got @ got[query])), np.argsort(-(want @ want[query]))
         )
+
+
+def test_programs_come_back_from_disk(zoo, tmp_path: Path, monkeypatch) -> None:
+    """A second load neither traces nor compiles; a changed source or entry compiles again."""
+    from weft.backends.cache import DiskCache
+    from weft.models import programs
+
+    folder, _ = zoo("llama2")
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
+    want = weft.load(folder, device="cpu", context=48).generate([1, 2, 3], max_new_tokens=5)
+
+    def refuse(*args: object, **options: object) -> None:
+        raise AssertionError("compiled again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(import_module("weft.compile.passes"), "compile_graph", refuse)
+        patch.setattr("weft.models.decoder.forward", refuse)
+        again = weft.load(folder, device="cpu", context=48)
+        assert again.generate([1, 2, 3], max_new_tokens=5) == want
+        assert set(again.programs()) == {"prefill", "decode"}
+        with pytest.raises(AssertionError, match="compiled again"):
+            weft.load(folder, device="cpu", context=47).generate([1])
+        patch.setattr(programs, "_source", lambda: "another version")
+        with pytest.raises(AssertionError, match="compiled again"):
+            weft.load(folder, device="cpu", context=48).generate([1])
+    monkeypatch.setattr(DiskCache, "get", lambda self, key: b"not a program")
+    fresh = weft.load(folder, device="cpu", context=48)
+    assert fresh.generate([1, 2, 3], max_new_tokens=5) == want
