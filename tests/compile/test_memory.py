@@ -1,0 +1,128 @@
+"""Arena planning and the limits of small devices."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from graphs import check, f32, i32, random_graph
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft import ops
+from weft.backends.interp import InterpDevice
+from weft.backends.registry import get
+from weft.compile import compile_graph
+from weft.compile.arena import ALIGN, Span, place
+from weft.core import dtypes as dt
+from weft.core.caps import PRESETS
+from weft.core.errors import DTypeError, LimitError
+from weft.graph.ir import Graph
+from weft.ops.nodes import input_node
+from weft.program.program import Dispatch
+
+spans = st.lists(
+    st.tuples(st.integers(1, 5000), st.integers(0, 30), st.integers(0, 8)), min_size=1, max_size=40
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(spans, st.integers(5000, 20000), st.randoms())
+def test_values_alive_together_never_overlap(entries, limit, random):
+    made = [Span(n, start, start + length) for n, start, length in entries]
+    for span in made:
+        other = random.choice(made)
+        if other is not span and random.random() < 0.3:
+            span.apart.add(id(other))
+            other.apart.add(id(span))
+    sizes = place(made, limit)
+    for i, a in enumerate(made):
+        assert a.offset % ALIGN == 0 and a.offset + a.nbytes <= sizes[a.buffer]
+        assert a.offset + a.nbytes <= limit
+        for b in made[i + 1 :]:
+            if a.buffer != b.buffer:
+                continue
+            assert id(b) not in a.apart
+            if a.start <= b.end and b.start <= a.end:
+                assert a.offset + a.nbytes <= b.offset or b.offset + b.nbytes <= a.offset
+
+
+def test_a_chain_reuses_memory():
+    x, w = f32("x", 32, 32), f32("w", 32, 32, role="weight")
+    y = x
+    for _ in range(10):
+        y = ops.tanh(ops.mul(ops.dot(y, w), 0.1))
+    program = check(Graph((x, w), (y,)), get("cpu"))
+    arena = sum(b.nbytes for b in program.buffers if b.role == "arena")
+    assert arena <= 2 * x.nbytes < program.meta["report"].unshared
+
+
+@pytest.mark.parametrize("seed", range(200, 210))
+def test_exclusive_buffers_are_never_read_and_written_at_once(seed):
+    program = compile_graph(random_graph(np.random.default_rng(seed)), PRESETS["webgpu"])
+    for step in program.steps:
+        if isinstance(step, Dispatch):
+            buffers = program.kernels[step.kernel].buffers
+            reads = {a.buffer for a, b in zip(step.args, buffers) if b.access == "r"}
+            writes = {a.buffer for a, b in zip(step.args, buffers) if b.access != "r"}
+            assert not reads & writes
+
+
+@pytest.mark.parametrize("seed", range(300, 306))
+def test_few_bindings(seed):
+    """With four buffers per kernel everything still compiles and is right."""
+    caps = dataclasses.replace(PRESETS["webgpu"], max_bindings=4)
+    program = check(random_graph(np.random.default_rng(seed), 12), InterpDevice(caps), tol=1e-4)
+    assert all(len(k.buffers) <= 4 for k in program.kernels)
+
+
+def test_a_sum_of_many_inputs_and_a_long_concat_respect_the_bindings():
+    caps = dataclasses.replace(PRESETS["webgpu"], max_bindings=5)
+    xs = [f32(f"x{i}", 3, 4) for i in range(12)]
+    total = xs[0]
+    for x in xs[1:]:
+        total = ops.add(total, x)
+    program = check(Graph(tuple(xs), (total, ops.concat(xs, axis=1))), InterpDevice(caps))
+    assert all(len(k.buffers) <= 5 for k in program.kernels)
+
+
+@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16])
+def test_a_tied_embedding_beyond_the_binding_limit(dtype):
+    """Gathered from and multiplied by in row ranges; no binding is too large."""
+    caps = dataclasses.replace(PRESETS["webgpu"], max_binding_bytes=4096)
+    w = input_node("w", (100, 32), dtype, "weight")
+    ids = i32("ids", 5)
+    x = ops.cast(ops.gather(w, ids, axis=0), dt.float32)
+    logits = ops.dot(x, ops.transpose(ops.cast(w, dt.float32), (1, 0)))
+    graph = Graph((w, ids), (logits,))
+    rng = np.random.default_rng(0)
+    values = {
+        "w": rng.standard_normal((100, 32)).astype(dtype.numpy),
+        "ids": np.array([0, 31, 32, 99, -4], np.int32),
+    }
+    program = check(graph, InterpDevice(caps), values, tol=1e-4)
+    assert sum(b.role == "weight" for b in program.buffers) == 1
+    for step in program.steps:
+        assert all(a.nbytes <= 4096 and a.offset % 256 == 0 for a in step.args)
+
+
+def test_a_large_matrix_used_untransposed():
+    caps = dataclasses.replace(PRESETS["webgpu"], max_binding_bytes=4096)
+    x, w = f32("x", 3, 100), f32("w", 100, 32, role="weight")
+    check(Graph((x, w), (ops.tanh(ops.dot(x, w)),)), InterpDevice(caps), tol=1e-4)
+
+
+def test_what_cannot_fit_is_refused_by_name():
+    caps = dataclasses.replace(PRESETS["webgpu"], max_buffer_bytes=1000)
+    x = f32("much", 300, 1)
+    with pytest.raises(LimitError, match="'much'"):
+        compile_graph(Graph((x,), (ops.exp(x),)), caps)
+    small = dataclasses.replace(PRESETS["webgpu"], max_binding_bytes=1000)
+    with pytest.raises(LimitError, match="per binding"):
+        compile_graph(Graph((x,), (ops.exp(x),)), small)
+
+
+def test_a_missing_dtype_is_refused_by_name():
+    caps = dataclasses.replace(PRESETS["webgpu"], dtypes=frozenset({dt.float32, dt.int32}))
+    x = input_node("half", (4,), dt.float16)
+    with pytest.raises(DTypeError, match="half"):
+        compile_graph(Graph((x,), (ops.cast(x, dt.float32),)), caps)
