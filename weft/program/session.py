@@ -171,7 +171,7 @@ class Session:
         """Runs once; the outputs as NumPy arrays (without a copy where the device's memory is
         host memory). An output is not overwritten by later runs while the caller holds it,
         unless the Session was made with reuse_outputs."""
-        return [out.view() for out in self.run_device(inputs, scalars)]
+        return [out.view() for out in self._run(inputs, scalars, in_place=True)]
 
     def run_device(
         self,
@@ -179,7 +179,17 @@ class Session:
         scalars: Mapping[str, int] | None = None,
     ) -> list[DeviceArray]:
         """Runs once; the outputs stay on the device (work may still be in flight)."""
-        self._bind_inputs(inputs)
+        return self._run(inputs, scalars, in_place=False)
+
+    def _run(
+        self,
+        inputs: Mapping[str, Value] | Sequence[Value],
+        scalars: Mapping[str, int] | None,
+        in_place: bool,
+    ) -> list[DeviceArray]:
+        """With `in_place`, large host inputs are read where they lie: the caller waits for the
+        run, so nobody can change them meanwhile."""
+        self._bind_inputs(inputs, in_place)
         outputs = self._bind_outputs()
         self.device.submit(self._bound, self._scalars(scalars or {}))
         return outputs
@@ -195,7 +205,9 @@ class Session:
         self._bind_outputs()
         return self._scalars(scalars or {})
 
-    def _bind_inputs(self, inputs: Mapping[str, Value] | Sequence[Value]) -> None:
+    def _bind_inputs(
+        self, inputs: Mapping[str, Value] | Sequence[Value], in_place: bool = False
+    ) -> None:
         specs = [(i, self.program.buffers[i]) for i in self.program.inputs]
         names = [spec.name for _, spec in specs]
         if not isinstance(inputs, Mapping):
@@ -209,9 +221,9 @@ class Session:
             what = "misses input" if wrong in names else "has no input"
             raise UsageError(f"{self.program.name} {what} {wrong!r}; it takes {', '.join(names)}")
         for i, spec in specs:
-            self._bind_input(i, spec, inputs[spec.name])
+            self._bind_input(i, spec, inputs[spec.name], in_place)
 
-    def _bind_input(self, i: int, spec: BufferSpec, value: Value) -> None:
+    def _bind_input(self, i: int, spec: BufferSpec, value: Value, in_place: bool) -> None:
         rows = self._rows.get(spec.name)
         if isinstance(value, DeviceArray | Buffer):
             self._set(i, self._place(spec, value))
@@ -219,7 +231,7 @@ class Session:
         array = _host(spec, np.asarray(value), rows)
         if not array.nbytes:
             return
-        if array.nbytes >= max(_WRAP_BYTES, spec.nbytes):
+        if in_place and array.nbytes >= max(_WRAP_BYTES, spec.nbytes):
             wrapped = self._wrap(array)
             if wrapped is not None:
                 self._set(i, wrapped)
