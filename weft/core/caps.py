@@ -32,7 +32,8 @@ class Caps:
     scratch_bytes: int = 0  # private scratch per CPU worker for large private arrays
     cores: int = 1
     dtypes: frozenset[DType] = field(default=frozenset(dt.DEVICE))  # storable
-    features: frozenset[str] = frozenset()  # "dot2_bf16", "dot4", "gather", "nontemporal", ...
+    # "dot2_bf16", "dot4", "gather", "nontemporal", "dot2_fast" (a dot2 costs no more than one fma)
+    features: frozenset[str] = frozenset()
 
     @property
     def is_cpu(self) -> bool:
@@ -55,7 +56,7 @@ PRESETS: dict[str, Caps] = {
         max_groups=1 << 31,
         scratch_bytes=4 << 20,
         cores=2,
-        features=frozenset({"dot2_bf16", "dot4", "gather", "nontemporal"}),
+        features=frozenset({"dot2_bf16", "dot2_fast", "dot4", "gather", "nontemporal"}),
     ),
     "cpu-avx2": Caps(
         "cpu-avx2",

@@ -75,7 +75,7 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
         mode = "i32"
     elif (
         operands == {dt.bfloat16}
-        and "dot2_bf16" in caps.features
+        and {"dot2_bf16", "dot2_fast"} <= caps.features
         and p.a_k == 1
         and p.k % 2 == 0
     ):
@@ -93,7 +93,8 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
     blocks = max(1, -(-want // panels))
     rows = min(384, max(-(-p.m // blocks), 32))
     mb = config.get("mb", -(-min(rows, p.m) // mr) * mr)
-    pack_a = mode != "dot2" and (p.a.dtype != dt.float32 or p.a_k != 1)
+    must = mode != "dot2" and (p.a.dtype != dt.float32 or p.a_k != 1)
+    pack_a = must or bool(config.get("pack_a"))
     groups = panels * -(-p.m // mb)
     many = max(1, min(4, groups // want)) if pack_a else 1
     return Plan(mode, lanes, mr, nv, kc, mb, config.get("panels", many), pack_a)

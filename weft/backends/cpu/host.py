@@ -110,6 +110,8 @@ def caps_of(host: Host, cores: int) -> Caps:
         if {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= on:
             lanes, registers = 16, 32
             features |= {"dot2_bf16"} if "avx512bf16" in on else set()
+            # vdpbf16ps issues every cycle on Zen, every other (half an fma's rate) on Intel
+            features |= {"dot2_fast"} if host.cpu.startswith("znver") else set()
             features |= {"dot4"} if "avx512vnni" in on else set()
         features |= {"nontemporal"} | ({"gather"} if "avx2" in on else set())
     return Caps(
