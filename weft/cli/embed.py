@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import click
@@ -15,7 +16,7 @@ from weft.core.errors import FileFormatError, UsageError
 def read_lines(path: str) -> list[str]:
     """The non-empty lines of a UTF-8 text file ("-" is standard input)."""
     try:
-        data = click.get_binary_stream("stdin").read() if path == "-" else Path(path).read_bytes()
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
         lines = data.decode("utf-8").splitlines()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None

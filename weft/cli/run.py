@@ -38,7 +38,7 @@ def read_prompt(prompt: str) -> str:
     """The prompt; "-" reads it from standard input. UTF-8 only."""
     if prompt == "-":
         try:
-            return click.get_binary_stream("stdin").read().decode("utf-8")
+            return sys.stdin.buffer.read().decode("utf-8")
         except UnicodeDecodeError as error:
             raise FileFormatError(
                 f"standard input is not UTF-8 text (byte {error.start}); convert it"
@@ -76,12 +76,13 @@ def run(
     start = time.perf_counter()
     model = weft.load(path, device=device, dtype=dtype)
     loaded = time.perf_counter()
+    where = model.device.info.id if model.device else "oracle"
     if as_json:
         result = model.generate(text, **options)
         seconds = time.perf_counter() - loaded
         click.echo(json.dumps({
             "text": result.text, "ids": list(result.ids), "finish_reason": result.finish_reason,
-            "device": model.device.info.id, "load_s": round(loaded - start, 3),
+            "device": where, "load_s": round(loaded - start, 3),
             "generate_s": round(seconds, 3), "tok_s": round(len(result.ids) / seconds, 1),
         }))  # fmt: skip
         return
@@ -101,8 +102,7 @@ def run(
     begun = (first or [end])[0]
     rate = f", {(count - 1) / (end - begun):.1f} tok/s" if count > 1 and end > begun else ""
     print(
-        f"{model.device.info.id}: loaded in {loaded - start:.2f} s, first text after "
-        f"{begun - loaded:.2f} s{rate}",
+        f"{where}: loaded in {loaded - start:.2f} s, first text after {begun - loaded:.2f} s{rate}",
         file=sys.stderr,
     )
 

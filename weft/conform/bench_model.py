@@ -17,6 +17,7 @@ from weft.conform.roofline import Roofline
 from weft.conform.timing import peak_rss_mib, rates
 from weft.core.errors import UsageError
 from weft.models.model import Decoder
+from weft.models.runner import CompiledRunner
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,7 @@ def profile(o: Options, roof: Roofline, trace: Path) -> dict[str, list[dict[str,
     """Times each kernel of the prefill and decode Programs; writes the Chrome trace."""
     model = _load(o)
     runner, ids = model.runner(), _prompt(model, o.prompt)
+    assert isinstance(runner, CompiledRunner)
     runner.prefill(0, ids)
     _decode(model, 1, o.prompt, 1)
     found = {}

@@ -21,7 +21,7 @@ from weft.conform.harness import check_close, check_equal
 from weft.conform.report import Check, Mismatch, Skip
 from weft.core import dtypes as dt
 from weft.core.tolerance import tolerance
-from weft.models.random_folder import random_folder
+from weft.models.random_weights import random_folder
 
 _LLAMA = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -53,7 +53,8 @@ def _pair(device: Device, config: dict[str, Any], dtype: str) -> tuple[Any, Any]
         raise Skip(f"{device.info.id} does not store {dtype}")
     with tempfile.TemporaryDirectory() as name:
         folder = random_folder(Path(name) / "model", {**config, "dtype": dtype}, 3, 0.2)
-        return tuple(weft.load(folder, device=d, context=64) for d in (device, "oracle"))
+        model = weft.load(folder, device=device, context=64)
+        return model, weft.load(folder, device="oracle", context=64)
 
 
 def _logits(device: Device, family: str, dtype: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def totals(steps: Sequence[StepTime], roof: Roofline) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda r: -r["ms"])
 
 
-def write_trace(path: Path, programs: dict[str, Sequence[StepTime]]) -> None:
+def write_trace(path: Path, programs: Mapping[str, Sequence[StepTime]]) -> None:
     """A Chrome trace (chrome://tracing, Perfetto): one row per Program, steps end to end, as the
     "Trace Event Format" has it (complete events, microseconds)."""
     events: list[dict[str, Any]] = []

@@ -62,6 +62,13 @@ class Model:
     def logits(self, ids: Sequence[int]) -> np.ndarray:
         raise UsageError(f"{self.config.family} is an encoder: use embed(texts)")
 
+    def chat_ids(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
+        raise UsageError(f"{self.config.family} is an encoder: it cannot chat")
+
+    def graphs(self) -> dict[str, Graph]:
+        """What the model computes, before compilation, by step ({} on the oracle)."""
+        return {}
+
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         raise UsageError(f"{self.config.family} generates text: use generate(prompt)")
 
