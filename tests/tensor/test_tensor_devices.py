@@ -122,6 +122,15 @@ def test_weights_are_read_anew_when_replaced(device: str) -> None:
     same(compiled(X), weft.tensor(X @ (W * 2)))
 
 
+def test_signatures_share_weights_on_the_device(device: str) -> None:
+    w = weft.tensor(W, name="w")
+    compiled = weft.compile(lambda x: x @ w, device)
+    for rows in (1, 2, 4):
+        same(compiled(X[:rows]), weft.tensor(X[:rows] @ W))
+    held = [e.session.weights["w"] for e in compiled._entries.values() if e.session]
+    assert len(held) == 3 and all(b is held[0] for b in held)
+
+
 def test_signatures_and_nested_arguments(device: str) -> None:
     def fn(pair: Any, scale: float = 1.0, **more: Tensor) -> Any:
         a, b = pair["a"], pair["b"]
@@ -174,6 +183,18 @@ def test_random_bits_are_the_same_on_every_device(device: str) -> None:
         weft.randint(0, 9, 50, key=1, device=device).tolist()
         == weft.randint(0, 9, 50, key=1).tolist()
     )
+
+
+def test_large_eager_ops_keep_no_buffers(device: str) -> None:
+    x = weft.ones((600, 600)).to(device)
+    y = (x * 600.0 + x * 2.0 - x.T)[1:, ::2]
+    assert y.shape == (599, 300) and (y.cpu() == 601).all()
+    if device == "cpu":
+        return
+    from weft.tensor.device import DEVICES
+
+    held = [b.nbytes for s in DEVICES._sessions.values() for b in s._buffers]
+    assert sum(held) < 600 * 600 * 4 * 3
 
 
 def test_mixing_devices_names_both() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from weft.core.dtypes import DType
 from weft.core.errors import DTypeError, UsageError
-from weft.graph import serial
 from weft.graph import verify as structure
 from weft.graph.ir import Graph, Shape
 from weft.ops.composite import COMPOSITES
@@ -35,4 +34,6 @@ def verify(graph: Graph) -> None:
 
 def load_graph(text: str) -> Graph:
     """The graph in JSON text written by `weft.graph.serial.to_json`; FileFormatError otherwise."""
+    from weft.graph import serial  # most runs read no graph: keep its imports off their start
+
     return serial.from_json(text, shape_rule)

@@ -8,7 +8,7 @@ from then on the tensor shows that buffer, and every Program that uses the tenso
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,8 @@ class _Entry:
     graph: Graph
     program: Program
     tree: Any
-    names: list[str]  # of the array arguments, in order
+    wanted: list[tuple[int, str]]  # (argument number, name) of those that the Program takes
+    roles: Sequence[str]  # of the outputs' buffers
     captured: dict[str, Tensor]
     states: frozenset[str]
     bound: dict[str, Any]  # name -> the value that the session's weight was made from
@@ -53,6 +54,7 @@ class Compiled:
         self._device: Device | None = None
         self._entries: dict[Any, _Entry] = {}
         self._arena: Arena | None = None
+        self._shared: dict[str, tuple[Any, Any]] = {}  # weight -> (its value, its buffer)
         self._lock = threading.RLock()
         self.__name__ = getattr(fn, "__name__", "compiled").strip("<>") or "compiled"
         self.__doc__ = fn.__doc__
@@ -125,22 +127,23 @@ class Compiled:
         for n in traced.graph.inputs:
             check_dtype(n.dtype, device)
         program = compile_graph(traced.graph, device.caps, self.__name__)
-        names = [s.name or "" for s in specs]
-        captured = traced.captured
-        return _Entry(traced.graph, program, traced.tree, names, captured, states, {})
+        taken = {program.buffers[i].name for i in program.inputs}
+        wanted = [(i, s.name) for i, s in enumerate(specs) if s.name in taken]
+        roles = [program.buffers[i].role for i in program.outputs]
+        return _Entry(
+            traced.graph, program, traced.tree, wanted, roles, traced.captured, states, {}
+        )  # fmt: skip
 
     def _run(self, device: Device, entry: _Entry, values: list[Any]) -> Any:
         session = self._session(device, entry)
-        wanted = {entry.program.buffers[i].name for i in entry.program.inputs}
-        inputs = {n: v for n, v in zip(entry.names, values) if n in wanted}
-        arrays = session.run_device(inputs)
-        roles = [entry.program.buffers[i].role for i in entry.program.outputs]
-        results = [_result(a, role) for a, role in zip(arrays, roles)]
+        arrays = session.run_device({name: values[i] for i, name in entry.wanted})
+        results = [_result(a, role) for a, role in zip(arrays, entry.roles)]
         return unflatten(entry.tree, results)
 
     def _session(self, device: Device, entry: _Entry) -> Session:
-        current = {n: _content(t) for n, t in entry.captured.items()}
-        if entry.session is not None and all(current[n] is v for n, v in entry.bound.items()):
+        tensors = entry.captured
+        bound = entry.bound.items()
+        if entry.session is not None and all(_content(tensors[n]) is v for n, v in bound):
             return entry.session
         for name in entry.states:
             _settle(entry.captured[name], device, name)
@@ -156,8 +159,14 @@ class Compiled:
                     f"{self.__name__} runs on {device.info.id}, but tensor {name!r} that it reads "
                     f'is on {where}; move it with .to("{device.info.id}")'
                 )
-            (state if role == "state" else weights)[name] = value
+            shared = self._shared.get(name)
+            if role == "state":
+                state[name] = value
+            else:
+                weights[name] = shared[1] if shared and shared[0] is value else value
         entry.session = Session(entry.program, device, weights, state, self._arena)
+        for name, buffer in entry.session.weights.items():
+            self._shared[name] = (entry.bound[name], buffer)
         return entry.session
 
 
@@ -194,10 +203,11 @@ def _result(array: DeviceArray, role: str) -> Tensor:
 # -- arguments ----------------------------------------------------------------------------------
 
 _ARRAY = "<array>"
+_ARRAYS = (TensorBase, np.ndarray)
 
 
 def _is_array(x: Any) -> bool:
-    return isinstance(x, TensorBase | np.ndarray)
+    return isinstance(x, _ARRAYS)
 
 
 def _split(x: Any, leaves: list[Any]) -> Any:
@@ -206,7 +216,7 @@ def _split(x: Any, leaves: list[Any]) -> Any:
         leaves.append(x)
         return _ARRAY
     if isinstance(x, tuple | list):
-        return (type(x), *(_split(v, leaves) for v in x))
+        return (type(x), *[_split(v, leaves) for v in x])
     if isinstance(x, Mapping):
         return (dict, *((k, _split(v, leaves)) for k, v in x.items()))
     return (type(x), x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
@@ -14,12 +15,14 @@ from weft.backends.base import Device
 from weft.core import dtypes as dt
 from weft.core.dtypes import as_dtype
 from weft.core.errors import DTypeError, LimitError
-from weft.graph.ir import Graph, Node
+from weft.graph.ir import Graph
 from weft.ops.primitive import PRIMITIVES, Aval, aval, register_listener
 from weft.program.array import DeviceArray
+from weft.program.program import Program
 from weft.program.session import Arena, Session
 
 CACHE = 512  # one-op Programs kept
+SMALL = 1 << 20  # bytes of operands and result up to which a one-op Session is kept
 _EDGE = {dt.int64: "int32", dt.float64: "float32"}
 
 
@@ -73,11 +76,16 @@ def upload(device: Device, array: np.ndarray) -> DeviceArray:
 
 
 class DeviceListener:
-    """Runs a bound op on the device of its operands."""
+    """Runs a bound op on the device of its operands.
+
+    A Session keeps buffers for its inputs and output, so only those of small ops are cached; for a
+    large one the Program is, and its operands are bound as if they were weights, without a copy.
+    """
 
     def __init__(self) -> None:
+        self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._sessions: OrderedDict[Any, Session] = OrderedDict()
-        self._arenas: dict[int, Arena] = {}
+        self._arenas: dict[Device, Arena] = {}
 
     def bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> DeviceArray:
         device = next(x.device for x in inputs if isinstance(x, DeviceArray))
@@ -89,45 +97,58 @@ class DeviceListener:
         if op == "reshape" and not isinstance(inputs[0], StateArray):
             return _Alias(inputs[0], out.shape)
         splats = tuple(_is_splat(x) for x in inputs)
-        operands = [
-            upload(device, x[(0,) * x.ndim]) if splat else
-            upload(device, x) if isinstance(x, np.ndarray) else x
-            for x, splat in zip(inputs, splats)
-        ]  # fmt: skip
-        key = (id(device), op, _freeze(attrs), avals, splats)
-        session = self._sessions.get(key)
-        if session is None:
-            session = self._sessions[key] = self._compile(device, op, attrs, avals, splats)
-            if len(self._sessions) > CACHE:
-                self._sessions.popitem(last=False)
-        else:
+        operands = [_on_device(device, x, splat) for x, splat in zip(inputs, splats)]
+        small = sum(x.nbytes for x in operands) + math.prod(out.shape) * out.dtype.itemsize <= SMALL
+        key = (device, op, _freeze(attrs), avals, splats, small)
+        session = self._sessions.get(key) if small else None
+        if session is not None:
             self._sessions.move_to_end(key)
+            return session.run_device(operands)[0]
+        program = self._programs.get(key)
+        if program is None:
+            role = "input" if small else "weight"
+            program = _one_op(device, op, attrs, avals, splats, role)
+            _remember(self._programs, key, program)
+        arena = self._arenas.setdefault(device, Arena(device))
+        if not small:
+            weights = {f"x{i}": x for i, x in enumerate(operands)}
+            return Session(program, device, weights, arena=Arena(device)).run_device()[0]
+        session = Session(program, device, arena=arena)
+        _remember(self._sessions, key, session)
         return session.run_device(operands)[0]
 
-    def _compile(
-        self,
-        device: Device,
-        op: str,
-        attrs: Mapping[str, Any],
-        avals: tuple[Aval, ...],
-        splats: tuple[bool, ...],
-    ) -> Session:
-        from weft.compile.passes import compile_graph
 
-        nodes, operands = [], []
-        for i, (a, splat) in enumerate(zip(avals, splats)):
-            node = ops.input_node(f"x{i}", () if splat else a.shape, a.dtype)
-            nodes.append(node)
-            operands.append(ops.broadcast(node, a.shape) if splat else node)
-        out = ops.make_node(op, tuple(operands), dict(attrs), "")
-        graph = Graph(tuple(nodes), (out,), name=_label(op, attrs, out))
-        program = compile_graph(graph, device.caps, graph.name)
-        arena = self._arenas.setdefault(id(device), Arena(device))
-        return Session(program, device, arena=arena)
+def _remember(cache: OrderedDict[Any, Any], key: Any, value: Any) -> None:
+    cache[key] = value
+    if len(cache) > CACHE:
+        cache.popitem(last=False)
 
 
-def _label(op: str, attrs: Mapping[str, Any], out: Node) -> str:
-    return str(attrs["name"]) if op == "call" else op
+def _on_device(device: Device, x: Any, splat: bool) -> DeviceArray:
+    """An operand as a device array; of a repeated number, just the number."""
+    if isinstance(x, DeviceArray):
+        return x
+    return upload(device, x[(0,) * x.ndim] if splat else x)
+
+
+def _one_op(
+    device: Device,
+    op: str,
+    attrs: Mapping[str, Any],
+    avals: tuple[Aval, ...],
+    splats: tuple[bool, ...],
+    role: str,
+) -> Program:
+    from weft.compile import compile_graph
+
+    nodes, operands = [], []
+    for i, (a, splat) in enumerate(zip(avals, splats)):
+        node = ops.input_node(f"x{i}", () if splat else a.shape, a.dtype, role)
+        nodes.append(node)
+        operands.append(ops.broadcast(node, a.shape) if splat else node)
+    out = ops.make_node(op, tuple(operands), dict(attrs), "")
+    name = str(attrs["name"]) if op == "call" else op
+    return compile_graph(Graph(tuple(nodes), (out,), name=name), device.caps, name)
 
 
 def _is_splat(x: Any) -> bool:
