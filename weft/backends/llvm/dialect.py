@@ -14,7 +14,7 @@ from weft.backends.base import Dialect
 from weft.backends.llvm import text
 from weft.backends.llvm.memory import Memory
 from weft.backends.llvm.target import LlvmTarget, cpu_target
-from weft.backends.llvm.values import WRAPPABLE, is_literal
+from weft.backends.llvm.values import is_linear, is_literal
 from weft.core.caps import Caps
 from weft.core.errors import CompileError
 from weft.kernel import ir
@@ -112,17 +112,17 @@ class _Renderer(Memory):
         """%group0.. from %linear; a grid that is constant 1 along y and z needs no division."""
         lengths = [g.value if isinstance(g, ir.Const) else None for g in self.kernel.grid]
         if lengths[1] == 1 and lengths[2] == 1:
-            lines = ["  %group0 = trunc i64 %linear to i32"]
+            lines = ["  %group0 = trunc nsw i64 %linear to i32"]
             return lines + [f"  %group{d} = add i32 0, 0" for d in (1, 2) if d in self.axes]
         lines = [
             "  %gx64 = zext i32 %gx to i64",
             "  %upper = udiv i64 %linear, %gx64",
             "  %upper.low = mul i64 %upper, %gx64",
             "  %rem0 = sub i64 %linear, %upper.low",
-            "  %group0 = trunc i64 %rem0 to i32",
+            "  %group0 = trunc nsw i64 %rem0 to i32",
         ]
         if lengths[2] == 1:
-            lines.append("  %group1 = trunc i64 %upper to i32")
+            lines.append("  %group1 = trunc nsw i64 %upper to i32")
             return lines + (["  %group2 = add i32 0, 0"] if 2 in self.axes else [])
         return [
             *lines,
@@ -130,8 +130,8 @@ class _Renderer(Memory):
             "  %group2.wide = udiv i64 %upper, %gy64",
             "  %group2.low = mul i64 %group2.wide, %gy64",
             "  %group1.wide = sub i64 %upper, %group2.low",
-            "  %group1 = trunc i64 %group1.wide to i32",
-            "  %group2 = trunc i64 %group2.wide to i32",
+            "  %group1 = trunc nsw i64 %group1.wide to i32",
+            "  %group2 = trunc nsw i64 %group2.wide to i32",
         ]
 
     # -- statements
@@ -162,7 +162,14 @@ class _Renderer(Memory):
 
     def _let(self, s: ir.Let) -> None:
         if not s.mutable:
-            self.env[s.var.name] = self.value(s.value, s.var.name in self.addressing)
+            if s.var.name in self.addressing and is_linear(s.value):
+                self._bind_wide(s.var, self.wide(s.value))
+            else:
+                operand = self.env[s.var.name] = self.value(s.value)
+                if s.var.name in self.addressing and s.var.type == ir.I32:
+                    known = is_literal(operand)
+                    wide = operand if known else self.emit(f"sext i32 {operand} to i64")
+                    self.wides[s.var.name] = wide
             return
         if s.var.name not in self.slots:
             slot = f"%{self.fresh('slot')}"
@@ -171,8 +178,14 @@ class _Renderer(Memory):
             self.prologue.append(f"  {slot} = alloca {text.register(s.var.type)}")
         self._set(s.var, s.value)
 
+    def _bind_wide(self, var: ir.Var, operand: str) -> None:
+        """`var` is the 64-bit `operand`, which int32 holds."""
+        self.wides[var.name] = self.env[var.name] = operand
+        if not is_literal(operand):
+            self.env[var.name] = self.emit(f"trunc nsw i64 {operand} to i32")
+
     def _set(self, var: ir.Var, value: Expr) -> None:
-        operand = self.value(value, var.name in self.addressing)
+        operand = self.value(value)
         self.lines.append(f"  store {text.register(var.type)} {operand}, ptr {self.env[var.name]}")
 
     def _if(self, s: ir.If) -> None:
@@ -194,28 +207,31 @@ class _Renderer(Memory):
         self.label(after)
 
     def _for(self, s: ir.For) -> None:
-        start, stop = self.value(s.start, True), self.value(s.stop, True)
+        wide = s.var.name in self.addressing
+        start, stop = (self.wide(x) if wide else self.value(x) for x in (s.start, s.stop))
         if is_literal(start) and is_literal(stop):
             counts = range(int(start), int(stop), s.step)
             if len(counts) <= (_MAX_UNROLL if s.unroll else 1):
                 for i in counts:
-                    self.env[s.var.name] = str(i)
+                    self.env[s.var.name] = self.wides[s.var.name] = str(i)
                     self.statement(s.body)
                 return
-        loop, after = self.fresh("loop"), self.fresh("after")
+        loop, after, t = self.fresh("loop"), self.fresh("after"), "i64" if wide else "i32"
         counter, following = f"%{self.fresh('i')}", f"%{self.fresh('i')}"
-        self.branch(self.emit(f"icmp slt i32 {start}, {stop}"), loop, after)
+        self.branch(self.emit(f"icmp slt {t} {start}, {stop}"), loop, after)
         before = self.block
         self.label(loop)
         phi = len(self.lines)
         self.lines.append("")  # the phi, once the last block of the body is known
         self.env[s.var.name] = counter
+        if wide:
+            self._bind_wide(s.var, counter)
         self.statement(s.body)
         self.lines[phi] = (
-            f"  {counter} = phi i32 [ {start}, %{before} ], [ {following}, %{self.block} ]"
+            f"  {counter} = phi {t} [ {start}, %{before} ], [ {following}, %{self.block} ]"
         )
-        self.lines.append(f"  {following} = add nsw i32 {counter}, {s.step}")
-        self.branch(self.emit(f"icmp slt i32 {following}, {stop}"), loop, after)
+        self.lines.append(f"  {following} = add nsw {t} {counter}, {s.step}")
+        self.branch(self.emit(f"icmp slt {t} {following}, {stop}"), loop, after)
         self.label(after)
 
 
@@ -226,20 +242,19 @@ def _address_vars(body: ir.Block) -> set[str]:
     found: set[str] = set()
 
     def note(x: Expr) -> None:
-        if isinstance(x, ir.Var):
+        if isinstance(x, ir.Var) and x.type == ir.I32:
             found.add(x.name)
-        elif isinstance(x, ir.Select) or (isinstance(x, ir.Binary) and x.op in WRAPPABLE):
+        elif isinstance(x, ir.Binary) and is_linear(x):
             note(x.a)
             note(x.b)
-        elif isinstance(x, ir.Vec):
-            for a in x.args:
-                note(a)
 
     def walk(node: object) -> None:
         if isinstance(node, ir.Load | ir.Store | ir.Prefetch):
             note(node.index)
         if isinstance(node, ir.Let | ir.Assign):
             lets.append((node.var.name, node.value))
+        if isinstance(node, ir.For):
+            lets.extend([(node.var.name, node.start), (node.var.name, node.stop)])
         for child in ir.children(node):
             walk(child)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from weft.backends.llvm import text
 from weft.backends.llvm.casts import Casts
 from weft.backends.llvm.target import LlvmTarget
-from weft.backends.llvm.values import is_literal
 from weft.core import dtypes as dt
 from weft.kernel import ir
 from weft.kernel.ir import Expr, Type
@@ -66,14 +65,15 @@ class Memory(Casts):
         base = self.places.get(place.name)
         if base is None:
             raise self.fail(f"{place.name} is used before it is declared")
-        operand, lanes = self.value(index, address=True), index.type.lanes
+        lanes, t = index.type.lanes, "i64"
+        if lanes > 1:
+            operand, t = self.value(index), text.register(index.type)
+        elif index.type.dtype == dt.int32:
+            operand = self.wide(index)
+        else:
+            operand = self.emit(f"zext {text.register(index.type)} {self.value(index)} to i64")
         if operand == "0":
             return base
-        grow = "zext" if index.type.dtype == dt.uint32 else "sext"
-        t, wide = text.register(index.type), text.vector("i64", lanes)
-        if lanes == 1 and not is_literal(operand):
-            operand = self.emit(f"{grow} {t} {operand} to {wide}")
-            t = wide
         inbounds = "" if masked or lanes > 1 else "inbounds "
         element = text.MEMORY[place.dtype]
         return self.emit(f"getelementptr {inbounds}{element}, ptr {base}, {t} {operand}")

@@ -19,7 +19,12 @@ _INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or
 _INT_BINARY |= {"shl": "shl"}
 _SIGNED = {"div": "sdiv", "rem": "srem", "shr": "ashr", "lt": "slt", "le": "sle"}
 _UNSIGNED = {"div": "udiv", "rem": "urem", "shr": "lshr", "lt": "ult", "le": "ule"}
-WRAPPABLE = ("add", "sub", "mul", "shl")
+_LINEAR = ("add", "sub", "mul", "shl")
+
+
+def is_linear(x: Expr) -> bool:
+    """Scalar int32 arithmetic that an address may be widened through."""
+    return isinstance(x, ir.Binary) and x.op in _LINEAR and x.type == ir.I32
 
 
 def is_literal(operand: str) -> bool:
@@ -29,7 +34,8 @@ def is_literal(operand: str) -> bool:
 
 class Values:
     """Emits the expressions of one kernel. `env` maps Var names to operands; a mutable Var maps
-    to the pointer of its stack slot (listed in `slots`)."""
+    to the pointer of its stack slot (listed in `slots`). `wides` holds the 64-bit form of the
+    int32 Vars that form addresses: LLVM need not widen them in loops."""
 
     def __init__(self, kernel: ir.Kernel, target: LlvmTarget) -> None:
         self.kernel = kernel
@@ -40,6 +46,7 @@ class Values:
         self.slots: set[str] = set()
         self.axes: set[int] = set()
         self.params: dict[int, str] = {}
+        self.wides: dict[str, str] = {}
         self.addressing: set[str] = set()  # Vars whose arithmetic forms addresses
         self._count = 0
 
@@ -76,9 +83,20 @@ class Values:
 
     # -- expressions
 
-    def value(self, x: Expr, address: bool = False) -> str:
-        """Emits `x` and returns its operand. `address` says that x forms an address, so that its
-        int32 arithmetic cannot overflow (nsw: LLVM may widen it to 64 bits in loops)."""
+    def wide(self, x: Expr) -> str:
+        """Emits the scalar int32 `x`, which forms an address, in 64 bits: such arithmetic does not
+        overflow int32, so additions and products may be done in 64."""
+        if isinstance(x, ir.Var) and x.name in self.wides:
+            return self.wides[x.name]
+        if is_linear(x):
+            assert isinstance(x, ir.Binary)
+            a, b = self.wide(x.a), self.wide(x.b)
+            return _fold(x.op, a, b) or self.emit(f"{_INT_BINARY[x.op]} nsw i64 {a}, {b}")
+        operand = self.value(x)
+        return operand if is_literal(operand) else self.emit(f"sext i32 {operand} to i64")
+
+    def value(self, x: Expr) -> str:
+        """Emits `x` and returns its operand."""
         if isinstance(x, ir.Const):
             return text.constant(x.value, x.type)
         if isinstance(x, ir.Var):
@@ -87,18 +105,18 @@ class Values:
                 return self.emit(f"load {text.register(x.type)}, ptr {operand}")
             return operand
         if isinstance(x, ir.Binary):
-            return self.binary(x, address)
+            return self.binary(x)
         if isinstance(x, ir.Load):
             return self.load(x)
         if isinstance(x, ir.Fma):
             a, b, c = self.value(x.a), self.value(x.b), self.value(x.c)
             return self.intrinsic("llvm.fma", x.type, a, b, c)
         if isinstance(x, ir.Select):
-            return self.select(x, address)
+            return self.select(x)
         if isinstance(x, ir.Cast):
             return self.cast(self.value(x.x), x.x.type, x.type)
         if isinstance(x, ir.Vec):
-            return self.vec(x, address)
+            return self.vec(x)
         if isinstance(x, ir.Unary):
             return self.unary(x)
         if isinstance(x, ir.Bitcast):
@@ -140,9 +158,8 @@ class Values:
             return self.call(name, t, [(t, operand), ("i1", "false")])
         raise self.fail(f"no unary {x.op} on {dtype}")
 
-    def binary(self, x: ir.Binary, address: bool = False) -> str:
-        through = address and x.op in WRAPPABLE
-        a, b = self.value(x.a, through), self.value(x.b, through)
+    def binary(self, x: ir.Binary) -> str:
+        a, b = self.value(x.a), self.value(x.b)
         type_, op = x.a.type, x.op
         dtype, t = type_.dtype, text.register(x.a.type)
         if dtype.is_float:
@@ -167,8 +184,7 @@ class Values:
         if op in ("eq", "ne"):
             return self.emit(f"icmp {op} {t} {a}, {b}")
         if op in _INT_BINARY:
-            nsw = "nsw " if through and dtype == dt.int32 else ""
-            return self.emit(f"{_INT_BINARY[op]} {nsw}{t} {a}, {b}")
+            return self.emit(f"{_INT_BINARY[op]} {t} {a}, {b}")
         name = (_SIGNED if signed else _UNSIGNED).get(op)
         if name is None:
             raise self.fail(f"no binary {op} on {dtype}")
@@ -190,9 +206,8 @@ class Values:
             bad = self.emit(f"or {i1} {bad}, {wraps}")
         return self.emit(f"select {i1} {bad}, {t} {one}, {t} {b}")
 
-    def select(self, x: ir.Select, address: bool = False) -> str:
-        cond = self.value(x.cond)
-        a, b = self.value(x.a, address), self.value(x.b, address)
+    def select(self, x: ir.Select) -> str:
+        cond, a, b = self.value(x.cond), self.value(x.a), self.value(x.b)
         if cond in ("true", "false"):
             return a if cond == "true" else b
         c, t = text.register(x.cond.type), text.register(x.type)
@@ -200,12 +215,12 @@ class Values:
 
     # -- lanes
 
-    def vec(self, x: ir.Vec, address: bool = False) -> str:
+    def vec(self, x: ir.Vec) -> str:
         t = text.register(x.type)
         if x.op == "iota":
             element = text.REGISTER[x.type.dtype]
             return "<" + ", ".join(f"{element} {i}" for i in range(x.type.lanes)) + ">"
-        args = [self.value(a, address) for a in x.args]
+        args = [self.value(a) for a in x.args]
         source = text.register(x.args[0].type)
         if x.op == "splat":
             return self.splat(args[0], x.type)
