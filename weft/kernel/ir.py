@@ -11,6 +11,7 @@ The interpreter (`weft.kernel.interp`) defines what each node means.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
@@ -345,16 +346,29 @@ class Kernel:
     bytes: int = 0  # least traffic at full size, for reports
 
 
+# Fields that never hold children (the Buffers and Arrays that a Load or Store names are not any).
+_PLAIN = {
+    "source", "target", "type", "op", "name", "slot", "kind", "dim", "attr", "lanes", "step",
+    "nontemporal", "mutable", "unroll", "dtype", "size", "space", "threads", "flops", "bytes",
+}  # fmt: skip
+
+
+@functools.cache
+def _child_fields(kind: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind) if f.name not in _PLAIN)
+
+
 def children(node: object) -> Iterator[Expr | Stmt]:
     """The direct Expr and Stmt fields of a node, in field order (Buffers and Arrays named by a
     Load or Store are not children)."""
-    for f in fields(node):  # type: ignore[arg-type]
-        if f.name in ("source", "target"):
-            continue
-        value = getattr(node, f.name)
-        for item in value if isinstance(value, tuple) else (value,):
-            if isinstance(item, Expr | Stmt):
-                yield item
+    for name in _child_fields(type(node)):
+        value = getattr(node, name)
+        if isinstance(value, Expr | Stmt):
+            yield value
+        elif isinstance(value, tuple):
+            for item in value:
+                if isinstance(item, Expr | Stmt):
+                    yield item
 
 
 def host_eval(expr: Expr, scalars: list[int] | tuple[int, ...]) -> int:

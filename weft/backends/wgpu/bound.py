@@ -24,9 +24,8 @@ FILL_BYTES = 1 << 16
 class Call:
     """One Dispatch: its pipeline, bind group and group counts."""
 
-    def __init__(self, kernel: ir.Kernel, args: tuple[BufferRef, ...]) -> None:
-        self.kernel, self.args = kernel, args
-        self.pipelines: dict[frozenset[int], Pipeline] = {}
+    def __init__(self, number: int, kernel: ir.Kernel, args: tuple[BufferRef, ...]) -> None:
+        self.number, self.kernel, self.args = number, kernel, args
         self.groups: dict[tuple[int, ...], tuple[Any, Any]] = {}
         self.now: tuple[Any, Any] | None = None  # native pipeline and bind group
         self.fixed = all(isinstance(g, ir.Const) for g in kernel.grid)
@@ -48,6 +47,7 @@ class WgpuBound(Bound):
         self._values: list[int] | None = None
         self._scratch: WgpuBuffer | None = None  # for copies within one buffer
         self._patterns: dict[int, WgpuBuffer] = {}
+        self._pipelines: dict[tuple[int, frozenset[int]], Pipeline] = {}
         self.items: list[list[Call] | Copy | Fill] = []
         self._users: dict[int, list[Call]] = {}
         for step in program.steps:
@@ -70,7 +70,7 @@ class WgpuBound(Bound):
             self._prepare(step)
             self.items.append(step)
             return
-        call = Call(self.program.kernels[step.kernel], step.args)
+        call = Call(step.kernel, self.program.kernels[step.kernel], step.args)
         if not self.items or not isinstance(self.items[-1], list):
             self.items.append([])
         calls = self.items[-1]
@@ -107,9 +107,10 @@ class WgpuBound(Bound):
         shared = frozenset(
             n for n, raw in enumerate(raws) if access[n] == "r" and id(raw) in written
         )
-        pipeline = call.pipelines.get(shared)
+        pipeline = self._pipelines.get((call.number, shared))
         if pipeline is None:
-            pipeline = call.pipelines[shared] = self.device.pipeline(call.kernel, shared)
+            pipeline = self.device.pipeline(call.kernel, shared)
+            self._pipelines[call.number, shared] = pipeline
         entries = []
         for number, b in enumerate(pipeline.layout.bindings):
             where = self._scalar_range() if b.buffer < 0 else self._range(call, b)

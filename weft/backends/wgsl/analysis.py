@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from weft.backends.wgsl.layout import facts
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
@@ -177,7 +178,7 @@ def sources(
     for n, buffer in enumerate(kernel.buffers):
         found = by_source.get(id(buffer), [])
         result[id(buffer)] = _buffer_source(buffer, found, caps, split[n])
-    for array in _arrays(kernel.body):
+    for array in facts(kernel).arrays:
         found = by_source.get(id(array), [])
         word = REGISTER[array.dtype.kind]
         k = _words(found, 1)
@@ -201,11 +202,3 @@ def _buffer_source(
     return Source(
         name, buffer.dtype, word, per, k, atomic, tuple(at // unit_bytes for at in offsets)
     )
-
-
-def _arrays(stmt: ir.Stmt) -> Iterator[ir.Array]:
-    if isinstance(stmt, ir.Array):
-        yield stmt
-    for child in ir.children(stmt):
-        if isinstance(child, ir.Stmt):
-            yield from _arrays(child)

@@ -189,8 +189,8 @@ def _module(w: Writer, plan: layout.Layout, body: list[str]) -> str:
         text.append(_binding(w, n, b))
     if "w_one" in w.used:
         text.append("var<private> w_one: u32 = 1u;")
-    for node in layout.walk(w.kernel.body):
-        if isinstance(node, ir.Array) and node.space == "shared":
+    for node in layout.facts(w.kernel).arrays:
+        if node.space == "shared":
             source = w.sources[id(node)]
             text.append(f"var<workgroup> {source.name}: {_array_type(source, node.size)};")
     text.append(prelude.functions(w.helpers))

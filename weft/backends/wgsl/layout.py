@@ -6,7 +6,7 @@ finds its part by comparison. The scalar buffer, when a kernel uses it, is the l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 from dataclasses import dataclass
 
 from weft.core.caps import Caps
@@ -51,11 +51,31 @@ def parts(nbytes: int, caps: Caps) -> list[tuple[int, int]]:
     return [(at, min(step, padded - at)) for at in range(0, padded, step)]
 
 
-def walk(node: object) -> Iterator[object]:
-    """A statement or expression and everything inside it, in order."""
-    yield node
-    for child in ir.children(node):
-        yield from walk(child)
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a kernel uses: its local arrays, and whether it reads a runtime scalar."""
+
+    arrays: tuple[ir.Array, ...]
+    scalars: bool
+
+
+@functools.lru_cache(maxsize=64)
+def facts(kernel: ir.Kernel) -> Facts:
+    """One walk over the kernel, remembered while it is being compiled."""
+    arrays, scalars = [], False
+    todo: list[object] = [kernel.body]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ir.Array):
+            arrays.append(node)
+        elif isinstance(node, ir.Param):
+            scalars = True
+        todo.extend(ir.children(node))
+    return Facts(tuple(arrays), scalars)
+
+
+def _has_param(expr: ir.Expr | ir.Stmt) -> bool:
+    return isinstance(expr, ir.Param) or any(map(_has_param, ir.children(expr)))
 
 
 def folds(kernel: ir.Kernel, caps: Caps) -> bool:
@@ -77,10 +97,7 @@ def plan(kernel: ir.Kernel, caps: Caps, writable: frozenset[int] = frozenset()) 
         for at, size in parts(buffer.size * buffer.dtype.itemsize, caps)
     ]
     fold = folds(kernel, caps)
-    nodes: list[object] = [*walk(kernel.body)]
-    if fold:
-        nodes += walk(kernel.grid[0])
-    scalars = any(isinstance(node, ir.Param) for node in nodes)
+    scalars = facts(kernel).scalars or (fold and _has_param(kernel.grid[0]))
     if scalars:
         bindings.append(Binding(SCALARS, 0, 16, False))
     if len(bindings) > caps.max_bindings:
@@ -117,9 +134,7 @@ def check(kernel: ir.Kernel, caps: Caps) -> None:
             f"{caps.max_threads}"
         )
     shared = sum(
-        a.size * max(4, a.dtype.itemsize)
-        for a in walk(kernel.body)
-        if isinstance(a, ir.Array) and a.space == "shared"
+        a.size * max(4, a.dtype.itemsize) for a in facts(kernel).arrays if a.space == "shared"
     )
     if shared > caps.shared_bytes:
         raise LimitError(
