@@ -366,11 +366,10 @@ for _name, _op in {
 }.items():  # fmt: skip
     setattr(Expr, f"__{_name}__", _operator(_op))
     setattr(Expr, f"__r{_name}__", _operator(_op, swap=True))
-Expr.__lt__ = _operator("lt")  # type: ignore[operator, attr-defined]
-Expr.__le__ = _operator("le")  # type: ignore[operator, attr-defined]
-Expr.__gt__ = _operator("lt", swap=True)  # type: ignore[operator, attr-defined]
-Expr.__ge__ = _operator("le", swap=True)  # type: ignore[operator, attr-defined]
-Expr.__neg__ = lambda self: unary("neg", self)  # type: ignore[attr-defined, operator]
+for _op in ("lt", "le"):
+    setattr(Expr, f"__{_op}__", _operator(_op))
+    setattr(Expr, f"__{_op.replace('l', 'g')}__", _operator(_op, swap=True))
+setattr(Expr, "__neg__", lambda self: unary("neg", self))  # noqa: B010 (as the others)
 
 __all__ = [
     "BOOL", "F32", "I32", "Builder", "Type", "as_expr", "binary", "bitcast", "cast", "ceil_div",
