@@ -1,5 +1,6 @@
 """Programs to bytes and back; hostile files get FileFormatError and nothing else."""
 
+import contextlib
 import json
 import random
 
@@ -63,10 +64,8 @@ def test_flipped_bytes_never_crash():
         bad = bytearray(data)
         for _ in range(rng.randint(1, 4)):
             bad[rng.randrange(len(bad))] = rng.randrange(256)
-        try:
+        with contextlib.suppress(FileFormatError):
             serial.loads(bytes(bad))
-        except FileFormatError:
-            pass
 
 
 def _leaves(value, path=()):
@@ -97,10 +96,8 @@ def test_mutated_json_never_crashes(tmp_path, member):
         at[path[-1]] = rng.choice(junk)
         written = [json.dumps(body) for body in document] if bodies else document
         part.write_text(json.dumps(written))
-        try:
+        with contextlib.suppress(FileFormatError):
             serial.load(tmp_path)
-        except FileFormatError:
-            pass
 
 
 def test_a_write_to_a_weight_is_refused(tmp_path):

@@ -18,6 +18,7 @@ from weft.transform.cse import cse
 from weft.transform.dce import dce
 from weft.transform.fold import fold
 from weft.transform.inline import inline
+from weft.transform.reduce import split_reductions
 from weft.transform.sink import sink_reshapes
 
 Pass = Callable[[Graph, Caps], Graph]
@@ -26,6 +27,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("inline", lambda g, caps: inline(g, lambda node: claimed_by(node, caps) is not None)),
     ("fold", lambda g, caps: fold(g)),
     ("cse", lambda g, caps: cse(g)),
+    ("split reductions", lambda g, caps: split_reductions(g)),
     ("sink reshapes", lambda g, caps: sink_reshapes(g)),
     ("fold again", lambda g, caps: fold(g)),
     ("split for limits", split),
@@ -36,11 +38,12 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 
 def simplify_graph(graph: Graph, caps: Caps, report: Report | None = None) -> Graph:
     """The graph after every pass of PASSES; `report` notes its size before and after each."""
+    size = _count(graph) if report is not None else 0
     for name, run in PASSES:
-        before = _count(graph)
         graph = run(graph, caps)
         if report is not None:
-            report.passes.append((name, before, _count(graph)))
+            before, size = size, _count(graph)
+            report.passes.append((name, before, size))
     return graph
 
 

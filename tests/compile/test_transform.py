@@ -1,0 +1,141 @@
+"""Transforms keep every value to the bit, and do what they are named after."""
+
+import numpy as np
+import pytest
+from graphs import check, f32, random_graph, values_for
+
+from weft import ops
+from weft.backends.registry import get
+from weft.core import dtypes as dt
+from weft.graph.ir import Graph, toposort
+from weft.ops.nodes import as_node, input_node
+from weft.transform.cse import cse
+from weft.transform.dce import dce
+from weft.transform.fold import fold
+from weft.transform.inline import inline
+from weft.transform.reduce import split_reductions
+from weft.transform.sink import sink_reshapes
+
+SPECIAL = np.array([0.0, -0.0, 1.0, -2.5, np.inf, -np.inf, np.nan, 1e-45, 3e38], np.float32)
+
+
+def count(graph):
+    return [n.op for n in toposort(graph.roots()) if n.op not in ("input", "const", "broadcast")]
+
+
+def one(build, dtype=dt.float32, shape=SPECIAL.shape):
+    x = input_node("x", shape, dtype)
+    return Graph((x,), (build(x),))
+
+
+def same_bits(graph, changed, values):
+    for a, b in zip(ops.evaluate(graph, values), ops.evaluate(changed, values)):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
+        keep = ~np.isnan(a)
+        np.testing.assert_array_equal(a[keep], b[keep])
+        np.testing.assert_array_equal(np.signbit(a[keep]), np.signbit(b[keep]))
+
+
+@pytest.mark.parametrize(
+    ("build", "left"),
+    [
+        (lambda x: ops.mul(x, 1.0), []),
+        (lambda x: ops.div(x, 1.0), []),
+        (lambda x: ops.sub(x, 0.0), []),
+        (lambda x: ops.add(x, -0.0), []),
+        (lambda x: ops.add(x, 0.0), ["add"]),  # turns -0.0 into 0.0
+        (lambda x: ops.sub(x, -0.0), ["sub"]),
+        (lambda x: ops.mul(x, 0.0), ["mul"]),  # NaN and infinities stay NaN
+        (lambda x: ops.neg(ops.neg(x)), []),
+        (lambda x: ops.pow_(x, 2.0), ["mul"]),
+        (lambda x: ops.cast(ops.cast(x, dt.float16), dt.float32), ["cast", "cast"]),
+        (lambda x: ops.reshape(ops.reshape(x, (3, 3)), (9,)), []),
+        (lambda x: ops.add(x, ops.sin(ops.full_like(x, 2.0))), ["add"]),
+    ],
+)
+def test_identities_are_exact(build, left):
+    graph = one(build)
+    folded = fold(graph)
+    assert count(folded) == left
+    same_bits(graph, folded, [SPECIAL])
+
+
+def test_cast_chains_keep_their_rounding():
+    graph = one(lambda x: ops.cast(ops.cast(x, dt.float32), dt.float16), dt.float16, (5,))
+    assert count(fold(graph)) == []
+    widening = one(lambda x: ops.cast(ops.cast(x, dt.int32), dt.float32), dt.int8, (5,))
+    assert count(fold(widening)) == ["cast"]
+    lossy = one(lambda x: ops.cast(ops.cast(x, dt.float32), dt.int32), dt.int32, (5,))
+    assert count(fold(lossy)) == ["cast", "cast"]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_transform_keeps_random_graphs(seed):
+    graph = random_graph(np.random.default_rng(seed), 16)
+    values = values_for(graph)
+    before = ops.evaluate(graph, values, inline=True)
+    for name, transform in {
+        "inline": lambda g: inline(g, lambda _: False),
+        "fold": fold,
+        "cse": cse,
+        "sink": sink_reshapes,
+        "dce": lambda g: Graph(g.inputs, g.outputs, dce(g).assigns),
+    }.items():
+        graph = transform(graph)
+        after = ops.evaluate(graph, values)
+        for a, b in zip(before, after):
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+def test_inline_goes_through_nested_composites_and_respects_claims():
+    x = f32("x", 4, 8)
+    graph = Graph((x,), (ops.call("silu", ops.call("softmax", x)),))
+    kept = inline(graph, lambda n: n.attrs["name"] == "softmax")
+    assert [n.attrs["name"] for n in toposort(kept.roots()) if n.op == "call"] == ["softmax"]
+    assert "call" not in count(inline(graph, lambda n: False))
+
+
+def test_equal_work_is_done_once():
+    x = f32("x", 4, 8)
+    outs = (ops.add(ops.exp(x), 1.0), ops.sub(ops.exp(x), 1.0), ops.add(ops.exp(x), 1.0))
+    merged = cse(Graph((x,), outs))
+    assert count(merged).count("exp") == 1 and merged.outputs[0] is merged.outputs[2]
+
+
+def test_equal_constants_are_stored_once():
+    x = f32("x", 4, 3)
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    y = ops.mul(ops.add(x, as_node(table)), as_node(table.copy()))
+    program = check(Graph((x,), (y,)), get("cpu"))
+    assert sum(b.role == "const" for b in program.buffers) == 1
+
+
+def test_unused_weights_go_and_inputs_stay():
+    x, y = f32("x", 4), f32("y", 4)
+    w, s = f32("w", 4, role="weight"), f32("s", 4, role="state")
+    kept = dce(Graph((x, y, w, s), (ops.exp(x),), ((s, s),)))
+    assert kept.inputs == (x, y) and kept.assigns == ()
+
+
+@pytest.mark.parametrize("op", [ops.sum_, ops.max_])
+@pytest.mark.parametrize("axes", [(0,), (0, 1), (0, 2), (0, 1, 2)])
+def test_long_reductions_split(op, axes):
+    x = f32("x", 128, 64, 33)
+    graph = Graph((x,), (op(x, axes),))
+    split = split_reductions(graph)
+    assert len(count(split)) == (3 if graph.outputs[0].size <= 1024 else 1)
+    values = values_for(graph)
+    a, b = ops.evaluate(graph, values)[0], ops.evaluate(split, values)[0]
+    np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-2)
+    check(graph, get("cpu"), values, tol=2e-4)
+
+
+def test_the_report_tells_everything():
+    x, w = f32("x", 20, 16), f32("w", 16, 16, role="weight")
+    graph = Graph((x, w), (ops.tanh(ops.dot(x, w)),))
+    report = check(graph, get("cpu")).meta["report"]
+    text = report.text()
+    for part in ("matmul+tanh", "inline", "arena", "weight", "it is an output", "default"):
+        assert part in text
+    assert report.groups[0].flops >= 2 * 20 * 16 * 16
