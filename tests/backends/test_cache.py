@@ -24,6 +24,8 @@ def test_put_then_get(tmp_path: Path) -> None:
     assert c.get("b") is None
     assert len(files(tmp_path)) == 1  # no temporary files are left
     assert DiskCache(tmp_path / "new" / "cache").get("a") == c.get("a")
+    if os.name == "posix":  # code is run from here: others must not write it
+        assert not (tmp_path / "new" / "cache").stat().st_mode & 0o077
 
 
 @pytest.mark.parametrize("harm", ["truncate", "flip", "empty", "extend", "magic"])

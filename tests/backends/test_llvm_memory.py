@@ -307,3 +307,14 @@ def test_rendering_is_pure_and_needs_no_llvm() -> None:
         render(kernel, PRESETS["cpu-neon"], cpu_target("aarch64-linux", frozenset())) for _ in "ab"
     }
     assert len(texts) == 1 and "x86" not in texts.pop()
+
+
+def test_too_deep_an_expression_is_refused_by_name() -> None:
+    b = Builder("deep")
+    x, out = b.buffer("x", dt.float32, 1), b.buffer("out", dt.float32, 1, "w")
+    total = load(x, 0)
+    for _ in range(5000):
+        total = total + 1.0
+    b.store(out, 0, total)
+    with pytest.raises(CompileError, match=r"kernel deep: .*nested too deeply"):
+        render(b.kernel((1,)), PRESETS["cpu-avx512"], cpu_target("", frozenset()))

@@ -73,7 +73,9 @@ class DiskCache:
             return
         temporary = path.parent / f".new-{os.getpid()}-{threading.get_ident()}"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            # What lies here is run as code: nobody else may write it.
+            path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
             with open(temporary, "xb") as f:
                 f.write(_MAGIC + _digest(key, data) + data)
             os.replace(temporary, path)

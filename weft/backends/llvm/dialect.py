@@ -50,11 +50,13 @@ def render(kernel: ir.Kernel, caps: Caps, target: LlvmTarget) -> str:
 class _Renderer(Memory):
     def module(self) -> str:
         kernel = self.kernel
-        self.addressing = _address_vars(kernel.body)
         try:
+            self.addressing = _address_vars(kernel.body)
             self.statement(kernel.body)
         except KeyError as missing:
             raise self.fail(f"{missing} is used before it is declared") from None
+        except RecursionError:
+            raise self.fail("an expression is nested too deeply; bind its parts with let") from None
         body = self.lines
         buffers = [f"%buffer{i}" for i in range(len(kernel.buffers))]
         rest = ["ptr noalias %scalars", "i32 %gx", "i32 %gy", "i64 %begin", "i64 %end"]

@@ -25,6 +25,7 @@ class Memory(Casts):
         self.scratch_used = 0
         self._scratch_bytes = scratch_bytes
         self._stack_used = 0
+        self._hides = False
 
     # -- blocks
 
@@ -161,8 +162,8 @@ class Memory(Casts):
     def _hidden(self, mask: str, lanes: int) -> str:
         """The same mask, which LLVM cannot know to be constant: the scratch pointer is never null,
         but only we know."""
-        if "%live" not in self.places.values():
-            self.places["live "] = "%live"  # no name holds a blank
+        if not self._hides:
+            self._hides = True
             self.prologue.append("  %live = icmp ne ptr %scratch, null")
         live = self.splat("%live", Type(dt.bool_, lanes))
         return self.emit(f"and <{lanes} x i1> {mask}, {live}")
