@@ -107,6 +107,22 @@ def test_several_groups(n: int) -> None:
     )
 
 
+@pytest.mark.parametrize("shape", [(16, 16), (37, 53), (64, 32), (40, 16), (16, 41)], ids=repr)
+def test_turned_tiles(shape: tuple[int, int]) -> None:
+    """Transposes on a CPU go through register tiles."""
+    x, y = random(F32, shape), random(F32, shape[:1])
+    cpus = TARGETS[:3]
+
+    def scaled(x: Any, y: Any) -> Any:
+        turned = ops.transpose(x, (1, 0))
+        return ops.mul(turned, ops.broadcast(y, shape[::-1])), ops.less(turned, 0.0)
+
+    check(scaled, [x, y], targets=cpus)
+    stack = random(dt.bfloat16, (2, *shape, 2))
+    check(lambda x: ops.transpose(x, (3, 2, 0, 1)), [stack], targets=cpus)
+    check(lambda x: ops.transpose(x, (0, 2, 3, 1)), [stack], targets=cpus)
+
+
 def test_large_outputs_bypass_the_cache() -> None:
     check(lambda x: ops.mul(x, 0.5), [random(F32, (1500, 1501))], targets=())
 

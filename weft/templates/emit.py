@@ -66,6 +66,7 @@ class Emitter:
         self._scopes: list[dict[Any, Any]] = [{}]
         self._guards: tuple[Expr, ...] = ()
         self.addresses: list[Affine] = []  # every affine value emitted, for choosing loops
+        self.loads: list[Affine] = []  # those that are addresses of loads
 
     # -- indices
 
@@ -223,6 +224,7 @@ class Emitter:
         a vector load where they are consecutive, else a gather."""
         buffer = self.buffers[id(node)]
         lanes = linear.lanes
+        self.loads.append(linear)
         if lanes == 1:
             scalars = [g for g in self._guards if g.type.lanes == 1]
             return kb.load(buffer, self.expr(linear), 1, all_of(scalars))

@@ -28,7 +28,7 @@ class Space:
 
     Loop k runs over `dims[k]` values and covers the axes `spans[k]` = (first, last + 1) of the
     shape; axes of size 1 take part in none. `probed` holds the affine values that one element's
-    code uses, over the symbols of `axes`.
+    code uses, over the symbols of `axes`; `loads` those that are addresses of loads.
     """
 
     shape: Shape
@@ -36,6 +36,7 @@ class Space:
     spans: tuple[tuple[int, int], ...]
     axes: tuple[Affine, ...]
     probed: tuple[Affine, ...]
+    loads: tuple[Affine, ...] = ()
 
     def index(self, coords: Sequence[Affine]) -> Index:
         """The index on every axis of the shape, given one coordinate per loop."""
@@ -82,7 +83,7 @@ def probe(
         else:
             spans.append((i, i + 1))
     dims = tuple(math.prod(shape[a:z]) for a, z in spans)
-    return Space(shape, dims, tuple(spans), axes, tuple(em.addresses))
+    return Space(shape, dims, tuple(spans), axes, tuple(em.addresses), tuple(em.loads))
 
 
 def _joins(uses: Sequence[Affine], axes: Index, shape: Shape, outer: int, inner: int) -> bool:

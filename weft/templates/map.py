@@ -31,6 +31,7 @@ from weft.templates.loops import (
     useful_lanes,
     vector_loop,
 )  # fmt: skip
+from weft.templates.map_tile import build_tiles, turned_axis
 from weft.templates.registry import template
 from weft.templates.view import Index
 
@@ -48,8 +49,12 @@ def build_map(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     if any(o.size != group.outputs[0].size for o in group.outputs):
         raise CompileError("the outputs of a map group must have one size")
     space = probe(group, caps, shape, lambda em, index: store_all(em, group.outputs, index))
-    build = _cpu if caps.is_cpu else _gpu
-    return build(group, caps, space, config)
+    if not caps.is_cpu:
+        return _gpu(group, caps, space, config)
+    axis = turned_axis(group, caps, space)
+    if axis is not None:
+        return build_tiles(group, caps, space, axis, streams(group, caps))
+    return _cpu(group, caps, space, config)
 
 
 def store_all(

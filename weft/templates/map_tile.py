@@ -1,0 +1,124 @@
+"""Transposing maps on a CPU: square tiles that are turned in registers.
+
+When every load runs along another axis than the stores, values are computed with lanes along that
+axis, `lanes` vectors at a time, and the square of registers is transposed before it is stored: each
+cache line is read and written once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from weft.core.caps import Caps
+from weft.graph.ir import Node
+from weft.kernel import builder as kb
+from weft.kernel.builder import Builder
+from weft.kernel.ir import Expr, Kernel
+from weft.templates import affine
+from weft.templates.affine import Affine, Sym
+from weft.templates.emit import Emitter
+from weft.templates.group import Group
+from weft.templates.loops import Space, kernel_name, traffic
+from weft.templates.view import Index
+
+
+def turned_axis(group: Group, caps: Caps, space: Space) -> int | None:
+    """The loop of `space` that every load follows instead of the last one; None when tiles would
+    not help."""
+    if group.rows is not None or group.in_place or len(space.dims) < 2:
+        return None
+    syms = [space.axes[stop - 1].terms[0][0] for _, stop in space.spans]
+    flat = [x for x in space.loads if any(x.coefficient(s) for s in syms)]
+    if any(s.kind != "var" for x in flat for s, _ in x.terms):
+        return None
+    found = {_leading(x, syms) for x in flat if x.coefficient(syms[-1])}
+    if len(found) != 1 or None in found:
+        return None
+    (axis,) = found
+    assert axis is not None
+    others = [x for x in flat if not x.coefficient(syms[-1])]
+    if any(x.coefficient(syms[axis]) not in (0, 1) for x in others):
+        return None
+    large = min(space.dims[axis], space.dims[-1]) >= caps.lanes > 1
+    return axis if large and axis != len(syms) - 1 else None
+
+
+def _leading(x: Affine, syms: Sequence[Sym]) -> int | None:
+    return next((k for k, s in enumerate(syms) if x.coefficient(s) == 1), None)
+
+
+def build_tiles(group: Group, caps: Caps, space: Space, axis: int, large: Sequence[bool]) -> Kernel:
+    """One group per stripe: `lanes` values of loop `axis`, all of the last loop."""
+    b = Builder(kernel_name(group))
+    em = Emitter(b, group, caps)
+    dims, lanes = space.dims, caps.lanes
+    depth, n = dims[axis], dims[-1]
+    outer = [d for k, d in enumerate(dims[:-1]) if k != axis]
+    stripes = -(-depth // lanes)
+    place, stripe = affine.divide(em.axis(b.group(0), math.prod(outer) * stripes), stripes)
+    rest = affine.unflatten(place, outer)
+    first = stripe * lanes
+    left = None
+    if depth % lanes:
+        left = b.let(depth - em.expr(first), "left")
+
+    def at(i: Affine, j: Affine) -> Index:
+        coords = [*rest[:axis], i, *rest[axis:], j]
+        return space.index(coords)
+
+    with b.loop(n, step=lanes, name="j") as j, em.scope():
+        start = em.axis(j, (n - 1) // lanes * lanes + 1, lanes)
+        if n % lanes:  # the last tile overlaps the one before
+            start = em.axis(kb.minimum(j, n - lanes), n - lanes + 1)
+        for k, node in enumerate(group.outputs):
+            stream = large[k] and n % lanes == 0
+            _tile(em, node, at, first, start, left, stream)
+    return b.kernel((math.prod(outer) * stripes,), bytes=traffic(group))
+
+
+def _tile(
+    em: Emitter,
+    node: Node,
+    at: Callable[[Affine, Affine], Index],
+    first: Affine,
+    start: Affine,
+    left: Expr | None,
+    stream: bool,
+) -> None:
+    """Computes, turns and stores one square of an output."""
+    shape = em.group.outputs[0].shape
+    b, lanes = em.b, em.caps.lanes
+    mask = None if left is None else b.let(kb.binary("lt", kb.iota(lanes), left), "mask")
+    rows: list[Expr] = []
+    with em.masked(mask):
+        for c in range(lanes):
+            index = at(first + em.lane(lanes), start + c)
+            value = em.value(node, affine.reshape_index(index, shape, node.shape))
+            rows.append(b.let(kb.splat(value, lanes), "row"))
+    for r, column in enumerate(transpose(b, rows)):
+        index = at(first + r, start + em.lane(lanes))
+        index = affine.reshape_index(index, shape, node.shape)
+        if left is None:
+            em.put(node, index, column, stream)
+        else:
+            with b.when(left > r), em.scope():
+                em.put(node, index, column)
+
+
+def transpose(b: Builder, rows: list[Expr]) -> list[Expr]:
+    """The square matrix whose rows are n vectors of n lanes, transposed: log2(n) rounds that swap
+    off-diagonal blocks (Eklundh 1972)."""
+    n = len(rows)
+    rows, h = list(rows), n // 2
+    while h:
+        for r in range(n):
+            if r & h:
+                continue
+            low, high = rows[r], rows[r + h]
+            keep = [c if not c & h else n + c - h for c in range(n)]
+            move = [c + h if not c & h else n + c for c in range(n)]
+            rows[r] = b.let(kb.shuffle(keep, low, high), "turn")
+            rows[r + h] = b.let(kb.shuffle(move, low, high), "turn")
+        h //= 2
+    return rows
