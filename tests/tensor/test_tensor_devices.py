@@ -169,6 +169,34 @@ def test_an_output_that_is_an_input(device: str) -> None:
     assert first[2].tolist() == [1, 1]
 
 
+def test_edges(device: str) -> None:
+    w, s = weft.tensor([1.0, 2.0]), weft.zeros((2,))
+
+    def only_state(x: Tensor) -> None:
+        s.assign(s + x)
+
+    assert weft.compile(only_state, device)(w) is None and s.tolist() == [1, 2]
+    bump = weft.compile(lambda x: s.assign(s + x), device)
+    first = bump(w)
+    bump(w)
+    assert first.tolist() == [2, 4] and s.tolist() == [3, 6]
+    assert weft.compile(lambda: w * 2, device)().tolist() == [2, 4]
+    assert weft.compile(lambda: w, device)().tolist() == [1, 2]
+    assert weft.compile(lambda: weft.eye(2), device)().tolist() == [[1, 0], [0, 1]]
+    one, two = weft.compile(lambda x: (x + 1,) * 2, device)(w)
+    assert one.tolist() == two.tolist() == [2, 3]
+    assert weft.compile(lambda x: x.sum(0), device)(weft.zeros((0, 3))).tolist() == [0, 0, 0]
+    assert weft.compile(lambda x: x[:, :0], device)(weft.zeros((2, 3))).shape == (2, 0)
+    assert weft.compile(lambda x: x * 2, device)(weft.tensor(3.0)).item() == 6
+    ids = weft.arange(10)
+    masks = weft.compile(lambda x: (x > 1) & (x < 5) | (x == 9), device)(ids)
+    assert masks.tolist() == [v in (2, 3, 4, 9) for v in range(10)]
+    wrapped = weft.compile(lambda x: (x * 3) // 2, device)(ids.cast("uint8") * 20)
+    assert wrapped.tolist() == [(20 * v * 3 % 256) // 2 for v in range(10)]
+    with pytest.raises(DTypeError, match="int64"):
+        weft.compile(lambda x: x.cast("int64"), device)(w)
+
+
 def test_nested_compiled_functions_are_one_program(device: str) -> None:
     inner = weft.compile(lambda x: x * 2, device)
     outer = weft.compile(lambda x: inner(x) + 1, device)

@@ -70,6 +70,12 @@ def test_numpy_scalars_are_strong() -> None:
     assert (np.ones(2, np.float32) + weft.ones((2,))).dtype is dt.float32
 
 
+def test_equality_and_hashing() -> None:
+    t = weft.ones((2,))
+    assert (t == None) is False and (t != "a") is True  # noqa: E711
+    assert {t: 1}[t] == 1
+
+
 def test_bool_arithmetic_counts() -> None:
     t = weft.tensor([True, False])
     assert (t + t).tolist() == [2, 0] and (t + t).dtype is dt.int32

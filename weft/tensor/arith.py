@@ -183,10 +183,12 @@ class Arithmetic(TensorBase):
         return run(self, op, y, x) if swap else run(self, op, x, y)  # type: ignore[no-any-return]
 
     def __eq__(self, other: object) -> Self:  # type: ignore[override]
-        return self._binary("equal", other)
+        return self._binary("equal", other) if _comparable(other) else NotImplemented
 
     def __ne__(self, other: object) -> Self:  # type: ignore[override]
-        return ~self._binary("equal", other)
+        return ~self._binary("equal", other) if _comparable(other) else NotImplemented
+
+    __hash__ = object.__hash__  # a tensor is a key by identity, as == answers element by element
 
     # -- bits and bools
 
@@ -350,6 +352,11 @@ class Arithmetic(TensorBase):
         return self._as(as_dtype(dtype))
 
     astype = cast
+
+
+def _comparable(other: object) -> bool:
+    """What == is answered element by element for; anything else (None, a string) just differs."""
+    return isinstance(other, TensorBase | bool | int | float | np.ndarray | np.generic)
 
 
 def _floor_divide(x: Arithmetic, y: Arithmetic) -> Any:

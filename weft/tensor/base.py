@@ -49,7 +49,6 @@ class TensorBase:
 
     __slots__ = ("__weakref__", "_home", "_value", "_weak", "name")
     __array_ufunc__ = None  # NumPy arrays leave mixed expressions to Tensor
-    __hash__ = object.__hash__
 
     def __init__(self, value: Value, name: str = "") -> None:
         if isinstance(value, TensorBase):
