@@ -124,12 +124,26 @@ def test_llvm_links_what_the_own_linker_does_not(monkeypatch: pytest.MonkeyPatch
     def refuse(*_: object) -> None:
         raise link.Unsupported("a test")
 
+    from weft.backends.cpu import loader
+
     monkeypatch.setattr(link, "link", refuse)
+    monkeypatch.setattr(loader, "_linked", {})
     d = CpuDevice(threads=1)
     buffer = d.alloc(4 * 640)
     d.write(buffer, np.zeros(640, np.int32))
     d.submit(d.bind(program_of(counting(640)), [buffer]), ())
     assert (d.read(buffer, (640,), dt.int32) == 1).all()
+    assert len(loader._linked) == 2
+
+
+def test_devices_of_one_process_share_code() -> None:
+    from weft.backends.cpu import loader
+
+    kernel = counting(640)
+    first = CpuDevice(threads=1).load([kernel])
+    count = len(loader._linked)
+    assert CpuDevice(threads=2).load([kernel]) == first
+    assert len(loader._linked) == count
 
 
 @pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu"])

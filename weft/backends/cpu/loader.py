@@ -19,6 +19,11 @@ ENTRY = "weft_kernel"  # as in llvm.dialect, which is imported only to compile
 _RUNTIME = ("weft_run", "weft_worker", "weft_copy", "weft_fill", "weft_clock")
 
 
+# Addresses by key, for the whole process: code is never unloaded, so it is loaded only once.
+_linked: dict[str, dict[str, int]] = {}
+_lock = threading.RLock()
+
+
 class _Source(NamedTuple):
     """What a module is called, what identifies its code, and how to get its text."""
 
@@ -36,8 +41,6 @@ class Loader:
         self.cache = cache
         self.compiled = 0  # how many modules LLVM has compiled here (the rest were cached)
         self._salt = f"{_code_version()}|{host.triple}|{host.cpu}|{host.features}|{host.version}|"
-        self._addresses: dict[str, dict[str, int]] = {}
-        self._lock = threading.RLock()
 
     def kernels(self, kernels: Sequence[Kernel], caps: Caps) -> list[int]:
         """The entry address of each kernel. A kernel with a `digest` (its kernel_hash, stored
@@ -68,14 +71,14 @@ class Loader:
 
     def _load(self, sources: Sequence[_Source], wanted: tuple[str, ...]) -> list[dict[str, int]]:
         keys = [self._key(source.identity) for source in sources]
-        with self._lock:
+        with _lock:
             missing = {}
             for key, source in zip(keys, sources):
-                if key not in self._addresses and key not in missing:
+                if key not in _linked and key not in missing:
                     missing[key] = self._object(key, source)
             if missing:
                 self._link(missing, wanted)
-            return [self._addresses[key] for key in keys]
+            return [_linked[key] for key in keys]
 
     def _key(self, identity: str) -> str:
         return "cpu:" + hashlib.sha256((self._salt + identity).encode()).hexdigest()
@@ -97,7 +100,7 @@ class Loader:
             from weft.backends.cpu import jit
 
             found = [jit.link_by_llvm(self.host, data, wanted) for data in objects.values()]
-        self._addresses.update(zip(objects, found))
+        _linked.update(zip(objects, found))
 
 
 def _code_version() -> str:
