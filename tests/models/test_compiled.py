@@ -59,6 +59,31 @@ def test_batch_equals_alone_bit_for_bit(zoo, name: str) -> None:
     np.testing.assert_array_equal(one[0], many[0])
 
 
+def test_more_slots_than_a_step_takes(zoo) -> None:
+    """20 sequences at once run in two steps, with the kernels that one sequence uses."""
+    folder, _ = zoo("llama2")
+    model = weft.load(folder, device="cpu", context=32, max_batch=32)
+    prompts = [[3 * i + 1, i] for i in range(20)]
+    together = model.generate(prompts, max_new_tokens=4)
+    assert together == [model.generate(p, max_new_tokens=4) for p in prompts]
+    alone, batch = model.runner(1), model.runner(32)
+    for slot in range(20):
+        batch.prefill(slot, [1, 2, 3])
+    alone.prefill(0, [1, 2, 3])
+    many = batch.decode([4] * 20, list(range(20)), [3] * 20)
+    np.testing.assert_array_equal(many, np.repeat(alone.decode([4], [0], [3]), 20, axis=0))
+
+
+@pytest.mark.parametrize("device", ["cpu", "oracle"])
+def test_bfloat16_inputs(tmp_path: Path, device: str) -> None:
+    """act_dtype=bfloat16 rounds what meets the weights, and stays close."""
+    write_model("llama2", tmp_path, "bfloat16")
+    got = weft.load(tmp_path, device=device, context=64, act_dtype="bfloat16").logits(IDS)
+    want = weft.load(tmp_path, device="oracle", context=64).logits(IDS)
+    assert not np.array_equal(got, want)
+    np.testing.assert_allclose(got, want, atol=0.1, rtol=0.1)
+
+
 def test_chunked_prefill(zoo, monkeypatch) -> None:
     folder, reference = zoo("llama3")
     monkeypatch.setattr("weft.models.runner.CHUNK", 16)

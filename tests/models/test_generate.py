@@ -273,6 +273,7 @@ def test_truncated_weights(folder, tmp_path: Path) -> None:
         ({"context": 0}, "context is 0"),
         ({"context": 129}, "more than the model's 128"),
         ({"max_batch": 0}, "max_batch is 0"),
+        ({"act_dtype": "float16"}, "act_dtype is 'float16'"),
         ({"device": "tpu"}, "tpu"),
     ],
 )

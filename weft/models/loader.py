@@ -19,10 +19,11 @@ from weft.core.errors import DTypeError, LimitError, ModelError, UsageError
 from weft.importers.hf_config import Fields, read_config, read_object
 from weft.importers.safetensors import open_checkpoint
 from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
+from weft.models.embedder import Encoder
 from weft.models.encoders import ENCODERS, read_pooling
 from weft.models.families import DECODERS, MAX_VOCAB
 from weft.models.inputs import with_tables
-from weft.models.model import Decoder, Encoder, Model
+from weft.models.model import Decoder, Model
 from weft.models.names import bind_weights, decoder_layout, encoder_layout
 from weft.models.progress import progress
 from weft.models.runner import (
@@ -49,13 +50,16 @@ def load(
     context: int | None = None,
     max_batch: int = 8,
     fallback: str | None = None,
+    act_dtype: str | DType = float32,
 ) -> Model:
     """The model in a Hugging Face folder (config.json, safetensors, tokenizer.json).
 
     device: see `weft.backends.registry.get`; "oracle" computes with NumPy. dtype: None keeps the
     checkpoint's; "float32", "float16" or "bfloat16" converts the weights. context: positions of
     the KV cache per sequence (default: the model's, at most 4096). max_batch: sequences that
-    generate at once. Raises ModelError, FileFormatError, DeviceError, LimitError, UsageError.
+    generate at once. act_dtype: "bfloat16" rounds what meets bfloat16 weights to bfloat16, which
+    is faster where the device multiplies such pairs. Raises ModelError, FileFormatError,
+    DeviceError, DTypeError, LimitError, UsageError.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -75,7 +79,7 @@ def load(
         target = None if device == ORACLE else _open_device(device, fallback)
         if kind in ENCODERS:
             return _encoder(folder, config, ENCODERS[kind](config), target, dtype)
-        made = DECODERS[kind](config)
+        made = replace(DECODERS[kind](config), act_dtype=_act_dtype(act_dtype))
         return _decoder(folder, config, made, target, dtype, context, max_batch)
 
 
@@ -116,6 +120,13 @@ def _weights(
             raise ModelError(f"{where}: weight {role!r} overflows float16; use bfloat16")
         out[role] = cast
     return out
+
+
+def _act_dtype(dtype: str | DType) -> DType:
+    for known in (float32, bfloat16):
+        if dtype in (known, known.name):
+            return known
+    raise UsageError(f"act_dtype is {dtype!r}; expected float32 or bfloat16")
 
 
 def _main_dtype(weights: Mapping[str, np.ndarray]) -> DType:

@@ -1,4 +1,4 @@
-"""Models as users hold them: generate, logits, embed."""
+"""Models as users hold them: what all share, and decoders (generate, logits)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.core.errors import LimitError, ModelError, UsageError
-from weft.models.config import DecoderConfig, EncoderConfig, Pooling, TokenIds
+from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
 from weft.models.generate import Generation, Piece, Request, Sequence_, Stream, run, sequences
-from weft.models.pooling import pool
-from weft.models.runner import CompiledRunner, Runner, weight_avals
+from weft.models.runner import CompiledRunner, Runner
 from weft.models.sampler import Sampling, generator
 
 if TYPE_CHECKING:
@@ -273,90 +272,3 @@ def _seeds(seed: int | Sequence[int], count: int) -> list[tuple[int, int]]:
     for s, i in pairs[:1] if isinstance(seed, int) else pairs:
         generator(s, i)
     return pairs
-
-
-class Encoder(Model):
-    """A BERT-family model that turns texts into vectors."""
-
-    config: EncoderConfig
-
-    def __init__(
-        self,
-        folder: Path,
-        config: EncoderConfig,
-        weights: Mapping[str, np.ndarray],
-        device: Device | None,
-        make_tokenizer: Callable[[], Tokenizer | None],
-        hidden: Callable[[np.ndarray, np.ndarray], np.ndarray],
-        pooling: Pooling,
-        max_length: int,
-    ) -> None:
-        super().__init__(folder, config, weights, device, make_tokenizer)
-        self.pooling, self.max_length = pooling, max_length
-        self._hidden = hidden
-
-    def graphs(self) -> dict[str, Graph]:
-        """The Graph of one text of at most 32 tokens (each other shape has one like it)."""
-        from weft.models.encoder import encoder_graph
-
-        avals = weight_avals(self.weights)
-        return {"encode": encoder_graph(self.config, avals, 1, min(32, self.max_length))}
-
-    @property
-    def dim(self) -> int:
-        return self.config.hidden * len(self.pooling.modes)
-
-    def embed(self, texts: str | Sequence[str]) -> np.ndarray:
-        """float32 [N, dim], one row per text; longer texts are cut at `max_length` tokens."""
-        if isinstance(texts, str):
-            texts = [texts]
-        tokenizer = self._need_tokenizer("embedding text needs one")
-        return self.embed_ids(tokenizer.encode_batch(list(texts)))
-
-    def embed_ids(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
-        """Like `embed`, from token ids with [CLS] and [SEP] already in place."""
-        out = np.empty((len(rows), self.dim), np.float32)
-        for group in _batches([len(r) for r in rows]):
-            width = bucket(max(len(rows[i]) for i in group), 16, self.max_length)
-            height = bucket(len(group), 1, ROWS)
-            ids = np.full((height, width), self.config.pad_id, np.int32)
-            lengths = np.ones(height, np.int32)  # padding rows see one token: no empty softmax
-            for row, i in enumerate(group):
-                if not 0 < len(rows[i]) <= self.max_length:
-                    raise LimitError(f"a text of {len(rows[i])} tokens; 1 to {self.max_length} fit")
-                ids[row, : len(rows[i])] = rows[i]
-                lengths[row] = len(rows[i])
-            if ids.min() < 0 or ids.max() >= self.config.vocab:
-                raise UsageError(f"a token id is outside the vocabulary 0..{self.config.vocab - 1}")
-            n = len(group)
-            hidden = self._hidden(ids, lengths)[:n]
-            out[group] = pool(self.pooling, hidden, lengths[:n])
-        if not np.isfinite(out).all():
-            raise self.explain_bad("the embeddings are")
-        return out
-
-
-ROWS = 16  # texts in one step
-TOKENS = 2048  # tokens in one step, padding included
-
-
-def bucket(n: int, lo: int, hi: int) -> int:
-    """The smallest power of two >= n that is >= lo, but at most hi (so few Programs serve all)."""
-    size = lo
-    while size < n:
-        size *= 2
-    return min(size, hi)
-
-
-def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Indices in groups of similar length, each within ROWS texts and TOKENS padded tokens."""
-    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
-    group: list[int] = []
-    for i in order:
-        wide = bucket(lengths[i], 16, 1 << 30)
-        if group and (len(group) >= ROWS or wide * (len(group) + 1) > TOKENS):
-            yield group
-            group = []
-        group.append(i)
-    if group:
-        yield group

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from weft.program.session import Arena, Session
 
 CHUNK = 512  # rows of a prefill step
+DECODE_ROWS = 16  # sequences of a decode step: more would go to kernels that sum in another order,
+# and a sequence's tokens would depend on how many run beside it
 SCORE_CHUNK = 64  # rows of a step that returns every row's logits
 
 
@@ -52,8 +54,15 @@ class Runner(abc.ABC):
 
     def decode(self, ids: Sequence[int], slots: Sequence[int], pos: Sequence[int]) -> np.ndarray:
         """One token for each of some slots, at the given positions; logits float32 [n, vocab]."""
-        rows = self._rows("decode", ids, slots, pos)
-        return self.step("decode", rows, len(ids))[: len(ids)]
+        step = self.room("decode")
+        parts = []
+        for i in range(0, len(ids), step):
+            part = ids[i : i + step]
+            rows = self._rows("decode", part, slots[i : i + step], pos[i : i + step])
+            parts.append(self.step("decode", rows, len(part))[: len(part)])
+            if len(ids) > step:
+                parts[-1] = parts[-1].copy()  # the next step reuses its memory
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def score(self, ids: Sequence[int]) -> np.ndarray:
         """Logits float32 [len(ids), vocab] of every position, in slot 0."""
@@ -92,7 +101,7 @@ class EagerRunner(Runner):
         return np.zeros(shape, self.config.kv_dtype.numpy)
 
     def room(self, kind: str) -> int:
-        return self.slots if kind == "decode" else CHUNK
+        return min(self.slots, DECODE_ROWS) if kind == "decode" else CHUNK
 
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
         from weft.models import decoder
@@ -136,7 +145,7 @@ class CompiledRunner(Runner):
 
     def room(self, kind: str) -> int:
         if kind == "decode":
-            return self.slots
+            return min(self.slots, DECODE_ROWS)
         return min(CHUNK if kind == "prefill" else SCORE_CHUNK, self.context)
 
     def session(self, kind: str) -> Session:

@@ -1,0 +1,107 @@
+"""Encoders as users hold them: texts in, vectors out, in padded batches of few shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.core.errors import LimitError, UsageError
+from weft.models.config import EncoderConfig, Pooling
+from weft.models.model import Model
+from weft.models.pooling import pool
+from weft.models.runner import weight_avals
+
+if TYPE_CHECKING:
+    from weft.backends.base import Device
+    from weft.graph.ir import Graph
+    from weft.models.tokenizer import Tokenizer
+
+
+class Encoder(Model):
+    """A BERT-family model that turns texts into vectors."""
+
+    config: EncoderConfig
+
+    def __init__(
+        self,
+        folder: Path,
+        config: EncoderConfig,
+        weights: Mapping[str, np.ndarray],
+        device: Device | None,
+        make_tokenizer: Callable[[], Tokenizer | None],
+        hidden: Callable[[np.ndarray, np.ndarray], np.ndarray],
+        pooling: Pooling,
+        max_length: int,
+    ) -> None:
+        super().__init__(folder, config, weights, device, make_tokenizer)
+        self.pooling, self.max_length = pooling, max_length
+        self._hidden = hidden
+
+    def graphs(self) -> dict[str, Graph]:
+        """The Graph of one text of at most 32 tokens (each other shape has one like it)."""
+        from weft.models.encoder import encoder_graph
+
+        avals = weight_avals(self.weights)
+        return {"encode": encoder_graph(self.config, avals, 1, min(32, self.max_length))}
+
+    @property
+    def dim(self) -> int:
+        return self.config.hidden * len(self.pooling.modes)
+
+    def embed(self, texts: str | Sequence[str]) -> np.ndarray:
+        """float32 [N, dim], one row per text; longer texts are cut at `max_length` tokens."""
+        if isinstance(texts, str):
+            texts = [texts]
+        tokenizer = self._need_tokenizer("embedding text needs one")
+        return self.embed_ids(tokenizer.encode_batch(list(texts)))
+
+    def embed_ids(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
+        """Like `embed`, from token ids with [CLS] and [SEP] already in place."""
+        out = np.empty((len(rows), self.dim), np.float32)
+        for group in _batches([len(r) for r in rows]):
+            width = bucket(max(len(rows[i]) for i in group), 16, self.max_length)
+            height = bucket(len(group), 1, ROWS)
+            ids = np.full((height, width), self.config.pad_id, np.int32)
+            lengths = np.ones(height, np.int32)  # padding rows see one token: no empty softmax
+            for row, i in enumerate(group):
+                if not 0 < len(rows[i]) <= self.max_length:
+                    raise LimitError(f"a text of {len(rows[i])} tokens; 1 to {self.max_length} fit")
+                ids[row, : len(rows[i])] = rows[i]
+                lengths[row] = len(rows[i])
+            if ids.min() < 0 or ids.max() >= self.config.vocab:
+                raise UsageError(f"a token id is outside the vocabulary 0..{self.config.vocab - 1}")
+            n = len(group)
+            hidden = self._hidden(ids, lengths)[:n]
+            out[group] = pool(self.pooling, hidden, lengths[:n])
+        if not np.isfinite(out).all():
+            raise self.explain_bad("the embeddings are")
+        return out
+
+
+ROWS = 16  # texts in one step
+TOKENS = 2048  # tokens in one step, padding included
+
+
+def bucket(n: int, lo: int, hi: int) -> int:
+    """The smallest power of two >= n that is >= lo, but at most hi (so few Programs serve all)."""
+    size = lo
+    while size < n:
+        size *= 2
+    return min(size, hi)
+
+
+def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Indices in groups of similar length, each within ROWS texts and TOKENS padded tokens."""
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    group: list[int] = []
+    for i in order:
+        wide = bucket(lengths[i], 16, 1 << 30)
+        if group and (len(group) >= ROWS or wide * (len(group) + 1) > TOKENS):
+            yield group
+            group = []
+        group.append(i)
+    if group:
+        yield group
