@@ -176,3 +176,22 @@ def test_wide_lanes_are_chunks_of_four():
     got = run_kernel(device(), b.kernel(grid=(1,), threads=(4,)), [data, data])[1]
     want = (data.reshape(4, 16) * 2 + np.arange(16, dtype=np.float32))[:, ::-1]
     np.testing.assert_array_equal(got, want.ravel())
+
+
+@pytest.mark.slow
+def test_gpt2_embedding_under_a_128_mib_binding():
+    """50,257 x 768 f32 are 154 MB: two bindings of one buffer."""
+    rows, width = 50257, 768
+    gpu = device()
+    if gpu.caps.max_binding_bytes >= rows * width * 4:
+        pytest.skip("bindings here are large enough")
+    table = np.repeat(np.arange(rows, dtype=np.float32), width)
+    b = Builder("embed")
+    w, i = b.buffer("w", dt.float32, rows * width), b.buffer("ids", dt.int32, 6)
+    y = b.buffer("y", dt.float32, 6 * width, "w")
+    row, c = b.let(load(i, b.group(0)), "row"), b.let(b.thread(0) * 4, "c")
+    b.store(y, b.group(0) * width + c, load(w, row * width + c, 4))
+    ids = np.array([0, 43690, 43691, 43689, 50256, 1], np.int32)  # 43,690 straddles the parts
+    kernel = b.kernel(grid=(6,), threads=(width // 4,))
+    got = run_kernel(gpu, kernel, [table, ids, np.zeros(6 * width, np.float32)])[2]
+    np.testing.assert_array_equal(got.reshape(6, width), ids[:, None].repeat(width, 1))
