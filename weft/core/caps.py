@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
@@ -42,83 +42,46 @@ class Caps:
 
 ALL_DTYPES = frozenset(dt.DEVICE)
 
+_HUGE = 1 << 40  # bytes: a limit that only memory itself sets
+_CPU = Caps(
+    "cpu",
+    max_threads=1,
+    shared_bytes=0,
+    cheap_barrier=False,
+    max_bindings=64,
+    max_binding_bytes=_HUGE,
+    max_buffer_bytes=_HUGE,
+    max_groups=1 << 31,
+    scratch_bytes=4 << 20,
+    cores=2,
+)
+_GPU = Caps(
+    "gpu",
+    max_threads=1024,
+    max_bindings=64,
+    max_binding_bytes=_HUGE,
+    max_buffer_bytes=_HUGE,
+    max_groups=(1 << 31) - 1,
+)
+_WEBGPU = Caps("webgpu", exclusive_buffers=True)
+_VECTOR = frozenset({"gather", "nontemporal"})
+
 # Shapes of real targets, for the interpreter and for compiling without a device.
 PRESETS: dict[str, Caps] = {
-    "cpu-avx512": Caps(
-        "cpu-avx512",
-        max_threads=1,
-        lanes=16,
-        shared_bytes=0,
-        cheap_barrier=False,
-        max_bindings=64,
-        max_binding_bytes=1 << 40,
-        max_buffer_bytes=1 << 40,
-        max_groups=1 << 31,
-        scratch_bytes=4 << 20,
-        cores=2,
-        features=frozenset({"dot2_bf16", "dot2_fast", "dot4", "gather", "nontemporal"}),
-    ),
-    "cpu-avx2": Caps(
-        "cpu-avx2",
-        max_threads=1,
-        lanes=8,
-        registers=16,
-        shared_bytes=0,
-        cheap_barrier=False,
-        max_bindings=64,
-        max_binding_bytes=1 << 40,
-        max_buffer_bytes=1 << 40,
-        max_groups=1 << 31,
-        scratch_bytes=4 << 20,
-        cores=2,
-        features=frozenset({"gather", "nontemporal"}),
-    ),
-    "cpu-neon": Caps(
-        "cpu-neon",
-        max_threads=1,
-        lanes=4,
-        shared_bytes=0,
-        cheap_barrier=False,
-        max_bindings=64,
-        max_binding_bytes=1 << 40,
-        max_buffer_bytes=1 << 40,
-        max_groups=1 << 31,
-        scratch_bytes=4 << 20,
-        cores=2,
-    ),
-    "webgpu": Caps("webgpu", max_threads=256, lanes=4, exclusive_buffers=True),
-    "webgpu-small": Caps(
-        "webgpu-small", max_threads=64, lanes=4, max_binding_bytes=1 << 16, exclusive_buffers=True
-    ),
-    "lavapipe": Caps(
-        "lavapipe",
-        max_threads=256,
-        lanes=4,
-        cheap_barrier=False,
-        max_bindings=32,
-        shared_bytes=32768,
-        exclusive_buffers=True,
-    ),
-    "cuda": Caps(
-        "cuda",
-        max_threads=1024,
-        lanes=4,
-        subgroup=32,
-        shared_bytes=49152,
-        max_bindings=64,
-        max_binding_bytes=1 << 40,
-        max_buffer_bytes=1 << 40,
-        max_groups=(1 << 31) - 1,
-    ),
-    "hip-wave64": Caps(
-        "hip-wave64",
-        max_threads=1024,
-        lanes=4,
-        subgroup=64,
-        shared_bytes=65536,
-        max_bindings=64,
-        max_binding_bytes=1 << 40,
-        max_buffer_bytes=1 << 40,
-        max_groups=(1 << 31) - 1,
-    ),
+    caps.name: caps
+    for caps in (
+        replace(
+            _CPU,
+            name="cpu-avx512",
+            lanes=16,
+            features=_VECTOR | {"dot2_bf16", "dot2_fast", "dot4"},
+        ),
+        replace(_CPU, name="cpu-avx2", lanes=8, registers=16, features=_VECTOR),
+        replace(_CPU, name="cpu-neon", lanes=4),
+        _WEBGPU,
+        replace(_WEBGPU, name="webgpu-small", max_threads=64, max_binding_bytes=1 << 16),
+        replace(_WEBGPU, name="lavapipe", cheap_barrier=False, max_bindings=32, shared_bytes=32768),
+        replace(_GPU, name="cuda", subgroup=32, shared_bytes=49152),
+        replace(_GPU, name="hip-wave64", subgroup=64, shared_bytes=65536),
+    )
 }
