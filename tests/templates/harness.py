@@ -75,15 +75,21 @@ def run_interp(
     return _outputs(group, buffers, where)
 
 
-def run_cpu(
-    group: Group, arrays: Sequence[np.ndarray], scalars: Sequence[int] = ()
+def run_device(
+    device: Any, group: Group, arrays: Sequence[np.ndarray], scalars: Sequence[int] = ()
 ) -> list[np.ndarray]:
-    """The group's outputs, computed by native code on the host."""
-    device = cpu_device()
+    """The group's outputs, computed by a device."""
     kernel = registry.get(group.kind)(group, device.caps, {})
     verify(kernel)
     buffers, where = _buffers(group, arrays)
     return _outputs(group, run_kernel(device, kernel, buffers, scalars), where)
+
+
+def run_cpu(
+    group: Group, arrays: Sequence[np.ndarray], scalars: Sequence[int] = ()
+) -> list[np.ndarray]:
+    """The group's outputs, computed by native code on the host."""
+    return run_device(cpu_device(), group, arrays, scalars)
 
 
 def _buffers(group: Group, arrays: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
@@ -113,6 +119,7 @@ def check(
     targets: Sequence[str] = TARGETS,
     cpu: bool = True,
     tolerance: str | None = None,
+    device: Any = None,
 ) -> None:
     """Runs fn's group everywhere and compares with the oracle: exactly for integers, else by the
     tolerance table."""
@@ -123,6 +130,8 @@ def check(
     runs = {t: functools.partial(run_interp, group, PRESETS[t], arrays) for t in targets}
     if cpu:
         runs["cpu"] = functools.partial(run_cpu, group, arrays)
+    if device is not None:
+        runs[device.info.id] = functools.partial(run_device, device, group, arrays)
     for name, run in runs.items():
         for got, w, node in zip(run(), want, group.outputs):
             try:
