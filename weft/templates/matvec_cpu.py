@@ -95,9 +95,10 @@ class _Streamer:
             room = (16 if big else 8) // (self.mb * dots)
             self.width = config.get("vectors", self._strip(max(room, 1))) * self.lanes
         else:
-            room = (16 if big else 8) // max(self.mb, 2) // dots
+            room = (2 if self.mb == 1 else 4 if big else 2) // min(dots, 2)
             rows = max(1, min(room, self.lanes, p.n))
             self.width = config.get("rows", 1 << (rows.bit_length() - 1))
+        self.ahead = config.get("ahead", max(self.width, 4))
         chunks = -(-p.n // self.width)
         many = config.get("chunks", 1 if self.along_n else max(1, chunks // (16 * caps.cores)))
         self.per_group = min(many, chunks)
@@ -221,13 +222,18 @@ class _Streamer:
             sn = p.b_strides(i)[2]
             bases.append(b.let(self.b_base[i] + n * sn, "w"))  # type: ignore[operator]
         step = self.lanes * (2 if self.mode == "dot2" else 1)
-        whole = p.k - p.k % step
+        line = max(step, 64 // min(v.dtype.itemsize for v in p.bs))  # a cache line of w
+        whole = p.k - p.k % line
         if whole:
-            with b.loop(whole, step=step, name="k") as k:
-                self._step(starts, bases, acc, k, step, None)
-        if p.k % step:
-            mask = b.let(tail_mask(const(whole), p.k, step), "tail")
-            self._step(starts, bases, acc, const(whole), step, mask)
+            with b.loop(whole, step=line, name="k") as k:
+                self._prefetch(bases, k)
+                for at in range(0, line, step):
+                    self._step(starts, bases, acc, b.let(k + at, "k"), step, None)  # type: ignore[operator]
+        for at in range(whole, p.k, step):
+            mask = None
+            if at + step > p.k:
+                mask = b.let(tail_mask(const(at), p.k, step), "tail")
+            self._step(starts, bases, acc, const(at), step, mask)
         values = [
             [b.let(fold_lanes(b, acc[d][i]), "dot") for d in range(len(p.dots))]
             for i in range(len(rows))
@@ -236,6 +242,22 @@ class _Streamer:
         if ragged and width > 1:
             mask = b.let(n + iota(width) >= splat(n0, width), "own")  # type: ignore[operator]
         self._store(rows, n, width, mask, values, 1 if ragged else width)
+
+    def _prefetch(self, bases: Sequence[Expr], k: Expr) -> None:
+        """Asks for what `ahead` rows further down is at this place: rows are too short for the
+        hardware to follow several of them (measured: 0.6 of the bandwidth without)."""
+        for d, base in enumerate(bases):
+            _, sk, sn = self.p.b_strides(d)
+            if sk != 1:
+                continue
+            size = self.p.bs[d].dtype.itemsize
+            if self.ahead * sn * size <= 16384:
+                further = self.ahead * sn
+            else:
+                further = 2048 // size  # long rows: far enough in the same row
+            source = self.em.buffers[id(self.p.bs[d].node)]
+            for r in range(self.width):
+                self.b.prefetch(source, base + k + (r * sn + further))  # type: ignore[operator]
 
     def _step(
         self,
