@@ -55,8 +55,13 @@ Body = Callable[[Affine], None]
 
 @claims("softmax", "log_softmax", "layer_norm", "rms_norm", kind="norm")
 def claim_norm(node: Node, caps: Caps) -> bool:
-    """Every row length is taken, except none."""
-    return node.size > 0
+    """Every row is taken that has elements and, on a CPU, fits the scratch memory."""
+    return node.size > 0 and (not caps.is_cpu or 4 * node.shape[-1] <= _room(caps))
+
+
+def _room(caps: Caps) -> int:
+    """Bytes that a CPU row kept between passes may take."""
+    return max(caps.scratch_bytes // 2, 16 << 10) - 4096
 
 
 @template("norm")
@@ -239,9 +244,10 @@ class _CpuRows(_Rows):
     def kernel(self) -> Kernel:
         b, em = self.b, self.em
         wide = self.lanes * self.unroll
-        nbytes = -(-self.n // wide) * wide * 4
-        if nbytes <= max(self.caps.scratch_bytes // 2, 16 << 10):
-            self.row = b.array("row", dt.float32, nbytes // 4)
+        padded = -(-self.n // wide) * wide
+        if 4 * self.n > _room(self.caps):
+            raise CompileError(f"a row of {self.n} elements does not fit the scratch memory")
+        self.row = b.array("row", dt.float32, padded)
         per = max(1, CHUNK // self.n)
         wanted = self.wanted()
         low = b.let(b.group(0) * per, "low")
@@ -273,8 +279,7 @@ class _CpuRows(_Rows):
         return fold.finish(b, state)
 
     def keep(self, j: Affine, value: Expr) -> None:
-        if self.row is None:
-            raise CompileError(f"a row of {self.n} elements does not fit the scratch memory")
+        assert self.row is not None
         self.b.store(self.row, self.em.address(j), kb.splat(value, j.lanes))
 
     def kept(self, j: Affine) -> Expr:
