@@ -196,7 +196,7 @@ class WgpuDevice(Device):
 
     def sync(self) -> None:
         with self._lock, self.guarded("waiting"):
-            self.wait()
+            self.memory.flush()
             self.check()
 
     def close(self) -> None:

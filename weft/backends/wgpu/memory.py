@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 ALIGN = 256  # bytes; the largest offset alignment that WebGPU allows a device to ask for
 POOL_BYTES = 128 << 20  # freed buffers kept for reuse
-STAGING_BYTES = 64 << 20  # most that one write or read moves at once
+STAGING_BYTES = 16 << 20  # most that one write or read moves at once
+UNSENT_BYTES = 4 << 20  # host writes that may lie in wgpu's staging memory
 
 
 def size_class(nbytes: int) -> int:
@@ -50,6 +51,7 @@ class Memory:
         self.pooled = 0  # bytes in `free`
         self.limit = POOL_BYTES  # kept here: buffers also go while the interpreter shuts down
         self.allocated = 0  # bytes in use or pooled
+        self.unsent = 0  # bytes written since the queue was last waited for
         self.host_bytes = drivers.host_memory() or 1 << 62
         self.staging: dict[int, Any] = {}
 
@@ -105,7 +107,7 @@ class Memory:
         self.allocated -= self.pooled
         self.pooled = 0
         self.free.clear()
-        self.device.wait()
+        self.flush()
 
     # -- host copies ----------------------------------------------------------------------------
 
@@ -128,9 +130,16 @@ class Memory:
         for at in range(0, raw.size, STAGING_BYTES):
             piece = raw[at : at + STAGING_BYTES]
             queue.write_buffer(buffer.raw, offset + at, piece)
-            if piece.size == STAGING_BYTES:
-                queue.submit([])  # lets wgpu's copy of the data go before the next is made
-                self.device.wait()
+            self.unsent += piece.size
+            if self.unsent >= UNSENT_BYTES:
+                self.flush()
+
+    def flush(self) -> None:
+        """Waits for the queue, host writes included: wgpu keeps a copy of each until then."""
+        if self.unsent:
+            self.device.raw.queue.submit([])
+            self.unsent = 0
+        self.device.wait()
 
     def read(self, buffer: WgpuBuffer, offset: int, nbytes: int) -> np.ndarray:
         """Bytes out of a buffer, after everything submitted before."""
