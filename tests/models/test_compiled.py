@@ -147,3 +147,21 @@ def test_programs_come_back_from_disk(zoo, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(DiskCache, "get", lambda self, key: b"not a program")
     fresh = weft.load(folder, device="cpu", context=48)
     assert fresh.generate([1, 2, 3], max_new_tokens=5) == want
+
+
+def test_a_real_interrupt_leaves_the_model_usable(zoo) -> None:
+    """SIGINT, wherever it lands, raises KeyboardInterrupt; the next generation is unharmed."""
+    import signal
+    import threading
+
+    folder, _ = zoo("llama2")
+    model = weft.load(folder, device="cpu", context=96)
+    want = model.generate([5, 6], max_new_tokens=30)
+    for delay in (0.02, 0.05, 0.11):
+        timer = threading.Timer(delay, signal.raise_signal, (signal.SIGINT,))
+        with pytest.raises(KeyboardInterrupt):
+            timer.start()
+            for _ in range(10_000):
+                model.generate([9], max_new_tokens=90)
+        timer.join()
+        assert model.generate([5, 6], max_new_tokens=30) == want

@@ -59,6 +59,21 @@ def test_top_k_among_equals_keeps_the_lowest_ids() -> None:
     assert sorted(ids) == [1, 2]
 
 
+@pytest.mark.parametrize("top_p", [0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("spread", [0.0, 0.01, 3.0])
+def test_large_vocabularies_give_what_a_full_sort_gives(top_p: float, spread: float) -> None:
+    rng = np.random.default_rng(0)
+    logits = np.round(rng.standard_normal(5000) * spread, 2).astype(np.float32)  # with ties
+    ids, p = distribution(logits, Sampling(1.0, top_p=top_p))
+    whole = np.exp(logits.astype(np.float64) - logits.max())
+    order = np.argsort(-whole, kind="stable")
+    sums = np.cumsum(whole[order])
+    keep = sums - whole[order] < top_p * whole.sum()
+    assert abs(len(ids) - keep.sum()) <= 1
+    np.testing.assert_array_equal(ids, order[: len(ids)])
+    np.testing.assert_array_equal(p, whole[ids])
+
+
 def test_frequencies_follow_the_probabilities() -> None:
     logits = np.log(np.array([0.1, 0.2, 0.3, 0.4], np.float32))
     stream = generator(7, 0)

@@ -15,6 +15,7 @@ import numpy as np
 from weft.core.dtypes import as_dtype
 from weft.models.config import DecoderConfig, EncoderConfig
 from weft.models.inputs import cache_rows
+from weft.models.progress import progress
 
 if TYPE_CHECKING:
     from weft.backends.base import Buffer, Device
@@ -152,7 +153,8 @@ class CompiledRunner(Runner):
         """The Session of one kind of step, compiled on first use."""
         made = self._sessions.get(kind)
         if made is None:
-            made = self._sessions[kind] = self._compile(kind)
+            with progress(f"compiling {kind} for {self._device.info.id}"):
+                made = self._sessions[kind] = self._compile(kind)
         return made
 
     def _shape(self, kind: str) -> tuple[int, int, int, bool, str]:
@@ -223,8 +225,10 @@ def compiled_encoder(
 
                 return encoder_graph(config, avals, batch, length)
 
-            program = program_for((config, sorted(avals.items()), ids.shape), device.caps, graph)
-            session = Session(program, device, given, arena=arenas[0], reuse_outputs=True)
+            what = (config, sorted(avals.items()), ids.shape)
+            with progress(f"compiling {batch} x {length} tokens for {device.info.id}"):
+                program = program_for(what, device.caps, graph)
+                session = Session(program, device, given, arena=arenas[0], reuse_outputs=True)
             given.update(session.weights)
             sessions[ids.shape] = session
         return sessions[ids.shape].run({"ids": ids, "lengths": lengths})[0]

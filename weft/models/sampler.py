@@ -88,12 +88,26 @@ def distribution(logits: np.ndarray, how: Sampling) -> tuple[np.ndarray, np.ndar
     scaled = logits[ids].astype(np.float64) / how.temperature
     p = np.exp(scaled - scaled.max())
     if how.top_p < 1.0:
-        order = np.argsort(-p, kind="stable")
-        ids, p = ids[order], p[order]
-        before = np.cumsum(p) - p  # mass ahead of each: the first stays whatever top_p is
-        keep = before < how.top_p * p.sum()
-        ids, p = ids[keep], p[keep]
+        kept = _nucleus(p, how.top_p)
+        ids, p = ids[kept], p[kept]
     return ids, p
+
+
+def _nucleus(p: np.ndarray, top_p: float) -> np.ndarray:
+    """Indices of the fewest most probable entries whose sum reaches top_p of the whole (at least
+    one), most probable first. Sorts only as many as it needs: usually a few hundred."""
+    wanted, k = top_p * p.sum(), 256
+    while True:
+        if k < len(p):  # with all that equal the k-th, so that the order stays by index
+            found = np.flatnonzero(p >= np.partition(p, len(p) - k)[len(p) - k])
+        else:
+            found = np.arange(len(p))
+        order = found[np.argsort(-p[found], kind="stable")]
+        sums = np.cumsum(p[order])
+        if sums[-1] >= wanted or len(found) == len(p):
+            before = sums - p[order]  # mass ahead of each: the first stays whatever top_p is
+            return order[before < wanted]
+        k *= 8
 
 
 def _leading(logits: np.ndarray, k: int) -> np.ndarray:

@@ -1,0 +1,57 @@
+"""A model on a device that cannot hold it: named errors before anything runs. And the spinner."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import weft
+from weft.backends.interp import InterpDevice
+from weft.core.caps import PRESETS
+from weft.core.dtypes import float16
+from weft.core.errors import DeviceError, DTypeError, LimitError
+from weft.models import progress, random_folder
+
+GPT2 = {"model_type": "gpt2", "vocab_size": 40, "n_embd": 16, "n_layer": 1, "n_head": 2}
+GPT2 |= {"n_positions": 64}
+
+
+def test_device_without_f16(tmp_path: Path) -> None:
+    folder = random_folder(tmp_path, {**GPT2, "dtype": "float16"})
+    caps = PRESETS["webgpu"]
+    device = InterpDevice(replace(caps, dtypes=caps.dtypes - {float16}))
+    with pytest.raises(DTypeError, match=r"float16 \(weight 'embed'\); load with dtype='float32'"):
+        weft.load(folder, device=device)
+    assert weft.load(folder, device=device, dtype="float32").generate([1], max_new_tokens=1).ids
+
+
+def test_buffers_beyond_the_device(tmp_path: Path) -> None:
+    folder = random_folder(tmp_path, GPT2)
+    device = InterpDevice(replace(PRESETS["webgpu"], max_buffer_bytes=2000))
+    with pytest.raises(LimitError, match="2000"):
+        weft.load(folder, device=device).generate([1])
+
+
+def test_unknown_device(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="unknown device"):
+        weft.load(random_folder(tmp_path, GPT2), device="abacus")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_spinner_shows_on_terminals_only(monkeypatch, terminal: bool) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return terminal
+
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(progress, "DELAY", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress.progress("loading the loom"):
+        time.sleep(0.5)
+    assert ("loading the loom" in screen.getvalue()) == terminal
