@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.backends.cpu.runtime_text import TEXT
+from weft.backends.cpu.runtime_run import RUN
+from weft.backends.cpu.runtime_text import PARTS
 
 # One step. `cost` is clock ticks per group times 256, 0 while unknown.
 _ENTRY = "fn:u8 args:u8 gx:i4 gy:i4 gz:i4 pad:i4 groups:i8 chunk:i8 chunks:i4 pad2:i4 cost:i8"
@@ -53,7 +54,7 @@ def source(arch: str) -> str:
     the signature of a kernel), weft_clock() -> ticks.
     """
     pause = _PAUSE.get(arch)
-    text = TEXT.replace("@CLOCK", "@" + _CLOCK.get(arch, "llvm.readsteadycounter"))
+    text = (RUN + PARTS).replace("@CLOCK", "@" + _CLOCK.get(arch, "llvm.readsteadycounter"))
     text = text.replace("  PAUSE\n", f"  call void @{pause[0]}\n" if pause else "")
     for name, offset in POOL_OFFSETS.items():
         text = text.replace(f"FIELD {name}\n", f"getelementptr i8, ptr %pool, i64 {offset}\n")
