@@ -273,3 +273,23 @@ def test_replay_costs_few_microseconds_per_dispatch():
         gpu.submit(bound, ())
         best = min(best, time.perf_counter() - start)
     assert best / n < 20e-6, f"{1e6 * best / n:.1f} us"  # 2 us measured; the rest is for a busy CI
+
+
+def test_rebinding_to_ever_new_buffers():
+    """Bind groups are kept by buffer identity: a recycled identity must not find an old group."""
+    gpu = device()
+    kernel = axpy()
+    args = tuple(BufferRef(k, 0, 256) for k in range(3))
+    x, y, out = (gpu.alloc(256) for _ in range(3))
+    gpu.write(y, np.zeros(64, np.float32))
+    bound = gpu.bind(program([kernel], [Dispatch(0, args)], [floats(64)] * 3), [x, y, out])
+    for k in range(60):
+        fresh = gpu.alloc(256)
+        gpu.memory.free.clear()  # nothing is reused: freed buffers die
+        gpu.memory.allocated -= gpu.memory.pooled
+        gpu.memory.pooled = 0
+        gpu.write(fresh, np.full(64, k, np.float32))
+        bound.rebind(0, fresh)
+        gpu.submit(bound, ())
+        np.testing.assert_array_equal(gpu.read(out, (64,), F32), np.full(64, 2 * k, np.float32))
+        del fresh

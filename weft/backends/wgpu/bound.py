@@ -17,7 +17,7 @@ from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program
 if TYPE_CHECKING:
     from weft.backends.wgpu.device import Pipeline, WgpuDevice
 
-KEPT_GROUPS = 8  # bind groups kept per dispatch, for buffers that take turns
+KEPT_GROUPS = 4  # bind groups kept per dispatch, for buffers that take turns
 FILL_BYTES = 1 << 16
 
 
@@ -26,7 +26,8 @@ class Call:
 
     def __init__(self, number: int, kernel: ir.Kernel, args: tuple[BufferRef, ...]) -> None:
         self.number, self.kernel, self.args = number, kernel, args
-        self.groups: dict[tuple[int, ...], tuple[Any, Any]] = {}
+        # By the identity of the wgpu buffers, which are kept alive so that none is recycled.
+        self.groups: dict[tuple[int, ...], tuple[Pipeline, Any, list[Any]]] = {}
         self.now: tuple[Any, Any] | None = None  # native pipeline and bind group
         self.fixed = all(isinstance(g, ir.Const) for g in kernel.grid)
         self.grid: tuple[int, int, int] | None = None
@@ -97,8 +98,8 @@ class WgpuBound(Bound):
         if found is None:
             if len(call.groups) >= KEPT_GROUPS:
                 call.groups.pop(next(iter(call.groups)))
-            found = call.groups[key] = self._group(call, raws)
-        pipeline, group = found
+            found = call.groups[key] = (*self._group(call, raws), raws)
+        pipeline, group, _ = found
         call.now = (pipeline.raw._internal, group._internal)
 
     def _group(self, call: Call, raws: list[Any]) -> tuple[Pipeline, Any]:
