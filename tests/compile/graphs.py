@@ -9,7 +9,7 @@ from weft.compile import compile_graph
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.graph.ir import Graph, Node
-from weft.ops.nodes import input_node
+from weft.ops.nodes import as_node, input_node
 from weft.program.program import Program
 from weft.program.session import Session
 
@@ -42,7 +42,9 @@ def run(program: Program, graph: Graph, device, values):  # type: ignore[no-unty
     session = Session(program, device, by_role.get("weight"), by_role.get("state"))
     scalars = {k: int(v) for k, v in by_role.get("scalar", {}).items()}
     outputs = session.run(by_role.get("input", {}), scalars)
-    return [*outputs, *(session.read_state(s.attrs["name"]) for s, _ in graph.assigns)]
+    names = [s.attrs["name"] for s, _ in graph.assigns]  # one that nothing changes is dropped
+    kept = [session.read_state(n) if n in session.state else values[n] for n in names]
+    return [*outputs, *kept]
 
 
 def check(graph: Graph, device, values=None, caps: Caps | None = None, tol=2e-5):  # type: ignore[no-untyped-def]
@@ -75,21 +77,22 @@ def random_graph(rng: np.random.Generator, size: int = 14) -> Graph:
     n, m = int(rng.integers(1, 7)), int(rng.integers(1, 20))
     x, y = f32("x", n, m), f32("y", n, m)
     w = f32("w", m, m, role="weight")
-    state = f32("s", n, m, role="state")
+    states = [f32("s", n, m, role="state"), f32("t", n, m, role="state")]
     idx = i32("i", n)
-    pool = [x, y, state]
+    pool = [x, y, *states]
     for _ in range(size):
         pool.append(_random_op(rng, pool, w, idx))
-    kept = [pool[int(rng.integers(3, len(pool)))] for _ in range(int(rng.integers(1, 4)))]
-    assigns = ((state, pool[int(rng.integers(0, len(pool)))]),) if rng.random() < 0.7 else ()
-    return Graph((x, y, w, state, idx), tuple(kept), assigns)
+    kept = [pool[int(rng.integers(2, len(pool)))] for _ in range(int(rng.integers(1, 4)))]
+    assigned = [s for s in states if rng.random() < 0.7]
+    assigns = tuple((s, pool[int(rng.integers(0, len(pool)))]) for s in assigned)
+    return Graph((x, y, w, *states, idx), tuple(kept), assigns)
 
 
 def _random_op(rng: np.random.Generator, pool: list[Node], w: Node, idx: Node) -> Node:
     a = pool[int(rng.integers(max(0, len(pool) - 6), len(pool)))]
     b = pool[int(rng.integers(0, len(pool)))]
     n, m = a.shape
-    choice = int(rng.integers(0, 13))
+    choice = int(rng.integers(0, 14))
     if choice < 3:
         return getattr(ops, str(rng.choice(UNARY)))(ops.mul(ops.tanh(a), 0.5))
     if choice < 6:
@@ -111,5 +114,7 @@ def _random_op(rng: np.random.Generator, pool: list[Node], w: Node, idx: Node) -
         return ops.slice_(both, (0, m // 2), (n, m // 2 + m), (1, 1))
     if choice == 11:
         return ops.call("softmax", a)
+    if choice == 12:
+        return ops.update(a, as_node((rng.permutation(n) - 1).astype(np.int32)), b)
     padded = ops.pad(a, (1, 0), (0, 2), 0.25)
     return ops.slice_(padded, (0, 1), (n, m + 1), (1, 1))

@@ -98,6 +98,15 @@ def test_states_that_swap(spec):
 
 
 @pytest.mark.parametrize("spec", SPECS)
+def test_states_that_swap_through_a_computation(spec):
+    a, b, c = (f32(n, 3, 4, role="state") for n in "abc")
+    check(Graph((a, b), (), ((a, b), (b, ops.mul(a, 2.0)))), get(spec))
+    check(Graph((a, b), (b,), ((a, ops.exp(b)), (b, ops.mul(a, 2.0)))), get(spec))
+    ring = ((a, b), (b, ops.add(c, 1.0)), (c, ops.mul(a, b)))
+    check(Graph((a, b, c), (ops.add(a, c),), ring), get(spec))
+
+
+@pytest.mark.parametrize("spec", SPECS)
 def test_outputs_that_are_inputs_constants_or_each_other(spec):
     x, s = f32("x", 3, 4), f32("s", 3, 4, role="state")
     n = i32("n", role="scalar")

@@ -13,6 +13,7 @@ from weft.backends.registry import get
 from weft.core.errors import FileFormatError
 from weft.kernel.printer import kernel_hash
 from weft.program import serial
+from weft.program.program import Program
 from weft.program.session import Session
 
 
@@ -38,12 +39,12 @@ def test_round_trip(spec, trusted):
 
 def test_file_and_folder(tmp_path):
     program = small_program(get("cpu").caps)
-    serial.save(program, tmp_path / "p.weft")
+    program.save(tmp_path / "p.weft")
     folder = tmp_path / "folder"
     folder.mkdir()
     serial.save(program, folder)
     for path in (tmp_path / "p.weft", folder):
-        assert serial.load(path).steps == program.steps
+        assert Program.load(path).steps == program.steps
     assert json.loads((folder / "report.json").read_text())["groups"]
     (folder / "kernels.json").unlink()
     with pytest.raises(FileFormatError, match=r"kernels\.json"):

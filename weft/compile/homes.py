@@ -208,12 +208,13 @@ class _Layouter:
         return [_Link(index, value, old, mine[0])] if _pointwise(root, target) else None
 
     def _assign_by_copy(self, copies: list[tuple[Value, Value, str]]) -> None:
-        targets = {id(target) for _, target, _ in copies}
+        changed = {id(self.values[id(state)]) for state, _ in self.graph.assigns}
         staged = []
         for source, target, label in copies:
-            if id(source) in targets:  # such as two states that swap their content
+            if id(source) in changed:  # such as two states that swap their content
                 temporary = Value(source.node, name=f"{label} (staged)")
                 self._add(Task([source], [temporary], label=temporary.name))
+                self._guard_overwrites(source)
                 source = temporary
             staged.append((source, target, label))
         for source, target, label in staged:

@@ -56,7 +56,7 @@ class Report:
         memory = [(role, f"{size:,}") for role, size in self.memory.items()]
         memory.append(("arena, unshared", f"{self.unshared:,}"))
         rows = [
-            (i, g.name, g.kernel, g.output, f"{g.flops:,}", f"{g.bytes:,}", g.rows, g.config)
+            (i, g.name, g.kernel, g.output, f"{g.flops:,}", f"{g.bytes:,}", g.rows, _choice(g))
             for i, g in enumerate(self.groups)
         ]
         parts = [
@@ -67,3 +67,7 @@ class Report:
             table(("#", "group", "kernel", "output", "flops", "bytes", "rows", "config"), rows),
         ]
         return "\n\n".join(parts)
+
+
+def _choice(line: GroupLine) -> str:
+    return line.config if line.config == "default" else f"{line.config} ({line.why})"

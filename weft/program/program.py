@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -78,3 +79,16 @@ class Program:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a zip file (or into an existing folder); see weft.program.serial."""
+        from weft.program import serial
+
+        serial.save(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Program:
+        """Reads what `save` wrote. Raises FileFormatError for anything else."""
+        from weft.program import serial
+
+        return serial.load(path)
