@@ -58,8 +58,11 @@ def _pad(em: Emitter, node: Node, index: Index) -> Expr:
     fill = kb.const(node.attrs["value"], Type(dt.compute_dtype(node.dtype)))
     if x.size == 0:
         return fill
+    bounds = list(zip(index, x.shape, node.attrs["low"]))
+    if any(i.high < low or i.low >= low + d for i, d, low in bounds):
+        return fill
     tests = []
-    for i, d, low in zip(index, x.shape, node.attrs["low"]):
+    for i, d, low in bounds:
         test = em.between(i, low, low + d)
         if test is not None:
             tests.append(test)
