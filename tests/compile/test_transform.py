@@ -84,7 +84,8 @@ def test_every_transform_keeps_random_graphs(seed):
     }.items():
         graph = transform(graph)
         after = ops.evaluate(graph, values)
-        for a, b in zip(before, after):
+        kept = len(graph.outputs) if name == "dce" else len(before)  # dce drops s := s
+        for a, b in zip(before[:kept], after[:kept], strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
