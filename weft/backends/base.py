@@ -71,6 +71,7 @@ class Device(abc.ABC):
     kind: str
     info: DeviceInfo
     caps: Caps
+    synchronous: bool = False  # True: `submit` returns only when its work is done
 
     @abc.abstractmethod
     def alloc(self, nbytes: int) -> Buffer:

@@ -11,8 +11,9 @@ import contextlib
 import hashlib
 import os
 import sys
-import threading
 from pathlib import Path
+
+from weft.core.files import replacing
 
 _MAGIC = b"weft1\n"
 _DIGEST = hashlib.sha256().digest_size
@@ -71,17 +72,13 @@ class DiskCache:
         path = self._path(key)
         if path is None:
             return
-        temporary = path.parent / f".new-{os.getpid()}-{threading.get_ident()}"
         try:
             # What lies here is run as code: nobody else may write it.
             path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            with open(temporary, "xb") as f:
-                f.write(_MAGIC + _digest(key, data) + data)
-            os.replace(temporary, path)
+            with replacing(path, private=True) as temporary:
+                temporary.write_bytes(_MAGIC + _digest(key, data) + data)
         except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
             return
         self._puts += 1
         if self._puts % _PRUNE_EVERY == 1:
@@ -93,17 +90,20 @@ class DiskCache:
             return
         found = []
         try:
-            for path in self.directory.glob("*/*"):
-                status = path.stat()
-                found.append((max(status.st_atime, status.st_mtime), status.st_size, path))
-            total = sum(size for _, size, _ in found)
-            for _, size, path in sorted(found, key=lambda item: item[0]):
-                if total <= self.limit:
-                    return
-                path.unlink()
-                total -= size
+            paths = list(self.directory.glob("*/*"))
         except OSError:
             return
+        for path in paths:
+            with contextlib.suppress(OSError):  # another process may have pruned it
+                status = path.stat()
+                found.append((max(status.st_atime, status.st_mtime), status.st_size, path))
+        total = sum(size for _, size, _ in found)
+        for _, size, path in sorted(found, key=lambda item: item[0]):
+            if total <= self.limit:
+                return
+            with contextlib.suppress(OSError):
+                path.unlink()
+            total -= size
 
 
 def _digest(key: str, payload: bytes) -> bytes:

@@ -186,10 +186,15 @@ def get(spec: str | Device | None = None, fallback: str | None = None) -> Device
 
 def _choose(spec: str | None, fallback: str | None) -> Device:
     wanted = os.environ.get("WEFT_DEVICE", "").strip()
-    if spec is None:
-        spec = wanted or "cpu"
-    elif spec == "auto" and wanted:
-        spec = wanted
+    if wanted and (spec is None or spec == "auto"):
+        try:
+            return _named(wanted, fallback)
+        except DeviceError as error:
+            raise DeviceError(f"WEFT_DEVICE={wanted[:60]}: {error}") from None
+    return _named("cpu" if spec is None else spec, fallback)
+
+
+def _named(spec: str, fallback: str | None) -> Device:
     kind, _, index = str(spec).strip().lower().partition(":")
     if kind == "auto":
         return _auto()

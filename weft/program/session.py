@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.backends.base import Buffer, Device
 from weft.core.dtypes import DType, int32
-from weft.core.errors import DTypeError, LimitError, ShapeError, UsageError
+from weft.core.errors import DTypeError, LimitError, OutOfMemoryError, ShapeError, UsageError
 from weft.program.array import DeviceArray
 from weft.program.program import BufferSpec, Program
 
@@ -112,7 +112,7 @@ class Session:
             start = state.get(spec.name)
             fresh = start is None
             if start is None:  # zero pages that the host maps lazily, where the device can wrap
-                start = np.zeros(spec.shape, spec.dtype.numpy)
+                start = _zeros(spec)
             made = self.state[spec.name] = self._place(spec, start, wrap=fresh)
             return made
         buffer = self.device.alloc(spec.nbytes)
@@ -179,7 +179,7 @@ class Session:
         scalars: Mapping[str, int] | None = None,
     ) -> list[DeviceArray]:
         """Runs once; the outputs stay on the device (work may still be in flight)."""
-        return self._run(inputs, scalars, in_place=False)
+        return self._run(inputs, scalars, in_place=self.device.synchronous)
 
     def _run(
         self,
@@ -295,6 +295,16 @@ class Session:
             known = ", ".join([*self.state, *self.weights]) or "none"
             raise UsageError(f"no state {name!r} in {self.program.name}; known: {known}")
         return self.program.buffers[self._index[name]]
+
+
+def _zeros(spec: BufferSpec) -> np.ndarray:
+    try:
+        return np.zeros(spec.shape, spec.dtype.numpy)
+    except (MemoryError, ValueError):  # ValueError: more elements than an address can count
+        raise OutOfMemoryError(
+            f"{spec.role} {spec.name!r} takes {spec.nbytes:,} bytes, more than this system has; "
+            "use a smaller context, batch or model"
+        ) from None
 
 
 def _check_fit(spec: BufferSpec, shape: tuple[int, ...], dtype: DType, rows: str | None) -> None:

@@ -57,6 +57,7 @@ class CpuDevice(Device):
     """
 
     kind = "cpu"
+    synchronous = True
 
     def __init__(
         self,
