@@ -20,7 +20,7 @@ from weft.backends.cpu.runtime import POOL_DTYPE, POOL_OFFSETS
 _SERIAL_NS = 3_000  # less work than this stays on the caller while workers are awake
 _WAKE_NS = 20_000  # ... and while they sleep: waking one costs several microseconds
 _CHUNK_NS = 2_000  # the least work worth a ticket
-_SPINS = 200
+_SPINS = 1500  # some 30 us of waiting: longer than a caller's gap between runs, then sleep
 _FUTEX = {"x86_64": 202, "aarch64": 98, "arm64": 98, "riscv64": 98}
 
 
