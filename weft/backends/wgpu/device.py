@@ -49,6 +49,7 @@ class WgpuDevice(Device):
             self.raw = adapter.request_device_sync(
                 label="weft", required_features=asked, required_limits=dict(adapter.limits)
             )
+        self._trap.take()  # what drivers say while they are looked for is not about this device
         caps = adapters.caps_of(kind, self.raw.limits, asked, self.info.software)
         self.caps = replace(caps, **limits)
         self.offset_alignment = int(self.raw.limits["min-storage-buffer-offset-alignment"])
