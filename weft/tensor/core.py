@@ -9,6 +9,7 @@ import numpy as np
 
 from weft import ops
 from weft.core import dtypes as dt
+from weft.core.arrays import aligned_copy
 from weft.core.errors import DeviceError, DTypeError, ShapeError, TraceError, UsageError
 from weft.program.array import DeviceArray
 from weft.tensor.base import CURRENT
@@ -162,7 +163,8 @@ def _named(t: Tensor, name: str) -> Tensor:
 def _array(data: Any, wanted: dt.DType | None) -> np.ndarray:
     typed = isinstance(data, np.ndarray | np.generic)
     try:
-        array = np.array(data)
+        plain = isinstance(data, np.ndarray) and not data.dtype.hasobject
+        array = aligned_copy(data) if plain else np.array(data)
     except ValueError as error:
         raise ShapeError(
             f"tensor: the lists are ragged ({error}); make all rows equally long"
