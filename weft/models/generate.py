@@ -24,16 +24,36 @@ if TYPE_CHECKING:
 Finish = Literal["stop", "length", "eos"]
 
 
-@dataclass(frozen=True)
 class Generation:
     """What one prompt gave. `ids` are the new tokens only, without the end-of-text token that
     ended them; `text` is their text without the stop string ("" without a tokenizer).
     finish_reason: "eos" (end-of-text token), "stop" (stop string) or "length" (max_new_tokens or
     the context is full)."""
 
-    text: str
-    ids: tuple[int, ...]
-    finish_reason: Finish
+    def __init__(
+        self, text: str | Callable[[], str], ids: tuple[int, ...], finish_reason: Finish
+    ) -> None:
+        self._text = text
+        self.ids = ids
+        self.finish_reason = finish_reason
+
+    @property
+    def text(self) -> str:
+        if not isinstance(self._text, str):  # decoded when first read: ids may be all one wants
+            self._text = self._text()
+        return self._text
+
+    def _key(self) -> tuple[object, ...]:
+        return self.ids, self.finish_reason, self.text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Generation) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash((self.ids, self.finish_reason))
+
+    def __repr__(self) -> str:
+        return f"Generation({self.text!r}, ids={self.ids}, finish_reason={self.finish_reason!r})"
 
 
 class Piece(str):
@@ -79,8 +99,10 @@ class Sequence_:
 class TextEnd:
     """Text of one sequence as it grows, held back where a stop string may be forming."""
 
-    def __init__(self, tokenizer: Callable[[], Tokenizer | None], stop: tuple[str, ...]) -> None:
-        self._tokenizer, self._stop = tokenizer, stop
+    def __init__(
+        self, tokenizer: Callable[[], Tokenizer | None], stop: tuple[str, ...], decoded: bool
+    ) -> None:
+        self._tokenizer, self._stop, self.decoded = tokenizer, stop, decoded
         self._decoder: StreamDecoder | None = None
         self._held = ""
         self._unsent: list[int] = []
@@ -89,13 +111,21 @@ class TextEnd:
 
     def push(self, token: int) -> tuple[str, tuple[int, ...]]:
         """Adds a token; the text that is now final, and the tokens behind it."""
-        if self._decoder is None:  # only now: a prompt of ids does not wait for the tokenizer
+        if self._decoder is None and self.decoded:  # only now: prompts of ids need not wait for it
             tokenizer = self._tokenizer()
             self._decoder = tokenizer.stream() if tokenizer else None
         self._unsent.append(token)
         if self._decoder is None:
             return self._send("")
         return self._grow(self._decoder.push(token), False)
+
+    def whole(self, ids: Sequence[int]) -> str:
+        """The text of a finished sequence that was not decoded on the way."""
+        self.decoded = True
+        for token in ids:
+            self.push(token)
+        self.finish()
+        return self.text
 
     def finish(self) -> tuple[str, tuple[int, ...]]:
         """The rest, when no token follows."""
@@ -197,14 +227,15 @@ def sequences(
     context: int,
     seeds: Sequence[tuple[int, int]],
     tokenizer: Callable[[], Tokenizer | None],
+    decoded: bool,
 ) -> list[Sequence_]:
     """The state of each prompt at its start; `seeds` gives each its (seed, index), `tokenizer`
-    the tokenizer for the new text, if there is one."""
+    the tokenizer for the new text, if there is one. Without `decoded` pieces carry no text."""
     made = []
     for i, prompt in enumerate(prompts):
         limit = min(request.max_new_tokens, context - len(prompt) + 1)
         stream = generator(*seeds[i]) if request.sampling.temperature > 0 else None
-        text = TextEnd(tokenizer, request.stop)
+        text = TextEnd(tokenizer, request.stop, decoded)
         made.append(Sequence_(i, prompt, limit, stream, text))
     return made
 
@@ -213,7 +244,8 @@ def result(seq: Sequence_) -> Generation:
     """The finished sequence as a Generation."""
     if seq.finish is None:
         raise UsageError("the generation has not finished")
-    return Generation(seq.text.text, tuple(seq.ids), seq.finish)
+    end, ids = seq.text, tuple(seq.ids)
+    return Generation(end.text if end.decoded else lambda: end.whole(ids), ids, seq.finish)
 
 
 class Stream(Iterator[Piece]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from weft.core.errors import LimitError, ModelError, UsageError
 from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
 from weft.models.generate import Generation, Piece, Request, Sequence_, Stream, run, sequences
 from weft.models.runner import CompiledRunner, Runner
-from weft.models.sampler import Sampling, generator
+from weft.models.sampler import Sampling, check_seed
 
 if TYPE_CHECKING:
     from weft.backends.base import Device
@@ -78,8 +79,8 @@ class Model:
             if bad.any():
                 at = [int(i) for i in np.argwhere(bad)[0]]
                 return ModelError(
-                    f"{self.folder}: weight {role!r} holds NaN or infinity (first at {at}), so "
-                    f"{what} not finite; the checkpoint is damaged"
+                    f"{self.folder}: weight {_name(self.config, role)!r} holds NaN or infinity "
+                    f"(first at {at}), so {what} not finite; the checkpoint is damaged"
                 )
         return ModelError(
             f"{self.folder}: {what} not finite though every weight is; a value overflowed "
@@ -87,8 +88,18 @@ class Model:
         )
 
 
+def _name(config: DecoderConfig | EncoderConfig, role: str) -> str:
+    """What the checkpoint calls the weight that plays `role`."""
+    from weft.models.names import decoder_layout, encoder_layout
+
+    if isinstance(config, DecoderConfig):
+        return decoder_layout(config).weights[role].name
+    return encoder_layout(config).weights[role].name
+
+
 class Decoder(Model):
-    """A language model. Compiles on first use; one generation runs at a time."""
+    """A language model. Compiles on first use; one generation runs at a time: a
+    second thread's `generate` waits for it."""
 
     config: DecoderConfig
 
@@ -109,6 +120,7 @@ class Decoder(Model):
         self._make_runner = make_runner
         self._runners: dict[int, Runner] = {}
         self._turn = 0
+        self._lock = RLock()  # steps share buffers: one thread at a time
 
     def runner(self, sequences: int = 1) -> Runner:
         """The runner with room for this many sequences at once (at most max_batch): one for a
@@ -160,7 +172,10 @@ class Decoder(Model):
         return ids
 
     def _check_ids(self, prompt: Any) -> list[int]:
-        array = np.asarray(prompt)
+        try:
+            array = np.asarray(prompt)
+        except (TypeError, ValueError, OverflowError):  # ragged, say
+            array = np.zeros((1, 1))
         if array.size == 0:
             raise UsageError("the prompt is empty; give at least one token id")
         if array.ndim != 1 or array.dtype.kind not in "iu":
@@ -213,37 +228,47 @@ class Decoder(Model):
         request = Request(int(max_new_tokens), sampling, stops, frozenset(self.tokens.eos))
         seeds = _seeds(seed, len(prompts))
         ids = [self.encode(p) for p in prompts]
-        parts = sequences(ids, request, self.context, seeds, lambda: self.tokenizer)
+        decoded = stream or bool(stops)  # else the text waits until somebody reads it
+        parts = sequences(ids, request, self.context, seeds, lambda: self.tokenizer, decoded)
         pieces = Stream(self._play(request, parts), parts)
         if stream:
             return pieces
-        for _ in pieces:
-            pass
+        with self._lock:
+            for _ in pieces:
+                pass
         results = pieces.results
         return results[0] if single else results
 
     def _play(self, request: Request, parts: Sequence[Sequence_]) -> Iterator[Piece]:
-        self._turn += 1
-        turn = self._turn
-        runner = self.runner(len(parts))
+        """The pieces of one generation. Between two of them another thread may take a turn, which
+        ends this one with an error; within a step none can."""
 
         def check(logits: np.ndarray, token: int) -> None:
             if not np.isfinite(logits[token]):
                 raise self.explain_bad("the logits are")
 
-        for piece in run(runner, request, parts, check):
+        with self._lock:
+            self._turn += 1
+            turn = self._turn
+            pieces = run(self.runner(len(parts)), request, parts, check)
+        while True:
+            with self._lock:
+                if turn != self._turn:
+                    raise UsageError(
+                        "another generation began on this model; finish a stream before the next, "
+                        "or pass the prompts together as a list"
+                    )
+                piece = next(pieces, None)
+            if piece is None:
+                return
             yield piece
-            if turn != self._turn:
-                raise UsageError(
-                    "another generation began on this model; finish a stream before the next, or "
-                    "pass the prompts together as a list"
-                )
 
     def logits(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """float32 [T, vocab]: row t is the model's view of the token after ids[: t + 1]."""
         checked = self.encode(ids)
-        self._turn += 1
-        out = self.runner().score(checked)
+        with self._lock:
+            self._turn += 1
+            out = self.runner().score(checked)
         if not np.isfinite(out.max(initial=0.0)):
             raise self.explain_bad("the logits are")
         return out
@@ -255,6 +280,10 @@ def _as_list(prompt: Any) -> tuple[list[Prompt], bool]:
         return [prompt], True
     if isinstance(prompt, np.ndarray):
         return ([prompt], True) if prompt.ndim <= 1 else (list(prompt), False)
+    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
+        raise UsageError(
+            f"a prompt is text, token ids or a list of these; got {type(prompt).__name__}"
+        )
     items = list(prompt)
     if items and all(isinstance(p, str | list | tuple | np.ndarray) for p in items):
         return items, False
@@ -263,12 +292,15 @@ def _as_list(prompt: Any) -> tuple[list[Prompt], bool]:
 
 def _seeds(seed: int | Sequence[int], count: int) -> list[tuple[int, int]]:
     """(seed, index) of each prompt; checks the values."""
-    if isinstance(seed, int | np.integer):
-        pairs = [(int(seed), i) for i in range(count)]
-    else:
+    if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str | bytes):
         if len(seed) != count:
             raise UsageError(f"{len(seed)} seeds for {count} prompts; give one or one each")
-        pairs = [(int(s), 0) for s in seed]
-    for s, i in pairs[:1] if isinstance(seed, int) else pairs:
-        generator(s, i)
-    return pairs
+        pairs: list[tuple[Any, int]] = [(s, 0) for s in seed]
+    else:
+        pairs = [(seed, i) for i in range(count)]
+    checked = []
+    for s, i in pairs:
+        value = int(s) if isinstance(s, np.integer) else s
+        check_seed(value)
+        checked.append((value, i))
+    return checked

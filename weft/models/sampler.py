@@ -29,6 +29,12 @@ class Sampling:
     repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            whole = name == "top_k"
+            if not isinstance(value, int | np.integer if whole else float | int | np.number):
+                expected = "an integer" if whole else "a number"
+                raise UsageError(f"{name} is {str(value)[:40]!r}; expected {expected}")
         if not 0.0 <= self.temperature < float("inf"):
             raise UsageError(f"temperature is {self.temperature}; expected 0 or more")
         if self.top_k < 0:
@@ -39,10 +45,15 @@ class Sampling:
             raise UsageError(f"repetition_penalty is {self.repetition_penalty}; expected above 0")
 
 
-def generator(seed: int, index: int) -> np.random.Generator:
-    """The random stream of sequence `index` under `seed` (0 <= seed < 2**64)."""
+def check_seed(seed: object) -> None:
+    """UsageError unless `seed` is an integer from 0 to 2**64 - 1."""
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
         raise UsageError(f"seed is {seed!r}; expected an integer from 0 to 2**64 - 1")
+
+
+def generator(seed: int, index: int) -> np.random.Generator:
+    """The random stream of sequence `index` under `seed` (0 <= seed < 2**64)."""
+    check_seed(seed)
     key = np.array([seed, index], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
 
