@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from graphs import check, f32, random_graph, values_for
+from graphs import check, f32, i32, random_graph, values_for
 
 from weft import ops
 from weft.backends.registry import get
@@ -13,6 +13,7 @@ from weft.transform.cse import cse
 from weft.transform.dce import dce
 from weft.transform.fold import fold
 from weft.transform.inline import inline
+from weft.transform.narrow import narrow_rows
 from weft.transform.reduce import split_reductions
 from weft.transform.sink import sink_reshapes
 
@@ -117,6 +118,36 @@ def test_unused_weights_go_and_inputs_stay():
     w, s = f32("w", 4, role="weight"), f32("s", 4, role="state")
     kept = dce(Graph((x, y, w, s), (ops.exp(x),), ((s, s),)))
     assert kept.inputs == (x, y) and kept.assigns == ()
+
+
+def test_only_the_rows_that_are_read_are_computed():
+    """The last row of a block: norm, gated product, bias and residual run on that row alone."""
+    x, last = f32("x", 12, 8), i32("last", 1)
+    w, g = f32("w", 8, 8, role="weight"), f32("g", 8, role="weight")
+    h = ops.add(x, ops.broadcast(g, (12, 8)))
+    n = ops.call("rms_norm", h, g, eps=1e-6, offset=0.0)
+    y = ops.add(h, ops.tanh(ops.dot(n, w)))
+    halves = ops.concat([ops.slice_(y, (0, 4), (12, 8)), ops.slice_(y, (0, 0), (12, 4))], axis=1)
+    graph = Graph((x, last, w, g), (ops.gather(halves, last, axis=0),))
+    narrow = narrow_rows(graph)
+    wide = [n for n in toposort(narrow.roots()) if n.shape[:1] == (12,) and n.op != "input"]
+    assert wide == []
+    values = {**values_for(graph), "last": np.array([7], np.int32)}
+    np.testing.assert_allclose(
+        ops.evaluate(narrow, values)[0], ops.evaluate(graph, values)[0], rtol=1e-6, atol=1e-6
+    )
+    check(graph, get("cpu"), values)
+
+
+def test_rows_needed_elsewhere_stay_whole():
+    x, last = f32("x", 12, 8), i32("last", 1)
+    y = ops.exp(x)
+    z = ops.sin(y)
+    graph = Graph((x, last), (ops.sum_(y, (0,)), ops.gather(z, last, axis=0)))
+    narrow = narrow_rows(graph)
+    by_op = {n.op: n.shape for n in toposort(narrow.roots())}
+    assert by_op["exp"] == (12, 8) and by_op["sin"] == (1, 8)
+    check(graph, get("cpu"))
 
 
 @pytest.mark.parametrize("op", [ops.sum_, ops.max_])
