@@ -38,6 +38,10 @@ CASES: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
         [x733],
     ),
     "pad empty": (lambda x: ops.pad(x, (1, 2), (0, 3), 2.0), [random(F32, (0, 4))]),
+    "only padding": (
+        lambda x: ops.slice_(ops.pad(x, (1, 0), (0, 2), 4.0), (0, 1), (1, 5)),
+        [random(F32, (1, 4))],
+    ),
     "concat inner": (lambda x, y: ops.concat([x, y, x], 1), [x733, random(F32, (7, 3))]),
     "concat outer": (lambda x, y: ops.concat([x, ops.neg(y)], 0), [x733, random(F32, (2, 33))]),
     "concat of pads": (
