@@ -7,11 +7,13 @@ what to do, 130 when interrupted. With --json, stdout carries one JSON object an
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import sys
 
 import click
 
-from weft.core.errors import WeftError
+from weft.core.errors import UsageError, WeftError
 
 # command -> (module of weft.cli, one line for the overview)
 COMMANDS = {
@@ -61,21 +63,39 @@ def main(argv: list[str] | None = None) -> None:
 
 def invoke(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit status; no error of weft's shows a traceback."""
+    _forgive_narrow_terminals()
     try:
-        result = cli.main(args=argv, prog_name="weft", standalone_mode=False)
+        # Not cli.main(): it would print a line of its own about an interrupt.
+        with cli.make_context("weft", list(sys.argv[1:] if argv is None else argv)) as context:
+            result = cli.invoke(context)
         return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as done:
+        return done.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        print("weft: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has gone; nothing is left to say
+        return _fail("interrupted", 130)
+    except BrokenPipeError:  # whoever read our output has gone; nothing is left to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except UsageError as error:
+        return _fail(str(error), 2)
     except WeftError as error:
-        print(f"weft: {error}", file=sys.stderr)
-        return 1
+        return _fail(str(error), 1)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return _fail(f"{where}{error.strerror or error}", 1)
     except MemoryError:
-        print("weft: out of memory; try a smaller model, context or batch", file=sys.stderr)
-        return 1
+        return _fail("out of memory; try a smaller model, context or batch", 1)
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"weft: {message}", file=sys.stderr)
+    return status
+
+
+def _forgive_narrow_terminals() -> None:
+    """A character that the terminal's encoding lacks prints as "?" instead of ending the run."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")

@@ -50,6 +50,14 @@ def read_prompt(prompt: str) -> str:
     return prompt
 
 
+def _read_turn() -> str:
+    """The next line of standard input, "" at its end."""
+    try:
+        return sys.stdin.buffer.readline().decode("utf-8").strip()
+    except UnicodeDecodeError:
+        raise FileFormatError("a line is not UTF-8 text; check the terminal") from None
+
+
 def _stream(pieces: Any) -> str:
     """Prints pieces as they come; returns the whole text."""
     text = []
@@ -124,7 +132,7 @@ def chat(path: str, device: str, dtype: str | None, system: str | None, **option
     while True:
         if interactive:
             print("> ", end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline().strip()
+        line = _read_turn()
         if not line:
             return
         messages.append({"role": "user", "content": line})

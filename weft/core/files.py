@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str], private: bool = False) -> Iterator[Path]:
     """Yields a temporary path beside `path`; on success it takes `path`'s place in one step.
 
-    If the block raises, the temporary file is removed and whatever `path` held stays as it was.
+    If the block raises (an interrupt too), the temporary file is removed and whatever `path` held
+    stays as it was. A `private` file is readable by its owner only, else by whom the umask allows.
     """
+    import tempfile  # takes milliseconds, which who only reads should not pay
+
     target = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", dir=target.parent)
     os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # mkstemp makes files private; the result should not be
+        if not private:  # mkstemp makes private files
+            umask = os.umask(0)
+            os.umask(umask)
+            temporary.chmod(0o666 & ~umask)
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)

@@ -11,7 +11,8 @@ from typing import Any
 
 from weft.core.errors import FileFormatError, ModelError
 
-MAX_JSON = 64 << 20  # bytes; the largest tokenizer files are near 35 MB
+MAX_JSON = 64 << 20  # bytes; the index of a very large model has a few
+MAX_CONFIG = 4 << 20  # bytes; what people write is below 100 KB
 
 
 def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -163,4 +164,4 @@ def read_config(folder: Path, name: str = "config.json") -> Fields:
     path = folder / name
     if not path.exists():
         raise ModelError(f"{folder} has no {name}; expected a Hugging Face model folder")
-    return Fields(read_object(path), str(path))
+    return Fields(read_object(path, MAX_CONFIG), str(path))

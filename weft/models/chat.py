@@ -7,7 +7,8 @@ without HTML escapes, `raise_exception`, `strftime_now`, `{% generation %}` bloc
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from weft.core.errors import ModelError, UsageError
 from weft.importers.hf_config import read_bounded
 
 MAX_TEMPLATE = 1 << 20  # bytes
+MAX_TEXT = 16 << 20  # characters of a rendered conversation
+MAX_SECONDS = 10
 
 
 def read_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
@@ -41,11 +44,10 @@ class ChatTemplate:
     """A compiled chat template. Raises ModelError when the template itself is broken."""
 
     def __init__(self, source: str) -> None:
-        from jinja2.exceptions import TemplateError
-
         try:
-            self._template = _environment().from_string(source)
-        except (TemplateError, RecursionError) as e:
+            self._environment = _environment()
+            self._template = self._environment.from_string(source)
+        except Exception as e:  # the source is a stranger's: SyntaxError, RecursionError, ...
             raise ModelError(f"the chat template does not compile: {_line(e)}") from None
 
     def render(
@@ -64,13 +66,24 @@ class ChatTemplate:
         values: dict[str, Any] = {"tools": None, "documents": None, **special_tokens, **variables}
         plain = [dict(m) for m in messages]
         try:
-            return self._template.render(
+            self._environment.start_clock()
+            parts = self._template.generate(
                 messages=plain, add_generation_prompt=generation_prompt, **values
             )
+            return "".join(_bounded(parts))
         except TemplateError as e:
             raise UsageError(f"the chat template refuses these messages: {_line(e)}") from None
-        except (TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as e:
+        except Exception as e:  # whatever a stranger's program may do to itself
             raise UsageError(f"the chat template failed on these messages: {_line(e)}") from None
+
+
+def _bounded(parts: Iterator[str]) -> Iterator[str]:
+    total = 0
+    for part in parts:
+        total += len(part)
+        if total > MAX_TEXT:
+            raise ValueError(f"it wrote more than {MAX_TEXT} characters")
+        yield part
 
 
 def _environment() -> Any:
@@ -106,9 +119,35 @@ def _environment() -> Any:
     def strftime_now(pattern: str) -> str:
         return datetime.now().strftime(pattern)
 
-    env = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
-    )
+    class Environment(ImmutableSandboxedEnvironment):
+        """The sandbox, with ends to how long a template may run and what it may build at once."""
+
+        intercepted_binops = frozenset({"*", "**"})
+        deadline = 0.0
+
+        def start_clock(self) -> None:
+            self.deadline = time.monotonic() + MAX_SECONDS
+
+        def tick(self) -> str:
+            if time.monotonic() > self.deadline:
+                raise TemplateError(f"it ran for more than {MAX_SECONDS} s")
+            return ""
+
+        def _parse(self, source: str, name: Any, filename: Any) -> Any:
+            tree = super()._parse(source, name, filename)
+            for node in list(tree.find_all((nodes.For, nodes.Macro))):
+                clock = nodes.EnvironmentAttribute("tick")
+                node.body.insert(0, nodes.ExprStmt(nodes.Call(clock, [], [], None, None)))
+            return tree
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            a, b = (len(v) if isinstance(v, str | list | tuple) else v for v in (left, right))
+            huge = a * b > MAX_TEXT if operator == "*" else max(abs(a), abs(b)) > 1000
+            if huge:
+                raise ValueError(f"a result of {operator} is too large")
+            return super().call_binop(context, operator, left, right)
+
+    env = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = raise_exception
     env.globals["strftime_now"] = strftime_now

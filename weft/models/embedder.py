@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,6 +40,7 @@ class Encoder(Model):
         super().__init__(folder, config, weights, device, make_tokenizer)
         self.pooling, self.max_length = pooling, max_length
         self._hidden = hidden
+        self._lock = Lock()  # steps share buffers: one thread at a time
 
     def graphs(self) -> dict[str, Graph]:
         """The Graph of one text of at most 32 tokens (each other shape has one like it)."""
@@ -74,8 +76,9 @@ class Encoder(Model):
             if ids.min() < 0 or ids.max() >= self.config.vocab:
                 raise UsageError(f"a token id is outside the vocabulary 0..{self.config.vocab - 1}")
             n = len(group)
-            hidden = self._hidden(ids, lengths)[:n]
-            out[group] = pool(self.pooling, hidden, lengths[:n])
+            with self._lock:
+                hidden = self._hidden(ids, lengths)[:n]
+                out[group] = pool(self.pooling, hidden, lengths[:n])
         if not np.isfinite(out).all():
             raise self.explain_bad("the embeddings are")
         return out

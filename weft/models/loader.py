@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.core.dtypes import DType, as_dtype, bfloat16, float16, float32
-from weft.core.errors import DTypeError, LimitError, ModelError, UsageError
+from weft.core.errors import (
+    DTypeError,
+    FileFormatError,
+    LimitError,
+    ModelError,
+    OutOfMemoryError,
+    UsageError,
+)
 from weft.importers.hf_config import Fields, read_config, read_object
 from weft.importers.safetensors import open_checkpoint
 from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
@@ -62,6 +69,25 @@ def load(
     DeviceError, DTypeError, LimitError, UsageError.
     """
     folder = Path(path)
+    try:
+        return _load(folder, device, dtype, context, max_batch, fallback, act_dtype)
+    except MemoryError as e:
+        if isinstance(e, OutOfMemoryError):
+            raise
+        raise OutOfMemoryError(f"{folder}: loading needs more memory than is free: {e}") from None
+    except OSError as e:  # from looking around in the folder: no permission, a name too long
+        raise FileFormatError(f"{folder}: cannot be read: {e.strerror or e}") from None
+
+
+def _load(
+    folder: Path,
+    device: str | Device | None,
+    dtype: str | DType | None,
+    context: int | None,
+    max_batch: int,
+    fallback: str | None,
+    act_dtype: str | DType,
+) -> Model:
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
         raise ModelError(f"{folder} {what}; expected a Hugging Face model folder")
