@@ -21,7 +21,6 @@ import ml_dtypes
 import numpy as np
 
 from weft.core.errors import FileFormatError, UsageError
-from weft.core.files import replacing
 from weft.importers.hf_config import parse_json, read_object
 
 MAX_HEADER = 100_000_000  # bytes, as the format's own library has it
@@ -258,6 +257,8 @@ def save_file(
     """Writes `tensors` (C-contiguous copies are made where needed) as one safetensors file, whole
     or not at all. Raises UsageError for a dtype the format does not hold."""
     from safetensors.numpy import save_file as write
+
+    from weft.core.files import replacing
 
     known = set(_DTYPES.values())
     for name, value in tensors.items():
