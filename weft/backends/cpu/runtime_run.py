@@ -32,32 +32,44 @@ start:
   store ptr %entry, ptr %entry.at
   %done.at = FIELD done
   store atomic i32 0, ptr %done.at monotonic, align 4
-  %old = load atomic i64, ptr %pool monotonic, align 8
+  %tickets = FIELD tickets
+  %old = load atomic i64, ptr %tickets monotonic, align 8
   %step = lshr i64 %old, 32
   %step.next = add i64 %step, 1
   %high = shl i64 %step.next, 32
-  %ticket = or i64 %high, %chunks64
-  %was = atomicrmw xchg ptr %pool, i64 %ticket seq_cst, align 8
+  br label %publish
+publish:
+  %slice = phi i64 [ 0, %start ], [ %slice.next, %publish ]
+  %slice.next = add i64 %slice, 1
+  %from = call i64 @first(i64 %slice, i64 %threads, i64 %chunks64)
+  %to = call i64 @first(i64 %slice.next, i64 %threads, i64 %chunks64)
+  %share = sub i64 %to, %from
+  %ticket = or i64 %high, %share
+  %word = getelementptr [64 x i8], ptr %tickets, i64 %slice
+  store atomic i64 %ticket, ptr %word release, align 8
+  %more = icmp slt i64 %slice.next, %threads
+  br i1 %more, label %publish, label %announce
+announce:
+  %wake.at = FIELD wake
+  %w = atomicrmw add ptr %wake.at, i32 1 seq_cst, align 4
   %sleepers.at = FIELD sleepers
   %sleepers = load atomic i32, ptr %sleepers.at seq_cst, align 4
   %asleep = icmp sgt i32 %sleepers, 0
   br i1 %asleep, label %wake, label %take
 wake:
-  %wake.at = FIELD wake
-  %w = atomicrmw add ptr %wake.at, i32 1 seq_cst, align 4
   %others = sub i64 %chunks64, 1
   call void @futex_wake(ptr %pool, ptr %wake.at, i64 %others)
   br label %take
 take:
-  %own.groups = phi i64 [ 0, %start ], [ 0, %wake ], [ %sum.groups, %work.one ]
-  %own.ticks = phi i64 [ 0, %start ], [ 0, %wake ], [ %sum.ticks, %work.one ]
-  %own.chunks = phi i32 [ 0, %start ], [ 0, %wake ], [ %sum.chunks, %work.one ]
-  %left = call i32 @take(ptr %pool)
-  %none = icmp eq i32 %left, 0
+  %own.groups = phi i64 [ 0, %announce ], [ 0, %wake ], [ %sum.groups, %work.one ]
+  %own.ticks = phi i64 [ 0, %announce ], [ 0, %wake ], [ %sum.ticks, %work.one ]
+  %own.chunks = phi i32 [ 0, %announce ], [ 0, %wake ], [ %sum.chunks, %work.one ]
+  %got = call i64 @grab(ptr %pool, i64 0, i64 %threads)
+  %none = icmp eq i64 %got, 0
   br i1 %none, label %finish, label %work.one
 work.one:
   %t0 = call i64 @CLOCK()
-  %count = call i64 @chunk(ptr %entry, i32 %left, ptr %scalars, ptr %scratch)
+  %count = call i64 @chunk(ptr %entry, i64 %got, i64 %threads, ptr %scalars, ptr %scratch)
   %t1 = call i64 @CLOCK()
   %spent = sub i64 %t1, %t0
   %sum.groups = add i64 %own.groups, %count
@@ -172,7 +184,7 @@ out:
   ret void
 }
 
-define i32 @weft_worker(ptr %pool, ptr %scratch) #0 {
+define i32 @weft_worker(ptr %pool, ptr %scratch, i64 %me) #0 {
 start:
   %entry.at = FIELD entry
   %scalars.at = FIELD scalars
@@ -183,40 +195,44 @@ start:
   %stop.at = FIELD stop
   %spins.at = FIELD spins
   %limit = load i32, ptr %spins.at
+  %threads.at = FIELD threads
+  %threads32 = load i32, ptr %threads.at
+  %threads = zext i32 %threads32 to i64
   br label %look
 look:
-  %i = phi i32 [ 0, %start ], [ 0, %finished ], [ 0, %wake.caller ], [ 0, %awake ],
-           [ %i.next, %pausing ]
-  %left = call i32 @take(ptr %pool)
-  %none = icmp eq i32 %left, 0
+  ; Read before the tickets: while it stays the same, no ticket has been added since.
+  %seen = load atomic i32, ptr %wake.at seq_cst, align 4
+  %got = call i64 @grab(ptr %pool, i64 %me, i64 %threads)
+  %none = icmp eq i64 %got, 0
   br i1 %none, label %idle, label %work
 work:
   %entry = load ptr, ptr %entry.at
   %scalars = load ptr, ptr %scalars.at
   %chunks.at = getelementptr i8, ptr %entry, i64 48
   %chunks = load i32, ptr %chunks.at
-  %count = call i64 @chunk(ptr %entry, i32 %left, ptr %scalars, ptr %scratch)
+  %count = call i64 @chunk(ptr %entry, i64 %got, i64 %threads, ptr %scalars, ptr %scratch)
   %before = atomicrmw add ptr %done.at, i32 1 seq_cst, align 4
-  br label %finished.check
-finished.check:
   %now = add i32 %before, 1
   %last = icmp eq i32 %now, %chunks
   %waits = load atomic i32, ptr %waits.at seq_cst, align 4
   %waiting = icmp ne i32 %waits, 0
   %both = and i1 %last, %waiting
-  br i1 %both, label %wake.caller, label %finished
+  br i1 %both, label %wake.caller, label %look
 wake.caller:
   call void @futex_wake(ptr %pool, ptr %done.at, i64 1)
   br label %look
-finished:
-  br label %look
 idle:
+  %i = phi i32 [ 0, %look ], [ %i.next, %pausing ]
+  %current = load atomic i32, ptr %wake.at acquire, align 4
+  %same = icmp eq i32 %current, %seen
+  br i1 %same, label %still, label %look
+still:
   %patient = icmp slt i32 %i, %limit
   br i1 %patient, label %pausing, label %tired
 pausing:
   PAUSE
   %i.next = add i32 %i, 1
-  br label %look
+  br label %idle
 tired:
   %told = load atomic i32, ptr %stop.at seq_cst, align 4
   %stopping = icmp ne i32 %told, 0
@@ -228,14 +244,9 @@ prepare:
   br i1 %missing, label %resign, label %bed
 bed:
   %s = atomicrmw add ptr %sleepers.at, i32 1 seq_cst, align 4
-  %seen = load atomic i32, ptr %wake.at seq_cst, align 4
-  %ticket = load atomic i64, ptr %pool seq_cst, align 8
-  %ticket.left = trunc i64 %ticket to i32
-  %quiet = icmp eq i32 %ticket.left, 0
-  %told.2 = load atomic i32, ptr %stop.at seq_cst, align 4
-  %keep = icmp eq i32 %told.2, 0
-  %sleeping = and i1 %quiet, %keep
-  br i1 %sleeping, label %sleep, label %awake
+  %again = load atomic i32, ptr %wake.at seq_cst, align 4
+  %quiet = icmp eq i32 %again, %seen
+  br i1 %quiet, label %sleep, label %awake
 sleep:
   call void @futex_wait(ptr %pool, ptr %wake.at, i32 %seen)
   br label %awake

@@ -8,9 +8,10 @@ define i64 @weft_clock() #0 {
   ret i64 %t
 }
 
-define internal i32 @take(ptr %pool) #0 {
+; Takes a chunk from the ticket at `word`: how many were left, 0 for none.
+define internal i32 @take(ptr %word) #0 {
 entry:
-  %first = load atomic i64, ptr %pool acquire, align 8
+  %first = load atomic i64, ptr %word acquire, align 8
   br label %try
 try:
   %now = phi i64 [ %first, %entry ], [ %seen, %swap ]
@@ -19,7 +20,7 @@ try:
   br i1 %none, label %nothing, label %swap
 swap:
   %next = sub i64 %now, 1
-  %pair = cmpxchg ptr %pool, i64 %now, i64 %next acq_rel acquire, align 8
+  %pair = cmpxchg ptr %word, i64 %now, i64 %next acq_rel acquire, align 8
   %seen = extractvalue { i64, i1 } %pair, 0
   %won = extractvalue { i64, i1 } %pair, 1
   br i1 %won, label %taken, label %try
@@ -27,6 +28,34 @@ taken:
   ret i32 %left
 nothing:
   ret i32 0
+}
+
+; A chunk of thread `me`'s own slice, else of the others' in turn: slice << 32 | left, or 0.
+define internal i64 @grab(ptr %pool, i64 %me, i64 %threads) #0 {
+entry:
+  %tickets = FIELD tickets
+  br label %look
+look:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %none ]
+  %straight = add i64 %me, %k
+  %wrapped = sub i64 %straight, %threads
+  %over = icmp sge i64 %straight, %threads
+  %slice = select i1 %over, i64 %wrapped, i64 %straight
+  %word = getelementptr [64 x i8], ptr %tickets, i64 %slice
+  %left = call i32 @take(ptr %word)
+  %empty = icmp eq i32 %left, 0
+  br i1 %empty, label %none, label %found
+none:
+  %k.next = add i64 %k, 1
+  %more = icmp slt i64 %k.next, %threads
+  br i1 %more, label %look, label %nothing
+found:
+  %left64 = zext i32 %left to i64
+  %high = shl i64 %slice, 32
+  %packed = or i64 %high, %left64
+  ret i64 %packed
+nothing:
+  ret i64 0
 }
 
 define internal void @play(ptr %entry, ptr %scalars, i64 %begin, i64 %end, ptr %scratch) #0 {
@@ -44,16 +73,27 @@ define internal void @play(ptr %entry, ptr %scalars, i64 %begin, i64 %end, ptr %
   ret void
 }
 
-; Plays the chunk that a ticket with `left` chunks stands for; returns its number of groups.
-define internal i64 @chunk(ptr %entry, i32 %left, ptr %scalars, ptr %scratch) #0 {
+; The first chunk of slice `slice` when `threads` slices share `chunks` chunks.
+define internal i64 @first(i64 %slice, i64 %threads, i64 %chunks) #0 {
+  %product = mul i64 %slice, %chunks
+  %first = udiv i64 %product, %threads
+  ret i64 %first
+}
+
+; Plays the chunk that `grab` returned as `ticket`; returns its number of groups.
+define internal i64 @chunk(ptr %entry, i64 %ticket, i64 %threads, ptr %scalars, ptr %scratch) #0 {
   %groups.at = getelementptr i8, ptr %entry, i64 32
   %groups = load i64, ptr %groups.at
   %size.at = getelementptr i8, ptr %entry, i64 40
   %size = load i64, ptr %size.at
   %chunks.at = getelementptr i8, ptr %entry, i64 48
   %chunks = load i32, ptr %chunks.at
-  %number32 = sub i32 %chunks, %left
-  %number = zext i32 %number32 to i64
+  %chunks64 = zext i32 %chunks to i64
+  %left = and i64 %ticket, 4294967295
+  %slice = lshr i64 %ticket, 32
+  %slice.next = add i64 %slice, 1
+  %beyond = call i64 @first(i64 %slice.next, i64 %threads, i64 %chunks64)
+  %number = sub i64 %beyond, %left
   %begin = mul i64 %number, %size
   %full = add i64 %begin, %size
   %end = call i64 @llvm.smin.i64(i64 %full, i64 %groups)

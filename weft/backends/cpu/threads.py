@@ -37,9 +37,11 @@ class Workers:
         self._run = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_int64, pointer)(
             functions["weft_run"]
         )
-        self._work = ctypes.CFUNCTYPE(ctypes.c_int32, pointer, pointer)(functions["weft_worker"])
+        self._work = ctypes.CFUNCTYPE(ctypes.c_int32, pointer, pointer, ctypes.c_int64)(
+            functions["weft_worker"]
+        )
         self._clock = ctypes.CFUNCTYPE(ctypes.c_int64)(functions["weft_clock"])
-        self._state = _zeros(POOL_DTYPE.itemsize)
+        self._state = _zeros(POOL_DTYPE.itemsize + 64 * threads)
         self._scratch = [_zeros(SCRATCH_BYTES) for _ in range(threads)]
         self._reset()
 
@@ -56,7 +58,7 @@ class Workers:
         self.lock = threading.Lock()
         self._started: list[threading.Thread] = []
         self._idle = threading.Event()
-        self._fields = self._state.view(POOL_DTYPE)[0]
+        self._fields = self._state[: POOL_DTYPE.itemsize].view(POOL_DTYPE)[0]
         self._state[:] = 0
         rate = _ticks_per_ns(self._clock)
         number = _FUTEX.get(platform.machine()) if sys.platform == "linux" else None
@@ -93,7 +95,7 @@ class Workers:
             worker.start()
 
     def _loop(self, i: int) -> None:
-        while self._work(self._pool, self._scratch[i].ctypes.data):
+        while self._work(self._pool, self._scratch[i].ctypes.data, i):
             self._idle.clear()  # no futex on this system: sleep here until the next run
             self._idle.wait(1.0)
 
