@@ -116,7 +116,7 @@ def test_what_cannot_fit_is_refused_by_name():
     x = f32("much", 300, 1)
     with pytest.raises(LimitError, match="'much'"):
         compile_graph(Graph((x,), (ops.exp(x),)), caps)
-    small = dataclasses.replace(PRESETS["webgpu"], max_binding_bytes=1000)
+    small = dataclasses.replace(PRESETS["webgpu"], max_binding_bytes=256)
     with pytest.raises(LimitError, match="per binding"):
         compile_graph(Graph((x,), (ops.exp(x),)), small)
 

@@ -217,11 +217,14 @@ class _Planner:
                 f"which has values of {[a.nbytes for a in args]}"
             )
         largest = max(sizes, default=0)
-        if largest > self.caps.max_binding_bytes:
-            raise LimitError(
-                f"{group.name} {_shape(group.outputs[0])} binds {largest} bytes, "
-                f"{self.caps.name} allows {self.caps.max_binding_bytes} per binding"
-            )
+        if largest > self.caps.max_binding_bytes:  # dialects split it, if bindings suffice
+            taken = sum(map(self.caps.bindings, sizes)) + 1  # one for the runtime scalars
+            if taken > self.caps.max_bindings:
+                raise LimitError(
+                    f"{group.name} {_shape(group.outputs[0])} binds {largest} bytes, "
+                    f"{self.caps.name} allows {self.caps.max_binding_bytes} per binding and "
+                    f"{self.caps.max_bindings} bindings"
+                )
 
     def _measure(self) -> None:
         for spec in self.buffers:

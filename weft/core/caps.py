@@ -39,6 +39,15 @@ class Caps:
     def is_cpu(self) -> bool:
         return self.max_threads == 1
 
+    @property
+    def part_bytes(self) -> int:
+        """The part of a buffer too large for one binding: the largest power of two that fits."""
+        return 1 << (max(self.max_binding_bytes, 256).bit_length() - 1)
+
+    def bindings(self, nbytes: int) -> int:
+        """How many bindings a buffer of `nbytes` takes."""
+        return 1 if nbytes <= self.max_binding_bytes else -(-nbytes // self.part_bytes)
+
 
 ALL_DTYPES = frozenset(dt.DEVICE)
 

@@ -37,17 +37,12 @@ class Layout:
     scalars: bool
 
 
-def part_bytes(caps: Caps) -> int:
-    """The size of a part of a split buffer: the largest power of two that one binding holds."""
-    return 1 << (max(caps.max_binding_bytes, 256).bit_length() - 1)
-
-
 def parts(nbytes: int, caps: Caps) -> list[tuple[int, int]]:
     """(offset, size) of each binding that a buffer of `nbytes` needs; sizes are padded to 16."""
     padded = max(-(-nbytes // 16) * 16, 16)
-    if padded <= caps.max_binding_bytes:
+    if caps.bindings(padded) == 1:
         return [(0, padded)]
-    step = part_bytes(caps)
+    step = caps.part_bytes
     return [(at, min(step, padded - at)) for at in range(0, padded, step)]
 
 
