@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from model_zoo import DECODERS, VOCAB, reference_greedy, reference_logits, write_model
 
+from weft.importers.safetensors import open_checkpoint, save_file
 from weft.models.loader import load
 
 IDS = np.random.default_rng(0).integers(0, VOCAB, 40)
@@ -92,6 +93,34 @@ def test_old_config_spelling(zoo, tmp_path: Path) -> None:
     config["rope_theta"] = rope.pop("rope_theta")
     path.write_text(json.dumps(config | {"rope_scaling": rope}))
     assert load(tmp_path / "old", device="oracle").config == load(folder, device="oracle").config
+
+
+def renamed(folder: Path, to: Path, change) -> Path:
+    """A copy of a model folder whose tensors have other names."""
+    import shutil
+
+    shutil.copytree(folder, to)
+    save_file(to / "model.safetensors", {change(k): v for k, v in open_checkpoint(folder).items()})
+    return to
+
+
+def test_names_of_other_writers(zoo, tmp_path: Path) -> None:
+    """GPT-2 without its prefix; BERT with one, and with its first names for layer norms."""
+    folder, _ = zoo("gpt2")
+    bare = renamed(folder, tmp_path / "gpt2", lambda k: k.removeprefix("transformer."))
+    want = load(folder, device="oracle").logits(IDS)
+    np.testing.assert_array_equal(load(bare, device="oracle").logits(IDS), want)
+    write_model("bert", tmp_path / "bert")
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+
+    def first(name: str) -> str:
+        for new, was in old.items():
+            name = name.replace(new, was)
+        return "bert." + name
+
+    other = renamed(tmp_path / "bert", tmp_path / "first", first)
+    a, b = (load(p, device="oracle").embed_ids([[5, 6, 7]]) for p in (tmp_path / "bert", other))
+    np.testing.assert_array_equal(a, b)
 
 
 def test_weights_are_views_of_the_file(zoo) -> None:

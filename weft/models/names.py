@@ -159,6 +159,8 @@ def bind_weights(layout: Layout, checkpoint: Checkpoint) -> dict[str, np.ndarray
         if role == "head" and name not in checkpoint:
             name = spec.name  # lm_head stands beside the model, not in it
         if name not in checkpoint:
+            name = _old_name(name, checkpoint)
+        if name not in checkpoint:
             raise ModelError(f"{checkpoint.where}: tensor {name!r} is missing; {_hint(checkpoint)}")
         info = checkpoint.info(name)
         if info.shape != spec.shape:
@@ -177,6 +179,13 @@ def bind_weights(layout: Layout, checkpoint: Checkpoint) -> dict[str, np.ndarray
             )
         out[role] = checkpoint[name]
     return out
+
+
+def _old_name(name: str, checkpoint: Checkpoint) -> str:
+    """The name under which the first BERT checkpoints hold a layer norm, if this one does."""
+    old = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+    old = old.replace("LayerNorm.bias", "LayerNorm.beta")
+    return old if old in checkpoint else name
 
 
 def _prefix(layout: Layout, names: Iterable[str]) -> str:
