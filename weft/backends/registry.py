@@ -135,7 +135,7 @@ def find(kind: str) -> Backend:
     backend = _builtin().get(kind) or _third_party().get(kind)
     if backend is None:
         known = ", ".join(backends())
-        raise DeviceError(f'unknown device "{kind}"; use one of {known}, gpu, auto')
+        raise DeviceError(f'unknown device "{kind[:60]}"; use one of {known}, gpu, auto')
     return backend
 
 

@@ -76,7 +76,7 @@ def load(
             raise
         raise OutOfMemoryError(f"{folder}: loading needs more memory than is free: {e}") from None
     except OSError as e:  # from looking around in the folder: no permission, a name too long
-        raise FileFormatError(f"{folder}: cannot be read: {e.strerror or e}") from None
+        raise FileFormatError(f"{str(folder)[:200]}: cannot be read: {e.strerror or e}") from None
 
 
 def _load(

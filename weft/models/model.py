@@ -215,8 +215,8 @@ class Decoder(Model):
         the context), ModelError (NaN in weights or logits).
         """
         prompts, single = _as_list(prompt)
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        if any(not isinstance(s, str) or not s for s in stops):
+        stops = (stop,) if isinstance(stop, str) else stop
+        if not isinstance(stops, Sequence) or any(not isinstance(s, str) or not s for s in stops):
             raise UsageError("stop strings must be text of at least one character")
         if stops:
             self._need_tokenizer("stop strings need one")
@@ -225,7 +225,7 @@ class Decoder(Model):
         if max_new_tokens < 0:
             raise UsageError(f"max_new_tokens is {max_new_tokens}; expected 0 or more")
         sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
-        request = Request(int(max_new_tokens), sampling, stops, frozenset(self.tokens.eos))
+        request = Request(int(max_new_tokens), sampling, tuple(stops), frozenset(self.tokens.eos))
         seeds = _seeds(seed, len(prompts))
         ids = [self.encode(p) for p in prompts]
         decoded = stream or bool(stops)  # else the text waits until somebody reads it

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import sys
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -90,8 +91,8 @@ def thread_count(threads: int | None = None) -> int:
     limits = [available]
     setting = os.environ.get("WEFT_NUM_THREADS")
     if setting:
-        if not setting.isdigit() or int(setting) < 1:
-            raise UsageError(f"WEFT_NUM_THREADS={setting!r}: give a positive number of threads")
+        if not re.fullmatch("0*[1-9][0-9]{0,5}", setting):
+            raise UsageError(f"WEFT_NUM_THREADS={setting[:40]!r}: give a positive number of threads")
         limits.append(int(setting))
     if threads is not None:
         if threads < 1:
