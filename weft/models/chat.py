@@ -135,7 +135,8 @@ def _environment() -> Any:
 
         def _parse(self, source: str, name: Any, filename: Any) -> Any:
             tree = super()._parse(source, name, filename)
-            for node in list(tree.find_all((nodes.For, nodes.Macro))):
+            loops: list[Any] = list(tree.find_all((nodes.For, nodes.Macro)))
+            for node in loops:
                 clock = nodes.EnvironmentAttribute("tick")
                 node.body.insert(0, nodes.ExprStmt(nodes.Call(clock, [], [], None, None)))
             return tree
