@@ -177,7 +177,7 @@ def _without_f16() -> InterpDevice:
 
 def test_a_device_without_f16(tmp_path: Path) -> None:
     folder = tiny(tmp_path / "half", dtype="float16")
-    with pytest.raises(DTypeError, match="float16.*dtype='float32'"):
+    with pytest.raises(DTypeError, match=r"float16.*dtype='float32'"):
         weft.load(folder, device=_without_f16())
     with pytest.raises(DTypeError, match="float16"):
         weft.load(tiny(tmp_path / "full"), device=_without_f16(), dtype="float16")

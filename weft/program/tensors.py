@@ -49,11 +49,16 @@ def loads(data: bytes) -> dict[str, np.ndarray]:
     (length,) = struct.unpack("<Q", data[:8])
     if length > len(data) - 8:
         raise FileFormatError(f"the constants' header has {length} of {len(data) - 8} bytes")
-    header = json.loads(data[8 : 8 + length])
-    if not isinstance(header, dict):
-        raise FileFormatError("the constants' header is not an object")
-    body = memoryview(data)[8 + length :]
-    return {name: _array(name, entry, body) for name, entry in header.items()}
+    try:
+        header = json.loads(data[8 : 8 + length])
+        if not isinstance(header, dict):
+            raise FileFormatError("the constants' header is not an object")
+        body = memoryview(data)[8 + length :]
+        return {name: _array(name, entry, body) for name, entry in header.items()}
+    except FileFormatError:
+        raise
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise FileFormatError(f"the constants are damaged: {error}") from error
 
 
 def _array(name: str, entry: dict[str, Any], body: memoryview) -> np.ndarray:

@@ -92,7 +92,7 @@ def thread_count(threads: int | None = None) -> int:
     setting = os.environ.get("WEFT_NUM_THREADS")
     if setting:
         if not re.fullmatch("0*[1-9][0-9]{0,5}", setting):
-            raise UsageError(f"WEFT_NUM_THREADS={setting[:40]!r}: give a positive number of threads")
+            raise UsageError(f"WEFT_NUM_THREADS={setting[:40]!r}: give a number of threads above 0")
         limits.append(int(setting))
     if threads is not None:
         if threads < 1:
