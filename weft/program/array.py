@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.core.dtypes import DType, uint8
+from weft.core.dtypes import DType
 
 if TYPE_CHECKING:
     from weft.backends.base import Buffer, Device
@@ -45,23 +45,21 @@ class DeviceArray:
         return self.device.read(self.buffer, self.shape, self.dtype)
 
     def view(self) -> np.ndarray:
-        """The content as NumPy without a copy where the device's memory is host memory (devices
-        with a `view` method), else a copy. The view keeps this array's buffer in use."""
-        viewer = getattr(self.device, "view", None)
-        if viewer is None or self.size == 0:
+        """The content as NumPy without a copy where the device's memory is host memory (its
+        buffers have an array interface), else a copy. The view keeps this array's buffer in use."""
+        memory = getattr(self.buffer, "__array_interface__", None)
+        if memory is None or self.size == 0:
             return self.numpy()
         self.device.sync()
-        bytes_view = viewer(self.buffer, (self.nbytes,), uint8)
-        held = np.asarray(_Held(self, bytes_view))
-        return held.view(self.dtype.numpy).reshape(self.shape)
+        return np.asarray(_Held(self, memory)).view(self.dtype.numpy).reshape(self.shape)
 
     def __repr__(self) -> str:
         return f"DeviceArray({list(self.shape)}, {self.dtype.name}, {self.device.info.id})"
 
 
 class _Held:
-    """Gives NumPy an array's memory with the DeviceArray as its owner."""
+    """Gives NumPy the first bytes of a buffer, with the DeviceArray as their owner."""
 
-    def __init__(self, owner: DeviceArray, array: np.ndarray):
+    def __init__(self, owner: DeviceArray, memory: dict[str, Any]):
         self.owner = owner
-        self.__array_interface__: dict[str, Any] = array.__array_interface__
+        self.__array_interface__ = {**memory, "shape": (owner.nbytes,)}

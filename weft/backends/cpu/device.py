@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -145,8 +146,7 @@ class CpuDevice(Device):
         self, buffer: Buffer, shape: tuple[int, ...], dtype: DType, offset: int = 0
     ) -> np.ndarray:
         """The buffer's memory as an array, without a copy; the array keeps the buffer alive."""
-        self.sync()
-        count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        count = math.prod(shape) * dtype.itemsize
         window = self._window(self.own(buffer), offset, count)
         return window.view(dtype.numpy).reshape(shape)
 

@@ -62,6 +62,7 @@ class Workers:
         self._state[:] = 0
         rate = _ticks_per_ns(self._clock)
         number = _FUTEX.get(platform.machine()) if sys.platform == "linux" else None
+        self._futex = number is not None
         values = {
             "threads": self.threads,
             "spins": _SPINS,
@@ -83,7 +84,8 @@ class Workers:
             if self.threads > 1:
                 if not self._started:
                     self._start()
-                self._idle.set()
+                if not self._futex:
+                    self._idle.set()
             self._run(self._pool, table, steps, scalars)
 
     def _start(self) -> None:
