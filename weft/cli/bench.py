@@ -83,6 +83,7 @@ def ops(
 @click.argument("path", metavar="MODEL", type=click.Path())
 @click.option("--device", default="cpu", show_default=True, help="Device to measure.")
 @click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's).")
+@click.option("--act-dtype", default="float32", show_default=True, help="Of linear inputs.")
 @click.option("--prompt", default=512, show_default=True, type=click.IntRange(1))
 @click.option("--gen", default=128, show_default=True, type=click.IntRange(1))
 @click.option("--reps", default=5, show_default=True, type=click.IntRange(1))
@@ -93,6 +94,7 @@ def model(
     path: str,
     device: str,
     dtype: str | None,
+    act_dtype: str,
     prompt: int,
     gen: int,
     reps: int,
@@ -109,7 +111,7 @@ def model(
     from weft.conform import bench_model, roofline
 
     roof = roofline.measure(registry.get(device))
-    options = bench_model.Options(path, device, dtype, prompt, gen, reps)
+    options = bench_model.Options(path, device, dtype, act_dtype, prompt, gen, reps)
     result = bench_model.run(options, roof, _note)
     if profile:
         result["profile"] = bench_model.profile(options, roof, Path(profile))

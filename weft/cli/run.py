@@ -19,6 +19,9 @@ def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--device", default="auto", show_default=True,
                      help="cpu, vulkan, metal, dx12, webgpu, gpu[:index] or auto."),
         click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's)."),
+        click.option("--act-dtype", default="float32", show_default=True,
+                     help="bfloat16 lets bfloat16 weights meet bfloat16 inputs: faster on some CPUs."),
+        click.option("--context", type=click.IntRange(1), help="Positions of the KV cache."),
         click.option("--max-new-tokens", default=64, show_default=True, type=click.IntRange(1)),
         click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0),
                      help="0 picks the likeliest token."),
@@ -32,6 +35,11 @@ def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def load_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Takes out of `options` those that `weft.load` wants; the rest are generate's."""
+    return {name: options.pop(name) for name in ("device", "dtype", "act_dtype", "context")}
 
 
 def read_prompt(prompt: str) -> str:
@@ -73,16 +81,14 @@ def _stream(pieces: Any) -> str:
 @click.argument("prompt")
 @generation_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def run(
-    path: str, prompt: str, device: str, dtype: str | None, as_json: bool, **options: Any
-) -> None:
+def run(path: str, prompt: str, as_json: bool, **options: Any) -> None:
     """Generate text from PROMPT ('-': standard input) with the Hugging Face folder MODEL. The
     text goes to stdout as it is made, the speed to stderr."""
     import weft
 
     text = read_prompt(prompt)
     start = time.perf_counter()
-    model = weft.load(path, device=device, dtype=dtype)
+    model = weft.load(path, **load_options(options))
     loaded = time.perf_counter()
     where = model.device.info.id if model.device else "oracle"
     if as_json:
@@ -119,12 +125,12 @@ def run(
 @click.argument("path", metavar="MODEL", type=click.Path())
 @generation_options
 @click.option("--system", help="The system message, for models that have one.")
-def chat(path: str, device: str, dtype: str | None, system: str | None, **options: Any) -> None:
+def chat(path: str, system: str | None, **options: Any) -> None:
     """Talk with the model in the folder MODEL; it needs a chat template. An empty line or the end
     of input leaves."""
     import weft
 
-    model = weft.load(path, device=device, dtype=dtype)
+    model = weft.load(path, **load_options(options))
     messages: list[dict[str, str]] = []
     if system:
         messages.append({"role": "system", "content": system})

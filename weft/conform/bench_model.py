@@ -27,13 +27,16 @@ class Options:
     path: str
     device: str = "cpu"
     dtype: str | None = None
+    act_dtype: str = "float32"
     prompt: int = 512
     gen: int = 128
     reps: int = 5
 
 
 def _load(o: Options) -> Decoder:
-    model = weft.load(o.path, device=o.device, dtype=o.dtype, context=o.prompt + o.gen)
+    model = weft.load(
+        o.path, device=o.device, dtype=o.dtype, context=o.prompt + o.gen, act_dtype=o.act_dtype
+    )
     if not isinstance(model, Decoder):
         raise UsageError(f"{o.path} is an encoder; bench model measures decoders")
     return model
@@ -85,7 +88,8 @@ def run(o: Options, roof: Roofline, note: Callable[[str], None]) -> dict[str, An
         results[name]["roofline"] = round(share, 3)
     return {
         "bench": "decode", "peer": "weft", "version": weft.__version__, "model": o.path,
-        "device": o.device, "dtype": o.dtype, "load_s": round(loaded - start, 3),
+        "device": o.device, "dtype": o.dtype,
+        "act_dtype": o.act_dtype, "load_s": round(loaded - start, 3),
         "first_pass_s": round(first, 3), "peak_gflops": round(roof.gflops, 1),
         "read_gbs": round(roof.read_gbs, 1), "peak_rss_mib": peak_rss_mib(), "results": results,
     }  # fmt: skip
