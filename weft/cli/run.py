@@ -20,7 +20,7 @@ def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
                      help="cpu, vulkan, metal, dx12, webgpu, gpu[:index] or auto."),
         click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's)."),
         click.option("--act-dtype", default="float32", show_default=True,
-                     help="bfloat16 lets bfloat16 weights meet bfloat16 inputs: faster on some CPUs."),
+                     help="bfloat16: weights in bfloat16 meet inputs in bfloat16."),
         click.option("--context", type=click.IntRange(1), help="Positions of the KV cache."),
         click.option("--max-new-tokens", default=64, show_default=True, type=click.IntRange(1)),
         click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0),
