@@ -107,11 +107,12 @@ class _Gpu:
         share = self.heads // self.groups
         kv = em.axis(b.let(self.head // share, "kv_head"), self.groups)  # type: ignore[operator]
         row = em.axis(at, self.count)
+        index: Index
         if self.cached:
             slots = node.inputs[1].shape[0]
             slot = minimum(maximum(em.value(node.inputs[3], (row,)), 0), slots - 1)
             pos = b.let(minimum(em.value(node.inputs[4], (row,)), self.keys - 1), "pos")
-            place, lead, index = em.axis(slot, slots), (row, h), (row, h)
+            place, index = em.axis(slot, slots), (row, h)
             window = self.params["window"]
             low: Expr = maximum(pos - (window - 1), 0) if window else const(0)  # type: ignore[operator]
             high = maximum(pos + 1, 0)  # type: ignore[operator]
@@ -122,10 +123,10 @@ class _Gpu:
             low, high = visible_keys(
                 b, at, self.count, self.keys, length, self.params["causal"], self.params["window"]
             )
-            place, lead, index = self.bi, (self.bi, h, row), (self.bi, h, row)
+            place, index = self.bi, (self.bi, h, row)
         q, k, v = self.views
         return Row(
-            self._base(q, lead), self._base(k, (place, kv)), self._base(v, (place, kv)),
+            self._base(q, index), self._base(k, (place, kv)), self._base(v, (place, kv)),
             b.let(low, "low"), b.let(high, "high"), index,
         )  # fmt: skip
 

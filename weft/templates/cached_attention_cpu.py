@@ -64,9 +64,9 @@ class _Prefill:
         with b.when(self.n0 < limit), self.em.scope():  # type: ignore[operator]
             self.count = b.let(minimum(limit - self.n0, self.rows), "count")  # type: ignore[operator]
             self._read_places()
-            with b.loop(self.count, name="run") as first, self.em.scope():
-                with b.when(self._starts_run(first)), self.em.scope():
-                    self._run(first)
+            begins = self._starts_run
+            with b.loop(self.count, name="run") as r, b.when(begins(r)), self.em.scope():
+                self._run(r)
         flops = 2 * self.n * self.heads * self.length * self.depth
         return b.kernel((blocks, self.heads), (1,), flops, count_bytes(group))
 

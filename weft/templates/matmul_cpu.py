@@ -122,6 +122,7 @@ class _Cpu:
         self.blocks_k = -(-p.k // plan.kc)
         self.acc: DType = dt.int32 if plan.mode == "i32" else dt.float32
         self.fixed_rows = group.rows is None or bool(p.batch)
+        self.kb: Expr = const(0)  # the current block of K
 
     def _limit(self) -> Expr:
         p = self.p
@@ -151,7 +152,6 @@ class _Cpu:
         self.batch = affine.unflatten(self.em.axis(b.group(2), max(p.batches, 1)), p.batch)
         limit = b.let(self._limit(), "limit")
         self.rows = b.let(minimum(limit - self.m0, plan.mb), "rows")
-        self.kb: Expr = const(0)
         panel_type = dt.bfloat16 if plan.mode == "dot2" else self.acc
         kc = -(-min(plan.kc, p.k) // (2 * plan.lanes)) * 2 * plan.lanes
         self.panel = b.array("panel", panel_type, kc * self.wide)
@@ -277,7 +277,8 @@ class _Cpu:
         b, p, plan = self.b, self.p, self.plan
         if plan.pack_a:
             source: ir.Buffer | ir.Array = self.left
-            start, sm, sk = const(0), self.kc, 1
+            start: Expr = const(0)
+            sm, sk = self.kc, 1
         else:
             source = self.em.buffers[id(p.a.node)]
             start = b.let(self.a_base + self.m0 * p.a_m + self.k0 * p.a_k, "a0")
@@ -322,17 +323,17 @@ class _Cpu:
             for i, r in enumerate(at):
                 valid = None if last is None else b.when(at[0] + i <= last)
                 with valid or contextlib.nullcontext(), self.em.scope():
-                    self._row(r, lambda d, v, i=i: acc[i][d * plan.nv + v])
+                    self._row(r, lambda d, v, line=acc[i]: line[d * plan.nv + v])  # type: ignore[misc]
             return
         for i in range(len(at)):
             for j, var in enumerate(acc[i]):
                 b.store(self.staged, i * self.wide + j * plan.lanes, var)
         count: Expr = const(len(at)) if last is None else b.let(last + 1 - at[0], "count")
-        with b.loop(count, name="i") as i, self.em.scope():
+        with b.loop(count, name="i") as ti, self.em.scope():
             self._row(
-                b.let(at[0] + i, "r"),
+                b.let(at[0] + ti, "r"),
                 lambda d, v: b.let(
-                    load(self.staged, i * self.wide + (d * plan.nv + v) * plan.lanes, plan.lanes),
+                    load(self.staged, ti * self.wide + (d * plan.nv + v) * plan.lanes, plan.lanes),
                     "acc",
                 ),
             )

@@ -243,13 +243,12 @@ class _Gpu:
                     b.store(kept, d * size + i * TILE + j, var)
         step = self.side if self.shared else 1
         scale = 1 if self.shared else TILE
-        with b.loop(TILE, name="i") as i, self.em.scope():
-            m = b.let(self.m0 + self.ty * scale + i * step, "m")  # type: ignore[operator]
-            with b.when(m < limit), self.em.scope():  # type: ignore[operator]
-                with b.loop(TILE, name="j") as j, self.em.scope():
-                    n = self.n0 + self.tx * scale + j * step  # type: ignore[operator]
-                    at = b.let(i * TILE + j, "at")  # type: ignore[operator]
-                    self._element(m, n, lambda d: b.let(load(kept, at + d * size), "acc"))  # type: ignore[operator]
+        with b.loop(TILE, name="i") as ti, self.em.scope():
+            m = b.let(self.m0 + self.ty * scale + ti * step, "m")  # type: ignore[operator]
+            with b.when(m < limit), b.loop(TILE, name="j") as tj, self.em.scope():  # type: ignore[operator]
+                n = self.n0 + self.tx * scale + tj * step  # type: ignore[operator]
+                at = b.let(ti * TILE + tj, "at")  # type: ignore[operator]
+                self._element(m, n, lambda d: b.let(load(kept, at + d * size), "acc"))  # type: ignore[operator]
 
     def _element(self, m: Expr, n: Expr, value: Callable[[int], Expr]) -> None:
         b, p, em = self.b, self.p, self.em

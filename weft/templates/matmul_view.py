@@ -100,8 +100,8 @@ def problem_of(group: Group, dots: tuple[Node, ...]) -> Problem:
     """The Problem of dots over the same left operand. Raises CompileError where they differ."""
     first = dots[0]
     a = operand(group, first.inputs[0])
-    for d in dots[1:]:
-        if d.shape != first.shape or operand(group, d.inputs[0]) != a:
+    for other in dots[1:]:
+        if other.shape != first.shape or operand(group, other.inputs[0]) != a:
             raise CompileError("dots of one group must share the left operand and the shape")
     bs = tuple(operand(group, d.inputs[1]) for d in dots)
     *lead, m, n = first.shape

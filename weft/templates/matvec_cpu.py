@@ -99,6 +99,7 @@ class _Streamer:
             rows = max(1, min(room, self.lanes, p.n))
             self.width = config.get("rows", 1 << (rows.bit_length() - 1))
         self.ahead = config.get("ahead", max(self.width, 4))
+        self.further = config.get("further", 8)
         chunks = -(-p.n // self.width)
         many = config.get("chunks", 1 if self.along_n else max(1, chunks // (16 * caps.cores)))
         self.per_group = min(many, chunks)
@@ -317,6 +318,9 @@ class _Streamer:
             for d, base in enumerate(bases):
                 sk = p.b_strides(d)[1]
                 source = self.em.buffers[id(p.bs[d].node)]
+                line = 64 // source.dtype.itemsize
+                for c in range(0, self.width, line) if self.further else ():
+                    b.prefetch(source, base + (k + self.further) * sk + c)  # type: ignore[operator]
                 for v in range(vectors):
                     at = base + k * sk + v * lanes  # type: ignore[operator]
                     w = b.let(cast(load(source, at, lanes, masks[v]), self.acc), "w")
