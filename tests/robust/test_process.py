@@ -51,7 +51,7 @@ def run_args(folder: Path, tokens: int) -> tuple[str, ...]:
 
 def interrupted(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130, (process.returncode, err)
     assert err.decode().splitlines()[-1] == "weft: interrupted" and b"Traceback" not in err
     assert len(err.decode().strip().splitlines()) == 1, err
