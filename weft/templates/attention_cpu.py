@@ -13,7 +13,8 @@ from weft.templates import affine
 from weft.templates.attention_flash import Flash, Operand
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
-from weft.templates.matmul_tail import count_bytes, row_limit, store_all
+from weft.templates.loops import traffic
+from weft.templates.matmul_tail import row_limit, store_all
 from weft.templates.matmul_view import View, operand
 
 
@@ -73,7 +74,7 @@ def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Ke
     flash.finish(write)
     batches = row_limit(group, 1, batch)
     flops = 4 * batch * heads * t * s * depth // (2 if params["causal"] else 1)
-    return b.kernel((blocks, heads, batches), (1,), flops, count_bytes(group))
+    return b.kernel((blocks, heads, batches), (1,), flops, traffic(group))
 
 
 def _operand(em: Emitter, view: View) -> Operand:

@@ -37,7 +37,8 @@ from weft.templates.attention_cpu import visible_keys
 from weft.templates.attention_flash import FLOOR, HIDDEN, capped
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
-from weft.templates.matmul_tail import count_bytes, row_limit, store_all
+from weft.templates.loops import traffic
+from weft.templates.matmul_tail import row_limit, store_all
 from weft.templates.matmul_view import View, operand
 from weft.templates.view import Index
 
@@ -62,9 +63,7 @@ def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Ke
 
 
 class _Gpu:
-    def __init__(
-        self, group: Group, node: Node, caps: Caps, config: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> None:
         self.group, self.node = group, node
         self.b = b = Builder(group.name or node.attrs["name"])
         self.em = Emitter(b, group, caps)
@@ -97,7 +96,7 @@ class _Gpu:
             with b.when(at < self.count), self.em.scope():  # type: ignore[operator]
                 self._alone(self._row(at))
         flops = 4 * batch * self.count * self.heads * self.keys * self.depth
-        return b.kernel(grid, (self.threads,), flops, count_bytes(self.group))
+        return b.kernel(grid, (self.threads,), flops, traffic(self.group))
 
     # -- places
 
@@ -206,9 +205,7 @@ class _Gpu:
             with b.when(column < as_expr(depth)), self.em.scope():  # type: ignore[operator]
                 self._store(row, self.em.axis(column, depth), b.let(var * by, "y"))  # type: ignore[operator]
 
-    def _meet(
-        self, meet: ir.Array, t: Expr, x: Expr, op: Callable[[Expr, Expr], Expr]
-    ) -> Expr:
+    def _meet(self, meet: ir.Array, t: Expr, x: Expr, op: Callable[[Expr, Expr], Expr]) -> Expr:
         """The values of all threads combined, the same in each."""
         b, half = self.b, self.threads // 2
         b.store(meet, t, x)

@@ -18,7 +18,8 @@ from weft.templates.attention_cpu import blocks_of
 from weft.templates.attention_flash import Flash, Operand
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
-from weft.templates.matmul_tail import count_bytes, row_limit, store_all
+from weft.templates.loops import traffic
+from weft.templates.matmul_tail import row_limit, store_all
 from weft.templates.matmul_view import operand
 
 
@@ -28,9 +29,7 @@ def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Ke
 
 
 class _Prefill:
-    def __init__(
-        self, group: Group, node: Node, caps: Caps, config: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> None:
         self.group, self.node = group, node
         self.b = b = Builder(group.name or "cached_attention")
         self.em = em = Emitter(b, group, caps)
@@ -68,7 +67,7 @@ class _Prefill:
             with b.loop(self.count, name="run") as r, b.when(begins(r)), self.em.scope():
                 self._run(r)
         flops = 2 * self.n * self.heads * self.length * self.depth
-        return b.kernel((blocks, self.heads), (1,), flops, count_bytes(group))
+        return b.kernel((blocks, self.heads), (1,), flops, traffic(group))
 
     def _read_places(self) -> None:
         """Each row's slot and position, within the cache's bounds."""
@@ -123,9 +122,7 @@ class _Prefill:
             low = maximum(pos - (self.window - 1), 0)  # type: ignore[operator]
         return low, maximum(pos + 1, 0)  # type: ignore[operator]
 
-    def _write(
-        self, first: Expr, row: Expr, column: int, mask: Expr | None, value: Expr
-    ) -> None:
+    def _write(self, first: Expr, row: Expr, column: int, mask: Expr | None, value: Expr) -> None:
         em = self.em
         with em.scope():
             n = em.axis(self.n0 + first + row, self.n)  # type: ignore[operator]

@@ -35,8 +35,9 @@ from weft.templates.affine import Affine
 from weft.templates.attention_flash import FLOOR, HIDDEN, capped
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
+from weft.templates.loops import traffic
 from weft.templates.matmul_pack import fold_lanes
-from weft.templates.matmul_tail import count_bytes, row_limit, store_all
+from weft.templates.matmul_tail import row_limit, store_all
 from weft.templates.matmul_view import View, operand
 
 
@@ -46,9 +47,7 @@ def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Ke
 
 
 class _Decode:
-    def __init__(
-        self, group: Group, node: Node, caps: Caps, config: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> None:
         self.group, self.node = group, node
         self.b = b = Builder(group.name or "cached_attention")
         self.em = Emitter(b, group, caps)
@@ -91,7 +90,7 @@ class _Decode:
         self._finish()
         rows = row_limit(self.group, 1, self.n)
         flops = 4 * self.n * self.heads * self.length * self.depth
-        return b.kernel((self.groups, rows), (1,), flops, count_bytes(self.group))
+        return b.kernel((self.groups, rows), (1,), flops, traffic(self.group))
 
     def _base(self, view: View, index: Sequence[Affine]) -> Expr:
         return self.b.let(self.em.expr(affine.flatten(index, view.strides[:2], view.offset)))

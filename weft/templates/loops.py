@@ -194,9 +194,32 @@ def useful_lanes(caps: Caps, n: int) -> int:
 
 
 def traffic(group: Group) -> int:
-    """Least bytes a kernel moves at full size: inputs once, outputs once."""
-    nodes: list[Node] = [*group.inputs, *group.outputs]
-    return sum(n.nbytes for n in nodes)
+    """Least bytes a kernel moves at full size: each output written once, each input read once. Of
+    an input that is gathered or sliced only what is taken counts, and an update in place moves its
+    rows alone."""
+    inputs = {id(n): n for n in group.inputs}
+    read: dict[int, int] = dict.fromkeys(inputs, 0)  # bytes wanted of each input
+    in_place = {id(group.outputs[k]) for k in group.in_place}
+    seen: set[int] = set()
+    stack = list(group.outputs)
+    while stack:
+        node = stack.pop()
+        if id(node) in seen or id(node) in inputs:
+            continue
+        seen.add(id(node))
+        for k, x in enumerate(node.inputs):
+            taken = node.size if k == 0 and node.op in ("gather", "slice") else x.size
+            if k == 0 and id(node) in in_place:
+                taken = 0
+            if id(x) in inputs:
+                read[id(x)] += taken * x.dtype.itemsize
+            stack.append(x)
+    total = sum(min(inputs[i].nbytes, nbytes) for i, nbytes in read.items())
+    return total + sum(_written(n, id(n) in in_place) for n in group.outputs)
+
+
+def _written(node: Node, in_place: bool) -> int:
+    return node.inputs[2].nbytes if in_place and node.op == "update" else node.nbytes
 
 
 def kernel_name(group: Group) -> str:

@@ -37,8 +37,9 @@ from weft.kernel.ir import Kernel, Type
 from weft.templates import affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
+from weft.templates.loops import traffic
 from weft.templates.matmul_pack import Packer
-from weft.templates.matmul_tail import Tail, column_mask, count_bytes, count_flops, row_limit
+from weft.templates.matmul_tail import Tail, column_mask, count_flops, row_limit
 from weft.templates.matmul_view import Problem
 
 
@@ -143,7 +144,7 @@ class _Cpu:
                 k0 = b.let(kb * plan.kc, "k0")
                 self.kb = kb
                 self._k_block(k0, b.let(minimum(plan.kc, p.k - k0), "klen"))
-        return b.kernel(grid, (1,), count_flops(p), count_bytes(self.group))
+        return b.kernel(grid, (1,), count_flops(p), traffic(self.group))
 
     def _setup(self) -> None:
         b, p, plan = self.b, self.p, self.plan
@@ -164,9 +165,7 @@ class _Cpu:
         if not self.tail.cheap:
             self.staged = b.array("staged", self.acc, plan.mr * self.wide)
         self.a_base = self._base(p.a.offset, p.a_batch, "a")
-        self.b_base = [
-            self._base(v.offset, p.b_strides(i)[0], "b") for i, v in enumerate(p.bs)
-        ]
+        self.b_base = [self._base(v.offset, p.b_strides(i)[0], "b") for i, v in enumerate(p.bs)]
 
     def _base(self, offset: int, strides: tuple[int, ...], name: str) -> Expr:
         return self.b.let(self.em.expr(affine.flatten(self.batch, strides, offset)), name)

@@ -33,7 +33,8 @@ from weft.kernel.ir import Kernel, Type
 from weft.templates import affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
-from weft.templates.matmul_tail import Tail, count_bytes, count_flops, row_limit
+from weft.templates.loops import traffic
+from weft.templates.matmul_tail import Tail, count_flops, row_limit
 from weft.templates.matmul_view import Problem, View
 
 TILE = 4  # rows and columns per thread
@@ -45,9 +46,7 @@ def build(group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]) -> Ke
 
 
 class _Gpu:
-    def __init__(
-        self, group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]) -> None:
         self.group, self.p = group, p
         self.b = b = Builder(group.name or "matmul")
         self.em = em = Emitter(b, group, caps)
@@ -84,7 +83,7 @@ class _Gpu:
             self._direct()
         self._finish()
         threads = (self.side, self.side)
-        return b.kernel(grid, threads, count_flops(p), count_bytes(self.group))
+        return b.kernel(grid, threads, count_flops(p), traffic(self.group))
 
     def _limit(self) -> Expr:
         p = self.p

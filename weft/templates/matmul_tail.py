@@ -82,12 +82,6 @@ def count_flops(problem: Problem) -> int:
     return 2 * problem.batches * problem.m * problem.n * problem.k * len(problem.dots)
 
 
-def count_bytes(group: Group) -> int:
-    """Least traffic: every input and output once."""
-    return sum(n.nbytes for n in (*group.inputs, *group.outputs))
-
-
-
 def forward_index(group: Group, anchor: Node, node: Node, index: Index) -> Index | None:
     """Where the element of `anchor` at `index` lies in `node`, which follows from it by elementwise
     ops, transposes and reshapes; None when it does not."""

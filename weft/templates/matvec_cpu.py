@@ -35,8 +35,9 @@ from weft.kernel.ir import Kernel, Type
 from weft.templates import affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
+from weft.templates.loops import traffic
 from weft.templates.matmul_pack import Packer, fold_lanes, tail_mask
-from weft.templates.matmul_tail import Tail, count_bytes, count_flops, row_limit
+from weft.templates.matmul_tail import Tail, count_flops, row_limit
 from weft.templates.matmul_view import Problem
 
 
@@ -72,7 +73,7 @@ def build(
                 maker.emit(b.let(index - start, "own"), bi)
         start = stop
     flops = sum(count_flops(s.problem) for s in segments)
-    return b.kernel((start, 1, batches), (1,), flops, count_bytes(group))
+    return b.kernel((start, 1, batches), (1,), flops, traffic(group))
 
 
 class _Streamer:
@@ -285,9 +286,7 @@ class _Streamer:
                     var = acc[d][i][r]
                     b.assign(var, self._multiply(x, w, var))
 
-    def _read(
-        self, source: ir.Buffer | ir.Array, at: Expr, lanes: int, mask: Expr | None
-    ) -> Expr:
+    def _read(self, source: ir.Buffer | ir.Array, at: Expr, lanes: int, mask: Expr | None) -> Expr:
         value = load(source, at, lanes, mask)
         return value if self.mode == "dot2" else cast(value, self.acc)
 

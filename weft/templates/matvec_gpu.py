@@ -30,7 +30,8 @@ from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
-from weft.templates.matmul_tail import Tail, count_bytes, count_flops, row_limit
+from weft.templates.loops import traffic
+from weft.templates.matmul_tail import Tail, count_flops, row_limit
 from weft.templates.matvec_cpu import Segment
 
 
@@ -62,7 +63,7 @@ def build(
         start = stop
     row_blocks = -(-first.m // makers[0].mb)
     flops = sum(count_flops(s.problem) for s in segments)
-    return b.kernel((start, row_blocks, batches), (threads,), flops, count_bytes(group))
+    return b.kernel((start, row_blocks, batches), (threads,), flops, traffic(group))
 
 
 class _Columns:
@@ -131,8 +132,7 @@ class _Columns:
         b, p, em = self.b, self.p, self.em
         zero = const(0, Type(self.acc_type))
         acc = [
-            [[b.var(zero, "acc", zero.type) for _ in columns] for _ in self.starts]
-            for _ in p.dots
+            [[b.var(zero, "acc", zero.type) for _ in columns] for _ in self.starts] for _ in p.dots
         ]
         bases = []
         for d, view in enumerate(p.bs):
