@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
@@ -354,14 +354,15 @@ _PLAIN = {
 
 
 @functools.cache
-def _child_fields(kind: type) -> tuple[str, ...]:
+def _child_fields(kind: Any) -> tuple[str, ...]:
     return tuple(f.name for f in fields(kind) if f.name not in _PLAIN)
 
 
 def children(node: object) -> Iterator[Expr | Stmt]:
     """The direct Expr and Stmt fields of a node, in field order (Buffers and Arrays named by a
     Load or Store are not children)."""
-    for name in _child_fields(type(node)):
+    kind: Any = type(node)
+    for name in _child_fields(kind):
         value = getattr(node, name)
         if isinstance(value, Expr | Stmt):
             yield value
