@@ -93,7 +93,9 @@ def test_options_that_make_no_sense(model: Any, options: dict[str, Any]) -> None
      (["--seed", "-1"], 2), (["--seed", str(2**64)], 2), (["--stop", ""], 2),
      (["--max-new-tokens", "0"], 2), (["--top-p", "0"], 2), (["--top-p", "nan"], 2),
      (["--dtype", "int8"], 2), (["--dtype", "float31"], 2), (["--dtype", ""], 2),
-     (["--nosuch"], 2), (["--device", "abacus"], 1), (["--device", ""], 1),
+     (["--context", "0"], 2), (["--context", "49"], 1), (["--context", str(10**30)], 1),
+     (["--act-dtype", "int8"], 2), (["--nosuch"], 2),
+     (["--device", "abacus"], 1), (["--device", ""], 1),
      (["--device", "cpu:7"], 1), (["--device", "cpu:x"], 1), (["--device", "interp:moon"], 1),
      (["--device", "x" * 5000], 1), (["--device", "cuda:9"], 1), (["--device", "gpu:99"], 1)],
     ids=lambda v: " ".join(v)[:30] if isinstance(v, list) else "",
@@ -206,6 +208,18 @@ def test_a_cache_beyond_any_memory(tmp_path: Path) -> None:
         weft.load(folder, device="cpu", context=0)
     with pytest.raises(UsageError):
         weft.load(folder, device="cpu", max_batch=10**9)
+
+
+@pytest.mark.parametrize("device", ["interp", "interp:cuda", "null"])
+def test_checking_devices_run_models(llama: Path, capfd: Capture, device: str) -> None:
+    """`null` is a device like others: the interpreter without its checks."""
+    args = ("run", str(llama), "hi", "--max-new-tokens", "2", "--context", "8", "--json")
+    answers = []
+    for name in (device, "cpu"):
+        assert invoke([*args, "--device", name]) == 0
+        answers.append(json.loads(capfd.readouterr().out)["ids"])
+    assert answers[0] == answers[1]
+    assert invoke(["check", "--device", device, "--level", "device"]) == 0
 
 
 # -- chat templates -------------------------------------------------------------------------------

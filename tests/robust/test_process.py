@@ -134,6 +134,22 @@ def test_a_full_disk_for_output(folder: Path) -> None:
     assert b"No space left" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
+def test_closed_streams(folder: Path) -> None:
+    line = '"$@" >&- 2>&- <&-'
+    for args, status in ((run_args(folder, 3), 0), (("run", str(folder), "-"), 2)):
+        done = subprocess.run(["sh", "-c", line, "sh", *RUN, *args], timeout=60)
+        assert done.returncode == status
+
+
+def test_outputs_that_cannot_be_written(folder: Path, tmp_path: Path) -> None:
+    bench = ("bench", "model", str(folder), "--prompt", "4", "--gen", "2", "--reps", "1")
+    for args in ((*bench, "--profile", "/nonexistent/x"),
+                 ("check", "--level", "device", "--write", "/nonexistent/x")):  # fmt: skip
+        done = command(*args)
+        assert done.returncode == 1 and b"Traceback" not in done.stderr
+        assert done.stderr.splitlines()[-1].startswith(b"weft: /nonexistent/x: ")
+
+
 # -- cache directories ----------------------------------------------------------------------------
 
 

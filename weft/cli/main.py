@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def invoke(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit status; no error of weft's shows a traceback."""
-    _forgive_narrow_terminals()
+    _prepare_streams()
     try:
         # Not cli.main(): it would print a line of its own about an interrupt.
         with cli.make_context("weft", list(sys.argv[1:] if argv is None else argv)) as context:
@@ -95,7 +95,11 @@ def _fail(message: str, status: int) -> int:
     return status
 
 
-def _forgive_narrow_terminals() -> None:
-    """A character that the terminal's encoding lacks prints as "?" instead of ending the run."""
+def _prepare_streams() -> None:
+    """A character that the terminal's encoding lacks prints as "?" instead of ending the run; a
+    closed stream reads as empty and swallows what is written."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (open until the end)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")

@@ -18,7 +18,10 @@ def replacing(path: str | os.PathLike[str], private: bool = False) -> Iterator[P
     import tempfile  # takes milliseconds, which who only reads should not pay
 
     target = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", dir=target.parent)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", dir=target.parent)
+    except OSError as e:  # named after what the caller knows, not after the temporary file
+        raise OSError(e.errno, e.strerror, str(target)) from None
     os.close(handle)
     temporary = Path(name)
     try:
