@@ -33,7 +33,7 @@ def test_device_without_f16(tmp_path: Path) -> None:
 def test_buffers_beyond_the_device(tmp_path: Path) -> None:
     folder = random_folder(tmp_path, GPT2)
     device = InterpDevice(replace(PRESETS["webgpu"], max_buffer_bytes=2000))
-    with pytest.raises(LimitError, match="2000"):
+    with pytest.raises(LimitError, match="2,000"):
         weft.load(folder, device=device).generate([1])
 
 

@@ -36,7 +36,8 @@ def place(spans: list[Span], limit: int) -> list[int]:
     for span in sorted(spans, key=lambda s: (-s.nbytes, s.start)):
         if span.nbytes > limit:
             raise LimitError(
-                f"{span.label} needs {span.nbytes} bytes in one buffer, the device allows {limit}"
+                f"{span.label} needs {span.nbytes:,} bytes in one buffer, the device allows "
+                f"{limit:,}"
             )
         for number, placed in enumerate(arenas):
             if span.apart and any(id(other) in span.apart for other in placed):

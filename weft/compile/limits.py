@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.core.caps import Caps
 from weft.core.errors import DTypeError
 from weft.graph.ir import Graph, Node, toposort
+from weft.transform.rebuild import shown
 
 
 def check_dtypes(graph: Graph, caps: Caps) -> None:
@@ -14,13 +15,42 @@ def check_dtypes(graph: Graph, caps: Caps) -> None:
         if node.dtype not in caps.dtypes:
             wrong.append(node)
     if wrong:
-        shown = ", ".join(f"{_name(n)} {n.dtype.name}{list(n.shape)}" for n in wrong[:3])
+        named = ", ".join(shown(n) for n in wrong[:3])
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        where = f" ({wrong[0].where})" if wrong[0].where else ""
-        raise DTypeError(
-            f"{caps.name} has no {wrong[0].dtype.name}: {shown}{more}{where}; cast before"
-        )
+        raise DTypeError(f"{caps.name} has no {wrong[0].dtype.name}: {named}{more}; cast before")
 
 
-def _name(node: Node) -> str:
-    return str(node.attrs.get("name", node.op))
+def reason(node: Node, caps: Caps) -> str | None:
+    """Why the target cannot compute a value (it or an operand does not fit), or None.
+
+    Stricter than compile_graph: a value that fusion would keep out of memory counts as stored.
+    """
+    inside = toposort(node.body.roots()) if node.body is not None else ()
+    for value in (node, *node.inputs, *inside):
+        if value.dtype not in caps.dtypes:
+            return f"{caps.name} has no {value.dtype.name}"
+    for value in (node, *node.inputs):
+        if value.nbytes > caps.max_buffer_bytes:
+            return (
+                f"{_kind(value)} of {value.nbytes:,} bytes, {caps.name} allows "
+                f"{caps.max_buffer_bytes:,} per buffer"
+            )
+    stored = {id(x): x.nbytes for x in (node, *node.inputs) if x.attrs.get("role") != "weight"}
+    bindings = sum(map(caps.bindings, stored.values())) + 1  # and the runtime scalars
+    largest = max(stored.values(), default=0)
+    if largest > caps.max_binding_bytes and bindings > caps.max_bindings:
+        return f"{bindings} bindings of large values, {caps.name} allows {caps.max_bindings}"
+    return None
+
+
+def offer(graph: Graph, caps: Caps, host: Caps) -> str:
+    """The end of a refusal's message: how partition=True would help ("" where it would not)."""
+    nodes = list(toposort(graph.roots()))
+    outside = sum(reason(n, caps) is not None for n in nodes)
+    if not outside or any(n.dtype not in host.dtypes for n in nodes):
+        return ""
+    return f", or compile with partition=True: {outside} of {len(nodes)} nodes would run on the CPU"
+
+
+def _kind(node: Node) -> str:
+    return f"{node.attrs['role']} {node.attrs['name']!r}" if node.op == "input" else node.op

@@ -23,7 +23,7 @@ from weft.kernel.printer import kernel_hash
 from weft.program.program import BufferRef, BufferRole, BufferSpec, Copy, Dispatch, Program, Step
 from weft.templates import registry
 from weft.templates.group import Group
-from weft.transform.rebuild import kind_of
+from weft.transform.rebuild import kind_of, shown
 
 
 class KernelTable:
@@ -101,9 +101,10 @@ class _Planner:
         self, name: str, role: BufferRole, node: Node, value: np.ndarray | None = None
     ) -> int:
         if node.nbytes > self.caps.max_buffer_bytes:
+            where = f" ({node.where})" if node.where else ""
             raise LimitError(
-                f"{role} {name!r} takes {node.nbytes} bytes, {self.caps.name} allows "
-                f"{self.caps.max_buffer_bytes} per buffer"
+                f"{role} {name!r} {_shape(node)}{where} takes {node.nbytes:,} bytes, "
+                f"{self.caps.name} allows {self.caps.max_buffer_bytes:,} per buffer"
             )
         self.buffers.append(BufferSpec(name, role, node.dtype, node.shape, node.nbytes, value))
         return len(self.buffers) - 1
@@ -152,7 +153,7 @@ class _Planner:
                 if value.place().home:
                     continue
                 span = spans.setdefault(
-                    id(value), arena.Span(value.node.nbytes, step, step, _shape(value.node))
+                    id(value), arena.Span(value.node.nbytes, step, step, shown(value.node))
                 )
                 span.end = step
         if self.caps.exclusive_buffers:

@@ -18,9 +18,10 @@ from weft.backends import registry
 from weft.backends.base import Device
 from weft.core import dtypes as dt
 from weft.core.dtypes import as_dtype
-from weft.core.errors import DeviceError, TraceError, UsageError
+from weft.core.errors import DeviceError, DTypeError, LimitError, TraceError, UsageError
 from weft.graph.ir import Graph
 from weft.program.array import DeviceArray
+from weft.program.parted import Part, PartedProgram, PartedSession
 from weft.program.program import Program
 from weft.program.session import Arena, Session
 from weft.tensor.base import CURRENT, TensorBase
@@ -34,23 +35,24 @@ class _Entry:
     """What one signature compiled to."""
 
     graph: Graph
-    program: Program
+    parted: PartedProgram  # one part, unless partition=True found that the device needs help
     tree: Any
-    wanted: list[tuple[int, str]]  # (argument number, name) of those that the Program takes
+    wanted: list[tuple[int, str]]  # (argument number, name) of those that a Program takes
     roles: Sequence[str]  # of the outputs' buffers
     captured: dict[str, Tensor]
     states: frozenset[str]
     bound: dict[str, Any]  # name -> the value that the session's weight was made from
-    session: Session | None = None
+    session: Session | PartedSession | None = None
 
 
 class Compiled:
     """A function compiled on its first call with each signature (shapes and dtypes of the tensors
     and arrays among its arguments; everything else by value)."""
 
-    def __init__(self, fn: Callable[..., Any], device: Any = None):
+    def __init__(self, fn: Callable[..., Any], device: Any = None, partition: bool = False):
         self.fn = fn
         self._wanted = device
+        self._partition = partition
         self._device: Device | None = None
         self._entries: dict[Any, _Entry] = {}
         self._arena: Arena | None = None
@@ -89,12 +91,19 @@ class Compiled:
             self._device.sync()
 
     def programs(self) -> list[Program]:
-        """The Programs compiled so far, one per signature."""
-        return [e.program for e in self._entries.values()]
+        """The Programs compiled so far, one per signature (of a partitioned one, each part)."""
+        return [p.program for e in self._entries.values() for p in e.parted.parts]
 
     def graphs(self) -> list[Graph]:
         """The traced Graphs, in the order of `programs`."""
         return [e.graph for e in self._entries.values()]
+
+    def report(self) -> str:
+        """How each signature compiled: passes, memory and launches; of a partitioned one its
+        parts, what moves between them, and why values are on the host."""
+        shown = [e.parted.meta.get("report") for e in self._entries.values()]
+        shown += [p.meta.get("report") for p in self.programs()]
+        return "\n\n".join(r.text() for r in shown if r is not None)
 
     # -- one call
 
@@ -112,8 +121,6 @@ class Compiled:
         return self._device
 
     def _compile(self, device: Device, call: Any, key: Any) -> _Entry:
-        from weft.compile import compile_graph
-
         paths: list[str] = []
         _paths(call, "", paths)
         specs = [Spec(s, d, name) for (s, d), name in zip(key[1], _unique(paths))]
@@ -125,14 +132,29 @@ class Compiled:
         traced = trace_call(self.fn, specs, self.__name__, rebuilt)
         states = frozenset(n.attrs["name"] for n, _ in traced.graph.assigns)
         for n in traced.graph.inputs:
-            check_dtype(n.dtype, device)
-        program = compile_graph(traced.graph, device.caps, self.__name__)
-        taken = {program.buffers[i].name for i in program.inputs}
+            if n.dtype not in dt.DEVICE:
+                check_dtype(n.dtype, device)
+        parted = self._programs_for(traced.graph, device)
+        taken = set(parted.inputs())
         wanted = [(i, s.name) for i, s in enumerate(specs) if s.name in taken]
-        roles = [program.buffers[i].role for i in program.outputs]
-        return _Entry(
-            traced.graph, program, traced.tree, wanted, roles, traced.captured, states, {}
-        )  # fmt: skip
+        roles = parted.roles()
+        return _Entry(traced.graph, parted, traced.tree, wanted, roles, traced.captured, states, {})
+
+    def _programs_for(self, graph: Graph, device: Device) -> PartedProgram:
+        from weft.compile import compile_graph, limits
+        from weft.compile.parts import compile_parts
+
+        if self._partition and device.kind != "cpu":
+            return compile_parts(graph, device.caps, registry.get("cpu").caps, self.__name__)
+        try:
+            program = compile_graph(graph, device.caps, self.__name__)
+        except (DTypeError, LimitError) as error:
+            if device.kind == "cpu":
+                raise
+            help_ = limits.offer(graph, device.caps, registry.get("cpu").caps)
+            raise type(error)(f"{error}{help_}") from None
+        outputs = tuple(f"out{i}" for i in range(len(program.outputs)))
+        return PartedProgram(self.__name__, (Part("device", program, outputs),), outputs)
 
     def _run(self, device: Device, entry: _Entry, values: list[Any]) -> Any:
         session = self._session(device, entry)
@@ -140,31 +162,34 @@ class Compiled:
         results = [_result(a, role) for a, role in zip(arrays, entry.roles)]
         return unflatten(entry.tree, results)
 
-    def _session(self, device: Device, entry: _Entry) -> Session:
+    def _session(self, device: Device, entry: _Entry) -> Session | PartedSession:
         tensors = entry.captured
         bound = entry.bound.items()
         if entry.session is not None and all(_content(tensors[n]) is v for n, v in bound):
             return entry.session
-        for name in entry.states:
-            _settle(entry.captured[name], device, name)
-        needed = {b.name: b.role for b in entry.program.buffers if b.role in ("weight", "state")}
+        parts = entry.parted.parts
+        host = device if all(p.side == "device" for p in parts) else registry.get("cpu")
         weights: dict[str, Any] = {}
         state: dict[str, Any] = {}
-        for name, role in needed.items():
-            value = _content(entry.captured[name])
-            entry.bound[name] = value
-            where = "cpu" if isinstance(value, np.ndarray) else value.device.info.id
-            if isinstance(value, DeviceArray) and value.device is not device:
+        for name, role, side in entry.parted.bound():
+            home = host if side == "host" else device
+            if name in entry.states:
+                _settle(tensors[name], home, name)
+            value = entry.bound[name] = _content(tensors[name])
+            if not _readable(value, home, device):
                 raise DeviceError(
-                    f"{self.__name__} runs on {device.info.id}, but tensor {name!r} that it reads "
-                    f'is on {where}; move it with .to("{device.info.id}")'
+                    f"{self.__name__} runs on {home.info.id}, but tensor {name!r} that it reads "
+                    f'is on {value.device.info.id}; move it with .to("{home.info.id}")'
                 )
             shared = self._shared.get(name)
             if role == "state":
                 state[name] = value
             else:
                 weights[name] = shared[1] if shared and shared[0] is value else value
-        entry.session = Session(entry.program, device, weights, state, self._arena)
+        if host is device and len(parts) == 1:
+            entry.session = Session(parts[0].program, device, weights, state, self._arena)
+        else:
+            entry.session = PartedSession(entry.parted, device, host, weights, state, self._arena)
         for name, buffer in entry.session.weights.items():
             self._shared[name] = (entry.bound[name], buffer)
         return entry.session
@@ -173,6 +198,14 @@ class Compiled:
 def _content(t: Tensor) -> Any:
     """What a Program binds of a captured tensor: its home, or its present value."""
     return t._home if t._home is not None else t._value
+
+
+def _readable(value: Any, home: Device, device: Device) -> bool:
+    """Whether a part on `home` may bind a captured value: one in host memory, one that is there,
+    or for the host a copy of one on the device (not of a state, which changes)."""
+    if not isinstance(value, DeviceArray) or value.device is home:
+        return True
+    return value.device is device and not isinstance(value, StateArray)
 
 
 def _settle(t: Tensor, device: Device, name: str) -> None:
@@ -269,12 +302,16 @@ def _operand(x: Any, device: Device) -> Any:
     return value
 
 
-def compile(fn: Callable[..., Any], device: Any = None) -> Compiled:
+def compile(fn: Callable[..., Any], device: Any = None, partition: bool = False) -> Compiled:
     """`fn` as a function that runs on `device` as one Program, traced once per signature.
 
     `device` is a name ("cpu", "vulkan", "auto", ...) or a Device; None means the device of the
     first device tensor among the arguments, else what WEFT_DEVICE names, else the CPU. Tensors
     that fn reads without being passed them become weights; those it assigns to become state that
     the Program updates in place. 64-bit integer arguments are taken as int32 (values must fit).
+
+    A function that the device cannot run whole (a dtype, a size) is refused with the values named;
+    with `partition=True` those run on the CPU instead, as Programs of their own with transfers in
+    between (`report()` lists them), and a result stays where it was computed.
     """
-    return Compiled(fn, device)
+    return Compiled(fn, device, partition)

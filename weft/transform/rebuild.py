@@ -67,6 +67,17 @@ def kind_of(node: Node) -> str:
     return PRIMITIVES[node.op].kind
 
 
+def label(node: Node) -> str:
+    """What to call a value in messages: its name if it has one, else its op."""
+    return str(node.attrs.get("name", node.op))
+
+
+def shown(node: Node) -> str:
+    """A value in messages: label, dtype, shape and the user's line where it is known."""
+    where = f" ({node.where})" if node.where else ""
+    return f"{label(node)} {node.dtype.name}{list(node.shape)}{where}"
+
+
 def uniform(node: Node) -> np.ndarray | None:
     """The 0-d value that every element has, where the graph shows it (a const behind movement)."""
     while node.op in ("broadcast", "reshape", "transpose", "slice") and node.size:

@@ -1,0 +1,307 @@
+"""Graphs that a device cannot run whole: refused by name, or cut into parts when asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import weft
+from weft import Tensor
+from weft.backends import registry
+from weft.backends.base import Device
+from weft.backends.interp import InterpDevice
+from weft.backends.registry import devices
+from weft.core import dtypes as dt
+from weft.core.caps import PRESETS
+from weft.core.errors import CompileError, DeviceError, DTypeError, LimitError
+from weft.program.parted import PartedSession
+from weft.tensor import functional as F
+
+NARROW = frozenset({dt.float16, dt.bfloat16})
+VULKAN = any(d.kind == "vulkan" and d.available for d in devices())
+RNG = np.random.default_rng(5)
+X = RNG.standard_normal((4, 8)).astype(np.float32)
+W = RNG.standard_normal((8, 8)).astype(np.float32)
+
+
+def lacking(**changes: Any) -> InterpDevice:
+    return InterpDevice(replace(PRESETS["webgpu"], **changes))
+
+
+def no_halves() -> InterpDevice:
+    return lacking(dtypes=PRESETS["webgpu"].dtypes - NARROW)
+
+
+def session_of(compiled: Any) -> Any:
+    return next(reversed(compiled._entries.values())).session
+
+
+def counts(compiled: Any) -> tuple[int, int, int]:
+    """Parts, transfers and bytes moved so far."""
+    session = session_of(compiled)
+    assert isinstance(session, PartedSession)
+    return len(session.sessions), session.transfers, session.moved
+
+
+def same(got: Tensor, want: Tensor, tolerance: float = 1e-5) -> None:
+    assert got.shape == want.shape and got.dtype is want.dtype
+    g, w = (t.to("cpu").numpy().astype(np.float64) for t in (got, want))
+    np.testing.assert_allclose(g, w, rtol=tolerance, atol=tolerance)
+
+
+def through_half(x: Tensor) -> Tensor:
+    y = (x * 2).exp()
+    z = y.cast("float16") + 1
+    return z.cast("float32") * x
+
+
+def test_refused_by_name_unless_asked() -> None:
+    compiled = weft.compile(through_half, no_halves())
+    with pytest.raises(DTypeError, match=r"webgpu has no float16: cast float16\[4, 8\]") as error:
+        compiled(X)
+    assert f"{__file__}:{through_half.__code__.co_firstlineno + 2}" in str(error.value)
+    assert "compile with partition=True: " in str(error.value)
+    assert not compiled.programs()
+
+
+def test_parts_agree_with_the_oracle_and_transfers_are_counted() -> None:
+    compiled = weft.compile(through_half, no_halves(), partition=True)
+    for run in (1, 2):
+        got = compiled(X)
+        same(got, through_half(weft.tensor(X)), 2e-3)
+        assert got.device == "interp:0"
+        assert counts(compiled) == (3, 2 * run, 2 * run * X.nbytes)
+    report = compiled.report()
+    assert "through_half: 3 parts, 2 transfers of 256 bytes per run" in report
+    assert f"{__file__}:{through_half.__code__.co_firstlineno + 2}" in report
+    assert "webgpu has no float16" in report
+    assert len(compiled.programs()) == 3 and len(compiled.graphs()) == 1
+
+
+def test_nothing_to_cut_is_one_part() -> None:
+    compiled = weft.compile(lambda x: x @ W + 1, no_halves(), partition=True)
+    same(compiled(X), weft.tensor(X) @ W + 1)
+    assert len(compiled.programs()) == 1
+    assert "1 part, 0 transfers of 0 bytes" in compiled.report()
+
+
+def test_all_on_the_host() -> None:
+    w = weft.tensor(W.astype(np.float16), name="w")
+    compiled = weft.compile(lambda x: F.softmax(x @ w, -1), no_halves(), partition=True)
+    half = weft.tensor(X.astype(np.float16))
+    got = compiled(half)
+    assert got.device == "cpu" and counts(compiled) == (1, 0, 0)
+    same(got, F.softmax(half @ w, -1), 4e-3)
+
+
+def test_a_value_moves_once_for_all_its_readers() -> None:
+    def fn(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x + 1
+        a = y.cast("float16").cast("float32")  # y goes to the host, a comes back
+        b = (a * y).cast("bfloat16").cast("float32")  # a * y and b likewise
+        return a + b, b - a
+
+    compiled = weft.compile(fn, no_halves(), partition=True)
+    for got, want in zip(compiled(X), fn(weft.tensor(X))):
+        same(got, want, 3e-2)
+    assert counts(compiled) == (5, 4, 4 * X.nbytes)
+
+
+def test_arguments_on_the_device_and_outputs_that_are_arguments() -> None:
+    device = no_halves()
+    x = Tensor(X).to(device)
+    fn = lambda x: (x, x.cast("float16"), x.cast("float16").cast("float32").sum())  # noqa: E731
+    compiled = weft.compile(fn, device, partition=True)
+    got = compiled(x)
+    for g, want in zip(got, fn(weft.tensor(X))):
+        same(g, want, 1e-2)
+    assert [g.device for g in got] == ["interp:0", "cpu", "interp:0"]
+    assert counts(compiled)[1] == 2  # x to the host, its rounded value back
+
+
+def test_a_weight_larger_than_a_buffer_runs_on_the_host() -> None:
+    device = lacking(max_buffer_bytes=4096, max_binding_bytes=4096)
+    big = weft.tensor(RNG.standard_normal((8, 256)).astype(np.float32), name="big")
+    small = weft.tensor(RNG.standard_normal((256, 3)).astype(np.float32), name="small")
+
+    def fn(x: Tensor) -> Tensor:
+        return (x.tanh() @ big).relu() @ small
+
+    with pytest.raises(
+        LimitError, match=r"'big' float32\[8, 256\] takes 8,192 .* allows 4,096 "
+    ) as error:
+        weft.compile(fn, device)(X)
+    assert "partition=True" in str(error.value)
+    compiled = weft.compile(fn, device, partition=True)
+    same(compiled(X), fn(weft.tensor(X)), 1e-4)
+    assert counts(compiled) == (3, 2, X.nbytes + 4 * 256 * 4)
+    assert "weight 'big' of 8,192 bytes, webgpu allows 4,096 per buffer" in compiled.report()
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["output", "scratch"])
+def test_a_large_result_is_named(stored: bool) -> None:
+    device = lacking(max_buffer_bytes=4096, max_binding_bytes=4096)
+
+    def fn(x: Tensor) -> Tensor:
+        y = x.reshape(32, 1) @ x.reshape(1, 32) @ weft.ones((32, 64))
+        return y.sort(1) if stored else y
+
+    with pytest.raises(
+        LimitError, match=rf"\[32, 64\] \({__file__}:\d+\).* 8,192 .*partition=True"
+    ):
+        weft.compile(fn, device)(X)
+    compiled = weft.compile(fn, device, partition=True)
+    got = compiled(X)
+    same(got, fn(weft.tensor(X)))
+    assert got.device == "cpu" and counts(compiled) == (2, 1, 4096)
+
+
+def test_both_sides_may_read_a_weight() -> None:
+    device = no_halves()
+    w = weft.tensor(W, name="w").to(device)
+    fn = lambda x, w: (x @ w.T).cast("float16") + w.T[:4].cast("float16")  # noqa: E731
+    compiled = weft.compile(lambda x: fn(x, w), device, partition=True)
+    same(compiled(X), fn(weft.tensor(X), weft.tensor(W)), 1e-2)
+    assert counts(compiled)[:2] == (2, 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_state_is_updated_in_place_on_its_side(dtype: str) -> None:
+    total = weft.zeros((4, 8), dtype)
+
+    def step(x: Tensor) -> Tensor:
+        total.assign(total + x.cast(dtype))
+        return x.cast("float16").cast("float32") + total.cast("float32")
+
+    compiled = weft.compile(step, no_halves(), partition=True)
+    for i in (1, 2, 3):
+        same(compiled(np.ones((4, 8), np.float32)), weft.full((4, 8), 1.0 + i, "float32"))
+        assert (total.to("cpu").numpy() == i).all()
+    assert total.device == ("cpu" if dtype == "float16" else "interp:0")
+
+
+def test_a_state_read_late_keeps_its_old_value_until_then() -> None:
+    old = weft.full((4, 8), 5.0, "float32")
+
+    def step(x: Tensor) -> Tensor:
+        before = old * 1
+        old.assign(x * 3)  # computed in the first part, assigned in the last
+        return x.cast("float16").cast("float32") * before
+
+    early = weft.full((4, 8), 5.0, "float32")
+
+    def swapped(x: Tensor) -> Tensor:
+        rounded = x.cast("float16").cast("float32")
+        result = rounded - early
+        early.assign(x * 3)
+        return result
+
+    compiled = weft.compile(swapped, no_halves(), partition=True)
+    ones = np.ones((4, 8), np.float32)
+    assert [compiled(ones).to("cpu").numpy()[0, 0] for _ in range(3)] == [-4, -2, -2]
+    compiled = weft.compile(step, no_halves(), partition=True)
+    assert [compiled(ones).to("cpu").numpy()[0, 0] for _ in range(3)] == [5, 3, 3]
+
+
+def test_states_that_swap_across_parts() -> None:
+    a, b = weft.full((8,), 1.0, "float32"), weft.full((8,), 2.0, "float32")
+
+    def step(x: Tensor) -> Tensor:
+        y = a * x
+        z = y.cast("float16").cast("float32") + b
+        old = a + 0
+        a.assign(b)
+        b.assign(old)
+        return z
+
+    compiled = weft.compile(step, no_halves(), partition=True)
+    x = np.full(8, 10, np.float32)
+    assert [compiled(x).to("cpu").numpy()[0] for _ in range(3)] == [12, 21, 12]
+
+
+def test_a_state_on_both_sides_is_refused() -> None:
+    s = weft.ones((8,))
+    s.name = "cache"
+
+    def step(x: Tensor) -> Tensor:
+        y = s.cast("float16") + 1
+        s.assign(s + x)
+        return y
+
+    compiled = weft.compile(step, no_halves(), partition=True)
+    with pytest.raises(
+        CompileError, match=r"state 'cache'.*both sides.*add.*cast float16"
+    ) as error:
+        compiled(np.ones(8, np.float32))
+    assert __file__ in str(error.value)
+
+
+def test_a_state_of_another_function_is_not_copied_behind_its_back() -> None:
+    device = no_halves()
+    s = weft.ones((8,))
+    weft.compile(lambda x: s.assign(s + x), device)(np.ones(8, np.float32))
+    read = weft.compile(lambda x: s.cast("float16") + x.cast("float16"), device, partition=True)
+    with pytest.raises(DeviceError, match="move it with"):
+        read(np.ones(8, np.float32))
+
+
+def test_what_the_cpu_cannot_hold_either_is_refused() -> None:
+    compiled = weft.compile(lambda x: x + 1, no_halves(), partition=True)
+    with pytest.raises(DTypeError, match="float64; cast first"):
+        compiled(X.astype(np.float64))
+    same(weft.compile(through_half, "cpu", partition=True)(X), through_half(weft.tensor(X)), 2e-3)
+
+
+@pytest.mark.skipif(not VULKAN, reason="no vulkan device")
+def test_on_vulkan(monkeypatch: pytest.MonkeyPatch) -> None:
+    device: Device = registry.get("vulkan")
+    whole = weft.compile(through_half, device, partition=True)
+    same(whole(X), through_half(weft.tensor(X)), 2e-3)
+    assert len(whole.programs()) == 1
+    monkeypatch.setattr(device, "caps", replace(device.caps, dtypes=device.caps.dtypes - NARROW))
+    compiled = weft.compile(through_half, device, partition=True)
+    for run in (1, 2, 3):
+        x = X * run / 2
+        same(compiled(x), through_half(weft.tensor(x)), 2e-3)
+    assert counts(compiled) == (3, 6, 6 * X.nbytes)
+
+
+def mixed(choices: list[tuple[int, int, int]], x: Tensor, s: Tensor) -> tuple[Tensor, ...]:
+    """A graph of float32 and float16 values over an input and a float32 state."""
+    values = [x, s * 1, x.T]
+    for op, i, j in choices:
+        a, b = values[i % len(values)], values[j % len(values)]
+        made = [a.cast("float16"), a.cast("float32"), a.cast(b.dtype) + b, (a.T * 0.5).tanh()]
+        values.append(made[op % 4].cast("float16") if op >= 4 else made[op])
+    s.assign(values[-2].cast("float32"))
+    return values[-1], values[len(values) // 2], x
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(*[st.integers(0, 7)] * 3), min_size=1, max_size=9))
+def test_any_mixture_agrees_and_the_report_counts_what_ran(
+    choices: list[tuple[int, int, int]],
+) -> None:
+    x = RNG.standard_normal((3, 3)).astype(np.float32)
+    want_state, got_state = weft.tensor(x + 1), weft.tensor(x + 1)
+    compiled = weft.compile(lambda x: mixed(choices, x, got_state), no_halves(), partition=True)
+    for run in (1, 2):
+        want = mixed(choices, weft.tensor(x), want_state)
+        try:
+            got = compiled(x)
+        except CompileError as error:
+            assert "would be used on both sides" in str(error)
+            return
+        for g, w in zip(got, want):
+            same(g, w, 2e-2)
+        same(got_state, want_state, 2e-2)
+        session = session_of(compiled)
+        if isinstance(session, PartedSession):
+            plan = session.parted.meta["report"]
+            assert session.transfers == run * len(plan.transfers)
+            assert session.moved == run * plan.moved
