@@ -80,11 +80,7 @@ def claims(*names: str, kind: str) -> Callable[[Claim], Claim]:
 def get(kind: str) -> Template:
     """The template of `kind`. Raises CompileError when there is none."""
     if kind not in _TEMPLATES and kind in MODULES:
-        try:
-            importlib.import_module(MODULES[kind])
-        except ModuleNotFoundError as error:
-            if error.name != MODULES[kind]:
-                raise
+        importlib.import_module(MODULES[kind])
     if kind not in _TEMPLATES:
         known = ", ".join(sorted(MODULES))
         raise CompileError(f"no template of kind {kind!r}; known kinds: {known}")
@@ -97,9 +93,6 @@ def claimed_by(node: Node, caps: Caps) -> str | None:
     kind = COMPOSITES.get(name) if isinstance(name, str) else None
     if kind is None:
         return None
-    try:
-        get(kind)
-    except CompileError:
-        return None
+    get(kind)
     predicate = _CLAIMS.get(name)  # type: ignore[arg-type]
     return kind if predicate is None or predicate(node, caps) else None
