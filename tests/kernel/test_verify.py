@@ -195,6 +195,7 @@ def test_one_thread_cannot_diverge() -> None:
 
 # -- the printer
 
+
 def variants() -> list[ir.Kernel]:
     """Kernels that differ in one detail each."""
 
@@ -226,9 +227,7 @@ def variants() -> list[ir.Kernel]:
     bodies += [raw(k.const(1, Type(dt.int8))), raw(k.const(1)), raw(k.const(True, BOOL))]
     bodies += [raw(ir.Cast(k.const(1), F32)), raw(ir.Bitcast(k.const(1), F32))]
     bodies += [raw(ir.Vec("extract", (k.const(1, i32x4),), I32, (n,))) for n in (0, 1)]
-    bodies += [
-        raw(ir.Collective("subgroup_xor", (k.const(1),), I32, attr)) for attr in (1, 2)
-    ]
+    bodies += [raw(ir.Collective("subgroup_xor", (k.const(1),), I32, attr)) for attr in (1, 2)]
     kernels = [make(body) for body in bodies]
     base = kernels[0]
     x, y = base.buffers
@@ -254,7 +253,9 @@ def test_printing_is_deterministic() -> None:
 
 
 def test_the_text_reads_well() -> None:
-    assert text(make(good)) == """\
+    assert (
+        text(make(good))
+        == """\
 kernel kern
   buffer x: f32[64]  r
   buffer y: f32[64]  w
@@ -274,3 +275,4 @@ kernel kern
     return
   prefetch x[i]
 """
+    )

@@ -117,7 +117,5 @@ def test_a_sequence_does_not_see_its_neighbours() -> None:
     q1, k1, v1 = (source(n, (1, 2, 70, 32)) for n in "qkv")
     out = f.call("attention", q1, k1, v1, **params)
     for i in range(3):
-        (one,) = kit.play(
-            CPU, "attention", [q1, k1, v1], [out], [a[i : i + 1] for a in arrays]
-        )
+        (one,) = kit.play(CPU, "attention", [q1, k1, v1], [out], [a[i : i + 1] for a in arrays])
         np.testing.assert_array_equal(one[0], all_[i])

@@ -106,8 +106,6 @@ def test_runtime_rows() -> None:
     arrays += [np.zeros(40, np.int32), np.arange(10, 50, dtype=np.int32)]
     arrays[4][25:] = 1 << 30  # rows beyond the bound hold anything
     out = f.call("cached_attention", *ins, **params)
-    (got,) = kit.play(
-        CPU, "cached_attention", ins, [out], arrays, [25], rows="n", slots={"n": 0}
-    )
+    (got,) = kit.play(CPU, "cached_attention", ins, [out], arrays, [25], rows="n", slots={"n": 0})
     want = truth(*(a[:25] if i in (0, 3, 4) else a for i, a in enumerate(arrays)), **params)
     kit.close(got[:25], want, k=4)

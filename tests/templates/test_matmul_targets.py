@@ -99,9 +99,7 @@ def test_rows_do_not_depend_on_how_many_there_are(name: str, kind: str, m: int) 
     arrays = [kit.fill(x), kit.fill(w)]
     out = f.dot(x, f.swap_last(w))
     (full,) = kit.play(device(name), kind, [x, w], [out], arrays)
-    (part,) = kit.play(
-        device(name), kind, [x, w], [out], arrays, [5], rows="n", slots={"n": 0}
-    )
+    (part,) = kit.play(device(name), kind, [x, w], [out], arrays, [5], rows="n", slots={"n": 0})
     np.testing.assert_array_equal(part[:5], full[:5])
     x3 = source("x", (3, 37))
     out = f.dot(x3, f.swap_last(w))

@@ -289,9 +289,7 @@ class _Batch:
         untracked = memory.tracker is None and memory.undefined is None
         return untracked and isinstance(source, ir.Buffer)
 
-    def uniform_load(
-        self, e: ir.Load, memory: Memory, index: np.ndarray, lanes: int
-    ) -> np.ndarray:
+    def uniform_load(self, e: ir.Load, memory: Memory, index: np.ndarray, lanes: int) -> np.ndarray:
         at = index[0].astype(np.int64)
         if e.index.type.lanes == 1:
             at = at[0] + np.arange(lanes)
