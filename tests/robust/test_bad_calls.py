@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -189,7 +191,7 @@ def test_a_device_without_f16(tmp_path: Path) -> None:
 
 def test_a_device_too_small_for_the_model(llama: Path) -> None:
     device = InterpDevice(Caps("small", max_threads=64, max_buffer_bytes=4096))
-    with pytest.raises(LimitError, match="4096"):
+    with pytest.raises(LimitError, match="4,096"):
         weft.load(llama, device=device).generate([1], max_new_tokens=1)
 
 
@@ -198,6 +200,34 @@ def test_allocations_beyond_any_memory() -> None:
     for nbytes in (1 << 45, 1 << 62, 1 << 70):
         with pytest.raises(OutOfMemoryError, match="MiB"):
             device.alloc(nbytes)
+
+
+def test_vulkan_refuses_what_it_cannot_hold_and_survives(llama: Path) -> None:
+    line = registry.probe("vulkan")[0]
+    if not line.available:
+        pytest.skip(line.reason)
+    device = registry.get("vulkan")
+    for nbytes in (1 << 36, 1 << 45, 1 << 63):
+        with pytest.raises(LimitError):
+            device.alloc(nbytes)
+    model = weft.load(llama, device=device)
+    want = model.generate([1, 2], max_new_tokens=4)
+    for delay in (0.01, 0.1):
+        timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            timer.start()
+            while True:
+                model.generate([1, 2], max_new_tokens=40)
+        timer.join()
+        assert model.generate([1, 2], max_new_tokens=4) == want
+
+
+def test_tensors_on_unknown_devices() -> None:
+    for name in ("abacus", "", "cuda:x", "cpu:1", ":0"):
+        with pytest.raises(DeviceError):
+            weft.tensor([1.0]).to(name)
+        with pytest.raises(DeviceError):
+            weft.compile(lambda x: x + 1, device=name)(weft.tensor([1.0]))
 
 
 def test_a_cache_beyond_any_memory(tmp_path: Path) -> None:

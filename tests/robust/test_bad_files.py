@@ -143,7 +143,8 @@ def test_a_missing_shard_is_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     ["../part-0.safetensors", "/etc/passwd", "a/b.safetensors", "..\\x.safetensors", "", ".",
-     "C:x.safetensors", "x\0.safetensors", "part-0.bin", 7, None, ["part-0.safetensors"],
+     "C:x.safetensors", "x\0.safetensors", "\ud800.safetensors", "part-0.bin",
+     7, None, ["part-0.safetensors"],
      "x" * 5000 + ".safetensors"],
 )  # fmt: skip
 def test_shard_names_that_lead_elsewhere(folder: Path, name: Any) -> None:
@@ -288,6 +289,26 @@ def test_folders_that_are_none(tmp_path: Path, name: str) -> None:
 def test_a_folder_that_is_a_symlink_loop(tmp_path: Path) -> None:
     _loop(tmp_path / "model")
     refused(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "/etc", "a/../../b", "C:\\x", "x\0y", "\ud800", "x" * 5000, 7, None]
+)
+def test_pooling_modules_that_lead_elsewhere(tmp_path: Path, path: Any) -> None:
+    folder = tiny(tmp_path / "bert", BERT)
+    module = {"type": "sentence_transformers.models.Pooling", "path": path}
+    (folder / "modules.json").write_text(json.dumps([module]))
+    refused(folder)
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[1]", '[{"type": 3}]', '[{"type": "os.system"}]', "[" * 100_000, "[{}]"],
+    ids=lambda t: t[:20],
+)  # fmt: skip
+def test_modules_that_are_none(tmp_path: Path, text: str) -> None:
+    folder = tiny(tmp_path / "bert", BERT)
+    (folder / "modules.json").write_text(text)
+    refused(folder, "modules.json")
 
 
 # -- tokenizer ------------------------------------------------------------------------------------

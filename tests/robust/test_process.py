@@ -167,6 +167,19 @@ def test_cache_directories_that_do_not_work(folder: Path, tmp_path: Path, kind: 
     assert done.returncode == 0 and done.stdout, done.stderr
 
 
+@pytest.mark.skipif(os.name != "posix", reason="ulimit")
+def test_a_disk_that_fills_up(folder: Path, tmp_path: Path) -> None:
+    """No file may grow beyond 1 KiB: nothing is cached, nothing half-written stays."""
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 1; exec "$@"', "sh", *RUN, *run_args(folder, 3)],
+        env={**os.environ, "WEFT_CACHE": str(tmp_path)},
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == 0 and done.stdout, done.stderr
+    whole_files_only(tmp_path)
+
+
 def test_a_damaged_cache_is_rebuilt(folder: Path, tmp_path: Path) -> None:
     env = {"WEFT_CACHE": str(tmp_path)}
     want = command(*run_args(folder, 8), env=env).stdout

@@ -49,6 +49,8 @@ def read_bounded(path: Path, limit: int = MAX_JSON) -> bytes:
         return path.read_bytes()
     except OSError as e:
         raise FileFormatError(f"{path}: cannot be read: {e.strerror}") from None
+    except UnicodeEncodeError:  # a name from a file, with what no file system holds
+        raise FileFormatError(f"{str(path)!a}: not the name of a file") from None
 
 
 def read_object(path: Path, limit: int = MAX_JSON) -> dict[str, Any]:

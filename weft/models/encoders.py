@@ -147,7 +147,8 @@ def read_pooling(folder: Path) -> Pooling:
 def _inside(folder: Path, relative: str, where: str) -> Path:
     """`folder/relative`, refusing a path that leads out of the folder."""
     parts = Path(relative).parts
-    if Path(relative).is_absolute() or ".." in parts or "\\" in relative or ":" in relative:
+    odd = len(relative) > 200 or any(c in relative for c in "\\:\0")
+    if odd or Path(relative).is_absolute() or ".." in parts:
         raise ModelError(f"{where}: path {relative[:80]!r} leads out of the model folder")
     return folder / relative
 
