@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.core.caps import Caps
 from weft.core.errors import DTypeError
 from weft.graph.ir import Graph, Node, toposort
-from weft.transform.rebuild import shown
+from weft.transform.rebuild import kind_of, shown
 
 
 def check_dtypes(graph: Graph, caps: Caps) -> None:
@@ -46,10 +46,14 @@ def reason(node: Node, caps: Caps) -> str | None:
 def offer(graph: Graph, caps: Caps, host: Caps) -> str:
     """The end of a refusal's message: how partition=True would help ("" where it would not)."""
     nodes = list(toposort(graph.roots()))
-    outside = sum(reason(n, caps) is not None for n in nodes)
+    work = [n for n in nodes if kind_of(n) != "source"]
+    outside = [n for n in work if reason(n, caps) is not None]
     if not outside or any(n.dtype not in host.dtypes for n in nodes):
         return ""
-    return f", or compile with partition=True: {outside} of {len(nodes)} nodes would run on the CPU"
+    return (
+        f"; with partition=True {len(outside)} of {len(work)} nodes would run on the CPU, first "
+        f"{shown(outside[0])}"
+    )
 
 
 def _kind(node: Node) -> str:
