@@ -66,6 +66,12 @@ def test_relative_error(name: str, reference: Callable, xs: np.ndarray, bound: f
     assert relative(compute(getattr(km, name), x), reference(x.astype(np.float64))) <= bound
 
 
+def test_exp_below_zero() -> None:
+    x = np.float32([*RNG.uniform(-87.3, 0, 20000), 0.0, -0.0])
+    assert relative(compute(km.exp_below, x), np.exp(x.astype(np.float64))) <= 2 * ULP
+    assert not compute(km.exp_below, np.float32([-87.8, -100, -1e30, -np.inf])).any()
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", ["sin", "cos"])
 @pytest.mark.parametrize(

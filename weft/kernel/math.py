@@ -119,11 +119,28 @@ def _exp(b: Builder, x: Expr, tail: Expr | None) -> Expr:
     """e^(x + tail), |tail| small, x not NaN. Half the scale goes into the polynomial, so that the
     largest finite results need no 2^128 and larger ones overflow by themselves."""
     c = b.let(k.minimum(k.maximum(x, -87.0), 89.0), "c")
-    n = b.let(k.unary("rint", k.binary("mul", c, _LOG2E)), "n")
-    r = k.fma(n, -_LN2_LO, k.fma(n, -_LN2_HI, c))
+    scale, r = _exp_parts(b, c, -1)
     r = b.let(r if tail is None else k.binary("add", r, tail), "r")
     p = _horner(r, (2.0, 2.0, *(2.0 * q for q in _EXP)))
-    return k.binary("mul", p, _pow2(k.binary("sub", n, 1.0)))
+    return k.binary("mul", p, scale)
+
+
+def _exp_parts(b: Builder, c: Expr, shift: int) -> tuple[Expr, Expr]:
+    """(2^(n + shift), c - n ln 2) with n = c / ln 2 rounded, for c (bound) in -87..89. Adding
+    _MAGIC rounds and leaves n in the low bits at once."""
+    magic = _MAGIC + 127.0 + shift
+    t = b.let(k.fma(c, _LOG2E, magic), "t")
+    n = b.let(k.binary("sub", t, magic), "n")
+    scale = _float(k.binary("shl", _bits(t), 23))
+    return scale, k.fma(n, -_LN2_LO, k.fma(n, -_LN2_HI, c))
+
+
+def exp_below(b: Builder, x: Expr) -> Expr:
+    """e^x for x <= 0 within 2 ulp, exactly 0 below -87.7: `exp` without what only larger arguments
+    and NaN need. A NaN gives some finite value."""
+    c = b.let(k.maximum(x, -88.0), "c")  # there n is -127 and 2^n is 0
+    scale, r = _exp_parts(b, c, 0)
+    return k.binary("mul", _horner(b.let(r, "r"), (1.0, 1.0, *_EXP)), scale)
 
 
 def _log_parts(b: Builder, x: Expr) -> tuple[Expr, Expr, Expr]:
@@ -275,5 +292,5 @@ def _pow_magnitude(b: Builder, a: Expr, y: Expr) -> Expr:
 
 
 __all__ = [
-    "cos", "erf", "exp", "isnan", "log", "nan_max", "nan_min", "pow_", "sigmoid", "sin", "tanh",
+    "cos", "erf", "exp", "exp_below", "isnan", "log", "nan_max", "nan_min", "pow_", "sigmoid", "sin", "tanh",
 ]  # fmt: skip

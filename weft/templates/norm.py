@@ -29,8 +29,8 @@ from weft.templates.folds import (
     fold_group,
     fold_lanes,
     fold_states,
-    max_fold,
     sum_fold,
+    top_fold,
 )
 from weft.templates.group import Group
 from weft.templates.loops import (
@@ -47,6 +47,7 @@ from weft.templates.registry import claims, template
 from weft.templates.view import Index
 
 CHUNK = 16384  # elements per group on a CPU
+TOP = top_fold()
 UNROLL = 4
 
 
@@ -162,13 +163,14 @@ class _Rows:
         return self.em.value(self.anchor.inputs[k], (j,))
 
     def _exps(self) -> tuple[Expr, Expr]:
-        """The row's maximum and the sum of exp(x - maximum). NaN enters through the sum."""
+        """The row's maximum and the sum of exp(x - maximum); both are NaN if the row holds one."""
         b = self.b
-        top = b.let(self.fold(max_fold(dt.float32, nan=False), self.first), "top")
-        return top, self.fold(sum_fold(dt.float32), lambda j: self._exp(j, top))
+        top = b.let(self.fold(TOP, self.first), "top")
+        total = b.let(self.fold(sum_fold(dt.float32), lambda j: self._exp(j, top)), "total")
+        return top, b.let(kb.select(km.isnan(b, top), top, total), "total")
 
     def _exp(self, j: Affine, top: Expr) -> Expr:
-        e = self.b.let(km.exp(self.b, self.kept(j) - top), "e")
+        e = self.b.let(km.exp_below(self.b, self.kept(j) - top), "e")
         if self.name == "softmax":
             self.keep(j, e)
         return e
