@@ -292,5 +292,6 @@ def _pow_magnitude(b: Builder, a: Expr, y: Expr) -> Expr:
 
 
 __all__ = [
-    "cos", "erf", "exp", "exp_below", "isnan", "log", "nan_max", "nan_min", "pow_", "sigmoid", "sin", "tanh",
+    "cos", "erf", "exp", "exp_below", "isnan", "log", "nan_max", "nan_min", "pow_", "sigmoid",
+    "sin", "tanh",
 ]  # fmt: skip

@@ -324,7 +324,7 @@ class _ThreadRows(_Rows):
         b = self.b
         top, total = self._exps()
         scale = b.let(1.0 / total, "scale")
-        self.each(lambda j: self.write(j, km.exp(b, self.kept(j) - top) * scale))
+        self.each(lambda j: self.write(j, km.exp_below(b, self.kept(j) - top) * scale))
 
 
 class _GroupRows(_ThreadRows):
