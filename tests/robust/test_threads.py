@@ -13,6 +13,7 @@ import pytest
 from robust_kit import BERT, tiny
 
 import weft
+from weft.backends import registry
 from weft.core.errors import UsageError
 
 PROMPTS = [[1, 2, 3], [9], [200, 4, 8, 2], [17, 18]]
@@ -89,6 +90,44 @@ def test_one_encoder_from_many_threads(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         for i, got in enumerate(pool.map(lambda i: model.embed([texts[i % 4]]), range(40))):
             np.testing.assert_array_equal(got, want[i % 4])
+
+
+@pytest.fixture(params=["cpu:0", "vulkan"])
+def device(request: pytest.FixtureRequest) -> str:
+    line = registry.probe(request.param.partition(":")[0])[0]
+    if not line.available:
+        pytest.skip(line.reason)
+    return str(request.param)
+
+
+def test_tensors_in_many_threads(device: str) -> None:
+    """Eager ops share their Programs, a compiled function its Session; tracing stays private."""
+    compiled = weft.compile(lambda x: (x + 1.0) * 2.0, device=device)
+
+    def work(i: int) -> None:
+        own = weft.compile(lambda x: (x - i) * 3.0, device=device)
+        for k in range(60):
+            host = np.full((8, 16), i * 1000 + k, np.float32)
+            x = weft.tensor(host).to(device)
+            np.testing.assert_array_equal(((x + 1.0) * 2.0).numpy(), (host + 1) * 2)
+            np.testing.assert_array_equal(compiled(weft.tensor(host)).numpy(), (host + 1) * 2)
+            np.testing.assert_array_equal(own(weft.tensor(host)).numpy(), (host - i) * 3)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+
+
+def test_two_models_on_vulkan(folder: Path) -> None:
+    if not registry.probe("vulkan")[0].available:
+        pytest.skip("no Vulkan device")
+
+    def work(context: int) -> list[Any]:
+        model = weft.load(folder, device="vulkan", context=context)
+        return [model.generate(p, max_new_tokens=6) for p in PROMPTS]
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(work, [30, 31])
+    assert first == second
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

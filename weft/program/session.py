@@ -47,7 +47,7 @@ class Arena:
 
 
 class Session:
-    """One Program on one device.
+    """One Program on one device, for one thread at a time.
 
     `weights` maps names to NumPy arrays (copied once, or used in place where the device allows)
     or to Buffers that another Session already holds (`session.weights`); `state` likewise, else

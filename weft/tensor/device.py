@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -86,8 +87,13 @@ class DeviceListener:
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._sessions: OrderedDict[Any, Session] = OrderedDict()
         self._arenas: dict[Device, Arena] = {}
+        self._lock = RLock()  # Sessions and the arena are shared: one op at a time
 
     def bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> DeviceArray:
+        with self._lock:
+            return self._bind(op, inputs, attrs)
+
+    def _bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> DeviceArray:
         device = next(x.device for x in inputs if isinstance(x, DeviceArray))
         avals = tuple(aval(x) for x in inputs)
         out = PRIMITIVES[op].abstract(*avals, **attrs)
