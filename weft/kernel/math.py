@@ -20,6 +20,7 @@ INF, NAN = float("inf"), float("nan")
 _INF_BITS, _ABS_MASK, _SIGN_BIT = 0x7F800000, 0x7FFFFFFF, -0x80000000
 _LOG2E, _LN2_HI, _LN2_LO = 1.4426950408889634, 0.693359375, -2.1219444005471377e-4
 _MAGIC = 12582912.0  # 1.5 * 2^23: adding it leaves an integer in the low bits of the sum
+_MAGIC_BITS = 0x4B400000
 
 # (exp(r) - 1 - r) / r^2 on |r| <= ln(2) / 2, relative error of exp 3e-9
 _EXP = (0.499999934, 0.1666651997, 0.0416683958, 0.0083687969, 0.0013814431)
@@ -126,12 +127,13 @@ def _exp(b: Builder, x: Expr, tail: Expr | None) -> Expr:
 
 
 def _exp_parts(b: Builder, c: Expr, shift: int) -> tuple[Expr, Expr]:
-    """(2^(n + shift), c - n ln 2) with n = c / ln 2 rounded, for c (bound) in -87..89. Adding
-    _MAGIC rounds and leaves n in the low bits at once."""
-    magic = _MAGIC + 127.0 + shift
-    t = b.let(k.fma(c, _LOG2E, magic), "t")
-    n = b.let(k.binary("sub", t, magic), "n")
-    scale = _float(k.binary("shl", _bits(t), 23))
+    """(2^(n + shift), c - n ln 2) with n = c / ln 2 rounded, for c (bound) in -88..89. Adding
+    _MAGIC rounds and leaves n in the low bits at once; n is read off the bits, because shader
+    compilers take x + m - m for x."""
+    bias = 127 + shift
+    bits = b.let(_bits(k.fma(c, _LOG2E, _MAGIC + bias)), "bits")
+    n = b.let(k.cast(k.binary("sub", bits, _MAGIC_BITS + bias), dt.float32), "n")
+    scale = _float(k.binary("shl", bits, 23))
     return scale, k.fma(n, -_LN2_LO, k.fma(n, -_LN2_HI, c))
 
 
