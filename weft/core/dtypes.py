@@ -76,11 +76,11 @@ def as_dtype(value: object) -> DType:
         return _BY_NAME[value]
     try:
         found = _FROM_NUMPY.get(np.dtype(value))  # type: ignore[call-overload]
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):  # NumPy parses a string with a comma as Python
         found = None
     if found is None:
         names = ", ".join(d.name for d in ALL)
-        raise DTypeError(f"unsupported dtype {value!r}; use one of {names}")
+        raise DTypeError(f"unsupported dtype {value!r:.60}; use one of {names}")
     return found
 
 

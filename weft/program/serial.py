@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import stat
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -109,21 +110,24 @@ def _step(step: Step) -> list[Any]:
 
 
 def load(path: PathLike) -> Program:
-    """The Program of a zip file or folder. Raises FileFormatError (never anything else for what
-    the file holds) and OSError where it cannot be read."""
+    """The Program of a zip file or folder. Raises FileFormatError, whatever is there instead."""
     source = Path(path)
-    if source.is_dir():
-        members = {}
-        for name in MEMBERS:
-            part = source / name
-            if not part.is_file():
-                raise FileFormatError(f"{source} has no {name}; it is not a weft program")
-            members[name] = part.read_bytes()
-        return _program(members, trusted=False)
-    size = source.stat().st_size
-    if size > MAX_BYTES:
-        raise FileFormatError(f"{source} has {size} bytes; a weft program has {MAX_BYTES} at most")
-    return loads(source.read_bytes())
+    if not os.path.isdir(source):
+        return loads(_read(source))
+    return _program({name: _read(source / name) for name in MEMBERS}, trusted=False)
+
+
+def _read(path: Path) -> bytes:
+    """The bytes of a regular file of bounded size."""
+    try:
+        info = path.stat()
+        if not stat.S_ISREG(info.st_mode):
+            raise FileFormatError(f"{path}: not a regular file; expected part of a weft program")
+        if info.st_size > MAX_BYTES:
+            raise FileFormatError(f"{path}: {info.st_size} bytes; {MAX_BYTES} are the most allowed")
+        return path.read_bytes()
+    except OSError as e:
+        raise FileFormatError(f"{path}: cannot be read: {e.strerror}; not a weft program") from None
 
 
 def loads(data: bytes, trusted: bool = False) -> Program:
