@@ -62,6 +62,7 @@ class Plan:
         return self.nv * self.lanes
 
 
+ROWS = 1024  # of A that one group sweeps at most: the more, the less its packing weighs
 _TILES = {  # vectors per row of the tile -> rows, so that accumulators and operands fit registers
     32: {1: 12, 2: 12, 3: 8, 4: 6},
     16: {1: 8, 2: 6, 3: 4, 4: 3},
@@ -84,21 +85,28 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
     else:
         mode = "f32"
     dots = len(p.dots)
+    want = 4 * caps.cores  # groups, so that cores share evenly
     vectors = min(4 if big else 2, -(-p.n // lanes) * dots)
-    nv = config.get("nv", max(1, vectors // dots))
+    nv = max(1, vectors // dots)
+    if nv > 2 and _panels(p, nv * lanes) < want:
+        nv = 2  # narrower panels rather than row blocks: each block packs its panel again
+    nv = config.get("nv", nv)
     mr = config.get("mr", _TILES[32 if big else 16].get(nv * dots, 4))
     mr = min(mr, p.m)
     kc = config.get("kc", _split(p.k, 512, 2 * lanes))
-    want = 4 * caps.cores
-    panels = -(-p.n // (nv * lanes)) * max(p.batches, 1)
+    panels = _panels(p, nv * lanes)
     blocks = max(1, -(-want // panels))
-    rows = min(384, max(-(-p.m // blocks), 32))
+    rows = min(ROWS, max(-(-p.m // blocks), 32))
     mb = config.get("mb", -(-min(rows, p.m) // mr) * mr)
     must = mode != "dot2" and (p.a.dtype != dt.float32 or p.a_k != 1)
     pack_a = must or bool(config.get("pack_a"))
     groups = panels * -(-p.m // mb)
     many = max(1, min(4, groups // want)) if pack_a else 1
     return Plan(mode, lanes, mr, nv, kc, mb, config.get("panels", many), pack_a)
+
+
+def _panels(p: Problem, columns: int) -> int:
+    return -(-p.n // columns) * max(p.batches, 1)
 
 
 def _split(total: int, limit: int, multiple: int) -> int:
