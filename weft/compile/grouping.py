@@ -65,7 +65,9 @@ class _Grouper:
         self.rows = row_bounds(self.order)
         self.slots = {name: i for i, name in enumerate(analysis.scalar_names(graph))}
         self.reason = dict(forced)
-        self.cost = self._costs()
+        self.cost: dict[int, tuple[int, int]] = {}
+        for node in self.order:
+            self.cost[id(node)] = self._cost(node)
         self._require()
         required = set(self.reason)
         self.kernels: dict[int, set[int]] = {}  # id(node) -> ids of the values it helps compute
@@ -74,21 +76,17 @@ class _Grouper:
 
     # -- what must be in memory ------------------------------------------------------------------
 
-    def _costs(self) -> dict[int, tuple[int, int]]:
-        """id -> (operations per element, large operands) of a node computed from anchors and
-        buffers up."""
-        cost: dict[int, tuple[int, int]] = {}
-        for node in self.order:
-            if is_anchor(node) or self._in_memory(node):
-                cost[id(node)] = (0, 1)
-            elif is_inline(node):
-                cost[id(node)] = (0, 0)
-            else:
-                parts = [(x, *cost[id(x)]) for x in {id(x): x for x in node.inputs}.values()]
-                loads = sum(n for x, _, n in parts if x.size * 8 > node.size)
-                ops = sum(ops for _, ops, _ in parts) + analysis.own_cost(node)
-                cost[id(node)] = ops, max(loads, 1)
-        return cost
+    def _cost(self, node: Node) -> tuple[int, int]:
+        """(operations per element, large operands) of a node computed from anchors and buffers up,
+        given the costs of its operands."""
+        if is_anchor(node) or self._in_memory(node):
+            return (0, 1)
+        if is_inline(node):
+            return (0, 0)
+        parts = [(x, *self.cost[id(x)]) for x in {id(x): x for x in node.inputs}.values()]
+        loads = sum(n for x, _, n in parts if x.size * 8 > node.size)
+        ops = sum(ops for _, ops, _ in parts) + analysis.own_cost(node)
+        return ops, max(loads, 1)
 
     def _in_memory(self, node: Node) -> bool:
         return is_buffer(node) or id(node) in self.reason
@@ -133,11 +131,11 @@ class _Grouper:
     def _reconsider(self, required: set[int]) -> None:
         """Takes back choices that are cheap after all, given what else is stored."""
         for node in self.order:
-            if id(node) in self.reason and id(node) not in required:
-                reason = self.reason.pop(id(node))
-                self.cost = self._costs()
-                if self._worth(node, self.kernels[id(node)]):
-                    self.reason[id(node)] = reason
+            reason = None if id(node) in required else self.reason.pop(id(node), None)
+            self.cost[id(node)] = self._cost(node)
+            if reason is not None and self._worth(node, self.kernels[id(node)]):
+                self.reason[id(node)] = reason
+                self.cost[id(node)] = self._cost(node)
 
     def _worth(self, node: Node, reached: set[int]) -> str | None:
         """Why a fusible node should be stored, or None."""
