@@ -110,10 +110,10 @@ def model(
     from weft.backends import registry
     from weft.conform import bench_model, roofline
 
-    roof = roofline.measure(registry.get(device))
     options = bench_model.Options(path, device, dtype, act_dtype, prompt, gen, reps)
-    result = bench_model.run(options, roof, _note)
+    result = bench_model.run(options, lambda: roofline.measure(registry.get(device)), _note)
     if profile:
+        roof = roofline.Roofline(result["peak_gflops"], result["read_gbs"])
         result["profile"] = bench_model.profile(options, roof, Path(profile))
     rows = [
         [n, r["median_tok_s"], r["min_tok_s"], r["max_tok_s"], f"{r['roofline']:.2f}"]

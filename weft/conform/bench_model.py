@@ -56,9 +56,10 @@ def _decode(model: Decoder, token: int, start: int, count: int) -> float:
     return time.perf_counter() - begin
 
 
-def run(o: Options, roof: Roofline, note: Callable[[str], None]) -> dict[str, Any]:
-    """Times the model. `roofline` of a decode figure: bytes that one step must read (weights
-    once, the cache up to its middle position) over the measured bandwidth."""
+def run(o: Options, measure: Callable[[], Roofline], note: Callable[[str], None]) -> dict[str, Any]:
+    """Times the model, then measures the roofline (last: its buffers are not the model's memory).
+    `roofline` of a decode figure: bytes that one step must read (weights once, the cache up to its
+    middle position) over the measured bandwidth."""
     start = time.perf_counter()
     model = _load(o)
     loaded = time.perf_counter()
@@ -75,6 +76,7 @@ def run(o: Options, roof: Roofline, note: Callable[[str], None]) -> dict[str, An
         times.setdefault(f"tg{o.gen}", []).append(_decode(model, 1, 0, o.gen))
         note(f"repeat {rep + 1} of {o.reps}")
     flops, stream, per_position = work(model)
+    peak, roof = peak_rss_mib(), measure()
     results = {}
     for name, seconds in times.items():
         tokens = o.prompt if name.startswith("pp") else o.gen
@@ -91,7 +93,7 @@ def run(o: Options, roof: Roofline, note: Callable[[str], None]) -> dict[str, An
         "device": o.device, "dtype": o.dtype,
         "act_dtype": o.act_dtype, "load_s": round(loaded - start, 3),
         "first_pass_s": round(first, 3), "peak_gflops": round(roof.gflops, 1),
-        "read_gbs": round(roof.read_gbs, 1), "peak_rss_mib": peak_rss_mib(), "results": results,
+        "read_gbs": round(roof.read_gbs, 1), "peak_rss_mib": peak, "results": results,
     }  # fmt: skip
 
 
