@@ -40,7 +40,7 @@ def draw(source: Path, target: Path) -> None:
     axes.set_xlabel("time relative to weft (longer is slower; bars end at 4.2)", fontsize=8)
     axes.set_title(f"f32 operations, {found['machine']}", fontsize=9)
     handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[p]) for p in peers]
-    axes.legend(handles, peers, fontsize=8, loc="center right")
+    axes.legend(handles, peers, fontsize=8, loc="upper right")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     figure.tight_layout()
