@@ -69,7 +69,11 @@ class Compiled:
         if CURRENT.trace is not None:
             return self.fn(*args, **kwargs)  # inside another trace: just more of its graph
         leaves: list[Any] = []
-        shape = _split((args, kwargs), leaves)
+        shape: Any = len(args)
+        if not kwargs and all(map(_is_array, args)):  # the plain case costs a call the least
+            leaves.extend(args)
+        else:
+            shape = _split((args, kwargs), leaves)
         with self._lock:
             device = self._place(leaves)
             values = [_operand(x, device) for x in leaves]
