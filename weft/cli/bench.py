@@ -25,7 +25,7 @@ def _emit(result: dict[str, Any], as_json: bool, header: list[str], rows: list[l
         click.echo(text.table(header, rows, right="bcdefg"))
 
 
-@click.group()
+@click.group(epilog="Example:  weft bench ops --only softmax")
 def bench() -> None:
     """Measure operations or a whole model; every figure stands beside its share of the roofline."""
 

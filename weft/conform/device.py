@@ -86,7 +86,7 @@ def _copy_fill(device: Device) -> float:
 
 def _order(device: Device) -> float:
     kernel = elementwise_kernel(
-        "inc", device.caps, 100, [], _F32, lambda b, i: load(_out(b), i) + 1.0, access="rw"
+        "inc", device.caps, 100, [], _F32, lambda b, i: load(b.buffers[-1], i) + 1.0, access="rw"
     )
     program, _ = program_of(kernel, repeat=10)
     buffer = device.alloc(400)
@@ -94,10 +94,6 @@ def _order(device: Device) -> float:
     device.submit(device.bind(program, [buffer]), ())
     check_equal(device.read(buffer, (100,), _F32), np.full(100, 10, np.float32))
     return 0.0
-
-
-def _out(b: Builder):  # type: ignore[no-untyped-def]
-    return b._buffers[-1]
 
 
 def _scalar_kernel(grid_by_scalar: bool):  # type: ignore[no-untyped-def]

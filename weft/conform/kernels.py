@@ -171,7 +171,7 @@ def _gather(device: Device) -> float:
     index = np.random.default_rng(3).permutation(_N).astype(np.int32)
 
     def body(b: Builder, i: ir.Expr, at: ir.Expr) -> ir.Expr:
-        return load(b._buffers[0], at)
+        return load(b.buffers[0], at)
 
     kernel = elementwise_kernel("gather", device.caps, _N, [dt.int32], dt.int32, body)
     return _against_interp(device, kernel, [index, np.zeros(_N, np.int32)])

@@ -233,6 +233,11 @@ class Builder:
         self._buffers.append(buffer)
         return buffer
 
+    @property
+    def buffers(self) -> tuple[ir.Buffer, ...]:
+        """The buffer parameters so far, in order."""
+        return tuple(self._buffers)
+
     def array(self, name: str, dtype: DType, size: int, space: str = "private") -> ir.Array:
         """A local array, "private" or "shared"; its content is undefined until stored."""
         array = ir.Array(self.unique(name), dtype, size, space)  # type: ignore[arg-type]

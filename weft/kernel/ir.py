@@ -195,9 +195,6 @@ class Load(Expr):
     nontemporal: bool = False
 
 
-VEC = ("splat", "iota", "pack", "extract", "shuffle")
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Vec(Expr):
     """Lane plumbing. splat(x); iota() = 0, 1, 2, ...; pack(x0, x1, ...); extract(v) with

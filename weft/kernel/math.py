@@ -72,11 +72,6 @@ def _abs(x: Expr) -> Expr:
     return k.unary("abs", x)
 
 
-def _pow2(n: Expr) -> Expr:
-    """2^n for an integral f32 n in -127..127 (0 at -127): n + 127 moved to the exponent's bits."""
-    return _float(k.binary("shl", _bits(k.binary("add", n, _MAGIC + 127.0)), 23))
-
-
 def isnan(b: Builder, x: Expr) -> Expr:
     """True (bool lanes) where x is NaN, decided on bits."""
     return k.binary("lt", k.const(_INF_BITS, Type(dt.int32, x.type.lanes)), _abs_bits(x))

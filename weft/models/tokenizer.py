@@ -73,16 +73,6 @@ class Tokenizer:
         text: str = self._raw.decode(list(ids), skip_special_tokens=skip_special)
         return text
 
-    def special_count(self) -> int:
-        """How many ids the tokenizer adds around one text."""
-        count: int = self._raw.num_special_tokens_to_add(False)
-        return count
-
-    def token_id(self, token: str) -> int | None:
-        """The id of one token's text, or None."""
-        found: int | None = self._raw.token_to_id(token)
-        return found
-
     @property
     def special_tokens(self) -> dict[str, str]:
         """Names like "bos_token" to their text, as tokenizer_config.json gives them."""

@@ -16,7 +16,7 @@ from weft.tensor.base import CURRENT
 from weft.tensor.indexing import Indexing
 
 if TYPE_CHECKING:
-    from weft.backends.base import Device
+    pass
 
 
 class Tensor(Indexing):
@@ -199,12 +199,3 @@ def from_dlpack(data: Any) -> Tensor:
         return Tensor(np.from_dlpack(data))
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(f"from_dlpack: cannot share this {type(data).__name__}: {error}") from None
-
-
-def open_named(device: Any) -> Device | None:
-    """The device that a creation function's `device` argument means (None: host memory)."""
-    if device is None:
-        return None
-    from weft.tensor.device import open_device
-
-    return open_device(device)
