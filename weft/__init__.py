@@ -21,6 +21,10 @@ _DTYPES = (
     "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "uint32", "int64",
 )  # fmt: skip
 
+_GRADIENTS = (
+    "checkpoint", "enable_grad", "grad", "is_grad_enabled", "no_grad", "value_and_grad",
+)  # fmt: skip
+
 _HOME = {
     **dict.fromkeys(("Tensor", "tensor", "from_dlpack"), "weft.tensor.core"),
     **dict.fromkeys(("Spec", "trace"), "weft.tensor.trace"),
@@ -28,6 +32,7 @@ _HOME = {
     **dict.fromkeys(("rand", "randn", "randint", "manual_seed"), "weft.tensor.random"),
     **dict.fromkeys(("cat", "stack", "broadcast_tensors"), "weft.tensor.shapes"),
     **dict.fromkeys(("where", "one_hot"), "weft.tensor.functional"),
+    **dict.fromkeys(_GRADIENTS, "weft.tensor.autograd"),
     **dict.fromkeys((*_DTYPES, "DType"), "weft.core.dtypes"),
     "compile": "weft.tensor.compiled",
     "devices": "weft.backends.registry",
@@ -55,6 +60,12 @@ if TYPE_CHECKING:
     from weft.models import load as load
     from weft.program.program import Program as Program
     from weft.tensor import functional as functional
+    from weft.tensor.autograd import checkpoint as checkpoint
+    from weft.tensor.autograd import enable_grad as enable_grad
+    from weft.tensor.autograd import grad as grad
+    from weft.tensor.autograd import is_grad_enabled as is_grad_enabled
+    from weft.tensor.autograd import no_grad as no_grad
+    from weft.tensor.autograd import value_and_grad as value_and_grad
     from weft.tensor.compiled import compile as compile
     from weft.tensor.core import Tensor as Tensor
     from weft.tensor.core import from_dlpack as from_dlpack

@@ -5,6 +5,7 @@ from weft.core.errors import (
     DeviceError,
     DTypeError,
     FileFormatError,
+    GradientError,
     KernelError,
     LimitError,
     ModelError,
@@ -16,6 +17,6 @@ from weft.core.errors import (
 )
 
 __all__ = [
-    "CompileError", "DTypeError", "DeviceError", "FileFormatError", "KernelError", "LimitError",
-    "ModelError", "OutOfMemoryError", "ShapeError", "TraceError", "UsageError", "WeftError",
+    "CompileError", "DTypeError", "DeviceError", "FileFormatError", "GradientError",
+    "KernelError", "LimitError", "ModelError", "OutOfMemoryError", "ShapeError", "TraceError", "UsageError", "WeftError",
 ]  # fmt: skip

@@ -31,6 +31,10 @@ class TraceError(WeftError, RuntimeError):
     """A traced function that needs a value while only shapes are known."""
 
 
+class GradientError(WeftError, RuntimeError):
+    """A derivative that does not exist, or a backward pass that cannot be run."""
+
+
 class CompileError(WeftError, RuntimeError):
     """A graph or kernel that could not be compiled: a bug in weft or a limit of the target."""
 

@@ -7,6 +7,7 @@ from weft.ops import (  # noqa: F401  (importing registers the primitives)
     binary,
     check,
     composites,
+    derivatives,
     indexing,
     movement,
     reduce,

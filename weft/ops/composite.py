@@ -12,20 +12,22 @@ from functools import lru_cache
 from typing import Any
 
 from weft.graph.ir import Graph, Node
-from weft.ops.primitive import AbstractRule, Aval, NumpyRule, building
+from weft.ops.primitive import AbstractRule, Aval, NumpyRule, VjpRule, building
 
 
 @dataclass(frozen=True)
 class Composite:
     """`body(*values, **params)` computes the result with ops functions, on arrays or Nodes.
-    `numpy`, where given, is a faster form of the same for eager use. `defaults` holds every
-    parameter with its default; None means that the caller must give it."""
+    `numpy`, where given, is a faster form of the same for eager use. `vjp`, where given, is the
+    derivative (else that of the body). `defaults` holds every parameter with its default; None
+    means that the caller must give it."""
 
     name: str
     abstract: AbstractRule
     body: Callable[..., Any]
     defaults: Mapping[str, Any]
     numpy: NumpyRule | None = None
+    vjp: VjpRule | None = None
 
 
 COMPOSITES: dict[str, Composite] = {}

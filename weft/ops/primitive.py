@@ -1,7 +1,7 @@
 """What a primitive is, the table of all of them, and `bind`, which hands an op to its listener.
 
-A primitive's shape rule, NumPy meaning, scalar lowering (and, with training, its vjp) stand side
-by side in one record. Nothing else in weft knows an op by name except templates that claim a
+A primitive's shape rule, NumPy meaning, scalar lowering and derivative stand side by side in one
+record. Nothing else in weft knows an op by name except templates that claim a
 composite.
 """
 
@@ -34,7 +34,8 @@ class Aval:
 AbstractRule = Callable[..., Aval]  # (*avals, **attrs) -> Aval; raises ShapeError, DTypeError
 NumpyRule = Callable[..., np.ndarray]  # (*arrays, **attrs) -> array of the abstract shape/dtype
 LowerRule = Callable[..., Any]  # elementwise only: (builder, *exprs, **attrs) -> Expr
-VjpRule = Callable[..., Any]  # (grad, out, *inputs, **attrs) -> one gradient per input
+# (grad, out, *inputs, **attrs) -> per input: None, a gradient, or a function that makes one
+VjpRule = Callable[..., Any]
 
 
 @dataclass(frozen=True)

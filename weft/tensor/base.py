@@ -9,7 +9,7 @@ it is assigned to.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 import numpy as np
@@ -20,12 +20,13 @@ from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DeviceError, DTypeError, ShapeError, TraceError, UsageError
 from weft.graph.ir import Node, Shape
 from weft.ops.nodes import user_line
+from weft.ops.tape import Tracked, recording
 from weft.program.array import DeviceArray
 
 if TYPE_CHECKING:
     from weft.backends.base import Device
 
-Value = Any  # np.ndarray, DeviceArray or Node
+Value = Any  # np.ndarray, DeviceArray, Node, or Tracked around one of them
 Number = bool | int | float
 
 
@@ -35,6 +36,12 @@ class Capturing(Protocol):
     def capture(self, tensor: TensorBase) -> Node: ...
 
     def assign(self, tensor: TensorBase, value: Node) -> None: ...
+
+    def reads_grad(self, tensor: TensorBase) -> None: ...
+
+    def writes_grad(self, tensor: TensorBase) -> None: ...
+
+    def guard(self, check: Callable[[], bool]) -> None: ...
 
 
 class _Current(threading.local):
@@ -47,12 +54,15 @@ CURRENT = _Current()  # the trace that this thread is building, if any
 class TensorBase:
     """The value inside a Tensor and what is known of it without looking: shape, dtype, device."""
 
-    __slots__ = ("__weakref__", "_home", "_value", "_weak", "name")
+    __slots__ = ("__weakref__", "_grad", "_home", "_leaf", "_tape", "_value", "_weak", "name")
     __array_ufunc__ = None  # NumPy arrays leave mixed expressions to Tensor
 
     def __init__(self, value: Value, name: str = "") -> None:
         if isinstance(value, TensorBase):
             value = value.value
+        self._tape: Tracked | None = None  # how the content was computed, where that is recorded
+        if isinstance(value, Tracked):
+            self._tape, value = value, value.value
         if isinstance(value, np.generic):
             value = np.asarray(value)
         if isinstance(value, np.ndarray):
@@ -65,6 +75,8 @@ class TensorBase:
             )
         self._value = value
         self._home: DeviceArray | None = None  # a Program's state buffer that `_value` shows
+        self._leaf = False  # whether a tape starts here
+        self._grad: TensorBase | None = None
         self._weak = False  # a Python number in disguise: it may meet any device
         self.name = name
 
@@ -107,11 +119,48 @@ class TensorBase:
             return self._value.device.info.id
         return "traced" if self.is_traced else "cpu"
 
+    # -- derivatives
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether what is computed from this tensor is recorded for differentiation."""
+        return self._leaf or self._tape is not None
+
+    @property
+    def grad(self) -> TensorBase | None:
+        """What `backward` has added up for this leaf; None before."""
+        if CURRENT.trace is not None:
+            CURRENT.trace.reads_grad(self)
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: TensorBase | None) -> None:
+        if value is not None and (value.shape != self.shape or value.dtype != self.dtype):
+            raise ShapeError(f"grad: {value._known()} for {self._known()}")
+        if CURRENT.trace is not None:
+            CURRENT.trace.writes_grad(self)
+        self._grad = value
+
     # -- the value
 
     @property
     def value(self) -> Value:
-        """The operand for ops: while tracing, a Node (an outside tensor is captured)."""
+        """The operand for ops: while tracing, a Node (an outside tensor is captured); with a tape
+        around it where gradients are recorded."""
+        if (self._leaf or self._tape is not None) and recording():
+            if self._leaf:
+                return Tracked(self._plain(), owner=self)
+            if CURRENT.trace is None and isinstance(self._value, Node):
+                self._escaped()
+            if CURRENT.trace is not None and not isinstance(self._value, Node):
+                raise TraceError(
+                    f"{self._known()} was computed outside of the traced function from tensors "
+                    "that require gradients; detach() it, or compute it inside"
+                )
+            return self._tape
+        return self._plain()
+
+    def _plain(self) -> Value:
         trace = CURRENT.trace
         if isinstance(self._value, Node):
             if trace is None:

@@ -42,6 +42,8 @@ class _Entry:
     captured: dict[str, Tensor]
     states: frozenset[str]
     bound: dict[str, Any]  # name -> the value that the session's weight was made from
+    grads: tuple[tuple[TensorBase, int | None], ...] = ()  # .grad after a run: which output
+    guards: tuple[Callable[[], bool], ...] = ()  # it serves while these hold
     session: Session | PartedSession | None = None
 
 
@@ -54,7 +56,7 @@ class Compiled:
         self._wanted = device
         self._partition = partition
         self._device: Device | None = None
-        self._entries: dict[Any, _Entry] = {}
+        self._entries: dict[Any, list[_Entry]] = {}
         self._arena: Arena | None = None
         self._shared: dict[str, tuple[Any, Any]] = {}  # weight -> (its value, its buffer)
         self._lock = threading.RLock()
@@ -79,14 +81,16 @@ class Compiled:
             values = [_operand(x, device) for x in leaves]
             key = (shape, tuple((v.shape, _dtype(v)) for v in values))
             try:
-                entry = self._entries.get(key)
+                entries = self._entries.setdefault(key, [])
             except TypeError:
                 raise UsageError(
                     f"{self.__name__}: an argument is neither a tensor nor hashable; pass tensors, "
                     "arrays, numbers, strings, or tuples, lists and dicts of them"
                 ) from None
+            entry = next((e for e in entries if all(ok() for ok in e.guards)), None)
             if entry is None:
-                entry = self._entries[key] = self._compile(device, (args, kwargs), key)
+                entry = self._compile(device, (args, kwargs), key)
+                entries.append(entry)
             return self._run(device, entry, values)
 
     def sync(self) -> None:
@@ -96,18 +100,21 @@ class Compiled:
 
     def programs(self) -> list[Program]:
         """The Programs compiled so far, one per signature (of a partitioned one, each part)."""
-        return [p.program for e in self._entries.values() for p in e.parted.parts]
+        return [p.program for e in self._all() for p in e.parted.parts]
 
     def graphs(self) -> list[Graph]:
         """The traced Graphs, in the order of `programs`."""
-        return [e.graph for e in self._entries.values()]
+        return [e.graph for e in self._all()]
 
     def report(self) -> str:
         """How each signature compiled: passes, memory and launches; of a partitioned one its
         parts, what moves between them, and why values are on the host."""
-        shown = [e.parted.meta.get("report") for e in self._entries.values()]
+        shown = [e.parted.meta.get("report") for e in self._all()]
         shown += [p.meta.get("report") for p in self.programs()]
         return "\n\n".join(r.text() for r in shown if r is not None)
+
+    def _all(self) -> list[_Entry]:
+        return [entry for entries in self._entries.values() for entry in entries]
 
     # -- one call
 
@@ -142,7 +149,10 @@ class Compiled:
         taken = set(parted.inputs())
         wanted = [(i, s.name) for i, s in enumerate(specs) if s.name in taken]
         roles = parted.roles()
-        return _Entry(traced.graph, parted, traced.tree, wanted, roles, traced.captured, states, {})
+        return _Entry(
+            traced.graph, parted, traced.tree, wanted, roles, traced.captured, states, {},
+            traced.grads, traced.guards,
+        )  # fmt: skip
 
     def _programs_for(self, graph: Graph, device: Device) -> PartedProgram:
         from weft.compile import compile_graph, limits
@@ -164,6 +174,8 @@ class Compiled:
         session = self._session(device, entry)
         arrays = session.run_device({name: values[i] for i, name in entry.wanted})
         results = [_result(a, role) for a, role in zip(arrays, entry.roles)]
+        for tensor, output in entry.grads:
+            tensor._grad = None if output is None else results[output]
         return unflatten(entry.tree, results)
 
     def _session(self, device: Device, entry: _Entry) -> Session | PartedSession:

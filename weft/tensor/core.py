@@ -3,7 +3,7 @@ shapes.py (movement), reductions.py (sums, matmul, sorting), indexing.py; here a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -12,14 +12,12 @@ from weft.core import dtypes as dt
 from weft.core.arrays import aligned_copy
 from weft.core.errors import DeviceError, DTypeError, ShapeError, TraceError, UsageError
 from weft.program.array import DeviceArray
+from weft.tensor.autograd import Autograd
 from weft.tensor.base import CURRENT
 from weft.tensor.indexing import Indexing
 
-if TYPE_CHECKING:
-    pass
 
-
-class Tensor(Indexing):
+class Tensor(Indexing, Autograd):
     """An n-dimensional array on the CPU, on a device, or (while tracing) yet to be computed.
 
     Tensors are values: no method changes one in place, except `assign` and `x[...] = v`.
@@ -137,12 +135,19 @@ def _pythonic(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float32) if array.dtype == dt.bfloat16.numpy else array
 
 
-def tensor(data: Any, dtype: Any = None, device: Any = None, name: str = "") -> Tensor:
+def tensor(
+    data: Any, dtype: Any = None, device: Any = None, name: str = "", requires_grad: bool = False
+) -> Tensor:
     """A Tensor from a number, nested lists, a NumPy array, a Tensor or a DLPack object.
 
     The content is copied. Python integers give int32 and floats float32 unless `dtype` says
     otherwise; arrays keep their dtype. Raises DTypeError for other types, ShapeError for ragged
-    lists."""
+    lists. With `requires_grad`, what is computed from it can be differentiated."""
+    out = _tensor(data, dtype, device, name)
+    return out.detach().requires_grad_() if requires_grad else out
+
+
+def _tensor(data: Any, dtype: Any, device: Any, name: str) -> Tensor:
     wanted = None if dtype is None else dt.as_dtype(dtype)
     if isinstance(data, Tensor):
         out = data if wanted is None else data.cast(wanted)
@@ -151,7 +156,7 @@ def tensor(data: Any, dtype: Any = None, device: Any = None, name: str = "") -> 
         out = Tensor(np.array(out.numpy())) if wanted is None else out.cast(wanted)
     else:
         out = Tensor(_array(data, wanted))
-    out = Tensor(out._value, name) if name or out is data else out
+    out = Tensor(out.value, name) if name or out is data else out
     return out if device is None else _named(out.to(device), name)
 
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from weft import ops
 from weft.core import dtypes as dt
-from weft.core.errors import DTypeError, ShapeError, TraceError
+from weft.core.errors import DTypeError, GradientError, ShapeError, TraceError
 from weft.graph.ir import Node
 from weft.ops.rules import axis_of
+from weft.ops.tape import Tracked, plain, recording
 from weft.program.array import DeviceArray
 from weft.tensor.base import CURRENT, TensorBase, broadcast_shapes, check_devices, run, values
 from weft.tensor.reductions import Reductions
@@ -156,8 +157,15 @@ class Indexing(Reductions):
             raise ShapeError(
                 f"assign: {new._known()} to {self._known()}; shape and dtype must agree"
             )
+        if self._leaf and recording():
+            raise GradientError(
+                f"assign: {self._known()} requires gradients; assign to it under weft.no_grad()"
+            )
         if CURRENT.trace is not None:
-            CURRENT.trace.assign(self, new.value)
+            value = new.value
+            if isinstance(self._value, Node) and isinstance(value, Tracked):
+                self._tape = value  # a local tensor: its history goes on
+            CURRENT.trace.assign(self, plain(value))
             return self
         if not new._weak:
             check_devices("assign", (self, new))
@@ -166,12 +174,15 @@ class Indexing(Reductions):
         elif new._weak:
             self._value = _place_like(self, np.array(new._value))
         else:
-            self._value = new.value
+            value = new.value
+            self._value = plain(value)
+            self._tape = value if isinstance(value, Tracked) else None
         return self
 
     def __setitem__(self, key: Any, value: Any) -> None:
         y = self._coerce("assignment", value)
-        if isinstance(self._value, np.ndarray) and CURRENT.trace is None:
+        taped = self.requires_grad or (isinstance(y, TensorBase) and y.requires_grad)
+        if isinstance(self._value, np.ndarray) and CURRENT.trace is None and not taped:
             self._set_on_host(key, y)
             return
         keys = self._expand_key(key)

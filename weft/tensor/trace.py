@@ -14,6 +14,7 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DTypeError, ShapeError, TraceError, UsageError
 from weft.graph.ir import Graph, Node, toposort
+from weft.ops.tape import plain
 from weft.tensor.base import CURRENT, TensorBase
 from weft.tensor.core import Tensor
 
@@ -40,6 +41,8 @@ class Traced:
     graph: Graph
     tree: Any
     captured: dict[str, Tensor]
+    grads: tuple[tuple[TensorBase, int | None], ...] = ()  # .grad after a run: which output, if any
+    guards: tuple[Callable[[], bool], ...] = ()  # what the trace took for granted besides
 
 
 class Trace:
@@ -52,6 +55,8 @@ class Trace:
         self.current: dict[int, Node] = {}  # id of a captured tensor -> its value by now
         self.assigned: dict[int, tuple[Node, Node]] = {}  # id of a state node -> (state, new)
         self.passed: dict[int, Node] = {}  # id of a passed tensor -> its state input
+        self.guards: list[Callable[[], bool]] = []
+        self.grads: dict[int, tuple[TensorBase, Any]] = {}  # tensors whose .grad was met, and it
 
     def unique(self, name: str) -> str:
         candidate, n = name, 1
@@ -104,6 +109,36 @@ class Trace:
             self.current[id(tensor)] = value
         self.assigned[id(state)] = (state, value)
 
+    # -- .grad of tensors from outside, and other facts that the trace depends on
+
+    def guard(self, check: Callable[[], bool]) -> None:
+        """Notes a condition under which the trace is valid."""
+        self.guards.append(check)
+
+    def reads_grad(self, tensor: TensorBase) -> None:
+        """Notes that the trace depends on which tensor a .grad is."""
+        if id(tensor) not in self.grads and not tensor.is_traced:
+            before = tensor._grad
+            self.grads[id(tensor)] = (tensor, before)
+            self.guard(lambda: tensor._grad is before)
+
+    def writes_grad(self, tensor: TensorBase) -> None:
+        """Notes that a .grad is about to change, whatever it was."""
+        if not tensor.is_traced:
+            self.grads.setdefault(id(tensor), (tensor, tensor._grad))
+
+    def settle_grads(self, outputs: list[Node]) -> list[tuple[TensorBase, int | None]]:
+        """Puts every .grad back as it was, and appends to `outputs` those that a run computes."""
+        changed: list[tuple[TensorBase, int | None]] = []
+        for tensor, before in self.grads.values():
+            after, tensor._grad = tensor._grad, before
+            if after is None and before is not None:
+                changed.append((tensor, None))
+            elif after is not None and after is not before:
+                changed.append((tensor, len(outputs)))
+                outputs.append(plain(after._value if after.is_traced else after.value))
+        return changed
+
     def finish(self, outputs: Sequence[Node], name: str) -> Graph:
         """The Graph; parameters stay even when unused, as the caller passes them anyway."""
         graph = Graph(tuple(self.inputs), tuple(outputs), tuple(self.assigned.values()), name)
@@ -138,11 +173,13 @@ def trace_call(
             result = fn(*tensors) if call is None else call(tensors)
             outputs: list[Node] = []
             tree = flatten(result, outputs)
+            grads = build.settle_grads(outputs)
     finally:
+        build.settle_grads([])
         CURRENT.trace = None
     graph = build.finish(outputs, name or getattr(fn, "__name__", "graph").strip("<>"))
     captured = {n.attrs["name"]: t for t, n in build.captured.values() if isinstance(t, Tensor)}
-    return Traced(graph, tree, captured)
+    return Traced(graph, tree, captured, tuple(grads), tuple(build.guards))
 
 
 def _names(fn: Callable[..., Any], specs: Sequence[Spec]) -> list[str]:
@@ -161,7 +198,7 @@ def _names(fn: Callable[..., Any], specs: Sequence[Spec]) -> list[str]:
 def flatten(result: Any, leaves: list[Node]) -> Any:
     """The nesting of `result` with leaf numbers in place of tensors, which go to `leaves`."""
     if isinstance(result, TensorBase):
-        leaves.append(result.value)
+        leaves.append(plain(result.value))
         return len(leaves) - 1
     if isinstance(result, np.ndarray | Node):
         leaves.append(ops.as_node(result))

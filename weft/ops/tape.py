@@ -1,0 +1,194 @@
+"""The tape: values that remember how they were made, and the walk back that differentiates them.
+
+A Tracked value stands for an array, a device array or a graph Node. An op with a Tracked operand
+runs on what the operands stand for, and its result is Tracked too; so one tape serves eager
+execution, devices and traced functions alike. Reverse accumulation: Griewank & Walther 2008, ch. 3.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from weakref import ref
+
+from weft.core.dtypes import DType
+from weft.core.errors import GradientError
+from weft.graph.ir import Shape
+from weft.ops import functions as f
+from weft.ops.composite import COMPOSITES
+from weft.ops.primitive import PRIMITIVES, aval, bind, register_listener
+
+Value = Any  # np.ndarray, DeviceArray, Node or Tracked
+# (gradient of the result, operands to use) -> per operand: None, a value, or a thunk making one
+Pullback = Callable[[Value, tuple[Value, ...]], Sequence[Any]]
+
+
+class Tracked:
+    """A value and how it came about. `inputs` are its operands (Tracked where a gradient flows);
+    a leaf has none. `owner` is what a leaf's gradient belongs to (a Tensor)."""
+
+    __slots__ = ("__weakref__", "inputs", "owner", "pull", "value")
+
+    def __init__(
+        self,
+        value: Value,
+        inputs: tuple[Value, ...] = (),
+        pull: Pullback | None = None,
+        owner: Any = None,
+    ):
+        self.value, self.inputs, self.pull, self.owner = value, inputs, pull, owner
+
+    @property
+    def shape(self) -> Shape:
+        return aval(self.value).shape
+
+    @property
+    def dtype(self) -> DType:
+        return aval(self.value).dtype
+
+    def __repr__(self) -> str:
+        return f"Tracked({self.dtype.name}{list(self.shape)})"
+
+
+class _Recording(threading.local):
+    on = True
+
+
+_RECORDING = _Recording()
+
+
+def recording() -> bool:
+    """Whether this thread records ops for differentiation."""
+    return _RECORDING.on
+
+
+@contextmanager
+def record(on: bool) -> Iterator[None]:
+    """While inside, ops are recorded or not."""
+    before = _RECORDING.on
+    _RECORDING.on = on
+    try:
+        yield
+    finally:
+        _RECORDING.on = before
+
+
+def plain(value: Value) -> Value:
+    """What a Tracked value stands for; other values as they are."""
+    return value.value if isinstance(value, Tracked) else value
+
+
+class TapeListener:
+    """Runs an op on what its operands stand for and remembers it."""
+
+    def bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
+        out = bind(op, *map(plain, inputs), **attrs)
+        if not _RECORDING.on or not aval(out).dtype.is_float:
+            return out
+
+        made = Tracked(out, inputs)
+        me = ref(made)  # not itself: a cycle would keep the tape's memory until collected
+
+        def pull(grad: Value, operands: tuple[Value, ...]) -> Sequence[Any]:
+            again = any(isinstance(x, Tracked) for x in operands)
+            return vjp(op, grad, me() if again else out, operands, attrs)
+
+        made.pull = pull
+        return made
+
+
+register_listener(Tracked, TapeListener(), rank=10)
+
+
+def vjp(
+    op: str, grad: Value, out: Value, inputs: tuple[Value, ...], attrs: Mapping[str, Any]
+) -> Sequence[Any]:
+    """The gradients of a primitive's operands, given that of its result: per operand None, a value
+    or a thunk. A composite without a rule of its own is differentiated through its body. Raises
+    GradientError for an op that has no derivative."""
+    if op == "call":
+        composite = COMPOSITES[attrs["name"]]
+        if composite.vjp is not None:
+            return tuple(composite.vjp(grad, out, *inputs, **attrs["params"]))
+        return _through_body(grad, inputs, attrs)
+    rule = PRIMITIVES[op].vjp
+    if rule is None:
+        raise GradientError(f"{op} has no derivative; detach() its operands, or do without it")
+    return tuple(rule(grad, out, *inputs, **attrs))
+
+
+def _through_body(
+    grad: Value, inputs: tuple[Value, ...], attrs: Mapping[str, Any]
+) -> Sequence[Any]:
+    body = COMPOSITES[attrs["name"]].body
+    return pull_through(lambda *xs: body(*xs, **attrs["params"]), grad, inputs)
+
+
+def pull_through(fn: Callable[..., Value], grad: Value, inputs: tuple[Value, ...]) -> list[Any]:
+    """The gradients of fn's float operands, by running fn(*inputs) again on the tape. `grad` and
+    the results are Tracked when the inputs are."""
+    tracked = any(isinstance(x, Tracked) for x in inputs)
+    leaves = [x if isinstance(x, Tracked) or not _is_float(x) else Tracked(x) for x in inputs]
+    with record(True):
+        out = fn(*leaves)
+    if not isinstance(out, Tracked):
+        return [None] * len(inputs)
+    found = walk(out, grad, {id(x) for x in leaves}, tracked)
+    return [found.get(id(x), (None, None))[1] for x in leaves]
+
+
+def _is_float(x: Value) -> bool:
+    return aval(x).dtype.is_float
+
+
+def walk(
+    out: Tracked, grad: Value, stops: set[int] | None = None, create_graph: bool = False
+) -> dict[int, tuple[Tracked, Value]]:
+    """The gradient of each leaf that `out` depends on, as id -> (leaf, gradient).
+
+    `stops` are ids of values to treat as leaves. With `create_graph` the gradients are Tracked
+    themselves, so that they can be differentiated again.
+    """
+    stops = stops or set()
+    grads: dict[int, Value] = {id(out): grad}
+    found: dict[int, tuple[Tracked, Value]] = {}
+    with record(create_graph):
+        for node in reversed(_order(out, stops)):
+            g = grads.pop(id(node), None)
+            if g is None:
+                continue
+            if id(node) in stops or node.pull is None:
+                found[id(node)] = (node, g)
+                continue
+            operands = node.inputs if create_graph else tuple(map(plain, node.inputs))
+            for x, made in zip(node.inputs, node.pull(g, operands)):
+                if not isinstance(x, Tracked) or made is None:
+                    continue
+                part = made() if callable(made) else made
+                have = grads.get(id(x))
+                grads[id(x)] = part if have is None else f.add(have, part)
+    return found
+
+
+def leaves(out: Tracked) -> list[Tracked]:
+    """The values that `out` was computed from."""
+    return [node for node in _order(out, set()) if node.pull is None]
+
+
+def _order(out: Tracked, stops: set[int]) -> list[Tracked]:
+    """Operands before users, from the leaves to `out` (iterative: tapes are long)."""
+    order: list[Tracked] = []
+    seen: set[int] = set()
+    stack: list[tuple[Tracked, bool]] = [(out, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if expanded:
+            order.append(node)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            if id(node) not in stops:
+                stack.extend((x, False) for x in node.inputs if isinstance(x, Tracked))
+    return order

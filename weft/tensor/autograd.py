@@ -1,0 +1,190 @@
+"""Differentiation of tensors: `backward`, `grad`, `value_and_grad`, `no_grad`, `checkpoint`.
+
+A tensor with requires_grad starts a tape (weft.ops.tape); whatever is computed from it carries the
+tape on, eagerly, on a device and in a traced function alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+import numpy as np
+
+from weft import ops
+from weft.core.errors import DTypeError, GradientError, ShapeError
+from weft.ops import tape
+from weft.ops.tape import Tracked
+from weft.tensor.base import CURRENT, TensorBase, check_devices
+
+
+class Autograd(TensorBase):
+    """The methods of Tensor that concern derivatives."""
+
+    __slots__ = ()
+
+    def requires_grad_(self, on: bool = True) -> Self:
+        """Starts (or stops) recording what is computed from this tensor; returns it. Raises
+        DTypeError for a tensor that is not of floats, GradientError for one that was computed."""
+        if on and not self.dtype.is_float:
+            raise DTypeError(f"requires_grad: {self._known()} is not of floats; cast it first")
+        if self._tape is not None:
+            raise GradientError(
+                f"requires_grad_: {self._known()} was computed from tensors that require gradients;"
+                " detach() it first"
+            )
+        self._leaf = bool(on)
+        return self
+
+    def detach(self) -> Self:
+        """The same content, without its history: gradients stop here."""
+        return self._wrap(tape.plain(self.value))
+
+    def backward(self, gradient: Any = None, create_graph: bool = False) -> None:
+        """Adds the derivative of this tensor to the .grad of every leaf it was computed from.
+
+        `gradient` (of this tensor's shape) weighs its elements; without it the tensor must have
+        one element. Raises GradientError when nothing requires a gradient."""
+        found = _walk(self, gradient, create_graph)
+        for leaf, grad in found.values():
+            if leaf.owner is not None:
+                _accumulate(leaf.owner, self._wrap(grad))
+
+
+def _walk(
+    out: TensorBase, gradient: Any, create_graph: bool, stops: set[int] | None = None
+) -> dict[int, tuple[Tracked, Any]]:
+    value = out.value if out._tape is None else out._tape
+    if not isinstance(value, Tracked):
+        raise GradientError(
+            f"backward: {out._known()} was not computed from a tensor with requires_grad (or was "
+            "computed under no_grad, or by a compiled function: call backward inside that one)"
+        )
+    if gradient is None:
+        if out.size != 1:
+            raise ShapeError(
+                f"backward: {out._known()} has {out.size} elements; reduce it to one, or pass "
+                "gradient="
+            )
+        seed = ops.full_like(tape.plain(value), 1.0)
+    else:
+        if isinstance(gradient, TensorBase):
+            check_devices("backward", (out, gradient))
+        given = gradient if isinstance(gradient, TensorBase) else type(out)(np.asarray(gradient))
+        if given.shape != out.shape or given.dtype != out.dtype:
+            raise ShapeError(f"backward: gradient {given._known()} for {out._known()}")
+        seed = given.value if create_graph else tape.plain(given.value)
+    return tape.walk(value, seed, stops, create_graph)
+
+
+def _accumulate(owner: TensorBase, new: TensorBase) -> None:
+    before = owner.grad
+    if before is None:
+        owner.grad = new
+    elif CURRENT.trace is not None and not before.is_traced:
+        before.assign(before + new)  # type: ignore[attr-defined]  # state of the Program
+    else:
+        owner.grad = before + new  # type: ignore[operator]
+
+
+@contextmanager
+def no_grad() -> Iterator[None]:
+    """While inside, nothing is recorded for differentiation. Also a decorator."""
+    with tape.record(False):
+        yield
+
+
+@contextmanager
+def enable_grad() -> Iterator[None]:
+    """Undoes `no_grad` while inside."""
+    with tape.record(True):
+        yield
+
+
+def is_grad_enabled() -> bool:
+    """Whether ops are recorded for differentiation."""
+    return tape.recording()
+
+
+def grad(
+    output: TensorBase, inputs: Sequence[TensorBase], gradient: Any = None,
+    create_graph: bool = False,
+) -> list[Any]:  # fmt: skip
+    """The derivatives of `output` with respect to `inputs` (zeros where it does not depend on
+    one); no .grad is touched. `inputs` are leaves or computed tensors. Raises GradientError."""
+    stops = {id(t._tape) for t in inputs if t._tape is not None}
+    found = _walk(output, gradient, create_graph, stops)
+    out = []
+    for t in inputs:
+        parts = [
+            output._wrap(g)
+            for leaf, g in found.values()
+            if (leaf is t._tape if t._tape is not None else leaf.owner is t)
+        ]
+        total = sum(parts[1:], parts[0]) if parts else t._wrap(ops.full_like(t.value, 0))
+        out.append(total if create_graph else total.detach())
+    return out
+
+
+def value_and_grad(
+    fn: Callable[..., Any], argnums: int | Sequence[int] = 0
+) -> Callable[..., tuple[Any, Any]]:
+    """A function that returns fn's value (one element) and its derivative with respect to the
+    tensors in the given argument positions (a tuple of them when `argnums` is a sequence)."""
+    which = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    def wrapped(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        given = list(args)
+        for i in which:
+            if not isinstance(given[i], Autograd):
+                raise GradientError(f"value_and_grad: argument {i} is not a Tensor")
+            given[i] = given[i].detach().requires_grad_()
+        with tape.record(True):
+            value = fn(*given, **kwargs)
+        grads = grad(value, [given[i] for i in which])
+        return value.detach(), grads[0] if isinstance(argnums, int) else tuple(grads)
+
+    return wrapped
+
+
+def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:
+    """fn(*args) whose intermediate values are not kept: the backward pass computes them again
+    (Chen et al. 2016). fn returns one tensor; it must not assign to state, and draws the same
+    random numbers when run again (give them a key)."""
+    like = next((a for a in args if isinstance(a, TensorBase)), None)
+    if like is None or not tape.recording():
+        return fn(*args)
+    inputs = tuple(a.value for a in args if isinstance(a, TensorBase))
+
+    def run(*values: Any) -> Any:
+        given = iter(values)
+        made = [like._wrap(next(given)) if isinstance(a, TensorBase) else a for a in args]
+        return fn(*made).value
+
+    out = run(*(Tracked(tape.plain(x)) for x in inputs))
+    if not isinstance(out, Tracked):
+        return like._wrap(out)
+    owners = {id(leaf.owner): leaf.owner for leaf in tape.leaves(out) if leaf.owner is not None}
+    params = tuple(Tracked(t.value.value, owner=t) for t in owners.values())
+
+    def pull(g: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
+        again = tuple(
+            Tracked(ops.call("barrier", tape.plain(x), tape.plain(g)))
+            for x in operands[: len(inputs)]
+        )
+        with tape.record(True):
+            found = tape.walk(run(*again), tape.plain(g)).values()
+        grads = [[p for leaf, p in found if leaf is x] for x in again]
+        grads += [[p for leaf, p in found if leaf.owner is t] for t in owners.values()]
+        return [_sum(parts) for parts in grads]
+
+    return like._wrap(Tracked(tape.plain(out), (*inputs, *params), pull))
+
+
+def _sum(parts: Sequence[Any]) -> Any:
+    """The sum of gradients; None of none."""
+    total = None
+    for p in parts:
+        total = p if total is None else ops.add(total, p)
+    return total
