@@ -18,5 +18,6 @@ from weft.core.errors import (
 
 __all__ = [
     "CompileError", "DTypeError", "DeviceError", "FileFormatError", "GradientError",
-    "KernelError", "LimitError", "ModelError", "OutOfMemoryError", "ShapeError", "TraceError", "UsageError", "WeftError",
+    "KernelError", "LimitError", "ModelError", "OutOfMemoryError", "ShapeError", "TraceError",
+    "UsageError", "WeftError",
 ]  # fmt: skip

@@ -38,7 +38,7 @@ def no_halves() -> InterpDevice:
 
 
 def session_of(compiled: Any) -> Any:
-    return next(reversed(compiled._entries.values())).session
+    return compiled._all()[-1].session
 
 
 def counts(compiled: Any) -> tuple[int, int, int]:

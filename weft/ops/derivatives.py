@@ -16,7 +16,7 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.ops import binary, dot, indexing, movement, reduce, unary  # noqa: F401  (their records)
 from weft.ops import functions as f
-from weft.ops.primitive import PRIMITIVES, aval
+from weft.ops.primitive import PRIMITIVES, VjpRule, aval
 
 Value = Any
 Ints = tuple[int, ...]
@@ -229,7 +229,7 @@ def _sort(
     return (f.transpose(f.reshape(f.gather(flat, at), moved), back),)
 
 
-_TABLE = {
+_TABLE: dict[str, VjpRule] = {
     "neg": lambda g, out, x: (f.neg(g),),
     "abs": _abs,
     "floor": _flat,

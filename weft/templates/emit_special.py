@@ -107,6 +107,12 @@ def _gather(em: Emitter, node: Node, index: Index) -> Expr:
     return em.value(x, (*index[:axis], row, *index[axis + rank :]))
 
 
+def _call(em: Emitter, node: Node, index: Index) -> Expr:
+    if node.attrs["name"] != "barrier":
+        raise CompileError(f"{node!r} cannot be computed inside a {em.group.kind} group")
+    return em.value(node.inputs[0], index)
+
+
 SPECIAL: Mapping[str, Callable[[Emitter, Node, Index], Expr]] = {
     "const": _const,
     "input": _scalar,
@@ -115,4 +121,5 @@ SPECIAL: Mapping[str, Callable[[Emitter, Node, Index], Expr]] = {
     "pad": _pad,
     "concat": _concat,
     "gather": _gather,
+    "call": _call,
 }

@@ -25,6 +25,7 @@ Claim = Callable[[Node, Caps], bool]  # does the template take this "call" node 
 
 MODULES: dict[str, str] = {
     "map": "weft.templates.map",
+    "barrier": "weft.templates.barrier",
     "reduce": "weft.templates.reduce",
     "norm": "weft.templates.norm",
     "scatter": "weft.templates.scatter",
@@ -37,6 +38,7 @@ MODULES: dict[str, str] = {
 
 # composite name -> kind of the template that may claim it
 COMPOSITES: dict[str, str] = {
+    "barrier": "barrier",
     "softmax": "norm",
     "log_softmax": "norm",
     "layer_norm": "norm",

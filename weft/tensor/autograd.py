@@ -79,13 +79,13 @@ def _walk(
 
 
 def _accumulate(owner: TensorBase, new: TensorBase) -> None:
-    before = owner.grad
+    before: Any = owner.grad
     if before is None:
         owner.grad = new
     elif CURRENT.trace is not None and not before.is_traced:
-        before.assign(before + new)  # type: ignore[attr-defined]  # state of the Program
+        before.assign(before + new)  # state of the Program, updated in place
     else:
-        owner.grad = before + new  # type: ignore[operator]
+        owner.grad = before + new
 
 
 @contextmanager
@@ -117,12 +117,12 @@ def grad(
     found = _walk(output, gradient, create_graph, stops)
     out = []
     for t in inputs:
-        parts = [
+        parts: list[Any] = [
             output._wrap(g)
             for leaf, g in found.values()
             if (leaf is t._tape if t._tape is not None else leaf.owner is t)
         ]
-        total = sum(parts[1:], parts[0]) if parts else t._wrap(ops.full_like(t.value, 0))
+        total: Any = sum(parts[1:], parts[0]) if parts else t._wrap(ops.full_like(t.value, 0))
         out.append(total if create_graph else total.detach())
     return out
 
