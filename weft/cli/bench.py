@@ -1,4 +1,4 @@
-"""`weft bench ops` and `weft bench model`."""
+"""`weft bench ops`, `weft bench model` and `weft bench train`."""
 
 from __future__ import annotations
 
@@ -109,6 +109,7 @@ def model(
         os.environ["WEFT_NUM_THREADS"] = str(threads)
     from weft.backends import registry
     from weft.conform import bench_model, roofline
+    from weft.conform import profile as steps
 
     options = bench_model.Options(path, device, dtype, act_dtype, prompt, gen, reps)
     result = bench_model.run(options, lambda: roofline.measure(registry.get(device)), _note)
@@ -121,6 +122,84 @@ def model(
     ]
     _emit(result, as_json, ["case", "median tok/s", "min", "max", "roofline"], rows)
     if profile and not as_json:
-        header = ["kernel", "runs", "ms", "share %", "GB/s", "GFLOP/s", "roofline"]
-        click.echo("\n" + text.table(header, bench_model.profile_rows(result["profile"]), "bcdefg"))
+        rows = bench_model.profile_rows(result["profile"])
+        click.echo("\n" + text.table(steps.HEADER, rows, "bcdefg"))
         click.echo(f"Chrome trace: {profile}")
+
+
+@bench.command(epilog="Example:  weft bench train --dtype bf16 --steps 50 --json")
+@click.option("--device", default="cpu", show_default=True, help="Device to measure.")
+@click.option("--dtype", default="f32", show_default=True, type=click.Choice(["f32", "bf16"]))
+@click.option("--steps", default=20, show_default=True, type=click.IntRange(1))
+@click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all cores).")
+@click.option("--layers", default=6, show_default=True, type=click.IntRange(1))
+@click.option("--width", default=384, show_default=True, type=click.IntRange(1))
+@click.option("--context", default=256, show_default=True, type=click.IntRange(1))
+@click.option("--batch", default=8, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--startup/--no-startup", default=True, help="Also time first steps, cold and cached."
+)
+@click.option("--profile", is_flag=True, help="Also time each kernel of the step.")
+@click.option("--trace", type=click.Path(), help="With --profile: write a Chrome trace here.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def train(
+    device: str,
+    dtype: str,
+    steps: int,
+    threads: int | None,
+    layers: int,
+    width: int,
+    context: int,
+    batch: int,
+    startup: bool,
+    profile: bool,
+    trace: str | None,
+    as_json: bool,
+) -> None:
+    """Time a training step of a small GPT (forward, backward, AdamW as one Program)."""
+    import os
+
+    if threads:
+        os.environ["WEFT_NUM_THREADS"] = str(threads)
+    if width % 64:
+        raise click.UsageError(f"--width takes a multiple of 64 (a head's width), not {width}")
+    from weft.backends import registry
+    from weft.conform import bench_train, roofline
+    from weft.conform import profile as kernels
+    from weft.conform.gpt import Shape
+
+    found = registry.get(device)
+    shape = Shape(layers, width, width // 64, context, batch)
+    options = bench_train.Options(found.info.id, dtype, steps, startup=startup, shape=shape)
+    result = bench_train.run(options, lambda: roofline.measure(found), _note)
+    result["threads"] = found.caps.cores
+    if profile:
+        roof = roofline.Roofline(result["peak_gflops"], result["read_gbs"])
+        path = Path(trace) if trace else None
+        result["profile"] = bench_train.profile(options, roof, path)
+    r = result["results"]["step"]
+    rows = [
+        ["step", r["median_ms"], r["min_ms"], r["tok_s"], r["gflops"], f"{r['peak_share']:.2f}"]
+    ]
+    header = ["case", "median ms", "min ms", "tok/s", "GFLOP/s", "of FMA peak"]
+    _emit(result, as_json, header, rows)
+    if not as_json:
+        click.echo("\n" + text.table(["figure", "value"], _train_facts(result), right="b"))
+    if profile and not as_json:
+        click.echo("\n" + text.table(kernels.HEADER, kernels.rows(result["profile"]), "bcdefg"))
+
+
+_FACTS = {
+    "params_m": "parameters, millions",
+    "first_step_s": "first step, s",
+    "cached_first_step_s": "first step, code cached, s",
+    "loss_first": "first loss",
+    "loss_last": "last loss",
+    "peak_rss_mib": "peak memory of the process, MiB",
+    "arena_mib": "arena of the Program, MiB",
+    "peak_gflops": "FMA peak, GFLOP/s",
+}
+
+
+def _train_facts(result: dict[str, Any]) -> list[list[Any]]:
+    return [[label, result[key]] for key, label in _FACTS.items() if key in result]

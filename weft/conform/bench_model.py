@@ -129,9 +129,4 @@ def profile(o: Options, roof: Roofline, trace: Path) -> dict[str, list[dict[str,
 
 def profile_rows(profiles: dict[str, list[dict[str, Any]]]) -> list[list[Any]]:
     """The rows of the printed table."""
-    return [
-        [f"{kind}: {r['kernel']}"[:60], r["runs"], f"{r['ms']:.3f}", f"{r['share'] * 100:.1f}",
-         r["gbs"], r["gflops"], f"{r['roofline']:.2f}"]
-        for kind, rows in profiles.items()
-        for r in rows
-    ]  # fmt: skip
+    return [row for kind, rows in profiles.items() for row in steps.rows(rows, f"{kind}: ")]

@@ -15,6 +15,8 @@ from weft.core.files import replacing
 from weft.program.program import Dispatch, Program, Step
 from weft.program.session import Session
 
+HEADER = ("kernel", "runs", "ms", "share %", "GB/s", "GFLOP/s", "roofline", "computes")
+
 
 @dataclass(frozen=True)
 class StepTime:
@@ -59,22 +61,32 @@ def _step_time(program: Program, step: Step, seconds: float) -> StepTime:
 
 
 def totals(steps: Sequence[StepTime], roof: Roofline) -> list[dict[str, Any]]:
-    """Per kernel, most expensive first: runs, ms, share of the whole, rates, roofline share."""
+    """Per kernel, most expensive first: what it computes (of its first run), runs, ms, share of the
+    whole, rates, roofline share."""
     groups: dict[str, list[StepTime]] = {}
     for step in steps:
         groups.setdefault(step.kernel, []).append(step)
     whole = sum(s.seconds for s in steps) or 1.0
-    rows = []
+    found = []
     for kernel, members in groups.items():
         seconds = sum(s.seconds for s in members)
         flops, nbytes = sum(s.flops for s in members), sum(s.nbytes for s in members)
-        rows.append({
-            "kernel": kernel, "runs": len(members), "ms": round(seconds * 1e3, 4),
-            "share": round(seconds / whole, 4), "flops": flops, "bytes": nbytes,
+        found.append({
+            "kernel": kernel, "ops": members[0].label, "runs": len(members),
+            "ms": round(seconds * 1e3, 4), "share": round(seconds / whole, 4), "flops": flops, "bytes": nbytes,
             "gbs": round(nbytes / seconds / 1e9, 2), "gflops": round(flops / seconds / 1e9, 2),
             "roofline": round(roof.share(flops, nbytes, seconds), 3),
         })  # fmt: skip
-    return sorted(rows, key=lambda r: -r["ms"])
+    return sorted(found, key=lambda r: -r["ms"])
+
+
+def rows(totals: Sequence[Mapping[str, Any]], prefix: str = "") -> list[list[Any]]:
+    """The rows of the printed table of `totals` under HEADER."""
+    return [
+        [f"{prefix}{r['kernel']}"[:60], r["runs"], f"{r['ms']:.3f}", f"{r['share'] * 100:.1f}",
+         r["gbs"], r["gflops"], f"{r['roofline']:.2f}", r["ops"][:60]]
+        for r in totals
+    ]  # fmt: skip
 
 
 def write_trace(path: Path, programs: Mapping[str, Sequence[StepTime]]) -> None:

@@ -113,6 +113,10 @@ class Compiled:
         shown += [p.meta.get("report") for p in self.programs()]
         return "\n\n".join(r.text() for r in shown if r is not None)
 
+    def sessions(self) -> list[Session | PartedSession]:
+        """The sessions that play the Programs, in the order of `programs`; of those run so far."""
+        return [e.session for e in self._all() if e.session is not None]
+
     def _all(self) -> list[_Entry]:
         return [entry for entries in self._entries.values() for entry in entries]
 

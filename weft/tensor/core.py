@@ -144,7 +144,7 @@ def tensor(
     otherwise; arrays keep their dtype. Raises DTypeError for other types, ShapeError for ragged
     lists. With `requires_grad`, what is computed from it can be differentiated."""
     out = _tensor(data, dtype, device, name)
-    return out.detach().requires_grad_() if requires_grad else out
+    return _named(out.detach(), out.name).requires_grad_() if requires_grad else out
 
 
 def _tensor(data: Any, dtype: Any, device: Any, name: str) -> Tensor:
