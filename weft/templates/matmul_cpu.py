@@ -63,6 +63,7 @@ class Plan:
 
 
 ROWS = 1024  # of A that one group sweeps at most: the more, the less its packing weighs
+PACKING = 24
 _TILES = {  # vectors per row of the tile -> rows, so that accumulators and operands fit registers
     32: {1: 12, 2: 12, 3: 8, 4: 6},
     16: {1: 8, 2: 6, 3: 4, 4: 3},
@@ -88,7 +89,9 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
     want = 4 * caps.cores  # groups, so that cores share evenly
     vectors = min(4 if big else 2, -(-p.n // lanes) * dots)
     nv = max(1, vectors // dots)
-    if nv > 2 and _panels(p, nv * lanes) < want:
+    must = mode != "dot2" and (p.a.dtype != dt.float32 or p.a_k != 1)
+    pack_a = must or bool(config.get("pack_a"))
+    if nv > 2 and _panels(p, nv * lanes) < want and not pack_a:
         nv = 2  # narrower panels rather than row blocks: each block packs its panel again
     nv = config.get("nv", nv)
     mr = config.get("mr", _TILES[32 if big else 16].get(nv * dots, 4))
@@ -98,15 +101,24 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
     blocks = max(1, -(-want // panels))
     rows = min(ROWS, max(-(-p.m // blocks), 32))
     mb = config.get("mb", -(-min(rows, p.m) // mr) * mr)
-    must = mode != "dot2" and (p.a.dtype != dt.float32 or p.a_k != 1)
-    pack_a = must or bool(config.get("pack_a"))
-    groups = panels * -(-p.m // mb)
-    many = max(1, min(4, groups // want)) if pack_a else 1
+    blocks = -(-p.m // mb) * max(p.batches, 1)
+    many = _shared(-(-p.n // (nv * lanes)), blocks, nv * lanes, caps.cores) if pack_a else 1
     return Plan(mode, lanes, mr, nv, kc, mb, config.get("panels", many), pack_a)
 
 
 def _panels(p: Problem, columns: int) -> int:
     return -(-p.n // columns) * max(p.batches, 1)
+
+
+def _shared(panels: int, blocks: int, columns: int, cores: int) -> int:
+    """How many column panels share one packing of the left operand: what the busiest core does is
+    least, where packing costs about as much as PACKING columns do."""
+
+    def cost(many: int) -> int:
+        rounds = -(-(-(-panels // many) * blocks) // cores)
+        return rounds * (many * columns + PACKING)
+
+    return min(range(1, min(panels, 8) + 1), key=cost)
 
 
 def _split(total: int, limit: int, multiple: int) -> int:
