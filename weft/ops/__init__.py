@@ -4,6 +4,7 @@ to use them (`ops.add(x, y)`), and `bind`, which hands an op to whoever listens 
 
 from weft.ops import (  # noqa: F401  (importing registers the primitives)
     attention,
+    attention_grad,
     barrier,
     binary,
     check,

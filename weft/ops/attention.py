@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, ShapeError
 from weft.ops import functions as f
@@ -59,8 +61,8 @@ def _attend(
 ) -> Value:
     """softmax(q k^T scale) v in f32 for q[B,G,R,D], k and v [B,G,S,D], mask[B,G,R,S] (bool, False
     where hidden); a row that sees nothing gives zeros."""
-    kt, v = f.swap_last(_wide(k)), _wide(v)
-    scores = f.mul(f.dot(_wide(q), kt), scale)
+    kt, v = f.swap_last(wide(k)), wide(v)
+    scores = f.mul(f.dot(wide(q), kt), scale)
     if softcap:
         scores = f.mul(f.tanh(f.mul(scores, 1.0 / softcap)), softcap)
     if mask is not None:
@@ -77,7 +79,8 @@ def _attend(
     return f.div(out, f.broadcast(total, aval(out).shape))
 
 
-def _wide(x: Value) -> Value:
+def wide(x: Value) -> Value:
+    """x in the dtype that it is computed in."""
     return f.cast(x, dt.compute_dtype(aval(x).dtype))
 
 
@@ -99,6 +102,18 @@ def _attention(
     if 0 in (b, h, t, d, s):
         return f.full_like(q, 0)
     rows = h // g * t  # heads of one group side by side: one matrix product per group
+    mask = seen_keys(q, k, lengths, causal, window)
+    out = _attend(f.reshape(q, (b, g, rows, d)), k, v, mask, scale, softcap)
+    return f.cast(f.reshape(out, (b, h, t, d)), aval(q).dtype)
+
+
+def seen_keys(
+    q: Value, k: Value, lengths: Sequence[Value], causal: bool, window: int
+) -> Value | None:
+    """Which keys each row sees, [B,G,H/G*T,S] (bool), for q[B,H,T,D], k[B,G,S,D] and perhaps one
+    lengths[B]; None where every row sees all."""
+    b, h, t, _ = aval(q).shape
+    g, s = aval(k).shape[1:3]
     full = (b, g, h // g, t, s)
     key = f.iota(full, 4, dt.int32)
     mask = None
@@ -108,10 +123,7 @@ def _attention(
     for n in lengths:
         inside = f.less(key, f.broadcast(f.reshape(n, (b, 1, 1, 1, 1)), full))
         mask = inside if mask is None else f.bitwise_and(mask, inside)
-    if mask is not None:
-        mask = f.reshape(mask, (b, g, rows, s))
-    out = _attend(f.reshape(q, (b, g, rows, d)), k, v, mask, scale, softcap)
-    return f.cast(f.reshape(out, (b, h, t, d)), aval(q).dtype)
+    return None if mask is None else f.reshape(mask, (b, g, h // g * t, s))
 
 
 def _near(query: Value, key: Value, window: int) -> Value:

@@ -98,12 +98,28 @@ def _slice(node: Node, x: Node) -> Node | None:
         return x
     if x.op == "broadcast" and x.inputs[0].size == 1 and node.size:
         return reshaped_broadcast(x, node.shape) or None
+    if x.op == "concat" and all(s == 1 for s in steps):
+        return _slice_of_part(node, x)
     if x.op == "slice" and all(s > 0 for s in (*steps, *x.attrs["steps"])) and node.size:
         inner = [tuple(x.attrs[k]) for k in ("starts", "stops", "steps")]
         begin = tuple(a + s * k for a, s, k in zip(inner[0], starts, inner[2]))
         step = tuple(s * k for s, k in zip(steps, inner[2]))
         end = tuple(b + (n - 1) * s + 1 for b, n, s in zip(begin, node.shape, step))
         return make("slice", x.inputs[0], starts=begin, stops=end, steps=step, where=node.where)
+    return None
+
+
+def _slice_of_part(node: Node, joined: Node) -> Node | None:
+    """A slice that lies in one part of a concat, taken from that part."""
+    axis, at = joined.attrs["axis"], 0
+    starts, stops = list(node.attrs["starts"]), list(node.attrs["stops"])
+    for part in joined.inputs:
+        size = part.shape[axis]
+        if at <= starts[axis] and stops[axis] <= at + size and node.size:
+            starts[axis], stops[axis] = starts[axis] - at, stops[axis] - at
+            ends, steps = tuple(stops), node.attrs["steps"]
+            return make("slice", part, starts=tuple(starts), stops=ends, steps=steps)
+        at += size
     return None
 
 
