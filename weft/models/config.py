@@ -59,6 +59,7 @@ class DecoderConfig:
     logit_softcap: float = 0.0
     embed_scale: float = 1.0
     tied: bool = True
+    adapter_scale: float = 1.0  # of low-rank adapters, where the weights hold any
     act_dtype: DType = float32
     kv_dtype: DType = float32
 
