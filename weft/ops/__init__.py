@@ -9,6 +9,7 @@ from weft.ops import (  # noqa: F401  (importing registers the primitives)
     binary,
     check,
     composites,
+    cross_entropy,
     derivatives,
     indexing,
     movement,

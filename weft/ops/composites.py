@@ -17,7 +17,7 @@ from weft.ops.rules import want
 MASKED = -1e30  # a large finite score: exp(MASKED - max) is 0, and no infinity meets another
 
 
-def _keep(x: Value, like: Value) -> Value:
+def keep_last(x: Value, like: Value) -> Value:
     """A reduction of `like` over its last axis, repeated along that axis again."""
     shape = aval(like).shape
     return f.broadcast(f.reshape(x, (*shape[:-1], 1)), shape)
@@ -55,12 +55,13 @@ def _row_abstract(name: str):  # type: ignore[no-untyped-def]
     return abstract
 
 
-def _shifted(x: Value) -> Value:
+def shifted(x: Value) -> Value:
     """x - max(x) over the last axis, in x's dtype."""
-    return f.sub(x, _keep(f.max_(x, -1), x))
+    return f.sub(x, keep_last(f.max_(x, -1), x))
 
 
-def _compute(x: Value) -> Value:
+def compute(x: Value) -> Value:
+    """x in the dtype that arithmetic on it is done in."""
     return f.cast(x, dt.compute_dtype(aval(x).dtype))
 
 
@@ -72,16 +73,16 @@ def _softmax(x: Value) -> Value:
     """exp(x - max) / sum, over the last axis."""
     if _no_columns(x):
         return x
-    e = f.exp(_shifted(_compute(x)))
-    return f.cast(f.div(e, _keep(f.sum_(e, -1), e)), aval(x).dtype)
+    e = f.exp(shifted(compute(x)))
+    return f.cast(f.div(e, keep_last(f.sum_(e, -1), e)), aval(x).dtype)
 
 
 def _log_softmax(x: Value) -> Value:
     """x - max - log(sum(exp(x - max))), over the last axis."""
     if _no_columns(x):
         return x
-    s = _shifted(_compute(x))
-    return f.cast(f.sub(s, _keep(f.log(f.sum_(f.exp(s), -1)), s)), aval(x).dtype)
+    s = shifted(compute(x))
+    return f.cast(f.sub(s, keep_last(f.log(f.sum_(f.exp(s), -1)), s)), aval(x).dtype)
 
 
 def _mean_last(x: Value) -> Value:
@@ -100,20 +101,20 @@ def _row(w: Value, like: Value) -> Value:
 def _layer_norm(x: Value, w: Value, b: Value, *, eps: float) -> Value:
     """(x - mean) / sqrt(var + eps) * w + b over the last axis (Ba et al. 2016); var is the mean of
     squared deviations."""
-    c = _compute(x)
-    d = f.sub(c, _keep(_mean_last(c), c))
+    c = compute(x)
+    d = f.sub(c, keep_last(_mean_last(c), c))
     r = _rsqrt(f.add(_mean_last(f.mul(d, d)), eps))
-    y = f.add(f.mul(f.mul(d, _keep(r, d)), _row(w, d)), _row(b, d))
+    y = f.add(f.mul(f.mul(d, keep_last(r, d)), _row(w, d)), _row(b, d))
     return f.cast(y, aval(x).dtype)
 
 
 def _rms_norm(x: Value, w: Value, *, eps: float, offset: float) -> Value:
     """x / sqrt(mean(x^2) + eps) * (offset + w) over the last axis (Zhang & Sennrich 2019); Gemma
     stores w - 1, hence the offset."""
-    c = _compute(x)
+    c = compute(x)
     r = _rsqrt(f.add(_mean_last(f.mul(c, c)), eps))
     scale = _row(w, c) if offset == 0.0 else f.add(_row(w, c), offset)
-    return f.cast(f.mul(f.mul(c, _keep(r, c)), scale), aval(x).dtype)
+    return f.cast(f.mul(f.mul(c, keep_last(r, c)), scale), aval(x).dtype)
 
 
 # -- activations --------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ def _gelu(x: Value, *, approximate: str) -> Value:
     """x Phi(x) by erf, or its tanh approximation (Hendrycks & Gimpel 2016)."""
     if approximate not in ("none", "tanh"):
         raise DTypeError(f'gelu: approximate is "none" or "tanh", not {approximate!r}')
-    c = _compute(x)
+    c = compute(x)
     if approximate == "none":
         inner = f.erf(f.mul(c, math.sqrt(0.5)))
     else:
@@ -134,7 +135,7 @@ def _gelu(x: Value, *, approximate: str) -> Value:
 
 def _silu(x: Value) -> Value:
     """x / (1 + exp(-x))."""
-    c = _compute(x)
+    c = compute(x)
     return f.cast(f.div(c, f.add(f.exp(f.neg(c)), 1.0)), aval(x).dtype)
 
 
@@ -158,7 +159,7 @@ def _rope(x: Value, cos: Value, sin: Value, *, interleaved: bool) -> Value:
     (i, i + D/2), as in Hugging Face checkpoints, or (2i, 2i + 1) when interleaved."""
     n, h, d = aval(x).shape
     half = d // 2
-    c = _compute(x)
+    c = compute(x)
     cos, sin = (
         f.broadcast(f.reshape(f.cast(v, aval(c).dtype), (n, 1, half)), (n, h, half))
         for v in (cos, sin)

@@ -1,0 +1,89 @@
+"""The loss of a classifier: cross_entropy(logits [N, V], targets [N]) -> one loss per row, and its
+derivative with respect to the logits, each a composite that a template may compute as one kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.core.errors import DTypeError, ShapeError
+from weft.ops import functions as f
+from weft.ops.composite import Composite, register_composite
+from weft.ops.composites import compute, keep_last, shifted
+from weft.ops.functions import Value
+from weft.ops.primitive import Aval, aval
+from weft.ops.rules import want
+
+
+def _check(name: str, logits: Aval, targets: Aval) -> None:
+    want(name, logits, "float")
+    if len(logits.shape) != 2 or targets.shape != logits.shape[:1]:
+        raise ShapeError(
+            f"{name}: logits {list(logits.shape)}, targets {list(targets.shape)}; expected [N, V] "
+            "and [N]"
+        )
+    if targets.dtype != dt.int32:
+        raise DTypeError(f"{name}: targets are {targets.dtype.name}, expected int32; cast them")
+    if not logits.shape[1]:
+        raise ShapeError(f"{name}: logits {list(logits.shape)} have no classes")
+
+
+def _abstract(logits: Aval, targets: Aval, *, ignore_index: int, label_smoothing: float) -> Aval:
+    _check("cross_entropy", logits, targets)
+    return Aval(targets.shape, dt.compute_dtype(logits.dtype))
+
+
+def _grad_abstract(
+    logits: Aval, targets: Aval, g: Aval, *, ignore_index: int, label_smoothing: float
+) -> Aval:
+    _check("cross_entropy_grad", logits, targets)
+    if g.shape != targets.shape or g.dtype != dt.compute_dtype(logits.dtype):
+        raise ShapeError(f"cross_entropy_grad: g is {g!r} for logits {logits!r}")
+    return logits
+
+
+def _classes(logits: Value, targets: Value) -> Value:
+    """The targets as indices of classes: those outside are clamped, as in gather."""
+    return f.minimum(f.maximum(targets, 0), aval(logits).shape[1] - 1)
+
+
+def _cross_entropy(
+    logits: Value, targets: Value, *, ignore_index: int, label_smoothing: float
+) -> Value:
+    """-sum(q log softmax(logits)) over the classes, where q is 1 - label_smoothing at the target
+    plus label_smoothing / V everywhere (Szegedy et al. 2016); 0 where a target is ignore_index."""
+    s = shifted(compute(logits))
+    n, v = aval(s).shape
+    start = f.mul(f.iota((n,), 0, dt.int32), v)
+    picked = f.gather(f.reshape(s, (n * v,)), f.add(start, _classes(logits, targets)))
+    loss = f.sub(f.log(f.sum_(f.exp(s), -1)), f.mul(picked, 1.0 - label_smoothing))
+    if label_smoothing:
+        loss = f.sub(loss, f.mul(f.sum_(s, -1), label_smoothing / v))
+    return f.where(f.equal(targets, ignore_index), 0, loss)
+
+
+def _cross_entropy_grad(
+    logits: Value, targets: Value, g: Value, *, ignore_index: int, label_smoothing: float
+) -> Value:
+    """(softmax(logits) - q) * g, with q as in cross_entropy; zeros in ignored rows. In the dtype of
+    the logits."""
+    e = f.exp(shifted(compute(logits)))
+    n, v = aval(e).shape
+    low = label_smoothing / v
+    at = f.equal(f.iota((n, v), 1, dt.int32), keep_last(_classes(logits, targets), e))
+    q = f.where(at, f.full_like(e, 1.0 - label_smoothing + low), low)
+    d = f.mul(f.sub(f.div(e, keep_last(f.sum_(e, -1), e)), q), keep_last(g, e))
+    ignored = keep_last(f.equal(targets, ignore_index), e)
+    return f.cast(f.where(ignored, 0, d), aval(logits).dtype)
+
+
+def _vjp(g: Value, out: Value, logits: Value, targets: Value, **params: Any) -> Sequence[Any]:
+    return f.call("cross_entropy_grad", logits, targets, g, **params), None
+
+
+_DEFAULTS = {"ignore_index": -100, "label_smoothing": 0.0}
+
+register_composite(Composite("cross_entropy", _abstract, _cross_entropy, _DEFAULTS, vjp=_vjp))
+register_composite(Composite("cross_entropy_grad", _grad_abstract, _cross_entropy_grad, _DEFAULTS))
