@@ -32,7 +32,8 @@ class Caps:
     scratch_bytes: int = 0  # private scratch per CPU worker for large private arrays
     cores: int = 1
     dtypes: frozenset[DType] = field(default=frozenset(dt.DEVICE))  # storable
-    # "dot2_bf16", "dot4", "gather", "nontemporal", "dot2_fast" (a dot2 costs no more than one fma)
+    # "dot2_bf16", "dot4", "gather", "nontemporal", "dot2_fast" (a dot2 costs no more than one fma),
+    # "mma_bf16" (tiles of 16 x 32 bf16 and 16 x 16 f32, eight of them; see kernel.ir.TileOp)
     features: frozenset[str] = frozenset()
 
     @property
@@ -84,6 +85,12 @@ PRESETS: dict[str, Caps] = {
             name="cpu-avx512",
             lanes=16,
             features=_VECTOR | {"dot2_bf16", "dot2_fast", "dot4"},
+        ),
+        replace(
+            _CPU,
+            name="cpu-amx",
+            lanes=16,
+            features=_VECTOR | {"dot2_bf16", "dot4", "mma_bf16"},
         ),
         replace(_CPU, name="cpu-avx2", lanes=8, registers=16, features=_VECTOR),
         replace(_CPU, name="cpu-neon", lanes=4),

@@ -206,13 +206,14 @@ def ceil_div(a: Value, b: int) -> Expr | int:
 
 
 class Builder:
-    """Collects the statements of one kernel. Every name it is given is made unique."""
+    """Collects the statements of one kernel. Every name it is given is made unique, also among
+    those in `taken` (which it adds to)."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, taken: set[str] | None = None) -> None:
         self.name = name
         self._buffers: list[ir.Buffer] = []
         self._stack: list[list[ir.Stmt]] = [[]]
-        self._names: set[str] = set()
+        self._names: set[str] = set() if taken is None else taken
         self._mutable: set[str] = set()
 
     def unique(self, name: str) -> str:
@@ -237,6 +238,17 @@ class Builder:
     def buffers(self) -> tuple[ir.Buffer, ...]:
         """The buffer parameters so far, in order."""
         return tuple(self._buffers)
+
+    @property
+    def statements(self) -> tuple[ir.Stmt, ...]:
+        """What has been emitted at the top so far."""
+        return tuple(self._stack[0])
+
+    def tile(self, name: str, dtype: DType, rows: int, cols: int) -> ir.Tile:
+        """A tile in matrix registers; its content is undefined until zeroed or loaded."""
+        tile = ir.Tile(self.unique(name), dtype, rows, cols)
+        self.emit(tile)
+        return tile
 
     def array(self, name: str, dtype: DType, size: int, space: str = "private") -> ir.Array:
         """A local array, "private" or "shared"; its content is undefined until stored."""
@@ -293,6 +305,25 @@ class Builder:
         if index.type.lanes > 1:
             value = splat(value, index.type.lanes)
         self.emit(ir.Store(target, index, value, mask, nontemporal))
+
+    def tile_zero(self, tile: ir.Tile) -> None:
+        self.emit(ir.TileOp("zero", (tile,)))
+
+    def tile_load(
+        self, tile: ir.Tile, source: ir.Buffer | ir.Array, index: Value, stride: int
+    ) -> None:
+        """Row r of the tile from elements index + r * stride onwards."""
+        self.emit(ir.TileOp("load", (tile,), source, as_expr(index), stride))
+
+    def tile_store(
+        self, target: ir.Buffer | ir.Array, index: Value, stride: int, tile: ir.Tile
+    ) -> None:
+        """The reverse of `tile_load`."""
+        self.emit(ir.TileOp("store", (tile,), target, as_expr(index), stride))
+
+    def mma(self, c: ir.Tile, a: ir.Tile, b: ir.Tile) -> None:
+        """c += a . b; `b` holds pairs (or fours) of adjacent k together (see ir.TileOp)."""
+        self.emit(ir.TileOp("mma", (c, a, b)))
 
     def prefetch(self, source: ir.Buffer, index: Value) -> None:
         self.emit(ir.Prefetch(source, as_expr(index)))

@@ -16,7 +16,7 @@ import numpy as np
 
 from weft.core.caps import Caps
 from weft.core.errors import KernelError
-from weft.kernel import ir, lanewise
+from weft.kernel import ir, lanewise, tiles
 from weft.kernel.ir import Expr, Kernel, Stmt, host_eval
 from weft.kernel.memory import Memory, Tracker, Who
 from weft.kernel.printer import expr_text, shorten, stmt_text
@@ -132,6 +132,7 @@ class _Batch:
         self.local_group = np.repeat(np.arange(len(groups)), self.threads)
         self.epoch = np.zeros(self.groups, np.int64)
         self.vars: dict[str, np.ndarray] = {}
+        self.tiles: dict[str, np.ndarray] = {}  # name -> [subgroups, rows, cols]
         self.active = np.ones(self.n, bool)
         self.everyone = True  # active is all True
         self.axes = {
@@ -343,15 +344,20 @@ class _Batch:
         whole = np.concatenate([np.broadcast_to(p, (rows, p.shape[1])) for p in parts], axis=1)
         return whole if e.op == "pack" else whole[:, list(e.lanes)]
 
+    def together(self, op: str) -> int:
+        """The subgroup's width, given that all threads of each active one reach `op`."""
+        width = self.caps.subgroup if self.caps is not None else 0
+        if width < 1 or self.threads % width:
+            raise KernelError(f"{op} with {self.threads} threads and subgroups of {width}")
+        arrived = self.active.reshape(-1, width).sum(1)
+        if ((arrived != 0) & (arrived != width)).any():
+            raise KernelError(f"divergent {op}: part of a subgroup reaches it")
+        return width
+
     def collective(self, e: ir.Collective) -> np.ndarray:
         if e.op in ("dot2", "dot4"):
             return lanewise.dot(*(self.full(a) for a in e.args))
-        width = self.caps.subgroup if self.caps is not None else 0
-        if width < 1 or self.threads % width:
-            raise KernelError(f"{e.op} with {self.threads} threads and subgroups of {width}")
-        arrived = self.active.reshape(-1, width).sum(1)
-        if ((arrived != 0) & (arrived != width)).any():
-            raise KernelError(f"divergent {e.op}: part of a subgroup reaches it")
+        width = self.together(e.op)
         x = np.broadcast_to(self.full(e.args[0]), (self.n, e.type.lanes))
         if e.op == "subgroup_xor":
             if e.attr >= width:
@@ -363,7 +369,8 @@ class _Batch:
 _STMT: dict[type, Callable[..., None]] = {
     ir.Let: _Batch.let, ir.Assign: _Batch.assign, ir.Array: _Batch.array, ir.Store: _Batch.store,
     ir.For: _Batch.loop, ir.If: _Batch.branch, ir.Barrier: _Batch.barrier, ir.Return: _Batch.stop,
-    ir.Block: _Batch.block, ir.Prefetch: lambda batch, s: None,
+    ir.Block: _Batch.block, ir.Prefetch: lambda batch, s: None, ir.TileOp: tiles.play,
+    ir.Tile: lambda batch, s: batch.tiles.pop(s.name, None),
 }  # fmt: skip
 _EXPR: dict[type, Callable[..., np.ndarray]] = {
     ir.Const: _Batch.const,

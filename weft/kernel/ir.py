@@ -260,6 +260,38 @@ class Array(Stmt):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Tile(Stmt):
+    """A matrix of `rows` x `cols` elements in registers, held by the subgroup together (by the
+    thread where a group is one thread). Its content is undefined until zeroed or loaded."""
+
+    name: str
+    dtype: DType
+    rows: int
+    cols: int
+
+
+TILE_OPS = ("zero", "load", "store", "mma")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TileOp(Stmt):
+    """What the threads of a subgroup do with tiles together; used only where Caps say so.
+
+    zero (t): every element becomes 0.
+    load (t), store (t): row r is the t.cols elements of `memory` from `index` + r * `stride`.
+    mma (c, a, b): c[m, n] += sum over k of a[m, k] * b[k, n], c in f32 (i32 for int8). `b` holds
+    groups of g = a.cols / b.rows adjacent k together, as the hardware reads them: element (k, n)
+    at row k / g, column n * g + k % g. The order of the sum over one tile's k is the target's.
+    """
+
+    op: str
+    tiles: tuple[Tile, ...]
+    memory: Buffer | Array | None = None
+    index: Expr | None = None
+    stride: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Block(Stmt):
     body: tuple[Stmt, ...]
 
@@ -343,10 +375,11 @@ class Kernel:
     bytes: int = 0  # least traffic at full size, for reports
 
 
-# Fields that never hold children (the Buffers and Arrays that a Load or Store names are not any).
+# Fields that never hold children (the memory and tiles that a node names are not any).
 _PLAIN = {
     "source", "target", "type", "op", "name", "slot", "kind", "dim", "attr", "lanes", "step",
     "nontemporal", "mutable", "unroll", "dtype", "size", "space", "threads", "flops", "bytes",
+    "rows", "cols", "tiles", "memory", "stride",
 }  # fmt: skip
 
 

@@ -97,6 +97,14 @@ def _store(s: ir.Store) -> str:
     )
 
 
+def _tile_op(s: ir.TileOp) -> str:
+    names = ", ".join(t.name for t in s.tiles)
+    if s.memory is None:
+        return f"tile.{s.op} {names}"
+    at = "" if s.index is None else expr_text(s.index)
+    return f"tile.{s.op} {names}, {s.memory.name}[{at} by {s.stride}]"
+
+
 def _for(s: ir.For) -> str:
     unroll = "unroll " if s.unroll else ""
     bounds = f"{expr_text(s.start)}, {expr_text(s.stop)}, {s.step}"
@@ -110,6 +118,8 @@ def _let(s: ir.Let) -> str:
 
 _STMT: dict[type, Callable[..., str]] = {
     ir.Array: lambda s: f"{s.space} {_memory(s.name, s.dtype, s.size)}",
+    ir.Tile: lambda s: f"tile {s.name}: {_SHORT[s.dtype.name]}[{s.rows}, {s.cols}]",
+    ir.TileOp: _tile_op,
     ir.Let: _let,
     ir.Assign: lambda s: f"{s.var.name} = {expr_text(s.value)}",
     ir.Store: _store,

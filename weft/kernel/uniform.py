@@ -87,5 +87,7 @@ class _Taint:
                 self.block(s, under)
             elif isinstance(s, ir.Barrier):
                 self.check("a barrier", under)
+            elif isinstance(s, ir.TileOp):
+                self.check(f"tile.{s.op}", under)
             elif isinstance(s, ir.Return) and under is not None:
                 self.returned = under

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from weft.core import dtypes as dt
 from weft.core.errors import KernelError
 from weft.kernel import ir
 from weft.kernel.ir import BOOL, I32, Expr, Kernel, Stmt, Type
 from weft.kernel.printer import expr_text, shorten, stmt_text, type_text
+from weft.kernel.tiles import tile_problem
 from weft.kernel.types import expr_problem
 from weft.kernel.uniform import check_barriers
 
@@ -35,7 +36,7 @@ class _Verifier:
         self.kernel = kernel
         self.names: set[str] = set()
         self.seen: set[int] = set()
-        self.memory: dict[str, ir.Buffer | ir.Array] = {}
+        self.memory: dict[str, ir.Buffer | ir.Array | ir.Tile] = {}
         self.vars: dict[str, tuple[Type, bool]] = {}  # name -> type, mutable
         self.depth = 0
 
@@ -121,6 +122,12 @@ class _Verifier:
                 self.block(s.other)
         elif isinstance(s, ir.Array):
             self.array(s)
+        elif isinstance(s, ir.Tile):
+            self.local(s.name)
+            self.tile_rules(s)
+            self.memory[s.name] = s
+        elif isinstance(s, ir.TileOp):
+            self.tile_op(s)
         elif isinstance(s, ir.Prefetch):
             self.target(s.source)
             self.expr(s.index)
@@ -188,8 +195,30 @@ class _Verifier:
             raise KernelError("a shared array must stand at the top of the kernel")
         self.memory[s.name] = s
 
-    def target(self, memory: ir.Buffer | ir.Array) -> None:
-        if self.memory.get(memory.name) is not memory:
+    def tile_rules(self, s: ir.Tile | ir.TileOp) -> None:
+        problem = tile_problem(s)
+        if problem:
+            raise KernelError(problem)
+
+    def tile_op(self, s: ir.TileOp) -> None:
+        self.tile_rules(s)
+        for tile in s.tiles:
+            self.target(tile, ir.Tile)
+        if s.memory is None or s.index is None:
+            return
+        self.target(s.memory)
+        self.expr(s.index)
+        self.same(I32, s.index.type)
+        if isinstance(s.memory, ir.Array):
+            if s.memory.space == "private" and self.kernel.threads != (1, 1, 1):
+                raise KernelError("a subgroup's tile cannot move to or from one thread's array")
+        elif s.memory.access == ("r" if s.op == "store" else "w"):
+            raise KernelError(f"{s.memory.name} has access {s.memory.access!r}")
+
+    def target(
+        self, memory: ir.Buffer | ir.Array | ir.Tile, kind: Any = ir.Buffer | ir.Array
+    ) -> None:
+        if self.memory.get(memory.name) is not memory or not isinstance(memory, kind):
             raise KernelError(f"{memory.name} is not declared here")
 
     def same(self, expected: Type, given: Type) -> None:
@@ -227,7 +256,7 @@ class _Verifier:
 
 _STATEMENTS = (
     ir.Let, ir.Assign, ir.Store, ir.For, ir.If, ir.Array, ir.Prefetch, ir.Block, ir.Barrier,
-    ir.Return,
+    ir.Return, ir.Tile, ir.TileOp,
 )  # fmt: skip
 
 

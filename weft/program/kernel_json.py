@@ -23,11 +23,11 @@ _NODES: dict[str, type] = {
     for c in (
         ir.Const, ir.Param, ir.Var, ir.Axis, ir.Unary, ir.Binary, ir.Fma, ir.Select, ir.Cast,
         ir.Bitcast, ir.Load, ir.Vec, ir.Collective, ir.Array, ir.Block, ir.Let, ir.Assign,
-        ir.Store, ir.Prefetch, ir.For, ir.If, ir.Barrier, ir.Return,
+        ir.Store, ir.Prefetch, ir.For, ir.If, ir.Barrier, ir.Return, ir.Tile, ir.TileOp,
     )
 }  # fmt: skip
 _FIELDS = {name: tuple(f.name for f in fields(c)) for name, c in _NODES.items()}
-_MEMORY = ("source", "target")  # fields that name a Buffer or an Array
+_MEMORY = ("source", "target", "memory")  # fields that name a Buffer or an Array
 
 
 class LazyKernel(Kernel):
@@ -79,11 +79,7 @@ def encode(value: Any) -> Any:
     """An IR node (or a field of one) as a JSON value."""
     name = type(value).__name__
     if name in _FIELDS and isinstance(value, Expr | Stmt):
-        parts = (
-            getattr(value, f).name if f in _MEMORY else encode(getattr(value, f))
-            for f in _FIELDS[name]
-        )
-        return [name, *parts]
+        return [name, *(_encode_field(f, getattr(value, f)) for f in _FIELDS[name])]
     if isinstance(value, Type):
         return value.dtype.name if value.lanes == 1 else f"{value.dtype.name}x{value.lanes}"
     if isinstance(value, DType):
@@ -93,6 +89,15 @@ def encode(value: Any) -> Any:
     if hasattr(value, "item"):  # a NumPy number in a Const
         return value.item()
     return value
+
+
+def _encode_field(name: str, value: Any) -> Any:
+    """Memory and tiles are written by name: they are declared before."""
+    if name in _MEMORY and value is not None:
+        return value.name
+    if name == "tiles":
+        return ["", *(tile.name for tile in value)]
+    return encode(value)
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -188,7 +193,7 @@ class _Decoder:
         if len(value) != len(names) + 1:
             raise FileFormatError(f"{name} has {len(value) - 1} fields, expected {len(names)}")
         made = _NODES[name](*(self.field(f, v) for f, v in zip(names, value[1:])))
-        if name == "Array":
+        if name in ("Array", "Tile"):
             self.memory[made.name] = made
         elif name == "Param" and not (type(made.slot) is int and 0 <= made.slot < self.slots):
             raise FileFormatError(f"scalar slot {made.slot!r} of {self.slots}")
@@ -196,7 +201,9 @@ class _Decoder:
 
     def field(self, name: str, value: Any) -> Any:
         if name in _MEMORY:
-            return self.memory[value]
+            return None if value is None else self.memory[value]
+        if name == "tiles":
+            return tuple(self.memory[v] for v in value[1:])
         if name == "type":
             return self.type(value)
         if name == "dtype":

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import hashlib
 import importlib.util
 import os
 import platform
 import re
 import sys
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from weft.backends.cache import DiskCache
@@ -16,6 +18,9 @@ from weft.core.caps import Caps
 from weft.core.errors import DeviceError, UsageError
 
 SCRATCH_BYTES = 4 << 20  # per worker, for large private arrays
+AMX = frozenset({"amx-tile", "amx-bf16"})
+# Linux x86-64: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA); Documentation/arch/x86/xstate.
+_ARCH_PRCTL, _REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18
 
 
 @dataclass(frozen=True)
@@ -45,12 +50,30 @@ def detect(cache: DiskCache) -> Host:
     key = f"host2:{_fingerprint()}"
     known = cache.get(key)
     if known is not None:
-        return Host(*known.decode().split("\n"))
-    from weft.backends.cpu import jit
+        host = Host(*known.decode().split("\n"))
+    else:
+        from weft.backends.cpu import jit
 
-    host = jit.ask_llvm()
-    cache.put(key, "\n".join(astuple(host)).encode())
-    return host
+        host = jit.ask_llvm()
+        cache.put(key, "\n".join(astuple(host)).encode())
+    return host if not host.enabled & AMX or tiles_allowed() else without_tiles(host)
+
+
+def without_tiles(host: Host) -> Host:
+    """The host as if it had no AMX."""
+    kept = (f for f in host.features.split(",") if not f.startswith("+amx"))
+    return replace(host, features=",".join(kept))
+
+
+@functools.cache
+def tiles_allowed() -> bool:
+    """Whether this process may use the AMX tile registers: asks Linux for it, once. What is
+    granted holds for every thread and for children after a fork."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    long = ctypes.c_long
+    return libc.syscall(long(_ARCH_PRCTL), long(_REQ_XCOMP_PERM), long(_XTILEDATA)) == 0
 
 
 def _fingerprint() -> str:
@@ -114,6 +137,7 @@ def caps_of(host: Host, cores: int) -> Caps:
             # vdpbf16ps issues every cycle on Zen, every other (half an fma's rate) on Intel
             features |= {"dot2_fast"} if host.cpu.startswith("znver") else set()
             features |= {"dot4"} if "avx512vnni" in on else set()
+            features |= {"mma_bf16"} if on >= AMX else set()
         features |= {"nontemporal"} | ({"gather"} if "avx2" in on else set())
     return Caps(
         "cpu",

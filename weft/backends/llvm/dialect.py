@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from weft.backends.base import Dialect
 from weft.backends.llvm import text
-from weft.backends.llvm.memory import Memory
 from weft.backends.llvm.target import LlvmTarget, cpu_target
+from weft.backends.llvm.tiles import Tiles
 from weft.backends.llvm.values import is_linear, is_literal
 from weft.core.caps import Caps
 from weft.core.errors import CompileError
 from weft.kernel import ir
 from weft.kernel.ir import Expr
+from weft.kernel.tiles import expand
 
 ENTRY = "weft_kernel"
 _MAX_UNROLL = 4096  # bodies that one fully unrolled loop may expand to
@@ -44,10 +45,12 @@ def render(kernel: ir.Kernel, caps: Caps, target: LlvmTarget) -> str:
             f"kernel {kernel.name}: {kernel.threads} threads per group; this target runs one "
             "(choose templates by Caps with max_threads=1)"
         )
+    if not target.tiles:
+        kernel = expand(kernel)
     return _Renderer(kernel, target, caps.scratch_bytes).module()
 
 
-class _Renderer(Memory):
+class _Renderer(Tiles):
     def module(self) -> str:
         kernel = self.kernel
         try:
@@ -58,14 +61,16 @@ class _Renderer(Memory):
         except RecursionError:
             raise self.fail("an expression is nested too deeply; bind its parts with let") from None
         body = self.lines
+        constants, before, after = self.tile_setup()
         buffers = [f"%buffer{i}" for i in range(len(kernel.buffers))]
         rest = ["ptr noalias %scalars", "i32 %gx", "i32 %gy", "i64 %begin", "i64 %end"]
         args = ", ".join([f"ptr noalias {b}" for b in buffers] + rest + ["ptr noalias %scratch"])
         function = [
             f"; {' '.join(kernel.name.split())}",
+            *constants,
             *self._entry(buffers),
             f"define internal void @body({args}) #0 {{",
-            "entry:", *self.prologue, *self._load_params(),
+            "entry:", *self.prologue, *self._load_params(), *before,
             "  %some = icmp slt i64 %begin, %end",
             "  br i1 %some, label %group, label %done",
             "group:",
@@ -75,6 +80,7 @@ class _Renderer(Memory):
             "  %more = icmp slt i64 %linear.next, %end",
             "  br i1 %more, label %group, label %done",
             "done:",
+            *after,
             *([f"  call void @{self.target.store_fence}()"] if self._fence() else []),
             "  ret void", "}",
             *sorted(self.declared.values()),
@@ -156,6 +162,10 @@ class _Renderer(Memory):
             self.prefetch(s)
         elif isinstance(s, ir.Array):
             self.declare_array(s)
+        elif isinstance(s, ir.Tile):
+            self.declare_tile(s)
+        elif isinstance(s, ir.TileOp):
+            self.tile_op(s)
         elif isinstance(s, ir.Return):
             self.jump("next")
             self.label(self.fresh("dead"))
@@ -251,7 +261,7 @@ def _address_vars(body: ir.Block) -> set[str]:
             note(x.b)
 
     def walk(node: object) -> None:
-        if isinstance(node, ir.Load | ir.Store | ir.Prefetch):
+        if isinstance(node, ir.Load | ir.Store | ir.Prefetch | ir.TileOp) and node.index:
             note(node.index)
         if isinstance(node, ir.Let | ir.Assign):
             lets.append((node.var.name, node.value))

@@ -16,7 +16,8 @@ class LlvmTarget:
     of half are instructions (else they are computed on the bits). `store_fence` is the intrinsic
     that orders non-temporal stores before what follows (empty: none is needed). `hide_masks`
     keeps the masks of stores of 8- and 16-bit elements from becoming constants: LLVM 22's x86
-    back end stores the untruncated 32 bits when it narrows such a store to a single lane.
+    back end stores the untruncated 32 bits when it narrows such a store to a single lane. `tiles`
+    says that the target has AMX (else tiles are expanded).
     """
 
     name: str
@@ -27,6 +28,7 @@ class LlvmTarget:
     dot4: Mapping[int, str] = field(default_factory=dict)
     store_fence: str = ""
     hide_masks: bool = False
+    tiles: bool = False
 
 
 _DOT2 = {16: "512", 8: "256", 4: "128"}
@@ -52,4 +54,5 @@ def cpu_target(triple: str, features: frozenset[str]) -> LlvmTarget:
         dot4=dot4,
         store_fence="llvm.x86.sse.sfence",
         hide_masks=True,
+        tiles={"amx-tile", "amx-bf16"} <= features,
     )

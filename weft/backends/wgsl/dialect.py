@@ -104,6 +104,10 @@ def _unrolled(w: Writer, s: ir.For, trips: range) -> None:
     w.known = outer
 
 
+def _tile(w: Writer, s: ir.Tile | ir.TileOp) -> None:
+    raise CompileError(f"kernel {w.kernel.name}: WGSL has no matrix registers for tiles")
+
+
 def _nested(w: Writer, block: ir.Block) -> None:
     outer = dict(w.known)
     w.depth += 1
@@ -156,6 +160,7 @@ def _nothing(w: Writer, s: ir.Stmt) -> None:
 _STATEMENT: dict[type, Callable[..., None]] = {
     ir.Block: _block, ir.Let: _let, ir.Assign: _assign, ir.Store: memory.store, ir.For: _for,
     ir.If: _if, ir.Array: _array, ir.Barrier: _barrier, ir.Return: _return, ir.Prefetch: _nothing,
+    ir.Tile: _tile, ir.TileOp: _tile,
 }  # fmt: skip
 
 

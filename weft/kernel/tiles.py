@@ -1,0 +1,214 @@
+"""Tiles: what each operation on them asks, what it computes, and how to do without them.
+
+`expand` is the portable form: tiles become private arrays and the products plain multiply-adds,
+so a kernel written for a matrix unit runs (slowly) on any target with one thread per group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.core.errors import KernelError
+from weft.kernel import ir
+from weft.kernel.builder import Builder, Expr, cast, fma, load, splat
+from weft.kernel.ir import Kernel, Type
+
+if TYPE_CHECKING:
+    from weft.kernel.interp import _Batch
+
+_COUNT = {"zero": 1, "load": 1, "store": 1, "mma": 3}  # tiles an operation takes
+_PRODUCTS = {  # dtypes of a and b -> dtype of c
+    (dt.bfloat16, dt.bfloat16): dt.float32,
+    (dt.float16, dt.float16): dt.float32,
+    (dt.float32, dt.float32): dt.float32,
+    (dt.int8, dt.int8): dt.int32,
+    (dt.uint8, dt.int8): dt.int32,
+}
+
+
+# -- rules
+
+
+def tile_problem(s: ir.Tile | ir.TileOp) -> str | None:
+    """What is wrong with a tile or an operation on tiles (not with what it names), or None."""
+    if isinstance(s, ir.Tile):
+        if s.dtype not in dt.DEVICE:
+            return f"no device holds {s.dtype}"
+        sizes = (s.rows, s.cols)
+        return None if all(n > 0 and n & (n - 1) == 0 for n in sizes) else f"a tile of {sizes}"
+    if s.op not in ir.TILE_OPS:
+        return f"no tile operation {s.op!r}"
+    if len(s.tiles) != _COUNT[s.op]:
+        return f"tile.{s.op} of {len(s.tiles)} tiles"
+    moves = s.op in ("load", "store")
+    if moves != (s.memory is not None and s.index is not None):
+        return f"tile.{s.op} {'needs' if moves else 'takes no'} memory"
+    if s.memory is not None and s.memory.dtype != s.tiles[0].dtype:
+        return f"a tile of {s.tiles[0].dtype} and memory of {s.memory.dtype}"
+    if type(s.stride) is not int:
+        return f"a stride of {s.stride!r}"
+    if s.op == "store" and s.stride < s.tiles[0].cols:
+        return f"rows of {s.tiles[0].cols} stored {s.stride} apart overlap"
+    return _mma_problem(*s.tiles) if s.op == "mma" else None
+
+
+def _mma_problem(c: ir.Tile, a: ir.Tile, b: ir.Tile) -> str | None:
+    if _PRODUCTS.get((a.dtype, b.dtype)) != c.dtype:
+        return f"products of {a.dtype} and {b.dtype} into {c.dtype}"
+    g = a.cols // b.rows
+    fits = g * b.rows == a.cols and b.cols == g * c.cols and a.rows == c.rows
+    if g < 1 or not fits:
+        return f"[{c.rows}, {c.cols}] += [{a.rows}, {a.cols}] . [{b.rows}, {b.cols}]"
+    return None
+
+
+# -- meaning
+
+
+def play(batch: _Batch, s: ir.TileOp) -> None:
+    """The operation in the interpreter: one copy of a tile per subgroup, for which the subgroup's
+    first thread stands. Raises KernelError."""
+    width = 1 if batch.threads == 1 else batch.together(f"tile.{s.op}")
+    active = batch.active[::width]
+    tile = s.tiles[0]
+    if s.op == "zero":
+        _set(batch, tile, active, np.zeros((len(active), tile.rows, tile.cols), tile.dtype.numpy))
+        return
+    if s.op == "mma":
+        c, a, b = (_get(batch, t) for t in s.tiles)
+        _set(batch, tile, active, _product(c, a, b))
+        return
+    assert s.memory is not None and s.index is not None
+    index = np.broadcast_to(batch.eval(s.index), (batch.n, 1)).astype(np.int64)
+    alike = index.reshape(-1, width) == index[::width]
+    if not alike[active].all():
+        raise KernelError("the threads of a subgroup disagree on the index")
+    spots = (np.arange(tile.rows)[:, None] * s.stride + np.arange(tile.cols)).reshape(-1)
+    memory = batch.memories[s.memory.name]
+    mask = np.zeros((batch.n, spots.size), bool)
+    mask[::width] = True
+    _, at, who = batch.places(s.memory, memory, index + spots, spots.size, spots.size, mask)
+    if s.op == "store":
+        memory.write(at, _get(batch, tile).reshape(-1, spots.size)[active].reshape(-1), who)
+        return
+    value = np.zeros((len(active), spots.size), tile.dtype.numpy)
+    value[active] = memory.read(at, who, batch.threads).reshape(-1, spots.size)
+    _set(batch, tile, active, value.reshape(-1, tile.rows, tile.cols))
+
+
+def _get(batch: _Batch, tile: ir.Tile) -> np.ndarray:
+    if tile.name not in batch.tiles:
+        raise KernelError(f"tile {tile.name} is used before it is zeroed or loaded")
+    return batch.tiles[tile.name]
+
+
+def _set(batch: _Batch, tile: ir.Tile, active: np.ndarray, value: np.ndarray) -> None:
+    known = batch.tiles.get(tile.name)
+    batch.tiles[tile.name] = (
+        value if known is None else np.where(active[:, None, None], value, known)
+    )
+
+
+def _product(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """c + a . b with the sum in float64 (int64), rounded once."""
+    wide = np.float64 if c.dtype.kind == "f" else np.int64
+    groups, rows, cols = b.shape
+    g = a.shape[2] // rows
+    flat = b.reshape(groups, rows, cols // g, g).swapaxes(2, 3).reshape(groups, rows * g, cols // g)
+    return (c + a.astype(wide) @ flat.astype(wide)).astype(c.dtype)
+
+
+# -- doing without
+
+
+def expand(kernel: Kernel) -> Kernel:
+    """The same kernel without tiles, for one thread per group: each tile is a private array, each
+    row of a product a chain of multiply-adds in ascending k. Raises KernelError where there are
+    more threads."""
+    if not has_tiles(kernel.body):
+        return kernel
+    if kernel.threads != (1, 1, 1):
+        raise KernelError(f"kernel {kernel.name}: tiles of a subgroup have no portable form")
+    return replace(kernel, body=_Expansion(kernel).block(kernel.body))
+
+
+def has_tiles(s: ir.Stmt) -> bool:
+    """Whether a tile is declared in a statement."""
+    if isinstance(s, ir.Tile):
+        return True
+    inner = ir.Block | ir.For | ir.If
+    return isinstance(s, inner) and any(
+        has_tiles(c) for c in ir.children(s) if isinstance(c, ir.Stmt)
+    )
+
+
+class _Expansion:
+    def __init__(self, kernel: Kernel) -> None:
+        self.taken = {b.name for b in kernel.buffers}
+        self._note(kernel.body)
+        self.arrays: dict[str, ir.Array] = {}
+
+    def _note(self, s: ir.Stmt) -> None:
+        if isinstance(s, ir.Let | ir.For):
+            self.taken.add(s.var.name)
+        elif isinstance(s, ir.Array | ir.Tile):
+            self.taken.add(s.name)
+        for c in ir.children(s):
+            if isinstance(c, ir.Stmt):
+                self._note(c)
+
+    def block(self, block: ir.Block) -> ir.Block:
+        body: list[ir.Stmt] = []
+        for s in block.body:
+            if isinstance(s, ir.Tile):
+                array = ir.Array(s.name, s.dtype, s.rows * s.cols)
+                self.arrays[s.name] = array
+                body.append(array)
+            elif isinstance(s, ir.TileOp):
+                b = Builder("tiles", self.taken)
+                self._op(b, s)
+                body += b.statements
+            elif isinstance(s, ir.For):
+                body.append(replace(s, body=self.block(s.body)))
+            elif isinstance(s, ir.If):
+                other = None if s.other is None else self.block(s.other)
+                body.append(replace(s, then=self.block(s.then), other=other))
+            else:
+                body.append(self.block(s) if isinstance(s, ir.Block) else s)
+        return ir.Block(tuple(body))
+
+    def _op(self, b: Builder, s: ir.TileOp) -> None:
+        if s.op == "mma":
+            self._mma(b, *s.tiles)
+            return
+        tile = s.tiles[0]
+        array, cols = self.arrays[tile.name], tile.cols
+        base = None if s.index is None else b.let(s.index, "base")
+        with b.loop(tile.rows, name="row") as r:
+            if s.memory is None or base is None:
+                b.store(array, r * cols, ir.Const(0, Type(tile.dtype, cols)))
+            elif s.op == "load":
+                b.store(array, r * cols, load(s.memory, base + r * s.stride, cols))
+            else:
+                b.store(s.memory, base + r * s.stride, load(array, r * cols, cols))
+
+    def _mma(self, b: Builder, c: ir.Tile, a: ir.Tile, right: ir.Tile) -> None:
+        of_c, of_a, of_b = (self.arrays[t.name] for t in (c, a, right))
+        g, n = a.cols // right.rows, c.cols
+        with b.loop(c.rows, name="row") as r:
+            acc = b.var(load(of_c, r * n, n), "acc")
+            with b.loop(right.rows, name="k") as k:
+                for j in range(g):
+                    at = b.let(k * right.cols + ir.Vec("iota", (), Type(dt.int32, n)) * g + j)
+                    y = cast(load(of_b, at, n), c.dtype)
+                    x = splat(cast(load(of_a, r * a.cols + k * g + j), c.dtype), n)
+                    b.assign(acc, _multiply_add(x, y, acc))
+            b.store(of_c, r * n, acc)
+
+
+def _multiply_add(x: Expr, y: Expr, acc: ir.Var) -> Expr:
+    return fma(x, y, acc) if acc.type.dtype == dt.float32 else acc + x * y
