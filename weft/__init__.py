@@ -39,13 +39,20 @@ _HOME = {
     "load": "weft.models",
     "Program": "weft.program.program",
 }
-_MODULES = {"functional": "weft.tensor.functional", "errors": "weft.errors"}
+_MODULES = {
+    "functional": "weft.tensor.functional",
+    "errors": "weft.errors",
+    "nn": "weft.nn",
+    "optim": "weft.optim",
+}
 _RENAMED = {"bool": ("weft.core.dtypes", "bool_")}
 
 __all__ = sorted([*_HOME, *_MODULES, *_RENAMED])
 
 if TYPE_CHECKING:
     from weft import errors as errors
+    from weft import nn as nn
+    from weft import optim as optim
     from weft.backends.registry import devices as devices
     from weft.core.dtypes import DType as DType
     from weft.core.dtypes import bfloat16 as bfloat16

@@ -36,7 +36,7 @@ class Arithmetic(TensorBase):
 
     def _coerce(self, op: str, other: Operand) -> Self | Number:
         if isinstance(other, TensorBase):
-            return other if isinstance(other, type(self)) else self._wrap(other)
+            return other if isinstance(other, Arithmetic) else self._wrap(other)  # type: ignore
         if isinstance(other, bool | int | float):
             return other
         if isinstance(other, np.ndarray | np.generic):

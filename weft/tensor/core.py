@@ -13,7 +13,7 @@ from weft.core.arrays import aligned_copy
 from weft.core.errors import DeviceError, DTypeError, ShapeError, TraceError, UsageError
 from weft.program.array import DeviceArray
 from weft.tensor.autograd import Autograd
-from weft.tensor.base import CURRENT
+from weft.tensor.base import CURRENT, place
 from weft.tensor.indexing import Indexing
 
 
@@ -103,6 +103,13 @@ class Tensor(Indexing, Autograd):
         if isinstance(self._value, DeviceArray) and self._value.device is device:
             return self
         return self._wrap(upload(device, self._host("to()")))
+
+    def to_(self, target: Any) -> Self:
+        """As `to`, but this tensor itself moves (or is cast), and stays a leaf; returns it."""
+        moved = self.detach().to(target)
+        if moved.dtype != self.dtype or place(moved) is not place(self):
+            self._value, self._home = moved._value, None
+        return self
 
     def cpu(self) -> Self:
         """On the CPU."""

@@ -1,0 +1,113 @@
+"""Initial values of parameters, in place. Each takes its random numbers from `key` (an int or a
+uint32[2] tensor), or from the global stream that `weft.manual_seed` restarts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from weft.core.errors import ShapeError, UsageError
+from weft.tensor.autograd import no_grad
+from weft.tensor.core import Tensor
+from weft.tensor.random import rand, randn
+
+_GAINS = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0, "relu": math.sqrt(2.0), "selu": 0.75}
+
+
+def _set(t: Tensor, value: Any) -> Tensor:
+    with no_grad():
+        return t.assign(value.cast(t.dtype).to(t.device) if isinstance(value, Tensor) else value)
+
+
+def constant_(t: Tensor, value: float) -> Tensor:
+    """`value` everywhere."""
+    return _set(t, value)
+
+
+def zeros_(t: Tensor) -> Tensor:
+    """Zeros."""
+    return _set(t, 0)
+
+
+def ones_(t: Tensor) -> Tensor:
+    """Ones."""
+    return _set(t, 1)
+
+
+def uniform_(t: Tensor, low: float = 0.0, high: float = 1.0, key: Any = None) -> Tensor:
+    """Uniform in [low, high)."""
+    return _set(t, rand(*t.shape, key=key) * (high - low) + low)
+
+
+def normal_(t: Tensor, mean: float = 0.0, std: float = 1.0, key: Any = None) -> Tensor:
+    """Normal."""
+    return _set(t, randn(*t.shape, key=key) * std + mean)
+
+
+def trunc_normal_(
+    t: Tensor, mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: float = 2.0,
+    key: Any = None,
+) -> Tensor:  # fmt: skip
+    """Normal, given that it falls within [low, high]: the inverse of the distribution function
+    (by bisection on erf) at uniform points."""
+    if not low < high or std <= 0:
+        raise UsageError(f"trunc_normal_: std {std}, range {low}..{high}; std > 0 and low < high")
+    a, b = ((edge - mean) / (std * math.sqrt(2.0)) for edge in (low, high))
+    wanted = rand(*t.shape, key=key) * (math.erf(b) - math.erf(a)) + math.erf(a)
+    left, right = wanted * 0.0 + a, wanted * 0.0 + b
+    for _ in range(24):
+        middle = (left + right) * 0.5
+        below = middle.erf() < wanted
+        left, right = below.where(middle, left), below.where(right, middle)
+    return _set(t, ((left + right) * (0.5 * math.sqrt(2.0) * std) + mean).clip(low, high))
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """PyTorch's recommended gain for a nonlinearity; `param` is the slope of leaky_relu."""
+    if nonlinearity == "leaky_relu":
+        return math.sqrt(2.0 / (1.0 + (0.01 if param is None else param) ** 2))
+    if nonlinearity not in _GAINS:
+        raise UsageError(f"calculate_gain: {nonlinearity!r}; known: {', '.join(_GAINS)}")
+    return _GAINS[nonlinearity]
+
+
+def fans(t: Tensor) -> tuple[int, int]:
+    """(inputs, outputs) of a weight [N, K] or [O, C, *kernel]."""
+    if t.ndim < 2:
+        raise ShapeError(f"init: {list(t.shape)} has no inputs and outputs; give it two axes")
+    inner = math.prod(t.shape[2:])
+    return t.shape[1] * inner, t.shape[0] * inner
+
+
+def xavier_uniform_(t: Tensor, gain: float = 1.0, key: Any = None) -> Tensor:
+    """Uniform in +- gain sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010)."""
+    bound = gain * math.sqrt(6.0 / sum(fans(t)))
+    return uniform_(t, -bound, bound, key)
+
+
+def xavier_normal_(t: Tensor, gain: float = 1.0, key: Any = None) -> Tensor:
+    """Normal of deviation gain sqrt(2 / (inputs + outputs)) (Glorot and Bengio 2010)."""
+    return normal_(t, 0.0, gain * math.sqrt(2.0 / sum(fans(t))), key)
+
+
+def _deviation(t: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+    if mode not in ("fan_in", "fan_out"):
+        raise UsageError(f'init: mode is "fan_in" or "fan_out", not {mode!r}')
+    return calculate_gain(nonlinearity, a) / math.sqrt(fans(t)[mode == "fan_out"])
+
+
+def kaiming_uniform_(
+    t: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
+    key: Any = None,
+) -> Tensor:  # fmt: skip
+    """Uniform in +- gain sqrt(3 / fan) (He et al. 2015)."""
+    bound = math.sqrt(3.0) * _deviation(t, a, mode, nonlinearity)
+    return uniform_(t, -bound, bound, key)
+
+
+def kaiming_normal_(
+    t: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
+    key: Any = None,
+) -> Tensor:  # fmt: skip
+    """Normal of deviation gain / sqrt(fan) (He et al. 2015)."""
+    return normal_(t, 0.0, _deviation(t, a, mode, nonlinearity), key)

@@ -1,0 +1,152 @@
+"""Linear maps, embeddings, activations and other small layers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import UsageError
+from weft.nn import init
+from weft.nn.module import Module, Parameter
+from weft.tensor import functional as F
+from weft.tensor.core import Tensor
+
+
+def empty(*shape: int) -> Parameter:
+    """A float32 parameter of zeros, to be initialised."""
+    return Parameter(np.zeros(shape, np.float32))
+
+
+class Linear(Module):
+    """x[..., in] -> x weight^T + bias: [..., out]; weight [out, in], bias [out]. Both start uniform
+    in +- 1/sqrt(in)."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True):
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = empty(out_features, in_features)
+        self.bias = empty(out_features) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """New initial values."""
+        bound = 1.0 / math.sqrt(self.in_features) if self.in_features else 0.0
+        for p in (self.weight, self.bias):
+            if p is not None:
+                init.uniform_(p, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+class Embedding(Module):
+    """Rows of weight [count, dim] at integer ids[...]: [..., dim]. The weight starts standard
+    normal; row `padding_idx` starts as zeros and gets no gradient."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None):
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise UsageError(f"Embedding: padding_idx {padding_idx} of {num_embeddings} rows")
+        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        self.weight = empty(num_embeddings, embedding_dim)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """New initial values."""
+        init.normal_(self.weight)
+        if self.padding_idx is not None:
+            rows = np.array(self.weight.numpy())
+            rows[self.padding_idx] = 0
+            init._set(self.weight, Tensor(rows))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        out = F.embedding(ids, self.weight)
+        if self.padding_idx is None:
+            return out
+        padded = (ids == self.padding_idx).unsqueeze(-1)
+        return padded.where(out.detach(), out)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}"
+
+
+class Identity(Module):
+    """x as it is."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        pass
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Flatten(Module):
+    """Axes start_dim..end_dim merged into one."""
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1):
+        self.start_dim, self.end_dim = start_dim, end_dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(self.start_dim, self.end_dim)
+
+
+class ReLU(Module):
+    """max(x, 0)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x)
+
+
+class GELU(Module):
+    """x Phi(x): exact, or approximate="tanh"."""
+
+    def __init__(self, approximate: str = "none"):
+        self.approximate = approximate
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(x, self.approximate)
+
+
+class SiLU(Module):
+    """x sigmoid(x)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.silu(x)
+
+
+class Tanh(Module):
+    """The hyperbolic tangent."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.tanh()
+
+
+class Sigmoid(Module):
+    """1 / (1 + exp(-x))."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.sigmoid(x)
+
+
+class Softmax(Module):
+    """exp(x - max) / sum along an axis."""
+
+    def __init__(self, dim: int = -1):
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.softmax(x, self.dim)
+
+
+class LogSoftmax(Module):
+    """log(softmax(x)) along an axis."""
+
+    def __init__(self, dim: int = -1):
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.log_softmax(x, self.dim)

@@ -1,0 +1,249 @@
+"""Module: a tree of parameters and buffers with a forward function, as in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from weft.core.dtypes import DType
+from weft.core.errors import ModelError, ShapeError, UsageError
+from weft.tensor.autograd import no_grad
+from weft.tensor.base import CURRENT
+from weft.tensor.core import Tensor, tensor
+
+
+class Parameter(Tensor):
+    """A tensor that belongs to a Module and is trained: a leaf that requires gradients. `data` is
+    copied; computing with it gives plain Tensors."""
+
+    __slots__ = ()
+
+    def __init__(self, data: Any, requires_grad: bool = True, name: str = ""):
+        super().__init__(tensor(data).detach(), name)
+        self.requires_grad_(requires_grad)
+
+    def _wrap(self, value: Any) -> Any:
+        return Tensor(value)
+
+
+class Mismatch(NamedTuple):
+    """What load_state_dict(strict=False) could not match."""
+
+    missing: list[str]
+    unexpected: list[str]
+
+
+class Module:
+    """The base of all modules. Parameters, buffers and other modules are found among a module's
+    attributes, in the order in which they were set; `forward` is what calling it does."""
+
+    _training = True
+    _buffers: Mapping[str, bool] = {}  # name -> whether it is part of the state dict
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's function; each class defines its own."""
+        raise UsageError(f"{type(self).__name__} has no forward function")
+
+    # -- the tree
+
+    def register_buffer(self, name: str, value: Tensor | None, persistent: bool = True) -> None:
+        """Makes a tensor that is not trained part of the module, as attribute `name`; with
+        persistent=False the state dict leaves it out."""
+        self._buffers = {**self._buffers, name: persistent}
+        if value is not None and not value.name:
+            value.name = name
+        setattr(self, name, value)
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """The modules right below this one."""
+        return ((n, v) for n, v in vars(self).items() if isinstance(v, Module))
+
+    def children(self) -> Iterator[Module]:
+        """The modules right below this one."""
+        return (m for _, m in self.named_children())
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """This module (under the name `prefix`) and all below it; each once."""
+        seen: set[int] = set()
+        for name, module in self._tree(prefix):
+            if id(module) not in seen:
+                seen.add(id(module))
+                yield name, module
+
+    def modules(self) -> Iterator[Module]:
+        """This module and all below it; each once."""
+        return (m for _, m in self.named_modules())
+
+    def _tree(self, prefix: str) -> Iterator[tuple[str, Module]]:
+        yield prefix, self
+        for name, child in self.named_children():
+            yield from child._tree(_join(prefix, name))
+
+    def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
+        """The parameters with their dotted names; one that has two names is listed once. A
+        parameter is called in errors and reports by the longest name it was listed under."""
+        seen: set[int] = set()
+        for path, module in self._tree(prefix):
+            for name, value in vars(module).items():
+                if isinstance(value, Parameter) and id(value) not in seen:
+                    seen.add(id(value))
+                    yield _known(value, _join(path, name)), value
+
+    def parameters(self) -> Iterator[Parameter]:
+        """The parameters; each once."""
+        return (p for _, p in self.named_parameters())
+
+    def named_buffers(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+        """The buffers with their dotted names, persistent or not."""
+        return ((n, t) for n, t, _ in self._all_buffers(prefix))
+
+    def _all_buffers(self, prefix: str) -> Iterator[tuple[str, Tensor, bool]]:
+        for path, module in self._tree(prefix):
+            for name, persistent in module._buffers.items():
+                value = getattr(module, name)
+                if value is not None:
+                    yield _known(value, _join(path, name)), value, persistent
+
+    def buffers(self) -> Iterator[Tensor]:
+        """The buffers, persistent or not."""
+        return (t for _, t in self.named_buffers())
+
+    def apply(self, fn: Callable[[Module], Any]) -> Self:
+        """Calls fn on every module below this one, then on it; returns self."""
+        for child in self.children():
+            child.apply(fn)
+        fn(self)
+        return self
+
+    # -- training and gradients
+
+    @property
+    def training(self) -> bool:
+        """Whether the module trains. A function compiled while it did serves only while it does."""
+        if CURRENT.trace is not None:
+            now = self._training
+            CURRENT.trace.guard(lambda: self._training == now)
+        return self._training
+
+    def train(self, mode: bool = True) -> Self:
+        """Makes this module and all below it train (or not); returns self."""
+        for module in self.modules():
+            module._training = bool(mode)
+        return self
+
+    def eval(self) -> Self:
+        """Makes this module and all below it evaluate: train(False)."""
+        return self.train(False)
+
+    def requires_grad_(self, on: bool = True) -> Self:
+        """Trains, or freezes, every parameter; returns self."""
+        for p in self.parameters():
+            p.requires_grad_(on)
+        return self
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients of all parameters."""
+        for p in self.parameters():
+            p.grad = None
+
+    # -- place
+
+    def to(self, target: Any) -> Self:
+        """Moves parameters and buffers to a device, or casts those of floats to a dtype; returns
+        self. Gradients are moved as well."""
+        for t in (*self.parameters(), *self.buffers()):
+            if isinstance(target, DType) and not t.dtype.is_float:
+                continue
+            grad = t.grad
+            t.to_(target)
+            t.grad = None if grad is None else grad.to(target)  # type: ignore[attr-defined]
+        return self
+
+    # -- saved state
+
+    def _state(self) -> dict[str, Tensor]:
+        """What the state dict holds, in PyTorch's order: per module its parameters, its buffers,
+        then the modules below."""
+        out: dict[str, Tensor] = {}
+        for path, module in self._tree(""):
+            for name, value in vars(module).items():
+                if isinstance(value, Parameter):
+                    out[_join(path, name)] = value
+            for name, persistent in module._buffers.items():
+                value = getattr(module, name)
+                if persistent and value is not None:
+                    out[_join(path, name)] = value
+        return out
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of all parameters and persistent buffers by their dotted names, which are those
+        of PyTorch for the same modules."""
+        return {name: np.array(t.numpy()) for name, t in self._state().items()}
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> Mismatch:
+        """Takes values by name: NumPy arrays, Tensors or torch tensors, cast to the dtypes here.
+
+        Raises ModelError listing missing and unexpected names (unless strict=False, which returns
+        them) and ShapeError listing the names whose shapes differ; then nothing was loaded."""
+        mine = self._state()
+        found = Mismatch([n for n in mine if n not in state], [n for n in state if n not in mine])
+        if strict and (found.missing or found.unexpected):
+            raise ModelError(
+                f"{type(self).__name__}: missing {_some(found.missing)}; unexpected "
+                f"{_some(found.unexpected)}"
+            )
+        arrays = {name: _array(state[name], t) for name, t in mine.items() if name in state}
+        wrong = [
+            f"{name} {list(a.shape)} for {list(mine[name].shape)}"
+            for name, a in arrays.items()
+            if a.shape != mine[name].shape
+        ]
+        if wrong:
+            raise ShapeError(f"{type(self).__name__}: shapes differ: {_some(wrong)}")
+        with no_grad():
+            for name, array in arrays.items():
+                mine[name].assign(Tensor(array).to(mine[name].device))
+        return found
+
+    # -- text
+
+    def extra_repr(self) -> str:
+        """What `repr` shows between the parentheses, besides the modules below."""
+        return ""
+
+    def __repr__(self) -> str:
+        inner = [f"({n}): {m!r}".replace("\n", "\n  ") for n, m in self.named_children()]
+        if not inner:
+            return f"{type(self).__name__}({self.extra_repr()})"
+        lines = [self.extra_repr(), *inner] if self.extra_repr() else inner
+        return f"{type(self).__name__}(\n  " + "\n  ".join(lines) + "\n)"
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _known(t: Tensor, name: str) -> str:
+    if not t.name or name.endswith(f".{t.name}"):
+        t.name = name
+    return name
+
+
+def _array(value: Any, like: Tensor) -> np.ndarray:
+    """A state dict's value on the host in the dtype of `like`; torch is not imported."""
+    if isinstance(value, Tensor):
+        value = value.numpy()
+    elif hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+    return np.array(value).astype(like.dtype.numpy)
+
+
+def _some(names: list[str]) -> str:
+    rest = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return (", ".join(names[:8]) or "nothing") + rest

@@ -1,0 +1,13 @@
+"""Optimisers, learning-rate schedules and gradient clipping: SGD, Adam and AdamW with PyTorch's
+formulas and defaults; a step is part of the compiled Program that computes the gradients."""
+
+from weft.optim.adam import Adam, AdamW
+from weft.optim.clip import clip_grad_norm
+from weft.optim.optimizer import Group, Optimizer, Schedule
+from weft.optim.schedules import constant, cosine, linear
+from weft.optim.sgd import SGD
+
+__all__ = [
+    "SGD", "Adam", "AdamW", "Group", "Optimizer", "Schedule", "clip_grad_norm", "constant",
+    "cosine", "linear",
+]  # fmt: skip

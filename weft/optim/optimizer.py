@@ -1,0 +1,246 @@
+"""What the optimisers share: parameter groups, the step count, learning rates, saved state.
+
+A step is tensor ops and assignments, so the same code runs eagerly and inside `weft.compile`,
+where parameters and state are updated in place by the Program that computed the gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.core.errors import GradientError, ModelError, ShapeError, UsageError
+from weft.tensor.autograd import no_grad
+from weft.tensor.base import CURRENT
+from weft.tensor.core import Tensor
+from weft.tensor.create import zeros
+
+Schedule = Callable[[Tensor], Tensor]  # steps done so far (int32 []) -> learning rate (float32 [])
+
+
+class Group:
+    """Parameters that share options. `params` are (name, tensor) pairs; options are read as
+    `group["weight_decay"]` and may be set between steps."""
+
+    def __init__(self, params: list[tuple[str, Tensor]], options: dict[str, Any], lr: Any):
+        self.params = params
+        self._options = options
+        self._schedule: Schedule | None = None
+        self._rate = Tensor(np.zeros((), np.float32), "lr")
+        self.lr = lr
+
+    def __getitem__(self, name: str) -> Any:
+        return self._options[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name not in self._options:
+            known = ", ".join(self._options)
+            raise UsageError(f"optimiser group: no option {name!r}; known: {known} (and .lr)")
+        self._options = {**self._options, name: value}
+
+    @property
+    def lr(self) -> float | Schedule:
+        """The learning rate: a number, or a function of the number of steps done."""
+        return self._rate.item() if self._schedule is None else self._schedule
+
+    @lr.setter
+    def lr(self, value: float | Schedule) -> None:
+        if callable(value):
+            self._schedule = value
+            return
+        if not 0.0 <= float(value) < float("inf"):
+            raise UsageError(f"lr: {value} is not a learning rate; give a finite number >= 0")
+        self._schedule = None
+        self._rate.assign(Tensor(np.array(value, np.float32)))
+
+    def rate(self, count: Tensor) -> Tensor:
+        """The learning rate of the next step, float32 []."""
+        return self._rate if self._schedule is None else self._schedule(count).cast(dt.float32)
+
+    def guard(self) -> None:
+        """A trace holds the options as constants: it serves while they stay."""
+        if CURRENT.trace is not None:
+            options, schedule = self._options, self._schedule
+            CURRENT.trace.guard(lambda: self._options is options and self._schedule is schedule)
+
+
+class Optimizer:
+    """The base of all optimisers. `params`: tensors, (name, tensor) pairs, or dicts with "params"
+    and options that differ for that group. `count` (int32 []) is the number of steps taken; it is
+    shared by all parameters, also those that had no gradient in some step."""
+
+    SLOTS: tuple[str, ...] = ()  # the state tensors of each parameter
+
+    def __init__(self, params: Iterable[Any], lr: float | Schedule, options: dict[str, Any]):
+        self.count = Tensor(np.zeros((), np.int32), "opt.count")
+        self.groups: list[Group] = []
+        self.state: dict[str, dict[str, Tensor]] = {}
+        for given in _grouped(params):
+            known = {k: given.pop(k, v) for k, v in options.items()}
+            rate = given.pop("lr", lr)
+            pairs = _named(given.pop("params"), len(self.state))
+            if given:
+                raise UsageError(
+                    f"{type(self).__name__}: no option {', '.join(map(str, given))}; known: lr, "
+                    f"{', '.join(options)}"
+                )
+            self.groups.append(Group(pairs, known, rate))
+            for name, p in pairs:
+                if name in self.state:
+                    raise UsageError(f"{type(self).__name__}: parameter {name!r} is given twice")
+                self.state[name] = {s: _slot(s, name, p) for s in self._slots(self.groups[-1])}
+        if not self.state:
+            raise UsageError(f"{type(self).__name__}: no parameters; give at least one tensor")
+
+    def _slots(self, group: Group) -> tuple[str, ...]:
+        return self.SLOTS
+
+    # -- learning rate
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next step (of the first group), as a number. Setting it, to a
+        number or a schedule, sets that of all groups."""
+        return self.groups[0].rate(self.count.cpu()).item()
+
+    @lr.setter
+    def lr(self, value: float | Schedule) -> None:
+        for group in self.groups:
+            group.lr = value
+
+    # -- one step
+
+    def step(self, unless: Tensor | None = None) -> None:
+        """Updates every parameter that has a gradient. `unless` (bool []): where it holds,
+        parameters, state and count stay as they are (LossScaler skips a step with it)."""
+        with no_grad():
+            for group in self.groups:
+                group.guard()
+                self._step(group, group.rate(self.count), _Writer(unless))
+            _Writer(unless)(self.count, self.count + 1)
+
+    def _step(self, group: Group, lr: Tensor, write: _Writer) -> None:
+        raise NotImplementedError
+
+    def _gradients(self, group: Group) -> Iterable[tuple[Tensor, Tensor, dict[str, Tensor]]]:
+        """Parameter (as float32 at least), its gradient and its state, of those with a gradient;
+        the parameter itself is under "param"."""
+        for name, p in group.params:
+            if p.grad is not None:
+                wide = dt.compute_dtype(p.dtype)
+                grad: Any = p.grad.cast(wide)  # type: ignore[attr-defined]
+                yield p.cast(wide), grad, {**self.state[name], "param": p}
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients; with set_to_none=False they become zeros in place (a compiled
+        function that adds to gradients keeps them as state of its Program)."""
+        with no_grad():
+            for p in self.parameters():
+                if set_to_none:
+                    p.grad = None
+                elif p.grad is not None:
+                    p.grad.assign(0)  # type: ignore[attr-defined]
+
+    def parameters(self) -> list[Tensor]:
+        """The parameters of all groups, in order."""
+        return [p for group in self.groups for _, p in group.params]
+
+    # -- place, saved state
+
+    def to(self, device: Any) -> Optimizer:
+        """Moves the state to a device, after the parameters were; returns self."""
+        for t in (*self._tensors().values(), *(g._rate for g in self.groups)):
+            t.to_(device)
+        return self
+
+    def _tensors(self) -> dict[str, Tensor]:
+        found = {"count": self.count}
+        for name, slots in self.state.items():
+            found |= {f"{slot}.{name}": t for slot, t in slots.items()}
+        return found | {
+            f"lr.{i}": g._rate for i, g in enumerate(self.groups) if g._schedule is None
+        }
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of everything that a later run needs to go on exactly: "count", "<slot>.<name>"
+        per parameter, "lr.<group>" where it is a number. Options and schedules are the caller's."""
+        return {name: np.array(t.numpy()) for name, t in self._tensors().items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes what `state_dict` gave. Raises ModelError naming what is missing or unknown,
+        ShapeError naming what has another shape."""
+        mine = self._tensors()
+        missing, unknown = mine.keys() - state.keys(), state.keys() - mine.keys()
+        if missing or unknown:
+            raise ModelError(
+                f"optimiser state: missing {_some(missing)}; unexpected {_some(unknown)}"
+            )
+        for name, t in mine.items():
+            if np.shape(state[name]) != t.shape:
+                raise ShapeError(
+                    f"optimiser state: {name} is {list(np.shape(state[name]))}, expected "
+                    f"{list(t.shape)}"
+                )
+        with no_grad():
+            for name, t in mine.items():
+                t.assign(_like(np.asarray(state[name]), t))
+
+
+class _Writer:
+    """Assigns new values, or the old ones again where a step is to be skipped."""
+
+    def __init__(self, unless: Tensor | None):
+        self.unless = unless
+
+    def __call__(self, tensor: Tensor, new: Tensor) -> Tensor:
+        """The tensor's value from here on."""
+        new = new.cast(tensor.dtype)
+        if self.unless is not None:
+            new = self.unless.where(tensor, new)
+        tensor.assign(new)
+        return new
+
+
+def _grouped(params: Iterable[Any]) -> list[dict[str, Any]]:
+    if isinstance(params, Tensor | dict):
+        raise UsageError("optimiser: give a list of tensors, of (name, tensor) or of groups")
+    given = list(params)
+    if given and all(isinstance(p, dict) for p in given):
+        if any("params" not in p for p in given):
+            raise UsageError('optimiser: each group is a dict with "params" and options')
+        return [dict(p) for p in given]
+    return [{"params": given}]
+
+
+def _named(params: Iterable[Any], start: int) -> list[tuple[str, Tensor]]:
+    """(name, tensor) pairs; a tensor without a name is called by its number."""
+    out: list[tuple[str, Tensor]] = []
+    for i, p in enumerate([params] if isinstance(params, Tensor) else params, start):
+        name, t = p if isinstance(p, tuple) and len(p) == 2 else (None, p)
+        if not isinstance(t, Tensor):
+            raise UsageError(f"optimiser: {type(t).__name__} is not a tensor to optimise")
+        if not t.dtype.is_float or t._tape is not None:
+            raise GradientError(f"optimiser: cannot optimise {t._known()}: not a leaf of floats")
+        out.append((str(name or t.name or i), t))
+    return out
+
+
+def _slot(slot: str, name: str, p: Tensor) -> Tensor:
+    on = None if p.device == "cpu" else p.device
+    out = zeros(p.shape, dt.compute_dtype(p.dtype), on)
+    out.name = f"{slot}.{name}"
+    return out
+
+
+def _like(array: np.ndarray, t: Tensor) -> Tensor:
+    """An array as a tensor of t's dtype where t is."""
+    return Tensor(array.astype(t.dtype.numpy)).to(t.device)
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    rest = f" and {len(listed) - 6} more" if len(listed) > 6 else ""
+    return (", ".join(listed[:6]) or "nothing") + rest

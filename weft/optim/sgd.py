@@ -1,0 +1,50 @@
+"""Stochastic gradient descent with momentum (Sutskever et al. 2013), with PyTorch's formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.core.errors import UsageError
+from weft.optim.optimizer import Group, Optimizer, Schedule, _Writer
+from weft.tensor.core import Tensor
+
+
+class SGD(Optimizer):
+    """p - lr g, where g may be a running sum: buffer = momentum buffer + (1 - dampening) g (the
+    first time g itself). `weight_decay` is added to the gradient (L2)."""
+
+    def __init__(
+        self, params: Iterable[Any], lr: float | Schedule = 1e-3, momentum: float = 0.0,
+        dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False,
+        maximize: bool = False,
+    ):  # fmt: skip
+        options = {
+            "momentum": float(momentum), "dampening": float(dampening),
+            "weight_decay": float(weight_decay), "nesterov": bool(nesterov),
+            "maximize": bool(maximize),
+        }  # fmt: skip
+        super().__init__(params, lr, options)
+        for group in self.groups:
+            if group["momentum"] < 0 or group["weight_decay"] < 0:
+                raise UsageError("SGD: momentum and weight_decay are at least 0")
+            if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"]):
+                raise UsageError("SGD: nesterov needs a momentum and no dampening")
+
+    def _slots(self, group: Group) -> tuple[str, ...]:
+        return ("momentum_buffer",) if group["momentum"] else ()
+
+    def _step(self, group: Group, lr: Tensor, write: _Writer) -> None:
+        momentum, decay = group["momentum"], group["weight_decay"]
+        share: Any = 1.0 - group["dampening"]
+        if momentum and share != 1.0:
+            share = (self.count == 0).where(1.0, self.count.cast(dt.float32) * 0.0 + share)
+        for p, g, state in self._gradients(group):
+            g = -g if group["maximize"] else g
+            g = g + p * decay if decay else g
+            if momentum:
+                part = g if isinstance(share, float) and share == 1.0 else g * share
+                buffer = write(state["momentum_buffer"], state["momentum_buffer"] * momentum + part)
+                g = g + buffer * momentum if group["nesterov"] else buffer
+            write(state["param"], p - g * lr)
