@@ -124,7 +124,7 @@ def test_minilm_agrees_with_transformers_and_ranks_alike() -> None:
 def test_programs_come_back_from_disk(zoo, tmp_path: Path, monkeypatch) -> None:
     """A second load neither traces nor compiles; a changed source or entry compiles again."""
     from weft.backends.cache import DiskCache
-    from weft.models import programs
+    from weft.tensor import programs
 
     folder, _ = zoo("llama2")
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path))

@@ -168,7 +168,7 @@ class CompiledRunner(Runner):
         return decoder_graph(self.config, self._avals, *self._shape(kind))
 
     def _compile(self, kind: str) -> Session:
-        from weft.models.programs import program_for
+        from weft.tensor.programs import program_for
         from weft.program.session import Session
 
         what = (self.config, sorted(self._avals.items()), self._shape(kind))
@@ -213,7 +213,7 @@ def compiled_encoder(
 
     def hidden(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         if ids.shape not in sessions:
-            from weft.models.programs import program_for
+            from weft.tensor.programs import program_for
             from weft.program.session import Arena, Session
 
             if not arenas:

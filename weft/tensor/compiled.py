@@ -27,6 +27,7 @@ from weft.program.session import Arena, Session
 from weft.tensor.base import CURRENT, TensorBase
 from weft.tensor.core import Tensor
 from weft.tensor.device import StateArray, check_dtype, upload
+from weft.tensor.programs import program_of
 from weft.tensor.trace import Spec, trace_call, unflatten
 
 
@@ -110,8 +111,17 @@ class Compiled:
         """How each signature compiled: passes, memory and launches; of a partitioned one its
         parts, what moves between them, and why values are on the host."""
         shown = [e.parted.meta.get("report") for e in self._all()]
-        shown += [p.meta.get("report") for p in self.programs()]
+        for entry in self._all():
+            for part in entry.parted.parts:
+                shown.append(part.program.meta.get("report") or self._explained(entry))
         return "\n\n".join(r.text() for r in shown if r is not None)
+
+    def _explained(self, entry: _Entry) -> Any:
+        """The report of a Program that came from the disk: its graph compiled once more."""
+        from weft.compile import compile_graph
+
+        assert self._device is not None
+        return compile_graph(entry.graph, self._device.caps, self.__name__).meta["report"]
 
     def sessions(self) -> list[Session | PartedSession]:
         """The sessions that play the Programs, in the order of `programs`; of those run so far."""
@@ -159,13 +169,13 @@ class Compiled:
         )  # fmt: skip
 
     def _programs_for(self, graph: Graph, device: Device) -> PartedProgram:
-        from weft.compile import compile_graph, limits
+        from weft.compile import limits
         from weft.compile.parts import compile_parts
 
         if self._partition and device.kind != "cpu":
             return compile_parts(graph, device.caps, registry.get("cpu").caps, self.__name__)
         try:
-            program = compile_graph(graph, device.caps, self.__name__)
+            program = program_of(graph, device.caps)
         except (DTypeError, LimitError) as error:
             if device.kind == "cpu":
                 raise

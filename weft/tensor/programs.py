@@ -1,4 +1,4 @@
-"""Compiled Programs of models, kept on disk: a second process neither traces nor compiles.
+"""Compiled Programs, kept on disk: a second process does not compile them again.
 
 A key names everything a Program depends on: the graph's parameters, the device's Caps and the
 version of weft's own source (sizes and times of its files, so that a changed template is never
@@ -16,10 +16,12 @@ from pathlib import Path
 from weft.backends.cache import DiskCache, default_directory
 from weft.core.caps import Caps
 from weft.core.errors import FileFormatError
-from weft.graph.ir import Graph
+from weft.graph.digest import digest
+from weft.graph.ir import Graph, toposort
 from weft.program.program import Program
 
 _CODE = ("compile", "core", "graph", "kernel", "models", "ops", "program", "templates", "transform")
+LARGE = 64  # nodes from which a traced graph is worth a place on the disk
 
 
 def program_for(what: object, caps: Caps, build: Callable[[], Graph]) -> Program:
@@ -44,6 +46,15 @@ def program_for(what: object, caps: Caps, build: Callable[[], Graph]) -> Program
     program = compile_graph(graph, caps, name=graph.name)
     cache.put(key, serial.dumps(program))
     return program
+
+
+def program_of(graph: Graph, caps: Caps) -> Program:
+    """The Program of a traced graph, kept on disk when it is large. Raises as compile_graph."""
+    from weft.compile.passes import compile_graph
+
+    if sum(1 for _ in toposort(graph.roots())) < LARGE:
+        return compile_graph(graph, caps, graph.name)
+    return program_for(("graph", digest(graph)), caps, lambda: graph)
 
 
 def _caps_text(caps: Caps) -> str:
