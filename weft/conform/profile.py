@@ -73,8 +73,9 @@ def totals(steps: Sequence[StepTime], roof: Roofline) -> list[dict[str, Any]]:
         flops, nbytes = sum(s.flops for s in members), sum(s.nbytes for s in members)
         found.append({
             "kernel": kernel, "ops": members[0].label, "runs": len(members),
-            "ms": round(seconds * 1e3, 4), "share": round(seconds / whole, 4), "flops": flops, "bytes": nbytes,
-            "gbs": round(nbytes / seconds / 1e9, 2), "gflops": round(flops / seconds / 1e9, 2),
+            "ms": round(seconds * 1e3, 4), "share": round(seconds / whole, 4),
+            "flops": flops, "bytes": nbytes, "gbs": round(nbytes / seconds / 1e9, 2),
+            "gflops": round(flops / seconds / 1e9, 2),
             "roofline": round(roof.share(flops, nbytes, seconds), 3),
         })  # fmt: skip
     return sorted(found, key=lambda r: -r["ms"])

@@ -64,21 +64,23 @@ def _pow(g: Value, out: Value, x: Value, y: Value) -> Sequence[Any]:
 
 
 def _remainder(g: Value, out: Value, x: Value, y: Value) -> Sequence[Any]:
-    return g, lambda: f.neg(f.mul(g, f.floor(f.div(x, y))))
+    """x = q y + out: by y the slope is -q, which the rounded x / y may miss by one."""
+    return g, lambda: f.neg(f.mul(g, f.round_(f.div(f.sub(x, out), y))))
 
 
-def _chosen(g: Value, wins: Value, ties: Value) -> Value:
-    return f.where(wins, g, f.where(ties, f.mul(g, 0.5), 0))
+def _unless(g: Value, loses: Value, ties: Value) -> Value:
+    """The share of an operand of maximum or minimum; a NaN passes the gradient on."""
+    return f.where(loses, 0, f.where(ties, f.mul(g, 0.5), g))
 
 
 def _maximum(g: Value, out: Value, x: Value, y: Value) -> Sequence[Any]:
     same = f.equal(x, y)
-    return (lambda: _chosen(g, f.less(y, x), same)), (lambda: _chosen(g, f.less(x, y), same))
+    return (lambda: _unless(g, f.less(x, y), same)), (lambda: _unless(g, f.less(y, x), same))
 
 
 def _minimum(g: Value, out: Value, x: Value, y: Value) -> Sequence[Any]:
     same = f.equal(x, y)
-    return (lambda: _chosen(g, f.less(x, y), same)), (lambda: _chosen(g, f.less(y, x), same))
+    return (lambda: _unless(g, f.less(y, x), same)), (lambda: _unless(g, f.less(x, y), same))
 
 
 def _where(g: Value, out: Value, cond: Value, a: Value, b: Value) -> Sequence[Any]:
@@ -195,6 +197,9 @@ def _rows_of(g: Value, idx: Value) -> Value:
     """Rows idx of g; zeros for those outside."""
     n = aval(g).shape[0]
     count = aval(idx).shape[0]
+    if n == 0:
+        rank = len(aval(g).shape)
+        return f.pad(g, [0] * rank, [count, *[0] * (rank - 1)])
     inside = f.bitwise_and(f.less_equal(_zeros(idx), idx), f.less(idx, n))
     shape = (count, *aval(g).shape[1:])
     keep = f.broadcast(f.reshape(inside, (count, *(1 for _ in shape[1:]))), shape)
