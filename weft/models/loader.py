@@ -186,8 +186,21 @@ def _decoder(
 ) -> Decoder:
     weights = bind_weights(decoder_layout(config), open_checkpoint(folder))
     weights = _weights(weights, dtype, folder)
-    config = replace(config, kv_dtype=_main_dtype(weights))
     _check_device(device, weights)
+    return decoder_from(folder, raw, config, weights, device, context, max_batch)
+
+
+def decoder_from(
+    folder: Path,
+    raw: Fields,
+    config: DecoderConfig,
+    weights: Mapping[str, np.ndarray],
+    device: Device | None,
+    context: int | None = None,
+    max_batch: int = 1,
+) -> Decoder:
+    """A Decoder of weights by role; `folder` holds its tokenizer, `raw` is its config.json."""
+    config = replace(config, kv_dtype=_main_dtype(weights))
     length = _context(config, context)
     tables = with_tables(config, weights, length)
     make_runner = _runner_maker(config, tables, device, length)

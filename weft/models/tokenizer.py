@@ -43,6 +43,11 @@ class Tokenizer:
         self._folder = folder
         self._template: ChatTemplate | None = None
 
+    @property
+    def size(self) -> int:
+        """How many tokens the tokenizer knows."""
+        return int(self._raw.get_vocab_size())
+
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Ids of `text`; `special` adds what the tokenizer puts around it (bos, [CLS], ...).
 

@@ -1,0 +1,255 @@
+"""`train`: from settings to a trained model in a folder."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.backends import registry
+from weft.backends.base import Device
+from weft.core.dtypes import as_dtype
+from weft.core.errors import ModelError, UsageError
+from weft.importers.hf_config import Fields
+from weft.models.config import DecoderConfig
+from weft.models.training import checkpoints as ck
+from weft.models.training.model import TrainableDecoder, folder_weights, fresh_weights
+from weft.models.training.prepare import Data, prepare_data
+from weft.models.training.report import Display, Log, draw_curve, interruptible, read_log
+from weft.models.training.settings import Settings, differences
+from weft.models.training.step import find_fault, make_eval, make_optimizer, make_step
+from weft.models.training.tokens import Batches, evaluation
+
+FINAL = "model"  # the folder of a run that holds the finished model
+
+
+@dataclass
+class Result:
+    """How a run ended: `step` steps done; whether it was interrupted; where the model is."""
+
+    step: int
+    interrupted: bool
+    folder: Path
+    loss: float = math.nan
+    losses: list[float] = field(default_factory=list)
+
+
+def train(settings: Settings, resume: bool = False, until: int | None = None) -> Result:
+    """Trains as `settings` say, in the folder [output] names; `until` stops (and saves) after that
+    step. Raises UsageError for what cannot go together, ModelError when the loss stops being
+    finite, and what reading data and models raises."""
+    run = Path(settings.output.folder)
+    if not resume and ck.found(run):
+        raise UsageError(
+            f"{run} holds checkpoints of an earlier run; go on with --resume, or name another "
+            "[output] folder"
+        )
+    device = registry.get(settings.train.device)
+    state = _resumed(settings, run, device) if resume else None
+    data, config, raw = prepare_data(settings, run)
+    if state is not None and state[1].data != data.digest:
+        raise UsageError(f"{run}: the data is not what the checkpoint was trained on; start anew")
+    return _Run(settings, run, device, data, config, raw, state).go(until)
+
+
+def _resumed(settings: Settings, run: Path, device: Device) -> tuple[Path, ck.State]:
+    """The newest checkpoint and its state, checked against the settings and the device."""
+    path = ck.latest(run)
+    state = ck.read_state(path)
+    other = differences(state.settings, settings.as_dict())
+    if state.device != device.kind:
+        other.append(f"device: {state.device} -> {device.kind}")
+    if other:
+        raise UsageError(
+            f"{path} was made with other settings, so resuming would not continue it: "
+            + "; ".join(other)
+        )
+    return path, state
+
+
+class _Run:
+    """One run in progress."""
+
+    def __init__(
+        self, settings: Settings, run: Path, device: Device, data: Data, config: DecoderConfig,
+        raw: dict[str, Any], state: tuple[Path, ck.State] | None,
+    ) -> None:  # fmt: skip
+        t = settings.train
+        self.settings, self.run, self.device, self.data, self.raw = settings, run, device, data, raw
+        self.config = config
+        self.batches = Batches(data.train, t.batch, t.context, t.seed)
+        self.held = evaluation(data.held_out, t.batch, t.context, settings.output.eval_batches)
+        self.model = self._model(config)
+        self.opt = make_optimizer(self.model, settings.optimizer, t.steps)
+        self.start = 0
+        if state is not None:
+            self.start = state[1].step
+            self._load(state[0], state[1])
+        self.step_fn = make_step(self.model, self.opt, t, settings.optimizer, device)
+        self.eval_fn = make_eval(self.model, device)
+        self.result = Result(self.start, False, run)
+
+    # -- weights
+
+    def _model(self, config: DecoderConfig) -> TrainableDecoder:
+        s = self.settings
+        if s.model.base:
+            weights = folder_weights(Path(s.model.base))[1]
+        else:
+            weights = fresh_weights(config, s.train.seed)
+        return TrainableDecoder(
+            config, weights, s.train.context, compute=as_dtype(s.train.precision),
+            dropout=s.model.dropout, checkpointing=s.train.checkpointing,
+        )  # fmt: skip
+
+    def _load(self, folder: Path, state: ck.State) -> None:
+        _, weights = folder_weights(folder)
+        self.model.assign(weights)
+        self.opt.load_state_dict(state.optimizer)
+
+    # -- the loop
+
+    def go(self, until: int | None) -> Result:
+        s = self.settings
+        last = min(s.train.steps, until or s.train.steps)
+        self.log = Log(self.run / "log.jsonl", self.start)
+        with Display(s.train.steps, self.start) as self.display, interruptible() as asked:
+            self._greet()
+            number = self.start
+            self._before = time.perf_counter()
+            while number < last and not asked:
+                self._step(number)
+                number += 1
+                self._due(number, number == last)
+            self.result.step, self.result.interrupted = number, bool(asked)
+            if number > self.start:
+                self._save(number)
+            self._finish(number)
+        self.log.close()
+        return self.result
+
+    def _greet(self) -> None:
+        count = sum(t.size for _, t in self.model.named_parameters())
+        facts = self.data.facts
+        self.display.say(
+            f"{count:,} parameters on {self.device.info.id}; {len(self.data.train):,} tokens to "
+            f"train on, {len(self.data.held_out):,} held out"
+        )
+        if not self.start:
+            self.log.write(
+                step=0, event="start", parameters=count, device=self.device.info.id,
+                tokens=len(self.data.train), held_out=len(self.data.held_out),
+                vocab=self.config.vocab, python=facts["python"], data=facts["digest"],
+                settings=self.settings.as_dict(),
+            )  # fmt: skip
+
+    def _batch(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        parts = self.settings.train.accumulate
+        made = [self.batches.at(number * parts + i) for i in range(parts)]
+        return np.stack([m[0] for m in made]), np.stack([m[1] for m in made])
+
+    def _step(self, number: int) -> None:
+        t = self.settings.train
+        ids, targets = self._batch(number)
+        key = np.array([t.seed & 0xFFFFFFFF, number], np.uint32)
+        out = {k: float(v.item()) for k, v in self.step_fn(ids, targets, key).items()}
+        now = time.perf_counter()
+        rate = ids.size / (now - self._before)
+        self._before = now
+        if not (math.isfinite(out["loss"]) and math.isfinite(out["norm"])):
+            self._stop(number, ids, targets, out)
+        self.result.loss = out["loss"]
+        self.result.losses.append(out["loss"])
+        facts = {**out, "tokens_per_s": round(rate, 1)}
+        self.log.write(step=number + 1, **facts)
+        self.display.step(number + 1, facts)
+
+    def _stop(
+        self, number: int, ids: np.ndarray, targets: np.ndarray, out: Mapping[str, float]
+    ) -> None:
+        """The weights are those from before the step: saves them and says what went wrong."""
+        fault = find_fault(self.model, ids, targets, self.device)
+        path = self._save(number)
+        self.log.write(step=number + 1, event="not finite", first=fault, loss=repr(out["loss"]))
+        raise ModelError(
+            f"step {number + 1}: the loss is {out['loss']:g}, the gradient's norm {out['norm']:g}; "
+            f"the first tensor that is not finite is {fault}. {path} holds the weights from "
+            "before; lower [optimizer] lr, or clip"
+        )
+
+    def _due(self, number: int, last: bool) -> None:
+        """What a step is followed by."""
+        o = self.settings.output
+        if self.held and o.eval_every and (last or number % o.eval_every == 0):
+            loss = self.evaluate()
+            self.log.write(step=number, eval_loss=loss, perplexity=round(math.exp(loss), 4))
+            self.display.say(f"step {number}: held-out loss {loss:.4f}")
+            self._before = time.perf_counter()
+        if o.sample_every and (last or number % o.sample_every == 0):
+            text = self.sample()
+            self.log.write(step=number, sample=text)
+            self.display.say(f"step {number}: sample\n{text}\n")
+            self._before = time.perf_counter()
+        if not last and o.checkpoint_every and number % o.checkpoint_every == 0:
+            self._save(number)
+            self._before = time.perf_counter()
+
+    def evaluate(self) -> float:
+        """The mean loss on held-out text."""
+        losses = [float(self.eval_fn(ids, targets).item()) for ids, targets in self.held]
+        return sum(losses) / len(losses)
+
+    def sample(self) -> str:
+        """Text from the model as it is."""
+        from weft.models.loader import decoder_from
+
+        o = self.settings.output
+        decoder = decoder_from(  # a new one: its weights are what they are now
+            self.data.folder, Fields(self.raw, "config"), self.config, self.model.arrays(),
+            self.device,
+        )  # fmt: skip
+        room = max(decoder.context - len(decoder.encode(o.sample_prompt)), 1)
+        out = decoder.generate(
+            o.sample_prompt, max_new_tokens=min(o.sample_tokens, room), temperature=0.8, top_k=40
+        )
+        return o.sample_prompt + str(out.text)  # type: ignore[union-attr]
+
+    # -- what stays
+
+    def _save(self, number: int) -> Path:
+        path = self.run / f"step-{number:06d}"
+        state = ck.State(
+            number, self.settings.as_dict(), self.device.kind, self.data.digest,
+            self.opt.state_dict(),
+        )  # fmt: skip
+
+        def fill(folder: Path) -> None:
+            weights = self.model.arrays()
+            ck.write_model(folder, self.config, self.raw, self.data.folder, weights)
+            ck.write_state(folder, state)
+
+        ck.write_folder(path, fill)
+        ck.drop_old(self.run, self.settings.output.keep)
+        return path
+
+    def _finish(self, number: int) -> None:
+        """The finished model, and the picture of how it came about."""
+        o = self.settings.output
+        if number == self.settings.train.steps:
+            weights, path = self.model.arrays(), self.run / FINAL
+
+            def fill(folder: Path) -> None:
+                ck.write_model(folder, self.config, self.raw, self.data.folder, weights, o.dtype)
+
+            ck.write_folder(path, fill)
+            self.result.folder = path
+            self.display.say(f"the model is in {path}")
+        try:
+            draw_curve(read_log(self.run / "log.jsonl"), self.run / "loss.png", self.run.name)
+        except UsageError as error:
+            self.display.say(f"no picture: {error}")

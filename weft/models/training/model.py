@@ -1,0 +1,181 @@
+"""A decoder whose weights are tensors that can be differentiated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft import ops
+from weft.core.dtypes import DType, as_dtype, float32
+from weft.core.errors import ModelError, UsageError
+from weft.importers.hf_config import Fields, read_config
+from weft.importers.safetensors import open_checkpoint
+from weft.models.config import DecoderConfig
+from weft.models.decoder import Training, train_forward
+from weft.models.families import DECODERS
+from weft.models.names import bind_weights, decoder_layout
+from weft.models.rope import rope_tables
+from weft.tensor import functional
+from weft.tensor.autograd import checkpoint, no_grad
+from weft.tensor.core import Tensor
+from weft.tensor.random import rand
+
+RESIDUAL = (".o.w", ".down.w")  # projections that add to the residual stream
+Watch = Callable[[str, Any], None]
+
+
+class TrainableDecoder:
+    """The weights of a DecoderConfig as tensors by role ("embed", "0.q.w", ...), and its loss.
+
+    `weights` are host arrays; they are held as float32 masters. `trainable` says which roles
+    require gradients (all by default). `compute` is the dtype that matrices are multiplied in.
+    `dropout` is that of embeddings and residual branches, and happens while `key` is set. With
+    `checkpointing` the backward pass computes each layer's inner values again.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: Mapping[str, np.ndarray],
+        context: int,
+        trainable: Callable[[str], bool] = lambda role: True,
+        compute: DType | str = float32,
+        dropout: float = 0.0,
+        adapter_dropout: float = 0.0,
+        checkpointing: bool = False,
+    ) -> None:
+        if context > config.max_positions:
+            raise UsageError(
+                f"[train] context is {context}; the model has {config.max_positions} positions"
+            )
+        dtype = as_dtype(compute)
+        self.config = replace(config, act_dtype=dtype, kv_dtype=dtype)
+        self.tensors: dict[str, Tensor] = {}
+        for role, value in weights.items():
+            tensor = Tensor(np.array(value, np.float32), role)
+            self.tensors[role] = tensor.requires_grad_() if trainable(role) else tensor
+        self._tables = {}
+        for i, rope in enumerate(config.ropes):
+            cos, sin = rope_tables(rope, config.head_dim, context)
+            self._tables[f"rope.{i}.cos"] = Tensor(cos, f"rope.{i}.cos")
+            self._tables[f"rope.{i}.sin"] = Tensor(sin, f"rope.{i}.sin")
+        self.dropout, self.adapter_dropout = dropout, adapter_dropout
+        self.checkpointing = checkpointing
+        self.key: Tensor | None = None  # uint32 [2], of this step's dropout; None: drop nothing
+        self.part = 0  # of a step that adds up several batches: each draws its own numbers
+        self._draws = 0
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """(role, tensor) of what is trained."""
+        return ((role, t) for role, t in self.tensors.items() if t.requires_grad)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Role -> float32 content on the host."""
+        return {role: np.array(t.numpy()) for role, t in self.tensors.items()}
+
+    def assign(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Takes new content (float32, by role), for all tensors."""
+        with no_grad():
+            for role, t in self.tensors.items():
+                t.assign(Tensor(np.array(weights[role], np.float32)).to(t.device))
+
+    def logits(self, ids: Tensor, watch: Watch | None = None) -> Tensor:
+        """float32 [B * T, vocab] of ids int32 [B, T]. `watch` is called with "layer i" and the
+        layer's result."""
+        self._draws = self.part << 20
+        out = train_forward(self.config, self._values(), ids.value, self._training(watch))
+        return Tensor(out)
+
+    def loss(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """The mean cross-entropy (nats, float32 []) of targets int32 [B, T]; -100 is left out."""
+        return functional.cross_entropy(self.logits(ids), targets.reshape((-1,)))
+
+    def _values(self) -> dict[str, Any]:
+        """Role -> operand of this step; matrices in the compute dtype."""
+        dtype = self.config.act_dtype
+        values = {role: t.value for role, t in {**self.tensors, **self._tables}.items()}
+        if dtype is float32:
+            return values
+        return {r: ops.cast(v, dtype) if is_matrix(r) else v for r, v in values.items()}
+
+    def _training(self, watch: Watch | None) -> Training:
+        def layer(i: int, fn: Callable[[Any], Any], x: Any) -> Any:
+            def run(t: Tensor) -> Tensor:
+                self._draws = (self.part << 20) + 64 * (i + 1)  # the same when computed again
+                return Tensor(fn(t.value))
+
+            out = (checkpoint(run, Tensor(x)) if self.checkpointing else run(Tensor(x))).value
+            if watch is not None:
+                watch(f"layer {i}", out)
+            return out
+
+        return Training(layer, self._dropper(self.dropout), self._dropper(self.adapter_dropout))
+
+    def _dropper(self, share: float) -> Callable[[Any], Any] | None:
+        """Inverted dropout (Srivastava et al. 2014), or None where nothing is dropped."""
+        if not share or self.key is None:
+            return None
+
+        def drop(x: Any) -> Any:
+            self._draws += 1
+            return dropped(Tensor(x), share, self.key, self._draws).value
+
+        return drop
+
+
+def dropped(x: Tensor, share: float, key: Any, number: int) -> Tensor:
+    """x with each element zeroed with probability `share`, the rest scaled to keep the mean. Draw
+    `number` of a key (uint32 [2]) is the same whenever it is made."""
+    salt = Tensor(np.array([number, 0], np.uint32))
+    kept = rand(*x.shape, key=key.detach() + salt) >= share
+    return x * kept.cast(float32) * (1.0 / (1.0 - share))
+
+
+def is_matrix(role: str) -> bool:
+    """Whether a role is a matrix that layers multiply by (no norm, no bias, no position table)."""
+    matrix = role.endswith(".w") and "norm" not in role and "_post" not in role
+    return matrix or role.endswith((".lora_a", ".lora_b")) or role == "head"
+
+
+# -- weights to start from -------------------------------------------------------------------------
+
+
+def fresh_weights(config: DecoderConfig, seed: int) -> dict[str, np.ndarray]:
+    """float32 weights: matrices normal with deviation 0.02, those that add to the residual stream
+    smaller by sqrt(2 layers) (Radford et al. 2019), norms one, biases zero."""
+    rng = np.random.Generator(np.random.Philox(seed))
+    out = {}
+    for role, spec in decoder_layout(config).weights.items():
+        if role.endswith(".b"):
+            out[role] = np.zeros(spec.shape, np.float32)
+        elif "norm" in role or "_post" in role:
+            out[role] = np.full(spec.shape, 1.0 - config.norm_offset, np.float32)
+        else:
+            scale = 0.02 / math.sqrt(2 * config.layers) if role.endswith(RESIDUAL) else 0.02
+            out[role] = rng.standard_normal(spec.shape, np.float32) * np.float32(scale)
+    return out
+
+
+def folder_weights(folder: Path) -> tuple[DecoderConfig, dict[str, np.ndarray]]:
+    """The config and weights (float32, by role) of a Hugging Face folder. Raises ModelError."""
+    if not folder.is_dir():
+        raise ModelError(f"{folder} is not a folder; expected a Hugging Face model folder")
+    config = config_of(read_config(folder))
+    bound = bind_weights(decoder_layout(config), open_checkpoint(folder))
+    return config, {role: np.asarray(v, np.float32) for role, v in bound.items()}
+
+
+def config_of(raw: Fields) -> DecoderConfig:
+    """The DecoderConfig of a config.json; ModelError for a model that is not a decoder."""
+    kind = raw.text("model_type", "")
+    if kind not in DECODERS:
+        raise ModelError(
+            f"{raw.where}: {kind[:60] or 'no model_type'} cannot be trained; "
+            f"supported: {', '.join(DECODERS)}"
+        )
+    return DECODERS[kind](raw)

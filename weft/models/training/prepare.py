@@ -1,0 +1,118 @@
+"""What a run starts from: its tokenizer, tokens and weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import ModelError, UsageError
+from weft.importers.hf_config import Fields, read_config
+from weft.models.config import DecoderConfig
+from weft.models.tokenizer import Tokenizer
+from weft.models.training.checkpoints import copy_tokenizer
+from weft.models.training.corpus import Corpus, read_corpus
+from weft.models.training.model import config_of
+from weft.models.training.settings import ModelSettings, Settings
+from weft.models.training.tokens import end_token, open_tokens, train_tokenizer, write_tokens
+
+DATA = "data"  # the folder of a run that holds tokenizer and tokens
+
+
+@dataclass(frozen=True)
+class Data:
+    """Tokens (mapped) and how they came about."""
+
+    folder: Path  # holds the tokenizer's files
+    train: np.ndarray
+    held_out: np.ndarray
+    digest: str
+    facts: dict[str, Any]
+
+
+def prepare_data(settings: Settings, run: Path) -> tuple[Data, DecoderConfig, dict[str, Any]]:
+    """The run's data, made on the first call and found on later ones; the model's config, also
+    as config.json's fields. Raises UsageError, FileFormatError, ModelError."""
+    folder = run / DATA
+    if not (folder / "train.json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        corpus = read_corpus(
+            settings.data.paths, settings.data.suffixes, settings.data.exclude,
+            settings.data.holdout, Path(),
+        )  # fmt: skip
+        _tokenizer(settings, corpus, folder)
+        raw, config = _config(settings, folder)
+        _tokens(corpus, folder, config.vocab)
+    else:
+        raw, config = _config(settings, folder)
+    facts = json.loads((folder / "train.json").read_text(encoding="utf-8"))
+    train = open_tokens(folder / "train.npy", config.vocab)
+    held = open_tokens(folder / "eval.npy", config.vocab)
+    return Data(folder, train, held, facts["digest"], facts), config, raw
+
+
+def _tokenizer(settings: Settings, corpus: Corpus, folder: Path) -> None:
+    """The tokenizer's files in `folder`: the base model's, another folder's, or a new one."""
+    source = settings.model.base or settings.tokenizer.base
+    if not source:
+        train_tokenizer((text for _, text in corpus.train), settings.tokenizer.vocab, folder)
+        return
+    if not (Path(source) / "tokenizer.json").exists():
+        raise ModelError(f"{source} has no tokenizer.json; training on text needs one")
+    copy_tokenizer(Path(source), folder)
+
+
+def _config(settings: Settings, folder: Path) -> tuple[dict[str, Any], DecoderConfig]:
+    """config.json's fields and the DecoderConfig: the base model's, or new ones."""
+    if settings.model.base:
+        if not Path(settings.model.base).is_dir():
+            raise UsageError(
+                f"[model] from = {settings.model.base!r} is not a folder; "
+                "give a Hugging Face model folder"
+            )
+        fields = read_config(Path(settings.model.base))
+        return dict(fields.data), config_of(fields)
+    vocab = Tokenizer(folder, 1 << 30).size
+    end = end_token(folder)
+    ids = [] if end is None else Tokenizer(folder, vocab).encode(end, special=False)
+    raw = new_config(settings.model, vocab, settings.train.context, ids[0] if ids else None)
+    return raw, config_of(Fields(raw, "[model]"))
+
+
+def new_config(m: ModelSettings, vocab: int, context: int, end: int | None) -> dict[str, Any]:
+    """config.json's fields of a new model."""
+    common = {"vocab_size": vocab, "bos_token_id": end, "eos_token_id": end}
+    if m.family == "gpt2":
+        return {
+            "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **common,
+            "n_embd": m.hidden, "n_layer": m.layers, "n_head": m.heads,
+            "n_inner": m.ffn or 4 * m.hidden, "n_positions": context,
+            "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
+            "tie_word_embeddings": m.tied,
+        }  # fmt: skip
+    third = -(-8 * m.hidden // 3)
+    return {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], **common,
+        "hidden_size": m.hidden, "num_hidden_layers": m.layers,
+        "num_attention_heads": m.heads, "num_key_value_heads": m.kv_heads or m.heads,
+        "intermediate_size": m.ffn or -(-third // 32) * 32, "hidden_act": "silu",
+        "max_position_embeddings": context, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "tie_word_embeddings": m.tied,
+    }  # fmt: skip
+
+
+def _tokens(corpus: Corpus, folder: Path, vocab: int) -> None:
+    """train.npy and eval.npy with their .json; train.json comes last, and marks them whole."""
+    facts: dict[str, Any] = {
+        "digest": corpus.digest, "python": corpus.python, "skipped": list(corpus.skipped),
+    }  # fmt: skip
+    parts: Mapping[str, Any] = {"eval": corpus.held_out, "train": corpus.train}
+    for name, texts in parts.items():
+        more: dict[str, Any] = {"files": len(texts), "characters": sum(len(t) for _, t in texts)}
+        if name == "eval":
+            more["names"] = [n for n, _ in texts]
+        write_tokens((t for _, t in texts), folder, vocab, folder / f"{name}.npy", facts | more)

@@ -1,0 +1,152 @@
+"""What a run says while it goes: a line on the terminal, a line of JSON, a picture at the end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from weft.core.errors import FileFormatError, UsageError
+from weft.core.files import replacing
+
+
+class Log:
+    """JSON lines, each on disk before the next. A run that goes on drops what an earlier one wrote
+    after the step it starts from."""
+
+    def __init__(self, path: Path, start: int) -> None:
+        kept = [r for r in read_log(path) if r.get("step", 0) <= start] if start else []
+        with replacing(path) as temporary:
+            text = "".join(json.dumps(r) + "\n" for r in kept)
+            temporary.write_text(text, encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, **record: Any) -> None:
+        """One record, flushed."""
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The records of a log; [] where there is none. A last line cut short is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            if number == len(lines):
+                break
+            raise FileFormatError(f"{path}: line {number} is not JSON") from None
+    return records
+
+
+class Display:
+    """A progress bar where stderr is a terminal; else nothing but notices."""
+
+    def __init__(self, steps: int, done: int) -> None:
+        self._bar: Any = None
+        self._task: Any = None
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            self._bar = Progress(
+                TextColumn("step {task.completed}/{task.total}"), BarColumn(None),
+                TextColumn("{task.description}"), TimeRemainingColumn(),
+                console=Console(stderr=True), expand=True,
+            )  # fmt: skip
+            self._task = self._bar.add_task("", total=steps, completed=done)
+
+    def __enter__(self) -> Display:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def step(self, number: int, facts: Mapping[str, float]) -> None:
+        """One step is done."""
+        if self._bar is not None:
+            speed = f"{facts['tokens_per_s']:,.0f} tok/s"
+            text = f"loss {facts['loss']:.3f}  lr {facts['lr']:.1e}  {speed}"
+            self._bar.update(self._task, completed=number, description=text)
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
+def draw_curve(records: list[dict[str, Any]], path: Path, title: str = "") -> None:
+    """A PNG of the training loss by step, with evaluation where there was one. Raises UsageError
+    when matplotlib is missing."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError(
+            "the loss curve needs matplotlib: pip install 'weft[train]' (the log has the numbers)"
+        ) from None
+    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    steps = [(r["step"], r["loss"]) for r in records if "loss" in r]
+    held = [(r["step"], r["eval_loss"]) for r in records if "eval_loss" in r]
+    if steps:
+        axes.plot(*zip(*steps), color="#8fb8de", lw=0.8, label="training")
+        axes.plot(*zip(*_smooth(steps)), color="#1f5f99", lw=1.6, label="training, smoothed")
+    if held:
+        axes.plot(*zip(*held), color="#c0392b", lw=1.6, marker="o", ms=3, label="held-out text")
+    axes.set(xlabel="step", ylabel="loss (nats per token)", title=title)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png")
+
+
+def _smooth(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """A running mean that forgets over a fiftieth of the run."""
+    share = min(1.0, 50 / max(len(points), 1))
+    mean, out = points[0][1], []
+    for step, loss in points:
+        mean += share * (loss - mean)
+        out.append((step, mean))
+    return out
+
+
+@contextmanager
+def interruptible() -> Iterator[list[bool]]:
+    """While inside, Ctrl-C and SIGTERM put True into the list instead of ending the program; a
+    second Ctrl-C ends it. Outside of the main thread nothing changes."""
+    import signal
+    import threading
+
+    asked: list[bool] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(True)
+
+    before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,246 @@
+"""The file that `weft train` reads: TOML in, checked dataclasses out."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import tomllib
+from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from weft.core.errors import FileFormatError, UsageError
+
+
+def _of(
+    default: Any, doc: str, lo: float | None = None, hi: float | None = None, **more: Any
+) -> Any:
+    """A setting: its default (MISSING: it must be given), one line about it, its range."""
+    facts = {"doc": doc, "lo": lo, "hi": hi, **more}
+    if isinstance(default, tuple):
+        return field(default_factory=lambda: default, metadata=facts)
+    return field(default=default, metadata=facts)
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """[model]: a folder to start from, or the sizes of a new one."""
+
+    base: str = _of("", "fine-tune this Hugging Face folder; sizes come from it", key="from")
+    family: str = _of("llama", "architecture of a new model", choices=("llama", "gpt2"))
+    hidden: int = _of(192, "width", 2, 1 << 14)
+    layers: int = _of(5, "number of layers", 1, 256)
+    heads: int = _of(6, "attention heads", 1, 256)
+    kv_heads: int = _of(0, "key/value heads (0: as many as heads)", 0, 256)
+    ffn: int = _of(0, "width of the MLP (0: 8/3 of hidden, for gpt2 4x)", 0, 1 << 16)
+    tied: bool = _of(True, "the embedding is the output layer too")
+    dropout: float = _of(0.0, "share of activations dropped while training", 0.0, 0.9)
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """[lora]: train low-rank adapters and leave the model as it is."""
+
+    rank: int = _of(0, "rank of the adapters (0: train the whole model)", 0, 1024)
+    alpha: float = _of(16.0, "adapters are scaled by alpha / rank", 1e-6, 1e6)
+    targets: tuple[str, ...] = _of((), "layers with an adapter, as PEFT names them (q_proj, ...)")
+    dropout: float = _of(0.0, "dropout of the adapters' inputs", 0.0, 0.9)
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """[data]: the text."""
+
+    paths: tuple[str, ...] = _of((), 'files, folders, patterns, or "stdlib" (Python\'s own source)')
+    suffixes: tuple[str, ...] = _of((".txt", ".md", ".py"), "files of folders that count")
+    exclude: tuple[str, ...] = _of((), "patterns of paths within a folder to leave out")
+    holdout: float = _of(0.05, "share of the files kept for evaluation", 0.0, 0.5)
+
+
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """[tokenizer]: of a new model."""
+
+    vocab: int = _of(2048, "tokens of the byte-level BPE to train", 257, 1 << 20)
+    base: str = _of("", "use the tokenizer of this folder instead", key="from")
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """[train]: the loop."""
+
+    steps: int = _of(1000, "optimiser steps", 1, 1 << 30)
+    batch: int = _of(8, "sequences per step and accumulation", 1, 1 << 16)
+    accumulate: int = _of(1, "gradients of this many batches are added up per step", 1, 1 << 10)
+    context: int = _of(256, "tokens per sequence", 2, 1 << 20)
+    precision: str = _of(
+        "float32", "what matrices are multiplied in; master weights stay float32",
+        choices=("float32", "bfloat16", "float16"),
+    )  # fmt: skip
+    checkpointing: bool = _of(False, "compute activations again backward, to save memory")
+    seed: int = _of(0, "of weights, batches and dropout", 0, (1 << 63) - 1)
+    device: str = _of("auto", "cpu, vulkan, ...; auto: the fastest")
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """[optimizer]: AdamW (Loshchilov & Hutter 2019)."""
+
+    lr: float = _of(1e-3, "the highest learning rate", 0.0, 10.0)
+    min_lr: float = _of(0.0, "what it ends at", 0.0, 10.0)
+    warmup: int = _of(100, "steps in which it rises from 0", 0, 1 << 30)
+    schedule: str = _of("cosine", "after the warm-up", choices=("cosine", "linear", "constant"))
+    betas: tuple[float, ...] = _of((0.9, 0.95), "decay of the moments", 0.0, 1.0, count=2)
+    eps: float = _of(1e-8, "keeps the division finite", 0.0, 1.0)
+    weight_decay: float = _of(0.1, "of matrices; vectors are not decayed", 0.0, 10.0)
+    clip: float = _of(1.0, "largest norm of the gradient (0: no limit)", 0.0, 1e9)
+
+
+@dataclass(frozen=True)
+class OutputSettings:
+    """[output]: what is written, and when."""
+
+    folder: str = _of("run", "where everything goes")
+    dtype: str = _of(
+        "float32", "of the final model's weights", choices=("float32", "float16", "bfloat16")
+    )
+    eval_every: int = _of(100, "steps between evaluations on held-out text (0: never)", 0, 1 << 30)
+    eval_batches: int = _of(16, "batches per evaluation", 1, 1 << 20)
+    sample_every: int = _of(500, "steps between samples (0: never)", 0, 1 << 30)
+    sample_prompt: str = _of("\n", "what samples continue")
+    sample_tokens: int = _of(64, "their length", 1, 1 << 16)
+    checkpoint_every: int = _of(500, "steps between checkpoints (0: only at the end)", 0, 1 << 30)
+    keep: int = _of(2, "checkpoints kept", 1, 1 << 20)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A whole file. `base` is the folder that relative paths in it start from."""
+
+    model: ModelSettings = field(default_factory=ModelSettings)
+    lora: LoraSettings = field(default_factory=LoraSettings)
+    data: DataSettings = field(default_factory=DataSettings)
+    tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    output: OutputSettings = field(default_factory=OutputSettings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, as JSON holds it (tuples are lists)."""
+        out: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return out
+
+
+# What may differ between a run and its continuation: where it goes, how long, what it prints.
+FREE = {
+    "output.folder", "output.dtype", "output.eval_every", "output.sample_every",
+    "output.sample_prompt", "output.sample_tokens", "output.checkpoint_every", "output.keep",
+    "train.device",
+}  # fmt: skip
+
+
+def read_settings(path: Path) -> Settings:
+    """The settings in a TOML file. Raises FileFormatError for what is not TOML, UsageError for an
+    unknown or impossible setting."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = tomllib.loads(text)
+    except OSError as error:
+        raise FileFormatError(f"{path}: cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise FileFormatError(f"{path}: not TOML: {error}") from None
+    return settings_from(data, str(path))
+
+
+def settings_from(data: dict[str, Any], where: str) -> Settings:
+    """The settings in plain data. Raises UsageError."""
+    made = _section(Settings, data, where, "")
+    if not made.data.paths:
+        raise UsageError(f'{where}: [data] paths is missing; give files or folders, or "stdlib"')
+    if made.lora.rank and not made.model.base:
+        raise UsageError(f"{where}: [lora] adapts a model: give [model] from")
+    return made
+
+
+def _section(cls: Any, data: Any, where: str, name: str) -> Any:
+    if not isinstance(data, dict):
+        raise UsageError(f"{where}: {name} is {data!r}; expected a table [{name}]")
+    known = {f.metadata.get("key", f.name): f for f in fields(cls)}
+    hints = get_type_hints(cls)
+    given = {}
+    for key, value in data.items():
+        f = known.get(key)
+        if f is None:
+            raise UsageError(f"{where}: unknown {_place(name, key)}; {_nearest(key, known)}")
+        if is_dataclass(hints[f.name]):
+            given[f.name] = _section(hints[f.name], value, where, key)
+        else:
+            given[f.name] = _value(f, hints[f.name], value, f"{where}: {_place(name, key)}")
+    return cls(**given)
+
+
+def _place(section: str, key: str) -> str:
+    return f"[{section}] {key}" if section else f"section [{key}]"
+
+
+def _nearest(key: str, known: dict[str, Any]) -> str:
+    close = difflib.get_close_matches(key, known, 1, 0.5)
+    if close:
+        return f"did you mean {close[0]}?"
+    return "known: " + ", ".join(known)
+
+
+def _value(f: Field[Any], kind: Any, value: Any, where: str) -> Any:
+    """`value` as the field's type, in its range."""
+    if get_origin(kind) is tuple:
+        inner = get_args(kind)[0]
+        items = value if isinstance(value, list) else [value]
+        if "count" in f.metadata and len(items) != f.metadata["count"]:
+            raise UsageError(f"{where} is {value!r}; expected {f.metadata['count']} values")
+        return tuple(_value(f, inner, v, where) for v in items)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        raise UsageError(f"{where} is {value!r}; expected {_WORDS[kind]}")
+    choices = f.metadata.get("choices")
+    if choices and value not in choices:
+        raise UsageError(f"{where} is {value!r}; expected one of {', '.join(choices)}")
+    lo, hi = f.metadata.get("lo"), f.metadata.get("hi")
+    bad = kind is float and not math.isfinite(value)
+    if bad or (lo is not None and value < lo) or (hi is not None and value > hi):
+        raise UsageError(f"{where} is {value!r}; expected {lo:g} to {hi:g}")
+    return value
+
+
+_WORDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What a resumed run would change that it must not, as "section.key: old -> new"."""
+    out = []
+    for section in sorted({*old, *new}):
+        a, b = old.get(section, {}), new.get(section, {})
+        for key in sorted({*a, *b}):
+            if a.get(key) != b.get(key) and f"{section}.{key}" not in FREE:
+                out.append(f"[{section}] {key}: {a.get(key)!r} -> {b.get(key)!r}")
+    return out
+
+
+def example() -> str:
+    """A config file with every setting, its default and what it means."""
+    lines = ["# weft train: everything a config can say, with its default.", ""]
+    for section in fields(Settings):
+        cls = get_type_hints(Settings)[section.name]
+        lines += [f"# {cls.__doc__}", f"[{section.name}]"]
+        for f in fields(cls):
+            default = getattr(cls(), f.name)
+            shown = json.dumps(default)
+            if section.name == "data" and f.name == "paths":
+                shown = '["stdlib"]'
+            more = f" ({', '.join(f.metadata['choices'])})" if "choices" in f.metadata else ""
+            off = "# " if f.metadata.get("key") else ""
+            entry = f"{off}{f.metadata.get('key', f.name)} = {shown}"
+            lines.append(f"{entry:<36}# {f.metadata['doc']}{more}")
+        lines.append("")
+    return "\n".join(lines)

@@ -1,0 +1,121 @@
+"""One training step, one evaluation and one search for a fault, each a compiled function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from weft import optim
+from weft.models.training.model import TrainableDecoder, is_matrix
+from weft.models.training.settings import OptimizerSettings, TrainSettings
+from weft.ops.tape import plain
+from weft.tensor import autograd
+from weft.tensor.compiled import compile as compile_
+from weft.tensor.core import Tensor
+
+HUGE = 1e30  # a limit on the gradient's norm that limits nothing
+
+
+def make_optimizer(model: TrainableDecoder, s: OptimizerSettings, steps: int) -> optim.AdamW:
+    """AdamW over the model's parameters by role; only matrices and embeddings decay."""
+    named = list(model.named_parameters())
+    groups = [
+        {"params": [(r, t) for r, t in named if decays(r)], "weight_decay": s.weight_decay},
+        {"params": [(r, t) for r, t in named if not decays(r)], "weight_decay": 0.0},
+    ]
+    schedule = make_schedule(s, steps)
+    groups = [g for g in groups if g["params"]]
+    return optim.AdamW(groups, schedule, betas=(s.betas[0], s.betas[1]), eps=s.eps)
+
+
+def decays(role: str) -> bool:
+    """Whether weight decay applies: to matrices and tables, not to norms and biases."""
+    return is_matrix(role) or role in ("embed", "pos")
+
+
+def make_schedule(s: OptimizerSettings, steps: int) -> optim.Schedule:
+    """The learning rate by step."""
+    warmup = min(s.warmup, steps)
+    if s.schedule == "constant":
+        return optim.constant(s.lr, warmup)
+    kind = optim.cosine if s.schedule == "cosine" else optim.linear
+    return kind(s.lr, steps, warmup, s.min_lr)
+
+
+def make_step(
+    model: TrainableDecoder, opt: optim.AdamW, s: TrainSettings, o: OptimizerSettings, device: Any
+) -> Callable[[np.ndarray, np.ndarray, np.ndarray], Mapping[str, Tensor]]:
+    """The step: (ids, targets int32 [A, B, T], key uint32 [2] for dropout) -> loss, norm of the
+    gradient, learning rate. A step whose gradient is not finite changes nothing."""
+    schedule = make_schedule(o, s.steps)
+    params = [t for _, t in model.named_parameters()]
+
+    def train_step(ids: Tensor, targets: Tensor, key: Tensor) -> dict[str, Tensor]:
+        model.key = key
+        parts = []
+        for a in range(s.accumulate):
+            model.part = a
+            loss = model.loss(ids[a], targets[a])
+            (loss * (1.0 / s.accumulate)).backward()
+            parts.append(loss.detach())
+        model.key = None
+        norm = optim.clip_grad_norm(params, o.clip or HUGE)
+        with autograd.no_grad():
+            rate = schedule(opt.count) + 0.0
+        opt.step(unless=~finite(norm))
+        opt.zero_grad()
+        return {"loss": sum(parts[1:], parts[0]) * (1.0 / s.accumulate), "norm": norm, "lr": rate}
+
+    return compile_(train_step, device=device)
+
+
+def finite(x: Tensor) -> Tensor:
+    """Whether each element is neither infinite nor NaN."""
+    return (x.abs() <= float(np.finfo(np.float32).max)) & ~x.isnan()
+
+
+def make_eval(model: TrainableDecoder, device: Any) -> Callable[..., Tensor]:
+    """(ids, targets) int32 [B, T] -> mean loss, without dropout."""
+
+    def eval_loss(ids: Tensor, targets: Tensor) -> Tensor:
+        with autograd.no_grad():
+            return model.loss(ids, targets)
+
+    return compile_(eval_loss, device=device)
+
+
+def find_fault(model: TrainableDecoder, ids: np.ndarray, targets: np.ndarray, device: Any) -> str:
+    """Which tensor is the first that is not finite when the batches int32 [A, B, T] are computed:
+    a weight, a layer's result, the logits, the loss, or a parameter's gradient (from the last
+    layer back)."""
+    for role, t in model.tensors.items():
+        if not np.isfinite(t.numpy()).all():
+            return f"weight {role}"
+    names: list[str] = []
+
+    def look(ids: Tensor, targets: Tensor) -> list[Tensor]:
+        flags: list[Tensor] = []
+
+        def watch(name: str, x: Any) -> None:
+            names.append(name)
+            flags.append(finite(Tensor(plain(x))).all())
+
+        logits = model.logits(ids, watch)
+        watch("the logits", logits.value)
+        loss = model.loss(ids, targets)
+        watch("the loss", loss.value)
+        loss.backward()
+        for role, t in reversed(list(model.named_parameters())):
+            watch(f"the gradient of {role}", t.grad.value)  # type: ignore[union-attr]
+            t.grad = None
+        return flags
+
+    run = compile_(look, device=device)
+    for a in range(len(ids)):
+        names.clear()
+        for name, good in zip(names, run(ids[a], targets[a])):
+            if not good.item():
+                return name
+    return "the norm of the gradient"

@@ -1,0 +1,157 @@
+"""From text to batches: a byte-level BPE, a memory-mapped file of tokens, and their order.
+
+The order depends on the seed and the step alone, so a run that is resumed goes on with the batch
+that it would have had.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import FileFormatError, ModelError, UsageError
+from weft.core.files import replacing
+from weft.models.tokenizer import Tokenizer
+
+END = "<|endoftext|>"  # stands between documents, and ends a text
+
+
+def train_tokenizer(texts: Iterable[str], vocab: int, folder: Path) -> None:
+    """Writes tokenizer.json and tokenizer_config.json: a byte-level BPE (Sennrich et al. 2016; as
+    GPT-2's) of at most `vocab` tokens, of which the first is END. Equal texts give equal files."""
+    from tokenizers import Tokenizer as Raw
+    from tokenizers import decoders, models, pre_tokenizers
+    from tokenizers.trainers import BpeTrainer
+
+    if vocab < 257:
+        raise UsageError(f"[tokenizer] vocab is {vocab}; bytes and {END} take 257")
+    raw = Raw(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    trainer = BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=[END],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    raw.train_from_iterator(texts, trainer)
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": END,
+        "clean_up_tokenization_spaces": False,
+    }
+    _write(folder / "tokenizer.json", raw.to_str())
+    _write(folder / "tokenizer_config.json", json.dumps(settings, indent=2))
+
+
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def end_token(folder: Path) -> str | None:
+    """What ends a text of the folder's tokenizer, as its tokenizer_config.json says."""
+    path = folder / "tokenizer_config.json"
+    if not path.exists():
+        return None
+    token = json.loads(path.read_text(encoding="utf-8")).get("eos_token")
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def write_tokens(
+    texts: Iterable[str], folder: Path, vocab: int, path: Path, facts: dict[str, Any]
+) -> np.ndarray:
+    """Encodes the texts with the tokenizer in `folder`, each ended by its end token where it has
+    one, into `path` (.npy, uint16 or uint32) beside a .json with `facts`; returns the tokens,
+    mapped. Raises ModelError when the tokenizer gives ids that `vocab` does not hold."""
+    tokenizer = Tokenizer(folder, vocab)
+    end = end_token(folder)
+    stop = [] if end is None else tokenizer.encode(end, special=False)
+    dtype = np.uint16 if vocab <= 1 << 16 else np.uint32
+    parts = [np.asarray(ids + stop, dtype) for ids in _encode(tokenizer, texts)]
+    tokens = np.concatenate(parts) if parts else np.zeros(0, dtype)
+    with replacing(path) as temporary, temporary.open("wb") as f:
+        np.save(f, tokens)
+    _write(path.with_suffix(".json"), json.dumps({**facts, "tokens": len(tokens)}, indent=2))
+    return open_tokens(path, vocab)
+
+
+def _encode(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[list[int]]:
+    """The ids of each text, some texts at a time."""
+    batch: list[str] = []
+    for text in texts:
+        batch.append(text)
+        if len(batch) == 64:
+            yield from tokenizer.encode_batch(batch, special=False)
+            batch = []
+    if batch:
+        yield from tokenizer.encode_batch(batch, special=False)
+
+
+def open_tokens(path: Path, vocab: int) -> np.ndarray:
+    """The tokens of a file that `write_tokens` made, mapped. Raises FileFormatError, ModelError."""
+    try:
+        tokens: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise FileFormatError(f"{path}: not a token file: {error}; delete it") from None
+    if tokens.ndim != 1 or tokens.dtype not in (np.uint16, np.uint32):
+        raise FileFormatError(f"{path}: {tokens.dtype}{list(tokens.shape)} are not tokens")
+    highest = int(tokens.max(initial=0))
+    if highest >= vocab:
+        raise ModelError(
+            f"{path} holds token {highest}; the model's vocabulary has {vocab}: "
+            "the tokens were made with another tokenizer"
+        )
+    return tokens
+
+
+class Batches:
+    """Windows of `length` + 1 tokens, each starting where the one before it ends, in an order that
+    is new in every epoch; so is the offset at which the first begins."""
+
+    def __init__(self, tokens: np.ndarray, batch: int, length: int, seed: int) -> None:
+        self.tokens, self.batch, self.length, self.seed = tokens, batch, length, seed
+        self.windows = (len(tokens) - length) // length  # room for every offset below `length`
+        if self.windows < 1:
+            raise UsageError(
+                f"the data has {len(tokens)} tokens; windows of {length} need at least "
+                f"{2 * length}: give more text, or a smaller [train] context"
+            )
+        self._epoch, self._order, self._offset = -1, np.zeros(0, np.int64), 0
+
+    def at(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Batch `number` (0, 1, ...): ids and targets, int32 [batch, length]."""
+        first = number * self.batch
+        rows = np.stack([self._window(i) for i in range(first, first + self.batch)])
+        return rows[:, :-1].copy(), rows[:, 1:].copy()
+
+    def epoch(self, number: int) -> float:
+        """How often the data has been seen before batch `number`."""
+        return number * self.batch / self.windows
+
+    def _window(self, index: int) -> np.ndarray:
+        epoch, place = divmod(index, self.windows)
+        if epoch != self._epoch:
+            rng = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
+            self._order, self._epoch = rng.permutation(self.windows), epoch
+            self._offset = int(rng.integers(self.length))
+        start = self._offset + int(self._order[place]) * self.length
+        return self.tokens[start : start + self.length + 1].astype(np.int32)
+
+
+def evaluation(tokens: np.ndarray, batch: int, length: int, most: int) -> list[Any]:
+    """At most `most` batches (ids, targets) of the held-out tokens, evenly spread; the first ones
+    where the text is short. [] when it does not fill a single batch."""
+    windows = (len(tokens) - 1) // length
+    count = min(most, windows // batch)
+    picked = np.linspace(0, windows - 1, count * batch).astype(np.int64) * length
+    rows = [tokens[s : s + length + 1].astype(np.int32) for s in picked]
+    out = []
+    for i in range(count):
+        part = np.stack(rows[i * batch : (i + 1) * batch])
+        out.append((part[:, :-1].copy(), part[:, 1:].copy()))
+    return out
