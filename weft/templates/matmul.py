@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.core.caps import Caps
 from weft.kernel.ir import Kernel
-from weft.templates import matmul_cpu, matmul_gpu
+from weft.templates import matmul_cpu, matmul_gpu, matmul_tiles
 from weft.templates.group import Group
 from weft.templates.matmul_view import find_dots, problem_of
 from weft.templates.registry import template
@@ -20,5 +20,7 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     Raises CompileError where an operand is not a strided view of an input.
     """
     problem = problem_of(group, find_dots(group))
-    variant = matmul_cpu if caps.is_cpu else matmul_gpu
+    if not caps.is_cpu:
+        return matmul_gpu.build(group, problem, caps, config)
+    variant = matmul_tiles if matmul_tiles.suits(problem, caps) else matmul_cpu
     return variant.build(group, problem, caps, config)

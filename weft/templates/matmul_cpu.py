@@ -45,8 +45,9 @@ from weft.templates.matmul_view import Problem
 
 @dataclass(frozen=True)
 class Plan:
-    """Tile and block sizes. `mode` is "f32", "dot2" (bf16 pairs) or "i32" (exact integers);
-    `panels` column panels per group; `kc` is the K block, `mb` the row block."""
+    """Tile and block sizes. `mode` is "f32", "dot2" (bf16 pairs), "mma" (bf16 pairs in matrix
+    registers, see matmul_tiles) or "i32" (exact integers); `panels` column panels per group; `kc`
+    is the K block, `mb` the row block."""
 
     mode: str
     lanes: int
@@ -60,6 +61,11 @@ class Plan:
     @property
     def nr(self) -> int:
         return self.nv * self.lanes
+
+    @property
+    def pair(self) -> int:
+        """How many k stand side by side in the panel."""
+        return 2 if self.mode in ("dot2", "mma") else 1
 
 
 ROWS = 1024  # of A that one group sweeps at most: the more, the less its packing weighs
@@ -96,7 +102,7 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
     nv = config.get("nv", nv)
     mr = config.get("mr", _TILES[32 if big else 16].get(nv * dots, 4))
     mr = min(mr, p.m)
-    kc = config.get("kc", _split(p.k, 512, 2 * lanes))
+    kc = config.get("kc", split(p.k, 512, 2 * lanes))
     panels = _panels(p, nv * lanes)
     blocks = max(1, -(-want // panels))
     rows = min(ROWS, max(-(-p.m // blocks), 32))
@@ -121,7 +127,7 @@ def _shared(panels: int, blocks: int, columns: int, cores: int) -> int:
     return min(range(1, min(panels, 8) + 1), key=cost)
 
 
-def _split(total: int, limit: int, multiple: int) -> int:
+def split(total: int, limit: int, multiple: int) -> int:
     """Equal parts of at most about `limit`, rounded up to `multiple`."""
     parts = max(1, -(-total // limit))
     size = -(-total // parts)
@@ -130,10 +136,12 @@ def _split(total: int, limit: int, multiple: int) -> int:
 
 def build(group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a dot group for a CPU."""
-    return _Cpu(group, p, caps, plan_of(p, caps, config)).kernel()
+    return CpuMatmul(group, p, caps, plan_of(p, caps, config)).kernel()
 
 
-class _Cpu:
+class CpuMatmul:
+    """The kernel under construction; `_tile` is what a matrix unit does in its own way."""
+
     def __init__(self, group: Group, p: Problem, caps: Caps, plan: Plan) -> None:
         self.group, self.p, self.plan = group, p, plan
         self.b = Builder(group.name or "matmul")
@@ -173,16 +181,16 @@ class _Cpu:
         self.batch = affine.unflatten(self.em.axis(b.group(2), max(p.batches, 1)), p.batch)
         limit = b.let(self._limit(), "limit")
         self.rows = b.let(minimum(limit - self.m0, plan.mb), "rows")
-        panel_type = dt.bfloat16 if plan.mode == "dot2" else self.acc
+        packed = dt.bfloat16 if plan.pair == 2 else self.acc
         kc = -(-min(plan.kc, p.k) // (2 * plan.lanes)) * 2 * plan.lanes
-        self.panel = b.array("panel", panel_type, kc * self.wide)
+        self.panel = b.array("panel", packed, kc * self.wide)
         self.kc = kc
         if plan.pack_a:
             rows = -(-plan.mb // plan.lanes) * plan.lanes
-            self.left = b.array("left", self.acc, rows * kc)
+            self.left = b.array("left", packed if plan.mode == "mma" else self.acc, rows * kc)
         if self.blocks_k > 1:
             self.partial = b.array("partial", self.acc, plan.mb * self.wide * plan.panels)
-        if not self.tail.cheap:
+        if plan.mode == "mma" or not self.tail.cheap:
             self.staged = b.array("staged", self.acc, plan.mr * self.wide)
         self.a_base = self._base(p.a.offset, p.a_batch, "a")
         self.b_base = [self._base(v.offset, p.b_strides(i)[0], "b") for i, v in enumerate(p.bs)]
@@ -222,7 +230,7 @@ class _Cpu:
     def _pack_b(self, i: int, n0: Expr) -> None:
         """panel[k][column], or panel[k / 2][column][2] for pairs."""
         b, p, plan = self.b, self.p, self.plan
-        pair = 2 if plan.mode == "dot2" else 1
+        pair = plan.pair
         kind = dt.bfloat16 if pair == 2 else self.acc
         source = self.em.buffers[id(p.bs[i].node)]
         _, sk, sn = p.b_strides(i)
@@ -235,7 +243,8 @@ class _Cpu:
             last = b.let(left - 1, "last") if left is not None else None
             packer.turned(sn, self.klen, plan.nr, last, p.k % (plan.lanes * pair) == 0, pair)
         elif pair == 2:
-            packer.pairs((sk, sn), self.klen, plan.nr, left)
+            whole = plan.mode == "dot2" or p.k % (2 * plan.lanes) == 0
+            packer.pairs((sk, sn), self.klen, plan.nr, left, whole)
         elif sn == 1:
             packer.columns(sk, self.klen, plan.nr, left)
         else:
@@ -347,10 +356,16 @@ class _Cpu:
         for i in range(len(at)):
             for j, var in enumerate(acc[i]):
                 b.store(self.staged, i * self.wide + j * plan.lanes, var)
-        count: Expr = const(len(at)) if last is None else b.let(last + 1 - at[0], "count")
+        self._from_staged(
+            at[0], const(len(at)) if last is None else b.let(last + 1 - at[0], "count")
+        )
+
+    def _from_staged(self, first: Expr, count: Expr) -> None:
+        """The epilogue of `count` rows from `first`, whose sums lie in `staged`."""
+        b, plan = self.b, self.plan
         with b.loop(count, name="i") as ti, self.em.scope():
             self._row(
-                b.let(at[0] + ti, "r"),
+                b.let(first + ti, "r"),
                 lambda d, v: b.let(
                     load(self.staged, ti * self.wide + (d * plan.nv + v) * plan.lanes, plan.lanes),
                     "acc",

@@ -19,6 +19,7 @@ from weft.kernel.builder import (
     as_expr,
     binary,
     cast,
+    ceil_div,
     const,
     extract,
     iota,
@@ -92,13 +93,13 @@ class Packer:
     element `at`, converted to `dtype` in vectors of `lanes`."""
 
     b: Builder
-    source: ir.Buffer
+    source: ir.Buffer | ir.Array
     base: Expr
     target: ir.Array
     ld: int
     lanes: int
     dtype: DType
-    at: int = 0
+    at: Value = 0
 
     def _load(self, index: Expr, lanes: int, mask: Expr | None = None) -> Expr:
         return cast(load(self.source, index, lanes, mask), self.dtype)
@@ -120,11 +121,15 @@ class Packer:
         with b.when(full < count):  # type: ignore[operator]
             body(full, b.let(tail_mask(full, count, step), "mask"))
 
-    def rows(self, stride: int, rows: Value, cols: Value, whole: bool) -> None:
-        """target[r, c] = source[r * stride + c]: contiguous along c in both."""
+    def rows(
+        self, stride: int, rows: Value, cols: Value, whole: bool, last: Expr | None = None
+    ) -> None:
+        """target[r, c] = source[r * stride + c]: contiguous along c in both; rows beyond `last`
+        repeat it."""
         b = self.b
         with b.loop(rows, name="r") as r:
-            row = b.let(self.base + r * stride, "row")  # type: ignore[operator]
+            at = r if last is None else minimum(r, last)
+            row = b.let(self.base + at * stride, "row")  # type: ignore[operator]
 
             def copy(c: Expr, mask: Expr | None) -> None:
                 value = self._load(row + c, self.lanes, mask)  # type: ignore[operator]
@@ -143,21 +148,65 @@ class Packer:
                 value = self._load(row + c, n, mask)  # type: ignore[operator]
                 b.store(self.target, r * self.ld + (c + self.at), value)  # type: ignore[operator]
 
-    def pairs(self, strides: tuple[int, int], rows: Value, cols: int, limit: Expr | None) -> None:
+    def pairs(
+        self, strides: tuple[int, int], rows: Expr, cols: int, limit: Expr | None, whole: bool
+    ) -> None:
         """target[r, 2c], target[r, 2c + 1] = source[2r, c], source[2r + 1, c]: pairs of rows woven
-        together, as dot2 wants them. `rows` is even."""
+        together. Rows up to the next multiple of 2 * lanes become 0 unless all are `whole`."""
         b, n = self.b, self.lanes
-        sr, sc = strides
         starts = range(0, cols, n)
         masks = [None if limit is None else b.let(tail_mask(const(c), limit, n)) for c in starts]
-        with b.loop(rows, step=2, name="r") as r:
+
+        def weave(r: Expr, tail: bool) -> None:
             for c, mask in zip(starts, masks):
-                index = iota(n) * sc + c * sc if sc != 1 else const(c)  # type: ignore[operator]
-                at = b.let(index, "at")
-                x = self._load(self.base + r * sr + at, n, mask)  # type: ignore[operator]
-                y = self._load(self.base + r * sr + sr + at, n, mask)  # type: ignore[operator]
-                woven = interleave(b, b.let(x, "x"), b.let(y, "y"))
-                b.store(self.target, r * self.ld + (2 * c + self.at), woven)  # type: ignore[operator]
+                below = rows if tail else None
+                x, y = (self._strided(r + u, c, strides, mask, below) for u in (0, 1))
+                b.store(self.target, r * self.ld + (2 * c + self.at), interleave(b, x, y))  # type: ignore[operator]
+
+        even = rows if whole else b.let(rows - rows % 2, "even")
+        with b.loop(even, step=2, name="r") as r:
+            weave(r, False)
+        if not whole:
+            padded = b.let(ceil_div(rows, 2 * n) * (2 * n), "padded")
+            with b.loop(padded, even, step=2, name="r") as r:
+                weave(r, True)
+
+    def _strided(
+        self, r: Expr, c: Value, strides: tuple[int, int], mask: Expr | None, rows: Expr | None
+    ) -> Expr:
+        """A vector of row r from column c, bound; zeros where r is not below `rows`."""
+        n, (sr, sc) = self.lanes, strides
+        r = self.b.let(r, "r")
+        first = self.base + r * sr  # type: ignore[operator]
+        index = iota(n) * sc + (first + c * sc) if sc != 1 else first + c
+        if rows is not None:
+            exists = splat(r < rows, n)
+            mask = exists if mask is None else mask & exists
+        return self.b.let(self._load(index, n, mask), "x")
+
+    def woven(self, stride: int, rows: Value, cols: Expr, limit: Expr | None, whole: bool) -> None:
+        """target[i, j] = source[i + j * stride], `lanes` rows by 2 * lanes columns at a time: pairs
+        of source rows are woven together, then turned. Rows are written up to a multiple of lanes,
+        zeros from `limit` on; columns up to a multiple of 2 * lanes, zeros from `cols` on (there
+        are none when all are `whole`)."""
+        b, n = self.b, self.lanes
+        with b.loop(rows, step=n, name="i") as i:
+            mask = None if limit is None else b.let(tail_mask(i, limit, n), "mask")
+
+            def block(c: Expr, tail: Expr | None) -> None:
+                woven = []
+                for t in range(0, 2 * n, 2):
+                    x, y = (
+                        self._strided(
+                            c + (t + u), i, (stride, 1), mask, None if tail is None else cols
+                        )  # type: ignore[operator]
+                        for u in (0, 1)
+                    )
+                    woven.append(b.let(interleave(b, x, y), "woven"))
+                for t, v in enumerate(transpose_block(b, woven, 2)):
+                    b.store(self.target, (i + t) * self.ld + c + self.at, v)  # type: ignore[operator]
+
+            self._chunks(cols, 2 * n, whole, block)
 
     def turned(
         self, stride: int, major: Value, minor: int, last: Expr | None, whole: bool, pair: int = 1
@@ -184,6 +233,14 @@ class Packer:
                     b.store(self.target, index, v)
 
             self._chunks(major, n * pair, whole, turn)
+
+    def filled(self, strides: tuple[int, int], rows: Expr, cols: Expr, last: Expr) -> None:
+        """target[i, j] = source[i * strides[0] + j * strides[1]], one by one; rows beyond `last`
+        repeat it, columns from `cols` up to a multiple of lanes become 0."""
+        b, n = self.b, self.lanes
+        with b.loop(rows, name="i") as i, b.loop(ceil_div(cols, n) * n, name="j") as j:
+            index = self.base + minimum(i, last) * strides[0] + j * strides[1]  # type: ignore[operator]
+            b.store(self.target, i * self.ld + j + self.at, self._load(index, 1, j < cols))  # type: ignore[operator]
 
     def scalars(
         self, strides: tuple[int, int], major: Value, minor: Value, last: Expr | None
