@@ -151,7 +151,9 @@ class _Layouter:
             link.written.home = link.before
             if link.position is not None:
                 assert task.group is not None
-                task.group = dataclasses.replace(task.group, in_place={0: link.position})
+                output = [id(w) for w in task.writes].index(id(link.written))
+                places = {**task.group.in_place, output: link.position}
+                task.group = dataclasses.replace(task.group, in_place=places)
         return True
 
     def _links(self, old: Value, value: Value) -> list[_Link] | None:
@@ -189,23 +191,19 @@ class _Layouter:
         return None
 
     def _direct(self, old: Value, value: Value) -> list[_Link] | None:
-        """An elementwise kernel over the state, or one that does not read the state at all."""
+        """An elementwise kernel over the state, or one that does not read the state at all. Each
+        element is loaded once, for the output that then replaces it."""
         index = self.writer[id(value)]
         group = self.tasks[index].group
         assert group is not None
         mine = [i for i, v in enumerate(self.tasks[index].reads) if v is old]
         if not mine:
             return [_Link(index, value, old, None)]
-        root = group.outputs[0]
-        if (
-            len(mine) > 1
-            or len(group.outputs) > 1
-            or group.kind != "map"
-            or root.dtype is not old.node.dtype
-        ):
+        target, root = group.inputs[mine[0]], value.node
+        fits = len(mine) == 1 and group.kind == "map" and root.dtype is target.dtype
+        if not fits or not _pointwise(group, target) or not _computes_from(root, target, group):
             return None
-        target = group.inputs[mine[0]]
-        return [_Link(index, value, old, mine[0])] if _pointwise(root, target) else None
+        return [_Link(index, value, old, mine[0])]
 
     def _assign_by_copy(self, copies: list[tuple[Value, Value, str]]) -> None:
         changed = {id(self.values[id(state)]) for state, _ in self.graph.assigns}
@@ -257,22 +255,38 @@ class _Layouter:
                 raise CompileError(f"{task.label} overwrites what {copy!r} still has to read")
 
 
-def _pointwise(root: Node, target: Node) -> bool:
-    """Whether root reads `target` only at its own position (through elementwise ops)."""
-    if target.shape != root.shape:
-        return False
+def _pointwise(group: Group, target: Node) -> bool:
+    """Whether the group reads its input `target` only at the position that is being written: by
+    elementwise ops alone."""
+    inside = {id(x) for x in group.inputs}
+    stack = [(root, root.shape == target.shape) for root in group.outputs]
+    seen = {(id(root), straight) for root, straight in stack}
+    while stack:
+        at, straight = stack.pop()
+        if at is target and not straight:
+            return False
+        if id(at) in inside:
+            continue
+        straight = straight and kind_of(at) == "elementwise"
+        for x in at.inputs:
+            if (id(x), straight) not in seen:
+                seen.add((id(x), straight))
+                stack.append((x, straight))
+    return True
+
+
+def _computes_from(root: Node, target: Node, group: Group) -> bool:
+    """Whether the kernel reads `target` on its way to output `root`."""
+    inside = {id(x) for x in group.inputs}
     stack, seen = [root], {id(root)}
     while stack:
         at = stack.pop()
-        if kind_of(at) != "elementwise":
-            if any(n is target for n in toposort([at])):
-                return False
-            continue
-        for x in at.inputs:
-            if id(x) not in seen and x is not target:
-                seen.add(id(x))
-                stack.append(x)
-    return True
+        if at is target:
+            return True
+        fresh = [] if id(at) in inside else [x for x in at.inputs if id(x) not in seen]
+        seen.update(map(id, fresh))
+        stack += fresh
+    return False
 
 
 def _cyclic(tasks: list[Task]) -> bool:

@@ -189,8 +189,7 @@ class _Planner:
         number, config, why = self.table.add(group)
         kernel = self.table.kernels[number]
         args = [self._ref(v) for v in task.reads]
-        if not group.in_place:
-            args += [self._ref(v) for v in task.writes]
+        args += [self._ref(v) for i, v in enumerate(task.writes) if i not in group.in_place]
         self._check(group, kernel, args)
         bound = f"{group.rows}*{group.rows_scale}" if group.rows_scale != 1 else group.rows or ""
         self.report.groups.append(
