@@ -144,11 +144,16 @@ def _is_float(x: Value) -> bool:
 
 
 def walk(
-    out: Tracked, grad: Value, stops: set[int] | None = None, create_graph: bool = False
+    out: Tracked,
+    grad: Value,
+    stops: set[int] | None = None,
+    create_graph: bool = False,
+    marks: set[int] | None = None,
 ) -> dict[int, tuple[Tracked, Value]]:
     """The gradient of each leaf that `out` depends on, as id -> (leaf, gradient).
 
-    `stops` are ids of values to treat as leaves. With `create_graph` the gradients are Tracked
+    `stops` are ids of values to treat as leaves; `marks` of values whose gradient is wanted as
+    well, though the walk goes on behind them. With `create_graph` the gradients are Tracked
     themselves, so that they can be differentiated again.
     """
     stops = stops or set()
@@ -159,8 +164,9 @@ def walk(
             g = grads.pop(id(node), None)
             if g is None:
                 continue
-            if id(node) in stops or node.pull is None:
+            if node.pull is None or id(node) in stops or id(node) in (marks or ()):
                 found[id(node)] = (node, g)
+            if node.pull is None or id(node) in stops:
                 continue
             operands = node.inputs if create_graph else tuple(map(plain, node.inputs))
             for x, made in zip(node.inputs, node.pull(g, operands)):

@@ -53,7 +53,7 @@ class Autograd(TensorBase):
 
 
 def _walk(
-    out: TensorBase, gradient: Any, create_graph: bool, stops: set[int] | None = None
+    out: TensorBase, gradient: Any, create_graph: bool, marks: set[int] | None = None
 ) -> dict[int, tuple[Tracked, Any]]:
     value = out.value if out._tape is None else out._tape
     if not isinstance(value, Tracked):
@@ -71,11 +71,11 @@ def _walk(
     else:
         if isinstance(gradient, TensorBase):
             check_devices("backward", (out, gradient))
-        given = gradient if isinstance(gradient, TensorBase) else type(out)(np.asarray(gradient))
+        given = gradient if isinstance(gradient, TensorBase) else type(out)(np.array(gradient))
         if given.shape != out.shape or given.dtype != out.dtype:
             raise ShapeError(f"backward: gradient {given._known()} for {out._known()}")
         seed = given.value if create_graph else tape.plain(given.value)
-    return tape.walk(value, seed, stops, create_graph)
+    return tape.walk(value, seed, None, create_graph, marks)
 
 
 def _accumulate(owner: TensorBase, new: TensorBase) -> None:
@@ -113,8 +113,8 @@ def grad(
 ) -> list[Any]:  # fmt: skip
     """The derivatives of `output` with respect to `inputs` (zeros where it does not depend on
     one); no .grad is touched. `inputs` are leaves or computed tensors. Raises GradientError."""
-    stops = {id(t._tape) for t in inputs if t._tape is not None}
-    found = _walk(output, gradient, create_graph, stops)
+    marks = {id(t._tape) for t in inputs if t._tape is not None}
+    found = _walk(output, gradient, create_graph, marks)
     out = []
     for t in inputs:
         parts: list[Any] = [
