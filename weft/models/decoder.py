@@ -245,7 +245,7 @@ def activate(act: Activation, x: Value) -> Value:
     if act == "silu":
         return ops.call("silu", x)
     if act == "relu":
-        return ops.maximum(x, 0.0)
+        return ops.call("relu", x)
     return ops.call("gelu", x, approximate="tanh" if act == "gelu_tanh" else "none")
 
 

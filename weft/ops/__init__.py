@@ -3,6 +3,7 @@ to use them (`ops.add(x, y)`), and `bind`, which hands an op to whoever listens 
 """
 
 from weft.ops import (  # noqa: F401  (importing registers the primitives)
+    activations,
     attention,
     attention_grad,
     barrier,
@@ -14,6 +15,7 @@ from weft.ops import (  # noqa: F401  (importing registers the primitives)
     indexing,
     movement,
     reduce,
+    row_grads,
     source,
     unary,
 )

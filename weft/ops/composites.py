@@ -1,13 +1,14 @@
-"""The composites: softmax log_softmax layer_norm rms_norm gelu silu rope attention
-cached_attention. Each body accumulates in f32 and returns x's dtype.
+"""The composites of rows: softmax log_softmax layer_norm rms_norm, over the last axis. Each body
+accumulates in f32 and returns x's dtype; the derivatives are composites of row_grads.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from typing import Any
 
 from weft.core import dtypes as dt
-from weft.core.errors import DTypeError, ShapeError
+from weft.core.errors import ShapeError
 from weft.ops import functions as f
 from weft.ops.composite import Composite, register_composite
 from weft.ops.functions import Value
@@ -23,26 +24,21 @@ def keep_last(x: Value, like: Value) -> Value:
     return f.broadcast(f.reshape(x, (*shape[:-1], 1)), shape)
 
 
-def _floats(name: str, x: Aval) -> None:
+def floats(name: str, x: Aval) -> None:
+    """Raises unless x is of floats and has a last axis."""
     want(name, x, "float")
     if not x.shape:
         raise ShapeError(f"{name}: a 0-d value has no last axis; reshape it to [1]")
 
 
-def _same_as_x(name: str):  # type: ignore[no-untyped-def]
-    def abstract(x: Aval, **params: object) -> Aval:
-        want(name, x, "float")
-        return x
-
-    return abstract
-
-
 # -- row statistics -----------------------------------------------------------------------------
 
 
-def _row_abstract(name: str):  # type: ignore[no-untyped-def]
+def row_abstract(name: str):  # type: ignore[no-untyped-def]
+    """The shape rule of x[..., D] with weights [D]: the result is like x."""
+
     def abstract(x: Aval, *weights: Aval, **params: object) -> Aval:
-        _floats(name, x)
+        floats(name, x)
         for w in weights:
             want(name, w, "float")
             if w.shape != x.shape[-1:]:
@@ -65,13 +61,14 @@ def compute(x: Value) -> Value:
     return f.cast(x, dt.compute_dtype(aval(x).dtype))
 
 
-def _no_columns(x: Value) -> bool:
+def no_columns(x: Value) -> bool:
+    """Whether the rows of x are empty."""
     return aval(x).shape[-1] == 0
 
 
 def _softmax(x: Value) -> Value:
     """exp(x - max) / sum, over the last axis."""
-    if _no_columns(x):
+    if no_columns(x):
         return x
     e = f.exp(shifted(compute(x)))
     return f.cast(f.div(e, keep_last(f.sum_(e, -1), e)), aval(x).dtype)
@@ -79,32 +76,41 @@ def _softmax(x: Value) -> Value:
 
 def _log_softmax(x: Value) -> Value:
     """x - max - log(sum(exp(x - max))), over the last axis."""
-    if _no_columns(x):
+    if no_columns(x):
         return x
     s = shifted(compute(x))
     return f.cast(f.sub(s, keep_last(f.log(f.sum_(f.exp(s), -1)), s)), aval(x).dtype)
 
 
-def _mean_last(x: Value) -> Value:
+def mean_last(x: Value) -> Value:
+    """The mean over the last axis."""
     return f.mul(f.sum_(x, -1), 1.0 / max(aval(x).shape[-1], 1))
 
 
-def _rsqrt(x: Value) -> Value:
+def rsqrt(x: Value) -> Value:
+    """1 / sqrt(x)."""
     return f.div(1.0, f.sqrt(x))
 
 
-def _row(w: Value, like: Value) -> Value:
+def as_rows(w: Value, like: Value) -> Value:
+    """A weight [D] repeated for every row of `like`, in its dtype."""
     known = aval(like)
     return f.broadcast(f.cast(w, known.dtype), known.shape)
+
+
+def offset_rows(w: Value, like: Value, offset: float) -> Value:
+    """offset + w for every row of `like`."""
+    scale = as_rows(w, like)
+    return scale if offset == 0.0 else f.add(scale, offset)
 
 
 def _layer_norm(x: Value, w: Value, b: Value, *, eps: float) -> Value:
     """(x - mean) / sqrt(var + eps) * w + b over the last axis (Ba et al. 2016); var is the mean of
     squared deviations."""
     c = compute(x)
-    d = f.sub(c, keep_last(_mean_last(c), c))
-    r = _rsqrt(f.add(_mean_last(f.mul(d, d)), eps))
-    y = f.add(f.mul(f.mul(d, keep_last(r, d)), _row(w, d)), _row(b, d))
+    d = f.sub(c, keep_last(mean_last(c), c))
+    r = rsqrt(f.add(mean_last(f.mul(d, d)), eps))
+    y = f.add(f.mul(f.mul(d, keep_last(r, d)), as_rows(w, d)), as_rows(b, d))
     return f.cast(y, aval(x).dtype)
 
 
@@ -112,84 +118,65 @@ def _rms_norm(x: Value, w: Value, *, eps: float, offset: float) -> Value:
     """x / sqrt(mean(x^2) + eps) * (offset + w) over the last axis (Zhang & Sennrich 2019); Gemma
     stores w - 1, hence the offset."""
     c = compute(x)
-    r = _rsqrt(f.add(_mean_last(f.mul(c, c)), eps))
-    scale = _row(w, c) if offset == 0.0 else f.add(_row(w, c), offset)
-    return f.cast(f.mul(f.mul(c, keep_last(r, c)), scale), aval(x).dtype)
+    r = rsqrt(f.add(mean_last(f.mul(c, c)), eps))
+    return f.cast(f.mul(f.mul(c, keep_last(r, c)), offset_rows(w, c, offset)), aval(x).dtype)
 
 
-# -- activations --------------------------------------------------------------------------------
+# -- derivatives ----------------------------------------------------------------------------------
 
 
-def _gelu(x: Value, *, approximate: str) -> Value:
-    """x Phi(x) by erf, or its tanh approximation (Hendrycks & Gimpel 2016)."""
-    if approximate not in ("none", "tanh"):
-        raise DTypeError(f'gelu: approximate is "none" or "tanh", not {approximate!r}')
-    c = compute(x)
-    if approximate == "none":
-        inner = f.erf(f.mul(c, math.sqrt(0.5)))
-    else:
-        cubic = f.mul(f.mul(f.mul(c, c), c), 0.044715)
-        inner = f.tanh(f.mul(f.add(c, cubic), math.sqrt(2.0 / math.pi)))
-    return f.cast(f.mul(f.mul(c, 0.5), f.add(inner, 1.0)), aval(x).dtype)
+def _softmax_vjp(g: Value, out: Value, x: Value) -> Sequence[Any]:
+    return (f.call("softmax_grad", out, g),)
 
 
-def _silu(x: Value) -> Value:
-    """x / (1 + exp(-x))."""
-    c = compute(x)
-    return f.cast(f.div(c, f.add(f.exp(f.neg(c)), 1.0)), aval(x).dtype)
+def _log_softmax_vjp(g: Value, out: Value, x: Value) -> Sequence[Any]:
+    return (f.call("log_softmax_grad", out, g),)
 
 
-# -- rotary positions ---------------------------------------------------------------------------
+def over_rows(g: Value, like: Value) -> Value:
+    """The sum of g over all axes but the last, in the dtype of `like`."""
+    lead = range(len(aval(g).shape) - 1)
+    return f.cast(f.sum_(g, tuple(lead)) if lead else g, aval(like).dtype)
 
 
-def _rope_abstract(x: Aval, cos: Aval, sin: Aval, *, interleaved: bool) -> Aval:
-    for v in (x, cos, sin):
-        want("rope", v, "float")
-    n, d = (x.shape[0], x.shape[2]) if len(x.shape) == 3 else (0, 1)
-    if len(x.shape) != 3 or d % 2 or not cos.shape == sin.shape == (n, d // 2):
-        raise ShapeError(
-            f"rope: x {list(x.shape)}, cos {list(cos.shape)}, sin {list(sin.shape)}; expected "
-            "[N, H, D] with D even, and [N, D/2] for cos and sin"
-        )
-    return x
+def _column(m: Value, k: int, like: Value) -> Value:
+    """Entry k of a few numbers per row [..., K], repeated along the rows of `like`."""
+    shape = aval(m).shape
+    lead = (0,) * (len(shape) - 1)
+    return f.broadcast(f.slice_(m, (*lead, k), (*shape[:-1], k + 1)), aval(like).shape)
 
 
-def _rope(x: Value, cos: Value, sin: Value, *, interleaved: bool) -> Value:
-    """Pairs (a, b) turned by an angle: (a cos - b sin, b cos + a sin) (Su et al. 2021). A pair is
-    (i, i + D/2), as in Hugging Face checkpoints, or (2i, 2i + 1) when interleaved."""
-    n, h, d = aval(x).shape
-    half = d // 2
-    c = compute(x)
-    cos, sin = (
-        f.broadcast(f.reshape(f.cast(v, aval(c).dtype), (n, 1, half)), (n, h, half))
-        for v in (cos, sin)
-    )
-    if interleaved:
-        pairs = f.reshape(c, (n, h, half, 2))
-        a = f.reshape(f.slice_(pairs, (0, 0, 0, 0), (n, h, half, 1)), (n, h, half))
-        b = f.reshape(f.slice_(pairs, (0, 0, 0, 1), (n, h, half, 2)), (n, h, half))
-    else:
-        a = f.slice_(c, (0, 0, 0), (n, h, half))
-        b = f.slice_(c, (0, 0, half), (n, h, d))
-    left = f.sub(f.mul(a, cos), f.mul(b, sin))
-    right = f.add(f.mul(b, cos), f.mul(a, sin))
-    if interleaved:
-        parts = [f.reshape(v, (n, h, half, 1)) for v in (left, right)]
-        return f.cast(f.reshape(f.concat(parts, 3), (n, h, d)), aval(x).dtype)
-    return f.cast(f.concat((left, right), 2), aval(x).dtype)
+def _layer_norm_vjp(
+    g: Value, out: Value, x: Value, w: Value, b: Value, *, eps: float
+) -> Sequence[Any]:
+    def scale() -> Value:
+        mean, r = (_column(f.call("moments", x, eps=eps), k, x) for k in (0, 1))
+        return over_rows(f.mul(compute(g), f.mul(f.sub(compute(x), mean), r)), w)
+
+    def shift() -> Value:
+        return over_rows(compute(g), b)
+
+    return (lambda: f.call("layer_norm_grad", x, w, g, eps=eps)), scale, shift
 
 
-# -- the table ----------------------------------------------------------------------------------
+def _rms_norm_vjp(
+    g: Value, out: Value, x: Value, w: Value, *, eps: float, offset: float
+) -> Sequence[Any]:
+    def scale() -> Value:
+        r = f.call("rms_scale", x, eps=eps)
+        return over_rows(f.mul(compute(g), f.mul(compute(x), keep_last(r, x))), w)
+
+    return (lambda: f.call("rms_norm_grad", x, w, g, eps=eps, offset=offset)), scale
 
 
-def _add(name: str, abstract: object, body: object, **defaults: object) -> None:
-    register_composite(Composite(name, abstract, body, defaults))  # type: ignore[arg-type]
+# -- the table ------------------------------------------------------------------------------------
 
 
-_add("softmax", _row_abstract("softmax"), _softmax)
-_add("log_softmax", _row_abstract("log_softmax"), _log_softmax)
-_add("layer_norm", _row_abstract("layer_norm"), _layer_norm, eps=1e-5)
-_add("rms_norm", _row_abstract("rms_norm"), _rms_norm, eps=1e-6, offset=0.0)
-_add("gelu", _same_as_x("gelu"), _gelu, approximate="none")
-_add("silu", _same_as_x("silu"), _silu)
-_add("rope", _rope_abstract, _rope, interleaved=False)
+def _add(name: str, body: Any, vjp: Any, **defaults: Any) -> None:
+    register_composite(Composite(name, row_abstract(name), body, defaults, vjp=vjp))
+
+
+_add("softmax", _softmax, _softmax_vjp)
+_add("log_softmax", _log_softmax, _log_softmax_vjp)
+_add("layer_norm", _layer_norm, _layer_norm_vjp, eps=1e-5)
+_add("rms_norm", _rms_norm, _rms_norm_vjp, eps=1e-6, offset=0.0)

@@ -294,7 +294,7 @@ class Arithmetic(TensorBase):
 
     def relu(self) -> Self:
         """max(x, 0)."""
-        return self.maximum(0)
+        return self._call("relu") if self.dtype.is_float else self.maximum(0)
 
     def gelu(self, approximate: str = "none") -> Self:
         """x Phi(x): exact by erf, or approximate="tanh"."""
@@ -320,9 +320,13 @@ class Arithmetic(TensorBase):
         return self._binary("minimum", other)
 
     def clip(self, min: Operand | None = None, max: Operand | None = None) -> Self:
-        """Held within [min, max]; None leaves that side open."""
-        out = self if min is None else self.maximum(min)
-        return out if max is None else out.minimum(max)
+        """Held within [min, max]; None leaves that side open. The gradient is whole on a bound."""
+        out = self if min is None else self._bounded("clip_low", "maximum", min)
+        return out if max is None else out._bounded("clip_high", "minimum", max)
+
+    def _bounded(self, name: str, op: str, bound: Operand) -> Self:
+        x, y = self._pair("clip", bound)
+        return x._call(name, y) if x.dtype.is_float else run(self, op, x, y)
 
     def where(self, a: Operand, b: Operand) -> Self:
         """a where this (bool) tensor holds, else b."""

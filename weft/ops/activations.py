@@ -1,0 +1,185 @@
+"""Activations and rotary positions: gelu silu relu clip_low clip_high rope, with their derivatives.
+
+Bodies compute in f32 and return x's dtype. gelu_grad and silu_grad are composites of their own, so
+that an eager device runs each as one kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from weft.core.errors import DTypeError, ShapeError
+from weft.ops import functions as f
+from weft.ops.composite import Composite, register_composite
+from weft.ops.composites import compute
+from weft.ops.functions import Value
+from weft.ops.primitive import Aval, aval
+from weft.ops.rules import same, want
+
+
+def _alike(name: str):  # type: ignore[no-untyped-def]
+    """The shape rule of operands that are all alike: the result is as well."""
+
+    def abstract(*xs: Aval, **params: object) -> Aval:
+        want(name, xs[0], "float")
+        same(name, *xs)
+        return xs[0]
+
+    return abstract
+
+
+# -- activations --------------------------------------------------------------------------------
+
+
+_CUBIC, _TANH = 0.044715, math.sqrt(2.0 / math.pi)
+
+
+def _gelu_inner(c: Value, approximate: str) -> Value:
+    """2 Phi(c) - 1, exactly or by tanh."""
+    if approximate not in ("none", "tanh"):
+        raise DTypeError(f'gelu: approximate is "none" or "tanh", not {approximate!r}')
+    if approximate == "none":
+        return f.erf(f.mul(c, math.sqrt(0.5)))
+    cubic = f.mul(f.mul(f.mul(c, c), c), _CUBIC)
+    return f.tanh(f.mul(f.add(c, cubic), _TANH))
+
+
+def _gelu(x: Value, *, approximate: str) -> Value:
+    """x Phi(x) by erf, or its tanh approximation (Hendrycks & Gimpel 2016)."""
+    c = compute(x)
+    inner = _gelu_inner(c, approximate)
+    return f.cast(f.mul(f.mul(c, 0.5), f.add(inner, 1.0)), aval(x).dtype)
+
+
+def _gelu_grad(x: Value, g: Value, *, approximate: str) -> Value:
+    """g (Phi(x) + x Phi'(x)), Phi as in gelu."""
+    c = compute(x)
+    inner = _gelu_inner(c, approximate)
+    square = f.mul(c, c)
+    if approximate == "none":
+        slope = f.mul(f.exp(f.mul(square, -0.5)), 1.0 / math.sqrt(2.0 * math.pi))
+    else:
+        rate = f.add(f.mul(square, 1.5 * _CUBIC * _TANH), 0.5 * _TANH)
+        slope = f.mul(f.sub(1.0, f.mul(inner, inner)), rate)
+    whole = f.add(f.mul(f.add(inner, 1.0), 0.5), f.mul(c, slope))
+    return f.cast(f.mul(compute(g), whole), aval(x).dtype)
+
+
+def _silu(x: Value) -> Value:
+    """x / (1 + exp(-x))."""
+    c = compute(x)
+    return f.cast(f.div(c, f.add(f.exp(f.neg(c)), 1.0)), aval(x).dtype)
+
+
+def _silu_grad(x: Value, g: Value) -> Value:
+    """g s (1 + x (1 - s)), where s = 1 / (1 + exp(-x))."""
+    c = compute(x)
+    s = f.div(1.0, f.add(f.exp(f.neg(c)), 1.0))
+    slope = f.mul(s, f.add(f.mul(c, f.sub(1.0, s)), 1.0))
+    return f.cast(f.mul(compute(g), slope), aval(x).dtype)
+
+
+def _relu_vjp(g: Value, out: Value, x: Value) -> Sequence[Any]:
+    """By the result, which is in memory anyway; a NaN passes the gradient on, as in PyTorch."""
+    return (f.where(f.less_equal(out, 0), 0, g),)
+
+
+def _clip_vjp(outside: Any):  # type: ignore[no-untyped-def]
+    """Of maximum or minimum as bounds: x on a bound has the whole gradient."""
+
+    def vjp(g: Value, out: Value, x: Value, bound: Value) -> Sequence[Any]:
+        return (
+            lambda: f.where(outside(x, bound), 0, g),
+            lambda: f.where(outside(x, bound), g, 0),
+        )
+
+    return vjp
+
+
+# -- rotary positions ---------------------------------------------------------------------------
+
+
+def _rope_abstract(x: Aval, cos: Aval, sin: Aval, *, interleaved: bool) -> Aval:
+    for v in (x, cos, sin):
+        want("rope", v, "float")
+    n, d = (x.shape[0], x.shape[2]) if len(x.shape) == 3 else (0, 1)
+    if len(x.shape) != 3 or d % 2 or not cos.shape == sin.shape == (n, d // 2):
+        raise ShapeError(
+            f"rope: x {list(x.shape)}, cos {list(cos.shape)}, sin {list(sin.shape)}; expected "
+            "[N, H, D] with D even, and [N, D/2] for cos and sin"
+        )
+    return x
+
+
+def _halves(c: Value, interleaved: bool) -> tuple[Value, Value]:
+    """The first and the second entries of the pairs of c[N, H, D], each [N, H, D/2]."""
+    n, h, d = aval(c).shape
+    half = d // 2
+    if not interleaved:
+        return f.slice_(c, (0, 0, 0), (n, h, half)), f.slice_(c, (0, 0, half), (n, h, d))
+    pairs = f.reshape(c, (n, h, half, 2))
+    a = f.slice_(pairs, (0, 0, 0, 0), (n, h, half, 1))
+    b = f.slice_(pairs, (0, 0, 0, 1), (n, h, half, 2))
+    return f.reshape(a, (n, h, half)), f.reshape(b, (n, h, half))
+
+
+def _rope(x: Value, cos: Value, sin: Value, *, interleaved: bool) -> Value:
+    """Pairs (a, b) turned by an angle: (a cos - b sin, b cos + a sin) (Su et al. 2021). A pair is
+    (i, i + D/2), as in Hugging Face checkpoints, or (2i, 2i + 1) when interleaved."""
+    n, h, d = aval(x).shape
+    half = d // 2
+    c = compute(x)
+    cos, sin = (
+        f.broadcast(f.reshape(f.cast(v, aval(c).dtype), (n, 1, half)), (n, h, half))
+        for v in (cos, sin)
+    )
+    a, b = _halves(c, interleaved)
+    left = f.sub(f.mul(a, cos), f.mul(b, sin))
+    right = f.add(f.mul(b, cos), f.mul(a, sin))
+    if interleaved:
+        parts = [f.reshape(v, (n, h, half, 1)) for v in (left, right)]
+        return f.cast(f.reshape(f.concat(parts, 3), (n, h, d)), aval(x).dtype)
+    return f.cast(f.concat((left, right), 2), aval(x).dtype)
+
+
+def _rope_vjp(
+    g: Value, out: Value, x: Value, cos: Value, sin: Value, *, interleaved: bool
+) -> Sequence[Any]:
+    """x is turned back; an angle's gradients are sums over the heads."""
+
+    def halves() -> list[Value]:
+        return [*_halves(compute(g), interleaved), *_halves(compute(x), interleaved)]
+
+    def by_cos() -> Value:
+        p, q, a, b = halves()
+        return f.cast(f.sum_(f.add(f.mul(p, a), f.mul(q, b)), 1), aval(cos).dtype)
+
+    def by_sin() -> Value:
+        p, q, a, b = halves()
+        return f.cast(f.sum_(f.sub(f.mul(q, a), f.mul(p, b)), 1), aval(sin).dtype)
+
+    return (lambda: f.call("rope", g, cos, f.neg(sin), interleaved=interleaved)), by_cos, by_sin
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+
+def _add(name: str, body: Any, vjp: Any = None, **defaults: Any) -> None:
+    register_composite(Composite(name, _alike(name), body, defaults, vjp=vjp))
+
+
+def _by_grad(name: str):  # type: ignore[no-untyped-def]
+    """The rule of a function of x alone whose derivative is a composite of (x, g)."""
+    return lambda g, out, x, **params: (f.call(name, x, g, **params),)
+
+
+_add("gelu", _gelu, _by_grad("gelu_grad"), approximate="none")
+_add("gelu_grad", _gelu_grad, approximate="none")
+_add("silu", _silu, _by_grad("silu_grad"))
+_add("silu_grad", _silu_grad)
+_add("relu", lambda x: f.maximum(x, 0), _relu_vjp)
+_add("clip_low", f.maximum, _clip_vjp(f.less))
+_add("clip_high", f.minimum, _clip_vjp(lambda x, high: f.less(high, x)))
+register_composite(Composite("rope", _rope_abstract, _rope, {"interleaved": False}, vjp=_rope_vjp))
