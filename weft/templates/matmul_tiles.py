@@ -26,8 +26,9 @@ from weft.templates.matmul_pack import Packer
 from weft.templates.matmul_view import Problem
 
 TILE, DEPTH, BLOCK = 16, 32, 32  # rows and columns of a tile of sums; its k; rows of a block
-_KC = 512  # of K at once: a panel of that depth (32 KiB) stays in the first cache
-_ROWS = 1024  # of A in a block at most
+_KC = 256  # of K at once: a panel of that depth (16 KiB) stays in the first cache
+_ROWS = 512  # of A in a block at most: the block (256 KiB) stays in the second cache
+_PANELS = 8  # in a group at most, where packing A again costs nothing
 _SCRATCH = 3 << 20  # bytes that blocks and panels of one group may take
 
 
@@ -57,6 +58,8 @@ def _cut(p: Problem, caps: Caps, kc: int, pack_a: bool) -> tuple[int, int]:
     for blocks in range(_over(p.m, _ROWS), _over(p.m, BLOCK) + 1):
         mb = _over(_over(p.m, blocks), BLOCK) * BLOCK
         strips = min(panels, _over(want, blocks))
+        if not pack_a:
+            strips = max(strips, _over(panels, _PANELS))
         while strips < panels and _scratch(p, mb, kc, _over(panels, strips), pack_a) > _SCRATCH:
             strips += 1
         idle = max(want / (blocks * strips), 1.0) - 1
