@@ -54,7 +54,17 @@ CURRENT = _Current()  # the trace that this thread is building, if any
 class TensorBase:
     """The value inside a Tensor and what is known of it without looking: shape, dtype, device."""
 
-    __slots__ = ("__weakref__", "_grad", "_home", "_leaf", "_tape", "_value", "_weak", "name")
+    __slots__ = (
+        "__weakref__",
+        "_grad",
+        "_home",
+        "_leaf",
+        "_store",
+        "_tape",
+        "_value",
+        "_weak",
+        "name",
+    )
     __array_ufunc__ = None  # NumPy arrays leave mixed expressions to Tensor
 
     def __init__(self, value: Value, name: str = "") -> None:
@@ -77,6 +87,7 @@ class TensorBase:
         self._home: DeviceArray | None = None  # a Program's state buffer that `_value` shows
         self._leaf = False  # whether a tape starts here
         self._grad: TensorBase | None = None
+        self._store: TensorBase | None = None  # where compiled functions put the gradient
         self._weak = False  # a Python number in disguise: it may meet any device
         self.name = name
 

@@ -43,7 +43,8 @@ class _Entry:
     captured: dict[str, Tensor]
     states: frozenset[str]
     bound: dict[str, Any]  # name -> the value that the session's weight was made from
-    grads: tuple[tuple[TensorBase, int | None], ...] = ()  # .grad after a run: which output
+    fed: list[tuple[str, TensorBase]]  # inputs that take the .grad of a tensor
+    grads: tuple[tuple[TensorBase, TensorBase | None], ...] = ()  # tensors and .grad after a run
     guards: tuple[Callable[[], bool], ...] = ()  # it serves while these hold
     session: Session | PartedSession | None = None
 
@@ -162,10 +163,11 @@ class Compiled:
         parted = self._programs_for(traced.graph, device)
         taken = set(parted.inputs())
         wanted = [(i, s.name) for i, s in enumerate(specs) if s.name in taken]
+        fed = [(name, t) for name, t in traced.fed if name in taken]
         roles = parted.roles()
         return _Entry(
             traced.graph, parted, traced.tree, wanted, roles, traced.captured, states, {},
-            traced.grads, traced.guards,
+            fed, traced.grads, traced.guards,
         )  # fmt: skip
 
     def _programs_for(self, graph: Graph, device: Device) -> PartedProgram:
@@ -186,10 +188,13 @@ class Compiled:
 
     def _run(self, device: Device, entry: _Entry, values: list[Any]) -> Any:
         session = self._session(device, entry)
-        arrays = session.run_device({name: values[i] for i, name in entry.wanted})
+        inputs = {name: values[i] for i, name in entry.wanted}
+        for name, tensor in entry.fed:
+            inputs[name] = _operand(tensor._grad, device)
+        arrays = session.run_device(inputs)
         results = [_result(a, role) for a, role in zip(arrays, entry.roles)]
-        for tensor, output in entry.grads:
-            tensor._grad = None if output is None else results[output]
+        for tensor, gradient in entry.grads:
+            tensor._grad = gradient
         return unflatten(entry.tree, results)
 
     def _session(self, device: Device, entry: _Entry) -> Session | PartedSession:
@@ -338,7 +343,8 @@ def compile(fn: Callable[..., Any], device: Any = None, partition: bool = False)
     `device` is a name ("cpu", "vulkan", "auto", ...) or a Device; None means the device of the
     first device tensor among the arguments, else what WEFT_DEVICE names, else the CPU. Tensors
     that fn reads without being passed them become weights; those it assigns to become state that
-    the Program updates in place. 64-bit integer arguments are taken as int32 (values must fit).
+    the Program updates in place, and so does a .grad that it leaves behind (the next run that
+    computes it overwrites it). 64-bit integer arguments are taken as int32 (values must fit).
 
     A function that the device cannot run whole (a dtype, a size) is refused with the values named;
     with `partition=True` those run on the CPU instead, as Programs of their own with transfers in

@@ -41,7 +41,8 @@ class Traced:
     graph: Graph
     tree: Any
     captured: dict[str, Tensor]
-    grads: tuple[tuple[TensorBase, int | None], ...] = ()  # .grad after a run: which output, if any
+    fed: tuple[tuple[str, TensorBase], ...] = ()  # inputs that take the .grad of a tensor
+    grads: tuple[tuple[TensorBase, TensorBase | None], ...] = ()  # tensors and .grad after a run
     guards: tuple[Callable[[], bool], ...] = ()  # what the trace took for granted besides
 
 
@@ -57,6 +58,7 @@ class Trace:
         self.passed: dict[int, Node] = {}  # id of a passed tensor -> its state input
         self.guards: list[Callable[[], bool]] = []
         self.grads: dict[int, tuple[TensorBase, Any]] = {}  # tensors whose .grad was met, and it
+        self.fed: dict[int, tuple[TensorBase, Node]] = {}  # of those: who had one, and its input
 
     def unique(self, name: str) -> str:
         candidate, n = name, 1
@@ -116,28 +118,48 @@ class Trace:
         self.guards.append(check)
 
     def reads_grad(self, tensor: TensorBase) -> None:
-        """Notes that the trace depends on which tensor a .grad is."""
-        if id(tensor) not in self.grads and not tensor.is_traced:
-            before = tensor._grad
-            self.grads[id(tensor)] = (tensor, before)
-            self.guard(lambda: tensor._grad is before)
+        """Notes that the trace depends on a .grad: on there being none, or on its content, which
+        each call passes as an input."""
+        if id(tensor) in self.grads or tensor.is_traced:
+            return
+        before = tensor._grad
+        self.grads[id(tensor)] = (tensor, before)
+        if before is None:
+            self.guard(lambda: tensor._grad is None)
+            return
+        name = self.unique(f"{tensor.name or f't{len(self.fed)}'}.grad")
+        node = ops.input_node(name, before.shape, before.dtype, "input")
+        self.inputs.append(node)
+        self.fed[id(tensor)] = (tensor, node)
+        tensor._grad = Tensor(node)
+        self.guard(lambda: tensor._grad is not None)
 
     def writes_grad(self, tensor: TensorBase) -> None:
         """Notes that a .grad is about to change, whatever it was."""
         if not tensor.is_traced:
             self.grads.setdefault(id(tensor), (tensor, tensor._grad))
 
-    def settle_grads(self, outputs: list[Node]) -> list[tuple[TensorBase, int | None]]:
-        """Puts every .grad back as it was, and appends to `outputs` those that a run computes."""
-        changed: list[tuple[TensorBase, int | None]] = []
+    def settle_grads(self) -> list[tuple[TensorBase, TensorBase | None]]:
+        """Puts every .grad back as it was; those that a run gives another value, and which.
+
+        A gradient that a run computes goes to a state of its own, the same at every run, so that
+        later traces that add to it find it again."""
+        changed: list[tuple[TensorBase, TensorBase | None]] = []
         for tensor, before in self.grads.values():
             after, tensor._grad = tensor._grad, before
             if after is None and before is not None:
                 changed.append((tensor, None))
             elif after is not None and after is not before:
-                changed.append((tensor, len(outputs)))
-                outputs.append(plain(after._value if after.is_traced else after.value))
+                store = _gradient_store(tensor)
+                self.assign(store, plain(after.value))
+                changed.append((tensor, store))
+        self.grads.clear()
         return changed
+
+    def restore_grads(self) -> None:
+        """Puts every .grad back as it was (after a trace that failed)."""
+        for tensor, before in self.grads.values():
+            tensor._grad = before
 
     def finish(self, outputs: Sequence[Node], name: str) -> Graph:
         """The Graph; parameters stay even when unused, as the caller passes them anyway."""
@@ -147,6 +169,16 @@ class Trace:
             if node.op == "input" and id(node) not in mine:
                 raise TraceError(f"{name}: uses a tensor that was left over from another trace")
         return graph
+
+
+def _gradient_store(tensor: TensorBase) -> TensorBase:
+    """The state that holds the gradient of `tensor` from one run to the next."""
+    if tensor._store is None:
+        outer, CURRENT.trace = CURRENT.trace, None  # not a constant of the Graph
+        zeros = np.zeros(tensor.shape, tensor.dtype.numpy)
+        tensor._store = type(tensor)(zeros, f"{tensor.name or 't'}.grad")
+        CURRENT.trace = outer
+    return tensor._store
 
 
 def trace(fn: Callable[..., Any], specs: Sequence[Spec], name: str | None = None) -> Graph:
@@ -173,13 +205,14 @@ def trace_call(
             result = fn(*tensors) if call is None else call(tensors)
             outputs: list[Node] = []
             tree = flatten(result, outputs)
-            grads = build.settle_grads(outputs)
+            grads = build.settle_grads()
     finally:
-        build.settle_grads([])
+        build.restore_grads()
         CURRENT.trace = None
     graph = build.finish(outputs, name or getattr(fn, "__name__", "graph").strip("<>"))
     captured = {n.attrs["name"]: t for t, n in build.captured.values() if isinstance(t, Tensor)}
-    return Traced(graph, tree, captured, tuple(grads), tuple(build.guards))
+    fed = tuple((n.attrs["name"], t) for t, n in build.fed.values())
+    return Traced(graph, tree, captured, fed, tuple(grads), tuple(build.guards))
 
 
 def _names(fn: Callable[..., Any], specs: Sequence[Spec]) -> list[str]:

@@ -1,0 +1,77 @@
+"""Elementwise kernels that feed one other elementwise kernel of their shape become part of it.
+
+A value that must be in memory for another reason (the new state of an optimiser, an output) need
+not be read back from there by the one kernel that uses it: that kernel writes it as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.compile.analysis import base
+from weft.core.caps import Caps
+from weft.graph.ir import Node
+from weft.templates.group import Group
+from weft.transform.rebuild import kind_of
+
+
+def merge_maps(groups: list[Group], caps: Caps) -> list[Group]:
+    """The groups with such pairs joined, as long as the buffers fit the target's bindings."""
+    readers: dict[int, list[int]] = {}
+    for i, group in enumerate(groups):
+        for x in group.inputs:
+            readers.setdefault(id(base(x)), []).append(i)
+    merged: dict[int, Group] = {}  # by the place of the group that took the others in
+    gone: set[int] = set()
+    for i, group in enumerate(groups):
+        users = readers.get(id(base(group.outputs[-1])), [])
+        if len(users) != 1 or group.kind != "map" or i in gone:
+            continue
+        mine = merged.pop(i, group)
+        user = merged.get(users[0], groups[users[0]])
+        joined = _joined(mine, user)
+        if joined is None or len(joined.inputs) + len(joined.outputs) > caps.max_bindings:
+            if mine is not group:
+                merged[i] = mine
+            continue
+        merged[users[0]] = joined
+        gone.add(i)
+    return [merged.get(i, g) for i, g in enumerate(groups) if i not in gone]
+
+
+def _joined(first: Group, user: Group) -> Group | None:
+    """One kernel for both; None where `user` reads what `first` makes at other positions."""
+    alike = user.kind == "map" and (first.rows, first.rows_scale) == (user.rows, user.rows_scale)
+    shape = user.outputs[0].shape
+    if not alike or any(o.shape != shape for o in (*first.outputs, *user.outputs)):
+        return None
+    made = {id(o) for o in first.outputs}
+    reshaped = any(id(base(x)) in made and id(x) not in made for x in user.inputs)
+    if reshaped or not _straight(user, made):
+        return None
+    inputs = {id(x): x for x in (*first.inputs, *user.inputs) if id(x) not in made}
+    name = f"{user.name}+{len(first.outputs)}" if len(first.outputs) > 1 else user.name
+    return replace(
+        user, inputs=tuple(inputs.values()), outputs=(*first.outputs, *user.outputs), name=name
+    )
+
+
+def _straight(user: Group, made: set[int]) -> bool:
+    """Whether every path from the outputs of `user` to the values `made` is elementwise."""
+    stop = {id(x) for x in user.inputs} - made
+    stack: list[tuple[Node, bool]] = [(o, True) for o in user.outputs]
+    seen: set[tuple[int, bool]] = set()
+    while stack:
+        at, straight = stack.pop()
+        if id(at) in made:
+            if not straight:
+                return False
+            continue
+        if id(at) in stop:
+            continue
+        straight = straight and kind_of(at) == "elementwise"
+        for x in at.inputs:
+            if (id(x), straight) not in seen:
+                seen.add((id(x), straight))
+                stack.append((x, straight))
+    return True
