@@ -33,6 +33,7 @@ MODULES: dict[str, str] = {
     "matmul": "weft.templates.matmul",
     "matvec": "weft.templates.matvec",
     "attention": "weft.templates.attention",
+    "attention_grad": "weft.templates.attention_grad",
     "cached_attention": "weft.templates.cached_attention",
 }
 
@@ -44,6 +45,7 @@ COMPOSITES: dict[str, str] = {
     "layer_norm": "norm",
     "rms_norm": "norm",
     "attention": "attention",
+    "attention_grad": "attention_grad",
     "cached_attention": "cached_attention",
 }
 

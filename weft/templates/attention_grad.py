@@ -1,0 +1,30 @@
+"""The derivative of attention without the T x T matrix: picks the variant for the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from weft.core.caps import Caps
+from weft.graph.ir import Node
+from weft.kernel.ir import Kernel
+from weft.templates import attention_grad_fused
+from weft.templates.group import Group
+from weft.templates.matmul_tail import find_call
+from weft.templates.registry import claims, template
+
+
+@claims("attention_grad", kind="attention_grad")
+def claim_whole(node: Node, caps: Caps) -> bool:
+    """All three gradients at once on a CPU; elsewhere the body takes them apart."""
+    return caps.is_cpu and node.size > 0 and attention_grad_fused.fits(node, caps)
+
+
+@template("attention_grad")
+def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+    """The kernel of a group around one of the composites of `weft.ops.attention_grad`, operands
+    read in place as strided views.
+
+    Raises CompileError where an operand is not a strided view of an input.
+    """
+    return attention_grad_fused.build(group, find_call(group), caps, config)
