@@ -28,24 +28,27 @@ from weft.templates.matmul_view import Problem
 TILE, DEPTH, BLOCK = 16, 32, 32  # rows and columns of a tile of sums; its k; rows of a block
 _KC = 256  # of K at once: a panel of that depth (16 KiB) stays in the first cache
 _ROWS = 512  # of A in a block at most: the block (256 KiB) stays in the second cache
-_PANELS = 8  # in a group at most, where packing A again costs nothing
+_PANELS = 4  # in a group at most, where A need not be packed again for the next
 _SCRATCH = 3 << 20  # bytes that blocks and panels of one group may take
 
 
 def suits(p: Problem, caps: Caps) -> bool:
-    """Whether the matrix unit takes this problem: every operand is bf16 in memory."""
+    """Whether the matrix unit takes this problem: every operand is bf16 in memory, and a dot has
+    at least half a tile of k (the choice must not depend on the number of rows)."""
     operands = {v.dtype for v in (p.a, *p.bs)}
-    return "mma_bf16" in caps.features and caps.lanes == TILE and operands == {dt.bfloat16}
+    unit = "mma_bf16" in caps.features and caps.lanes == TILE
+    return unit and operands == {dt.bfloat16} and p.k >= DEPTH // 2
 
 
 def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
     """Block sizes, each overridable by `config`."""
     pack_a = p.a_k != 1 or p.k % DEPTH != 0 or bool(config.get("pack_a"))
-    kc = config.get("kc", split(p.k, max(_KC // len(p.dots), DEPTH), DEPTH))
+    kc = config.get("kc", split(p.k, _KC, DEPTH))
     rows, strips = _cut(p, caps, kc, pack_a)
     mb = config.get("mb", rows)
     panels = config.get("panels", _over(_over(p.n, BLOCK), strips))
-    return Plan("mma", TILE, min(BLOCK, p.m), 2, kc, mb, panels, pack_a)
+    mr = TILE if p.m <= TILE else BLOCK
+    return Plan("mma", TILE, mr, 2, kc, mb, panels, pack_a)
 
 
 def _cut(p: Problem, caps: Caps, kc: int, pack_a: bool) -> tuple[int, int]:
@@ -57,9 +60,10 @@ def _cut(p: Problem, caps: Caps, kc: int, pack_a: bool) -> tuple[int, int]:
     best, found = math.inf, (BLOCK, panels)
     for blocks in range(_over(p.m, _ROWS), _over(p.m, BLOCK) + 1):
         mb = _over(_over(p.m, blocks), BLOCK) * BLOCK
-        strips = min(panels, _over(want, blocks))
+        strips = _over(want, blocks)
         if not pack_a:
-            strips = max(strips, _over(panels, _PANELS))
+            strips = max(strips, _over(panels * len(p.dots), _PANELS))
+        strips = min(panels, strips)
         while strips < panels and _scratch(p, mb, kc, _over(panels, strips), pack_a) > _SCRATCH:
             strips += 1
         idle = max(want / (blocks * strips), 1.0) - 1

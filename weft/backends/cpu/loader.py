@@ -108,5 +108,6 @@ def _code_version() -> str:
     of the dialect's and the compiler's files."""
     here = Path(__file__).parent
     files = [here / "jit.py", *sorted((here.parent / "llvm").glob("*.py"))]
+    files.append(here.parents[1] / "kernel" / "tiles.py")
     marks = ((os.path.basename(f), os.stat(f)) for f in files if f.exists())
     return ";".join(f"{name}:{status.st_size}:{status.st_mtime_ns}" for name, status in marks)
