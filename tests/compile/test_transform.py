@@ -8,11 +8,13 @@ from weft import ops
 from weft.backends.registry import get
 from weft.core import dtypes as dt
 from weft.graph.ir import Graph, toposort
+from weft.ops.evaluate import evaluate
 from weft.ops.nodes import as_node, input_node
 from weft.transform.cse import cse
 from weft.transform.dce import dce
 from weft.transform.fold import fold
 from weft.transform.inline import inline
+from weft.transform.join import join_pads
 from weft.transform.narrow import narrow_rows
 from weft.transform.reduce import split_reductions
 from weft.transform.sink import sink_reshapes
@@ -171,3 +173,26 @@ def test_the_report_tells_everything():
     for part in ("matmul+tanh", "inline", "arena", "weight", "it is an output", "default"):
         assert part in text
     assert report.groups[0].flops >= 2 * 20 * 16 * 16
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_padded_pieces_side_by_side_become_one_concat(axis):
+    """What three slices that cover an axis send back; and two that leave a gap at its end."""
+    x = input_node("x", (6, 6), dt.float32)
+
+    def piece(a, z):
+        stops = [z if i == axis else 6 for i in range(2)]
+        cut = ops.slice_(x, [a if i == axis else 0 for i in range(2)], stops)
+        low = [a if i == axis else 0 for i in range(2)]
+        high = [6 - z if i == axis else 0 for i in range(2)]
+        return ops.pad(ops.mul(cut, float(a + 2)), low, high)
+
+    whole = Graph((x,), (ops.add(ops.add(piece(2, 3), piece(0, 2)), piece(3, 6)),))
+    assert "add" not in count(join_pads(whole)) and "pad" not in count(join_pads(whole))
+    part = Graph((x,), (ops.add(piece(0, 2), piece(2, 5)),))
+    assert "add" not in count(join_pads(part))
+    apart = Graph((x,), (ops.add(piece(0, 2), piece(3, 5)),))
+    assert "add" in count(join_pads(apart))
+    given = np.random.default_rng(0).standard_normal((6, 6)).astype(np.float32)
+    for graph in (whole, part, apart):
+        assert np.array_equal(evaluate(graph, [given])[0], evaluate(join_pads(graph), [given])[0])

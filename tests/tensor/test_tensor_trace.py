@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -172,3 +173,14 @@ def test_misuse() -> None:
     with pytest.raises(TraceError, match="nest"):
         trace(lambda x: trace(lambda y: y, [Spec((1,))]) and x, [Spec((2,))])
     assert (weft.ones((2,)) + 1).tolist() == [2, 2]  # a failed trace leaves nothing behind
+
+
+def test_a_shape_error_inside_a_traced_function_names_the_users_line() -> None:
+    def wrong(x: Tensor) -> Tensor:
+        y = x * 2
+        return y @ weft.ones((5, 6))
+
+    with pytest.raises(ShapeError, match=rf"{re.escape(__file__)}:\d+: matmul") as caught:
+        weft.compile(wrong)(weft.ones((3, 4)))
+    line = int(str(caught.value).split(":")[1])
+    assert line == wrong.__code__.co_firstlineno + 2

@@ -18,6 +18,7 @@ from weft.transform.cse import cse
 from weft.transform.dce import dce
 from weft.transform.fold import fold
 from weft.transform.inline import inline
+from weft.transform.join import join_pads
 from weft.transform.narrow import narrow_rows
 from weft.transform.reduce import split_reductions
 from weft.transform.sink import sink_reshapes
@@ -28,6 +29,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("inline", lambda g, caps: inline(g, lambda node: claimed_by(node, caps) is not None)),
     ("fold", lambda g, caps: fold(g)),
     ("cse", lambda g, caps: cse(g)),
+    ("join pads", lambda g, caps: join_pads(g)),
     ("narrow rows", lambda g, caps: narrow_rows(g)),
     ("split reductions", lambda g, caps: split_reductions(g)),
     ("sink reshapes", lambda g, caps: sink_reshapes(g)),

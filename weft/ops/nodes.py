@@ -26,6 +26,17 @@ def user_line() -> str:
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def line_of(error: BaseException) -> str:
+    """ "file:line" of the innermost frame outside the weft package that `error` went through."""
+    found, at = "", error.__traceback__
+    while at is not None:
+        name = at.tb_frame.f_code.co_filename
+        if not name.startswith(_PACKAGE):
+            found = f"{name}:{at.tb_lineno}"
+        at = at.tb_next
+    return found
+
+
 def make_node(
     op: str, inputs: tuple[Node, ...], attrs: Mapping[str, Any], where: str | None = None
 ) -> Node:

@@ -14,6 +14,7 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DTypeError, ShapeError, TraceError, UsageError
 from weft.graph.ir import Graph, Node, toposort
+from weft.ops.nodes import line_of
 from weft.ops.tape import plain
 from weft.tensor.base import CURRENT, TensorBase
 from weft.tensor.core import Tensor
@@ -206,6 +207,9 @@ def trace_call(
             outputs: list[Node] = []
             tree = flatten(result, outputs)
             grads = build.settle_grads()
+    except (ShapeError, DTypeError) as error:
+        where = line_of(error)
+        raise type(error)(f"{where}: {error}") if where else error from None
     finally:
         build.restore_grads()
         CURRENT.trace = None
