@@ -34,6 +34,7 @@ _HOME = {
     **dict.fromkeys(("where", "one_hot"), "weft.tensor.functional"),
     **dict.fromkeys(_GRADIENTS, "weft.tensor.autograd"),
     **dict.fromkeys((*_DTYPES, "DType"), "weft.core.dtypes"),
+    "autocast": "weft.tensor.autocast",
     "compile": "weft.tensor.compiled",
     "devices": "weft.backends.registry",
     "load": "weft.models",
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from weft.models import load as load
     from weft.program.program import Program as Program
     from weft.tensor import functional as functional
+    from weft.tensor.autocast import autocast as autocast
     from weft.tensor.autograd import checkpoint as checkpoint
     from weft.tensor.autograd import enable_grad as enable_grad
     from weft.tensor.autograd import grad as grad

@@ -1,6 +1,10 @@
 """Modules with PyTorch's names, defaults and state dicts."""
 
 from weft.nn import init
+from weft.nn.attention import MultiheadAttention
+from weft.nn.containers import ModuleDict, ModuleList, Sequential
+from weft.nn.conv import AdaptiveAvgPool2d, AvgPool2d, Conv1d, Conv2d, MaxPool2d
+from weft.nn.dropout import Dropout
 from weft.nn.layers import (
     GELU,
     Embedding,
@@ -14,10 +18,14 @@ from weft.nn.layers import (
     Softmax,
     Tanh,
 )
-from weft.nn.module import Module, Parameter
-from weft.nn.norm import LayerNorm, RMSNorm
+from weft.nn.losses import BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss, NLLLoss
+from weft.nn.module import Mismatch, Module, Parameter
+from weft.nn.norm import BatchNorm1d, BatchNorm2d, LayerNorm, RMSNorm
 
 __all__ = [
-    "GELU", "Embedding", "Flatten", "Identity", "LayerNorm", "Linear", "LogSoftmax", "Module",
-    "Parameter", "RMSNorm", "ReLU", "SiLU", "Sigmoid", "Softmax", "Tanh", "init",
+    "AdaptiveAvgPool2d", "AvgPool2d", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "Conv1d",
+    "Conv2d", "CrossEntropyLoss", "Dropout", "Embedding", "Flatten", "GELU", "Identity", "L1Loss",
+    "LayerNorm", "Linear", "LogSoftmax", "MSELoss", "MaxPool2d", "Mismatch", "Module", "ModuleDict",
+    "ModuleList", "MultiheadAttention", "NLLLoss", "Parameter", "RMSNorm", "ReLU", "Sequential",
+    "SiLU", "Sigmoid", "Softmax", "Tanh", "init",
 ]  # fmt: skip

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
 from weft.nn import init
 from weft.nn.layers import empty
 from weft.nn.module import Module
 from weft.tensor import functional as F
+from weft.tensor.autograd import no_grad, once
 from weft.tensor.core import Tensor
+from weft.tensor.create import ones, zeros
 
 
 def _width(name: str, shape: int | tuple[int, ...] | list[int]) -> int:
@@ -52,3 +55,68 @@ class RMSNorm(Module):
 
     def extra_repr(self) -> str:
         return f"{self.width}, eps={self.eps}"
+
+
+class _BatchNorm(Module):
+    """Normalisation per channel by the batch's statistics in training (moving the buffers
+    running_mean and running_var towards them by `momentum`, or as their average over all batches
+    when it is None), and by those buffers in evaluation (Ioffe and Szegedy 2015)."""
+
+    RANKS: tuple[int, ...] = ()
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(
+        self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
+        affine: bool = True, track_running_stats: bool = True,
+    ):  # fmt: skip
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.weight = init.ones_(empty(num_features)) if affine else None
+        self.bias = empty(num_features) if affine else None
+        tracked = track_running_stats
+        size = (num_features,)
+        self.register_buffer("running_mean", zeros(size) if tracked else None)
+        self.register_buffer("running_var", ones(size) if tracked else None)
+        self.register_buffer("num_batches_tracked", zeros((), dt.int32) if tracked else None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim not in self.RANKS or x.shape[1] != self.num_features:
+            raise ShapeError(
+                f"{type(self).__name__}: x {list(x.shape)}; expected {self.num_features} channels "
+                f"on axis 1 of {' or '.join(map(str, self.RANKS))}"
+            )
+        training = self.training
+        momentum: float | Tensor = 0.0 if self.momentum is None else self.momentum
+        tracked = self.num_batches_tracked
+        if training and tracked is not None:
+            count: Tensor = once(lambda: _next(tracked))
+            if self.momentum is None:
+                momentum = 1.0 / count.cast(dt.float32)
+        return F.batch_norm(
+            x, self.running_mean, self.running_var, self.weight, self.bias, training, momentum,
+            self.eps,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
+
+
+def _next(count: Tensor) -> Tensor:
+    """Counts one more batch; returns their number."""
+    with no_grad():
+        now = count + 1
+        count.assign(now)
+    return now
+
+
+class BatchNorm1d(_BatchNorm):
+    """Batch normalisation of x[N, C] or x[N, C, L]."""
+
+    RANKS = (2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    """Batch normalisation of x[N, C, H, W]."""
+
+    RANKS = (4,)

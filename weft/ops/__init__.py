@@ -10,6 +10,7 @@ from weft.ops import (  # noqa: F401  (importing registers the primitives)
     binary,
     check,
     composites,
+    conv,
     cross_entropy,
     derivatives,
     indexing,

@@ -4,10 +4,11 @@ formulas and defaults; a step is part of the compiled Program that computes the 
 from weft.optim.adam import Adam, AdamW
 from weft.optim.clip import clip_grad_norm
 from weft.optim.optimizer import Group, Optimizer, Schedule
+from weft.optim.scaler import LossScaler, all_finite
 from weft.optim.schedules import constant, cosine, linear
 from weft.optim.sgd import SGD
 
 __all__ = [
-    "SGD", "Adam", "AdamW", "Group", "Optimizer", "Schedule", "clip_grad_norm", "constant",
-    "cosine", "linear",
+    "SGD", "Adam", "AdamW", "Group", "LossScaler", "Optimizer", "Schedule", "all_finite",
+    "clip_grad_norm", "constant", "cosine", "linear",
 ]  # fmt: skip

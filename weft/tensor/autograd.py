@@ -6,6 +6,7 @@ tape on, eagerly, on a device and in a traced function alike.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
@@ -148,10 +149,46 @@ def value_and_grad(
     return wrapped
 
 
+class _Log:
+    """What `once` gave while a checkpointed function ran, in order."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self.at = 0
+
+
+class _Replay(threading.local):
+    log: _Log | None = None
+
+
+_REPLAY = _Replay()
+
+
+@contextmanager
+def _replaying(log: _Log) -> Iterator[None]:
+    before, _REPLAY.log, log.at = _REPLAY.log, log, 0
+    try:
+        yield
+    finally:
+        _REPLAY.log = before
+
+
+def once(make: Callable[[], Any]) -> Any:
+    """make(), which may assign to state. When a checkpointed function runs again: what it gave the
+    first time, so that a dropout mask is the same and running statistics move once."""
+    log = _REPLAY.log
+    if log is None:
+        return make()
+    if log.at == len(log.items):
+        log.items.append(make())
+    log.at += 1
+    return log.items[log.at - 1]
+
+
 def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:
     """fn(*args) whose intermediate values are not kept: the backward pass computes them again
     (Chen et al. 2016). fn returns one tensor; it must not assign to state, and draws the same
-    random numbers when run again (give them a key)."""
+    random numbers when run again (give them a key), unless by `once`, as the modules of weft.nn."""
     like = next((a for a in args if isinstance(a, TensorBase)), None)
     if like is None or not tape.recording():
         return fn(*args)
@@ -162,7 +199,9 @@ def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:
         made = [like._wrap(next(given)) if isinstance(a, TensorBase) else a for a in args]
         return fn(*made).value
 
-    out = run(*(Tracked(tape.plain(x)) for x in inputs))
+    log = once(_Log)
+    with _replaying(log):
+        out = run(*(Tracked(tape.plain(x)) for x in inputs))
     if not isinstance(out, Tracked):
         return like._wrap(out)
     owners = {id(leaf.owner): leaf.owner for leaf in tape.leaves(out) if leaf.owner is not None}
@@ -173,7 +212,7 @@ def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:
             Tracked(ops.call("barrier", tape.plain(x), tape.plain(g)))
             for x in operands[: len(inputs)]
         )
-        with tape.record(True):
+        with tape.record(True), _replaying(log):
             found = tape.walk(run(*again), tape.plain(g)).values()
         grads = [[p for leaf, p in found if leaf is x] for x in again]
         grads += [[p for leaf, p in found if leaf.owner is t] for t in owners.values()]

@@ -9,10 +9,27 @@ from typing import Any
 from weft import ops
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
-from weft.core.errors import ShapeError
+from weft.core.errors import ShapeError, UsageError
+from weft.tensor.autocast import autocast_dtype, narrowed, widened
 from weft.tensor.base import values
 from weft.tensor.core import Tensor
 from weft.tensor.create import full
+from weft.tensor.losses import (  # noqa: F401  (all of them are functions of this module)
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    l1_loss,
+    mse_loss,
+    nll_loss,
+)
+from weft.tensor.random import rand
+from weft.tensor.spatial import (  # noqa: F401
+    adaptive_avg_pool2d,
+    avg_pool2d,
+    batch_norm,
+    conv1d,
+    conv2d,
+    max_pool2d,
+)
 
 
 def _ones_or_zeros(like: Tensor, number: int) -> Tensor:
@@ -23,18 +40,19 @@ def _ones_or_zeros(like: Tensor, number: int) -> Tensor:
 
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x - max) / sum along an axis."""
-    return x.softmax(axis)
+    return widened(x).softmax(axis)  # type: ignore[no-any-return]
 
 
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """log(softmax(x)) along an axis, without overflow."""
-    return x.log_softmax(axis)
+    return widened(x).log_softmax(axis)  # type: ignore[no-any-return]
 
 
 def layer_norm(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
     """(x - mean) / sqrt(var + eps) * weight + bias over the last axis; weight, bias: [D]."""
+    x = widened(x)
     w = _ones_or_zeros(x, 1) if weight is None else weight
     b = _ones_or_zeros(x, 0) if bias is None else bias
     return x._call("layer_norm", w, b, eps=float(eps))
@@ -44,6 +62,7 @@ def rms_norm(
     x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, offset: float = 0.0
 ) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * (offset + weight) over the last axis; weight: [D]."""
+    x = widened(x)
     w = _ones_or_zeros(x, 1) if weight is None else weight
     return x._call("rms_norm", w, eps=float(eps), offset=float(offset))
 
@@ -76,8 +95,11 @@ def linear(
         raise ShapeError(
             f"linear: x {list(x.shape)}, weight {list(weight.shape)}; expected [..., K] and [N, K]"
         )
-    out = x.matmul(weight.T, out_dtype)
-    return out if bias is None else out + bias
+    narrow = autocast_dtype()
+    if narrow is None or out_dtype is not None or bias is None:
+        out = x.matmul(weight.T, out_dtype)
+        return out if bias is None else out + bias
+    return (x.matmul(weight.T, dt.float32) + bias).cast(narrow)  # rounded once, after the bias
 
 
 def embedding(ids: Tensor, weight: Tensor) -> Tensor:
@@ -110,6 +132,7 @@ def attention(
     1 / sqrt(D).
     """
     scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
+    q, k, v = narrowed(q, k, v)
     extra = () if lengths is None else (lengths.cast(dt.int32),)
     return q._call(
         "attention", k, v, *extra,
@@ -134,6 +157,21 @@ def cached_attention(
         "cached_attention", k_cache, v_cache, slot, pos,
         scale=float(scale), window=int(window), softcap=float(softcap),
     )  # fmt: skip
+
+
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, key: Any = None) -> Tensor:
+    """x with each element zeroed with probability p and the others divided by 1 - p; x itself
+    unless training. Which ones depends on the key (an int or uint32[2]) and their place alone, so
+    every device drops the same; without a key each call takes the next one of the global stream."""
+    if not 0.0 <= p <= 1.0:
+        raise UsageError(f"dropout: {p} is not a probability")
+    if not training or p == 0.0:
+        return x
+    if p == 1.0:
+        return x * 0.0
+    on = None if x.is_traced or x.device == "cpu" else x.device
+    drawn = rand(x.shape, key=key, device=on)
+    return (drawn < p).where(0.0, x * (1.0 / (1.0 - p)))
 
 
 def where(cond: Tensor, a: Any, b: Any) -> Tensor:

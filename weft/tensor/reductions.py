@@ -11,6 +11,7 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import DType, promote
 from weft.core.errors import DTypeError, ShapeError
 from weft.ops.rules import axis_of
+from weft.tensor.autocast import narrowed
 from weft.tensor.base import broadcast_shapes, default_float, run, values
 from weft.tensor.shapes import Movement
 
@@ -184,8 +185,9 @@ class Reductions(Movement):
         y = self._coerce("matmul", other)
         if not isinstance(y, Reductions):
             raise DTypeError("matmul: a number is not a matrix; use * to scale")
-        dtype = promote(self.dtype, y.dtype)
-        x, y = (v if v.dtype.itemsize == dtype.itemsize == 1 else v._as(dtype) for v in (self, y))
+        x, y = narrowed(self, y)
+        dtype = promote(x.dtype, y.dtype)
+        x, y = (v if v.dtype.itemsize == dtype.itemsize == 1 else v._as(dtype) for v in (x, y))
         if not x.ndim or not y.ndim:
             raise ShapeError("matmul: a 0-d tensor is not a matrix; use * to scale")
         left, right = x.ndim == 1, y.ndim == 1

@@ -1,0 +1,212 @@
+"""Every module forward and backward against PyTorch's from the same state dict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from nnkit import check, close, random, twin
+
+import weft
+from weft import nn
+from weft.core.errors import ShapeError, UsageError
+
+T = torch.nn
+IMAGE = random(2, 4, 9, 8, seed=1)
+IDS = np.random.default_rng(2).integers(0, 11, (3, 5)).astype(np.int32)
+
+MODULES: dict[str, tuple[Callable[[Any], Any], np.ndarray]] = {
+    "linear": (lambda m: m.Linear(6, 4), random(3, 5, 6)),
+    "linear-plain": (lambda m: m.Linear(6, 4, bias=False), random(5, 6)),
+    "embedding": (lambda m: m.Embedding(11, 6), IDS),
+    "embedding-padding": (lambda m: m.Embedding(11, 6, padding_idx=3), IDS),
+    "layer_norm": (lambda m: m.LayerNorm(6), random(3, 5, 6)),
+    "layer_norm-plain": (lambda m: m.LayerNorm(6, elementwise_affine=False), random(3, 6)),
+    "rms_norm": (lambda m: m.RMSNorm(6), random(3, 5, 6)),
+    "rms_norm-eps": (lambda m: m.RMSNorm(6, eps=1e-3), random(3, 5, 6)),
+    "conv2d": (lambda m: m.Conv2d(4, 6, 3), IMAGE),
+    "conv2d-options": (lambda m: m.Conv2d(4, 6, (3, 2), (2, 1), (2, 1), (1, 2)), IMAGE),
+    "conv2d-groups": (lambda m: m.Conv2d(4, 6, 3, padding=1, groups=2, bias=False), IMAGE),
+    "conv2d-depthwise": (lambda m: m.Conv2d(4, 4, 3, stride=2, padding=1, groups=4), IMAGE),
+    "conv2d-pointwise": (lambda m: m.Conv2d(4, 5, 1), IMAGE),
+    "conv2d-same": (lambda m: m.Conv2d(4, 5, 4, padding="same"), IMAGE),
+    "conv1d": (lambda m: m.Conv1d(4, 6, 3, stride=2, padding=1), random(2, 4, 9)),
+    "max_pool2d": (lambda m: m.MaxPool2d(2), IMAGE),
+    "max_pool2d-options": (lambda m: m.MaxPool2d(3, stride=2, padding=1), IMAGE),
+    "max_pool2d-ties": (lambda m: m.MaxPool2d(3, stride=1), np.round(IMAGE)),
+    "avg_pool2d": (lambda m: m.AvgPool2d(2), IMAGE),
+    "avg_pool2d-padding": (lambda m: m.AvgPool2d(3, stride=2, padding=1), IMAGE),
+    "avg_pool2d-inside": (
+        lambda m: m.AvgPool2d(3, stride=2, padding=1, count_include_pad=False),
+        IMAGE,
+    ),
+    "adaptive": (lambda m: m.AdaptiveAvgPool2d(1), IMAGE),
+    "adaptive-parts": (lambda m: m.AdaptiveAvgPool2d((3, 2)), IMAGE),
+    "batch_norm1d": (lambda m: m.BatchNorm1d(6), random(8, 6)),
+    "batch_norm1d-long": (lambda m: m.BatchNorm1d(4), random(2, 4, 9)),
+    "batch_norm2d": (lambda m: m.BatchNorm2d(4), IMAGE),
+    "batch_norm2d-average": (lambda m: m.BatchNorm2d(4, momentum=None), IMAGE),
+    "batch_norm2d-plain": (
+        lambda m: m.BatchNorm2d(4, affine=False, track_running_stats=False),
+        IMAGE,
+    ),
+    "batch_norm2d-eval": (lambda m: m.BatchNorm2d(4).eval(), IMAGE),
+    "flatten": (lambda m: m.Flatten(), IMAGE),
+    "identity": (lambda m: m.Identity(), IMAGE),
+    "relu": (lambda m: m.ReLU(), np.maximum(IMAGE, 0)),
+    "gelu": (lambda m: m.GELU(), IMAGE),
+    "gelu-tanh": (lambda m: m.GELU("tanh"), IMAGE),
+    "silu": (lambda m: m.SiLU(), IMAGE),
+    "tanh": (lambda m: m.Tanh(), IMAGE),
+    "sigmoid": (lambda m: m.Sigmoid(), IMAGE),
+    "softmax": (lambda m: m.Softmax(dim=1), IMAGE),
+    "log_softmax": (lambda m: m.LogSoftmax(dim=-1), IMAGE),
+    "sequential": (lambda m: m.Sequential(m.Linear(6, 8), m.ReLU(), m.Linear(8, 2)), random(5, 6)),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_forward_and_backward_are_pytorchs(name: str) -> None:
+    make, x = MODULES[name]
+    torch.manual_seed(0)
+    check(make(nn), make(T), x)
+
+
+LOGITS, TARGETS = random(7, 5), np.array([0, 4, 2, -100, 1, 1, 3], np.int64)
+DENSE = 1 / (1 + np.exp(-random(7, 5, seed=4)))
+LOSSES: dict[str, tuple[Callable[[Any], Any], np.ndarray, np.ndarray]] = {
+    "cross_entropy": (lambda m: m.CrossEntropyLoss(), LOGITS, TARGETS),
+    "cross_entropy-smooth": (lambda m: m.CrossEntropyLoss(label_smoothing=0.1), LOGITS, TARGETS),
+    "cross_entropy-ignore": (
+        lambda m: m.CrossEntropyLoss(ignore_index=1),
+        LOGITS,
+        abs(TARGETS) % 5,
+    ),
+    "cross_entropy-sum": (lambda m: m.CrossEntropyLoss(reduction="sum"), LOGITS, TARGETS),
+    "cross_entropy-none": (lambda m: m.CrossEntropyLoss(reduction="none"), LOGITS, TARGETS),
+    "cross_entropy-axes": (
+        lambda m: m.CrossEntropyLoss(label_smoothing=0.2),
+        random(2, 5, 3),
+        np.array([[0, 1, 4], [-100, 2, 2]]),
+    ),
+    "nll": (lambda m: m.NLLLoss(), LOGITS, TARGETS),
+    "nll-axes": (lambda m: m.NLLLoss(reduction="sum"), random(2, 5, 3), np.array([[0, 1, 4]] * 2)),
+    "mse": (lambda m: m.MSELoss(), LOGITS, DENSE),
+    "l1": (lambda m: m.L1Loss(reduction="sum"), LOGITS, DENSE),
+    "bce": (lambda m: m.BCEWithLogitsLoss(), LOGITS * 30, DENSE),
+    "bce-none": (lambda m: m.BCEWithLogitsLoss(reduction="none"), LOGITS, DENSE),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_are_pytorchs(name: str) -> None:
+    make, x, target = LOSSES[name]
+    check(make(nn), make(T), x, target)
+
+
+def test_pos_weight_is_pytorchs() -> None:
+    weight = np.array([1, 2, 0.5, 3, 1], np.float32)
+    ours = nn.BCEWithLogitsLoss(pos_weight=weft.tensor(weight))
+    check(ours, T.BCEWithLogitsLoss(pos_weight=torch.tensor(weight)), LOGITS, DENSE)
+
+
+class Wrapped(nn.Module):
+    """The first result of our attention, of one input or three."""
+
+    def __init__(self, inner: nn.Module, **options: Any):
+        self.inner, self.options = inner, options
+
+    def forward(self, *x: Any) -> Any:
+        return self.inner(*(x if len(x) == 3 else x * 3), **self.options)[0]
+
+
+class TorchWrapped(T.Module):
+    """The same of PyTorch's."""
+
+    def __init__(self, inner: T.Module, **options: Any):
+        super().__init__()
+        self.inner, self.options = inner, options
+
+    def forward(self, *x: Any) -> Any:
+        return self.inner(*(x if len(x) == 3 else x * 3), **self.options)[0]
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("crossed", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_attention_is_pytorchs(first: bool, crossed: bool, bias: bool) -> None:
+    torch.manual_seed(0)
+    made = [m.MultiheadAttention(12, 3, bias=bias, batch_first=first) for m in (nn, T)]
+    if bias:
+        torch.nn.init.normal_(made[1].in_proj_bias)
+    inputs = [random(2, 5, 12)]
+    if crossed:
+        inputs += [random(*((2, 7) if first else (7, 5)), 12, seed=s) for s in (1, 2)]
+    check(Wrapped(made[0]), TorchWrapped(made[1]), *inputs)
+
+
+@pytest.mark.parametrize("mask", ["causal", "padding", "floats", "heads"])
+def test_masked_attention_is_pytorchs(mask: str) -> None:
+    torch.manual_seed(0)
+    hidden = np.triu(np.ones((5, 5), bool), 1)
+    padding = np.array([[False] * 5, [False, False, False, True, True]])
+    floats = random(5, 5, seed=7)
+    heads = np.repeat(floats[None] > 1, 6, 0)
+    given: dict[str, Any] = {
+        "causal": {"attn_mask": hidden, "is_causal": True},
+        "padding": {"key_padding_mask": padding},
+        "floats": {"attn_mask": floats},
+        "heads": {"attn_mask": heads},
+    }[mask]
+    made = [m.MultiheadAttention(12, 3, batch_first=True) for m in (nn, T)]
+    ours = {k: v if isinstance(v, bool) else weft.tensor(v) for k, v in given.items()}
+    theirs = {k: v if isinstance(v, bool) else torch.tensor(v) for k, v in given.items()}
+    check(Wrapped(made[0], **ours), TorchWrapped(made[1], **theirs), random(2, 5, 12))
+    if mask == "causal":
+        check(Wrapped(made[0], is_causal=True), TorchWrapped(made[1], **theirs), random(2, 5, 12))
+
+
+def test_attention_weights_are_pytorchs() -> None:
+    ours, theirs = (m.MultiheadAttention(12, 3, batch_first=True) for m in (nn, T))
+    twin(ours, theirs)
+    x = random(2, 5, 12)
+    got = ours(*[weft.tensor(x)] * 3, need_weights=True)[1]
+    close(got, theirs(*[torch.tensor(x)] * 3)[1])
+
+
+def test_running_statistics_serve_evaluation() -> None:
+    ours, theirs = nn.BatchNorm2d(4), T.BatchNorm2d(4)
+    twin(ours, theirs)
+    step = weft.compile(lambda x: ours(x), "cpu")
+    for seed in range(3):
+        x = random(2, 4, 5, 5, seed=seed) * 2 + 1
+        close(step(x), theirs(torch.tensor(x)))
+    ours.eval(), theirs.eval()
+    close(step(x), theirs(torch.tensor(x)))  # recompiled: the mode is part of the signature
+    assert len(step.programs()) == 2
+    state = {k: v.numpy() for k, v in theirs.state_dict().items()}
+    for name, value in ours.state_dict().items():
+        close(value, state[name])
+
+
+def test_what_does_not_fit_is_named() -> None:
+    x = weft.tensor(IMAGE)
+    with pytest.raises(ShapeError, match=r"conv2d.*float32\[2, 4, 9, 8\]"):
+        nn.Conv2d(3, 6, 3)(x)
+    with pytest.raises(ShapeError, match="does not fit"):
+        nn.Conv2d(4, 6, 11)(x)
+    with pytest.raises(ShapeError, match="expected 5 channels on axis 1"):
+        nn.BatchNorm2d(5)(x)
+    with pytest.raises(ShapeError, match="values per channel"):
+        nn.BatchNorm1d(4)(weft.ones((1, 4)))
+    with pytest.raises(ShapeError, match="target 5 of 5 classes"):
+        nn.CrossEntropyLoss()(weft.tensor(LOGITS), weft.full((7,), 5))
+    with pytest.raises(ShapeError, match="does not divide"):
+        nn.MultiheadAttention(10, 3)
+    with pytest.raises(UsageError, match="not a probability"):
+        nn.Dropout(1.5)
+    with pytest.raises(UsageError, match="reduction"):
+        nn.MSELoss(reduction="median")(x, x)

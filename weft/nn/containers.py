@@ -1,0 +1,85 @@
+"""Modules made of modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from weft.core.errors import UsageError
+from weft.nn.module import Module
+from weft.tensor.core import Tensor
+
+
+class ModuleList(Module):
+    """Modules by number; their names are "0", "1", ..."""
+
+    def __init__(self, modules: Iterable[Module] = ()):
+        for module in modules:
+            self.append(module)
+
+    def append(self, module: Module) -> ModuleList:
+        """Adds a module at the end."""
+        if not isinstance(module, Module):
+            raise UsageError(f"{type(self).__name__}: {type(module).__name__} is not a Module")
+        setattr(self, str(len(self)), module)
+        return self
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.children())
+
+    def __iter__(self) -> Iterator[Module]:
+        return self.children()
+
+    def __getitem__(self, index: int) -> Module:
+        return list(self.children())[index]
+
+
+class Sequential(ModuleList):
+    """Modules applied one after the other."""
+
+    def __init__(self, *modules: Module):
+        super().__init__(modules)
+
+    def forward(self, x: Tensor) -> Any:
+        for module in self:
+            x = module(x)
+        return x
+
+
+class ModuleDict(Module):
+    """Modules by name."""
+
+    def __init__(self, modules: Mapping[str, Module] | None = None):
+        for name, module in (modules or {}).items():
+            self[name] = module
+
+    def __setitem__(self, name: str, module: Module) -> None:
+        if not isinstance(module, Module):
+            raise UsageError(f"ModuleDict: {type(module).__name__} is not a Module")
+        if not name or "." in name or hasattr(type(self), name):
+            raise UsageError(f"ModuleDict: a module cannot be called {name!r}; use another name")
+        setattr(self, name, module)
+
+    def __getitem__(self, name: str) -> Module:
+        return dict(self.named_children())[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in dict(self.named_children())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.children())
+
+    def __iter__(self) -> Iterator[str]:
+        return self.keys()
+
+    def keys(self) -> Iterator[str]:
+        """The names, in order."""
+        return (n for n, _ in self.named_children())
+
+    def values(self) -> Iterator[Module]:
+        """The modules, in order."""
+        return self.children()
+
+    def items(self) -> Iterator[tuple[str, Module]]:
+        """Names and modules, in order."""
+        return self.named_children()

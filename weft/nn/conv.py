@@ -1,0 +1,113 @@
+"""Convolution and pooling layers for images [N, C, H, W] and sequences [N, C, L]."""
+
+from __future__ import annotations
+
+import math
+
+from weft.core.errors import ShapeError
+from weft.nn import init
+from weft.nn.layers import empty
+from weft.nn.module import Module, Parameter
+from weft.tensor import functional as F
+from weft.tensor.core import Tensor
+from weft.tensor.spatial import Sizes
+
+
+class _Conv(Module):
+    """What convolutions share: weight [O, C / groups, *kernel] and bias [O], both uniform in
+    +- 1/sqrt(inputs per output)."""
+
+    weight: Parameter
+    bias: Parameter | None
+
+    def _make(self, inputs: int, outputs: int, kernel: tuple[int, ...], groups: int, bias: bool):  # type: ignore[no-untyped-def]
+        if groups < 1 or inputs % groups or outputs % groups:
+            raise ShapeError(
+                f"{type(self).__name__}: {groups} groups of {inputs} and {outputs} channels; both "
+                "must divide"
+            )
+        self.weight = empty(outputs, inputs // groups, *kernel)
+        self.bias = empty(outputs) if bias else None
+        self._shown = f"{inputs}, {outputs}, kernel_size={kernel}"
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """New initial values."""
+        bound = 1.0 / math.sqrt(max(init.fans(self.weight)[0], 1))
+        for p in (self.weight, self.bias):
+            if p is not None:
+                init.uniform_(p, -bound, bound)
+
+    def extra_repr(self) -> str:
+        return self._shown
+
+
+class Conv2d(_Conv):
+    """Cross-correlation of x[N, C, H, W] with learned weights; see functional.conv2d."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
+        padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True,
+    ):  # fmt: skip
+        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+        k = kernel_size
+        kernel = (k, k) if isinstance(k, int) else tuple(k)
+        self._make(in_channels, out_channels, kernel, groups, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rest = (self.stride, self.padding, self.dilation, self.groups)
+        return F.conv2d(x, self.weight, self.bias, *rest)
+
+
+class Conv1d(_Conv):
+    """Cross-correlation of x[N, C, L] with learned weights; see functional.conv1d."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1,
+        padding: int | str = 0, dilation: int = 1, groups: int = 1, bias: bool = True,
+    ):  # fmt: skip
+        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+        self._make(in_channels, out_channels, (kernel_size,), groups, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rest = (self.stride, self.padding, self.dilation, self.groups)
+        return F.conv1d(x, self.weight, self.bias, *rest)
+
+
+class MaxPool2d(Module):
+    """The largest in each window; stride defaults to the kernel."""
+
+    def __init__(
+        self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+        dilation: Sizes = 1,
+    ):  # fmt: skip
+        self.kernel_size, self.stride = kernel_size, stride
+        self.padding, self.dilation = padding, dilation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.max_pool2d(x, self.kernel_size, self.stride, self.padding, self.dilation)
+
+
+class AvgPool2d(Module):
+    """The average of each window; stride defaults to the kernel."""
+
+    def __init__(
+        self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+        count_include_pad: bool = True,
+    ):  # fmt: skip
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.count_include_pad = count_include_pad
+
+    def forward(self, x: Tensor) -> Tensor:
+        pool = (self.kernel_size, self.stride, self.padding, self.count_include_pad)
+        return F.avg_pool2d(x, *pool)
+
+
+class AdaptiveAvgPool2d(Module):
+    """The average over H' x W' equal windows; H' and W' divide H and W."""
+
+    def __init__(self, output_size: Sizes):
+        self.output_size = output_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.adaptive_avg_pool2d(x, self.output_size)

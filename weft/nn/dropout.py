@@ -1,0 +1,49 @@
+"""Dropout."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft import ops
+from weft.core import dtypes as dt
+from weft.core.errors import UsageError
+from weft.nn.module import Module
+from weft.tensor import functional as F
+from weft.tensor.autograd import no_grad, once
+from weft.tensor.core import Tensor
+from weft.tensor.random import randint
+
+
+class Dropout(Module):
+    """While training, zeroes each element with probability p and divides the others by 1 - p
+    (Srivastava et al. 2014).
+
+    `key` (uint32 [2]: a random word and the number of calls so far) is a buffer outside the state
+    dict: each training call draws from it and moves it on, also inside `weft.compile`. The word is
+    from the global stream (`weft.manual_seed`); set `key` to repeat a run from the middle."""
+
+    key: Tensor
+
+    def __init__(self, p: float = 0.5):
+        if not 0.0 <= p <= 1.0:
+            raise UsageError(f"Dropout: {p} is not a probability")
+        self.p = p
+        word = randint(-(1 << 31), 1 << 31).cast(dt.uint32).item()
+        self.register_buffer("key", Tensor(np.array([word, 0], np.uint32)), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropped(x) if self.training and self.p else x
+
+    def dropped(self, x: Tensor) -> Tensor:
+        """x with elements dropped, whether training or not."""
+        return F.dropout(x, self.p, key=once(self._next))
+
+    def _next(self) -> Tensor:
+        with no_grad():
+            now = Tensor(self.key.value)
+            step = ops.iota((2,), 0, dt.uint32)  # [0, 1]: the next call
+            self.key.assign(Tensor(ops.add(now.value, step)))
+        return now
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"

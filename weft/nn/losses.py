@@ -1,0 +1,65 @@
+"""Losses as modules; the formulas are in weft.functional."""
+
+from __future__ import annotations
+
+from weft.nn.module import Module
+from weft.tensor import functional as F
+from weft.tensor.core import Tensor
+
+
+class CrossEntropyLoss(Module):
+    """-log softmax(logits)[target]; logits [N, C, ...], integer targets [N, ...]."""
+
+    def __init__(
+        self, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0
+    ):
+        self.ignore_index, self.reduction = ignore_index, reduction
+        self.label_smoothing = label_smoothing
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        options = (self.ignore_index, self.label_smoothing, self.reduction)
+        return F.cross_entropy(logits, targets, *options)
+
+
+class NLLLoss(Module):
+    """-log_probs[target]; log_probs [N, C, ...], integer targets [N, ...]."""
+
+    def __init__(self, ignore_index: int = -100, reduction: str = "mean"):
+        self.ignore_index, self.reduction = ignore_index, reduction
+
+    def forward(self, log_probs: Tensor, targets: Tensor) -> Tensor:
+        return F.nll_loss(log_probs, targets, self.ignore_index, self.reduction)
+
+
+class MSELoss(Module):
+    """(x - target)^2."""
+
+    def __init__(self, reduction: str = "mean"):
+        self.reduction = reduction
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return F.mse_loss(x, target, self.reduction)
+
+
+class L1Loss(Module):
+    """|x - target|."""
+
+    def __init__(self, reduction: str = "mean"):
+        self.reduction = reduction
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return F.l1_loss(x, target, self.reduction)
+
+
+class BCEWithLogitsLoss(Module):
+    """-(w y log s + (1 - y) log(1 - s)), s = sigmoid(x), y in 0..1; w is `pos_weight`."""
+
+    pos_weight: Tensor | None
+
+    def __init__(self, reduction: str = "mean", pos_weight: Tensor | None = None):
+        self.reduction = reduction
+        self.register_buffer("pos_weight", pos_weight)
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        loss = F.binary_cross_entropy_with_logits
+        return loss(x, target, self.pos_weight, self.reduction)

@@ -1,0 +1,113 @@
+"""Loss scaling for float16 (Micikevicius et al. 2018), with the rules of torch.amp.GradScaler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.core.errors import GradientError, ModelError, UsageError
+from weft.optim.optimizer import Optimizer
+from weft.tensor.autograd import no_grad
+from weft.tensor.core import Tensor
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def all_finite(tensors: Iterable[Any]) -> Tensor:
+    """Whether no element is NaN or infinite (bool []): the largest magnitude is looked at, and NaN
+    counts as the largest."""
+    worst: Any = None
+    for t in tensors:
+        top = t.cast(dt.compute_dtype(t.dtype)).abs().max() if t.size else None
+        worst = top if worst is None else worst if top is None else worst.maximum(top)
+    if worst is None:
+        raise GradientError("all_finite: nothing to look at; no parameter has a gradient")
+    found: Tensor = ~(worst.isnan() | (worst > _LARGEST))
+    return found
+
+
+class LossScaler:
+    """Multiplies the loss, so that small gradients do not vanish in float16, and divides the
+    gradients again.
+
+        scaler.scale(loss).backward()
+        scaler.step(opt)        # unscales (unless done); skips the step if a gradient overflowed
+        scaler.update()         # the next scale
+
+    All of it works eagerly and inside `weft.compile`: whether to skip is decided in the Program.
+    The scale is halved after a skipped step and doubled after `growth_interval` good ones."""
+
+    def __init__(
+        self, init_scale: float = 2.0**16, growth_factor: float = 2.0,
+        backoff_factor: float = 0.5, growth_interval: int = 2000,
+    ):  # fmt: skip
+        if init_scale <= 0 or growth_factor <= 1 or not 0 < backoff_factor < 1:
+            raise UsageError("LossScaler: init_scale > 0, growth_factor > 1 > backoff_factor > 0")
+        self._factors = (float(growth_factor), float(backoff_factor), int(growth_interval))
+        self._scale = Tensor(np.array(init_scale, np.float32), "scaler.scale")
+        self._good = Tensor(np.zeros((), np.int32), "scaler.good_steps")
+        self._finite: Tensor | None = None  # of the gradients of this step, once unscaled
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """The loss times the scale, in float32 at least."""
+        return loss.cast(dt.compute_dtype(loss.dtype)) * self._scale
+
+    def unscale(self, params: Iterable[Tensor]) -> Tensor:
+        """Divides the gradients by the scale, for instance before they are clipped; returns whether
+        all are finite (bool [])."""
+        if self._finite is not None:
+            raise UsageError("LossScaler: unscaled twice before update()")
+        with no_grad():
+            held = [p for p in params if p.grad is not None]
+            self._finite = all_finite([p.grad for p in held])
+            inverse = 1.0 / self._scale
+            for p in held:
+                grad: Any = p.grad
+                p.grad = grad * inverse.cast(grad.dtype)
+        return self._finite
+
+    def step(self, opt: Optimizer) -> None:
+        """opt.step(), which changes nothing if a gradient is not finite."""
+        if self._finite is None:
+            self.unscale(opt.parameters())
+        assert self._finite is not None
+        opt.step(unless=~self._finite)
+
+    def update(self) -> None:
+        """Sets the scale of the next step."""
+        if self._finite is None:
+            raise UsageError("LossScaler: update() comes after step()")
+        growth, backoff, interval = self._factors
+        with no_grad():
+            finite, self._finite = self._finite, None
+            good = finite.where(self._good + 1, 0)
+            grows = good == interval
+            grown = self._scale * growth
+            grown = (grown > _LARGEST).where(self._scale, grown)
+            self._scale.assign(finite.where(grows.where(grown, self._scale), self._scale * backoff))
+            self._good.assign(grows.where(0, good))
+
+    def value(self) -> float:
+        """The scale now."""
+        return float(self._scale.item())
+
+    def to(self, device: Any) -> LossScaler:
+        """Moves the state to a device; returns self."""
+        for t in (self._scale, self._good):
+            t.to_(device)
+        return self
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """ "scale" and "good_steps", as copies."""
+        found = {"scale": self._scale, "good_steps": self._good}
+        return {name: np.array(t.numpy()) for name, t in found.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes what `state_dict` gave."""
+        if set(state) != {"scale", "good_steps"}:
+            raise ModelError(f"LossScaler: {sorted(state)}; expected scale and good_steps")
+        for t, name in ((self._scale, "scale"), (self._good, "good_steps")):
+            t.assign(Tensor(np.asarray(state[name]).astype(t.dtype.numpy)).to(t.device))

@@ -1,0 +1,76 @@
+"""Mixed precision: while `autocast` is on, products run in a narrow dtype, the rest in float32."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ContextDecorator
+from typing import Any
+from weakref import ref
+
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType, as_dtype
+from weft.core.errors import DTypeError
+from weft.tensor.base import CURRENT, Capturing, TensorBase
+
+
+class _State(threading.local):
+    def __init__(self) -> None:
+        self.entered: list[tuple[DType | None, Any]] = []  # dtype, and the trace it began in
+        self.noted: Any = None  # the trace that holds a guard already
+
+
+_STATE = _State()
+
+
+class autocast(ContextDecorator):
+    """While inside, matmul, linear, attention and convolutions cast float32, float16 and bfloat16
+    operands to `dtype` and give results of it (accumulated in float32); softmax, normalisation and
+    losses take narrow operands as float32. Parameters stay as they are, and gradients arrive in
+    their dtype. Also a decorator. It may surround a compiled call or stand inside the function;
+    gradients of float16 need a LossScaler."""
+
+    def __init__(self, dtype: DType | str = "bfloat16", enabled: bool = True):
+        self.dtype = as_dtype(dtype) if enabled else None
+        if self.dtype not in (None, dt.float16, dt.bfloat16):
+            raise DTypeError(f"autocast: {as_dtype(dtype).name}; use bfloat16 or float16")
+
+    def __enter__(self) -> autocast:
+        _STATE.entered.append((self.dtype, CURRENT.trace))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        _STATE.entered.pop()
+
+
+def autocast_dtype() -> DType | None:
+    """The dtype of products, or None while autocast is off."""
+    trace = CURRENT.trace
+    if trace is not None and (_STATE.noted is None or _STATE.noted() is not trace):
+        _STATE.noted = ref(trace)
+        outside = _around(trace)
+        trace.guard(lambda: _around(None) is outside)
+    return _STATE.entered[-1][0] if _STATE.entered else None
+
+
+def _around(trace: Capturing | None) -> DType | None:
+    """What is on where the trace began (of None: here)."""
+    for dtype, began in reversed(_STATE.entered):
+        if trace is None or began is not trace:
+            return dtype
+    return None
+
+
+def narrowed(*tensors: Any) -> Any:
+    """The operands of a product, cast where autocast is on; other values (None) as they are."""
+    dtype = autocast_dtype()
+    return tuple(t if dtype is None else _cast(t, dtype) for t in tensors)
+
+
+def widened(x: Any) -> Any:
+    """An operand that autocast wants in float32."""
+    return x if autocast_dtype() is None else _cast(x, dt.float32)
+
+
+def _cast(t: Any, dtype: DType) -> Any:
+    eligible = isinstance(t, TensorBase) and t.dtype in (dt.float32, dt.float16, dt.bfloat16)
+    return t._as(dtype) if eligible else t  # type: ignore[attr-defined]
