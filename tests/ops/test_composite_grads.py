@@ -82,7 +82,7 @@ def test_no_rows_and_no_columns(name: str) -> None:
         assert [t.grad.shape for t in tensors] == [x.shape for x in rows]
 
 
-# -- against PyTorch --------------------------------------------------------------------------------
+# -- against PyTorch ------------------------------------------------------------------------------
 
 
 def _torch_rms(x: Any, w: Any) -> Any:

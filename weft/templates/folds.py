@@ -8,7 +8,7 @@ bits at every run and does not depend on other rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -187,6 +187,30 @@ def fold_lanes(b: Builder, fold: Fold, state: State) -> State:
     return bind(b, state)
 
 
+def several(folds: Sequence[Fold]) -> Fold:
+    """Folds side by side, for joining their states at once: only its `combine` and what describes
+    a state are of use."""
+    if len(folds) == 1:
+        return folds[0]
+
+    def combine(b: Builder, s: State, t: State) -> State:
+        joined: list[Expr] = []
+        at = 0
+        for fold in folds:
+            part = slice(at, at + len(fold.dtypes))
+            joined += fold.combine(b, s[part], t[part])
+            at = part.stop
+        return tuple(joined)
+
+    return replace(
+        folds[0],
+        name="sum" if all(fold.name == "sum" for fold in folds) else "several",
+        dtypes=tuple(d for fold in folds for d in fold.dtypes),
+        identity=tuple(v for fold in folds for v in fold.identity),
+        combine=combine,
+    )
+
+
 def fold_group(
     b: Builder, fold: Fold, state: State, thread: Expr, threads: int, caps: Caps
 ) -> State:
@@ -217,14 +241,14 @@ def fold_group(
 def _fold_subgroups(
     b: Builder, fold: Fold, state: State, thread: Expr, threads: int, width: int
 ) -> State:
-    (x,) = state
-    x = b.let(ir.Collective("subgroup_add", (x,), x.type), "wave")
+    state = bind(b, tuple(ir.Collective("subgroup_add", (x,), x.type) for x in state), "wave")
     if threads == width:
-        return (x,)
+        return state
     count = threads // width
-    part = b.array("part", fold.dtypes[0], count, "shared")
+    parts = [b.array("part", d, count, "shared") for d in fold.dtypes]
     with b.when(kb.eq(thread % width, 0)):
-        b.store(part, thread // width, x)
+        for part, x in zip(parts, state):
+            b.store(part, thread // width, x)
     b.barrier()
-    states = [(b.let(kb.load(part, kb.const(k, I32)), "wave"),) for k in range(count)]
-    return fold_states(b, fold, states)
+    waves = [bind(b, tuple(kb.load(p, kb.const(k, I32)) for p in parts)) for k in range(count)]
+    return fold_states(b, fold, waves)

@@ -1,0 +1,163 @@
+"""Derivatives of rows, cross-entropy and row statistics on every kind of target: against the
+bodies of the composites, and torch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from harness import TARGETS, check, group_of, random, run_cpu, run_interp, trace
+
+from weft import ops
+from weft.backends.registry import devices, get
+from weft.core import dtypes as dt
+from weft.core.caps import PRESETS
+from weft.templates.registry import claimed_by
+
+F32 = dt.float32
+FLOATS = [F32, dt.float16, dt.bfloat16]
+
+
+def call(name: str, **params: Any) -> Callable[..., Any]:
+    return functools.partial(ops.call, name, **params)
+
+
+def _check(fn: Any, arrays: list[np.ndarray], **extra: Any) -> None:
+    check(fn, arrays, "norm", "call", tolerance="reduce", **extra)
+
+
+def _targets(rows: int, classes: int) -> np.ndarray:
+    t = (np.arange(rows, dtype=np.int32) * 7 + 1) % classes
+    t[rows // 2] = -100
+    return t
+
+
+def _cases(dtype: dt.DType, rows: int, n: int) -> Iterator[tuple[Any, list[np.ndarray]]]:
+    x, w, g = random(dtype, (rows, n)), random(dtype, (n,), 1), random(dtype, (rows, n), 2)
+    y = np.asarray(ops.call("softmax", x))
+    yield call("softmax_grad"), [y, g]
+    yield call("log_softmax_grad"), [np.asarray(ops.call("log_softmax", x)), g]
+    yield call("layer_norm_grad", eps=1e-2), [x, w, g]
+    yield call("rms_norm_grad", eps=1e-2, offset=1.0), [x, w, g]
+    yield call("moments", eps=1e-2), [x]
+    yield call("rms_scale", eps=1e-2), [x]
+    t, h = _targets(rows, n), random(F32, (rows,), 3)
+    for smoothing in (0.0, 0.1):
+        yield call("cross_entropy", label_smoothing=smoothing), [x, t]
+        yield call("cross_entropy_grad", label_smoothing=smoothing), [x, t, h]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=repr)
+@pytest.mark.parametrize("n", [1, 3, 16, 33, 130])
+def test_composites(n: int, dtype: dt.DType) -> None:
+    for fn, arrays in _cases(dtype, 5, n):
+        _check(fn, arrays)
+
+
+@pytest.mark.parametrize("n", [1, 33, 300])
+def test_on_vulkan(n: int) -> None:
+    if not any(d.kind == "vulkan" and d.available for d in devices()):
+        pytest.skip("no Vulkan device; install mesa-vulkan-drivers for a software one")
+    device = get("vulkan")
+    for dtype in (F32, dt.float16):
+        if device.supports(dtype):
+            for fn, arrays in _cases(dtype, 3, n):
+                _check(fn, arrays, targets=(), cpu=False, device=device)
+
+
+def test_every_target_claims_them() -> None:
+    for fn, arrays in _cases(F32, 4, 50):
+        graph = trace(fn, arrays)
+        for name in TARGETS:
+            assert claimed_by(graph.outputs[0], PRESETS[name]) == "norm"
+
+
+@pytest.mark.parametrize("n", [384, 4096, 50257])
+def test_long_rows_against_torch(n: int) -> None:
+    x, w, g = random(F32, (3, n)), random(F32, (n,), 1), random(F32, (3, n), 2)
+    t = _targets(3, n)
+
+    def run(fn: Any, *arrays: np.ndarray) -> np.ndarray:
+        group = group_of(trace(fn, arrays), "norm", "call")
+        return run_cpu(group, arrays)[0].astype(np.float64)
+
+    def want(fn: Any) -> np.ndarray:
+        leaf = torch.from_numpy(x).double().requires_grad_()
+        out = fn(leaf)
+        out.backward(torch.from_numpy(g if out.dim() == 2 else g[:, 0]).double())
+        return leaf.grad.numpy()
+
+    weight = torch.from_numpy(w).double()
+    got = run(call("layer_norm_grad", eps=1e-5), x, w, g)
+    np.testing.assert_allclose(got, want(lambda v: F.layer_norm(v, (n,), weight)), atol=2e-5)
+    got = run(call("rms_norm_grad", eps=1e-5), x, w, g)
+    np.testing.assert_allclose(got, want(lambda v: F.rms_norm(v, (n,), weight, 1e-5)), atol=2e-5)
+    y = run_cpu(group_of(trace(call("softmax"), [x]), "norm", "call"), [x])[0]
+    got = run(call("softmax_grad"), y, g)
+    np.testing.assert_allclose(got, want(lambda v: v.softmax(-1)), atol=1e-6)
+    loss = lambda v: F.cross_entropy(  # noqa: E731
+        v, torch.from_numpy(t).long(), reduction="none", label_smoothing=0.1
+    )
+    got = run(call("cross_entropy_grad", label_smoothing=0.1), x, t, np.ascontiguousarray(g[:, 0]))
+    np.testing.assert_allclose(got, want(loss), atol=1e-6)
+    got = run(call("cross_entropy", label_smoothing=0.1), x, t)
+    np.testing.assert_allclose(got, loss(torch.from_numpy(x).double()), rtol=2e-6)
+
+
+def test_prologue_and_epilogue() -> None:
+    """Operands that are computed, results that go on, and a prologue value that is an output."""
+    x, y, w = random(F32, (5, 40)), random(F32, (5, 40), 1), random(F32, (40,), 2)
+    t, h = _targets(5, 40), random(F32, (5,), 3)
+
+    def norm(x: Any, y: Any, w: Any) -> Any:
+        s = ops.add(x, y)
+        g = ops.call("layer_norm_grad", s, w, ops.mul(x, y), eps=1e-2)
+        return s, ops.reshape(ops.cast(ops.add(g, y), dt.bfloat16), (10, 20))
+
+    def losses(x: Any, y: Any, t: Any, h: Any) -> Any:
+        loss = ops.call("cross_entropy", ops.add(x, y), t, label_smoothing=0.1)
+        return ops.mul(loss, h)
+
+    def rows(x: Any, y: Any, t: Any, h: Any) -> Any:
+        g = ops.call("cross_entropy_grad", ops.add(x, y), t, ops.mul(h, h))
+        return ops.mul(g, y)
+
+    def pairs(x: Any, y: Any) -> Any:
+        m = ops.call("moments", ops.transpose(ops.mul(x, y), (1, 0)), eps=1e-2)
+        return ops.reshape(ops.exp(m), (80,))
+
+    _check(norm, [x, y, w])
+    _check(losses, [x, y, t, h])
+    _check(rows, [x, y, t, h])
+    _check(pairs, [x, y])
+
+
+def test_edges() -> None:
+    """Infinities and NaN stay in their rows; rows with targets outside are as if clamped; an
+    ignored row is zero whatever it holds."""
+    x = random(F32, (7, 37))
+    x[0, 3:], x[1, 5], x[2, 36] = -np.inf, np.nan, np.nan
+    t = np.array([1, 5, -100, 99, -7, 36, 0], np.int32)
+    h = np.array([1, 1, np.nan, 1, 2, -1, 0], np.float32)
+    _check(call("cross_entropy"), [x, t])
+    _check(call("cross_entropy_grad", label_smoothing=0.2), [x, t, h])
+    _check(call("layer_norm_grad", eps=1e-2), [x[1:], x[1], x[1:] + 1])
+    _check(call("softmax_grad"), [x, x[::-1].copy()])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_row_bound_and_batch_invariance(target: str) -> None:
+    x, w, g = random(F32, (7, 3, 50)), random(F32, (50,), 1), random(F32, (7, 3, 50), 2)
+    fn = call("layer_norm_grad", eps=1e-2)
+    group = group_of(trace(fn, [x, w, g]), "norm", "call", rows="n", slots={"n": 0})
+    whole = run_interp(group, PRESETS[target], [x, w, g], [7])[0]
+    for n in (0, 1, 4, 5):
+        assert np.array_equal(run_interp(group, PRESETS[target], [x, w, g], [n])[0][:n], whole[:n])
+    one = [x[2:3], w, g[2:3]]
+    alone = run_interp(group_of(trace(fn, one), "norm", "call"), PRESETS[target], one)[0]
+    assert np.array_equal(alone[0], whole[2])

@@ -1,0 +1,148 @@
+"""The formulas of the composites of rows, forward: softmax, log_softmax, layer_norm, rms_norm,
+cross_entropy, and the statistics moments and rms_scale. Sums are f32; the maths stands in the
+bodies of the composites (weft/ops)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from weft.core import dtypes as dt
+from weft.kernel import builder as kb
+from weft.kernel import math as km
+from weft.kernel.ir import Expr
+from weft.templates.affine import Affine
+from weft.templates.folds import sum_fold, top_fold
+from weft.templates.norm_row import Held, Pass, Row
+
+TOP, SUM = top_fold(), sum_fold(dt.float32)
+
+Steps = Generator[Pass, tuple[Expr, ...], None]
+Exps = Generator[Pass, tuple[Expr, ...], tuple[Expr, Expr]]
+
+
+def exps(row: Row, x: Held) -> Exps:
+    """The row's maximum and the sum of exp(x - maximum); both are NaN if the row holds one."""
+    b = row.b
+    (top,) = yield Pass((TOP,), lambda j: (x.first(j),))
+    (total,) = yield Pass((SUM,), lambda j: (km.exp_below(b, x.again(j) - top),))
+    return top, nan_total(row, top, total)
+
+
+def kept_exps(row: Row, x: Held) -> Generator[Pass, tuple[Expr, ...], tuple[Held, Expr]]:
+    """exp(x - maximum) of each element, kept, and their sum (NaN if the row holds one)."""
+    b = row.b
+    (top,) = yield Pass((TOP,), lambda j: (x.first(j),))
+    e = row.held(lambda j: km.exp_below(b, x.again(j) - top), over=x)
+    (total,) = yield Pass((SUM,), lambda j: (e.first(j),))
+    return e, nan_total(row, top, total)
+
+
+def nan_total(row: Row, top: Expr, total: Expr) -> Expr:
+    """exp_below takes no notice of NaN; the maximum does."""
+    return row.b.let(kb.select(km.isnan(row.b, top), top, total), "total")
+
+
+def softmax(row: Row) -> Steps:
+    e, total = yield from kept_exps(row, row.operand(0))
+    scale = row.b.let(1.0 / total, "scale")
+    yield Pass((), lambda j: row.write(j, e.again(j) * scale))
+
+
+def log_softmax(row: Row) -> Steps:
+    x = row.operand(0)
+    top, total = yield from exps(row, x)
+    log = row.b.let(km.log(row.b, total), "log")
+    yield Pass((), lambda j: row.write(j, x.again(j) - top - log))
+
+
+def cross_entropy(row: Row) -> Steps:
+    """log(sum(exp(x - top))) - (1 - smoothing) (x[target] - top) - smoothing mean(x - top)."""
+    b, smoothing = row.b, row.params["label_smoothing"]
+    x = row.operand(0)
+    (top,) = yield Pass((TOP,), lambda j: (x.first(j),))
+
+    def terms(j: Affine) -> tuple[Expr, ...]:
+        d = b.let(x.again(j) - top, "d")
+        e = km.exp_below(b, d)
+        return (e, d) if smoothing else (e,)
+
+    total, *rest = yield Pass((SUM,) * (2 if smoothing else 1), terms)
+    log = km.log(b, nan_total(row, top, total))
+    loss = log - (x.again(row_class(row)) - top) * (1.0 - smoothing)
+    if smoothing:
+        loss = loss - rest[0] * (smoothing / row.n)
+    ignored = kb.eq(row.number(1), row.params["ignore_index"])
+    row.results(b.let(kb.select(ignored, 0.0, loss), "loss"))
+
+
+def row_class(row: Row) -> Affine:
+    """The row's target as an index of its elements, clamped."""
+    held = kb.minimum(kb.maximum(row.number(1), 0), row.n - 1)
+    return row.em.axis(held, row.n)
+
+
+def centre(row: Row, x: Held) -> Generator[Pass, tuple[Expr, ...], Expr]:
+    """The row's mean."""
+    (total,) = yield Pass((SUM,), lambda j: (x.first(j),))
+    return row.b.let(total * (1.0 / row.n), "mean")
+
+
+def inverse_root(row: Row, squares: Expr) -> Expr:
+    """1 / sqrt(squares / n + eps)."""
+    var = squares * (1.0 / row.n)
+    return row.b.let(1.0 / kb.unary("sqrt", var + row.params["eps"]), "r")
+
+
+def _scaled(row: Row, x: Held) -> Generator[Pass, tuple[Expr, ...], tuple[Expr, Expr]]:
+    """The row's mean and 1 / sqrt(var + eps)."""
+    b = row.b
+    mean = yield from centre(row, x)
+
+    def square(j: Affine) -> tuple[Expr]:
+        d = b.let(x.again(j) - mean, "d")
+        return (d * d,)
+
+    (squares,) = yield Pass((SUM,), square)
+    return mean, inverse_root(row, squares)
+
+
+def layer_norm(row: Row) -> Steps:
+    x = row.operand(0)
+    mean, r = yield from _scaled(row, x)
+
+    def result(j: Affine) -> None:
+        d = (x.again(j) - mean) * r
+        row.write(j, kb.fma(d, row.weight(1, j), row.weight(2, j)))
+
+    yield Pass((), result)
+
+
+def moments(row: Row) -> Steps:
+    row.results(*(yield from _scaled(row, row.operand(0))))
+
+
+def _root_mean_square(row: Row, x: Held) -> Generator[Pass, tuple[Expr, ...], Expr]:
+    """1 / sqrt(mean(x^2) + eps)."""
+
+    def square(j: Affine) -> tuple[Expr]:
+        v = x.first(j)
+        return (v * v,)
+
+    (squares,) = yield Pass((SUM,), square)
+    return inverse_root(row, squares)
+
+
+def rms_norm(row: Row) -> Steps:
+    x = row.operand(0)
+    r = yield from _root_mean_square(row, x)
+    yield Pass((), lambda j: row.write(j, x.again(j) * r * offset_weight(row, 1, j)))
+
+
+def rms_scale(row: Row) -> Steps:
+    row.results((yield from _root_mean_square(row, row.operand(0))))
+
+
+def offset_weight(row: Row, k: int, j: Affine) -> Expr:
+    """offset + w[j]."""
+    w, offset = row.weight(k, j), row.params["offset"]
+    return row.b.let(w + offset if offset else w, "w")

@@ -1,0 +1,90 @@
+"""The formulas of the composites of rows, backward: softmax_grad, log_softmax_grad,
+layer_norm_grad, rms_norm_grad and cross_entropy_grad. The maths stands in the bodies of the
+composites (weft/ops); sums that need no other sum share a pass."""
+
+from __future__ import annotations
+
+from weft.kernel import builder as kb
+from weft.kernel import math as km
+from weft.kernel.ir import Expr
+from weft.templates.affine import Affine
+from weft.templates.norm_formulas import (
+    SUM,
+    Steps,
+    centre,
+    inverse_root,
+    kept_exps,
+    offset_weight,
+    row_class,
+)
+from weft.templates.norm_row import Pass, Row
+
+
+def softmax_grad(row: Row) -> Steps:
+    y, g = row.operand(0), row.operand(1)
+    (total,) = yield Pass((SUM,), lambda j: (y.first(j) * g.first(j),))
+    yield Pass((), lambda j: row.write(j, y.again(j) * (g.again(j) - total)))
+
+
+def log_softmax_grad(row: Row) -> Steps:
+    y, g = row.operand(0, once=True), row.operand(1)
+    (total,) = yield Pass((SUM,), lambda j: (g.first(j),))
+    yield Pass((), lambda j: row.write(j, g.again(j) - km.exp(row.b, y.first(j)) * total))
+
+
+def layer_norm_grad(row: Row) -> Steps:
+    """r (v - mean(v) - d r^2 mean(v d)), where d = x - mean and v = g w."""
+    b, x, g = row.b, row.operand(0), row.operand(2)
+    mean = yield from centre(row, x)
+
+    def products(j: Affine) -> tuple[Expr, ...]:
+        d = b.let(x.again(j) - mean, "d")
+        v = b.let(g.first(j) * row.weight(1, j), "v")
+        return d * d, v, v * d
+
+    squares, total, product = yield Pass((SUM, SUM, SUM), products)
+    r = inverse_root(row, squares)
+    shift = b.let(total * (1.0 / row.n), "shift")
+    slope = b.let(product * (r * r) * (1.0 / row.n), "slope")
+
+    def result(j: Affine) -> None:
+        v = g.again(j) * row.weight(1, j) - shift
+        row.write(j, (v - (x.again(j) - mean) * slope) * r)
+
+    yield Pass((), result)
+
+
+def rms_norm_grad(row: Row) -> Steps:
+    """r (v - x r^2 mean(v x)), where v = g (offset + w)."""
+    b, x, g = row.b, row.operand(0), row.operand(2)
+
+    def products(j: Affine) -> tuple[Expr, ...]:
+        v = x.first(j)
+        return v * v, g.first(j) * offset_weight(row, 1, j) * v
+
+    squares, product = yield Pass((SUM, SUM), products)
+    r = inverse_root(row, squares)
+    slope = b.let(product * (r * r) * (1.0 / row.n), "slope")
+
+    def result(j: Affine) -> None:
+        v = g.again(j) * offset_weight(row, 1, j)
+        row.write(j, (v - x.again(j) * slope) * r)
+
+    yield Pass((), result)
+
+
+def cross_entropy_grad(row: Row) -> Steps:
+    """(exp(x - top) / total - q) g; q is low everywhere and high at the target."""
+    b, smoothing = row.b, row.params["label_smoothing"]
+    e, total = yield from kept_exps(row, row.operand(0))
+    low = smoothing / row.n
+    high = 1.0 - smoothing + low
+    scale, g = b.let(1.0 / total, "scale"), row.number(2)
+    target = row.em.expr(row_class(row))
+    ignored = b.let(kb.eq(row.number(1), row.params["ignore_index"]), "ignored")
+
+    def result(j: Affine) -> None:
+        q = kb.select(kb.eq(row.em.expr(j), target), high, kb.const(low, g.type))
+        row.write(j, kb.select(ignored, 0.0, (e.again(j) * scale - q) * g))
+
+    yield Pass((), result)
