@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from cpu_case import device, program_of
 
-from weft.backends.cpu import CpuDevice
+from weft.backends.cpu import CpuDevice, host
 from weft.core import dtypes as dt
 from weft.kernel import ir
 from weft.kernel.builder import Builder, load
@@ -166,3 +166,57 @@ def test_other_processors_compile(triple: str) -> None:
         module.triple = triple
         module.verify()
         assert len(machine.emit_object(module)) > 100
+
+
+def test_refused_tile_registers_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = host.Host("x86_64-linux", "sapphirerapids", "+avx2,+amx-tile,+amx-bf16,-sse4a", "1")
+    assert host.without_tiles(known).features == "+avx2,-sse4a"
+    wide = "+avx512f,+avx512vl,+avx512bw,+avx512dq,+avx512bf16"
+    full = host.Host("x86_64-linux", "sapphirerapids", f"{wide},+amx-tile,+amx-bf16", "1")
+    assert "mma_bf16" in host.caps_of(full, 1).features
+    assert "mma_bf16" not in host.caps_of(host.without_tiles(full), 1).features
+    monkeypatch.setattr(host, "tiles_allowed", lambda: False)
+    refused = CpuDevice(threads=1)
+    assert not refused.host.enabled & host.AMX
+    assert "mma_bf16" not in refused.caps.features
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_tile_registers_work_in_every_worker_and_after_a_fork() -> None:
+    d = device()
+    if "mma_bf16" not in d.caps.features:
+        pytest.skip("this CPU has no AMX, or the system refuses its use")
+    b = Builder("squares")
+    x = b.buffer("x", dt.bfloat16, 64 * 512)
+    out = b.buffer("out", dt.float32, 64 * 256, "w")
+    c = b.tile("c", dt.float32, 16, 16)
+    left, right = b.tile("left", dt.bfloat16, 16, 32), b.tile("right", dt.bfloat16, 16, 32)
+    b.tile_load(left, x, b.group(0) * 512, 32)
+    b.tile_load(right, x, b.group(0) * 512, 32)
+    b.tile_zero(c)
+    with b.loop(1000):
+        b.mma(c, left, right)
+    b.tile_store(out, b.group(0) * 256, 16, c)
+    data = np.random.default_rng(0).integers(-3, 4, x.size).astype(dt.bfloat16.numpy)
+    tiles = data.astype(np.float32).reshape(64, 16, 32)
+    pairs = tiles.reshape(64, 16, 16, 2).swapaxes(2, 3).reshape(64, 32, 16)
+    want = (1000 * (tiles @ pairs)).ravel()
+    buffers = [d.alloc(data.nbytes), d.alloc(4 * out.size)]
+    d.write(buffers[0], data)
+    bound = d.bind(program_of(b.kernel((64,))), buffers)
+
+    def right_answers() -> bool:
+        d.write(buffers[1], np.zeros(out.size, np.float32))
+        d.submit(bound, ())
+        return bool((d.read(buffers[1], (out.size,), dt.float32) == want).all())
+
+    assert right_answers()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            status = 0 if right_answers() else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert right_answers()

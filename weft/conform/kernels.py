@@ -162,7 +162,9 @@ def _other_checks(device: Device) -> Iterator[Check]:
             f"Load and Store {d}",
             partial(_elementwise, device, f"copy_{d}", [d], d, lambda b, i, x: x),
         )
-    for maker in (_gather, _loop, _branch, _private, _vectors, _axes, _shared, _fold, _subgroup):
+    for maker in (
+        _gather, _loop, _branch, _private, _vectors, _axes, _shared, _fold, _subgroup, _tiles,
+    ):  # fmt: skip
         yield maker.__doc__ or "", partial(maker, device)
 
 
@@ -283,6 +285,28 @@ def _subgroup(device: Device) -> float:
     kernel = b.kernel(grid=(1,), threads=(width,))
     data = np.random.default_rng(0).standard_normal(width).astype(np.float32)
     return _against_interp(device, kernel, [data, np.zeros(3 * width, np.float32)])
+
+
+def _tiles(device: Device) -> float:
+    """Tile and TileOp zero, load, mma, store"""
+    if not device.caps.is_cpu:
+        raise Skip("tiles are for CPUs so far")
+    if not device.supports(dt.bfloat16):
+        raise Skip("no bfloat16")
+    b, k = Builder("tiles"), 96
+    x, y = b.buffer("x", dt.bfloat16, 16 * k), b.buffer("y", dt.bfloat16, 16 * k)
+    out = b.buffer("out", dt.float32, 256, "w")
+    c = b.tile("c", dt.float32, 16, 16)
+    left, right = b.tile("left", dt.bfloat16, 16, 32), b.tile("right", dt.bfloat16, 16, 32)
+    b.tile_zero(c)
+    with b.loop(k, step=32, name="k") as at:
+        b.tile_load(left, x, at, k)
+        b.tile_load(right, y, at * 16, 32)
+        b.mma(c, left, right)
+    b.tile_store(out, 0, 16, c)
+    rng = np.random.default_rng(0)  # small integers: every sum is exact, in any order
+    data = [rng.integers(-8, 9, 16 * k).astype(dt.bfloat16.numpy) for _ in range(2)]
+    return _against_interp(device, b.kernel((1,)), [*data, np.zeros(256, np.float32)])
 
 
 def checks(device: Device) -> Iterator[Check]:

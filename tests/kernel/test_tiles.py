@@ -1,0 +1,186 @@
+"""Tiles in the kernel IR: rules, meaning, text, JSON, expansion, and what dialects say of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from weft.backends.llvm import cpu_target, render
+from weft.backends.wgsl import render as render_wgsl
+from weft.core import dtypes as dt
+from weft.core.caps import PRESETS
+from weft.core.errors import CompileError, FileFormatError, KernelError
+from weft.kernel import interp, ir
+from weft.kernel.builder import Builder, const, load
+from weft.kernel.printer import text
+from weft.kernel.tiles import expand
+from weft.kernel.verify import verify
+from weft.program.kernel_json import kernel_body, kernel_head, read_kernel
+
+BF16, F32 = dt.bfloat16, dt.float32
+AMX = cpu_target("x86_64-linux", frozenset({"amx-tile", "amx-bf16", "avx512f", "avx512vl"}))
+
+
+def product(
+    m: int = 4, n: int = 8, depth: int = 8, pair: int = 2, dtype: dt.DType = BF16,
+    threads: int = 1,
+) -> ir.Kernel:  # fmt: skip
+    """out[m, n] = x[m, 2 depth] . y, whose rows hold `pair` k each; two steps of depth."""
+    b = Builder("product")
+    acc = dt.int32 if dtype.is_int else F32
+    x = b.buffer("x", dtype, m * 2 * depth)
+    y = b.buffer("y", dtype, 2 * depth * n)
+    out = b.buffer("out", acc, m * n, "w")
+    c, left = b.tile("c", acc, m, n), b.tile("left", dtype, m, depth)
+    right = b.tile("right", dtype, depth // pair, n * pair)
+    b.tile_zero(c)
+    with b.loop(2 * depth, step=depth, name="k") as k:
+        b.tile_load(left, x, k, 2 * depth)
+        b.tile_load(right, y, k * n, n * pair)
+        b.mma(c, left, right)
+    b.tile_store(out, 0, n, c)
+    return b.kernel((1,), (threads,))
+
+
+def arrays(kernel: ir.Kernel) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [
+        rng.integers(-9, 10, b.size).astype(b.dtype.numpy) if b.access == "r"
+        else np.zeros(b.size, b.dtype.numpy) for b in kernel.buffers
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", [lambda k: k, expand], ids=["tiles", "expanded"])
+@pytest.mark.parametrize("dtype,pair", [(BF16, 2), (F32, 1), (dt.float16, 2), (dt.int8, 4)])
+def test_meaning(dtype: dt.DType, pair: int, way: Callable[[ir.Kernel], ir.Kernel]) -> None:
+    kernel = way(product(4, 8, 8, pair, dtype))
+    verify(kernel)
+    x, y, out = arrays(kernel)
+    interp.run(kernel, [x, y, out], caps=PRESETS["cpu-amx"])
+    b = y.reshape(16 // pair, 8, pair).swapaxes(1, 2).reshape(16, 8).astype(np.float64)
+    np.testing.assert_array_equal(out.reshape(4, 8), x.reshape(4, 16).astype(np.float64) @ b)
+
+
+def test_a_subgroup_holds_one_tile() -> None:
+    kernel = product(4, 8, 8, threads=32)
+    verify(kernel)
+    x, y, out = arrays(kernel)
+    interp.run(kernel, [x, y, out], caps=PRESETS["cuda"])
+    want = arrays(kernel)[2]
+    interp.run(product(4, 8, 8), [x, y, want], caps=PRESETS["cpu-amx"])
+    np.testing.assert_array_equal(out, want)
+    with pytest.raises(KernelError, match="no portable form"):
+        expand(kernel)
+
+
+def test_text_and_json_keep_every_part() -> None:
+    kernel = product(4, 8, 8)
+    assert "tile right: bf16[4, 16]" in text(kernel)
+    assert "tile.mma c, left, right" in text(kernel)
+    assert "tile.load left, x[k by 16]" in text(kernel)
+    head, body = json.loads(json.dumps(kernel_head(kernel))), kernel_body(kernel)
+    assert text(read_kernel(head, body, 0)) == text(kernel)
+    for good, bad in (('"c","left","right"', '"c","left","x"'), ('"left"],"x"', '"left"],"c"')):
+        assert good in body
+        with pytest.raises(FileFormatError):
+            read_kernel(head, body.replace(good, bad), 0)
+
+
+def tile(b: Builder, rows: int, cols: int, dtype: dt.DType = BF16) -> ir.Tile:
+    return b.tile("t", dtype, rows, cols)
+
+
+def diverging(b: Builder, x: ir.Buffer, y: ir.Buffer) -> None:
+    t = tile(b, 4, 4)
+    with b.when(b.thread(0) < 3):
+        b.tile_zero(t)
+
+
+def private(b: Builder, x: ir.Buffer, y: ir.Buffer) -> None:
+    b.tile_load(tile(b, 4, 4), b.array("a", BF16, 16), 0, 4)
+
+
+BAD: dict[str, tuple[Callable[[Builder, ir.Buffer, ir.Buffer], None], str]] = {
+    "size": (lambda b, x, y: b.emit(ir.Tile("t", BF16, 3, 4)), "a tile of"),
+    "undeclared": (lambda b, x, y: b.tile_zero(ir.Tile("t", BF16, 4, 4)), "not declared"),
+    "memory": (lambda b, x, y: b.emit(ir.TileOp("load", (tile(b, 4, 4),))), "needs memory"),
+    "op": (lambda b, x, y: b.emit(ir.TileOp("turn", (tile(b, 4, 4),))), "no tile operation"),
+    "count": (lambda b, x, y: b.emit(ir.TileOp("mma", (tile(b, 4, 4),))), "of 1 tiles"),
+    "dtype": (lambda b, x, y: b.tile_load(tile(b, 4, 4, F32), x, 0, 4), "memory of"),
+    "read-only": (lambda b, x, y: b.tile_store(x, 0, 4, tile(b, 4, 4)), "access 'r'"),
+    "overlap": (lambda b, x, y: b.tile_store(y, 0, 3, tile(b, 4, 4)), "overlap"),
+    "load of a tile": (
+        lambda b, x, y: b.store(y, 0, load(tile(b, 4, 4), 0)),  # type: ignore[arg-type]
+        "not declared",
+    ),
+    "shapes": (
+        lambda b, x, y: b.mma(tile(b, 4, 4, F32), tile(b, 4, 8), tile(b, 2, 8)),
+        r"\[4, 4\] \+= \[4, 8\] . \[2, 8\]",
+    ),
+    "products": (
+        lambda b, x, y: b.mma(tile(b, 4, 4), tile(b, 4, 4), tile(b, 4, 4)), "into bfloat16",
+    ),
+    "index": (
+        lambda b, x, y: b.tile_load(tile(b, 4, 4), x, const(0, ir.U32), 4), "expected i32",
+    ),
+    "divergence": (diverging, "differ"),
+    "private": (private, "one thread's array"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_rules(name: str) -> None:
+    body, message = BAD[name]
+    b = Builder("kern")
+    x, y = b.buffer("x", BF16, 64), b.buffer("y", BF16, 64, "w")
+    body(b, x, y)
+    with pytest.raises(KernelError, match=message):
+        verify(b.kernel((1,), (4,)))
+
+
+def run(
+    body: Callable[[Builder, ir.Buffer], None], threads: int = 1, caps: str = "cpu-amx"
+) -> None:
+    b = Builder("kern")
+    body(b, b.buffer("x", BF16, 64, "rw"))
+    kernel = b.kernel((1,), (threads,))
+    interp.run(kernel, [np.zeros(64, BF16.numpy)], caps=PRESETS[caps])
+
+
+def test_the_interpreter_reports_misuse() -> None:
+    with pytest.raises(KernelError, match="before it is zeroed or loaded"):
+        run(lambda b, x: b.tile_store(x, 0, 4, tile(b, 4, 4)))
+    with pytest.raises(KernelError, match=r"outside 0..63"):
+        run(lambda b, x: b.tile_load(tile(b, 4, 4), x, 0, 21))
+    with pytest.raises(KernelError, match="disagree on the index"):
+        run(lambda b, x: b.tile_load(tile(b, 4, 4), x, b.thread(0), 4), 32, "cuda")
+    with pytest.raises(KernelError, match="subgroups of 0"):
+        run(lambda b, x: b.tile_zero(tile(b, 4, 4)), 32, "webgpu")
+
+
+def test_the_llvm_dialect_uses_registers_or_the_expansion() -> None:
+    kernel = product(16, 16, 32)
+    ll = render(kernel, PRESETS["cpu-amx"], AMX)
+    for name in ("ldtilecfg", "tileloadd64", "tdpbf16ps", "tilestored64", "tilerelease"):
+        assert f"call void @llvm.x86.{name}(" in ll
+    plain = render(kernel, PRESETS["cpu-avx2"], cpu_target("aarch64-linux", frozenset()))
+    assert "x86" not in plain and "llvm.fma" in plain
+    b = Builder("many")
+    for _ in range(9):
+        b.tile("t", F32, 16, 16)
+    with pytest.raises(CompileError, match="more than 8 tiles"):
+        render(b.kernel((1,)), PRESETS["cpu-amx"], AMX)
+    with pytest.raises(CompileError, match="16 rows of 64 bytes"):
+        render(product(32, 16, 32), PRESETS["cpu-amx"], AMX)
+    with pytest.raises(CompileError, match="no product of tiles"):
+        render(product(16, 16, 32, 2, dt.float16), PRESETS["cpu-amx"], AMX)
+
+
+def test_wgsl_refuses_tiles_by_name() -> None:
+    kernel = replace(product(4, 8, 8), name="wide")
+    with pytest.raises(CompileError, match="wide: WGSL has no matrix registers"):
+        render_wgsl(kernel, PRESETS["webgpu"])
