@@ -54,17 +54,20 @@ class Group:
         if not 0.0 <= float(value) < float("inf"):
             raise UsageError(f"lr: {value} is not a learning rate; give a finite number >= 0")
         self._schedule = None
-        self._rate.assign(Tensor(np.array(value, np.float32)))
+        self._rate.assign(Tensor(np.array(value, np.float32)).to(self._rate.device))
 
     def rate(self, count: Tensor) -> Tensor:
         """The learning rate of the next step, float32 []."""
         return self._rate if self._schedule is None else self._schedule(count).cast(dt.float32)
 
-    def guard(self) -> None:
-        """A trace holds the options as constants: it serves while they stay."""
-        if CURRENT.trace is not None:
-            options, schedule = self._options, self._schedule
-            CURRENT.trace.guard(lambda: self._options is options and self._schedule is schedule)
+    def prepare(self, count: Tensor) -> None:
+        """Before a step: the rate goes where the count is (a Program moves what it updates). A
+        trace holds the options as constants: it serves while they stay."""
+        if CURRENT.trace is None:
+            self._rate.to_(count.device)
+            return
+        options, schedule = self._options, self._schedule
+        CURRENT.trace.guard(lambda: self._options is options and self._schedule is schedule)
 
 
 class Optimizer:
@@ -94,6 +97,8 @@ class Optimizer:
                 self.state[name] = {s: _slot(s, name, p) for s in self._slots(self.groups[-1])}
         if not self.state:
             raise UsageError(f"{type(self).__name__}: no parameters; give at least one tensor")
+        for t in (self.count, *(g._rate for g in self.groups)):
+            t.to_(self.parameters()[0].device)
 
     def _slots(self, group: Group) -> tuple[str, ...]:
         return self.SLOTS
@@ -118,7 +123,7 @@ class Optimizer:
         parameters, state and count stay as they are (LossScaler skips a step with it)."""
         with no_grad():
             for group in self.groups:
-                group.guard()
+                group.prepare(self.count)
                 self._step(group, group.rate(self.count), _Writer(unless))
             _Writer(unless)(self.count, self.count + 1)
 
