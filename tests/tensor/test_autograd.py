@@ -434,6 +434,45 @@ def test_micro_batches_do_not_compile_again_and_again(device: str) -> None:
         assert len(compiled.programs()) <= 2, f"cycle {cycle}: {len(compiled.programs())}"
 
 
+def test_a_gradient_may_be_rearranged_in_place(device: str) -> None:
+    n = 1 << 16  # too large for a private copy
+    w = leaf(np.arange(n))
+
+    def square() -> Tensor:
+        out = (w * w).sum()
+        out.backward()
+        return out
+
+    def flip() -> Tensor:
+        old = w.grad
+        w.grad = old.flip(0)
+        return old * 2
+
+    compiled = [weft.compile(f, device=device) for f in (square, flip)]
+    compiled[0]()
+    for _ in range(2):
+        before = w.grad.numpy().copy()
+        close(compiled[1](), before * 2)
+        close(w.grad, before[::-1])
+    w.grad = weft.tensor(np.arange(n, dtype=np.float32))
+    close(compiled[1](), 2.0 * np.arange(n))
+    close(w.grad, np.arange(n)[::-1])
+
+
+def test_a_state_may_be_passed_to_what_writes_it(device: str) -> None:
+    w = weft.tensor(np.arange(1 << 16, dtype=np.float32))
+
+    def turn(x: Tensor) -> Tensor:
+        w.assign(x.flip(0))
+        return x.sum()
+
+    compiled = weft.compile(turn, device=device)
+    for _ in range(3):
+        before = w.numpy().copy()
+        compiled(w)
+        close(w, before[::-1])
+
+
 def test_traced_history_does_not_leak(device: str) -> None:
     x = leaf(X)
     outside = x * 2

@@ -17,7 +17,7 @@ from weft import ops
 from weft.core.errors import DTypeError, GradientError, ShapeError
 from weft.ops import tape
 from weft.ops.tape import Tracked
-from weft.tensor.base import CURRENT, TensorBase, check_devices
+from weft.tensor.base import TensorBase, check_devices
 
 
 class Autograd(TensorBase):
@@ -81,12 +81,7 @@ def _walk(
 
 def _accumulate(owner: TensorBase, new: TensorBase) -> None:
     before: Any = owner.grad
-    if before is None:
-        owner.grad = new
-    elif CURRENT.trace is not None and not before.is_traced:
-        before.assign(before + new)  # state of the Program, updated in place
-    else:
-        owner.grad = before + new
+    owner.grad = new if before is None else before + new
 
 
 @contextmanager

@@ -191,7 +191,7 @@ class Compiled:
         inputs = {name: values[i] for i, name in entry.wanted}
         for name, tensor in entry.fed:
             inputs[name] = _operand(tensor._grad, device)
-        arrays = session.run_device(inputs)
+        arrays = session.run_device({n: _apart(v, entry) for n, v in inputs.items()})
         results = [_result(a, role) for a, role in zip(arrays, entry.roles)]
         for tensor, gradient in entry.grads:
             tensor._grad = gradient
@@ -335,6 +335,19 @@ def _operand(x: Any, device: Device) -> Any:
             f'{device.info.id}; move it with .to("{device.info.id}")'
         )
     return value
+
+
+def _apart(value: Any, entry: _Entry) -> Any:
+    """An operand; a copy of one that shows a state which the Program writes."""
+    shows = isinstance(value, StateArray) or (
+        isinstance(value, np.ndarray) and not value.flags.writeable
+    )
+    if not shows or not entry.states:
+        return value
+    written = [entry.captured[name] for name in entry.states if name in entry.captured]
+    if all(t._value is not value and t._home is not value for t in written):
+        return value
+    return np.array(value if isinstance(value, np.ndarray) else value.numpy())
 
 
 def compile(fn: Callable[..., Any], device: Any = None, partition: bool = False) -> Compiled:

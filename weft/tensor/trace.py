@@ -59,7 +59,8 @@ class Trace:
         self.passed: dict[int, Node] = {}  # id of a passed tensor -> its state input
         self.guards: list[Callable[[], bool]] = []
         self.grads: dict[int, tuple[TensorBase, Any]] = {}  # tensors whose .grad was met, and it
-        self.fed: dict[int, tuple[TensorBase, Node]] = {}  # of those: who had one, and its input
+        self.met: dict[int, Node] = {}  # what stands for those that were there before
+        self.fed: list[tuple[str, TensorBase]] = []  # inputs that take the .grad of a tensor
 
     def unique(self, name: str) -> str:
         candidate, n = name, 1
@@ -119,21 +120,28 @@ class Trace:
         self.guards.append(check)
 
     def reads_grad(self, tensor: TensorBase) -> None:
-        """Notes that the trace depends on a .grad: on there being none, or on its content, which
-        each call passes as an input."""
+        """Notes that the trace depends on a .grad: on there being none; on the state that compiled
+        functions keep it in; or on another's content, which each call passes as an input."""
         if id(tensor) in self.grads or tensor.is_traced:
             return
-        before = tensor._grad
+        before, store = tensor._grad, tensor._store
         self.grads[id(tensor)] = (tensor, before)
-        if before is None:
-            self.guard(lambda: tensor._grad is None)
-            return
+        if before is None or before is store:
+            self.guard(lambda: tensor._grad is before)
+        else:
+            self.guard(lambda: tensor._grad is not None and tensor._grad is not store)
+        if before is not None:
+            node = self.capture(before) if before is store else self.feed(tensor, before)
+            self.met[id(tensor)] = node
+            tensor._grad = Tensor(node)
+
+    def feed(self, tensor: TensorBase, gradient: TensorBase) -> Node:
+        """The input that takes the .grad of `tensor` at each call."""
         name = self.unique(f"{tensor.name or f't{len(self.fed)}'}.grad")
-        node = ops.input_node(name, before.shape, before.dtype, "input")
+        node = ops.input_node(name, gradient.shape, gradient.dtype, "input")
         self.inputs.append(node)
-        self.fed[id(tensor)] = (tensor, node)
-        tensor._grad = Tensor(node)
-        self.guard(lambda: tensor._grad is not None)
+        self.fed.append((name, tensor))
+        return node
 
     def writes_grad(self, tensor: TensorBase) -> None:
         """Notes that a .grad is about to change, whatever it was."""
@@ -151,9 +159,11 @@ class Trace:
             if after is None and before is not None:
                 changed.append((tensor, None))
             elif after is not None and after is not before:
-                store = _gradient_store(tensor)
-                self.assign(store, plain(after.value))
-                changed.append((tensor, store))
+                value = plain(after.value)
+                if value is not self.met.get(id(tensor)):  # else it was only read
+                    store = _gradient_store(tensor)
+                    self.assign(store, value)
+                    changed.append((tensor, store))
         self.grads.clear()
         return changed
 
@@ -215,8 +225,8 @@ def trace_call(
         CURRENT.trace = None
     graph = build.finish(outputs, name or getattr(fn, "__name__", "graph").strip("<>"))
     captured = {n.attrs["name"]: t for t, n in build.captured.values() if isinstance(t, Tensor)}
-    fed = tuple((n.attrs["name"], t) for t, n in build.fed.values())
-    return Traced(graph, tree, captured, fed, tuple(grads), tuple(build.guards))
+    guards = tuple(build.guards)
+    return Traced(graph, tree, captured, tuple(build.fed), tuple(grads), guards)
 
 
 def _names(fn: Callable[..., Any], specs: Sequence[Spec]) -> list[str]:
