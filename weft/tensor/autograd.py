@@ -56,7 +56,8 @@ class Autograd(TensorBase):
 def _walk(
     out: TensorBase, gradient: Any, create_graph: bool, marks: set[int] | None = None
 ) -> dict[int, tuple[Tracked, Any]]:
-    value = out.value if out._tape is None else out._tape
+    with tape.record(True):  # also under no_grad; refuses what another trace, or none, computed
+        value = out.value
     if not isinstance(value, Tracked):
         raise GradientError(
             f"backward: {out._known()} was not computed from a tensor with requires_grad (or was "
