@@ -108,3 +108,19 @@ def visible_keys(
     if window:
         low = maximum(at - (window - 1), 0)  # type: ignore[operator]
     return low, maximum(high, 0)
+
+
+def seeing_rows(
+    b: Builder, key: Expr, keys: int, ahead: Expr, rows: Expr, causal: bool, window: int
+) -> tuple[Expr, Expr]:
+    """The first of `rows` query rows that sees one of the keys key .. key + keys, and the one after
+    the last (lengths apart). Row r stands at key r + ahead."""
+    first: Expr = const(0)
+    stop = rows
+    if causal:
+        first = maximum(key - ahead, 0)  # type: ignore[operator]
+    elif window:
+        first = maximum(key - ahead - (window - 1), 0)  # type: ignore[operator]
+    if window:
+        stop = minimum(key - ahead + (keys - 1 + window), rows)  # type: ignore[operator]
+    return b.let(first, "first_row"), b.let(stop, "stop_row")

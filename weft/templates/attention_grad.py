@@ -8,7 +8,7 @@ from typing import Any
 from weft.core.caps import Caps
 from weft.graph.ir import Node
 from weft.kernel.ir import Kernel
-from weft.templates import attention_grad_fused
+from weft.templates import attention_grad_blocks, attention_grad_fused, attention_grad_gpu
 from weft.templates.group import Group
 from weft.templates.matmul_tail import find_call
 from weft.templates.registry import claims, template
@@ -20,6 +20,12 @@ def claim_whole(node: Node, caps: Caps) -> bool:
     return caps.is_cpu and node.size > 0 and attention_grad_fused.fits(node, caps)
 
 
+@claims("attention_lse", "attention_dq", "attention_dkv", kind="attention_grad")
+def claim_part(node: Node, caps: Caps) -> bool:
+    """Every shape that has elements."""
+    return not caps.is_cpu and node.size > 0 and node.inputs[1].size > 0
+
+
 @template("attention_grad")
 def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group around one of the composites of `weft.ops.attention_grad`, operands
@@ -27,4 +33,9 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
 
     Raises CompileError where an operand is not a strided view of an input.
     """
-    return attention_grad_fused.build(group, find_call(group), caps, config)
+    node = find_call(group)
+    if node.attrs["name"] == "attention_grad":
+        return attention_grad_fused.build(group, node, caps, config)
+    shared = config.get("shared", caps.cheap_barrier)
+    variant = attention_grad_blocks if shared else attention_grad_gpu
+    return variant.build(group, node, caps, config)

@@ -27,7 +27,7 @@ from weft.kernel.builder import (
 from weft.kernel.ir import F32, Kernel
 from weft.templates import affine
 from weft.templates.affine import Affine
-from weft.templates.attention_cpu import visible_keys
+from weft.templates.attention_cpu import seeing_rows, visible_keys
 from weft.templates.attention_flash import Operand
 from weft.templates.attention_grad_tiles import MR, Sizes, Tiles, sizes_of
 from weft.templates.emit import Emitter
@@ -241,16 +241,8 @@ class _Fused:
         off = b.let(t0 + (self.s - self.t), "off")  # type: ignore[operator]
         window, causal = self.params["window"], self.params["causal"]
         with b.loop(self.stop, self.first - self.first % MR, step=MR, name="j") as j:  # type: ignore[operator]
-            first: Expr = const(0)
-            stop = padded
-            if causal:
-                first = maximum(j - off, 0)  # type: ignore[operator]
-            elif window:
-                first = maximum(j - off - (window - 1), 0)  # type: ignore[operator]
-            if window:
-                stop = minimum(j - off + (MR - 1 + window), padded)  # type: ignore[operator]
-                stop = b.let((stop + (MR - 1)) // MR * MR, "stop")  # type: ignore[operator]
-            first = b.let(first, "first")
+            first, stop = seeing_rows(b, j, MR, off, padded, causal, window)
             first = b.let(first - first % MR, "first")  # type: ignore[operator]
+            stop = b.let((stop + (MR - 1)) // MR * MR, "stop")  # type: ignore[operator]
             x.add_rows(self.p, j, first, stop, self.g, self.dv)
             x.add_rows(self.ds, j, first, stop, self.q, self.dk)

@@ -54,6 +54,9 @@ COMPOSITES: dict[str, str] = {
     "cross_entropy_grad": "norm",
     "attention": "attention",
     "attention_grad": "attention_grad",
+    "attention_lse": "attention_grad",
+    "attention_dq": "attention_grad",
+    "attention_dkv": "attention_grad",
     "cached_attention": "cached_attention",
 }
 
