@@ -1,16 +1,15 @@
 """norm: composites of rows over the last axis, each as one kernel, forward and backward.
 
 A formula (norm_formulas, norm_grad) walks its row in passes; what its (fused) prologue computes is
-kept in a private array between passes. CPU: explicit vectors, two rows in lockstep, several to a
-group. GPU: one group per row folding through shared memory, or one thread per row where barriers
-are dear. Elementwise values of the prologue may be outputs too (a residual sum).
+kept in a private array between passes. CPU: explicit vectors, several rows to a group. GPU: one
+group per row folding through shared memory, or one thread per row where barriers are dear.
+Elementwise values of the prologue may be outputs too (a residual sum).
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weft.core import dtypes as dt
@@ -43,14 +42,15 @@ from weft.templates.loops import (
     vector_loop,
 )  # fmt: skip
 from weft.templates.map import streams
-from weft.templates.norm_row import Formula, Pass, Row
+from weft.templates.norm_row import Formula, Row
 from weft.templates.reduce import group_threads
 from weft.templates.registry import claims, template
 from weft.templates.view import Index
 
 CHUNK = 16384  # elements per group on a CPU
-VECTORS = 4  # accumulators per sum on a CPU, of all rows in lockstep
-LOCKSTEP = 4096  # longer rows hide the latency of their folds by themselves
+UNROLL = 4  # accumulators per fold on a CPU
+
+Element = Callable[[Affine], tuple[Expr, ...]]
 
 FORMULAS: dict[str, Formula] = {
     "softmax": norm_formulas.softmax,
@@ -93,8 +93,7 @@ def build_norm(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
 
 
 class _Rows:
-    """What the three styles share. A style emits the loop of a pass over rows in lockstep
-    (`walk`), which gives the results of the pass for each row."""
+    """What the three styles share; the loops over a row (`fold`, `each`) are theirs."""
 
     def __init__(self, group: Group, caps: Caps) -> None:
         assert group.anchor is not None
@@ -114,20 +113,16 @@ class _Rows:
                 name = self.anchor.attrs["name"]
                 raise CompileError(f"{o!r} cannot be an output of {name} {self.anchor!r}")
 
-    def walk(self, passes: Sequence[Pass]) -> list[tuple[Expr, ...]]:
+    def fold(self, folds: Sequence[Fold], element: Element) -> tuple[Expr, ...]:
         raise NotImplementedError
 
-    def run(self, rows: Sequence[Affine]) -> None:
-        """Emits these rows in lockstep."""
-        formula = FORMULAS[self.anchor.attrs["name"]]
-        running = [formula(Row(self, affine.unflatten(r, self.shape[:-1]))) for r in rows]
-        passes = [next(steps) for steps in running]
-        while passes:
-            results = self.walk(passes)
-            passes = []
-            for steps, result in zip(running, results):
-                with contextlib.suppress(StopIteration):
-                    passes.append(steps.send(result))
+    def each(self, body: Callable[[Affine], None]) -> None:
+        raise NotImplementedError
+
+    def run(self, row: Affine) -> None:
+        """Emits one row."""
+        lead = affine.unflatten(row, self.shape[:-1])
+        FORMULAS[self.anchor.attrs["name"]](Row(self, lead))
 
     def wanted(self) -> Expr | int:
         """How many rows a run wants."""
@@ -169,74 +164,51 @@ def _after(group: Group) -> set[int]:
 
 
 class _CpuRows(_Rows):
-    """One thread walks rows by vectors; kept values lie in private arrays (L1, L2)."""
+    """One thread walks the row by vectors; kept values lie in private arrays (L1, L2)."""
 
     def __init__(self, group: Group, caps: Caps) -> None:
         super().__init__(group, caps)
         self.lanes = useful_lanes(caps, self.n)
-        short = self.rows > 1 and self.n <= LOCKSTEP
-        self.together = 2 if short and not group.in_place else 1
-        self.unroll = max(1, min(VECTORS // self.together, self.n // self.lanes))
+        self.unroll = max(1, min(UNROLL, self.n // self.lanes))
 
     def kernel(self) -> Kernel:
         b, em = self.b, self.em
-        per = -(-max(1, CHUNK // self.n) // self.together) * self.together
+        per = max(1, CHUNK // self.n)
         wanted = self.wanted()
         low = b.let(b.group(0) * per, "low")
-        high = b.let(kb.minimum(low + per, wanted), "high")
-        with b.loop(high, low, self.together, name="r") as r, em.scope():
-            rows = [em.axis(r, self.rows)]
-            if self.together == 2:  # an odd row at the end is done twice
-                rows.append(em.axis(kb.minimum(r + 1, high - 1), self.rows))
-            self.run(rows)
+        high = kb.minimum(low + per, wanted)
+        with b.loop(high, low, name="r") as r, em.scope():
+            self.run(em.axis(r, self.rows))
         return self.finished(kb.ceil_div(wanted, per))
 
     def array(self) -> ir.Array:
         wide = self.lanes * self.unroll
         return self.b.array("row", dt.float32, -(-self.n // wide) * wide)
 
-    def walk(self, passes: Sequence[Pass]) -> list[tuple[Expr, ...]]:
+    def each(self, body: Callable[[Affine], None]) -> None:
+        vector_loop(self.em, 0, self.n, self.n, body, self.lanes, self.unroll)
+
+    def fold(self, folds: Sequence[Fold], element: Element) -> tuple[Expr, ...]:
         b, lanes = self.b, self.lanes
-        sums = [_CpuSums(b, p.folds, lanes, self.unroll, self.n % lanes > 0) for p in passes]
-        turn = itertools.count()
+        vectors = [[Accumulator(b, f, lanes) for f in folds] for _ in range(self.unroll)]
+        rest = [Accumulator(b, f) for f in folds] if self.n % lanes else []
+        turn = itertools.cycle(vectors)
 
         def body(j: Affine) -> None:
-            at = -1 if j.lanes < lanes else next(turn) % self.unroll
-            for p, s in zip(passes, sums):
-                s.add(at, p.element(j), self.em.mask)
-
-        vector_loop(self.em, 0, self.n, self.n, body, lanes, self.unroll)
-        return [s.results() for s in sums]
-
-
-class _CpuSums:
-    """The accumulators of a pass over one row: `unroll` vectors per fold, and a scalar for the
-    elements that are left."""
-
-    def __init__(
-        self, b: Builder, folds: Sequence[Fold], lanes: int, unroll: int, ragged: bool
-    ) -> None:
-        self.b, self.folds = b, folds
-        self.vectors = [[Accumulator(b, f, lanes) for _ in range(unroll)] for f in folds]
-        self.rest = [Accumulator(b, f) for f in folds] if ragged else []
-
-    def add(self, at: int, values: Any, mask: Expr | None) -> None:
-        """Joins a value per fold to vector `at` (-1: to the scalars)."""
-        if not self.folds:
-            return
-        for k, value in enumerate(values):
-            if at < 0:
-                self.rest[k].add(value)
+            values = element(j)
+            if j.lanes < lanes:
+                for acc, value in zip(rest, values, strict=True):
+                    acc.add(value)
             else:
-                self.vectors[k][at].add(value, None, mask)
+                for acc, value in zip(next(turn), values, strict=True):
+                    acc.add(value, None, self.em.mask)
 
-    def results(self) -> tuple[Expr, ...]:
-        b, found = self.b, []
-        for k, fold in enumerate(self.folds):
-            state = fold_states(b, fold, [a.state() for a in self.vectors[k]])
-            state = fold_lanes(b, fold, state)
-            if self.rest:
-                state = fold.combine(b, state, self.rest[k].state())
+        self.each(body)
+        found = []
+        for k, fold in enumerate(folds):
+            state = fold_lanes(b, fold, fold_states(b, fold, [v[k].state() for v in vectors]))
+            if rest:
+                state = fold.combine(b, state, rest[k].state())
             found.append(b.let(fold.finish(b, state), fold.name))
         return tuple(found)
 
@@ -250,28 +222,28 @@ class _ThreadRows(_Rows):
         wanted = self.wanted()
         at = b.let(b.group(0) * threads + b.thread(0), "at")
         with b.when(at < wanted), em.scope():
-            self.run([em.axis(at, self.rows)])
+            self.run(em.axis(at, self.rows))
         return self.finished(kb.ceil_div(wanted, threads), threads)
 
-    def span(self) -> tuple[Expr | int, int]:
-        """The first element that this thread takes of a row, and the step to its next."""
-        return 0, 1
+    def each(self, body: Callable[[Affine], None]) -> None:
+        with self.b.loop(self.n, name="j") as j, self.em.scope():
+            body(self.em.axis(j, self.n))
 
     def joined(self, folds: Sequence[Fold], states: Sequence[State]) -> Sequence[State]:
         """The states of all threads of a row."""
         return states
 
-    def walk(self, passes: Sequence[Pass]) -> list[tuple[Expr, ...]]:
-        b, em = self.b, self.em
-        (p,) = passes
-        accs = [Accumulator(b, fold) for fold in p.folds]
-        start, step = self.span()
-        with b.loop(self.n, start, step, name="j") as j, em.scope():
-            values = p.element(em.axis(j, self.n))
-            for acc, value in zip(accs, values if accs else ()):
+    def fold(self, folds: Sequence[Fold], element: Element) -> tuple[Expr, ...]:
+        b = self.b
+        accs = [Accumulator(b, fold) for fold in folds]
+
+        def body(j: Affine) -> None:
+            for acc, value in zip(accs, element(j), strict=True):
                 acc.add(value)
-        states = self.joined(p.folds, [acc.state() for acc in accs])
-        return [tuple(b.let(f.finish(b, s), f.name) for f, s in zip(p.folds, states))]
+
+        self.each(body)
+        states = self.joined(folds, [acc.state() for acc in accs])
+        return tuple(b.let(f.finish(b, s), f.name) for f, s in zip(folds, states))
 
 
 class _GroupRows(_ThreadRows):
@@ -283,15 +255,14 @@ class _GroupRows(_ThreadRows):
         self.t = self.b.let(self.b.thread(0), "t")
 
     def kernel(self) -> Kernel:
-        self.run([self.em.axis(self.b.group(0), self.rows)])
+        self.run(self.em.axis(self.b.group(0), self.rows))
         return self.finished(self.wanted(), self.threads)
 
-    def span(self) -> tuple[Expr | int, int]:
-        return self.t, self.threads
+    def each(self, body: Callable[[Affine], None]) -> None:
+        with self.b.loop(self.n, self.t, self.threads, name="j") as j, self.em.scope():
+            body(self.em.axis(j, self.n))
 
     def joined(self, folds: Sequence[Fold], states: Sequence[State]) -> Sequence[State]:
-        if not folds:
-            return states
         flat = tuple(v for state in states for v in state)
         flat = fold_group(self.b, several(folds), flat, self.t, self.threads, self.caps)
         parts = iter(flat)

@@ -4,36 +4,31 @@ bodies of the composites (weft/ops)."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
 from weft.core import dtypes as dt
 from weft.kernel import builder as kb
 from weft.kernel import math as km
 from weft.kernel.ir import Expr
 from weft.templates.affine import Affine
 from weft.templates.folds import sum_fold, top_fold
-from weft.templates.norm_row import Held, Pass, Row
+from weft.templates.norm_row import Held, Row
 
 TOP, SUM = top_fold(), sum_fold(dt.float32)
 
-Steps = Generator[Pass, tuple[Expr, ...], None]
-Exps = Generator[Pass, tuple[Expr, ...], tuple[Expr, Expr]]
 
-
-def exps(row: Row, x: Held) -> Exps:
+def exps(row: Row, x: Held) -> tuple[Expr, Expr]:
     """The row's maximum and the sum of exp(x - maximum); both are NaN if the row holds one."""
     b = row.b
-    (top,) = yield Pass((TOP,), lambda j: (x.first(j),))
-    (total,) = yield Pass((SUM,), lambda j: (km.exp_below(b, x.again(j) - top),))
+    (top,) = row.fold((TOP,), lambda j: (x.first(j),))
+    (total,) = row.fold((SUM,), lambda j: (km.exp_below(b, x.again(j) - top),))
     return top, nan_total(row, top, total)
 
 
-def kept_exps(row: Row, x: Held) -> Generator[Pass, tuple[Expr, ...], tuple[Held, Expr]]:
+def kept_exps(row: Row, x: Held) -> tuple[Held, Expr]:
     """exp(x - maximum) of each element, kept, and their sum (NaN if the row holds one)."""
     b = row.b
-    (top,) = yield Pass((TOP,), lambda j: (x.first(j),))
+    (top,) = row.fold((TOP,), lambda j: (x.first(j),))
     e = row.held(lambda j: km.exp_below(b, x.again(j) - top), over=x)
-    (total,) = yield Pass((SUM,), lambda j: (e.first(j),))
+    (total,) = row.fold((SUM,), lambda j: (e.first(j),))
     return e, nan_total(row, top, total)
 
 
@@ -42,31 +37,31 @@ def nan_total(row: Row, top: Expr, total: Expr) -> Expr:
     return row.b.let(kb.select(km.isnan(row.b, top), top, total), "total")
 
 
-def softmax(row: Row) -> Steps:
-    e, total = yield from kept_exps(row, row.operand(0))
+def softmax(row: Row) -> None:
+    e, total = kept_exps(row, row.operand(0))
     scale = row.b.let(1.0 / total, "scale")
-    yield Pass((), lambda j: row.write(j, e.again(j) * scale))
+    row.each(lambda j: row.write(j, e.again(j) * scale))
 
 
-def log_softmax(row: Row) -> Steps:
+def log_softmax(row: Row) -> None:
     x = row.operand(0)
-    top, total = yield from exps(row, x)
+    top, total = exps(row, x)
     log = row.b.let(km.log(row.b, total), "log")
-    yield Pass((), lambda j: row.write(j, x.again(j) - top - log))
+    row.each(lambda j: row.write(j, x.again(j) - top - log))
 
 
-def cross_entropy(row: Row) -> Steps:
+def cross_entropy(row: Row) -> None:
     """log(sum(exp(x - top))) - (1 - smoothing) (x[target] - top) - smoothing mean(x - top)."""
     b, smoothing = row.b, row.params["label_smoothing"]
     x = row.operand(0)
-    (top,) = yield Pass((TOP,), lambda j: (x.first(j),))
+    (top,) = row.fold((TOP,), lambda j: (x.first(j),))
 
     def terms(j: Affine) -> tuple[Expr, ...]:
         d = b.let(x.again(j) - top, "d")
         e = km.exp_below(b, d)
         return (e, d) if smoothing else (e,)
 
-    total, *rest = yield Pass((SUM,) * (2 if smoothing else 1), terms)
+    total, *rest = row.fold((SUM,) * (2 if smoothing else 1), terms)
     log = km.log(b, nan_total(row, top, total))
     loss = log - (x.again(row_class(row)) - top) * (1.0 - smoothing)
     if smoothing:
@@ -81,9 +76,9 @@ def row_class(row: Row) -> Affine:
     return row.em.axis(held, row.n)
 
 
-def centre(row: Row, x: Held) -> Generator[Pass, tuple[Expr, ...], Expr]:
+def centre(row: Row, x: Held) -> Expr:
     """The row's mean."""
-    (total,) = yield Pass((SUM,), lambda j: (x.first(j),))
+    (total,) = row.fold((SUM,), lambda j: (x.first(j),))
     return row.b.let(total * (1.0 / row.n), "mean")
 
 
@@ -93,53 +88,53 @@ def inverse_root(row: Row, squares: Expr) -> Expr:
     return row.b.let(1.0 / kb.unary("sqrt", var + row.params["eps"]), "r")
 
 
-def _scaled(row: Row, x: Held) -> Generator[Pass, tuple[Expr, ...], tuple[Expr, Expr]]:
+def _scaled(row: Row, x: Held) -> tuple[Expr, Expr]:
     """The row's mean and 1 / sqrt(var + eps)."""
     b = row.b
-    mean = yield from centre(row, x)
+    mean = centre(row, x)
 
     def square(j: Affine) -> tuple[Expr]:
         d = b.let(x.again(j) - mean, "d")
         return (d * d,)
 
-    (squares,) = yield Pass((SUM,), square)
+    (squares,) = row.fold((SUM,), square)
     return mean, inverse_root(row, squares)
 
 
-def layer_norm(row: Row) -> Steps:
+def layer_norm(row: Row) -> None:
     x = row.operand(0)
-    mean, r = yield from _scaled(row, x)
+    mean, r = _scaled(row, x)
 
     def result(j: Affine) -> None:
         d = (x.again(j) - mean) * r
         row.write(j, kb.fma(d, row.weight(1, j), row.weight(2, j)))
 
-    yield Pass((), result)
+    row.each(result)
 
 
-def moments(row: Row) -> Steps:
-    row.results(*(yield from _scaled(row, row.operand(0))))
+def moments(row: Row) -> None:
+    row.results(*_scaled(row, row.operand(0)))
 
 
-def _root_mean_square(row: Row, x: Held) -> Generator[Pass, tuple[Expr, ...], Expr]:
+def _root_mean_square(row: Row, x: Held) -> Expr:
     """1 / sqrt(mean(x^2) + eps)."""
 
     def square(j: Affine) -> tuple[Expr]:
         v = x.first(j)
         return (v * v,)
 
-    (squares,) = yield Pass((SUM,), square)
+    (squares,) = row.fold((SUM,), square)
     return inverse_root(row, squares)
 
 
-def rms_norm(row: Row) -> Steps:
+def rms_norm(row: Row) -> None:
     x = row.operand(0)
-    r = yield from _root_mean_square(row, x)
-    yield Pass((), lambda j: row.write(j, x.again(j) * r * offset_weight(row, 1, j)))
+    r = _root_mean_square(row, x)
+    row.each(lambda j: row.write(j, x.again(j) * r * offset_weight(row, 1, j)))
 
 
-def rms_scale(row: Row) -> Steps:
-    row.results((yield from _root_mean_square(row, row.operand(0))))
+def rms_scale(row: Row) -> None:
+    row.results(_root_mean_square(row, row.operand(0)))
 
 
 def offset_weight(row: Row, k: int, j: Affine) -> Expr:

@@ -10,39 +10,38 @@ from weft.kernel.ir import Expr
 from weft.templates.affine import Affine
 from weft.templates.norm_formulas import (
     SUM,
-    Steps,
     centre,
     inverse_root,
     kept_exps,
     offset_weight,
     row_class,
 )
-from weft.templates.norm_row import Pass, Row
+from weft.templates.norm_row import Row
 
 
-def softmax_grad(row: Row) -> Steps:
+def softmax_grad(row: Row) -> None:
     y, g = row.operand(0), row.operand(1)
-    (total,) = yield Pass((SUM,), lambda j: (y.first(j) * g.first(j),))
-    yield Pass((), lambda j: row.write(j, y.again(j) * (g.again(j) - total)))
+    (total,) = row.fold((SUM,), lambda j: (y.first(j) * g.first(j),))
+    row.each(lambda j: row.write(j, y.again(j) * (g.again(j) - total)))
 
 
-def log_softmax_grad(row: Row) -> Steps:
+def log_softmax_grad(row: Row) -> None:
     y, g = row.operand(0, once=True), row.operand(1)
-    (total,) = yield Pass((SUM,), lambda j: (g.first(j),))
-    yield Pass((), lambda j: row.write(j, g.again(j) - km.exp(row.b, y.first(j)) * total))
+    (total,) = row.fold((SUM,), lambda j: (g.first(j),))
+    row.each(lambda j: row.write(j, g.again(j) - km.exp(row.b, y.first(j)) * total))
 
 
-def layer_norm_grad(row: Row) -> Steps:
+def layer_norm_grad(row: Row) -> None:
     """r (v - mean(v) - d r^2 mean(v d)), where d = x - mean and v = g w."""
     b, x, g = row.b, row.operand(0), row.operand(2)
-    mean = yield from centre(row, x)
+    mean = centre(row, x)
 
     def products(j: Affine) -> tuple[Expr, ...]:
         d = b.let(x.again(j) - mean, "d")
         v = b.let(g.first(j) * row.weight(1, j), "v")
         return d * d, v, v * d
 
-    squares, total, product = yield Pass((SUM, SUM, SUM), products)
+    squares, total, product = row.fold((SUM, SUM, SUM), products)
     r = inverse_root(row, squares)
     shift = b.let(total * (1.0 / row.n), "shift")
     slope = b.let(product * (r * r) * (1.0 / row.n), "slope")
@@ -51,10 +50,10 @@ def layer_norm_grad(row: Row) -> Steps:
         v = g.again(j) * row.weight(1, j) - shift
         row.write(j, (v - (x.again(j) - mean) * slope) * r)
 
-    yield Pass((), result)
+    row.each(result)
 
 
-def rms_norm_grad(row: Row) -> Steps:
+def rms_norm_grad(row: Row) -> None:
     """r (v - x r^2 mean(v x)), where v = g (offset + w)."""
     b, x, g = row.b, row.operand(0), row.operand(2)
 
@@ -62,7 +61,7 @@ def rms_norm_grad(row: Row) -> Steps:
         v = x.first(j)
         return v * v, g.first(j) * offset_weight(row, 1, j) * v
 
-    squares, product = yield Pass((SUM, SUM), products)
+    squares, product = row.fold((SUM, SUM), products)
     r = inverse_root(row, squares)
     slope = b.let(product * (r * r) * (1.0 / row.n), "slope")
 
@@ -70,13 +69,13 @@ def rms_norm_grad(row: Row) -> Steps:
         v = g.again(j) * offset_weight(row, 1, j)
         row.write(j, (v - x.again(j) * slope) * r)
 
-    yield Pass((), result)
+    row.each(result)
 
 
-def cross_entropy_grad(row: Row) -> Steps:
+def cross_entropy_grad(row: Row) -> None:
     """(exp(x - top) / total - q) g; q is low everywhere and high at the target."""
     b, smoothing = row.b, row.params["label_smoothing"]
-    e, total = yield from kept_exps(row, row.operand(0))
+    e, total = kept_exps(row, row.operand(0))
     low = smoothing / row.n
     high = 1.0 - smoothing + low
     scale, g = b.let(1.0 / total, "scale"), row.number(2)
@@ -87,4 +86,4 @@ def cross_entropy_grad(row: Row) -> Steps:
         q = kb.select(kb.eq(row.em.expr(j), target), high, kb.const(low, g.type))
         row.write(j, kb.select(ignored, 0.0, (e.again(j) * scale - q) * g))
 
-    yield Pass((), result)
+    row.each(result)

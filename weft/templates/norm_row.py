@@ -1,14 +1,10 @@
-"""What the formulas of the norm template are written against: one row, and the passes over it.
-
-A formula is a generator for one row. It yields passes and is sent the results of their folds; the
-template runs a pass as a loop in the style of the target, over several rows in lockstep where that
-hides latency.
+"""What the formulas of the norm template are written against: one row, and passes over it that the
+template runs as loops in the style of the target.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from weft.graph.ir import Node
@@ -25,15 +21,7 @@ from weft.templates.view import Index
 ElementFn = Callable[[Affine], Expr]
 
 
-@dataclass(frozen=True)
-class Pass:
-    """One walk over a row: `element(j)` gives a value for each of `folds`, or writes."""
-
-    folds: tuple[Fold, ...]
-    element: Callable[[Affine], Any]
-
-
-Formula = Callable[["Row"], Generator[Pass, tuple[Expr, ...], None]]
+Formula = Callable[["Row"], None]
 
 
 class Style(Protocol):
@@ -42,6 +30,14 @@ class Style(Protocol):
     em: Emitter
     anchor: Node
     n: int
+
+    def fold(
+        self, folds: Sequence[Fold], element: Callable[[Affine], tuple[Expr, ...]]
+    ) -> tuple[Expr, ...]:
+        """The results of `folds` over a row; `element(j)` gives a value for each."""
+
+    def each(self, body: Callable[[Affine], None]) -> None:
+        """Runs body(j) for every element of a row."""
 
     def array(self) -> ir.Array | None:
         """Memory for one value per element of a row; None where values are computed again."""
@@ -61,7 +57,7 @@ class Row:
         self.style, self.lead = style, lead
         self.em: Emitter = style.em
         self.b: Builder = style.em.b
-        self.n = style.n
+        self.n, self.fold, self.each = style.n, style.fold, style.each
         self.params: dict[str, Any] = dict(style.anchor.attrs.get("params", {}))
 
     def operand(self, k: int, once: bool = False) -> Held:
