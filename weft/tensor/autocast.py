@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import ContextDecorator
 from typing import Any
 from weakref import ref
@@ -10,13 +11,13 @@ from weakref import ref
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DTypeError
-from weft.tensor.base import CURRENT, Capturing, TensorBase
+from weft.tensor.base import CURRENT, TensorBase
 
 
 class _State(threading.local):
     def __init__(self) -> None:
         self.entered: list[tuple[DType | None, Any]] = []  # dtype, and the trace it began in
-        self.noted: Any = None  # the trace that holds a guard already
+        self.noted: Callable[[], Any] = lambda: None  # the trace that holds a guard already
 
 
 _STATE = _State()
@@ -44,20 +45,17 @@ class autocast(ContextDecorator):
 
 def autocast_dtype() -> DType | None:
     """The dtype of products, or None while autocast is off."""
-    trace = CURRENT.trace
-    if trace is not None and (_STATE.noted is None or _STATE.noted() is not trace):
-        _STATE.noted = ref(trace)
-        outside = _around(trace)
-        trace.guard(lambda: _around(None) is outside)
+    dtype, trace = _STATE.entered[-1] if _STATE.entered else (None, None)
+    tracing = CURRENT.trace
+    around = trace is not tracing  # it was on, or off, where the trace began
+    if tracing is not None and around and _STATE.noted() is not tracing:
+        _STATE.noted = ref(tracing)
+        tracing.guard(lambda: _now() is dtype)
+    return dtype
+
+
+def _now() -> DType | None:
     return _STATE.entered[-1][0] if _STATE.entered else None
-
-
-def _around(trace: Capturing | None) -> DType | None:
-    """What is on where the trace began (of None: here)."""
-    for dtype, began in reversed(_STATE.entered):
-        if trace is None or began is not trace:
-            return dtype
-    return None
 
 
 def narrowed(*tensors: Any) -> Any:
