@@ -136,6 +136,7 @@ def model(
 @click.option("--width", default=384, show_default=True, type=click.IntRange(1))
 @click.option("--context", default=256, show_default=True, type=click.IntRange(1))
 @click.option("--batch", default=8, show_default=True, type=click.IntRange(1))
+@click.option("--checkpoint", is_flag=True, help="Compute each block again on the way back.")
 @click.option(
     "--startup/--no-startup", default=True, help="Also time first steps, cold and cached."
 )
@@ -151,6 +152,7 @@ def train(
     width: int,
     context: int,
     batch: int,
+    checkpoint: bool,
     startup: bool,
     profile: bool,
     trace: str | None,
@@ -170,7 +172,9 @@ def train(
 
     found = registry.get(device)
     shape = Shape(layers, width, width // 64, context, batch)
-    options = bench_train.Options(found.info.id, dtype, steps, startup=startup, shape=shape)
+    options = bench_train.Options(
+        found.info.id, dtype, steps, startup=startup, checkpoint=checkpoint, shape=shape
+    )
     result = bench_train.run(options, lambda: roofline.measure(found), _note)
     result["threads"] = found.caps.cores
     if profile:
@@ -197,6 +201,7 @@ _FACTS = {
     "loss_last": "last loss",
     "peak_rss_mib": "peak memory of the process, MiB",
     "arena_mib": "arena of the Program, MiB",
+    "arena_kept_mib": "arena without --checkpoint, MiB",
     "peak_gflops": "FMA peak, GFLOP/s",
 }
 

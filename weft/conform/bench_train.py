@@ -16,13 +16,12 @@ from typing import Any
 
 import weft
 from weft.conform import profile as steps
-from weft.conform.gpt import AdamW, Shape, loss
+from weft.conform.gpt import Shape, Trainer
 from weft.conform.roofline import Roofline
 from weft.conform.timing import peak_rss_mib, summary
 from weft.core import dtypes as dt
 from weft.core.errors import DeviceError
 from weft.program.session import Session
-from weft.tensor.compiled import Compiled
 
 DTYPES = {"f32": dt.float32, "bf16": dt.bfloat16, "f16": dt.float16}
 
@@ -38,61 +37,38 @@ class Options:
     steps: int = 20
     warm: int = 3
     startup: bool = True
+    checkpoint: bool = False
     shape: Shape = field(default_factory=Shape)
 
 
-class Trainer:
-    """The model, its optimiser, one batch, and the compiled step."""
-
-    def __init__(self, o: Options):
-        self.parameters = o.shape.parameters(o.device)
-        self.optimiser = AdamW(self.parameters)
-        self.batch = [weft.tensor(a, device=o.device) for a in o.shape.data()]
-
-        def train_step(ids: Any, targets: Any) -> Any:
-            found = loss(o.shape, self.parameters, ids, targets, DTYPES[o.dtype])
-            found.backward()
-            self.optimiser.step()
-            return found
-
-        self.compiled: Compiled = weft.compile(train_step, device=o.device)
-
-    def step(self) -> float:
-        """One step; returns the loss before it."""
-        return float(self.compiled(*self.batch).item())
-
-    def session(self) -> Session:
-        """The session of the step's Program, after a first step."""
-        (session,) = self.compiled.sessions()
-        assert isinstance(session, Session)
-        return session
-
-    def arena_bytes(self) -> int:
-        """Bytes that the step's Program needs for what it computes on the way."""
-        return sum(b.nbytes for b in self.session().program.buffers if b.role == "arena")
-
-    def size(self) -> int:
-        """How many parameters the model has."""
-        return sum(t.size for t in self.parameters.values())
+def trainer(o: Options, checkpoint: bool | None = None) -> Trainer:
+    """The model, its optimiser and the compiled step."""
+    on = o.checkpoint if checkpoint is None else checkpoint
+    return Trainer(o.shape, o.device, DTYPES[o.dtype], on)
 
 
 def run(o: Options, measure: Callable[[], Roofline], note: Callable[[str], None]) -> dict[str, Any]:
     """Times training steps, then measures the roofline. `peak_share`: the step's matmul FLOPs over
     its time and the measured f32 FMA peak."""
-    trainer = Trainer(o)
+    train = trainer(o)
     begin = time.perf_counter()
-    losses = [trainer.step()]
+    losses = [train.step()]
     first = {"first_step_s": round(time.perf_counter() - begin, 2)}
-    losses += [trainer.step() for _ in range(o.warm)]
+    losses += [train.step() for _ in range(o.warm)]
     seconds = []
     for _ in range(o.steps):
         begin = time.perf_counter()
-        losses.append(trainer.step())
+        losses.append(train.step())
         seconds.append(time.perf_counter() - begin)
         note(f"step {len(seconds)} of {o.steps}: {seconds[-1] * 1e3:.1f} ms, loss {losses[-1]:.4f}")
     peak = peak_rss_mib()
     if o.startup:
         first = startup(o)
+    other = {}
+    if o.checkpoint:
+        plain = trainer(o, checkpoint=False)
+        plain.step()
+        other["arena_kept_mib"] = _mib(plain.arena_bytes())
     roof = measure()
     step = summary(seconds)
     rate = o.shape.matmul_flops / (step["median_ms"] * 1e6)
@@ -101,19 +77,25 @@ def run(o: Options, measure: Callable[[], Roofline], note: Callable[[str], None]
     step["peak_share"] = round(rate / roof.gflops, 3)
     return {
         "bench": "train", "peer": "weft", "version": weft.__version__, "device": o.device,
-        "dtype": o.dtype, "params_m": round(trainer.size() / 1e6, 3), **first,
+        "dtype": o.dtype, "params_m": round(train.size() / 1e6, 3), **first,
         "loss_first": round(losses[0], 4), "loss_last": round(losses[-1], 4),
-        "peak_rss_mib": peak, "arena_mib": round(trainer.arena_bytes() / 2**20, 1),
+        "peak_rss_mib": peak, "arena_mib": _mib(train.arena_bytes()), **other,
         "peak_gflops": round(roof.gflops, 1), "read_gbs": round(roof.read_gbs, 1),
         "results": {"step": step},
     }  # fmt: skip
 
 
+def _mib(nbytes: int) -> float:
+    return round(nbytes / 2**20, 1)
+
+
 def profile(o: Options, roof: Roofline, trace: Path | None) -> list[dict[str, Any]]:
     """Times each kernel of the step's Program alone; writes a Chrome trace if asked to."""
-    trainer = Trainer(o)
-    trainer.step()
-    times = steps.profile(trainer.session(), ())
+    train = trainer(o)
+    train.step()
+    (session,) = train.compiled.sessions()
+    assert isinstance(session, Session)
+    times = steps.profile(session, ())
     if trace is not None:
         steps.write_trace(trace, {"train": times})
     return steps.totals(times, roof)
@@ -144,7 +126,7 @@ def startup(o: Options) -> dict[str, float]:
 def first_step(given: str) -> None:
     """Prints the seconds that the first step takes here (what the child process runs)."""
     fields = json.loads(given)
-    trainer = Trainer(Options(**{**fields, "shape": Shape(**fields["shape"])}))
+    train = trainer(Options(**{**fields, "shape": Shape(**fields["shape"])}))
     begin = time.perf_counter()
-    trainer.step()
+    train.step()
     print(time.perf_counter() - begin)

@@ -1,15 +1,15 @@
-"""The small GPT that `weft bench train` measures: the peers' model (shared shapes, hyper-parameters
-and data), on plain tensors. Tied head, learned positions, biases, pre-norm, gelu by tanh."""
+"""The small GPT that `weft bench train` measures: the peers' model, data and hyper-parameters.
+Pre-norm, tied head, learned positions, biases, gelu by tanh."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import weft
+from weft import nn, optim
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.tensor import functional as F
@@ -45,91 +45,86 @@ class Shape:
         ids = np.random.default_rng(0).integers(0, self.vocab, (self.batch, self.context + 1))
         return ids[:, :-1].astype(np.int32).copy(), ids[:, 1:].astype(np.int32).copy()
 
-    def parameters(self, device: str = "cpu", seed: int = 1) -> dict[str, weft.Tensor]:
-        """Fresh parameters by name: matrices N(0, 0.02), biases 0, norm weights 1."""
-        rng, d = np.random.default_rng(seed), self.width
-        shapes = {"wte": (self.vocab, d), "wpe": (self.context, d), "lnf.weight": (d,)}
-        shapes["lnf.bias"] = (d,)
-        for i in range(self.layers):
-            for name, (rows, columns) in {
-                "qkv": (3 * d, d), "proj": (d, d), "fc": (4 * d, d), "out": (d, 4 * d)
-            }.items():  # fmt: skip
-                shapes[f"h.{i}.{name}.weight"] = (rows, columns)
-                shapes[f"h.{i}.{name}.bias"] = (rows,)
-            for name in ("ln1", "ln2"):
-                shapes[f"h.{i}.{name}.weight"] = shapes[f"h.{i}.{name}.bias"] = (d,)
-        made = {}
-        for name, shape in shapes.items():
-            if len(shape) > 1:
-                array = rng.standard_normal(shape, dtype=np.float32) * np.float32(0.02)
-            else:
-                array = np.full(shape, float(name.endswith("weight")), np.float32)
-            made[name] = weft.tensor(array, device=device, name=name, requires_grad=True)
-        return made
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)); x is [batch, context, width]."""
+
+    def __init__(self, s: Shape):
+        d = s.width
+        self.heads = s.heads
+        self.ln1, self.ln2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.qkv, self.proj = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.fc, self.out = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+
+    def forward(self, x: Any) -> Any:
+        b, t, d = x.shape
+        q, k, v = (
+            z.reshape(b, t, self.heads, d // self.heads).transpose(1, 2)
+            for z in self.qkv(self.ln1(x)).split(d, axis=-1)
+        )
+        mixed = F.attention(q, k, v, causal=True).transpose(1, 2).reshape(b, t, d)
+        x = x + self.proj(mixed)
+        return x + self.out(F.gelu(self.fc(self.ln2(x)), approximate="tanh"))
 
 
-def loss(
-    shape: Shape, p: Mapping[str, Any], ids: Any, targets: Any, dtype: DType = dt.float32
-) -> Any:
-    """Mean cross-entropy of the next token; matrix products and attention in `dtype`, the rest
-    in float32."""
-    x = F.embedding(ids, p["wte"]) + p["wpe"]
-    for i in range(shape.layers):
-        x = _block(shape, {k: p[f"h.{i}.{k}"] for k in _BLOCK}, x, dtype)
-    x = F.layer_norm(x, p["lnf.weight"], p["lnf.bias"])
-    logits = _linear(x, p["wte"], None, dtype, dt.float32).reshape(shape.tokens, shape.vocab)
-    picked = F.one_hot(targets.reshape(shape.tokens), shape.vocab) * F.log_softmax(logits)
-    return -picked.sum() / shape.tokens
+class GPT(nn.Module):
+    """ids and targets int32 [batch, context] -> mean cross-entropy. Matrices start N(0, 0.02),
+    biases 0. With `checkpoint` the backward pass computes each block again."""
+
+    def __init__(self, s: Shape, checkpoint: bool = False, seed: int = 1):
+        self.shape, self.checkpoint = s, checkpoint
+        self.wte, self.wpe = nn.Embedding(s.vocab, s.width), nn.Embedding(s.context, s.width)
+        self.h = nn.ModuleList([Block(s) for _ in range(s.layers)])
+        self.lnf = nn.LayerNorm(s.width)
+        rng, state = np.random.default_rng(seed), self.state_dict()
+        for name, array in state.items():
+            if array.ndim > 1:
+                state[name] = rng.standard_normal(array.shape, np.float32) * np.float32(0.02)
+            elif name.endswith("bias"):
+                state[name] = np.zeros_like(array)
+        self.load_state_dict(state)
+
+    def forward(self, ids: Any, targets: Any) -> Any:
+        x = self.wte(ids) + self.wpe.weight
+        for block in self.h:
+            x = weft.checkpoint(block, x) if self.checkpoint else block(x)
+        logits = F.linear(self.lnf(x), self.wte.weight)
+        rows = self.shape.tokens
+        return F.cross_entropy(logits.reshape(rows, self.shape.vocab), targets.reshape(rows))
 
 
-_BLOCK = [
-    f"{n}.{k}" for n in ("ln1", "qkv", "proj", "ln2", "fc", "out") for k in ("weight", "bias")
-]
+class Trainer:
+    """The model, AdamW over all of its parameters, one batch, and the compiled step. Matrix
+    products run in `dtype`; weights, optimiser and the rest stay float32."""
 
+    def __init__(
+        self, s: Shape, device: str, dtype: DType = dt.float32, checkpoint: bool = False
+    ):  # fmt: skip
+        self.model = GPT(s, checkpoint).to(device)
+        self.optimiser = optim.AdamW(
+            self.model.named_parameters(), lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1
+        )
+        self.batch = [weft.tensor(a, device=device) for a in s.data()]
 
-def _block(s: Shape, p: Mapping[str, Any], x: Any, dtype: DType) -> Any:
-    b, t, d = x.shape
-    y = F.layer_norm(x, p["ln1.weight"], p["ln1.bias"])
-    qkv = _linear(y, p["qkv.weight"], p["qkv.bias"], dtype)
-    q, k, v = (
-        z.reshape(b, t, s.heads, d // s.heads).transpose(1, 2) for z in qkv.split(d, axis=-1)
-    )
-    y = F.attention(q, k, v, causal=True).transpose(1, 2).reshape(b, t, d)
-    x = x + _linear(y, p["proj.weight"], p["proj.bias"], dtype, dt.float32)
-    y = F.layer_norm(x, p["ln2.weight"], p["ln2.bias"])
-    y = F.gelu(_linear(y, p["fc.weight"], p["fc.bias"], dtype), approximate="tanh")
-    return x + _linear(y, p["out.weight"], p["out.bias"], dtype, dt.float32)
+        def train_step(ids: Any, targets: Any) -> Any:
+            with weft.autocast(dtype, dtype != dt.float32):
+                loss = self.model(ids, targets)
+            loss.backward()
+            self.optimiser.step()
+            self.optimiser.zero_grad()
+            return loss
 
+        self.compiled = weft.compile(train_step, device=device)
 
-def _linear(x: Any, w: Any, b: Any, dtype: DType, out: DType | None = None) -> Any:
-    if dtype != dt.float32:
-        x, w = x.cast(dtype), w.cast(dtype)
-        b = b if b is None else b.cast(out or dtype)
-    return F.linear(x, w, b, out_dtype=out)
+    def step(self) -> float:
+        """One step; returns the loss before it."""
+        return float(self.compiled(*self.batch).item())
 
+    def arena_bytes(self) -> int:
+        """Bytes that the step's Program needs for what it computes on the way."""
+        (program,) = self.compiled.programs()
+        return sum(b.nbytes for b in program.buffers if b.role == "arena")
 
-class AdamW:
-    """Decoupled weight decay Adam (Loshchilov & Hutter 2019) with the peers' hyper-parameters."""
-
-    def __init__(self, parameters: Mapping[str, Any]):
-        self.parameters = parameters
-        zeros = lambda kind: {  # noqa: E731
-            n: weft.tensor(np.zeros(t.shape, np.float32), device=t.device, name=f"{kind}.{n}")
-            for n, t in parameters.items()
-        }
-        self.mean, self.square = zeros("exp_avg"), zeros("exp_avg_sq")
-        device = next(iter(parameters.values())).device
-        self.count = weft.tensor(0, device=device, name="count")
-
-    def step(self) -> None:
-        """Updates every parameter from its .grad and forgets the gradients."""
-        lr, b1, b2, eps, decay = 3e-4, 0.9, 0.95, 1e-8, 0.1
-        with weft.no_grad():
-            count = self.count.assign(self.count + 1).cast(dt.float32)
-            c1, c2 = 1.0 - b1**count, 1.0 - b2**count
-            for name, t in self.parameters.items():
-                g, m, v = t.grad, self.mean[name], self.square[name]
-                m.assign(b1 * m + (1.0 - b1) * g)
-                v.assign(b2 * v + (1.0 - b2) * g * g)
-                t.assign(t * (1.0 - lr * decay) - lr * (m / c1) / ((v / c2).sqrt() + eps))
-                t.grad = None
+    def size(self) -> int:
+        """How many parameters the model has."""
+        return sum(t.size for t in self.model.parameters())
