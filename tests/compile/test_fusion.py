@@ -117,10 +117,18 @@ def test_equal_layers_share_kernels():
 
 def test_a_costly_value_of_two_kernels_is_computed_once():
     x = f32("x", 9, 16)
-    e = ops.exp(x)
+    e = ops.sin(ops.sin(ops.sin(ops.sin(ops.exp(x)))))  # dearer than reading it back
     outs = (ops.sum_(e, (0,)), ops.sum_(e, (1,)))
     program = check(Graph((x,), outs), CPU)
     assert sum(nodes.count("exp") for _, nodes in groups(program)) == 1
+
+
+def test_a_cheap_value_of_two_kernels_is_computed_twice():
+    x = f32("x", 9, 16)
+    e = ops.exp(ops.mul(x, x))
+    outs = (ops.sum_(e, (0,)), ops.sum_(e, (1,)))
+    program = check(Graph((x,), outs), CPU)
+    assert sum(nodes.count("exp") for _, nodes in groups(program)) == 2
 
 
 def test_constants_fold_and_unused_work_goes():

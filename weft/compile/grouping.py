@@ -20,7 +20,10 @@ from weft.graph.ir import Graph, Node, toposort
 from weft.templates.group import Group
 from weft.transform.rebuild import kind_of, users
 
-CHEAP = 4  # operations per element that may be done again for a second user
+CHEAP = 4  # operations per element that may be done again wherever an element is repeated
+AGAIN = 32  # ... that may be done again by other kernels: memory costs more than this on any target
+MANY = 4  # operands beyond which their exact number does not matter
+_NONE: frozenset[int] = frozenset()
 EPILOGUES = ("dot", "reduce", "call")  # anchors that take elementwise work after them
 Claimed = Callable[[Node], str | None]
 
@@ -66,7 +69,7 @@ class _Grouper:
         self.rows = row_bounds(self.order)
         self.slots = {name: i for i, name in enumerate(analysis.scalar_names(graph))}
         self.reason = dict(forced)
-        self.cost: dict[int, tuple[int, int]] = {}
+        self.cost: dict[int, tuple[int, frozenset[int]]] = {}
         for node in self.order:
             self.cost[id(node)] = self._cost(node)
         self._require()
@@ -77,17 +80,20 @@ class _Grouper:
 
     # -- what must be in memory ------------------------------------------------------------------
 
-    def _cost(self, node: Node) -> tuple[int, int]:
+    def _cost(self, node: Node) -> tuple[int, frozenset[int]]:
         """(operations per element, large operands) of a node computed from anchors and buffers up,
         given the costs of its operands."""
         if is_anchor(node) or self._in_memory(node):
-            return (0, 1)
+            return 0, frozenset((id(node),))
         if is_inline(node):
-            return (0, 0)
-        parts = [(x, *self.cost[id(x)]) for x in {id(x): x for x in node.inputs}.values()]
-        loads = sum(n for x, _, n in parts if x.size * 8 > node.size)
-        ops = sum(ops for _, ops, _ in parts) + analysis.own_cost(node)
-        return ops, max(loads, 1)
+            return 0, _NONE
+        ops, loads = analysis.own_cost(node), _NONE
+        for x in {id(x): x for x in node.inputs}.values():
+            more, leaves = self.cost[id(x)]
+            ops += more
+            if x.size * 8 > node.size and len(loads) <= MANY:
+                loads |= leaves
+        return ops, loads
 
     def _in_memory(self, node: Node) -> bool:
         return is_buffer(node) or id(node) in self.reason
@@ -142,9 +148,9 @@ class _Grouper:
         """Why a fusible node should be stored, or None."""
         ops, loads = self.cost[id(node)]
         if len(reached) > 1 and node.op != "reshape":
-            if loads > 1:
+            if len(loads) > 1:
                 return "several kernels use it and it has several operands"
-            if ops > CHEAP:
+            if ops * (len(reached) - 1) > AGAIN:
                 return "several kernels use it and it is costly to compute again"
             if self._ends_anchor(node):
                 return "several kernels use it and an anchor can write it"
