@@ -21,6 +21,8 @@ COMMANDS = {
     "run": ("run", "Generate text from a prompt."),
     "chat": ("run", "Talk with a model, turn by turn."),
     "embed": ("embed", "Embed texts, or search them."),
+    "train": ("train", "Train or fine-tune a model on text."),
+    "merge": ("train", "Add a LoRA adapter to its model."),
     "check": ("check", "Prove that a device computes what the oracle computes."),
     "explain": ("explain", "Show the Program a model compiles to."),
     "bench": ("bench", "Measure operations or a whole model."),

@@ -1,0 +1,68 @@
+"""`weft train` and `weft merge`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from weft.core.errors import UsageError
+
+
+@click.command(
+    epilog="""\b
+Example config.toml:
+    [data]
+    paths = ["notes"]            # text files or folders; "stdlib": Python's own source
+    [model]
+    hidden = 192                 # or: from = "FOLDER", to fine-tune a model
+    layers = 5
+    [train]
+    steps = 1000
+    [output]
+    folder = "run"
+\b
+Example:  weft train config.toml
+          weft run run/model "Once"
+"""
+)
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option("--init", is_flag=True, help="Write CONFIG, an example with every setting, and stop.")
+@click.option("--resume", is_flag=True, help="Go on from the last checkpoint, bit for bit.")
+@click.option("--until", type=click.IntRange(1), help="Save and stop after this step.")
+def train(config: Path, init: bool, resume: bool, until: int | None) -> int:
+    """Train or fine-tune a decoder as CONFIG (TOML) says: text in, a Hugging Face folder out. Ctrl-C
+    saves a checkpoint and leaves; --resume goes on from it."""
+    from weft.models.training.settings import example, read_settings
+
+    if init:
+        if config.exists():
+            raise UsageError(f"{config} is there already; name a new file")
+        config.write_text(example(), encoding="utf-8")
+        click.echo(f"wrote {config}; edit it, then: weft train {config}")
+        return 0
+    from weft.models.training.loop import train as run
+
+    result = run(read_settings(config), resume, until)
+    if result.interrupted:
+        print(
+            f"weft: interrupted after step {result.step}; saved in {result.folder}. "
+            f"Go on with: weft train {config} --resume",
+            file=sys.stderr,
+        )
+        return 130
+    click.echo(str(result.folder))
+    return 0
+
+
+@click.command(epilog="Example:  weft merge BASE run/adapter -o merged")
+@click.argument("base", type=click.Path(path_type=Path))
+@click.argument("adapter", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="New folder.")
+def merge(base: Path, adapter: Path, output: Path) -> None:
+    """Add the LoRA ADAPTER (PEFT layout) to the weights of BASE: a model folder of its own."""
+    from weft.models.adapters import merge_folders
+
+    merge_folders(base, adapter, output)
+    click.echo(str(output))
