@@ -17,7 +17,7 @@ from weft.core.files import replacing
 
 _MAGIC = b"weft1\n"
 _DIGEST = hashlib.sha256().digest_size
-_PRUNE_EVERY = 64  # puts between two looks at the total size
+_KEPT = 0.75  # of the limit: what a pruning leaves, so that the next one is far
 
 
 def default_directory() -> Path | None:
@@ -44,7 +44,6 @@ class DiskCache:
     def __init__(self, directory: Path | None, limit: int = 512 << 20) -> None:
         self.directory = directory
         self.limit = limit
-        self._puts = 0
 
     def _path(self, key: str) -> Path | None:
         if self.directory is None:
@@ -80,30 +79,36 @@ class DiskCache:
                 temporary.write_bytes(_MAGIC + _digest(key, data) + data)
         except OSError:
             return
-        self._puts += 1
-        if self._puts % _PRUNE_EVERY == 1:
+        if path.parent.name == "00":  # one put in 256: looking at every file takes a while
             self.prune()
 
     def prune(self) -> None:
-        """Removes the files used least recently until the total is under the limit."""
-        if self.directory is None:
-            return
-        found = []
-        try:
-            paths = list(self.directory.glob("*/*"))
-        except OSError:
-            return
-        for path in paths:
-            with contextlib.suppress(OSError):  # another process may have pruned it
-                status = path.stat()
-                found.append((max(status.st_atime, status.st_mtime), status.st_size, path))
+        """When the total is over the limit, removes the files used least recently until it is well
+        below."""
+        found = self._files()
         total = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found, key=lambda item: item[0]):
-            if total <= self.limit:
+        if total <= self.limit:
+            return
+        for _, size, path in sorted(found):
+            if total <= self.limit * _KEPT:
                 return
             with contextlib.suppress(OSError):
-                path.unlink()
+                os.unlink(path)
             total -= size
+
+    def _files(self) -> list[tuple[float, int, str]]:
+        """(time of last use, bytes, path) of every file."""
+        found: list[tuple[float, int, str]] = []
+        if self.directory is None:
+            return found
+        with contextlib.suppress(OSError), os.scandir(self.directory) as folders:
+            for folder in folders:
+                with contextlib.suppress(OSError), os.scandir(folder.path) as files:
+                    for file in files:
+                        with contextlib.suppress(OSError):  # another process may have pruned it
+                            s = file.stat()
+                            found.append((max(s.st_atime, s.st_mtime), s.st_size, file.path))
+        return found
 
 
 def _digest(key: str, payload: bytes) -> bytes:
