@@ -49,6 +49,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
     "rms_norm with offset": (call("rms_norm", eps=1e-2, offset=1.0), [X, W]),
     "gelu": (call("gelu"), [X]),
     "gelu tanh": (call("gelu", approximate="tanh"), [X]),
+    "sigmoid": (call("sigmoid"), [X]),
     "silu": (call("silu"), [X]),
     "relu": (call("relu"), [X]),
     "clip_low": (call("clip_low"), [X, normal(2, 3, 7, seed=4)]),
@@ -113,6 +114,7 @@ TORCH: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[tuple[int, .
     "gelu tanh": (
         call("gelu", approximate="tanh"), lambda x: F.gelu(x, approximate="tanh"), [(6, N)],
     ),
+    "sigmoid": (call("sigmoid"), torch.sigmoid, [(6, N)]),
     "silu": (call("silu"), F.silu, [(6, N)]),
     "relu": (call("relu"), F.relu, [(6, N)]),
     "cross_entropy": (_loss, _torch_loss, [(6, N)]),
@@ -201,6 +203,13 @@ def test_relu_and_clip_on_the_edge() -> None:
         fn(t).sum().backward()
         assert _grad_of(fn, x) == t.grad.tolist()
     assert weft.tensor([-3, 4]).relu().clip(max=3).numpy().tolist() == [0, 3]
+
+
+def test_gates_far_out() -> None:
+    """Where exp(-x) overflows, the gradients are still those of the limit."""
+    for name, far in (("sigmoid", 0.0), ("silu", 1.0), ("gelu", 1.0)):
+        got = _grad_of(lambda t: getattr(t, name)(), [-1e4, -100.0, 100.0, 1e4])  # noqa: B023
+        np.testing.assert_allclose(got, [0.0, 0.0, far, far], atol=1e-30)
 
 
 def test_clip_by_tensors() -> None:

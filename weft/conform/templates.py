@@ -45,6 +45,28 @@ def _rows(device: Device) -> Iterator[Check]:
             yield f"gelu {approximate} {d}", partial(run_case, device, fn, [x], "elementwise")
 
 
+def _row_gradients(device: Device) -> Iterator[Check]:
+    for d in _FLOATS:
+        for rows, n in ((1, 8), (3, 130)):
+            x, w, g = data(d, (rows, n), 1), data(d, (n,), 2), data(d, (rows, n), 3)
+            target = np.arange(rows, dtype=np.int32) * 5 - 2
+            each = data(dt.float32, (rows,), 4)
+            loss: dict[str, Any] = {"ignore_index": -2, "label_smoothing": 0.1}
+            for name, arrays, params in (
+                ("softmax_grad", [np.asarray(ops.call("softmax", x)), g], {}),
+                ("log_softmax_grad", [np.asarray(ops.call("log_softmax", x)), g], {}),
+                ("layer_norm_grad", [x, w, g], {"eps": 1e-5}),
+                ("rms_norm_grad", [x, w, g], {"eps": 1e-6, "offset": 0.0}),
+                ("moments", [x], {"eps": 1e-5}),
+                ("rms_scale", [x], {"eps": 1e-6}),
+                ("cross_entropy", [x, target], loss),
+                ("cross_entropy_grad", [x, target, each], loss),
+            ):
+                fn = _call(name, **params)
+                label = f"{name} {d} {[rows, n]}"
+                yield label, partial(run_case, device, fn, arrays, "reduce")
+
+
 def _attention(device: Device) -> Iterator[Check]:
     for d in (dt.float32, dt.bfloat16):
         for b, h, g, t, s, dim in ((1, 2, 2, 5, 5, 16), (2, 4, 2, 9, 20, 24), (1, 3, 1, 1, 33, 64)):
@@ -135,6 +157,7 @@ def _fused_block(device: Device) -> float:
 def checks(device: Device) -> Iterator[Check]:
     """Every template of composites, and the invariants."""
     yield from _rows(device)
+    yield from _row_gradients(device)
     yield from _attention(device)
     yield from _cached(device)
     yield "a fused block", partial(_fused_block, device)

@@ -1,4 +1,5 @@
-"""Activations and rotary positions: gelu silu relu clip_low clip_high rope, with their derivatives.
+"""Activations and rotary positions: gelu sigmoid silu relu clip_low clip_high rope, with their
+derivatives.
 
 Bodies compute in f32 and return x's dtype. gelu_grad and silu_grad are composites of their own, so
 that an eager device runs each as one kernel.
@@ -65,6 +66,16 @@ def _gelu_grad(x: Value, g: Value, *, approximate: str) -> Value:
         slope = f.mul(f.sub(1.0, f.mul(inner, inner)), rate)
     whole = f.add(f.mul(f.add(inner, 1.0), 0.5), f.mul(c, slope))
     return f.cast(f.mul(compute(g), whole), aval(x).dtype)
+
+
+def _sigmoid(x: Value) -> Value:
+    """1 / (1 + exp(-x))."""
+    return f.cast(f.div(1.0, f.add(f.exp(f.neg(compute(x))), 1.0)), aval(x).dtype)
+
+
+def _sigmoid_vjp(g: Value, out: Value, x: Value) -> Sequence[Any]:
+    """By the result: through the body, exp(-x) may overflow and give NaN."""
+    return (f.mul(g, f.mul(out, f.sub(1.0, out))),)
 
 
 def _silu(x: Value) -> Value:
@@ -177,6 +188,7 @@ def _by_grad(name: str):  # type: ignore[no-untyped-def]
 
 _add("gelu", _gelu, _by_grad("gelu_grad"), approximate="none")
 _add("gelu_grad", _gelu_grad, approximate="none")
+_add("sigmoid", _sigmoid, _sigmoid_vjp)
 _add("silu", _silu, _by_grad("silu_grad"))
 _add("silu_grad", _silu_grad)
 _add("relu", lambda x: f.maximum(x, 0), _relu_vjp)

@@ -289,8 +289,7 @@ class Arithmetic(TensorBase):
 
     def sigmoid(self) -> Self:
         """1 / (1 + exp(-x))."""
-        x = self._as(default_float(self.dtype))
-        return 1.0 / ((-x).exp() + 1.0)
+        return self._as(default_float(self.dtype))._call("sigmoid")
 
     def relu(self) -> Self:
         """max(x, 0)."""
