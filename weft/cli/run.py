@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -66,6 +67,15 @@ def _read_turn() -> str:
         raise FileFormatError("a line is not UTF-8 text; check the terminal") from None
 
 
+def _boxed(only: str) -> tuple[str, str]:
+    """(model, prompt) where one argument was given: the model in the box, and that argument."""
+    if Path(only).is_dir():
+        raise click.UsageError(f"{only} is a model; give it a PROMPT")
+    from weft.models.box import box_folder
+
+    return str(box_folder()), only
+
+
 def _stream(pieces: Any) -> str:
     """Prints pieces as they come; returns the whole text."""
     text = []
@@ -76,16 +86,19 @@ def _stream(pieces: Any) -> str:
     return "".join(text)
 
 
-@click.command(epilog="Example:  weft run MODEL 'def fibonacci(n):' --max-new-tokens 40")
-@click.argument("path", metavar="MODEL", type=click.Path())
-@click.argument("prompt")
+@click.command(epilog="Example:  weft run 'def fibonacci(n):' --max-new-tokens 40")
+@click.argument("path", metavar="[MODEL]")
+@click.argument("prompt", required=False)
 @generation_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def run(path: str, prompt: str, as_json: bool, **options: Any) -> None:
-    """Generate text from PROMPT ('-': standard input) with the Hugging Face folder MODEL. The
-    text goes to stdout as it is made, the speed to stderr."""
+def run(path: str, prompt: str | None, as_json: bool, **options: Any) -> None:
+    """Generate text from PROMPT ('-': standard input) with the Hugging Face folder MODEL, or with
+    the small model of Python code that comes with weft. The text goes to stdout as it is made, the
+    speed to stderr."""
     import weft
 
+    if prompt is None:
+        path, prompt = _boxed(path)
     text = read_prompt(prompt)
     start = time.perf_counter()
     model = weft.load(path, **load_options(options))

@@ -32,8 +32,8 @@ Example:  weft train config.toml
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint, bit for bit.")
 @click.option("--until", type=click.IntRange(1), help="Save and stop after this step.")
 def train(config: Path, init: bool, resume: bool, until: int | None) -> int:
-    """Train or fine-tune a decoder as CONFIG (TOML) says: text in, a Hugging Face folder out. Ctrl-C
-    saves a checkpoint and leaves; --resume goes on from it."""
+    """Train or fine-tune a decoder as CONFIG (TOML) says: text in, a Hugging Face folder out.
+    Ctrl-C saves a checkpoint and leaves; --resume goes on from it."""
     from weft.models.training.settings import example, read_settings
 
     if init:

@@ -44,6 +44,7 @@ from weft.models.runner import (
 
 if TYPE_CHECKING:
     from weft.backends.base import Device
+    from weft.models.adapters import Adapter
     from weft.models.tokenizer import Tokenizer
 
 DEFAULT_CONTEXT = 4096
@@ -93,6 +94,9 @@ def _load(
         raise ModelError(f"{folder} {what}; expected a Hugging Face model folder")
     if isinstance(max_batch, bool) or not isinstance(max_batch, int) or not 1 <= max_batch <= 1024:
         raise UsageError(f"max_batch is {max_batch!r}; expected an integer from 1 to 1024")
+    adapter = _adapter(folder)
+    if adapter is not None:
+        folder = adapter[0]
     config = read_config(folder)
     kind = config.text("model_type", "")
     if kind not in DECODERS and kind not in ENCODERS:
@@ -106,7 +110,17 @@ def _load(
         if kind in ENCODERS:
             return _encoder(folder, config, ENCODERS[kind](config), target, dtype)
         made = replace(DECODERS[kind](config), act_dtype=_act_dtype(act_dtype))
-        return _decoder(folder, config, made, target, dtype, context, max_batch)
+        change = None if adapter is None else adapter[1](made)
+        return _decoder(folder, config, made, target, dtype, context, max_batch, change)
+
+
+def _adapter(folder: Path) -> tuple[Path, Callable[[DecoderConfig], Adapter]] | None:
+    """Of a folder that holds a LoRA adapter: its model's folder, and what reads the adapter."""
+    if (folder / "config.json").exists() or not (folder / "adapter_config.json").exists():
+        return None
+    from weft.models import adapters
+
+    return adapters.base_of(folder), lambda config: adapters.read(folder, config)
 
 
 def _unsupported(config: Fields, kind: str) -> ModelError:
@@ -183,8 +197,13 @@ def _decoder(
     dtype: str | DType | None,
     context: int | None,
     max_batch: int,
+    adapter: Adapter | None,
 ) -> Decoder:
     weights = bind_weights(decoder_layout(config), open_checkpoint(folder))
+    if adapter is not None:
+        from weft.models.adapters import merged
+
+        weights = merged(config, weights, adapter)
     weights = _weights(weights, dtype, folder)
     _check_device(device, weights)
     return decoder_from(folder, raw, config, weights, device, context, max_batch)

@@ -102,6 +102,15 @@ def _llama(c: DecoderConfig) -> Layout:
     return Layout(b.weights, ("model.", ""), "embed_tokens.weight")
 
 
+def checkpoint_names(c: DecoderConfig) -> dict[str, str]:
+    """Role -> the name that a decoder's checkpoint gives it when Hugging Face writes it."""
+    layout = decoder_layout(c)
+    return {
+        role: spec.name if role == "head" else layout.prefixes[0] + spec.name
+        for role, spec in layout.weights.items()
+    }
+
+
 def encoder_layout(c: EncoderConfig) -> Layout:
     """Names and shapes of an encoder's weights."""
     b = _Builder()

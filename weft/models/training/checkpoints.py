@@ -7,7 +7,6 @@ power cut leaves the one before it as it was.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -21,17 +20,18 @@ import numpy as np
 
 from weft.core.dtypes import as_dtype
 from weft.core.errors import FileFormatError, ModelError, UsageError
-from weft.core.files import replacing
+from weft.core.files import write_json
 from weft.importers.hf_config import read_object
 from weft.importers.safetensors import SINGLE, SafetensorsFile, save_file
 from weft.models.config import DecoderConfig
-from weft.models.names import decoder_layout
+from weft.models.names import checkpoint_names
 
 STATE = "trainer.json"
 OPTIMIZER = "optimizer.safetensors"
 _NAME = re.compile(r"step-(\d+)")
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+    "generation_config.json",
 )  # fmt: skip
 
 
@@ -70,32 +70,17 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """`data` as indented JSON, whole or not at all."""
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-
-
-def checkpoint_names(config: DecoderConfig) -> dict[str, str]:
-    """Role -> the name that Hugging Face's checkpoint gives it."""
-    layout = decoder_layout(config)
-    prefix = layout.prefixes[0]
-    return {
-        role: spec.name if role == "head" else prefix + spec.name
-        for role, spec in layout.weights.items()
-    }
-
-
 def write_model(
     folder: Path, config: DecoderConfig, raw: Mapping[str, Any], tokenizer: Path,
     weights: Mapping[str, np.ndarray], dtype: str = "float32",
 ) -> None:  # fmt: skip
     """config.json, generation_config.json, model.safetensors and the tokenizer's files. Raises
     ModelError for a weight that overflows `dtype`."""
-    write_json(folder / "config.json", {**raw, "dtype": dtype})
+    kept = {k: v for k, v in raw.items() if k not in ("torch_dtype", "_name_or_path")}
+    write_json(folder / "config.json", {**kept, "dtype": dtype})
     ends = {k: raw[k] for k in ("bos_token_id", "eos_token_id", "pad_token_id") if k in raw}
     write_json(folder / "generation_config.json", ends)
-    copy_tokenizer(tokenizer, folder)
+    copy_tokenizer(tokenizer, folder)  # and the base model's own generation_config.json
     names = checkpoint_names(config)
     out = {}
     for role, value in weights.items():
@@ -108,7 +93,7 @@ def write_model(
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
-    """The tokenizer's files, those of them that are there."""
+    """The tokenizer's files and generation_config.json, those of them that are there."""
     for name in TOKENIZER_FILES:
         if (source / name).exists():
             shutil.copyfile(source / name, target / name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from weft.backends.base import Device
 from weft.core.dtypes import as_dtype
 from weft.core.errors import ModelError, UsageError
 from weft.importers.hf_config import Fields
+from weft.models import adapters
 from weft.models.config import DecoderConfig
 from weft.models.training import checkpoints as ck
 from weft.models.training.model import TrainableDecoder, folder_weights, fresh_weights
@@ -25,7 +26,7 @@ from weft.models.training.settings import Settings, differences
 from weft.models.training.step import find_fault, make_eval, make_optimizer, make_step
 from weft.models.training.tokens import Batches, evaluation
 
-FINAL = "model"  # the folder of a run that holds the finished model
+MODEL, ADAPTER = "model", "adapter"  # the folder of a run that holds what was trained
 
 
 @dataclass
@@ -102,15 +103,46 @@ class _Run:
             weights = folder_weights(Path(s.model.base))[1]
         else:
             weights = fresh_weights(config, s.train.seed)
+        trainable = None
+        if s.lora.rank:
+            roles = adapters.target_roles(config, s.lora.targets)
+            weights |= adapters.fresh(config, roles, s.lora.rank, s.train.seed)
+            config = replace(config, adapter_scale=s.lora.alpha / s.lora.rank)
+            trainable = _is_adapter
         return TrainableDecoder(
-            config, weights, s.train.context, compute=as_dtype(s.train.precision),
-            dropout=s.model.dropout, checkpointing=s.train.checkpointing,
+            config, weights, s.train.context, trainable, compute=as_dtype(s.train.precision),
+            dropout=s.model.dropout, adapter_dropout=s.lora.dropout,
+            checkpointing=s.train.checkpointing,
         )  # fmt: skip
 
     def _load(self, folder: Path, state: ck.State) -> None:
-        _, weights = folder_weights(folder)
-        self.model.assign(weights)
+        if self.settings.lora.rank:
+            self.model.assign(adapters.read(folder, self.config).weights)
+        else:
+            self.model.assign(folder_weights(folder)[1])
         self.opt.load_state_dict(state.optimizer)
+
+    def _adapter(self) -> adapters.Adapter:
+        lora = self.settings.lora
+        weights = {r: v for r, v in self.model.arrays().items() if _is_adapter(r)}
+        return adapters.Adapter(
+            lora.rank, lora.alpha, lora.dropout, self.settings.model.base, weights
+        )
+
+    def _whole(self) -> dict[str, np.ndarray]:
+        """The weights as inference wants them: adapters added."""
+        arrays = self.model.arrays()
+        if not self.settings.lora.rank:
+            return arrays
+        return adapters.merged(self.config, arrays, self._adapter())
+
+    def _write(self, folder: Path, dtype: str) -> None:
+        """The model, or of a LoRA run the adapter, into a folder."""
+        if self.settings.lora.rank:
+            adapters.write(folder, self.config, self._adapter())
+        else:
+            weights = self.model.arrays()
+            ck.write_model(folder, self.config, self.raw, self.data.folder, weights, dtype)
 
     # -- the loop
 
@@ -210,7 +242,7 @@ class _Run:
 
         o = self.settings.output
         decoder = decoder_from(  # a new one: its weights are what they are now
-            self.data.folder, Fields(self.raw, "config"), self.config, self.model.arrays(),
+            self.data.folder, Fields(self.raw, "config"), self.config, self._whole(),
             self.device,
         )  # fmt: skip
         room = max(decoder.context - len(decoder.encode(o.sample_prompt)), 1)
@@ -229,8 +261,7 @@ class _Run:
         )  # fmt: skip
 
         def fill(folder: Path) -> None:
-            weights = self.model.arrays()
-            ck.write_model(folder, self.config, self.raw, self.data.folder, weights)
+            self._write(folder, "float32")
             ck.write_state(folder, state)
 
         ck.write_folder(path, fill)
@@ -241,15 +272,14 @@ class _Run:
         """The finished model, and the picture of how it came about."""
         o = self.settings.output
         if number == self.settings.train.steps:
-            weights, path = self.model.arrays(), self.run / FINAL
-
-            def fill(folder: Path) -> None:
-                ck.write_model(folder, self.config, self.raw, self.data.folder, weights, o.dtype)
-
-            ck.write_folder(path, fill)
+            path = self.run / (ADAPTER if self.settings.lora.rank else MODEL)
+            ck.write_folder(path, lambda folder: self._write(folder, o.dtype))
             self.result.folder = path
-            self.display.say(f"the model is in {path}")
         try:
             draw_curve(read_log(self.run / "log.jsonl"), self.run / "loss.png", self.run.name)
         except UsageError as error:
             self.display.say(f"no picture: {error}")
+
+
+def _is_adapter(role: str) -> bool:
+    return ".lora_" in role

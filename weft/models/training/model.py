@@ -43,7 +43,7 @@ class TrainableDecoder:
         config: DecoderConfig,
         weights: Mapping[str, np.ndarray],
         context: int,
-        trainable: Callable[[str], bool] = lambda role: True,
+        trainable: Callable[[str], bool] | None = None,
         compute: DType | str = float32,
         dropout: float = 0.0,
         adapter_dropout: float = 0.0,
@@ -58,7 +58,9 @@ class TrainableDecoder:
         self.tensors: dict[str, Tensor] = {}
         for role, value in weights.items():
             tensor = Tensor(np.array(value, np.float32), role)
-            self.tensors[role] = tensor.requires_grad_() if trainable(role) else tensor
+            self.tensors[role] = (
+                tensor.requires_grad_() if trainable is None or trainable(role) else tensor
+            )
         self._tables = {}
         for i, rope in enumerate(config.ropes):
             cos, sin = rope_tables(rope, config.head_dim, context)
@@ -79,10 +81,11 @@ class TrainableDecoder:
         return {role: np.array(t.numpy()) for role, t in self.tensors.items()}
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Takes new content (float32, by role), for all tensors."""
+        """Takes new content (float32, by role), for some of the tensors."""
         with no_grad():
-            for role, t in self.tensors.items():
-                t.assign(Tensor(np.array(weights[role], np.float32)).to(t.device))
+            for role, value in weights.items():
+                t = self.tensors[role]
+                t.assign(Tensor(np.array(value, np.float32)).to(t.device))
 
     def logits(self, ids: Tensor, watch: Watch | None = None) -> Tensor:
         """float32 [B * T, vocab] of ids int32 [B, T]. `watch` is called with "layer i" and the

@@ -1,0 +1,183 @@
+"""Low-rank adapters (Hu et al., arXiv:2106.09685) in the layout that PEFT writes and reads:
+adapter_config.json, and adapter_model.safetensors with "base_model.model.<layer>.lora_A.weight"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.core.dtypes import as_dtype
+from weft.core.errors import ModelError, UsageError
+from weft.importers.hf_config import read_config, read_object
+from weft.importers.safetensors import SafetensorsFile, open_checkpoint, save_file
+from weft.models.config import DecoderConfig
+from weft.models.names import bind_weights, checkpoint_names, decoder_layout
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_DEFAULT = {"gpt2": ("c_attn",)}  # other families: the query and value projections
+# What this file does not read, and the value that means "not used".
+_PLAIN: dict[str, tuple[Any, ...]] = {
+    "peft_type": ("LORA",), "bias": ("none", None), "use_dora": (False, None),
+    "rank_pattern": ({}, None), "alpha_pattern": ({}, None), "modules_to_save": (None, []),
+    "use_rslora": (False, None),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter: out += alpha / rank (x A^T) B^T. `weights` holds "<role>.lora_a" [rank, in] and
+    "<role>.lora_b" [out, rank], float32."""
+
+    rank: int
+    alpha: float
+    dropout: float
+    base: str
+    weights: dict[str, np.ndarray]
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
+def modules(config: DecoderConfig) -> dict[str, str]:
+    """Role ("0.q") -> the layer's full name in Hugging Face's model, of all that can be adapted."""
+    return {
+        role.removesuffix(".w"): name.removesuffix(".weight")
+        for role, name in checkpoint_names(config).items()
+        if role.endswith(".w") and "norm" not in role and "_post" not in role
+    }
+
+
+def target_roles(config: DecoderConfig, targets: Sequence[str]) -> list[str]:
+    """The roles of the layers that PEFT calls `targets` (default: what PEFT takes for the family).
+    Raises UsageError for a name that no layer has."""
+    named = modules(config)
+    wanted = tuple(targets) or _DEFAULT.get(config.family, ("q_proj", "v_proj"))
+    known = sorted({name.rpartition(".")[2] for name in named.values()})
+    for target in wanted:
+        if target not in known:
+            raise UsageError(f"[lora] targets: no layer is called {target}; known: {known}")
+    return [role for role, name in named.items() if name.rpartition(".")[2] in wanted]
+
+
+def _sizes(config: DecoderConfig, role: str) -> tuple[int, int]:
+    """(in, out) of a layer."""
+    a, b = decoder_layout(config).weights[f"{role}.w"].shape
+    return (a, b) if config.transposed else (b, a)
+
+
+def fresh(config: DecoderConfig, roles: Iterable[str], rank: int, seed: int) -> dict[str, Any]:
+    """New adapters as PEFT begins them: A uniform within 1 / sqrt(in), B zero."""
+    rng = np.random.Generator(np.random.Philox(key=[seed, 1]))
+    out = {}
+    for role in roles:
+        inputs, outputs = _sizes(config, role)
+        a = rng.random((rank, inputs), np.float32) * 2 - 1
+        out[f"{role}.lora_a"] = a * np.float32(inputs**-0.5)
+        out[f"{role}.lora_b"] = np.zeros((outputs, rank), np.float32)
+    return out
+
+
+def write(folder: Path, config: DecoderConfig, adapter: Adapter) -> None:
+    """adapter_config.json and adapter_model.safetensors."""
+    from weft.core.files import write_json
+
+    named = modules(config)
+    tensors, targets = {}, set()
+    for key, value in adapter.weights.items():
+        role, _, which = key.rpartition(".lora_")
+        tensors[f"{_PREFIX}{named[role]}.lora_{which.upper()}.weight"] = value
+        targets.add(named[role].rpartition(".")[2])
+    save_file(folder / WEIGHTS, tensors, {"format": "pt"})
+    rank, alpha = adapter.rank, adapter.alpha
+    write_json(folder / CONFIG, {
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": adapter.base,
+        "r": rank, "lora_alpha": int(alpha) if alpha == int(alpha) else alpha,
+        "lora_dropout": adapter.dropout, "target_modules": sorted(targets), "bias": "none",
+        "fan_in_fan_out": config.transposed, "inference_mode": True,
+    })  # fmt: skip
+
+
+def base_of(folder: Path) -> Path:
+    """The folder of the model that an adapter belongs to: as adapter_config.json names it, from
+    here or from the adapter's folder. Raises ModelError when it is not there."""
+    named = read_config(folder, CONFIG).text("base_model_name_or_path", "")
+    for place in (Path(named), folder / named):
+        if named and (place / "config.json").exists():
+            return place
+    raise ModelError(
+        f"{folder} holds a LoRA adapter; its model {named or '(unnamed)'} is not here. Merge it: "
+        f"weft merge BASE_FOLDER {folder} -o MERGED_FOLDER"
+    )
+
+
+def read(folder: Path, config: DecoderConfig) -> Adapter:
+    """The adapter in a folder, checked against the model. Raises ModelError, FileFormatError."""
+    given = read_config(folder, CONFIG)
+    for name, plain in _PLAIN.items():
+        if name in given.data and given.data[name] not in plain:
+            raise ModelError(f"{given.where}: {name} = {given.data[name]!r} is not supported")
+    rank = given.integer("r", 1, 1 << 14)
+    alpha = given.number("lora_alpha", 0.0, 1e9)
+    file = SafetensorsFile(folder / WEIGHTS)
+    roles = {name: role for role, name in modules(config).items()}
+    weights: dict[str, np.ndarray] = {}
+    for name, value in file.items():
+        layer, _, which = name.removeprefix(_PREFIX).rpartition(".lora_")
+        role = roles.get(layer)
+        if role is None or which not in ("A.weight", "B.weight"):
+            raise ModelError(f"{file.path}: tensor {name!r} belongs to no layer of the model")
+        inputs, outputs = _sizes(config, role)
+        shape = (rank, inputs) if which[0] == "A" else (outputs, rank)
+        if value.shape != shape:
+            raise ModelError(
+                f"{file.path}: {name!r} has shape {list(value.shape)}; expected {list(shape)}"
+            )
+        weights[f"{role}.lora_{which[0].lower()}"] = np.asarray(value, np.float32)
+    for key in weights:
+        if key[:-1] + ("b" if key.endswith("a") else "a") not in weights:
+            raise ModelError(f"{file.path}: half of the adapter of layer {key[:-7]!r} is missing")
+    dropout = given.number("lora_dropout", 0.0, 1.0, 0.0)
+    return Adapter(rank, alpha, dropout, given.text("base_model_name_or_path", ""), weights)
+
+
+def merged(
+    config: DecoderConfig, weights: Mapping[str, np.ndarray], adapter: Adapter
+) -> dict[str, np.ndarray]:
+    """The model's weights with the adapter added, each in its own dtype; without adapters of
+    their own."""
+    out = {role: value for role, value in weights.items() if ".lora_" not in role}
+    for key, a in adapter.weights.items():
+        if not key.endswith("_a"):
+            continue
+        role = key.removesuffix(".lora_a")
+        change = (adapter.weights[f"{role}.lora_b"] @ a) * np.float32(adapter.scale)
+        before = out[f"{role}.w"]
+        whole = before.astype(np.float32) + (change.T if config.transposed else change)
+        out[f"{role}.w"] = whole.astype(before.dtype)
+    return out
+
+
+def merge_folders(base: Path, adapter: Path, output: Path) -> None:
+    """Writes the model in `base` with the adapter in `adapter` added as the new folder `output`.
+    Raises UsageError when that exists, ModelError, FileFormatError."""
+    from weft.models.training.checkpoints import write_folder, write_model
+    from weft.models.training.model import config_of
+
+    if output.exists():
+        raise UsageError(f"{output} is there already; name a new folder")
+    if not (adapter / CONFIG).exists():
+        raise ModelError(f"{adapter} has no {CONFIG}; expected a LoRA adapter in PEFT's layout")
+    fields = read_config(base)
+    config = config_of(fields)
+    weights = bind_weights(decoder_layout(config), open_checkpoint(base))
+    whole = merged(config, weights, read(adapter, config))
+    raw = read_object(base / "config.json")
+    dtype = as_dtype(whole["embed"].dtype).name
+    write_folder(output, lambda f: write_model(f, config, raw, base, whole, dtype))
