@@ -66,6 +66,8 @@ class Group:
         if CURRENT.trace is None:
             self._rate.to_(count.device)
             return
+        if self._schedule is None:
+            self._rate.assign(self._rate)  # state: another number is written into its buffer
         options, schedule = self._options, self._schedule
         CURRENT.trace.guard(lambda: self._options is options and self._schedule is schedule)
 
