@@ -11,18 +11,14 @@ promises that buffers do not overlap), and which loops over the groups, axis 0 f
 from __future__ import annotations
 
 from weft.backends.base import Dialect
-from weft.backends.llvm import text
+from weft.backends.llvm.statements import Statements
 from weft.backends.llvm.target import LlvmTarget, cpu_target
-from weft.backends.llvm.tiles import Tiles
-from weft.backends.llvm.values import is_linear, is_literal
 from weft.core.caps import Caps
 from weft.core.errors import CompileError
 from weft.kernel import ir
-from weft.kernel.ir import Expr
 from weft.kernel.tiles import expand
 
 ENTRY = "weft_kernel"
-_MAX_UNROLL = 4096  # bodies that one fully unrolled loop may expand to
 
 
 class LlvmDialect(Dialect):
@@ -50,17 +46,9 @@ def render(kernel: ir.Kernel, caps: Caps, target: LlvmTarget) -> str:
     return _Renderer(kernel, target, caps.scratch_bytes).module()
 
 
-class _Renderer(Tiles):
+class _Renderer(Statements):
     def module(self) -> str:
-        kernel = self.kernel
-        try:
-            self.addressing = _address_vars(kernel.body)
-            self.statement(kernel.body)
-        except KeyError as missing:
-            raise self.fail(f"{missing} is used before it is declared") from None
-        except RecursionError:
-            raise self.fail("an expression is nested too deeply; bind its parts with let") from None
-        body = self.lines
+        kernel, body = self.kernel, self.body()
         constants, before, after = self.tile_setup()
         buffers = [f"%buffer{i}" for i in range(len(kernel.buffers))]
         rest = ["ptr noalias %scalars", "i32 %gx", "i32 %gy", "i64 %begin", "i64 %end"]
@@ -141,137 +129,3 @@ class _Renderer(Tiles):
             "  %group1 = trunc nsw i64 %group1.wide to i32",
             "  %group2 = trunc nsw i64 %group2.wide to i32",
         ]
-
-    # -- statements
-
-    def statement(self, s: ir.Stmt) -> None:
-        if isinstance(s, ir.Block):
-            for inner in s.body:
-                self.statement(inner)
-        elif isinstance(s, ir.Let):
-            self._let(s)
-        elif isinstance(s, ir.Assign):
-            self._set(s.var, s.value)
-        elif isinstance(s, ir.Store):
-            self.store(s)
-        elif isinstance(s, ir.For):
-            self._for(s)
-        elif isinstance(s, ir.If):
-            self._if(s)
-        elif isinstance(s, ir.Prefetch):
-            self.prefetch(s)
-        elif isinstance(s, ir.Array):
-            self.declare_array(s)
-        elif isinstance(s, ir.Tile):
-            self.declare_tile(s)
-        elif isinstance(s, ir.TileOp):
-            self.tile_op(s)
-        elif isinstance(s, ir.Return):
-            self.jump("next")
-            self.label(self.fresh("dead"))
-        elif not isinstance(s, ir.Barrier):  # a group of one thread always meets itself
-            raise self.fail(f"the LLVM dialect has no rule for {type(s).__name__}")
-
-    def _let(self, s: ir.Let) -> None:
-        if not s.mutable:
-            if s.var.name in self.addressing and is_linear(s.value):
-                self._bind_wide(s.var, self.wide(s.value))
-            else:
-                operand = self.env[s.var.name] = self.value(s.value)
-                if s.var.name in self.addressing and s.var.type == ir.I32:
-                    known = is_literal(operand)
-                    wide = operand if known else self.emit(f"sext i32 {operand} to i64")
-                    self.wides[s.var.name] = wide
-            return
-        if s.var.name not in self.slots:
-            slot = f"%{self.fresh('slot')}"
-            self.slots.add(s.var.name)
-            self.env[s.var.name] = slot
-            self.prologue.append(f"  {slot} = alloca {text.register(s.var.type)}")
-        self._set(s.var, s.value)
-
-    def _bind_wide(self, var: ir.Var, operand: str) -> None:
-        """`var` is the 64-bit `operand`, which int32 holds."""
-        self.wides[var.name] = self.env[var.name] = operand
-        if not is_literal(operand):
-            self.env[var.name] = self.emit(f"trunc nsw i64 {operand} to i32")
-
-    def _set(self, var: ir.Var, value: Expr) -> None:
-        operand = self.value(value)
-        self.lines.append(f"  store {text.register(var.type)} {operand}, ptr {self.env[var.name]}")
-
-    def _if(self, s: ir.If) -> None:
-        cond = self.value(s.cond)
-        if cond in ("true", "false"):
-            taken = s.then if cond == "true" else s.other
-            if taken is not None:
-                self.statement(taken)
-            return
-        then, other, after = (self.fresh(p) for p in ("then", "else", "after"))
-        self.branch(cond, then, other if s.other is not None else after)
-        self.label(then)
-        self.statement(s.then)
-        self.jump(after)
-        if s.other is not None:
-            self.label(other)
-            self.statement(s.other)
-            self.jump(after)
-        self.label(after)
-
-    def _for(self, s: ir.For) -> None:
-        wide = s.var.name in self.addressing
-        start, stop = (self.wide(x) if wide else self.value(x) for x in (s.start, s.stop))
-        if is_literal(start) and is_literal(stop):
-            counts = range(int(start), int(stop), s.step)
-            if len(counts) <= (_MAX_UNROLL if s.unroll else 1):
-                for i in counts:
-                    self.env[s.var.name] = self.wides[s.var.name] = str(i)
-                    self.statement(s.body)
-                return
-        loop, after, t = self.fresh("loop"), self.fresh("after"), "i64" if wide else "i32"
-        counter, following = f"%{self.fresh('i')}", f"%{self.fresh('i')}"
-        self.branch(self.emit(f"icmp slt {t} {start}, {stop}"), loop, after)
-        before = self.block
-        self.label(loop)
-        phi = len(self.lines)
-        self.lines.append("")  # the phi, once the last block of the body is known
-        self.env[s.var.name] = counter
-        if wide:
-            self._bind_wide(s.var, counter)
-        self.statement(s.body)
-        self.lines[phi] = (
-            f"  {counter} = phi {t} [ {start}, %{before} ], [ {following}, %{self.block} ]"
-        )
-        self.lines.append(f"  {following} = add nsw {t} {counter}, {s.step}")
-        self.branch(self.emit(f"icmp slt {t} {following}, {stop}"), loop, after)
-        self.label(after)
-
-
-def _address_vars(body: ir.Block) -> set[str]:
-    """The Vars whose values go into addresses through additions and products alone: their
-    arithmetic may be taken not to overflow."""
-    lets: list[tuple[str, Expr]] = []
-    found: set[str] = set()
-
-    def note(x: Expr) -> None:
-        if isinstance(x, ir.Var) and x.type == ir.I32:
-            found.add(x.name)
-        elif isinstance(x, ir.Binary) and is_linear(x):
-            note(x.a)
-            note(x.b)
-
-    def walk(node: object) -> None:
-        if isinstance(node, ir.Load | ir.Store | ir.Prefetch | ir.TileOp) and node.index:
-            note(node.index)
-        if isinstance(node, ir.Let | ir.Assign):
-            lets.append((node.var.name, node.value))
-        if isinstance(node, ir.For):
-            lets.extend([(node.var.name, node.start), (node.var.name, node.stop)])
-        for child in ir.children(node):
-            walk(child)
-
-    walk(body)
-    for name, value in reversed(lets):
-        if name in found:
-            note(value)
-    return found

@@ -14,11 +14,17 @@ STACK_TOTAL = 128 << 10
 
 
 class Memory(Casts):
-    """Adds memory to the expression emitter. `places` maps buffer and array names to pointers."""
+    """Adds memory to the expression emitter. `places` maps buffer and array names to pointers,
+    `spaces` names to address spaces other than 0, `aligned` (by `id`) the loads and stores to a
+    power of two that divides their index."""
 
     def __init__(self, kernel: ir.Kernel, target: LlvmTarget, scratch_bytes: int) -> None:
         super().__init__(kernel, target)
         self.places = {b.name: f"%buffer{i}" for i, b in enumerate(kernel.buffers)}
+        space = target.buffer_space
+        self.spaces = dict.fromkeys(self.places, space) if space else {}
+        self.aligned: dict[int, int] = {}
+        self.stack_note = f", addrspace({target.stack_space})" if target.stack_space else ""
         self.prologue: list[str] = []  # stack slots and scratch pointers, at function entry
         self.block = "group"
         self.fences = False
@@ -66,7 +72,7 @@ class Memory(Casts):
         base = self.places.get(place.name)
         if base is None:
             raise self.fail(f"{place.name} is used before it is declared")
-        lanes, t = index.type.lanes, "i64"
+        lanes, t = index.type.lanes, self.target.index
         if lanes > 1:
             operand, t = self.value(index), text.register(index.type)
         elif index.type.dtype == dt.int32:
@@ -77,36 +83,48 @@ class Memory(Casts):
             return base
         inbounds = "" if masked or lanes > 1 else "inbounds "
         element = text.MEMORY[place.dtype]
-        return self.emit(f"getelementptr {inbounds}{element}, ptr {base}, {t} {operand}")
+        p = self.pointer(place)
+        return self.emit(f"getelementptr {inbounds}{element}, {p} {base}, {t} {operand}")
+
+    def pointer(self, place: ir.Buffer | ir.Array) -> str:
+        """The LLVM type of a pointer to the buffer or array."""
+        return text.pointer(self.spaces.get(place.name, 0))
+
+    def _align(self, node: ir.Load | ir.Store, dtype: dt.DType) -> int:
+        """Bytes that divide the address of an access: a multiple of them is where memory starts."""
+        known = self.aligned.get(id(node), 1) * dtype.itemsize
+        return max(dtype.itemsize, min(known, self.target.base_align))
 
     # -- loads
 
     def load(self, x: ir.Load) -> str:
-        n, size = x.type.lanes, x.source.dtype.itemsize
-        t = text.memory(x.type)
+        n, size = x.type.lanes, self._align(x, x.source.dtype)
+        t, p = text.memory(x.type), self.pointer(x.source)
+        space = self.spaces.get(x.source.name, 0)
         if x.index.type.lanes > 1:
             mask = self.value(x.mask) if x.mask is not None else "splat (i1 true)"
             pointers = self.address(x.source, x.index)
-            name = f"llvm.masked.gather.{self._overload(x.type)}.v{n}p0"
-            args = [(f"<{n} x ptr> align {size}", pointers), (f"<{n} x i1>", mask)]
+            name = f"llvm.masked.gather.{self._overload(x.type)}.v{n}p{space}"
+            where = f"<{n} x {p}> align {x.source.dtype.itemsize}"
+            args = [(where, pointers), (f"<{n} x i1>", mask)]
             return self._to_register(self.call(name, t, [*args, (t, "zeroinitializer")]), x.type)
         if x.mask is None:
-            hint = ", !nontemporal !0" if x.nontemporal else ""
+            hint = ", !nontemporal !0" if x.nontemporal and self.target.nontemporal else ""
             pointer = self.address(x.source, x.index)
             return self._to_register(
-                self.emit(f"load {t}, ptr {pointer}, align {size}{hint}"), x.type
+                self.emit(f"load {t}, {p} {pointer}, align {size}{hint}"), x.type
             )
         mask = self.value(x.mask)
         if n > 1:
             pointer = self.address(x.source, x.index, masked=True)
-            name = f"llvm.masked.load.{self._overload(x.type)}.p0"
-            args = [(f"ptr align {size}", pointer), (f"<{n} x i1>", mask)]
+            name = f"llvm.masked.load.{self._overload(x.type)}.p{space}"
+            args = [(f"{p} align {size}", pointer), (f"<{n} x i1>", mask)]
             return self._to_register(self.call(name, t, [*args, (t, "zeroinitializer")]), x.type)
         pointer = self.address(x.source, x.index, masked=True)
         before, read, after = self.block, self.fresh("read"), self.fresh("after")
         self.branch(mask, read, after)
         self.label(read)
-        loaded = self.emit(f"load {t}, ptr {pointer}, align {size}")
+        loaded = self.emit(f"load {t}, {p} {pointer}, align {size}")
         self.jump(after)
         self.label(after)
         zero = text.constant(0, Type(dt.uint8)) if t == "i8" else text.constant(0, x.type)
@@ -131,31 +149,36 @@ class Memory(Casts):
 
     def store(self, s: ir.Store) -> None:
         type_ = s.value.type
-        n, size, t = type_.lanes, s.target.dtype.itemsize, text.memory(type_)
+        n, t, p = type_.lanes, text.memory(type_), self.pointer(s.target)
+        size, space = self._align(s, s.target.dtype), self.spaces.get(s.target.name, 0)
         operand = self._to_memory(self.value(s.value), type_)
         if s.index.type.lanes > 1:
             mask = self.value(s.mask) if s.mask is not None else "splat (i1 true)"
             pointers = self.address(s.target, s.index)
-            name = f"llvm.masked.scatter.{self._overload(type_)}.v{n}p0"
-            args = [(t, operand), (f"<{n} x ptr> align {size}", pointers), (f"<{n} x i1>", mask)]
+            name = f"llvm.masked.scatter.{self._overload(type_)}.v{n}p{space}"
+            where = f"<{n} x {p}> align {s.target.dtype.itemsize}"
+            args = [(t, operand), (where, pointers), (f"<{n} x i1>", mask)]
             self.call(name, "void", args)
             return
         if s.mask is None:
             pointer = self.address(s.target, s.index)
-            self._store_plain(t, operand, pointer, size, n * size, s.nontemporal)
+            hint = s.nontemporal and self.target.nontemporal
+            plain = f"  store {t} {operand}, {p} {pointer}, align {size}"
+            self._store_plain(plain, t, operand, pointer, n * s.target.dtype.itemsize, hint)
             return
         mask = self.value(s.mask)
         pointer = self.address(s.target, s.index, masked=True)
         if n > 1:
-            mask = self._hidden(mask, n) if size < 4 and self.target.hide_masks else mask
-            name = f"llvm.masked.store.{self._overload(type_)}.p0"
-            args = [(t, operand), (f"ptr align {size}", pointer), (f"<{n} x i1>", mask)]
+            narrow = s.target.dtype.itemsize < 4
+            mask = self._hidden(mask, n) if narrow and self.target.hide_masks else mask
+            name = f"llvm.masked.store.{self._overload(type_)}.p{space}"
+            args = [(t, operand), (f"{p} align {size}", pointer), (f"<{n} x i1>", mask)]
             self.call(name, "void", args)
             return
         write, after = self.fresh("write"), self.fresh("after")
         self.branch(mask, write, after)
         self.label(write)
-        self.lines.append(f"  store {t} {operand}, ptr {pointer}, align {size}")
+        self.lines.append(f"  store {t} {operand}, {p} {pointer}, align {size}")
         self.jump(after)
         self.label(after)
 
@@ -169,9 +192,8 @@ class Memory(Casts):
         return self.emit(f"and <{lanes} x i1> {mask}, {live}")
 
     def _store_plain(
-        self, t: str, operand: str, pointer: str, size: int, nbytes: int, hint: bool
+        self, plain: str, t: str, operand: str, pointer: str, nbytes: int, hint: bool
     ) -> None:
-        plain = f"  store {t} {operand}, ptr {pointer}, align {size}"
         if not hint or nbytes < 16:
             self.lines.append(plain)
             return
@@ -191,6 +213,8 @@ class Memory(Casts):
         self.label(after)
 
     def prefetch(self, s: ir.Prefetch) -> None:
+        if not self.target.prefetch:
+            return
         pointer = self.address(s.source, s.index, masked=True)
         args = [("ptr", pointer), ("i32", "0"), ("i32", "3"), ("i32", "1")]
         self.call("llvm.prefetch.p0", "void", args)

@@ -17,7 +17,10 @@ class LlvmTarget:
     that orders non-temporal stores before what follows (empty: none is needed). `hide_masks`
     keeps the masks of stores of 8- and 16-bit elements from becoming constants: LLVM 22's x86
     back end stores the untruncated 32 bits when it narrows such a store to a single lane. `tiles`
-    says that the target has AMX (else tiles are expanded).
+    says that the target has AMX (else tiles are expanded). `index` is the type in which addresses
+    are computed; `buffer_space` and `stack_space` are the address spaces of buffers and of locals;
+    memory starts at multiples of `base_align` bytes (1: nothing is assumed). `nontemporal` and
+    `prefetch` say whether these hints are passed on.
     """
 
     name: str
@@ -29,6 +32,12 @@ class LlvmTarget:
     store_fence: str = ""
     hide_masks: bool = False
     tiles: bool = False
+    index: str = "i64"
+    buffer_space: int = 0
+    stack_space: int = 0
+    base_align: int = 1
+    nontemporal: bool = True
+    prefetch: bool = True
 
 
 _DOT2 = {16: "512", 8: "256", 4: "128"}

@@ -33,6 +33,11 @@ def vector(element: str, lanes: int) -> str:
     return element if lanes == 1 else f"<{lanes} x {element}>"
 
 
+def pointer(space: int) -> str:
+    """The LLVM type of a pointer into an address space."""
+    return f"ptr addrspace({space})" if space else "ptr"
+
+
 def mangle(element: str, lanes: int) -> str:
     """The suffix of an overloaded intrinsic's name: f32, v16f32, v8i1, ..."""
     name = _SUFFIX.get(element, element)

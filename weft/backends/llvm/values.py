@@ -48,6 +48,7 @@ class Values:
         self.params: dict[int, str] = {}
         self.wides: dict[str, str] = {}
         self.addressing: set[str] = set()  # Vars whose arithmetic forms addresses
+        self.stack = text.pointer(target.stack_space)
         self._count = 0
 
     def fail(self, why: str) -> CompileError:
@@ -84,16 +85,30 @@ class Values:
     # -- expressions
 
     def wide(self, x: Expr) -> str:
-        """Emits the scalar int32 `x`, which forms an address, in 64 bits: such arithmetic does not
-        overflow int32, so additions and products may be done in 64."""
+        """Emits the scalar int32 `x`, which forms an address, in the target's index type (64 bits
+        on a CPU): such arithmetic does not overflow int32, so additions and products may be done
+        in 64."""
+        t = self.target.index
         if isinstance(x, ir.Var) and x.name in self.wides:
             return self.wides[x.name]
         if is_linear(x):
             assert isinstance(x, ir.Binary)
             a, b = self.wide(x.a), self.wide(x.b)
-            return _fold(x.op, a, b) or self.emit(f"{_INT_BINARY[x.op]} nsw i64 {a}, {b}")
-        operand = self.value(x)
-        return operand if is_literal(operand) else self.emit(f"sext i32 {operand} to i64")
+            return _fold(x.op, a, b) or self.emit(f"{_INT_BINARY[x.op]} nsw {t} {a}, {b}")
+        return self.widened(self.value(x))
+
+    def widened(self, operand: str) -> str:
+        """An int32 operand in the target's index type."""
+        if self.target.index == "i32" or is_literal(operand):
+            return operand
+        return self.emit(f"sext i32 {operand} to i64")
+
+    def axis(self, x: ir.Axis) -> str:
+        """The index of the group or thread."""
+        if x.kind == "thread":
+            return "0"
+        self.axes.add(x.dim)
+        return f"%group{x.dim}"
 
     def value(self, x: Expr) -> str:
         """Emits `x` and returns its operand."""
@@ -102,7 +117,7 @@ class Values:
         if isinstance(x, ir.Var):
             operand = self.env[x.name]
             if x.name in self.slots:
-                return self.emit(f"load {text.register(x.type)}, ptr {operand}")
+                return self.emit(f"load {text.register(x.type)}, {self.stack} {operand}")
             return operand
         if isinstance(x, ir.Binary):
             return self.binary(x)
@@ -125,10 +140,7 @@ class Values:
         if isinstance(x, ir.Param):
             return self.params.setdefault(x.slot, f"%param{x.slot}")
         if isinstance(x, ir.Axis):
-            if x.kind == "thread":
-                return "0"
-            self.axes.add(x.dim)
-            return f"%group{x.dim}"
+            return self.axis(x)
         if isinstance(x, ir.Collective):
             return self.collective(x)
         raise self.fail(f"the LLVM dialect has no rule for {type(x).__name__}")

@@ -7,7 +7,7 @@ vector accesses are provably aligned, since they are what a GPU loads in one go.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.backends.wgsl.layout import facts
@@ -15,8 +15,7 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
 from weft.kernel import ir
-
-TOP = 1 << 20  # "divisible by everything that matters"
+from weft.kernel.align import Access, accesses
 
 
 def fold(expr: ir.Expr, known: Mapping[str, int]) -> int | None:
@@ -49,45 +48,9 @@ def _binary(op: str, a: int, b: int) -> int | None:
     return int(value) if -(1 << 31) <= value < 1 << 31 else None
 
 
-def alignment(expr: ir.Expr, known: Mapping[str, int]) -> int:
-    """A power of two that divides a scalar int32 expression; `known` maps variables to theirs."""
-    if isinstance(expr, ir.Const):
-        value = abs(int(expr.value))
-        return min(value & -value, TOP) if value else TOP
-    if isinstance(expr, ir.Var):
-        return known.get(expr.name, 1)
-    if isinstance(expr, ir.Select):
-        return min(alignment(expr.a, known), alignment(expr.b, known))
-    if not isinstance(expr, ir.Binary):
-        return 1
-    a, b = alignment(expr.a, known), alignment(expr.b, known)
-    if expr.op == "mul":
-        return min(a * b, TOP)
-    if expr.op in ("add", "sub", "min", "max", "or", "xor", "rem"):
-        return min(a, b)
-    if expr.op == "and":
-        return max(a, b)
-    if isinstance(expr.b, ir.Const):
-        c = int(expr.b.value)
-        if expr.op == "shl" and 0 <= c < 21:
-            return min(a << c, TOP)
-        if expr.op == "div" and c > 0 and c & (c - 1) == 0 and a % c == 0:
-            return a // c
-    return 1
-
-
 def per_word(dtype: DType) -> int:
     """Elements in a 4-byte word of a buffer (bool is a byte)."""
     return 4 // dtype.itemsize
-
-
-@dataclass(frozen=True)
-class Access:
-    """One load or store: how many elements, at an index divisible by what."""
-
-    node: ir.Load | ir.Store
-    lanes: int
-    aligned: int  # 1 where the lanes go separate ways (gather, per-lane mask of a store)
 
 
 @dataclass(frozen=True)
@@ -107,42 +70,6 @@ class Source:
     def unit(self) -> int:
         """Elements in a unit."""
         return self.k * self.per
-
-
-def lanes_uniform(mask: ir.Expr | None) -> bool:
-    """Whether a mask is the same in every lane (one condition for the whole access)."""
-    if mask is None or mask.type.lanes == 1:
-        return True
-    return isinstance(mask, ir.Const) or (isinstance(mask, ir.Vec) and mask.op == "splat")
-
-
-def accesses(kernel: ir.Kernel) -> Iterator[Access]:
-    """Every load and store of the kernel with its provable alignment."""
-    yield from _in_stmt(kernel.body, {})
-
-
-def _in_stmt(stmt: ir.Stmt, known: dict[str, int]) -> Iterator[Access]:
-    if isinstance(stmt, ir.For):
-        known[stmt.var.name] = min(alignment(stmt.start, known), stmt.step & -stmt.step)
-    for child in ir.children(stmt):
-        if isinstance(child, ir.Stmt):
-            yield from _in_stmt(child, known)
-        else:
-            yield from _in_expr(child, known)
-    if isinstance(stmt, ir.Let) and not stmt.mutable and stmt.var.type == ir.I32:
-        known[stmt.var.name] = alignment(stmt.value, known)
-    if isinstance(stmt, ir.Store):
-        lanes = max(stmt.value.type.lanes, stmt.index.type.lanes)
-        together = stmt.index.type.lanes == 1 and lanes_uniform(stmt.mask)
-        yield Access(stmt, lanes, alignment(stmt.index, known) if together else 1)
-
-
-def _in_expr(expr: ir.Expr | ir.Stmt, known: dict[str, int]) -> Iterator[Access]:
-    if isinstance(expr, ir.Load):
-        scalar = expr.index.type.lanes == 1
-        yield Access(expr, expr.type.lanes, alignment(expr.index, known) if scalar else 1)
-    for child in ir.children(expr):
-        yield from _in_expr(child, known)
 
 
 REGISTER = {"float": "f32", "int": "i32", "uint": "u32", "bool": "bool"}

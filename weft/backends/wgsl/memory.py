@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from weft.backends.wgsl import analysis
 from weft.backends.wgsl.analysis import REGISTER, Source
 from weft.backends.wgsl.prelude import vec
 from weft.core import dtypes as dt
-from weft.kernel import ir
+from weft.kernel import align, ir
 
 if TYPE_CHECKING:
     from weft.backends.wgsl.expr import Writer
@@ -189,7 +188,7 @@ def store(w: Writer, e: ir.Store) -> None:
     lanes = max(e.value.type.lanes, e.index.type.lanes)
     value = _bits_source(e.value, s)
     chunks = w.value(value)
-    if analysis.lanes_uniform(e.mask):
+    if align.lanes_uniform(e.mask):
         _open(w, e.mask)
         _store(w, s, e, chunks, lanes)
         _close(w, e.mask)

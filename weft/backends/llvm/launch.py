@@ -1,0 +1,41 @@
+"""How a GPU kernel is launched: what the code and whoever starts it must agree on.
+
+A kernel takes one pointer per buffer, in order, and a last one to the runtime scalars (int32).
+Every pointer is a multiple of ALIGN bytes. Grid axes 1 and 2 that may be longer than the hardware
+takes are folded into axis 0; the kernel then finds its place from the scalars itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.core.errors import LimitError
+from weft.kernel import ir
+
+ALIGN = 16
+_UPPER = 65535  # groups along axes 1 and 2
+_FIRST = (1 << 31) - 1  # groups along axis 0
+
+
+def entry(kernel: ir.Kernel) -> str:
+    """The name of the kernel's function (its own name may be a word of the assembler's)."""
+    return f"weft_{kernel.name}"
+
+
+def folded(kernel: ir.Kernel) -> bool:
+    """Whether all three axes of the grid are launched as one."""
+    return not all(isinstance(g, ir.Const) and int(g.value) <= _UPPER for g in kernel.grid[1:])
+
+
+def launch_grid(kernel: ir.Kernel, scalars: Sequence[int]) -> tuple[int, int, int]:
+    """How many groups to launch along each axis; a zero means that there is nothing to do.
+
+    Raises LimitError when the grid is beyond what a GPU takes.
+    """
+    x, y, z = (max(ir.host_eval(g, list(scalars)), 0) for g in kernel.grid)
+    wanted = (x * y * z, 1, 1) if folded(kernel) else (x, y, z)
+    if wanted[0] > _FIRST:
+        raise LimitError(
+            f"kernel {kernel.name}: a grid of {x} x {y} x {z} groups; at most {_FIRST}"
+        )
+    return wanted

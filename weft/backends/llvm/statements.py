@@ -1,0 +1,166 @@
+"""Statements: each Kernel IR statement becomes blocks of LLVM IR. What a group is (a turn of a loop
+on a CPU, threads that meet on a GPU) is left to the subclass that writes the whole module."""
+
+from __future__ import annotations
+
+from weft.backends.llvm import text
+from weft.backends.llvm.tiles import Tiles
+from weft.backends.llvm.values import is_linear, is_literal
+from weft.kernel import ir
+from weft.kernel.ir import Expr
+
+_MAX_UNROLL = 4096  # bodies that one fully unrolled loop may expand to
+
+
+class Statements(Tiles):
+    """Adds statements to the emitter. `end` is the block where a thread is done with its group."""
+
+    end = "next"
+
+    def body(self) -> list[str]:
+        """Emits the kernel's body. Raises CompileError for what the target cannot express."""
+        kernel = self.kernel
+        try:
+            self.addressing = _address_vars(kernel.body)
+            self.statement(kernel.body)
+        except KeyError as missing:
+            raise self.fail(f"{missing} is used before it is declared") from None
+        except RecursionError:
+            raise self.fail("an expression is nested too deeply; bind its parts with let") from None
+        return self.lines
+
+    def barrier(self) -> None:
+        """All threads of the group meet (a group of one thread always has)."""
+
+    def statement(self, s: ir.Stmt) -> None:
+        if isinstance(s, ir.Block):
+            for inner in s.body:
+                self.statement(inner)
+        elif isinstance(s, ir.Let):
+            self._let(s)
+        elif isinstance(s, ir.Assign):
+            self._set(s.var, s.value)
+        elif isinstance(s, ir.Store):
+            self.store(s)
+        elif isinstance(s, ir.For):
+            self._for(s)
+        elif isinstance(s, ir.If):
+            self._if(s)
+        elif isinstance(s, ir.Prefetch):
+            self.prefetch(s)
+        elif isinstance(s, ir.Array):
+            self.declare_array(s)
+        elif isinstance(s, ir.Tile):
+            self.declare_tile(s)
+        elif isinstance(s, ir.TileOp):
+            self.tile_op(s)
+        elif isinstance(s, ir.Return):
+            self.jump(self.end)
+            self.label(self.fresh("dead"))
+        elif isinstance(s, ir.Barrier):
+            self.barrier()
+        else:
+            raise self.fail(f"the LLVM dialect has no rule for {type(s).__name__}")
+
+    def _let(self, s: ir.Let) -> None:
+        if not s.mutable:
+            if s.var.name in self.addressing and is_linear(s.value):
+                self._bind_wide(s.var, self.wide(s.value))
+            else:
+                operand = self.env[s.var.name] = self.value(s.value)
+                if s.var.name in self.addressing and s.var.type == ir.I32:
+                    self.wides[s.var.name] = self.widened(operand)
+            return
+        if s.var.name not in self.slots:
+            slot = f"%{self.fresh('slot')}"
+            self.slots.add(s.var.name)
+            self.env[s.var.name] = slot
+            self.prologue.append(f"  {slot} = alloca {text.register(s.var.type)}{self.stack_note}")
+        self._set(s.var, s.value)
+
+    def _bind_wide(self, var: ir.Var, operand: str) -> None:
+        """`var` is `operand`, of the target's index type, which int32 holds."""
+        self.wides[var.name] = self.env[var.name] = operand
+        if self.target.index == "i64" and not is_literal(operand):
+            self.env[var.name] = self.emit(f"trunc nsw i64 {operand} to i32")
+
+    def _set(self, var: ir.Var, value: Expr) -> None:
+        operand, place = self.value(value), self.env[var.name]
+        self.lines.append(f"  store {text.register(var.type)} {operand}, {self.stack} {place}")
+
+    def _if(self, s: ir.If) -> None:
+        cond = self.value(s.cond)
+        if cond in ("true", "false"):
+            taken = s.then if cond == "true" else s.other
+            if taken is not None:
+                self.statement(taken)
+            return
+        then, other, after = (self.fresh(p) for p in ("then", "else", "after"))
+        self.branch(cond, then, other if s.other is not None else after)
+        self.label(then)
+        self.statement(s.then)
+        self.jump(after)
+        if s.other is not None:
+            self.label(other)
+            self.statement(s.other)
+            self.jump(after)
+        self.label(after)
+
+    def _for(self, s: ir.For) -> None:
+        wide = s.var.name in self.addressing
+        start, stop = (self.wide(x) if wide else self.value(x) for x in (s.start, s.stop))
+        if is_literal(start) and is_literal(stop):
+            counts = range(int(start), int(stop), s.step)
+            if len(counts) <= (_MAX_UNROLL if s.unroll else 1):
+                for i in counts:
+                    self.env[s.var.name] = self.wides[s.var.name] = str(i)
+                    self.statement(s.body)
+                return
+        loop, after = self.fresh("loop"), self.fresh("after")
+        t = self.target.index if wide else "i32"
+        counter, following = f"%{self.fresh('i')}", f"%{self.fresh('i')}"
+        self.branch(self.emit(f"icmp slt {t} {start}, {stop}"), loop, after)
+        before = self.block
+        self.label(loop)
+        phi = len(self.lines)
+        self.lines.append("")  # the phi, once the last block of the body is known
+        self.env[s.var.name] = counter
+        if wide:
+            self._bind_wide(s.var, counter)
+        self.statement(s.body)
+        self.lines[phi] = (
+            f"  {counter} = phi {t} [ {start}, %{before} ], [ {following}, %{self.block} ]"
+        )
+        self.lines.append(f"  {following} = add nsw {t} {counter}, {s.step}")
+        self.branch(self.emit(f"icmp slt {t} {following}, {stop}"), loop, after)
+        self.label(after)
+
+
+def _address_vars(body: ir.Block) -> set[str]:
+    """The Vars whose values go into addresses through additions and products alone: their
+    arithmetic may be taken not to overflow."""
+    lets: list[tuple[str, Expr]] = []
+    found: set[str] = set()
+
+    def note(x: Expr) -> None:
+        if isinstance(x, ir.Var) and x.type == ir.I32:
+            found.add(x.name)
+        elif isinstance(x, ir.Binary) and is_linear(x):
+            note(x.a)
+            note(x.b)
+
+    def walk(node: object) -> None:
+        if isinstance(node, ir.Load | ir.Store | ir.Prefetch | ir.TileOp) and node.index:
+            note(node.index)
+        if isinstance(node, ir.Let | ir.Assign):
+            lets.append((node.var.name, node.value))
+        if isinstance(node, ir.For):
+            lets.extend([(node.var.name, node.start), (node.var.name, node.stop)])
+        for child in ir.children(node):
+            walk(child)
+
+    walk(body)
+    for name, value in reversed(lets):
+        if name in found:
+            note(value)
+    return found
