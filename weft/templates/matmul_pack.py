@@ -190,23 +190,22 @@ class Packer:
         zeros from `limit` on; columns up to a multiple of 2 * lanes, zeros from `cols` on (there
         are none when all are `whole`)."""
         b, n = self.b, self.lanes
-        with b.loop(rows, step=n, name="i") as i:
-            mask = None if limit is None else b.let(tail_mask(i, limit, n), "mask")
 
-            def block(c: Expr, tail: Expr | None) -> None:
+        def band(c: Expr, tail: Expr | None) -> None:
+            below = None if tail is None else cols
+            with b.loop(rows, step=n, name="i") as i:
+                mask = None if limit is None else b.let(tail_mask(i, limit, n), "mask")
                 woven = []
                 for t in range(0, 2 * n, 2):
                     x, y = (
-                        self._strided(
-                            c + (t + u), i, (stride, 1), mask, None if tail is None else cols
-                        )  # type: ignore[operator]
+                        self._strided(c + (t + u), i, (stride, 1), mask, below)  # type: ignore[operator]
                         for u in (0, 1)
                     )
                     woven.append(b.let(interleave(b, x, y), "woven"))
                 for t, v in enumerate(transpose_block(b, woven, 2)):
                     b.store(self.target, (i + t) * self.ld + c + self.at, v)  # type: ignore[operator]
 
-            self._chunks(cols, 2 * n, whole, block)
+        self._chunks(cols, 2 * n, whole, band)
 
     def turned(
         self, stride: int, major: Value, minor: int, last: Expr | None, whole: bool, pair: int = 1

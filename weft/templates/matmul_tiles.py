@@ -56,20 +56,25 @@ def _cut(p: Problem, caps: Caps, kc: int, pack_a: bool) -> tuple[int, int]:
     Each strip packs its block of A again, each block its panels of B."""
     of_a = 0.0 if not pack_a else 0.1 if p.a_k == 1 else 0.3  # cycles per element, roughly
     of_b = max(0.2 if p.b_strides(i)[1] == 1 else 0.1 for i in range(len(p.dots)))
-    panels, want = _over(p.n, BLOCK), _over(4 * caps.cores, max(p.batches, 1))
+    panels, batches = _over(p.n, BLOCK), max(p.batches, 1)
     best, found = math.inf, (BLOCK, panels)
-    for blocks in range(_over(p.m, _ROWS), _over(p.m, BLOCK) + 1):
+    blocks, most = _over(p.m, _ROWS), _over(p.m, BLOCK)
+    while blocks <= most:
         mb = _over(_over(p.m, blocks), BLOCK) * BLOCK
-        strips = _over(want, blocks)
-        if not pack_a:
-            strips = max(strips, _over(panels * len(p.dots), _PANELS))
-        strips = min(panels, strips)
-        while strips < panels and _scratch(p, mb, kc, _over(panels, strips), pack_a) > _SCRATCH:
-            strips += 1
-        idle = max(want / (blocks * strips), 1.0) - 1
-        cost = of_a * p.m * strips + of_b * p.n * len(p.dots) * blocks + idle * p.m * p.n / 256
-        if cost < best:
-            best, found = cost, (mb, strips)
+        for per_core in (1, 2, 4):
+            strips = _over(per_core * caps.cores, blocks * batches)
+            if not pack_a:
+                strips = max(strips, _over(panels * len(p.dots), _PANELS))
+            strips = min(panels, strips)
+            while strips < panels and _scratch(p, mb, kc, _over(panels, strips), pack_a) > _SCRATCH:
+                strips += 1
+            groups = blocks * strips * batches
+            turns = _over(groups, caps.cores)
+            idle = turns * caps.cores / groups - 1 + 0.1 / turns
+            cost = of_a * p.m * strips + of_b * p.n * len(p.dots) * blocks + idle * p.m * p.n / 256
+            if cost < best:
+                best, found = cost, (mb, strips)
+        blocks *= 2
     return found
 
 
