@@ -8,7 +8,12 @@ from typing import Any
 from weft.core.caps import Caps
 from weft.graph.ir import Node
 from weft.kernel.ir import Kernel
-from weft.templates import attention_grad_blocks, attention_grad_fused, attention_grad_gpu
+from weft.templates import (
+    attention_grad_blocks,
+    attention_grad_cpu,
+    attention_grad_fused,
+    attention_grad_gpu,
+)
 from weft.templates.group import Group
 from weft.templates.matmul_tail import find_call
 from weft.templates.registry import claims, template
@@ -23,7 +28,7 @@ def claim_whole(node: Node, caps: Caps) -> bool:
 @claims("attention_lse", "attention_dq", "attention_dkv", kind="attention_grad")
 def claim_part(node: Node, caps: Caps) -> bool:
     """Every shape that has elements."""
-    return not caps.is_cpu and node.size > 0 and node.inputs[1].size > 0
+    return node.size > 0 and node.inputs[0].size > 0 and node.inputs[1].size > 0
 
 
 @template("attention_grad")
@@ -36,6 +41,8 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     node = find_call(group)
     if node.attrs["name"] == "attention_grad":
         return attention_grad_fused.build(group, node, caps, config)
+    if caps.is_cpu:
+        return attention_grad_cpu.build(group, node, caps, config)
     shared = config.get("shared", caps.cheap_barrier)
     variant = attention_grad_blocks if shared else attention_grad_gpu
     return variant.build(group, node, caps, config)
