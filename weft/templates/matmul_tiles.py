@@ -54,8 +54,8 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
 def _cut(p: Problem, caps: Caps, kc: int, pack_a: bool) -> tuple[int, int]:
     """(rows of a block, strips of columns): enough groups for the cores, with the least packing.
     Each strip packs its block of A again, each block its panels of B."""
-    of_a = 0.0 if not pack_a else 0.1 if p.a_k == 1 else 0.3  # cycles per element, roughly
-    of_b = max(0.2 if p.b_strides(i)[1] == 1 else 0.1 for i in range(len(p.dots)))
+    of_a = 0.0 if not pack_a else 0.35 if p.a_k == 1 else 0.6  # cycles per element, measured
+    of_b = max(0.65 if p.b_strides(i)[1] == 1 else 0.5 for i in range(len(p.dots)))
     panels, batches = _over(p.n, BLOCK), max(p.batches, 1)
     best, found = math.inf, (BLOCK, panels)
     blocks, most = _over(p.m, _ROWS), _over(p.m, BLOCK)
