@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from weft import ops
-from weft.core.dtypes import DType, bfloat16, float32, int32
+from weft.core.dtypes import DType, float32, int32
 from weft.graph.ir import Graph, Node
 from weft.models.config import Activation, DecoderConfig
 
@@ -139,7 +139,7 @@ def _body(
         x = training.layer(i, layer, x)
     if last is not None:
         x = ops.gather(x, last)
-    logits = linear(c, _norm(c, w, "norm", x), w["embed" if c.tied else "head"])
+    logits = linear(c, _norm(c, w, "norm", x), w["head"] if "head" in w else w["embed"])
     if c.logit_softcap:
         logits = ops.mul(ops.tanh(ops.mul(logits, 1.0 / c.logit_softcap)), c.logit_softcap)
     return logits
@@ -164,12 +164,10 @@ def linear(c: DecoderConfig, x: Value, w: Value, b: Value | None = None) -> Valu
     """x[N, K] . w -> float32 [N, M] (+ b[M]); w is [M, K], or [K, M] in GPT-2's layers (which all
     have a bias, unlike its head).
 
-    Weights stay in their own dtype in memory. bfloat16 weights may meet bfloat16 inputs
-    (`act_dtype`); otherwise both sides are float32 in registers.
+    Weights stay in their own dtype in memory. Weights of dtype `act_dtype` meet inputs of it;
+    otherwise both sides are float32 in registers.
     """
-    wide = float32
-    if c.act_dtype is bfloat16 and ops.aval(w).dtype is bfloat16:
-        wide = bfloat16
+    wide = c.act_dtype if ops.aval(w).dtype is c.act_dtype else float32
     k_first = b is not None and c.transposed
     matrix = w if k_first else ops.transpose(w)
     out = ops.dot(ops.cast(x, wide), ops.cast(matrix, wide), float32)

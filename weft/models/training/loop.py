@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from weft import optim
 from weft.backends import registry
 from weft.backends.base import Device
 from weft.core.dtypes import as_dtype
@@ -87,11 +88,12 @@ class _Run:
         self.held = evaluation(data.held_out, t.batch, t.context, settings.output.eval_batches)
         self.model = self._model(config)
         self.opt = make_optimizer(self.model, settings.optimizer, t.steps)
+        self.scaler = optim.LossScaler() if t.precision == "float16" else None
         self.start = 0
         if state is not None:
             self.start = state[1].step
             self._load(state[0], state[1])
-        self.step_fn = make_step(self.model, self.opt, t, settings.optimizer, device)
+        self.step_fn = make_step(self.model, self.opt, t, settings.optimizer, device, self.scaler)
         self.eval_fn = make_eval(self.model, device)
         self.result = Result(self.start, False, run)
 
@@ -120,7 +122,11 @@ class _Run:
             self.model.assign(adapters.read(folder, self.config).weights)
         else:
             self.model.assign(folder_weights(folder)[1])
-        self.opt.load_state_dict(state.optimizer)
+        scaler = {k[7:]: v for k, v in state.optimizer.items() if k.startswith("scaler.")}
+        if self.scaler is not None:
+            self.scaler.load_state_dict(scaler)
+        rest = {k: v for k, v in state.optimizer.items() if not k.startswith("scaler.")}
+        self.opt.load_state_dict(rest)
 
     def _adapter(self) -> adapters.Adapter:
         lora = self.settings.lora
@@ -193,11 +199,14 @@ class _Run:
         now = time.perf_counter()
         rate = ids.size / (now - self._before)
         self._before = now
-        if not (math.isfinite(out["loss"]) and math.isfinite(out["norm"])):
+        skipped = self.scaler is not None and not math.isfinite(out["norm"])  # tries a lower scale
+        if not math.isfinite(out["loss"]) or not (skipped or math.isfinite(out["norm"])):
             self._stop(number, ids, targets, out)
         self.result.loss = out["loss"]
         self.result.losses.append(out["loss"])
         facts = {**out, "tokens_per_s": round(rate, 1)}
+        if skipped:
+            facts["norm"] = 0.0  # JSON has no infinity; the gradient was not used
         self.log.write(step=number + 1, **facts)
         self.display.step(number + 1, facts)
 
@@ -255,9 +264,11 @@ class _Run:
 
     def _save(self, number: int) -> Path:
         path = self.run / f"step-{number:06d}"
+        optimizer = self.opt.state_dict()
+        if self.scaler is not None:
+            optimizer |= {f"scaler.{k}": v for k, v in self.scaler.state_dict().items()}
         state = ck.State(
-            number, self.settings.as_dict(), self.device.kind, self.data.digest,
-            self.opt.state_dict(),
+            number, self.settings.as_dict(), self.device.kind, self.data.digest, optimizer,
         )  # fmt: skip
 
         def fill(folder: Path) -> None:

@@ -104,6 +104,8 @@ class TrainableDecoder:
         values = {role: t.value for role, t in {**self.tensors, **self._tables}.items()}
         if dtype is float32:
             return values
+        if self.config.tied:
+            values["head"] = values["embed"]
         return {r: ops.cast(v, dtype) if is_matrix(r) else v for r, v in values.items()}
 
     def _training(self, watch: Watch | None) -> Training:

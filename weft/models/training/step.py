@@ -45,10 +45,12 @@ def make_schedule(s: OptimizerSettings, steps: int) -> optim.Schedule:
 
 
 def make_step(
-    model: TrainableDecoder, opt: optim.AdamW, s: TrainSettings, o: OptimizerSettings, device: Any
-) -> Callable[[np.ndarray, np.ndarray, np.ndarray], Mapping[str, Tensor]]:
+    model: TrainableDecoder, opt: optim.AdamW, s: TrainSettings, o: OptimizerSettings,
+    device: Any, scaler: optim.LossScaler | None = None,
+) -> Callable[[np.ndarray, np.ndarray, np.ndarray], Mapping[str, Tensor]]:  # fmt: skip
     """The step: (ids, targets int32 [A, B, T], key uint32 [2] for dropout) -> loss, norm of the
-    gradient, learning rate. A step whose gradient is not finite changes nothing."""
+    gradient, learning rate. A step whose gradient is not finite changes nothing, but the scale of
+    the loss where a `scaler` is used."""
     schedule = make_schedule(o, s.steps)
     params = [t for _, t in model.named_parameters()]
 
@@ -58,13 +60,20 @@ def make_step(
         for a in range(s.accumulate):
             model.part = a
             loss = model.loss(ids[a], targets[a])
-            (loss * (1.0 / s.accumulate)).backward()
+            share = loss * (1.0 / s.accumulate)
+            (share if scaler is None else scaler.scale(share)).backward()
             parts.append(loss.detach())
         model.key = None
+        if scaler is not None:
+            scaler.unscale(params)
         norm = optim.clip_grad_norm(params, o.clip or HUGE)
         with autograd.no_grad():
             rate = schedule(opt.count) + 0.0
-        opt.step(unless=~finite(norm))
+        if scaler is None:
+            opt.step(unless=~finite(norm))
+        else:
+            scaler.step(opt)
+            scaler.update()
         opt.zero_grad()
         return {"loss": sum(parts[1:], parts[0]) * (1.0 / s.accumulate), "norm": norm, "lr": rate}
 
