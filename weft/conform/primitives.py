@@ -1,4 +1,4 @@
-"""Level "primitives": every primitive, forward, on the device against its NumPy meaning.
+"""Level "primitives": every primitive and its gradient on the device, against NumPy.
 
 Each case is a one-op function of tensors, compiled for the device and evaluated by the oracle.
 """
@@ -14,6 +14,7 @@ import numpy as np
 import weft
 from weft import ops
 from weft.backends.base import Device
+from weft.conform import gradients
 from weft.conform.harness import check_close
 from weft.conform.kernels import sample
 from weft.conform.report import Check, Skip
@@ -175,9 +176,10 @@ def _indexing(device: Device) -> Iterator[Check]:
 
 
 def checks(device: Device) -> Iterator[Check]:
-    """Every primitive in every dtype family, several shapes each."""
+    """Every primitive in every dtype family, several shapes each; every gradient."""
     yield from _elementwise(device)
     yield from _movement(device)
     yield from _reductions(device)
     yield from _dots(device)
     yield from _indexing(device)
+    yield from gradients.primitives(device)

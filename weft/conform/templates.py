@@ -12,6 +12,7 @@ import numpy as np
 import weft
 from weft import ops
 from weft.backends.base import Device
+from weft.conform import gradients
 from weft.conform.harness import check_close, check_equal
 from weft.conform.primitives import data, run_case
 from weft.conform.report import Check, Skip
@@ -155,11 +156,12 @@ def _fused_block(device: Device) -> float:
 
 
 def checks(device: Device) -> Iterator[Check]:
-    """Every template of composites, and the invariants."""
+    """Every template of composites, their gradients, and the invariants."""
     yield from _rows(device)
     yield from _row_gradients(device)
     yield from _attention(device)
     yield from _cached(device)
+    yield from gradients.composites(device)
     yield "a fused block", partial(_fused_block, device)
     for d in _FLOATS:
         yield f"linear rows do not depend on the batch, {d}", partial(_linear_alone, device, d)
