@@ -84,6 +84,20 @@ def test_bfloat16_inputs(tmp_path: Path, device: str) -> None:
     np.testing.assert_allclose(got, want, atol=0.1, rtol=0.1)
 
 
+def test_bfloat16_inputs_keep_a_row_from_its_batch(tmp_path: Path) -> None:
+    """Where products of bfloat16 run in matrix registers, a prompt's bits are its own, too."""
+    write_model("llama2", tmp_path, "bfloat16")
+    model = weft.load(tmp_path, device="cpu", context=64, max_batch=4, act_dtype="bfloat16")
+    batch = model.runner(4)
+    for slot, prompt in enumerate((*PROMPTS[:3], IDS.tolist())):
+        alone = model.runner(1).prefill(0, prompt).copy()
+        np.testing.assert_array_equal(batch.prefill(slot, prompt), alone)
+    options = {"max_new_tokens": 8, "temperature": 1.3, "top_p": 0.95}
+    together = model.generate(PROMPTS, seed=[1, 2, 3, 4, 5], **options)
+    alone = [model.generate(p, seed=s, **options) for s, p in enumerate(PROMPTS, 1)]
+    assert together == alone
+
+
 def test_chunked_prefill(zoo, monkeypatch) -> None:
     folder, reference = zoo("llama3")
     monkeypatch.setattr("weft.models.runner.CHUNK", 16)
