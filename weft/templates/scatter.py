@@ -6,8 +6,11 @@ update in place only visits the rows it replaces.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from weft.core import dtypes as dt
@@ -15,7 +18,7 @@ from weft.core.caps import Caps
 from weft.core.errors import CompileError
 from weft.kernel import builder as kb
 from weft.kernel.builder import Builder
-from weft.kernel.ir import Expr, Kernel
+from weft.kernel.ir import I32, Expr, Kernel
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
@@ -35,6 +38,8 @@ from weft.templates.registry import template
 
 CHUNK = 8192  # elements that one group writes on a CPU
 BLOCK = 1 << 16  # elements that one group accumulates in scratch memory
+OWN = 16  # columns that a GPU thread adds up in registers
+LOOK = 16  # indices that it compares before it branches
 
 
 @template("scatter")
@@ -205,23 +210,53 @@ def _scan_cpu(plan: _Plan) -> Kernel:
 
 
 def _scan_gpu(plan: _Plan) -> Kernel:
-    """One thread per element of the result."""
+    """A thread owns some columns of a row of the result, so that it looks at the indices once for
+    all of them; neighbours own neighbouring columns."""
     b, em, fold = plan.b, plan.em, sum_fold(dt.compute_dtype(plan.x.dtype))
     adds = plan.anchor.op == "scatter_add"
     kind = fold.dtypes[0] if adds else dt.compute_dtype(plan.x.dtype)
     columns = plan.columns or [1]
-    total = plan.x.shape[0] * plan.width
+    own = next(n for n in (OWN, OWN // 2, OWN // 4, 2, 1) if plan.width % n == 0)
+    stripes = plan.width // own
+    total = plan.x.shape[0] * stripes
     threads = min(256, plan.caps.max_threads)
     at = b.let(b.group(0) * threads + b.thread(0), "at")
     with b.when(at < total), em.scope():
-        row, part = affine.divide(em.axis(at, total), plan.width)
-        coords = affine.unflatten(part, columns)[: len(plan.columns)]
+        row, part = affine.divide(em.axis(at, total), stripes)
         mine = em.expr(row)
-        acc = b.var(kb.cast(em.value(plan.x, plan.at(row, coords)), kind), "acc")
-        with b.loop(plan.count, name="r") as r, em.scope():
-            source = em.axis(r, plan.idx.shape[0])
-            with b.when(kb.eq(plan.target(source), mine)), em.scope():
+        owned = [
+            affine.unflatten(part + k * stripes, columns)[: len(plan.columns)] for k in range(own)
+        ]
+        accs = [
+            b.var(kb.cast(em.value(plan.x, plan.at(row, coords)), kind), "acc") for coords in owned
+        ]
+        with _met(plan, mine) as source:
+            for acc, coords in zip(accs, owned):
                 value = kb.cast(em.value(plan.rows, plan.at(source, coords)), kind)
                 b.assign(acc, acc + value if adds else value)
-        plan.put(plan.at(row, coords), b.let(acc, "out"))
+        for acc, coords in zip(accs, owned):
+            plan.put(plan.at(row, coords), b.let(acc, "out"))
     return plan.kernel(kb.ceil_div(total, threads), threads)
+
+
+@contextlib.contextmanager
+def _met(plan: _Plan, mine: Expr) -> Iterator[Affine]:
+    """A loop over the joined rows that go to row `mine`, in their order; its body is what the
+    caller emits meanwhile. Some indices are compared before the next branch, since rasterisers in
+    software run what a branch skips."""
+    b, em, extent = plan.b, plan.em, plan.idx.shape[0]
+    look = next(n for n in (LOOK, LOOK // 2, LOOK // 4, 2, 1) if extent % n == 0)
+    with b.loop(plan.count, step=look, name="r") as r, em.scope():
+        first = em.axis(r, extent, look)
+        met = [kb.eq(plan.target(first + k), mine) for k in range(look)]
+        if not isinstance(plan.count, int):
+            met = [m & (r + k < plan.count) for k, m in enumerate(met)]
+        met = [b.let(m, "met") for m in met]
+        found = functools.reduce(operator.add, (kb.cast(m, dt.int32) for m in met))
+        last = b.var(-1, "last", I32)
+        with b.loop(found, name="n"), em.scope():
+            at: Expr = kb.const(look - 1)
+            for k in range(look - 2, -1, -1):
+                at = b.let(kb.select(met[k] & (last < k), k, at), "at")
+            b.assign(last, at)
+            yield em.axis(r + at, extent)
