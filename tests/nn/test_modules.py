@@ -68,6 +68,7 @@ MODULES: dict[str, tuple[Callable[[Any], Any], np.ndarray]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Using padding=.same. with even kernel")
 @pytest.mark.parametrize("name", MODULES)
 def test_forward_and_backward_are_pytorchs(name: str) -> None:
     make, x = MODULES[name]
