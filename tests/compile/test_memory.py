@@ -8,6 +8,7 @@ from graphs import check, f32, i32, random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import weft
 from weft import ops
 from weft.backends.interp import InterpDevice
 from weft.backends.registry import get
@@ -15,10 +16,11 @@ from weft.compile import compile_graph
 from weft.compile.arena import ALIGN, Span, place
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
-from weft.core.errors import DTypeError, LimitError
+from weft.core.errors import DTypeError, LimitError, ShapeError, UsageError
 from weft.graph.ir import Graph
 from weft.ops.nodes import input_node
-from weft.program.program import Dispatch
+from weft.program.program import Dispatch, Program
+from weft.program.session import Session
 
 spans = st.lists(
     st.tuples(st.integers(1, 5000), st.integers(0, 30), st.integers(0, 8)), min_size=1, max_size=40
@@ -103,6 +105,46 @@ def test_a_tied_embedding_beyond_the_binding_limit(dtype):
     assert sum(b.role == "weight" for b in program.buffers) == 1
     for step in program.steps:
         assert all(a.nbytes <= 4096 and a.offset % 256 == 0 for a in step.args)
+
+
+@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16])
+def test_a_tied_embedding_beyond_the_buffer_limit(dtype, tmp_path):
+    """Cut into buffers of its rows, shared by Programs, kept by a Program's file."""
+    caps = dataclasses.replace(PRESETS["webgpu"], max_binding_bytes=4096, max_buffer_bytes=4096)
+    device = InterpDevice(caps)
+    w = input_node("w", (100, 32), dtype, "weight")
+    ids = i32("ids", 5)
+    x = ops.cast(ops.gather(w, ids, axis=0), dt.float32)
+    logits = ops.dot(x, ops.transpose(ops.cast(w, dt.float32), (1, 0)))
+    rng = np.random.default_rng(0)
+    values = {
+        "w": rng.standard_normal((100, 32)).astype(dtype.numpy),
+        "ids": np.array([0, 31, 32, 99, -4], np.int32),
+    }
+    program = check(Graph((w, ids), (logits,)), device, values, tol=1e-4)
+    held = [b.shape for b in program.buffers if b.role == "weight"]
+    assert len(held) > 1 and sum(rows for rows, _ in held) == 100
+    program.save(tmp_path / "p")
+    again = Program.load(tmp_path / "p")
+    first = Session(program, device, {"w": values["w"]})
+    second = Session(again, device, first.weights)
+    assert first.weights == second.weights
+    given = {"ids": values["ids"]}
+    np.testing.assert_array_equal(first.run(given)[0], second.run(given)[0])
+    with pytest.raises(UsageError, match="weight 'w' was not given"):
+        Session(program, device)
+    with pytest.raises(ShapeError, match=r"'w' is an array of shape \[100, 32\]"):
+        Session(program, device, {"w": values["w"][:99]})
+
+
+def test_a_compiled_function_reads_a_weight_of_several_buffers():
+    caps = dataclasses.replace(PRESETS["webgpu"], max_binding_bytes=4096, max_buffer_bytes=4096)
+    device = InterpDevice(caps)
+    w = weft.tensor(np.random.default_rng(0).standard_normal((100, 32)).astype(np.float32))
+    fn = weft.compile(lambda x: (x @ w).tanh(), device=device)
+    for rows in (2, 3):
+        x = np.ones((rows, 100), np.float32)
+        np.testing.assert_allclose(fn(x).numpy(), np.tanh(x @ w.numpy()), atol=1e-4)
 
 
 def test_a_large_matrix_used_untransposed():

@@ -37,6 +37,26 @@ def test_buffers_beyond_the_device(tmp_path: Path) -> None:
         weft.load(folder, device=device).generate([1])
 
 
+def test_weights_beyond_a_buffer_are_cut_by_rows(tmp_path: Path) -> None:
+    """Embedding (tied), projections: more bytes than a buffer may have, the same answers."""
+    from weft.core.tolerance import compare
+
+    folder = random_folder(tmp_path, {**GPT2, "vocab_size": 1000})
+    device = InterpDevice(
+        replace(PRESETS["webgpu"], max_buffer_bytes=1 << 14, max_binding_bytes=1 << 13)
+    )
+    model = weft.load(folder, device=device, context=16)
+    want = weft.load(folder, device="oracle", context=16)
+    ids = [1, 999, 500, 255]
+    outcome = compare(model.runner().prefill(0, ids), want.logits(ids)[-1], "model")
+    assert outcome.ok, outcome.message
+    got = model.generate([1, 999], max_new_tokens=6)
+    assert got.ids == want.generate([1, 999], max_new_tokens=6).ids
+    buffers = {name: held.nbytes for name, held in model.runner().weight_buffers.items()
+               if name.startswith("embed[")}  # fmt: skip
+    assert len(buffers) == 8 and max(buffers.values()) <= 1 << 13
+
+
 def test_unknown_device(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="unknown device"):
         weft.load(random_folder(tmp_path, GPT2), device="abacus")

@@ -125,12 +125,13 @@ def test_arguments_on_the_device_and_outputs_that_are_arguments() -> None:
 
 
 def test_a_weight_larger_than_a_buffer_runs_on_the_host() -> None:
+    """One that is read otherwise than by whole rows: those are cut (tests/compile)."""
     device = lacking(max_buffer_bytes=4096, max_binding_bytes=4096)
     big = weft.tensor(RNG.standard_normal((8, 256)).astype(np.float32), name="big")
-    small = weft.tensor(RNG.standard_normal((256, 3)).astype(np.float32), name="small")
+    small = weft.tensor(RNG.standard_normal((64, 3)).astype(np.float32), name="small")
 
     def fn(x: Tensor) -> Tensor:
-        return (x.tanh() @ big).relu() @ small
+        return (x.tanh() @ big[:, :64]).relu() @ small
 
     with pytest.raises(
         LimitError, match=r"'big' float32\[8, 256\] takes 8,192 .* allows 4,096 "
@@ -140,7 +141,7 @@ def test_a_weight_larger_than_a_buffer_runs_on_the_host() -> None:
     assert "with partition=True " in str(error.value) and line in str(error.value)
     compiled = weft.compile(fn, device, partition=True)
     same(compiled(X), fn(weft.tensor(X)), 1e-4)
-    assert counts(compiled) == (3, 2, X.nbytes + 4 * 256 * 4)
+    assert counts(compiled) == (2, 1, 8 * 64 * 4)
     assert "weight 'big' of 8,192 bytes, webgpu allows 4,096 per buffer" in compiled.report()
 
 

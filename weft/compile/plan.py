@@ -20,7 +20,16 @@ from weft.core.errors import CompileError, LimitError
 from weft.graph.ir import Graph, Node
 from weft.kernel.ir import Kernel
 from weft.kernel.printer import kernel_hash
-from weft.program.program import BufferRef, BufferRole, BufferSpec, Copy, Dispatch, Program, Step
+from weft.program.program import (
+    BufferRef,
+    BufferRole,
+    BufferSpec,
+    Copy,
+    Cut,
+    Dispatch,
+    Program,
+    Step,
+)
 from weft.templates import registry
 from weft.templates.group import Group
 from weft.transform.rebuild import kind_of, shown
@@ -69,6 +78,7 @@ class _Planner:
         self.table = KernelTable(caps)
         self.buffers: list[BufferSpec] = []
         self.refs: dict[int, BufferRef] = {}  # id(Value) -> where it lives
+        self.cuts: dict[str, Cut] = {}
 
     def program(self) -> Program:
         inputs = [x for x in self.graph.inputs if x.attrs["role"] == "input"]
@@ -84,6 +94,8 @@ class _Planner:
         rows = {x.attrs["name"]: x.attrs["rows"] for x in inputs if x.attrs.get("rows")}
         if rows:
             meta["rows"] = rows
+        if self.cuts:
+            meta["cuts"] = self.cuts
         return Program(
             self.graph.name,
             tuple(self.buffers),
@@ -122,14 +134,25 @@ class _Planner:
         return number
 
     def _range(self, node: Node) -> int:
-        """A row range of a weight: its place in the whole weight's buffer."""
+        """A row range of a weight: its place in the whole weight's buffer, or its own buffer."""
         whole = Node("input", (), {}, node.attrs["whole"], node.dtype)
         name = node.attrs["name"]
+        if whole.nbytes > self.caps.max_buffer_bytes:
+            return self._cut(node, whole)
         number = next((i for i, b in enumerate(self.buffers) if b.name == name), None)
         if number is None:
             number = self._buffer(name, "weight", whole)
         offset = node.attrs["part"][0] * (whole.nbytes // whole.shape[0])
         self.refs[id(self.layout.sources[id(node)])] = BufferRef(number, offset, node.nbytes)
+        return number
+
+    def _cut(self, node: Node, whole: Node) -> int:
+        """A buffer for a row range of a weight that no buffer of the target holds whole."""
+        name, (start, stop) = node.attrs["name"], node.attrs["part"]
+        label = f"{name}[{start}:{stop}]"
+        number = self._buffer(label, "weight", node)
+        self.cuts[label] = Cut(name, start, whole.shape[0])
+        self.refs[id(self.layout.sources[id(node)])] = BufferRef(number, 0, node.nbytes)
         return number
 
     def _other_sources(self) -> list[Node]:

@@ -1,7 +1,8 @@
 """Weights larger than a target may bind at once become row ranges of their buffer.
 
 A range is an "input" node of its own with attrs part=(start, stop) and whole=shape; the planner
-binds it at an offset of the whole weight's buffer. Users see a concat of the ranges, which the
+binds it at an offset of the whole weight's buffer or, where the target cannot hold that in one
+buffer, gives each range its own. Users see a concat of the ranges, which the
 rules here push through casts, transposes, gathers and dots, so that no kernel binds it all:
 a gather selects between ranges, a dot becomes one dot per range.
 """
@@ -13,7 +14,7 @@ import math
 import numpy as np
 
 from weft.core.caps import Caps
-from weft.graph.ir import Graph, Node
+from weft.graph.ir import Graph, Node, toposort
 from weft.transform.rebuild import const, make, remake, rewrite
 
 ALIGN = 256  # bytes: binding offsets
@@ -24,24 +25,30 @@ def split(graph: Graph, caps: Caps) -> Graph:
     of at most as many operands as a kernel may read."""
     large = {id(x): _ranges(x, caps) for x in graph.inputs if x.attrs["role"] == "weight"}
     parts = {key: made for key, made in large.items() if made is not None}
+    if any(x.nbytes > caps.max_buffer_bytes for x in graph.inputs if id(x) in parts):
+        _keep_whole(graph, caps, parts)
     limit = max(2, caps.max_bindings - 2)
 
-    def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
+    def ranged(node: Node, inputs: tuple[Node, ...]) -> Node:
         inputs = tuple(parts.get(id(x), x) for x in inputs)
-        made = _pushed(node, inputs) if parts else None
-        node = made or remake(node, inputs)
+        return _pushed(node, inputs) or remake(node, inputs)
+
+    def nested(node: Node, inputs: tuple[Node, ...]) -> Node:
+        node = remake(node, inputs)
         return _nested_concat(node, limit) if node.op == "concat" else node
 
-    return rewrite(graph, visit)
+    # ranges are found in flat concats: those still there in the end are nested
+    return rewrite(rewrite(graph, ranged) if parts else graph, nested)
 
 
 def _ranges(weight: Node, caps: Caps) -> Node | None:
-    """A concat of row ranges of a weight that is too large to bind, or None."""
-    if weight.nbytes <= caps.max_binding_bytes or not weight.shape:
+    """A concat of row ranges of a weight that is too large to bind or to hold, or None."""
+    limit = min(caps.max_binding_bytes, caps.max_buffer_bytes)
+    if weight.nbytes <= limit or not weight.shape:
         return None
     row = weight.nbytes // weight.shape[0]
     step = ALIGN // math.gcd(ALIGN, row)
-    rows = caps.max_binding_bytes // row // step * step
+    rows = limit // row // step * step
     if not rows:
         return None  # one row is too large: the planner refuses it by name
     parts = []
@@ -51,6 +58,36 @@ def _ranges(weight: Node, caps: Caps) -> Node | None:
         shape = (stop - start, *weight.shape[1:])
         parts.append(Node("input", (), attrs, shape, weight.dtype, where=weight.where))
     return make("concat", *parts, axis=0)
+
+
+def _keep_whole(graph: Graph, caps: Caps, parts: dict[int, Node]) -> None:
+    """Drops the weights beyond a buffer that something reads other than range by range: joined,
+    they would need that buffer after all. The planner refuses them by name."""
+    readers: dict[int, list[Node]] = {}
+    for node in toposort(graph.roots()):
+        for x in node.inputs:
+            readers.setdefault(id(x), []).append(node)
+    outputs = {id(x) for x in graph.roots()}
+
+    def by_ranges(x: Node, axis: int) -> bool:
+        """Whether all readers of x, which is in ranges along `axis`, can do without the whole."""
+        if id(x) in outputs:
+            return False
+        for node in readers.get(id(x), ()):
+            if node.op in ("cast", "transpose"):
+                moved = axis if node.op == "cast" else node.attrs["perm"].index(axis)
+                good = by_ranges(node, moved)
+            elif node.op == "gather":
+                good = node.attrs["axis"] == axis == 0 and node.inputs[1] is not x
+            else:
+                good = node.op == "dot" and node.inputs[0] is not x and axis >= len(x.shape) - 2
+            if not good:
+                return False
+        return True
+
+    for x in graph.inputs:
+        if id(x) in parts and x.nbytes > caps.max_buffer_bytes and not by_ranges(x, 0):
+            del parts[id(x)]
 
 
 def _in_ranges(node: Node) -> bool:

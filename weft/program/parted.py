@@ -55,10 +55,15 @@ class PartedProgram:
         }
         return [found[name] for name in self.outputs]
 
+    def weight_of(self, buffer: str) -> str:
+        """The weight that the weight buffer of this name holds, or holds a part of."""
+        cut = next((p.program.cuts[buffer] for p in self.parts if buffer in p.program.cuts), None)
+        return cut.whole if cut else buffer
+
     def bound(self) -> list[tuple[str, BufferRole, Side]]:
         """Each weight and state with its role, once per side that uses it."""
         found = [
-            (b.name, b.role, part.side)
+            (self.weight_of(b.name), b.role, part.side)
             for part in self.parts
             for b in part.program.buffers
             if b.role in ("weight", "state")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,15 @@ class BufferSpec:
     shape: tuple[int, ...]
     nbytes: int
     value: np.ndarray | None = None
+
+
+class Cut(NamedTuple):
+    """What a weight buffer holds of a weight too large for one: the rows from `start` on, as many
+    as the buffer has, of the `rows` of weight `whole`."""
+
+    whole: str
+    start: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +88,11 @@ class Program:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def cuts(self) -> Mapping[str, Cut]:
+        """Names of weight buffers that hold a row range of a weight -> which one."""
+        return self.meta.get("cuts", {})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a zip file (or into an existing folder); see weft.program.serial."""

@@ -27,7 +27,7 @@ from weft.core.files import replacing
 from weft.program import tensors
 from weft.program.checks import check_program_data
 from weft.program.kernel_json import kernel_body, kernel_head, read_kernel
-from weft.program.program import BufferRef, BufferSpec, Copy, Dispatch, Fill, Program, Step
+from weft.program.program import BufferRef, BufferSpec, Copy, Cut, Dispatch, Fill, Program, Step
 
 FORMAT = 1
 MEMBERS = ("program.json", "kernels.json", "consts.safetensors")
@@ -91,6 +91,7 @@ def _head(program: Program) -> dict[str, Any]:
         "inputs": list(program.inputs),
         "outputs": list(program.outputs),
         "rows": dict(program.meta.get("rows", {})),
+        "cuts": {name: list(cut) for name, cut in program.cuts.items()},
     }
 
 
@@ -174,7 +175,7 @@ def _build(head: Any, bodies: Any, consts: Mapping[str, np.ndarray], trusted: bo
     if len(bodies) != len(head["kernels"]):
         raise FileFormatError(f"{len(bodies)} kernel bodies for {len(head['kernels'])} kernels")
     kernels = (read_kernel(h, b, len(scalars), trusted) for h, b in zip(head["kernels"], bodies))
-    rows = head["rows"]
+    meta = {"rows": head["rows"], "cuts": {k: Cut(*v) for k, v in head["cuts"].items()}}
     program = Program(
         head["name"],
         tuple(_buffer(entry, consts) for entry in head["buffers"]),
@@ -183,7 +184,7 @@ def _build(head: Any, bodies: Any, consts: Mapping[str, np.ndarray], trusted: bo
         scalars,
         tuple(head["inputs"]),
         tuple(head["outputs"]),
-        {"rows": rows} if rows else {},
+        {k: v for k, v in meta.items() if v},
     )
     check_program_data(program)
     return program

@@ -50,9 +50,10 @@ class Session:
     """One Program on one device, for one thread at a time.
 
     `weights` maps names to NumPy arrays (copied once, or used in place where the device allows)
-    or to Buffers that another Session already holds (`session.weights`); `state` likewise, else
-    state starts as zeros. Raises UsageError for a missing weight, ShapeError or DTypeError for one
-    that does not fit, LimitError or OutOfMemoryError for sizes that the device cannot hold.
+    or to Buffers that another Session already holds (`session.weights`, which has a weight cut for
+    the device under the names of its buffers); `state` likewise, else state starts as zeros.
+    Raises UsageError for a missing weight, ShapeError or DTypeError for one that does not fit,
+    LimitError or OutOfMemoryError for sizes that the device cannot hold.
     """
 
     def __init__(
@@ -106,9 +107,7 @@ class Session:
             assert spec.value is not None
             return self._place(spec, spec.value)
         if spec.role == "weight":
-            if spec.name not in weights:
-                raise UsageError(f"{self.program.name}: weight {spec.name!r} was not given")
-            made = self.weights[spec.name] = self._place(spec, weights[spec.name])
+            made = self.weights[spec.name] = self._place(spec, self._given(spec, weights))
             return made
         if spec.role == "state":
             start = state.get(spec.name)
@@ -121,6 +120,23 @@ class Session:
         if spec.role == "output":
             self._pool[i] = [(buffer, None)]
         return buffer
+
+    def _given(self, spec: BufferSpec, weights: Mapping[str, Value]) -> Value:
+        """What goes into a weight's buffer: the weight, or some rows of one cut for the device."""
+        if spec.name in weights:
+            return weights[spec.name]
+        cut = self.program.cuts.get(spec.name)
+        if cut is None or cut.whole not in weights:
+            name = cut.whole if cut else spec.name
+            raise UsageError(f"{self.program.name}: weight {name!r} was not given")
+        value = weights[cut.whole]
+        shape = (cut.rows, *spec.shape[1:])
+        if not isinstance(value, np.ndarray) or value.shape != shape:
+            raise ShapeError(
+                f"weight {cut.whole!r} is an array of shape {list(shape)} on the host, got "
+                f"{type(value).__name__} {list(getattr(value, 'shape', ()))}"
+            )
+        return value[cut.start : cut.start + spec.shape[0]]
 
     def _place(self, spec: BufferSpec, value: Value, wrap: bool = True) -> Buffer:
         """A buffer holding `value`: the very one given, host memory in place, or a copy."""

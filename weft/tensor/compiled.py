@@ -60,7 +60,7 @@ class Compiled:
         self._device: Device | None = None
         self._entries: dict[Any, list[_Entry]] = {}
         self._arena: Arena | None = None
-        self._shared: dict[str, tuple[Any, Any]] = {}  # weight -> (its value, its buffer)
+        self._shared: dict[str, tuple[Any, dict[str, Any]]] = {}  # weight -> (value, buffers)
         self._lock = threading.RLock()
         self.__name__ = getattr(fn, "__name__", "compiled").strip("<>") or "compiled"
         self.__doc__ = fn.__doc__
@@ -216,17 +216,19 @@ class Compiled:
                     f"{self.__name__} runs on {home.info.id}, but tensor {name!r} that it reads "
                     f'is on {value.device.info.id}; move it with .to("{home.info.id}")'
                 )
-            shared = self._shared.get(name)
             if role == "state":
                 state[name] = value
             else:
-                weights[name] = shared[1] if shared and shared[0] is value else value
+                shared = self._shared.get(name)
+                weights |= shared[1] if shared and shared[0] is value else {name: value}
         if host is device and len(parts) == 1:
             entry.session = Session(parts[0].program, device, weights, state, self._arena)
         else:
             entry.session = PartedSession(entry.parted, device, host, weights, state, self._arena)
+        made: dict[str, dict[str, Any]] = {}  # weight -> its buffers
         for name, buffer in entry.session.weights.items():
-            self._shared[name] = (entry.bound[name], buffer)
+            made.setdefault(entry.parted.weight_of(name), {})[name] = buffer
+        self._shared |= {name: (entry.bound[name], held) for name, held in made.items()}
         return entry.session
 
 
