@@ -63,3 +63,21 @@ def test_scatter_add_in_place() -> None:
     group = group_of(graph, "scatter", "scatter_add", in_place={0: 0})
     want = evaluate(graph, [x, many, rows])[0]
     assert np.allclose(run_cpu(group, [x, many, rows])[0], want, atol=1e-5)
+
+
+def test_many_to_one_row_with_row_bound() -> None:
+    """Equal indices side by side add up in their order, none beyond the bound."""
+    x, rows = random(F32, (3, 32)), random(F32, (48, 32), 1)
+    idx = np.where(np.arange(48) % 5 == 0, 2, 0).astype(np.int32)
+    idx[20], idx[21] = -4, 9
+    graph = trace(ops.scatter_add, [x, idx, rows])
+    group = group_of(graph, "scatter", "scatter_add", rows="n", slots={"n": 0})
+    for n in (0, 1, 17, 48):
+        want = x.copy()
+        for i, row in zip(idx[:n], rows):
+            if 0 <= i < 3:
+                want[i] += row
+        for target in TARGETS:
+            got = run_interp(group, PRESETS[target], [x, idx, rows], [n])[0]
+            assert np.array_equal(got, want), (target, n)
+        assert np.array_equal(run_cpu(group, [x, idx, rows], [n])[0], want)
