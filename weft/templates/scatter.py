@@ -246,11 +246,13 @@ def _met(plan: _Plan, mine: Expr) -> Iterator[Affine]:
     software run what a branch skips."""
     b, em, extent = plan.b, plan.em, plan.idx.shape[0]
     look = next(n for n in (LOOK, LOOK // 2, LOOK // 4, 2, 1) if extent % n == 0)
-    with b.loop(plan.count, step=look, name="r") as r, em.scope():
+    stop = plan.count if isinstance(plan.count, int) else b.let(plan.count, "stop")
+    with b.loop(stop, step=look, name="r") as r, em.scope():
         first = em.axis(r, extent, look)
         met = [kb.eq(plan.target(first + k), mine) for k in range(look)]
-        if not isinstance(plan.count, int):
-            met = [m & (r + k < plan.count) for k, m in enumerate(met)]
+        if not isinstance(stop, int):
+            left = b.let(stop - r, "left")
+            met = [m & (left > k) for k, m in enumerate(met)]
         met = [b.let(m, "met") for m in met]
         found = functools.reduce(operator.add, (kb.cast(m, dt.int32) for m in met))
         last = b.var(-1, "last", I32)
