@@ -10,12 +10,22 @@ from typing import Any
 import click
 
 from weft.core import text
-from weft.core.errors import UsageError
+from weft.core.errors import DeviceError, UsageError
 
 
 def _note(line: str) -> None:
     if sys.stderr.isatty():
         print(line, file=sys.stderr, flush=True)
+
+
+def _progress(line: str) -> None:
+    """The line that says what is measured now; it is overwritten by the next one."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _emit(result: dict[str, Any], as_json: bool, header: list[str], rows: list[list[Any]]) -> None:
@@ -30,44 +40,49 @@ def bench() -> None:
     """Measure operations or a whole model; every figure stands beside its share of the roofline."""
 
 
-@bench.command(epilog="Example:  weft bench ops --only matmul --threads 2 --json")
-@click.option("--device", default="cpu", show_default=True, help="Device to measure.")
+@bench.command(epilog="Example:  weft bench ops --sizes 128..1024 --plot speed.png")
+@click.option("--device", help="Device(s) to measure, comma list (default: see below).")
 @click.option("--only", default="", help="Comma list: cases whose name contains one of these.")
-@click.option("--sizes", default="128,256,512,1024", show_default=True, help="Matmul sizes.")
+@click.option("--sizes", help="128..1024 (powers of two) or a comma list: CPU beside GPUs.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all cores).")
 @click.option("--repeats", default=30, show_default=True, type=click.IntRange(5))
-@click.option("--budget", default=2.0, show_default=True, help="Seconds per case.")
+@click.option("--budget", type=float, help="Seconds per case (2; with --sizes 0.3).")
+@click.option("--plot", type=click.Path(), help="With --sizes: write a picture (PNG) here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def ops(
-    device: str,
+    device: str | None,
     only: str,
-    sizes: str,
+    sizes: str | None,
     threads: int | None,
     repeats: int,
-    budget: float,
+    budget: float | None,
+    plot: str | None,
     as_json: bool,
 ) -> None:
-    """Time matmul, softmax, layer norm, gelu and attention (f32), compiled for one device."""
+    """Time operations (f32), compiled. With --sizes: matmul, softmax, layer norm, gelu and an
+    elementwise chain at each size, the CPU beside every GPU that is present (or --device), with
+    the error against the CPU. Without: the fixed cases on one device (the CPU, or --device),
+    beside its roofline."""
     import os
 
     if threads:
         os.environ["WEFT_NUM_THREADS"] = str(threads)
-    try:
-        squares = [int(s) for s in sizes.split(",") if s]
-    except ValueError:
-        raise click.UsageError(f"--sizes takes whole numbers, not {sizes!r}") from None
-    if any(n < 1 or n > 16384 for n in squares):
-        raise click.UsageError(f"--sizes takes numbers from 1 to 16384, not {sizes!r}")
+    names = [s for s in only.split(",") if s]
+    if sizes is not None:
+        _side_by_side(device, sizes, names, repeats, budget, plot, as_json)
+        return
+    if plot:
+        raise click.UsageError("--plot needs --sizes, for example --sizes 128..1024")
 
     from weft.backends import registry
     from weft.conform import bench_ops, roofline
 
-    found = registry.get(device)
+    found = registry.get(device or "cpu")
     roof = roofline.measure(found)
-    names = [s for s in only.split(",") if s]
     result = bench_ops.run(
-        found.info.id, roof, names, squares, repeats, budget, lambda n, r: _note(f"{n}: {r}")
-    )
+        found.info.id, roof, names, (128, 256, 512, 1024), repeats, budget or 2.0,
+        lambda n, r: _note(f"{n}: {r}"),
+    )  # fmt: skip
     if not result["results"]:
         raise UsageError(f"no case matches {only!r}; see `weft bench ops` without --only")
     result["threads"] = found.caps.cores
@@ -77,6 +92,41 @@ def ops(
         for n, r in result["results"].items()
     ]  # fmt: skip
     _emit(result, as_json, ["case", "median ms", "min ms", "GFLOP/s", "GB/s", "roofline"], rows)
+
+
+def _side_by_side(
+    device: str | None,
+    sizes: str,
+    only: list[str],
+    repeats: int,
+    budget: float | None,
+    plot: str | None,
+    as_json: bool,
+) -> None:
+    from weft.conform import side_by_side
+
+    numbers = side_by_side.parse_sizes(sizes)
+    if plot:
+        side_by_side.new_figure()  # says what is missing before the work, not after
+    others = side_by_side.present() if device is None else device.split(",")
+    devices = ["cpu:0", *(d for d in others if d not in ("cpu", "cpu:0"))]
+    if len(devices) == 1:
+        _say("no GPU device is present: only the CPU is measured (`weft devices` says why)")
+    result = side_by_side.run(
+        devices, numbers, only=only, repeats=repeats, budget=budget or 0.3, note=_progress
+    )
+    _progress("")
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        click.echo(text.table(side_by_side.HEADER, side_by_side.table_rows(result), "bdeghi"))
+    if plot:
+        side_by_side.draw(result, Path(plot))
+        _say(f"picture: {plot}")
+    wrong = [f"{r['op']} {r['size']} on {r['device']}" for r in result["results"]
+             if not r.get("ok", True)]  # fmt: skip
+    if wrong:
+        raise DeviceError(f"results differ by more than the tolerance: {', '.join(wrong)}")
 
 
 @bench.command(epilog="Example:  weft bench model MODEL --dtype float16 --profile trace.json")

@@ -10,14 +10,19 @@ from typing import Any
 
 
 def time_calls(
-    call: Callable[[], object], repeats: int = 30, budget: float = 2.0, warm: int = 3
+    call: Callable[[], object],
+    repeats: int = 30,
+    budget: float = 2.0,
+    warm: int = 3,
+    least: int = 5,
 ) -> list[float]:
-    """Seconds of each timed call: at most `repeats`, at least 5, about `budget` seconds in all."""
+    """Seconds of each timed call: at most `repeats`, at least `least`, about `budget` seconds in
+    all, after `warm` calls that do not count."""
     for _ in range(warm):
         call()
     times: list[float] = []
     end = time.perf_counter() + budget
-    while len(times) < repeats and (len(times) < 5 or time.perf_counter() < end):
+    while len(times) < repeats and (len(times) < least or time.perf_counter() < end):
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)

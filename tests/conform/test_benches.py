@@ -1,0 +1,111 @@
+"""`weft bench ops --sizes` and `weft bench train`: what they print adds up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from weft.backends import registry
+from weft.cli.bench import bench
+from weft.conform import bench_train, gradients, side_by_side
+from weft.conform.gpt import GPT, Shape, Trainer
+from weft.conform.report import Report, run_checks
+from weft.conform.roofline import Roofline
+from weft.core.errors import DeviceError, UsageError
+from weft.program.program import Dispatch
+
+TINY = Shape(layers=1, width=64, heads=1, context=16, batch=2, vocab=32)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [("128..1024", [128, 256, 512, 1024]), ("3..13", [3, 6, 12]), ("7, 100", [7, 100]), ("5", [5])],
+)
+def test_sizes(text: str, sizes: list[int]) -> None:
+    assert side_by_side.parse_sizes(text) == sizes
+
+
+@pytest.mark.parametrize("text", ["", "a", "0..4", "9..3", "1..2..3", "-5", "100000", "128.."])
+def test_sizes_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--sizes takes 128\.\.1024"):
+        side_by_side.parse_sizes(text)
+
+
+def test_side_by_side(tmp_path: Path) -> None:
+    result = side_by_side.run(["cpu", "interp"], [4, 8], only=["matmul", "gelu"], budget=0.01)
+    rows = result["results"]
+    assert len(rows) == 8 and [d["software"] for d in result["devices"]] == [False, True]
+    for first, second in zip(rows[::2], rows[1::2]):
+        assert (first["op"], first["size"]) == (second["op"], second["size"])
+        assert first["winner"] != second["winner"] and "ok" not in first
+        assert second["ok"] and second["of_tolerance"] <= 1 and second["max_abs"] < 1e-5
+    matmul = rows[0]
+    assert matmul["gflops"] == round(2 * 4**3 / (matmul["median_ms"] * 1e6), 2)
+    table = side_by_side.table_rows(result)
+    assert table[1][2] == "interp:0 (software)" and table[0][9] == "reference"
+    side_by_side.draw(result, tmp_path / "speed.png")
+    assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_wrong_result_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = side_by_side._measure
+
+    def wrong(op: Any, n: int, device: Any, *rest: Any) -> Any:
+        row, result = measure(op, n, device, *rest)
+        return row, result + 1.0 * (device.info.kind == "interp")
+
+    monkeypatch.setattr(side_by_side, "_measure", wrong)
+    given = ["ops", "--sizes", "4", "--only", "gelu", "--device", "interp", "--json"]
+    outcome = CliRunner().invoke(bench, given)
+    assert isinstance(outcome.exception, DeviceError)
+    assert "gelu 4 on interp" in str(outcome.exception)
+    rows = json.loads(outcome.stdout.splitlines()[0])["results"]
+    assert [r.get("ok") for r in rows] == [None, False]
+
+
+def test_the_training_step_adds_up() -> None:
+    options = bench_train.Options(shape=TINY, steps=3, warm=1, startup=False, checkpoint=True)
+    result = bench_train.run(options, lambda: Roofline(100.0, 10.0), lambda line: None)
+    step = result["results"]["step"]
+    assert step["n"] == 3 and result["loss_last"] < result["loss_first"]
+    assert abs(result["loss_first"] - np.log(TINY.vocab)) < 0.5
+    assert step["tok_s"] == round(TINY.tokens / step["median_ms"] * 1e3, 1)
+    assert result["params_m"] == round(sum(t.size for t in GPT(TINY).parameters()) / 1e6, 3)
+    rows = bench_train.profile(options, Roofline(100.0, 10.0), None)
+    assert rows[0]["ms"] >= rows[-1]["ms"] and abs(sum(r["share"] for r in rows) - 1) < 0.01
+
+
+def test_the_matmul_flops_are_those_of_its_products() -> None:
+    trainer = Trainer(TINY, "cpu")
+    trainer.step()
+    (program,) = trainer.compiled.programs()
+    kernels = [program.kernels[s.kernel] for s in program.steps if isinstance(s, Dispatch)]
+    made = sum(k.flops for k in kernels if k.name.startswith("matmul"))
+    linear = 3 * 2.0 * TINY.tokens * (12 * TINY.width**2 + TINY.vocab * TINY.width)
+    assert linear <= made <= linear * 1.05  # what is fused into them comes on top
+    assert linear < TINY.matmul_flops < linear * 1.1  # and attention is a kernel of its own
+
+
+def test_checkpoints_shrink_the_arena_and_change_nothing() -> None:
+    deep = Shape(layers=6, width=64, heads=1, context=32, batch=2, vocab=32)
+    kept, again = Trainer(deep, "cpu"), Trainer(deep, "cpu", checkpoint=True)
+    losses = [[t.step() for _ in range(3)] for t in (kept, again)]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    assert again.arena_bytes() < 0.5 * kept.arena_bytes()
+
+
+def test_gradients_are_part_of_the_conformance_levels() -> None:
+    device, report = registry.get("interp:webgpu"), Report("x", "y")
+    cases = [*gradients.primitives(device), *gradients.composites(device)]
+    names = " ".join(name for name, _ in cases)
+    for op in ("tanh", "pow", "slice", "max", "dot", "gather", "scatter_add", "update", "sort",
+               "layer_norm", "cross_entropy", "attention"):  # fmt: skip
+        assert f"gradient of {op}" in names
+    some = [c for c in cases if "bfloat16" in c[0] or "sort" in c[0]][:8]
+    list(run_checks(report, "primitives", iter(some)))
+    assert report.ok, [c for c in report.cases if c.status == "fail"]
