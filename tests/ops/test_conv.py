@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gradkit import check
 
 import weft
 from weft import functional as F
+from weft import ops
 from weft.core.errors import DeviceError, ShapeError
 
 rng = np.random.default_rng(3)
@@ -50,6 +52,17 @@ def test_conv2d_is_pytorchs_twice_differentiated(name: str) -> None:
     got = (y, dx, dw, *weft.grad((dx * dw.sum()).sum(), [x, w]))
     for a, b in zip(got, theirs(), strict=True):
         np.testing.assert_allclose(a.numpy(), b.detach().numpy(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["stride", "groups", "depthwise", "pool"])
+def test_against_differences(name: str) -> None:
+    x = X[:1, :, :5, :4]
+    if name == "pool":
+        check(lambda x: ops.call("max_pool2d", x, kernel=(2, 2), stride=(1, 2)), x)
+        return
+    params = {"stride": {"stride": (2, 1), "padding": (1, 0)}, "groups": {"groups": 2}}
+    w = rng.standard_normal((4, 1 if name == "depthwise" else 4 // (1 + (name == "groups")), 2, 2))
+    check(lambda *v: ops.call("conv2d", *v, **params.get(name, {"groups": 4})), x, w)
 
 
 @pytest.mark.parametrize("ties", [False, True])

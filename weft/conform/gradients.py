@@ -140,7 +140,7 @@ def _indexing() -> Iterator[Case]:
 
 def composites(device: Device) -> Iterator[Check]:
     """The gradient of every composite that training uses."""
-    for label, fn, arrays, kind in [*_rows(), *_losses(), *_attention()]:
+    for label, fn, arrays, kind in [*_rows(), *_losses(), *_attention(), *_images()]:
         yield f"gradient of {label}", partial(run_case, device, fn, arrays, kind)
 
 
@@ -195,3 +195,19 @@ def _attention() -> Iterator[Case]:
     fn = _call("attention", causal=False, scale=0.25, window=0, softcap=0.0)
     lengths = np.array([0, 4], np.int32)
     yield "attention with lengths, one of them 0", fn, [*q, lengths], "dot"
+
+
+def _images() -> Iterator[Case]:
+    x = _data((2, 4, 9, 7), 1)
+    for label, shape, params in (
+        ("stride, padding", (6, 4, 3, 2), {"stride": (2, 1), "padding": (1, 2)}),
+        ("groups, dilation", (6, 2, 2, 3), {"groups": 2, "dilation": (2, 1)}),
+        ("depthwise", (4, 1, 3, 3), {"groups": 4, "padding": (1, 1)}),
+    ):
+        yield f"conv2d, {label}", _call("conv2d", **params), [x, _data(shape, 2)], "dot"
+    pool = _call("max_pool2d", kernel=(3, 3), stride=(2, 2), padding=(1, 1))
+    yield "max_pool2d", pool, [np.round(x)], "dot"  # ties
+    for d in (dt.float16, dt.bfloat16):
+        yield f"max_pool2d {d}", pool, _narrow(d, x), "dot"
+        pointwise = _narrow(d, x, _data((6, 4, 1, 1), 2))
+        yield f"conv2d {d}, pointwise", _call("conv2d"), pointwise, "dot"

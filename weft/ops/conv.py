@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from ml_dtypes import finfo
 
-from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
 from weft.ops import functions as f
 from weft.ops.composite import Composite, register_composite
+from weft.ops.composites import compute
 from weft.ops.functions import Value
 from weft.ops.primitive import Aval, aval
 from weft.ops.rules import want
@@ -87,15 +87,16 @@ def _conv2d(
     x: Value, w: Value, *, stride: Pair, padding: Pair, dilation: Pair, groups: int
 ) -> Value:
     """The windows of x side by side as the rows of a matrix, times the weights (im2col: Chellapilla
-    et al. 2006); with one channel per group, a sum of products tap by tap."""
+    et al. 2006); with one channel per group, a sum of products tap by tap. Windows are taken of
+    x in f32, so that its gradient, a sum over windows, is rounded once."""
     o, per, kh, kw = aval(w).shape
-    seen = taps(channels_last(x), (kh, kw), stride, padding, dilation)
+    seen = taps(channels_last(compute(x)), (kh, kw), stride, padding, dilation)
     n, h, width, c = aval(seen[0]).shape
     if per == 1 and o == c == groups:
         return channels_first(_depthwise(seen, w))
     rows, depth = n * h * width, kh * kw * per
     columns = [f.reshape(t, (rows, groups, per)) for t in seen]
-    matrix = f.concat(columns, 2)  # [rows, groups, depth]
+    matrix = f.cast(f.concat(columns, 2), aval(w).dtype)  # [rows, groups, depth]
     weights = f.transpose(f.reshape(w, (groups, o // groups, per, kh, kw)), (0, 3, 4, 2, 1))
     if groups == 1:
         out = f.dot(f.reshape(matrix, (rows, depth)), f.reshape(weights, (depth, o)))
@@ -107,13 +108,12 @@ def _conv2d(
 
 def _depthwise(seen: list[Value], w: Value) -> Value:
     """The sum over taps of what they see times one weight per channel."""
-    wide = dt.compute_dtype(aval(w).dtype)
-    rows = f.cast(f.transpose(f.reshape(w, (aval(w).shape[0], len(seen)))), wide)
+    rows = compute(f.transpose(f.reshape(w, (aval(w).shape[0], len(seen)))))
     total = None
     for i, tap in enumerate(seen):
         shape = aval(tap).shape
         row = f.reshape(f.slice_(rows, (i, 0), (i + 1, shape[3])), (shape[3],))
-        part = f.mul(f.cast(tap, wide), f.broadcast(row, shape))
+        part = f.mul(tap, f.broadcast(row, shape))
         total = part if total is None else f.add(total, part)
     return f.cast(total, aval(w).dtype)
 
@@ -133,8 +133,9 @@ def _pool_abstract(x: Aval, *, kernel: Pair, stride: Pair, padding: Pair, dilati
 
 
 def _seen(x: Value, params: dict[str, Any]) -> list[Value]:
+    """The taps in f32, with the dtype's lowest number around."""
     lowest = float(finfo(np.dtype(aval(x).dtype.numpy)).min)
-    return taps(channels_last(x), **params, fill=lowest)
+    return taps(channels_last(compute(x)), **params, fill=lowest)
 
 
 def _max_pool2d(x: Value, **params: Any) -> Value:
@@ -142,7 +143,7 @@ def _max_pool2d(x: Value, **params: Any) -> Value:
     first, *rest = _seen(x, params)
     for tap in rest:
         first = f.maximum(first, tap)
-    return channels_first(first)
+    return f.cast(channels_first(first), aval(x).dtype)
 
 
 def _max_pool_vjp(g: Value, out: Value, x: Value, **params: Any) -> Sequence[Any]:
@@ -151,12 +152,12 @@ def _max_pool_vjp(g: Value, out: Value, x: Value, **params: Any) -> Sequence[Any
     def chosen(x: Value) -> Value:
         total, taken = None, None
         for tap in _seen(x, params):
-            hit = f.equal(tap, channels_last(out))
+            hit = f.equal(tap, channels_last(compute(out)))
             new = hit if taken is None else f.bitwise_and(hit, f.bitwise_xor(taken, True))
             taken = hit if taken is None else f.bitwise_or(taken, hit)
             part = f.where(new, tap, 0)
             total = part if total is None else f.add(total, part)
-        return channels_first(total)
+        return f.cast(channels_first(total), aval(x).dtype)
 
     return (lambda: pull_through(chosen, g, (x,))[0],)
 
