@@ -38,6 +38,9 @@ def prepare_data(settings: Settings, run: Path) -> tuple[Data, DecoderConfig, di
     """The run's data, made on the first call and found on later ones; the model's config, also
     as config.json's fields. Raises UsageError, FileFormatError, ModelError."""
     folder = run / DATA
+    for section, path in (("model", settings.model.base), ("tokenizer", settings.tokenizer.base)):
+        if path and not Path(path).is_dir():
+            raise UsageError(f"[{section}] from = {path!r} is not a folder; give a model's folder")
     if not (folder / "train.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
         corpus = read_corpus(
@@ -69,11 +72,6 @@ def _tokenizer(settings: Settings, corpus: Corpus, folder: Path) -> None:
 def _config(settings: Settings, folder: Path) -> tuple[dict[str, Any], DecoderConfig]:
     """config.json's fields and the DecoderConfig: the base model's, or new ones."""
     if settings.model.base:
-        if not Path(settings.model.base).is_dir():
-            raise UsageError(
-                f"[model] from = {settings.model.base!r} is not a folder; "
-                "give a Hugging Face model folder"
-            )
         fields = read_config(Path(settings.model.base))
         return dict(fields.data), config_of(fields)
     vocab = Tokenizer(folder, 1 << 30).size

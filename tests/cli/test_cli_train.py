@@ -1,0 +1,116 @@
+"""`weft train`, `weft merge` and the model in the box as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_cli import failed, weft
+
+CONFIG = """
+[model]
+hidden = 16
+layers = 1
+heads = 2
+[data]
+paths = ["{text}"]
+[tokenizer]
+vocab = 300
+[train]
+steps = {steps}
+batch = 2
+context = 16
+device = "cpu"
+[output]
+folder = "{run}"
+eval_every = 0
+sample_every = 0
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    text, path = tmp_path / "text.txt", tmp_path / "config.toml"
+    text.write_text("a warp and a weft and a loom to hold them\n" * 200)
+    run = tmp_path / "run"
+    path.write_text(CONFIG.format(text=text.as_posix(), run=run.as_posix(), steps=6))
+    return path
+
+
+def test_train_writes_a_model_that_runs(config: Path) -> None:
+    result = weft("train", str(config))
+    assert result.returncode == 0, result.stderr.decode()
+    folder = result.stdout.decode().strip()
+    assert folder.endswith("model")
+    out = weft("run", folder, "a warp", "--max-new-tokens", "3", "--device", "cpu")
+    assert out.returncode == 0 and out.stdout
+
+
+def test_train_help_has_an_example() -> None:
+    for command in ("train", "merge"):
+        result = weft(command, "--help")
+        assert result.returncode == 0 and b"Example" in result.stdout
+
+
+def test_init_writes_an_example_once(tmp_path: Path) -> None:
+    path = tmp_path / "new.toml"
+    assert weft("train", "--init", str(path)).returncode == 0
+    assert "[optimizer]" in path.read_text()
+    assert "already" in failed(weft("train", "--init", str(path)), 2)
+
+
+def test_wrong_settings_are_wrong_usage(config: Path, tmp_path: Path) -> None:
+    config.write_text(config.read_text().replace("steps =", "stpes ="))
+    assert "did you mean steps?" in failed(weft("train", str(config)), 2)
+    assert "cannot be read" in failed(weft("train", str(tmp_path / "none.toml")), 1)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_an_interrupt_saves_and_resume_goes_on(config: Path, tmp_path: Path) -> None:
+    config.write_text(config.read_text().replace("steps = 6", "steps = 100000"))
+    command = [sys.executable, "-c", "from weft.cli.main import main; main()", "train", str(config)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    log = tmp_path / "run" / "log.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and (not log.exists() or log.read_text().count("\n") < 4):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    text = err.decode()
+    assert process.returncode == 130 and "interrupted after step" in text
+    assert "Traceback" not in text and "--resume" in text
+    steps = [json.loads(line)["step"] for line in log.read_text().splitlines()]
+    saved = next((tmp_path / "run").glob("step-*"))
+    assert int(saved.name[5:]) == steps[-1]
+    more = weft("train", str(config), "--resume", "--until", str(steps[-1] + 2))
+    assert more.returncode == 0, more.stderr.decode()
+    again = [json.loads(line)["step"] for line in log.read_text().splitlines()]
+    assert again == [*steps, steps[-1] + 1, steps[-1] + 2]
+
+
+def test_merge_without_an_adapter(config: Path, tmp_path: Path) -> None:
+    error = failed(weft("merge", str(tmp_path), str(tmp_path), "-o", str(tmp_path / "out")))
+    assert "adapter_config.json" in error
+
+
+def test_run_with_a_folder_alone_asks_for_a_prompt(tmp_path: Path) -> None:
+    assert "PROMPT" in failed(weft("run", str(tmp_path)), 2)
+
+
+def test_run_with_a_prompt_alone_takes_the_model_in_the_box() -> None:
+    from weft.core.errors import ModelError
+    from weft.models.box import box_folder
+
+    try:
+        box_folder()
+    except ModelError:
+        assert "the model in the box" in failed(weft("run", "def f(x):"))
+        return
+    result = weft("run", "def f(x):", "--device", "cpu", "--max-new-tokens", "5")
+    assert result.returncode == 0 and result.stdout
