@@ -98,7 +98,10 @@ def _string(data: bytes, at: int) -> str:
 
 def link(data: bytes) -> bytes:
     """The code object of one relocatable object. Raises CompileError for what it does not know."""
-    return _Linker(ElfFile(data)).image()
+    try:
+        return _Linker(ElfFile(data)).image()
+    except (struct.error, IndexError, ValueError) as error:
+        raise CompileError(f"a broken AMD object: {error}") from None
 
 
 class _Linker:
@@ -110,6 +113,8 @@ class _Linker:
         for i, s in enumerate(source.sections):
             if not s.flags & _ALLOC or not s.data:
                 continue
+            if s.align > _PAGE or s.align & (s.align - 1):
+                raise CompileError(f"an AMD object with {s.name} aligned to {s.align}")
             if s.flags & _WRITE:
                 raise CompileError(f"an AMD object with writable data ({s.name})")
             (self.code if s.flags & _EXEC else self.read).append(s)

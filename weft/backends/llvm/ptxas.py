@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from weft.backends.llvm.resources import Resources
@@ -26,6 +27,16 @@ def find() -> str | None:
     for folder in filter(None, folders):
         found = found or shutil.which("ptxas", path=str(Path(folder, "bin")))
     return found
+
+
+def join(modules: Sequence[str]) -> str:
+    """Several PTX modules for one architecture as one; their kernels' names must differ."""
+    heads = (".version", ".target", ".address_size", "//")
+    rest = [
+        "\n".join(line for line in text.splitlines() if not line.startswith(heads))
+        for text in modules[1:]
+    ]
+    return "\n".join([*modules[:1], *rest])
 
 
 def assemble(ptx: str, arch: str) -> tuple[bytes, dict[str, Resources]]:

@@ -1,0 +1,170 @@
+"""Kernels shaped for GPUs, gathered without one: by a device that records what it is given."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import weft
+from weft.backends import registry
+from weft.backends.base import Bound
+from weft.backends.interp import InterpDevice
+from weft.backends.llvm.gpu_target import GpuTarget, gpu_target
+from weft.compile.passes import compile_graph
+from weft.conform import kernels, primitives, templates
+from weft.conform.report import Mismatch, Skip
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.kernel import ir
+from weft.kernel.ir import Kernel
+from weft.kernel.printer import kernel_hash
+from weft.models import random_folder
+from weft.tensor.trace import Spec, trace
+
+NVIDIA = ("sm_80", "sm_90", "sm_120")
+AMD = ("gfx90a", "gfx942", "gfx1100")
+F32 = dt.float32
+
+
+def caps_of(target: GpuTarget) -> Caps:
+    """The target's Caps under one name per shape, so that targets share gathered kernels."""
+    return dataclasses.replace(target.caps, name=f"wave{target.wave}-{target.caps.shared_bytes}")
+
+
+class Recorder(InterpDevice):
+    """Keeps every kernel it meets; runs them in the interpreter only where asked to."""
+
+    kind = "recorder"
+
+    def __init__(self, caps: Caps, run: bool = False) -> None:
+        super().__init__(caps)
+        self.run, self.found = run, {}
+
+    def bind(self, program, buffers) -> Bound:  # type: ignore[no-untyped-def]
+        for kernel in program.kernels:
+            digest = kernel_hash(kernel)
+            self.found[digest] = dataclasses.replace(kernel, name=f"{kernel.name}_{digest[:12]}")
+        return super().bind(program, buffers)
+
+    def submit(self, bound, scalars) -> None:  # type: ignore[no-untyped-def]
+        if self.run:
+            super().submit(bound, scalars)
+
+    def check(self, checks: Iterator) -> None:  # type: ignore[no-untyped-def,override]
+        """Runs conformance checks for the sake of their kernels: results are not computed."""
+        registry._open_devices["recorder:0"] = self
+        try:
+            for _, check in checks:
+                with contextlib.suppress(Mismatch, Skip):
+                    check()
+        finally:
+            del registry._open_devices["recorder:0"]
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        return list(self.found.values())
+
+
+@functools.cache
+def nodes(caps: Caps) -> list[Kernel]:
+    """Every Kernel IR node and dtype (weft.conform.kernels)."""
+    recorder = Recorder(caps)
+    recorder.check(kernels.checks(recorder))
+    return recorder.kernels
+
+
+@functools.cache
+def conformance(caps: Caps) -> list[Kernel]:
+    """Every kernel of the primitives, their gradients and the templates' conformance checks."""
+    recorder = Recorder(caps)
+    for module in (primitives, templates):
+        recorder.check(module.checks(recorder))
+    return recorder.kernels
+
+
+@functools.cache
+def samples(caps: Caps) -> list[Kernel]:
+    """A kernel or two of the templates that models use most."""
+    f, half = weft.functional, dt.float16
+    cases = [
+        (lambda x, w, b: f.layer_norm(f.gelu(x @ w), b, b),
+         [((33, 64), F32), ((64, 48), F32), ((48,), F32)]),
+        (lambda x, w: x @ w.T, [((1, 256), dt.bfloat16), ((96, 256), dt.bfloat16)]),
+        (lambda x: f.softmax(x), [((40, 3000), F32)]),
+        (lambda x: f.silu(x) * 2, [((7, 31), half)]),
+        (lambda x: (x * 2).sum(axis=1) + x.max(axis=1), [((17, 90), F32)]),
+        (lambda q, k, v: f.attention(q, k, v, causal=True),
+         [((1, 4, 9, 32), F32), ((1, 2, 20, 32), F32), ((1, 2, 20, 32), F32)]),
+    ]  # fmt: skip
+    programs = [compile_graph(trace(fn, [Spec(*s) for s in specs]), caps) for fn, specs in cases]
+    return [kernel for program in programs for kernel in program.kernels]
+
+
+LLAMA = {
+    "model_type": "llama", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}  # fmt: skip
+GPT2 = {
+    "model_type": "gpt2", "vocab_size": 320, "n_embd": 64, "n_layer": 2, "n_head": 4,
+    "n_positions": 64,
+}  # fmt: skip
+MINILM = {
+    "model_type": "bert", "vocab_size": 320, "hidden_size": 96, "intermediate_size": 192,
+    "num_hidden_layers": 2, "num_attention_heads": 12, "max_position_embeddings": 64,
+    "type_vocab_size": 2,
+}  # fmt: skip
+MODELS = {"gpt2": GPT2, "llama": LLAMA, "llama-bf16": LLAMA | {"dtype": "bfloat16"},
+          "minilm": MINILM}  # fmt: skip
+
+
+def model_kernels(caps: Caps, name: str, folder: Path) -> list[Kernel]:
+    """The kernels of a whole model's Programs, compiled for `caps`."""
+    model = weft.load(random_folder(folder, MODELS[name]), device="cpu")
+    found = {}
+    for graph in model.graphs().values():
+        for kernel in compile_graph(graph, caps, graph.name).kernels:
+            found[kernel.name] = kernel
+    return list(found.values())
+
+
+def targets(names: tuple[str, ...]) -> list[GpuTarget]:
+    return [gpu_target(name) for name in names]
+
+
+def shared_bytes(kernel: Kernel) -> int:
+    """Bytes of the kernel's shared arrays."""
+    arrays = [s for s in kernel.body.body if isinstance(s, ir.Array) and s.space == "shared"]
+    return sum(a.size * a.dtype.itemsize for a in arrays)
+
+
+@functools.cache
+def templates_tests(caps: Caps) -> list[Kernel]:
+    """The kernels that tests/templates/test_matmul_targets.py builds: layouts, epilogues, bounds,
+    cached attention."""
+    folder = str(Path(__file__).parents[1] / "templates")
+    sys.path.insert(0, folder)
+    try:
+        import test_matmul_targets as tests
+    finally:
+        sys.path.remove(folder)
+    recorder = Recorder(caps, run=True)
+    real, tests.device = tests.device, lambda name: recorder
+    try:
+        for a_t, b_t in ((False, True), (True, False), (False, False)):
+            tests.test_matmul_layouts("", a_t, b_t)
+        for kind, m in (("matmul", 18), ("matvec", 1), ("matvec", 6)):
+            tests.test_gate_and_residual("", kind, m)
+            tests.test_integers("", kind)
+            tests.test_rows_do_not_depend_on_how_many_there_are("", kind, m)
+        tests.test_matvec_several_widths("", True)
+        tests.test_matvec_several_widths("", False)
+        tests.test_whole_attention("")
+        tests.test_cached_attention("")
+    finally:
+        tests.device = real
+    return recorder.kernels

@@ -1,0 +1,202 @@
+"""AMD code objects without a GPU: linked by weft, and read back."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import gpu_case as case
+import numpy as np
+import pytest
+
+from weft.backends.llvm import (
+    amd_link,
+    amd_object,
+    gpu_compile,
+    gpu_target,
+    launch,
+    offline,
+    render_gpu,
+    resources,
+)
+from weft.core import dtypes as dt
+from weft.core.errors import CompileError, UsageError
+from weft.kernel import ir
+from weft.kernel.builder import Builder, load
+from weft.kernel.ir import Collective, Kernel
+
+TARGETS = case.targets(case.AMD)
+# Machine numbers in the ELF header's flags: LLVM "User Guide for AMDGPU Backend", "ELF Header".
+MACHINES = {"gfx90a": 0x3F, "gfx942": 0x4C, "gfx1100": 0x41}
+PT_LOAD, PT_DYNAMIC, PT_NOTE = 1, 2, 4
+
+
+def check(kernel: Kernel, target) -> resources.Resources:  # type: ignore[no-untyped-def]
+    """Links a kernel and checks everything that a loader relies on."""
+    data = offline.code(kernel, target)
+    elf = amd_link.ElfFile(data)
+    assert elf.kind == 3 and elf.ident[7] == 64 and elf.ident[8] == 3  # shared, HSA, version 5
+    assert elf.flags & 0xFF == MACHINES[target.arch]
+    loads = [s for s in elf.segments if s[0] == PT_LOAD]
+    assert [s[1] for s in loads] == [4, 5, 6]  # R, RX, RW
+    for kind, _, offset, address, _, size, memory, align in elf.segments:
+        assert offset + size <= len(data) and memory >= size
+        assert kind != PT_LOAD or (address - offset) % align == 0
+    pages = [(a // 4096, (a + n - 1) // 4096) for _, _, _, a, _, _, n, _ in loads]
+    assert all(x[1] < y[0] for x, y in itertools.pairwise(pages))
+    entry, descriptor = elf.named(launch.entry(kernel)), elf.named(launch.entry(kernel) + ".kd")
+    assert entry is not None and descriptor is not None
+    assert entry.info == 0x12 and descriptor.info == 0x11  # global function, global object
+    assert entry.value % 256 == 0 and descriptor.value % 64 == 0 and descriptor.size == 64
+    code, rodata = elf.sections[entry.section], elf.sections[descriptor.section]
+    assert code.flags & 4 and code.address <= entry.value < code.address + len(code.data)
+    at = descriptor.value - rodata.address
+    shared, private, kernargs = struct.unpack_from("<III", rodata.data, at)
+    (distance,) = struct.unpack_from("<q", rodata.data, at + 16)
+    assert descriptor.value + distance == entry.value
+    found = amd_object.kernels(data)[launch.entry(kernel)]
+    assert (shared, private) == (found.shared, found.stack)
+    assert kernargs == 8 * (len(kernel.buffers) + 1)
+    assert found.threads == int(np.prod(kernel.threads))
+    assert found.shared <= case.shared_bytes(kernel) + 16 * 8
+    assert 0 < found.registers <= 512
+    said = amd_object.metadata(data)
+    assert said["amdhsa.target"].endswith(target.arch)
+    (about,) = said["amdhsa.kernels"]
+    assert about[".wavefront_size"] == target.wave
+    assert about[".symbol"] == launch.entry(kernel) + ".kd"
+    assert [a[".offset"] for a in about[".args"]] == list(range(0, kernargs, 8))
+    return found
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.arch)
+def test_samples_link(target) -> None:  # type: ignore[no-untyped-def]
+    for kernel in case.samples(case.caps_of(target)):
+        found = check(kernel, target)
+        assert not found.spills and not found.stack, kernel.name
+
+
+def test_every_node_links() -> None:
+    target = gpu_target("gfx90a")
+    for kernel in case.nodes(case.caps_of(target)):
+        check(kernel, target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.arch)
+def test_everything_links(target) -> None:  # type: ignore[no-untyped-def]
+    caps = case.caps_of(target)
+    kernels = case.conformance(caps) + case.nodes(caps) + case.templates_tests(caps)
+    assert len(kernels) > 1000
+    spilled = [k.name for k in kernels if check(k, target).spills]
+    assert len(spilled) <= len(kernels) // 100, spilled
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", case.MODELS)
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.arch)
+def test_models_link(target, name: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    for kernel in case.model_kernels(case.caps_of(target), name, tmp_path):
+        assert not check(kernel, target).spills
+
+
+def total(dtype: dt.DType = dt.float32) -> Kernel:
+    """The sum over each subgroup, in every thread."""
+    b = Builder("total")
+    x, out = b.buffer("x", dtype, 64), b.buffer("out", dtype, 64, "w")
+    t = b.let(b.thread(0), "t")
+    b.store(out, t, Collective("subgroup_add", (load(x, t),), ir.Type(dtype)))
+    return b.kernel((1,), (64,))
+
+
+def test_waves_of_32_and_64() -> None:
+    """A wave of 64 exchanges at one distance more, beyond what a swizzle reaches."""
+    for arch, far in (("gfx90a", 1), ("gfx942", 1), ("gfx1100", 0)):
+        text = render_gpu(total(), gpu_target(arch))
+        assert text.count("call i32 @llvm.amdgcn.ds.swizzle") == 5
+        assert text.count("call i32 @llvm.amdgcn.ds.bpermute") == far
+        check(total(), gpu_target(arch))
+
+
+def test_assembly_for_people() -> None:
+    text = offline.source(total(), gpu_target("gfx90a"))
+    assert "global_load_dword" in text and "weft_total:" in text
+
+
+def test_unknown_architectures() -> None:
+    with pytest.raises(UsageError, match="weft knows"):
+        gpu_target("gfx9")
+
+
+# -- the linker ---------------------------------------------------------------------------------
+
+
+def relocatable(arch: str = "gfx90a") -> bytes:
+    target = gpu_target(arch)
+    return gpu_compile.compile_object(render_gpu(total(), target), target, "total")
+
+
+def test_symbol_tables_agree() -> None:
+    """Loaders find symbols in .dynsym, by its hash table, or in .symtab."""
+    elf = amd_link.ElfFile(amd_link.link(relocatable()))
+    by = {s.name: s for s in elf.sections}
+    assert by[".dynsym"].data == by[".symtab"].data
+    buckets, chains = struct.unpack_from("<II", by[".hash"].data)
+    words = struct.unpack_from(f"<{buckets + chains}I", by[".hash"].data, 8)
+    reached = set()
+    for first in words[:buckets]:
+        while first:
+            reached.add(first)
+            first = words[buckets + first]
+    assert reached == {1, 2} and chains == 3
+    tags = dict(struct.iter_unpack("<QQ", bytes(by[".dynamic"].data)))
+    assert tags[6] == by[".dynsym"].address and tags[4] == by[".hash"].address
+
+
+@pytest.mark.skipif(shutil.which("ld.lld") is None, reason="ld.lld was not found")
+def test_like_lld(tmp_path: Path) -> None:
+    """The same code, read-only data and notes as LLVM's own linker leaves."""
+    source, out = tmp_path / "k.o", tmp_path / "k.so"
+    source.write_bytes(relocatable())
+    subprocess.run(["ld.lld", "-shared", "-o", str(out), str(source)], check=True)
+    theirs = {s.name: s for s in amd_link.ElfFile(out.read_bytes()).sections}
+    ours = {s.name: s for s in amd_link.ElfFile(amd_link.link(source.read_bytes())).sections}
+    for name in (".text", ".note"):
+        assert theirs[name].data == ours[name].data
+    assert theirs[".rodata"].data[:16] == ours[".rodata"].data[:16]
+
+
+@pytest.mark.parametrize("keep", [0, 3, 40, 63, 200, 0.5, 0.9, -1])
+def test_cut_objects_are_named_errors(keep: float) -> None:
+    data = relocatable()
+    size = int(len(data) * keep) if isinstance(keep, float) else keep
+    with pytest.raises(CompileError):
+        amd_link.link(data[:size])
+
+
+def test_damaged_objects_never_crash() -> None:
+    data, rng = relocatable(), np.random.default_rng(0)
+    for _ in range(300):
+        broken = bytearray(data)
+        for at in rng.integers(0, len(data), 4):
+            broken[at] = rng.integers(0, 256)
+        with contextlib.suppress(CompileError):
+            amd_object.kernels(amd_link.link(bytes(broken)))
+
+
+def test_what_the_linker_refuses() -> None:
+    target = gpu_target("gfx90a")
+    text = render_gpu(total(), target)
+    writable = text + "@more = addrspace(1) global i32 7\n"
+    with pytest.raises(CompileError, match="writable data"):
+        amd_link.link(gpu_compile.compile_object(writable, target, "total"))
+    outside = (
+        text.replace("done:\n", "done:\n  store i32 1, ptr addrspace(1) @elsewhere\n")
+        + "@elsewhere = external addrspace(1) global i32\n"
+    )
+    with pytest.raises(CompileError):
+        amd_link.link(gpu_compile.compile_object(outside, target, "total"))

@@ -1,0 +1,40 @@
+"""GPU kernels compiled without a GPU: their code, and what they take of the hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.backends.llvm import amd_link, amd_object, gpu_compile, launch, ptxas
+from weft.backends.llvm.gpu import render_gpu
+from weft.backends.llvm.gpu_target import GpuTarget
+from weft.backends.llvm.resources import Resources
+from weft.kernel.ir import Kernel
+
+
+def code(kernel: Kernel, target: GpuTarget) -> bytes:
+    """What a driver loads: PTX text, or a linked AMD code object. Raises CompileError or LimitError
+    naming the kernel."""
+    text = render_gpu(kernel, target)
+    if target.code == "ptx":
+        return gpu_compile.assembly(text, target, kernel.name).encode()
+    return amd_link.link(gpu_compile.compile_object(text, target, kernel.name))
+
+
+def source(kernel: Kernel, target: GpuTarget) -> str:
+    """The optimised assembly for people: PTX, or AMD's."""
+    return gpu_compile.assembly(render_gpu(kernel, target), target, kernel.name)
+
+
+def resources(kernels: Sequence[Kernel], target: GpuTarget) -> dict[str, Resources]:
+    """What each kernel takes, by its name (names must differ). For NVIDIA this needs ptxas: raises
+    CompileError where it is missing or refuses the code."""
+    names = {launch.entry(k): k.name for k in kernels}
+    found: dict[str, Resources] = {}
+    if target.code == "ptx":
+        texts = [code(k, target).decode() for k in kernels]
+        if texts:
+            found = ptxas.assemble(ptxas.join(texts), target.arch)[1]
+    else:
+        for kernel in kernels:
+            found |= amd_object.kernels(code(kernel, target))
+    return {names[entry]: found[entry] for entry in names if entry in found}
