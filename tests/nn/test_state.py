@@ -234,3 +234,34 @@ def test_importing_weft_stays_cheap() -> None:
     code += "; weft.nn, weft.optim, weft.autocast; print('weft.nn' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.split() == ["False", "False", "True"]
+
+
+def test_training_moves_between_devices() -> None:
+    net = nn.Linear(3, 2)
+    opt = weft.optim.Adam(net.parameters(), 0.1)
+
+    def step(x: weft.Tensor) -> weft.Tensor:
+        loss = net(x).square().mean()
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        return loss
+
+    on_cpu, x = weft.compile(step, "cpu"), random(4, 3)
+    on_cpu(x)
+    net_state, opt_state = net.state_dict(), opt.state_dict()
+    want = [on_cpu(x).item() for _ in range(3)]
+    net.load_state_dict(net_state)
+    opt.load_state_dict(opt_state)
+    try:
+        net.to("vulkan")
+    except DeviceError as error:
+        pytest.skip(str(error))
+    opt.to("vulkan")
+    there = weft.compile(step, "vulkan")
+    np.testing.assert_allclose([there(x).item() for _ in range(3)], want, rtol=1e-5)
+    with pytest.raises(DeviceError, match=r"'weight' that it reads is on vulkan"):
+        on_cpu(x)
+    net.to("cpu")
+    opt.to("cpu")
+    assert on_cpu(x).item() < want[-1] and len(on_cpu.programs()) == 1
