@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft import ops
 from weft.core import dtypes as dt
 from weft.core.errors import UsageError
 from weft.nn.module import Module
 from weft.tensor import functional as F
 from weft.tensor.autograd import no_grad, once
 from weft.tensor.core import Tensor
-from weft.tensor.random import randint
+from weft.tensor.random import next_key, randint
 
 
 class Dropout(Module):
@@ -41,8 +40,7 @@ class Dropout(Module):
     def _next(self) -> Tensor:
         with no_grad():
             now = Tensor(self.key.value)
-            step = ops.iota((2,), 0, dt.uint32)  # [0, 1]: the next call
-            self.key.assign(Tensor(ops.add(now.value, step)))
+            self.key.assign(next_key(now))
         return now
 
     def extra_repr(self) -> str:

@@ -116,6 +116,12 @@ def split_key(seed: int, number: int) -> np.ndarray:
     return np.concatenate([x, y])
 
 
+def next_key(key: Tensor) -> Tensor:
+    """The key after this one, where it is: its second word, a counter, plus one."""
+    step = ops.iota((2,), 0, dt.uint32)  # [0, 1]
+    return key._wrap(ops.add(key.value, step))
+
+
 def _key(key: Any) -> Tensor:
     if key is None:
         if CURRENT.trace is not None:
