@@ -15,8 +15,9 @@ from weft.cli.bench import bench
 from weft.conform import bench_train, gradients, side_by_side
 from weft.conform.gpt import GPT, Shape, Trainer
 from weft.conform.report import Report, run_checks
-from weft.conform.roofline import Roofline
+from weft.conform.roofline import Roofline, tile_kernel
 from weft.core.errors import DeviceError, UsageError
+from weft.kernel.verify import verify
 from weft.program.program import Dispatch
 
 TINY = Shape(layers=1, width=64, heads=1, context=16, batch=2, vocab=32)
@@ -109,3 +110,13 @@ def test_gradients_are_part_of_the_conformance_levels() -> None:
     some = [c for c in cases if "bfloat16" in c[0] or "sort" in c[0]][:8]
     list(run_checks(report, "primitives", iter(some)))
     assert report.ok, [c for c in report.cases if c.status == "fail"]
+
+
+def test_products_in_matrix_registers_are_held_against_their_own_peak() -> None:
+    roof = Roofline(100.0, 10.0, 1000.0)
+    assert roof.share(2e9, 0, 0.04) == 0.5
+    assert roof.share(2e9, 0, 0.04, tiles=True) == 0.05
+    assert Roofline(100.0, 10.0).share(2e9, 0, 0.04, tiles=True) == 0.5
+    kernel, flops = tile_kernel(3)
+    verify(kernel)
+    assert flops == 3 * 2048 * 4 * 2 * 16 * 16 * 32

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from weft.core import text
 from weft.core.errors import DeviceError, UsageError
+
+if TYPE_CHECKING:
+    from weft.conform.roofline import Roofline
 
 
 def _note(line: str) -> None:
@@ -164,7 +167,7 @@ def model(
     options = bench_model.Options(path, device, dtype, act_dtype, prompt, gen, reps)
     result = bench_model.run(options, lambda: roofline.measure(registry.get(device)), _note)
     if profile:
-        roof = roofline.Roofline(result["peak_gflops"], result["read_gbs"])
+        roof = _roof(result)
         result["profile"] = bench_model.profile(options, roof, Path(profile))
     rows = [
         [n, r["median_tok_s"], r["min_tok_s"], r["max_tok_s"], f"{r['roofline']:.2f}"]
@@ -228,7 +231,7 @@ def train(
     result = bench_train.run(options, lambda: roofline.measure(found), _note)
     result["threads"] = found.caps.cores
     if profile:
-        roof = roofline.Roofline(result["peak_gflops"], result["read_gbs"])
+        roof = _roof(result)
         path = Path(trace) if trace else None
         result["profile"] = bench_train.profile(options, roof, path)
     r = result["results"]["step"]
@@ -241,6 +244,13 @@ def train(
         click.echo("\n" + text.table(["figure", "value"], _train_facts(result), right="b"))
     if profile and not as_json:
         click.echo("\n" + text.table(kernels.HEADER, kernels.rows(result["profile"]), "bcdefg"))
+
+
+def _roof(result: dict[str, Any]) -> Roofline:
+    """The roofline that a result's figures were held against."""
+    from weft.conform.roofline import Roofline
+
+    return Roofline(*(result[key] for key in ("peak_gflops", "read_gbs", "peak_tile_gflops")))
 
 
 _FACTS = {

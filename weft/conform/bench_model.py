@@ -15,6 +15,7 @@ import weft
 from weft.conform import profile as steps
 from weft.conform.roofline import Roofline
 from weft.conform.timing import peak_rss_mib, rates
+from weft.core.dtypes import bfloat16
 from weft.core.errors import UsageError
 from weft.models.model import Decoder
 from weft.models.runner import CompiledRunner
@@ -83,7 +84,8 @@ def run(o: Options, measure: Callable[[], Roofline], note: Callable[[str], None]
         results[name] = rates([tokens / s for s in seconds])
         each = float(np.median(seconds))
         if name.startswith("pp"):
-            share = roof.share(flops * o.prompt, stream, each)
+            narrow = model.config.act_dtype is bfloat16
+            share = roof.share(flops * o.prompt, stream, each, tiles=narrow)
         else:
             middle = o.gen / 2 + (o.prompt if "@" in name else 0)
             share = roof.share(0, (stream + middle * per_position) * o.gen, each)
@@ -93,6 +95,7 @@ def run(o: Options, measure: Callable[[], Roofline], note: Callable[[str], None]
         "device": o.device, "dtype": o.dtype,
         "act_dtype": o.act_dtype, "load_s": round(loaded - start, 3),
         "first_pass_s": round(first, 3), "peak_gflops": round(roof.gflops, 1),
+        "peak_tile_gflops": round(roof.tile_gflops, 1),
         "read_gbs": round(roof.read_gbs, 1), "peak_rss_mib": peak, "results": results,
     }  # fmt: skip
 

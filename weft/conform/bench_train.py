@@ -81,6 +81,7 @@ def run(o: Options, measure: Callable[[], Roofline], note: Callable[[str], None]
         "loss_first": round(losses[0], 4), "loss_last": round(losses[-1], 4),
         "peak_rss_mib": peak, "arena_mib": _mib(train.arena_bytes()), **other,
         "peak_gflops": round(roof.gflops, 1), "read_gbs": round(roof.read_gbs, 1),
+        "peak_tile_gflops": round(roof.tile_gflops, 1),
         "results": {"step": step},
     }  # fmt: skip
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from weft.conform.roofline import Roofline
 from weft.core.files import replacing
+from weft.kernel.tiles import has_tiles
 from weft.program.program import Dispatch, Program, Step
 from weft.program.session import Session
 
@@ -27,6 +28,7 @@ class StepTime:
     seconds: float
     flops: int
     nbytes: int
+    tiles: bool = False  # its products run in matrix registers
 
 
 def profile(session: Session, scalars: Sequence[int], repeats: int = 7) -> list[StepTime]:
@@ -56,7 +58,8 @@ def _step_time(program: Program, step: Step, seconds: float) -> StepTime:
     if isinstance(step, Dispatch):
         kernel = program.kernels[step.kernel]
         nbytes = kernel.bytes or sum(a.nbytes for a in step.args)
-        return StepTime(kernel.name, step.label, seconds, kernel.flops, nbytes)
+        tiles = has_tiles(kernel.body)
+        return StepTime(kernel.name, step.label, seconds, kernel.flops, nbytes, tiles)
     return StepTime(type(step).__name__.lower(), step.label, seconds, 0, step.dst.nbytes)
 
 
@@ -76,7 +79,7 @@ def totals(steps: Sequence[StepTime], roof: Roofline) -> list[dict[str, Any]]:
             "ms": round(seconds * 1e3, 4), "share": round(seconds / whole, 4),
             "flops": flops, "bytes": nbytes, "gbs": round(nbytes / seconds / 1e9, 2),
             "gflops": round(flops / seconds / 1e9, 2),
-            "roofline": round(roof.share(flops, nbytes, seconds), 3),
+            "roofline": round(roof.share(flops, nbytes, seconds, members[0].tiles), 3),
         })  # fmt: skip
     return sorted(found, key=lambda r: -r["ms"])
 

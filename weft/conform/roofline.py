@@ -24,14 +24,18 @@ _ITERATIONS = 2048
 
 @dataclass(frozen=True)
 class Roofline:
-    """Peaks of one device: f32 FMA rate in GFLOP/s, read bandwidth in GB/s."""
+    """Peaks of one device: f32 FMA rate in GFLOP/s, read bandwidth in GB/s, and the rate of bf16
+    products in matrix registers in GFLOP/s (0: it has none)."""
 
     gflops: float
     read_gbs: float
+    tile_gflops: float = 0.0
 
-    def share(self, flops: float, nbytes: float, seconds: float) -> float:
-        """How much of the roofline a run of `seconds` reached (1 is the roof)."""
-        floor = max(flops / (self.gflops * 1e9), nbytes / (self.read_gbs * 1e9))
+    def share(self, flops: float, nbytes: float, seconds: float, tiles: bool = False) -> float:
+        """How much of the roofline a run of `seconds` reached (1 is the roof); `tiles` says that
+        its FLOPs are done in matrix registers, where the device has them."""
+        peak = self.tile_gflops if tiles and self.tile_gflops else self.gflops
+        floor = max(flops / (peak * 1e9), nbytes / (self.read_gbs * 1e9))
         return floor / seconds if seconds > 0 else 0.0
 
 
@@ -59,6 +63,25 @@ def fma_kernel(caps: Caps, groups: int) -> tuple[ir.Kernel, int]:
     b.store(out, (b.group(0) * threads + b.thread(0)) * lanes, total)
     kernel = b.kernel(grid=(groups,), threads=(threads,))
     return kernel, 2 * chains * _ITERATIONS * groups * threads * lanes
+
+
+def tile_kernel(groups: int) -> tuple[ir.Kernel, int]:
+    """A loop of products of tiles into four sums, and the FLOPs of one run."""
+    b = Builder("peak_tiles")
+    x = b.buffer("x", dt.bfloat16, 1024)
+    out = b.buffer("out", dt.float32, groups * 256, "w")
+    sums = [b.tile(f"c{i}", dt.float32, 16, 16) for i in range(4)]
+    operands = [b.tile(f"a{i}", dt.bfloat16, 16, 32) for i in range(4)]
+    for tile in operands:
+        b.tile_load(tile, x, 0, 32)
+    for tile in sums:
+        b.tile_zero(tile)
+    with b.loop(_ITERATIONS):
+        for i, tile in enumerate(sums):
+            b.mma(tile, operands[i // 2], operands[2 + i % 2])
+    for tile in sums:
+        b.tile_store(out, b.group(0) * 256, 16, tile)
+    return b.kernel(grid=(groups,)), 2 * 4 * 16 * 16 * 32 * _ITERATIONS * groups
 
 
 def read_kernel(caps: Caps, size: int) -> ir.Kernel:
@@ -119,4 +142,8 @@ def measure(device: Device, repeats: int = 12) -> Roofline:
     gflops = flops / _time(device, kernel, 2 if slow else repeats) / 1e9
     size = (1 << 22) if slow else (1 << 26 if caps.is_cpu else 1 << 24)
     seconds = _time(device, read_kernel(caps, size), 2 if slow else repeats)
-    return Roofline(gflops, size * 4 / seconds / 1e9)
+    tiles = 0.0
+    if "mma_bf16" in caps.features:
+        kernel, flops = tile_kernel(groups)
+        tiles = flops / _time(device, kernel, repeats) / 1e9
+    return Roofline(gflops, size * 4 / seconds / 1e9, tiles)
