@@ -179,3 +179,52 @@ def test_a_real_interrupt_leaves_the_model_usable(zoo) -> None:
                 model.generate([9], max_new_tokens=90)
         timer.join()
         assert model.generate([5, 6], max_new_tokens=30) == want
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("gpt2", "float32"), ("llama3", "bfloat16")])
+def test_a_common_prefix_is_kept_and_changes_no_bit(tmp_path: Path, name: str, dtype: str) -> None:
+    """A second prompt reads only what is new; its tokens and logits are those of a fresh model."""
+    write_model(name, tmp_path, dtype)
+    model, ids = weft.load(tmp_path, device="cpu", context=64), IDS.tolist()
+    options = {"max_new_tokens": 8, "temperature": 1.1, "seed": 3}
+    first = model.generate(ids[:20], **options)
+    turns = [
+        (ids[:20], 19),
+        ([*ids[:20], *first.ids, 5, 6], 20),  # what decoding left is read again
+        ([*ids[:20], *first.ids, 5, 6, 7], 30),
+        (ids[:10] + ids[20:30], 10),
+        (ids[:30], 10),
+        (ids[30:], 0),
+    ]
+    for prompt, reused in turns:
+        got = model.generate(prompt, **options)
+        fresh = weft.load(tmp_path, device="cpu", context=64)
+        assert got == fresh.generate(prompt, **options)
+        assert got.reused == reused
+        runner = model.runner()
+        kept = runner.prefill(0, prompt[9:], 9).copy()
+        np.testing.assert_array_equal(kept, fresh.runner().prefill(0, prompt))
+    model.logits(ids[30:])
+    assert model.generate(ids[30:], max_new_tokens=1).reused == 0
+
+
+def test_an_interrupted_prefill_keeps_only_what_it_finished(zoo, monkeypatch) -> None:
+    folder, _ = zoo("llama2")
+    monkeypatch.setattr("weft.models.runner.CHUNK", 8)
+    model, ids = weft.load(folder, device="cpu", context=64), IDS.tolist()
+    want = model.generate(ids[:30], max_new_tokens=8)
+    model.generate(ids[::-1], max_new_tokens=1)
+    runner, step, left = model.runner(), model.runner().step, [2]
+
+    def failing(*args):
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        return step(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "step", failing)
+        with pytest.raises(KeyboardInterrupt):
+            model.generate(ids[:30], max_new_tokens=8)
+    got = model.generate(ids[:30], max_new_tokens=8)
+    assert got == want and got.reused == 8

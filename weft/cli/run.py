@@ -138,12 +138,14 @@ def run(path: str, prompt: str | None, as_json: bool, **options: Any) -> None:
 @click.argument("path", metavar="MODEL", type=click.Path())
 @generation_options
 @click.option("--system", help="The system message, for models that have one.")
-def chat(path: str, system: str | None, **options: Any) -> None:
-    """Talk with the model in the folder MODEL; it needs a chat template. An empty line or the end
-    of input leaves."""
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per turn.")
+def chat(path: str, system: str | None, as_json: bool, **options: Any) -> None:
+    """Talk with the model in the folder MODEL; it needs a chat template. A turn reads only what is
+    new in the conversation. An empty line or the end of input leaves."""
     import weft
 
     model = weft.load(path, **load_options(options))
+    answer = _answer_json if as_json else _answer
     messages: list[dict[str, str]] = []
     if system:
         messages.append({"role": "system", "content": system})
@@ -157,10 +159,31 @@ def chat(path: str, system: str | None, **options: Any) -> None:
         messages.append({"role": "user", "content": line})
         ids = model.chat_ids(messages)
         try:
-            answer = _stream(model.generate(ids, stream=True, **options))
+            text = answer(model, ids, options)
         except KeyboardInterrupt:
             print("\n(interrupted)", file=sys.stderr)
             messages.pop()
             continue
-        click.echo()
-        messages.append({"role": "assistant", "content": answer})
+        messages.append({"role": "assistant", "content": text})
+
+
+def _answer(model: Any, ids: list[int], options: dict[str, Any]) -> str:
+    """Prints a turn's text as it comes, and returns it."""
+    text = _stream(model.generate(ids, stream=True, **options))
+    click.echo()
+    return text
+
+
+def _answer_json(model: Any, ids: list[int], options: dict[str, Any]) -> str:
+    """Prints a turn as one line of JSON; returns its text."""
+    start = time.perf_counter()
+    result = model.generate(ids, **options)
+    text: str = result.text
+    seconds = time.perf_counter() - start
+    click.echo(json.dumps({
+        "text": text, "ids": list(result.ids), "finish_reason": result.finish_reason,
+        "device": model.device.info.id if model.device else "oracle",
+        "prompt_tokens": len(ids), "reused_tokens": result.reused,
+        "generate_s": round(seconds, 3), "tok_s": round(len(result.ids) / seconds, 1),
+    }))  # fmt: skip
+    return text

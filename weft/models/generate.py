@@ -26,14 +26,20 @@ Finish = Literal["stop", "length", "eos"]
 
 class Generation:
     """What one prompt gave. `ids` are the new tokens only, without the end-of-text token that
-    ended them; `text` is their text without the stop string ("" without a tokenizer).
+    ended them; `text` is their text without the stop string ("" without a tokenizer). `reused`
+    counts the prompt's first tokens that an earlier call had left in the cache.
     finish_reason: "eos" (end-of-text token), "stop" (stop string) or "length" (max_new_tokens or
     the context is full)."""
 
     def __init__(
-        self, text: str | Callable[[], str], ids: tuple[int, ...], finish_reason: Finish
+        self,
+        text: str | Callable[[], str],
+        ids: tuple[int, ...],
+        finish_reason: Finish,
+        reused: int = 0,
     ) -> None:
         self._text = text
+        self.reused = reused
         self.ids = ids
         self.finish_reason = finish_reason
 
@@ -90,6 +96,7 @@ class Sequence_:
     text: TextEnd
     ids: list[int] = field(default_factory=list)
     finish: Finish | None = None
+    reused: int = 0
 
     @property
     def pos(self) -> int:
@@ -176,7 +183,8 @@ def run(
             if seq.limit <= 0:
                 seq.finish = "length"
                 continue
-            logits = runner.prefill(slot, seq.prompt)
+            seq.reused = runner.kept(slot, seq.prompt)
+            logits = runner.prefill(slot, seq.prompt[seq.reused :], seq.reused)
             yield from _advance(seq, logits, request, check)
             if seq.finish is None:
                 active[slot] = seq
@@ -245,7 +253,8 @@ def result(seq: Sequence_) -> Generation:
     if seq.finish is None:
         raise UsageError("the generation has not finished")
     end, ids = seq.text, tuple(seq.ids)
-    return Generation(end.text if end.decoded else lambda: end.whole(ids), ids, seq.finish)
+    text = end.text if end.decoded else lambda: end.whole(ids)
+    return Generation(text, ids, seq.finish, seq.reused)
 
 
 class Stream(Iterator[Piece]):

@@ -33,6 +33,7 @@ class Runner(abc.ABC):
 
     def __init__(self, config: DecoderConfig, context: int, slots: int) -> None:
         self.config, self.context, self.slots = config, context, slots
+        self._fed: list[list[int]] = [[] for _ in range(slots)]  # what prefill left in each slot
 
     @abc.abstractmethod
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
@@ -42,21 +43,38 @@ class Runner(abc.ABC):
     def room(self, kind: str) -> int:
         """The most rows that one step of this kind takes."""
 
+    def kept(self, slot: int, ids: Sequence[int]) -> int:
+        """How many of `ids`, the last not counted, a prefill of this slot may leave out: their
+        keys and values are there, bit for bit what it would compute. Those of decoded tokens
+        are not (a step of one row may sum in another order)."""
+        count = 0
+        for have, want in zip(self._fed[slot], ids[:-1]):
+            if have != want:
+                break
+            count += 1
+        return count
+
     def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> np.ndarray:
         """Feeds ids to a slot from position `start`; logits float32 [vocab] of the last one."""
         chunk = self.room("prefill")
+        fed = self._fed[slot]
         logits = np.empty(0, np.float32)
         for begin in range(0, len(ids), chunk):
             part = ids[begin : begin + chunk]
             rows = self._rows("prefill", part, [slot] * len(part), start + begin)
             rows["last"] = np.array([len(part) - 1], np.int32)
+            del fed[start + begin :]  # before the step: it may be interrupted
             logits = self.step("prefill", rows, len(part))[0]
+            if len(fed) == start + begin:
+                fed.extend(part)
         return logits
 
     def decode(self, ids: Sequence[int], slots: Sequence[int], pos: Sequence[int]) -> np.ndarray:
         """One token for each of some slots, at the given positions; logits float32 [n, vocab]."""
         step = self.room("decode")
         parts = []
+        for slot, place in zip(slots, pos):
+            del self._fed[slot][place:]
         for i in range(0, len(ids), step):
             part = ids[i : i + step]
             rows = self._rows("decode", part, slots[i : i + step], pos[i : i + step])
@@ -68,6 +86,7 @@ class Runner(abc.ABC):
     def score(self, ids: Sequence[int]) -> np.ndarray:
         """Logits float32 [len(ids), vocab] of every position, in slot 0."""
         chunk = self.room("score")
+        self._fed[0].clear()
         out = np.empty((len(ids), self.config.vocab), np.float32)
         for begin in range(0, len(ids), chunk):
             part = ids[begin : begin + chunk]
@@ -100,6 +119,9 @@ class EagerRunner(Runner):
 
     def _cache(self, shape: tuple[int, ...]) -> np.ndarray:
         return np.zeros(shape, self.config.kv_dtype.numpy)
+
+    def kept(self, slot: int, ids: Sequence[int]) -> int:
+        return 0  # NumPy's products of fewer rows may sum in another order
 
     def room(self, kind: str) -> int:
         return min(self.slots, DECODE_ROWS) if kind == "decode" else CHUNK
@@ -168,8 +190,8 @@ class CompiledRunner(Runner):
         return decoder_graph(self.config, self._avals, *self._shape(kind))
 
     def _compile(self, kind: str) -> Session:
-        from weft.tensor.programs import program_for
         from weft.program.session import Session
+        from weft.tensor.programs import program_for
 
         what = (self.config, sorted(self._avals.items()), self._shape(kind))
         program = program_for(what, self._device.caps, lambda: self.graph(kind))
@@ -213,8 +235,8 @@ def compiled_encoder(
 
     def hidden(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         if ids.shape not in sessions:
-            from weft.tensor.programs import program_for
             from weft.program.session import Arena, Session
+            from weft.tensor.programs import program_for
 
             if not arenas:
                 arenas.append(Arena(device))
