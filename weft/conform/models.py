@@ -1,4 +1,5 @@
-"""Level "models": whole models of random weights, compiled for the device, against the oracle.
+"""Level "models": whole models of random weights, compiled for the device, against the oracle:
+inference and training.
 
 Logits must agree within the table, and under forced decoding (the oracle's tokens are fed to both)
 the likeliest token must be the same at every step wherever the oracle's own margin exceeds the
@@ -8,7 +9,7 @@ tolerance; a tie within rounding is nobody's mistake.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,18 @@ import numpy as np
 
 import weft
 from weft.backends.base import Device
+from weft.conform.gpt import GPT, Shape
 from weft.conform.harness import check_close, check_equal
 from weft.conform.report import Check, Mismatch, Skip
 from weft.core import dtypes as dt
 from weft.core.tolerance import tolerance
+from weft.importers.hf_config import Fields
 from weft.models.random_weights import random_folder
+from weft.models.training.model import TrainableDecoder, config_of, fresh_weights
+from weft.optim import SGD, AdamW, Optimizer
+from weft.tensor import Tensor
 
+Loss = Callable[[Tensor, Tensor], Tensor]
 _LLAMA = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "vocab_size": 120, "max_position_embeddings": 64,
@@ -97,8 +104,53 @@ def _encoder(device: Device) -> float:
     return check_close(model.embed_ids(rows), oracle.embed_ids(rows), "model", dt.float32)
 
 
+# -- training -------------------------------------------------------------------------------------
+
+_GPT = Shape(layers=2, width=32, heads=2, context=12, batch=2, vocab=40)
+
+
+def _gpt_loss() -> tuple[Loss, list[tuple[str, Tensor]]]:
+    model = GPT(_GPT)
+    return model, list(model.named_parameters())
+
+
+def _llama_loss() -> tuple[Loss, list[tuple[str, Tensor]]]:
+    config = config_of(Fields(CONFIGS["llama"], "config"))
+    model = TrainableDecoder(config, fresh_weights(config, 5), _GPT.context)
+    return model.loss, list(model.named_parameters())
+
+
+def _curve(make: Callable[[], Any], optimiser: str, device: str | None, steps: int) -> np.ndarray:
+    """The loss of each step on one batch: compiled for a device, or with NumPy alone."""
+    loss_of, named = make()
+    opt: Optimizer
+    if optimiser == "sgd":
+        opt = SGD(named, lr=0.1, momentum=0.9)
+    else:
+        opt = AdamW(named, lr=1e-2, weight_decay=0.1)
+
+    def train_step(ids: Tensor, targets: Tensor) -> Tensor:
+        loss = loss_of(ids, targets)
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        return loss
+
+    run = train_step if device is None else weft.compile(train_step, device=device)
+    batch = [weft.tensor(a) for a in _GPT.data()]
+    return np.array([run(*batch).item() for _ in range(steps)], np.float32)
+
+
+def _training(device: Device, make: Callable[[], Any], optimiser: str, steps: int) -> float:
+    got = _curve(make, optimiser, device.info.id, steps)
+    want = _curve(make, optimiser, None, steps)
+    if not want[-1] < want[0]:
+        raise Mismatch(f"the oracle's loss went from {want[0]:.3f} to {want[-1]:.3f}")
+    return check_close(got, want, "model", dt.float32)
+
+
 def checks(device: Device) -> Iterator[Check]:
-    """Every family in f32; one in the narrow dtypes; batches; an encoder."""
+    """Every family in f32; one in the narrow dtypes; batches; an encoder; loss curves."""
     for family in CONFIGS:
         label = f"{family} float32: logits and forced decoding"
         yield label, partial(_logits, device, family, "float32")
@@ -107,3 +159,8 @@ def checks(device: Device) -> Iterator[Check]:
         yield label, partial(_logits, device, "llama", dtype)
     yield "llama: alone as in a batch", partial(_batch, device)
     yield "bert: embeddings", partial(_encoder, device)
+    steps = 4 if device.info.kind == "interp" else 20  # the interpreter takes seconds for one
+    for name, make in (("gpt", _gpt_loss), ("llama", _llama_loss)):
+        for optimiser in ("sgd", "adamw"):
+            label = f"{name}: loss of {steps} training steps, {optimiser}"
+            yield label, partial(_training, device, make, optimiser, steps)
