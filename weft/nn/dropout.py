@@ -31,11 +31,7 @@ class Dropout(Module):
         self.register_buffer("key", Tensor(np.array([word, 0], np.uint32)), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.dropped(x) if self.training and self.p else x
-
-    def dropped(self, x: Tensor) -> Tensor:
-        """x with elements dropped, whether training or not."""
-        return F.dropout(x, self.p, key=once(self._next))
+        return F.dropout(x, self.p, key=once(self._next)) if self.training and self.p else x
 
     def _next(self) -> Tensor:
         with no_grad():
