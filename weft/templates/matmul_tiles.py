@@ -29,7 +29,6 @@ TILE, DEPTH, BLOCK = 16, 32, 32  # rows and columns of a tile of sums; its k; ro
 _KC = 256  # of K at once: a panel of that depth (16 KiB) stays in the first cache
 _ROWS = 512  # of A in a block at most: the block (256 KiB) stays in the second cache
 _PANELS = 4  # in a group at most, where A need not be packed again for the next
-_SCRATCH = 3 << 20  # bytes that blocks and panels of one group may take
 
 
 def suits(p: Problem, caps: Caps) -> bool:
@@ -57,6 +56,7 @@ def _cut(p: Problem, caps: Caps, kc: int, pack_a: bool) -> tuple[int, int]:
     of_a = 0.0 if not pack_a else 0.35 if p.a_k == 1 else 0.6  # cycles per element, measured
     of_b = max(0.65 if p.b_strides(i)[1] == 1 else 0.5 for i in range(len(p.dots)))
     panels, batches = _over(p.n, BLOCK), max(p.batches, 1)
+    room = caps.scratch_bytes * 3 // 4
     best, found = math.inf, (BLOCK, panels)
     blocks, most = _over(p.m, _ROWS), _over(p.m, BLOCK)
     while blocks <= most:
@@ -66,7 +66,7 @@ def _cut(p: Problem, caps: Caps, kc: int, pack_a: bool) -> tuple[int, int]:
             if not pack_a:
                 strips = max(strips, _over(panels * len(p.dots), _PANELS))
             strips = min(panels, strips)
-            while strips < panels and _scratch(p, mb, kc, _over(panels, strips), pack_a) > _SCRATCH:
+            while strips < panels and _scratch(p, mb, kc, _over(panels, strips), pack_a) > room:
                 strips += 1
             groups = blocks * strips * batches
             turns = _over(groups, caps.cores)
