@@ -12,7 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,36 @@ class SafetensorsFile(Mapping[str, np.ndarray]):
         return len(self.tensors)
 
 
-def _map_file(path: Path) -> tuple[mmap.mmap, int]:
+class MappedFile(mmap.mmap):
+    """A file's bytes, read where they lie."""
+
+    path: Path
+
+    def check(self) -> None:
+        """Raises FileFormatError if the file has become shorter than it was when it was mapped:
+        reading beyond its end would kill the process. A file replaced by another of its name
+        keeps its bytes for as long as they are mapped."""
+        if (size := self.size()) < len(self):
+            raise FileFormatError(
+                f"{self.path}: cut to {size} bytes from {len(self)} since it was loaded; write "
+                "the weights again (to another name, then rename: that is safe) and load them anew"
+            )
+
+
+def mapped_files(arrays: Iterable[np.ndarray]) -> list[MappedFile]:
+    """The files whose bytes some of these arrays are views of."""
+    found: dict[int, MappedFile] = {}
+    for array in arrays:
+        base: Any = array
+        while isinstance(base, np.ndarray):
+            base = base.base
+        held = base.obj if isinstance(base, memoryview) else base
+        if isinstance(held, MappedFile):
+            found[id(held)] = held
+    return list(found.values())
+
+
+def _map_file(path: Path) -> tuple[MappedFile, int]:
     try:
         info = path.stat()
         if not stat.S_ISREG(info.st_mode):
@@ -94,7 +123,9 @@ def _map_file(path: Path) -> tuple[mmap.mmap, int]:
                 f"{path}: {info.st_size} bytes; a safetensors file starts with an 8-byte length"
             )
         with path.open("rb") as f:
-            return mmap.mmap(f.fileno(), info.st_size, access=mmap.ACCESS_READ), info.st_size
+            made = MappedFile(f.fileno(), info.st_size, access=mmap.ACCESS_READ)
+        made.path = path
+        return made, info.st_size
     except OSError as e:
         raise FileFormatError(f"{path}: cannot be read: {e.strerror}") from None
 

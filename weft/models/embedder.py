@@ -62,6 +62,7 @@ class Encoder(Model):
 
     def embed_ids(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
         """Like `embed`, from token ids with [CLS] and [SEP] already in place."""
+        self._check_files()
         out = np.empty((len(rows), self.dim), np.float32)
         for group in _batches([len(r) for r in rows]):
             width = bucket(max(len(rows[i]) for i in group), 16, self.max_length)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.core.errors import LimitError, ModelError, UsageError
+from weft.importers.safetensors import mapped_files
 from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
 from weft.models.generate import Generation, Piece, Request, Sequence_, Stream, run, sequences
 from weft.models.runner import CompiledRunner, Runner
@@ -39,6 +40,7 @@ class Model:
         self.config = config
         self.device = device
         self.weights = weights
+        self._files = mapped_files(weights.values())
         self._make_tokenizer = make_tokenizer
         self._tokenizer: Tokenizer | None = None
         self._tokenizer_read = False
@@ -50,6 +52,11 @@ class Model:
             self._tokenizer = self._make_tokenizer()
             self._tokenizer_read = True
         return self._tokenizer
+
+    def _check_files(self) -> None:
+        """Raises FileFormatError when a file that the weights lie in has been cut short."""
+        for file in self._files:
+            file.check()
 
     def _need_tokenizer(self, why: str) -> Tokenizer:
         if self.tokenizer is None:
@@ -248,6 +255,7 @@ class Decoder(Model):
                 raise self.explain_bad("the logits are")
 
         with self._lock:
+            self._check_files()
             self._turn += 1
             turn = self._turn
             pieces = run(self.runner(len(parts)), request, parts, check)
@@ -267,6 +275,7 @@ class Decoder(Model):
         """float32 [T, vocab]: row t is the model's view of the token after ids[: t + 1]."""
         checked = self.encode(ids)
         with self._lock:
+            self._check_files()
             self._turn += 1
             out = self.runner().score(checked)
         if not np.isfinite(out.max(initial=0.0)):
