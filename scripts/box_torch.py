@@ -54,9 +54,11 @@ def build(raw: dict[str, Any], weights: dict[str, np.ndarray]) -> tuple[Any, dic
     return model, named
 
 
-def loss_of(model: Any, ids: np.ndarray, targets: np.ndarray) -> torch.Tensor:
-    """The mean cross-entropy of targets."""
-    logits = model(torch.from_numpy(ids).long()).logits
+def loss_of(model: Any, ids: np.ndarray, targets: np.ndarray, precision: str) -> torch.Tensor:
+    """The mean cross-entropy of targets; matrices multiplied in `precision`."""
+    dtype = getattr(torch, precision)
+    with torch.autocast("cpu", dtype, enabled=dtype is torch.bfloat16):
+        logits = model(torch.from_numpy(ids).long()).logits
     flat = torch.from_numpy(targets).long().reshape(-1)
     return torch.nn.functional.cross_entropy(logits.float().reshape(len(flat), -1), flat)
 
@@ -91,9 +93,9 @@ def main() -> None:
                 group["lr"] = rate(o, number, t.steps)
             total = 0.0
             for i in range(t.accumulate):
-                loss = loss_of(model, *batches.at(number * t.accumulate + i)) / t.accumulate
-                loss.backward()
-                total += loss.item()
+                loss = loss_of(model, *batches.at(number * t.accumulate + i), t.precision)
+                (loss / t.accumulate).backward()
+                total += loss.item() / t.accumulate
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), o.clip or math.inf)
             opt.step()
             opt.zero_grad()
@@ -106,7 +108,7 @@ def main() -> None:
             if held and (number + 1) % (settings.output.eval_every or t.steps) == 0:
                 with torch.no_grad():
                     model.eval()
-                    mean = sum(loss_of(model, *b).item() for b in held) / len(held)
+                    mean = sum(loss_of(model, *b, t.precision).item() for b in held) / len(held)
                     model.train()
                 log.write(json.dumps({"step": number + 1, "eval_loss": mean}) + "\n")
                 print(f"step {number + 1}: held-out loss {mean:.4f}", flush=True)
