@@ -184,6 +184,21 @@ def _supported(device: str, dtype: dt.DType) -> bool:
     return get(device).supports(dtype)
 
 
+def test_weight_gradients_of_any_number_of_rows() -> None:
+    """Rows that 64 does not divide, many and prime in number; compiled as well."""
+    for rows in (67, 192, 1, 130):
+        arrays = [normal(rows, 5), normal(5, seed=1), normal(5, seed=2), normal(rows, 5, seed=3)]
+        arrays = [a.astype(np.float32) for a in arrays]
+        leaves = [torch.from_numpy(a).double().requires_grad_() for a in arrays[:3]]
+        F.layer_norm(leaves[0], (5,), *leaves[1:], 1e-5).backward(
+            torch.from_numpy(arrays[3]).double()
+        )
+        run = _gradients("layer_norm")
+        for fn in (run, weft.compile(run, device="cpu")):
+            for got, want in zip(fn(*map(weft.tensor, arrays)), leaves):
+                agree(got.numpy(), want.grad.numpy().astype(np.float32), "dot")
+
+
 # -- edges --------------------------------------------------------------------------------------
 
 

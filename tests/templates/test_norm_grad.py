@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from harness import TARGETS, check, group_of, random, run_cpu, run_interp, trace
+from harness import CPU_STYLE, TARGETS, check, group_of, random, run_cpu, run_interp, trace
 
 from weft import ops
 from weft.backends.registry import devices, get
@@ -57,6 +57,22 @@ def _cases(dtype: dt.DType, rows: int, n: int) -> Iterator[tuple[Any, list[np.nd
 def test_composites(n: int, dtype: dt.DType) -> None:
     for fn, arrays in _cases(dtype, 5, n):
         _check(fn, arrays)
+
+
+@pytest.mark.parametrize("n", [1, 3, 16, 33, 130])
+def test_weight_gradients(n: int) -> None:
+    """One kernel on a CPU, with what is fused before it; on a GPU the body is inlined."""
+    for dtype in FLOATS:
+        x, g = random(dtype, (3, 4, n)), random(dtype, (3, 4, n), 2)
+        for chunks, centred in ((1, True), (3, True), (12, False)):
+            fn = call("norm_weight_grads", eps=1e-2, centred=centred, chunks=chunks)
+            _check(fn, [x, g], targets=CPU_STYLE)
+            fused = lambda x, g: ops.neg(fn(ops.mul(x, x), ops.mul(x, g)))  # noqa: B023, E731
+            if dtype is F32:
+                _check(fused, [x, g], targets=CPU_STYLE)
+    graph = trace(call("norm_weight_grads", chunks=2), [x, g])
+    claimed = {t: claimed_by(graph.outputs[0], PRESETS[t]) for t in TARGETS}
+    assert claimed == {t: "norm" if t in CPU_STYLE else None for t in TARGETS}
 
 
 @pytest.mark.parametrize("n", [1, 33, 300])

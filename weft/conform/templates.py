@@ -58,6 +58,7 @@ def _row_gradients(device: Device) -> Iterator[Check]:
                 ("log_softmax_grad", [np.asarray(ops.call("log_softmax", x)), g], {}),
                 ("layer_norm_grad", [x, w, g], {"eps": 1e-5}),
                 ("rms_norm_grad", [x, w, g], {"eps": 1e-6, "offset": 0.0}),
+                ("norm_weight_grads", [x, g], {"chunks": rows}),
                 ("moments", [x], {"eps": 1e-5}),
                 ("rms_scale", [x], {"eps": 1e-6}),
                 ("cross_entropy", [x, target], loss),

@@ -4,6 +4,8 @@ accumulates in f32 and returns x's dtype; the derivatives are composites of row_
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -133,40 +135,41 @@ def _log_softmax_vjp(g: Value, out: Value, x: Value) -> Sequence[Any]:
     return (f.call("log_softmax_grad", out, g),)
 
 
-def over_rows(g: Value, like: Value) -> Value:
-    """The sum of g over all axes but the last, in the dtype of `like`."""
-    lead = range(len(aval(g).shape) - 1)
-    return f.cast(f.sum_(g, tuple(lead)) if lead else g, aval(like).dtype)
+def _chunks(rows: int) -> int:
+    """In how many equal parts a sum over rows is done: as many as divide them, up to 64."""
+    return next(c for c in range(min(rows, 64), 0, -1) if rows % c == 0)
 
 
-def _column(m: Value, k: int, like: Value) -> Value:
-    """Entry k of a few numbers per row [..., K], repeated along the rows of `like`."""
-    shape = aval(m).shape
-    lead = (0,) * (len(shape) - 1)
-    return f.broadcast(f.slice_(m, (*lead, k), (*shape[:-1], k + 1)), aval(like).shape)
+def _weight_grads(x: Value, g: Value, eps: float, centred: bool) -> Value:
+    """sum(g h) over all axes but the last, and (with `centred`) sum(g): [1 or 2, D]."""
+    parts = _chunks(max(1, math.prod(aval(x).shape[:-1])))
+    return f.sum_(f.call("norm_weight_grads", x, g, eps=eps, centred=centred, chunks=parts), 0)
+
+
+def _part(sums: Value, k: int, like: Value) -> Value:
+    """Row k of `sums`, as the gradient of a weight."""
+    n = aval(sums).shape[1]
+    return f.cast(f.reshape(f.slice_(sums, (k, 0), (k + 1, n)), (n,)), aval(like).dtype)
 
 
 def _layer_norm_vjp(
     g: Value, out: Value, x: Value, w: Value, b: Value, *, eps: float
 ) -> Sequence[Any]:
-    def scale() -> Value:
-        mean, r = (_column(f.call("moments", x, eps=eps), k, x) for k in (0, 1))
-        return over_rows(f.mul(compute(g), f.mul(f.sub(compute(x), mean), r)), w)
-
-    def shift() -> Value:
-        return over_rows(compute(g), b)
-
-    return (lambda: f.call("layer_norm_grad", x, w, g, eps=eps)), scale, shift
+    sums = functools.cache(lambda: _weight_grads(x, g, eps, True))
+    return (
+        lambda: f.call("layer_norm_grad", x, w, g, eps=eps),
+        lambda: _part(sums(), 0, w),
+        lambda: _part(sums(), 1, b),
+    )
 
 
 def _rms_norm_vjp(
     g: Value, out: Value, x: Value, w: Value, *, eps: float, offset: float
 ) -> Sequence[Any]:
-    def scale() -> Value:
-        r = f.call("rms_scale", x, eps=eps)
-        return over_rows(f.mul(compute(g), f.mul(compute(x), keep_last(r, x))), w)
-
-    return (lambda: f.call("rms_norm_grad", x, w, g, eps=eps, offset=offset)), scale
+    return (
+        lambda: f.call("rms_norm_grad", x, w, g, eps=eps, offset=offset),
+        lambda: _part(_weight_grads(x, g, eps, False), 0, w),
+    )
 
 
 # -- the table ------------------------------------------------------------------------------------

@@ -1,13 +1,15 @@
 """Derivatives of the composites of rows, as composites that a template may compute as one kernel:
-softmax_grad log_softmax_grad layer_norm_grad rms_norm_grad, by the rows themselves; moments and
-rms_scale, the statistics that the derivatives by the weights need.
+softmax_grad log_softmax_grad layer_norm_grad rms_norm_grad, by the rows themselves;
+norm_weight_grads, by the weights of a norm; moments and rms_scale, the statistics that these need.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from weft.core import dtypes as dt
+from weft.core.errors import ShapeError
 from weft.ops import functions as f
 from weft.ops.composite import Composite, register_composite
 from weft.ops.composites import (
@@ -89,6 +91,28 @@ def _rms_scale(x: Value, *, eps: float) -> Value:
     return rsqrt(f.add(mean_last(f.mul(c, c)), eps))
 
 
+def _column(m: Value, k: int, like: Value) -> Value:
+    """Entry k of a few numbers per row [..., K], repeated along the rows of `like`."""
+    shape = aval(m).shape
+    lead = (0,) * (len(shape) - 1)
+    return f.broadcast(f.slice_(m, (*lead, k), (*shape[:-1], k + 1)), aval(like).shape)
+
+
+def _norm_weight_grads(x: Value, g: Value, *, eps: float, centred: bool, chunks: int) -> Value:
+    """Sums over rows of g h and, with `centred`, of g, for each of `chunks` equal runs of rows:
+    [chunks, 1 or 2, D]. h is as in layer_norm_grad or (not centred) in rms_norm_grad."""
+    c, v = compute(x), compute(g)
+    if centred:
+        m = f.call("moments", x, eps=eps)
+        parts = [f.mul(v, f.mul(f.sub(c, _column(m, 0, c)), _column(m, 1, c))), v]
+    else:
+        parts = [f.mul(v, f.mul(c, keep_last(f.call("rms_scale", x, eps=eps), c)))]
+    n = aval(x).shape[-1]
+    rows = math.prod(aval(x).shape[:-1]) // chunks
+    sums = [f.sum_(f.reshape(p, (chunks, rows, n)), 1) for p in parts]
+    return f.concat([f.reshape(s, (chunks, 1, n)) for s in sums], 1)
+
+
 # -- the table ------------------------------------------------------------------------------------
 
 
@@ -112,6 +136,14 @@ def _of_statistics(name: str, *tail: int):  # type: ignore[no-untyped-def]
     return abstract
 
 
+def _of_weights(x: Aval, g: Aval, *, eps: float, centred: bool, chunks: int) -> Aval:
+    floats("norm_weight_grads", x)
+    same("norm_weight_grads", x, g)
+    if chunks < 1 or math.prod(x.shape[:-1]) % chunks:
+        raise ShapeError(f"norm_weight_grads: {list(x.shape)} has no {chunks} equal runs of rows")
+    return Aval((chunks, 1 + centred, x.shape[-1]), dt.compute_dtype(x.dtype))
+
+
 def _add(name: str, abstract: Any, body: Any, **defaults: Any) -> None:
     register_composite(Composite(name, abstract, body, defaults))
 
@@ -120,5 +152,6 @@ _add("softmax_grad", _of_rows("softmax_grad"), _softmax_grad)
 _add("log_softmax_grad", _of_rows("log_softmax_grad"), _log_softmax_grad)
 _add("layer_norm_grad", _of_rows("layer_norm_grad"), _layer_norm_grad, eps=1e-5)
 _add("rms_norm_grad", _of_rows("rms_norm_grad"), _rms_norm_grad, eps=1e-6, offset=0.0)
+_add("norm_weight_grads", _of_weights, _norm_weight_grads, eps=1e-5, centred=True, chunks=None)
 _add("moments", _of_statistics("moments", 2), _moments, eps=1e-5)
 _add("rms_scale", _of_statistics("rms_scale"), _rms_scale, eps=1e-6)

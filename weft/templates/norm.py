@@ -19,7 +19,7 @@ from weft.graph.ir import Node, toposort
 from weft.kernel import builder as kb
 from weft.kernel import ir
 from weft.kernel.builder import Builder
-from weft.kernel.ir import Expr, Kernel
+from weft.kernel.ir import Expr, Kernel, Type
 from weft.templates import affine, norm_formulas, norm_grad
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
@@ -76,6 +76,13 @@ def claim_norm(node: Node, caps: Caps) -> bool:
     return x.size > 0 and (not caps.is_cpu or kept <= _room(caps))
 
 
+@claims("norm_weight_grads", kind="norm")
+def claim_weight_grads(node: Node, caps: Caps) -> bool:
+    """On a CPU, where one thread can add up rows; elsewhere the body is inlined: moments, sums."""
+    n = node.shape[-1]
+    return node.inputs[0].size > 0 and caps.is_cpu and 16 * n <= _room(caps)
+
+
 def _room(caps: Caps) -> int:
     """Bytes that the CPU rows kept between passes may take."""
     return max(caps.scratch_bytes // 2, 16 << 10) - 4096
@@ -85,6 +92,8 @@ def _room(caps: Caps) -> int:
 def build_norm(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group around a row composite (a "call" node over its last axis)."""
     assert group.anchor is not None
+    if group.anchor.attrs["name"] == "norm_weight_grads":
+        return _CpuColumns(group, caps).kernel()
     if caps.is_cpu:
         return _CpuRows(group, caps).kernel()
     if caps.cheap_barrier and group.anchor.inputs[0].shape[-1] > 32:
@@ -211,6 +220,40 @@ class _CpuRows(_Rows):
                 state = fold.combine(b, state, rest[k].state())
             found.append(b.let(fold.finish(b, state), fold.name))
         return tuple(found)
+
+
+class _CpuColumns(_CpuRows):
+    """norm_weight_grads: one thread adds up a run of rows, column by column, in private arrays."""
+
+    def kernel(self) -> Kernel:
+        b, em = self.b, self.em
+        chunks, count, _ = self.anchor.shape
+        per = self.rows // chunks
+        sums = [self.array() for _ in range(count)]
+        chunk = em.axis(b.group(0), chunks)
+
+        def clear(j: Affine) -> None:
+            for s in sums:
+                b.store(s, em.address(j), kb.const(0.0, Type(dt.float32, j.lanes)))
+
+        def write(j: Affine) -> None:
+            for k, s in enumerate(sums):
+                value = kb.load(s, em.address(j), j.lanes)
+                self.put((chunk, affine.number(k), j), value)
+
+        self.each(clear)
+        with b.loop(per, name="r") as r, em.scope():
+            row = chunk * per + em.axis(r, per)
+            terms = norm_grad.weight_terms(Row(self, affine.unflatten(row, self.shape[:-1])))
+
+            def add(j: Affine) -> None:
+                for s, value in zip(sums, terms(j), strict=True):
+                    before = kb.load(s, em.address(j), j.lanes)
+                    b.store(s, em.address(j), before + value)
+
+            self.each(add)
+        self.each(write)
+        return self.finished(chunks)
 
 
 class _ThreadRows(_Rows):

@@ -88,7 +88,7 @@ def inverse_root(row: Row, squares: Expr) -> Expr:
     return row.b.let(1.0 / kb.unary("sqrt", var + row.params["eps"]), "r")
 
 
-def _scaled(row: Row, x: Held) -> tuple[Expr, Expr]:
+def scaled(row: Row, x: Held) -> tuple[Expr, Expr]:
     """The row's mean and 1 / sqrt(var + eps)."""
     b = row.b
     mean = centre(row, x)
@@ -103,7 +103,7 @@ def _scaled(row: Row, x: Held) -> tuple[Expr, Expr]:
 
 def layer_norm(row: Row) -> None:
     x = row.operand(0)
-    mean, r = _scaled(row, x)
+    mean, r = scaled(row, x)
 
     def result(j: Affine) -> None:
         d = (x.again(j) - mean) * r
@@ -113,10 +113,10 @@ def layer_norm(row: Row) -> None:
 
 
 def moments(row: Row) -> None:
-    row.results(*_scaled(row, row.operand(0)))
+    row.results(*scaled(row, row.operand(0)))
 
 
-def _root_mean_square(row: Row, x: Held) -> Expr:
+def root_mean_square(row: Row, x: Held) -> Expr:
     """1 / sqrt(mean(x^2) + eps)."""
 
     def square(j: Affine) -> tuple[Expr]:
@@ -129,12 +129,12 @@ def _root_mean_square(row: Row, x: Held) -> Expr:
 
 def rms_norm(row: Row) -> None:
     x = row.operand(0)
-    r = _root_mean_square(row, x)
+    r = root_mean_square(row, x)
     row.each(lambda j: row.write(j, x.again(j) * r * offset_weight(row, 1, j)))
 
 
 def rms_scale(row: Row) -> None:
-    row.results(_root_mean_square(row, row.operand(0)))
+    row.results(root_mean_square(row, row.operand(0)))
 
 
 def offset_weight(row: Row, k: int, j: Affine) -> Expr:

@@ -1,8 +1,10 @@
 """The formulas of the composites of rows, backward: softmax_grad, log_softmax_grad,
-layer_norm_grad, rms_norm_grad and cross_entropy_grad. The maths stands in the bodies of the
-composites (weft/ops); sums that need no other sum share a pass."""
+layer_norm_grad, rms_norm_grad, cross_entropy_grad and norm_weight_grads. The maths stands in the
+bodies of the composites (weft/ops); sums that need no other sum share a pass."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from weft.kernel import builder as kb
 from weft.kernel import math as km
@@ -14,7 +16,9 @@ from weft.templates.norm_formulas import (
     inverse_root,
     kept_exps,
     offset_weight,
+    root_mean_square,
     row_class,
+    scaled,
 )
 from weft.templates.norm_row import Row
 
@@ -87,3 +91,18 @@ def cross_entropy_grad(row: Row) -> None:
         row.write(j, kb.select(ignored, 0.0, (e.again(j) * scale - q) * g))
 
     row.each(result)
+
+
+def weight_terms(row: Row) -> Callable[[Affine], tuple[Expr, ...]]:
+    """What a row adds to norm_weight_grads at column j: g h and, for a centred norm, g."""
+    b, x, g = row.b, row.operand(0), row.operand(1, once=True)
+    if not row.params["centred"]:
+        scale = root_mean_square(row, x)
+        return lambda j: (g.first(j) * (x.again(j) * scale),)
+    mean, r = scaled(row, x)
+
+    def terms(j: Affine) -> tuple[Expr, ...]:
+        v = b.let(g.first(j), "v")
+        return v * ((x.again(j) - mean) * r), v
+
+    return terms

@@ -52,6 +52,7 @@ COMPOSITES: dict[str, str] = {
     "layer_norm_grad": "norm",
     "rms_norm_grad": "norm",
     "cross_entropy_grad": "norm",
+    "norm_weight_grads": "norm",
     "attention": "attention",
     "attention_grad": "attention_grad",
     "attention_lse": "attention_grad",
