@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +13,11 @@ from weft.core.errors import UsageError
 
 if TYPE_CHECKING:
     from weft.backends.base import Device
+    from weft.backends.llvm.resources import Resources
+    from weft.core.caps import Caps
     from weft.graph.ir import Graph
+    from weft.kernel.ir import Kernel
+    from weft.program.program import Program
 
 VIEWS = ("report", "graph", "kernels", "source")
 
@@ -19,6 +25,8 @@ VIEWS = ("report", "graph", "kernels", "source")
 @click.command(epilog="Example:  weft explain MODEL --step decode --show source --kernel matvec")
 @click.argument("path", metavar="MODEL", type=click.Path())
 @click.option("--device", default="cpu", show_default=True, help="The device to compile for.")
+@click.option("--target", help="Compile for a GPU architecture, which need not be here: sm_90, "
+              "gfx942, ... The report then says what each kernel takes of it.")  # fmt: skip
 @click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's).")
 @click.option("--step", "steps", multiple=True, help="prefill, decode or encode (default: all).")
 @click.option("--show", type=click.Choice(VIEWS), default="report", show_default=True,
@@ -28,6 +36,7 @@ VIEWS = ("report", "graph", "kernels", "source")
 def explain(
     path: str,
     device: str,
+    target: str | None,
     dtype: str | None,
     steps: tuple[str, ...],
     show: str,
@@ -40,23 +49,56 @@ def explain(
 
     model = weft.load(path, device=device, dtype=dtype)
     assert model.device is not None
+    goal = _of_device(model.device) if target is None else _of_target(target)
     graphs = model.graphs()
     unknown = set(steps) - set(graphs)
     if unknown:
         raise UsageError(f"no step {sorted(unknown)[0]!r}; this model has {', '.join(graphs)}")
     shown = {
-        name: _view(graph, model.device, show, kernel, as_json)
+        name: _view(graph, goal, show, kernel, as_json)
         for name, graph in graphs.items()
         if not steps or name in steps
     }
     if as_json:
-        click.echo(json.dumps({"device": model.device.info.id, "show": show, "steps": shown}))
+        click.echo(json.dumps({"device": goal.name, "show": show, "steps": shown}))
         return
     for view in shown.values():
         click.echo("\n".join(view.values()) if isinstance(view, dict) else view)
 
 
-def _view(graph: Graph, device: Device, show: str, kernel: str | None, as_json: bool) -> Any:
+@dataclass(frozen=True)
+class _Goal:
+    """What programs are compiled for. `resources` says what kernels take of it, where that is
+    known without running them; `missing` why it is not."""
+
+    name: str
+    caps: Caps
+    source: Callable[[Kernel], str]
+    resources: Callable[[Program], Mapping[str, Resources]] | None = None
+    missing: str = ""
+
+
+def _of_device(device: Device) -> _Goal:
+    return _Goal(device.info.id, device.caps, device.source)
+
+
+def _of_target(name: str) -> _Goal:
+    from weft.backends.llvm import gpu_target, offline, ptxas
+
+    target = gpu_target(name)
+    missing = ""
+    if target.code == "ptx" and ptxas.find() is None:
+        missing = "registers and spills are not known: " + ptxas.MISSING
+    return _Goal(
+        name,
+        target.caps,
+        lambda kernel: offline.source(kernel, target),
+        None if missing else lambda program: offline.resources(program.kernels, target),
+        missing,
+    )
+
+
+def _view(graph: Graph, goal: _Goal, show: str, kernel: str | None, as_json: bool) -> Any:
     """One step's report or graph as text (the report as data for JSON), or kernel name -> text."""
     from weft.compile.passes import compile_graph
     from weft.graph.text import to_text
@@ -64,13 +106,26 @@ def _view(graph: Graph, device: Device, show: str, kernel: str | None, as_json: 
 
     if show == "graph":
         return to_text(graph)
-    program = compile_graph(graph, device.caps, name=graph.name)
+    program = compile_graph(graph, goal.caps, name=graph.name)
     if show == "report":
-        report = program.meta["report"]
-        return report.data() if as_json else report.text()
+        return _report(program, goal, as_json)
     found = [k for k in program.kernels if kernel is None or kernel in k.name]
     if not found:
         names = ", ".join(k.name for k in program.kernels)
         raise UsageError(f"no kernel named like {kernel!r} in {graph.name}; there are {names}")
-    render = printer.text if show == "kernels" else device.source
+    render = printer.text if show == "kernels" else goal.source
     return {k.name: render(k) for k in found}
+
+
+def _report(program: Program, goal: _Goal, as_json: bool) -> Any:
+    """The compilation's report, and what its kernels take of the target."""
+    from weft.backends.llvm import resources
+
+    report = program.meta["report"]
+    if goal.resources is None:
+        text = f"{report.text()}\n\n{goal.missing}" if goal.missing else report.text()
+        return report.data() if as_json else text
+    found = goal.resources(program)
+    if as_json:
+        return report.data() | {"resources": resources.data(found)}
+    return f"{report.text()}\n\n{resources.text(found)}"

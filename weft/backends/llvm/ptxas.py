@@ -13,6 +13,7 @@ from pathlib import Path
 from weft.backends.llvm.resources import Resources
 from weft.core.errors import CompileError
 
+MISSING = "ptxas was not found; install a CUDA toolkit or put ptxas in PATH"
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
@@ -44,7 +45,7 @@ def assemble(ptx: str, arch: str) -> tuple[bytes, dict[str, Resources]]:
     assembler's first message."""
     tool = find()
     if tool is None:
-        raise CompileError("ptxas was not found; install a CUDA toolkit or put ptxas in PATH")
+        raise CompileError(MISSING)
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder, "k.ptx"), Path(folder, "k.cubin")
         source.write_text(ptx)
