@@ -1,4 +1,4 @@
-"""Gradients inside weft.compile: .grad between calls, training steps, checkpoints."""
+"""Gradients inside weft.compile (.grad between calls, training steps) and checkpoints."""
 
 from __future__ import annotations
 
@@ -209,3 +209,37 @@ def test_checkpoint_gives_the_same_gradients(device: str) -> None:
     for one in found[1:]:
         for got, want in zip(one, found[0]):
             close(got, want)
+
+
+def test_second_derivatives_through_a_checkpoint() -> None:
+    x, w = leaf([2.0, -1.0]), leaf([3.0, 0.5])
+
+    def fn(t: Tensor) -> Tensor:
+        return t**3 * w * w
+
+    found = []
+    for part in (fn(x), weft.checkpoint(fn, x)):
+        (g,) = weft.grad((part + x * x).sum(), [x], create_graph=True)
+        found.append([g, *weft.grad(g.sum(), [x, w])])
+    for got, want in zip(found[1], found[0]):
+        close(got, want.numpy())
+    close(found[1][1], 6 * np.array([2.0, -1.0]) * np.array([9.0, 0.25]) + 2)
+
+
+def test_checkpoints_nest_and_take_integers() -> None:
+    x, w, index = leaf([0.5, -1.0]), leaf([0.7, 0.9]), weft.tensor(np.array([0, 1, 1], np.int32))
+
+    def inner(t: Tensor) -> Tensor:
+        return (t * w).tanh()
+
+    def outer(t: Tensor) -> Tensor:
+        return weft.checkpoint(inner, weft.checkpoint(inner, t) * t)
+
+    want = weft.grad(inner(inner(x) * x).sum(), [x, w])
+    for got, one in zip(weft.grad(weft.checkpoint(outer, x).sum(), [x, w]), want):
+        close(got, one.numpy())
+    weft.checkpoint(lambda i, t: t[i] * t[i], index, x).sum().backward()
+    close(x.grad, [1.0, -4.0])
+    y = weft.checkpoint(lambda t: t, w)
+    y.sum().backward()
+    close(w.grad, [1.0, 1.0])

@@ -204,12 +204,15 @@ def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:
     params = tuple(Tracked(t.value.value, owner=t) for t in owners.values())
 
     def pull(g: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
-        again = tuple(
-            Tracked(ops.call("barrier", tape.plain(x), tape.plain(g)))
-            for x in operands[: len(inputs)]
-        )
+        create_graph = any(isinstance(x, Tracked) for x in operands)
+        given = operands[: len(inputs)]
+        if create_graph:  # what is computed again is to be differentiated again: keep its history
+            again = tuple(x if isinstance(x, Tracked) else Tracked(x) for x in given)
+        else:
+            again = tuple(Tracked(ops.call("barrier", x, tape.plain(g))) for x in given)
         with tape.record(True), _replaying(log):
-            found = tape.walk(run(*again), tape.plain(g)).values()
+            stops = {id(x) for x in again}
+            found = tape.walk(run(*again), g, stops, create_graph).values()
         grads = [[p for leaf, p in found if leaf is x] for x in again]
         grads += [[p for leaf, p in found if leaf.owner is t] for t in owners.values()]
         return [_sum(parts) for parts in grads]
