@@ -199,4 +199,4 @@ class _Part(Rows):
                 self.store((affine.number(part), self.bi, kv, key, lane), value, mask)
 
             with em.scope():
-                x.write(target, const(0), count, 1.0, write)
+                x.write(target, const(0), count, 1.0 if part else x.scale, write)

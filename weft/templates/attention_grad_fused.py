@@ -14,7 +14,7 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.graph.ir import Node
-from weft.kernel.builder import Expr, const, extract, load, maximum, select
+from weft.kernel.builder import Expr, const, extract, maximum, select
 from weft.kernel.ir import Kernel
 from weft.templates import affine
 from weft.templates.affine import Affine
@@ -42,7 +42,7 @@ def _sizes(caps: Caps, config: Mapping[str, Any], t: int, s: int) -> Sizes:
 def _bytes(size: Sizes, depth: int) -> int:
     """Scratch that the arrays of a kernel take, with something to spare."""
     wide = -(-depth // size.lanes) * size.lanes
-    kept = 5 * size.span * wide + (4 * wide + 2 * size.span + 8) * size.rows
+    kept = 5 * size.span * wide + (4 * wide + 2 * size.ld + 8) * size.rows
     return 4 * (kept + size.keys * wide) + 4096
 
 
@@ -75,10 +75,11 @@ class _Fused(Rows):
             with b.loop(self.t, step=self.size.rows, name="t0") as t0, em.scope():
                 self._block(head, t0)
         start, one = (math.prod(x.shape) for x in self.node.inputs[:2])
-        for x, offset in ((self.dk, start), (self.dv, start + one)):
+        scale = self.params["scale"]
+        for x, offset, factor in ((self.dk, start, scale), (self.dv, start + one, 1.0)):
             with em.scope():
                 write = self._writer(kv, const(0), self.s, self.groups, offset)
-                self.tiles.write(x, const(0), const(self.s), 1.0, write)
+                self.tiles.write(x, const(0), const(self.s), factor, write)
         pairs = self.t * self.s // (2 if self.params["causal"] else 1)
         flops = 10 * self.batch * self.heads * pairs * self.depth
         return b.kernel((self.groups, self.batch), (1,), flops, traffic(self.group))
@@ -115,8 +116,7 @@ class _Fused(Rows):
         with b.loop(self.stop, first, step=keys, name="k0") as k0:
             self.each_seen(k0, lambda *tile: self.scores(k0, *tile))
         self.each_tile(self._weigh)
-        x.scale_rows(self.g, self.padded, lambda r: load(self.delta, r))
-        x.row_dots(self.rows, self.g, self.delta, self.padded)
+        x.scaled_dots(self.rows, self.g, self.delta, self.padded)
         with b.loop(self.stop, first, step=keys, name="k0") as k0:
             self.each_seen(k0, lambda r, low, high: self.slopes(k0, r))
         self.each_tile(self._dq)

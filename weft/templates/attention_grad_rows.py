@@ -8,7 +8,7 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.graph.ir import Node
 from weft.kernel.builder import Builder, Expr, const, load, maximum, minimum, select
-from weft.kernel.ir import F32, Array
+from weft.kernel.ir import Array
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.attention_cpu import seeing_rows, visible_keys
@@ -67,12 +67,9 @@ class Rows:
         self._limits()
 
     def take_rows(self, i: int, head: Affine, target: Array) -> None:
-        """The block's rows of operand i in scratch; those of q (operand 0) times the scale."""
+        """The block's rows of operand i in scratch."""
         source, base = self.operand_of(i, head, self.t0)
-        x = self.tiles
-        x.pack(source, base, target, self.count, self.padded)
-        if i == 0:
-            x.scale_rows(target, self.count, lambda _: const(x.scale, F32))
+        self.tiles.pack(source, base, target, self.count, self.padded)
 
     def _limits(self) -> None:
         """Which keys each row sees (none where there is no row), and all rows together."""

@@ -1,6 +1,6 @@
 """The derivative of attention on a CPU: the parts that its kernels share.
 
-A kernel holds a block of query rows (q times the scale, and g, the gradient of the output) and some
+A kernel holds a block of query rows (of q, and of g, the gradient of the output) and some
 keys in scratch as f32: K and V turned, in blocks of [D][keys], and K as it is, [key][D]. Every
 matrix product is one register tile, MR rows by a few vectors: weights p and ds = p (g v^T - delta)
 by vectors of keys, then dq, dk and dv by vectors of components. Sums run over ascending rows or
@@ -47,6 +47,12 @@ class Sizes:
     vectors: int
     chunk: int
 
+    @property
+    def ld(self) -> int:
+        """Elements from one row of p or ds to the next: not a power of two, so that a column's
+        elements fall into different cache sets."""
+        return self.span + self.lanes
+
     def spanning(self, s: int) -> Sizes:
         """The same with room for all of `s` keys."""
         return replace(self, span=-(-s // self.keys) * self.keys)
@@ -67,7 +73,7 @@ def sizes_of(caps: Caps, config: Mapping[str, Any], t: int, s: int, rows: int) -
 
 
 class Tiles:
-    """Emits the parts of a kernel. Arrays of rows are [row][wide], p and ds [row][span]."""
+    """Emits the parts of a kernel. Arrays of rows are [row][wide], p and ds [row][ld]."""
 
     def __init__(self, b: Builder, size: Sizes, depth: int, scale: float, softcap: float) -> None:
         self.b, self.size, self.depth = b, size, depth
@@ -80,7 +86,7 @@ class Tiles:
         return self.b.array(name, dt.float32, rows * self.wide)
 
     def scores_array(self, name: str) -> ir.Array:
-        return self.b.array(name, dt.float32, self.size.rows * self.size.span)
+        return self.b.array(name, dt.float32, self.size.rows * self.size.ld)
 
     # -- operands
 
@@ -102,17 +108,10 @@ class Tiles:
     def clear(self, target: ir.Array, first: Expr, stop: Expr | int) -> None:
         """Zeros in rows first .. stop."""
         b = self.b
-        with b.loop(stop, first, name="r") as r, b.loop(self.wide, step=self.lanes, name="c") as c:
-            b.store(target, r * self.wide + c, const(0.0, self.zero))  # type: ignore[operator]
-
-    def scale_rows(self, x: ir.Array, count: Expr, by: Callable[[Expr], Expr]) -> None:
-        """Each row times by(row)."""
-        b = self.b
-        with b.loop(count, name="r") as r:
-            factor = b.let(splat(by(r), self.lanes), "by")
-            with b.loop(self.wide, step=self.lanes, name="c") as c:
-                at = b.let(r * self.wide + c, "at")  # type: ignore[operator]
-                b.store(x, at, load(x, at, self.lanes) * factor)  # type: ignore[operator]
+        with b.loop(stop, first, name="r") as r:
+            at = b.let(r * self.wide, "at")  # type: ignore[operator]
+            for c in range(0, self.wide, self.lanes):
+                b.store(target, at + c, const(0.0, self.zero))  # type: ignore[operator]
 
     def turn(self, source: ir.Array, first: Expr, target: ir.Array, at: Expr) -> None:
         """A block of keys [key][wide], the first in row `first`, as [D][keys] from element `at`."""
@@ -122,16 +121,21 @@ class Tiles:
         )
         packer.turned(self.wide, const(self.wide), self.size.keys, None, True)
 
-    def row_dots(self, x: ir.Array, y: ir.Array, target: ir.Array, count: Expr) -> None:
-        """target[row] = x[row] . y[row]."""
+    def scaled_dots(self, x: ir.Array, y: ir.Array, by: ir.Array, count: Expr) -> None:
+        """Each row of y times by[row]; then by[row] = x[row] . y[row]."""
         b, lanes = self.b, self.lanes
         with b.loop(count, step=MR, name="r") as r:
-            sums = [b.var(const(0.0, self.zero), "sum") for _ in range(MR)]
-            with b.loop(self.wide, step=lanes, name="c") as c:
-                for i, var in enumerate(sums):
-                    at = b.let((r + i) * self.wide + c, "at")  # type: ignore[operator]
-                    b.assign(var, fma(load(x, at, lanes), load(y, at, lanes), var))
-            b.store(target, r, fold_lanes(b, sums))
+            sums = []
+            for i in range(MR):
+                factor = b.let(splat(load(by, r + i), lanes), "by")  # type: ignore[operator]
+                row = b.let((r + i) * self.wide, "row")  # type: ignore[operator]
+                total = b.var(const(0.0, self.zero), "sum")
+                for c in range(0, self.wide, lanes):
+                    scaled = b.let(load(y, row + c, lanes) * factor, "y")  # type: ignore[operator]
+                    b.store(y, row + c, scaled)  # type: ignore[operator]
+                    b.assign(total, fma(load(x, row + c, lanes), scaled, total))  # type: ignore[operator]
+                sums.append(total)
+            b.store(by, r, fold_lanes(b, sums))
 
     # -- the register tile
 
@@ -175,10 +179,10 @@ class Tiles:
             base = b.let(at + c, "block")  # type: ignore[operator]
             depth = const(self.depth)
             self._multiply(acc, depth, x, start, self.wide, 1, turned, base, size.keys)
-            spot = b.let(r * size.span + k0 + c, "at")  # type: ignore[operator]
+            spot = b.let(r * size.ld + k0 + c, "at")  # type: ignore[operator]
             for i, line in enumerate(acc):
                 for v, var in enumerate(line):
-                    finish(i, b.let(spot + (i * size.span + v * self.lanes), "at"), var)  # type: ignore[operator]
+                    finish(i, b.let(spot + (i * size.ld + v * self.lanes), "at"), var)  # type: ignore[operator]
 
     # -- weights
 
@@ -191,9 +195,9 @@ class Tiles:
 
         def finish(i: int, spot: Expr, value: Expr) -> None:
             if slope is None:
-                b.store(p, spot, value)
+                b.store(p, spot, value * self.scale)  # type: ignore[operator]
                 return
-            bent = b.let(math.tanh(b, b.let(value * (1.0 / self.softcap), "s")), "bent")  # type: ignore[operator]
+            bent = b.let(math.tanh(b, b.let(value * (self.scale / self.softcap), "s")), "bent")  # type: ignore[operator]
             b.store(p, spot, bent * self.softcap)  # type: ignore[operator]
             b.store(slope, spot, fma(-bent, bent, const(1.0, self.zero)))
 
@@ -207,7 +211,7 @@ class Tiles:
         with b.loop(size.keys, step=lanes, name="c") as c:
             key = b.let(splat(first + c, lanes) + iota(lanes), "key")  # type: ignore[operator]
             for i in range(MR):
-                at = b.let((r + i) * size.span + k0 + c, "at")  # type: ignore[operator]
+                at = b.let((r + i) * size.ld + k0 + c, "at")  # type: ignore[operator]
                 seen = (key >= splat(low[i], lanes)) & (key < splat(high[i], lanes))  # type: ignore[operator]
                 b.store(p, at, select(seen, load(p, at, lanes), HIDDEN))
 
@@ -218,7 +222,7 @@ class Tiles:
         tops = [b.var(floor, "top") for _ in range(MR)]
         with b.loop(stop, first, step=lanes, name="c") as c:
             for i, var in enumerate(tops):
-                at = (r + i) * self.size.span + c  # type: ignore[operator]
+                at = (r + i) * self.size.ld + c  # type: ignore[operator]
                 b.assign(var, maximum(var, load(p, at, lanes)))
         return b.let(fold_lanes(b, tops, "max"), "tops")
 
@@ -231,7 +235,7 @@ class Tiles:
         sums = [b.var(const(0.0, self.zero), "sum") for _ in range(MR)]
         with b.loop(stop, first, step=lanes, name="c") as c:
             for i, total in enumerate(sums):
-                at = b.let((r + i) * self.size.span + c, "at")  # type: ignore[operator]
+                at = b.let((r + i) * self.size.ld + c, "at")  # type: ignore[operator]
                 gap = b.let(load(p, at, lanes) - wide[i], "gap")
                 weight = b.let(math.exp_below(b, gap), "p")
                 b.store(p, at, weight)
@@ -261,31 +265,31 @@ class Tiles:
         fresh: bool,
     ) -> None:  # fmt: skip
         """target[r .. r + MR] = (or, not fresh, +=) ds[.., first .. stop] . keys[first .. stop]."""
-        b, lanes, span = self.b, self.lanes, self.size.span
+        b, lanes, ld = self.b, self.lanes, self.size.ld
         count = b.let(stop - first, "count")  # type: ignore[operator]
-        start = b.let(r * span + first, "w0")  # type: ignore[operator]
+        start = b.let(r * ld + first, "w0")  # type: ignore[operator]
         for columns in self._chunks():
             acc = self._fresh(len(columns))
             place = b.let(r * self.wide + columns.start * lanes, "o")  # type: ignore[operator]
             if not fresh:
                 self._fetch(target, place, acc)
             base = b.let(first * self.wide + columns.start * lanes, "base")  # type: ignore[operator]
-            self._multiply(acc, count, ds, start, span, 1, keys, base, self.wide)
+            self._multiply(acc, count, ds, start, ld, 1, keys, base, self.wide)
             self._keep(target, place, acc)
 
     def add_rows(
         self, p: ir.Array, j: Expr, first: Expr, stop: Expr, rows: ir.Array, target: ir.Array
     ) -> None:
         """target[j .. j + MR] += p[first .. stop, j ..]^T . rows[first .. stop]."""
-        b, lanes, span = self.b, self.lanes, self.size.span
+        b, lanes, ld = self.b, self.lanes, self.size.ld
         count = b.let(stop - first, "count")  # type: ignore[operator]
-        start = b.let(first * span + j, "w0")  # type: ignore[operator]
+        start = b.let(first * ld + j, "w0")  # type: ignore[operator]
         for columns in self._chunks():
             acc = self._fresh(len(columns))
             place = b.let(j * self.wide + columns.start * lanes, "o")  # type: ignore[operator]
             self._fetch(target, place, acc)
             base = b.let(first * self.wide + columns.start * lanes, "base")  # type: ignore[operator]
-            self._multiply(acc, count, p, start, 1, span, rows, base, self.wide)
+            self._multiply(acc, count, p, start, 1, ld, rows, base, self.wide)
             self._keep(target, place, acc)
 
     def _fetch(self, target: ir.Array, place: Expr, acc: list[list[ir.Var]]) -> None:
