@@ -1,0 +1,232 @@
+"""A GPU kernel's LLVM IR, executed on the CPU: what the dialect wrote is what runs.
+
+The text is the one that LLVM gets for a GPU, with the few GPU intrinsics replaced: an index is a
+parameter, a barrier a POSIX barrier between as many threads as the group has, an exchange goes
+through memory between two barriers. Groups run one after the other. Linux only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import re
+import threading
+from collections.abc import Sequence
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from weft.backends.interp import InterpDevice
+from weft.backends.llvm import launch, render_gpu
+from weft.backends.llvm.gpu_target import GpuTarget
+from weft.kernel.ir import Kernel
+
+_DOTS = {"llvm.nvvm.idp4a.s.s": "ss", "llvm.nvvm.idp4a.u.s": "us", "llvm.amdgcn.sdot4": "ss"}
+_HELPERS = """
+define internal void @emu_sync(ptr %s) noinline convergent {
+  %barrier = load ptr, ptr %s
+  %at = getelementptr ptr, ptr %s, i64 1
+  %wait = load ptr, ptr %at
+  %ignored = call i32 %wait(ptr %barrier)
+  ret void
+}
+define internal i32 @emu_pick(ptr %s, i32 %me, i32 %from, i32 %v) noinline convergent {
+  %at = getelementptr ptr, ptr %s, i64 2
+  %all = load ptr, ptr %at
+  %mine = getelementptr i32, ptr %all, i32 %me
+  store i32 %v, ptr %mine
+  call void @emu_sync(ptr %s)
+  %other = getelementptr i32, ptr %all, i32 %from
+  %r = load i32, ptr %other
+  call void @emu_sync(ptr %s)
+  ret i32 %r
+}
+"""
+
+
+def _dot(name: str, grow: str) -> str:
+    """c + the four products of a's and b's bytes."""
+    lines = [f"define internal i32 @{name}(i32 %a, i32 %b, i32 %c) {{"]
+    lines += [f"  %{v}8 = bitcast i32 %{v} to <4 x i8>" for v in "ab"]
+    lines += [f"  %aw = {grow} <4 x i8> %a8 to <4 x i32>", "  %bw = sext <4 x i8> %b8 to <4 x i32>"]
+    lines += ["  %p = mul <4 x i32> %aw, %bw"]
+    total = "%c"
+    for i in range(4):
+        lines.append(f"  %e{i} = extractelement <4 x i32> %p, i32 {i}")
+        lines.append(f"  %s{i} = add i32 {total}, %e{i}")
+        total = f"%s{i}"
+    return "\n".join([*lines, f"  ret i32 {total}", "}"])
+
+
+def cpu_text(kernel: Kernel, target: GpuTarget) -> tuple[str, bool]:
+    """The module for the CPU, and whether its threads meet."""
+    plain = dataclasses.replace(target, bf16_round=False, f16_convert=False)
+    text = render_gpu(kernel, plain)
+    text = text.replace(", addrspace(5)", "").replace("ptr addrspace(5)", "ptr")
+    text = re.sub(r"^target triple.*\n|^!llvm.module.flags.*\n|^!0 = .*\n", "", text, flags=re.M)
+    text = text.replace("internal addrspace(3) global", "addrspace(3) global")
+    text = re.sub(r"^declare .*@llvm\.(nvvm|amdgcn)\..*\n", "", text, flags=re.M)
+    extra = "i32 %me, i32 %tx, i32 %ty, i32 %tz, i32 %gx, i32 %gy, i32 %gz, ptr %sync"
+    text = re.sub(
+        r"define protected \w+ void @\w+\((.*)\) #0",
+        rf"define internal void @body(\1, {extra})",
+        text,
+    )
+    text = re.sub(r"^attributes #0.*$", "", text, flags=re.M)
+    for axis in "xyz":
+        for name, short in ((target.thread, "t"), (target.group, "g")):
+            call = rf"call range\(.*?\) i32 @{re.escape(name.format(axis))}\(\)"
+            text = re.sub(call, f"add i32 %{short}{axis}, 0", text)
+    before = text
+    text = re.sub(
+        r"call void @llvm\.(nvvm\.barrier|amdgcn\.s\.barrier).*",
+        "call void @emu_sync(ptr %sync)",
+        text,
+    )
+    text = re.sub(
+        r"(%\w+) = call i32 @llvm\.nvvm\.shfl\S+\(i32 -1, i32 (\S+), i32 (\d+), i32 31\)",
+        r"\1.from = xor i32 %me, \3\n  \1 = call i32 @emu_pick(ptr %sync, i32 %me, i32 \1.from, i32 \2)",
+        text,
+    )
+    text = re.sub(
+        r"(%\w+) = call i32 @llvm\.amdgcn\.ds\.swizzle\(i32 (\S+), i32 (\d+)\)",
+        lambda m: (
+            f"{m[1]}.from = xor i32 %me, {int(m[3]) >> 10}\n  {m[1]} = call i32 "
+            f"@emu_pick(ptr %sync, i32 %me, i32 {m[1]}.from, i32 {m[2]})"
+        ),
+        text,
+    )
+    text = re.sub(r"call i32 @llvm\.amdgcn\.mbcnt\.lo\(i32 -1, i32 0\)", "add i32 0, 0", text)
+    text = re.sub(r"call i32 @llvm\.amdgcn\.mbcnt\.hi\(.*\)", "and i32 %me, 63", text)
+    text = re.sub(
+        r"(%\w+) = call i32 @llvm\.amdgcn\.ds\.bpermute\(i32 (\S+), i32 (\S+)\)",
+        r"\1.lane = lshr i32 \2, 2\n  \1.wave = and i32 %me, -64\n  \1.from = or i32 \1.lane, \1.wave\n"
+        r"  \1 = call i32 @emu_pick(ptr %sync, i32 %me, i32 \1.from, i32 \3)",
+        text,
+    )
+    meets = text != before
+    for name, kind in _DOTS.items():
+        text = re.sub(rf"@{re.escape(name)}\((.*?)(, i1 false)?\)", rf"@emu_dot_{kind}(\1)", text)
+    text = re.sub(
+        r"@llvm\.amdgcn\.sudot4\(i1 (true|false), (.*?), i1 true, (.*?), i1 false\)",
+        lambda m: f"@emu_dot_{'ss' if m[1] == 'true' else 'us'}({m[2]}, {m[3]})",
+        text,
+    )
+    left = re.search(r"@llvm\.(nvvm|amdgcn)\.\S+", text)
+    assert left is None, left
+    dots = _dot("emu_dot_ss", "sext") + "\n" + _dot("emu_dot_us", "zext")
+    return "\n".join([_HELPERS, dots, text, _main(kernel, meets)]), meets
+
+
+def _main(kernel: Kernel, meets: bool) -> str:
+    """run(bufs, scalars, thread, groups x, y, z, sync): one thread's part of every group."""
+    x, y, _ = kernel.threads
+    n = len(kernel.buffers)
+    lines = [
+        "define void @run(ptr %bufs, ptr addrspace(1) %scalars, i32 %me, i32 %x, i32 %y, i32 %z, "
+        "ptr %sync) {",
+        "entry:",
+        f"  %tx = urem i32 %me, {x}",
+        f"  %upper = udiv i32 %me, {x}",
+        f"  %ty = urem i32 %upper, {y}",
+        f"  %tz = udiv i32 %upper, {y}",
+    ]
+    for i in range(n):
+        lines.append(f"  %at{i} = getelementptr ptr, ptr %bufs, i64 {i}")
+        lines.append(f"  %b{i} = load ptr addrspace(1), ptr %at{i}")
+    args = [f"ptr addrspace(1) %b{i}" for i in range(n)] + ["ptr addrspace(1) %scalars"]
+    args += ["i32 %me", "i32 %tx", "i32 %ty", "i32 %tz", "i32 %gx", "i32 %gy", "i32 %gz"]
+    lines += [
+        "  %xy = mul i32 %x, %y", "  %total = mul i32 %xy, %z", "  br label %loop", "loop:",
+        "  %g = phi i32 [ 0, %entry ], [ %next, %loop ]",
+        "  %gx = urem i32 %g, %x", "  %up = udiv i32 %g, %x", "  %gy = urem i32 %up, %y",
+        "  %gz = udiv i32 %up, %y",
+        f"  call void @body({', '.join(args)}, ptr %sync)",
+        *(["  call void @emu_sync(ptr %sync)"] if meets else []),
+        "  %next = add i32 %g, 1", "  %more = icmp ult i32 %next, %total",
+        "  br i1 %more, label %loop, label %done", "done:", "  ret void", "}",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+_SIGNATURE = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int32] * 4, ctypes.c_void_p
+)
+
+
+def _compile(text: str) -> tuple[llvm.ExecutionEngine, object]:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_default_triple()
+    machine = target.create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=1
+    )
+    module = llvm.parse_assembly(text)
+    module.verify()
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    return engine, _SIGNATURE(engine.get_function_address("run"))
+
+
+def play(
+    kernel: Kernel, target: GpuTarget, arrays: Sequence[np.ndarray], scalars: Sequence[int]
+) -> None:
+    """Runs the kernel in place on its buffers."""
+    grid = launch.launch_grid(kernel, scalars)
+    if 0 in grid:
+        return
+    text, meets = cpu_text(kernel, target)
+    engine, run = _compile(text)
+    n = int(np.prod(kernel.threads))
+    copies = [_aligned(a) for a in arrays]
+    buffers = (ctypes.c_void_p * max(len(copies), 1))(*[c.ctypes.data for c in copies])
+    values = _aligned(np.array([*scalars, 0], np.int32))
+    libc = ctypes.CDLL(None)
+    barrier, exchange = ctypes.create_string_buffer(256), np.zeros(2048, np.int32)
+    libc.pthread_barrier_init(barrier, None, n)
+    wait = ctypes.cast(libc.pthread_barrier_wait, ctypes.c_void_p).value
+    sync = (ctypes.c_void_p * 3)(ctypes.addressof(barrier), wait, exchange.ctypes.data)
+
+    def thread(me: int) -> None:
+        run(ctypes.addressof(buffers), values.ctypes.data, me, *grid, ctypes.addressof(sync))  # type: ignore[operator]
+
+    if meets:
+        workers = [threading.Thread(target=thread, args=(me,)) for me in range(n)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    else:
+        for me in range(n):
+            thread(me)
+    for array, copy in zip(arrays, copies):
+        array[:] = copy
+    del engine
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """A copy that starts where a GPU's buffers may start at least."""
+    raw = np.zeros(array.nbytes + launch.ALIGN, np.uint8)
+    start = -raw.ctypes.data % launch.ALIGN
+    copy = raw[start : start + array.nbytes].view(array.dtype)
+    copy[:] = array
+    return copy
+
+
+class Emulated(InterpDevice):
+    """A device whose kernels are a GPU's code, executed by the emulator."""
+
+    kind = "recorder"
+
+    def __init__(self, target: GpuTarget) -> None:
+        super().__init__(target.caps)
+        self.target = target
+        self.played = 0
+
+    def _dispatch(self, kernel: Kernel, args: list[np.ndarray], scalars: Sequence[int]) -> None:
+        arrays = [
+            raw[: b.size * b.dtype.itemsize].view(b.dtype.numpy)
+            for raw, b in zip(args, kernel.buffers, strict=True)
+        ]
+        play(kernel, self.target, arrays, scalars)
+        self.played += 1
