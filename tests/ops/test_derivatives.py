@@ -253,6 +253,39 @@ def test_repeated_rows_of_gather_as_pytorch(axis: int) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
+# -- composites: the rules of their own are differentiable too -------------------------------------
+
+
+def _call(name: str, **params: Any) -> Any:
+    return lambda *values: ops.call(name, *values, **params)
+
+
+TARGETS = np.array([1, -100, 4], np.int32)
+COMPOSITES: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
+    "softmax": (_call("softmax"), [(3, 5)]),
+    "log_softmax": (_call("log_softmax"), [(3, 5)]),
+    "layer_norm": (_call("layer_norm", eps=1e-5), [(3, 6), (6,), (6,)]),
+    "rms_norm": (_call("rms_norm", eps=1e-6, offset=1.0), [(3, 6), (6,)]),
+    "gelu": (_call("gelu", approximate="none"), [(4,)]),
+    "gelu tanh": (_call("gelu", approximate="tanh"), [(4,)]),
+    "silu": (_call("silu"), [(4,)]),
+    "cross_entropy": (
+        lambda x: ops.call("cross_entropy", x, TARGETS, ignore_index=-100, label_smoothing=0.1),
+        [(3, 5)],
+    ),
+    "attention": (
+        _call("attention", causal=True, scale=0.5, window=0, softcap=3.0),
+        [(1, 2, 3, 2), (1, 1, 3, 2), (1, 1, 3, 2)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_composites_twice(name: str) -> None:
+    fn, shapes = COMPOSITES[name]
+    check_second(fn, *[data(s, -1, 1, seed=i) for i, s in enumerate(shapes)])
+
+
 # -- the tape -------------------------------------------------------------------------------------
 
 

