@@ -158,6 +158,8 @@ class _Run:
         self.log = Log(self.run / "log.jsonl", self.start)
         with Display(s.train.steps, self.start) as self.display, interruptible() as asked:
             self._greet()
+            if self.settings.model.base and not self.start:
+                self._evaluate(0)  # what the model knows before
             number = self.start
             self._before = time.perf_counter()
             while number < last and not asked:
@@ -226,11 +228,8 @@ class _Run:
     def _due(self, number: int, last: bool) -> None:
         """What a step is followed by."""
         o = self.settings.output
-        if self.held and o.eval_every and (last or number % o.eval_every == 0):
-            loss = self.evaluate()
-            self.log.write(step=number, eval_loss=loss, perplexity=round(math.exp(loss), 4))
-            self.display.say(f"step {number}: held-out loss {loss:.4f}")
-            self._before = time.perf_counter()
+        if o.eval_every and (last or number % o.eval_every == 0):
+            self._evaluate(number)
         if o.sample_every and (last or number % o.sample_every == 0):
             text = self.sample()
             self.log.write(step=number, sample=text)
@@ -240,10 +239,15 @@ class _Run:
             self._save(number)
             self._before = time.perf_counter()
 
-    def evaluate(self) -> float:
-        """The mean loss on held-out text."""
+    def _evaluate(self, number: int) -> None:
+        """The mean loss on held-out text, logged."""
+        if not self.held or not self.settings.output.eval_every:
+            return
         losses = [float(self.eval_fn(ids, targets).item()) for ids, targets in self.held]
-        return sum(losses) / len(losses)
+        loss = sum(losses) / len(losses)
+        self.log.write(step=number, eval_loss=loss, perplexity=round(math.exp(min(loss, 50)), 4))
+        self.display.say(f"step {number}: held-out loss {loss:.4f}")
+        self._before = time.perf_counter()
 
     def sample(self) -> str:
         """Text from the model as it is."""
