@@ -85,7 +85,8 @@ def cpu_text(kernel: Kernel, target: GpuTarget) -> tuple[str, bool]:
     )
     text = re.sub(
         r"(%\w+) = call i32 @llvm\.nvvm\.shfl\S+\(i32 -1, i32 (\S+), i32 (\d+), i32 31\)",
-        r"\1.from = xor i32 %me, \3\n  \1 = call i32 @emu_pick(ptr %sync, i32 %me, i32 \1.from, i32 \2)",
+        r"\1.from = xor i32 %me, \3\n"
+        r"  \1 = call i32 @emu_pick(ptr %sync, i32 %me, i32 \1.from, i32 \2)",
         text,
     )
     text = re.sub(
@@ -100,7 +101,8 @@ def cpu_text(kernel: Kernel, target: GpuTarget) -> tuple[str, bool]:
     text = re.sub(r"call i32 @llvm\.amdgcn\.mbcnt\.hi\(.*\)", "and i32 %me, 63", text)
     text = re.sub(
         r"(%\w+) = call i32 @llvm\.amdgcn\.ds\.bpermute\(i32 (\S+), i32 (\S+)\)",
-        r"\1.lane = lshr i32 \2, 2\n  \1.wave = and i32 %me, -64\n  \1.from = or i32 \1.lane, \1.wave\n"
+        r"\1.lane = lshr i32 \2, 2\n  \1.wave = and i32 %me, -64\n"
+        r"  \1.from = or i32 \1.lane, \1.wave\n"
         r"  \1 = call i32 @emu_pick(ptr %sync, i32 %me, i32 \1.from, i32 \3)",
         text,
     )
