@@ -16,7 +16,7 @@ from weft.conform import bench_train, gradients, side_by_side
 from weft.conform.gpt import GPT, Shape, Trainer
 from weft.conform.report import Report, run_checks
 from weft.conform.roofline import Roofline, tile_kernel
-from weft.core.errors import DeviceError, UsageError
+from weft.core.errors import DeviceError, LimitError, UsageError
 from weft.kernel.verify import verify
 from weft.program.program import Dispatch
 
@@ -67,6 +67,25 @@ def test_a_wrong_result_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "gelu 4 on interp" in str(outcome.exception)
     rows = json.loads(outcome.stdout.splitlines()[0])["results"]
     assert [r.get("ok") for r in rows] == [None, False]
+
+
+def test_what_is_too_large_for_a_device_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measure = side_by_side._measure
+
+    def limited(op: Any, n: int, device: Any, *rest: Any) -> Any:
+        if n > 4 and device.info.kind == "interp":
+            raise LimitError("too many bytes")
+        return measure(op, n, device, *rest)
+
+    monkeypatch.setattr(side_by_side, "_measure", limited)
+    result = side_by_side.run(["cpu", "interp"], [4, 8], only=["gelu"], budget=0.01)
+    assert [("refused" in r, r["winner"]) for r in result["results"]][2:] == [
+        (False, True), (True, False)
+    ]  # fmt: skip
+    assert side_by_side.table_rows(result)[3][9] == "too large"
+    side_by_side.draw(result, tmp_path / "speed.png")
 
 
 def test_the_training_step_adds_up() -> None:

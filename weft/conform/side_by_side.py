@@ -15,7 +15,7 @@ from weft.backends import registry
 from weft.backends.base import Device
 from weft.conform.timing import peak_rss_mib, summary, time_calls
 from weft.core import dtypes as dt
-from weft.core.errors import UsageError
+from weft.core.errors import LimitError, UsageError
 from weft.core.files import replacing
 from weft.core.tolerance import compare, tolerance
 from weft.tensor import functional as F
@@ -136,18 +136,29 @@ def rows(
             want = None
             for device in devices:
                 note(f"{op.name} {n} on {device.info.id}")
-                row, got = _measure(op, n, device, arrays, repeats, budget)
-                row = {"op": op.name, "size": n, "device": device.info.id} | row
+                row = {"op": op.name, "size": n, "device": device.info.id}
+                group.append(row)
+                try:
+                    times, got = _measure(op, n, device, arrays, repeats, budget)
+                except LimitError as error:  # too large for this device; the others go on
+                    row["refused"] = str(error)
+                    continue
+                row |= times
                 if want is None:
                     want = got
                 else:
                     row |= _parity(got, want, op.kind)
-                group.append(row)
-            for key, mark in (("median_ms", "winner"), ("with_transfers_ms", "winner_moved")):
-                best = min(group, key=lambda r: r[key])
-                for row in group:
-                    row[mark] = row is best
+            _judge(group)
             yield group
+
+
+def _judge(group: list[dict[str, Any]]) -> None:
+    """Marks the fastest row of one op and size, without and with transfers."""
+    timed = [row for row in group if "refused" not in row]
+    for key, mark in (("median_ms", "winner"), ("with_transfers_ms", "winner_moved")):
+        best = min(timed, key=lambda r: r[key], default=None)
+        for row in group:
+            row[mark] = row is best
 
 
 def run(devices: Sequence[str], sizes: Sequence[int], **options: Any) -> dict[str, Any]:
@@ -173,6 +184,10 @@ def table_rows(result: dict[str, Any]) -> list[list[Any]]:
     labels = _labels(result)
     out: list[list[Any]] = []
     for r in result["results"]:
+        label = [r["op"], r["size"], labels[r["device"]]]
+        if "refused" in r:
+            out.append([*label, *[""] * 6, "too large", ""])
+            continue
         unit = "gflops" if "gflops" in r else "gbs"
         if "ok" in r:
             share, verdict = f"{r['of_tolerance']:.2f}", "ok" if r["ok"] else "FAIL"
@@ -181,8 +196,8 @@ def table_rows(result: dict[str, Any]) -> list[list[Any]]:
             parity = ["", "", "reference"]
         wins = [w for w, k in (("compute", "winner"), ("with transfers", "winner_moved")) if r[k]]
         out.append([
-            r["op"], r["size"], labels[r["device"]], f"{r['median_ms']:.3f}", f"{r[unit]:.1f}",
-            RATES[unit], f"{r['with_transfers_ms']:.3f}", *parity,
+            *label, f"{r['median_ms']:.3f}", f"{r[unit]:.1f}", RATES[unit],
+            f"{r['with_transfers_ms']:.3f}", *parity,
             "yes" if len(wins) == 2 else "".join(wins),
         ])  # fmt: skip
     return out
@@ -213,7 +228,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     figure = new_figure(4.2 * columns, 3.4 * lines + 0.9)
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
     for axes, name in zip(panels, names):
-        _panel(axes, [r for r in result["results"] if r["op"] == name], result)
+        _panel(axes, name, result)
     for axes in panels[len(names) :]:
         axes.set_axis_off()
     handles, labels = panels[0].get_legend_handles_labels()
@@ -223,13 +238,14 @@ def draw(result: dict[str, Any], path: Path) -> None:
         figure.savefig(temporary, format="png")
 
 
-def _panel(axes: Any, found: list[dict[str, Any]], result: dict[str, Any]) -> None:
+def _panel(axes: Any, op: str, result: dict[str, Any]) -> None:
     from matplotlib.ticker import LogLocator
 
-    unit = "gflops" if "gflops" in found[0] else "gbs"
+    found = [r for r in result["results"] if r["op"] == op and "refused" not in r]
+    unit = "gflops" if any("gflops" in r for r in found) else "gbs"
     names = {d["id"]: d["name"] for d in result["devices"]}
     for k, (device, label) in enumerate(_labels(result).items()):
-        points = [(r["size"], r[unit]) for r in found if r["device"] == device]
+        points = [(r["size"], r[unit]) for r in found if r["device"] == device] or [(1, np.nan)]
         title = f"{label}: {names[device]}"
         axes.plot(*zip(*points), marker="os^Dv"[k % 5], ms=5, lw=1.8, label=title)
     sizes = sorted({r["size"] for r in found})
@@ -239,5 +255,5 @@ def _panel(axes: Any, found: list[dict[str, Any]], result: dict[str, Any]) -> No
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
-    axes.set(xlabel="size n of n x n", ylabel=RATES[unit], title=found[0]["op"])
+    axes.set(xlabel="size n of n x n", ylabel=RATES[unit], title=op)
     axes.grid(alpha=0.3)

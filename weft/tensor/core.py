@@ -86,7 +86,8 @@ class Tensor(Indexing, Autograd):
     # -- place
 
     def to(self, target: Any) -> Self:
-        """On another device ("cpu", "vulkan", a Device, ...), or as another dtype. Raises
+        """On another device ("cpu", "vulkan", a Device, ...), or as another dtype. Gradients do not
+        flow from one device to another: what was moved starts without history. Raises
         DeviceError for a device that is missing, DTypeError for a dtype that it cannot hold."""
         if isinstance(target, dt.DType):
             return self.cast(target)
