@@ -36,7 +36,7 @@ def _check(
     if not ok or any(x.shape != y.shape for x, y in rest) or any(x.shape != q.shape[:1] for x in n):
         given = ", ".join(map(repr, (q, k, *(x for x, _ in rest), *n)))
         raise ShapeError(
-            f"{name}: got {given}; expected q, out, g [B,H,T,D], k and v [B,G,S,D] with H a "
+            f"{name}: got {given}; expected q and g [B,H,T,D], k and v [B,G,S,D] with H a "
             "multiple of G, lse and delta [B,H,T], lengths [B]"
         )
     bad = [x for x, y in ((k, q), *rest) if x.dtype != y.dtype]
@@ -65,8 +65,8 @@ def _parts_abstract(name: str):  # type: ignore[no-untyped-def]
     return abstract
 
 
-def _grad_abstract(q: Aval, k: Aval, v: Aval, out: Aval, g: Aval, *n: Aval, **params: Any) -> Aval:
-    _check("attention_grad", q, k, ((v, k), (out, q), (g, q)), n)
+def _grad_abstract(q: Aval, k: Aval, v: Aval, g: Aval, *n: Aval, **params: Any) -> Aval:
+    _check("attention_grad", q, k, ((v, k), (g, q)), n)
     return Aval((math.prod(q.shape) + 2 * math.prod(k.shape),), q.dtype)
 
 
@@ -150,8 +150,10 @@ def _dkv(
     return f.cast(both, aval(k).dtype)
 
 
-def _grad(q: Value, k: Value, v: Value, out: Value, g: Value, *n: Value, **params: Any) -> Value:
-    """The three gradients, each [B, rows, heads, D], flat and one after the other."""
+def _grad(q: Value, k: Value, v: Value, g: Value, *n: Value, **params: Any) -> Value:
+    """The three gradients, each [B, rows, heads, D], flat and one after the other. In a graph the
+    output is the one that the forward pass computed: equal calls become one."""
+    out = f.call("attention", q, k, v, *n, **params)
     lse = f.call("attention_lse", q, k, *n, **params)
     delta = f.sum_(f.mul(wide(g), wide(out)), -1)
     dq = f.call("attention_dq", q, k, v, g, lse, delta, *n, **params)
@@ -172,7 +174,7 @@ def attention_vjp(
 
     def part(x: Value, start: int) -> Value:
         if not packed:
-            packed.append(f.call("attention_grad", q, k, v, out, grad, *lengths, **params))
+            packed.append(f.call("attention_grad", q, k, v, grad, *lengths, **params))
         b, heads, rows, depth = shape = aval(x).shape
         flat = f.slice_(packed[0], (start,), (start + math.prod(shape),))
         return f.transpose(f.reshape(flat, (b, rows, heads, depth)), (0, 2, 1, 3))

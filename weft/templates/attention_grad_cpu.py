@@ -45,6 +45,7 @@ class _Part(Rows):
         self.kt, self.p = x.rows_array("kt", size.keys), x.scores_array("p")
         if not lse or x.softcap:
             self.ds = x.scores_array("ds")
+            self.slope = self.ds if x.softcap else None  # until ds takes its place
         self.top = b.array("top", dt.float32, size.rows)  # the maximum so far, or lse
         if not lse:
             self.g, self.vt = x.rows_array("g", size.rows), x.rows_array("vt", size.keys)
@@ -93,7 +94,7 @@ class _Part(Rows):
         self.scores(k0, r, low, high)
         tops = [self.b.let(load(self.top, r + i), "lse") for i in range(MR)]  # type: ignore[operator]
         x.exponents(self.p, r, const(0), const(self.size.keys), tops)
-        self.slopes(k0, r)
+        x.slopes(self.g, r, self.vt, const(0), const(0), self.p, self.ds, self.delta)
 
     # -- row statistics
 

@@ -14,7 +14,7 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.graph.ir import Node
-from weft.kernel.builder import Expr, const, extract, maximum, select
+from weft.kernel.builder import Expr, const, extract, load, maximum, select
 from weft.kernel.ir import Kernel
 from weft.templates import affine
 from weft.templates.affine import Affine
@@ -42,8 +42,8 @@ def _sizes(caps: Caps, config: Mapping[str, Any], t: int, s: int) -> Sizes:
 def _bytes(size: Sizes, depth: int) -> int:
     """Scratch that the arrays of a kernel take, with something to spare."""
     wide = -(-depth // size.lanes) * size.lanes
-    kept = 5 * size.span * wide + (4 * wide + 2 * size.ld + 8) * size.rows
-    return 4 * (kept + size.keys * wide) + 4096
+    kept = 5 * size.span * wide + (3 * wide + 3 * size.ld + 8) * size.rows
+    return 4 * kept + 4096
 
 
 def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Kernel:
@@ -54,15 +54,16 @@ def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Ke
 class _Fused(Rows):
     def __init__(self, group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> None:
         t, s = node.inputs[0].shape[2], node.inputs[1].shape[2]
-        super().__init__(group, node, caps, _sizes(caps, config, t, s), 5, 5)  # q, k, v, out, g
+        super().__init__(group, node, caps, _sizes(caps, config, t, s), 4, 4)
         x, size = self.tiles, self.size
         self.q, self.g = x.rows_array("q", size.rows), x.rows_array("g", size.rows)
-        self.rows = x.rows_array("rows", size.rows)  # out, later dq
+        self.dq = x.rows_array("dq", size.rows)
         self.k = x.rows_array("k", size.span)
         self.kt, self.vt = x.rows_array("kt", size.span), x.rows_array("vt", size.span)
         self.dk, self.dv = x.rows_array("dk", size.span), x.rows_array("dv", size.span)
         self.p, self.ds = x.scores_array("p"), x.scores_array("ds")
-        self.delta = self.b.array("delta", dt.float32, size.rows)
+        self.slope = x.scores_array("slope") if x.softcap else None
+        self.inverse = self.b.array("inverse", dt.float32, size.rows)  # of the sums of p
 
     def kernel(self) -> Kernel:
         b, em = self.b, self.em
@@ -110,35 +111,49 @@ class _Fused(Rows):
     def _block(self, head: Affine, t0: Expr) -> None:
         b, x, keys = self.b, self.tiles, self.size.keys
         self.take(t0)
-        for i, target in ((0, self.q), (3, self.rows), (4, self.g)):
-            self.take_rows(i, head, target)
+        self.take_rows(0, head, self.q)
+        self.take_rows(3, head, self.g)
         first = b.let(self.first - self.first % keys, "first")  # type: ignore[operator]
         with b.loop(self.stop, first, step=keys, name="k0") as k0:
             self.each_seen(k0, lambda *tile: self.scores(k0, *tile))
         self.each_tile(self._weigh)
-        x.scaled_dots(self.rows, self.g, self.delta, self.padded)
         with b.loop(self.stop, first, step=keys, name="k0") as k0:
-            self.each_seen(k0, lambda r, low, high: self.slopes(k0, r))
+            self.each_seen(k0, lambda r, low, high: self._products(k0, r))
         self.each_tile(self._dq)
         write = self._writer(head, t0, self.t, self.heads, 0)
-        x.write(self.rows, const(0), self.count, x.scale, write)
+        x.write(self.dq, const(0), self.count, x.scale, write)
         start = b.let(self.first - self.first % MR, "start")  # type: ignore[operator]
         self.add_rows(start, self.stop, self.dk, self.dv)
 
-    def _weigh(self, r: Expr) -> None:
-        """Scores become weights without their common factor, which the rows of g take."""
-        b, x, keys = self.b, self.tiles, self.size.keys
+    def _blocks(self, r: Expr) -> tuple[Expr, Expr]:
+        """The key blocks that a tile of rows has scores for."""
+        b, keys = self.b, self.size.keys
         _, _, near, far = self.tile_limits(r)
         first = b.let(near - near % keys, "first")  # type: ignore[operator]
-        stop = b.let((far + (keys - 1)) // keys * keys, "stop")  # type: ignore[operator]
+        return first, b.let((far + (keys - 1)) // keys * keys, "stop")  # type: ignore[operator]
+
+    def _weigh(self, r: Expr) -> None:
+        """Scores become weights without their common factor, which the rows of g take."""
+        b, x = self.b, self.tiles
+        first, stop = self._blocks(r)
         tops = x.row_tops(self.p, r, first, stop)
         sums = x.exponents(self.p, r, first, stop, [extract(tops, i) for i in range(MR)])
         totals = b.let(fold_lanes(b, sums), "totals")
         some = b.let(totals > 0.0, "some")  # type: ignore[operator]
         inverse = b.let(select(some, 1.0 / select(some, totals, 1.0), 0.0), "inverse")  # type: ignore[operator]
-        b.store(self.delta, r, inverse)
+        b.store(self.inverse, r, inverse)
+        x.scale_rows(self.g, r, inverse)
+
+    def _products(self, k0: Expr, r: Expr) -> None:
+        """ds = g v^T for a tile of rows against a key block."""
+        b, x = self.b, self.tiles
+        block = b.let(k0 * x.wide, "block")  # type: ignore[operator]
+        x.against_keys(
+            self.g, r, self.vt, block, k0, lambda i, at, value: b.store(self.ds, at, value)
+        )
 
     def _dq(self, r: Expr) -> None:
         b, x = self.b, self.tiles
+        x.settle(self.p, self.ds, self.slope, load(self.inverse, r, MR), r, *self._blocks(r))
         _, _, near, far = self.tile_limits(r)
-        x.add_keys(self.ds, r, near, b.let(maximum(far, near), "stop"), self.k, self.rows, True)
+        x.add_keys(self.ds, r, near, b.let(maximum(far, near), "stop"), self.k, self.dq, True)

@@ -119,25 +119,18 @@ class Rows:
     vt: Array
     p: Array
     ds: Array
-    delta: Array
+    slope: Array | None = None  # the soft cap's derivative
 
     def scores(self, k0: Expr, r: Expr, low: list[Expr], high: list[Expr]) -> None:
         """p = the scores of a tile against the block, HIDDEN where a key is not seen."""
         b, x, keys = self.b, self.tiles, self.size.keys
         column = b.let(k0 - self.origin, "column")  # type: ignore[operator]
         block = b.let(column * x.wide, "block")  # type: ignore[operator]
-        x.scores(self.q, r, self.kt, block, column, self.p, self.ds if x.softcap else None)
+        x.scores(self.q, r, self.kt, block, column, self.p, self.slope)
         last = maximum(maximum(low[0], low[1]), maximum(low[2], low[3]))
         least = minimum(minimum(high[0], high[1]), minimum(high[2], high[3]))
         with b.when((least < k0 + keys) | (last > k0)):  # type: ignore[operator]
             x.hide(self.p, r, column, k0, low, high)
-
-    def slopes(self, k0: Expr, r: Expr) -> None:
-        """ds of a tile against the block, from its weights."""
-        b, x = self.b, self.tiles
-        column = b.let(k0 - self.origin, "column")  # type: ignore[operator]
-        block = b.let(column * x.wide, "block")  # type: ignore[operator]
-        x.slopes(self.g, r, self.vt, block, column, self.p, self.ds, self.delta)
 
     def add_rows(self, first_key: Expr, stop_key: Expr, dk: Array, dv: Array) -> None:
         """Every tile of keys from first_key (a multiple of MR) meets the rows that see some."""

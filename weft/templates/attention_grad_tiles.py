@@ -20,6 +20,7 @@ from weft.kernel.builder import (
     Builder,
     Expr,
     const,
+    extract,
     fma,
     iota,
     load,
@@ -121,21 +122,14 @@ class Tiles:
         )
         packer.turned(self.wide, const(self.wide), self.size.keys, None, True)
 
-    def scaled_dots(self, x: ir.Array, y: ir.Array, by: ir.Array, count: Expr) -> None:
-        """Each row of y times by[row]; then by[row] = x[row] . y[row]."""
-        b, lanes = self.b, self.lanes
-        with b.loop(count, step=MR, name="r") as r:
-            sums = []
-            for i in range(MR):
-                factor = b.let(splat(load(by, r + i), lanes), "by")  # type: ignore[operator]
-                row = b.let((r + i) * self.wide, "row")  # type: ignore[operator]
-                total = b.var(const(0.0, self.zero), "sum")
-                for c in range(0, self.wide, lanes):
-                    scaled = b.let(load(y, row + c, lanes) * factor, "y")  # type: ignore[operator]
-                    b.store(y, row + c, scaled)  # type: ignore[operator]
-                    b.assign(total, fma(load(x, row + c, lanes), scaled, total))  # type: ignore[operator]
-                sums.append(total)
-            b.store(by, r, fold_lanes(b, sums))
+    def scale_rows(self, x: ir.Array, r: Expr, by: Expr) -> None:
+        """Rows r .. r + MR times the lanes of `by`."""
+        b = self.b
+        for i in range(MR):
+            factor = b.let(splat(extract(by, i), self.lanes), "by")
+            row = b.let((r + i) * self.wide, "row")  # type: ignore[operator]
+            for c in range(0, self.wide, self.lanes):
+                b.store(x, row + c, load(x, row + c, self.lanes) * factor)  # type: ignore[operator]
 
     # -- the register tile
 
@@ -237,7 +231,7 @@ class Tiles:
             for i, total in enumerate(sums):
                 at = b.let((r + i) * self.size.ld + c, "at")  # type: ignore[operator]
                 gap = b.let(load(p, at, lanes) - wide[i], "gap")
-                weight = b.let(math.exp_below(b, gap), "p")
+                weight = b.let(math.exp(b, gap), "p")
                 b.store(p, at, weight)
                 b.assign(total, total + weight)  # type: ignore[operator]
         return sums
@@ -257,6 +251,26 @@ class Tiles:
             b.store(ds, spot, change)
 
         self.against_keys(g, r, turned, at, k0, finish)
+
+    def settle(
+        self, p: ir.Array, ds: ir.Array, slope: ir.Array | None, by: Expr,
+        r: Expr, first: Expr, stop: Expr,
+    ) -> None:  # fmt: skip
+        """ds = p (ds - delta) times the slope, where ds held g v^T and delta is its mean under the
+        weights p * by; for rows r .. r + MR and columns first .. stop (whole vectors)."""
+        b, lanes = self.b, self.lanes
+        sums = [b.var(const(0.0, self.zero), "sum") for _ in range(MR)]
+        with b.loop(stop, first, step=lanes, name="c") as c:
+            for i, total in enumerate(sums):
+                at = b.let((r + i) * self.size.ld + c, "at")  # type: ignore[operator]
+                b.assign(total, fma(load(p, at, lanes), load(ds, at, lanes), total))
+        delta = b.let(fold_lanes(b, sums) * by, "delta")  # type: ignore[operator]
+        deltas = [b.let(splat(extract(delta, i), lanes), "delta") for i in range(MR)]
+        with b.loop(stop, first, step=lanes, name="c") as c:
+            for i, mean in enumerate(deltas):
+                at = b.let((r + i) * self.size.ld + c, "at")  # type: ignore[operator]
+                change = load(p, at, lanes) * (load(ds, at, lanes) - mean)  # type: ignore[operator]
+                b.store(ds, at, change if slope is None else change * load(slope, at, lanes))  # type: ignore[operator]
 
     # -- products with the weights
 
