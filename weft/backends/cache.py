@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from weft.core.files import replacing
@@ -35,6 +36,12 @@ def default_directory() -> Path | None:
     if os.name == "nt":
         return Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "weft" / "cache"
     return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "weft"
+
+
+def code_version(files: Iterable[Path]) -> str:
+    """Changes whenever one of the files that make cached code does: their sizes and times."""
+    marks = ((os.path.basename(f), os.stat(f)) for f in files if f.exists())
+    return ";".join(f"{name}:{status.st_size}:{status.st_mtime_ns}" for name, status in marks)
 
 
 class DiskCache:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from weft.backends.cache import DiskCache
+from weft.backends.cache import DiskCache, code_version
 from weft.backends.cpu import link, runtime
 from weft.backends.cpu.host import Host
 from weft.core.caps import Caps
@@ -109,5 +108,4 @@ def _code_version() -> str:
     here = Path(__file__).parent
     files = [here / "jit.py", *sorted((here.parent / "llvm").glob("*.py"))]
     files.append(here.parents[1] / "kernel" / "tiles.py")
-    marks = ((os.path.basename(f), os.stat(f)) for f in files if f.exists())
-    return ";".join(f"{name}:{status.st_size}:{status.st_mtime_ns}" for name, status in marks)
+    return code_version(files)

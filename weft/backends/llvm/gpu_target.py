@@ -92,6 +92,17 @@ def nvptx_target(arch: str, ptx: int | None = None) -> GpuTarget:
     )
 
 
+def nvidia_arch(major: int, minor: int) -> str:
+    """The newest known architecture that code for a GPU of this compute capability may name. Raises
+    UsageError for a GPU that is too old."""
+    own = 10 * major + minor
+    known = [int(arch.removeprefix("sm_")) for arch in _PTX]
+    fitting = [n for n in known if n <= own]
+    if not fitting:
+        raise UsageError(f"compute capability {major}.{minor}; weft needs 8.0 or newer")
+    return f"sm_{max(fitting)}"
+
+
 _AMD = ("gfx90a", "gfx942", "gfx1100")
 _FALSE = (("i1", "false"),)
 

@@ -1,0 +1,119 @@
+"""A GPU driver that records: memory with guards, calls in order, kernels run by the interpreter."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.backends.cache import DiskCache
+from weft.backends.gpu import Driver, GpuDevice
+from weft.backends.llvm import launch
+from weft.core.caps import PRESETS
+from weft.core.errors import DeviceError, OutOfMemoryError
+from weft.kernel import interp
+from weft.kernel.ir import Kernel, host_eval
+
+_GAP = 256
+
+
+class FakeDriver(Driver):
+    """`fail` maps the name of a call to the error that its next use raises."""
+
+    def __init__(self, kind: str = "cuda", arch: str = "sm_80", memory: int = 1 << 24) -> None:
+        self.kind, self.arch, self.memory = kind, arch, memory
+        self.index, self.name, self.version, self.lost = 0, "fake GPU", "1.0", False
+        self.live: dict[int, np.ndarray] = {}
+        self.next = 1 << 20
+        self.calls: list[tuple[Any, ...]] = []
+        self.kernels: dict[str, Kernel] = {}
+        self.fail: dict[str, Exception] = {}
+
+    def _note(self, name: str, *what: Any) -> None:
+        self.calls.append((name, *what))
+        if name in self.fail:
+            raise self.fail.pop(name)
+
+    def names(self) -> list[str]:
+        return [call[0] for call in self.calls]
+
+    def view(self, address: int, nbytes: int) -> np.ndarray:
+        """The bytes at an address, which must lie in one live allocation."""
+        for start, data in self.live.items():
+            if start <= address and address + nbytes <= start + len(data):
+                return data[address - start : address - start + nbytes]
+        raise AssertionError(f"{nbytes} bytes at {address:#x} are not allocated")
+
+    def alloc(self, nbytes: int) -> int:
+        self._note("alloc", nbytes)
+        if sum(map(len, self.live.values())) + nbytes > self.memory:
+            raise OutOfMemoryError(f"fake GPU has no {nbytes:,} bytes free")
+        address = self.next
+        self.next += -(-nbytes // 256) * 256 + _GAP
+        self.live[address] = np.full(nbytes, 0xA5, np.uint8)
+        return address
+
+    def free(self, address: int) -> None:
+        self._note("free", address)
+        del self.live[address]  # a KeyError is a double free
+
+    def write(self, address: int, host: int, nbytes: int) -> None:
+        self._note("write", address, nbytes)
+        self.view(address, nbytes)[:] = np.frombuffer(ctypes.string_at(host, nbytes), np.uint8)
+
+    def read(self, host: int, address: int, nbytes: int) -> None:
+        self._note("read", address, nbytes)
+        ctypes.memmove(host, self.view(address, nbytes).tobytes(), nbytes)
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        self._note("copy", target, source, nbytes)
+        assert abs(target - source) >= nbytes, "the places overlap"
+        self.view(target, nbytes)[:] = self.view(source, nbytes)
+
+    def fill(self, address: int, byte: int, nbytes: int) -> None:
+        self._note("fill", address, byte, nbytes)
+        self.view(address, nbytes)[:] = byte
+
+    def load(self, code: bytes, entry: str) -> Any:
+        self._note("load", entry)
+        assert entry.encode() in code
+        return entry
+
+    def launch(
+        self, function: Any, grid: Sequence[int], threads: Sequence[int], args: Sequence[int]
+    ) -> None:
+        self._note("launch", function, tuple(grid), tuple(threads), tuple(args))
+        kernel = self.kernels[function]
+        assert all(address % launch.ALIGN == 0 for address in args)
+        assert min(grid) > 0 and kernel.threads == tuple(threads)
+        arrays = [
+            self.view(address, b.size * b.dtype.itemsize).view(b.dtype.numpy)
+            for address, b in zip(args, kernel.buffers)
+        ]
+        start = next(s for s, d in self.live.items() if s <= args[-1] < s + len(d))
+        scalars = self.live[start].view(np.int32).tolist()
+        whole = [host_eval(g, scalars) for g in kernel.grid]
+        assert np.prod(grid) == np.prod(whole)
+        interp.run(kernel, arrays, scalars, caps=PRESETS["cuda"])
+
+    def sync(self) -> None:
+        self._note("sync")
+
+
+class FakeDevice(GpuDevice):
+    """A GpuDevice whose driver learns each kernel that is compiled."""
+
+    driver: FakeDriver
+
+    def _function(self, kernel: Kernel) -> Any:
+        self.driver.kernels[launch.entry(kernel)] = kernel
+        return super()._function(kernel)
+
+
+def fake_device(**fields: Any) -> FakeDevice:
+    return FakeDevice(FakeDriver(**fields), DiskCache(None))
+
+
+__all__ = ["DeviceError", "FakeDevice", "FakeDriver", "fake_device"]

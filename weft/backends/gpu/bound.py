@@ -1,0 +1,112 @@
+"""A Program resolved on a GPU: functions found and addresses checked once, then only launched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.backends.base import Bound, Buffer
+from weft.backends.llvm import launch
+from weft.core.errors import DeviceError
+from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program
+
+if TYPE_CHECKING:
+    from weft.backends.gpu.device import GpuBuffer, GpuDevice
+
+
+class GpuBound(Bound):
+    """See Bound. The runtime scalars lie in device memory, written only when they change."""
+
+    def __init__(self, device: GpuDevice, program: Program, buffers: Sequence[Buffer]) -> None:
+        if len(buffers) != len(program.buffers):
+            raise DeviceError(
+                f"{program.name} has {len(program.buffers)} buffers, got {len(buffers)}"
+            )
+        self.device, self.program = device, program
+        self.buffers = [self._fitting(n, buffer) for n, buffer in enumerate(buffers)]
+        self.functions: list[Any] = device.load(program.kernels)
+        self._check_alignment()
+        self._values: tuple[int, ...] | None = None
+        self._scalars = device.alloc(max(4 * len(program.scalars), launch.ALIGN))
+        self._scratch: GpuBuffer | None = None  # for a copy whose two places overlap
+        self._grids: list[tuple[int, int, int]] = []
+
+    def _fitting(self, index: int, buffer: Buffer) -> GpuBuffer:
+        own, spec = self.device.own(buffer), self.program.buffers[index]
+        if own.nbytes < spec.nbytes:
+            raise DeviceError(
+                f"{self.program.name}: buffer {spec.name!r} needs {spec.nbytes} bytes, "
+                f"got {own.nbytes}"
+            )
+        return own
+
+    def rebind(self, index: int, buffer: Buffer) -> None:
+        self.buffers[index] = self._fitting(index, buffer)
+
+    def _check_alignment(self) -> None:
+        for step in self.program.steps:
+            for ref in step.args if isinstance(step, Dispatch) else ():
+                if ref.offset % launch.ALIGN:
+                    raise DeviceError(
+                        f"{self.program.name}: {step.label} starts at byte {ref.offset} of a "
+                        f"buffer, which is not a multiple of {launch.ALIGN}"
+                    )
+
+    def _at(self, ref: BufferRef) -> int:
+        return self.buffers[ref.buffer].address + ref.offset
+
+    def run(self, scalars: Sequence[int]) -> None:
+        """Asks the driver for every step. Called with the device's lock held."""
+        self._set(tuple(int(s) for s in scalars))
+        dispatches = iter(self._grids)
+        for step in self.program.steps:
+            if isinstance(step, Dispatch):
+                self._launch(step, next(dispatches))
+            elif isinstance(step, Copy):
+                self._copy(step)
+            elif isinstance(step, Fill):
+                self.device.driver.fill(self._at(step.dst), step.byte, step.dst.nbytes)
+
+    def _set(self, values: tuple[int, ...]) -> None:
+        if values == self._values:
+            return
+        if len(values) < len(self.program.scalars):
+            raise DeviceError(
+                f"{self.program.name} takes {len(self.program.scalars)} scalars, got {len(values)}"
+            )
+        kernels = self.program.kernels
+        self._values = None
+        self._grids = [
+            launch.launch_grid(kernels[step.kernel], values)
+            for step in self.program.steps
+            if isinstance(step, Dispatch)
+        ]
+        if self.program.scalars:
+            count = len(self.program.scalars)
+            self.device.write(self._scalars, np.array(values[:count], np.int32))
+        self._values = values
+
+    def _launch(self, step: Dispatch, grid: tuple[int, int, int]) -> None:
+        if 0 in grid:
+            return
+        kernel = self.program.kernels[step.kernel]
+        args = [*map(self._at, step.args), self._scalars.address]
+        try:
+            self.device.driver.launch(self.functions[step.kernel], grid, kernel.threads, args)
+        except DeviceError as error:
+            raise DeviceError(
+                f"{self.program.name}, {step.label or kernel.name}: {error}"
+            ) from None
+
+    def _copy(self, step: Copy) -> None:
+        driver, n = self.device.driver, step.src.nbytes
+        source, target = self._at(step.src), self._at(step.dst)
+        if abs(source - target) >= n:
+            driver.copy(target, source, n)
+        elif source != target:
+            if self._scratch is None or self._scratch.nbytes < n:
+                self._scratch = self.device.alloc(n)
+            driver.copy(self._scratch.address, source, n)
+            driver.copy(target, self._scratch.address, n)

@@ -1,0 +1,169 @@
+"""A CUDA or HIP device: memory, compiled kernels, and Programs played step by step."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.backends.base import Bound, Buffer, Device, DeviceInfo
+from weft.backends.cache import DiskCache, code_version, default_directory
+from weft.backends.gpu.bound import GpuBound
+from weft.backends.gpu.driver import Driver
+from weft.backends.llvm import launch
+from weft.backends.llvm.gpu_target import GpuTarget, gpu_target
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType
+from weft.core.errors import DeviceError
+from weft.kernel.ir import Kernel
+from weft.program.program import Program
+
+_FOLDER = Path(__file__).resolve().parents[1] / "llvm"
+
+
+class GpuBuffer(Buffer):
+    """Memory of a GPU, given back when the last reference goes."""
+
+    def __init__(self, device: GpuDevice, nbytes: int) -> None:
+        self.device, self.nbytes = device, nbytes
+        self.address = device.driver.alloc(max(nbytes, 1))
+        free = weakref.finalize(self, _free, device.driver, device.lock, self.address)
+        free.atexit = False  # the process's end gives everything back
+
+
+def _free(driver: Driver, lock: threading.RLock, address: int) -> None:
+    if not driver.lost:
+        with lock, contextlib.suppress(DeviceError):
+            driver.free(address)
+
+
+class GpuDevice(Device):
+    """One GPU behind its driver. Work is asynchronous; `read` and `sync` wait for it."""
+
+    def __init__(self, driver: Driver, cache: DiskCache | None = None) -> None:
+        self.driver = driver
+        self.kind = driver.kind
+        self.lock = threading.RLock()
+        self.cache = cache or DiskCache(default_directory())
+        self.target: GpuTarget = gpu_target(driver.arch)
+        self.caps = dataclasses.replace(self.target.caps, name=driver.kind)
+        self.compiled = 0  # how many kernels LLVM has compiled here (the rest were cached)
+        self._functions: dict[str, Any] = {}
+        names = tuple(d.name for d in dt.DEVICE)
+        self.info = DeviceInfo(
+            driver.kind, driver.index, driver.name, True, "", driver.version, driver.memory, names,
+            extra={"arch": driver.arch},
+        )  # fmt: skip
+
+    @property
+    def lost(self) -> bool:
+        """Whether an error left the device unusable: open it anew."""
+        return self.driver.lost
+
+    # -- memory
+
+    def alloc(self, nbytes: int) -> GpuBuffer:
+        with self.lock:
+            return GpuBuffer(self, nbytes)
+
+    def own(self, buffer: Buffer) -> GpuBuffer:
+        """The buffer, if it is this device's."""
+        if not isinstance(buffer, GpuBuffer) or buffer.device is not self:
+            raise DeviceError(f"{self.info.id}: the buffer belongs to another device")
+        return buffer
+
+    def _place(self, buffer: Buffer, offset: int, nbytes: int) -> int:
+        own = self.own(buffer)
+        if offset < 0 or offset + nbytes > own.nbytes:
+            raise DeviceError(
+                f"{self.info.id}: bytes {offset}..{offset + nbytes} of a buffer of {own.nbytes}"
+            )
+        return own.address + offset
+
+    def write(self, buffer: Buffer, data: np.ndarray, offset: int = 0) -> None:
+        raw = np.ascontiguousarray(data)
+        address = self._place(buffer, offset, raw.nbytes)
+        if raw.nbytes:
+            with self.lock:
+                self.driver.write(address, raw.ctypes.data, raw.nbytes)
+
+    def read(
+        self, buffer: Buffer, shape: tuple[int, ...], dtype: DType, offset: int = 0
+    ) -> np.ndarray:
+        out = np.empty(shape, dtype.numpy)
+        address = self._place(buffer, offset, out.nbytes)
+        if out.nbytes:
+            with self.lock:
+                self.driver.read(out.ctypes.data, address, out.nbytes)
+        return out
+
+    # -- kernels
+
+    def load(self, kernels: Sequence[Kernel]) -> list[Any]:
+        """The driver's function of each kernel, compiled at most once."""
+        with self.lock:
+            return [self._function(kernel) for kernel in kernels]
+
+    def _function(self, kernel: Kernel) -> Any:
+        key = self._key(kernel)
+        if key not in self._functions:
+            code = self.cache.get(key)
+            if code is None:
+                code = self.code(kernel)
+                self.compiled += 1
+                self.cache.put(key, code)
+            self._functions[key] = self.driver.load(code, launch.entry(kernel))
+        return self._functions[key]
+
+    def _key(self, kernel: Kernel) -> str:
+        digest = getattr(kernel, "digest", None)
+        if digest is None:
+            from weft.kernel.printer import kernel_hash
+
+            digest = kernel_hash(kernel)
+        salt = f"{_version()}|{self.target.arch}|{self.target.features}|{kernel.name}|{digest}"
+        return f"{self.kind}:{hashlib.sha256(salt.encode()).hexdigest()}"
+
+    def code(self, kernel: Kernel) -> bytes:
+        """What the driver loads: PTX text or a linked code object."""
+        from weft.backends.llvm import offline
+
+        return offline.code(kernel, self.target)
+
+    def source(self, kernel: Kernel) -> str:
+        from weft.backends.llvm import offline
+
+        return offline.source(kernel, self.target)
+
+    # -- programs
+
+    def bind(self, program: Program, buffers: Sequence[Buffer]) -> GpuBound:
+        with self.lock:
+            return GpuBound(self, program, buffers)
+
+    def submit(self, bound: Bound, scalars: Sequence[int]) -> None:
+        if not isinstance(bound, GpuBound) or bound.device is not self:
+            raise DeviceError(f"{self.info.id}: the program was bound on another device")
+        with self.lock:
+            bound.run(scalars)
+
+    def sync(self) -> None:
+        with self.lock:
+            self.driver.sync()
+
+
+@functools.cache
+def _version() -> str:
+    """Changes with the code that turns kernels into GPU code, and with LLVM."""
+    from importlib import metadata
+
+    files = [*sorted(_FOLDER.glob("*.py")), _FOLDER.parents[1] / "kernel" / "align.py"]
+    return f"{code_version(files)}|{metadata.version('llvmlite')}"

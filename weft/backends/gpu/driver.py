@@ -1,0 +1,62 @@
+"""The few calls that a GPU device makes of its vendor's driver."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+
+class Driver(abc.ABC):
+    """One device, one stream: everything happens in the order in which it was asked for.
+
+    Addresses are integers; memory is given at multiples of 256 bytes. Methods may be called from
+    any thread, one at a time. They raise OutOfMemoryError where memory is short and DeviceError for
+    everything else; after an error from which the device does not recover `lost` is True.
+    """
+
+    kind: str
+    index: int
+    name: str
+    arch: str  # "sm_90", "gfx942": a name that llvm.gpu_target knows
+    memory: int  # bytes
+    version: str
+    lost: bool = False
+
+    @abc.abstractmethod
+    def alloc(self, nbytes: int) -> int:
+        """The address of new memory, its content undefined."""
+
+    @abc.abstractmethod
+    def free(self, address: int) -> None:
+        """Gives memory back once the work that was asked for is done."""
+
+    @abc.abstractmethod
+    def write(self, address: int, host: int, nbytes: int) -> None:
+        """Copies from host memory, which may change as soon as this returns."""
+
+    @abc.abstractmethod
+    def read(self, host: int, address: int, nbytes: int) -> None:
+        """Copies to host memory, when all work before is done."""
+
+    @abc.abstractmethod
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copies between places of the device that do not overlap."""
+
+    @abc.abstractmethod
+    def fill(self, address: int, byte: int, nbytes: int) -> None:
+        """Fills with a repeated byte."""
+
+    @abc.abstractmethod
+    def load(self, code: bytes, entry: str) -> Any:
+        """The function `entry` of PTX text or of a code object; it stays loaded."""
+
+    @abc.abstractmethod
+    def launch(
+        self, function: Any, grid: Sequence[int], threads: Sequence[int], args: Sequence[int]
+    ) -> None:
+        """Runs a function whose arguments are all addresses."""
+
+    @abc.abstractmethod
+    def sync(self) -> None:
+        """Waits for everything asked for; errors of kernels show here."""
