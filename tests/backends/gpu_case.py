@@ -167,6 +167,7 @@ def templates_tests(caps: Caps) -> list[Kernel]:
         tests.test_matvec_several_widths("", True)
         tests.test_matvec_several_widths("", False)
         tests.test_whole_attention("")
+        tests.test_attention_gradients("")
         tests.test_cached_attention("")
     finally:
         tests.device = real

@@ -9,6 +9,7 @@ import dotkit as kit
 import numpy as np
 import pytest
 import test_attention
+import test_attention_backward
 import test_attention_cached
 from dotkit import f, source
 
@@ -113,6 +114,14 @@ def test_whole_attention(name: str) -> None:
     test_attention.case(d, 1, 2, 2, 9, 11, 10)
     test_attention.case(d, 2, 4, 2, 9, 21, 12, window=4, lengths=[3, 21], packed=True)
     test_attention.case(d, 1, 2, 1, 17, 17, 8, dt.float16, causal=False, softcap=2.0)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_attention_gradients(name: str) -> None:
+    d = device(name)
+    test_attention_backward.case(d, 1, 2, 1, 9, 11, 10, parts=True, causal=True)
+    case = {"window": 4, "lengths": [3, 21], "packed": True, "softcap": 2.0}
+    test_attention_backward.case(d, 2, 2, 2, 9, 21, 12, dt.float16, parts=True, **case)
 
 
 @pytest.mark.parametrize("name", TARGETS)
