@@ -49,6 +49,7 @@ from weft.templates.view import Index
 
 CHUNK = 16384  # elements per group on a CPU
 UNROLL = 4  # accumulators per fold on a CPU
+NEXT_BYTES = 8192  # of a row: the hardware itself runs ahead in longer ones
 
 Element = Callable[[Affine], tuple[Expr, ...]]
 
@@ -146,6 +147,9 @@ class _Rows:
         for node in self.early:
             self._write(node, index, self.shape)
 
+    def ahead(self, index: Index) -> None:
+        """Nothing: on a GPU other groups run while one waits."""
+
     def put(self, index: Index, value: Expr) -> None:
         """Runs the epilogue on one (or a vector) of the results."""
         bound = self.b.let(value, "y")
@@ -189,6 +193,22 @@ class _CpuRows(_Rows):
         with b.loop(high, low, name="r") as r, em.scope():
             self.run(em.axis(r, self.rows))
         return self.finished(kb.ceil_div(wanted, per))
+
+    def ahead(self, index: Index) -> None:
+        """Asks for the next row's operands and for where this row's results go."""
+        if index[-1].lanes < self.lanes or self.rows == 1 or 4 * self.n > NEXT_BYTES:
+            return
+        at = self.em.address(affine.flatten(index, affine.contiguous(self.shape)))
+        for node in self.group.inputs:
+            if node.shape == self.shape:
+                self.b.prefetch(self.em.buffers[id(node)], at + self.n)
+        for k, node in enumerate(self.group.outputs):
+            if (
+                node.shape == self.shape
+                and not self.large[id(node)]
+                and k not in self.group.in_place
+            ):
+                self.b.prefetch(self.em.buffers[~id(node)], at)
 
     def array(self) -> ir.Array:
         wide = self.lanes * self.unroll

@@ -19,7 +19,12 @@ def exps(row: Row, x: Held) -> tuple[Expr, Expr]:
     """The row's maximum and the sum of exp(x - maximum); both are NaN if the row holds one."""
     b = row.b
     (top,) = row.fold((TOP,), lambda j: (x.first(j),))
-    (total,) = row.fold((SUM,), lambda j: (km.exp_below(b, x.again(j) - top),))
+
+    def term(j: Affine) -> tuple[Expr]:
+        row.ahead(j)
+        return (km.exp_below(b, x.again(j) - top),)
+
+    (total,) = row.fold((SUM,), term)
     return top, nan_total(row, top, total)
 
 
@@ -28,7 +33,12 @@ def kept_exps(row: Row, x: Held) -> tuple[Held, Expr]:
     b = row.b
     (top,) = row.fold((TOP,), lambda j: (x.first(j),))
     e = row.held(lambda j: km.exp_below(b, x.again(j) - top), over=x)
-    (total,) = row.fold((SUM,), lambda j: (e.first(j),))
+
+    def term(j: Affine) -> tuple[Expr]:
+        row.ahead(j)
+        return (e.first(j),)
+
+    (total,) = row.fold((SUM,), term)
     return e, nan_total(row, top, total)
 
 
@@ -94,6 +104,7 @@ def scaled(row: Row, x: Held) -> tuple[Expr, Expr]:
     mean = centre(row, x)
 
     def square(j: Affine) -> tuple[Expr]:
+        row.ahead(j)
         d = b.let(x.again(j) - mean, "d")
         return (d * d,)
 
@@ -120,6 +131,7 @@ def root_mean_square(row: Row, x: Held) -> Expr:
     """1 / sqrt(mean(x^2) + eps)."""
 
     def square(j: Affine) -> tuple[Expr]:
+        row.ahead(j)
         v = x.first(j)
         return (v * v,)
 

@@ -46,6 +46,9 @@ class Style(Protocol):
         """An element of the row operands has been met: prologue values that are outputs are
         written."""
 
+    def ahead(self, index: Index) -> None:
+        """This element is being worked on: a good time to ask memory for the next row's."""
+
     def put(self, index: Index, value: Expr) -> None:
         """The anchor's element at `index` is known: runs the epilogue."""
 
@@ -88,6 +91,10 @@ class Row:
     def number(self, k: int) -> Expr:
         """The row's entry of the anchor's k-th operand, one number per row."""
         return self.em.value(self.style.anchor.inputs[k], self.lead)
+
+    def ahead(self, j: Affine) -> None:
+        """Stands in the pass that computes most, where waiting for memory costs least."""
+        self.style.ahead((*self.lead, j))
 
     def write(self, j: Affine, value: Expr) -> None:
         """Element j of the result (or a vector of them) is known."""
