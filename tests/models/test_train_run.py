@@ -196,6 +196,7 @@ def test_data_that_cannot_be_trained_on(corpus: Path, tmp_path: Path) -> None:
 
     def start(path: Path, **sections: Any) -> None:
         run = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        sections["output"] = {**sections.get("output", {}), "folder": str(run)}
         loop.train(config(corpus, run, data={"paths": [str(path)]}, **sections))
 
     with pytest.raises(UsageError, match=r"no file ending in \.txt"):
@@ -206,6 +207,8 @@ def test_data_that_cannot_be_trained_on(corpus: Path, tmp_path: Path) -> None:
         start(tmp_path / "nowhere")
     with pytest.raises(UsageError, match=r"smaller .* context"):
         start(corpus, train={"context": 4096})
+    with pytest.raises(UsageError, match="sample_prompt has 0 tokens"):
+        start(corpus, output={"sample_every": 5, "sample_prompt": ""})
     with pytest.raises(UsageError, match="is not a folder"):
         start(corpus, model={"from": str(tmp_path / "nothing")})
 

@@ -19,6 +19,7 @@ from weft.core.errors import ModelError, UsageError
 from weft.importers.hf_config import Fields
 from weft.models import adapters
 from weft.models.config import DecoderConfig
+from weft.models.tokenizer import Tokenizer
 from weft.models.training import checkpoints as ck
 from weft.models.training.model import TrainableDecoder, folder_weights, fresh_weights
 from weft.models.training.prepare import Data, prepare_data
@@ -93,9 +94,20 @@ class _Run:
         if state is not None:
             self.start = state[1].step
             self._load(state[0], state[1])
+        if settings.output.sample_every:
+            self._check_prompt()
         self.step_fn = make_step(self.model, self.opt, t, settings.optimizer, device, self.scaler)
         self.eval_fn = make_eval(self.model, device)
         self.result = Result(self.start, False, run)
+
+    def _check_prompt(self) -> None:
+        """Refuses at once what would end the run at the first sample."""
+        prompt, most = self.settings.output.sample_prompt, self.config.max_positions
+        length = len(Tokenizer(self.data.folder, self.config.vocab).encode(prompt))
+        if not 0 < length < most:
+            raise UsageError(
+                f"[output] sample_prompt has {length} tokens; expected 1 to {most - 1}"
+            )
 
     # -- weights
 
@@ -258,9 +270,9 @@ class _Run:
             self.data.folder, Fields(self.raw, "config"), self.config, self._whole(),
             self.device,
         )  # fmt: skip
-        room = max(decoder.context - len(decoder.encode(o.sample_prompt)), 1)
+        ids = decoder.encode(o.sample_prompt)
         out = decoder.generate(
-            o.sample_prompt, max_new_tokens=min(o.sample_tokens, room), temperature=0.8, top_k=40
+            ids, max_new_tokens=o.sample_tokens, temperature=0.8, top_k=40, seed=0
         )
         return o.sample_prompt + str(out.text)  # type: ignore[union-attr]
 
