@@ -1,5 +1,6 @@
 """Placement policy, with fake backends; and that looking never opens."""
 
+import re
 import subprocess
 import sys
 
@@ -130,7 +131,11 @@ def test_devices_lists_every_kind_and_never_raises(monkeypatch):
     hip = next(x for x in lines if x.kind == "hip")
     assert "later release" in hip.reason
     with pytest.raises(DeviceError, match="later release"):
-        registry.get("cuda")
+        registry.get("hip")
+    cuda = next(x for x in lines if x.kind == "cuda")
+    if not cuda.available:
+        with pytest.raises(DeviceError, match="cuda:0 is not available: " + re.escape(cuda.reason)):
+            registry.get("cuda")
 
 
 def test_bad_specs():

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import glob
+import importlib.util
 import os
 import platform
 import sys
@@ -78,18 +79,31 @@ _LATER = "weft reaches this GPU through vulkan; its {} backend comes with a late
 
 
 def probe_cuda() -> list[DeviceInfo]:
-    """Says whether NVIDIA's driver is there, and its CUDA version (no cuInit: asking for the
-    version starts nothing)."""
+    """Each NVIDIA GPU, or what is missing: the driver, the package, or a GPU. Asking for the
+    driver's version starts nothing; only where all is there is the driver started to list GPUs."""
     names = ["nvcuda.dll"] if sys.platform == "win32" else ["libcuda.so.1", "libcuda.so"]
     library = _open_first(names)
     if library is None:
-        return [DeviceInfo("cuda", 0, "NVIDIA GPU", False, "no NVIDIA driver found (" + names[0]
-                           + "); and weft's cuda backend comes with a later release")]  # fmt: skip
-    version = ctypes.c_int(0)
-    known = library.cuDriverGetVersion(ctypes.byref(version)) == 0
-    driver = f"CUDA {version.value // 1000}.{version.value % 1000 // 10}" if known else "unknown"
-    reason = f"NVIDIA driver present ({driver}); " + _LATER.format("cuda")
-    return [DeviceInfo("cuda", 0, "NVIDIA GPU", False, reason, driver)]
+        reason = f"no NVIDIA driver found ({names[0]}): install NVIDIA's driver"
+        return [DeviceInfo("cuda", 0, "NVIDIA GPU", False, reason)]
+    if not _found("cuda.bindings"):
+        version = ctypes.c_int(0)
+        known = library.cuDriverGetVersion(ctypes.byref(version)) == 0
+        driver = (
+            f"CUDA {version.value // 1000}.{version.value % 1000 // 10}" if known else "unknown"
+        )
+        reason = f"NVIDIA driver present ({driver}); pip install 'weft[cuda]' for cuda-bindings"
+        return [DeviceInfo("cuda", 0, "NVIDIA GPU", False, reason, driver)]
+    from weft.backends import cuda
+
+    return cuda.probe()
+
+
+def _found(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def probe_hip() -> list[DeviceInfo]:

@@ -65,6 +65,18 @@ def _wgpu(kind: str) -> Backend:
     return Backend(kind, probe, open_)
 
 
+def _cuda() -> Backend:
+    def open_(text: str) -> Device:
+        lines = drivers.probe_cuda()
+        if not any(line.available for line in lines):
+            raise DeviceError(f"device cuda:{text} is not available: {lines[0].reason}")
+        from weft.backends.cuda import open_device
+
+        return open_device(_index("cuda", text))
+
+    return Backend("cuda", drivers.probe_cuda, open_)
+
+
 def _later(kind: str, probe: Callable[[], list[DeviceInfo]]) -> Backend:
     def open_(text: str) -> Device:
         raise DeviceError(f"device {kind}:{text} is not available: {probe()[0].reason}")
@@ -119,7 +131,7 @@ def _entry_probe(entry: metadata.EntryPoint) -> Callable[[], list[DeviceInfo]]:
 
 def _builtin() -> dict[str, Backend]:
     table = [_cpu(), *map(_wgpu, WGPU_KINDS)]
-    table += [_later("cuda", drivers.probe_cuda), _later("hip", drivers.probe_hip)]
+    table += [_cuda(), _later("hip", drivers.probe_hip)]
     table += [_interp(), _null()]
     return {b.kind: b for b in table}
 

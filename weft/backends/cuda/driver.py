@@ -183,14 +183,14 @@ class CudaDriver(Driver):
         self._do("cuMemsetD8Async", address, byte, nbytes, self._stream)
 
     def load(self, code: bytes, entry: str) -> Any:
-        log = ctypes.create_string_buffer(_LOG_BYTES)
+        log = bytearray(_LOG_BYTES)
         options = [self.cuda.CUjit_option(_LOG), self.cuda.CUjit_option(_LOG_SIZE)]
-        values = [ctypes.addressof(log), _LOG_BYTES]
+        values = [log, _LOG_BYTES]
         try:
             # The text ends in a zero, as the driver wants it.
             module = self._do("cuModuleLoadDataEx", code + b"\0", 2, options, values)
         except _Failed as error:
-            said = log.value.decode("utf-8", "replace").strip()
+            said = bytes(log).split(b"\0")[0].decode("utf-8", "replace").strip()
             raise CompileError(f"{entry}: the driver refuses the code: {said or error}") from None
         return self._do("cuModuleGetFunction", module, entry.encode())
 
