@@ -187,7 +187,7 @@ def test_lora_follows_pytorch(name: str, targets, steps: int, tmp_path: Path) ->
         )
         setattr(holder, last, layer)
         trained |= {f"{role}.lora_a": layer.a, f"{role}.lora_b": layer.b}
-    o = replace(PLAIN, lr=5e-3)
+    o = replace(PLAIN, lr=2e-3)  # at 5e-3 PyTorch in float32 leaves its own float64 run by 8e-3
     want = run_torch(lambda ids: torch_loss(reference, ids), trained, o, batches)
     got = run_weft(model, o, batches)
     np.testing.assert_allclose(got, want, atol=1e-3)
