@@ -56,11 +56,14 @@ def torch_grads(q, k, v, g, lengths, causal, scale, window, softcap):  # type: i
     return [x.grad.numpy() for x in leaves]
 
 
-def place(packed: bool, name: str, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Any]:
-    """An operand [B,H,T,D] and the value in memory that it is; packed: [B,T,H,D]."""
-    b, h, t, d = shape
-    x = source(name, (b, t, h, d) if packed else shape, dtype)
-    return x, (f.transpose(x, (0, 2, 1, 3)) if packed else x)
+ORDERS = {False: (0, 1, 2, 3), True: (0, 2, 1, 3), "turned": (0, 1, 3, 2)}  # of [B,H,T,D]
+
+
+def place(packed: Any, name: str, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Any]:
+    """An operand [B,H,T,D] and the value in memory that it is, its axes in another order."""
+    order = ORDERS[packed]
+    x = source(name, tuple(shape[i] for i in order), dtype)
+    return x, (f.transpose(x, order) if packed else x)
 
 
 def case(  # type: ignore[no-untyped-def]
@@ -74,11 +77,11 @@ def case(  # type: ignore[no-untyped-def]
     arrays = [kit.fill(x) for x in ins]
     n = [] if lengths is None else [source("lengths", (b,), dt.int32)]
     extra = [] if lengths is None else [np.asarray(lengths, np.int32)]
-    plain = [x.transpose(0, 2, 1, 3) if packed else x for x in arrays]
+    plain = [x.transpose(ORDERS[packed]) for x in arrays]
     like = [source("x", x, dtype) for x in shapes[:3]]
     forward = f.call("attention", *like, *n, **params)
     (out,) = kit.oracle([*like, *n], [forward], [*plain[:3], *extra])
-    arrays[3][:] = out.transpose(0, 2, 1, 3) if packed else out
+    arrays[3][:] = out.transpose(ORDERS[packed])
     plain[3] = out
 
     def play(name: str, picked: list[int], *rows: np.ndarray) -> np.ndarray:
@@ -135,6 +138,15 @@ def test_narrow(dtype, packed) -> None:  # type: ignore[no-untyped-def]
     case(InterpDevice("webgpu"), *SMALL, dtype, parts=True, packed=packed)
 
 
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float16])
+def test_turned_operands(dtype) -> None:  # type: ignore[no-untyped-def]
+    """Components far apart in memory."""
+    for parts in (False, True):
+        case(CPU, 2, 2, 1, 9, 21, 20, dtype, parts=parts, packed="turned", causal=True)
+    for target in ("webgpu", "lavapipe"):
+        case(InterpDevice(target), *SMALL, dtype, parts=True, packed="turned")
+
+
 @pytest.mark.parametrize("d", [1, 80, 256])
 def test_depths(d) -> None:  # type: ignore[no-untyped-def]
     for parts in (False, True):
@@ -173,6 +185,16 @@ def test_the_same_bits_every_time() -> None:
     first, *others = (kit.play(CPU, "attention_grad", ins, [call], arrays)[0] for _ in range(3))
     for other in others:
         np.testing.assert_array_equal(first, other)
+
+
+def test_nan_comes_through() -> None:
+    ins = [source(n, (1, 2, 9, 8)) for n in "qkvg"]
+    call = f.call("attention_grad", *ins, scale=0.3, causal=True)
+    for i in range(4):
+        arrays = [kit.fill(x) for x in ins]
+        arrays[i][0, 1, 4, 3] = np.nan
+        (got,) = kit.play(CPU, "attention_grad", ins, [call], arrays)
+        assert np.isnan(got).any()
 
 
 def test_claims() -> None:

@@ -24,7 +24,7 @@ from weft.templates.group import Group
 from weft.templates.loops import traffic
 from weft.templates.matmul_pack import fold_lanes
 
-SCORES = 1 << 14  # weights that a block of query rows holds: what the second cache takes easily
+SCORES = 1 << 15  # weights that a block of query rows holds: what the second cache takes easily
 
 
 def fits(node: Node, caps: Caps) -> bool:
