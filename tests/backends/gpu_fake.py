@@ -30,11 +30,41 @@ class FakeDriver(Driver):
         self.calls: list[tuple[Any, ...]] = []
         self.kernels: dict[str, Kernel] = {}
         self.fail: dict[str, Exception] = {}
+        self.noted: list[tuple[Any, ...]] | None = None
+        self.graphs: list[list[tuple[Any, ...]]] = []
 
     def _note(self, name: str, *what: Any) -> None:
         self.calls.append((name, *what))
         if name in self.fail:
             raise self.fail.pop(name)
+
+    def _noted(self, *call: Any) -> bool:
+        """Whether a recording takes this call."""
+        if self.noted is not None:
+            self.noted.append(call)
+        return self.noted is not None
+
+    def record(self) -> None:
+        self._note("record")
+        assert self.noted is None
+        self.noted = []
+
+    def recorded(self) -> Any:
+        self._note("recorded")
+        graph, self.noted = self.noted, None
+        assert graph is not None
+        self.graphs.append(graph)
+        return graph
+
+    def replay(self, graph: Any) -> None:
+        self._note("replay", len(graph))
+        assert any(graph is g for g in self.graphs)
+        for name, *args in graph:
+            getattr(self, "_" + name)(*args)
+
+    def forget(self, graph: Any) -> None:
+        self._note("forget")
+        self.graphs = [g for g in self.graphs if g is not graph]
 
     def names(self) -> list[str]:
         return [call[0] for call in self.calls]
@@ -47,6 +77,7 @@ class FakeDriver(Driver):
         raise AssertionError(f"{nbytes} bytes at {address:#x} are not allocated")
 
     def alloc(self, nbytes: int) -> int:
+        assert self.noted is None, "memory asked for while recording"
         self._note("alloc", nbytes)
         if sum(map(len, self.live.values())) + nbytes > self.memory:
             raise OutOfMemoryError(f"fake GPU has no {nbytes:,} bytes free")
@@ -69,11 +100,19 @@ class FakeDriver(Driver):
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         self._note("copy", target, source, nbytes)
+        if not self._noted("copy", target, source, nbytes):
+            self._copy(target, source, nbytes)
+
+    def _copy(self, target: int, source: int, nbytes: int) -> None:
         assert abs(target - source) >= nbytes, "the places overlap"
         self.view(target, nbytes)[:] = self.view(source, nbytes)
 
     def fill(self, address: int, byte: int, nbytes: int) -> None:
         self._note("fill", address, byte, nbytes)
+        if not self._noted("fill", address, byte, nbytes):
+            self._fill(address, byte, nbytes)
+
+    def _fill(self, address: int, byte: int, nbytes: int) -> None:
         self.view(address, nbytes)[:] = byte
 
     def load(self, code: bytes, entry: str) -> Any:
@@ -85,6 +124,12 @@ class FakeDriver(Driver):
         self, function: Any, grid: Sequence[int], threads: Sequence[int], args: Sequence[int]
     ) -> None:
         self._note("launch", function, tuple(grid), tuple(threads), tuple(args))
+        if not self._noted("launch", function, grid, threads, args):
+            self._launch(function, grid, threads, args)
+
+    def _launch(
+        self, function: Any, grid: Sequence[int], threads: Sequence[int], args: Sequence[int]
+    ) -> None:
         kernel = self.kernels[function]
         assert all(address % launch.ALIGN == 0 for address in args)
         assert min(grid) > 0 and kernel.threads == tuple(threads)
@@ -95,7 +140,7 @@ class FakeDriver(Driver):
         start = next(s for s, d in self.live.items() if s <= args[-1] < s + len(d))
         scalars = self.live[start].view(np.int32).tolist()
         whole = [host_eval(g, scalars) for g in kernel.grid]
-        assert np.prod(grid) == np.prod(whole)
+        assert np.prod(grid) == np.prod(whole), "a replay with another grid"
         interp.run(kernel, arrays, scalars, caps=PRESETS["cuda"])
 
     def sync(self) -> None:

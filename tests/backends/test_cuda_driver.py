@@ -37,8 +37,10 @@ class Bindings(types.ModuleType):
             "cuDevicePrimaryCtxRetain": "context", "cuStreamCreate": "stream",
             "cuDeviceGetDefaultMemPool": "pool", "cuMemAllocAsync": 4096, "cuMemAlloc": 8192,
             "cuModuleLoadDataEx": "module", "cuModuleGetFunction": "function",
+            "cuStreamEndCapture": "graph", "cuGraphInstantiate": "exec",
         } | values  # fmt: skip
-        for name in ("CUdevice_attribute", "CUmemPool_attribute", "CUjit_option", "cuuint64_t"):
+        for name in ("CUdevice_attribute", "CUmemPool_attribute", "CUjit_option", "cuuint64_t",
+                     "CUstreamCaptureMode"):  # fmt: skip
             setattr(self, name, int)
         self.CUresult = lambda n: types.SimpleNamespace(name=NAMES.get(n, str(n)))
 
@@ -116,6 +118,25 @@ def test_without_memory_pools(bindings: Bindings) -> None:
     assert driver.alloc(100) == 8192
     driver.free(8192)
     assert bindings.names() == ["cuMemAlloc", "cuStreamSynchronize", "cuMemFree"]
+
+
+def test_recording(bindings: Bindings) -> None:
+    """Memory freed while recording is freed after it: else each replay would free it."""
+    driver = cuda_driver.CudaDriver(0)
+    bindings.names()
+    driver.record()
+    driver.fill(4096, 0, 8)
+    driver.free(8192)
+    graph = driver.recorded()
+    driver.replay(graph)
+    driver.forget(graph)
+    calls = [c for c in bindings.calls if c[0] != "cuCtxSetCurrent"]
+    assert calls == [
+        ("cuStreamBeginCapture", "stream", 1), ("cuMemsetD8Async", 4096, 0, 8, "stream"),
+        ("cuStreamEndCapture", "stream"), ("cuMemFreeAsync", 8192, "stream"),
+        ("cuGraphInstantiate", "graph", 0), ("cuGraphDestroy", "graph"),
+        ("cuGraphLaunch", "exec", "stream"), ("cuGraphExecDestroy", "exec"),
+    ]  # fmt: skip
 
 
 def test_arguments_of_a_launch(bindings: Bindings) -> None:
@@ -200,7 +221,7 @@ def test_architectures() -> None:
         (12, 1): "sm_120",
     }
     assert {cc: nvidia_arch(*cc) for cc in known} == known
-    with pytest.raises(UsageError, match="7.5"):
+    with pytest.raises(UsageError, match=r"7\.5"):
         nvidia_arch(7, 5)
 
 

@@ -49,12 +49,18 @@ def test_order_and_arguments() -> None:
     bound = device.bind(program, buffers)
     driver.calls.clear()
     for scalars in ((5,), (5,), (6,)):
+        device.write(buffers[1], np.zeros(64, np.float32))
         device.submit(bound, scalars)
     got = device.read(buffers[1], (64,), F32)
     np.testing.assert_array_equal(got, np.arange(64) * 2)
-    once = ["launch", "launch"]  # scalars are written only when they change
-    assert driver.names() == ["write", *once, *once, "write", *once, "read"]
-    _, entry, grid, threads, args = driver.calls[1]
+    both = ["launch", "launch"]
+    assert driver.names() == [
+        "write", "write", *both,  # scalars are written only when they change
+        "write", "record", *both, "recorded", "replay",  # the second run is recorded
+        "write", "write", "replay",  # and serves for other values
+        "read",
+    ]  # fmt: skip
+    _, entry, grid, threads, args = driver.calls[2]
     assert (entry, grid, threads) == ("weft_double", (1, 1, 1), (64, 1, 1))
     assert args[:2] == (buffers[0].address, buffers[1].address) and len(args) == 3
 
@@ -75,6 +81,44 @@ def test_grids_follow_the_scalars() -> None:
     assert device.driver.names().count("launch") == 1  # nothing to do is not launched
     with pytest.raises(DeviceError, match="takes 1 scalars, got 0"):
         device.submit(bound, [])
+
+
+def test_recordings_follow_grids_and_buffers() -> None:
+    """Every grid and every set of buffers has its own recording; few are kept, none leaks."""
+    device = fake.fake_device()
+    b = Builder("rows")
+    out = b.buffer("out", dt.int32, 8, "w")
+    b.store(out, b.group(0), b.group(0) + 1)
+    program, sizes = program_of(b.kernel((Param("n", 0),)), scalars=("n",))
+    buffers = [device.alloc(sizes[0]) for _ in range(2)]
+    bound = device.bind(program, buffers[:1])
+    for n in (1, 2, 3, 4, 5, 6, 7):
+        for buffer in (buffers[0], buffers[0], buffers[0], buffers[1], buffers[1]):
+            bound.rebind(0, buffer)
+            device.write(buffer, np.zeros(8, np.int32))
+            device.submit(bound, [n])
+            got = device.read(buffer, (8,), dt.int32)
+            assert got.tolist() == [*range(1, n + 1), *[0] * (8 - n)]
+    assert len(device.driver.graphs) == 4
+    del bound
+    gc.collect()
+    assert not device.driver.graphs
+
+
+def test_a_failure_ends_the_recording() -> None:
+    device = fake.fake_device()
+    program, sizes = program_of(double(device))
+    buffers = [device.alloc(n) for n in sizes]
+    device.write(buffers[0], np.ones(64, np.float32))
+    bound = device.bind(program, buffers)
+    device.submit(bound, [])
+    device.driver.fail["launch"] = DeviceError("too much")
+    with pytest.raises(DeviceError, match="too much"):
+        device.submit(bound, [])
+    assert device.driver.noted is None and not device.driver.graphs
+    for _ in range(3):
+        device.submit(bound, [])
+    np.testing.assert_array_equal(device.read(buffers[1], (64,), F32), 2)
 
 
 def test_memory_lives_as_long_as_it_is_used() -> None:

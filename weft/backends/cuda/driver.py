@@ -22,6 +22,7 @@ _LOST = frozenset({214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 7
 _MAJOR, _MINOR, _POOLS = 75, 76, 115  # CUdevice_attribute
 _RELEASE_THRESHOLD = 4  # CUmemPool_attribute
 _NON_BLOCKING = 1  # CUstream_flags
+_THREAD_LOCAL = 1  # CUstreamCaptureMode
 _LOG, _LOG_SIZE = 5, 6  # CUjit_option: the error log and its size
 _LOG_BYTES = 4096
 
@@ -118,6 +119,8 @@ class CudaDriver(Driver):
         if index >= count:
             raise DeviceError(f'there are {count} NVIDIA GPUs; "cuda:{index}" does not exist')
         self.index, self.lost = index, False
+        self._recording = False
+        self._freed: list[int] = []  # while recording
         self._device = device = _call(cuda, "cuDeviceGet", index)
         self.name, self.version = _name(cuda, device), _version(cuda)
         self.memory = int(_call(cuda, "cuDeviceTotalMem", device))
@@ -162,7 +165,9 @@ class CudaDriver(Driver):
         return "" if int(status) else f": {int(room[0]):,} of {int(room[1]):,} are"
 
     def free(self, address: int) -> None:
-        if self._pools:
+        if self._recording:  # a recording would free it at every replay
+            self._freed.append(address)
+        elif self._pools:
             self._do("cuMemFreeAsync", address, self._stream)
         else:
             self._do("cuStreamSynchronize", self._stream)
@@ -204,6 +209,29 @@ class CudaDriver(Driver):
             "cuLaunchKernel", function, *grid, *threads, 0, self._stream,
             ctypes.addressof(pointers), 0,
         )  # fmt: skip
+
+    def record(self) -> None:
+        self._do("cuStreamBeginCapture", self._stream, self.cuda.CUstreamCaptureMode(_THREAD_LOCAL))
+        self._recording = True
+
+    def recorded(self) -> Any:
+        self._recording = False
+        try:
+            graph = self._do("cuStreamEndCapture", self._stream)
+        finally:
+            freed, self._freed = self._freed, []
+            for address in freed:
+                self.free(address)
+        try:
+            return self._do("cuGraphInstantiate", graph, 0)
+        finally:
+            self._do("cuGraphDestroy", graph)
+
+    def replay(self, graph: Any) -> None:
+        self._do("cuGraphLaunch", graph, self._stream)
+
+    def forget(self, graph: Any) -> None:
+        self._do("cuGraphExecDestroy", graph)
 
     def sync(self) -> None:
         self._do("cuStreamSynchronize", self._stream)

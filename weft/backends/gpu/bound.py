@@ -1,7 +1,13 @@
-"""A Program resolved on a GPU: functions found and addresses checked once, then only launched."""
+"""A Program resolved on a GPU: functions found and addresses checked once, then only launched.
+
+The second run with the same grids and buffers is recorded, later ones replay the recording in one
+call: kernels read the runtime scalars from device memory, so other values need no other recording.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +20,11 @@ from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program
 
 if TYPE_CHECKING:
     from weft.backends.gpu.device import GpuBuffer, GpuDevice
+
+
+KEPT = 4  # recordings kept, for buffers that take turns
+
+Key = tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]]  # grids, addresses
 
 
 class GpuBound(Bound):
@@ -31,7 +42,11 @@ class GpuBound(Bound):
         self._values: tuple[int, ...] | None = None
         self._scalars = device.alloc(max(4 * len(program.scalars), launch.ALIGN))
         self._scratch: GpuBuffer | None = None  # for a copy whose two places overlap
-        self._grids: list[tuple[int, int, int]] = []
+        self._grids: tuple[tuple[int, int, int], ...] = ()
+        self._graphs: dict[Key, Any] = {}
+        self._last: Key | None = None  # what the last run was like
+        forget = weakref.finalize(self, _forget, device, self._graphs)
+        forget.atexit = False
 
     def _fitting(self, index: int, buffer: Buffer) -> GpuBuffer:
         own, spec = self.device.own(buffer), self.program.buffers[index]
@@ -60,6 +75,32 @@ class GpuBound(Bound):
     def run(self, scalars: Sequence[int]) -> None:
         """Asks the driver for every step. Called with the device's lock held."""
         self._set(tuple(int(s) for s in scalars))
+        key = (self._grids, tuple(b.address for b in self.buffers))
+        graph = self._graphs.get(key)
+        if graph is None and key == self._last:
+            graph = self._record(key)
+        self._last = key
+        if graph is None:
+            self._play()
+        else:
+            self.device.driver.replay(graph)
+
+    def _record(self, key: Key) -> Any:
+        """Notes what the steps ask for."""
+        driver = self.device.driver
+        if len(self._graphs) >= KEPT:
+            driver.forget(self._graphs.pop(next(iter(self._graphs))))
+        driver.record()
+        try:
+            self._play()
+        except BaseException:
+            with contextlib.suppress(DeviceError):
+                driver.forget(driver.recorded())
+            raise
+        graph = self._graphs[key] = driver.recorded()
+        return graph
+
+    def _play(self) -> None:
         dispatches = iter(self._grids)
         for step in self.program.steps:
             if isinstance(step, Dispatch):
@@ -78,11 +119,11 @@ class GpuBound(Bound):
             )
         kernels = self.program.kernels
         self._values = None
-        self._grids = [
+        self._grids = tuple(
             launch.launch_grid(kernels[step.kernel], values)
             for step in self.program.steps
             if isinstance(step, Dispatch)
-        ]
+        )
         if self.program.scalars:
             count = len(self.program.scalars)
             self.device.write(self._scalars, np.array(values[:count], np.int32))
@@ -110,3 +151,10 @@ class GpuBound(Bound):
                 self._scratch = self.device.alloc(n)
             driver.copy(self._scratch.address, source, n)
             driver.copy(target, self._scratch.address, n)
+
+
+def _forget(device: GpuDevice, graphs: dict[Key, Any]) -> None:
+    if not device.lost:
+        with device.lock, contextlib.suppress(DeviceError):
+            for graph in graphs.values():
+                device.driver.forget(graph)

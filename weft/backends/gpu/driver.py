@@ -58,5 +58,21 @@ class Driver(abc.ABC):
         """Runs a function whose arguments are all addresses."""
 
     @abc.abstractmethod
+    def record(self) -> None:
+        """From here on launches, copies and fills are noted, not done, until `recorded`."""
+
+    @abc.abstractmethod
+    def recorded(self) -> Any:
+        """What was noted, to be replayed as one. Memory freed meanwhile is freed now."""
+
+    @abc.abstractmethod
+    def replay(self, graph: Any) -> None:
+        """Does what was noted, with the addresses, grids and bytes of then."""
+
+    @abc.abstractmethod
+    def forget(self, graph: Any) -> None:
+        """Gives a recording back."""
+
+    @abc.abstractmethod
     def sync(self) -> None:
         """Waits for everything asked for; errors of kernels show here."""
