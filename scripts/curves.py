@@ -1,6 +1,6 @@
 """Lays the curves of training logs side by side: one picture, and a table of how they ended.
 
-    python scripts/curves.py weft=box/log.jsonl PyTorch=box-torch/log.jsonl -o docs/box.png
+    python scripts/curves.py weft=box/log.jsonl PyTorch=box-torch/log.jsonl -o docs/box-pytorch.png
 
 Each argument is NAME=LOG, a log.jsonl of `weft train` or of scripts/box_torch.py.
 """

@@ -104,13 +104,19 @@ def test_run_with_a_folder_alone_asks_for_a_prompt(tmp_path: Path) -> None:
 
 
 def test_run_with_a_prompt_alone_takes_the_model_in_the_box() -> None:
-    from weft.core.errors import ModelError
-    from weft.models.box import box_folder
+    result = weft("run", "def fibonacci(n):", "--device", "cpu", "--max-new-tokens", "30")
+    text = result.stdout.decode()
+    assert result.returncode == 0 and "\n    " in text
+    plain = weft("run", "def fibonacci(n):", "--device", "cpu", "--repetition-penalty", "1")
+    assert plain.returncode == 0 and not plain.stdout.decode().startswith(text)
 
-    try:
-        box_folder()
-    except ModelError:
-        assert "the model in the box" in failed(weft("run", "def f(x):"))
-        return
-    result = weft("run", "def f(x):", "--device", "cpu", "--max-new-tokens", "5")
-    assert result.returncode == 0 and result.stdout
+
+def test_the_model_in_the_box_is_small_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft.core.errors import ModelError
+    from weft.models import box
+
+    folder = box.box_folder()
+    assert sum(p.stat().st_size for p in folder.iterdir()) <= 6_000_000
+    monkeypatch.setattr(box, "FILES", (*box.FILES, "nothing.json"))
+    with pytest.raises(ModelError, match=r"nothing\.json is missing"):
+        box.box_folder()

@@ -91,14 +91,18 @@ def _stream(pieces: Any) -> str:
 @click.argument("prompt", required=False)
 @generation_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def run(path: str, prompt: str | None, as_json: bool, **options: Any) -> None:
+@click.pass_context
+def run(ctx: click.Context, path: str, prompt: str | None, as_json: bool, **options: Any) -> None:
     """Generate text from PROMPT ('-': standard input) with the Hugging Face folder MODEL, or with
-    the small model of Python code that comes with weft. The text goes to stdout as it is made, the
-    speed to stderr."""
+    the small model of Python code that comes with weft (which repeats itself without a penalty: its
+    default is 1.1). The text goes to stdout as it is made, the speed to stderr."""
     import weft
 
     if prompt is None:
         path, prompt = _boxed(path)
+        given = ctx.get_parameter_source("repetition_penalty")
+        if given is click.core.ParameterSource.DEFAULT:
+            options["repetition_penalty"] = 1.1
     text = read_prompt(prompt)
     start = time.perf_counter()
     model = weft.load(path, **load_options(options))

@@ -118,12 +118,11 @@ def draw_curve(records: list[dict[str, Any]], path: Path, title: str = "") -> No
 
 
 def _smooth(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """A running mean that forgets over a fiftieth of the run."""
-    share = min(1.0, 50 / max(len(points), 1))
-    mean, out = points[0][1], []
-    for step, loss in points:
-        mean += share * (loss - mean)
-        out.append((step, mean))
+    """The mean of each point and its neighbours, a hundredth of the run on either side."""
+    reach, out = len(points) // 100, []
+    for i, (step, _) in enumerate(points):
+        near = [loss for _, loss in points[max(i - reach, 0) : i + reach + 1]]
+        out.append((step, sum(near) / len(near)))
     return out
 
 
