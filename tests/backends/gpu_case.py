@@ -16,6 +16,7 @@ from weft.backends.interp import InterpDevice
 from weft.backends.llvm.gpu_target import GpuTarget, gpu_target
 from weft.compile.passes import compile_graph
 from weft.conform import kernels, primitives, templates
+from weft.conform.gpt import Shape, Trainer
 from weft.conform.report import Mismatch, Skip
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
@@ -28,6 +29,7 @@ from weft.tensor.trace import Spec, trace
 NVIDIA = ("sm_80", "sm_90", "sm_120")
 AMD = ("gfx90a", "gfx942", "gfx1100")
 F32 = dt.float32
+TINY = Shape(layers=1, width=32, heads=2, context=24, batch=2, vocab=40)
 
 
 def caps_of(target: GpuTarget) -> Caps:
@@ -136,6 +138,20 @@ def model_kernels(caps: Caps, name: str, folder: Path) -> list[Kernel]:
 
 def targets(names: tuple[str, ...]) -> list[GpuTarget]:
     return [gpu_target(name) for name in names]
+
+
+@functools.cache
+def training(caps: Caps) -> list[Kernel]:
+    """The kernels of whole training steps (forward, backward, AdamW), float32 and bfloat16."""
+    recorder = Recorder(caps)
+    registry._open_devices["recorder:0"] = recorder
+    try:
+        for shape in (TINY, Shape(layers=1)):
+            for dtype in (F32, dt.bfloat16):
+                Trainer(shape, "recorder:0", dtype).step()
+    finally:
+        del registry._open_devices["recorder:0"]
+    return recorder.kernels
 
 
 def shared_bytes(kernel: Kernel) -> int:

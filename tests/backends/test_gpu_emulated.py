@@ -9,13 +9,16 @@ import sys
 from pathlib import Path
 
 import gpu_emulator
+import numpy as np
 import pytest
+from gpu_case import TINY
 from gpu_emulator import Emulated
 
 import weft
 from weft.backends import registry
 from weft.backends.llvm import gpu_target
 from weft.conform import kernels, primitives, templates
+from weft.conform.gpt import Trainer
 from weft.conform.report import Skip
 from weft.models import random_folder
 
@@ -71,6 +74,21 @@ def test_a_model_writes_the_same_tokens(arch: str, tmp_path: Path) -> None:
     device = Emulated(gpu_target(arch))
     got = weft.load(folder, device=device).generate([1, 2, 3, 4, 5], max_new_tokens=3)
     assert got == want and device.played > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHES)
+def test_training_steps_like_on_the_cpu(arch: str) -> None:
+    """Forward, backward and AdamW: the loss of four steps."""
+    host = Trainer(TINY, "cpu")
+    want = [host.step() for _ in range(4)]
+    registry._open_devices["recorder:0"] = Emulated(gpu_target(arch))
+    try:
+        train = Trainer(TINY, "recorder:0")
+        got = [train.step() for _ in range(4)]
+    finally:
+        del registry._open_devices["recorder:0"]
+    assert want[0] > want[3] and np.allclose(got, want, rtol=1e-5)
 
 
 def test_the_emulator_sees_a_wrong_exchange(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,13 @@ def test_models_link(target, name: str, tmp_path: Path) -> None:  # type: ignore
         assert not check(kernel, target).spills
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.arch)
+def test_training_links(target) -> None:  # type: ignore[no-untyped-def]
+    for kernel in case.training(case.caps_of(target)):
+        assert not check(kernel, target).spills, kernel.name
+
+
 def total(dtype: dt.DType = dt.float32) -> Kernel:
     """The sum over each subgroup, in every thread."""
     b = Builder("total")

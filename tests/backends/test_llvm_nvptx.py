@@ -226,6 +226,14 @@ def test_models_assemble(target, name: str, tmp_path: Path) -> None:  # type: ig
 
 
 @needs_ptxas
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.arch)
+def test_training_assembles(target) -> None:  # type: ignore[no-untyped-def]
+    found = assemble(case.training(case.caps_of(target)), target)
+    assert not any(r.spills for r in found.values()), resources.text(found)
+
+
+@needs_ptxas
 def test_refused_code_is_said() -> None:
     with pytest.raises(CompileError, match="ptxas refuses the code for sm_80"):
         ptxas.assemble(".version 7.1\n.target sm_80\n.address_size 64\nnonsense\n", "sm_80")
