@@ -243,3 +243,26 @@ def test_checkpoints_nest_and_take_integers() -> None:
     y = weft.checkpoint(lambda t: t, w)
     y.sum().backward()
     close(w.grad, [1.0, 1.0])
+
+
+def test_freezing_a_parameter_and_no_grad_are_noticed(device: str) -> None:
+    w, v = leaf(W), leaf(W)
+
+    def both(x: Tensor) -> Tensor:
+        out = ((x @ w) * (x @ v)).sum()
+        if weft.is_grad_enabled():
+            out.backward()
+        return out
+
+    compiled = weft.compile(both, device=device)
+    compiled(X)
+    assert w.grad is not None and v.grad is not None
+    w.grad = v.grad = None
+    v.requires_grad_(False)
+    compiled(X)
+    close(w.grad, X.T @ (X @ W), 1e-4)
+    assert v.grad is None
+    w.grad = None
+    with weft.no_grad():
+        compiled(X)
+    assert w.grad is None and len(compiled.programs()) == 3

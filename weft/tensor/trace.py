@@ -15,7 +15,7 @@ from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DTypeError, ShapeError, TraceError, UsageError
 from weft.graph.ir import Graph, Node, toposort
 from weft.ops.nodes import line_of
-from weft.ops.tape import plain
+from weft.ops.tape import plain, recording
 from weft.tensor.base import CURRENT, TensorBase
 from weft.tensor.core import Tensor
 
@@ -87,6 +87,8 @@ class Trace:
         """The Node that stands for an outside tensor: one input per tensor."""
         key = id(tensor)
         if key not in self.captured:
+            leaf = tensor._leaf
+            self.guard(lambda: tensor._leaf is leaf)
             name = self.unique(tensor.name or f"t{len(self.captured)}")
             node = ops.input_node(name, tensor.shape, tensor.dtype, "weight")
             self.captured[key] = (tensor, node)
@@ -211,6 +213,8 @@ def trace_call(
     build = Trace()
     tensors = [build.add(s, n) for s, n in zip(specs, _names(fn, specs))]
     CURRENT.trace = build
+    on = recording()
+    build.guard(lambda: recording() is on)
     try:
         with ops.building():
             result = fn(*tensors) if call is None else call(tensors)
