@@ -72,7 +72,8 @@ def nvptx_target(arch: str, ptx: int | None = None) -> GpuTarget:
         convention="ptx_kernel",
         thread="llvm.nvvm.read.ptx.sreg.tid.{}",
         group="llvm.nvvm.read.ptx.sreg.ctaid.{}",
-        attributes='nounwind convergent "nvvm.reqntid"="{x},{y},{z}"',
+        # Told the threads alone, ptxas keeps registers few and spills some, even where it need not.
+        attributes='nounwind convergent "nvvm.reqntid"="{x},{y},{z}" "nvvm.minctasm"="1"',
         barrier=("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)",),
         shuffle=(
             "llvm.nvvm.shfl.sync.bfly.i32",
