@@ -120,3 +120,7 @@ def test_the_model_in_the_box_is_small_and_whole(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(box, "FILES", (*box.FILES, "nothing.json"))
     with pytest.raises(ModelError, match=r"nothing\.json is missing"):
         box.box_folder()
+
+
+def test_an_empty_prompt_is_not_taken_for_a_folder() -> None:
+    assert "prompt is empty" in failed(weft("run", ""), status=2)

@@ -69,7 +69,7 @@ def _read_turn() -> str:
 
 def _boxed(only: str) -> tuple[str, str]:
     """(model, prompt) where one argument was given: the model in the box, and that argument."""
-    if Path(only).is_dir():
+    if only and Path(only).is_dir():
         raise click.UsageError(f"{only} is a model; give it a PROMPT")
     from weft.models.box import box_folder
 
