@@ -1,4 +1,4 @@
-"""The cuda device on a real GPU: skipped where there is none. `weft check --device cuda` does more."""
+"""The cuda device on a real GPU; skipped where there is none (`weft check` does more)."""
 
 from __future__ import annotations
 
