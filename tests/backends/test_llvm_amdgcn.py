@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import shutil
 import struct
@@ -24,9 +25,9 @@ from weft.backends.llvm import (
     resources,
 )
 from weft.core import dtypes as dt
-from weft.core.errors import CompileError, UsageError
+from weft.core.errors import CompileError, LimitError, UsageError
 from weft.kernel import ir
-from weft.kernel.builder import Builder, load
+from weft.kernel.builder import Builder, const, load
 from weft.kernel.ir import Collective, Kernel
 
 TARGETS = case.targets(case.AMD)
@@ -127,6 +128,17 @@ def test_waves_of_32_and_64() -> None:
         assert text.count("call i32 @llvm.amdgcn.ds.swizzle") == 5
         assert text.count("call i32 @llvm.amdgcn.ds.bpermute") == far
         check(total(), gpu_target(arch))
+
+
+def test_threads_along_an_axis_are_limited() -> None:
+    """HIP counts threads, not groups, along an axis, and in 32 bits."""
+    limit = gpu_target("gfx90a").axis_threads
+    kernel = dataclasses.replace(total(), grid=(const((1 << 26) - 1), const(1), const(1)))
+    assert launch.launch_grid(kernel, [], limit) == ((1 << 26) - 1, 1, 1)
+    more = dataclasses.replace(kernel, grid=(const(1 << 26), const(1), const(1)))
+    assert launch.launch_grid(more, []) == (1 << 26, 1, 1)
+    with pytest.raises(LimitError, match="67108864 groups of 64 threads along one axis"):
+        launch.launch_grid(more, [], limit)
 
 
 def test_assembly_for_people() -> None:

@@ -120,7 +120,7 @@ class GpuBound(Bound):
         kernels = self.program.kernels
         self._values = None
         self._grids = tuple(
-            launch.launch_grid(kernels[step.kernel], values)
+            launch.launch_grid(kernels[step.kernel], values, self.device.target.axis_threads)
             for step in self.program.steps
             if isinstance(step, Dispatch)
         )

@@ -25,6 +25,7 @@ class GpuTarget(LlvmTarget):
     `attributes` go on a kernel, with {x} {y} {z} and {n} for its threads per axis and in all.
     `shuffle` moves an i32 by lane ^ {k} within `swizzle` lanes. `reduce` maps a subgroup's integer
     reductions to one intrinsic; `dot4_word` a dtype to the product of four bytes in a word.
+    `axis_threads` limits how many threads run along one axis of a grid.
     """
 
     arch: str = ""
@@ -42,6 +43,7 @@ class GpuTarget(LlvmTarget):
     shuffle: Call = ("", ())
     reduce: Mapping[tuple[str, str], str] = field(default_factory=dict)
     dot4_word: Mapping[str, Call] = field(default_factory=dict)
+    axis_threads: int | None = None
     caps: Caps = PRESETS["cuda"]
 
 
@@ -146,6 +148,7 @@ def amdgcn_target(arch: str) -> GpuTarget:
         wave=wave,
         shuffle=("llvm.amdgcn.ds.swizzle", (("i32", "{v}"), ("i32", "{pattern}"))),
         dot4_word=dot4,
+        axis_threads=(1 << 32) - 1,
         caps=replace(PRESETS["hip-wave64"], name=arch, subgroup=wave),
     )
 

@@ -27,8 +27,11 @@ def folded(kernel: ir.Kernel) -> bool:
     return not all(isinstance(g, ir.Const) and int(g.value) <= _UPPER for g in kernel.grid[1:])
 
 
-def launch_grid(kernel: ir.Kernel, scalars: Sequence[int]) -> tuple[int, int, int]:
-    """How many groups to launch along each axis; a zero means that there is nothing to do.
+def launch_grid(
+    kernel: ir.Kernel, scalars: Sequence[int], threads: int | None = None
+) -> tuple[int, int, int]:
+    """How many groups to launch along each axis; a zero means that there is nothing to do. At most
+    `threads` may run along axis 0 where that is limited.
 
     Raises LimitError when the grid is beyond what a GPU takes.
     """
@@ -37,5 +40,10 @@ def launch_grid(kernel: ir.Kernel, scalars: Sequence[int]) -> tuple[int, int, in
     if wanted[0] > _FIRST:
         raise LimitError(
             f"kernel {kernel.name}: a grid of {x} x {y} x {z} groups; at most {_FIRST}"
+        )
+    if threads is not None and wanted[0] * kernel.threads[0] > threads:
+        raise LimitError(
+            f"kernel {kernel.name}: {wanted[0]} groups of {kernel.threads[0]} threads along one "
+            f"axis; at most {threads} threads"
         )
     return wanted
