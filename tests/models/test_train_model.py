@@ -191,7 +191,7 @@ def test_lora_follows_pytorch(name: str, targets, steps: int, tmp_path: Path) ->
     want = run_torch(lambda ids: torch_loss(reference, ids), trained, o, batches)
     got = run_weft(model, o, batches)
     np.testing.assert_allclose(got, want, atol=1e-3)
-    assert got[-1] < got[0]
+    assert got[(steps - 1) // 3 * 3] < got[0]  # the same batch, at the end and at the start
     for role in roles:
         np.testing.assert_array_equal(model.arrays()[f"{role}.w"], weights[f"{role}.w"])
     if steps > 20:
