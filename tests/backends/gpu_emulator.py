@@ -58,6 +58,25 @@ def _dot(name: str, grow: str) -> str:
     return "\n".join([*lines, f"  ret i32 {total}", "}"])
 
 
+def _reduced(call: re.Match[str]) -> str:
+    """A reduction over 32 threads, by exchanges."""
+    out, op, value = call.groups()
+    lines = []
+    for distance in (16, 8, 4, 2, 1):
+        name = f"{out}.{distance}"
+        lines.append(f"{name}.from = xor i32 %me, {distance}")
+        args = f"ptr %sync, i32 %me, i32 {name}.from, i32 {value}"
+        lines.append(f"{name}.other = call i32 @emu_pick({args})")
+        if op == "add":
+            lines.append(f"{name} = add i32 {value}, {name}.other")
+        else:
+            sign = {"max": "sgt", "umax": "ugt"}[op]
+            lines.append(f"{name}.more = icmp {sign} i32 {value}, {name}.other")
+            lines.append(f"{name} = select i1 {name}.more, i32 {value}, i32 {name}.other")
+        value = name
+    return "\n  ".join([*lines, f"{out} = add i32 {value}, 0"])
+
+
 def cpu_text(kernel: Kernel, target: GpuTarget) -> tuple[str, bool]:
     """The module for the CPU, and whether its threads meet."""
     plain = dataclasses.replace(target, bf16_round=False, f16_convert=False)
@@ -105,6 +124,9 @@ def cpu_text(kernel: Kernel, target: GpuTarget) -> tuple[str, bool]:
         r"  \1.from = or i32 \1.lane, \1.wave\n"
         r"  \1 = call i32 @emu_pick(ptr %sync, i32 %me, i32 \1.from, i32 \3)",
         text,
+    )
+    text = re.sub(
+        r"(%\w+) = call i32 @llvm\.nvvm\.redux\.sync\.(\w+)\(i32 (\S+), i32 -1\)", _reduced, text
     )
     meets = text != before
     for name, kind in _DOTS.items():
