@@ -69,6 +69,8 @@ class Plan:
 
 
 ROWS = 1024  # of A that one group sweeps at most: the more, the less its packing weighs
+PACKED_ROWS = 576  # the same, where the rows are packed
+PANEL = 32 << 10  # bytes of a column panel that L1 keeps
 PACKING = 24
 _TILES = {  # vectors per row of the tile -> rows, so that accumulators and operands fit registers
     32: {1: 12, 2: 12, 3: 8, 4: 6},
@@ -96,15 +98,22 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
     vectors = min(4 if big else 2, -(-p.n // lanes) * dots)
     nv = max(1, vectors // dots)
     must = mode != "dot2" and (p.a.dtype != dt.float32 or p.a_k != 1)
-    pack_a = must or bool(config.get("pack_a"))
-    if nv > 2 and _panels(p, nv * lanes) < want and not pack_a:
-        nv = 2  # narrower panels rather than row blocks: each block packs its panel again
+    pays = mode == "f32" and p.m >= 1024 and p.n >= 256 and p.batches <= 1
+    pack_a = must or bool(config.get("pack_a", pays))
+    while nv > 2 and _panels(p, nv * lanes) < want and not pack_a:
+        nv -= 1  # narrower panels rather than row blocks: each block packs its panel again
     nv = config.get("nv", nv)
     mr = config.get("mr", _TILES[32 if big else 16].get(nv * dots, 4))
     mr = min(mr, p.m)
-    kc = config.get("kc", split(p.k, 512, 2 * lanes))
+    depth = 512
+    if pack_a:  # then a panel stays in L1, and a block of A with its partial sums in L2
+        depth = PANEL // (4 * nv * dots * lanes) // (2 * lanes) * 2 * lanes
+    kc = config.get("kc", split(p.k, max(depth, 2 * lanes), 2 * lanes))
     panels = _panels(p, nv * lanes)
     blocks = max(1, -(-want // panels))
+    if pack_a:
+        blocks = -(-p.m // PACKED_ROWS)
+        blocks = -(-blocks // caps.cores) * caps.cores if blocks > 1 else 1
     rows = min(ROWS, max(-(-p.m // blocks), 32))
     mb = config.get("mb", -(-min(rows, p.m) // mr) * mr)
     blocks = -(-p.m // mb) * max(p.batches, 1)
@@ -285,6 +294,7 @@ class CpuMatmul:
                 for i in range(mr):
                     for j, var in enumerate(acc[i]):
                         b.assign(var, load(self.partial, self._partial_at(at[i], j), plan.lanes))
+        self._prefetch(at)
         self._accumulate(row, at, acc, last is not None)
         if self.blocks_k == 1:
             self._finish(at, acc, last)
@@ -295,6 +305,17 @@ class CpuMatmul:
                     b.store(self.partial, self._partial_at(at[i], j), var)
         with b.otherwise(), self.em.scope():
             self._finish(at, acc, last)
+
+    def _prefetch(self, at: list[Expr]) -> None:
+        """What the epilogue reads besides the products, ahead of the last block of K."""
+        b, p = self.b, self.p
+        if not self.tail.others:
+            return
+        final = b.when(self.kb >= self.blocks_k - 1) if self.blocks_k > 1 else None
+        with final or contextlib.nullcontext(), self.em.scope():
+            for r in at:
+                self.tail.position(self.batch, self.em.axis(self.m0 + r, p.m))
+                self.tail.prefetch(self.columns, self.plan.lanes)
 
     def _partial_at(self, row: Expr, j: int) -> Expr:
         return (self.jp * self.plan.mb + row) * self.wide + j * self.plan.lanes

@@ -40,6 +40,13 @@ class Tail:
         self._lead: tuple[Affine, ...] = ()
 
     @property
+    def others(self) -> list[Node]:
+        """Operands of the chain that have an element for each of the output's."""
+        factors = {id(self.p.a.node), *(id(v.node) for v in self.p.bs)}
+        shape = self.outputs[0].shape
+        return [n for n in self.em.group.inputs if n.shape == shape and id(n) not in factors]
+
+    @property
     def cheap(self) -> bool:
         """Whether the chain is short enough to be repeated for every vector of a tile."""
         stop = {id(n) for n in (*self.em.group.inputs, *self.p.dots)}
@@ -69,6 +76,17 @@ class Tail:
         with em.masked(mask):
             for out in self.outputs:
                 em.store(out, affine.reshape_index(index, p.dots[0].shape, out.shape))
+
+    def prefetch(self, columns: Sequence[Expr], lanes: int) -> None:
+        """Asks for the elements of other operands that `write` will read at the position, a vector
+        from each of `columns`: they arrive while the products are summed."""
+        em, p = self.em, self.p
+        for node in self.others:
+            for n in columns:
+                index = (*self._lead, em.axis(n, max(p.n - lanes + 1, 1), lanes))
+                at = affine.reshape_index(index, p.dots[0].shape, node.shape)
+                linear = affine.flatten(at, affine.contiguous(node.shape))
+                em.b.prefetch(em.buffers[id(node)], em.expr(linear))
 
 
 def column_mask(b: Builder, n: Expr, limit: int, lanes: int, panel: int) -> Expr | None:
