@@ -1,4 +1,4 @@
-"""Products of many rows pack their left operand: same bits as for few rows, right in every layout."""
+"""Products of many rows pack their left operand: the same bits as for few rows, in every layout."""
 
 from __future__ import annotations
 
