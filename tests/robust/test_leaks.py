@@ -41,13 +41,17 @@ def steady(cycle: Callable[[int], Any], runs: int, allowed: int, warm: int = 30)
     for i in range(warm):
         cycle(i)
     gc.collect()
-    before, counts = rss(), measures()
-    for i in range(runs):
-        cycle(i)
-    gc.collect()
-    grown = rss() - before
-    assert measures() == counts
-    assert grown <= allowed, f"{grown / KIB:.0f} KiB more after {runs} runs"
+    counts = measures()
+    for _ in range(3):  # a heap that other tests have torn settles; a leak grows every time
+        before = rss()
+        for i in range(runs):
+            cycle(i)
+        gc.collect()
+        grown = rss() - before
+        assert measures() == counts
+        if grown <= allowed:
+            return
+    raise AssertionError(f"{grown / KIB:.0f} KiB more after {runs} runs, the third time in a row")
 
 
 @pytest.fixture(scope="module")
