@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
-from weft.graph.ir import Graph, Node
+from weft.graph.ir import Graph, Node, Shape
+from weft.templates.group import Group
 from weft.transform.movement import matched_dims
 from weft.transform.rebuild import kind_of
 
@@ -215,3 +216,25 @@ def _reshaped_rows(rows: tuple[str, int], old: tuple[int, ...], new: tuple[int, 
         return name, factor * (new[0] // old[0])
     ratio = old[0] // new[0]
     return (name, factor // ratio) if old[0] % new[0] == 0 and factor % ratio == 0 else None
+
+
+# -- reading in place -------------------------------------------------------------------------
+
+
+def straight(group: Group, values: set[int], shape: Shape | None = None) -> bool:
+    """Whether the kernel reads the `values` (ids) only at the position that it writes: from outputs
+    (of `shape`, where given) by elementwise ops alone."""
+    stop = {id(x) for x in group.inputs} | values
+    stack = [(root, shape is None or root.shape == shape) for root in group.outputs]
+    seen = {(id(root), direct) for root, direct in stack}
+    while stack:
+        at, direct = stack.pop()
+        if id(at) in values and not direct:
+            return False
+        if id(at) in stop:
+            continue
+        direct = direct and kind_of(at) == "elementwise"
+        fresh = [x for x in at.inputs if (id(x), direct) not in seen]
+        seen.update((id(x), direct) for x in fresh)
+        stack += [(x, direct) for x in fresh]
+    return True

@@ -11,11 +11,10 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from weft.compile.analysis import is_buffer
+from weft.compile.analysis import is_buffer, straight
 from weft.core.errors import CompileError
 from weft.graph.ir import Graph, Node, toposort
 from weft.templates.group import Group
-from weft.transform.rebuild import kind_of
 
 
 @dataclass(eq=False)
@@ -201,7 +200,11 @@ class _Layouter:
             return [_Link(index, value, old, None)]
         target, root = group.inputs[mine[0]], value.node
         fits = len(mine) == 1 and group.kind == "map" and root.dtype is target.dtype
-        if not fits or not _pointwise(group, target) or not _computes_from(root, target, group):
+        if (
+            not fits
+            or not straight(group, {id(target)}, target.shape)
+            or not _computes_from(root, target, group)
+        ):
             return None
         return [_Link(index, value, old, mine[0])]
 
@@ -253,26 +256,6 @@ class _Layouter:
             if overwrites and not self._order([(reader, i)]):
                 copy = self.tasks[-1].label
                 raise CompileError(f"{task.label} overwrites what {copy!r} still has to read")
-
-
-def _pointwise(group: Group, target: Node) -> bool:
-    """Whether the group reads its input `target` only at the position that is being written: by
-    elementwise ops alone."""
-    inside = {id(x) for x in group.inputs}
-    stack = [(root, root.shape == target.shape) for root in group.outputs]
-    seen = {(id(root), straight) for root, straight in stack}
-    while stack:
-        at, straight = stack.pop()
-        if at is target and not straight:
-            return False
-        if id(at) in inside:
-            continue
-        straight = straight and kind_of(at) == "elementwise"
-        for x in at.inputs:
-            if (id(x), straight) not in seen:
-                seen.add((id(x), straight))
-                stack.append((x, straight))
-    return True
 
 
 def _computes_from(root: Node, target: Node, group: Group) -> bool:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.compile.analysis import base
+from weft.compile.analysis import base, straight
 from weft.core.caps import Caps
-from weft.graph.ir import Node
 from weft.templates.group import Group
-from weft.transform.rebuild import kind_of
 
 
 def merge_maps(groups: list[Group], caps: Caps) -> list[Group]:
@@ -47,31 +45,10 @@ def _joined(first: Group, user: Group) -> Group | None:
         return None
     made = {id(o) for o in first.outputs}
     reshaped = any(id(base(x)) in made and id(x) not in made for x in user.inputs)
-    if reshaped or not _straight(user, made):
+    if reshaped or not straight(user, made):
         return None
     inputs = {id(x): x for x in (*first.inputs, *user.inputs) if id(x) not in made}
     name = f"{user.name}+{len(first.outputs)}" if len(first.outputs) > 1 else user.name
     return replace(
         user, inputs=tuple(inputs.values()), outputs=(*first.outputs, *user.outputs), name=name
     )
-
-
-def _straight(user: Group, made: set[int]) -> bool:
-    """Whether every path from the outputs of `user` to the values `made` is elementwise."""
-    stop = {id(x) for x in user.inputs} - made
-    stack: list[tuple[Node, bool]] = [(o, True) for o in user.outputs]
-    seen: set[tuple[int, bool]] = set()
-    while stack:
-        at, straight = stack.pop()
-        if id(at) in made:
-            if not straight:
-                return False
-            continue
-        if id(at) in stop:
-            continue
-        straight = straight and kind_of(at) == "elementwise"
-        for x in at.inputs:
-            if (id(x), straight) not in seen:
-                seen.add((id(x), straight))
-                stack.append((x, straight))
-    return True

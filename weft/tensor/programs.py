@@ -8,12 +8,11 @@ served from an old entry).
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-from weft.backends.cache import DiskCache, default_directory
+from weft.backends.cache import DiskCache, code_version, default_directory
 from weft.core.caps import Caps
 from weft.core.errors import FileFormatError
 from weft.graph.digest import digest
@@ -70,9 +69,4 @@ def _caps_text(caps: Caps) -> str:
 def _source() -> str:
     """A stamp of the source files that a Program depends on."""
     root = Path(__file__).parent.parent
-    stamp = []
-    for package in _CODE:
-        with os.scandir(root / package) as entries:
-            files = [(e.name, e.stat()) for e in entries if e.name.endswith(".py")]
-        stamp += [(package, n, s.st_mtime_ns, s.st_size) for n, s in sorted(files)]
-    return hashlib.sha256(repr(stamp).encode()).hexdigest()
+    return code_version(f for package in _CODE for f in sorted((root / package).glob("*.py")))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Sequence
 
 import llvmlite
 import llvmlite.binding as llvm
 
 from weft.backends.cpu.host import Host
-from weft.core.errors import CompileError
+from weft.backends.llvm.optimise import LOCK, optimised
 
-_lock = threading.Lock()
 _machines: dict[Host, llvm.TargetMachine] = {}
 
 
@@ -23,7 +21,7 @@ def _initialise() -> None:
 
 def ask_llvm() -> Host:
     """The host's triple, CPU name and features as LLVM detects them."""
-    with _lock:
+    with LOCK:
         _initialise()
         version = ".".join(str(v) for v in llvm.llvm_version_info)
         features = llvm.get_host_cpu_features().flatten()
@@ -58,33 +56,19 @@ def _machine(host: Host) -> llvm.TargetMachine:
 
 def _optimised(text: str, host: Host, name: str) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
     machine = _machine(host)
-    try:
-        module = llvm.parse_assembly(text)
-        module.verify()
-    except RuntimeError as e:
-        raise CompileError(f"kernel {name}: LLVM refuses the code: {e}") from None
-    module.triple = machine.triple
-    module.data_layout = str(machine.target_data)
-    options = llvm.create_pipeline_tuning_options(2)
-    options.loop_vectorization = True
-    options.loop_interleaving = True
-    options.loop_unrolling = True
-    options.slp_vectorization = False
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
-    return module, machine
+    return optimised(text, machine, name, level=2, loops=True), machine
 
 
 def compile_object(text: str, host: Host, name: str) -> bytes:
     """The relocatable object of one module. Raises CompileError naming the kernel."""
-    with _lock:
+    with LOCK:
         module, machine = _optimised(text, host, name)
         return machine.emit_object(module)
 
 
 def assembly(text: str, host: Host, name: str = "kernel") -> str:
     """The optimised assembly, for people."""
-    with _lock:
+    with LOCK:
         module, machine = _optimised(text, host, name)
         return machine.emit_assembly(module)
 
@@ -92,7 +76,7 @@ def assembly(text: str, host: Host, name: str = "kernel") -> str:
 def link_by_llvm(host: Host, data: bytes, wanted: Sequence[str]) -> dict[str, int]:
     """Loads an object with MCJIT; the addresses of its `wanted` symbols. The code stays for the
     life of the process."""
-    with _lock:
+    with LOCK:
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _new_machine(host))
         engine.add_object_file(llvm.ObjectFileRef.from_data(data))
         engine.finalize_object()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import threading
 
 import llvmlite.binding as llvm
 
 from weft.backends.llvm.gpu_target import GpuTarget
+from weft.backends.llvm.optimise import LOCK, optimised
 from weft.core.errors import CompileError
-
-_lock = threading.Lock()
 
 
 @functools.lru_cache(maxsize=32)
@@ -28,25 +26,14 @@ def _optimised(
     text: str, target: GpuTarget, name: str
 ) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
     machine = _machine(target.triple, target.arch, target.features)
-    try:
-        module = llvm.parse_assembly(text)
-        module.verify()
-    except RuntimeError as e:
-        raise CompileError(f"kernel {name}: LLVM refuses the code: {e}") from None
-    module.triple = machine.triple
-    module.data_layout = str(machine.target_data)
-    options = llvm.create_pipeline_tuning_options(3)
-    options.loop_vectorization = False  # threads are the vectors here
-    options.slp_vectorization = False
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
-    return module, machine
+    # Threads are the vectors here: loops stay scalar.
+    return optimised(text, machine, name, level=3, loops=False), machine
 
 
 def assembly(text: str, target: GpuTarget, name: str = "kernel") -> str:
     """The optimised assembly of one module: PTX, or AMD's. Raises CompileError naming the
     kernel."""
-    with _lock:
+    with LOCK:
         module, machine = _optimised(text, target, name)
         return str(machine.emit_assembly(module))
 
@@ -54,6 +41,6 @@ def assembly(text: str, target: GpuTarget, name: str = "kernel") -> str:
 def compile_object(text: str, target: GpuTarget, name: str) -> bytes:
     """The relocatable ELF object of one module for an AMD target. Raises CompileError naming the
     kernel."""
-    with _lock:
+    with LOCK:
         module, machine = _optimised(text, target, name)
         return bytes(machine.emit_object(module))
