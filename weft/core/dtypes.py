@@ -72,6 +72,8 @@ def as_dtype(value: object) -> DType:
     """
     if isinstance(value, DType):
         return value
+    if isinstance(value, np.dtype) and value in _FROM_NUMPY:
+        return _FROM_NUMPY[value]
     if isinstance(value, str) and value in _BY_NAME:
         return _BY_NAME[value]
     try:

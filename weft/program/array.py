@@ -51,15 +51,18 @@ class DeviceArray:
         if memory is None or self.size == 0:
             return self.numpy()
         self.device.sync()
-        return np.asarray(_Held(self, memory)).view(self.dtype.numpy).reshape(self.shape)
+        found = np.asarray(_Held(self, memory))
+        wanted = self.dtype.numpy  # NumPy's interface knows bfloat16 as two plain bytes
+        return found if found.dtype == wanted else found.view(wanted)
 
     def __repr__(self) -> str:
         return f"DeviceArray({list(self.shape)}, {self.dtype.name}, {self.device.info.id})"
 
 
 class _Held:
-    """Gives NumPy the first bytes of a buffer, with the DeviceArray as their owner."""
+    """Gives NumPy the content of a DeviceArray in host memory, and it as the owner."""
 
     def __init__(self, owner: DeviceArray, memory: dict[str, Any]):
         self.owner = owner
-        self.__array_interface__ = {**memory, "shape": (owner.nbytes,)}
+        typestr = owner.dtype.numpy.str
+        self.__array_interface__ = {**memory, "shape": owner.shape, "typestr": typestr}

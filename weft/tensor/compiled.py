@@ -49,6 +49,14 @@ class _Entry:
     session: Session | PartedSession | None = None
 
 
+@dataclass
+class _Signature:
+    """Shapes and dtypes of a call's arrays, and what was compiled for them (one per guard)."""
+
+    operands: tuple[tuple[tuple[int, ...], dt.DType], ...]
+    entries: list[_Entry]
+
+
 class Compiled:
     """A function compiled on its first call with each signature (shapes and dtypes of the tensors
     and arrays among its arguments; everything else by value)."""
@@ -58,7 +66,8 @@ class Compiled:
         self._wanted = device
         self._partition = partition
         self._device: Device | None = None
-        self._entries: dict[Any, list[_Entry]] = {}
+        self._signatures: dict[Any, _Signature] = {}
+        self._seen: dict[Any, _Signature] = {}  # the same, by the dtypes as they were given
         self._arena: Arena | None = None
         self._shared: dict[str, tuple[Any, dict[str, Any]]] = {}  # weight -> (value, buffers)
         self._lock = threading.RLock()
@@ -81,18 +90,13 @@ class Compiled:
         with self._lock:
             device = self._place(leaves)
             values = [_operand(x, device) for x in leaves]
-            key = (shape, tuple((v.shape, _dtype(v)) for v in values))
-            try:
-                entries = self._entries.setdefault(key, [])
-            except TypeError:
-                raise UsageError(
-                    f"{self.__name__}: an argument is neither a tensor nor hashable; pass tensors, "
-                    "arrays, numbers, strings, or tuples, lists and dicts of them"
-                ) from None
-            entry = next((e for e in entries if all(ok() for ok in e.guards)), None)
-            if entry is None:
-                entry = self._compile(device, (args, kwargs), key)
-                entries.append(entry)
+            found = self._found(shape, values)
+            for entry in found.entries:
+                if not entry.guards or all(ok() for ok in entry.guards):
+                    break
+            else:
+                entry = self._compile(device, (args, kwargs), found.operands)
+                found.entries.append(entry)
             return self._run(device, entry, values)
 
     def sync(self) -> None:
@@ -129,9 +133,25 @@ class Compiled:
         return [e.session for e in self._all() if e.session is not None]
 
     def _all(self) -> list[_Entry]:
-        return [entry for entries in self._entries.values() for entry in entries]
+        return [entry for s in self._signatures.values() for entry in s.entries]
 
     # -- one call
+
+    def _found(self, shape: Any, values: list[Any]) -> _Signature:
+        """What was compiled for arguments like these."""
+        seen = (shape, tuple([(v.shape, v.dtype) for v in values]))
+        try:
+            known = self._seen.get(seen)
+        except TypeError:
+            raise UsageError(
+                f"{self.__name__}: an argument is neither a tensor nor hashable; pass tensors, "
+                "arrays, numbers, strings, or tuples, lists and dicts of them"
+            ) from None
+        if known is None:  # dtypes have several names: NumPy's, weft's, 64 bits for 32
+            operands = tuple((v.shape, _dtype(v)) for v in values)
+            made = _Signature(operands, [])
+            known = self._seen[seen] = self._signatures.setdefault((shape, operands), made)
+        return known
 
     def _place(self, leaves: list[Any]) -> Device:
         """The device: the one asked for, else that of the first device tensor, else the default."""
@@ -146,10 +166,10 @@ class Compiled:
             self._arena = Arena(self._device)
         return self._device
 
-    def _compile(self, device: Device, call: Any, key: Any) -> _Entry:
+    def _compile(self, device: Device, call: Any, operands: Any) -> _Entry:
         paths: list[str] = []
         _paths(call, "", paths)
-        specs = [Spec(s, d, name) for (s, d), name in zip(key[1], _unique(paths))]
+        specs = [Spec(s, d, name) for (s, d), name in zip(operands, _unique(paths))]
 
         def rebuilt(tensors: list[Tensor]) -> Any:
             args, kwargs = _join(call, iter(tensors))
@@ -191,7 +211,9 @@ class Compiled:
         inputs = {name: values[i] for i, name in entry.wanted}
         for name, tensor in entry.fed:
             inputs[name] = _operand(tensor._grad, device)
-        arrays = session.run_device({n: _apart(v, entry) for n, v in inputs.items()})
+        if entry.states:
+            inputs = {n: _apart(v, entry) for n, v in inputs.items()}
+        arrays = session.run_device(inputs)
         results = [_result(a, role) for a, role in zip(arrays, entry.roles)]
         for tensor, gradient in entry.grads:
             tensor._grad = gradient
@@ -344,7 +366,7 @@ def _apart(value: Any, entry: _Entry) -> Any:
     shows = isinstance(value, StateArray) or (
         isinstance(value, np.ndarray) and not value.flags.writeable
     )
-    if not shows or not entry.states:
+    if not shows:
         return value
     written = [entry.captured[name] for name in entry.states if name in entry.captured]
     if all(t._value is not value and t._home is not value for t in written):
