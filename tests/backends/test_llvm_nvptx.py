@@ -243,3 +243,14 @@ def test_a_missing_assembler_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ptxas, "find", lambda: None)
     with pytest.raises(CompileError, match="ptxas was not found"):
         ptxas.assemble("", "sm_80")
+
+
+def test_ptxas_of_a_wheel_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tool = tmp_path / "bin" / "ptxas"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(ptxas, "_FOLDERS", ())
+    monkeypatch.setattr(ptxas, "_wheels", lambda: [tmp_path / "none", tmp_path])
+    assert ptxas.find() == str(tool)

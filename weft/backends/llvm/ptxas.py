@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -13,7 +14,8 @@ from pathlib import Path
 from weft.backends.llvm.resources import Resources
 from weft.core.errors import CompileError
 
-MISSING = "ptxas was not found; install a CUDA toolkit or put ptxas in PATH"
+MISSING = "ptxas was not found; pip install nvidia-cuda-nvcc-cu12, or put a toolkit's ptxas in PATH"
+_FOLDERS = ("/usr/local/cuda",)
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
@@ -22,12 +24,20 @@ _THREADS = re.compile(r"\.entry (\w+)\(.*?\.reqntid (\d+), (\d+), (\d+)", re.DOT
 
 
 def find() -> str | None:
-    """The path of ptxas: in PATH, or in a CUDA toolkit's folder (CUDA_HOME, /usr/local/cuda)."""
+    """The path of ptxas: in PATH, in a CUDA toolkit's folder (CUDA_HOME, /usr/local/cuda), or in
+    one of NVIDIA's wheels."""
     found = shutil.which("ptxas")
-    folders = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    for folder in filter(None, folders):
+    named = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
+    for folder in [*filter(None, named), *_FOLDERS, *_wheels()]:
         found = found or shutil.which("ptxas", path=str(Path(folder, "bin")))
     return found
+
+
+def _wheels() -> list[Path]:
+    """The folders in which NVIDIA's wheels of the compiler (of CUDA 12; of 13) put their tools."""
+    spec = importlib.util.find_spec("nvidia")
+    places = spec.submodule_search_locations if spec else None
+    return [Path(p, name) for p in places or () for name in ("cuda_nvcc", "cu13")]
 
 
 def join(modules: Sequence[str]) -> str:
