@@ -214,13 +214,15 @@ def several(folds: Sequence[Fold]) -> Fold:
 def fold_group(
     b: Builder, fold: Fold, state: State, thread: Expr, threads: int, caps: Caps
 ) -> State:
-    """Joins one state per thread of a group of `threads` (a power of two); every thread gets the
-    result. Every thread must arrive."""
+    """Joins one state per thread of a group of `threads` (a power of two), or of each aligned run
+    of `threads` within a subgroup; every thread gets the result. Every thread must arrive."""
     state = bind(b, state)
+    width = caps.subgroup
     if threads == 1:
         return state
-    width = caps.subgroup
-    if fold.name == "sum" and width > 1 and threads % width == 0:
+    if width and threads <= width:
+        return _fold_subgroup(b, fold, state, threads, width)
+    if width:
         return _fold_subgroups(b, fold, state, thread, threads, width)
     arrays = [b.array("part", d, threads, "shared") for d in fold.dtypes]
     for array, v in zip(arrays, state):
@@ -238,12 +240,23 @@ def fold_group(
     return tuple(b.let(kb.load(a, 0), "all") for a in arrays)
 
 
+def _fold_subgroup(b: Builder, fold: Fold, state: State, threads: int, width: int) -> State:
+    """Joins the states of each run of `threads` lanes, partners first half a run apart."""
+    if fold.name == "sum" and threads == width:
+        return bind(b, tuple(ir.Collective("subgroup_add", (x,), x.type) for x in state), "wave")
+    while threads > 1:
+        threads //= 2
+        other = bind(
+            b, tuple(ir.Collective("subgroup_xor", (x,), x.type, threads) for x in state), "other"
+        )
+        state = bind(b, fold.combine(b, state, other))
+    return state
+
+
 def _fold_subgroups(
     b: Builder, fold: Fold, state: State, thread: Expr, threads: int, width: int
 ) -> State:
-    state = bind(b, tuple(ir.Collective("subgroup_add", (x,), x.type) for x in state), "wave")
-    if threads == width:
-        return state
+    state = _fold_subgroup(b, fold, state, width, width)
     count = threads // width
     parts = [b.array("part", d, count, "shared") for d in fold.dtypes]
     with b.when(kb.eq(thread % width, 0)):

@@ -39,8 +39,12 @@ class Style(Protocol):
     def each(self, body: Callable[[Affine], None]) -> None:
         """Runs body(j) for every element of a row."""
 
-    def array(self) -> ir.Array | None:
-        """Memory for one value per element of a row; None where values are computed again."""
+    def array(self, cheap: bool) -> ir.Array | None:
+        """Memory for one value per element of a row; None where values are computed again (as they
+        may be where that is as `cheap` as reading a kept one)."""
+
+    def place(self, j: Affine) -> Expr | None:
+        """Where in such memory element j lies; None when it is not at hand."""
 
     def see(self, index: Index) -> None:
         """An element of the row operands has been met: prologue values that are outputs are
@@ -76,12 +80,12 @@ class Row:
         def again(j: Affine) -> Expr:
             return self.em.value(node, (*self.lead, j))
 
-        array = None if once or _is_load(node, self.em) else self.style.array()
+        array = None if once else self.style.array(_is_load(node, self.em))
         return Held(self, compute, again, array)
 
     def held(self, compute: ElementFn, over: Held) -> Held:
         """A computed value of each element, in the memory of one that is needed no more."""
-        array = over.array or self.style.array()
+        array = over.array or self.style.array(False)
         return Held(self, compute, compute, array)
 
     def weight(self, k: int, j: Affine) -> Expr:
@@ -122,15 +126,17 @@ class Held:
         """Element j, kept."""
         value = self.row.b.let(self._first(j), "x")
         if self.array is not None:
-            at = self.row.em.address(j)
+            at = self.row.style.place(j)
+            assert at is not None
             self.row.b.store(self.array, at, kb.splat(value, j.lanes))
         return value
 
     def again(self, j: Affine) -> Expr:
         """Element j, which `first` has met."""
-        if self.array is None:
+        at = None if self.array is None else self.row.style.place(j)
+        if self.array is None or at is None:
             return self.row.b.let(self._again(j), "x")
-        return self.row.b.let(kb.load(self.array, self.row.em.address(j), j.lanes), "x")
+        return self.row.b.let(kb.load(self.array, at, j.lanes), "x")
 
 
 def _is_load(node: Node, em: Emitter) -> bool:
