@@ -15,7 +15,7 @@ from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.core.errors import CompileError, FileFormatError, KernelError
 from weft.kernel import interp, ir
-from weft.kernel.builder import Builder, const, load
+from weft.kernel.builder import Builder, cast, const, load
 from weft.kernel.printer import text
 from weft.kernel.tiles import expand
 from weft.kernel.verify import verify
@@ -77,6 +77,88 @@ def test_a_subgroup_holds_one_tile() -> None:
         expand(kernel)
 
 
+def unit_product(waves: int = 2, width: int = 32, guarded: bool = True) -> ir.Kernel:
+    """As attention has it: per subgroup 16 rows of x . y^T scaled by rows, times v; through shared
+    memory, with barriers only if `guarded`."""
+    b = Builder("unit")
+    x = b.buffer("x", BF16, waves * 256)
+    y, v = b.buffer("y", BF16, 256), b.buffer("v", BF16, 256)
+    factors = b.buffer("factors", F32, waves * 16)
+    out = b.buffer("out", F32, waves * 256, "w")
+    left, middle = (b.array(n, BF16, waves * 256, "shared") for n in ("left", "middle"))
+    sums = b.array("sums", F32, waves * 256, "shared")
+    thread = b.let(b.thread(0), "thread")
+    own = b.let(thread // width * 256, "own")
+    tiles = [b.tile(n, BF16, 16, 16) for n in ("a", "b", "w")]
+    c, d = b.tile("c", F32, 16, 16), b.tile("d", F32, 16, 16)
+    with b.loop(256 // width, name="i") as i:
+        at = b.let(own + i * width + thread % width)
+        b.store(left, at, load(x, at))
+    if guarded:
+        b.barrier()
+    b.tile_load(tiles[0], left, own, 16)
+    b.tile_load(tiles[1], y, 0, 16)
+    b.tile_zero(c)
+    b.mma_nt(c, *tiles[:2])
+    b.tile_scale(c, factors, thread // width * 16)
+    b.tile_store(sums, own, 16, c)
+    b.barrier()
+    with b.loop(256 // width, name="i") as i:
+        at = b.let(own + i * width + thread % width)
+        b.store(middle, at, cast(load(sums, at), BF16))
+    b.barrier()
+    b.tile_load(tiles[0], middle, own, 16)
+    b.tile_load(tiles[2], v, 0, 16)
+    b.tile_zero(d)
+    b.mma(d, tiles[0], tiles[2])
+    b.tile_store(out, own, 16, d)
+    return b.kernel((1,), (waves * width,))
+
+
+def want_unit(x: np.ndarray, y: np.ndarray, v: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    x, y, v = (t.reshape(-1, 16).astype(np.float64) for t in (x, y, v))
+    sums = (x @ y.T * factors[:, None].astype(np.float64)).astype(BF16.numpy)
+    return (sums.astype(np.float64) @ v).reshape(-1)
+
+
+@pytest.mark.parametrize("caps", ["cuda", "hip-wave64", "hip-wave32"])
+def test_tiles_of_several_subgroups(caps: str) -> None:
+    kernel = unit_product(2, PRESETS[caps].subgroup)
+    verify(kernel)
+    *given, out = arrays(kernel)
+    interp.run(kernel, [*given, out], caps=PRESETS[caps])
+    np.testing.assert_array_equal(out, want_unit(*given).astype(np.float32))
+    racy = unit_product(2, PRESETS[caps].subgroup, guarded=False)
+    with pytest.raises(KernelError, match=r"race.*read here by group 0, a subgroup"):
+        interp.run(racy, arrays(racy), caps=PRESETS[caps])
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32, dt.float16, dt.int8])
+def test_the_expansion_of_transposed_and_scaled(dtype: dt.DType) -> None:
+    b = Builder("turned")
+    acc = dt.int32 if dtype.is_int else F32
+    x, y = b.buffer("x", dtype, 4 * 8), b.buffer("y", dtype, 16 * 8)
+    factors, out = b.buffer("factors", F32, 8), b.buffer("out", acc, 4 * 16, "w")
+    c, left, right = b.tile("c", acc, 4, 16), b.tile("l", dtype, 4, 8), b.tile("r", dtype, 16, 8)
+    b.tile_zero(c)
+    b.tile_load(left, x, 0, 8)
+    b.tile_load(right, y, 0, 8)
+    b.mma_nt(c, left, right)
+    if not dtype.is_int:
+        b.tile_scale(c, factors, 1, 2)
+    b.tile_store(out, 0, 16, c)
+    kernel = b.kernel((1,))
+    x, y, factors, out = arrays(kernel)
+    want = x.reshape(4, 8).astype(np.float64) @ y.reshape(16, 8).astype(np.float64).T
+    if not dtype.is_int:
+        want *= factors[1::2, None]
+    for way in (kernel, expand(kernel)):
+        verify(way)
+        out[:] = 0
+        interp.run(way, [x, y, factors, out], caps=PRESETS["cpu-amx"])
+        np.testing.assert_array_equal(out.reshape(4, 16), want)
+
+
 def test_text_and_json_keep_every_part() -> None:
     kernel = product(4, 8, 8)
     assert "tile right: bf16[4, 16]" in text(kernel)
@@ -121,6 +203,11 @@ BAD: dict[str, tuple[Callable[[Builder, ir.Buffer, ir.Buffer], None], str]] = {
         lambda b, x, y: b.mma(tile(b, 4, 4, F32), tile(b, 4, 8), tile(b, 2, 8)),
         r"\[4, 4\] \+= \[4, 8\] . \[2, 8\]",
     ),
+    "transposed": (
+        lambda b, x, y: b.mma_nt(tile(b, 4, 8, F32), tile(b, 4, 4), tile(b, 4, 8)),
+        r"\[4, 8\] \+= \[4, 4\] . \[4, 8\] transposed",
+    ),
+    "scaled": (lambda b, x, y: b.tile_scale(tile(b, 4, 4), x, 0), "rows of bfloat16 scaled"),
     "products": (
         lambda b, x, y: b.mma(tile(b, 4, 4), tile(b, 4, 4), tile(b, 4, 4)), "into bfloat16",
     ),

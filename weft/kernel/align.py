@@ -39,9 +39,9 @@ def alignment(expr: ir.Expr, known: Mapping[str, int]) -> int:
 
 @dataclass(frozen=True)
 class Access:
-    """One load or store: how many elements, at an index divisible by what."""
+    """One load or store (of a tile: its rows): how many elements, at an index divisible by what."""
 
-    node: ir.Load | ir.Store
+    node: ir.Load | ir.Store | ir.TileOp
     lanes: int
     aligned: int  # 1 where the lanes go separate ways (gather, per-lane mask of a store)
 
@@ -54,7 +54,7 @@ def lanes_uniform(mask: ir.Expr | None) -> bool:
 
 
 def accesses(kernel: ir.Kernel) -> Iterator[Access]:
-    """Every load and store of the kernel with its provable alignment."""
+    """Every load and store of the kernel, also of tiles, with its provable alignment."""
     yield from _in_stmt(kernel.body, {})
 
 
@@ -72,6 +72,9 @@ def _in_stmt(stmt: ir.Stmt, known: dict[str, int]) -> Iterator[Access]:
         lanes = max(stmt.value.type.lanes, stmt.index.type.lanes)
         together = stmt.index.type.lanes == 1 and lanes_uniform(stmt.mask)
         yield Access(stmt, lanes, alignment(stmt.index, known) if together else 1)
+    if isinstance(stmt, ir.TileOp) and stmt.index is not None:
+        rows = alignment(ir.Const(stmt.stride, ir.I32), known)
+        yield Access(stmt, stmt.tiles[0].cols, min(alignment(stmt.index, known), rows))
 
 
 def _in_expr(expr: ir.Expr | ir.Stmt, known: dict[str, int]) -> Iterator[Access]:

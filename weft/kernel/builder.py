@@ -325,6 +325,16 @@ class Builder:
         """c += a . b; `b` holds pairs (or fours) of adjacent k together (see ir.TileOp)."""
         self.emit(ir.TileOp("mma", (c, a, b)))
 
+    def mma_nt(self, c: ir.Tile, a: ir.Tile, b: ir.Tile) -> None:
+        """c += a . b transposed: `b` holds a row per column of c, contiguous along k."""
+        self.emit(ir.TileOp("mma_nt", (c, a, b)))
+
+    def tile_scale(
+        self, tile: ir.Tile, factors: ir.Buffer | ir.Array, index: Value, stride: int = 1
+    ) -> None:
+        """Row r of a tile of f32 times factors[index + r * stride] (f32)."""
+        self.emit(ir.TileOp("scale", (tile,), factors, as_expr(index), stride))
+
     def prefetch(self, source: ir.Buffer, index: Value) -> None:
         self.emit(ir.Prefetch(source, as_expr(index)))
 

@@ -18,7 +18,7 @@ from weft.core.caps import Caps
 from weft.core.errors import KernelError
 from weft.kernel import ir, lanewise, tiles
 from weft.kernel.ir import Expr, Kernel, Stmt, host_eval
-from weft.kernel.memory import Memory, Tracker, Who
+from weft.kernel.memory import SPAN, Memory, Tracker, Who
 from weft.kernel.printer import expr_text, shorten, stmt_text
 from weft.kernel.verify import verify
 
@@ -53,7 +53,7 @@ def run(
     masks = undefined or [None] * len(buffers)
     for spec, array, mask in zip(kernel.buffers, buffers, masks, strict=True):
         tracked = check and spec.access != "r"
-        tracker = Tracker(spec.size, threads) if tracked else None
+        tracker = Tracker(spec.size) if tracked else None
         memories[spec.name] = Memory(array, spec.size, mask, tracker)
     total = grid[0] * grid[1] * grid[2] if min(grid) > 0 else 0
     step = _batch_groups(kernel, threads)
@@ -128,11 +128,12 @@ class _Batch:
         self.n = self.groups * self.threads
         group = np.repeat(groups, self.threads)
         thread = np.tile(np.arange(self.threads), self.groups)
-        self.group, self.owner = group, group * self.threads + thread
+        self.group, self.owner = group, group * SPAN + thread
         self.local_group = np.repeat(np.arange(len(groups)), self.threads)
         self.epoch = np.zeros(self.groups, np.int64)
         self.vars: dict[str, np.ndarray] = {}
         self.tiles: dict[str, np.ndarray] = {}  # name -> [subgroups, rows, cols]
+        self.joint = 0  # how often subgroups have touched memory together
         self.active = np.ones(self.n, bool)
         self.everyone = True  # active is all True
         self.axes = {
@@ -177,7 +178,7 @@ class _Batch:
         shared = s.space == "shared"
         total = s.size * (self.groups if shared else self.n)
         undefined = np.ones(total, bool) if self.check else None
-        tracker = Tracker(total, self.threads) if self.check and shared else None
+        tracker = Tracker(total) if self.check and shared else None
         self.memories[s.name] = Memory(np.zeros(total, s.dtype.numpy), s.size, undefined, tracker)
 
     def store(self, s: ir.Store) -> None:
@@ -262,7 +263,7 @@ class _Batch:
         rows = np.nonzero(chosen)[0]
         who = Who(self.owner[rows], self.group[rows], self.epoch[self.local_group[rows]])
         at = wide[chosen]
-        memory.check_bounds(at, who, self.threads)
+        memory.check_bounds(at, who)
         if isinstance(target, ir.Array):
             copy = self.local_group[rows] if target.space == "shared" else rows
             at = at + copy * target.size
@@ -276,7 +277,7 @@ class _Batch:
             return self.uniform_load(e, memory, index, lanes)
         chosen, at, who = self.places(e.source, memory, index, e.index.type.lanes, lanes, mask)
         try:
-            values = memory.read(at, who, self.threads)
+            values = memory.read(at, who)
         except KernelError as error:
             raise KernelError(f"{e.source.name}: {error}") from None
         if values.size == chosen.size:
@@ -298,7 +299,7 @@ class _Batch:
         first = int(self.active.argmax())
         one = np.full(lanes, first)
         who = Who(self.owner[one], self.group[one], self.epoch[self.local_group[one]])
-        memory.check_bounds(at, who, self.threads)
+        memory.check_bounds(at, who)
         return memory.data[at][None]
 
     # -- expressions
@@ -353,6 +354,15 @@ class _Batch:
         if ((arrived != 0) & (arrived != width)).any():
             raise KernelError(f"divergent {op}: part of a subgroup reaches it")
         return width
+
+    def as_subgroups(self, who: Who, width: int) -> Who:
+        """What the first threads of subgroups do for all, told from what any one thread does and
+        from what they did before."""
+        self.joint += 1
+        subgroup = who.owner % SPAN // width + self.joint * (self.threads // width)
+        return Who(
+            who.owner // SPAN * SPAN + SPAN - 1 - subgroup % (SPAN // 2), who.group, who.epoch
+        )
 
     def collective(self, e: ir.Collective) -> np.ndarray:
         if e.op in ("dot2", "dot4"):

@@ -270,18 +270,26 @@ class Tile(Stmt):
     cols: int
 
 
-TILE_OPS = ("zero", "load", "store", "mma")
+TILE_OPS = ("zero", "load", "store", "mma", "mma_nt", "scale")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TileOp(Stmt):
-    """What the threads of a subgroup do with tiles together; used only where Caps say so.
+    """What the threads of a subgroup do with tiles together; used only where Caps say so. All of
+    them reach it with the same index. Several threads touch the memory, whichever the target
+    likes: a barrier stands between a tile's access to shared memory and any other to the same
+    elements, also of the same subgroup.
 
     zero (t): every element becomes 0.
     load (t), store (t): row r is the t.cols elements of `memory` from `index` + r * `stride`.
     mma (c, a, b): c[m, n] += sum over k of a[m, k] * b[k, n], c in f32 (i32 for int8). `b` holds
     groups of g = a.cols / b.rows adjacent k together, as the hardware reads them: element (k, n)
     at row k / g, column n * g + k % g. The order of the sum over one tile's k is the target's.
+    mma_nt (c, a, b): c[m, n] += sum over k of a[m, k] * b[n, k].
+    scale (c): row r of c, in f32, times the f32 element of `memory` at `index` + r * `stride`.
+
+    GPU units (Caps "mma16_bf16", "mma16_f16") take tiles of 16 x 16 and plain rows (g = 1); a and b
+    are quickest to load when `index` and `stride` are known to divide by 8 elements (16 bytes).
     """
 
     op: str

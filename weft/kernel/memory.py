@@ -9,27 +9,34 @@ import numpy as np
 from weft.core.errors import KernelError
 
 _NONE, _MANY = -1, -2
+# Who touches memory has a number: group * SPAN + the thread, or SPAN - 1 and below for what a
+# subgroup does together (each time anew: in which of its threads is the target's business).
+SPAN = 1 << 20
 
 
 @dataclass
 class Who:
-    """Who makes each of K element accesses: global thread ids, groups and barrier epochs, int64[K]
-    (an epoch counts the barriers that the group has passed)."""
+    """Who makes each of K element accesses: numbers as SPAN has it, groups and barrier epochs,
+    int64[K] (an epoch counts the barriers that the group has passed)."""
 
     owner: np.ndarray
     group: np.ndarray
     epoch: np.ndarray
 
-    def describe(self, k: int, threads: int) -> str:
-        return f"group {self.group[k]}, thread {self.owner[k] % threads}"
+    def describe(self, k: int) -> str:
+        return _name(int(self.owner[k]))
+
+
+def _name(owner: int) -> str:
+    group, thread = divmod(owner, SPAN)
+    return f"group {group}, {f'thread {thread}' if thread < SPAN // 2 else 'a subgroup'}"
 
 
 class Tracker:
     """Finds two threads touching one element, at least one of them writing, with no barrier of
     their common group between. Across groups nothing orders accesses."""
 
-    def __init__(self, size: int, threads: int) -> None:
-        self.threads = threads
+    def __init__(self, size: int) -> None:
         self.w_owner = np.full(size, _NONE, np.int64)
         self.w_epoch = np.zeros(size, np.int64)
         self.r_owner = np.full(size, _NONE, np.int64)
@@ -40,7 +47,7 @@ class Tracker:
     def _after_write(self, at: np.ndarray, who: Who) -> np.ndarray:
         """Which accesses race with an earlier write."""
         writer = self.w_owner[at]
-        ordered = (writer // self.threads == who.group) & (self.w_epoch[at] < who.epoch)
+        ordered = (writer // SPAN == who.group) & (self.w_epoch[at] < who.epoch)
         return (writer != _NONE) & (writer != who.owner) & ~ordered
 
     def read(self, at: np.ndarray, who: Who) -> None:
@@ -70,9 +77,7 @@ class Tracker:
         double = self.serial[at] != mine
         if double.any():
             k = int(double.argmax())
-            raise KernelError(
-                f"two lanes of one thread write element {at[k]} ({who.describe(k, self.threads)})"
-            )
+            raise KernelError(f"two lanes of one thread write element {at[k]} ({who.describe(k)})")
 
     def _report(
         self, what: str, at: np.ndarray, who: Who, bad: np.ndarray, others: np.ndarray
@@ -80,11 +85,9 @@ class Tracker:
         if bad.any():
             k = int(bad.argmax())
             other = int(others[at[k]])
-            name = "several threads"
-            if other >= 0:
-                name = f"group {other // self.threads}, thread {other % self.threads}"
+            name = _name(other) if other >= 0 else "several threads"
             raise KernelError(
-                f"race: element {at[k]}, {what} here by {who.describe(k, self.threads)}, was "
+                f"race: element {at[k]}, {what} here by {who.describe(k)}, was "
                 f"touched by {name} with no barrier between"
             )
 
@@ -106,17 +109,17 @@ class Memory:
         self.undefined = undefined
         self.tracker = tracker
 
-    def check_bounds(self, index: np.ndarray, who: Who, threads: int) -> None:
+    def check_bounds(self, index: np.ndarray, who: Who) -> None:
         """`index` int64[K] within one copy."""
         bad = (index < 0) | (index >= self.size)
         if bad.any():
             k = int(bad.argmax())
             raise KernelError(
-                f"index {index[k]} is outside 0..{self.size - 1} ({who.describe(k, threads)}; "
+                f"index {index[k]} is outside 0..{self.size - 1} ({who.describe(k)}; "
                 f"{int(bad.sum())} of {len(index)} accesses)"
             )
 
-    def read(self, at: np.ndarray, who: Who, threads: int) -> np.ndarray:
+    def read(self, at: np.ndarray, who: Who) -> np.ndarray:
         """The elements at flat positions `at`, already in bounds."""
         if self.tracker is not None:
             self.tracker.read(at, who)
@@ -126,7 +129,7 @@ class Memory:
                 k = int(bad.argmax())
                 raise KernelError(
                     f"element {at[k] % self.size} is read before anything was stored there "
-                    f"({who.describe(k, threads)})"
+                    f"({who.describe(k)})"
                 )
         return self.data[at]
 

@@ -20,7 +20,8 @@ from weft.kernel.ir import Kernel, Type
 if TYPE_CHECKING:
     from weft.kernel.interp import _Batch
 
-_COUNT = {"zero": 1, "load": 1, "store": 1, "mma": 3}  # tiles an operation takes
+_COUNT = {"zero": 1, "load": 1, "store": 1, "mma": 3, "mma_nt": 3, "scale": 1}  # tiles it takes
+_MOVES = ("load", "store", "scale")  # operations that touch memory
 _PRODUCTS = {  # dtypes of a and b -> dtype of c
     (dt.bfloat16, dt.bfloat16): dt.float32,
     (dt.float16, dt.float16): dt.float32,
@@ -44,7 +45,7 @@ def tile_problem(s: ir.Tile | ir.TileOp) -> str | None:
         return f"no tile operation {s.op!r}"
     if len(s.tiles) != _COUNT[s.op]:
         return f"tile.{s.op} of {len(s.tiles)} tiles"
-    moves = s.op in ("load", "store")
+    moves = s.op in _MOVES
     if moves != (s.memory is not None and s.index is not None):
         return f"tile.{s.op} {'needs' if moves else 'takes no'} memory"
     if s.memory is not None and s.memory.dtype != s.tiles[0].dtype:
@@ -53,16 +54,21 @@ def tile_problem(s: ir.Tile | ir.TileOp) -> str | None:
         return f"a stride of {s.stride!r}"
     if s.op == "store" and s.stride < s.tiles[0].cols:
         return f"rows of {s.tiles[0].cols} stored {s.stride} apart overlap"
-    return _mma_problem(*s.tiles) if s.op == "mma" else None
+    if s.op == "scale":
+        return None if s.tiles[0].dtype == dt.float32 else f"rows of {s.tiles[0].dtype} scaled"
+    return _mma_problem(s.op, *s.tiles) if s.op in ("mma", "mma_nt") else None
 
 
-def _mma_problem(c: ir.Tile, a: ir.Tile, b: ir.Tile) -> str | None:
+def _mma_problem(op: str, c: ir.Tile, a: ir.Tile, b: ir.Tile) -> str | None:
     if _PRODUCTS.get((a.dtype, b.dtype)) != c.dtype:
         return f"products of {a.dtype} and {b.dtype} into {c.dtype}"
-    g = a.cols // b.rows
-    fits = g * b.rows == a.cols and b.cols == g * c.cols and a.rows == c.rows
-    if g < 1 or not fits:
-        return f"[{c.rows}, {c.cols}] += [{a.rows}, {a.cols}] . [{b.rows}, {b.cols}]"
+    if op == "mma_nt":
+        fits, turned = (b.rows, b.cols) == (c.cols, a.cols), " transposed"
+    else:
+        g, turned = a.cols // b.rows, ""
+        fits = g >= 1 and g * b.rows == a.cols and b.cols == g * c.cols
+    if not fits or a.rows != c.rows:
+        return f"[{c.rows}, {c.cols}] += [{a.rows}, {a.cols}] . [{b.rows}, {b.cols}]{turned}"
     return None
 
 
@@ -70,34 +76,43 @@ def _mma_problem(c: ir.Tile, a: ir.Tile, b: ir.Tile) -> str | None:
 
 
 def play(batch: _Batch, s: ir.TileOp) -> None:
-    """The operation in the interpreter: one copy of a tile per subgroup, for which the subgroup's
-    first thread stands. Raises KernelError."""
+    """The operation in the interpreter: one copy of a tile per subgroup. Raises KernelError."""
     width = 1 if batch.threads == 1 else batch.together(f"tile.{s.op}")
     active = batch.active[::width]
     tile = s.tiles[0]
     if s.op == "zero":
         _set(batch, tile, active, np.zeros((len(active), tile.rows, tile.cols), tile.dtype.numpy))
         return
-    if s.op == "mma":
+    if s.op in ("mma", "mma_nt"):
         c, a, b = (_get(batch, t) for t in s.tiles)
-        _set(batch, tile, active, _product(c, a, b))
+        flat = b.swapaxes(1, 2) if s.op == "mma_nt" else _plain(b, a.shape[2])
+        _set(batch, tile, active, _product(c, a, flat))
         return
+    _move(batch, s, tile, width, active)
+
+
+def _move(batch: _Batch, s: ir.TileOp, tile: ir.Tile, width: int, active: np.ndarray) -> None:
+    """load, store and scale, for which the subgroup's first thread stands."""
     assert s.memory is not None and s.index is not None
     index = np.broadcast_to(batch.eval(s.index), (batch.n, 1)).astype(np.int64)
     alike = index.reshape(-1, width) == index[::width]
     if not alike[active].all():
         raise KernelError("the threads of a subgroup disagree on the index")
-    spots = (np.arange(tile.rows)[:, None] * s.stride + np.arange(tile.cols)).reshape(-1)
+    cols = 1 if s.op == "scale" else tile.cols
+    spots = (np.arange(tile.rows)[:, None] * s.stride + np.arange(cols)).reshape(-1)
     memory = batch.memories[s.memory.name]
     mask = np.zeros((batch.n, spots.size), bool)
     mask[::width] = True
     _, at, who = batch.places(s.memory, memory, index + spots, spots.size, spots.size, mask)
+    if batch.threads > 1:
+        who = batch.as_subgroups(who, width)
     if s.op == "store":
         memory.write(at, _get(batch, tile).reshape(-1, spots.size)[active].reshape(-1), who)
         return
     value = np.zeros((len(active), spots.size), tile.dtype.numpy)
-    value[active] = memory.read(at, who, batch.threads).reshape(-1, spots.size)
-    _set(batch, tile, active, value.reshape(-1, tile.rows, tile.cols))
+    value[active] = memory.read(at, who).reshape(-1, spots.size)
+    value = value.reshape(-1, tile.rows, cols)
+    _set(batch, tile, active, _get(batch, tile) * value if s.op == "scale" else value)
 
 
 def _get(batch: _Batch, tile: ir.Tile) -> np.ndarray:
@@ -113,13 +128,18 @@ def _set(batch: _Batch, tile: ir.Tile, active: np.ndarray, value: np.ndarray) ->
     )
 
 
+def _plain(b: np.ndarray, depth: int) -> np.ndarray:
+    """b[subgroups, k, n] of tiles that hold groups of adjacent k together."""
+    groups, rows, cols = b.shape
+    g = depth // rows
+    apart = b.reshape(groups, rows, cols // g, g).swapaxes(2, 3)
+    return apart.reshape(groups, depth, cols // g)
+
+
 def _product(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """c + a . b with the sum in float64 (int64), rounded once."""
     wide = np.float64 if c.dtype.kind == "f" else np.int64
-    groups, rows, cols = b.shape
-    g = a.shape[2] // rows
-    flat = b.reshape(groups, rows, cols // g, g).swapaxes(2, 3).reshape(groups, rows * g, cols // g)
-    return (c + a.astype(wide) @ flat.astype(wide)).astype(c.dtype)
+    return (c + a.astype(wide) @ b.astype(wide)).astype(c.dtype)
 
 
 # -- doing without
@@ -185,6 +205,9 @@ class _Expansion:
         if s.op == "mma":
             self._mma(b, *s.tiles)
             return
+        if s.op == "mma_nt":
+            self._mma_nt(b, *s.tiles)
+            return
         tile = s.tiles[0]
         array, cols = self.arrays[tile.name], tile.cols
         base = None if s.index is None else b.let(s.index, "base")
@@ -193,6 +216,9 @@ class _Expansion:
                 b.store(array, r * cols, ir.Const(0, Type(tile.dtype, cols)))
             elif s.op == "load":
                 b.store(array, r * cols, load(s.memory, base + r * s.stride, cols))
+            elif s.op == "scale":
+                factor = splat(load(s.memory, base + r * s.stride), cols)
+                b.store(array, r * cols, load(array, r * cols, cols) * factor)
             else:
                 b.store(s.memory, base + r * s.stride, load(array, r * cols, cols))
 
@@ -207,6 +233,18 @@ class _Expansion:
                     y = cast(load(of_b, at, n), c.dtype)
                     x = splat(cast(load(of_a, r * a.cols + k * g + j), c.dtype), n)
                     b.assign(acc, _multiply_add(x, y, acc))
+            b.store(of_c, r * n, acc)
+
+    def _mma_nt(self, b: Builder, c: ir.Tile, a: ir.Tile, right: ir.Tile) -> None:
+        of_c, of_a, of_b = (self.arrays[t.name] for t in (c, a, right))
+        n, depth = c.cols, a.cols
+        with b.loop(c.rows, name="row") as r:
+            acc = b.var(load(of_c, r * n, n), "acc")
+            with b.loop(depth, name="k") as k:
+                column = ir.Vec("iota", (), Type(dt.int32, n)) * depth + splat(k, n)
+                y = cast(load(of_b, b.let(column)), c.dtype)
+                x = splat(cast(load(of_a, r * depth + k), c.dtype), n)
+                b.assign(acc, _multiply_add(x, y, acc))
             b.store(of_c, r * n, acc)
 
 

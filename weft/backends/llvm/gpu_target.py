@@ -149,7 +149,7 @@ def amdgcn_target(arch: str) -> GpuTarget:
         shuffle=("llvm.amdgcn.ds.swizzle", (("i32", "{v}"), ("i32", "{pattern}"))),
         dot4_word=dot4,
         axis_threads=(1 << 32) - 1,
-        caps=replace(PRESETS["hip-wave64"], name=arch, subgroup=wave),
+        caps=replace(PRESETS[f"hip-wave{wave}"], name=arch),
     )
 
 

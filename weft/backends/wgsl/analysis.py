@@ -99,6 +99,8 @@ def sources(
     by_source: dict[int, list[Access]] = {}
     for access in accesses(kernel):
         node = access.node
+        if isinstance(node, ir.TileOp):
+            continue  # refused later, by name
         target = node.source if isinstance(node, ir.Load) else node.target
         by_source.setdefault(id(target), []).append(access)
     result: dict[int, Source] = {}
