@@ -1,7 +1,7 @@
 """map: elementwise, movement, gather and concat groups with any number of outputs.
 
 CPU: groups of about 32 KiB per buffer; explicit vectors, unrolled, non-temporal stores for large
-outputs. GPU: one thread per element, or per 4 consecutive ones where accesses allow.
+outputs. GPU: 16 bytes at a time where accesses allow, several of them per thread in large maps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weft.core.errors import CompileError
 from weft.graph.ir import Node
 from weft.kernel import builder as kb
 from weft.kernel.builder import Builder
-from weft.kernel.ir import Kernel
+from weft.kernel.ir import Expr, Kernel
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
@@ -34,9 +34,11 @@ from weft.templates.loops import (
 from weft.templates.map_tile import build_tiles, turned_axis
 from weft.templates.registry import template
 from weft.templates.view import Index
+from weft.templates.wide import vector_lanes
 
 CHUNK = 8192  # elements per group on a CPU: 32 KiB of f32 per buffer
 UNROLL = 2
+FILL = 1024  # groups that a GPU should have before its threads take more than a vector each
 Element = Callable[[Sequence[Affine]], None]
 NONTEMPORAL_BYTES = 8 << 20  # outputs from this size on bypass the cache
 
@@ -44,7 +46,7 @@ NONTEMPORAL_BYTES = 8 << 20  # outputs from this size on bypass the cache
 @template("map")
 def build_map(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group without anchor. Every output has as many elements as the first; one of
-    another shape is the first's index reshaped. config: chunk (CPU), threads (GPU)."""
+    another shape is the first's index reshaped. config: chunk (CPU), threads and vectors (GPU)."""
     shape = group.outputs[0].shape
     if any(o.size != group.outputs[0].size for o in group.outputs):
         raise CompileError("the outputs of a map group must have one size")
@@ -148,13 +150,45 @@ def _gpu(group: Group, caps: Caps, space: Space, config: Mapping[str, Any]) -> K
     b = Builder(kernel_name(group))
     em = Emitter(b, group, caps)
     dims = space.dims or (1,)
-    lanes = 4 if caps.lanes >= 4 and dims[-1] % 4 == 0 and space.unit_inner else 1
-    threads = min(config.get("threads", 256), caps.max_threads)
     size = math.prod(dims)
+    like = [x for x in (*group.inputs, *group.outputs) if x.size == size]
+    lanes = vector_lanes(caps, dims[-1], like) if space.unit_inner else 1
+    threads = min(config.get("threads", 256), caps.max_threads)
     total = kb.ceil_div(times(first_extent(group, space), size // dims[0]), lanes)
-    at = b.let(b.group(0) * threads + b.thread(0), "at")
-    with b.when(at < total), em.scope():
-        linear = em.axis(at, size // lanes) * lanes + em.lane(lanes)
+    per = config.get("vectors", _vectors_per_thread(caps, total, threads))
+    at = b.let(b.group(0) * (threads * per) + b.thread(0), "at")
+
+    def place(vector: Expr) -> Index:
+        linear = em.axis(vector, size // lanes) * lanes + em.lane(lanes)
         coords = affine.unflatten(linear, dims)
-        store_all(em, group.outputs, space.index(coords[: len(space.dims)]))
-    return b.kernel(grid=(kb.ceil_div(total, threads),), threads=(threads,), bytes=traffic(group))
+        return space.index(coords[: len(space.dims)])
+
+    if per == 1:
+        with b.when(at < total), em.scope():
+            store_all(em, group.outputs, place(at))
+    else:
+        _together(em, [place(at + u * threads) for u in range(per)])
+    grid = kb.ceil_div(total, threads * per)
+    return b.kernel(grid=(grid,), threads=(threads,), bytes=traffic(group))
+
+
+def _vectors_per_thread(caps: Caps, total: Bound, threads: int) -> int:
+    """Several where that leaves enough groups to fill a large GPU, and none half full."""
+    if not caps.subgroup or not isinstance(total, int):
+        return 1
+    per = 4
+    while per > 1 and (total % (threads * per) or total < FILL * threads * per):
+        per //= 2
+    return per
+
+
+def _together(em: Emitter, places: Sequence[Index]) -> None:
+    """Every output at several places: what is read is asked for before anything is written."""
+    outputs = em.group.outputs
+    found = []
+    for index in places:
+        for node in outputs:
+            at = affine.reshape_index(index, outputs[0].shape, node.shape)
+            found.append((node, at, em.b.let(em.stored(node, at), "y")))
+    for node, at, value in found:
+        em.put(node, at, value)
