@@ -30,6 +30,13 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 5000.0,
+    "factor": 4.0,
+    "beta_fast": 3.0,
+    "original_max_position_embeddings": 32,
+}
 BERT = {k: v for k, v in SMALL.items() if k not in ("num_key_value_heads", "eos_token_id")}
 BERT |= {"bos_token_id": None, "pad_token_id": 1, "type_vocab_size": 2}
 # name -> (transformers config class, its arguments)
@@ -62,6 +69,7 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
         "LlamaConfig",
         {**SMALL, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
     ),
+    "llama-yarn": ("LlamaConfig", {**SMALL, "head_dim": 32, "rope_parameters": YARN}),
     "mistral": ("MistralConfig", {**SMALL, "sliding_window": 7}),
     "qwen2": (
         "Qwen2Config",

@@ -12,18 +12,20 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions: `theta` is the base wavelength; `scaling` None, "linear" or "llama3".
-
-    llama3 (Llama 3.1): wavelengths above original/low_factor are divided by `factor`, those below
-    original/high_factor kept, those between interpolated.
+    """Rotary positions: `theta` is the base wavelength; `scaling` None or what a longer context
+    than the pre-training's `original` positions asks for. Pairs that turn fewer than `low_factor`
+    times in that many positions slow down by `factor`, those that turn more than `high_factor`
+    times stay, those between are blended: by their wavelength in "llama3" (Llama 3.1), by their
+    number in "yarn", which also multiplies cos and sin by `magnitude`. "linear" slows all.
     """
 
     theta: float = 10000.0
-    scaling: Literal["linear", "llama3"] | None = None
+    scaling: Literal["linear", "llama3", "yarn"] | None = None
     factor: float = 1.0
     low_factor: float = 1.0
     high_factor: float = 4.0
-    original: int = 8192  # positions of the pre-training
+    original: int = 8192
+    magnitude: float = 1.0
 
 
 @dataclass(frozen=True)

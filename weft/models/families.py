@@ -5,6 +5,7 @@ Field names and defaults follow transformers (`configuration_*.py`, 4.x and 5.x 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -45,7 +46,7 @@ def _rope(c: Fields, old: Fields | None, theta: float) -> Rope:
     """A Rope from a `rope_parameters` object (5.x) or a `rope_scaling` one beside rope_theta."""
     if old is None:
         return Rope(theta)
-    kinds = ("default", "linear", "llama3")
+    kinds = ("default", "linear", "llama3", "yarn")
     kind = old.text("rope_type", None) or old.text("type", None) or "default"
     if kind not in kinds:
         raise ModelError(
@@ -58,12 +59,28 @@ def _rope(c: Fields, old: Fields | None, theta: float) -> Rope:
     factor = old.number("factor", 1.0, 1e6)
     if kind == "linear":
         return Rope(theta, "linear", factor)
+    if kind == "yarn":
+        return _yarn(old, theta, factor)
     low = old.number("low_freq_factor", 1e-3, 1e6)
     high = old.number("high_freq_factor", 1e-3, 1e6)
     if high <= low:
         raise ModelError(f"{old.where}: high_freq_factor {high} must exceed low_freq_factor {low}")
     original = old.integer("original_max_position_embeddings", 1, MAX_POSITIONS)
     return Rope(theta, "llama3", factor, low, high, original)
+
+
+def _yarn(old: Fields, theta: float, factor: float) -> Rope:
+    for name in ("mscale", "mscale_all_dim"):
+        refuse(old, name, None, "YaRN with its own magnitude by depth")
+    refuse(old, "truncate", True, "YaRN between pairs")
+    if theta <= 1:
+        raise ModelError(f"{old.where}: YaRN needs a rope_theta above 1, got {theta:g}")
+    fast = old.number("beta_fast", 1e-3, 1e6, None) or 32.0
+    slow = old.number("beta_slow", 1e-3, 1e6, None) or 1.0
+    original = old.integer("original_max_position_embeddings", 1, MAX_POSITIONS)
+    usual = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
+    magnitude = old.number("attention_factor", 1e-6, 1e6, None) or usual
+    return Rope(theta, "yarn", factor, slow, fast, original, magnitude)
 
 
 def _single_rope(c: Fields, theta: float = 10000.0) -> Rope:
