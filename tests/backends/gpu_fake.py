@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.backends.cache import DiskCache
 from weft.backends.gpu import Driver, GpuDevice
-from weft.backends.llvm import launch
+from weft.backends.llvm import gpu_target, launch
 from weft.core.caps import PRESETS
 from weft.core.errors import DeviceError, OutOfMemoryError
 from weft.kernel import interp
@@ -115,22 +115,33 @@ class FakeDriver(Driver):
     def _fill(self, address: int, byte: int, nbytes: int) -> None:
         self.view(address, nbytes)[:] = byte
 
-    def load(self, code: bytes, entry: str) -> Any:
-        self._note("load", entry)
+    def load(self, code: bytes, entry: str, shared: int = 0) -> Any:
+        self._note("load", entry, shared)
         assert entry.encode() in code
         return entry
 
     def launch(
-        self, function: Any, grid: Sequence[int], threads: Sequence[int], args: Sequence[int]
+        self,
+        function: Any,
+        grid: Sequence[int],
+        threads: Sequence[int],
+        args: Sequence[int],
+        shared: int = 0,
     ) -> None:
-        self._note("launch", function, tuple(grid), tuple(threads), tuple(args))
-        if not self._noted("launch", function, grid, threads, args):
-            self._launch(function, grid, threads, args)
+        self._note("launch", function, tuple(grid), tuple(threads), tuple(args), shared)
+        if not self._noted("launch", function, grid, threads, args, shared):
+            self._launch(function, grid, threads, args, shared)
 
     def _launch(
-        self, function: Any, grid: Sequence[int], threads: Sequence[int], args: Sequence[int]
+        self,
+        function: Any,
+        grid: Sequence[int],
+        threads: Sequence[int],
+        args: Sequence[int],
+        shared: int,
     ) -> None:
         kernel = self.kernels[function]
+        assert shared == launch.shared_bytes(kernel, gpu_target(self.arch).static_shared)
         assert all(address % launch.ALIGN == 0 for address in args)
         assert min(grid) > 0 and kernel.threads == tuple(threads)
         arrays = [

@@ -60,9 +60,9 @@ def test_order_and_arguments() -> None:
         "write", "write", "replay",  # and serves for other values
         "read",
     ]  # fmt: skip
-    _, entry, grid, threads, args = driver.calls[2]
+    _, entry, grid, threads, args, shared = driver.calls[2]
     assert (entry, grid, threads) == ("weft_double", (1, 1, 1), (64, 1, 1))
-    assert args[:2] == (buffers[0].address, buffers[1].address) and len(args) == 3
+    assert args[:2] == (buffers[0].address, buffers[1].address) and len(args) == 3 and shared == 0
 
 
 def test_grids_follow_the_scalars() -> None:
@@ -165,7 +165,7 @@ def test_code_is_compiled_once(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path)
     first = fake.FakeDevice(fake.FakeDriver(), cache)
     kernel = double(first)
-    assert first.load([kernel, kernel])[0] == "weft_double" and first.compiled == 1
+    assert first.load([kernel, kernel])[0] == ("weft_double", 0) and first.compiled == 1
     assert first.driver.names() == ["load"]
     second = fake.FakeDevice(fake.FakeDriver(), cache)
     second.load([kernel])

@@ -20,6 +20,7 @@ _OUT_OF_MEMORY, _NO_DEVICE, _NO_DRIVER = 2, 100, 35
 # The context does not survive these: a fault or a failure of a kernel, an ECC error, a reset, ...
 _LOST = frozenset({214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 999})
 _MAJOR, _MINOR, _POOLS = 75, 76, 115  # CUdevice_attribute
+_MAX_DYNAMIC_SHARED = 8  # CUfunction_attribute
 _RELEASE_THRESHOLD = 4  # CUmemPool_attribute
 _NON_BLOCKING = 1  # CUstream_flags
 _THREAD_LOCAL = 1  # CUstreamCaptureMode
@@ -187,7 +188,7 @@ class CudaDriver(Driver):
     def fill(self, address: int, byte: int, nbytes: int) -> None:
         self._do("cuMemsetD8Async", address, byte, nbytes, self._stream)
 
-    def load(self, code: bytes, entry: str) -> Any:
+    def load(self, code: bytes, entry: str, shared: int = 0) -> Any:
         log = bytearray(_LOG_BYTES)
         options = [self.cuda.CUjit_option(_LOG), self.cuda.CUjit_option(_LOG_SIZE)]
         values = [log, _LOG_BYTES]
@@ -197,16 +198,25 @@ class CudaDriver(Driver):
         except _Failed as error:
             said = bytes(log).split(b"\0")[0].decode("utf-8", "replace").strip()
             raise CompileError(f"{entry}: the driver refuses the code: {said or error}") from None
-        return self._do("cuModuleGetFunction", module, entry.encode())
+        function = self._do("cuModuleGetFunction", module, entry.encode())
+        if shared:
+            most = self.cuda.CUfunction_attribute(_MAX_DYNAMIC_SHARED)
+            self._do("cuFuncSetAttribute", function, most, shared)
+        return function
 
     def launch(
-        self, function: Any, grid: Sequence[int], threads: Sequence[int], args: Sequence[int]
+        self,
+        function: Any,
+        grid: Sequence[int],
+        threads: Sequence[int],
+        args: Sequence[int],
+        shared: int = 0,
     ) -> None:
         values = (ctypes.c_void_p * len(args))(*args)
         start, size = ctypes.addressof(values), ctypes.sizeof(ctypes.c_void_p)
         pointers = (ctypes.c_void_p * len(args))(*[start + size * i for i in range(len(args))])
         self._do(
-            "cuLaunchKernel", function, *grid, *threads, 0, self._stream,
+            "cuLaunchKernel", function, *grid, *threads, shared, self._stream,
             ctypes.addressof(pointers), 0,
         )  # fmt: skip
 

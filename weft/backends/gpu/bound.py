@@ -19,7 +19,7 @@ from weft.core.errors import DeviceError
 from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program
 
 if TYPE_CHECKING:
-    from weft.backends.gpu.device import GpuBuffer, GpuDevice
+    from weft.backends.gpu.device import Function, GpuBuffer, GpuDevice
 
 
 KEPT = 4  # recordings kept, for buffers that take turns
@@ -37,7 +37,7 @@ class GpuBound(Bound):
             )
         self.device, self.program = device, program
         self.buffers = [self._fitting(n, buffer) for n, buffer in enumerate(buffers)]
-        self.functions: list[Any] = device.load(program.kernels)
+        self.functions: list[Function] = device.load(program.kernels)
         self._check_alignment()
         self._values: tuple[int, ...] | None = None
         self._scalars = device.alloc(max(4 * len(program.scalars), launch.ALIGN))
@@ -132,10 +132,10 @@ class GpuBound(Bound):
     def _launch(self, step: Dispatch, grid: tuple[int, int, int]) -> None:
         if 0 in grid:
             return
-        kernel = self.program.kernels[step.kernel]
+        kernel, (function, shared) = self.program.kernels[step.kernel], self.functions[step.kernel]
         args = [*map(self._at, step.args), self._scalars.address]
         try:
-            self.device.driver.launch(self.functions[step.kernel], grid, kernel.threads, args)
+            self.device.driver.launch(function, grid, kernel.threads, args, shared)
         except DeviceError as error:
             raise DeviceError(
                 f"{self.program.name}, {step.label or kernel.name}: {error}"

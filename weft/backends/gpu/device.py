@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from weft.core.errors import DeviceError
 from weft.kernel.ir import Kernel
 from weft.program.program import Program
 
+_SIZE = 4  # bytes that tell the dynamic shared memory, before a kernel's code in the cache
 _FOLDER = Path(__file__).resolve().parents[1] / "llvm"
 
 
@@ -45,6 +46,13 @@ def _free(driver: Driver, lock: threading.RLock, address: int) -> None:
             driver.free(address)
 
 
+class Function(NamedTuple):
+    """A kernel that the driver has loaded, and its bytes of dynamic shared memory."""
+
+    handle: Any
+    shared: int
+
+
 class GpuDevice(Device):
     """One GPU behind its driver. Work is asynchronous; `read` and `sync` wait for it."""
 
@@ -56,7 +64,7 @@ class GpuDevice(Device):
         self.target: GpuTarget = gpu_target(driver.arch)
         self.caps = dataclasses.replace(self.target.caps, name=driver.kind)
         self.compiled = 0  # how many kernels LLVM has compiled here (the rest were cached)
-        self._functions: dict[str, Any] = {}
+        self._functions: dict[str, Function] = {}
         names = tuple(d.name for d in dt.DEVICE)
         self.info = DeviceInfo(
             driver.kind, driver.index, driver.name, True, "", driver.version, driver.memory, names,
@@ -107,20 +115,23 @@ class GpuDevice(Device):
 
     # -- kernels
 
-    def load(self, kernels: Sequence[Kernel]) -> list[Any]:
+    def load(self, kernels: Sequence[Kernel]) -> list[Function]:
         """The driver's function of each kernel, compiled at most once."""
         with self.lock:
             return [self._function(kernel) for kernel in kernels]
 
-    def _function(self, kernel: Kernel) -> Any:
+    def _function(self, kernel: Kernel) -> Function:
         key = self._key(kernel)
         if key not in self._functions:
-            code = self.cache.get(key)
-            if code is None:
-                code = self.code(kernel)
+            data = self.cache.get(key)
+            if data is None:
+                shared = launch.shared_bytes(kernel, self.target.static_shared)
+                data = shared.to_bytes(_SIZE, "little") + self.code(kernel)
                 self.compiled += 1
-                self.cache.put(key, code)
-            self._functions[key] = self.driver.load(code, launch.entry(kernel))
+                self.cache.put(key, data)
+            shared, code = int.from_bytes(data[:_SIZE], "little"), data[_SIZE:]
+            handle = self.driver.load(code, launch.entry(kernel), shared)
+            self._functions[key] = Function(handle, shared)
         return self._functions[key]
 
     def _key(self, kernel: Kernel) -> str:

@@ -48,14 +48,21 @@ class Driver(abc.ABC):
         """Fills with a repeated byte."""
 
     @abc.abstractmethod
-    def load(self, code: bytes, entry: str) -> Any:
-        """The function `entry` of PTX text or of a code object; it stays loaded."""
+    def load(self, code: bytes, entry: str, shared: int = 0) -> Any:
+        """The function `entry` of PTX text or of a code object; it stays loaded. `shared` is how
+        many bytes of dynamic shared memory its launches will ask for."""
 
     @abc.abstractmethod
     def launch(
-        self, function: Any, grid: Sequence[int], threads: Sequence[int], args: Sequence[int]
+        self,
+        function: Any,
+        grid: Sequence[int],
+        threads: Sequence[int],
+        args: Sequence[int],
+        shared: int = 0,
     ) -> None:
-        """Runs a function whose arguments are all addresses."""
+        """Runs a function whose arguments are all addresses, with `shared` bytes of dynamic shared
+        memory per group."""
 
     @abc.abstractmethod
     def record(self) -> None:

@@ -36,7 +36,9 @@ class _GpuRenderer(Statements):
         self.entry = launch.entry(kernel)
         self.aligned = {id(a.node): a.aligned for a in accesses(kernel)}
         self.block = "group"
-        self._shared_bytes = self._private_bytes = 0
+        self._private_bytes = 0
+        self.shared_places, self.shared_bytes = launch.shared_layout(kernel)
+        self.dynamic = launch.shared_bytes(kernel, target.static_shared) > 0
 
     def module(self) -> str:
         kernel, caps = self.kernel, self.gpu.caps
@@ -46,13 +48,13 @@ class _GpuRenderer(Statements):
                 f"kernel {kernel.name}: {x * y * z} threads per group; {caps.name} takes "
                 f"{caps.max_threads}"
             )
-        body = self.body()
-        axes = self._axes()
-        if self._shared_bytes > caps.shared_bytes:
+        if self.shared_bytes > caps.shared_bytes:
             raise LimitError(
-                f"kernel {kernel.name}: {self._shared_bytes} bytes of shared memory; {caps.name} "
+                f"kernel {kernel.name}: {self.shared_bytes} bytes of shared memory; {caps.name} "
                 f"has {caps.shared_bytes}"
             )
+        body = self.body()
+        axes = self._axes()
         attributes = self.gpu.attributes.format(x=x, y=y, z=z, n=x * y * z)
         flag = self.gpu.module_flags
         flags = [f'!llvm.module.flags = !{{!0}}\n!0 = !{{i32 1, !"{flag}", i32 500}}']
@@ -127,17 +129,14 @@ class _GpuRenderer(Statements):
     # -- memory
 
     def declare_array(self, array: ir.Array) -> None:
-        """A shared array is a variable of the module, a private one a local of the thread."""
+        """A shared array is a variable of the module (or part of the launch's shared memory), a
+        private one a local of the thread."""
         if array.name in self.places:
             return
         count, element = max(array.size, 1), text.MEMORY[array.dtype]
         nbytes = count * array.dtype.itemsize
         if array.space == "shared":
-            self._shared_bytes += nbytes
-            name = f"@{self.entry}_{array.name}"
-            self.spaces[array.name] = _SHARED
-            kind = f"internal addrspace({_SHARED}) global [{count} x {element}]"
-            self.globals.append(f"{name} = {kind} poison, align {launch.ALIGN}")
+            name = self._shared_array(array, f"[{count} x {element}]")
         else:
             self._private_bytes += nbytes
             if self._private_bytes > _STACK:
@@ -150,6 +149,20 @@ class _GpuRenderer(Statements):
             where = f"align {launch.ALIGN}{self.stack_note}"
             self.prologue.append(f"  {name} = alloca [{count} x {element}], {where}")
         self.places[array.name] = name
+
+    def _shared_array(self, array: ir.Array, type_: str) -> str:
+        self.spaces[array.name] = _SHARED
+        if not self.dynamic:
+            name = f"@{self.entry}_{array.name}"
+            kind = f"internal addrspace({_SHARED}) global {type_}"
+            self.globals.append(f"{name} = {kind} poison, align {launch.ALIGN}")
+            return name
+        whole = f"@{self.entry}_shared"
+        if not self.globals:
+            kind = f"external addrspace({_SHARED}) global [0 x i8]"
+            self.globals.append(f"{whole} = {kind}, align {launch.ALIGN}")
+        at = self.shared_places[array.name]
+        return f"getelementptr (i8, ptr addrspace({_SHARED}) {whole}, i32 {at})"
 
     def barrier(self) -> None:
         """All threads of the group meet, and see what the others wrote."""

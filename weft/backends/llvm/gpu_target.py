@@ -25,7 +25,8 @@ class GpuTarget(LlvmTarget):
     `attributes` go on a kernel, with {x} {y} {z} and {n} for its threads per axis and in all.
     `shuffle` moves an i32 by lane ^ {k} within `swizzle` lanes. `reduce` maps a subgroup's integer
     reductions to one intrinsic; `dot4_word` a dtype to the product of four bytes in a word.
-    `axis_threads` limits how many threads run along one axis of a grid.
+    `axis_threads` limits how many threads run along one axis of a grid. Code may declare
+    `static_shared` bytes of shared memory; more is dynamic (see launch.py).
     """
 
     arch: str = ""
@@ -44,6 +45,7 @@ class GpuTarget(LlvmTarget):
     reduce: Mapping[tuple[str, str], str] = field(default_factory=dict)
     dot4_word: Mapping[str, Call] = field(default_factory=dict)
     axis_threads: int | None = None
+    static_shared: int = 48 << 10
     caps: Caps = PRESETS["cuda"]
 
 
@@ -149,6 +151,7 @@ def amdgcn_target(arch: str) -> GpuTarget:
         shuffle=("llvm.amdgcn.ds.swizzle", (("i32", "{v}"), ("i32", "{pattern}"))),
         dot4_word=dot4,
         axis_threads=(1 << 32) - 1,
+        static_shared=64 << 10,
         caps=replace(PRESETS[f"hip-wave{wave}"], name=arch),
     )
 

@@ -2,7 +2,8 @@
 
 A kernel takes one pointer per buffer, in order, and a last one to the runtime scalars (int32).
 Every pointer is a multiple of ALIGN bytes. Grid axes 1 and 2 that may be longer than the hardware
-takes are folded into axis 0; the kernel then finds its place from the scalars itself.
+takes are folded into axis 0; the kernel then finds its place from the scalars itself. Shared
+arrays beyond what the code may declare lie together in memory that the launch asks for.
 """
 
 from __future__ import annotations
@@ -25,6 +26,24 @@ def entry(kernel: ir.Kernel) -> str:
 def folded(kernel: ir.Kernel) -> bool:
     """Whether all three axes of the grid are launched as one."""
     return not all(isinstance(g, ir.Const) and int(g.value) <= _UPPER for g in kernel.grid[1:])
+
+
+def shared_layout(kernel: ir.Kernel) -> tuple[dict[str, int], int]:
+    """(the byte offset of each shared array by name, bytes in all) when they lie one after another
+    at multiples of ALIGN, in the order of their declarations."""
+    places, used = {}, 0
+    for s in kernel.body.body:  # where all of them stand
+        if isinstance(s, ir.Array) and s.space == "shared":
+            places[s.name] = used
+            used += -(-max(s.size, 1) * s.dtype.itemsize // ALIGN) * ALIGN
+    return places, used
+
+
+def shared_bytes(kernel: ir.Kernel, static: int) -> int:
+    """How much dynamic shared memory a launch asks for: all of it when the kernel takes more than
+    the `static` bytes that code may declare, else 0."""
+    used = shared_layout(kernel)[1]
+    return used if used > static else 0
 
 
 def launch_grid(
