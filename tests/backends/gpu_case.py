@@ -19,7 +19,7 @@ from weft.conform import kernels, primitives, templates
 from weft.conform.gpt import Shape, Trainer
 from weft.conform.report import Mismatch, Skip
 from weft.core import dtypes as dt
-from weft.core.caps import Caps
+from weft.core.caps import PRESETS, Caps
 from weft.kernel import ir
 from weft.kernel.ir import Kernel
 from weft.kernel.printer import kernel_hash
@@ -33,8 +33,10 @@ TINY = Shape(layers=1, width=32, heads=2, context=24, batch=2, vocab=40)
 
 
 def caps_of(target: GpuTarget) -> Caps:
-    """The target's Caps under one name per shape, so that targets share gathered kernels."""
-    return dataclasses.replace(target.caps, name=f"wave{target.wave}-{target.caps.shared_bytes}")
+    """The target's Caps, with as much shared memory as its kind has at least, under one name per
+    shape: targets share gathered kernels."""
+    least = min(target.caps.shared_bytes, PRESETS["cuda"].shared_bytes)
+    return dataclasses.replace(target.caps, name=f"wave{target.wave}-{least}", shared_bytes=least)
 
 
 class Recorder(InterpDevice):

@@ -84,6 +84,11 @@ def cpu_text(kernel: Kernel, target: GpuTarget) -> tuple[str, bool]:
     text = text.replace(", addrspace(5)", "").replace("ptr addrspace(5)", "ptr")
     text = re.sub(r"^target triple.*\n|^!llvm.module.flags.*\n|^!0 = .*\n", "", text, flags=re.M)
     text = text.replace("internal addrspace(3) global", "addrspace(3) global")
+    given = launch.shared_bytes(kernel, target.static_shared)
+    text = text.replace(
+        "external addrspace(3) global [0 x i8]",
+        f"addrspace(3) global [{given} x i8] zeroinitializer",
+    )
     text = re.sub(r"^declare .*@llvm\.(nvvm|amdgcn)\..*\n", "", text, flags=re.M)
     extra = "i32 %me, i32 %tx, i32 %ty, i32 %tz, i32 %gx, i32 %gy, i32 %gz, ptr %sync"
     text = re.sub(

@@ -40,7 +40,7 @@ class Bindings(types.ModuleType):
             "cuStreamEndCapture": "graph", "cuGraphInstantiate": "exec",
         } | values  # fmt: skip
         for name in ("CUdevice_attribute", "CUmemPool_attribute", "CUjit_option", "cuuint64_t",
-                     "CUstreamCaptureMode"):  # fmt: skip
+                     "CUstreamCaptureMode", "CUfunction_attribute"):  # fmt: skip
             setattr(self, name, int)
         self.CUresult = lambda n: types.SimpleNamespace(name=NAMES.get(n, str(n)))
 
@@ -150,7 +150,21 @@ def test_arguments_of_a_launch(bindings: Bindings) -> None:
 
     bindings.cuLaunchKernel = launch
     driver.launch("function", (5, 4, 3), (32, 2, 1), [4096, 8192, 1 << 40])
-    assert seen == [("function", 5, 4, 3, 32, 2, 1, 0, "stream", [4096, 8192, 1 << 40])]
+    driver.launch("function", (5, 4, 3), (32, 2, 1), [4096, 8192, 1 << 40], 99 << 10)
+    want = [
+        ("function", 5, 4, 3, 32, 2, 1, n, "stream", [4096, 8192, 1 << 40]) for n in (0, 99 << 10)
+    ]
+    assert seen == want
+
+
+def test_shared_memory_is_asked_for(bindings: Bindings) -> None:
+    driver = cuda_driver.CudaDriver(0)
+    bindings.names()
+    driver.load(b"code", "weft_k")
+    driver.load(b"code", "weft_k", 99 << 10)
+    assert bindings.calls[-1] == ("cuFuncSetAttribute", "function", 8, 99 << 10)
+    names = ["cuModuleLoadDataEx", "cuModuleGetFunction"]
+    assert bindings.names() == [*names, *names, "cuFuncSetAttribute"]
 
 
 def test_a_program(bindings: Bindings) -> None:

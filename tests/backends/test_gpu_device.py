@@ -17,7 +17,7 @@ from weft.conform.harness import elementwise_kernel, program_of
 from weft.conform.report import Skip
 from weft.core import dtypes as dt
 from weft.core.errors import DeviceError, OutOfMemoryError
-from weft.kernel.builder import Builder
+from weft.kernel.builder import Builder, load
 from weft.kernel.ir import Param
 from weft.models import random_folder
 from weft.program.program import BufferRef, BufferSpec, Copy, Dispatch, Fill, Program
@@ -63,6 +63,24 @@ def test_order_and_arguments() -> None:
     _, entry, grid, threads, args, shared = driver.calls[2]
     assert (entry, grid, threads) == ("weft_double", (1, 1, 1), (64, 1, 1))
     assert args[:2] == (buffers[0].address, buffers[1].address) and len(args) == 3 and shared == 0
+
+
+def test_shared_memory_beyond_what_code_may_declare(tmp_path: Path) -> None:
+    """The amount is cached with the code, and asked for at every launch."""
+    for size, asked in ((12288, 0), (12289, 49168)):
+        b = Builder("large")
+        x, out = b.buffer("x", F32, 64), b.buffer("out", F32, 64, "w")
+        tmp, t = b.array("tmp", F32, size, "shared"), b.let(b.thread(0))
+        b.store(tmp, t, load(x, t))
+        b.store(out, t, load(tmp, t))
+        kernel = b.kernel((1,), (64,))
+        program, sizes = program_of(kernel)
+        for _ in range(2):
+            device = fake.FakeDevice(fake.FakeDriver(), DiskCache(tmp_path))
+            device.submit(device.bind(program, [device.alloc(n) for n in sizes]), [])
+            assert ("load", "weft_large", asked) in device.driver.calls
+            (call,) = [c for c in device.driver.calls if c[0] == "launch"]
+            assert call[-1] == asked
 
 
 def test_grids_follow_the_scalars() -> None:

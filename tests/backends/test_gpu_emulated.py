@@ -20,6 +20,9 @@ from weft.backends.llvm import gpu_target
 from weft.conform import kernels, primitives, templates
 from weft.conform.gpt import Trainer
 from weft.conform.report import Skip
+from weft.core import dtypes as dt
+from weft.kernel import interp
+from weft.kernel.builder import Builder, load
 from weft.models import random_folder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the emulator needs Linux")
@@ -53,6 +56,26 @@ def test_nodes(arch: str) -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "gfx90a"])
 def test_some_templates(arch: str) -> None:
     assert run(arch, templates, 9) > 30
+
+
+def test_shared_memory_that_the_launch_asks_for() -> None:
+    """Arrays that get their places in one of no size keep apart."""
+    b = Builder("apart")
+    x, out = b.buffer("x", dt.float32, 64), b.buffer("out", dt.float32, 64, "w")
+    arrays = [b.array(f"s{i}", dt.float32, n, "shared") for i, n in enumerate((63, 12289, 65))]
+    t = b.let(b.thread(0), "t")
+    value = b.let(load(x, t), "value")
+    for i, array in enumerate(arrays):
+        b.store(array, t, value * (i + 1), mask=t < array.size)
+    b.barrier()
+    parts = [load(array, 62 - t, mask=t < 63) for array in arrays]
+    b.store(out, t, parts[0] * 100 + parts[1] * 10 + parts[2])
+    kernel = b.kernel((1,), (64,))
+    given, found, want = np.arange(64, dtype=np.float32), *np.zeros((2, 64), np.float32)
+    gpu_emulator.play(kernel, gpu_target("sm_80"), [given, found], [])
+    interp.run(kernel, [given, want], caps=gpu_target("sm_80").caps)
+    np.testing.assert_array_equal(found, want)
+    assert want[0] == 62 * 123
 
 
 @pytest.mark.slow

@@ -137,14 +137,39 @@ def test_runtime_scalars_and_long_grids() -> None:
     assert launch.launch_grid(long, []) == (7 * 65536, 1, 1)
 
 
-def test_limits_name_the_kernel() -> None:
-    def big(b, x, out, t) -> None:  # type: ignore[no-untyped-def]
-        tmp = b.array("tmp", F32, 20000, "shared")
-        b.store(tmp, t, load(x, t))
-        b.store(out, t, load(tmp, t))
+def swapping(size: int) -> Kernel:
+    """Through two shared arrays, of `size` elements and of 3."""
 
-    with pytest.raises(LimitError, match="kernel one: 80000 bytes of shared memory"):
-        ptx(one(big))
+    def body(b, x, out, t) -> None:  # type: ignore[no-untyped-def]
+        three = b.array("three", F32, 3, "shared")
+        tmp = b.array("tmp", F32, size, "shared")
+        b.store(three, t % 3, 1.0, mask=t < 3)
+        b.store(tmp, t, load(x, t))
+        b.barrier()
+        b.store(out, t, load(tmp, 63 - t) + load(three, t % 3))
+
+    return one(body)
+
+
+@needs_ptxas
+def test_shared_memory_that_the_launch_asks_for() -> None:
+    """More than 48 KiB cannot be declared: arrays get their places in one of no size."""
+    (small,) = offline.resources([swapping(12284)], gpu_target("sm_80")).values()
+    assert (small.shared, small.dynamic) == (48 << 10, 0)
+    for arch, most in (("sm_80", 163), ("sm_86", 99), ("sm_90", 227), ("sm_120", 99)):
+        kernel = swapping(most * 256 - 4)
+        text = ptx(kernel, arch)
+        assert ".extern .shared .align 16 .b8 weft_one_shared[]" in text
+        found = offline.resources([kernel], gpu_target(arch))
+        assert (found["one"].shared, found["one"].dynamic) == (0, most << 10)
+        assert f"{most << 10:,}" in resources.text(found)
+        with pytest.raises(LimitError, match=f"kernel one: {(most << 10) + 16} bytes"):
+            ptx(swapping(most * 256), arch)
+
+
+def test_limits_name_the_kernel() -> None:
+    with pytest.raises(LimitError, match="kernel one: 232464 bytes of shared memory"):
+        ptx(swapping(58112 - 1), "sm_90")
     with pytest.raises(LimitError, match="kernel one: 2048 threads"):
         ptx(one(lambda b, x, out, t: b.store(out, t, load(x, t)), size=2048, threads=2048))
 

@@ -108,7 +108,7 @@ PRESETS: dict[str, Caps] = {
         _WEBGPU,
         replace(_WEBGPU, name="webgpu-small", max_threads=64, max_binding_bytes=1 << 16),
         replace(_WEBGPU, name="lavapipe", cheap_barrier=False, max_bindings=32, shared_bytes=32768),
-        replace(_GPU, name="cuda", subgroup=32, shared_bytes=49152, features=_UNITS),
+        replace(_GPU, name="cuda", subgroup=32, shared_bytes=99 << 10, features=_UNITS),
         replace(_GPU, name="hip-wave64", subgroup=64, shared_bytes=65536, features=_UNITS),
         replace(_GPU, name="hip-wave32", subgroup=32, shared_bytes=65536, features=_UNITS),
     )

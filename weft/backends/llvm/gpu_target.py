@@ -51,6 +51,11 @@ class GpuTarget(LlvmTarget):
 
 # The least PTX version that knows an architecture: an older driver refuses a newer version.
 _PTX = {"sm_80": 71, "sm_86": 71, "sm_87": 74, "sm_89": 78, "sm_90": 78, "sm_100": 86, "sm_120": 87}
+# KiB of shared memory that a group may ask for: CUDA C++ Programming Guide, "Technical
+# Specifications per Compute Capability".
+_SHARED = {
+    "sm_80": 163, "sm_86": 99, "sm_87": 163, "sm_89": 99, "sm_90": 227, "sm_100": 227, "sm_120": 99
+}  # fmt: skip
 _WORD = (("i32", "{a}"), ("i32", "{b}"), ("i32", "{c}"))
 
 
@@ -93,7 +98,7 @@ def nvptx_target(arch: str, ptx: int | None = None) -> GpuTarget:
             "int8": ("llvm.nvvm.idp4a.s.s", _WORD),
             "uint8": ("llvm.nvvm.idp4a.u.s", _WORD),
         },
-        caps=replace(PRESETS["cuda"], name=arch),
+        caps=replace(PRESETS["cuda"], name=arch, shared_bytes=_SHARED[arch] << 10),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from weft.backends.llvm import amd_link, amd_object, gpu_compile, launch, ptxas
 from weft.backends.llvm.gpu import render_gpu
@@ -28,7 +29,7 @@ def source(kernel: Kernel, target: GpuTarget) -> str:
 def resources(kernels: Sequence[Kernel], target: GpuTarget) -> dict[str, Resources]:
     """What each kernel takes, by its name (names must differ). For NVIDIA this needs ptxas: raises
     CompileError where it is missing or refuses the code."""
-    names = {launch.entry(k): k.name for k in kernels}
+    named = {launch.entry(k): k for k in kernels}
     found: dict[str, Resources] = {}
     if target.code == "ptx":
         texts = [code(k, target).decode() for k in kernels]
@@ -37,4 +38,10 @@ def resources(kernels: Sequence[Kernel], target: GpuTarget) -> dict[str, Resourc
     else:
         for kernel in kernels:
             found |= amd_object.kernels(code(kernel, target))
-    return {names[entry]: found[entry] for entry in names if entry in found}
+    return {
+        kernel.name: replace(
+            found[entry], dynamic=launch.shared_bytes(kernel, target.static_shared)
+        )
+        for entry, kernel in named.items()
+        if entry in found
+    }

@@ -11,8 +11,9 @@ from weft.core.text import table
 @dataclass(frozen=True)
 class Resources:
     """One kernel. `registers` are 32-bit vector registers per thread, `scalar_registers` those of
-    an AMD wave; `shared` is bytes per group, `stack` bytes per thread in memory; `spills` counts
-    registers kept in memory (bytes stored, on NVIDIA)."""
+    an AMD wave; `shared` is bytes per group, `dynamic` as many more that the launch asks for;
+    `stack` is bytes per thread in memory; `spills` counts registers kept in memory (bytes stored,
+    on NVIDIA)."""
 
     threads: int
     registers: int
@@ -20,15 +21,20 @@ class Resources:
     stack: int
     spills: int
     scalar_registers: int = 0
+    dynamic: int = 0
 
 
 def text(found: Mapping[str, Resources]) -> str:
     """An aligned table, one line per kernel."""
     rows = [
-        (n, r.threads, r.registers, r.scalar_registers or "", f"{r.shared:,}", r.stack, r.spills)
+        (n, r.threads, r.registers, r.scalar_registers or "", f"{r.shared:,}",
+         f"{r.dynamic:,}" if r.dynamic else "", r.stack, r.spills)
         for n, r in found.items()
-    ]
-    head = ("kernel", "threads", "registers", "scalar", "shared bytes", "stack bytes", "spills")
+    ]  # fmt: skip
+    head = (
+        "kernel", "threads", "registers", "scalar", "shared bytes", "dynamic", "stack bytes",
+        "spills",
+    )  # fmt: skip
     return table(head, rows)
 
 
