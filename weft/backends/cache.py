@@ -10,32 +10,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from weft.core.files import replacing
+from weft.core.files import default_directory, replacing
 
 _MAGIC = b"weft1\n"
 _DIGEST = hashlib.sha256().digest_size
 _KEPT = 0.75  # of the limit: what a pruning leaves, so that the next one is far
-
-
-def default_directory() -> Path | None:
-    """WEFT_CACHE, or the user's cache directory for weft; None when WEFT_CACHE is empty or "0"
-    (no caching) or there is no home directory."""
-    chosen = os.environ.get("WEFT_CACHE")
-    if chosen is not None:
-        return Path(chosen) if chosen not in ("", "0") else None
-    try:
-        home = Path.home()
-    except RuntimeError:
-        return None
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "weft"
-    if os.name == "nt":
-        return Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "weft" / "cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "weft"
 
 
 def code_version(files: Iterable[Path]) -> str:

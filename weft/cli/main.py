@@ -26,6 +26,7 @@ COMMANDS = {
     "check": ("check", "Prove that a device computes what the oracle computes."),
     "explain": ("explain", "Show the Program a model compiles to."),
     "bench": ("bench", "Measure operations or a whole model."),
+    "tune": ("tune", "Measure configurations of templates on a device, keep the fastest."),
 }
 
 

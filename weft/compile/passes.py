@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Callable
 
 from weft.compile import limits
-from weft.compile.grouping import partition
+from weft.compile.grouping import Partition, partition
 from weft.compile.plan import build_program
 from weft.compile.report import Report
 from weft.compile.split import split
 from weft.core.caps import Caps
 from weft.graph.ir import Graph, Node, toposort
 from weft.program.program import Program
+from weft.templates.group import Group
 from weft.templates.registry import claimed_by
 from weft.transform.cse import cse
 from weft.transform.dce import dce
@@ -57,8 +58,21 @@ def compile_graph(graph: Graph, caps: Caps, name: str = "main") -> Program:
     Raises DTypeError for a dtype that the target lacks, LimitError for sizes beyond it (both name
     the nodes), CompileError where a template cannot do a group.
     """
-    limits.check_dtypes(graph, caps)
     report = Report(name, caps.name)
+    small, parts = _partitioned(graph, caps, name, report)
+    report.stored = dict(Counter(parts.reasons.values()))
+    return build_program(small, parts.groups, caps, report)
+
+
+def groups_of(graph: Graph, caps: Caps) -> list[Group]:
+    """The groups that `graph` becomes, each to be one kernel. Raises as compile_graph."""
+    return _partitioned(graph, caps, graph.name, None)[1].groups
+
+
+def _partitioned(
+    graph: Graph, caps: Caps, name: str, report: Report | None
+) -> tuple[Graph, Partition]:
+    limits.check_dtypes(graph, caps)
     small = simplify_graph(graph, caps, report)
     small = Graph(small.inputs, small.outputs, small.assigns, name, small.meta)
     kinds: dict[int, str | None] = {}
@@ -68,9 +82,7 @@ def compile_graph(graph: Graph, caps: Caps, name: str = "main") -> Program:
             kinds[id(node)] = claimed_by(node, caps)
         return kinds[id(node)]
 
-    parts = partition(small, caps, claimed)
-    report.stored = dict(Counter(parts.reasons.values()))
-    return build_program(small, parts.groups, caps, report)
+    return small, partition(small, caps, claimed)
 
 
 def _count(graph: Graph) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,3 +42,20 @@ def write_json(path: str | os.PathLike[str], data: Mapping[str, Any]) -> None:
     """`data` as indented JSON, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+def default_directory() -> Path | None:
+    """Where weft keeps what it can make again: WEFT_CACHE, or the user's cache directory for weft;
+    None when WEFT_CACHE is empty or "0" (nothing is kept) or there is no home directory."""
+    chosen = os.environ.get("WEFT_CACHE")
+    if chosen is not None:
+        return Path(chosen) if chosen not in ("", "0") else None
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "weft"
+    if os.name == "nt":
+        return Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "weft" / "cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "weft"

@@ -13,6 +13,16 @@ from weft.templates.matmul_view import find_dots, problem_of
 from weft.templates.registry import template
 
 
+def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
+    """What `weft tune` may choose from for this group; any of it sums a row in the same way for
+    every number of rows."""
+    problem = problem_of(group, find_dots(group))
+    if not caps.is_cpu:
+        return []
+    variant = matmul_tiles if matmul_tiles.suits(problem, caps) else matmul_cpu
+    return variant.candidates(problem, caps)
+
+
 @template("matmul")
 def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group whose anchor is a dot (or several that share the left operand).

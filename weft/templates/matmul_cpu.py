@@ -121,6 +121,17 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
     return Plan(mode, lanes, mr, nv, kc, mb, config.get("panels", many), pack_a)
 
 
+def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
+    """Widths of the tile, depths of the block of K, and the left operand packed or not."""
+    widest = 4 if caps.registers >= 32 else 2
+    found: list[dict[str, Any]] = [{"nv": nv} for nv in range(1, widest // len(p.dots) + 1)]
+    if plan_of(p, caps, {}).mode == "f32":  # pairs are read as they lie in memory
+        found += [{"pack_a": True}, {"pack_a": False}]
+    return found + [
+        {"kc": kc} for kc in (128, 256, 1024) if kc < p.k and kc % (2 * caps.lanes) == 0
+    ]
+
+
 def _panels(p: Problem, columns: int) -> int:
     return -(-p.n // columns) * max(p.batches, 1)
 

@@ -50,6 +50,12 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
     return Plan("mma", TILE, mr, 2, kc, mb, panels, pack_a)
 
 
+def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
+    """Depths of the block of K, column panels of a group, and the left operand packed or not."""
+    found: list[dict[str, Any]] = [{"kc": kc} for kc in (128, 512) if kc < p.k]
+    return [*found, {"pack_a": True}, *({"panels": panels} for panels in (1, 2, 4, 8))]
+
+
 def _cut(p: Problem, caps: Caps, kc: int, pack_a: bool) -> tuple[int, int]:
     """(rows of a block, strips of columns): enough groups for the cores, with the least packing.
     Each strip packs its block of A again, each block its panels of B."""
@@ -171,7 +177,7 @@ class _Tiled(CpuMatmul):
             with b.when(self.kb > 0):
                 for i, j in cells:
                     at = self._partial_at(row + i * TILE, dot * 2 + j)
-                    b.tile_load(self.sums[i][j], self.partial, at, self.wide)
+                    b.tile_load(self.sums[i][j], self.partial, at, self.partial_row)
             with b.otherwise():
                 self._clear(cells)
         else:
@@ -191,7 +197,7 @@ class _Tiled(CpuMatmul):
         with b.when(self.kb < self.blocks_k - 1):
             for i, j in cells:
                 at = self._partial_at(row + i * TILE, dot * 2 + j)
-                b.tile_store(self.partial, at, self.wide, self.sums[i][j])
+                b.tile_store(self.partial, at, self.partial_row, self.sums[i][j])
         with b.otherwise():
             self._stage(dot, cells)
 

@@ -64,6 +64,12 @@ def segments_of(group: Group) -> tuple[Segment, ...]:
     return tuple(found)
 
 
+def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
+    """What `weft tune` may choose from for this group; any of it sums a row in the same way for
+    every number of rows."""
+    return matvec_cpu.candidates(segments_of(group), caps) if caps.is_cpu else []
+
+
 @template("matvec")
 def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group of dots with at most 16 rows."""

@@ -76,6 +76,19 @@ def build(
     return b.kernel((start, 1, batches), (1,), flops, traffic(group))
 
 
+def candidates(segments: tuple[Segment, ...], caps: Caps) -> list[dict[str, Any]]:
+    """Rows (or vectors of columns) of the matrix read at once, how many chunks of them a group
+    takes, and how far ahead memory is asked for."""
+    n = min(s.problem.n for s in segments)
+    across = all(s.problem.b_strides(0)[2] == 1 for s in segments)
+    if across:
+        wide = [v for v in (1, 2, 4, 8) if v * caps.lanes <= n]
+        return [*({"vectors": v} for v in wide), *({"further": f} for f in (0, 4, 16))]
+    rows = [r for r in (1, 2, 4, 8) if r <= min(n, caps.lanes)]
+    found: list[dict[str, Any]] = [{"rows": r} for r in rows]
+    return [*found, *({"ahead": a} for a in (2, 8)), *({"chunks": c} for c in (1, 2, 4, 8))]
+
+
 class _Streamer:
     """Emits the part of the kernel that computes one segment."""
 

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from typing import Any
 
 from weft.core.caps import Caps
 from weft.core.errors import CompileError
 from weft.graph.ir import Node
-from weft.templates.group import Template
+from weft.templates.group import Group, Template
 
 Claim = Callable[[Node, Caps], bool]  # does the template take this "call" node on these Caps?
 
@@ -101,6 +102,20 @@ def get(kind: str) -> Template:
         known = ", ".join(sorted(MODULES))
         raise CompileError(f"no template of kind {kind!r}; known kinds: {known}")
     return _TEMPLATES[kind]
+
+
+def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
+    """The configurations that the group's template may be given besides its default, from the
+    module's own `candidates(group, caps)`; none where it has no such function."""
+    get(group.kind)
+    listed = getattr(importlib.import_module(MODULES[group.kind]), "candidates", None)
+    return [] if listed is None else list(listed(group, caps))
+
+
+def tunable() -> list[str]:
+    """The kinds whose templates list candidates."""
+    found = ((kind, importlib.import_module(module)) for kind, module in MODULES.items())
+    return [kind for kind, module in found if hasattr(module, "candidates")]
 
 
 def claimed_by(node: Node, caps: Caps) -> str | None:

@@ -1,8 +1,8 @@
 """Compiled Programs, kept on disk: a second process does not compile them again.
 
-A key names everything a Program depends on: the graph's parameters, the device's Caps and the
-version of weft's own source (sizes and times of its files, so that a changed template is never
-served from an old entry).
+A key names everything a Program depends on: the graph's parameters, the device's Caps, the tuning
+table for them and the version of weft's own source (sizes and times of its files, so that a changed
+template is never served from an old entry).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from weft.backends.cache import DiskCache, code_version, default_directory
+from weft.core import tuned
 from weft.core.caps import Caps
 from weft.core.errors import FileFormatError
 from weft.graph.digest import digest
@@ -31,7 +32,7 @@ def program_for(what: object, caps: Caps, build: Callable[[], Graph]) -> Program
     from weft.program import serial
 
     cache = DiskCache(default_directory())
-    text = "\n".join(("program", _source(), _caps_text(caps), repr(what)))
+    text = "\n".join(("program", _source(), caps.text(), tuned.digest(caps), repr(what)))
     key = hashlib.sha256(text.encode()).hexdigest()
     stored = cache.get(key)
     if stored is not None:
@@ -54,15 +55,6 @@ def program_of(graph: Graph, caps: Caps) -> Program:
     if sum(1 for _ in toposort(graph.roots())) < LARGE:
         return compile_graph(graph, caps, graph.name)
     return program_for(("graph", digest(graph)), caps, lambda: graph)
-
-
-def _caps_text(caps: Caps) -> str:
-    """Caps with sets in a fixed order (a set's own order differs between processes)."""
-    parts = []
-    for name in sorted(caps.__dataclass_fields__):
-        value = getattr(caps, name)
-        parts.append((name, sorted(map(str, value)) if isinstance(value, frozenset) else value))
-    return repr(parts)
 
 
 @lru_cache(maxsize=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import threading
 from collections.abc import Sequence
@@ -70,11 +71,12 @@ class CpuDevice(Device):
         self.threads = host.thread_count(threads)
         self._cache = DiskCache(directory)
         self.host = target or host.detect(self._cache)
-        self.caps = host.caps_of(self.host, self.threads)
+        name = host.cpu_name() or self.host.cpu
+        self.caps = dataclasses.replace(host.caps_of(self.host, self.threads), model=name)
         self.info = DeviceInfo(
             kind="cpu",
             index=0,
-            name=host.cpu_name() or self.host.cpu,
+            name=name,
             available=True,
             driver=f"llvmlite {self.host.version}, target {self.host.cpu}",
             memory=host.memory_total(),

@@ -62,7 +62,7 @@ class GpuDevice(Device):
         self.lock = threading.RLock()
         self.cache = cache or DiskCache(default_directory())
         self.target: GpuTarget = gpu_target(driver.arch)
-        self.caps = dataclasses.replace(self.target.caps, name=driver.kind)
+        self.caps = dataclasses.replace(self.target.caps, name=driver.kind, model=driver.name)
         self.compiled = 0  # how many kernels LLVM has compiled here (the rest were cached)
         self._functions: dict[str, Function] = {}
         names = tuple(d.name for d in dt.DEVICE)

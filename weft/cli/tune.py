@@ -1,0 +1,150 @@
+"""`weft tune`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.core import text
+from weft.core.errors import FileFormatError, UsageError
+
+if TYPE_CHECKING:
+    from weft.backends.base import Device
+    from weft.conform.tune import Case, Choice
+    from weft.core import tuned
+
+
+@click.command(epilog="Example:  weft tune --device cpu --kinds matmul --sizes 512..2048")
+@click.argument("model", metavar="[MODEL]", required=False, type=click.Path())
+@click.option("--device", default="cpu", show_default=True, help="Device to tune for.")
+@click.option("--kinds", default="matmul,matvec", show_default=True, help="Templates to tune.")
+@click.option("--sizes", default="512..4096", show_default=True,
+              help="Products to measure: N, N..M (powers of two) or ROWSxCOLUMNSxTERMS, comma "
+              "list. With MODEL its own shapes are measured instead.")  # fmt: skip
+@click.option("--dtype", "dtypes", default="float32,bfloat16", show_default=True,
+              help="Of the products; with MODEL the one to load it in.")  # fmt: skip
+@click.option("--budget", default=1.0, show_default=True, type=click.FloatRange(0),
+              help="Seconds of measuring per shape.")  # fmt: skip
+@click.option("--out", type=click.Path(dir_okay=False), help="Write the table here (use it with "
+              "WEFT_TUNING=FILE) instead of weft's cache directory.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def tune(
+    context: click.Context,
+    model: str | None,
+    device: str,
+    kinds: str,
+    sizes: str,
+    dtypes: str,
+    budget: float,
+    out: str | None,
+    as_json: bool,
+) -> None:
+    """Measure the configurations that templates list and keep the fastest per class of shapes, for
+    products of given sizes or the groups of a MODEL folder. Compiling on the same device then goes
+    by the table; nothing is measured at any other time."""
+    from weft.backends import registry
+    from weft.conform import roofline
+    from weft.conform import tune as tuning
+    from weft.core import tuned
+
+    chosen = _kinds(kinds)
+    found = registry.get(device)
+    path = Path(out) if out is not None else tuned.default_path(found.caps)
+    if path is None:
+        raise UsageError("no cache directory (WEFT_CACHE is off): say --out FILE")
+    start = _kept(path, found)
+    given = context.get_parameter_source("dtypes") is not click.core.ParameterSource.DEFAULT
+    if model is not None:
+        cases = _of_model(model, found, chosen, dtypes if given else None)
+    else:
+        names = _dtypes(dtypes)
+        cases = tuning.product_cases(chosen, tuning.parse_sizes(sizes), names, found.caps)
+    if not cases:
+        raise UsageError(f"nothing to tune: no group of kind {kinds} in what was asked for")
+    choices = _measure(found, cases, roofline.measure(found), budget)
+    tuned.write(path, tuning.into(start, choices))
+    if as_json:
+        click.echo(json.dumps(_result(found, path, choices)))
+        return
+    click.echo(text.table(tuning.HEADER, tuning.table_rows(choices), right="efg"))
+    better = sum(bool(c.config) for c in choices)
+    click.echo(f"\n{better} of {len(choices)} classes gain by another configuration; table: {path}")
+
+
+def _kinds(given: str) -> list[str]:
+    from weft.templates import registry
+
+    known = registry.tunable()
+    names = [k.strip() for k in given.split(",") if k.strip()]
+    unknown = [k for k in names if k not in known]
+    if unknown or not names:
+        raise UsageError(f"--kinds takes {', '.join(known)}, not {given!r}")
+    return names
+
+
+def _dtypes(given: str) -> list[Any]:
+    from weft.core import dtypes as dt
+
+    known = {d.name: d for d in dt.DEVICE if d.is_float}
+    names = [d.strip() for d in given.split(",") if d.strip()]
+    if not names or any(d not in known for d in names):
+        raise UsageError(f"--dtype takes {', '.join(known)}, not {given!r}")
+    return [known[d] for d in names]
+
+
+def _kept(path: Path, device: Device) -> tuned.Table:
+    """What the table already says of this device, to be added to; else an empty one."""
+    from weft.core import tuned
+
+    fresh = tuned.new(device.info.name, device.caps)
+    try:
+        old = tuned.read(path)
+    except (OSError, FileFormatError):
+        return fresh
+    return old if (old.caps, old.code) == (fresh.caps, fresh.code) else fresh
+
+
+def _of_model(path: str, device: Device, kinds: Sequence[str], dtype: str | None) -> list[Case]:
+    import weft
+    from weft.conform import tune as tuning
+
+    model = weft.load(path, device=device, dtype=dtype)
+    return tuning.model_cases(model.graphs(), kinds, device.caps)
+
+
+def _measure(device: Device, cases: Sequence[Case], roof: Any, budget: float) -> list[Choice]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from weft.conform import tune as tuning
+
+    console = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("", total=len(cases), completed=-1)
+
+        def note(line: str) -> None:
+            progress.update(task, advance=1, description=line)
+
+        return tuning.run(device, cases, roof, budget, note)
+
+
+def _result(device: Device, path: Path, choices: Sequence[Choice]) -> dict[str, Any]:
+    """The JSON object: configurations that are out have no time."""
+    found = []
+    for c in choices:
+        cases = {
+            label: [asdict(m) | {"ms": m.ms if m.ms < float("inf") else None} for m in rows]
+            for label, rows in c.cases.items()
+        }
+        found.append({"kind": c.kind, "class": c.shapes, "config": dict(c.config), "ms": c.ms,
+                      "default_ms": c.default_ms, "cases": cases})  # fmt: skip
+    return {"device": device.info.id, "name": device.info.name, "table": str(path),
+            "classes": found}  # fmt: skip
