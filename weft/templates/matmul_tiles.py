@@ -177,7 +177,7 @@ class _Tiled(CpuMatmul):
             with b.when(self.kb > 0):
                 for i, j in cells:
                     at = self._partial_at(row + i * TILE, dot * 2 + j)
-                    b.tile_load(self.sums[i][j], self.partial, at, self.partial_row)
+                    b.tile_load(self.sums[i][j], self.partial, at, self.wide)
             with b.otherwise():
                 self._clear(cells)
         else:
@@ -197,7 +197,7 @@ class _Tiled(CpuMatmul):
         with b.when(self.kb < self.blocks_k - 1):
             for i, j in cells:
                 at = self._partial_at(row + i * TILE, dot * 2 + j)
-                b.tile_store(self.partial, at, self.partial_row, self.sums[i][j])
+                b.tile_store(self.partial, at, self.wide, self.sums[i][j])
         with b.otherwise():
             self._stage(dot, cells)
 
