@@ -16,7 +16,8 @@ from weft.core.errors import FileFormatError, UsageError
 
 if TYPE_CHECKING:
     from weft.backends.base import Device
-    from weft.conform.tune import Case, Choice
+    from weft.conform.tune import Choice
+    from weft.conform.tune_cases import Case
     from weft.core import tuned
 
 
@@ -50,7 +51,7 @@ def tune(
     products of given sizes or the groups of a MODEL folder. Compiling on the same device then goes
     by the table; nothing is measured at any other time."""
     from weft.backends import registry
-    from weft.conform import roofline
+    from weft.conform import roofline, tune_cases
     from weft.conform import tune as tuning
     from weft.core import tuned
 
@@ -65,7 +66,8 @@ def tune(
         cases = _of_model(model, found, chosen, dtypes if given else None)
     else:
         names = _dtypes(dtypes)
-        cases = tuning.product_cases(chosen, tuning.parse_sizes(sizes), names, found.caps)
+        wanted = tune_cases.parse_sizes(sizes)
+        cases = tune_cases.product_cases(chosen, wanted, names, found.caps)
     if not cases:
         raise UsageError(f"nothing to tune: no group of kind {kinds} in what was asked for")
     choices = _measure(found, cases, roofline.measure(found), budget)
@@ -113,10 +115,10 @@ def _kept(path: Path, device: Device) -> tuned.Table:
 
 def _of_model(path: str, device: Device, kinds: Sequence[str], dtype: str | None) -> list[Case]:
     import weft
-    from weft.conform import tune as tuning
+    from weft.conform.tune_cases import model_cases
 
     model = weft.load(path, device=device, dtype=dtype)
-    return tuning.model_cases(model.graphs(), kinds, device.caps)
+    return model_cases(model.graphs(), kinds, device.caps)
 
 
 def _measure(device: Device, cases: Sequence[Case], roof: Any, budget: float) -> list[Choice]:

@@ -146,12 +146,12 @@ def read(path: str | os.PathLike[str]) -> Table:
         data = json.loads(raw)
         _want(isinstance(data, dict) and data.get("weft") == "tuning", "it is another file")
         _want(data.get("format") == FORMAT, f"its format is not {FORMAT}")
-        names = [_text(data.get(key), key) for key in ("device", "caps", "code")]
+        device, caps, code = (_text(data.get(key), key) for key in ("device", "caps", "code"))
         _want(isinstance(data.get("rows"), list), '"rows" is not a list')
         rows = dict(_row(entry) for entry in data["rows"])
     except (ValueError, RecursionError) as error:  # ours, and what JSON and UTF-8 raise
         raise FileFormatError(f"{path} is no tuning table: {error}") from None
-    return Table(*names, rows, hashlib.sha256(raw).hexdigest()[:16])
+    return Table(device, caps, code, rows, hashlib.sha256(raw).hexdigest()[:16])
 
 
 def _want(condition: bool, why: str) -> None:
