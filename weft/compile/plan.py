@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.compile import arena, tuning
+from weft.compile import arena, library, tuning
 from weft.compile.analysis import scalar_names
 from weft.compile.homes import Layout, Task, Value, lay_out
 from weft.compile.report import GroupLine, Report
@@ -27,6 +27,7 @@ from weft.program.program import (
     Copy,
     Cut,
     Dispatch,
+    Library,
     Program,
     Step,
 )
@@ -214,6 +215,7 @@ class _Planner:
         args = [self._ref(v) for v in task.reads]
         args += [self._ref(v) for i, v in enumerate(task.writes) if i not in group.in_place]
         self._check(group, kernel, args)
+        gemm, reason = library.offered(group, self.caps)
         bound = f"{group.rows}*{group.rows_scale}" if group.rows_scale != 1 else group.rows or ""
         self.report.groups.append(
             GroupLine(
@@ -227,9 +229,12 @@ class _Planner:
                 config,
                 why,
                 bound,
+                "yes" if gemm is not None else reason and f"no: {reason}",
             )
         )
-        return Dispatch(number, tuple(args), group.name)
+        if gemm is None:
+            return Dispatch(number, tuple(args), group.name)
+        return Library(number, tuple(args), group.name, gemm=gemm)
 
     def _check(self, group: Group, kernel: Kernel, args: list[BufferRef]) -> None:
         """The template kept its contract, and every binding fits the device."""

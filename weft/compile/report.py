@@ -11,7 +11,8 @@ from weft.core.text import table
 
 @dataclass
 class GroupLine:
-    """One kernel launch: what it computes and how it was chosen."""
+    """One kernel launch: what it computes and how it was chosen. `library` says whether a vendor's
+    library may do it instead, "" where that is no question."""
 
     name: str
     kind: str
@@ -23,6 +24,7 @@ class GroupLine:
     config: str
     why: str
     rows: str = ""
+    library: str = ""
 
 
 @dataclass
@@ -59,6 +61,7 @@ class Report:
             (i, g.name, g.kernel, g.output, f"{g.flops:,}", f"{g.bytes:,}", g.rows, _choice(g))
             for i, g in enumerate(self.groups)
         ]
+        offers = [(i, g.library) for i, g in enumerate(self.groups) if g.library]
         parts = [
             head,
             table(("pass", "nodes before", "after"), passes),
@@ -66,6 +69,8 @@ class Report:
             table(("why values are stored", "values"), list(self.stored.items())),
             table(("#", "group", "kernel", "output", "flops", "bytes", "rows", "config"), rows),
         ]
+        if offers:
+            parts.append(table(("#", "a vendor's library may do it instead"), offers))
         return "\n\n".join(parts)
 
 

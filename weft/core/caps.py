@@ -34,7 +34,8 @@ class Caps:
     dtypes: frozenset[DType] = field(default=frozenset(dt.DEVICE))  # storable
     # "dot2_bf16", "dot4", "gather", "nontemporal", "dot2_fast" (a dot2 costs no more than one fma),
     # "mma_bf16" (tiles of 16 x 32 bf16 and 16 x 16 f32, eight of them; see kernel.ir.TileOp),
-    # "mma16_bf16", "mma16_f16" (a GPU's: tiles of 16 x 16 elements and 16 x 16 f32, per subgroup)
+    # "mma16_bf16", "mma16_f16" (a GPU's: tiles of 16 x 16 elements and 16 x 16 f32, per subgroup),
+    # "gemm_library" (its maker has a library of matrix products, which may be there or not)
     features: frozenset[str] = frozenset()
     model: str = ""  # the hardware's own name: tuning tables go by it, templates do not
 
@@ -85,7 +86,7 @@ _GPU = Caps(
 )
 _WEBGPU = Caps("webgpu", exclusive_buffers=True)
 _VECTOR = frozenset({"gather", "nontemporal"})
-_UNITS = frozenset({"mma16_bf16", "mma16_f16"})
+_MAKERS = frozenset({"mma16_bf16", "mma16_f16", "gemm_library"})
 
 # Shapes of real targets, for the interpreter and for compiling without a device.
 PRESETS: dict[str, Caps] = {
@@ -108,8 +109,8 @@ PRESETS: dict[str, Caps] = {
         _WEBGPU,
         replace(_WEBGPU, name="webgpu-small", max_threads=64, max_binding_bytes=1 << 16),
         replace(_WEBGPU, name="lavapipe", cheap_barrier=False, max_bindings=32, shared_bytes=32768),
-        replace(_GPU, name="cuda", subgroup=32, shared_bytes=99 << 10, features=_UNITS),
-        replace(_GPU, name="hip-wave64", subgroup=64, shared_bytes=65536, features=_UNITS),
-        replace(_GPU, name="hip-wave32", subgroup=32, shared_bytes=65536, features=_UNITS),
+        replace(_GPU, name="cuda", subgroup=32, shared_bytes=99 << 10, features=_MAKERS),
+        replace(_GPU, name="hip-wave64", subgroup=64, shared_bytes=65536, features=_MAKERS),
+        replace(_GPU, name="hip-wave32", subgroup=32, shared_bytes=65536, features=_MAKERS),
     )
 }

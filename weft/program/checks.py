@@ -7,7 +7,17 @@ from typing import get_args
 
 from weft.core.errors import FileFormatError
 from weft.kernel.ir import Kernel
-from weft.program.program import BufferRef, BufferRole, BufferSpec, Copy, Dispatch, Program, Step
+from weft.program.gemm import check_gemm
+from weft.program.program import (
+    BufferRef,
+    BufferRole,
+    BufferSpec,
+    Copy,
+    Dispatch,
+    Library,
+    Program,
+    Step,
+)
 
 ROLES = get_args(BufferRole)
 WRITABLE = ("output", "state", "arena")
@@ -81,7 +91,10 @@ def _check_ref(program: Program, ref: BufferRef, writes: bool, what: str) -> Non
 def _check_step(program: Program, step: Step, what: str) -> None:
     if isinstance(step, Dispatch):
         _want(_index(step.kernel, len(program.kernels)), f"{what} runs kernel {step.kernel!r}")
-        _check_args(program, step, program.kernels[step.kernel], what)
+        kernel = program.kernels[step.kernel]
+        _check_args(program, step, kernel, what)
+        if isinstance(step, Library):
+            check_gemm(step.gemm, kernel.buffers, lambda ok, why: _want(ok, f"{what} {why}"))
     elif isinstance(step, Copy):
         _check_ref(program, step.src, False, what)
         _check_ref(program, step.dst, True, what)

@@ -11,6 +11,7 @@ import numpy as np
 
 from weft.core.dtypes import DType
 from weft.kernel.ir import Kernel
+from weft.program.gemm import Gemm
 
 BufferRole = Literal["input", "output", "state", "weight", "const", "arena"]
 
@@ -53,6 +54,14 @@ class Dispatch:
     kernel: int
     args: tuple[BufferRef, ...]
     label: str = ""  # graph ops that it computes, for reports
+
+
+@dataclass(frozen=True, slots=True)
+class Library(Dispatch):
+    """A Dispatch whose result is also a matrix product: a device that has its vendor's library may
+    let that compute `gemm` of `args` instead of running the kernel. Every other device runs it."""
+
+    gemm: Gemm = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

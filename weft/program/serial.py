@@ -26,8 +26,19 @@ from weft.core.errors import DTypeError, FileFormatError
 from weft.core.files import replacing
 from weft.program import tensors
 from weft.program.checks import check_program_data
+from weft.program.gemm import Gemm, Matrix
 from weft.program.kernel_json import kernel_body, kernel_head, read_kernel
-from weft.program.program import BufferRef, BufferSpec, Copy, Cut, Dispatch, Fill, Program, Step
+from weft.program.program import (
+    BufferRef,
+    BufferSpec,
+    Copy,
+    Cut,
+    Dispatch,
+    Fill,
+    Library,
+    Program,
+    Step,
+)
 
 FORMAT = 1
 MEMBERS = ("program.json", "kernels.json", "consts.safetensors")
@@ -101,10 +112,17 @@ def _ref(r: BufferRef) -> list[int]:
 
 def _step(step: Step) -> list[Any]:
     if isinstance(step, Dispatch):
-        return ["dispatch", step.kernel, [_ref(a) for a in step.args], step.label]
+        line = ["dispatch", step.kernel, [_ref(a) for a in step.args], step.label]
+        return [*line, _gemm(step.gemm)] if isinstance(step, Library) else line
     if isinstance(step, Copy):
         return ["copy", _ref(step.src), _ref(step.dst), step.label]
     return ["fill", _ref(step.dst), step.byte, step.label]
+
+
+def _gemm(g: Gemm) -> list[Any]:
+    every = (g.a, g.b, g.c, g.bias, g.residual)
+    operands = [x and [x.arg, x.dtype.name, x.offset, *x.strides] for x in every]
+    return [g.m, g.n, g.k, g.batch, g.gelu, *operands]
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -202,13 +220,30 @@ def _read_ref(entry: Any) -> BufferRef:
 
 
 def _read_step(entry: Any) -> Step:
-    kind, first, second, label = entry
+    kind, first, second, label, *gemm = entry
     if not isinstance(label, str):
         raise FileFormatError("a step's label is not text")
     if kind == "dispatch":
-        return Dispatch(first, tuple(_read_ref(a) for a in second), label)
+        args = tuple(_read_ref(a) for a in second)
+        if gemm:
+            return Library(first, args, label, gemm=_read_gemm(*gemm))
+        return Dispatch(first, args, label)
+    if gemm:
+        raise FileFormatError(f"a step {kind!r} has more to it than it may")
     if kind == "copy":
         return Copy(_read_ref(first), _read_ref(second), label)
     if kind == "fill":
         return Fill(_read_ref(first), second, label)
     raise FileFormatError(f"unknown step {kind!r}")
+
+
+def _read_gemm(entry: Any) -> Gemm:
+    m, n, k, batch, gelu, a, b, c, bias, residual = entry
+    added = [None if x is None else _read_matrix(x) for x in (bias, residual)]
+    a, b, c = map(_read_matrix, (a, b, c))
+    return Gemm(m, n, k, batch, a, b, c, added[0], added[1], gelu)
+
+
+def _read_matrix(entry: Any) -> Matrix:
+    arg, dtype, offset, batch, row, column = entry
+    return Matrix(arg, as_dtype(dtype), offset, (batch, row, column))

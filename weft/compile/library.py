@@ -1,0 +1,165 @@
+"""Which groups are products that a vendor's library may do instead of their kernel (Library steps).
+
+The offer is made only where the library computes what the kernel does, to the last rounding: one
+dot of plain matrices, plus a bias, a residual and gelu, rounded once. Rows bounded at run time are
+kept by the own kernel: a library's choice may change with their number, and decoding and serving
+promise that a row's bits do not.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.core.dtypes import DType
+from weft.core.errors import CompileError
+from weft.graph.ir import Node
+from weft.ops.composite import COMPOSITES
+from weft.ops.primitive import building
+from weft.program.gemm import DTYPES, Gemm, Matrix, plain
+from weft.templates import affine
+from weft.templates.group import Group
+from weft.templates.matmul_view import Problem, find_dots, problem_of, view_of
+from weft.transform.rebuild import frozen
+
+FEATURE = "gemm_library"
+LEAST = 16  # of a side
+WORK = 1 << 21  # m * n * k * batch from which a call of a library is worth it
+
+
+def offered(group: Group, caps: Caps) -> tuple[Gemm | None, str]:
+    """The product that a group is, or None and why not ("" where nobody would ask)."""
+    if FEATURE not in caps.features or group.kind != "matmul":
+        return None, ""
+    if group.rows is not None:
+        return None, "rows bounded at run time"
+    dots = find_dots(group)
+    if len(dots) != 1 or len(group.outputs) != 1 or group.in_place:
+        return None, "more than one product or result"
+    try:
+        return _gemm(group, problem_of(group, dots))
+    except CompileError as error:
+        return None, str(error)
+
+
+def _gemm(group: Group, p: Problem) -> tuple[Gemm | None, str]:
+    out = group.outputs[0]
+    batch = max(p.batches, 1)
+    if min(p.m, p.n, p.k) < LEAST or p.m * p.n * p.k * batch < WORK:
+        return None, "small"
+    b_batch, b_k, b_n = p.b_strides(0)
+    a_step, b_step = _merged(p.batch, p.a_batch), _merged(p.batch, b_batch)
+    if a_step is None or b_step is None:
+        return None, "batch axes that are not one"
+    numbers = {id(x): i for i, x in enumerate(group.inputs)}
+    a = Matrix(numbers[id(p.a.node)], p.a.dtype, p.a.offset, (a_step, p.a_m, p.a_k))
+    b = Matrix(numbers[id(p.bs[0].node)], p.bs[0].dtype, p.bs[0].offset, (b_step, b_k, b_n))
+    c = Matrix(len(group.inputs), out.dtype, 0, (p.m * p.n, p.n, 1))
+    if not (plain(a, p.m, p.k) and plain(b, p.k, p.n)):
+        return None, "operands that are no plain matrices"
+    if a.dtype is not b.dtype or (a.dtype, c.dtype) not in DTYPES:
+        return None, f"{a.dtype.name} by {b.dtype.name} to {c.dtype.name}"
+    chain = _Chain(group)
+    result = chain.result()
+    inner = chain.gelu(result)
+    # A library's tanh may be the hardware's, which is good enough only where the result is rounded.
+    if inner is not None and not _narrow(c.dtype):
+        return None, "gelu in float32"
+    added = chain.added(chain.terms(result if inner is None else inner), p, c.dtype)
+    if added is None or (inner is not None and "residual" in added) or (added and c.dtype.is_int):
+        return None, "an epilogue of its own"
+    if "bias" in added and batch > 1:
+        return None, "a bias in a batch"
+    return Gemm(p.m, p.n, p.k, batch, a, b, c, **added, gelu=inner is not None), ""
+
+
+def _merged(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
+    """The one stride that axes of these sizes and strides have in row-major order, or None."""
+    axes = [(d, s) for d, s in zip(sizes, strides) if d != 1]
+    if any(s != s2 * d2 for (_, s), (d2, s2) in itertools.pairwise(axes)):
+        return None
+    return axes[-1][1] if axes else 0
+
+
+# -- the epilogue ---------------------------------------------------------------------------------
+
+
+class _Chain:
+    """What a group computes of its dot, read from the result backwards."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.numbers = {id(x): i for i, x in enumerate(group.inputs)}  # of its operands
+
+    def is_op(self, node: Node, op: str) -> bool:
+        """Whether the group itself computes `node`, by `op`."""
+        return node.op == op and id(node) not in self.numbers
+
+    def behind(self, node: Node) -> Node:
+        """What a node shows without computing: behind reshapes and widening casts (exact)."""
+        while self.is_op(node, "reshape") or (
+            self.is_op(node, "cast") and _narrow(node.inputs[0].dtype)
+        ):
+            node = node.inputs[0]
+        return node
+
+    def result(self) -> Node:
+        """The float32 value that is rounded when the result is stored. Any other rounding is a cast
+        that stays."""
+        out = self.group.outputs[0]
+        while self.is_op(out, "reshape"):
+            out = out.inputs[0]
+        if self.is_op(out, "cast") and _narrow(out.dtype):
+            out = out.inputs[0]
+        return self.behind(out)
+
+    def gelu(self, node: Node) -> Node | None:
+        """x where `node` is the tanh form of gelu(x), spelt as its composite spells it."""
+        half = node.inputs[0] if self.is_op(node, "mul") else node
+        if not self.is_op(half, "mul") or half.inputs[0].dtype is not dt.float32:
+            return None
+        x = half.inputs[0]
+        with building():
+            wanted = COMPOSITES["gelu"].body(x, approximate="tanh")
+        return x if self.same(node, wanted, x) else None
+
+    def same(self, node: Node, wanted: Node, leaf: Node) -> bool:
+        """Whether the group computes `node` from `leaf` as `wanted` is computed from it."""
+        if node is leaf or wanted is leaf or id(node) in self.numbers:
+            return node is wanted
+        alike = node.op == wanted.op and node.shape == wanted.shape and node.dtype is wanted.dtype
+        alike = alike and len(node.inputs) == len(wanted.inputs)
+        alike = alike and frozen(node.attrs) == frozen(wanted.attrs)
+        return alike and all(self.same(x, y, leaf) for x, y in zip(node.inputs, wanted.inputs))
+
+    def terms(self, node: Node) -> list[Node]:
+        """The summands of a sum."""
+        node = self.behind(node)
+        return (
+            [t for x in node.inputs for t in self.terms(x)] if self.is_op(node, "add") else [node]
+        )
+
+    def added(self, terms: list[Node], p: Problem, dtype: DType) -> dict[str, Matrix] | None:
+        """What is added to the dot, as bias and residual; None where it is anything else."""
+        found = [self._added(t, p, dtype) for t in terms if t is not p.dots[0]]
+        names = [name for x in found for name in (x or ())]
+        if None in found or len(found) != len(terms) - 1 or len(set(names)) != len(names):
+            return None
+        return {name: x for each in found for name, x in (each or {}).items()}
+
+    def _added(self, term: Node, p: Problem, dtype: DType) -> dict[str, Matrix] | None:
+        view = view_of(self.group, term)
+        if view is None or view.dtype is not dtype:
+            return None
+        arg, shape = self.numbers[id(view.node)], term.shape
+        if shape[-1:] == (p.n,) and view.strides == (*[0] * (len(shape) - 1), 1):
+            return {"bias": Matrix(arg, dtype, view.offset, (0, 0, 1))}
+        row_major = zip(shape, view.strides, affine.contiguous(shape))
+        if term.size == p.dots[0].size and all(d == 1 or s == c for d, s, c in row_major):
+            return {"residual": Matrix(arg, dtype, view.offset, (p.m * p.n, p.n, 1))}
+        return None
+
+
+def _narrow(dtype: DType) -> bool:
+    return dtype in (dt.float16, dt.bfloat16)
