@@ -115,11 +115,14 @@ P = TypeVar("P", bound=Plan)
 
 
 def choose(plans: Sequence[P], p: Problem, caps: Caps, config: Mapping[str, Any]) -> P:
-    """The first of `plans` (the largest block first) that the target can hold and that gives it
-    enough groups, with the fields that `config` sets. Raises CompileError where they do not fit."""
+    """The first of `plans` (the largest block first) that the target can hold, that gives it enough
+    groups and is not half empty, with the fields that `config` sets. Raises CompileError where
+    they do not fit."""
     fitting = [plan for plan in plans if plan.problem(p, caps) is None] or list(plans)
     chosen = fitting[-1]
     for plan in fitting:
+        if plan.rows >= 2 * p.m or plan.columns >= 2 * p.n:
+            continue
         if -(-p.m // plan.rows) * -(-p.n // plan.columns) * max(p.batches, 1) >= _FILL:
             chosen = plan
             break

@@ -41,6 +41,11 @@ def build(group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]) -> Ke
     return _Direct(group, p, caps, config).kernel()
 
 
+def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
+    """Configurations worth measuring."""
+    return [{"side": side} for side in (4, 8, 16) if side * side <= caps.max_threads]
+
+
 class _Direct:
     def __init__(self, group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]) -> None:
         self.group, self.p = group, p

@@ -16,13 +16,23 @@ from typing import Any
 
 from weft.core.caps import Caps
 from weft.kernel.ir import Kernel
-from weft.templates import matmul_direct, matmul_shared
+from weft.templates import matmul_direct, matmul_shared, matmul_units
 from weft.templates.group import Group
 from weft.templates.matmul_view import Problem
 
 
 def build(group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a dot group for a target with many threads per group."""
-    if config.get("shared", caps.cheap_barrier):
-        return matmul_shared.build(group, p, caps, config)
-    return matmul_direct.build(group, p, caps, config)
+    return _variant(p, caps).build(group, p, caps, config)
+
+
+def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
+    """Configurations worth measuring on the target, whichever its variant is."""
+    found: list[dict[str, Any]] = _variant(p, caps).candidates(p, caps)
+    return found
+
+
+def _variant(p: Problem, caps: Caps) -> Any:
+    if matmul_units.suits(p, caps):
+        return matmul_units
+    return matmul_shared if caps.cheap_barrier else matmul_direct

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from weft.core import dtypes as dt
@@ -19,7 +19,7 @@ from weft.kernel.builder import Expr, const, extract, fma, load
 from weft.kernel.ir import Kernel, Type
 from weft.templates.group import Group
 from weft.templates.matmul_block import BlockMatmul, choose
-from weft.templates.matmul_stage import Stage, pitch
+from weft.templates.matmul_stage import Operand, Stage, pitch, rotate
 from weft.templates.matmul_view import Problem
 
 FOUR = 4
@@ -69,6 +69,13 @@ def plans(p: Problem, caps: Caps) -> list[Plan]:
     return found or [Plan(32, 32, 4, 4, 4)]
 
 
+def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
+    """Configurations worth measuring."""
+    found = plans(p, caps)
+    found += [replace(plan, bk=bk) for plan in found for bk in (8, 16) if bk != plan.bk]
+    return [asdict(plan) for plan in found if plan.problem(p, caps) is None]
+
+
 def build(group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a dot group for a target with cheap barriers. Raises CompileError for a
     configuration that the target cannot hold."""
@@ -96,8 +103,7 @@ class _Shared(BlockMatmul):
             ]
             for _ in p.dots
         ]
-        if p.k:
-            self._multiply()
+        self._multiply()
         self._finish()
 
     # -- products
@@ -107,31 +113,18 @@ class _Shared(BlockMatmul):
         stages = [self._stage("left", self.left(), self.m0, plan.rows)]
         for i in range(len(p.dots)):
             stages.append(self._stage("right", self.right(i), self.n0, plan.columns))
-        for stage in stages:
-            stage.fetch(const(0))
-            stage.put(const(0))
-        b.barrier()
-        with b.loop(p.k, step=plan.bk, name="k0") as k0:
-            half = b.let(k0 // plan.bk % 2, "half")
-            after = b.let(k0 + plan.bk, "after")
-            more = b.let(after < p.k, "more")
-            with b.when(more):
-                for stage in stages:
-                    stage.fetch(after)
-            bases = [b.let(half * (plan.bk * s.pitch), "base") for s in stages]
+
+        def step(bases: Sequence[Expr]) -> None:
             with b.loop(plan.bk, name="k", unroll=True) as k:
                 self._step(stages, bases, k)
-            with b.when(more):
-                for stage in stages:
-                    stage.put(b.let((1 - half) * (plan.bk * stage.pitch), "next"))
-            b.barrier()
 
-    def _stage(self, name: str, operand: Any, first: Expr, items: int) -> Stage:
-        plan = self.plan
-        size = 2 * plan.bk * pitch(items, self.acc_type)
-        target = self.b.array(name, self.acc_type, size, "shared")
-        block = (items, plan.bk)
-        return Stage(self.b, operand, first, block, True, target, self.flat, plan.threads)
+        rotate(b, stages, p.k, plan.bk, step)
+
+    def _stage(self, name: str, operand: Operand, first: Expr, items: int) -> Stage:
+        block = (items, self.plan.bk)
+        return Stage(
+            self.b, name, operand, first, block, True, self.acc_type, self.flat, self.threads
+        )
 
     def _step(self, stages: Sequence[Stage], bases: Sequence[Expr], k: Expr) -> None:
         """One k: the thread's rows of the left block times its columns of the others."""

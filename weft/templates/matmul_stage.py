@@ -7,6 +7,7 @@ then store what has arrived (`put`): memory's latency hides behind the products.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weft.core.dtypes import DType
@@ -66,20 +67,24 @@ class _Slot:
 
 
 class Stage:
-    """The way of blocks of `items` x `bk` from `source` to `target`, for `threads` threads.
+    """The way of blocks of (items, bk) elements from `source`, where items start at `first`, to a
+    shared array for two of them. `team` are a thread's number and how many there are.
 
-    The target holds rows of k (`k_major`: element (item, k) at k * pitch + item) or rows per item
-    (at item * pitch + k). What lies beyond the operand's edges arrives as 0.
+    A block holds rows of k (`k_major`: element (item, k) at k * pitch + item) or rows per item (at
+    item * pitch + k). What lies beyond the operand's edges arrives as 0.
     """
 
     def __init__(
-        self, b: Builder, source: Operand, first: Expr, block: tuple[int, int], k_major: bool,
-        target: ir.Array, flat: Expr, threads: int,
+        self, b: Builder, name: str, source: Operand, first: Expr, block: tuple[int, int],
+        k_major: bool, dtype: DType, team: tuple[Expr, int],
     ) -> None:  # fmt: skip
-        self.b, self.source, self.target = b, source, target
+        self.b, self.source = b, source
+        flat, threads = team
         self.items, self.bk = items, bk = block
         self.k_major, self.along = k_major, source.along_k
-        self.pitch = pitch(items if k_major else bk, target.dtype)
+        self.pitch = pitch(items if k_major else bk, dtype)
+        self.size = self.pitch * (bk if k_major else items)
+        self.target = b.array(name, dtype, 2 * self.size, "shared")
         self.lanes = lanes = source.lanes(items, bk)
         # Two rows of k at once turn into pairs of neighbours along k.
         self.depth = 2 if not self.along and not k_major else 1
@@ -136,3 +141,27 @@ class Stage:
 
     def _store(self, at: Expr, value: Expr) -> None:
         self.b.store(self.target, at, cast(value, self.target.dtype))
+
+
+def rotate(
+    b: Builder, stages: Sequence[Stage], k: int, bk: int, step: Callable[[list[Expr]], None]
+) -> None:
+    """Calls `step` for every block along k, with the element where it starts in each stage's
+    target: one half of the target is read while the other is filled."""
+    if k == 0:
+        return
+    for stage in stages:
+        stage.fetch(const(0))
+        stage.put(const(0))
+    b.barrier()
+    with b.loop(k, step=bk, name="k0") as k0:
+        half, after = b.let(k0 // bk % 2, "half"), b.let(k0 + bk, "after")
+        more = b.let(after < k, "more")
+        with b.when(more):
+            for stage in stages:
+                stage.fetch(after)
+        step([b.let(half * stage.size, "base") for stage in stages])
+        with b.when(more):
+            for stage in stages:
+                stage.put(b.let((1 - half) * stage.size, "next"))
+        b.barrier()
