@@ -24,16 +24,18 @@ _ITERATIONS = 2048
 
 @dataclass(frozen=True)
 class Roofline:
-    """Peaks of one device: f32 FMA rate in GFLOP/s, read bandwidth in GB/s, and the rate of bf16
-    products in matrix registers in GFLOP/s (0: it has none)."""
+    """Peaks of one device: f32 FMA rate in GFLOP/s, read bandwidth in GB/s, the rate of bf16
+    products in matrix units in GFLOP/s (0: it has none), and the bandwidth of a copy in GB/s, each
+    byte counted as it is read and as it is written (0: not measured)."""
 
     gflops: float
     read_gbs: float
     tile_gflops: float = 0.0
+    copy_gbs: float = 0.0
 
     def share(self, flops: float, nbytes: float, seconds: float, tiles: bool = False) -> float:
         """How much of the roofline a run of `seconds` reached (1 is the roof); `tiles` says that
-        its FLOPs are done in matrix registers, where the device has them."""
+        its FLOPs are done in matrix units, where the device has them."""
         peak = self.tile_gflops if tiles and self.tile_gflops else self.gflops
         floor = max(flops / (peak * 1e9), nbytes / (self.read_gbs * 1e9))
         return floor / seconds if seconds > 0 else 0.0
@@ -66,22 +68,60 @@ def fma_kernel(caps: Caps, groups: int) -> tuple[ir.Kernel, int]:
 
 
 def tile_kernel(groups: int) -> tuple[ir.Kernel, int]:
-    """A loop of products of tiles into four sums, and the FLOPs of one run."""
+    """A loop of products of tiles into four sums, and the FLOPs of one run (a CPU's registers)."""
     b = Builder("peak_tiles")
     x = b.buffer("x", dt.bfloat16, 1024)
     out = b.buffer("out", dt.float32, groups * 256, "w")
-    sums = [b.tile(f"c{i}", dt.float32, 16, 16) for i in range(4)]
-    operands = [b.tile(f"a{i}", dt.bfloat16, 16, 32) for i in range(4)]
-    for tile in operands:
-        b.tile_load(tile, x, 0, 32)
-    for tile in sums:
-        b.tile_zero(tile)
+    sums, operands = _tiles(b, x, 32)
     with b.loop(_ITERATIONS):
         for i, tile in enumerate(sums):
             b.mma(tile, operands[i // 2], operands[2 + i % 2])
     for tile in sums:
         b.tile_store(out, b.group(0) * 256, 16, tile)
     return b.kernel(grid=(groups,)), 2 * 4 * 16 * 16 * 32 * _ITERATIONS * groups
+
+
+def unit_kernel(caps: Caps, groups: int) -> tuple[ir.Kernel, int]:
+    """The same for a GPU's matrix units: every subgroup of a group has four sums of its own."""
+    b = Builder("peak_units")
+    waves = 4
+    x = b.buffer("x", dt.bfloat16, 1024)
+    out = b.buffer("out", dt.float32, groups * waves * 256, "w")
+    sums, operands = _tiles(b, x, 16)
+    with b.loop(_ITERATIONS):
+        for i, tile in enumerate(sums):
+            b.mma_nt(tile, operands[i // 2], operands[2 + i % 2])
+    at = b.let((b.group(0) * waves + b.thread(0) // caps.subgroup) * 256, "at")  # type: ignore[operator]
+    for tile in sums:
+        b.tile_store(out, at, 16, tile)
+    kernel = b.kernel(grid=(groups,), threads=(waves * caps.subgroup,))
+    return kernel, 2 * 4 * 16 * 16 * 16 * _ITERATIONS * groups * waves
+
+
+def _tiles(b: Builder, x: ir.Buffer, width: int) -> tuple[list[ir.Tile], list[ir.Tile]]:
+    """Four sums, zero, and four operands of 16 x `width` bf16."""
+    sums = [b.tile(f"c{i}", dt.float32, 16, 16) for i in range(4)]
+    operands = [b.tile(f"a{i}", dt.bfloat16, 16, width) for i in range(4)]
+    for tile in operands:
+        b.tile_load(tile, x, 0, width)
+    for tile in sums:
+        b.tile_zero(tile)
+    return sums, operands
+
+
+def copy_kernel(caps: Caps, size: int) -> ir.Kernel:
+    """Copies `size` floats, a vector per thread (on a CPU 1,024 of them per group)."""
+    threads, lanes = (1, caps.lanes) if caps.is_cpu else (min(256, caps.max_threads), 4)
+    each = 1024 if caps.is_cpu else 1
+    per_group = threads * lanes * each
+    assert size % per_group == 0
+    b = Builder("peak_copy")
+    x, out = b.buffer("x", dt.float32, size), b.buffer("out", dt.float32, size, "w")
+    first = b.let(b.group(0) * per_group + b.thread(0) * lanes, "first")
+    with b.loop(each * lanes, step=lanes) as i:
+        at = b.let(first + i, "at")
+        b.store(out, at, load(x, at, lanes), nontemporal=caps.is_cpu)
+    return b.kernel(grid=(size // per_group,), threads=(threads,), bytes=size * 8)
 
 
 def read_kernel(caps: Caps, size: int) -> ir.Kernel:
@@ -135,15 +175,34 @@ def _time(device: Device, kernel: ir.Kernel, repeats: int) -> float:
 
 def measure(device: Device, repeats: int = 12) -> Roofline:
     """Measures the roofline of a device in about a second (best of `repeats`)."""
-    caps = device.caps
-    groups = 64 * caps.cores if caps.is_cpu else 256
+    caps, slow = device.caps, device.info.software
+    gpu = not (caps.is_cpu or slow)
+    runs = 2 if slow else repeats
+    # A GPU needs enough groups for all of its processors, and memory that its caches cannot hold.
+    groups = 64 * caps.cores if caps.is_cpu else 1 << 14 if gpu else 256
     kernel, flops = fma_kernel(caps, groups)
-    slow = device.info.software
-    gflops = flops / _time(device, kernel, 2 if slow else repeats) / 1e9
-    size = (1 << 22) if slow else (1 << 26 if caps.is_cpu else 1 << 24)
-    seconds = _time(device, read_kernel(caps, size), 2 if slow else repeats)
+    gflops = flops / _time(device, kernel, runs) / 1e9
+    size = _floats(caps, 1 << 22 if slow else 1 << 28 if gpu else 1 << 26)
+    seconds = _time(device, read_kernel(caps, size), runs)
+    copied = _time(device, copy_kernel(caps, size // 2), runs)
     tiles = 0.0
+    found = None if slow else _unit(caps, groups // 4)
+    if found is not None:
+        kernel, flops = found
+        tiles = flops / _time(device, kernel, runs) / 1e9
+    return Roofline(gflops, size * 4 / seconds / 1e9, tiles, size * 4 / copied / 1e9)
+
+
+def _unit(caps: Caps, groups: int) -> tuple[ir.Kernel, int] | None:
+    """The kernel that measures the matrix unit of a target, if it has one."""
     if "mma_bf16" in caps.features:
-        kernel, flops = tile_kernel(groups)
-        tiles = flops / _time(device, kernel, repeats) / 1e9
-    return Roofline(gflops, size * 4 / seconds / 1e9, tiles)
+        return tile_kernel(groups * 4)
+    if "mma16_bf16" in caps.features:
+        return unit_kernel(caps, groups)
+    return None
+
+
+def _floats(caps: Caps, wanted: int) -> int:
+    """A power of two of floats, at most `wanted`, that one buffer and one binding can hold."""
+    limit = min(caps.max_binding_bytes, caps.max_buffer_bytes) // 4
+    return min(wanted, 1 << (limit.bit_length() - 1))
