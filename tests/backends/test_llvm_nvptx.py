@@ -182,13 +182,6 @@ def test_limits_name_the_kernel() -> None:
         ptx(one(deep))
 
 
-def test_tiles_are_refused() -> None:
-    b = Builder("tiles")
-    b.tile("c", F32, 16, 16)
-    with pytest.raises(CompileError, match="no matrix registers"):
-        ptx(b.kernel((1,), (32,)))
-
-
 def test_bfloat_rounds_in_one_instruction() -> None:
     b = Builder("narrow")
     x, out = b.buffer("x", F32, 64), b.buffer("out", dt.bfloat16, 64, "w")

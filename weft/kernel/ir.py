@@ -289,7 +289,8 @@ class TileOp(Stmt):
     scale (c): row r of c, in f32, times the f32 element of `memory` at `index` + r * `stride`.
 
     GPU units (Caps "mma16_bf16", "mma16_f16") take tiles of 16 x 16 and plain rows (g = 1); a and b
-    are quickest to load when `index` and `stride` are known to divide by 8 elements (16 bytes).
+    are quickest to load when `index` and `stride` are known to divide by 8 elements (16 bytes). A
+    tile of a subgroup is b of `mma`, or another operand, or a sum c: never two of these.
     """
 
     op: str

@@ -72,6 +72,35 @@ def _mma_problem(op: str, c: ir.Tile, a: ir.Tile, b: ir.Tile) -> str | None:
     return None
 
 
+def tile_roles(kernel: Kernel) -> dict[str, str]:
+    """What each tile is to a GPU's matrix unit: "result" (sums), "operand" (rows along k), "turned"
+    (b of `mma`: rows along n). Raises KernelError for a tile that is more than one of these."""
+    roles: dict[str, str] = {}
+    tiles: list[ir.Tile] = []
+
+    def note(tile: ir.Tile, role: str) -> None:
+        if roles.setdefault(tile.name, role) != role:
+            raise KernelError(
+                f"kernel {kernel.name}: tile {tile.name} is both {roles[tile.name]} and {role} of "
+                "products; a subgroup holds these in different ways"
+            )
+
+    def walk(s: ir.Stmt) -> None:
+        if isinstance(s, ir.Tile):
+            tiles.append(s)
+        elif isinstance(s, ir.TileOp) and s.op in ("mma", "mma_nt"):
+            right = "operand" if s.op == "mma_nt" else "turned"
+            for tile, role in zip(s.tiles, ("result", "operand", right), strict=True):
+                note(tile, role)
+        for child in ir.children(s):
+            if isinstance(child, ir.Stmt):
+                walk(child)
+
+    walk(kernel.body)
+    usual = {t.name: "result" if t.dtype.itemsize == 4 else "operand" for t in tiles}
+    return usual | roles
+
+
 # -- meaning
 
 

@@ -10,7 +10,7 @@ from weft.core.errors import KernelError
 from weft.kernel import ir
 from weft.kernel.ir import BOOL, I32, Expr, Kernel, Stmt, Type
 from weft.kernel.printer import expr_text, shorten, stmt_text, type_text
-from weft.kernel.tiles import tile_problem
+from weft.kernel.tiles import tile_problem, tile_roles
 from weft.kernel.types import expr_problem
 from weft.kernel.uniform import check_barriers
 
@@ -60,6 +60,8 @@ class _Verifier:
             self.grid(g)
         self.block(kernel.body)
         check_barriers(kernel)
+        if kernel.threads != (1, 1, 1):
+            tile_roles(kernel)
 
     def declare(self, name: str) -> None:
         if not _NAME.fullmatch(name):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from weft.backends.llvm import launch, text
 from weft.backends.llvm.gpu_target import GpuTarget
-from weft.backends.llvm.statements import Statements
+from weft.backends.llvm.gpu_tiles import GpuTiles
 from weft.core import dtypes as dt
 from weft.core.errors import LimitError
 from weft.kernel import ir
@@ -26,12 +26,11 @@ def render_gpu(kernel: ir.Kernel, target: GpuTarget) -> str:
     return _GpuRenderer(kernel, target).module()
 
 
-class _GpuRenderer(Statements):
+class _GpuRenderer(GpuTiles):
     end = "done"
 
     def __init__(self, kernel: ir.Kernel, target: GpuTarget) -> None:
-        super().__init__(kernel, target, 0)
-        self.gpu = target
+        super().__init__(kernel, target)
         self.globals: list[str] = []
         self.entry = launch.entry(kernel)
         self.aligned = {id(a.node): a.aligned for a in accesses(kernel)}
@@ -107,6 +106,17 @@ class _GpuRenderer(Statements):
         self.declared[name] = f"declare i32 @{name}()"
         return self.emit(f"call range(i32 0, {limit}) i32 @{name}()")
 
+    def lane(self) -> str:
+        """This thread's number in its subgroup: threads are counted with axis 0 fastest."""
+        outer, self.lines = self.lines, self.prologue
+        x, y, z = (self.axis(ir.Axis("thread", d)) for d in range(3))
+        wide, high, _ = self.kernel.threads
+        upper = self.emit(f"add i32 {y}, {self.emit(f'mul i32 {z}, {high}')}")
+        number = self.emit(f"add i32 {x}, {self.emit(f'mul i32 {upper}, {wide}')}")
+        found = self.emit(f"and i32 {number}, {self.gpu.wave - 1}")
+        self.lines = outer
+        return found
+
     def _axes(self) -> list[str]:
         """%group0.. of the axes in use; of a folded grid from one number and the grid's lengths,
         which the scalars give."""
@@ -172,9 +182,6 @@ class _GpuRenderer(Statements):
                 types = "i32" if "i32" in line else ""
                 self.declared[name] = f"declare void @{name}({types})"
             self.lines.append(f"  {line}")
-
-    def declare_tile(self, tile: ir.Tile) -> None:
-        raise self.fail(f"no matrix registers of {self.gpu.arch} are in use yet (tile {tile.name})")
 
     # -- collectives
 

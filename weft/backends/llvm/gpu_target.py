@@ -24,7 +24,8 @@ class GpuTarget(LlvmTarget):
     `thread` and `group` name the intrinsics that give an index along an axis ({} is x, y or z).
     `attributes` go on a kernel, with {x} {y} {z} and {n} for its threads per axis and in all.
     `shuffle` moves an i32 by lane ^ {k} within `swizzle` lanes. `reduce` maps a subgroup's integer
-    reductions to one intrinsic; `dot4_word` a dtype to the product of four bytes in a word.
+    reductions to one intrinsic; `dot4_word` a dtype to the product of four bytes in a word. `unit`
+    is the kind of matrix unit (see gpu_tiles).
     `axis_threads` limits how many threads run along one axis of a grid. Code may declare
     `static_shared` bytes of shared memory; more is dynamic (see launch.py).
     """
@@ -44,6 +45,7 @@ class GpuTarget(LlvmTarget):
     shuffle: Call = ("", ())
     reduce: Mapping[tuple[str, str], str] = field(default_factory=dict)
     dot4_word: Mapping[str, Call] = field(default_factory=dict)
+    unit: str = ""
     axis_threads: int | None = None
     static_shared: int = 48 << 10
     caps: Caps = PRESETS["cuda"]
@@ -98,6 +100,7 @@ def nvptx_target(arch: str, ptx: int | None = None) -> GpuTarget:
             "int8": ("llvm.nvvm.idp4a.s.s", _WORD),
             "uint8": ("llvm.nvvm.idp4a.u.s", _WORD),
         },
+        unit="mma",
         caps=replace(PRESETS["cuda"], name=arch, shared_bytes=_SHARED[arch] << 10),
     )
 
@@ -155,10 +158,20 @@ def amdgcn_target(arch: str) -> GpuTarget:
         wave=wave,
         shuffle=("llvm.amdgcn.ds.swizzle", (("i32", "{v}"), ("i32", "{pattern}"))),
         dot4_word=dot4,
+        unit="wmma" if wave == 32 else "mfma",
         axis_threads=(1 << 32) - 1,
         static_shared=64 << 10,
         caps=replace(PRESETS[f"hip-wave{wave}"], name=arch),
     )
+
+
+def amd_arch(name: str) -> str:
+    """The architecture in the name that HIP gives a GPU ("gfx90a:sramecc+:xnack-"; weft's code
+    suits every setting of these). Raises UsageError for one that weft has no code for."""
+    arch = name.partition(":")[0]
+    if arch not in _AMD:
+        raise UsageError(f"architecture {arch[:60]}; weft compiles for {', '.join(_AMD)}")
+    return arch
 
 
 def gpu_target(arch: str) -> GpuTarget:

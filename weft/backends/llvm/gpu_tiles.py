@@ -1,0 +1,327 @@
+"""Tiles in the matrix units of GPUs: which lane of a subgroup holds which element, and by which
+instruction tiles are multiplied.
+
+A unit takes tiles of 16 x 16: both operands with rows along k ("operand"), so a right operand that
+is stored with rows of n is held transposed; sums in float32 ("result"). Layouts are tables; the
+rest follows from them.
+
+Sources: NVIDIA "PTX ISA", "Matrix Fragments for mma.m16n8k16 with floating point type" and
+"Warp-level matrix load instruction: ldmatrix"; AMD "CDNA3 Instruction Set Architecture", "Matrix
+Arithmetic Instructions", and AMD's matrix instruction calculator (v_mfma_f32_16x16x16);
+AMD GPUOpen "How to accelerate AI applications on RDNA 3 using WMMA".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from weft.backends.llvm import text
+from weft.backends.llvm.gpu_target import GpuTarget
+from weft.backends.llvm.statements import Statements
+from weft.core import dtypes as dt
+from weft.kernel import ir
+from weft.kernel.tiles import tile_roles
+
+SIDE = 16  # rows, columns and k of a tile
+_SHARED = 3  # the address space of memory that a group shares
+_ROW = 8  # elements of 2 bytes in a row that ldmatrix reads
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a lane's number adds to a row or column: lane / `div` % `mod` * `times`."""
+
+    div: int
+    mod: int
+    times: int = 1
+
+
+Place = tuple[int, int]  # row and column
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the elements of a lane's registers lie: each at its place plus the lane's parts."""
+
+    row: Part
+    col: Part
+    registers: tuple[tuple[Place, ...], ...]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A kind of matrix unit. `products` maps the operands' dtype to an intrinsic and the LLVM type
+    of an operand's register in it."""
+
+    operand: Layout
+    result: Layout
+    products: dict[dt.DType, tuple[str, str]]
+
+
+_MMA = "llvm.nvvm.mma.m16n8k16.row.col"
+UNITS = {
+    "mma": Unit(
+        Layout(
+            Part(4, 8),
+            Part(1, 4, 2),
+            tuple(tuple((r % 2 * 8, r // 2 * 8 + e) for e in range(2)) for r in range(4)),
+        ),
+        Layout(
+            Part(4, 8),
+            Part(1, 4, 2),
+            tuple(((r // 2 % 2 * 8, r // 4 * 8 + r % 2),) for r in range(8)),
+        ),
+        {dt.bfloat16: (f"{_MMA}.bf16", "i32"), dt.float16: (f"{_MMA}.f32.f32", "<2 x half>")},
+    ),
+    "mfma": Unit(
+        Layout(Part(1, 16), Part(16, 4, 4), (tuple((0, e) for e in range(4)),)),
+        Layout(Part(16, 4, 4), Part(1, 16), (tuple((e, 0) for e in range(4)),)),
+        {
+            dt.bfloat16: ("llvm.amdgcn.mfma.f32.16x16x16bf16.1k", "<4 x i16>"),
+            dt.float16: ("llvm.amdgcn.mfma.f32.16x16x16f16", "<4 x half>"),
+        },
+    ),
+    "wmma": Unit(  # lanes 16 to 31 hold the same operands as lanes 0 to 15
+        Layout(Part(1, 16), Part(1, 1), (tuple((0, e) for e in range(16)),)),
+        Layout(Part(16, 2), Part(1, 16), (tuple((2 * e, 0) for e in range(8)),)),
+        {
+            dt.bfloat16: ("llvm.amdgcn.wmma.f32.16x16x16.bf16.v8f32.v16i16", "<16 x i16>"),
+            dt.float16: ("llvm.amdgcn.wmma.f32.16x16x16.f16.v8f32.v16f16", "<16 x half>"),
+        },
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tile's registers: stack slots (LLVM keeps them in registers) of one LLVM type each."""
+
+    layout: Layout
+    slots: tuple[str, ...]
+    element: str
+    turned: bool  # held transposed
+
+    @property
+    def type(self) -> str:
+        return text.vector(self.element, len(self.layout.registers[0]))
+
+
+class GpuTiles(Statements):
+    """Adds tile statements to the emitter of a GPU's kernel."""
+
+    def __init__(self, kernel: ir.Kernel, target: GpuTarget) -> None:
+        super().__init__(kernel, target, 0)
+        self.gpu = target
+        self.unit = UNITS.get(target.unit)
+        self.held: dict[str, Held] = {}
+        self._roles: dict[str, str] | None = None
+        self._lane = ""
+
+    def lane(self) -> str:
+        """This thread's number in its subgroup, as an i32 known from the kernel's start."""
+        raise NotImplementedError
+
+    # -- tiles
+
+    def declare_tile(self, tile: ir.Tile) -> None:
+        if tile.name in self.held:
+            return
+        unit = self._fitting(tile)
+        if self._roles is None:
+            self._roles = tile_roles(self.kernel)
+            self._lane = self.lane()
+        role = self._roles[tile.name]
+        layout = unit.result if role == "result" else unit.operand
+        slots = tuple(f"%{self.fresh('tile')}" for _ in layout.registers)
+        held = Held(layout, slots, text.REGISTER[tile.dtype], role == "turned")
+        self.held[tile.name] = held
+        for slot in slots:
+            self.prologue.append(f"  {slot} = alloca {held.type}{self.stack_note}")
+
+    def _fitting(self, tile: ir.Tile) -> Unit:
+        threads = self.kernel.threads[0] * self.kernel.threads[1] * self.kernel.threads[2]
+        if self.unit is None or threads % self.gpu.wave:
+            raise self.fail(
+                f"tile {tile.name} of {threads} threads: {self.gpu.arch} multiplies tiles in "
+                f"subgroups of {self.gpu.wave}"
+            )
+        known = tile.dtype == dt.float32 or tile.dtype in self.unit.products
+        if not known or (tile.rows, tile.cols) != (SIDE, SIDE):
+            names = ", ".join(d.name for d in self.unit.products)
+            raise self.fail(
+                f"tile {tile.name} of {tile.rows} x {tile.cols} {tile.dtype}: {self.gpu.arch} "
+                f"takes {SIDE} x {SIDE} of {names}, and of float32 for sums"
+            )
+        return self.unit
+
+    def tile_op(self, s: ir.TileOp) -> None:
+        held = [self.held[t.name] for t in s.tiles]
+        if s.op == "zero":
+            for n in range(len(held[0].slots)):
+                self._put(held[0], n, "zeroinitializer")
+        elif s.op == "scale":
+            self._scale(s, held[0])
+        elif s.op == "store":
+            self._store(s, held[0])
+        elif s.op == "load":
+            self._load(s, held[0])
+        else:
+            self._multiply(s.tiles[1].dtype, *held)
+
+    def _get(self, held: Held, n: int) -> str:
+        return self.emit(f"load {held.type}, {self.stack} {held.slots[n]}")
+
+    def _put(self, held: Held, n: int, value: str) -> None:
+        value = "0.0" if (value, held.type) == ("zeroinitializer", "float") else value
+        self.lines.append(f"  store {held.type} {value}, {self.stack} {held.slots[n]}")
+
+    # -- products
+
+    def _multiply(self, dtype: dt.DType, c: Held, a: Held, b: Held) -> None:
+        """c += a . b, where b is held with rows along k. NVIDIA's instruction takes the two halves
+        of b's rows one after the other."""
+        assert self.unit is not None
+        known = self.unit.products.get(dtype)
+        if known is None:
+            raise self.fail(f"no products of tiles of {dtype} on {self.gpu.arch}")
+        name, t = known
+        left, right = (
+            [(t, self._as(self._get(x, n), x.type, t)) for n in range(len(x.slots))] for x in (a, b)
+        )
+        if self.gpu.unit == "mma":
+            for half in range(2):
+                sums = [("float", self._get(c, 4 * half + n)) for n in range(4)]
+                out = "{ float, float, float, float }"
+                found = self.call(name, out, [*left, *right[half::2], *sums])
+                for n in range(4):
+                    self._put(c, 4 * half + n, self.emit(f"extractvalue {out} {found}, {n}"))
+            return
+        zeros = [("i32", "0")] * 3 if self.gpu.unit == "mfma" else []
+        args = [*left, *right, (c.type, self._get(c, 0)), *zeros]
+        self._put(c, 0, self.call(name, c.type, args))
+
+    def _as(self, value: str, source: str, goal: str) -> str:
+        return value if source == goal else self.emit(f"bitcast {source} {value} to {goal}")
+
+    # -- memory
+
+    def _part(self, part: Part) -> str:
+        """The lane's part of a row or column."""
+        if part.mod == 1:
+            return "0"
+        value = self._lane
+        if part.div > 1:
+            value = self.emit(f"udiv i32 {value}, {part.div}")
+        if part.div * part.mod < self.gpu.wave:
+            value = self.emit(f"urem i32 {value}, {part.mod}")
+        return value if part.times == 1 else self.emit(f"mul nuw nsw i32 {value}, {part.times}")
+
+    def _corner(self, s: ir.TileOp, row: Part, col: Part) -> str:
+        """The pointer to memory where a lane's parts of row and column are 0 elements away."""
+        assert s.memory is not None and s.index is not None
+        base = self.address(s.memory, s.index)
+        rows = self.emit(f"mul nuw nsw i32 {self._part(row)}, {s.stride}")
+        both = self.emit(f"add nuw nsw i32 {rows}, {self._part(col)}")
+        return self._beyond(s.memory, base, both)
+
+    def _beyond(self, memory: ir.Buffer | ir.Array, base: str, elements: str) -> str:
+        element, p = text.MEMORY[memory.dtype], self.pointer(memory)
+        return self.emit(f"getelementptr inbounds {element}, {p} {base}, i32 {elements}")
+
+    def _runs(self, s: ir.TileOp, held: Held) -> Iterator[tuple[int, int, int, str, int]]:
+        """(register, first element in it, elements, pointer, bytes that divide the address) of
+        each row of memory that one register holds."""
+        assert s.memory is not None
+        layout = held.layout
+        row, col = (layout.col, layout.row) if held.turned else (layout.row, layout.col)
+        corner = self._corner(s, row, col)
+        step = col.times if col.mod > 1 else SIDE
+        for n, places in enumerate(layout.registers):
+            turned = [(c, r) if held.turned else (r, c) for r, c in places]
+            together = all(p == (turned[0][0], turned[0][1] + k) for k, p in enumerate(turned))
+            size = len(turned) if together else 1
+            for first in range(0, len(turned), size):
+                r, c = turned[first]
+                at = self._beyond(s.memory, corner, str(r * s.stride + c))
+                aligned = self._aligned(s, step, c)
+                yield n, first, size, at, aligned
+
+    def _aligned(self, s: ir.TileOp, *steps: int) -> int:
+        """Bytes that divide an address `steps` elements away from where rows start."""
+        assert s.memory is not None
+        known = self.aligned.get(id(s), 1)
+        for step in steps:
+            known = min(known, step & -step or known)
+        return min(known * s.memory.dtype.itemsize, self.target.base_align)
+
+    def _load(self, s: ir.TileOp, held: Held) -> None:
+        assert s.memory is not None
+        if self._reads_rows(s, held):
+            self._load_rows(s, held)
+            return
+        p, whole = self.pointer(s.memory), len(held.layout.registers[0])
+        value = "poison"
+        for n, first, size, at, aligned in self._runs(s, held):
+            t = text.vector(held.element, size)
+            part = self.emit(f"load {t}, {p} {at}, align {aligned}")
+            if size < whole:
+                old = "poison" if first == 0 else value
+                operands = f"{held.type} {old}, {held.element} {part}, i32 {first}"
+                part = self.emit(f"insertelement {operands}")
+            value = part
+            if first + size == whole:
+                self._put(held, n, value)
+
+    def _store(self, s: ir.TileOp, held: Held) -> None:
+        assert s.memory is not None
+        p, whole = self.pointer(s.memory), len(held.layout.registers[0])
+        values = [self._get(held, n) for n in range(len(held.slots))]
+        for n, first, size, at, aligned in self._runs(s, held):
+            part = values[n]
+            if size < whole:
+                part = self.emit(f"extractelement {held.type} {part}, i32 {first}")
+            t = text.vector(held.element, size)
+            self.lines.append(f"  store {t} {part}, {p} {at}, align {aligned}")
+
+    def _scale(self, s: ir.TileOp, held: Held) -> None:
+        """Each register times the factors of its elements' rows."""
+        assert s.memory is not None
+        p, corner = self.pointer(s.memory), self._corner(s, held.layout.row, Part(1, 1))
+        factors: dict[int, str] = {}
+        for n, places in enumerate(held.layout.registers):
+            factor = "poison"
+            for e, (row, _) in enumerate(places):
+                if row not in factors:
+                    at = self._beyond(s.memory, corner, str(row * s.stride))
+                    factors[row] = self.emit(f"load float, {p} {at}, align 4")
+                if len(places) == 1:
+                    factor = factors[row]
+                else:
+                    operands = f"{held.type} {factor}, float {factors[row]}, i32 {e}"
+                    factor = self.emit(f"insertelement {operands}")
+            value = self._get(held, n)
+            self._put(held, n, self.emit(f"fmul {held.type} {value}, {factor}"))
+
+    # -- ldmatrix
+
+    def _reads_rows(self, s: ir.TileOp, held: Held) -> bool:
+        """Whether ldmatrix can: from shared memory, rows of eight elements at multiples of 16
+        bytes."""
+        assert s.memory is not None
+        shared = self.spaces.get(s.memory.name) == _SHARED
+        operand = self.gpu.unit == "mma" and s.memory.dtype.itemsize == 2
+        return operand and shared and self._aligned(s) >= _ROW * 2
+
+    def _load_rows(self, s: ir.TileOp, held: Held) -> None:
+        """Each lane points at one row of one 8 x 8 quarter: lanes 0 to 7 at the upper left one's,
+        then lower left, upper right, lower right. Transposed, the middle two change places."""
+        assert s.memory is not None
+        at = self._corner(s, Part(1, SIDE), Part(SIDE, 2, _ROW))
+        turn, order = (".trans", (0, 2, 1, 3)) if held.turned else ("", (0, 1, 2, 3))
+        name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4{turn}.b16.p{_SHARED}"
+        out = "{ i32, i32, i32, i32 }"
+        found = self.call(name, out, [(self.pointer(s.memory), at)])
+        for n, place in enumerate(order):
+            word = self.emit(f"extractvalue {out} {found}, {place}")
+            self._put(held, n, self._as(word, "i32", held.type))
