@@ -121,10 +121,8 @@ class _Shared(BlockMatmul):
         rotate(b, stages, p.k, plan.bk, step)
 
     def _stage(self, name: str, operand: Operand, first: Expr, items: int) -> Stage:
-        block = (items, self.plan.bk)
-        return Stage(
-            self.b, name, operand, first, block, True, self.acc_type, self.flat, self.threads
-        )
+        block, team = (items, self.plan.bk), (self.flat, self.threads)
+        return Stage(self.b, name, operand, first, block, True, self.acc_type, team)
 
     def _step(self, stages: Sequence[Stage], bases: Sequence[Expr], k: Expr) -> None:
         """One k: the thread's rows of the left block times its columns of the others."""

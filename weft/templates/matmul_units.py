@@ -156,10 +156,8 @@ class _Units(BlockMatmul):
         rotate(b, stages, p.k, plan.bk, lambda bases: self._step(stages, bases))
 
     def _stage(self, name: str, operand: Operand, first: Expr, items: int, k_major: bool) -> Stage:
-        block = (items, self.plan.bk)
-        return Stage(
-            self.b, name, operand, first, block, k_major, self.p.a.dtype, self.flat, self.threads
-        )
+        block, team = (items, self.plan.bk), (self.flat, self.threads)
+        return Stage(self.b, name, operand, first, block, k_major, self.p.a.dtype, team)
 
     def _step(self, stages: Sequence[Stage], bases: Sequence[Expr]) -> None:
         """The subgroup's rows of the left block times its columns of the others."""
