@@ -25,6 +25,29 @@ _GRADIENTS = (
     "checkpoint", "enable_grad", "grad", "is_grad_enabled", "no_grad", "value_and_grad",
 )  # fmt: skip
 
+# The array API's functions (design: names follow it where it has one).
+_ELEMENTWISE = (
+    "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and",
+    "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
+    "ceil", "clip", "copysign", "cos", "cosh", "divide", "equal", "erf", "exp", "expm1", "floor",
+    "floor_divide", "greater", "greater_equal", "hypot", "isfinite", "isinf", "isnan", "less",
+    "less_equal", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "maximum", "minimum", "multiply", "negative", "not_equal",
+    "positive", "pow", "reciprocal", "remainder", "round", "rsqrt", "sigmoid", "sign", "signbit",
+    "sin", "sinh", "sqrt", "square", "subtract", "tan", "tanh", "trunc",
+)  # fmt: skip
+_ARRAYS = (
+    "asarray", "astype", "broadcast_arrays", "broadcast_to", "concat", "e", "empty", "empty_like",
+    "expand_dims", "finfo", "flip", "iinfo", "inf", "matrix_transpose", "meshgrid", "moveaxis",
+    "nan", "newaxis", "permute_dims", "pi", "repeat", "reshape", "result_type", "roll", "squeeze",
+    "tile", "unstack",
+)  # fmt: skip
+_FOLDING = (
+    "all", "any", "argmax", "argmin", "argsort", "count_nonzero", "cumulative_sum", "diff",
+    "matmul", "max", "mean", "min", "nonzero", "prod", "sort", "std", "sum", "take",
+    "take_along_axis", "tensordot", "topk", "unique_values", "var", "vecdot",
+)  # fmt: skip
+
 _HOME = {
     **dict.fromkeys(("Tensor", "tensor", "from_dlpack"), "weft.tensor.core"),
     **dict.fromkeys(("Spec", "trace"), "weft.tensor.trace"),
@@ -32,6 +55,10 @@ _HOME = {
     **dict.fromkeys(("rand", "randn", "randint", "manual_seed"), "weft.tensor.random"),
     **dict.fromkeys(("cat", "stack", "broadcast_tensors"), "weft.tensor.shapes"),
     **dict.fromkeys(("where", "one_hot"), "weft.tensor.functional"),
+    **dict.fromkeys(_ELEMENTWISE, "weft.tensor.elementwise"),
+    **dict.fromkeys(_ARRAYS, "weft.tensor.arrays"),
+    **dict.fromkeys(_FOLDING, "weft.tensor.folding"),
+    "einsum": "weft.tensor.einsum",
     **dict.fromkeys(_GRADIENTS, "weft.tensor.autograd"),
     **dict.fromkeys((*_DTYPES, "DType"), "weft.core.dtypes"),
     "autocast": "weft.tensor.autocast",
@@ -68,6 +95,7 @@ if TYPE_CHECKING:
     from weft.models import load as load
     from weft.program.program import Program as Program
     from weft.tensor import functional as functional
+    from weft.tensor.arrays import *  # noqa: F403
     from weft.tensor.autocast import autocast as autocast
     from weft.tensor.autograd import checkpoint as checkpoint
     from weft.tensor.autograd import enable_grad as enable_grad
@@ -90,6 +118,9 @@ if TYPE_CHECKING:
     from weft.tensor.create import triu as triu
     from weft.tensor.create import zeros as zeros
     from weft.tensor.create import zeros_like as zeros_like
+    from weft.tensor.einsum import einsum as einsum
+    from weft.tensor.elementwise import *  # noqa: F403
+    from weft.tensor.folding import *  # noqa: F403
     from weft.tensor.functional import one_hot as one_hot
     from weft.tensor.functional import where as where
     from weft.tensor.random import manual_seed as manual_seed

@@ -36,8 +36,8 @@ def find() -> str | None:
 def _wheels() -> list[Path]:
     """The folders in which NVIDIA's wheels of the compiler (of CUDA 12; of 13) put their tools."""
     spec = importlib.util.find_spec("nvidia")
-    places = spec.submodule_search_locations if spec else None
-    return [Path(p, name) for p in places or () for name in ("cuda_nvcc", "cu13")]
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    return [Path(p, name) for p in places for name in ("cuda_nvcc", "cu13")]
 
 
 def join(modules: Sequence[str]) -> str:

@@ -1,0 +1,207 @@
+"""The array API's functions that make and move arrays (Python array API standard 2024.12), as
+`weft.concat`, ... An operand is a Tensor or a NumPy array."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType, as_dtype
+from weft.core.errors import ShapeError, UsageError
+from weft.ops.rules import axis_of
+from weft.tensor import shapes
+from weft.tensor.core import Tensor, tensor
+from weft.tensor.create import full, zeros_like
+from weft.tensor.elementwise import as_tensor
+
+Operand = Any  # a Tensor or a NumPy array
+Axes = int | Sequence[int] | None
+
+pi, e, inf, nan, newaxis = math.pi, math.e, math.inf, math.nan, None
+
+# -- creation and dtypes
+
+
+def asarray(data: Any, /, dtype: Any = None, device: Any = None) -> Tensor:
+    """`data` as a Tensor: itself where it is one of that dtype on that device, else a copy."""
+    if isinstance(data, Tensor) and (dtype is None or data.dtype == as_dtype(dtype)):
+        return data if device is None else data.to(device)
+    return tensor(data, dtype=dtype, device=device)
+
+
+def empty(shape: int | Sequence[int], dtype: Any = dt.float32, device: Any = None) -> Tensor:
+    """A Tensor to be filled. It holds zeros: weft shows no uninitialised memory."""
+    return full(shape, 0, dtype, device)
+
+
+def empty_like(x: Tensor, /) -> Tensor:
+    """Zeros in the shape, dtype and place of x."""
+    return zeros_like(x)
+
+
+def meshgrid(*arrays: Operand, indexing: str = "xy") -> list[Tensor]:
+    """Coordinate arrays of 1-d arrays: [len(a0), len(a1), ...], the first two axes exchanged for
+    indexing="xy". Raises ShapeError, UsageError."""
+    given = [as_tensor(a) for a in arrays]
+    if any(a.ndim != 1 for a in given):
+        raise ShapeError(f"meshgrid: shapes {[list(a.shape) for a in given]}; give 1-d arrays")
+    if indexing not in ("xy", "ij"):
+        raise UsageError(f'meshgrid: indexing={indexing!r}; use "xy" or "ij"')
+    shape = tuple(a.size for a in given)
+    grids = []
+    for i, a in enumerate(given):
+        grid = a.reshape([a.size if j == i else 1 for j in range(len(given))]).expand(shape)
+        grids.append(grid.transpose(0, 1) if indexing == "xy" and len(given) > 1 else grid)
+    return grids
+
+
+def astype(x: Operand, dtype: Any, /) -> Tensor:
+    """The values as another dtype (see Tensor.cast)."""
+    return as_tensor(x).cast(dtype)
+
+
+def finfo(dtype: Any, /) -> Any:
+    """Limits of a floating dtype: bits, eps, max, min, smallest_normal."""
+    return ml_dtypes.finfo(as_dtype(getattr(dtype, "dtype", dtype)).numpy)
+
+
+def iinfo(dtype: Any, /) -> Any:
+    """Limits of an integer dtype: bits, max, min."""
+    return np.iinfo(as_dtype(getattr(dtype, "dtype", dtype)).numpy)
+
+
+def result_type(*operands: Any) -> DType:
+    """The dtype that an operation on these tensors and dtypes computes in."""
+    found = [as_dtype(getattr(x, "dtype", x)) for x in operands]
+    if not found:
+        raise UsageError("result_type: give at least one tensor or dtype")
+    result = found[0]
+    for d in found[1:]:
+        result = dt.promote(result, d)
+    return result
+
+
+# -- movement
+
+
+def concat(arrays: Sequence[Operand], /, axis: int | None = 0) -> Tensor:
+    """Tensors joined along an axis (flattened first with axis=None), in their promoted dtype."""
+    given = [as_tensor(a) for a in arrays]
+    out: Tensor = shapes.cat([a.reshape(-1) for a in given] if axis is None else given, axis or 0)
+    return out
+
+
+def unstack(x: Operand, /, axis: int = 0) -> tuple[Tensor, ...]:
+    """The slices along an axis, which they lack."""
+    t = as_tensor(x)
+    a = axis_of("unstack", axis, t.ndim)
+    return tuple(t.narrow(a, i, 1).squeeze(a) for i in range(t.shape[a]))
+
+
+def reshape(x: Operand, /, shape: int | Sequence[int]) -> Tensor:
+    """The same elements in row-major order; one size may be -1."""
+    return as_tensor(x).reshape(shape)
+
+
+def permute_dims(x: Operand, /, axes: Sequence[int]) -> Tensor:
+    """Axis i of the result is axis axes[i]."""
+    return as_tensor(x).permute(axes)
+
+
+def matrix_transpose(x: Operand, /) -> Tensor:
+    """The last two axes exchanged."""
+    return as_tensor(x).mT
+
+
+def moveaxis(
+    x: Operand, source: int | Sequence[int], destination: int | Sequence[int], /
+) -> Tensor:
+    """Axes moved to other positions, the rest in their order. Raises ShapeError."""
+    t = as_tensor(x)
+    sources, targets = (
+        [axis_of("moveaxis", a, t.ndim) for a in ([given] if isinstance(given, int) else given)]
+        for given in (source, destination)
+    )
+    if len(sources) != len(targets) or len({*sources}) != len(sources) != len({*targets}):
+        raise ShapeError(f"moveaxis: {source} to {destination}; give as many different axes")
+    order = [a for a in range(t.ndim) if a not in sources]
+    for target, axis in sorted(zip(targets, sources)):
+        order.insert(target, axis)
+    return t.permute(order)
+
+
+def expand_dims(x: Operand, /, axis: int | Sequence[int] = 0) -> Tensor:
+    """New axes of size 1 at these positions of the result. Raises ShapeError."""
+    t = as_tensor(x)
+    given = [axis] if isinstance(axis, int) else list(axis)
+    places = sorted(axis_of("expand_dims", a, t.ndim + len(given)) for a in given)
+    if len({*places}) != len(places):
+        raise ShapeError(f"expand_dims: axes {given} name one place twice")
+    for a in places:
+        t = t.unsqueeze(a)
+    return t
+
+
+def squeeze(x: Operand, /, axis: int | Sequence[int]) -> Tensor:
+    """Without these axes, which must have size 1."""
+    return as_tensor(x).squeeze(axis)
+
+
+def broadcast_to(x: Operand, /, shape: Sequence[int]) -> Tensor:
+    """Repeated along size-1 and new leading axes."""
+    return as_tensor(x).expand(tuple(shape))
+
+
+def broadcast_arrays(*arrays: Operand) -> list[Tensor]:
+    """The tensors expanded to their common shape."""
+    return list(shapes.broadcast_tensors(*map(as_tensor, arrays)))
+
+
+def flip(x: Operand, /, axis: Axes = None) -> Tensor:
+    """Reversed along the axes (all by default)."""
+    t = as_tensor(x)
+    return t.flip(*(range(t.ndim) if axis is None else [axis] if isinstance(axis, int) else axis))
+
+
+def roll(x: Operand, /, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
+    """Moved along the axes, what falls off coming back at the other end (of the flattened
+    elements with axis=None)."""
+    t = as_tensor(x)
+    if axis is None:
+        return roll(t.reshape(-1), shift, 0).reshape(t.shape) if t.size else t
+    axes = [axis] if isinstance(axis, int) else list(axis)
+    shifts = [shift] * len(axes) if isinstance(shift, int) else list(shift)
+    if len(shifts) != len(axes):
+        raise ShapeError(f"roll: {len(shifts)} shifts for {len(axes)} axes")
+    for by, name in zip(shifts, axes):
+        a = axis_of("roll", name, t.ndim)
+        cut = -by % t.shape[a] if t.shape[a] else 0
+        if cut:
+            parts = [t.narrow(a, cut, t.shape[a] - cut), t.narrow(a, 0, cut)]
+            t = shapes.cat(parts, a)
+    return t
+
+
+def tile(x: Operand, repetitions: Sequence[int], /) -> Tensor:
+    """The whole repeated along each axis; missing axes are added in front."""
+    t = as_tensor(x)
+    times = [1] * (t.ndim - len(repetitions)) + list(repetitions)
+    t = t.reshape([1] * (len(times) - t.ndim) + list(t.shape))
+    pairs = [n for axis in zip(times, t.shape) for n in axis]
+    ones = [n for size in t.shape for n in (1, size)]
+    return t.reshape(ones).expand(pairs).reshape([n * size for n, size in zip(times, t.shape)])
+
+
+def repeat(x: Operand, repeats: int, /, axis: int | None = None) -> Tensor:
+    """Each slice along an axis repeated, side by side (of the flattened with axis=None)."""
+    t = as_tensor(x)
+    return (
+        t.reshape(-1).repeat_interleave(repeats, 0)
+        if axis is None
+        else (t.repeat_interleave(repeats, axis))
+    )

@@ -1,0 +1,178 @@
+"""The array API's functions that fold, order and multiply arrays (Python array API standard
+2024.12), as `weft.sum`, ... An operand is a Tensor or a NumPy array.
+
+The results of `nonzero` and `unique_values` have a shape that only the values know: they are
+computed on the host, never inside weft.compile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.core.dtypes import as_dtype
+from weft.core.errors import ShapeError
+from weft.ops.rules import axis_of
+from weft.tensor.arrays import moveaxis
+from weft.tensor.core import Tensor
+from weft.tensor.elementwise import as_tensor
+
+Operand = Any  # a Tensor or a NumPy array
+Axes = int | Sequence[int] | None
+
+# -- reductions
+
+
+def sum(x: Operand, /, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
+    """The sum over the axes (all by default); see Tensor.sum for what it accumulates in."""
+    return as_tensor(x).sum(axis, keepdims, None if dtype is None else as_dtype(dtype))
+
+
+def prod(x: Operand, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """The product over the axes (all by default)."""
+    return as_tensor(x).prod(axis, keepdims)
+
+
+def mean(x: Operand, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """The average over the axes (all by default); float32 of integers."""
+    return as_tensor(x).mean(axis, keepdims)
+
+
+def var(
+    x: Operand, /, axis: Axes = None, correction: float = 0.0, keepdims: bool = False
+) -> Tensor:
+    """The mean squared deviation over the axes, divided by n - correction."""
+    return as_tensor(x).var(axis, keepdims, correction)
+
+
+def std(
+    x: Operand, /, axis: Axes = None, correction: float = 0.0, keepdims: bool = False
+) -> Tensor:
+    """The square root of var."""
+    return as_tensor(x).std(axis, keepdims, correction)
+
+
+def max(x: Operand, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """The largest over the axes; NaN wins. Raises ShapeError over no elements."""
+    return as_tensor(x).max(axis, keepdims)
+
+
+def min(x: Operand, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """The smallest over the axes; NaN wins. Raises ShapeError over no elements."""
+    return as_tensor(x).min(axis, keepdims)
+
+
+def all(x: Operand, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Whether every element is not zero (bool)."""
+    return as_tensor(x).all(axis, keepdims)
+
+
+def any(x: Operand, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Whether any element is not zero (bool)."""
+    return as_tensor(x).any(axis, keepdims)
+
+
+def count_nonzero(x: Operand, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """How many elements are not zero (int32)."""
+    return as_tensor(x).cast(dt.bool_).sum(axis, keepdims)
+
+
+def argmax(x: Operand, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """The first index (int32) of the largest, along an axis or in the flattened tensor."""
+    return as_tensor(x).argmax(axis, keepdims)
+
+
+def argmin(x: Operand, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """The first index (int32) of the smallest, along an axis or in the flattened tensor."""
+    return as_tensor(x).argmin(axis, keepdims)
+
+
+def cumulative_sum(x: Operand, /, axis: int | None = None) -> Tensor:
+    """Running sums along an axis (which a 1-d tensor need not name)."""
+    t = as_tensor(x)
+    if axis is None and t.ndim != 1:
+        raise ShapeError(f"cumulative_sum: {list(t.shape)} has {t.ndim} axes; name one")
+    return t.cumsum(axis or 0)
+
+
+def diff(x: Operand, /, axis: int = -1, n: int = 1) -> Tensor:
+    """The n-th differences of neighbours along an axis."""
+    t = as_tensor(x)
+    a = axis_of("diff", axis, t.ndim)
+    for _ in range(n):
+        length = t.shape[a] - 1 if t.shape[a] else 0
+        t = t.narrow(a, 1, length) - t.narrow(a, 0, length) if length else t.narrow(a, 0, 0)
+    return t
+
+
+# -- order, choice, products
+
+
+def sort(x: Operand, /, axis: int = -1, descending: bool = False) -> Tensor:
+    """Sorted along an axis; NaN counts as the largest."""
+    return as_tensor(x).sort(axis, descending)
+
+
+def argsort(x: Operand, /, axis: int = -1, descending: bool = False) -> Tensor:
+    """The indices (int32) that sort along an axis; equal elements keep their order."""
+    return as_tensor(x).argsort(axis, descending)
+
+
+def topk(x: Operand, k: int, /, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+    """The k largest (or smallest) along an axis, in order, and their indices (int32)."""
+    return as_tensor(x).topk(k, axis, largest)
+
+
+def take(x: Operand, indices: Operand, /, axis: int = 0) -> Tensor:
+    """Slices along an axis at integer indices."""
+    return as_tensor(x).take(indices, axis)
+
+
+def take_along_axis(x: Operand, indices: Operand, /, axis: int = -1) -> Tensor:
+    """out[..., i, ...] = x[..., indices[..., i, ...], ...]."""
+    return as_tensor(x).take_along_axis(indices, axis)
+
+
+def nonzero(x: Operand, /) -> tuple[Tensor, ...]:
+    """The indices (int32) of elements that are not zero, one tensor per axis; computed on the
+    host. Raises TraceError inside weft.compile."""
+    return tuple(Tensor(i.astype(np.int32)) for i in np.nonzero(as_tensor(x).numpy()))
+
+
+def unique_values(x: Operand, /) -> Tensor:
+    """The different values, sorted; computed on the host. Raises TraceError inside
+    weft.compile."""
+    return Tensor(np.unique(as_tensor(x).numpy(), equal_nan=False))
+
+
+def matmul(x1: Operand, x2: Operand, /) -> Tensor:
+    """The matrix product, with NumPy's rules for vectors and batches."""
+    return as_tensor(x1) @ as_tensor(x2)
+
+
+def vecdot(x1: Operand, x2: Operand, /, axis: int = -1) -> Tensor:
+    """The sum of products along one axis of both, the others broadcast."""
+    a, b = as_tensor(x1), as_tensor(x2)
+    a, b = moveaxis(a, axis, -1).unsqueeze(-2), moveaxis(b, axis, -1).unsqueeze(-1)
+    return (a @ b).squeeze((-2, -1))
+
+
+def tensordot(x1: Operand, x2: Operand, /, axes: Any = 2) -> Tensor:
+    """Products summed over the last `axes` axes of x1 and the first of x2, or over the pairs of
+    axes that two sequences name. Raises ShapeError."""
+    a, b = as_tensor(x1), as_tensor(x2)
+    pairs = (list(range(-axes, 0)), list(range(axes))) if isinstance(axes, int) else axes
+    left = [axis_of("tensordot", i, a.ndim) for i in pairs[0]]
+    right = [axis_of("tensordot", i, b.ndim) for i in pairs[1]]
+    if [a.shape[i] for i in left] != [b.shape[i] for i in right]:
+        raise ShapeError(f"tensordot: axes {axes} of {list(a.shape)} and {list(b.shape)} differ")
+    rows = [i for i in range(a.ndim) if i not in left]
+    columns = [i for i in range(b.ndim) if i not in right]
+    k = math.prod(a.shape[i] for i in left)
+    x = a.permute([*rows, *left]).reshape((math.prod(a.shape[i] for i in rows), k))
+    y = b.permute([*right, *columns]).reshape((k, math.prod(b.shape[i] for i in columns)))
+    return (x @ y).reshape([a.shape[i] for i in rows] + [b.shape[i] for i in columns])
