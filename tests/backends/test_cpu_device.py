@@ -5,15 +5,19 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 from cpu_case import device, program_of
+from llvmlite.binding import ffi
 
-from weft.backends.cpu import CpuDevice
+from weft.backends.cpu import CpuDevice, jit
 from weft.backends.cpu.memory import rounded
+from weft.backends.llvm import optimise
 from weft.core import dtypes as dt
-from weft.core.errors import DeviceError, OutOfMemoryError, UsageError
+from weft.core.errors import CompileError, DeviceError, OutOfMemoryError, UsageError
 from weft.kernel import ir
 from weft.kernel.builder import Builder, cast, load
 from weft.program.program import BufferRef, BufferSpec, Copy, Dispatch, Fill, Program
@@ -355,3 +359,33 @@ def test_thread_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WEFT_NUM_THREADS")
     with pytest.raises(UsageError, match="threads=0"):
         CpuDevice(threads=0)
+
+
+# -- compiling
+
+
+def test_kernels_compile_on_several_threads_to_the_same_code(tmp_path: Path) -> None:
+    kernels = [scale_kernel(1 << 10, 1.5 + i) for i in range(6)]  # factors of this test alone
+    objects = []
+    for threads in (1, 3):
+        d = CpuDevice(threads=threads)
+        texts = [("k", partial(d.source, k)) for k in kernels]
+        objects.append(jit.compile_objects(texts, d.host, d.loader.threads))
+    assert objects[0] == objects[1]
+    d = CpuDevice(threads=3, cache=tmp_path)
+    assert len({*d.load(kernels)}) == d.loader.compiled == 6
+    d.load(kernels)
+    assert d.loader.compiled == 6
+
+
+def test_two_threads_are_inside_llvm_at_once() -> None:
+    for name in ("LLVMPY_RunNewModulePassManager", "LLVMPY_TargetMachineEmitToMemory"):
+        free = optimise._without_lock(name)
+        assert free is not getattr(ffi.lib, name), "llvmlite wraps its functions in another way"
+
+
+def test_a_kernel_that_llvm_refuses_is_named_from_any_thread() -> None:
+    d = CpuDevice(threads=2)
+    texts = [("good", lambda: d.source(scale_kernel(64, 1.0))), ("bad", lambda: "define nonsense")]
+    with pytest.raises(CompileError, match="bad"):
+        jit.compile_objects(texts, d.host, 2)

@@ -83,7 +83,7 @@ class CpuDevice(Device):
             dtypes=tuple(d.name for d in DEVICE),
             extra={"threads": self.threads, "lanes": self.caps.lanes},
         )
-        self.loader = Loader(self.host, self._cache)
+        self.loader = Loader(self.host, self._cache, self.threads)
         self._pool = Pool()
         self._lock = threading.Lock()
         self._functions: dict[str, int] = {}

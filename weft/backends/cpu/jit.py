@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import llvmlite
 import llvmlite.binding as llvm
 
 from weft.backends.cpu.host import Host
-from weft.backends.llvm.optimise import LOCK, optimised
+from weft.backends.llvm.optimise import LOCK, emitted, optimised
 
-_machines: dict[Host, llvm.TargetMachine] = {}
+_spare: dict[Host, list[llvm.TargetMachine]] = {}  # machines that no thread uses now
 
 
 def _initialise() -> None:
@@ -48,29 +50,43 @@ def _new_machine(host: Host) -> llvm.TargetMachine:
     )
 
 
-def _machine(host: Host) -> llvm.TargetMachine:
-    if host not in _machines:
-        _machines[host] = _new_machine(host)
-    return _machines[host]
-
-
-def _optimised(text: str, host: Host, name: str) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
-    machine = _machine(host)
-    return optimised(text, machine, name, level=2, loops=True), machine
+@contextmanager
+def _machine(host: Host) -> Iterator[llvm.TargetMachine]:
+    """A machine that no other thread uses."""
+    with LOCK:
+        free = _spare.setdefault(host, [])
+        machine = free.pop() if free else _new_machine(host)
+    try:
+        yield machine
+    finally:
+        free.append(machine)
 
 
 def compile_object(text: str, host: Host, name: str) -> bytes:
     """The relocatable object of one module. Raises CompileError naming the kernel."""
-    with LOCK:
-        module, machine = _optimised(text, host, name)
-        return machine.emit_object(module)
+    with _machine(host) as machine:
+        return emitted(optimised(text, machine, name, level=2, loops=True), machine)
+
+
+def compile_objects(
+    sources: Sequence[tuple[str, Callable[[], str]]], host: Host, threads: int
+) -> list[bytes]:
+    """The objects of several modules, given as names and what renders them, on that many threads.
+    Raises CompileError naming the kernel."""
+
+    def one(source: tuple[str, Callable[[], str]]) -> bytes:
+        return compile_object(source[1](), host, source[0])
+
+    if min(threads, len(sources)) < 2:
+        return [one(source) for source in sources]
+    with ThreadPoolExecutor(min(threads, len(sources)), "weft-llvm") as pool:
+        return list(pool.map(one, sources))
 
 
 def assembly(text: str, host: Host, name: str = "kernel") -> str:
     """The optimised assembly, for people."""
-    with LOCK:
-        module, machine = _optimised(text, host, name)
-        return machine.emit_assembly(module)
+    with _machine(host) as machine:
+        return str(machine.emit_assembly(optimised(text, machine, name, level=2, loops=True)))
 
 
 def link_by_llvm(host: Host, data: bytes, wanted: Sequence[str]) -> dict[str, int]:

@@ -32,11 +32,12 @@ class _Source(NamedTuple):
 
 
 class Loader:
-    """Compiles and links for one host. The code stays loaded for the life of the process, so
-    identical kernels of any number of Programs share it."""
+    """Compiles (on that many threads) and links for one host. The code stays loaded for the life
+    of the process, so identical kernels of any number of Programs share it."""
 
-    def __init__(self, host: Host, cache: DiskCache) -> None:
+    def __init__(self, host: Host, cache: DiskCache, threads: int = 1) -> None:
         self.host = host
+        self.threads = threads
         self.cache = cache
         self.compiled = 0  # how many modules LLVM has compiled here (the rest were cached)
         self._salt = f"{_code_version()}|{host.triple}|{host.cpu}|{host.features}|{host.version}|"
@@ -71,26 +72,26 @@ class Loader:
     def _load(self, sources: Sequence[_Source], wanted: tuple[str, ...]) -> list[dict[str, int]]:
         keys = [self._key(source.identity) for source in sources]
         with _lock:
-            missing = {}
-            for key, source in zip(keys, sources):
-                if key not in _linked and key not in missing:
-                    missing[key] = self._object(key, source)
+            missing = {k: source for k, source in zip(keys, sources) if k not in _linked}
             if missing:
-                self._link(missing, wanted)
+                self._link(self._objects(missing), wanted)
             return [_linked[key] for key in keys]
 
     def _key(self, identity: str) -> str:
         return "cpu:" + hashlib.sha256((self._salt + identity).encode()).hexdigest()
 
-    def _object(self, key: str, source: _Source) -> bytes:
-        data = self.cache.get(key)
-        if data is None:
+    def _objects(self, sources: dict[str, _Source]) -> dict[str, bytes]:
+        found = {key: self.cache.get(key) for key in sources}
+        absent = [key for key, data in found.items() if data is None]
+        if absent:
             from weft.backends.cpu import jit
 
-            data = jit.compile_object(source.text(), self.host, source.name)
-            self.compiled += 1
-            self.cache.put(key, data)
-        return data
+            asked = [(sources[key].name, sources[key].text) for key in absent]
+            for key, data in zip(absent, jit.compile_objects(asked, self.host, self.threads)):
+                found[key] = data
+                self.compiled += 1
+                self.cache.put(key, data)
+        return {key: data for key, data in found.items() if data is not None}
 
     def _link(self, objects: dict[str, bytes], wanted: tuple[str, ...]) -> None:
         try:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
+from typing import Any
 
 import llvmlite.binding as llvm
+from llvmlite.binding import ffi
 
 from weft.core.errors import CompileError
 
-LOCK = threading.Lock()  # LLVM's own objects are for one thread at a time
+LOCK = threading.Lock()  # a target machine is for one thread at a time
 
 
 def optimised(
     text: str, machine: llvm.TargetMachine, name: str, level: int, loops: bool
 ) -> llvm.ModuleRef:
-    """The parsed, verified and optimised module. `loops`: let LLVM vectorise, interleave and unroll
-    loops. Raises CompileError naming the kernel."""
+    """The parsed, verified and optimised module, in a context of its own: threads that have a
+    machine each optimise at once. `loops`: let LLVM vectorise, interleave and unroll loops.
+    Raises CompileError naming the kernel."""
     try:
-        module = llvm.parse_assembly(text)
+        module = llvm.parse_assembly(text, llvm.create_context())
         module.verify()
     except RuntimeError as e:
         raise CompileError(f"kernel {name}: LLVM refuses the code: {e}") from None
@@ -29,5 +33,29 @@ def optimised(
         options.loop_interleaving = options.loop_unrolling = True
     options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    run = _without_lock("LLVMPY_RunNewModulePassManager")
+    run(builder.getModulePassManager(), module, builder)
     return module
+
+
+def emitted(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> bytes:
+    """The relocatable object of an optimised module (machine.emit_object, other threads going on).
+    Raises CompileError."""
+    emit = _without_lock("LLVMPY_TargetMachineEmitToMemory")
+    with ffi.OutputString() as error:
+        buffer = emit(machine, module, 1, error)
+        if not buffer:
+            raise CompileError(f"LLVM cannot emit an object: {error}")
+    try:
+        start = ffi.lib.LLVMPY_GetBufferStart(buffer)
+        return ctypes.string_at(start, ffi.lib.LLVMPY_GetBufferSize(buffer))
+    finally:
+        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+
+
+def _without_lock(name: str) -> Any:
+    """A function of LLVM's for modules that no other thread knows: llvmlite holds one lock in all
+    of its calls, which LLVM asks for only within a context. (An llvmlite that wraps its functions
+    in another way keeps its lock.)"""
+    function = getattr(ffi.lib, name)
+    return getattr(function, "_cfn", function)
