@@ -72,6 +72,12 @@ def test_exp_below_zero() -> None:
     assert not compute(km.exp_below, np.float32([-87.8, -100, -1e30, -np.inf])).any()
 
 
+def test_exp2_below_zero() -> None:
+    x = np.concatenate([-log_uniform(-20, 4.8, 50000), np.float32([0.0, -0.5, -126.4])])
+    assert relative(compute(km.exp2_below, x), np.exp2(x.astype(np.float64))) <= 3.2e-6
+    assert not compute(km.exp2_below, np.float32([-127, -200, -1e30, -np.inf])).any()
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", ["sin", "cos"])
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.core.caps import Caps
 from weft.kernel.ir import Kernel
-from weft.templates import attention_cpu, attention_gpu
+from weft.templates import attention_blocks, attention_cpu, attention_gpu
 from weft.templates.group import Group
 from weft.templates.matmul_tail import find_call
 from weft.templates.registry import template
@@ -20,5 +20,10 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
 
     Raises CompileError where an operand is not a strided view of an input.
     """
-    variant = attention_cpu if caps.is_cpu else attention_gpu
-    return variant.build(group, find_call(group), caps, config)
+    node = find_call(group)
+    if caps.is_cpu:
+        return attention_cpu.build(group, node, caps, config)
+    plan = attention_blocks.plan_for(group, node, caps, config)
+    if plan is not None:
+        return attention_blocks.build(group, node, caps, plan)
+    return attention_gpu.build(group, node, caps, config)

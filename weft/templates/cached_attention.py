@@ -7,7 +7,12 @@ from typing import Any
 
 from weft.core.caps import Caps
 from weft.kernel.ir import Kernel
-from weft.templates import attention_gpu, cached_attention_cpu, cached_attention_decode
+from weft.templates import (
+    attention_blocks,
+    attention_gpu,
+    cached_attention_cpu,
+    cached_attention_decode,
+)
 from weft.templates.group import Group
 from weft.templates.matmul_tail import find_call
 from weft.templates.registry import template
@@ -24,6 +29,9 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """
     node = find_call(group)
     if not caps.is_cpu:
+        plan = attention_blocks.plan_for(group, node, caps, config)
+        if plan is not None and node.shape[0] > DECODE_ROWS:
+            return attention_blocks.build(group, node, caps, plan)
         return attention_gpu.build(group, node, caps, config)
     if node.shape[0] <= DECODE_ROWS:
         return cached_attention_decode.build(group, node, caps, config)
