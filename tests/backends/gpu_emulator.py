@@ -2,7 +2,8 @@
 
 The text is the one that LLVM gets for a GPU, with the few GPU intrinsics replaced: an index is a
 parameter, a barrier a POSIX barrier between as many threads as the group has, an exchange goes
-through memory between two barriers. Groups run one after the other. Linux only.
+through memory between two barriers, matrix instructions likewise (see gpu_units). Groups run one
+after the other. Linux only.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 import threading
 from collections.abc import Sequence
 
+import gpu_units
 import llvmlite.binding as llvm
 import numpy as np
 
@@ -77,8 +79,9 @@ def _reduced(call: re.Match[str]) -> str:
     return "\n  ".join([*lines, f"{out} = add i32 {value}, 0"])
 
 
-def cpu_text(kernel: Kernel, target: GpuTarget) -> tuple[str, bool]:
-    """The module for the CPU, and whether its threads meet."""
+def cpu_text(kernel: Kernel, target: GpuTarget) -> tuple[str, bool, list[str]]:
+    """The module for the CPU, whether its threads meet, and the names of the matrix instructions,
+    in the order of their numbers."""
     plain = dataclasses.replace(target, bf16_round=False, f16_convert=False)
     text = render_gpu(kernel, plain)
     text = text.replace(", addrspace(5)", "").replace("ptr addrspace(5)", "ptr")
@@ -89,6 +92,7 @@ def cpu_text(kernel: Kernel, target: GpuTarget) -> tuple[str, bool]:
         "external addrspace(3) global [0 x i8]",
         f"addrspace(3) global [{given} x i8] zeroinitializer",
     )
+    units = gpu_units.declared(text)
     text = re.sub(r"^declare .*@llvm\.(nvvm|amdgcn)\..*\n", "", text, flags=re.M)
     extra = "i32 %me, i32 %tx, i32 %ty, i32 %tz, i32 %gx, i32 %gy, i32 %gz, ptr %sync"
     text = re.sub(
@@ -133,6 +137,8 @@ def cpu_text(kernel: Kernel, target: GpuTarget) -> tuple[str, bool]:
     text = re.sub(
         r"(%\w+) = call i32 @llvm\.nvvm\.redux\.sync\.(\w+)\(i32 (\S+), i32 -1\)", _reduced, text
     )
+    for n, name in enumerate(units):
+        text = text.replace(f"@{name}(", f"@emu_unit{n}(ptr %sync, i32 %me, ")
     meets = text != before
     for name, kind in _DOTS.items():
         text = re.sub(rf"@{re.escape(name)}\((.*?)(, i1 false)?\)", rf"@emu_dot_{kind}(\1)", text)
@@ -144,7 +150,8 @@ def cpu_text(kernel: Kernel, target: GpuTarget) -> tuple[str, bool]:
     left = re.search(r"@llvm\.(nvvm|amdgcn)\.\S+", text)
     assert left is None, left
     dots = _dot("emu_dot_ss", "sext") + "\n" + _dot("emu_dot_us", "zext")
-    return "\n".join([_HELPERS, dots, text, _main(kernel, meets)]), meets
+    more = [gpu_units.function(f"emu_unit{n}", n, units[name]) for n, name in enumerate(units)]
+    return "\n".join([_HELPERS, dots, *more, text, _main(kernel, meets)]), meets, list(units)
 
 
 def _main(kernel: Kernel, meets: bool) -> str:
@@ -178,6 +185,7 @@ def _main(kernel: Kernel, meets: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
+_COMPUTE = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_int32)
 _SIGNATURE = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int32] * 4, ctypes.c_void_p
 )
@@ -204,7 +212,7 @@ def play(
     grid = launch.launch_grid(kernel, scalars)
     if 0 in grid:
         return
-    text, meets = cpu_text(kernel, target)
+    text, meets, units = cpu_text(kernel, target)
     engine, run = _compile(text)
     n = int(np.prod(kernel.threads))
     copies = [_aligned(a) for a in arrays]
@@ -214,7 +222,22 @@ def play(
     barrier, exchange = ctypes.create_string_buffer(256), np.zeros(2048, np.int32)
     libc.pthread_barrier_init(barrier, None, n)
     wait = ctypes.cast(libc.pthread_barrier_wait, ctypes.c_void_p).value
-    sync = (ctypes.c_void_p * 3)(ctypes.addressof(barrier), wait, exchange.ctypes.data)
+    slots = np.zeros((n, 2 * gpu_units.SLOT), np.uint8)
+    failed: list[Exception] = []
+
+    @_COMPUTE
+    def compute(which: int, me: int) -> None:
+        """The first thread of each subgroup computes for all."""
+        if me % target.wave == 0:
+            try:
+                gpu_units.compute(units[which], slots[me : me + target.wave])
+            except Exception as error:
+                failed.append(error)
+
+    sync = (ctypes.c_void_p * 5)(
+        ctypes.addressof(barrier), wait, exchange.ctypes.data, slots.ctypes.data,
+        ctypes.cast(compute, ctypes.c_void_p).value,
+    )  # fmt: skip
 
     def thread(me: int) -> None:
         run(ctypes.addressof(buffers), values.ctypes.data, me, *grid, ctypes.addressof(sync))  # type: ignore[operator]
@@ -228,6 +251,8 @@ def play(
     else:
         for me in range(n):
             thread(me)
+    if failed:
+        raise failed[0]
     for array, copy in zip(arrays, copies):
         array[:] = copy
     del engine

@@ -1,0 +1,167 @@
+"""What the matrix instructions of GPUs compute, from the registers of all lanes of a subgroup.
+
+Written from the vendors' documents alone (element by element, as they state it), so that what
+weft.backends.llvm.gpu_tiles believes of layouts is checked, not repeated. Sources: NVIDIA PTX ISA,
+"Matrix Fragments for mma.m16n8k16 with floating point type" and "ldmatrix"; AMD CDNA3 ISA, "Matrix
+Arithmetic Instructions"; AMD RDNA3 ISA, "Wave Matrix Multiply Accumulate".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+
+import numpy as np
+
+_NAMES = r"llvm\.(?:nvvm\.ldmatrix|nvvm\.mma|amdgcn\.mfma|amdgcn\.wmma)\."
+SLOT = 192  # bytes of arguments, or of results, of one lane
+
+
+def declared(text: str) -> dict[str, str]:
+    """The matrix instructions of a module: the declaration of each by its name."""
+    found = re.findall(rf"^(declare .*@({_NAMES}[\w.]*)\(.*\))$", text, flags=re.M)
+    return {name: line for line, name in found}
+
+
+def function(name: str, which: int, declared: str) -> str:
+    """An LLVM function in the place of an intrinsic: leaves its arguments where `compute` finds
+    them, meets the others twice, and gives back what `compute` found."""
+    out, types = re.fullmatch(r"declare (.*) @\S+?\((.*)\)", declared).groups()  # type: ignore[union-attr]
+    args = [t.strip() for t in types.split(",")]
+    given = "".join(f", {t} %a{n}" for n, t in enumerate(args))
+    lines = [
+        f"define internal {out} @{name}(ptr %s, i32 %me{given}) noinline convergent {{",
+        "  %p = getelementptr ptr, ptr %s, i64 3",
+        "  %all = load ptr, ptr %p",
+        f"  %mine = mul i32 %me, {2 * SLOT}",
+        "  %slot = getelementptr i8, ptr %all, i32 %mine",
+    ]
+    at = 0
+    for n, t in enumerate(args):
+        lines.append(f"  %at{n} = getelementptr i8, ptr %slot, i32 {at}")
+        lines.append(f"  store {t} %a{n}, ptr %at{n}, align 4")
+        at += size(t)
+    assert at <= SLOT
+    lines += [
+        "  call void @emu_sync(ptr %s)",
+        "  %q = getelementptr ptr, ptr %s, i64 4",
+        "  %compute = load ptr, ptr %q",
+        f"  call void %compute(i32 {which}, i32 %me)",
+        "  call void @emu_sync(ptr %s)",
+        f"  %found = getelementptr i8, ptr %slot, i32 {SLOT}",
+        f"  %r = load {out}, ptr %found, align 4",
+        f"  ret {out} %r",
+        "}",
+    ]
+    return "\n".join(lines)
+
+
+def size(t: str) -> int:
+    """Bytes of an LLVM type."""
+    if t.startswith("ptr"):
+        return 8
+    vector = re.fullmatch(r"<(\d+) x (\w+)>", t)
+    count, element = vector.groups() if vector else ("1", t)
+    return int(count) * {"i32": 4, "float": 4, "half": 2, "i16": 2}[element]
+
+
+def compute(name: str, slots: np.ndarray) -> None:
+    """The intrinsic for one subgroup: `slots` is uint8[lanes, 2 * SLOT], arguments and results."""
+    given, found = slots[:, :SLOT], slots[:, SLOT:]
+    if "ldmatrix" in name:
+        _ldmatrix(given, found, ".trans" in name)
+        return
+    kind = next(k for k in _UNITS if k in name)
+    _UNITS[kind](given, found, "bf16" in name)
+
+
+def _floats(raw: np.ndarray, bf16: bool) -> np.ndarray:
+    """16-bit elements per lane, as float64[lanes, elements]."""
+    raw = np.ascontiguousarray(raw)
+    if not bf16:
+        return raw.view(np.float16).astype(np.float64)
+    return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def _sums(raw: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(raw).view(np.float32)
+
+
+def _mma(given: np.ndarray, found: np.ndarray, bf16: bool) -> None:
+    """mma.sync.m16n8k16: a0..a7, b0..b3 in pairs, c0..c3."""
+    a, b, c = np.zeros((16, 16)), np.zeros((16, 8)), np.zeros((16, 8))
+    left, right, sums = (
+        _floats(given[:, :16], bf16),
+        _floats(given[:, 16:24], bf16),
+        _sums(given[:, 24:40]),
+    )
+    assert len(given) == 32
+    for lane in range(32):
+        group, thread = lane >> 2, lane % 4
+        for i in range(8):
+            row = group if i in (0, 1, 4, 5) else group + 8
+            a[row, thread * 2 + (i & 1) + (8 if i >= 4 else 0)] = left[lane, i]
+        for i in range(4):
+            b[thread * 2 + (i & 1) + (8 if i >= 2 else 0), group] = right[lane, i]
+            c[group if i < 2 else group + 8, thread * 2 + (i & 1)] = sums[lane, i]
+    d = (a @ b + c).astype(np.float32)
+    for lane in range(32):
+        group, thread = lane >> 2, lane % 4
+        out = [d[group if i < 2 else group + 8, thread * 2 + (i & 1)] for i in range(4)]
+        found[lane, :16] = np.array(out, np.float32).view(np.uint8)
+
+
+def _ldmatrix(given: np.ndarray, found: np.ndarray, transposed: bool) -> None:
+    """ldmatrix.x4.b16: lane 8 j + r points at row r of matrix j."""
+    starts = np.ascontiguousarray(given[:, :8]).view(np.uint64)[:, 0]
+    assert not (starts % 16).any(), "ldmatrix of a row that is not at a multiple of 16 bytes"
+    rows = [np.frombuffer(ctypes.string_at(int(p), 16), np.uint16) for p in starts]
+    for lane in range(32):
+        words = []
+        for j in range(4):
+            for e in range(2):
+                row, col = lane // 4, lane % 4 * 2 + e
+                if transposed:
+                    row, col = col, row
+                words.append(rows[8 * j + row][col])
+        found[lane, :16] = np.array(words, np.uint16).view(np.uint8)
+
+
+def _mfma(given: np.ndarray, found: np.ndarray, bf16: bool) -> None:
+    """v_mfma_f32_16x16x16: A[i][k] and B[k][j] are item k % 4 of lane i (or j) + 16 (k / 4), C and
+    D[i][j] item i % 4 of lane j + 16 (i / 4)."""
+    left, right, sums = (
+        _floats(given[:, :8], bf16),
+        _floats(given[:, 8:16], bf16),
+        _sums(given[:, 16:32]),
+    )
+    assert len(given) == 64 and not given[:, 32:44].any()
+    i, k = np.mgrid[:16, :16]
+    a, b = left[i + 16 * (k // 4), k % 4], right[i + 16 * (k // 4), k % 4].T
+    row, col = np.mgrid[:16, :16]
+    lane, item = col + 16 * (row // 4), row % 4
+    out = np.zeros((64, 4), np.float32)
+    out[lane, item] = (a @ b + sums[lane, item]).astype(np.float32)
+    found[:, :16] = out.view(np.uint8)
+
+
+def _wmma(given: np.ndarray, found: np.ndarray, bf16: bool) -> None:
+    """v_wmma_f32_16x16x16, wave 32: lanes l and l + 16 both hold row l of A and column l of B, C
+    and D[i][j] are item i / 2 of lane j + 16 (i % 2)."""
+    left, right, sums = (
+        _floats(given[:, :32], bf16),
+        _floats(given[:, 32:64], bf16),
+        _sums(given[:, 64:96]),
+    )
+    assert len(given) == 32
+    for x in (left, right):
+        assert np.array_equal(x[:16], x[16:], equal_nan=True), "lanes 16 to 31 differ"
+    row, col = np.mgrid[:16, :16]
+    lane, item = col + 16 * (row % 2), row // 2
+    out = np.zeros((32, 8), np.float32)
+    out[lane, item] = (left[:16] @ right[:16].T + sums[lane, item]).astype(np.float32)
+    found[:, :32] = out.view(np.uint8)
+
+
+_UNITS = {"nvvm.mma.m16n8k16": _mma, "amdgcn.mfma.f32.16x16x16": _mfma,
+          "amdgcn.wmma.f32.16x16x16": _wmma}  # fmt: skip

@@ -1,0 +1,221 @@
+"""Tiles in the matrix units of GPUs: the code that is written for each, executed by the emulator
+against NumPy in float64, and taken by ptxas and the linker."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+
+import gpu_case as case
+import gpu_emulator
+import numpy as np
+import pytest
+
+from weft.backends.llvm import gpu_target, gpu_tiles, offline, ptxas
+from weft.core import dtypes as dt
+from weft.core.errors import CompileError, KernelError
+from weft.kernel import interp, ir
+from weft.kernel.builder import Builder, load
+from weft.kernel.verify import verify
+
+emulated = pytest.mark.skipif(sys.platform != "linux", reason="the emulator needs Linux")
+ARCHES = ("sm_80", "gfx90a", "gfx1100")  # one of each kind of unit
+BF16, F16, F32 = dt.bfloat16, dt.float16, dt.float32
+K = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """`pad` elements follow each row in memory, `skip` stand before the first."""
+
+    dtype: dt.DType = BF16
+    nt: bool = True
+    shared: bool = True
+    pad: int = 8
+    skip: int = 0
+    threads: tuple[int, ...] = (0,)  # 0: two subgroups
+
+
+CASES = {
+    "ldmatrix": Case(),
+    "ldmatrix, turned": Case(nt=False),
+    "half": Case(F16),
+    "half, turned": Case(F16, nt=False),
+    "pairs": Case(pad=2),
+    "pairs, turned": Case(F16, nt=False, pad=2),
+    "odd": Case(pad=1, skip=3),
+    "odd, turned": Case(nt=False, pad=1, skip=3),
+    "buffers": Case(shared=False, pad=0),
+    "buffers, turned": Case(F16, nt=False, shared=False, pad=0),
+    "buffers, odd": Case(F16, shared=False, pad=1, skip=5),
+    "threads in three axes": Case(threads=(8, 4, 4)),
+}
+
+
+def kernel_of(c: Case, wave: int) -> ir.Kernel:
+    """out = factors * (start + x . y) per subgroup: x [16, K] and y [16, K] (nt) or [K, 16] of its
+    own, moved to shared memory where asked for; rows of factors 3 apart."""
+    b = Builder("tiles")
+    threads = (2 * wave,) if c.threads == (0,) else c.threads
+    count = int(np.prod(threads))
+    waves = count // wave
+    wide = {"x": K + c.pad, "y": (K if c.nt else 16) + c.pad}
+    high = {"x": 16, "y": 16 if c.nt else K}
+    sizes = {n: c.skip + high[n] * wide[n] for n in "xy"}
+    given = {n: b.buffer(n, c.dtype, waves * sizes[n]) for n in "xy"}
+    start, factors = b.buffer("start", F32, waves * 256), b.buffer("factors", F32, waves * 48)
+    out = b.buffer("out", F32, waves * 256, "w")
+    me = b.let(b.thread(0) + (b.thread(1) + b.thread(2) * (*threads, 1, 1)[1]) * threads[0], "me")
+    subgroup = b.let(me // wave, "subgroup")
+    memory: dict[str, ir.Buffer | ir.Array] = dict(given)
+    if c.shared:
+        for n in "xy":
+            memory[n] = b.array(f"s{n}", c.dtype, waves * sizes[n], "shared")
+            with b.loop(waves * sizes[n], me, count, name="i") as i:
+                b.store(memory[n], i, load(given[n], i))
+        b.barrier()
+    left, right = b.tile("left", c.dtype, 16, 16), b.tile("right", c.dtype, 16, 16)
+    sums = b.tile("sums", F32, 16, 16)
+    b.tile_load(sums, start, subgroup * 256, 16)
+    with b.loop(K, step=16, name="k") as k:
+        at = {n: b.let(subgroup * sizes[n] + c.skip, f"at_{n}") for n in "xy"}
+        b.tile_load(left, memory["x"], at["x"] + k, wide["x"])
+        b.tile_load(right, memory["y"], at["y"] + (k if c.nt else k * wide["y"]), wide["y"])
+        (b.mma_nt if c.nt else b.mma)(sums, left, right)
+    b.tile_scale(sums, factors, subgroup * 48 + 1, 3)
+    b.tile_store(out, subgroup * 256, 16, sums)
+    return b.kernel((1,), threads)
+
+
+def arrays_of(kernel: ir.Kernel, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(b.size).astype(b.dtype.numpy) for b in kernel.buffers]
+
+
+def want_of(c: Case, arrays: list[np.ndarray]) -> np.ndarray:
+    x, y, start, factors, _ = (a.astype(np.float64) for a in arrays)
+    waves = start.size // 256
+    x = x.reshape(waves, -1)[:, c.skip :].reshape(waves, 16, K + c.pad)[..., :K]
+    y = y.reshape(waves, -1)[:, c.skip :]
+    y = (
+        y.reshape(waves, 16, -1)[..., :K].swapaxes(1, 2)
+        if c.nt
+        else y.reshape(waves, K, -1)[..., :16]
+    )
+    scaled = factors.reshape(waves, 16, 3)[..., 1:2]
+    return ((start.reshape(waves, 16, 16) + x @ y) * scaled).reshape(-1)
+
+
+@emulated
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("arch", ARCHES)
+def test_products(arch: str, name: str) -> None:
+    target, c = gpu_target(arch), CASES[name]
+    kernel = kernel_of(c, target.wave)
+    verify(kernel)
+    arrays = arrays_of(kernel)
+    want = want_of(c, arrays)
+    gpu_emulator.play(kernel, target, arrays, [])
+    np.testing.assert_allclose(arrays[-1], want, rtol=1e-5, atol=1e-4)
+    arrays[-1][:] = 0
+    interp.run(kernel, arrays, caps=target.caps)
+    np.testing.assert_allclose(arrays[-1], want, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("arch", (*case.NVIDIA, *case.AMD))
+def test_every_case_compiles(arch: str) -> None:
+    """And takes no memory of a thread's own: tiles stay in registers."""
+    target = gpu_target(arch)
+    if target.code == "ptx" and ptxas.find() is None:
+        pytest.skip("ptxas was not found")
+    kernels = [
+        dataclasses.replace(kernel_of(c, target.wave), name=f"tiles{n}")
+        for n, c in enumerate(CASES.values())
+    ]
+    found = offline.resources(kernels, target)
+    assert len(found) == len(CASES)
+    assert not any(r.spills or r.stack for r in found.values()), found
+
+
+@pytest.mark.parametrize(
+    "arch,name,words",
+    [
+        ("sm_80", "ldmatrix", {"mma.sync.aligned.m16n8k16": 4, "ldmatrix": 4, ".trans": 0}),
+        ("sm_90", "half, turned", {"f32.f16.f16.f32": 4, "ldmatrix": 4, ".trans": 2}),
+        ("sm_120", "pairs", {"mma.sync": 4, "ldmatrix": 0, "ld.shared.b32": 16}),
+        ("gfx90a", "ldmatrix", {"v_mfma_f32_16x16x16bf16_1k": 2, "ds_read2_b64": 2}),
+        ("gfx942", "half", {"v_mfma_f32_16x16x16_f16": 2, "ds_read2_b64": 2}),
+        ("gfx1100", "ldmatrix", {"v_wmma_f32_16x16x16_bf16": 2, "ds_load_b128": 8}),
+    ],
+)
+def test_instructions(arch: str, name: str, words: dict[str, int]) -> None:
+    """Of both steps along k: the loop is unrolled."""
+    target = gpu_target(arch)
+    text = offline.source(kernel_of(CASES[name], target.wave), target)
+    assert {w: text.count(w) for w in words} == words
+
+
+@emulated
+@pytest.mark.parametrize("arch,kind", [*zip(ARCHES, ("mma", "mfma", "wmma"))])
+@pytest.mark.parametrize("field", ["operand", "result"])
+def test_the_emulator_sees_a_wrong_layout(
+    arch: str, kind: str, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unit, target, c = gpu_tiles.UNITS[kind], gpu_target(arch), CASES["pairs"]
+    right = getattr(unit, field)
+    places = tuple(tuple((c, r) for r, c in held) for held in right.registers)
+    wrong = gpu_tiles.Layout(right.col, right.row, places)  # transposed
+    monkeypatch.setitem(gpu_tiles.UNITS, kind, dataclasses.replace(unit, **{field: wrong}))
+    arrays = arrays_of(kernel_of(c, target.wave))
+    with pytest.raises(AssertionError):  # here, or because the lanes of WMMA differ
+        gpu_emulator.play(kernel_of(c, target.wave), target, arrays, [])
+        np.testing.assert_allclose(arrays[-1], want_of(c, arrays), rtol=1e-5, atol=1e-4)
+
+
+def refused(body, dtype: dt.DType = BF16, threads: int = 64) -> ir.Kernel:  # type: ignore[no-untyped-def]
+    b = Builder("refused")
+    body(b, dtype)
+    return b.kernel((1,), (threads,))
+
+
+def f32_product(b: Builder, dtype: dt.DType) -> None:
+    tiles = [b.tile(n, F32, 16, 16) for n in "cab"]
+    for tile in tiles:
+        b.tile_zero(tile)
+    b.mma_nt(*tiles)
+
+
+def one_tile(cols: int) -> Callable[[Builder, dt.DType], object]:
+    return lambda b, dtype: b.tile("c", dtype, 16, cols)
+
+
+REFUSED = {
+    "shape": (one_tile(32), BF16, 64, "tile c of 16 x 32 bfloat16: sm_80 takes 16 x 16 of bfl"),
+    "dtype": (one_tile(16), dt.int8, 64, "of 16 x 16 int8: sm_80 takes 16 x 16"),
+    "threads": (one_tile(16), BF16, 48, "of 48 threads: sm_80 multiplies"),
+    "product": (f32_product, F32, 64, "no products of tiles of float32 on sm_80"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_unit_refuses(name: str) -> None:
+    body, dtype, threads, message = REFUSED[name]
+    with pytest.raises(CompileError, match=f"kernel refused: .*{message}"):
+        offline.code(refused(body, dtype, threads), gpu_target("sm_80"))
+
+
+def test_a_tile_has_one_role() -> None:
+    def both(b: Builder, dtype: dt.DType) -> None:
+        c, a, right = (
+            b.tile("c", F32, 16, 16),
+            b.tile("a", dtype, 16, 16),
+            b.tile("r", dtype, 16, 16),
+        )
+        for tile in (c, a, right):
+            b.tile_zero(tile)
+        b.mma(c, a, right)
+        b.mma_nt(c, a, right)
+
+    with pytest.raises(KernelError, match="kernel refused: tile r is both turned and operand"):
+        verify(refused(both))
