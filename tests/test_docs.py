@@ -29,3 +29,13 @@ def test_links_lead_somewhere(page: Path) -> None:
     content = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", content):
         assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_getting_started_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its blocks of Python, in their order."""
+    monkeypatch.chdir(ROOT)
+    page = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(block, "getting-started.md", "exec"), names)
+    assert "weft" in names and "model" in names
