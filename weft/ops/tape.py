@@ -88,15 +88,27 @@ class TapeListener:
         if not _RECORDING.on or not aval(out).dtype.is_float:
             return out
 
+        held = [(x, x.version) for x in map(plain, inputs) if hasattr(x, "version")]
         made = Tracked(out, inputs)
         me = ref(made)  # not itself: a cycle would keep the tape's memory until collected
 
         def pull(grad: Value, operands: tuple[Value, ...]) -> Sequence[Any]:
+            for x, version in held:
+                if x.version != version:
+                    raise GradientError(changed(str(attrs["name"]) if op == "call" else op, x))
             again = any(isinstance(x, Tracked) for x in operands)
             return vjp(op, grad, me() if again else out, operands, attrs)
 
         made.pull = pull
         return made
+
+
+def changed(what: str, operand: object) -> str:
+    """The message for an operand whose content is no longer what it was in the forward pass."""
+    return (
+        f"backward through {what}: its operand {operand} was written after the forward pass (by a "
+        "compiled function, or assigned to); call backward before, or compute forward again"
+    )
 
 
 register_listener(Tracked, TapeListener(), rank=10)

@@ -202,8 +202,14 @@ def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:
         return like._wrap(out)
     owners = {id(leaf.owner): leaf.owner for leaf in tape.leaves(out) if leaf.owner is not None}
     params = tuple(Tracked(t.value.value, owner=t) for t in owners.values())
+    before = [(t, *t._content()) for t in owners.values()]
 
     def pull(g: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
+        for t, content, version in before:
+            now = t._content()
+            if now[0] is not content or now[1] != version:
+                what = f"{t.name!r} {t._known()}" if t.name else t._known()
+                raise GradientError(tape.changed("checkpoint", what))
         create_graph = any(isinstance(x, Tracked) for x in operands)
         given = operands[: len(inputs)]
         if create_graph:  # what is computed again is to be differentiated again: keep its history

@@ -25,6 +25,7 @@ from weft.program.array import DeviceArray
 
 if TYPE_CHECKING:
     from weft.backends.base import Device
+    from weft.tensor.device import StateArray
 
 Value = Any  # np.ndarray, DeviceArray, Node, or Tracked around one of them
 Number = bool | int | float
@@ -84,7 +85,7 @@ class TensorBase:
                 f"Tensor() wraps a NumPy array, not {type(value).__name__}; use weft.tensor(...)"
             )
         self._value = value
-        self._home: DeviceArray | None = None  # a Program's state buffer that `_value` shows
+        self._home: StateArray | None = None  # a Program's state buffer that `_value` shows
         self._leaf = False  # whether a tape starts here
         self._grad: TensorBase | None = None
         self._store: TensorBase | None = None  # where compiled functions put the gradient
@@ -182,6 +183,13 @@ class TensorBase:
         if self._home is not None and isinstance(self._value, np.ndarray):
             return self._value.copy()  # a view of it would change when the Program runs
         return self._value
+
+    def _content(self) -> tuple[Any, int]:
+        """Equal (in its parts, by identity) as long as nothing was written to the tensor."""
+        if CURRENT.trace is not None:
+            return self._plain(), 0
+        content = self._value if self._home is None else self._home
+        return content, getattr(content, "version", 0)
 
     def _escaped(self) -> NoReturn:
         where = f" (made at {self._value.where})" if self._value.where else ""

@@ -47,6 +47,7 @@ class _Entry:
     grads: tuple[tuple[TensorBase, TensorBase | None], ...] = ()  # tensors and .grad after a run
     guards: tuple[Callable[[], bool], ...] = ()  # it serves while these hold
     session: Session | PartedSession | None = None
+    written: Sequence[StateArray] = ()  # the homes of `states`
 
 
 @dataclass
@@ -213,6 +214,8 @@ class Compiled:
             inputs[name] = _operand(tensor._grad, device)
         if entry.states:
             inputs = {n: _apart(v, entry) for n, v in inputs.items()}
+        for home in entry.written:
+            home.version += 1
         arrays = session.run_device(inputs)
         results = [_result(a, role) for a, role in zip(arrays, entry.roles)]
         for tensor, gradient in entry.grads:
@@ -247,6 +250,8 @@ class Compiled:
             entry.session = Session(parts[0].program, device, weights, state, self._arena)
         else:
             entry.session = PartedSession(entry.parted, device, host, weights, state, self._arena)
+        homes = (tensors[name]._home for name in entry.states if name in tensors)
+        entry.written = [home for home in homes if home is not None]
         made: dict[str, dict[str, Any]] = {}  # weight -> its buffers
         for name, buffer in entry.session.weights.items():
             made.setdefault(entry.parted.weight_of(name), {})[name] = buffer
@@ -277,7 +282,7 @@ def _settle(t: Tensor, device: Device, name: str) -> None:
             f'with .to("{device.info.id}") before the first call'
         )
     plain = upload(device, t._host("a Program's state"))
-    t._home = StateArray(plain.buffer, plain.shape, plain.dtype)
+    t._home = StateArray(plain, name)
     t._value = t._home.view() if device.kind == "cpu" else t._home
     if isinstance(t._value, np.ndarray):
         t._value.flags.writeable = False

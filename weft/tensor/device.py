@@ -47,9 +47,18 @@ class _Alias(DeviceArray):
 
 
 class StateArray(DeviceArray):
-    """A Program's state: its content changes when the Program runs, so nothing may alias it."""
+    """A Program's state: its content changes when the Program runs, so nothing may alias it; a tape
+    that holds it compares `version`, how often it was written."""
 
-    __slots__ = ()
+    __slots__ = ("name", "version")
+
+    def __init__(self, plain: DeviceArray, name: str):
+        super().__init__(plain.buffer, plain.shape, plain.dtype)
+        self.name = name
+        self.version = 0
+
+    def __repr__(self) -> str:
+        return f"{self.name!r} {self.dtype.name}{list(self.shape)}"
 
 
 def check_dtype(dtype: dt.DType, device: Device) -> None:

@@ -170,6 +170,7 @@ class Indexing(Reductions):
         if not new._weak:
             check_devices("assign", (self, new))
         if self._home is not None:  # Programs hold this buffer: write into it
+            self._home.version += 1
             self._home.device.write(self._home.buffer, np.ascontiguousarray(new._host("assign")))
         elif new._weak:
             self._value = _place_like(self, np.array(new._value))
