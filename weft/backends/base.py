@@ -48,7 +48,10 @@ class Buffer(abc.ABC):
 
 
 class Bound(abc.ABC):
-    """A Program resolved against concrete buffers: replaying it allocates nothing."""
+    """A Program resolved against concrete buffers: replaying it allocates nothing. `products` says
+    who does a Library step, by its number, where that may be another than its kernel."""
+
+    products: Mapping[int, str] = {}
 
     @abc.abstractmethod
     def rebind(self, index: int, buffer: Buffer) -> None:
@@ -108,6 +111,11 @@ class Device(abc.ABC):
         from weft.kernel.printer import text
 
         return text(kernel)
+
+    def library(self) -> str:
+        """The vendor's library that does Library steps here, or why there is none; "" on devices
+        for which nobody makes one."""
+        return ""
 
     def supports(self, dtype: DType) -> bool:
         return dtype in self.caps.dtypes

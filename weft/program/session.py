@@ -12,7 +12,7 @@ from weft.backends.base import Buffer, Device
 from weft.core.dtypes import DType, int32
 from weft.core.errors import DTypeError, LimitError, OutOfMemoryError, ShapeError, UsageError
 from weft.program.array import DeviceArray
-from weft.program.program import BufferSpec, Program
+from weft.program.program import BufferSpec, Library, Program
 
 Value = np.ndarray | DeviceArray | Buffer
 _WRAP_BYTES = 1 << 16  # below this, copying an input is cheaper than rebinding
@@ -88,6 +88,14 @@ class Session:
     def buffers(self) -> tuple[Buffer, ...]:
         """The buffers bound now, one per Program buffer."""
         return tuple(self._buffers)
+
+    @property
+    def products(self) -> Mapping[int, str]:
+        """Who does each Library step, by its number in the Program: a vendor's library by name, or
+        the step's own kernel and why."""
+        steps = enumerate(self.program.steps)
+        taken: Mapping[int, str] = self._bound.products
+        return {n: taken.get(n, "own kernel") for n, s in steps if isinstance(s, Library)}
 
     # -- binding --------------------------------------------------------------------------------
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.backends.base import Bound, Buffer
+from weft.backends.gpu.blas import Product
 from weft.backends.llvm import launch
 from weft.core.errors import DeviceError
-from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program
+from weft.program.program import BufferRef, Copy, Dispatch, Fill, Library, Program
 
 if TYPE_CHECKING:
     from weft.backends.gpu.device import Function, GpuBuffer, GpuDevice
@@ -28,7 +29,8 @@ Key = tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]]  # grids, address
 
 
 class GpuBound(Bound):
-    """See Bound. The runtime scalars lie in device memory, written only when they change."""
+    """See Bound. The runtime scalars lie in device memory, written only when they change. Kernels
+    of steps that the vendor's library does are not loaded."""
 
     def __init__(self, device: GpuDevice, program: Program, buffers: Sequence[Buffer]) -> None:
         if len(buffers) != len(program.buffers):
@@ -37,7 +39,10 @@ class GpuBound(Bound):
             )
         self.device, self.program = device, program
         self.buffers = [self._fitting(n, buffer) for n, buffer in enumerate(buffers)]
-        self.functions: list[Function] = device.load(program.kernels)
+        self._products: dict[int, Product] = {}  # Library steps that the library does, by number
+        self.products: dict[int, str] = {}
+        self._offer()
+        self.functions = self._load()
         self._check_alignment()
         self._values: tuple[int, ...] | None = None
         self._scalars = device.alloc(max(4 * len(program.scalars), launch.ALIGN))
@@ -47,6 +52,24 @@ class GpuBound(Bound):
         self._last: Key | None = None  # what the last run was like
         forget = weakref.finalize(self, _forget, device, self._graphs)
         forget.atexit = False
+
+    def _offer(self) -> None:
+        """Asks the library for each Library step: now, since it may not be asked in a recording."""
+        for number, step in enumerate(self.program.steps):
+            if isinstance(step, Library):
+                found = self.device.product(step.gemm, tuple(a.offset for a in step.args))
+                if isinstance(found, Product):
+                    self._products[number] = found
+                    self.products[number] = found.library
+                else:
+                    self.products[number] = f"own kernel: {found}"
+
+    def _load(self) -> dict[int, Function]:
+        """The functions of the kernels that are run, by their numbers."""
+        steps = enumerate(self.program.steps)
+        run = {s.kernel for n, s in steps if isinstance(s, Dispatch) and n not in self._products}
+        kernels = [self.program.kernels[number] for number in run]
+        return dict(zip(run, self.device.load(kernels)))
 
     def _fitting(self, index: int, buffer: Buffer) -> GpuBuffer:
         own, spec = self.device.own(buffer), self.program.buffers[index]
@@ -102,9 +125,9 @@ class GpuBound(Bound):
 
     def _play(self) -> None:
         dispatches = iter(self._grids)
-        for step in self.program.steps:
+        for number, step in enumerate(self.program.steps):
             if isinstance(step, Dispatch):
-                self._launch(step, next(dispatches))
+                self._launch(number, step, next(dispatches))
             elif isinstance(step, Copy):
                 self._copy(step)
             elif isinstance(step, Fill):
@@ -129,12 +152,17 @@ class GpuBound(Bound):
             self.device.write(self._scalars, np.array(values[:count], np.int32))
         self._values = values
 
-    def _launch(self, step: Dispatch, grid: tuple[int, int, int]) -> None:
+    def _launch(self, number: int, step: Dispatch, grid: tuple[int, int, int]) -> None:
         if 0 in grid:
             return
-        kernel, (function, shared) = self.program.kernels[step.kernel], self.functions[step.kernel]
-        args = [*map(self._at, step.args), self._scalars.address]
+        kernel, args = self.program.kernels[step.kernel], [*map(self._at, step.args)]
+        product = self._products.get(number)
         try:
+            if product is not None:
+                product.run(args)
+                return
+            function, shared = self.functions[step.kernel]
+            args.append(self._scalars.address)
             self.device.driver.launch(function, grid, kernel.threads, args, shared)
         except DeviceError as error:
             raise DeviceError(

@@ -16,6 +16,7 @@ import numpy as np
 
 from weft.backends.base import Bound, Buffer, Device, DeviceInfo
 from weft.backends.cache import DiskCache, code_version, default_directory
+from weft.backends.gpu.blas import Blas, Product
 from weft.backends.gpu.bound import GpuBound
 from weft.backends.gpu.driver import Driver
 from weft.backends.llvm import launch
@@ -24,6 +25,7 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.core.errors import DeviceError
 from weft.kernel.ir import Kernel
+from weft.program.gemm import Gemm
 from weft.program.program import Program
 
 _SIZE = 4  # bytes that tell the dynamic shared memory, before a kernel's code in the cache
@@ -65,6 +67,7 @@ class GpuDevice(Device):
         self.caps = dataclasses.replace(self.target.caps, name=driver.kind, model=driver.name)
         self.compiled = 0  # how many kernels LLVM has compiled here (the rest were cached)
         self._functions: dict[str, Function] = {}
+        self._blas: Blas | str | None = None  # or why there is none; asked for when first needed
         names = tuple(d.name for d in dt.DEVICE)
         self.info = DeviceInfo(
             driver.kind, driver.index, driver.name, True, "", driver.version, driver.memory, names,
@@ -153,6 +156,27 @@ class GpuDevice(Device):
         from weft.backends.llvm import offline
 
         return offline.source(kernel, self.target)
+
+    # -- products
+
+    def library(self) -> str:
+        with self.lock:
+            blas = self._library()
+        return blas if isinstance(blas, str) else blas.name
+
+    def _library(self) -> Blas | str:
+        if self._blas is None:
+            try:
+                self._blas = self.driver.library()
+            except DeviceError as error:
+                self._blas = str(error)
+        return self._blas
+
+    def product(self, gemm: Gemm, starts: tuple[int, ...]) -> Product | str:
+        """The product as the vendor's library does it, or why it does not (see Blas.product)."""
+        with self.lock:
+            blas = self._library()
+            return blas if isinstance(blas, str) else blas.product(gemm, starts)
 
     # -- programs
 

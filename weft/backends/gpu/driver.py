@@ -6,6 +6,9 @@ import abc
 from collections.abc import Sequence
 from typing import Any
 
+from weft.backends.gpu.blas import Blas
+from weft.core.errors import DeviceError
+
 
 class Driver(abc.ABC):
     """One device, one stream: everything happens in the order in which it was asked for.
@@ -63,6 +66,11 @@ class Driver(abc.ABC):
     ) -> None:
         """Runs a function whose arguments are all addresses, with `shared` bytes of dynamic shared
         memory per group."""
+
+    def library(self) -> Blas:
+        """The vendor's library of matrix products, working on this device's stream. Raises
+        DeviceError saying why there is none."""
+        raise DeviceError(f"weft knows no library of matrix products for {self.kind}")
 
     @abc.abstractmethod
     def record(self) -> None:
