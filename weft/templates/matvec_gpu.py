@@ -1,4 +1,5 @@
-"""Matrix times a few vectors in many threads.
+"""Matrix times a few vectors in many threads: matvec_wide where the target has subgroups, else the
+columns of this module. config: threads; see matvec_wide for more.
 
 With cheap barriers a group splits K among its threads and adds their parts in a shared-memory
 tree: along rows of w[N, K] neighbouring threads read neighbouring k, along rows of w[K, N]
@@ -33,6 +34,7 @@ from weft.templates.group import Group
 from weft.templates.loops import traffic
 from weft.templates.matmul_tail import Tail, count_flops, row_limit
 from weft.templates.matvec_cpu import Segment
+from weft.templates.matvec_wide import Rows, Strips
 
 
 def build(
@@ -41,9 +43,9 @@ def build(
     """The kernel of a matvec group for a target with many threads per group."""
     b = Builder(group.name or "matvec")
     em = Emitter(b, group, caps)
-    threads = config.get("threads", min(64, caps.max_threads))
     first = segments[0].problem
-    makers = [_Columns(em, caps, s, threads, config) for s in segments]
+    threads = config.get("threads", _threads(caps))
+    makers = [_maker(em, caps, s, threads, config) for s in segments]
     batches: Any = max(first.batches, 1)
     if first.batch and group.rows is not None:
         batches = row_limit(group, first.batches // first.batch[0], first.batches)
@@ -64,6 +66,36 @@ def build(
     row_blocks = -(-first.m // makers[0].mb)
     flops = sum(count_flops(s.problem) for s in segments)
     return b.kernel((start, row_blocks, batches), (threads,), flops, traffic(group))
+
+
+def _threads(caps: Caps) -> int:
+    """Of a group: four subgroups where there are any."""
+    return 4 * caps.subgroup if caps.subgroup else min(64, caps.max_threads)
+
+
+def _maker(
+    em: Emitter, caps: Caps, segment: Segment, threads: int, config: Mapping[str, Any]
+) -> _Columns | Rows | Strips:
+    if not caps.subgroup:
+        return _Columns(em, caps, segment, threads, config)
+    p = segment.problem
+    along_k = all(p.b_strides(i)[1] == 1 for i in range(len(p.dots)))
+    return (Rows if along_k else Strips)(em, caps, segment, threads, config)
+
+
+def candidates(segments: tuple[Segment, ...], caps: Caps) -> list[dict[str, Any]]:
+    """Configurations worth measuring."""
+    if not caps.subgroup:
+        return [{"threads": n} for n in (32, 64, 128, 256) if n <= caps.max_threads]
+    name, sizes = "side", (4, 8, 16)
+    if segments[0].problem.b_strides(0)[1] == 1:
+        name, sizes = "each", (1, 2, 4)
+    return [
+        {"threads": subgroups * caps.subgroup, "ahead": ahead, name: size}
+        for subgroups in (2, 4, 8)
+        for ahead in (2, 4, 8)
+        for size in sizes
+    ]
 
 
 class _Columns:
