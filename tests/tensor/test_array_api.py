@@ -171,6 +171,14 @@ def test_indices_are_int32() -> None:
         weft.compile(lambda x: weft.nonzero(x)[0])(t)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "int64"])
+def test_triangles_keep_the_dtype(dtype: str) -> None:
+    for name in ("tril", "triu"):
+        got = getattr(weft, name)(weft.ones((3, 4), dtype=dtype), k=1)
+        np.testing.assert_array_equal(got.numpy(), getattr(np, name)(np.ones((3, 4), dtype), k=1))
+        assert got.dtype.name == dtype
+
+
 def test_creation_and_dtypes() -> None:
     t = weft.tensor(A)
     assert weft.asarray(t) is t and weft.asarray([1, 2]).dtype == weft.int32

@@ -135,4 +135,4 @@ def _triangle(x: Tensor, k: int, lower: bool) -> Tensor:
     mask = Tensor(keep)
     if not x.is_traced and x.device != "cpu":
         mask = mask.to(x.device)
-    return mask.where(x, 0)
+    return mask.where(x, False if x.dtype == dt.bool_ else 0)

@@ -13,7 +13,7 @@ from weft.core.errors import ShapeError, UsageError
 from weft.tensor.autocast import autocast_dtype, narrowed, widened
 from weft.tensor.base import values
 from weft.tensor.core import Tensor
-from weft.tensor.create import full
+from weft.tensor.create import full, tril
 from weft.tensor.losses import (  # noqa: F401  (all of them are functions of this module)
     binary_cross_entropy_with_logits,
     cross_entropy,
@@ -30,6 +30,8 @@ from weft.tensor.spatial import (  # noqa: F401
     conv2d,
     max_pool2d,
 )
+
+_HIDDEN = -1e30  # the score of a key that a query does not see: finite, so that no NaN arises
 
 
 def _ones_or_zeros(like: Tensor, number: int) -> Tensor:
@@ -139,6 +141,53 @@ def attention(
         "attention", k, v, *extra,
         causal=bool(causal), scale=float(scale), window=int(window), softcap=float(softcap),
     )  # fmt: skip
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """PyTorch's attention: softmax(query key^T scale + mask) value for query [..., H, T, D], key
+    [..., G, S, D], value [..., G, S, E]; G is H unless `enable_gqa`, which repeats each of G heads.
+
+    attn_mask broadcasts to [..., H, T, S]: bool (False hides) or a float that is added. is_causal
+    hides keys after the query's own number, counted from the first of both. Without a mask and
+    dropout no T x S matrix is stored. Raises ShapeError, UsageError.
+    """
+    if is_causal and attn_mask is not None:
+        raise UsageError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
+    heads, groups = query.shape[-3], key.shape[-3]
+    if heads != groups and not enable_gqa:
+        raise ShapeError(
+            f"scaled_dot_product_attention: {heads} heads of query, {groups} of key; "
+            "enable_gqa=True repeats those of key"
+        )
+    t, s, d = query.shape[-2], key.shape[-2], query.shape[-1]
+    square = not is_causal or t == s
+    if attn_mask is None and not dropout_p and square and value.shape[-1] == d:
+        q, k, v = (x.reshape((-1, *x.shape[-3:])) for x in (query, key, value))
+        return attention(q, k, v, causal=is_causal, scale=scale).reshape(query.shape)
+    if heads != groups:
+        key = key.repeat_interleave(heads // groups, -3)
+        value = value.repeat_interleave(heads // groups, -3)
+    scores = query @ key.mT * (1.0 / math.sqrt(d) if scale is None else scale)
+    scores = scores.cast(dt.compute_dtype(scores.dtype))
+    if is_causal:
+        on = None if query.is_traced or query.device == "cpu" else query.device
+        attn_mask = tril(full((t, s), True, device=on))
+    if attn_mask is None:
+        weights = scores.softmax()
+    elif attn_mask.dtype == dt.bool_:  # a query that sees no key gives zeros
+        weights = where(attn_mask, where(attn_mask, scores, _HIDDEN).softmax(), 0.0)
+    else:
+        weights = (scores + attn_mask).softmax()
+    return dropout(weights.cast(value.dtype), dropout_p) @ value
 
 
 def cached_attention(
