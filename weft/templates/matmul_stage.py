@@ -42,8 +42,8 @@ class Operand:
             return 1
         length, limit = (self.k, bk) if self.along_k else (self.items, items)
         other = self.s_item if self.along_k else self.s_k
-        lanes = max(min(_WIDE // self.buffer.dtype.itemsize, limit), 1)
-        while any(n % lanes for n in (length, other, *self.known)):
+        lanes = _WIDE // self.buffer.dtype.itemsize
+        while lanes > max(limit, 1) or any(n % lanes for n in (length, other, *self.known)):
             lanes //= 2
         return lanes
 

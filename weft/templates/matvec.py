@@ -67,7 +67,8 @@ def segments_of(group: Group) -> tuple[Segment, ...]:
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
     """What `weft tune` may choose from for this group; any of it sums a row in the same way for
     every number of rows."""
-    return matvec_cpu.candidates(segments_of(group), caps) if caps.is_cpu else []
+    variant = matvec_cpu if caps.is_cpu else matvec_gpu
+    return variant.candidates(segments_of(group), caps)
 
 
 @template("matvec")

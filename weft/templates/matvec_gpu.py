@@ -27,14 +27,14 @@ from weft.kernel.builder import (
     minimum,
 )
 from weft.kernel.ir import Kernel, Type
-from weft.templates import affine
+from weft.templates import affine, matvec_wide
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import traffic
 from weft.templates.matmul_tail import Tail, count_flops, row_limit
 from weft.templates.matvec_cpu import Segment
-from weft.templates.matvec_wide import Rows, Strips
+from weft.templates.matvec_wide import Rows, Strips, along_k
 
 
 def build(
@@ -69,8 +69,8 @@ def build(
 
 
 def _threads(caps: Caps) -> int:
-    """Of a group: four subgroups where there are any."""
-    return 4 * caps.subgroup if caps.subgroup else min(64, caps.max_threads)
+    """Of a group."""
+    return matvec_wide.SUBGROUPS * caps.subgroup if caps.subgroup else min(64, caps.max_threads)
 
 
 def _maker(
@@ -78,24 +78,14 @@ def _maker(
 ) -> _Columns | Rows | Strips:
     if not caps.subgroup:
         return _Columns(em, caps, segment, threads, config)
-    p = segment.problem
-    along_k = all(p.b_strides(i)[1] == 1 for i in range(len(p.dots)))
-    return (Rows if along_k else Strips)(em, caps, segment, threads, config)
+    return (Rows if along_k(segment.problem) else Strips)(em, caps, segment, threads, config)
 
 
 def candidates(segments: tuple[Segment, ...], caps: Caps) -> list[dict[str, Any]]:
-    """Configurations worth measuring."""
+    """Configurations worth measuring, all of one order of additions."""
     if not caps.subgroup:
-        return [{"threads": n} for n in (32, 64, 128, 256) if n <= caps.max_threads]
-    name, sizes = "side", (4, 8, 16)
-    if segments[0].problem.b_strides(0)[1] == 1:
-        name, sizes = "each", (1, 2, 4)
-    return [
-        {"threads": subgroups * caps.subgroup, "ahead": ahead, name: size}
-        for subgroups in (2, 4, 8)
-        for ahead in (2, 4, 8)
-        for size in sizes
-    ]
+        return []
+    return matvec_wide.candidates(segments[0].problem, caps)
 
 
 class _Columns:

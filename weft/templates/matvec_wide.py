@@ -36,9 +36,35 @@ from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.matmul_stage import Operand
 from weft.templates.matmul_tail import Tail, row_limit
+from weft.templates.matmul_view import Problem
 from weft.templates.matvec_cpu import Segment
 
 _QUAD = 4  # lanes of a sum
+SUBGROUPS = 4  # of a group
+
+
+def along_k(p: Problem) -> bool:
+    """Whether every dot's weights lie row by row, w[N, K]."""
+    return all(p.b_strides(i)[1] == 1 for i in range(len(p.dots)))
+
+
+def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
+    """Configurations worth measuring, all of one order of additions."""
+    base, found = SUBGROUPS * caps.subgroup, []
+    for ahead in (2, 4, 8):
+        if along_k(p):
+            sizes = [(base * k // 2, n) for k in (1, 2, 4) for n in (1, 2, 4)]
+            found += [{"threads": t, "each": n, "ahead": ahead} for t, n in sizes]
+        else:
+            side = _side(p)
+            sizes = [(base * k, side * k) for k in (1, 2, 4)]
+            found += [{"threads": t, "side": n, "ahead": ahead} for t, n in sizes]
+    return [config for config in found if config["threads"] <= caps.max_threads]
+
+
+def _side(p: Problem) -> int:
+    """Threads along a strip."""
+    return 8 if p.n >= 8192 else 4
 
 
 class _Wide:
@@ -220,7 +246,7 @@ class Strips(_Wide):
         super().__init__(em, caps, segment, config)
         p, self.threads = self.p, threads
         self.lanes = self._lanes(p.n, 1)
-        self.side = config.get("side", 8 if p.n >= 8192 else 4)
+        self.side = config.get("side", _side(p))
         self.columns = self.side * self.lanes
         self.parts = threads // self.side
         self.groups = -(-p.n // self.columns)
