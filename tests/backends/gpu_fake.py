@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -156,6 +157,19 @@ class FakeDriver(Driver):
 
     def sync(self) -> None:
         self._note("sync")
+
+    def mark(self) -> Any:
+        self._note("mark")
+        return len(self.calls)
+
+    def times(self, marks: Sequence[Any]) -> list[float]:
+        """A millisecond for each call between."""
+        self._note("times", *marks)
+        return [(b - a) / 1e3 for a, b in itertools.pairwise(marks)]
+
+    def close(self) -> None:
+        self._note("close")
+        self.lost = True
 
 
 class FakeDevice(GpuDevice):

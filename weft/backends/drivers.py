@@ -57,8 +57,8 @@ def may_have_gpu() -> bool:
     drivers make), so that nothing need be imported to find out."""
     if not sys.platform.startswith("linux"):
         return True
-    files = ("/dev/nvidia0", "/dev/dxg", "/dev/kfd")
-    return any(map(os.path.exists, files)) or bool(glob.glob("/dev/dri/renderD*"))
+    files = ("/dev/nvidia[0-9]*", "/dev/dxg", "/dev/kfd", "/dev/dri/renderD*")
+    return any(map(glob.glob, files))
 
 
 def probe_interp() -> list[DeviceInfo]:
@@ -73,9 +73,6 @@ def probe_interp() -> list[DeviceInfo]:
 
 def probe_null() -> list[DeviceInfo]:
     return [DeviceInfo("null", 0, "example backend", True, "", "NumPy", 0, NAMES, True)]
-
-
-_LATER = "weft reaches this GPU through vulkan; its {} backend comes with a later release"
 
 
 def probe_cuda() -> list[DeviceInfo]:
@@ -107,12 +104,19 @@ def _found(module: str) -> bool:
 
 
 def probe_hip() -> list[DeviceInfo]:
-    """Says whether AMD's HIP runtime or kernel driver is there."""
+    """Each AMD GPU that HIP reaches, or what is missing: the driver, the runtime, the package, or a
+    GPU."""
+    if _found("rocm.bindings.hip"):
+        from weft.backends import hip
+
+        return hip.probe()
     names = ["amdhip64.dll"] if sys.platform == "win32" else ["libamdhip64.so"]
-    if _open_first(names) is not None or os.path.exists("/dev/kfd"):
-        what = "AMD driver present (/dev/kfd)" if os.path.exists("/dev/kfd") else "ROCm present"
-        return [DeviceInfo("hip", 0, "AMD GPU", False, f"{what}; " + _LATER.format("hip"))]
-    reason = f"no ROCm found ({names[0]}); and weft's hip backend comes with a later release"
+    if _open_first(names) is not None:
+        reason = "HIP runtime present; pip install 'weft[hip]' for hip-python's rocm-bindings-hip"
+    elif os.path.exists("/dev/kfd"):
+        reason = "AMD driver present (/dev/kfd): install ROCm's HIP runtime and 'weft[hip]'"
+    else:
+        reason = f"no AMD driver found ({names[0]}): install AMD's driver, ROCm and 'weft[hip]'"
     return [DeviceInfo("hip", 0, "AMD GPU", False, reason)]
 
 

@@ -7,6 +7,7 @@ Device; if it has a `probe()` method, that gives its DeviceInfo lines.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import threading
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 GROUP = "weft.backends"
 WGPU_KINDS = ("vulkan", "metal", "dx12", "webgpu")
+VENDORS = ("cuda", "hip")  # preferred to wgpu for the same GPU
 
 
 @dataclass(frozen=True)
@@ -65,21 +67,18 @@ def _wgpu(kind: str) -> Backend:
     return Backend(kind, probe, open_)
 
 
-def _cuda() -> Backend:
+def _vendor(kind: str, probe: Callable[[], list[DeviceInfo]]) -> Backend:
+    """The GPUs that a vendor's own driver opens."""
+
     def open_(text: str) -> Device:
-        lines = drivers.probe_cuda()
-        if not any(line.available for line in lines):
-            raise DeviceError(f"device cuda:{text} is not available: {lines[0].reason}")
-        from weft.backends.cuda import open_device
-
-        return open_device(_index("cuda", text))
-
-    return Backend("cuda", drivers.probe_cuda, open_)
-
-
-def _later(kind: str, probe: Callable[[], list[DeviceInfo]]) -> Backend:
-    def open_(text: str) -> Device:
-        raise DeviceError(f"device {kind}:{text} is not available: {probe()[0].reason}")
+        index = _index(kind, text)
+        lines = probe()
+        line = lines[index] if index < len(lines) else lines[0]
+        if not line.available:
+            raise DeviceError(f"device {kind}:{index} is not available: {line.reason}")
+        module = importlib.import_module(f"weft.backends.{kind}")
+        device: Device = module.open_device(index)
+        return device
 
     return Backend(kind, probe, open_)
 
@@ -131,7 +130,7 @@ def _entry_probe(entry: metadata.EntryPoint) -> Callable[[], list[DeviceInfo]]:
 
 def _builtin() -> dict[str, Backend]:
     table = [_cpu(), *map(_wgpu, WGPU_KINDS)]
-    table += [_cuda(), _later("hip", drivers.probe_hip)]
+    table += [_vendor("cuda", drivers.probe_cuda), _vendor("hip", drivers.probe_hip)]
     table += [_interp(), _null()]
     return {b.kind: b for b in table}
 
@@ -180,10 +179,11 @@ def get(spec: str | Device | None = None, fallback: str | None = None) -> Device
 
     - "kind" or "kind:index": that device, or DeviceError saying why not and what to install.
       "interp:NAME" takes the name of a preset of `core.caps`.
-    - "auto": what WEFT_DEVICE names, else the fastest real device: a hardware GPU, else the CPU.
-      A software rasteriser is never chosen. One line on stderr says which and why.
-    - "gpu" or "gpu:index": the best hardware GPU; where none opens, the CPU with a warning on
-      stderr naming the reason.
+    - "auto": what WEFT_DEVICE names, else the fastest real device: a hardware GPU (through cuda,
+      then hip, then wgpu), else the CPU. A software rasteriser is never chosen. One line on
+      stderr says which and why.
+    - "gpu" or "gpu:index": the best hardware GPU, in the same order; where none opens, the CPU
+      with a warning on stderr naming the reason.
     - None: what WEFT_DEVICE names, else the CPU.
     - `fallback="cpu"`: instead of an error about an explicitly named device, the CPU with a
       warning.
@@ -243,12 +243,17 @@ def _hardware() -> tuple[list[DeviceInfo], str]:
     """Hardware GPUs, best first, and why there are none (or what else was seen)."""
     if not drivers.may_have_gpu():
         return [], "no GPU driver is loaded"
+    own = [x for kind in VENDORS for x in probe(kind) if x.available]
     lines = probe("webgpu")  # lists the adapters of every native kind in order of preference
     real = [x for x in lines if x.available and not x.software]
+    named = tuple(x.name for x in own)
+    real.sort(key=lambda x: x.name.startswith(named))  # the same GPU again comes last
     soft = [x.name for x in lines if x.available and x.software]
     if soft:
-        return real, f"only a software rasteriser ({soft[0]}), which is never picked on its own"
-    return real, "; ".join(x.reason for x in lines if x.reason) or "no GPU found"
+        reason = f"only a software rasteriser ({soft[0]}), which is never picked on its own"
+    else:
+        reason = "; ".join(x.reason for x in lines if x.reason) or "no GPU found"
+    return own + real, reason
 
 
 def _try(line: DeviceInfo) -> tuple[Device | None, str]:

@@ -1,6 +1,8 @@
-"""What CUDA and HIP devices share: everything but the calls of the driver."""
+"""What CUDA and HIP devices share: everything but the names of the driver's calls."""
 
+from weft.backends.gpu.api import Api, Card, Failed
 from weft.backends.gpu.device import GpuDevice
 from weft.backends.gpu.driver import Driver
+from weft.backends.gpu.stream import StreamDriver
 
-__all__ = ["Driver", "GpuDevice"]
+__all__ = ["Api", "Card", "Driver", "Failed", "GpuDevice", "StreamDriver"]

@@ -91,3 +91,15 @@ class Driver(abc.ABC):
     @abc.abstractmethod
     def sync(self) -> None:
         """Waits for everything asked for; errors of kernels show here."""
+
+    @abc.abstractmethod
+    def mark(self) -> Any:
+        """Notes the time at which the device reaches this place."""
+
+    @abc.abstractmethod
+    def times(self, marks: Sequence[Any]) -> list[float]:
+        """Seconds on the device from each mark to the next. Waits, and gives the marks back."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Gives the device back; the driver is `lost` then."""

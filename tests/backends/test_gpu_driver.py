@@ -1,0 +1,321 @@
+"""The drivers of CUDA and HIP on stand-ins for their bindings: which calls, with what, in which
+order; how long things live; what each error becomes. One suite for both vendors."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_bindings import APIS, BACKENDS, Bindings, install, named
+
+from weft.backends.gpu import StreamDriver, staging
+from weft.core.errors import CompileError, DeviceError, OutOfMemoryError
+
+STREAM, ALL = "stream", (1 << 64) - 1
+
+
+@pytest.fixture(params=["cuda", "hip"])
+def gpu(request: Any, monkeypatch: pytest.MonkeyPatch) -> Bindings:
+    return install(monkeypatch, request.param)
+
+
+def opened(gpu: Bindings, index: int = 0) -> StreamDriver:
+    driver = StreamDriver(APIS[gpu.kind](), index)
+    gpu.calls.clear()
+    return driver
+
+
+def shown(calls: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Calls with handles by their kind."""
+    return [tuple(repr(a) if hasattr(a, "what") else a for a in call) for call in calls]
+
+
+def pointer(array: np.ndarray) -> int:
+    return array.ctypes.data
+
+
+def test_opening(gpu: Bindings) -> None:
+    driver = StreamDriver(APIS[gpu.kind](), 0)
+    want = {"cuda": ("sm_90", "CUDA 12.4"), "hip": ("gfx90a", "HIP 6.3")}[gpu.kind]
+    assert (driver.arch, driver.version) == want
+    assert (driver.kind, driver.index, driver.name, driver.memory) == (
+        gpu.kind,
+        0,
+        "GPU 0",
+        1 << 26,
+    )
+    names = [c[0] for c in gpu.calls]
+    assert names[0] == named(gpu, "init")[0] and gpu.kept == ALL
+    tail = ["choose", "stream", "choose", "pool", f"{gpu.kind}_keep"]
+    tail = ["retain", *tail[:3], "number", *tail[3:]] if gpu.kind == "cuda" else tail
+    assert names[-len(tail) :] == named(gpu, *tail)
+    with pytest.raises(DeviceError, match=f'is 1 [A-Z]+ GPU; "{gpu.kind}:1" does not exist'):
+        StreamDriver(APIS[gpu.kind](), 1)
+
+
+def test_a_failed_opening_leaves_nothing(gpu: Bindings) -> None:
+    for short in ("stream", "pool", f"{gpu.kind}_keep"):
+        gpu.fail = {named(gpu, short)[0]: [3]}
+        with pytest.raises(DeviceError, match="ERROR_3"):
+            StreamDriver(APIS[gpu.kind](), 0)
+        assert gpu.left() == []
+
+
+def test_several_devices(gpu: Bindings) -> None:
+    gpu.gpus = 2
+    first, second = opened(gpu, 0), opened(gpu, 1)
+    chosen = []
+    for driver in (first, second, first):
+        address = driver.alloc(8)
+        chosen.append(gpu.chosen.value)
+        driver.free(address)
+    assert chosen[0] is chosen[2] is not chosen[1]
+    assert second.name == "GPU 1" and [x.id for x in BACKENDS[gpu.kind].probe()] == [
+        f"{gpu.kind}:0", f"{gpu.kind}:1",
+    ]  # fmt: skip
+
+
+def test_any_thread_may_call(gpu: Bindings) -> None:
+    driver, got = opened(gpu), []
+    thread = threading.Thread(target=lambda: got.append(driver.alloc(8)))
+    thread.start()
+    thread.join()
+    assert got
+
+
+def test_memory(gpu: Bindings) -> None:
+    driver = opened(gpu)
+    a, b = driver.alloc(100), driver.alloc(100)
+    assert a % 256 == b % 256 == 0
+    driver.fill(a, 7, 100)
+    driver.copy(b, a, 100)
+    driver.free(a)
+    assert shown(gpu.take()) == [
+        (named(gpu, "alloc_async")[0], 100, STREAM),
+        (named(gpu, "alloc_async")[0], 100, STREAM),
+        (named(gpu, "fill")[0], a, 7, 100, STREAM),
+        (named(gpu, "copy")[0], b, a, 100, STREAM),
+        (named(gpu, "free_async")[0], a, STREAM),
+    ]
+    got = np.zeros(100, np.uint8)
+    driver.read(pointer(got), b, 100)
+    assert (got == 7).all()
+
+
+def test_without_memory_pools(gpu: Bindings) -> None:
+    gpu.pools = 0
+    driver = opened(gpu)
+    address = driver.alloc(100)
+    driver.fill(address, 1, 100)
+    driver.free(address)
+    assert gpu.names() == named(gpu, "alloc", "fill", "wait", "free")
+
+
+# -- transfers
+
+
+def test_small_writes_share_a_chunk_and_wait_for_nothing(gpu: Bindings) -> None:
+    driver = opened(gpu)
+    address, data = driver.alloc(400), np.arange(100, dtype=np.int32)
+    for i in range(100):
+        one = data[i : i + 1].copy()
+        driver.write(address + 4 * i, pointer(one), 4)
+        one[:] = -1  # the host's memory is free again
+    names = gpu.names()
+    assert "EventSynchronize" not in "".join(names) and named(gpu, "wait")[0] not in names
+    got = np.zeros(100, np.int32)
+    driver.read(pointer(got), address, 400)
+    np.testing.assert_array_equal(got, data)
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1, 70])
+def test_long_transfers_take_turns(
+    gpu: Bindings, extra: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Content survives although the device copies as late as it may."""
+    monkeypatch.setattr(staging, "CHUNK", 4096)
+    driver, n = opened(gpu), 3 * staging.CHUNK + extra
+    rng = np.random.default_rng(0)
+    address = driver.alloc(n)
+    for start in (0, 1):  # the second starts in a used chunk, and elsewhere
+        data = rng.integers(0, 256, n - start, np.uint8)
+        kept = data.copy()
+        driver.write(address + start, pointer(data), data.size)
+        data[:] = 0
+        got = np.zeros_like(kept)
+        driver.read(pointer(got), address + start, got.size)
+        np.testing.assert_array_equal(got, kept)
+    assert sum(p.nbytes for p in gpu.pinned.values()) == 2 * staging.CHUNK
+    assert [h.what for h in gpu.live].count("event") == 2
+
+
+def test_a_read_sees_what_was_asked_before(gpu: Bindings) -> None:
+    driver = opened(gpu)
+    address = driver.alloc(8)
+    one = np.arange(8, dtype=np.uint8)
+    driver.write(address, pointer(one), 8)
+    driver.fill(address, 9, 4)
+    got = np.zeros(8, np.uint8)
+    driver.read(pointer(got), address, 8)
+    assert got.tolist() == [9, 9, 9, 9, 4, 5, 6, 7]
+
+
+def test_no_page_locked_memory(gpu: Bindings) -> None:
+    driver = opened(gpu)
+    address, one = driver.alloc(8), np.ones(8, np.uint8)
+    gpu.fail = {named(gpu, "host_alloc")[0]: [0, 2]}
+    for _ in range(2):  # the second time finds what the first has left
+        try:
+            driver.write(address, pointer(one), 8)
+        except OutOfMemoryError as error:
+            assert named(gpu, "host_alloc")[0] in str(error)
+    got = np.zeros(8, np.uint8)
+    driver.read(pointer(got), address, 8)
+    assert got.all() and len(gpu.pinned) == 2
+
+
+# -- kernels and recordings
+
+
+def test_recording(gpu: Bindings) -> None:
+    """Memory freed while recording is freed after it: else each replay would free it."""
+    driver = opened(gpu)
+    a, b = driver.alloc(8), driver.alloc(8)
+    gpu.take()
+    driver.record()
+    driver.fill(a, 0, 8)
+    driver.free(b)
+    graph = driver.recorded()
+    driver.replay(graph)
+    driver.forget(graph)
+    assert shown(gpu.take()) == [
+        (named(gpu, "begin")[0], STREAM, 1),
+        (named(gpu, "fill")[0], a, 0, 8, STREAM),
+        (named(gpu, "end")[0], STREAM),
+        (named(gpu, "free_async")[0], b, STREAM),
+        (named(gpu, "instantiate")[0], "graph", 0),
+        (named(gpu, "graph_end")[0], "graph"),
+        (named(gpu, "replay")[0], "exec", STREAM),
+        (named(gpu, "exec_end")[0], "exec"),
+    ]
+
+
+def test_a_recording_that_fails_leaves_nothing(gpu: Bindings) -> None:
+    driver = opened(gpu)
+    before = gpu.left()
+    gpu.fail = {named(gpu, "instantiate")[0]: [2]}
+    driver.record()
+    with pytest.raises(OutOfMemoryError):
+        driver.recorded()
+    assert gpu.left() == before
+    driver.record()
+    driver.forget(driver.recorded())
+    assert gpu.left() == before
+
+
+def test_arguments_of_a_launch(gpu: Bindings) -> None:
+    driver, seen = opened(gpu), []
+
+    def launch(*args: Any) -> tuple[int]:
+        pointers = ctypes.cast(args[9], ctypes.POINTER(ctypes.POINTER(ctypes.c_uint64)))
+        seen.append((*args[:8], repr(args[8]), [pointers[i][0] for i in range(3)], args[10]))
+        return (0,)
+
+    setattr(gpu, named(gpu, "launch")[0], launch)
+    addresses = [4096, 8192, 1 << 40]
+    for shared in (0, 99 << 10):
+        driver.launch("function", (5, 4, 3), (32, 2, 1), addresses, shared)
+    assert seen == [("function", 5, 4, 3, 32, 2, 1, n, STREAM, addresses, 0) for n in (0, 99 << 10)]
+
+
+def test_code_stays_loaded_and_asks_for_its_memory(gpu: Bindings) -> None:
+    driver = opened(gpu)
+    driver.load(b"code of weft_k", "weft_k")
+    module = named(gpu, f"{gpu.kind}_module", "function")
+    assert gpu.names() == module and "module" in gpu.left()
+    driver.load(b"code of weft_k", "weft_k", 99 << 10)
+    calls = gpu.take()
+    if gpu.kind == "cuda":
+        assert calls[-1][0] == "cuFuncSetAttribute" and calls[-1][2:] == (8, 99 << 10)
+    else:
+        assert [c[0] for c in calls] == module
+
+
+def test_marks(gpu: Bindings) -> None:
+    driver = opened(gpu)
+    address, before = driver.alloc(8), gpu.left()
+    marks = [driver.mark()]
+    for _ in range(2):
+        driver.fill(address, 0, 8)
+        marks.append(driver.mark())
+    assert driver.times(marks) == [0.002, 0.002]  # the fill and the mark
+    assert gpu.left() == before
+    gpu.fail = {named(gpu, "elapsed")[0]: [3]}
+    with pytest.raises(DeviceError):
+        driver.times([driver.mark(), driver.mark()])
+    assert gpu.left() == before
+
+
+def test_closing_gives_everything_back(gpu: Bindings) -> None:
+    driver = opened(gpu)
+    one = np.ones(8, np.uint8)
+    address = driver.alloc(8)
+    driver.write(address, pointer(one), 8)
+    driver.load(b"code of weft_k", "weft_k")
+    driver.free(address)
+    driver.close()
+    assert gpu.left() == [] and not gpu.pinned and driver.lost
+    driver.close()  # nothing more to do
+
+
+# -- errors
+
+
+def test_out_of_memory_says_what_there_is(gpu: Bindings) -> None:
+    driver = opened(gpu)
+    driver.alloc(1 << 20)
+    with pytest.raises(OutOfMemoryError) as error:
+        driver.alloc(1 << 26)
+    said = str(error.value)
+    assert f"{gpu.kind}:0 (GPU 0) has no 67,108,864 bytes left" in said
+    assert "66,060,288 of 67,108,864 bytes are free" in said
+    assert "arrays hold 1,048,576" in said and "other programs" in said
+    assert not driver.lost and driver.alloc(8)
+
+
+def test_memory_that_the_pool_keeps_is_asked_back(gpu: Bindings) -> None:
+    driver = opened(gpu)
+    driver.free(driver.alloc(1 << 25))
+    gpu.take()
+    assert driver.alloc(1 << 26)
+    names = ("alloc_async", "room", "wait", "trim", "alloc_async")
+    assert gpu.names() == named(gpu, *names)
+
+
+def test_code_that_the_driver_refuses(gpu: Bindings) -> None:
+    driver = opened(gpu)
+    load = named(gpu, f"{gpu.kind}_module")[0]
+    gpu.fail = {load: [218, 2]}
+    with pytest.raises(CompileError, match=rf"weft_k: the driver refuses the code: {load} .*218"):
+        driver.load(b"nonsense", "weft_k")
+    with pytest.raises(OutOfMemoryError, match="bytes are free"):
+        driver.load(b"much", "weft_k")
+    assert not driver.lost
+
+
+def test_a_lost_device_says_so_and_is_left_alone(gpu: Bindings) -> None:
+    driver = opened(gpu)
+    wait = named(gpu, "wait")[0]
+    gpu.fail = {wait: [700]}
+    with pytest.raises(DeviceError, match=rf"lost.*{wait} failed: ILLEGAL_ADDRESS \(700\)"):
+        driver.sync()
+    assert driver.lost
+    gpu.take()
+    for use in (driver.sync, lambda: driver.alloc(8), lambda: driver.load(b"", "weft_k")):
+        with pytest.raises(DeviceError, match=f"{gpu.kind}:0 was lost.*start the process anew"):
+            use()
+    driver.close()
+    assert gpu.names() == []

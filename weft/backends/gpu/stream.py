@@ -1,0 +1,241 @@
+"""One GPU and one stream behind `Driver`: what CUDA's and HIP's drivers share, which is the most.
+
+No line of this has met a real driver yet: tests play it on stand-ins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from weft.backends.gpu.api import FATAL, OUT_OF_MEMORY, Api, Failed
+from weft.backends.gpu.blas import Blas, open_blas
+from weft.backends.gpu.driver import Driver
+from weft.backends.gpu.staging import Staging
+from weft.core.errors import DeviceError, OutOfMemoryError
+
+_NON_BLOCKING = 1  # CUstream_flags, hipStreamNonBlocking
+_THREAD_LOCAL = 1  # CUstreamCaptureMode, hipStreamCaptureMode
+
+
+class StreamDriver(Driver):
+    """GPU number `index` of a vendor. Memory comes from the device's pool in the stream's order,
+    where the driver has pools. Raises DeviceError where there is no such GPU."""
+
+    def __init__(self, api: Api, index: int) -> None:
+        self.api, self.kind, self.index, self.lost = api, api.kind, index, False
+        self.id = f"{self.kind}:{index}"
+        count = api.count()
+        if index >= count:
+            many = "is 1" if count == 1 else f"are {count}"
+            gpus = "GPU" if count == 1 else "GPUs"
+            raise DeviceError(f'there {many} {api.maker} {gpus}; "{self.id}" does not exist')
+        card = api.card(index)
+        if card.reason:
+            raise DeviceError(f"{card.name}: {card.reason}")
+        self.name, self.arch, self.memory = card.name, card.arch, card.memory
+        self.version = api.version()
+        self._held: dict[int, int] = {}  # bytes at each address given
+        self._recording = False
+        self._freed: list[int] = []  # while recording
+        self._modules: list[tuple[Any, bytes]] = []  # a driver may read the code later
+        self._blas: Blas | None = None
+        self._pool: Any = None
+        self._stream: Any = None
+        self._context = api.open(index)
+        try:
+            self._stream = self._do("StreamCreate", _NON_BLOCKING)
+            if card.pools:
+                self._pool = self._try(api.pool, index)
+        except BaseException:
+            self._end()
+            raise
+        self._staging = Staging(self._do, self._stream)
+
+    # -- calls
+
+    def _do(self, name: str, *args: Any) -> Any:
+        """A call on the device, by its shared name."""
+        return self._try(self.api.call, name, *args)
+
+    def _try(self, what: Callable[..., Any], *args: Any) -> Any:
+        """Calls the driver for this device. Notes when an error has left it unusable."""
+        if self.lost:
+            raise DeviceError(f"{self.id} was lost after an error: start the process anew")
+        try:
+            self.api.choose(self._context)
+            return what(*args)
+        except Failed as error:
+            if error.status in FATAL:
+                self.lost = True
+                raise DeviceError(
+                    f"{self.id} is lost, a kernel may have failed: {error}; start the process "
+                    "anew, with WEFT_CHECK=1 to have the step named"
+                ) from None
+            if error.status == OUT_OF_MEMORY:
+                raise OutOfMemoryError(f"{self.id} ({self.name}): {error}{self._room()}") from None
+            raise
+
+    def _room(self) -> str:
+        try:
+            free, total = map(int, self.api.call("MemGetInfo"))
+        except DeviceError:
+            return ""
+        held = sum(self._held.values())
+        return (
+            f"; {free:,} of {total:,} bytes are free, this process's arrays hold {held:,}, "
+            "the rest is the driver's and other programs'"
+        )
+
+    # -- memory
+
+    def alloc(self, nbytes: int) -> int:
+        try:
+            address = self._asked(nbytes)
+        except OutOfMemoryError:
+            address = self._asked_again(nbytes)
+        self._held[address] = nbytes
+        return address
+
+    def _asked(self, nbytes: int) -> int:
+        if self._pool is not None:
+            return int(self._do("AllocAsync", nbytes, self._stream))
+        return int(self._do("Alloc", nbytes))
+
+    def _asked_again(self, nbytes: int) -> int:
+        """Asks once more after the pool has given back what it kept."""
+        try:
+            if self._pool is not None:
+                self.sync()
+                self._do("MemPoolTrimTo", self._pool, 0)
+            return self._asked(nbytes)
+        except OutOfMemoryError:
+            raise OutOfMemoryError(
+                f"{self.id} ({self.name}) has no {nbytes:,} bytes left{self._room()}"
+            ) from None
+
+    def free(self, address: int) -> None:
+        if self._recording:  # a recording would free it at every replay
+            self._freed.append(address)
+            return
+        self._held.pop(address, None)
+        if self._pool is not None:
+            self._do("FreeAsync", address, self._stream)
+        else:
+            self.sync()
+            self._do("Free", address)
+
+    def write(self, address: int, host: int, nbytes: int) -> None:
+        self._staging.write(address, host, nbytes)
+
+    def read(self, host: int, address: int, nbytes: int) -> None:
+        self._staging.read(host, address, nbytes)
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        self._do("MemcpyDtoDAsync", target, source, nbytes, self._stream)
+
+    def fill(self, address: int, byte: int, nbytes: int) -> None:
+        self._do("MemsetD8Async", address, byte, nbytes, self._stream)
+
+    # -- kernels
+
+    def load(self, code: bytes, entry: str, shared: int = 0) -> Any:
+        module = self._try(self.api.module, code, entry)
+        self._modules.append((module, code))
+        function = self._do("ModuleGetFunction", module, entry.encode())
+        if shared:
+            self._try(self.api.allow_shared, function, shared)
+        return function
+
+    def launch(
+        self,
+        function: Any,
+        grid: Sequence[int],
+        threads: Sequence[int],
+        args: Sequence[int],
+        shared: int = 0,
+    ) -> None:
+        values = (ctypes.c_void_p * len(args))(*args)
+        start, size = ctypes.addressof(values), ctypes.sizeof(ctypes.c_void_p)
+        pointers = (ctypes.c_void_p * len(args))(*[start + size * i for i in range(len(args))])
+        self._do(
+            "LaunchKernel", function, *grid, *threads, shared, self._stream,
+            ctypes.addressof(pointers), 0,
+        )  # fmt: skip
+
+    # -- products
+
+    def library(self) -> Blas:
+        if self._blas is None:
+            self._blas = open_blas(self.api.blas, self._try, int(self._stream), self)
+        return self._blas
+
+    # -- recordings
+
+    def record(self) -> None:
+        mode = self.api.enum("StreamCaptureMode", _THREAD_LOCAL)
+        self._do("StreamBeginCapture", self._stream, mode)
+        self._recording = True
+
+    def recorded(self) -> Any:
+        self._recording = False
+        try:
+            graph = self._do("StreamEndCapture", self._stream)
+        finally:
+            freed, self._freed = self._freed, []
+            for address in freed:
+                self.free(address)
+        try:
+            return self._do("GraphInstantiate", graph, 0)
+        finally:
+            self._do("GraphDestroy", graph)
+
+    def replay(self, graph: Any) -> None:
+        self._do("GraphLaunch", graph, self._stream)
+
+    def forget(self, graph: Any) -> None:
+        self._do("GraphExecDestroy", graph)
+
+    # -- time
+
+    def sync(self) -> None:
+        self._do("StreamSynchronize", self._stream)
+        self._staging.idle()
+
+    def mark(self) -> Any:
+        event = self._do("EventCreate", 0)
+        self._do("EventRecord", event, self._stream)
+        return event
+
+    def times(self, marks: Sequence[Any]) -> list[float]:
+        try:
+            self._do("EventSynchronize", marks[-1])
+            between = [self._do("EventElapsedTime", *pair) for pair in itertools.pairwise(marks)]
+            return [float(ms) / 1e3 for ms in between]
+        finally:
+            with contextlib.suppress(DeviceError):
+                for event in marks:
+                    self._do("EventDestroy", event)
+
+    def close(self) -> None:
+        """Waits, and gives everything back but memory still held elsewhere."""
+        if not self.lost:
+            with contextlib.suppress(DeviceError):
+                self.sync()
+                if self._blas is not None:
+                    self._blas.close()
+                self._staging.close()
+                for module, _ in self._modules:
+                    self._do("ModuleUnload", module)
+            self._end()
+        self._modules.clear()
+        self.lost = True
+
+    def _end(self) -> None:
+        with contextlib.suppress(DeviceError):
+            if self._stream is not None:
+                self._do("StreamDestroy", self._stream)
+            self.api.close(self.index)
