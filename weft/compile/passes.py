@@ -23,6 +23,7 @@ from weft.transform.join import join_pads
 from weft.transform.narrow import narrow_rows
 from weft.transform.reduce import split_reductions
 from weft.transform.sink import sink_reshapes
+from weft.transform.split_k import split_k
 
 Pass = Callable[[Graph, Caps], Graph]
 
@@ -34,6 +35,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("narrow rows", lambda g, caps: narrow_rows(g)),
     ("split reductions", lambda g, caps: split_reductions(g)),
     ("sink reshapes", lambda g, caps: sink_reshapes(g)),
+    ("split k", lambda g, caps: split_k(g) if caps.subgroup else g),  # of GPUs' many cores
     ("fold again", lambda g, caps: fold(g)),
     ("split for limits", split),
     ("cse again", lambda g, caps: cse(g)),
