@@ -52,11 +52,12 @@ STREAM = 4711
 
 
 class FakeBlas:
-    """One of the libraries, as an object whose attributes are its C functions. `fail` maps a
+    """One of the libraries, as an object whose attributes are its C functions. The driver gives it
+    `view` (memory), `noted` (not None in a recording) and `product` (work in order). `fail` maps a
     function's name to the status that its next call gives; `wrong` collects what should not be."""
 
-    def __init__(self, vendor: Vendor, driver: BlasDriver) -> None:
-        self.vendor, self.driver = vendor, driver
+    def __init__(self, vendor: Vendor, driver: Any, stream: int = STREAM) -> None:
+        self.vendor, self.driver, self.stream = vendor, driver, stream
         self.numbers: dict[str, Any] = CUDA if vendor.prefix == "cublasLt" else HIP
         self.live: dict[int, tuple[str, dict[str, int]]] = {}
         self.calls: list[str] = []
@@ -141,7 +142,7 @@ class FakeBlas:
         beta: int, c: int, c_layout: int, d: int, d_layout: int, algorithm: int,
         workspace: int, nbytes: int, stream: int,
     ) -> None:  # fmt: skip
-        assert self.live[handle][0] == "" and stream == STREAM
+        assert self.live[handle][0] == "" and (stream or 0) == self.stream
         assert ctypes.string_at(algorithm, 9) == b"algorithm"
         self.driver.view(workspace, nbytes)
         fields = dict(self._fields("MatmulDesc", desc))

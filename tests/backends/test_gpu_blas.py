@@ -1,33 +1,42 @@
-"""Library steps: what is offered, what the library is asked and computes, what may go wrong."""
+"""Library steps on a GPU: what the library is asked and computes, and what may go wrong."""
 
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 from typing import Any
 
 import gpu_blas as fake
 import numpy as np
 import pytest
+from gpu_bindings import APIS, Bindings, install
+from gpu_products import (
+    BF16,
+    F16,
+    F32,
+    GRAPHS,
+    K,
+    M,
+    N,
+    compiled,
+    gemm,
+    heads,
+    part,
+    values_for,
+    with_bias,
+)
 
 from weft import ops
-from weft.backends.gpu import blas, blas_api
+from weft.backends.cache import DiskCache
+from weft.backends.gpu import GpuDevice, StreamDriver, blas, blas_api
 from weft.backends.gpu.blas_api import CUBLASLT, HIPBLASLT
 from weft.backends.interp import InterpDevice
-from weft.compile import compile_graph, library
-from weft.core import dtypes as dt
+from weft.compile import library
 from weft.core.caps import PRESETS
-from weft.core.errors import DeviceError, DTypeError, FileFormatError, UsageError
-from weft.graph.ir import Graph, Node
-from weft.ops.nodes import input_node
-from weft.program import serial
+from weft.core.errors import DeviceError, UsageError
 from weft.program.check import check_program
 from weft.program.gemm import Gemm, Matrix
-from weft.program.program import Library, Program
+from weft.program.program import Library
 from weft.program.session import Session
-
-F32, BF16, F16 = dt.float32, dt.bfloat16, dt.float16
-M, N, K = 24, 40, 32
 
 
 @pytest.fixture(autouse=True)
@@ -35,102 +44,6 @@ def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of any size are worth a call here; the environment wishes nothing."""
     monkeypatch.setattr(library, "WORK", 1)
     monkeypatch.delenv("WEFT_BLAS", raising=False)
-
-
-def leaf(name: str, *shape: int, dtype: dt.DType = F32) -> Node:
-    return input_node(name, shape, dtype, "input")
-
-
-def product(form: str, dtype: dt.DType = F32, out: dt.DType | None = None) -> tuple[Node, ...]:
-    """(a b, a, b), where "t" in `form` says that an operand is stored transposed."""
-    a = leaf("a", *((K, M) if form[0] == "t" else (M, K)), dtype=dtype)
-    b = leaf("b", *((N, K) if form[1] == "t" else (K, N)), dtype=dtype)
-    left = ops.transpose(a, (1, 0)) if form[0] == "t" else a
-    right = ops.transpose(b, (1, 0)) if form[1] == "t" else b
-    return ops.dot(left, right, out_dtype=out or dtype), a, b
-
-
-def spread(bias: Node, *shape: int) -> Node:
-    return ops.broadcast(bias, shape=shape)
-
-
-def with_bias() -> Graph:
-    y, a, b = product("nt")
-    bias = leaf("bias", N)
-    return Graph((a, b, bias), (ops.add(y, spread(bias, M, N)),), name="g")
-
-
-def with_residual() -> Graph:
-    y, a, b = product("nt")
-    bias, more = leaf("bias", N), leaf("more", M, N)
-    return Graph((a, b, bias, more), (ops.add(more, ops.add(y, spread(bias, M, N))),), name="g")
-
-
-def with_gelu() -> Graph:
-    y, a, b = product("nt", BF16, F32)
-    bias = leaf("bias", N, dtype=BF16)
-    inner = ops.add(y, spread(ops.cast(bias, F32), M, N))
-    return Graph(
-        (a, b, bias), (ops.cast(ops.call("gelu", inner, approximate="tanh"), BF16),), name="g"
-    )
-
-
-def batched() -> Graph:
-    a, b = leaf("a", 2, 3, M, K, dtype=F16), leaf("b", 2, 3, N, K, dtype=F16)
-    y = ops.dot(a, ops.transpose(b, (0, 1, 3, 2)), out_dtype=F16)
-    return Graph((a, b), (y,), name="g")
-
-
-def heads() -> Graph:
-    """A batch whose matrices lie side by side."""
-    a, b = leaf("a", M, 4, K), leaf("b", K, 4, N)
-    y = ops.dot(ops.transpose(a, (1, 0, 2)), ops.transpose(b, (1, 0, 2)), out_dtype=F32)
-    return Graph((a, b), (y,), name="g")
-
-
-def part() -> Graph:
-    """An operand that starts inside its value, and rows that are two axes."""
-    a, b = leaf("a", 2, M, 3 * K), leaf("b", K, N)
-    left = ops.slice_(a, starts=(0, 0, K), stops=(2, M, 2 * K))
-    y = ops.dot(ops.reshape(left, (2 * M, K)), b, out_dtype=F32)
-    return Graph((a, b), (ops.reshape(y, (2, M, N)),), name="g")
-
-
-def plain_graph(form: str, dtype: dt.DType, out: dt.DType) -> Graph:
-    y, a, b = product(form, dtype, dtype if dtype is not dt.int8 else dt.int32)
-    return Graph((a, b), (y if y.dtype is out else ops.cast(y, out),), name="g")
-
-
-GRAPHS: dict[str, Any] = {
-    **{f"f32 {f}": (lambda f=f: plain_graph(f, F32, F32)) for f in ("nn", "nt", "tn", "tt")},
-    "bf16": lambda: plain_graph("nt", BF16, BF16),
-    "bf16 to f32": lambda: plain_graph("tn", BF16, F32),
-    "f16": lambda: plain_graph("nn", F16, F16),
-    "int8": lambda: plain_graph("nt", dt.int8, dt.int32),
-    "bias": with_bias,
-    "residual": with_residual,
-    "gelu": with_gelu,
-    "batched": batched,
-    "heads": heads,
-    "part": part,
-}  # fmt: skip
-
-
-def values_for(graph: Graph) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(1)
-    out = {}
-    for x in graph.inputs:
-        made = rng.integers(-9, 9, x.shape) if x.dtype.is_int else rng.standard_normal(x.shape)
-        out[x.attrs["name"]] = made.astype(x.dtype.numpy)
-    return out
-
-
-def compiled(graph: Graph, device: Any) -> Program:
-    """Compiled, and read back from its file."""
-    program = compile_graph(graph, device.caps)
-    back = serial.loads(serial.dumps(program))
-    assert back.steps == program.steps
-    return back
 
 
 @pytest.mark.parametrize("vendor", [CUBLASLT, HIPBLASLT], ids=lambda v: v.name)
@@ -217,13 +130,6 @@ def _direct(function: Any, *args: Any) -> Any:
     return function(*args)
 
 
-def gemm(dtype: dt.DType = F32, **fields: Any) -> Gemm:
-    a = Matrix(0, dtype, 0, (0, K, 1))
-    b = Matrix(1, dtype, 0, (0, N, 1))
-    c = Matrix(2, dtype, 0, (M * N, N, 1))
-    return Gemm(M, N, K, 1, a, b, c, **fields)
-
-
 @pytest.mark.parametrize("vendor", [CUBLASLT, HIPBLASLT], ids=lambda v: v.name)
 def test_everything_is_given_back(vendor: blas_api.Vendor) -> None:
     driver = fake.BlasDriver(vendor)
@@ -305,147 +211,50 @@ def test_a_library_that_is_not_there() -> None:
         blas_api.find(vendor)
 
 
-# -- what is offered ------------------------------------------------------------------------------
+# -- under the drivers ----------------------------------------------------------------------------
 
 
-def offers(graph: Graph, caps: str = "cuda") -> list[str]:
-    report = compile_graph(graph, PRESETS[caps]).meta["report"]
-    return [line.library for line in report.groups]
+class Queue:
+    """The stand-in for the bindings as FakeBlas wants it: products wait in the stream's order."""
+
+    def __init__(self, gpu: Bindings) -> None:
+        self.gpu, self.view = gpu, gpu.bytes_at
+
+    @property
+    def noted(self) -> Any:
+        return self.gpu.capture
+
+    def product(self, library: fake.FakeBlas, *job: Any) -> None:
+        assert self.gpu.chosen.value is not None
+        (stream,) = (h for h in self.gpu.live if h.what == "stream")
+        self.gpu.enqueue(stream, lambda: library.compute(*job))
 
 
-def refused() -> dict[str, tuple[Graph, str]]:
-    y, a, b = product("nt")
-    n = input_node("n", (), dt.int32, "scalar")
-    bounded = input_node("a", (64, K), F32, "input", rows="n")
-    bias = leaf("bias", N)
-    rounded, c, d = product("nt", BF16, F32)
-    f32_bias = ops.cast(ops.add(rounded, spread(bias, M, N)), BF16)
-    twice = ops.cast(ops.cast(rounded, BF16), F32)
-    narrow = leaf("b", K, N, dtype=BF16)
-    return {
-        "rows": (
-            Graph((bounded, b, n), (ops.dot(bounded, ops.transpose(b, (1, 0)), out_dtype=F32),)),
-            "rows bounded at run time",
-        ),
-        "epilogue": (Graph((a, b), (ops.tanh(y),)), "an epilogue of its own"),
-        "scaled": (Graph((a, b), (ops.mul(y, 2.0),)), "an epilogue of its own"),
-        "relu": (Graph((a, b), (ops.maximum(y, 0),)), "an epilogue of its own"),
-        "gelu in f32": (
-            Graph((a, b), (ops.call("gelu", y, approximate="tanh"),)),
-            "gelu in float32",
-        ),
-        "exact gelu": (Graph((c, d), (ops.cast(ops.call("gelu", rounded), BF16),)), "an epilogue"),
-        "two roundings": (Graph((c, d), (twice,)), "an epilogue of its own"),
-        "bias of another dtype": (Graph((c, d, bias), (f32_bias,)), "an epilogue of its own"),
-        "mixed": (
-            Graph((a, narrow), (ops.dot(a, ops.cast(narrow, F32), out_dtype=F32),)),
-            "float32 by bfloat16 to float32",
-        ),
-        "strided": (_strided(), "operands that are no plain matrices"),
-        "itself": (Graph((a, b), (ops.add(y, y),)), "an epilogue of its own"),
-    }
+@pytest.mark.parametrize("kind", ["cuda", "hip"])
+def test_under_the_drivers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between copies and recordings of the vendors' drivers; all is given back when they close."""
+    monkeypatch.setenv("WEFT_BLAS", "on")
+    gpu = install(monkeypatch, kind)
+    made: list[fake.FakeBlas] = []
 
+    def find(vendor: blas_api.Vendor) -> fake.FakeBlas:
+        made.append(fake.FakeBlas(vendor, Queue(gpu), stream=0))
+        return made[-1]
 
-def _strided() -> Graph:
-    a, b = leaf("a", M, 2 * K), leaf("b", K, N)
-    left = ops.slice_(a, starts=(0, 0), stops=(M, 2 * K), steps=(1, 2))
-    return Graph((a, b), (ops.dot(left, b, out_dtype=F32),))
-
-
-@pytest.mark.parametrize("name", [
-    "rows", "epilogue", "scaled", "relu", "gelu in f32", "exact gelu", "two roundings",
-    "bias of another dtype", "mixed", "strided", "itself",
-])  # fmt: skip
-def test_what_is_not_offered(name: str) -> None:
-    graph, why = refused()[name]
-    (line,) = [x for x in offers(graph) if x]
-    assert line.startswith(f"no: {why}")
-
-
-def test_small_products_and_other_targets_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert offers(with_bias()) == offers(with_bias(), "hip-wave64") == ["yes"]
-    assert offers(with_bias(), "webgpu") == offers(with_bias(), "cpu-avx2") == [""]
-    monkeypatch.setattr(library, "WORK", 1 << 21)
-    assert offers(with_bias()) == ["no: small"]
-
-
-def test_the_report_says_so() -> None:
-    report = compile_graph(with_bias(), PRESETS["cuda"]).meta["report"]
-    assert "a vendor's library may do it instead" in report.text()
-    assert "vendor" not in compile_graph(with_bias(), PRESETS["webgpu"]).meta["report"].text()
-
-
-# -- files ----------------------------------------------------------------------------------------
-
-
-def changed(entry: list[Any], at: tuple[int, ...], value: Any) -> list[Any]:
-    """A copy of nested lists with one value replaced."""
-    first, *rest = at
-    new = changed(entry[first], tuple(rest), value) if rest else value
-    return [*entry[:first], new, *entry[first + 1 :]]
-
-
-def read_with(program: Program, gemm: list[Any]) -> Program:
-    """The Program as a file that has this instead of its step's Gemm would give it."""
-    (step,) = program.steps
-    assert isinstance(step, Library)
-    lied = dataclasses.replace(step, gemm=serial._read_gemm(gemm))
-    return serial.loads(serial.dumps(dataclasses.replace(program, steps=(lied,))))
-
-
-LIES: dict[str, tuple[tuple[int, ...], Any, str]] = {
-    "no rows": ((0,), 0, "has sides"),
-    "rows beyond": ((0,), M + 1, "beyond its a"),
-    "columns beyond": ((1,), N + 1, "beyond its"),
-    "a batch beyond": ((3,), 2, "beyond its"),
-    "gelu of a number": ((4,), 1, "has gelu"),
-    "an argument too many": ((5, 0), 5, "beyond its a"),
-    "another dtype": ((5, 1), "float16", "beyond its a"),
-    "a negative start": ((5, 2), -1, "beyond its a"),
-    "a start beyond": ((5, 2), 1, "beyond its a"),
-    "a stride beyond": ((5, 4), K + 1, "beyond its a"),
-    "overlapping rows": ((5, 4), K - 1, "no plain matrix"),
-    "a from the result": ((5, 0), 3, "argument of the other kind"),
-    "the result an operand": ((7, 0), 2, "beyond its c"),
-    "part of the result": ((0,), M - 1, "does not write all"),
-    "bias by rows": ((8, 4), 1, "beyond its bias"),
-    "bias of every second": ((8, 5), 0, "no vector"),
-}
-
-
-@pytest.mark.parametrize("name", LIES)
-def test_files_that_lie(name: str) -> None:
-    at, value, why = LIES[name]
-    program = compile_graph(with_bias(), PRESETS["cuda"])
-    honest = serial._gemm(program.steps[0].gemm)  # type: ignore[union-attr]
-    assert read_with(program, honest).steps == program.steps
-    with pytest.raises(FileFormatError, match=rf"step 0 .*{why}"):
-        read_with(program, changed(honest, at, value))
-
-
-def test_what_is_read_stays_in_its_memory() -> None:
-    """Whatever stands in a file's Gemm: it is refused by name, or touches its arguments only."""
-    device = fake.blas_device()
-    program, values = compile_graph(with_residual(), device.caps), values_for(with_residual())
-    honest = serial._gemm(program.steps[0].gemm)  # type: ignore[union-attr]
-    places = [(i,) for i in range(5)] + [(i, j) for i in range(5, 10) for j in range(6)]
-    played = 0
-    for at in places:
-        for value in (-1, 0, 1, 2, 3, 16, N, 1 << 31, 1.5, True, None, "float16", [], "x"):
-            try:
-                read = read_with(program, changed(honest, at, value))
-            except FileFormatError:
-                continue
-            except (TypeError, ValueError, DTypeError):
-                continue  # what reading a file calls damaged
-            Session(read, device).run(values)
-            played += 1
-    assert played > 5 and not device.driver.fake.wrong
-
-
-def test_a_copy_has_no_product() -> None:
-    with pytest.raises(FileFormatError, match="more to it"):
-        serial._read_step(["copy", [0, 0, 4], [0, 4, 4], "", []])
+    monkeypatch.setattr(blas_api, "find", find)
+    driver = StreamDriver(APIS[kind](), 0)
+    device = GpuDevice(driver, DiskCache(None))
+    session = Session(compiled(with_bias(), device), device)
+    values = values_for(with_bias())
+    assert session.products == {0: {"cuda": "cuBLASLt", "hip": "hipBLASLt"}[kind]}
+    for _ in range(4):
+        values["a"] = values["a"] + np.float32(0.5)
+        want = values["a"] @ values["b"].T + values["bias"]
+        np.testing.assert_allclose(session.run(values)[0], want, rtol=1e-4, atol=1e-4)
+    assert [h.what for h in gpu.live].count("exec") == 1 and not made[0].wrong
+    del session
+    driver.close()
+    assert gpu.left() == [] and not made[0].live and not made[0].wrong
 
 
 # -- the true library -----------------------------------------------------------------------------

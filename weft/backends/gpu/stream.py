@@ -224,9 +224,9 @@ class StreamDriver(Driver):
         """Waits, and gives everything back but memory still held elsewhere."""
         if not self.lost:
             with contextlib.suppress(DeviceError):
-                self.sync()
                 if self._blas is not None:
                     self._blas.close()
+                self.sync()
                 self._staging.close()
                 for module, _ in self._modules:
                     self._do("ModuleUnload", module)
