@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.core.caps import Caps
+from weft.graph.ir import Node
 from weft.kernel.ir import Kernel
 from weft.templates import (
     attention_blocks,
     attention_gpu,
     cached_attention_cpu,
     cached_attention_decode,
+    cached_attention_gpu,
 )
 from weft.templates.group import Group
 from weft.templates.matmul_tail import find_call
@@ -29,10 +31,19 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """
     node = find_call(group)
     if not caps.is_cpu:
-        plan = attention_blocks.plan_for(group, node, caps, config)
-        if plan is not None and node.shape[0] > DECODE_ROWS:
-            return attention_blocks.build(group, node, caps, plan)
-        return attention_gpu.build(group, node, caps, config)
+        return _gpu(group, node, caps, config)
     if node.shape[0] <= DECODE_ROWS:
         return cached_attention_decode.build(group, node, caps, config)
     return cached_attention_cpu.build(group, node, caps, config)
+
+
+def _gpu(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+    if node.shape[0] <= DECODE_ROWS:
+        few = cached_attention_gpu.plan_of(group, node, caps)
+        if few is not None:
+            return cached_attention_gpu.build(group, node, caps, few)
+    else:
+        many = attention_blocks.plan_for(group, node, caps, config)
+        if many is not None:
+            return attention_blocks.build(group, node, caps, many)
+    return attention_gpu.build(group, node, caps, config)
