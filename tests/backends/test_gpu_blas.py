@@ -30,7 +30,9 @@ from weft.backends.cache import DiskCache
 from weft.backends.gpu import GpuDevice, StreamDriver, blas, blas_api
 from weft.backends.gpu.blas_api import CUBLASLT, HIPBLASLT
 from weft.backends.interp import InterpDevice
-from weft.compile import library
+from weft.cli import explain
+from weft.compile import compile_graph, library
+from weft.conform.profile import profile
 from weft.core.caps import PRESETS
 from weft.core.errors import DeviceError, UsageError
 from weft.program.check import check_program
@@ -174,6 +176,21 @@ def test_a_device_without_the_library() -> None:
     assert session.products == {0: f"own kernel: {device.driver.none}"}
     other = InterpDevice(PRESETS["cuda"])
     assert Session(compiled(with_bias(), other), other).products == {0: "own kernel"}
+
+
+def test_people_are_told() -> None:
+    """`weft explain` names the library that is there, a profile the one that ran."""
+    for none, shown in (("", "cuBLASLt"), ("not found", "not found")):
+        device = fake.blas_device(none=none)
+        program = compile_graph(with_bias(), device.caps)
+        goal = explain._of_device(device)
+        assert explain._report(program, goal, False).endswith(f"library here: {shown}")
+        assert explain._report(program, goal, True)["library"] == shown
+        session = Session(program, device)
+        session.run(values_for(with_bias()))
+        (step,) = profile(session, [], 1)
+        kernel = program.kernels[0].name
+        assert step.kernel == (kernel if none else f"cuBLASLt for {kernel}")
 
 
 def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:

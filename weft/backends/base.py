@@ -18,6 +18,8 @@ from weft.core.dtypes import DType
 from weft.kernel.ir import Kernel
 from weft.program.program import Program
 
+OWN_KERNEL = "own kernel"
+
 
 @dataclass(frozen=True)
 class DeviceInfo:
@@ -49,7 +51,8 @@ class Buffer(abc.ABC):
 
 class Bound(abc.ABC):
     """A Program resolved against concrete buffers: replaying it allocates nothing. `products` says
-    who does a Library step, by its number, where that may be another than its kernel."""
+    who does a Library step, by its number, where that may be another than its kernel: a library's
+    name, or OWN_KERNEL and why."""
 
     products: Mapping[int, str] = {}
 

@@ -69,17 +69,19 @@ def explain(
 @dataclass(frozen=True)
 class _Goal:
     """What programs are compiled for. `resources` says what kernels take of it, where that is
-    known without running them; `missing` why it is not."""
+    known without running them; `missing` why it is not. `library` names the vendor's library that
+    is there, or says why there is none."""
 
     name: str
     caps: Caps
     source: Callable[[Kernel], str]
     resources: Callable[[Program], Mapping[str, Resources]] | None = None
     missing: str = ""
+    library: Callable[[], str] = str
 
 
 def _of_device(device: Device) -> _Goal:
-    return _Goal(device.info.id, device.caps, device.source)
+    return _Goal(device.info.id, device.caps, device.source, library=device.library)
 
 
 def _of_target(name: str) -> _Goal:
@@ -120,11 +122,15 @@ def _view(graph: Graph, goal: _Goal, show: str, kernel: str | None, as_json: boo
 def _report(program: Program, goal: _Goal, as_json: bool) -> Any:
     """The compilation's report, and what its kernels take of the target."""
     from weft.backends.llvm import resources
+    from weft.program.program import Library
 
     report = program.meta["report"]
+    offered = any(isinstance(step, Library) for step in program.steps)
+    library = goal.library() if offered else ""
     if goal.resources is None:
-        text = f"{report.text()}\n\n{goal.missing}" if goal.missing else report.text()
-        return report.data() if as_json else text
+        notes = [report.text(), library and f"library here: {library}", goal.missing]
+        more = {"library": library} if library else {}
+        return report.data() | more if as_json else "\n\n".join(filter(None, notes))
     found = goal.resources(program)
     if as_json:
         return report.data() | {"resources": resources.data(found)}

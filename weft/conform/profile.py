@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from weft.backends.base import OWN_KERNEL
 from weft.conform.roofline import Roofline
 from weft.core.files import replacing
 from weft.kernel.tiles import has_tiles
@@ -21,7 +22,8 @@ HEADER = ("kernel", "runs", "ms", "share %", "GB/s", "GFLOP/s", "roofline", "com
 
 @dataclass(frozen=True)
 class StepTime:
-    """One step: its kernel, the graph ops it computes, seconds, and its least work."""
+    """One step: its kernel (and the library that ran instead), the graph ops it computes, seconds,
+    and its least work."""
 
     kernel: str
     label: str
@@ -49,17 +51,20 @@ def profile(session: Session, scalars: Sequence[int], repeats: int = 7) -> list[
             device.sync()
             seen.append(time.perf_counter() - start)
     return [
-        _step_time(program, step, statistics.median(seen[1:]))
-        for step, seen in zip(program.steps, times)
+        _step_time(program, step, statistics.median(seen[1:]), session.products.get(number, ""))
+        for number, (step, seen) in enumerate(zip(program.steps, times))
     ]
 
 
-def _step_time(program: Program, step: Step, seconds: float) -> StepTime:
+def _step_time(program: Program, step: Step, seconds: float, product: str) -> StepTime:
+    """`product` says who does a Library step (see Session.products)."""
     if isinstance(step, Dispatch):
         kernel = program.kernels[step.kernel]
         nbytes = kernel.bytes or sum(a.nbytes for a in step.args)
         tiles = has_tiles(kernel.body)
-        return StepTime(kernel.name, step.label, seconds, kernel.flops, nbytes, tiles)
+        own = not product or product.startswith(OWN_KERNEL)
+        name = kernel.name if own else f"{product} for {kernel.name}"
+        return StepTime(name, step.label, seconds, kernel.flops, nbytes, tiles)
     return StepTime(type(step).__name__.lower(), step.label, seconds, 0, step.dst.nbytes)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.base import Buffer, Device
+from weft.backends.base import OWN_KERNEL, Buffer, Device
 from weft.core.dtypes import DType, int32
 from weft.core.errors import DTypeError, LimitError, OutOfMemoryError, ShapeError, UsageError
 from weft.program.array import DeviceArray
@@ -95,7 +95,7 @@ class Session:
         the step's own kernel and why."""
         steps = enumerate(self.program.steps)
         taken: Mapping[int, str] = self._bound.products
-        return {n: taken.get(n, "own kernel") for n, s in steps if isinstance(s, Library)}
+        return {n: taken.get(n, OWN_KERNEL) for n, s in steps if isinstance(s, Library)}
 
     # -- binding --------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.backends.base import Bound, Buffer
+from weft.backends.base import OWN_KERNEL, Bound, Buffer
 from weft.backends.gpu.blas import Product
 from weft.backends.llvm import launch
 from weft.core.errors import DeviceError
@@ -62,7 +62,7 @@ class GpuBound(Bound):
                     self._products[number] = found
                     self.products[number] = found.library
                 else:
-                    self.products[number] = f"own kernel: {found}"
+                    self.products[number] = f"{OWN_KERNEL}: {found}"
 
     def _load(self) -> dict[int, Function]:
         """The functions of the kernels that are run, by their numbers."""
