@@ -2,8 +2,8 @@
 
 The text is the one that LLVM gets for a GPU, with the few GPU intrinsics replaced: an index is a
 parameter, a barrier a POSIX barrier between as many threads as the group has, an exchange goes
-through memory between two barriers, matrix instructions likewise (see gpu_units). Groups run one
-after the other. Linux only.
+through memory between two barriers, matrix instructions likewise (see gpu_units). What a thread
+asks to be copied by itself arrives as late as it may. Groups run one after the other. Linux only.
 """
 
 from __future__ import annotations
@@ -30,6 +30,14 @@ define internal void @emu_sync(ptr %s) noinline convergent {
   %at = getelementptr ptr, ptr %s, i64 1
   %wait = load ptr, ptr %at
   %ignored = call i32 %wait(ptr %barrier)
+  ret void
+}
+define internal void @emu_copy(
+    ptr %s, i32 %me, i32 %size, ptr addrspace(3) %to, ptr addrspace(1) %from, i32 %count
+) noinline {
+  %at = getelementptr ptr, ptr %s, i64 5
+  %note = load ptr, ptr %at
+  call void %note(i32 %me, i32 %size, ptr addrspace(3) %to, ptr addrspace(1) %from, i32 %count)
   ret void
 }
 define internal i32 @emu_pick(ptr %s, i32 %me, i32 %from, i32 %v) noinline convergent {
@@ -77,6 +85,52 @@ def _reduced(call: re.Match[str]) -> str:
             lines.append(f"{name} = select i1 {name}.more, i32 {value}, i32 {name}.other")
         value = name
     return "\n  ".join([*lines, f"{out} = add i32 {value}, 0"])
+
+
+def _with_copies(text: str) -> str:
+    """cp.async as calls of `Copies.note`: the size and how much of it is read, or a group's end."""
+    head = "call void @emu_copy(ptr %sync, i32 %me, "
+    text = re.sub(
+        r"call void @llvm\.nvvm\.cp\.async\.c[ag]\.shared\.global\.(\d+)(\.s)?\((.*)\)",
+        lambda m: f"{head}i32 {m[1]}, {m[3]}{'' if m[2] else f', i32 {m[1]}'})",
+        text,
+    )
+    nowhere = "ptr addrspace(3) null, ptr addrspace(1) null"
+    text = re.sub(
+        r"call void @llvm\.nvvm\.cp\.async\.commit\.group\(\)",
+        f"{head}i32 -1, {nowhere}, i32 0)",
+        text,
+    )
+    return re.sub(
+        r"call void @llvm\.nvvm\.cp\.async\.wait\.group\(i32 (\d+)\)",
+        rf"{head}i32 -2, {nowhere}, i32 \1)",
+        text,
+    )
+
+
+class Copies:
+    """What each thread asked to be copied and has not waited for: groups of (target, source, bytes,
+    bytes that are read; the rest is 0)."""
+
+    def __init__(self, threads: int) -> None:
+        self.groups: list[list[list[tuple[int, int, int, int]]]] = [[[]] for _ in range(threads)]
+
+    def note(self, me: int, size: int, target: int, source: int, count: int) -> None:
+        groups = self.groups[me]
+        if size == -1:
+            groups.append([])
+        elif size == -2:
+            done = groups[: len(groups) - 1 - count]
+            self.groups[me] = groups[len(done) :]
+            for copy in (c for group in done for c in group):
+                self._copy(*copy)
+        else:
+            assert target % size == source % size == 0, "a copy that is not aligned"
+            groups[-1].append((target, source, size, count))
+
+    def _copy(self, target: int, source: int, size: int, count: int) -> None:
+        ctypes.memset(target, 0, size)
+        ctypes.memmove(target, source, count)
 
 
 def cpu_text(kernel: Kernel, target: GpuTarget) -> tuple[str, bool, list[str]]:
@@ -137,6 +191,7 @@ def cpu_text(kernel: Kernel, target: GpuTarget) -> tuple[str, bool, list[str]]:
     text = re.sub(
         r"(%\w+) = call i32 @llvm\.nvvm\.redux\.sync\.(\w+)\(i32 (\S+), i32 -1\)", _reduced, text
     )
+    text = _with_copies(text)
     for n, name in enumerate(units):
         text = text.replace(f"@{name}(", f"@emu_unit{n}(ptr %sync, i32 %me, ")
     meets = text != before
@@ -185,6 +240,9 @@ def _main(kernel: Kernel, meets: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
+_NOTE = ctypes.CFUNCTYPE(
+    None, ctypes.c_int32, ctypes.c_int32, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int32
+)
 _COMPUTE = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_int32)
 _SIGNATURE = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int32] * 4, ctypes.c_void_p
@@ -234,9 +292,18 @@ def play(
             except Exception as error:
                 failed.append(error)
 
-    sync = (ctypes.c_void_p * 5)(
+    copies_of = Copies(n)
+
+    @_NOTE
+    def note(me: int, size: int, target_at: int, source_at: int, count: int) -> None:
+        try:
+            copies_of.note(me, size, target_at, source_at, count)
+        except Exception as error:
+            failed.append(error)
+
+    sync = (ctypes.c_void_p * 6)(
         ctypes.addressof(barrier), wait, exchange.ctypes.data, slots.ctypes.data,
-        ctypes.cast(compute, ctypes.c_void_p).value,
+        ctypes.cast(compute, ctypes.c_void_p).value, ctypes.cast(note, ctypes.c_void_p).value,
     )  # fmt: skip
 
     def thread(me: int) -> None:

@@ -3,6 +3,7 @@ against NumPy in float64, and taken by ptxas and the linker."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable
@@ -13,10 +14,12 @@ import numpy as np
 import pytest
 
 from weft.backends.llvm import gpu_target, gpu_tiles, offline, ptxas
+from weft.backends.llvm.gpu_copies import GpuCopies
+from weft.backends.llvm.gpu_target import GpuTarget
 from weft.core import dtypes as dt
 from weft.core.errors import CompileError, KernelError
 from weft.kernel import interp, ir
-from weft.kernel.builder import Builder, load
+from weft.kernel.builder import Builder, Expr, const, load, splat
 from weft.kernel.verify import verify
 
 emulated = pytest.mark.skipif(sys.platform != "linux", reason="the emulator needs Linux")
@@ -121,6 +124,104 @@ def test_products(arch: str, name: str) -> None:
     arrays[-1][:] = 0
     interp.run(kernel, arrays, caps=target.caps)
     np.testing.assert_allclose(arrays[-1], want, rtol=1e-5, atol=1e-4)
+
+
+def piped(stages: int, lanes: int, masked: bool = False, n: int = 6) -> ir.Kernel:
+    """out[k, t] = x[k, t] + x[k, t ^ 1], through shared memory, with x[k] asked for `stages` - 1
+    steps before it is used."""
+    b = Builder("piped")
+    width = 64 * lanes
+    x, out = b.buffer("x", F32, n * width), b.buffer("out", F32, n * width, "w")
+    ring = b.array("ring", F32, stages * width, "shared")
+    t = b.let(b.thread(0), "t")
+
+    def ask(k: Expr) -> None:
+        at = b.let(k * width + t * lanes, "at")
+        mask = splat(t < 63, lanes) if masked else None
+        to = b.let(k % stages * width + t * lanes, "to")
+        b.store_late(ring, to, x, at, lanes, mask, stages - 1)
+
+    for k in range(stages - 1):
+        ask(const(k))
+        b.barrier()
+    with b.loop(n, name="k") as k:
+        with b.when(k + (stages - 1) < n):
+            ask(b.let(k + (stages - 1)))
+        for lane in range(lanes):
+            at = b.let(k % stages * width, "base")
+            own, other = load(ring, at + t * lanes + lane), load(ring, at + (t ^ 1) * lanes + lane)
+            b.store(out, k * width + t * lanes + lane, own + other)
+        b.barrier()
+    return b.kernel((1,), (64,))
+
+
+@emulated
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("stages,lanes", [(2, 4), (3, 4), (4, 2), (3, 1)])
+def test_copies_arrive_when_they_are_due(stages: int, lanes: int, masked: bool) -> None:
+    kernel = piped(stages, lanes, masked)
+    verify(kernel)
+    x = np.arange(1.0, 1 + 6 * 64 * lanes, dtype=np.float32)
+    rows = x.reshape(6, 64, lanes).copy()
+    if masked:
+        rows[:, 63] = 0
+    want = (rows + rows[:, np.arange(64) ^ 1]).reshape(-1)
+    for arch in ("sm_80", "gfx1100"):
+        target, out = gpu_target(arch), np.zeros_like(x)
+        interp.run(kernel, [x, out], caps=target.caps)
+        np.testing.assert_array_equal(out, want)
+        out[:] = 0
+        gpu_emulator.play(kernel, target, [x, out], [])
+        np.testing.assert_array_equal(out, want)
+    text = offline.source(kernel, gpu_target("sm_80"))
+    assert f"cp.async.wait_group \t{stages - 2};" in text and f"], {4 * lanes}" in text
+    assert "st.shared" not in text and "cp.async" not in offline.source(
+        kernel, gpu_target("gfx90a")
+    )
+
+
+@emulated
+def test_the_emulator_sees_a_copy_that_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def longer(self: GpuCopies, kernel: ir.Kernel, target: GpuTarget) -> None:
+        real(self, kernel, target)
+        self._urgent += 1
+
+    real = GpuCopies.__init__
+    monkeypatch.setattr(GpuCopies, "__init__", longer)
+    x, out = np.arange(1.0, 1537, dtype=np.float32), np.zeros(1536, np.float32)
+    gpu_emulator.play(piped(3, 4), gpu_target("sm_80"), [x, out], [])
+    rows = x.reshape(6, 64, 4)
+    assert not np.array_equal(out.reshape(6, 64, 4), rows + rows[:, np.arange(64) ^ 1])
+
+
+@pytest.mark.parametrize("due,passed", [(1, 0), (2, 1), (3, 2), (2, 2)])
+def test_a_copy_that_is_used_too_early_is_a_race(due: int, passed: int) -> None:
+    b = Builder("early")
+    x, out = b.buffer("x", F32, 64), b.buffer("out", F32, 64, "w")
+    tmp, t = b.array("tmp", F32, 64, "shared"), b.let(b.thread(0), "t")
+    b.store_late(tmp, t, x, t, barriers=due)
+    for _ in range(passed):
+        b.barrier()
+    b.store(out, t, load(tmp, t))
+    given = np.zeros((2, 64), np.float32)
+    message = "race: .* was touched by group 0, a tile or late store"
+    with contextlib.nullcontext() if due <= passed else pytest.raises(KernelError, match=message):
+        interp.run(b.kernel((1,), (64,)), [*given])
+
+
+def test_what_late_stores_may_be() -> None:
+    def check(message: str, change: Callable[[ir.Store, Builder], ir.Late]) -> None:
+        b = Builder("late")
+        x, tmp = b.buffer("x", F32, 64), b.array("tmp", F32, 64, "shared")
+        b.emit(change(ir.Store(tmp, const(0), load(x, 0)), b))
+        with pytest.raises(KernelError, match=message):
+            verify(b.kernel((1,), (64,)))
+
+    check("a barrier or more", lambda s, b: ir.Late(s, 0))
+    check("without a mask", lambda s, b: ir.Late(dataclasses.replace(s, mask=const(True, ir.BOOL))))
+    sums = "from a buffer to shared memory as it is"
+    check(sums, lambda s, b: ir.Late(dataclasses.replace(s, value=const(1.0, ir.F32))))
+    check(sums, lambda s, b: ir.Late(dataclasses.replace(s, target=b.array("own", F32, 9))))
 
 
 @pytest.mark.parametrize("arch", (*case.NVIDIA, *case.AMD))

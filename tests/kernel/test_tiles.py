@@ -129,7 +129,7 @@ def test_tiles_of_several_subgroups(caps: str) -> None:
     interp.run(kernel, [*given, out], caps=PRESETS[caps])
     np.testing.assert_array_equal(out, want_unit(*given).astype(np.float32))
     racy = unit_product(2, PRESETS[caps].subgroup, guarded=False)
-    with pytest.raises(KernelError, match=r"race.*read here by group 0, a subgroup"):
+    with pytest.raises(KernelError, match=r"race.*read here by group 0, a tile"):
         interp.run(racy, arrays(racy), caps=PRESETS[caps])
 
 

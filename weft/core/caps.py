@@ -35,6 +35,7 @@ class Caps:
     # "dot2_bf16", "dot4", "gather", "nontemporal", "dot2_fast" (a dot2 costs no more than one fma),
     # "mma_bf16" (tiles of 16 x 32 bf16 and 16 x 16 f32, eight of them; see kernel.ir.TileOp),
     # "mma16_bf16", "mma16_f16" (a GPU's: tiles of 16 x 16 elements and 16 x 16 f32, per subgroup),
+    # "async_copy" (an ir.Late arrives without a thread that waits),
     # "gemm_library" (its maker has a library of matrix products, which may be there or not)
     features: frozenset[str] = frozenset()
     model: str = ""  # the hardware's own name: tuning tables go by it, templates do not
@@ -109,7 +110,13 @@ PRESETS: dict[str, Caps] = {
         _WEBGPU,
         replace(_WEBGPU, name="webgpu-small", max_threads=64, max_binding_bytes=1 << 16),
         replace(_WEBGPU, name="lavapipe", cheap_barrier=False, max_bindings=32, shared_bytes=32768),
-        replace(_GPU, name="cuda", subgroup=32, shared_bytes=99 << 10, features=_MAKERS),
+        replace(
+            _GPU,
+            name="cuda",
+            subgroup=32,
+            shared_bytes=99 << 10,
+            features=_MAKERS | {"async_copy"},
+        ),
         replace(_GPU, name="hip-wave64", subgroup=64, shared_bytes=65536, features=_MAKERS),
         replace(_GPU, name="hip-wave32", subgroup=32, shared_bytes=65536, features=_MAKERS),
     )

@@ -344,6 +344,21 @@ class Builder:
     def return_(self) -> None:
         self.emit(ir.Return())
 
+    def store_late(
+        self,
+        target: ir.Array,
+        index: Value,
+        source: ir.Buffer,
+        at: Value,
+        lanes: int = 1,
+        mask: Expr | None = None,
+        barriers: int = 1,
+    ) -> None:
+        """Elements of `source` from `at` (0 where the mask is false) to shared memory, to be there
+        after as many barriers (see ir.Late)."""
+        value = load(source, at, lanes, mask)
+        self.emit(ir.Late(ir.Store(target, as_expr(index), value), barriers))
+
     # -- control flow
 
     @contextlib.contextmanager

@@ -133,7 +133,7 @@ class _Batch:
         self.epoch = np.zeros(self.groups, np.int64)
         self.vars: dict[str, np.ndarray] = {}
         self.tiles: dict[str, np.ndarray] = {}  # name -> [subgroups, rows, cols]
-        self.joint = 0  # how often subgroups have touched memory together
+        self.joint = 0  # how often memory was touched by no one thread
         self.active = np.ones(self.n, bool)
         self.everyone = True  # active is all True
         self.axes = {
@@ -181,13 +181,17 @@ class _Batch:
         tracker = Tracker(total) if self.check and shared else None
         self.memories[s.name] = Memory(np.zeros(total, s.dtype.numpy), s.size, undefined, tracker)
 
-    def store(self, s: ir.Store) -> None:
+    def store(self, s: ir.Store, barriers: int = 0) -> None:
         index, value = self.eval(s.index), self.eval(s.value)
         mask = None if s.mask is None else self.eval(s.mask)
         lanes = s.value.type.lanes
         memory = self.memories[s.target.name]
         chosen, at, who = self.places(s.target, memory, index, s.index.type.lanes, lanes, mask)
-        memory.write(at, np.broadcast_to(value, (self.n, lanes))[chosen], who)
+        value = np.broadcast_to(value, (self.n, lanes))[chosen]
+        if barriers:
+            memory.write(at, value, self.apart(who), barriers - 1)
+        else:
+            memory.write(at, value, who)
 
     def loop(self, s: ir.For) -> None:
         start, stop = self.eval(s.start), self.eval(s.stop)
@@ -355,9 +359,9 @@ class _Batch:
             raise KernelError(f"divergent {op}: part of a subgroup reaches it")
         return width
 
-    def as_subgroups(self, who: Who, width: int) -> Who:
-        """What the first threads of subgroups do for all, told from what any one thread does and
-        from what they did before."""
+    def apart(self, who: Who, width: int = 1) -> Who:
+        """What the first of each `width` threads sets going, told from what any thread does itself
+        and from what was set going before."""
         self.joint += 1
         subgroup = who.owner % SPAN // width + self.joint * (self.threads // width)
         return Who(
@@ -379,6 +383,7 @@ class _Batch:
 _STMT: dict[type, Callable[..., None]] = {
     ir.Let: _Batch.let, ir.Assign: _Batch.assign, ir.Array: _Batch.array, ir.Store: _Batch.store,
     ir.For: _Batch.loop, ir.If: _Batch.branch, ir.Barrier: _Batch.barrier, ir.Return: _Batch.stop,
+    ir.Late: lambda batch, s: batch.store(s.store, s.barriers),
     ir.Block: _Batch.block, ir.Prefetch: lambda batch, s: None, ir.TileOp: tiles.play,
     ir.Tile: lambda batch, s: batch.tiles.pop(s.name, None),
 }  # fmt: skip

@@ -333,6 +333,17 @@ class Store(Stmt):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Late(Stmt):
+    """A store to shared memory of what is loaded from a buffer (nothing else, without a mask of the
+    store), which arrives in its own time: nobody, this thread included, may touch the elements
+    between it and the `barriers`-th barrier from here. Where hardware copies by itself no thread
+    waits for it; elsewhere it is a store like any other (Caps "async_copy" tells)."""
+
+    store: Store
+    barriers: int = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Prefetch(Stmt):
     """A hint that `source` at `index` will be read soon; no meaning, no bounds check."""
 
@@ -388,7 +399,7 @@ class Kernel:
 _PLAIN = {
     "source", "target", "type", "op", "name", "slot", "kind", "dim", "attr", "lanes", "step",
     "nontemporal", "mutable", "unroll", "dtype", "size", "space", "threads", "flops", "bytes",
-    "rows", "cols", "tiles", "memory", "stride",
+    "rows", "cols", "tiles", "memory", "stride", "barriers",
 }  # fmt: skip
 
 

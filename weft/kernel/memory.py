@@ -9,8 +9,8 @@ import numpy as np
 from weft.core.errors import KernelError
 
 _NONE, _MANY = -1, -2
-# Who touches memory has a number: group * SPAN + the thread, or SPAN - 1 and below for what a
-# subgroup does together (each time anew: in which of its threads is the target's business).
+# Who touches memory has a number: group * SPAN + the thread, or SPAN - 1 and below for what
+# no one thread does: a subgroup together, hardware by itself (each time anew).
 SPAN = 1 << 20
 
 
@@ -29,7 +29,7 @@ class Who:
 
 def _name(owner: int) -> str:
     group, thread = divmod(owner, SPAN)
-    return f"group {group}, {f'thread {thread}' if thread < SPAN // 2 else 'a subgroup'}"
+    return f"group {group}, {f'thread {thread}' if thread < SPAN // 2 else 'a tile or late store'}"
 
 
 class Tracker:
@@ -62,15 +62,16 @@ class Tracker:
         self.r_owner[at[self.r_owner[at] != who.owner]] = _MANY
         self.r_group[at[self.r_group[at] != who.group]] = _MANY
 
-    def write(self, at: np.ndarray, who: Who) -> None:
-        """Records writes to elements `at`; raises KernelError for a race or colliding lanes."""
+    def write(self, at: np.ndarray, who: Who, after: int = 0) -> None:
+        """Records writes to elements `at`, to be seen after the next barrier and `after` more;
+        raises KernelError for a race or colliding lanes."""
         self._report("write", at, who, self._after_write(at, who), self.w_owner)
         group = self.r_group[at]
         late = (group == who.group) & (self.r_epoch[at] == who.epoch)
         late &= self.r_owner[at] != who.owner
         late |= (group != _NONE) & (group != who.group)
         self._report("write", at, who, late, self.r_owner)
-        self.w_owner[at], self.w_epoch[at] = who.owner, who.epoch
+        self.w_owner[at], self.w_epoch[at] = who.owner, who.epoch + after
         self._report("write", at, who, self.w_owner[at] != who.owner, self.w_owner)
         mine = np.arange(len(at))
         self.serial[at] = mine
@@ -133,10 +134,11 @@ class Memory:
                 )
         return self.data[at]
 
-    def write(self, at: np.ndarray, values: np.ndarray, who: Who) -> None:
-        """Stores `values` at flat positions `at`, already in bounds."""
+    def write(self, at: np.ndarray, values: np.ndarray, who: Who, after: int = 0) -> None:
+        """Stores `values` at flat positions `at`, already in bounds; others see them after the next
+        barrier and `after` more."""
         if self.tracker is not None:
-            self.tracker.write(at, who)
+            self.tracker.write(at, who, after)
         if self.undefined is not None:
             self.undefined[at] = False
         self.data[at] = values

@@ -134,7 +134,7 @@ def _move(batch: _Batch, s: ir.TileOp, tile: ir.Tile, width: int, active: np.nda
     mask[::width] = True
     _, at, who = batch.places(s.memory, memory, index + spots, spots.size, spots.size, mask)
     if batch.threads > 1:
-        who = batch.as_subgroups(who, width)
+        who = batch.apart(who, width)
     if s.op == "store":
         memory.write(at, _get(batch, tile).reshape(-1, spots.size)[active].reshape(-1), who)
         return

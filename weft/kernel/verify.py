@@ -113,6 +113,8 @@ class _Verifier:
             self.assign(s)
         elif isinstance(s, ir.Store):
             self.store(s)
+        elif isinstance(s, ir.Late):
+            self.late(s)
         elif isinstance(s, ir.For):
             self.loop(s)
         elif isinstance(s, ir.If):
@@ -170,6 +172,15 @@ class _Verifier:
         problem = access_problem(s.index.type, s.value.type.lanes, s.mask)
         if problem:
             raise KernelError(problem)
+
+    def late(self, s: ir.Late) -> None:
+        self.stmt(s.store)
+        target, value = s.store.target, s.store.value
+        shared = isinstance(target, ir.Array) and target.space == "shared"
+        if not shared or not isinstance(value, ir.Load) or isinstance(value.source, ir.Array):
+            raise KernelError("late is what goes from a buffer to shared memory as it is")
+        if s.store.mask is not None or type(s.barriers) is not int or s.barriers < 1:
+            raise KernelError("late is a store without a mask, a barrier or more before its use")
 
     def loop(self, s: ir.For) -> None:
         for bound in (s.start, s.stop):
@@ -258,7 +269,7 @@ class _Verifier:
 
 _STATEMENTS = (
     ir.Let, ir.Assign, ir.Store, ir.For, ir.If, ir.Array, ir.Prefetch, ir.Block, ir.Barrier,
-    ir.Return, ir.Tile, ir.TileOp,
+    ir.Return, ir.Tile, ir.TileOp, ir.Late,
 )  # fmt: skip
 
 

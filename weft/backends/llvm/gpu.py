@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weft.backends.llvm import launch, text
+from weft.backends.llvm.gpu_copies import GpuCopies
 from weft.backends.llvm.gpu_target import GpuTarget
-from weft.backends.llvm.gpu_tiles import GpuTiles
 from weft.core import dtypes as dt
 from weft.core.errors import LimitError
 from weft.kernel import ir
@@ -26,7 +26,7 @@ def render_gpu(kernel: ir.Kernel, target: GpuTarget) -> str:
     return _GpuRenderer(kernel, target).module()
 
 
-class _GpuRenderer(GpuTiles):
+class _GpuRenderer(GpuCopies):
     end = "done"
 
     def __init__(self, kernel: ir.Kernel, target: GpuTarget) -> None:
@@ -176,6 +176,7 @@ class _GpuRenderer(GpuTiles):
 
     def barrier(self) -> None:
         """All threads of the group meet, and see what the others wrote."""
+        self.arrive()
         for line in self.gpu.barrier:
             if "@" in line:
                 name = line.split("@")[1].split("(")[0]

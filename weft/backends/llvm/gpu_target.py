@@ -25,7 +25,8 @@ class GpuTarget(LlvmTarget):
     `attributes` go on a kernel, with {x} {y} {z} and {n} for its threads per axis and in all.
     `shuffle` moves an i32 by lane ^ {k} within `swizzle` lanes. `reduce` maps a subgroup's integer
     reductions to one intrinsic; `dot4_word` a dtype to the product of four bytes in a word. `unit`
-    is the kind of matrix unit (see gpu_tiles).
+    is the kind of matrix unit (see gpu_tiles); `copies` says that memory is copied to shared
+    memory without threads (see gpu_copies).
     `axis_threads` limits how many threads run along one axis of a grid. Code may declare
     `static_shared` bytes of shared memory; more is dynamic (see launch.py).
     """
@@ -46,6 +47,7 @@ class GpuTarget(LlvmTarget):
     reduce: Mapping[tuple[str, str], str] = field(default_factory=dict)
     dot4_word: Mapping[str, Call] = field(default_factory=dict)
     unit: str = ""
+    copies: bool = False
     axis_threads: int | None = None
     static_shared: int = 48 << 10
     caps: Caps = PRESETS["cuda"]
@@ -101,6 +103,7 @@ def nvptx_target(arch: str, ptx: int | None = None) -> GpuTarget:
             "uint8": ("llvm.nvvm.idp4a.u.s", _WORD),
         },
         unit="mma",
+        copies=True,
         caps=replace(PRESETS["cuda"], name=arch, shared_bytes=_SHARED[arch] << 10),
     )
 

@@ -32,6 +32,10 @@ class Statements(Tiles):
     def barrier(self) -> None:
         """All threads of the group meet (a group of one thread always has)."""
 
+    def late(self, s: ir.Late) -> None:
+        """A store that hardware may do by itself."""
+        self.store(s.store)
+
     def statement(self, s: ir.Stmt) -> None:
         if isinstance(s, ir.Block):
             for inner in s.body:
@@ -42,6 +46,8 @@ class Statements(Tiles):
             self._set(s.var, s.value)
         elif isinstance(s, ir.Store):
             self.store(s)
+        elif isinstance(s, ir.Late):
+            self.late(s)
         elif isinstance(s, ir.For):
             self._for(s)
         elif isinstance(s, ir.If):
