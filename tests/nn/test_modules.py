@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,8 @@ from nnkit import check, close, random, twin
 
 import weft
 from weft import nn
-from weft.core.errors import ShapeError, UsageError
+from weft.backends import registry
+from weft.core.errors import DeviceError, ShapeError, UsageError
 
 T = torch.nn
 IMAGE = random(2, 4, 9, 8, seed=1)
@@ -27,16 +29,36 @@ MODULES: dict[str, tuple[Callable[[Any], Any], np.ndarray]] = {
     "layer_norm-plain": (lambda m: m.LayerNorm(6, elementwise_affine=False), random(3, 6)),
     "rms_norm": (lambda m: m.RMSNorm(6), random(3, 5, 6)),
     "rms_norm-eps": (lambda m: m.RMSNorm(6, eps=1e-3), random(3, 5, 6)),
+    "layer_norm-axes": (lambda m: m.LayerNorm((4, 9, 8)), IMAGE),
+    "layer_norm-two": (lambda m: m.LayerNorm((9, 8), bias=False), IMAGE),
+    "layer_norm-two-plain": (lambda m: m.LayerNorm([9, 8], elementwise_affine=False), IMAGE),
+    "rms_norm-axes": (lambda m: m.RMSNorm((4, 9, 8)), IMAGE),
+    "rms_norm-two-plain": (lambda m: m.RMSNorm((9, 8), elementwise_affine=False), IMAGE),
     "conv2d": (lambda m: m.Conv2d(4, 6, 3), IMAGE),
     "conv2d-options": (lambda m: m.Conv2d(4, 6, (3, 2), (2, 1), (2, 1), (1, 2)), IMAGE),
     "conv2d-groups": (lambda m: m.Conv2d(4, 6, 3, padding=1, groups=2, bias=False), IMAGE),
     "conv2d-depthwise": (lambda m: m.Conv2d(4, 4, 3, stride=2, padding=1, groups=4), IMAGE),
     "conv2d-pointwise": (lambda m: m.Conv2d(4, 5, 1), IMAGE),
     "conv2d-same": (lambda m: m.Conv2d(4, 5, 4, padding="same"), IMAGE),
+    "conv2d-same-dilated": (
+        lambda m: m.Conv2d(4, 6, (3, 2), padding="same", dilation=2, groups=2),
+        IMAGE,
+    ),
+    "conv2d-valid": (lambda m: m.Conv2d(4, 6, 3, stride=2, padding="valid"), IMAGE),
+    "conv1d-same": (lambda m: m.Conv1d(4, 6, (3,), padding="same", dilation=(2,)), random(2, 4, 9)),
     "conv1d": (lambda m: m.Conv1d(4, 6, 3, stride=2, padding=1), random(2, 4, 9)),
     "max_pool2d": (lambda m: m.MaxPool2d(2), IMAGE),
     "max_pool2d-options": (lambda m: m.MaxPool2d(3, stride=2, padding=1), IMAGE),
     "max_pool2d-ties": (lambda m: m.MaxPool2d(3, stride=1), np.round(IMAGE)),
+    "max_pool2d-ceil": (lambda m: m.MaxPool2d(2, ceil_mode=True), IMAGE),
+    "max_pool2d-ceil-wide": (
+        lambda m: m.MaxPool2d((3, 2), (3, 4), (1, 1), (2, 1), ceil_mode=True),
+        IMAGE,
+    ),
+    "avg_pool2d-ceil": (lambda m: m.AvgPool2d(3, 2, 1, True), IMAGE),
+    "avg_pool2d-ceil-inside": (lambda m: m.AvgPool2d((2, 3), (2, 3), (1, 1), True, False), IMAGE),
+    "avg_pool2d-ceil-divisor": (lambda m: m.AvgPool2d(2, 3, 0, True, divisor_override=5), IMAGE),
+    "avg_pool2d-divisor": (lambda m: m.AvgPool2d(3, 2, 1, divisor_override=7), IMAGE),
     "avg_pool2d": (lambda m: m.AvgPool2d(2), IMAGE),
     "avg_pool2d-padding": (lambda m: m.AvgPool2d(3, stride=2, padding=1), IMAGE),
     "avg_pool2d-inside": (
@@ -45,9 +67,13 @@ MODULES: dict[str, tuple[Callable[[Any], Any], np.ndarray]] = {
     ),
     "adaptive": (lambda m: m.AdaptiveAvgPool2d(1), IMAGE),
     "adaptive-parts": (lambda m: m.AdaptiveAvgPool2d((3, 2)), IMAGE),
+    "adaptive-uneven": (lambda m: m.AdaptiveAvgPool2d((4, 3)), IMAGE),
+    "adaptive-more": (lambda m: m.AdaptiveAvgPool2d((12, 8)), IMAGE),
+    "adaptive-kept": (lambda m: m.AdaptiveAvgPool2d((None, 5)), IMAGE),
     "batch_norm1d": (lambda m: m.BatchNorm1d(6), random(8, 6)),
     "batch_norm1d-long": (lambda m: m.BatchNorm1d(4), random(2, 4, 9)),
     "batch_norm2d": (lambda m: m.BatchNorm2d(4), IMAGE),
+    "batch_norm2d-unbiased": (lambda m: m.BatchNorm2d(4, bias=False), IMAGE),
     "batch_norm2d-average": (lambda m: m.BatchNorm2d(4, momentum=None), IMAGE),
     "batch_norm2d-plain": (
         lambda m: m.BatchNorm2d(4, affine=False, track_running_stats=False),
@@ -95,6 +121,12 @@ LOSSES: dict[str, tuple[Callable[[Any], Any], np.ndarray, np.ndarray]] = {
     ),
     "nll": (lambda m: m.NLLLoss(), LOGITS, TARGETS),
     "nll-axes": (lambda m: m.NLLLoss(reduction="sum"), random(2, 5, 3), np.array([[0, 1, 4]] * 2)),
+    "cross_entropy-dense": (
+        lambda m: m.CrossEntropyLoss(label_smoothing=0.1),
+        LOGITS,
+        DENSE / DENSE.sum(1, keepdims=True),
+    ),
+    "cross_entropy-dense-axes": (lambda m: m.CrossEntropyLoss(), IMAGE, np.abs(IMAGE)),
     "mse": (lambda m: m.MSELoss(), LOGITS, DENSE),
     "l1": (lambda m: m.L1Loss(reduction="sum"), LOGITS, DENSE),
     "bce": (lambda m: m.BCEWithLogitsLoss(), LOGITS * 30, DENSE),
@@ -112,6 +144,60 @@ def test_pos_weight_is_pytorchs() -> None:
     weight = np.array([1, 2, 0.5, 3, 1], np.float32)
     ours = nn.BCEWithLogitsLoss(pos_weight=weft.tensor(weight))
     check(ours, T.BCEWithLogitsLoss(pos_weight=torch.tensor(weight)), LOGITS, DENSE)
+
+
+WEIGHTED: dict[str, tuple[str, dict[str, Any], np.ndarray, np.ndarray]] = {
+    "mean": ("CrossEntropyLoss", {}, LOGITS, TARGETS),
+    "sum": ("CrossEntropyLoss", {"reduction": "sum"}, LOGITS, TARGETS),
+    "none": ("CrossEntropyLoss", {"reduction": "none"}, LOGITS, TARGETS),
+    "smooth": ("CrossEntropyLoss", {"label_smoothing": 0.3}, LOGITS, TARGETS),
+    "ignored": ("CrossEntropyLoss", {"ignore_index": 1}, LOGITS, abs(TARGETS) % 5),
+    "axes": (
+        "CrossEntropyLoss",
+        {"label_smoothing": 0.1},
+        random(2, 5, 3),
+        np.array([[0, 1, 4], [-100, 2, 2]]),
+    ),
+    "dense": (
+        "CrossEntropyLoss",
+        {"label_smoothing": 0.1},
+        random(2, 5, 3),
+        random(2, 5, 3, low=0),
+    ),
+    "nll": ("NLLLoss", {}, LOGITS, TARGETS),
+    "nll-none": ("NLLLoss", {"reduction": "none"}, LOGITS, TARGETS),
+    "bce": ("BCEWithLogitsLoss", {}, LOGITS, DENSE),
+    "bce-sum": ("BCEWithLogitsLoss", {"reduction": "sum"}, LOGITS, DENSE),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_weighted_losses_are_pytorchs(name: str) -> None:
+    loss, options, x, target = WEIGHTED[name]
+    weight = np.array([1, 2, 0.5, 3, 0.1], np.float32)
+    ours = getattr(nn, loss)(weight=weft.tensor(weight), **options)
+    check(ours, getattr(T, loss)(weight=torch.tensor(weight), **options), x, target)
+
+
+@pytest.mark.parametrize("device", ["interp", "vulkan"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_weighted_cross_entropy_on_devices(device: str, smoothing: float) -> None:
+    try:
+        registry.get(device)
+    except DeviceError as error:
+        pytest.skip(str(error))
+    weight = weft.tensor(np.array([1, 2, 0.5, 3, 0.1], np.float32))
+
+    def run(x: Any, y: Any) -> Any:
+        x = x.detach().requires_grad_()
+        loss = weft.functional.cross_entropy(x, y, weight, label_smoothing=smoothing)
+        loss.backward()
+        return loss.detach(), x.grad
+
+    want = run(weft.tensor(LOGITS), weft.tensor(TARGETS))
+    got = weft.compile(run, device)(LOGITS, TARGETS)
+    for a, b in zip(got, want):
+        close(a.numpy(), b.numpy(), 1e-6)
 
 
 class Wrapped(nn.Module):
@@ -205,9 +291,48 @@ def test_what_does_not_fit_is_named() -> None:
         nn.BatchNorm1d(4)(weft.ones((1, 4)))
     with pytest.raises(ShapeError, match="target 5 of 5 classes"):
         nn.CrossEntropyLoss()(weft.tensor(LOGITS), weft.full((7,), 5))
+    weight = weft.ones(4)
+    with pytest.raises(ShapeError, match="float for each of 5 classes"):
+        nn.CrossEntropyLoss(weight)(weft.tensor(LOGITS), weft.tensor(TARGETS))
+    with pytest.raises(ShapeError, match=r"expected the last axes to be \[9, 7\]"):
+        nn.LayerNorm((9, 7))(x)
+    with pytest.raises(UsageError, match="layer_norm: weight and bias are tensors"):
+        weft.functional.layer_norm(x, (8,))  # type: ignore[arg-type]
     with pytest.raises(ShapeError, match="does not divide"):
         nn.MultiheadAttention(10, 3)
     with pytest.raises(UsageError, match="not a probability"):
         nn.Dropout(1.5)
     with pytest.raises(UsageError, match="reduction"):
         nn.MSELoss(reduction="median")(x, x)
+
+
+LACKING: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("Conv2d", (4, 4, 3), {"padding_mode": "reflect"}),
+    ("Conv1d", (4, 4, 3), {"padding_mode": "circular"}),
+    ("MaxPool2d", (2,), {"return_indices": True}),
+    ("Embedding", (5, 4), {"max_norm": 1.0}),
+    ("Embedding", (5, 4), {"sparse": True}),
+    ("MultiheadAttention", (8, 2), {"kdim": 4}),
+    ("MultiheadAttention", (8, 2), {"add_bias_kv": True}),
+]
+
+
+@pytest.mark.parametrize(("name", "args", "options"), LACKING)
+def test_options_that_weft_lacks_are_named(
+    name: str, args: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError, match=f"{name}: {next(iter(options))}=.* is not supported"):
+        getattr(nn, name)(*args, **options)
+
+
+@pytest.mark.parametrize("name", sorted(set(nn.__all__) & set(dir(T)) - {"init", "Module"}))
+def test_arguments_come_in_pytorchs_order(name: str) -> None:
+    """So that a call for one is a call for the other; deprecated and placement arguments apart."""
+    apart = {"self", "size_average", "reduce", "device", "dtype", "_weight", "_freeze"}
+    ours, theirs = (
+        [p for p in inspect.signature(getattr(m, name).__init__).parameters if p not in apart]
+        for m in (nn, T)
+    )
+    if name in ("Parameter", "ModuleDict", "ModuleList", "Sequential"):
+        return
+    assert ours == theirs

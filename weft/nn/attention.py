@@ -10,7 +10,7 @@ from weft.core.errors import ShapeError, UsageError
 from weft.nn import init
 from weft.nn.dropout import Dropout
 from weft.nn.layers import Linear, empty
-from weft.nn.module import Module
+from weft.nn.module import Module, lacks
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
 
@@ -24,8 +24,11 @@ class MultiheadAttention(Module):
 
     def __init__(
         self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
-        batch_first: bool = False,
+        add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
+        vdim: int | None = None, batch_first: bool = False,
     ):  # fmt: skip
+        lacks(self, add_bias_kv=add_bias_kv, add_zero_attn=add_zero_attn)
+        lacks(self, **{k: v for k, v in (("kdim", kdim), ("vdim", vdim)) if v != embed_dim})
         if num_heads < 1 or embed_dim % num_heads:
             raise ShapeError(f"MultiheadAttention: {embed_dim} does not divide by {num_heads}")
         self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first

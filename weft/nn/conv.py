@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from weft.core.errors import ShapeError
 from weft.nn import init
 from weft.nn.layers import empty
-from weft.nn.module import Module, Parameter
+from weft.nn.module import Module, Parameter, lacks
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
 from weft.tensor.spatial import Sizes
@@ -48,7 +49,9 @@ class Conv2d(_Conv):
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
         padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True,
+        padding_mode: str = "zeros",
     ):  # fmt: skip
+        lacks(self, padding_mode=None if padding_mode == "zeros" else padding_mode)
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
         k = kernel_size
         kernel = (k, k) if isinstance(k, int) else tuple(k)
@@ -63,11 +66,14 @@ class Conv1d(_Conv):
     """Cross-correlation of x[N, C, L] with learned weights; see functional.conv1d."""
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1,
-        padding: int | str = 0, dilation: int = 1, groups: int = 1, bias: bool = True,
+        self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
+        padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True,
+        padding_mode: str = "zeros",
     ):  # fmt: skip
+        lacks(self, padding_mode=None if padding_mode == "zeros" else padding_mode)
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
-        self._make(in_channels, out_channels, (kernel_size,), groups, bias)
+        kernel = (kernel_size,) if isinstance(kernel_size, int) else tuple(kernel_size)
+        self._make(in_channels, out_channels, kernel, groups, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         rest = (self.stride, self.padding, self.dilation, self.groups)
@@ -79,13 +85,15 @@ class MaxPool2d(Module):
 
     def __init__(
         self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-        dilation: Sizes = 1,
+        dilation: Sizes = 1, return_indices: bool = False, ceil_mode: bool = False,
     ):  # fmt: skip
-        self.kernel_size, self.stride = kernel_size, stride
-        self.padding, self.dilation = padding, dilation
+        lacks(self, return_indices=return_indices)
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.dilation, self.ceil_mode = dilation, ceil_mode
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.max_pool2d(x, self.kernel_size, self.stride, self.padding, self.dilation)
+        pool = (self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode)
+        return F.max_pool2d(x, *pool)
 
 
 class AvgPool2d(Module):
@@ -93,20 +101,22 @@ class AvgPool2d(Module):
 
     def __init__(
         self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-        count_include_pad: bool = True,
+        ceil_mode: bool = False, count_include_pad: bool = True,
+        divisor_override: int | None = None,
     ):  # fmt: skip
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
-        self.count_include_pad = count_include_pad
+        self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
+        self.divisor_override = divisor_override
 
     def forward(self, x: Tensor) -> Tensor:
-        pool = (self.kernel_size, self.stride, self.padding, self.count_include_pad)
-        return F.avg_pool2d(x, *pool)
+        counted = (self.ceil_mode, self.count_include_pad, self.divisor_override)
+        return F.avg_pool2d(x, self.kernel_size, self.stride, self.padding, *counted)
 
 
 class AdaptiveAvgPool2d(Module):
-    """The average over H' x W' equal windows; H' and W' divide H and W."""
+    """The average over H' x W' windows, as equal as can be; None keeps a size."""
 
-    def __init__(self, output_size: Sizes):
+    def __init__(self, output_size: int | Sequence[int | None] | None):
         self.output_size = output_size
 
     def forward(self, x: Tensor) -> Tensor:

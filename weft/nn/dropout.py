@@ -19,11 +19,12 @@ class Dropout(Module):
 
     `key` (uint32 [2]: a random word and the number of calls so far) is a buffer outside the state
     dict: each training call draws from it and moves it on, also inside `weft.compile`. The word is
-    from the global stream (`weft.manual_seed`); set `key` to repeat a run from the middle."""
+    from the global stream (`weft.manual_seed`); set `key` to repeat a run from the middle.
+    `inplace` changes nothing: tensors are values."""
 
     key: Tensor
 
-    def __init__(self, p: float = 0.5):
+    def __init__(self, p: float = 0.5, inplace: bool = False):
         if not 0.0 <= p <= 1.0:
             raise UsageError(f"Dropout: {p} is not a probability")
         self.p = p

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.core.errors import UsageError
 from weft.nn import init
-from weft.nn.module import Module, Parameter
+from weft.nn.module import Module, Parameter, lacks
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
 
@@ -47,7 +47,12 @@ class Embedding(Module):
     """Rows of weight [count, dim] at integer ids[...]: [..., dim]. The weight starts standard
     normal; row `padding_idx` starts as zeros and gets no gradient."""
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None):
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None,
+        max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+    ):  # fmt: skip
+        lacks(self, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise UsageError(f"Embedding: padding_idx {padding_idx} of {num_embeddings} rows")
@@ -64,11 +69,7 @@ class Embedding(Module):
             init._set(self.weight, Tensor(rows))
 
     def forward(self, ids: Tensor) -> Tensor:
-        out = F.embedding(ids, self.weight)
-        if self.padding_idx is None:
-            return out
-        padded = (ids == self.padding_idx).unsqueeze(-1)
-        return padded.where(out.detach(), out)
+        return F.embedding(ids, self.weight, self.padding_idx)
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}"
@@ -95,7 +96,10 @@ class Flatten(Module):
 
 
 class ReLU(Module):
-    """max(x, 0)."""
+    """max(x, 0). `inplace` changes nothing: tensors are values."""
+
+    def __init__(self, inplace: bool = False):
+        pass
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(x)
@@ -112,7 +116,10 @@ class GELU(Module):
 
 
 class SiLU(Module):
-    """x sigmoid(x)."""
+    """x sigmoid(x). `inplace` changes nothing: tensors are values."""
+
+    def __init__(self, inplace: bool = False):
+        pass
 
     def forward(self, x: Tensor) -> Tensor:
         return F.silu(x)

@@ -224,6 +224,13 @@ class Module:
         return f"{type(self).__name__}(\n  " + "\n  ".join(lines) + "\n)"
 
 
+def lacks(module: Module, **options: Any) -> None:
+    """Raises UsageError for an option of PyTorch's that is set and that weft does not have."""
+    for name, value in options.items():
+        if value not in (None, False):
+            raise UsageError(f"{type(module).__name__}: {name}={value!r} is not supported")
+
+
 def _join(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
 from weft.nn import init
@@ -13,48 +15,58 @@ from weft.tensor.core import Tensor
 from weft.tensor.create import ones, zeros
 
 
-def _width(name: str, shape: int | tuple[int, ...] | list[int]) -> int:
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    if len(sizes) != 1:
-        raise ShapeError(f"{name}: normalises the last axis only, not {list(sizes)}")
-    return sizes[0]
+class _RowNorm(Module):
+    """What the norms over the last axes share; weight (and bias) have the shape of those axes."""
+
+    weight: Tensor | None
+
+    def _make(self, shape: int | Sequence[int], eps: float, affine: bool) -> None:
+        self.normalized_shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        if not self.normalized_shape or min(self.normalized_shape) < 1:
+            raise ShapeError(f"{type(self).__name__}: normalized_shape {self.normalized_shape}")
+        self.eps = eps
+        self.weight = init.ones_(empty(*self.normalized_shape)) if affine else None
+
+    def _fit(self, x: Tensor) -> int:
+        """How many axes are normalised. Raises ShapeError when those of x are others."""
+        axes = len(self.normalized_shape)
+        if x.shape[-axes:] != self.normalized_shape:
+            raise ShapeError(
+                f"{type(self).__name__}: x {list(x.shape)}; expected the last axes to be "
+                f"{list(self.normalized_shape)}"
+            )
+        return axes
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}"
 
 
-class LayerNorm(Module):
-    """(x - mean) / sqrt(var + eps) weight + bias over the last axis; weight and bias [D]."""
+class LayerNorm(_RowNorm):
+    """(x - mean) / sqrt(var + eps) weight + bias over the last axes, those of normalized_shape."""
 
     def __init__(
-        self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5,
+        self, normalized_shape: int | Sequence[int], eps: float = 1e-5,
         elementwise_affine: bool = True, bias: bool = True,
     ):  # fmt: skip
-        self.width, self.eps = _width("LayerNorm", normalized_shape), eps
-        self.weight = init.ones_(empty(self.width)) if elementwise_affine else None
-        self.bias = empty(self.width) if elementwise_affine and bias else None
+        self._make(normalized_shape, eps, elementwise_affine)
+        self.bias = empty(*self.normalized_shape) if elementwise_affine and bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight, self.bias, self.eps)
-
-    def extra_repr(self) -> str:
-        return f"{self.width}, eps={self.eps}"
+        return F.layer_norm(x, self.weight, self.bias, self.eps, self._fit(x))
 
 
-class RMSNorm(Module):
-    """x / sqrt(mean(x^2) + eps) weight over the last axis; weight [D]. An eps of None is float32's
-    distance from 1 to the next number, as in PyTorch."""
+class RMSNorm(_RowNorm):
+    """x / sqrt(mean(x^2) + eps) weight over the last axes, those of normalized_shape. An eps of
+    None is float32's distance from 1 to the next number, as in PyTorch."""
 
     def __init__(
-        self, normalized_shape: int | tuple[int, ...], eps: float | None = None,
+        self, normalized_shape: int | Sequence[int], eps: float | None = None,
         elementwise_affine: bool = True,
     ):  # fmt: skip
-        self.width = _width("RMSNorm", normalized_shape)
-        self.eps = 2.0**-23 if eps is None else eps
-        self.weight = init.ones_(empty(self.width)) if elementwise_affine else None
+        self._make(normalized_shape, 2.0**-23 if eps is None else eps, elementwise_affine)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight, self.eps)
-
-    def extra_repr(self) -> str:
-        return f"{self.width}, eps={self.eps}"
+        return F.rms_norm(x, self.weight, self.eps, axes=self._fit(x))
 
 
 class _BatchNorm(Module):
@@ -69,11 +81,11 @@ class _BatchNorm(Module):
 
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
-        affine: bool = True, track_running_stats: bool = True,
+        affine: bool = True, track_running_stats: bool = True, bias: bool = True,
     ):  # fmt: skip
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.weight = init.ones_(empty(num_features)) if affine else None
-        self.bias = empty(num_features) if affine else None
+        self.bias = empty(num_features) if affine and bias else None
         tracked = track_running_stats
         size = (num_features,)
         self.register_buffer("running_mean", zeros(size) if tracked else None)

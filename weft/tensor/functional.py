@@ -51,22 +51,43 @@ def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
 
 
 def layer_norm(
-    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
-) -> Tensor:
-    """(x - mean) / sqrt(var + eps) * weight + bias over the last axis; weight, bias: [D]."""
-    x = widened(x)
-    w = _ones_or_zeros(x, 1) if weight is None else weight
-    b = _ones_or_zeros(x, 0) if bias is None else bias
-    return x._call("layer_norm", w, b, eps=float(eps))
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5,
+    axes: int = 1,
+) -> Tensor:  # fmt: skip
+    """(x - mean) / sqrt(var + eps) * weight + bias over the last axis, or the last `axes` of them;
+    weight and bias have their shape."""
+    rows, (w, b) = _joined("layer_norm", widened(x), axes, weight, bias)
+    w = _ones_or_zeros(rows, 1) if w is None else w
+    b = _ones_or_zeros(rows, 0) if b is None else b
+    return rows._call("layer_norm", w, b, eps=float(eps)).reshape(x.shape)
 
 
 def rms_norm(
-    x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, offset: float = 0.0
+    x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, offset: float = 0.0, axes: int = 1
 ) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * (offset + weight) over the last axis; weight: [D]."""
-    x = widened(x)
-    w = _ones_or_zeros(x, 1) if weight is None else weight
-    return x._call("rms_norm", w, eps=float(eps), offset=float(offset))
+    """x / sqrt(mean(x^2) + eps) * (offset + weight) over the last axis, or the last `axes` of them;
+    weight has their shape."""
+    rows, (w,) = _joined("rms_norm", widened(x), axes, weight)
+    w = _ones_or_zeros(rows, 1) if w is None else w
+    return rows._call("rms_norm", w, eps=float(eps), offset=float(offset)).reshape(x.shape)
+
+
+def _joined(
+    name: str, x: Tensor, axes: int, *weights: Tensor | None
+) -> tuple[Tensor, list[Tensor | None]]:
+    """x and weights with their last `axes` axes as one."""
+    if any(w is not None and not isinstance(w, Tensor) for w in weights):
+        raise UsageError(
+            f"{name}: weight and bias are tensors; their shape is the normalized_shape of PyTorch"
+        )
+    if axes == 1:
+        return x, list(weights)
+    last = x.shape[-axes:]
+    if not 1 <= axes <= x.ndim or any(w is not None and w.shape != last for w in weights):
+        shapes = [list(w.shape) for w in weights if w is not None]
+        raise ShapeError(f"{name}: x {list(x.shape)}, {axes} axes, weights {shapes}")
+    rows = x.reshape(*x.shape[:-axes], -1)
+    return rows, [None if w is None else w.reshape(-1) for w in weights]
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
@@ -105,10 +126,14 @@ def linear(
     return (x.matmul(weight.T, dt.float32) + bias).cast(narrow)  # rounded once, after the bias
 
 
-def embedding(ids: Tensor, weight: Tensor) -> Tensor:
+def embedding(ids: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
     """Rows of weight[V, D] at integer ids[...] -> [..., D]; an id outside is clamped on devices and
-    refused on the CPU."""
-    return weight.take(ids, 0)
+    refused on the CPU. Row `padding_idx` gets no gradient."""
+    out = weight.take(ids, 0)
+    if padding_idx is None:
+        return out
+    padded = (ids == padding_idx % weight.shape[0]).unsqueeze(-1)
+    return padded.where(out.detach(), out)
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:

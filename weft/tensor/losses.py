@@ -42,35 +42,77 @@ def _rows(name: str, x: Tensor, targets: Tensor, ignore_index: int) -> tuple[Ten
     return x.reshape(-1, classes), targets.cast(dt.int32).reshape(-1)
 
 
+def _class_weights(name: str, weight: Tensor, classes: int, dtype: dt.DType) -> Tensor:
+    if weight.shape != (classes,) or not weight.dtype.is_float:
+        raise ShapeError(
+            f"{name}: weight {weight._known()}; expected a float for each of {classes} classes"
+        )
+    return weight.cast(dtype)
+
+
 def cross_entropy(
-    logits: Tensor, targets: Tensor, ignore_index: int = -100, label_smoothing: float = 0.0,
-    reduction: str = "mean",
+    logits: Tensor, targets: Tensor, weight: Tensor | None = None, ignore_index: int = -100,
+    reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """-log softmax(logits)[target], for logits [N, C] (or [N, C, ...], [C]) and integer targets
-    [N] ([N, ...], []): float32.
+    """-w[target] log softmax(logits)[target], for logits [N, C] (or [N, C, ...], [C]) and integer
+    targets [N] ([N, ...], []): float32. w is `weight` [C], 1 by default; a mean is divided by the
+    sum of the targets' weights.
 
     A target of `ignore_index` counts for nothing, nor in the mean. With `label_smoothing` s the
-    wanted distribution is 1 - s at the target plus s / C everywhere. Raises ShapeError for a target
-    outside the classes where its value is at hand (on devices it is clamped)."""
-    if not 0.0 <= label_smoothing <= 1.0:
-        raise UsageError(f"cross_entropy: label_smoothing {label_smoothing} is not within 0..1")
+    wanted distribution is 1 - s at the target plus s / C everywhere. Targets of floats, shaped as
+    the logits, are wanted distributions themselves. Raises ShapeError for a target outside the
+    classes where its value is at hand (on devices it is clamped)."""
+    s = float(label_smoothing)
+    if not 0.0 <= s <= 1.0:
+        raise UsageError(f"cross_entropy: label_smoothing {s} is not within 0..1")
+    if targets.dtype.is_float:
+        return _soft_cross_entropy(logits, targets, weight, reduction, s)
     flat, at = _rows("cross_entropy", logits, targets, ignore_index)
-    options = {"ignore_index": int(ignore_index), "label_smoothing": float(label_smoothing)}
-    loss = flat._call("cross_entropy", at, **options)
-    count = (at != ignore_index).cast(loss.dtype).sum()
-    return _reduced(loss.reshape(targets.shape), reduction, count)
+    alike = s if weight is None else 0.0  # with weights, smoothing differs between classes
+    loss = flat._call("cross_entropy", at, ignore_index=int(ignore_index), label_smoothing=alike)
+    counted = at != ignore_index
+    if weight is None:
+        each = counted.cast(loss.dtype)
+    else:
+        w = _class_weights("cross_entropy", weight, flat.shape[1], loss.dtype)
+        each = counted.where(w.take(counted.where(at, 0), 0), 0.0)
+        loss = loss * each * (1.0 - s)
+        if s:
+            spread = flat.cast(loss.dtype).log_softmax(-1) @ (w * (-s / flat.shape[1]))
+            loss = loss + counted.where(spread, 0.0)
+    return _reduced(loss.reshape(targets.shape), reduction, each.sum())
+
+
+def _soft_cross_entropy(
+    logits: Tensor, targets: Tensor, weight: Tensor | None, reduction: str, smoothing: float
+) -> Tensor:
+    """-sum(w q log softmax(logits)) over the classes, for wanted distributions q."""
+    logits, q = _pair("cross_entropy", logits, targets)
+    axis = 1 if logits.ndim > 1 else 0
+    classes = logits.shape[axis]
+    q = q * (1.0 - smoothing) + smoothing / classes if smoothing else q
+    if weight is not None:
+        w = _class_weights("cross_entropy", weight, classes, q.dtype)
+        q = q * w.reshape(-1, *([1] * (logits.ndim - 1 - axis)))
+    loss = -(q * logits.log_softmax(axis)).sum(axis)
+    return _reduced(loss, reduction)
 
 
 def nll_loss(
-    log_probs: Tensor, targets: Tensor, ignore_index: int = -100, reduction: str = "mean"
-) -> Tensor:
-    """-log_probs at the target: what cross_entropy does after log_softmax; the same shapes."""
+    log_probs: Tensor, targets: Tensor, weight: Tensor | None = None, ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """-w[target] log_probs[target]: what cross_entropy does after log_softmax; the same shapes."""
     flat, at = _rows("nll_loss", log_probs, targets, ignore_index)
     flat = flat.cast(dt.compute_dtype(flat.dtype))
     counted = at != ignore_index
-    inside = counted.where(at, 0).reshape(-1, 1)
-    loss = counted.where(-flat.take_along_axis(inside, 1).reshape(-1), 0.0)
-    return _reduced(loss.reshape(targets.shape), reduction, counted.cast(loss.dtype).sum())
+    inside = counted.where(at, 0)
+    each = counted.cast(flat.dtype)
+    if weight is not None:
+        each = each * _class_weights("nll_loss", weight, flat.shape[1], flat.dtype).take(inside, 0)
+    picked = flat.take_along_axis(inside.reshape(-1, 1), 1).reshape(-1)
+    loss = counted.where(-picked * each, 0.0)
+    return _reduced(loss.reshape(targets.shape), reduction, each.sum())
 
 
 def _pair(name: str, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,12 +134,14 @@ def l1_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
 
 
 def binary_cross_entropy_with_logits(
-    x: Tensor, target: Tensor, pos_weight: Tensor | None = None, reduction: str = "mean"
-) -> Tensor:
-    """-(w y log s + (1 - y) log(1 - s)) with s = sigmoid(x), y the target in 0..1 and w the
-    `pos_weight` (broadcast; 1 by default), without overflow."""
+    x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean",
+    pos_weight: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """-(p y log s + (1 - y) log(1 - s)) times `weight`, with s = sigmoid(x), y the target in 0..1
+    and p the `pos_weight` (both broadcast; 1 by default), without overflow."""
     x, y = _pair("binary_cross_entropy_with_logits", x, target)
     soft = ((-x.abs()).exp() + 1.0).log() + (-x).maximum(0.0)
     if pos_weight is not None:
         soft = soft * ((pos_weight - 1.0) * y + 1.0)
-    return _reduced((1.0 - y) * x + soft, reduction)
+    loss = (1.0 - y) * x + soft
+    return _reduced(loss if weight is None else loss * weight, reduction)

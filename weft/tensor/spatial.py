@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from ml_dtypes import finfo
+
 from weft import ops
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError, UsageError
@@ -11,6 +14,7 @@ from weft.ops.conv import channels_first, channels_last, taps
 from weft.tensor.autocast import narrowed, widened
 from weft.tensor.autograd import no_grad, once
 from weft.tensor.core import Tensor
+from weft.tensor.indexing import _place_like
 
 Sizes = int | Sequence[int]
 
@@ -55,47 +59,83 @@ def _named_padding(
 
 
 def conv1d(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int = 1,
-    padding: int | str = 0, dilation: int = 1, groups: int = 1,
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1,
+    padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
     """As conv2d, for x[N, C, L] and weight[O, C / groups, K]: [N, O, L']."""
-    sides: Sizes | str = padding if isinstance(padding, str) else (0, padding)
+    sides = padding if isinstance(padding, str) else (0, _one("padding", padding))
+    step, apart = (1, _one("stride", stride)), (1, _one("dilation", dilation))
     wide, kernel = x.unsqueeze(2), weight.unsqueeze(2)
-    return conv2d(wide, kernel, bias, (1, stride), sides, (1, dilation), groups).squeeze(2)
+    return conv2d(wide, kernel, bias, step, sides, apart, groups).squeeze(2)
+
+
+def _one(name: str, value: Sizes) -> int:
+    sizes = (value,) if isinstance(value, int) else tuple(value)
+    if len(sizes) != 1:
+        raise UsageError(f"{name} is one integer, not {value!r}")
+    return sizes[0]
 
 
 def max_pool2d(
     x: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-    dilation: Sizes = 1,
+    dilation: Sizes = 1, ceil_mode: bool = False,
 ) -> Tensor:  # fmt: skip
     """The largest in each window of x[N, C, H, W]; stride defaults to the kernel. The first of
-    equals gets the gradient."""
-    kernel = _two("kernel_size", kernel_size)
-    return x._call(
-        "max_pool2d", kernel=kernel, stride=kernel if stride is None else _two("stride", stride),
-        padding=_two("padding", padding), dilation=_two("dilation", dilation),
-    )  # fmt: skip
+    equals gets the gradient. With ceil_mode the last window may reach beyond the padding."""
+    kernel, sides = _two("kernel_size", kernel_size), _two("padding", padding)
+    steps = kernel if stride is None else _two("stride", stride)
+    apart = _two("dilation", dilation)
+    if ceil_mode and x.ndim == 4:
+        more = _beyond(x.shape[2:], kernel, steps, sides, apart)
+        lowest = float(finfo(np.dtype(x.dtype.numpy)).min)
+        x = x.pad([(0, 0), (0, 0), *((0, m) for m in more)], lowest) if any(more) else x
+    return x._call("max_pool2d", kernel=kernel, stride=steps, padding=sides, dilation=apart)
+
+
+def _beyond(
+    size: Sequence[int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int],
+) -> list[int]:  # fmt: skip
+    """How far the last window of ceil_mode reaches beyond the padding of each axis: it counts
+    when it starts inside (PyTorch's rule)."""
+    out = []
+    for n, k, s, p, d in zip(size, kernel, stride, padding, dilation):
+        reach = d * (k - 1) + 1
+        last = max(-(-(n + 2 * p - reach) // s), 0) * s
+        last -= s if last >= n + p else 0
+        out.append(max(last + reach - n - 2 * p, 0))
+    return out
 
 
 def avg_pool2d(
     x: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-    count_include_pad: bool = True,
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Tensor:  # fmt: skip
     """The average of each window of x[N, C, H, W]; stride defaults to the kernel. Padding zeros
-    count as elements unless count_include_pad=False."""
+    count as elements unless count_include_pad=False; `divisor_override` is divided by instead of
+    the count. With ceil_mode the last window may reach beyond the padding; that part never
+    counts."""
     kernel = _two("kernel_size", kernel_size)
     steps, sides = kernel if stride is None else _two("stride", stride), _two("padding", padding)
+    if divisor_override == 0:
+        raise UsageError("avg_pool2d: a divisor_override of 0")
     if x.ndim != 4 or any(2 * p > k for p, k in zip(sides, kernel)):
         raise ShapeError(
             f"avg_pool2d: x {list(x.shape)}, kernel {kernel}, padding {sides}; expected "
             "[N, C, H, W] and a padding of at most half the kernel"
         )
     wide = x.cast(dt.compute_dtype(x.dtype))
-    if count_include_pad or not any(sides):
-        return _window_sum(wide, kernel, steps, sides, 1.0 / (kernel[0] * kernel[1])).cast(x.dtype)
+    more = _beyond(x.shape[2:], kernel, steps, sides, (1, 1)) if ceil_mode else (0, 0)
+    around = [(0, 0), (0, 0), *((0, m) for m in more)]
+    seen = wide.pad(around) if any(more) else wide
+    if divisor_override is not None or not (any(more) or (any(sides) and not count_include_pad)):
+        count = divisor_override or kernel[0] * kernel[1]
+        return _window_sum(seen, kernel, steps, sides, 1.0 / count).cast(x.dtype)
     ones = x._wrap(ops.full_like(wide.detach().value, 1.0))
-    total, count = (_window_sum(t, kernel, steps, sides, 1.0) for t in (wide, ones))
-    return (total / count).cast(x.dtype)
+    rim = [(0, 0), (0, 0), *((p, p) for p in sides)]
+    counts = ones.pad(rim, 1.0 if count_include_pad else 0.0).pad(around)
+    total = _window_sum(seen, kernel, steps, sides, 1.0)
+    return (total / _window_sum(counts, kernel, steps, (0, 0), 1.0)).cast(x.dtype)
 
 
 def _window_sum(
@@ -108,15 +148,32 @@ def _window_sum(
     return x._wrap(channels_first(ops.mul(total, factor)))
 
 
-def adaptive_avg_pool2d(x: Tensor, output_size: Sizes) -> Tensor:
-    """x[N, C, H, W] averaged to H', W' windows of equal size. Raises ShapeError unless H' divides H
-    and W' divides W."""
-    size = _two("output_size", output_size)
-    if x.ndim != 4 or min(size) < 1 or any(n % m for n, m in zip(x.shape[2:], size)):
-        raise ShapeError(f"adaptive_avg_pool2d: {list(x.shape)} does not divide into {list(size)}")
+def adaptive_avg_pool2d(x: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
+    """x[N, C, H, W] averaged to H' x W' windows: window i of H covers rows floor(i H / H') to
+    ceil((i + 1) H / H'). A size of None keeps that of x."""
+    given = (output_size,) * 2 if output_size is None else output_size
+    both = given if not isinstance(given, Sequence) else [
+        n if m is None else m for n, m in zip(x.shape[2:], given)
+    ]  # fmt: skip
+    size = _two("output_size", both)
+    if x.ndim != 4 or min(size) < 1:
+        raise ShapeError(f"adaptive_avg_pool2d: {list(x.shape)} to {list(size)} windows")
     n, c, h, w = x.shape
-    parts = x.reshape(n, c, size[0], h // size[0], size[1], w // size[1])
-    return parts.mean((3, 5))
+    if h % size[0] == w % size[1] == 0:
+        return x.reshape(n, c, size[0], h // size[0], size[1], w // size[1]).mean((3, 5))
+    wide = x.cast(dt.compute_dtype(x.dtype))
+    shares = (_shares(a, b).astype(wide.dtype.numpy) for a, b in zip((h, w), size))
+    rows, columns = (wide._wrap(_place_like(wide, a)) for a in shares)
+    return (rows @ wide @ columns.mT).cast(x.dtype)
+
+
+def _shares(n: int, windows: int) -> np.ndarray:
+    """[windows, n]: what each element counts for in each window's average."""
+    out = np.zeros((windows, n), np.float32)
+    for i in range(windows):
+        start, stop = i * n // windows, -(-(i + 1) * n // windows)
+        out[i, start:stop] = 1.0 / (stop - start)
+    return out
 
 
 def batch_norm(
