@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from weft.backends.base import Device
+from weft.conform import units
 from weft.conform.harness import check_close, check_equal, elementwise_kernel, run_kernel
 from weft.conform.report import Check, Skip
 from weft.core import dtypes as dt
@@ -288,9 +289,9 @@ def _subgroup(device: Device) -> float:
 
 
 def _tiles(device: Device) -> float:
-    """Tile and TileOp zero, load, mma, store"""
+    """Tile and TileOp zero, load, mma, store in one thread"""
     if not device.caps.is_cpu:
-        raise Skip("tiles are for CPUs so far")
+        raise Skip("for CPUs: subgroups have their own")
     if not device.supports(dt.bfloat16):
         raise Skip("no bfloat16")
     b, k = Builder("tiles"), 96
@@ -315,3 +316,4 @@ def checks(device: Device) -> Iterator[Check]:
     yield from _binary_checks(device)
     yield from _cast_checks(device)
     yield from _other_checks(device)
+    yield from units.checks(device, _against_interp)

@@ -1,0 +1,117 @@
+"""Level "kernels", continued: what GPUs have beyond plain threads, against the interpreter: matrix
+units, copies that arrive by themselves, shared memory beyond what code may declare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from weft.backends.base import Device
+from weft.conform.report import Check, Skip
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType
+from weft.kernel import ir
+from weft.kernel.builder import Builder, Expr, const, load
+
+Compare = Callable[[Device, ir.Kernel, list[np.ndarray]], float]
+_FEATURES = {dt.bfloat16: "mma16_bf16", dt.float16: "mma16_f16"}
+_K = 32
+
+
+def _product(
+    device: Device, compare: Compare, dtype: DType, nt: bool, shared: bool, pad: int
+) -> float:
+    """Two subgroups multiply 16 x _K elements each by as many, from a sum that is there before,
+    and scale its rows. Small integers: every sum is exact, in any order."""
+    if _FEATURES[dtype] not in device.caps.features or not device.supports(dtype):
+        raise Skip(f"no matrix unit for {dtype}")
+    wave = device.caps.subgroup
+    b = Builder("product")
+    left, right = _K + pad, (_K if nt else 16) + pad  # elements from row to row
+    sizes = (16 * left, (16 if nt else _K) * right)
+    given = [b.buffer(n, dtype, 2 * size) for n, size in zip("xy", sizes)]
+    start, factors = b.buffer("start", dt.float32, 512), b.buffer("factors", dt.float32, 96)
+    out = b.buffer("out", dt.float32, 512, "w")
+    t = b.let(b.thread(0), "t")
+    own = b.let(t // wave, "own")
+    memory: list[ir.Buffer | ir.Array] = list(given)
+    if shared:
+        memory = [b.array(f"s{x.name}", dtype, x.size, "shared") for x in given]
+        for target, source in zip(memory, given):
+            with b.loop(source.size, t, 2 * wave) as i:
+                b.store(target, i, load(source, i))
+        b.barrier()
+    c = b.tile("c", dt.float32, 16, 16)
+    a, other = b.tile("a", dtype, 16, 16), b.tile("b", dtype, 16, 16)
+    b.tile_load(c, start, own * 256, 16)
+    with b.loop(_K, step=16, name="k") as k:
+        b.tile_load(a, memory[0], own * sizes[0] + k, left)
+        b.tile_load(other, memory[1], own * sizes[1] + (k if nt else k * right), right)
+        (b.mma_nt if nt else b.mma)(c, a, other)
+    b.tile_scale(c, factors, own * 48 + 1, 3)
+    b.tile_store(out, own * 256, 16, c)
+    rng = np.random.default_rng(0)
+    kernel = b.kernel((1,), (2 * wave,))
+    data = [rng.integers(-8, 9, x.size).astype(x.dtype.numpy) for x in kernel.buffers[:-1]]
+    return compare(device, kernel, [*data, np.zeros(512, np.float32)])
+
+
+def _late(device: Device, compare: Compare, stages: int, lanes: int) -> float:
+    """Rows on their way to a ring in shared memory, asked for stages - 1 steps ahead."""
+    if device.caps.is_cpu:
+        raise Skip("a CPU group has one thread: nothing is shared")
+    b, n, row = Builder("late"), 7, 64 * lanes
+    x, out = b.buffer("x", dt.float32, n * row), b.buffer("out", dt.float32, n * row, "w")
+    ring, t = b.array("ring", dt.float32, stages * row, "shared"), b.let(b.thread(0), "t")
+
+    def ask(k: Expr) -> None:
+        to = b.let(k % stages * row + t * lanes, "to")
+        b.store_late(ring, to, x, k * row + t * lanes, lanes, barriers=stages - 1)
+
+    for k in range(stages - 1):
+        ask(const(k))
+        b.barrier()
+    with b.loop(n, name="k") as step:
+        with b.when(step + (stages - 1) < n):
+            ask(b.let(step + (stages - 1), "next"))
+        value = load(ring, step % stages * row + (63 - t) * lanes, lanes)
+        b.store(out, step * row + t * lanes, value)
+        b.barrier()
+    data = np.arange(n * row, dtype=np.float32)
+    return compare(device, b.kernel((1,), (64,)), [data, np.zeros_like(data)])
+
+
+def _large(device: Device, compare: Compare) -> float:
+    """Two arrays that take all the shared memory there is."""
+    if device.caps.is_cpu:
+        raise Skip("a CPU group has one thread: nothing is shared")
+    size = device.caps.shared_bytes // 4 - 68
+    b = Builder("large")
+    x, out = b.buffer("x", dt.float32, 64), b.buffer("out", dt.float32, 64, "w")
+    first = b.array("first", dt.float32, size, "shared")
+    last = b.array("last", dt.float32, 65, "shared")
+    t = b.let(b.thread(0), "t")
+    b.store(first, size - 1 - t, load(x, t))
+    b.store(last, t, load(x, t) * 2.0)
+    b.barrier()
+    b.store(out, t, load(first, size - 64 + t) + load(last, 63 - t))
+    data = np.arange(64, dtype=np.float32)
+    return compare(device, b.kernel((1,), (64,)), [data, np.zeros_like(data)])
+
+
+def checks(device: Device, compare: Compare) -> Iterator[Check]:
+    """`compare(device, kernel, arrays)` runs a kernel on the device and in the interpreter."""
+    for dtype in _FEATURES:
+        for nt in (True, False):
+            for where, shared, pad in (
+                ("shared", True, 8),
+                ("odd", True, 1),
+                ("buffers", False, 0),
+            ):
+                name = f"tiles {dtype} {'a.bT' if nt else 'a.b'} {where}"
+                yield name, partial(_product, device, compare, dtype, nt, shared, pad)
+    for stages, lanes in ((2, 4), (3, 4), (4, 1)):
+        yield f"late stores {stages} x {lanes}", partial(_late, device, compare, stages, lanes)
+    yield "all shared memory", partial(_large, device, compare)
