@@ -17,6 +17,7 @@ from weft.templates.group import Group
 from weft.templates.registry import claimed_by
 from weft.transform.cse import cse
 from weft.transform.dce import dce
+from weft.transform.decode import split_decoding
 from weft.transform.fold import fold
 from weft.transform.inline import inline
 from weft.transform.join import join_pads
@@ -34,6 +35,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("join pads", lambda g, caps: join_pads(g)),
     ("narrow rows", lambda g, caps: narrow_rows(g)),
     ("split reductions", lambda g, caps: split_reductions(g)),
+    ("split decoding", lambda g, c: split_decoding(g, lambda n: claimed_by(n, c) is not None)),
     ("sink reshapes", lambda g, caps: sink_reshapes(g)),
     ("split k", lambda g, caps: split_k(g) if caps.subgroup else g),  # of GPUs' many cores
     ("fold again", lambda g, caps: fold(g)),

@@ -6,6 +6,7 @@ from weft.ops import (  # noqa: F401  (importing registers the primitives)
     activations,
     attention,
     attention_grad,
+    attention_parts,
     barrier,
     binary,
     check,

@@ -11,15 +11,21 @@ from weft.kernel.ir import Kernel
 from weft.templates import (
     attention_blocks,
     attention_gpu,
+    attention_merge,
     cached_attention_cpu,
     cached_attention_decode,
     cached_attention_gpu,
 )
 from weft.templates.group import Group
 from weft.templates.matmul_tail import find_call
-from weft.templates.registry import template
+from weft.templates.registry import claims, template
+from weft.transform.decode import DECODE_ROWS
 
-DECODE_ROWS = 16  # up to this many rows each row reads the cache on its own
+
+@claims("cached_attention_parts", kind="cached_attention")
+def claim_parts(node: Node, caps: Caps) -> bool:
+    """Where threads work in subgroups that read a key at once."""
+    return cached_attention_gpu.suits(node, caps)
 
 
 @template("cached_attention")
@@ -30,6 +36,8 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     Raises CompileError where an operand is not a strided view of an input.
     """
     node = find_call(group)
+    if node.attrs["name"] == "attention_merge":
+        return attention_merge.build(group, node, caps)
     if not caps.is_cpu:
         return _gpu(group, node, caps, config)
     if node.shape[0] <= DECODE_ROWS:
@@ -39,9 +47,8 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
 
 def _gpu(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     if node.shape[0] <= DECODE_ROWS:
-        few = cached_attention_gpu.plan_of(group, node, caps)
-        if few is not None:
-            return cached_attention_gpu.build(group, node, caps, few)
+        if cached_attention_gpu.suits(node, caps):
+            return cached_attention_gpu.build(group, node, caps)
     else:
         many = attention_blocks.plan_for(group, node, caps, config)
         if many is not None:

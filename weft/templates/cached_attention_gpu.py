@@ -66,31 +66,35 @@ class Plan:
         return self.spots * self.steps
 
 
-def plan_of(group: Group, node: Node, caps: Caps) -> Plan | None:
-    """How a group's threads share the work, or None where they cannot: no subgroups, or components
-    beyond what a subgroup reads at once."""
-    if not caps.subgroup or caps.max_threads < THREADS:
-        return None
+def suits(node: Node, caps: Caps) -> bool:
+    """Whether threads work in subgroups, and at most LANES of them read a key's components."""
+    vector = 16 // node.inputs[1].dtype.itemsize
+    lanes = -(-node.inputs[0].shape[-1] // _even(node, vector))
+    return caps.subgroup > 0 and caps.max_threads >= THREADS and lanes <= LANES
+
+
+def _even(node: Node, vector: int) -> int:
+    """The most components, up to a vector, that divide the depth."""
+    return pymath.gcd(node.inputs[0].shape[-1], vector)
+
+
+def _plan(node: Node) -> Plan:
     depth, share = node.inputs[0].shape[-1], node.shape[1] // node.inputs[1].shape[1]
-    views = [operand(group, x) for x in node.inputs[1:3]]
-    vector = 1
-    if all(v.strides[-1] == 1 for v in views):
-        vector = pymath.gcd(depth, 16 // node.inputs[1].dtype.itemsize)
+    vector = _even(node, 16 // node.inputs[1].dtype.itemsize)
     lanes = 1 << (-(-depth // vector) - 1).bit_length()
-    if lanes > LANES:
-        return None
     heads = max(h for h in range(1, HEADS + 1) if share % h == 0)
     return Plan(lanes, vector, min(STEPS, BLOCK * lanes // THREADS) or 1, heads)
 
 
-def build(group: Group, node: Node, caps: Caps, plan: Plan) -> Kernel:
-    """The kernel for one `cached_attention` or `cached_attention_parts` call."""
-    return _Decode(group, node, caps, plan).kernel()
+def build(group: Group, node: Node, caps: Caps) -> Kernel:
+    """The kernel for one `cached_attention` or `cached_attention_parts` call that `suits`."""
+    return _Decode(group, node, caps).kernel()
 
 
 class _Decode:
-    def __init__(self, group: Group, node: Node, caps: Caps, plan: Plan) -> None:
-        self.group, self.node, self.caps, self.plan = group, node, caps, plan
+    def __init__(self, group: Group, node: Node, caps: Caps) -> None:
+        self.group, self.node, self.caps = group, node, caps
+        self.plan = plan = _plan(node)
         self.b = b = Builder(group.name or node.attrs["name"])
         self.em = Emitter(b, group, caps)
         self.params = node.attrs["params"]
@@ -166,22 +170,22 @@ class _Decode:
         for h in range(plan.heads):
             lead = (self.row, self.first_head + h)
             base = b.let(em.expr(affine.flatten(lead, self.q.strides[:2], self.q.offset)), "q")
-            q = select(inside, self._vector(self.q, base, real), zero)
+            q = self._components(self.q, base + real * self.q.strides[-1])
+            q = select(inside, cast(q, dt.float32), zero)
             self.query.append(b.let(q, "q"))
             self.acc.append(b.var(zero, "acc", zero.type))
         passes = range(-(-plan.heads // self.waves))
         self.top = [b.var(FLOOR, "top") for _ in passes]
         self.total = [b.var(0.0, "total") for _ in passes]
 
-    def _vector(self, view: View, base: Expr, column: Expr) -> Expr:
-        """This thread's components of q, in f32."""
+    def _components(self, view: View, at: Expr) -> Expr:
+        """This thread's components, from the element where they start."""
         source, step, n = self.em.buffers[id(view.node)], view.strides[-1], self.plan.vector
-        if step == 1:
-            return cast(load(source, base + column, n), dt.float32)
-        if n == 1:
-            return cast(load(source, base + column * step), dt.float32)
-        parts = [load(source, base + (column + i) * step) for i in range(n)]
-        return cast(ir.Vec("pack", tuple(parts), Type(source.dtype, n)), dt.float32)
+        if step == 1 or n == 1:
+            return load(source, at, n)
+        at = self.b.let(at, "at")
+        parts = tuple(load(source, at + i * step) for i in range(n))
+        return ir.Vec("pack", parts, Type(source.dtype, n))
 
     # -- a block
 
@@ -195,8 +199,7 @@ class _Decode:
                 (self.k, self.v), self.bases, self.offsets, (self.keys, self.values)
             ):
                 at = base + key * view.strides[2] + offset
-                source = self.em.buffers[id(view.node)]
-                b.store(target, u * plan.vector, load(source, at, plan.vector))
+                b.store(target, u * plan.vector, self._components(view, at))
 
     def _scores(self, k0: Expr) -> None:
         """scores[h][key] = q_h . key: multiply-adds along the thread's components, then the sum

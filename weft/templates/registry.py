@@ -60,6 +60,8 @@ COMPOSITES: dict[str, str] = {
     "attention_dq": "attention_grad",
     "attention_dkv": "attention_grad",
     "cached_attention": "cached_attention",
+    "cached_attention_parts": "cached_attention",
+    "attention_merge": "cached_attention",
 }
 
 _TEMPLATES: dict[str, Template] = {}

@@ -1,0 +1,96 @@
+"""cached_attention in parts of the cache that meet: compiling makes these of decoding steps.
+
+A part gives its weighted values before they are divided, the largest score and the sum of weights
+under it; parts meet by scaling to the largest of all (Milakov and Gimelshein, "Online normalizer
+calculation for softmax", 2018). Where a row sees nothing of a part the three are 0, LEAST and 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.core.errors import ShapeError
+from weft.ops import functions as f
+from weft.ops.attention import _cached_abstract, _visible, wide
+from weft.ops.composite import Composite, register_composite
+from weft.ops.composites import MASKED
+from weft.ops.functions import Value
+from weft.ops.primitive import Aval, aval
+
+LEAST = -1e29  # a maximum below every score's, and above what hidden scores become
+
+
+def _parts_abstract(
+    q: Aval, kc: Aval, vc: Aval, slot: Aval, pos: Aval, *, part: int, **params: Any
+) -> Aval:
+    _cached_abstract(q, kc, vc, slot, pos, **params)
+    if part < 1:
+        raise ShapeError(f"cached_attention_parts: parts of {part} keys")
+    n, heads, depth = q.shape
+    return Aval((n, heads, -(-kc.shape[2] // part), depth + 2), dt.float32)
+
+
+def _parts(
+    q: Value, kc: Value, vc: Value, slot: Value, pos: Value, *,
+    part: int, scale: float, window: int, softcap: float,
+) -> Value:  # fmt: skip
+    """[N,H,P,D+2] (f32): a part's sums of weighted values, its maximum, its sum of weights."""
+    (n, h, d), (g, length) = aval(q).shape, aval(kc).shape[1:3]
+    parts = -(-length // part)
+    full = (n, g, h // g, parts * part)
+    scores = f.dot(wide(f.reshape(q, (n, g, h // g, d))), f.swap_last(wide(f.gather(kc, slot))))
+    scores = f.mul(scores, scale)
+    if softcap:
+        scores = f.mul(f.tanh(f.mul(scores, 1.0 / softcap)), softcap)
+    extra = parts * part - length
+    scores = f.pad(scores, (0, 0, 0, 0), (0, 0, 0, extra))
+    key = f.iota(full, 3, dt.int32)
+    at = f.broadcast(f.reshape(pos, (n, 1, 1, 1)), full)
+    seen = f.bitwise_and(_visible(at, key, window), f.less(key, length))
+    shape = (n, g, h // g, parts, part)
+    scores = f.reshape(f.where(seen, scores, MASKED), shape)
+    top = f.maximum(f.max_(scores, -1), LEAST)
+    column = f.broadcast(f.reshape(top, (*shape[:-1], 1)), shape)
+    weights = f.where(f.reshape(seen, shape), f.exp(f.sub(scores, column)), 0.0)
+    v = f.pad(wide(f.gather(vc, slot)), (0, 0, 0, 0), (0, 0, extra, 0))
+    v = f.reshape(v, (n, g, parts, part, d))
+    sums = f.transpose(f.dot(f.transpose(weights, (0, 1, 3, 2, 4)), v), (0, 1, 3, 2, 4))
+    stats = [f.reshape(x, (*shape[:-1], 1)) for x in (top, f.sum_(weights, -1))]
+    return f.reshape(f.concat([sums, *stats], -1), (n, h, parts, d + 2))
+
+
+def _merge_abstract(parts: Aval) -> Aval:
+    if len(parts.shape) != 4 or parts.shape[-1] < 3 or parts.dtype != dt.float32:
+        raise ShapeError(f"attention_merge: got {parts!r}; expected f32 [N,H,P,D+2]")
+    n, heads, _, columns = parts.shape
+    return Aval((n, heads, columns - 2), dt.float32)
+
+
+def _merge(parts: Value) -> Value:
+    """The parts' weighted values over their sum of weights, [N,H,D] (f32); zeros for no key."""
+    n, h, p, columns = aval(parts).shape
+    d = columns - 2
+
+    def part_of(first: int, stop: int) -> Value:
+        return f.slice_(parts, (0, 0, 0, first), (n, h, p, stop))
+
+    top = f.reshape(part_of(d, d + 1), (n, h, p))
+    best = f.broadcast(f.reshape(f.max_(top, -1), (n, h, 1)), (n, h, p))
+    by = f.exp(f.sub(top, best))
+    total = f.sum_(f.mul(by, f.reshape(part_of(d + 1, d + 2), (n, h, p))), -1)
+    wide_by = f.broadcast(f.reshape(by, (n, h, p, 1)), (n, h, p, d))
+    sums = f.sum_(f.mul(wide_by, part_of(0, d)), 2)
+    total = f.where(f.equal(total, 0.0), 1.0, total)
+    return f.div(sums, f.broadcast(f.reshape(total, (n, h, 1)), (n, h, d)))
+
+
+register_composite(
+    Composite(
+        "cached_attention_parts",
+        _parts_abstract,
+        _parts,
+        {"scale": None, "window": 0, "softcap": 0.0, "part": None},
+    )
+)
+register_composite(Composite("attention_merge", _merge_abstract, _merge, {}))

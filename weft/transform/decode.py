@@ -1,0 +1,36 @@
+"""Decoding over a long cache becomes parts that meet: one group of a GPU per row and key/value head
+would leave most of it idle, and take as long as one of its processors needs for a whole context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weft.graph.ir import Graph, Node
+from weft.ops.nodes import make_node
+from weft.transform.rebuild import make, remake, rewrite
+
+DECODE_ROWS = 16  # up to this many rows each row reads the cache on its own
+_LENGTH = 1024  # of a cache: a shorter one is read before a second kernel has begun
+_PART, _PARTS = 256, 64  # keys of a part at least; parts at most
+
+
+def split_decoding(graph: Graph, claimed: Callable[[Node], bool]) -> Graph:
+    """The graph with `cached_attention` of few rows over long caches in parts, where a template
+    has `claimed` the call that computes them. Parts depend on the cache's length alone."""
+    return rewrite(graph, lambda node, inputs: _split(remake(node, inputs), claimed))
+
+
+def _split(node: Node, claimed: Callable[[Node], bool]) -> Node:
+    if node.op != "call" or node.attrs["name"] != "cached_attention" or 0 in node.shape:
+        return node
+    length = node.inputs[1].shape[2]
+    if node.shape[0] > DECODE_ROWS or length <= _LENGTH:
+        return node
+    part = -(-length // (_PARTS * _PART)) * _PART
+    params = {**node.attrs["params"], "part": part}
+    attrs = {"name": "cached_attention_parts", "params": params}
+    parts = make_node("call", node.inputs, attrs, node.where)
+    if not claimed(parts):
+        return node
+    merged = make_node("call", (parts,), {"name": "attention_merge", "params": {}}, node.where)
+    return merged if node.dtype is merged.dtype else make("cast", merged, dtype=node.dtype)
