@@ -1,0 +1,77 @@
+"""LoRA adapters exchanged with PEFT itself, where it is installed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from model_zoo import VOCAB, write_model
+
+import weft
+from weft.models import adapters
+from weft.models.training.model import folder_weights
+
+peft = pytest.importorskip("peft")
+
+RNG = np.random.default_rng(0)
+IDS = RNG.integers(0, VOCAB, 13).astype(np.int32)
+FAMILIES = [
+    ("gpt2", ("c_attn", "c_proj")),
+    ("llama2", ()),
+    ("llama2", ("k_proj", "o_proj", "gate_proj", "down_proj")),
+]
+
+
+def logits_of(model: Any) -> np.ndarray:
+    """PyTorch's logits of IDS."""
+    with torch.no_grad():
+        return model(torch.tensor(IDS[None].astype(np.int64))).logits[0].numpy()
+
+
+def agree(got: np.ndarray, want: np.ndarray) -> None:
+    np.testing.assert_allclose(got, want, atol=2e-5 * max(1.0, np.abs(want).max()))
+
+
+@pytest.mark.parametrize(("name", "targets"), FAMILIES)
+def test_peft_reads_what_weft_writes(name: str, targets: tuple[str, ...], tmp_path: Path) -> None:
+    base, low, out = (tmp_path / n for n in ("base", "low", "out"))
+    reference = write_model(name, base).eval()
+    plain = logits_of(reference)
+    low.mkdir()
+    config, _ = folder_weights(base)
+    weights = adapters.fresh(config, adapters.target_roles(config, targets), rank=3, seed=0)
+    weights = {k: RNG.standard_normal(v.shape).astype(np.float32) / 4 for k, v in weights.items()}
+    adapters.write(low, config, adapters.Adapter(3, 8.0, 0.1, str(base), weights))
+    ours = weft.load(low, device="cpu", context=16).logits(IDS)
+    adapters.merge_folders(base, low, out)
+    merged = weft.load(out, device="cpu", context=16).logits(IDS)
+
+    theirs = peft.PeftModel.from_pretrained(reference, str(low)).eval()
+    agree(ours, logits_of(theirs))
+    agree(merged, logits_of(theirs.merge_and_unload()))
+    assert np.abs(ours - plain).max() > 0.1
+
+
+@pytest.mark.parametrize(("name", "targets"), FAMILIES)
+def test_weft_reads_what_peft_writes(name: str, targets: tuple[str, ...], tmp_path: Path) -> None:
+    base, low = tmp_path / "base", tmp_path / "low"
+    reference = write_model(name, base).eval()
+    options = {"target_modules": list(targets)} if targets else {}
+    torch.manual_seed(0)
+    theirs = peft.get_peft_model(
+        reference,
+        peft.LoraConfig(
+            r=2, lora_alpha=5, init_lora_weights=False, task_type="CAUSAL_LM", **options
+        ),
+    ).eval()
+    theirs.save_pretrained(str(low))
+    config = json.loads((low / "adapter_config.json").read_text())
+    assert config["peft_type"] == "LORA"
+    (low / "adapter_config.json").write_text(
+        json.dumps({**config, "base_model_name_or_path": str(base)})
+    )
+    agree(weft.load(low, device="cpu", context=16).logits(IDS), logits_of(theirs))
