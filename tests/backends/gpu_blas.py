@@ -127,7 +127,8 @@ class FakeBlas:
     ) -> None:  # fmt: skip
         assert self.driver.noted is None, "asked in a recording"
         assert self.live[handle][0] == "" and wanted == 1
-        self._fields("MatmulDesc", desc)
+        fields = self._fields("MatmulDesc", desc)
+        assert not fields["EPILOGUE"] & 4 or fields["BIAS_POINTER"], "hipBLASLt wants one"
         for layout in (a, b, c, d):
             self._fields("MatrixLayout", layout)
         self.asked.append(dict(self._fields("MatmulPreference", preference)))

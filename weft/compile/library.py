@@ -25,6 +25,7 @@ from weft.transform.rebuild import frozen
 
 FEATURE = "gemm_library"
 LEAST = 16  # of a side
+MOST = 3  # summands: the dot, a bias, a residual
 WORK = 1 << 21  # m * n * k * batch from which a call of a library is worth it
 
 
@@ -52,7 +53,8 @@ def _gemm(group: Group, p: Problem) -> tuple[Gemm | None, str]:
     a_step, b_step = _merged(p.batch, p.a_batch), _merged(p.batch, b_batch)
     if a_step is None or b_step is None:
         return None, "batch axes that are not one"
-    numbers = {id(x): i for i, x in enumerate(group.inputs)}
+    chain = _Chain(group)
+    numbers = chain.numbers
     a = Matrix(numbers[id(p.a.node)], p.a.dtype, p.a.offset, (a_step, p.a_m, p.a_k))
     b = Matrix(numbers[id(p.bs[0].node)], p.bs[0].dtype, p.bs[0].offset, (b_step, b_k, b_n))
     c = Matrix(len(group.inputs), out.dtype, 0, (p.m * p.n, p.n, 1))
@@ -60,7 +62,6 @@ def _gemm(group: Group, p: Problem) -> tuple[Gemm | None, str]:
         return None, "operands that are no plain matrices"
     if a.dtype is not b.dtype or (a.dtype, c.dtype) not in DTYPES:
         return None, f"{a.dtype.name} by {b.dtype.name} to {c.dtype.name}"
-    chain = _Chain(group)
     result = chain.result()
     inner = chain.gelu(result)
     # A library's tanh may be the hardware's, which is good enough only where the result is rounded.
@@ -134,11 +135,16 @@ class _Chain:
         return alike and all(self.same(x, y, leaf) for x, y in zip(node.inputs, wanted.inputs))
 
     def terms(self, node: Node) -> list[Node]:
-        """The summands of a sum."""
-        node = self.behind(node)
-        return (
-            [t for x in node.inputs for t in self.terms(x)] if self.is_op(node, "add") else [node]
-        )
+        """The summands of a sum; where they are more than MOST, some are sums themselves."""
+        found: list[Node] = []
+        stack = [node]
+        while stack:
+            node = self.behind(stack.pop())
+            if self.is_op(node, "add") and len(found) + len(stack) + 2 <= MOST:
+                stack.extend(node.inputs)
+            else:
+                found.append(node)
+        return found
 
     def added(self, terms: list[Node], p: Problem, dtype: DType) -> dict[str, Matrix] | None:
         """What is added to the dot, as bias and residual; None where it is anything else."""

@@ -84,9 +84,8 @@ class Blas:
         self._workspace, self._nbytes = 0, workspace  # its address: 0 before the first product
         self._products: dict[tuple[Gemm, tuple[int, ...]], Product | str] = {}
         self._made: list[tuple[str, ctypes.c_void_p]] = []  # how to destroy what, in order
-        self._scalars = {
-            kind: (kind(0), kind(1)) for kind in (ctypes.c_float, ctypes.c_int32)
-        }  # alpha and beta are read when a product is asked for
+        kinds = ctypes.c_float, ctypes.c_int32
+        self._scalars = {kind: (kind(0), kind(1)) for kind in kinds}  # what alpha and beta point to
         self._handle = self._make("", "Create")
 
     def _do(self, name: str, *args: Any) -> None:
@@ -177,8 +176,11 @@ class Blas:
             self._set(kind, desc, numbers[name], self.vendor.operations[not x.row_major])
         epilogue = (blas_api.BIAS if g.bias else 0) | (blas_api.GELU if g.gelu else 0)
         self._set(kind, desc, numbers["epilogue"], epilogue or blas_api.DEFAULT)
-        if g.bias is not None and "bias_type" in numbers:
-            self._set(kind, desc, numbers["bias_type"], TYPES[g.bias.dtype])
+        if g.bias is not None:
+            # hipBLASLt finds no algorithm while there is no bias; `run` says where it is
+            self._set(kind, desc, numbers["bias"], self._workspace)
+            if "bias_type" in numbers:
+                self._set(kind, desc, numbers["bias_type"], TYPES[g.bias.dtype])
         return desc
 
     def _layout(self, g: Gemm, x: Matrix, rows: int, columns: int) -> ctypes.c_void_p:
