@@ -202,7 +202,7 @@ def test_errors_name_what_failed() -> None:
     buffers = [device.alloc(n) for n in sizes]
     bound = device.bind(program, buffers)
     device.driver.fail["launch"] = DeviceError("too much")
-    with pytest.raises(DeviceError, match="double, double: too much"):
+    with pytest.raises(DeviceError, match=r"double, step 0, double \(kernel double\): too much"):
         device.submit(bound, [])
     with pytest.raises(DeviceError, match="needs 256 bytes, got 255"):
         device.bind(program, [buffers[0], device.alloc(255)])

@@ -7,7 +7,8 @@ kernels and plays the steps of a Program.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,6 +109,16 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def sync(self) -> None:
         """Waits for everything submitted."""
+
+    def timed(self, runs: Sequence[Callable[[], None]]) -> list[float]:
+        """Seconds that the work of each run takes, one after the other; a run submits work."""
+        times = []
+        for run in runs:
+            start = time.perf_counter()
+            run()
+            self.sync()
+            times.append(time.perf_counter() - start)
+        return times
 
     def source(self, kernel: Kernel) -> str:
         """The text a kernel is compiled from on this device (the Kernel IR itself by default)."""

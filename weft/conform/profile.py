@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from weft.kernel.tiles import has_tiles
 from weft.program.program import Dispatch, Program, Step
 from weft.program.session import Session
 
+_LEAST = 1e-9  # seconds, where a clock saw no time pass
 HEADER = ("kernel", "runs", "ms", "share %", "GB/s", "GFLOP/s", "roofline", "computes")
 
 
@@ -37,21 +38,21 @@ def profile(session: Session, scalars: Sequence[int], repeats: int = 7) -> list[
     """Median time of each step of the Program with these runtime scalars (int32, in slot order).
 
     A step is bound as a Program of its own over the Session's buffers, so a figure includes the
-    cost of one submission; what the buffers hold afterwards is no result.
+    cost of one submission, or as much of it as a GPU (timed by its own clock) waits for; what the
+    buffers hold afterwards is no result.
     """
     device, program = session.device, session.program
     alone = [
         device.bind(replace(program, steps=(step,)), session.buffers) for step in program.steps
     ]
-    times: list[list[float]] = [[] for _ in alone]
-    for _ in range(repeats + 1):  # whole rounds, so that each step meets the caches as in a run
-        for bound, seen in zip(alone, times):
-            start = time.perf_counter()
-            device.submit(bound, scalars)
-            device.sync()
-            seen.append(time.perf_counter() - start)
+    runs = [functools.partial(device.submit, bound, scalars) for bound in alone]
+    # Whole rounds, so that each step meets the caches as in a run. The first two warm up: a GPU's
+    # second run is recorded.
+    times = zip(*[device.timed(runs) for _ in range(repeats + 2)][2:])
     return [
-        _step_time(program, step, statistics.median(seen[1:]), session.products.get(number, ""))
+        _step_time(
+            program, step, statistics.median(seen) or _LEAST, session.products.get(number, "")
+        )
         for number, (step, seen) in enumerate(zip(program.steps, times))
     ]
 

@@ -17,7 +17,7 @@ from weft.backends.base import OWN_KERNEL, Bound, Buffer
 from weft.backends.gpu.blas import Product
 from weft.backends.llvm import launch
 from weft.core.errors import DeviceError
-from weft.program.program import BufferRef, Copy, Dispatch, Fill, Library, Program
+from weft.program.program import BufferRef, Copy, Dispatch, Fill, Library, Program, Step
 
 if TYPE_CHECKING:
     from weft.backends.gpu.device import Function, GpuBuffer, GpuDevice
@@ -98,6 +98,9 @@ class GpuBound(Bound):
     def run(self, scalars: Sequence[int]) -> None:
         """Asks the driver for every step. Called with the device's lock held."""
         self._set(tuple(int(s) for s in scalars))
+        if self.device.checking:
+            self._play(checked=True)
+            return
         key = (self._grids, tuple(b.address for b in self.buffers))
         graph = self._graphs.get(key)
         if graph is None and key == self._last:
@@ -123,15 +126,31 @@ class GpuBound(Bound):
         graph = self._graphs[key] = driver.recorded()
         return graph
 
-    def _play(self) -> None:
-        dispatches = iter(self._grids)
+    def _play(self, checked: bool = False) -> None:
+        """Asks for every step; where `checked`, waits for each, so that its own errors show."""
+        driver, dispatches = self.device.driver, iter(self._grids)
         for number, step in enumerate(self.program.steps):
-            if isinstance(step, Dispatch):
-                self._launch(number, step, next(dispatches))
-            elif isinstance(step, Copy):
-                self._copy(step)
-            elif isinstance(step, Fill):
-                self.device.driver.fill(self._at(step.dst), step.byte, step.dst.nbytes)
+            try:
+                if isinstance(step, Dispatch):
+                    self._launch(number, step, next(dispatches))
+                elif isinstance(step, Copy):
+                    self._copy(step)
+                elif isinstance(step, Fill):
+                    driver.fill(self._at(step.dst), step.byte, step.dst.nbytes)
+                if checked:
+                    driver.sync()
+            except DeviceError as error:
+                if driver.lost and not checked:
+                    raise  # it may come from any step before
+                raise DeviceError(
+                    f"{self.program.name}, step {number}, {self._named(step)}: {error}"
+                ) from None
+
+    def _named(self, step: Step) -> str:
+        if not isinstance(step, Dispatch):
+            return step.label or type(step).__name__.lower()
+        kernel = self.program.kernels[step.kernel].name
+        return f"{step.label} (kernel {kernel})" if step.label else f"kernel {kernel}"
 
     def _set(self, values: tuple[int, ...]) -> None:
         if values == self._values:
@@ -157,17 +176,12 @@ class GpuBound(Bound):
             return
         kernel, args = self.program.kernels[step.kernel], [*map(self._at, step.args)]
         product = self._products.get(number)
-        try:
-            if product is not None:
-                product.run(args)
-                return
-            function, shared = self.functions[step.kernel]
-            args.append(self._scalars.address)
-            self.device.driver.launch(function, grid, kernel.threads, args, shared)
-        except DeviceError as error:
-            raise DeviceError(
-                f"{self.program.name}, {step.label or kernel.name}: {error}"
-            ) from None
+        if product is not None:
+            product.run(args)
+            return
+        function, shared = self.functions[step.kernel]
+        args.append(self._scalars.address)
+        self.device.driver.launch(function, grid, kernel.threads, args, shared)
 
     def _copy(self, step: Copy) -> None:
         driver, n = self.device.driver, step.src.nbytes

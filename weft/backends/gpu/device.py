@@ -6,9 +6,10 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,6 +66,8 @@ class GpuDevice(Device):
         self.cache = cache or DiskCache(default_directory())
         self.target: GpuTarget = gpu_target(driver.arch)
         self.caps = dataclasses.replace(self.target.caps, name=driver.kind, model=driver.name)
+        # WEFT_CHECK: every step is waited for, so that the one that fails is named.
+        self.checking = os.environ.get("WEFT_CHECK", "0") not in ("", "0")
         self.compiled = 0  # how many kernels LLVM has compiled here (the rest were cached)
         self._functions: dict[str, Function] = {}
         self._blas: Blas | str | None = None  # or why there is none; asked for when first needed
@@ -193,6 +196,20 @@ class GpuDevice(Device):
     def sync(self) -> None:
         with self.lock:
             self.driver.sync()
+
+    def timed(self, runs: Sequence[Callable[[], None]]) -> list[float]:
+        """See Device.timed: by the device's own clock, without waiting between the runs."""
+        with self.lock:
+            marks = [self.driver.mark()]
+            for run in runs:
+                run()
+                marks.append(self.driver.mark())
+            return self.driver.times(marks)
+
+    def close(self) -> None:
+        """Waits and gives the GPU back; every later call raises DeviceError."""
+        with self.lock:
+            self.driver.close()
 
 
 @functools.cache

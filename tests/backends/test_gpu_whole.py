@@ -1,0 +1,152 @@
+"""Whole models and training steps through the device and the driver of CUDA and HIP, down to the
+calls of the bindings: a stand-in for these runs the kernels, in the interpreter."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_bindings import APIS, Bindings, install, named
+
+import weft
+from weft.backends import registry
+from weft.backends.cache import DiskCache
+from weft.backends.gpu import GpuDevice, StreamDriver
+from weft.backends.llvm import launch
+from weft.conform.gpt import Shape, Trainer
+from weft.conform.harness import elementwise_kernel, program_of
+from weft.core import dtypes as dt
+from weft.core.errors import DeviceError, OutOfMemoryError
+from weft.kernel.ir import Kernel
+from weft.models import random_folder
+from weft.program.program import Copy, Dispatch, Program
+
+SMALL = Shape(layers=1, width=16, heads=2, context=8, batch=2, vocab=24)
+GPT2 = {"model_type": "gpt2", "vocab_size": 40, "n_embd": 16, "n_layer": 1, "n_head": 2}
+GPT2 |= {"n_positions": 16}
+
+
+class Taught(GpuDevice):
+    """A device that tells the stand-in about each kernel that it loads."""
+
+    def __init__(self, gpu: Bindings) -> None:
+        super().__init__(StreamDriver(APIS[gpu.kind](), 0), DiskCache(None))
+        self.gpu = gpu
+        gpu.caps = self.target.caps
+
+    def code(self, kernel: Kernel) -> bytes:
+        """The entry's name is all that the stand-in looks for."""
+        self.gpu.kernels[launch.entry(kernel)] = kernel
+        return launch.entry(kernel).encode()
+
+
+@pytest.fixture(params=["cuda", "hip"])
+def gpu(request: Any, monkeypatch: pytest.MonkeyPatch) -> Bindings:
+    return install(monkeypatch, request.param)
+
+
+def calls(gpu: Bindings, short: str) -> int:
+    return Counter(c[0] for c in gpu.calls)[named(gpu, short)[0]]
+
+
+def test_generation(gpu: Bindings, tmp_path: Path) -> None:
+    folder = random_folder(tmp_path, GPT2, scale=0.3)
+    prompt = [3, 1, 4, 1, 5]
+    want = weft.load(folder, device="cpu").generate(prompt, max_new_tokens=6)
+    device = Taught(gpu)
+    model = weft.load(folder, device=device)
+    assert model.generate(prompt, max_new_tokens=6) == want
+    assert calls(gpu, "replay") > 1 and calls(gpu, "begin") < calls(gpu, "replay")
+    assert model.generate(prompt, max_new_tokens=6) == want
+    loaded = calls(gpu, f"{gpu.kind}_module")
+    assert loaded == len(gpu.kernels)
+    del model
+    gc.collect()
+    device.close()
+    assert not [what for what in gpu.left() if what != "memory"]
+
+
+def test_training(gpu: Bindings, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Trainer(SMALL, "cpu")
+    want = [host.step() for _ in range(4)]
+    device = Taught(gpu)
+    monkeypatch.setitem(registry._open_devices, f"{gpu.kind}:0", device)
+    train = Trainer(SMALL, f"{gpu.kind}:0")
+    got = [train.step() for _ in range(4)]
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    assert want[0] > want[3] and calls(gpu, "replay") >= 1
+    held = len(gpu.blocks)
+    for _ in range(3):
+        train.step()
+    gc.collect()
+    device.sync()
+    assert len(gpu.blocks) <= held  # a step leaves nothing behind
+
+
+def doubling(device: GpuDevice) -> tuple[Program, list[int]]:
+    f32 = dt.float32
+    kernel = elementwise_kernel("double", device.caps, 64, [f32], f32, lambda b, i, x: x * 2.0)
+    return program_of(kernel)
+
+
+def test_time_by_the_devices_clock(gpu: Bindings) -> None:
+    device = Taught(gpu)
+    program, sizes = doubling(device)
+    bound = device.bind(program, [device.alloc(n) for n in sizes])
+    before = gpu.left()
+    run = lambda: device.submit(bound, [])  # noqa: E731
+    assert device.timed([run, lambda: None]) == [0.002, 0.001]
+    assert gpu.left() == before and device.timed([]) == []
+
+
+@pytest.mark.parametrize("checking", [False, True])
+def test_a_kernel_that_faults(
+    gpu: Bindings, checking: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen late, so no step is blamed; with WEFT_CHECK=1 the one to blame."""
+    monkeypatch.setenv("WEFT_CHECK", str(int(checking)))
+    device = Taught(gpu)
+    program, sizes = doubling(device)
+    (step,) = program.steps
+    assert isinstance(step, Dispatch)
+    moves = Copy(step.args[0], step.args[1], "moves")
+    last = Copy(step.args[1], step.args[0], "last")
+    program = dataclasses.replace(program, steps=(moves, step, last))
+    bound = device.bind(program, [device.alloc(n) for n in sizes])
+    gpu.faults.add("weft_double")
+    with pytest.raises(DeviceError) as error:
+        for _ in range(3):
+            device.submit(bound, [])
+            device.sync()
+    said = str(error.value)
+    assert f"{gpu.kind}:0 is lost" in said and "(700)" in said and device.lost
+    where = "double, step 1, double (kernel double): "
+    assert said.startswith(where if checking else f"{gpu.kind}:0 is lost")
+    assert checking or "WEFT_CHECK=1 to have the step named" in said
+    with pytest.raises(DeviceError, match="start the process anew"):
+        device.alloc(8)
+
+
+def test_checking_records_nothing(gpu: Bindings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CHECK", "1")
+    device = Taught(gpu)
+    program, sizes = doubling(device)
+    buffers = [device.alloc(n) for n in sizes]
+    device.write(buffers[0], np.ones(64, np.float32))
+    bound = device.bind(program, buffers)
+    for _ in range(3):
+        device.submit(bound, [])
+    assert not calls(gpu, "begin") and calls(gpu, "wait") == 3
+    np.testing.assert_array_equal(device.read(buffers[1], (64,), dt.float32), 2)
+
+
+def test_a_model_that_does_not_fit(gpu: Bindings, tmp_path: Path) -> None:
+    gpu.memory = 20_000
+    with pytest.raises(OutOfMemoryError, match=r"has no [\d,]+ bytes left; [\d,]+ of 20,000"):
+        weft.load(random_folder(tmp_path, GPT2), device=Taught(gpu)).generate([1], max_new_tokens=1)
+    gc.collect()
