@@ -14,6 +14,7 @@ from weft.compile import analysis
 from weft.compile.analysis import base, is_anchor, is_buffer, is_inline, row_bounds
 from weft.compile.merge import merge_dots
 from weft.compile.merge_maps import merge_maps
+from weft.compile.merge_norms import merge_norms
 from weft.core.caps import Caps
 from weft.core.errors import LimitError
 from weft.graph.ir import Graph, Node, toposort
@@ -186,7 +187,9 @@ class _Grouper:
         found = [self._group(node, anchor) for node, anchor in made if id(node) not in absorbed]
         for key in absorbed:
             self.reason.pop(key)
-        return merge_maps(merge_dots(found, self.caps, self.users, self._is_root), self.caps)
+        found = merge_dots(found, self.caps, self.users, self._is_root)
+        found = merge_norms(found, self.caps, self._is_root)
+        return merge_maps(found, self.caps)
 
     def _epilogue_of(self, root: Node, absorbed: set[int]) -> Node | None:
         """The anchor that `root` can be the epilogue of: the costliest one used by root alone."""

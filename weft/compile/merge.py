@@ -73,7 +73,8 @@ def _joined(a: Group, b: Group, outputs: tuple[Node, ...], drop: Node | None) ->
     )
 
 
-def _bindings(group: Group) -> int:
+def bindings(group: Group) -> int:
+    """How many buffers the group's kernel has."""
     return len(group.inputs) + len(group.outputs)
 
 
@@ -98,7 +99,7 @@ def _meet(
             if is_output(x) or x.shape != root.shape or not _only_pointwise(x, root, users):
                 continue
             joined = _joined(groups[j], groups[i], (root,), x)
-            if _bindings(joined) <= caps.max_bindings:
+            if bindings(joined) <= caps.max_bindings:
                 groups[i] = joined
                 gone.add(j)
     return [g for i, g in enumerate(groups) if i not in gone]
@@ -126,16 +127,16 @@ def _side_by_side(groups: list[Group], caps: Caps) -> list[Group]:
     i = 0
     while i < len(groups):
         if groups[i].kind in ("matmul", "matvec"):
-            before = _ancestors(groups)
+            before = ancestors(groups)
             for j in range(i + 1, len(groups)):
                 if not _alike(groups[i], groups[j]) or before[j] >> i & 1:
                     continue
                 outputs = (*groups[i].outputs, *groups[j].outputs)
                 joined = _joined(groups[i], groups[j], outputs, None)
-                if _bindings(joined) > caps.max_bindings:
+                if bindings(joined) > caps.max_bindings:
                     continue
                 groups = _replaced(groups, i, j, joined)
-                before = _ancestors(groups)
+                before = ancestors(groups)
                 i -= 1
                 break
         i += 1
@@ -146,12 +147,12 @@ def _replaced(groups: list[Group], i: int, j: int, joined: Group) -> list[Group]
     """Groups i and j as one, in an order that respects data: what i's users need of j comes
     first, since neither depends on the other."""
     rest = [g for k, g in enumerate(groups) if k not in (i, j)]
-    return _ordered([*rest[:i], joined, *rest[i:]])
+    return ordered([*rest[:i], joined, *rest[i:]])
 
 
-def _ordered(groups: list[Group]) -> list[Group]:
+def ordered(groups: list[Group]) -> list[Group]:
     """The groups in a data order, as near to the given one as that allows."""
-    writer = _writers(groups)
+    writer = writers(groups)
     placed: list[Group] = []
     done: set[int] = set()
     for start in range(len(groups)):
@@ -161,7 +162,7 @@ def _ordered(groups: list[Group]) -> list[Group]:
             if k in done:
                 stack.pop()
                 continue
-            needs = [n for n in _needs(groups[k], writer) if n not in done and n != k]
+            needs = [n for n in needed(groups[k], writer) if n not in done and n != k]
             if needs:
                 stack.extend(needs)
                 continue
@@ -171,11 +172,13 @@ def _ordered(groups: list[Group]) -> list[Group]:
     return placed
 
 
-def _writers(groups: list[Group]) -> dict[int, int]:
+def writers(groups: list[Group]) -> dict[int, int]:
+    """id of each value that is written -> the place of its group."""
     return {id(o): i for i, g in enumerate(groups) for o in g.outputs}
 
 
-def _needs(group: Group, writer: dict[int, int]) -> list[int]:
+def needed(group: Group, writer: dict[int, int]) -> list[int]:
+    """The places of the groups that write what `group` reads."""
     found = []
     for x in group.inputs:
         while id(x) not in writer and x.op == "reshape":
@@ -185,13 +188,13 @@ def _needs(group: Group, writer: dict[int, int]) -> list[int]:
     return found
 
 
-def _ancestors(groups: list[Group]) -> list[int]:
+def ancestors(groups: list[Group]) -> list[int]:
     """Bit masks: which groups each group needs, directly or not (groups are in a data order)."""
-    writer = _writers(groups)
+    writer = writers(groups)
     masks: list[int] = []
     for group in groups:
         mask = 0
-        for k in _needs(group, writer):
+        for k in needed(group, writer):
             mask |= masks[k] | 1 << k
         masks.append(mask)
     return masks

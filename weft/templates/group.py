@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,18 @@ class Group:
     slots: Mapping[str, int] = field(default_factory=dict)
     in_place: Mapping[int, int] = field(default_factory=dict)
     name: str = ""
+
+
+def reached(roots: Iterable[Node], stop: Collection[int]) -> list[Node]:
+    """The nodes that `roots` need, each once, not looking behind those of `stop` (ids)."""
+    found: dict[int, Node] = {}
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if id(node) not in found:
+            found[id(node)] = node
+            stack += () if id(node) in stop else node.inputs
+    return list(found.values())
 
 
 # A template turns a group into one kernel, or raises CompileError saying why it cannot. `config`

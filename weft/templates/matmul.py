@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.core.caps import Caps
 from weft.kernel.ir import Kernel
-from weft.templates import matmul_cpu, matmul_gpu, matmul_tiles
+from weft.templates import matmul_cpu, matmul_gpu, matmul_plan, matmul_tiles
 from weft.templates.group import Group
 from weft.templates.matmul_view import find_dots, problem_of
 from weft.templates.registry import template
@@ -18,9 +18,20 @@ def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
     every number of rows."""
     problem = problem_of(group, find_dots(group))
     if not caps.is_cpu:
-        return []
-    variant = matmul_tiles if matmul_tiles.suits(problem, caps) else matmul_cpu
+        return matmul_gpu.candidates(problem, caps)
+    variant = matmul_tiles if matmul_tiles.suits(problem, caps) else matmul_plan
     return variant.candidates(problem, caps)
+
+
+def takes_norm(group: Group, caps: Caps, config: Mapping[str, Any]) -> bool:
+    """Whether a matmul group that ends with a norm should be one kernel: its groups can own whole
+    rows, and two kernels would be no faster."""
+    p = problem_of(group, find_dots(group))
+    if not caps.is_cpu or group.rows is not None or len(p.dots) > 1:
+        return False
+    # with matrix registers a product is so short that sums of whole rows, beyond L2, cost more
+    tiles = matmul_tiles.suits(p, caps)
+    return not tiles and matmul_plan.pays(matmul_plan.plan_of(p, caps, config), p, caps)
 
 
 @template("matmul")

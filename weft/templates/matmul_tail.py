@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.core import dtypes as dt
 from weft.core.errors import CompileError
 from weft.graph.ir import Node
 from weft.kernel import ir
-from weft.kernel.builder import Builder, const, iota, minimum
+from weft.kernel.builder import Builder, cast, const, iota, minimum
 from weft.kernel.ir import Expr
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
-from weft.templates.group import Group
+from weft.templates.group import Group, reached
 from weft.templates.matmul_view import Problem
 from weft.templates.view import Index
 
@@ -30,42 +31,40 @@ class Tail:
     """Writes the group's outputs from accumulators of its dots, a vector along N at a time.
 
     `position` fixes the batch and row; `write` then takes one accumulator per dot, for columns
-    n .. n + lanes - 1.
+    n .. n + lanes - 1. It returns the value of `kept` there, if something in the same kernel goes
+    on with one: as it would be read from memory.
     """
 
-    def __init__(self, em: Emitter, problem: Problem, outputs: Sequence[Node]) -> None:
+    def __init__(
+        self, em: Emitter, problem: Problem, outputs: Sequence[Node], kept: Node | None = None
+    ) -> None:
         self.em = em
         self.p = problem
         self.outputs = tuple(outputs)
+        self.kept = kept
+        self.roots = self.outputs if kept is None else (*self.outputs, kept)
         self._lead: tuple[Affine, ...] = ()
 
     @property
     def others(self) -> list[Node]:
         """Operands of the chain that have an element for each of the output's."""
         factors = {id(self.p.a.node), *(id(v.node) for v in self.p.bs)}
-        shape = self.outputs[0].shape
-        return [n for n in self.em.group.inputs if n.shape == shape and id(n) not in factors]
+        stop = {id(n) for n in self.em.group.inputs}
+        read = [n for n in reached(self.roots, stop) if id(n) in stop - factors]
+        return [n for n in read if n.shape == self.roots[0].shape]
 
     @property
     def cheap(self) -> bool:
         """Whether the chain is short enough to be repeated for every vector of a tile."""
         stop = {id(n) for n in (*self.em.group.inputs, *self.p.dots)}
-        ops: set[int] = set()
-        stack = list(self.outputs)
-        while stack:
-            node = stack.pop()
-            if id(node) in stop or id(node) in ops:
-                continue
-            ops.add(id(node))
-            stack.extend(node.inputs)
-        return len(ops) <= 3
+        return sum(id(n) not in stop for n in reached(self.roots, stop)) <= 3
 
     def position(self, batch: Sequence[Affine], row: Affine) -> None:
         self._lead = (*batch, *affine.unflatten(row, self.p.rows))
 
     def write(
         self, n: Expr, lanes: int, mask: Expr | None, values: Sequence[Expr], step: int = 0
-    ) -> None:
+    ) -> Expr | None:
         """Computes and stores every output at the position's columns n + 0..lanes-1; n is a
         multiple of `step` (0: of `lanes`)."""
         em, p = self.em, self.p
@@ -76,6 +75,10 @@ class Tail:
         with em.masked(mask):
             for out in self.outputs:
                 em.store(out, affine.reshape_index(index, p.dots[0].shape, out.shape))
+            if self.kept is None:
+                return None
+            at = affine.reshape_index(index, p.dots[0].shape, self.kept.shape)
+            return em.b.let(cast(em.stored(self.kept, at), dt.float32), "kept")
 
     def prefetch(self, columns: Sequence[Expr], lanes: int) -> None:
         """Asks for the elements of other operands that `write` will read at the position, a vector

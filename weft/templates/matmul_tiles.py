@@ -21,8 +21,9 @@ from weft.kernel import ir
 from weft.kernel.builder import Expr, ceil_div, const
 from weft.kernel.ir import Kernel
 from weft.templates.group import Group
-from weft.templates.matmul_cpu import CpuMatmul, Plan, split
+from weft.templates.matmul_cpu import CpuMatmul
 from weft.templates.matmul_pack import Packer
+from weft.templates.matmul_plan import Plan, split
 from weft.templates.matmul_view import Problem
 
 TILE, DEPTH, BLOCK = 16, 32, 32  # rows and columns of a tile of sums; its k; rows of a block

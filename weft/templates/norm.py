@@ -20,6 +20,7 @@ from weft.kernel import ir
 from weft.kernel.ir import Expr, Kernel, Type
 from weft.templates import affine, norm_gpu, norm_grad
 from weft.templates.affine import Affine
+from weft.templates.emit import Emitter
 from weft.templates.folds import Accumulator, Fold, fold_lanes, fold_states
 from weft.templates.group import Group
 from weft.templates.loops import useful_lanes, vector_loop
@@ -60,15 +61,15 @@ def build_norm(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     if group.anchor.attrs["name"] == "norm_weight_grads":
         return _CpuColumns(group, caps).kernel()
     if caps.is_cpu:
-        return _CpuRows(group, caps).kernel()
+        return CpuRows(group, caps).kernel()
     return norm_gpu.build(group, caps)
 
 
-class _CpuRows(Rows):
+class CpuRows(Rows):
     """One thread walks the row by vectors; kept values lie in private arrays (L1, L2)."""
 
-    def __init__(self, group: Group, caps: Caps) -> None:
-        super().__init__(group, caps)
+    def __init__(self, group: Group, caps: Caps, em: Emitter | None = None) -> None:
+        super().__init__(group, caps, em)
         self.lanes = useful_lanes(caps, self.n)
         self.unroll = max(1, min(UNROLL, self.n // self.lanes))
 
@@ -138,7 +139,7 @@ class _CpuRows(Rows):
         return tuple(found)
 
 
-class _CpuColumns(_CpuRows):
+class _CpuColumns(CpuRows):
     """norm_weight_grads: one thread adds up a run of rows, column by column, in private arrays."""
 
     def kernel(self) -> Kernel:

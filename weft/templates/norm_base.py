@@ -39,16 +39,17 @@ FORMULAS: dict[str, Formula] = {
 
 
 class Rows:
-    """What the three styles share; the loops over a row (`fold`, `each`) are theirs."""
+    """What the styles share; the loops over a row (`fold`, `each`) are theirs. With an Emitter
+    given, the rows are part of its kernel."""
 
-    def __init__(self, group: Group, caps: Caps) -> None:
+    def __init__(self, group: Group, caps: Caps, em: Emitter | None = None) -> None:
         assert group.anchor is not None
         self.group, self.caps, self.anchor = group, caps, group.anchor
         self.shape = self.anchor.inputs[0].shape
         self.n = self.shape[-1]
         self.rows = self.anchor.inputs[0].size // self.n
-        self.b = Builder(kernel_name(group))
-        self.em = Emitter(self.b, group, caps)
+        self.em = em or Emitter(Builder(kernel_name(group)), group, caps)
+        self.b = self.em.b
         after = _after(group)
         self.late = [o for o in group.outputs if id(o) in after]
         self.early = [o for o in group.outputs if id(o) not in after]
@@ -67,8 +68,7 @@ class Rows:
 
     def run(self, row: Affine) -> None:
         """Emits one row."""
-        lead = affine.unflatten(row, self.shape[:-1])
-        FORMULAS[self.anchor.attrs["name"]](Row(self, lead))
+        FORMULAS[self.anchor.attrs["name"]](Row(self, affine.unflatten(row, self.shape[:-1])))
 
     def wanted(self) -> Expr | int:
         """How many rows a run wants."""
