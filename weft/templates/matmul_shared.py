@@ -1,7 +1,7 @@
 """Matrix multiplication through shared memory: every thread sums a tile of the group's block.
 
-Two blocks of either operand lie in shared memory, [k][row] and [k][column]: one is multiplied while
-the next one arrives (matmul_stage). A thread's rows and columns come in fours, which vector loads
+Blocks of either operand lie in shared memory, [k][row] and [k][column]: one is multiplied while
+the next ones arrive (matmul_stage). A thread's rows and columns come in fours, which vector loads
 fetch. An element is one chain of multiply-adds in ascending k, so a row's result does not depend on
 M nor on the block.
 """
@@ -19,7 +19,7 @@ from weft.kernel.builder import Expr, const, extract, fma, load
 from weft.kernel.ir import Kernel, Type
 from weft.templates.group import Group
 from weft.templates.matmul_block import BlockMatmul, choose
-from weft.templates.matmul_stage import Operand, Stage, pitch, rotate
+from weft.templates.matmul_stage import ASYNC, Operand, Stage, pitch, rotate
 from weft.templates.matmul_view import Problem
 
 FOUR = 4
@@ -29,13 +29,15 @@ _DOWN, _ACROSS = 4, 8
 
 @dataclass(frozen=True)
 class Plan:
-    """Rows and columns of a group's block, its depth along k, and a thread's tile `tm` x `tn`."""
+    """Rows and columns of a group's block, its depth along k, a thread's tile `tm` x `tn`, and how
+    many blocks of either operand lie in shared memory."""
 
     rows: int
     columns: int
     bk: int
     tm: int
     tn: int
+    ring: int = 2
 
     @property
     def threads(self) -> int:
@@ -43,6 +45,8 @@ class Plan:
 
     def problem(self, p: Problem, caps: Caps) -> str | None:
         """Why it cannot be had, or None."""
+        if self.ring < 2:
+            return "one block is multiplied while another arrives"
         if self.tm % FOUR or self.tn % FOUR or self.bk % FOUR:
             return "tiles and the depth come in fours"
         if self.rows % (_DOWN * self.tm) or self.columns % (_ACROSS * self.tn):
@@ -50,7 +54,7 @@ class Plan:
         if self.threads > caps.max_threads:
             return f"{self.threads} threads of {caps.max_threads}"
         wide = pitch(self.rows, dt.float32) + len(p.dots) * pitch(self.columns, dt.float32)
-        shared = 2 * self.bk * wide * dt.float32.itemsize
+        shared = self.ring * self.bk * wide * dt.float32.itemsize
         return None if shared <= caps.shared_bytes else f"{shared} bytes of {caps.shared_bytes}"
 
 
@@ -65,6 +69,8 @@ def plans(p: Problem, caps: Caps) -> list[Plan]:
         if found and not caps.subgroup:
             break
         depths = [Plan(rows, columns, bk, tm, tn) for bk in ((8, 4) if tm == 8 else (16, 8, 4))]
+        if ASYNC in caps.features:
+            depths.insert(0, replace(depths[0], ring=4 if tm == 8 else 3))
         found += [plan for plan in depths if plan.problem(p, caps) is None][:1]
     return found or [Plan(32, 32, 4, 4, 4)]
 
@@ -73,6 +79,8 @@ def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
     """Configurations worth measuring."""
     found = plans(p, caps)
     found += [replace(plan, bk=bk) for plan in found for bk in (8, 16) if bk != plan.bk]
+    if ASYNC in caps.features:
+        found += [replace(plan, ring=ring) for plan in found for ring in (2, 3, 4)]
     return [asdict(plan) for plan in found if plan.problem(p, caps) is None]
 
 
@@ -121,8 +129,9 @@ class _Shared(BlockMatmul):
         rotate(b, stages, p.k, plan.bk, step)
 
     def _stage(self, name: str, operand: Operand, first: Expr, items: int) -> Stage:
-        block, team = (items, self.plan.bk), (self.flat, self.threads)
-        return Stage(self.b, name, operand, first, block, True, self.acc_type, team)
+        block, team = (items, self.plan.bk, self.plan.ring), (self.flat, self.threads)
+        copies = ASYNC in self.caps.features
+        return Stage(self.b, name, operand, first, block, True, self.acc_type, team, copies)
 
     def _step(self, stages: Sequence[Stage], bases: Sequence[Expr], k: Expr) -> None:
         """One k: the thread's rows of the left block times its columns of the others."""

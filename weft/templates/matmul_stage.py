@@ -1,21 +1,34 @@
-"""Blocks of a dot's operands on their way to shared memory, by way of registers.
+"""Blocks of a dot's operands on their way to shared memory.
 
-A group's threads first ask for their part of the next block (`fetch`), multiply the block at hand,
-then store what has arrived (`put`): memory's latency hides behind the products.
+Shared memory holds a ring of blocks: one is multiplied while the next ones arrive, so that
+memory's latency hides behind the products.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from weft.core.dtypes import DType
 from weft.kernel import ir
-from weft.kernel.builder import Builder, Expr, cast, const, extract, load, minimum, pack, select
+from weft.kernel.builder import (
+    Builder,
+    Expr,
+    cast,
+    const,
+    extract,
+    load,
+    minimum,
+    pack,
+    select,
+    splat,
+)
 from weft.kernel.ir import Type
 
+ASYNC = "async_copy"  # the feature of targets that copy to shared memory by themselves
 _WIDE = 16  # bytes of the widest load
+_WORD = 4  # bytes of the narrowest copy
 
 
 @dataclass(frozen=True)
@@ -56,10 +69,10 @@ def pitch(length: int, dtype: DType) -> int:
 
 @dataclass(frozen=True)
 class _Slot:
-    """A vector that a thread moves: where it goes in the block and where it comes from."""
+    """A vector that a thread moves: where it comes from and where it goes."""
 
-    k: Expr
-    item: Expr
+    k: Expr  # in the block
+    to: Expr  # element of the block
     at: Expr  # the operand's item
     start: Expr  # index of the element at k = 0 of its item, or of the last item
     part: Expr | None  # whether this thread has the slot at all; None: all have
@@ -68,24 +81,31 @@ class _Slot:
 
 class Stage:
     """The way of blocks of (items, bk) elements from `source`, where items start at `first`, to a
-    shared array for two of them. `team` are a thread's number and how many there are.
+    ring of `ring` blocks in a shared array. `team` are a thread's number and how many there are.
 
     A block holds rows of k (`k_major`: element (item, k) at k * pitch + item) or rows per item (at
-    item * pitch + k). What lies beyond the operand's edges arrives as 0.
+    item * pitch + k). What lies beyond the operand's edges arrives as 0. Where the target copies by
+    itself and nothing has to be converted or woven, it does (`late`), far ahead; else a block goes
+    through registers: asked for before the block ahead of it is multiplied, stored after.
     """
 
     def __init__(
-        self, b: Builder, name: str, source: Operand, first: Expr, block: tuple[int, int],
-        k_major: bool, dtype: DType, team: tuple[Expr, int],
+        self, b: Builder, name: str, source: Operand, first: Expr, block: tuple[int, int, int],
+        k_major: bool, dtype: DType, team: tuple[Expr, int], copies: bool,
     ) -> None:  # fmt: skip
         self.b, self.source = b, source
         flat, threads = team
-        self.items, self.bk = items, bk = block
+        self.items, self.bk, self.ring = items, bk, ring = block
         self.k_major, self.along = k_major, source.along_k
         self.pitch = pitch(items if k_major else bk, dtype)
         self.size = self.pitch * (bk if k_major else items)
-        self.target = b.array(name, dtype, 2 * self.size, "shared")
-        self.lanes = lanes = source.lanes(items, bk)
+        self.target = b.array(name, dtype, ring * self.size, "shared")
+        lanes, turned = source.lanes(items, bk), self.along == k_major
+        if turned and copies and dtype.itemsize == _WORD:
+            lanes, turned = 1, False  # word by word
+        self.turned, self.lanes = turned, lanes
+        same = source.buffer.dtype == dtype
+        self.late = copies and same and not turned and lanes * dtype.itemsize >= _WORD
         # Two rows of k at once turn into pairs of neighbours along k.
         self.depth = 2 if not self.along and not k_major else 1
         of_k, self.of_item = (lanes, 1) if self.along else (self.depth, lanes)
@@ -105,23 +125,32 @@ class Stage:
         inside = at if s.items % self.items == 0 else minimum(at, s.items - self.of_item)
         start = b.let(s.base + inside * s.s_item, "start")
         zero = const(0, Type(s.buffer.dtype, self.lanes))
-        held = [b.var(zero, "held", zero.type) for _ in range(self.depth)]
-        return _Slot(k, item, at, start, part, held)
+        count = 0 if self.late else self.depth
+        held = [b.var(zero, "held", zero.type) for _ in range(count)]
+        major, minor = (k, item) if self.k_major else (item, k)
+        to = b.let(major * self.pitch + minor, "to")
+        return _Slot(k, to, at, start, part, held)
+
+    def copy(self, k0: Expr, base: Expr) -> None:
+        """Has the block from `k0` on copied to element `base` of the target, for use after as many
+        barriers as the ring has further blocks."""
+        b = self.b
+        for slot in self.slots:
+            with self._having(slot):
+                at, test = self._place(slot, k0)
+                mask = None if test is None else splat(test, self.lanes)
+                source, target = self.source.buffer, self.target
+                b.store_late(target, base + slot.to, source, at, self.lanes, mask, self.ring - 1)
 
     def fetch(self, k0: Expr) -> None:
         """Asks for the block from `k0` (a multiple of bk) on."""
-        b, s = self.b, self.source
-        last = s.k - (self.lanes if self.along else 1)
+        b = self.b
         for slot in self.slots:
-            with contextlib.nullcontext() if slot.part is None else b.when(slot.part):
+            with self._having(slot):
                 for d, var in enumerate(slot.held):
-                    at_k = b.let(k0 + slot.k + d, "at_k")
-                    tests = [] if s.items % self.items == 0 else [slot.at < s.items]
-                    tests += [at_k <= last] if s.k % self.bk else []
-                    inside = minimum(at_k, last) if s.k % self.bk else at_k
-                    value = load(s.buffer, slot.start + inside * s.s_k, self.lanes)
-                    if tests:
-                        test = tests[0] if len(tests) == 1 else tests[0] & tests[1]
+                    at, test = self._place(slot, k0 + d)
+                    value = load(self.source.buffer, at, self.lanes)
+                    if test is not None:
                         value = select(test, value, const(0, value.type))
                     b.assign(var, value)
 
@@ -129,15 +158,27 @@ class Stage:
         """Stores what was asked for, in the block that starts at element `base` of the target."""
         b = self.b
         for slot in self.slots:
-            with contextlib.nullcontext() if slot.part is None else b.when(slot.part):
-                major, minor = (slot.k, slot.item) if self.k_major else (slot.item, slot.k)
-                at = b.let(base + major * self.pitch + minor, "put")
-                if self.along != self.k_major:
+            with self._having(slot):
+                at = b.let(base + slot.to, "put")
+                if not self.turned:
                     self._store(at, slot.held[0])
                     continue
                 for t in range(self.lanes):
-                    turned = pack(*(extract(v, t) for v in slot.held))
-                    self._store(at + t * self.pitch, turned)
+                    woven = pack(*(extract(v, t) for v in slot.held))
+                    self._store(at + t * self.pitch, woven)
+
+    def _having(self, slot: _Slot) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if slot.part is None else self.b.when(slot.part)
+
+    def _place(self, slot: _Slot, k0: Expr) -> tuple[Expr, Expr | None]:
+        """Where the slot's vector lies, or the nearest one that exists, and whether it exists."""
+        b, s = self.b, self.source
+        at_k, last = b.let(k0 + slot.k, "at_k"), s.k - (self.lanes if self.along else 1)
+        tests = [] if s.items % self.items == 0 else [slot.at < s.items]
+        tests += [at_k <= last] if s.k % self.bk else []
+        inside = minimum(at_k, last) if s.k % self.bk else at_k
+        test = None if not tests else tests[0] if len(tests) == 1 else tests[0] & tests[1]
+        return slot.start + inside * s.s_k, test
 
     def _store(self, at: Expr, value: Expr) -> None:
         self.b.store(self.target, at, cast(value, self.target.dtype))
@@ -147,21 +188,39 @@ def rotate(
     b: Builder, stages: Sequence[Stage], k: int, bk: int, step: Callable[[list[Expr]], None]
 ) -> None:
     """Calls `step` for every block along k, with the element where it starts in each stage's
-    target: one half of the target is read while the other is filled."""
+    target, while the next blocks arrive in the rest of the ring."""
     if k == 0:
         return
-    for stage in stages:
+    ring = stages[0].ring
+    late = [s for s in stages if s.late]
+    held = [s for s in stages if not s.late]
+    for stage in held:
         stage.fetch(const(0))
         stage.put(const(0))
-    b.barrier()
+    for number in range(ring - 1):
+        for stage in late if number * bk < k else []:
+            stage.copy(const(number * bk), const(number * stage.size))
+        if late and number < ring - 2:
+            b.barrier()  # between blocks, so that each is waited for on its own
     with b.loop(k, step=bk, name="k0") as k0:
-        half, after = b.let(k0 // bk % 2, "half"), b.let(k0 + bk, "after")
-        more = b.let(after < k, "more")
-        with b.when(more):
-            for stage in stages:
-                stage.fetch(after)
-        step([b.let(half * stage.size, "base") for stage in stages])
-        with b.when(more):
-            for stage in stages:
-                stage.put(b.let((1 - half) * stage.size, "next"))
         b.barrier()
+        block = b.let(k0 // bk, "block")
+
+        def base(stage: Stage, ahead: int) -> Expr:
+            return b.let((block + ahead) % ring * stage.size, "base")
+
+        def coming(stages: Sequence[Stage], ahead: int) -> Iterator[tuple[Stage, Expr, Expr]]:
+            """Each of the stages, if there is a block so far ahead: its k and its place."""
+            if stages:
+                after = b.let(k0 + ahead * bk, "after")
+                with b.when(after < k):
+                    for stage in stages:
+                        yield stage, after, base(stage, ahead)
+
+        for stage, after, place in coming(late, ring - 1):
+            stage.copy(after, place)
+        for stage, after, _ in coming(held, 1):
+            stage.fetch(after)
+        step([base(stage, 0) for stage in stages])
+        for stage, _, place in coming(held, 1):
+            stage.put(place)

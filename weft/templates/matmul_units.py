@@ -1,10 +1,10 @@
 """Matrix multiplication of 16-bit operands in a GPU's matrix units, f32 sums.
 
-As in matmul_shared a group multiplies one block of its operands in shared memory while the next one
-arrives. Subgroups share the group's block of results, each holds its part in tiles of 16 x 16. The
-left block lies [row][k]. A right one lies as its memory does, [column][k] or [k][column]. Results
-leave the tiles through shared memory, tile row by tile row, and the group's threads run the
-epilogue on them in vectors along N.
+As in matmul_shared a group multiplies one block of its operands in shared memory while the next
+ones arrive. Subgroups share the group's block of results, each holds its part in tiles of 16 x 16.
+The left block lies [row][k], a right one [column][k] or [k][column]. Results leave the tiles
+through shared memory, tile row by tile row, and the group's threads run the epilogue on them in
+vectors along N.
 
 An output element is one chain over tiles of k in ascending order, in every plan: a row's result
 does not depend on M.
@@ -24,7 +24,7 @@ from weft.kernel.builder import Expr, load
 from weft.kernel.ir import Kernel
 from weft.templates.group import Group
 from weft.templates.matmul_block import BlockMatmul, choose
-from weft.templates.matmul_stage import Operand, Stage, pitch, rotate
+from weft.templates.matmul_stage import ASYNC, Operand, Stage, pitch, rotate
 from weft.templates.matmul_view import Problem
 
 TILE = 16
@@ -42,36 +42,46 @@ def suits(p: Problem, caps: Caps) -> bool:
 
 @dataclass(frozen=True)
 class Plan:
-    """Rows and columns of a group's block, its depth along k, and how many subgroups share the
-    block's rows (`down`) and columns (`across`)."""
+    """Rows and columns of a group's block, its depth along k, how many subgroups share the block's
+    rows (`down`) and columns (`across`), and how many blocks of either operand lie in shared memory
+    (`ring`)."""
 
     rows: int
     columns: int
     bk: int
     down: int
     across: int
+    ring: int = 2
 
-    def shared(self, p: Problem) -> int:
+    def shared(self, p: Problem, caps: Caps) -> int:
         """Bytes of shared memory."""
         dots, half = len(p.dots), p.a.dtype
         rights = [
-            self.columns * pitch(self.bk, half)
-            if p.b_strides(i)[1] == 1
-            else self.bk * pitch(self.columns, half)
+            self.bk * pitch(self.columns, half)
+            if rows_of_k(p, i, caps)
+            else self.columns * pitch(self.bk, half)
             for i in range(dots)
         ]
-        blocks = 2 * _HALF * (self.rows * pitch(self.bk, half) + sum(rights))
+        blocks = self.ring * _HALF * (self.rows * pitch(self.bk, half) + sum(rights))
         return blocks + 4 * dots * self.down * TILE * pitch(self.columns, dt.float32)
 
     def problem(self, p: Problem, caps: Caps) -> str | None:
         """Why it cannot be had, or None."""
+        if self.ring < 2:
+            return "one block is multiplied while another arrives"
         if self.rows % (TILE * self.down) or self.columns % (TILE * self.across) or self.bk % TILE:
             return f"subgroups hold tiles of {TILE} x {TILE}"
         threads = self.down * self.across * caps.subgroup
         if threads > caps.max_threads:
             return f"{threads} threads of {caps.max_threads}"
-        shared = self.shared(p)
+        shared = self.shared(p, caps)
         return None if shared <= caps.shared_bytes else f"{shared} bytes of {caps.shared_bytes}"
+
+
+def rows_of_k(p: Problem, i: int, caps: Caps) -> bool:
+    """Whether the right block of dot number i lies [k][column]: as in memory, where it is copied
+    from there. What goes through registers is turned on the way: [column][k] is quicker to load."""
+    return ASYNC in caps.features and p.b_strides(i)[1] != 1
 
 
 def plans(p: Problem, caps: Caps) -> list[Plan]:
@@ -83,8 +93,8 @@ def plans(p: Problem, caps: Caps) -> list[Plan]:
     for rows, whole, bk, subgroups in [*large, (64, 64, 64, 4), (32, 64, 64, 4), (32, 32, 64, 2)]:
         columns = max(whole // narrow, TILE)
         down = min((1, 2, 4, 8), key=lambda d: _edge(rows, columns, subgroups, d, len(p.dots)))
-        plan = Plan(rows, columns, bk, down, subgroups // down)
-        depths = [replace(plan, bk=depth) for depth in (bk, 32, 16)]
+        plan = Plan(rows, columns, bk, down, subgroups // down, 3 if ASYNC in caps.features else 2)
+        depths = [plan, *(replace(plan, bk=depth, ring=2) for depth in (bk, 32, 16))]
         found += [plan for plan in depths if plan.problem(p, caps) is None][:1]
     return found or [Plan(TILE, TILE, TILE, 1, 1)]
 
@@ -101,9 +111,9 @@ def _edge(rows: int, columns: int, subgroups: int, down: int, dots: int) -> floa
 def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
     """Configurations worth measuring."""
     found = plans(p, caps)
-    found += [
-        replace(plan, bk=bk) for plan in found for bk in (32, 64) if bk != plan.bk and bk < 2 * p.k
-    ]
+    found += [replace(plan, bk=bk) for plan in found for bk in (32, 64) if bk != plan.bk < 2 * p.k]
+    if ASYNC in caps.features:
+        found += [replace(plan, ring=ring) for plan in found for ring in (2, 4)]
     return [asdict(plan) for plan in found if plan.problem(p, caps) is None]
 
 
@@ -151,13 +161,14 @@ class _Units(BlockMatmul):
         self.rights = [b.tile("b", half, TILE, TILE) for _ in range(self.wide)]
         stages = [self._stage("left", self.left(), self.m0, plan.rows, False)]
         for i in range(len(p.dots)):
-            right = self.right(i)
-            stages.append(self._stage("right", right, self.n0, plan.columns, not right.along_k))
+            k_major = rows_of_k(p, i, self.caps)
+            stages.append(self._stage("right", self.right(i), self.n0, plan.columns, k_major))
         rotate(b, stages, p.k, plan.bk, lambda bases: self._step(stages, bases))
 
     def _stage(self, name: str, operand: Operand, first: Expr, items: int, k_major: bool) -> Stage:
-        block, team = (items, self.plan.bk), (self.flat, self.threads)
-        return Stage(self.b, name, operand, first, block, k_major, self.p.a.dtype, team)
+        block, team = (items, self.plan.bk, self.plan.ring), (self.flat, self.threads)
+        copies = ASYNC in self.caps.features
+        return Stage(self.b, name, operand, first, block, k_major, self.p.a.dtype, team, copies)
 
     def _step(self, stages: Sequence[Stage], bases: Sequence[Expr]) -> None:
         """The subgroup's rows of the left block times its columns of the others."""
