@@ -120,7 +120,7 @@ class Copies:
         if size == -1:
             groups.append([])
         elif size == -2:
-            done = groups[: len(groups) - 1 - count]
+            done = groups[: max(len(groups) - 1 - count, 0)]
             self.groups[me] = groups[len(done) :]
             for copy in (c for group in done for c in group):
                 self._copy(*copy)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Callable
 
 import numpy as np
 
@@ -87,44 +88,51 @@ def _sums(raw: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(raw).view(np.float32)
 
 
+def _places(count: int, place: Callable[[int, int], tuple[int, int]]) -> tuple[np.ndarray, ...]:
+    """(row, column) of item i of each of 32 lanes, as two arrays [32, count]."""
+    found = [[place(lane, i) for i in range(count)] for lane in range(32)]
+    return tuple(np.moveaxis(np.array(found), 2, 0))
+
+
+def _mma_a(lane: int, i: int) -> tuple[int, int]:
+    row = lane >> 2 if i in (0, 1, 4, 5) else (lane >> 2) + 8
+    return row, lane % 4 * 2 + (i & 1) + (8 if i >= 4 else 0)
+
+
+def _mma_b(lane: int, i: int) -> tuple[int, int]:
+    return lane % 4 * 2 + (i & 1) + (8 if i >= 2 else 0), lane >> 2
+
+
+def _mma_c(lane: int, i: int) -> tuple[int, int]:
+    return lane >> 2 if i < 2 else (lane >> 2) + 8, lane % 4 * 2 + (i & 1)
+
+
+_A, _B, _C = _places(8, _mma_a), _places(4, _mma_b), _places(4, _mma_c)
+
+
 def _mma(given: np.ndarray, found: np.ndarray, bf16: bool) -> None:
     """mma.sync.m16n8k16: a0..a7, b0..b3 in pairs, c0..c3."""
-    a, b, c = np.zeros((16, 16)), np.zeros((16, 8)), np.zeros((16, 8))
-    left, right, sums = (
-        _floats(given[:, :16], bf16),
-        _floats(given[:, 16:24], bf16),
-        _sums(given[:, 24:40]),
-    )
     assert len(given) == 32
-    for lane in range(32):
-        group, thread = lane >> 2, lane % 4
-        for i in range(8):
-            row = group if i in (0, 1, 4, 5) else group + 8
-            a[row, thread * 2 + (i & 1) + (8 if i >= 4 else 0)] = left[lane, i]
-        for i in range(4):
-            b[thread * 2 + (i & 1) + (8 if i >= 2 else 0), group] = right[lane, i]
-            c[group if i < 2 else group + 8, thread * 2 + (i & 1)] = sums[lane, i]
+    a, b, c = np.zeros((16, 16)), np.zeros((16, 8)), np.zeros((16, 8))
+    a[_A], b[_B] = _floats(given[:, :16], bf16), _floats(given[:, 16:24], bf16)
+    c[_C] = _sums(given[:, 24:40])
     d = (a @ b + c).astype(np.float32)
-    for lane in range(32):
-        group, thread = lane >> 2, lane % 4
-        out = [d[group if i < 2 else group + 8, thread * 2 + (i & 1)] for i in range(4)]
-        found[lane, :16] = np.array(out, np.float32).view(np.uint8)
+    found[:, :16] = np.ascontiguousarray(d[_C]).view(np.uint8)
+
+
+# Item e of register j of a lane is element (lane / 4, lane % 4 * 2 + e) of matrix j.
+_ROW, _ITEM = _places(8, lambda lane, i: (lane // 4, lane % 4 * 2 + i % 2))
+_MATRIX = np.arange(8) // 2
 
 
 def _ldmatrix(given: np.ndarray, found: np.ndarray, transposed: bool) -> None:
     """ldmatrix.x4.b16: lane 8 j + r points at row r of matrix j."""
     starts = np.ascontiguousarray(given[:, :8]).view(np.uint64)[:, 0]
     assert not (starts % 16).any(), "ldmatrix of a row that is not at a multiple of 16 bytes"
-    rows = [np.frombuffer(ctypes.string_at(int(p), 16), np.uint16) for p in starts]
-    for lane in range(32):
-        words = []
-        for j in range(4):
-            for e in range(2):
-                row, col = lane // 4, lane % 4 * 2 + e
-                if transposed:
-                    row, col = col, row
-                words.append(rows[8 * j + row][col])
-        found[lane, :16] = np.array(words, np.uint16).view(np.uint8)
+    rows = b"".join(ctypes.string_at(int(p), 16) for p in starts)
+    matrices = np.frombuffer(rows, np.uint16).reshape(4, 8, 8)
+    row, col = (_ITEM, _ROW) if transposed else (_ROW, _ITEM)
+    found[:, :16] = np.ascontiguousarray(matrices[_MATRIX, row, col]).view(np.uint8)
 
 
 def _mfma(given: np.ndarray, found: np.ndarray, bf16: bool) -> None:
