@@ -265,6 +265,11 @@ def test_the_llvm_dialect_uses_registers_or_the_expansion() -> None:
         render(product(32, 16, 32), PRESETS["cpu-amx"], AMX)
     with pytest.raises(CompileError, match="no product of tiles"):
         render(product(16, 16, 32, 2, dt.float16), PRESETS["cpu-amx"], AMX)
+    b = Builder("turned")
+    tiles = [b.tile(n, t, 16, 16) for n, t in (("c", F32), ("a", BF16), ("b", BF16))]
+    b.mma_nt(*tiles)
+    with pytest.raises(CompileError, match="has no tile.mma_nt"):
+        render(b.kernel((1,)), PRESETS["cpu-amx"], AMX)
 
 
 def test_wgsl_refuses_tiles_by_name() -> None:
