@@ -12,7 +12,7 @@ import weft
 from weft import ops
 from weft.backends.interp import InterpDevice
 from weft.backends.registry import get
-from weft.compile import compile_graph
+from weft.compile import compile_graph, limits
 from weft.compile.arena import ALIGN, Span, place
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
@@ -161,6 +161,24 @@ def test_what_cannot_fit_is_refused_by_name():
     small = dataclasses.replace(PRESETS["webgpu"], max_binding_bytes=256)
     with pytest.raises(LimitError, match="per binding"):
         compile_graph(Graph((x,), (ops.exp(x),)), small)
+
+
+@pytest.mark.parametrize("preset", ["cuda", "hip-wave64", "hip-wave32", "webgpu"])
+def test_more_elements_than_an_index_counts(preset):
+    """Wherever the value lies: an input, a result, or in between."""
+    caps = dataclasses.replace(PRESETS[preset], max_buffer_bytes=1 << 50, max_binding_bytes=1 << 50)
+    many = input_node("many", (1 << 31,), dt.int8)
+    with pytest.raises(LimitError, match=r"many int8\[2147483648\] has 2,147,483,648 elements; "):
+        compile_graph(Graph((many,), (ops.neg(many),)), caps)
+    few = input_node("few", (1 << 16, 1), dt.int8)
+    wide = ops.broadcast(few, (1 << 16, 1 << 16))
+    for root in (ops.neg(wide), ops.concat((wide, wide), 0)):
+        with pytest.raises(LimitError, match=f"elements; {preset} counts at most 2,146,435,072"):
+            compile_graph(Graph((few,), (root,)), caps)
+    assert limits.reason(many, caps) == (
+        f"input 'many' of 2,147,483,648 elements, {preset} counts at most 2,146,435,072"
+    )
+    assert limits.reason(many, PRESETS["cpu-avx512"]) is None
 
 
 def test_a_missing_dtype_is_refused_by_name():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from weft.core.caps import Caps
-from weft.core.errors import DTypeError
+from weft.core.errors import DTypeError, LimitError
 from weft.graph.ir import Graph, Node, toposort
 from weft.transform.rebuild import kind_of, shown
 
@@ -20,6 +22,16 @@ def check_dtypes(graph: Graph, caps: Caps) -> None:
         raise DTypeError(f"{caps.name} has no {wrong[0].dtype.name}: {named}{more}; cast before")
 
 
+def check_elements(nodes: Iterable[Node], caps: Caps) -> None:
+    """Raises LimitError naming the first value with more elements than an index can count."""
+    for node in nodes:
+        if node.size > caps.max_elements:
+            raise LimitError(
+                f"{shown(node)} has {node.size:,} elements; {caps.name} counts at most "
+                f"{caps.max_elements:,} in one value: split it"
+            )
+
+
 def reason(node: Node, caps: Caps) -> str | None:
     """Why the target cannot compute a value (it or an operand does not fit), or None.
 
@@ -34,6 +46,11 @@ def reason(node: Node, caps: Caps) -> str | None:
             return (
                 f"{_kind(value)} of {value.nbytes:,} bytes, {caps.name} allows "
                 f"{caps.max_buffer_bytes:,} per buffer"
+            )
+        if value.size > caps.max_elements:
+            return (
+                f"{_kind(value)} of {value.size:,} elements, {caps.name} counts at most "
+                f"{caps.max_elements:,}"
             )
     stored = {id(x): x.nbytes for x in (node, *node.inputs) if x.attrs.get("role") != "weight"}
     bindings = sum(map(caps.bindings, stored.values())) + 1  # and the runtime scalars

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.compile import arena, library, tuning
+from weft.compile import arena, library, limits, tuning
 from weft.compile.analysis import scalar_names
 from weft.compile.homes import Layout, Task, Value, lay_out
 from weft.compile.report import GroupLine, Report
@@ -82,6 +82,8 @@ class _Planner:
         self.cuts: dict[str, Cut] = {}
 
     def program(self) -> Program:
+        values = (value.node for task in self.order for value in (*task.reads, *task.writes))
+        limits.check_elements(values, self.caps)
         inputs = [x for x in self.graph.inputs if x.attrs["role"] == "input"]
         numbers = [self._source(x) for x in inputs]
         outputs = [self._output(value) for value in self.layout.outputs]
