@@ -11,12 +11,17 @@ import pytest
 from click.testing import CliRunner
 
 from weft.backends import registry
+from weft.backends.base import Device
+from weft.backends.llvm import gpu_target, offline
 from weft.cli.bench import bench
 from weft.conform import bench_train, gradients, side_by_side
 from weft.conform.gpt import GPT, Shape, Trainer
+from weft.conform.harness import run_kernel
 from weft.conform.report import Report, run_checks
-from weft.conform.roofline import Roofline, tile_kernel
+from weft.conform.roofline import Roofline, copy_kernel, tile_kernel, unit_kernel
+from weft.core.caps import PRESETS
 from weft.core.errors import DeviceError, LimitError, UsageError
+from weft.kernel.ir import Kernel
 from weft.kernel.verify import verify
 from weft.program.program import Dispatch
 
@@ -139,3 +144,28 @@ def test_products_in_matrix_registers_are_held_against_their_own_peak() -> None:
     kernel, flops = tile_kernel(3)
     verify(kernel)
     assert flops == 3 * 2048 * 4 * 2 * 16 * 16 * 32
+
+
+@pytest.mark.parametrize("preset", ["cuda", "hip-wave64", "hip-wave32"])
+def test_kernels_that_measure_a_gpu(preset: str) -> None:
+    caps = PRESETS[preset]
+    kernel, flops = unit_kernel(caps, 3)
+    verify(kernel)
+    assert flops == 3 * 4 * 2048 * 4 * 2 * 16 * 16 * 16
+    (copy,) = check_kernels(registry.get(f"interp:{preset}"), copy_kernel(caps, 1 << 12))
+    np.testing.assert_array_equal(copy, np.arange(1 << 12, dtype=np.float32))
+    for name in {"cuda": ("sm_80", "sm_90"), "hip-wave64": ("gfx942",)}.get(preset, ("gfx1100",)):
+        assert offline.code(unit_kernel(gpu_target(name).caps, 3)[0], gpu_target(name))
+
+
+def check_kernels(device: Device, kernel: Kernel) -> list[np.ndarray]:
+    """The second buffer after the kernel ran over 0, 1, 2, ... in the first."""
+    n = kernel.buffers[0].size
+    return run_kernel(device, kernel, [np.arange(n, dtype=np.float32), np.zeros(n, np.float32)])[1:]
+
+
+def test_a_copy_on_the_cpu() -> None:
+    device = registry.get("cpu")
+    n = 1024 * device.caps.lanes
+    (copied,) = check_kernels(device, copy_kernel(device.caps, n))
+    np.testing.assert_array_equal(copied, np.arange(n, dtype=np.float32))
