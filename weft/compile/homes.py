@@ -83,6 +83,9 @@ class _Layouter:
                 self.values[id(node)] = Value(node)
         self.tasks = [self._task(group) for group in groups]
         self.writer = {id(v): i for i, t in enumerate(self.tasks) for v in t.writes}
+        self._readers: dict[int, list[int]] = {}
+        for i, task in enumerate(self.tasks):
+            self._note_reads(i, task)
 
     def value_of(self, node: Node) -> Value:
         """The stored value behind `node` and the reshapes above it."""
@@ -110,15 +113,19 @@ class _Layouter:
 
     # -- order ------------------------------------------------------------------------------------
 
+    def _note_reads(self, index: int, task: Task) -> None:
+        for v in {id(v) for v in task.reads}:
+            self._readers.setdefault(v, []).append(index)
+
     def readers(self, value: Value) -> list[int]:
-        return [i for i, t in enumerate(self.tasks) if any(v is value for v in t.reads)]
+        return self._readers.get(id(value), [])
 
     def _order(self, pairs: Iterable[tuple[int, int]]) -> bool:
         """Adds "first before second" edges unless that would make a cycle."""
         added = [(a, b) for a, b in pairs if a != b and a not in self.tasks[b].after]
         for a, b in added:
             self.tasks[b].after.add(a)
-        if not _cyclic(self.tasks):
+        if not added or not _cyclic(self.tasks):
             return True
         for a, b in added:
             self.tasks[b].after.discard(a)
@@ -127,6 +134,7 @@ class _Layouter:
     def _add(self, task: Task) -> int:
         task.after |= {self.writer[id(v)] for v in task.reads if id(v) in self.writer}
         self.tasks.append(task)
+        self._note_reads(len(self.tasks) - 1, task)
         self.writer |= {id(v): len(self.tasks) - 1 for v in task.writes}
         return len(self.tasks) - 1
 

@@ -70,14 +70,19 @@ def toposort(roots: Iterable[Node]) -> Iterator[Node]:
     """Every node that `roots` need, each once, operands before users (iterative: graphs are
     deep)."""
     seen: set[int] = set()
-    stack: list[tuple[Node, bool]] = [(r, False) for r in reversed(tuple(roots))]
+    stack: list[Node | None] = list(reversed(tuple(roots)))
     while stack:
-        node, expanded = stack.pop()
-        if expanded:
-            yield node
-            continue
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        stack.append((node, True))
-        stack.extend((x, False) for x in reversed(node.inputs) if id(x) not in seen)
+        node = stack.pop()
+        if node is None:  # all that the one below needs has been given
+            done = stack.pop()
+            assert done is not None
+            yield done
+        elif id(node) not in seen:
+            seen.add(id(node))
+            if not node.inputs:
+                yield node
+                continue
+            stack += (node, None)
+            for x in reversed(node.inputs):
+                if id(x) not in seen:
+                    stack.append(x)

@@ -12,7 +12,7 @@ The interpreter (`weft.kernel.interp`) defines what each node means.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -381,7 +381,7 @@ class Return(Stmt):
     """This thread is done."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Kernel:
     """One compiled function. `grid` entries are expressions over Const, Param and Binary only, so
     that the host can evaluate them (`host_eval`); `threads` is the group's shape."""
@@ -403,23 +403,26 @@ _PLAIN = {
 }  # fmt: skip
 
 
+_NODE = (Expr, Stmt)
+
+
 @functools.cache
 def _child_fields(kind: Any) -> tuple[str, ...]:
     return tuple(f.name for f in fields(kind) if f.name not in _PLAIN)
 
 
-def children(node: object) -> Iterator[Expr | Stmt]:
+def children(node: object) -> list[Expr | Stmt]:
     """The direct Expr and Stmt fields of a node, in field order (Buffers and Arrays named by a
     Load or Store are not children)."""
     kind: Any = type(node)
+    found: list[Expr | Stmt] = []
     for name in _child_fields(kind):
         value = getattr(node, name)
-        if isinstance(value, Expr | Stmt):
-            yield value
+        if isinstance(value, _NODE):
+            found.append(value)
         elif isinstance(value, tuple):
-            for item in value:
-                if isinstance(item, Expr | Stmt):
-                    yield item
+            found += [item for item in value if isinstance(item, _NODE)]
+    return found
 
 
 def host_eval(expr: Expr, scalars: list[int] | tuple[int, ...]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 from weft.core.dtypes import DType
 from weft.kernel import ir
@@ -171,6 +172,11 @@ def text(kernel: Kernel) -> str:
     return "\n".join(lines) + "\n"
 
 
+_HASHES: WeakKeyDictionary[Kernel, str] = WeakKeyDictionary()
+
+
 def kernel_hash(kernel: Kernel) -> str:
     """The sha256 hex digest of `text(kernel)`."""
-    return hashlib.sha256(text(kernel).encode()).hexdigest()
+    if kernel not in _HASHES:
+        _HASHES[kernel] = hashlib.sha256(text(kernel).encode()).hexdigest()
+    return _HASHES[kernel]

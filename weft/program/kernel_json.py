@@ -14,7 +14,7 @@ from typing import Any
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import FileFormatError, WeftError
 from weft.kernel import ir
-from weft.kernel.ir import Buffer, Expr, Kernel, Stmt, Type
+from weft.kernel.ir import Buffer, Expr, Kernel, Type
 from weft.kernel.printer import kernel_hash
 from weft.kernel.verify import verify
 
@@ -27,6 +27,8 @@ _NODES: dict[str, type] = {
     )
 }  # fmt: skip
 _FIELDS = {name: tuple(f.name for f in fields(c)) for name, c in _NODES.items()}
+_WRITTEN: dict[type, tuple[str, ...]] = {c: _FIELDS[name] for name, c in _NODES.items()}
+_SIMPLE = (str, int, float, bool, type(None))
 _MEMORY = ("source", "target", "memory")  # fields that name a Buffer or an Array
 
 
@@ -77,15 +79,19 @@ def kernel_body(kernel: Kernel) -> str:
 
 def encode(value: Any) -> Any:
     """An IR node (or a field of one) as a JSON value."""
-    name = type(value).__name__
-    if name in _FIELDS and isinstance(value, Expr | Stmt):
-        return [name, *(_encode_field(f, getattr(value, f)) for f in _FIELDS[name])]
+    kind = type(value)
+    if kind in _WRITTEN:
+        line = [kind.__name__]
+        for name in _WRITTEN[kind]:
+            part = getattr(value, name)
+            line.append(part if type(part) in _SIMPLE else _encode_field(name, part))
+        return line
     if isinstance(value, Type):
         return value.dtype.name if value.lanes == 1 else f"{value.dtype.name}x{value.lanes}"
     if isinstance(value, DType):
         return value.name
     if isinstance(value, tuple):
-        return ["", *(encode(v) for v in value)]
+        return ["", *[encode(v) for v in value]]
     if hasattr(value, "item"):  # a NumPy number in a Const
         return value.item()
     return value

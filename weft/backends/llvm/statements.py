@@ -3,6 +3,8 @@ on a CPU, threads that meet on a GPU) is left to the subclass that writes the wh
 
 from __future__ import annotations
 
+from typing import Any
+
 from weft.backends.llvm import text
 from weft.backends.llvm.tiles import Tiles
 from weft.backends.llvm.values import is_linear, is_literal
@@ -142,6 +144,10 @@ class Statements(Tiles):
         self.label(after)
 
 
+_INDEXED = (ir.Load, ir.Store, ir.Prefetch, ir.TileOp)
+_ASSIGNING = (ir.Let, ir.Assign)
+
+
 def _address_vars(body: ir.Block) -> set[str]:
     """The Vars whose values go into addresses through additions and products alone: their
     arithmetic may be taken not to overflow."""
@@ -155,17 +161,16 @@ def _address_vars(body: ir.Block) -> set[str]:
             note(x.a)
             note(x.b)
 
-    def walk(node: object) -> None:
-        if isinstance(node, ir.Load | ir.Store | ir.Prefetch | ir.TileOp) and node.index:
+    stack: list[Any] = [body]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, _INDEXED) and node.index:
             note(node.index)
-        if isinstance(node, ir.Let | ir.Assign):
+        elif isinstance(node, _ASSIGNING):
             lets.append((node.var.name, node.value))
-        if isinstance(node, ir.For):
+        elif isinstance(node, ir.For):
             lets.extend([(node.var.name, node.start), (node.var.name, node.stop)])
-        for child in ir.children(node):
-            walk(child)
-
-    walk(body)
+        stack += ir.children(node)[::-1]
     for name, value in reversed(lets):
         if name in found:
             note(value)
