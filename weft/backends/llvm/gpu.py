@@ -106,17 +106,6 @@ class _GpuRenderer(GpuCopies):
         self.declared[name] = f"declare i32 @{name}()"
         return self.emit(f"call range(i32 0, {limit}) i32 @{name}()")
 
-    def lane(self) -> str:
-        """This thread's number in its subgroup: threads are counted with axis 0 fastest."""
-        outer, self.lines = self.lines, self.prologue
-        x, y, z = (self.axis(ir.Axis("thread", d)) for d in range(3))
-        wide, high, _ = self.kernel.threads
-        upper = self.emit(f"add i32 {y}, {self.emit(f'mul i32 {z}, {high}')}")
-        number = self.emit(f"add i32 {x}, {self.emit(f'mul i32 {upper}, {wide}')}")
-        found = self.emit(f"and i32 {number}, {self.gpu.wave - 1}")
-        self.lines = outer
-        return found
-
     def _axes(self) -> list[str]:
         """%group0.. of the axes in use; of a folded grid from one number and the grid's lengths,
         which the scalars give."""

@@ -118,10 +118,6 @@ class GpuTiles(Statements):
         self._roles: dict[str, str] | None = None
         self._lane = ""
 
-    def lane(self) -> str:
-        """This thread's number in its subgroup, as an i32 known from the kernel's start."""
-        raise NotImplementedError
-
     # -- tiles
 
     def declare_tile(self, tile: ir.Tile) -> None:
@@ -130,7 +126,7 @@ class GpuTiles(Statements):
         unit = self._fitting(tile)
         if self._roles is None:
             self._roles = tile_roles(self.kernel)
-            self._lane = self.lane()
+            self._lane = self._own_lane()
         role = self._roles[tile.name]
         layout = unit.result if role == "result" else unit.operand
         slots = tuple(f"%{self.fresh('tile')}" for _ in layout.registers)
@@ -138,6 +134,18 @@ class GpuTiles(Statements):
         self.held[tile.name] = held
         for slot in slots:
             self.prologue.append(f"  {slot} = alloca {held.type}{self.stack_note}")
+
+    def _own_lane(self) -> str:
+        """This thread's number in its subgroup, known from the kernel's start: threads are counted
+        with axis 0 fastest."""
+        outer, self.lines = self.lines, self.prologue
+        x, y, z = (self.axis(ir.Axis("thread", d)) for d in range(3))
+        wide, high, _ = self.kernel.threads
+        upper = self.emit(f"add i32 {y}, {self.emit(f'mul i32 {z}, {high}')}")
+        number = self.emit(f"add i32 {x}, {self.emit(f'mul i32 {upper}, {wide}')}")
+        found = self.emit(f"and i32 {number}, {self.gpu.wave - 1}")
+        self.lines = outer
+        return found
 
     def _fitting(self, tile: ir.Tile) -> Unit:
         threads = self.kernel.threads[0] * self.kernel.threads[1] * self.kernel.threads[2]
@@ -173,7 +181,6 @@ class GpuTiles(Statements):
         return self.emit(f"load {held.type}, {self.stack} {held.slots[n]}")
 
     def _put(self, held: Held, n: int, value: str) -> None:
-        value = "0.0" if (value, held.type) == ("zeroinitializer", "float") else value
         self.lines.append(f"  store {held.type} {value}, {self.stack} {held.slots[n]}")
 
     # -- products
