@@ -158,7 +158,7 @@ def test_failures_are_told(failing: str) -> None:
     session = Session(compiled(graph, device), device)
     values = values_for(graph)
     if failing == "Matmul":
-        with pytest.raises(DeviceError, match="main, .*matmul.*: cublasLtMatmul failed: EXEC"):
+        with pytest.raises(DeviceError, match=r"main, .*matmul.*: cublasLtMatmul failed: EXEC"):
             session.run(values)
     else:
         why = f"own kernel: cublasLt{failing} failed: EXECUTION_FAILED (13)"
