@@ -91,6 +91,9 @@ class FakeDriver(Driver):
         self._note("free", address)
         del self.live[address]  # a KeyError is a double free
 
+    def room(self) -> tuple[int, int]:
+        return self.memory - sum(map(len, self.live.values())), self.memory
+
     def write(self, address: int, host: int, nbytes: int) -> None:
         self._note("write", address, nbytes)
         self.view(address, nbytes)[:] = np.frombuffer(ctypes.string_at(host, nbytes), np.uint8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,24 @@ def test_checking_records_nothing(gpu: Bindings, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_model_that_does_not_fit(gpu: Bindings, tmp_path: Path) -> None:
-    gpu.memory = 20_000
-    with pytest.raises(OutOfMemoryError, match=r"has no [\d,]+ bytes left; [\d,]+ of 20,000"):
-        weft.load(random_folder(tmp_path, GPT2), device=Taught(gpu)).generate([1], max_new_tokens=1)
-    gc.collect()
+    """What it needs, what there is, and what would fit; nothing stays behind."""
+    config = GPT2 | {"n_positions": 512}
+    folder = random_folder(tmp_path, config)
+
+    def refused(memory: int) -> str:
+        gpu.memory = memory
+        with pytest.raises(OutOfMemoryError) as error:
+            weft.load(folder, device=device).generate([1], max_new_tokens=1)
+        gc.collect()
+        assert device.alloc(8)
+        return str(error.value)
+
+    device = Taught(gpu)
+    said = refused(240_000)
+    needs = "the weights take 48,576 bytes, the cache of 512 positions x 1 takes 65,536"
+    assert said.startswith(f"gpt2.prefill: {needs}") and " of 240,000 bytes are free" in said
+    fitting = int(re.search(r"context=(\d+) would fit", said)[1])  # type: ignore[index]
+    assert 256 < fitting < 512 and "a smaller dtype, context or max_batch" in refused(20_000)
+    gpu.memory = 240_000
+    model = weft.load(folder, device=device, context=fitting)
+    assert model.generate([1], max_new_tokens=2)

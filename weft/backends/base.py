@@ -110,6 +110,10 @@ class Device(abc.ABC):
     def sync(self) -> None:
         """Waits for everything submitted."""
 
+    def free_memory(self) -> int:
+        """How many bytes may still be allocated; 0 where the device cannot tell."""
+        return 0
+
     def timed(self, runs: Sequence[Callable[[], None]]) -> list[float]:
         """Seconds that the work of each run takes, one after the other; a run submits work."""
         times = []

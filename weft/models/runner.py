@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.core.dtypes import as_dtype
+from weft.core.errors import OutOfMemoryError
 from weft.models.config import DecoderConfig, EncoderConfig
 from weft.models.inputs import cache_rows
 from weft.models.progress import progress
@@ -195,15 +196,29 @@ class CompiledRunner(Runner):
 
         what = (self.config, sorted(self._avals.items()), self._shape(kind))
         program = program_for(what, self._device.caps, lambda: self.graph(kind))
-        session = Session(
-            program, self._device, self._given, self._state, self.arena, reuse_outputs=True
-        )
+        held = [b.nbytes for b in (*self._given.values(), *self._state.values()) if _placed(b)]
+        free = self._device.free_memory()
+        try:
+            session = Session(
+                program, self._device, self._given, self._state, self.arena, reuse_outputs=True
+            )
+        except OutOfMemoryError as error:
+            from weft.models.fit import too_large
+
+            free += sum(held) if free else 0
+            needs = too_large(program, self.context, self.slots, free)
+            raise OutOfMemoryError(f"{needs}. {error}") from None
         self._given |= session.weights
         self._state |= session.state
         return session
 
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
         return self.session(kind).run(rows, {"n": n})[0]
+
+
+def _placed(value: Any) -> bool:
+    """Whether a weight is on the device already."""
+    return not isinstance(value, np.ndarray)
 
 
 def weight_avals(weights: Mapping[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], Any]]:

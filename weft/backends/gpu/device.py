@@ -88,6 +88,10 @@ class GpuDevice(Device):
         with self.lock:
             return GpuBuffer(self, nbytes)
 
+    def free_memory(self) -> int:
+        with self.lock:
+            return self.driver.room()[0]
+
     def own(self, buffer: Buffer) -> GpuBuffer:
         """The buffer, if it is this device's."""
         if not isinstance(buffer, GpuBuffer) or buffer.device is not self:

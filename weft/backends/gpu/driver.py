@@ -35,6 +35,10 @@ class Driver(abc.ABC):
         """Gives memory back once the work that was asked for is done."""
 
     @abc.abstractmethod
+    def room(self) -> tuple[int, int]:
+        """How many bytes are free, and how many there are. What other programs take is not free."""
+
+    @abc.abstractmethod
     def write(self, address: int, host: int, nbytes: int) -> None:
         """Copies from host memory, which may change as soon as this returns."""
 

@@ -128,6 +128,10 @@ class StreamDriver(Driver):
             self.sync()
             self._do("Free", address)
 
+    def room(self) -> tuple[int, int]:
+        free, total = map(int, self._do("MemGetInfo"))
+        return free, total
+
     def write(self, address: int, host: int, nbytes: int) -> None:
         self._staging.write(address, host, nbytes)
 

@@ -1,0 +1,33 @@
+"""What a model takes of a device's memory, and what would fit: for the message when it does not."""
+
+from __future__ import annotations
+
+from weft.core.dtypes import float32
+from weft.program.program import Program
+
+
+def too_large(program: Program, context: int, slots: int, free: int) -> str:
+    """Two sentences for a decoder whose weights or caches were refused; `free` is how many bytes
+    the device had left before (0: unknown)."""
+    taken = {"weight": 0, "state": 0}
+    wide = False
+    for b in program.buffers:
+        if b.role in taken:
+            taken[b.role] += b.nbytes
+            wide |= b.role == "weight" and b.dtype is float32 and len(b.shape) > 1
+    rest = sum(b.nbytes for b in program.buffers) - sum(taken.values())
+    said = (
+        f"{program.name}: the weights take {taken['weight']:,} bytes, the cache of {context:,} "
+        f"positions x {slots} takes {taken['state']:,}, the rest {rest:,}"
+    )
+    return f"{said}; {_advice(taken, rest, context, free, wide)}"
+
+
+def _advice(taken: dict[str, int], rest: int, context: int, free: int, wide: bool) -> str:
+    weights, cache = taken["weight"], taken["state"]
+    left = free - weights - rest
+    if cache and left >= cache // context:
+        return f"context={min(left * context // cache, context - 1):,} would fit"
+    if wide and (weights + cache) // 2 + rest <= free:
+        return 'dtype="bfloat16" would fit'
+    return "a smaller dtype, context or max_batch takes less"
