@@ -16,7 +16,7 @@ from typing import Any
 from gpulab import report
 from gpulab.parts import PARTS, Lab
 from gpulab.targets import HOST
-from gpulab.worker import Store
+from gpulab.worker import NotHereError, Store
 
 KEPT = {"train": "soak", "cpu": "moved"}  # where a part keeps more than cases, if not by its name
 
@@ -73,7 +73,8 @@ def main(argv: Sequence[str]) -> int:
             lab.close()
             report.write(store.folder, data)
     print(store.folder / "report.md")
-    return 0 if all(data["parts"].get(n, {}).get("state") == "done" for n in wanted) else 1
+    states = {data["parts"].get(name, {}).get("state") for name in wanted}
+    return 0 if states <= {"done", "not here"} else 1
 
 
 def _part(lab: Lab, name: str, seconds: float, again: bool) -> None:
@@ -88,9 +89,11 @@ def _part(lab: Lab, name: str, seconds: float, again: bool) -> None:
     lab.store.save()
     try:
         left_out = PARTS[name][0](lab, seconds)
+        state = "incomplete" if left_out else "done"
+    except NotHereError as error:
+        state, left_out = "not here", str(error)
     except Exception as error:  # the other parts go on
-        left_out = f"{type(error).__name__}: {error}"
-    state = "incomplete" if left_out else "done"
+        state, left_out = "failed", f"{type(error).__name__}: {error}"
     spent = round(time.monotonic() - start, 1)
     parts[name] = {"state": state, "seconds": spent, "why": left_out}
     _note(f"{state} after {spent} s{': ' * bool(left_out)}{left_out}")

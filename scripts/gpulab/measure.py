@@ -35,7 +35,7 @@ def run(
     todo = [c for c in cases if not store.data["cases"].get(c.name, {}).get("done")]
     left_out = []
     for i, case in enumerate(todo):
-        share = Clock(clock.left / (len(todo) - i) * 2 if i + 1 < len(todo) else clock.left)
+        share = Clock(clock.left / (len(todo) - i) * (1.4 if i + 1 < len(todo) else 1.0))
         share.end = min(share.end, clock.end)
         if clock.left < 1:
             left_out.append(case.name)

@@ -14,7 +14,7 @@ from typing import Any
 from gpulab import measure, targets
 from gpulab.cases import Case, decoder, model_cases, ops, train_cases, trainee
 from gpulab.measure import Contender
-from gpulab.worker import Clock, Store, Worker, command
+from gpulab.worker import Clock, NotHereError, Store, Worker, command
 
 LEVELS = ("device", "kernels", "primitives", "templates", "models", "stress")
 TOOLS = ("memcheck", "racecheck", "synccheck")
@@ -260,9 +260,9 @@ def sanitizer(lab: Lab, seconds: float) -> str:
     clock, found = Clock(seconds), lab.store.data.setdefault("sanitizer", {})
     path = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not Path(path).exists():
-        return "compute-sanitizer is not installed (it comes with the CUDA toolkit)"
+        raise NotHereError("compute-sanitizer is not installed (it comes with the CUDA toolkit)")
     if not lab.gpu:
-        return f"compute-sanitizer has nothing to see on {lab.device}"
+        raise NotHereError(f"compute-sanitizer has nothing to see on {lab.device}")
     for i, tool in enumerate(TOOLS):
         if found.get(tool, {}).get("state") in ("clean", "errors"):
             continue

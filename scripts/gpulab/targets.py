@@ -126,12 +126,13 @@ def _model(data: Data, quick: bool) -> list[Verdict]:
 def _matmul_rate(data: Data) -> float | None:
     """The best measured rate of a large bf16 product, GFLOP/s."""
     rates = [
-        figure(data, name, who, "gflops")
+        c["work"] / ms / 1e6
         for name, c in data.get("cases", {}).items()
-        if c.get("op") == "matmul" and c.get("dtype") == "bf16"
+        if c["op"] == "matmul" and c["dtype"] == "bf16"
         for who in (WEFT, EAGER, COMPILED)
+        if (ms := figure(data, name, who))
     ]
-    return max((r for r in rates if r), default=None)
+    return max(rates, default=None)
 
 
 def _train(data: Data, quick: bool) -> list[Verdict]:

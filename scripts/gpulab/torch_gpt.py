@@ -79,4 +79,4 @@ class Stepper:
         loss.backward()
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        self.losses.append(float(loss))
+        self.losses.append(loss.item())

@@ -53,7 +53,7 @@ class Worker:
             lines.put(line)
         lines.put(None)
 
-    def ask(self, seconds: float, **message: Any) -> dict[str, Any]:
+    def ask(self, seconds: float, /, **message: Any) -> dict[str, Any]:
         """The answer, or {"error": why} when it takes longer than `seconds` or the process ends."""
         if self.process is None:
             self.process = self._start()
@@ -106,6 +106,10 @@ def command(
             stop(process)
             raise
     return process.returncode, out
+
+
+class NotHereError(Exception):
+    """A part that this machine cannot run, and what it lacks."""
 
 
 class Store:
