@@ -15,7 +15,8 @@ from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.kernel.tiles import has_tiles
 from weft.templates import registry
-from weft.templates.attention_units import plan_of
+from weft.templates.attention_tiles import Need
+from weft.templates.attention_units import forward_plan
 from weft.templates.group import Group
 from weft.templates.matmul_view import View
 
@@ -100,12 +101,12 @@ def test_the_choice() -> None:
     caps = PRESETS["cuda"]
     node = source("x", (1,), BF16)
     views = [View(node, 0, (64, 1))] * 3
-    plan = plan_of(BF16, 128, views, caps, {})
-    assert plan is not None and plan.shared_bytes() <= caps.shared_bytes
-    assert plan_of(BF16, 64, views, PRESETS["webgpu"], {}) is None
-    assert plan_of(dt.float32, 64, views, caps, {}) is None
-    assert plan_of(BF16, 20, views, caps, {}) is None
-    assert plan_of(BF16, 64, [View(node, 0, (1, 64))] * 3, caps, {}) is None
+    plan = forward_plan(BF16, 128, views, caps, {})
+    assert plan is not None and plan.shared_bytes(Need()) <= caps.shared_bytes
+    assert forward_plan(BF16, 64, views, PRESETS["webgpu"], {}) is None
+    assert forward_plan(dt.float32, 64, views, caps, {}) is None
+    assert forward_plan(BF16, 20, views, caps, {}) is None
+    assert forward_plan(BF16, 64, [View(node, 0, (1, 64))] * 3, caps, {}) is None
     for t in (1, 500):
         ins = [source(n, (1, 2, t, 64), BF16) for n in "qkv"]
         out = f.call("attention", *ins, causal=True, scale=0.2, window=0, softcap=0.0)

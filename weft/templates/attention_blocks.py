@@ -26,7 +26,8 @@ from weft.kernel.ir import I32, Kernel
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.attention_cpu import visible_keys
-from weft.templates.attention_units import WORD, Operand, Plan, Units, plan_of
+from weft.templates.attention_tiles import WORD, Operand, Plan
+from weft.templates.attention_units import Units, forward_plan
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import traffic
@@ -37,7 +38,7 @@ from weft.templates.matmul_view import View, operand
 def plan_for(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Plan | None:
     """How the units take an `attention` or `cached_attention` call, or None."""
     views = [operand(group, x) for x in node.inputs[:3]]
-    return plan_of(node.inputs[0].dtype, node.shape[-1], views, caps, config)
+    return forward_plan(node.inputs[0].dtype, node.shape[-1], views, caps, config)
 
 
 def build(group: Group, node: Node, caps: Caps, plan: Plan) -> Kernel:

@@ -13,6 +13,7 @@ from weft.templates import (
     attention_grad_cpu,
     attention_grad_fused,
     attention_grad_gpu,
+    attention_grad_units,
 )
 from weft.templates.group import Group
 from weft.templates.matmul_tail import find_call
@@ -43,6 +44,9 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
         return attention_grad_fused.build(group, node, caps, config)
     if caps.is_cpu:
         return attention_grad_cpu.build(group, node, caps, config)
+    plan = attention_grad_units.plan_for(group, node, caps, config)
+    if plan is not None:
+        return attention_grad_units.build(group, node, caps, plan)
     shared = config.get("shared", caps.cheap_barrier)
     variant = attention_grad_blocks if shared else attention_grad_gpu
     return variant.build(group, node, caps, config)

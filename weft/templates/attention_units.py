@@ -1,9 +1,8 @@
 """Attention in the matrix units of GPUs, with an online softmax; no matrix of scores exists.
 
-A group takes a block of query rows of one head, a subgroup 16 or 32 of them. Blocks of keys and of
-values pass through shared memory, one being fetched while the other is multiplied. Scores leave
-the units through shared memory, threads turn them into weights (one or a few threads to a row, in
-base 2: Dao, "FlashAttention-2", 2023), and the rows' sums stay in the units, rescaled there.
+A group takes a block of query rows of one head (`attention_tiles` says how they and the keys move).
+Threads turn scores into weights, one or a few threads to a row, in base 2 (Dao, "FlashAttention-2",
+2023); the rows' sums stay in the units and are rescaled there.
 
 Blocks of keys start at multiples of their size and a block in which a row sees nothing leaves it
 unchanged bit for bit, so a row's result does not depend on the rows around it.
@@ -12,8 +11,6 @@ unchanged bit for bit, so a row's result does not depend on the rows around it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 from weft.core import dtypes as dt
@@ -31,87 +28,36 @@ from weft.kernel.builder import (
     iota,
     load,
     maximum,
-    minimum,
     ne,
     select,
     splat,
 )
 from weft.kernel.ir import F32, Type
 from weft.templates.attention_flash import FLOOR, HIDDEN, capped
+from weft.templates.attention_tiles import SIDE, WORD, Blocks, Need, Operand, Plan, plan_of
 from weft.templates.matmul_pack import fold_lanes
 from weft.templates.matmul_view import View
 
-SIDE = 16  # rows and columns of a tile
-WORD = 8  # elements that a thread moves at once: 16 bytes
 LOG2E = 1.4426950408889634
-_FEATURES = {dt.bfloat16: "mma16_bf16", dt.float16: "mma16_f16"}
 # (rows of a subgroup, subgroups, keys of a block), the quickest first
-_SHAPES = ((32, 4, 64), (32, 4, 32), (32, 2, 64), (32, 2, 32), (16, 4, 32), (16, 2, 32))
-_REGISTERS = 180  # of a thread, for tiles and what is being fetched
+SHAPES = ((32, 4, 64), (32, 4, 32), (32, 2, 64), (32, 2, 32), (16, 4, 32), (16, 2, 32))
 
 
-@dataclass(frozen=True)
-class Plan:
-    """`rows` query rows per group, `per_wave` of them per subgroup; `keys` per block; `wide` is D
-    padded to whole tiles."""
-
-    rows: int
-    per_wave: int
-    keys: int
-    threads: int
-    wide: int
-
-    @property
-    def ld(self) -> int:
-        """Elements from row to row of staged operands: rows start in different banks."""
-        return self.wide + WORD
-
-    @property
-    def parts(self) -> int:
-        """Threads to a row."""
-        return self.threads // self.rows
-
-    def shared_bytes(self) -> int:
-        operands = 2 * (self.rows + 2 * self.keys) * self.ld
-        return operands + self.rows * (4 * (self.keys + 4) + 2 * (self.keys + WORD) + 4)
-
-    def registers(self, width: int) -> int:
-        tiles = self.per_wave * (self.wide + self.keys) // width
-        return tiles + self.keys * self.wide // (2 * self.threads)
-
-
-def plan_of(
+def forward_plan(
     dtype: DType, depth: int, views: Sequence[View], caps: Caps, config: Mapping[str, Any]
 ) -> Plan | None:
-    """The blocks for these operands (components last), or None where the units do not take them:
-    another dtype, components apart, an odd depth, too little shared memory. Nothing here depends
-    on how many rows there are."""
-    if _FEATURES.get(dtype, "") not in caps.features or depth % WORD or not config.get("units", 1):
-        return None
-    if any(v.strides[-1] != 1 or v.dtype != dtype for v in views):
-        return None
-    wide, width = -(-depth // SIDE) * SIDE, caps.subgroup
-    shapes = [tuple(config["shape"])] if "shape" in config else _SHAPES
-    for per_wave, waves, keys in shapes:
-        plan = Plan(per_wave * waves, per_wave, keys, waves * width, wide)
-        fits = plan.shared_bytes() <= caps.shared_bytes and plan.threads <= caps.max_threads
-        if fits and plan.registers(width) <= _REGISTERS:
-            return plan
-    return None
+    """The blocks of a forward kernel for these operands, or None (see `plan_of`)."""
+    return plan_of(dtype, depth, views, caps, config, SHAPES, Need())
 
 
-@dataclass(frozen=True)
-class Operand:
-    """A head of q, k or v: its row r starts at element base + r * step (base bound)."""
-
-    buffer: ir.Buffer
-    base: Expr
-    step: int
+def base_two(scale: float, softcap: float) -> float:
+    """The factor that turns products into scores in base 2; 0 where more stands between."""
+    factor = scale * LOG2E
+    return factor if not softcap and factor > 1e-4 else 0.0
 
 
-class Units:
-    """Emits the parts of a kernel in matrix units. Without values only the rows' maxima and sums
-    are computed."""
+class Units(Blocks):
+    """Emits the parts of a kernel. Without values only the rows' maxima and sums are computed."""
 
     def __init__(
         self,
@@ -124,95 +70,27 @@ class Units:
         softcap: float,
         values: bool = True,
     ) -> None:
-        self.b, self.caps, self.plan, self.dtype, self.depth = b, caps, plan, dtype, depth
+        super().__init__(b, caps, plan, dtype, depth)
         self.scale, self.softcap = scale, softcap
-        # Scores in base 2: scale and logarithm in one factor, where nothing stands between.
-        self.factor = scale * LOG2E if not softcap and scale * LOG2E > 1e-4 else 0.0
-        rows, keys, ld = plan.rows, plan.keys, plan.ld
-        self.q = b.array("q", dtype, rows * ld, "shared")
-        self.k = b.array("k", dtype, keys * ld, "shared")
-        self.s_ld = keys + 4
-        self.s = b.array("s", dt.float32, rows * self.s_ld, "shared")
-        steps = range(plan.per_wave // SIDE)
-        self.a = [b.tile("a", dtype, SIDE, SIDE) for _ in steps]
+        self.factor = base_two(scale, softcap)
+        self.q, self.k = self.staged("q", plan.rows), self.staged("k", plan.keys)
+        self.s = b.array("s", dt.float32, plan.rows * self.s_ld, "shared")
+        self.lefts = [b.tile("left", dtype, SIDE, SIDE) for _ in range(plan.per_wave // SIDE)]
         self.key = b.tile("key", dtype, SIDE, SIDE)
-        self.scores = [
-            [b.tile("score", dt.float32, SIDE, SIDE) for _ in range(keys // SIDE)] for _ in steps
-        ]
-        self.fetched = b.array("fetched", dtype, -(-keys * self._words // plan.threads) * WORD)
-        self.sums: list[list[ir.Tile]] = []
+        self.scores = self.tiles("score", plan.keys)
+        self.fetched = self.travelling("fetched")
         if values:
-            self.p_ld = keys + WORD
-            self.v = b.array("v", dtype, keys * ld, "shared")
-            self.p = b.array("p", dtype, rows * self.p_ld, "shared")
-            self.fade = b.array("fade", dt.float32, rows, "shared")
+            self.v = self.staged("v", plan.keys)
+            self.p = b.array("p", dtype, plan.rows * self.p_ld, "shared")
+            self.fade = b.array("fade", dt.float32, plan.rows, "shared")
             self.value = b.tile("value", dtype, SIDE, SIDE)
-            columns = range(plan.wide // SIDE)
-            self.sums = [[b.tile("sum", dt.float32, SIDE, SIDE) for _ in columns] for _ in steps]
-        t = self.t = b.let(b.thread(0), "t")
-        self.first = b.let(t // caps.subgroup * plan.per_wave, "first")  # row of the subgroup
-        self.row = b.let(t // plan.parts, "row")  # row whose softmax this thread does,
-        self.part = b.let(t % plan.parts, "part")  # and which part of it
+            self.sums = self.tiles("sum", plan.wide)
+            self.clear(self.sums)
         self.top, self.total = b.var(FLOOR, "top"), b.var(0.0, "total")
-        for tile in (x for line in self.sums for x in line):
-            b.tile_zero(tile)
-
-    @property
-    def _words(self) -> int:
-        """Vectors in a row of an operand, padding included."""
-        return self.plan.wide // WORD
-
-    # -- moving blocks
 
     def take_rows(self, source: Operand, first: Expr, last: Expr) -> None:
         """Query rows first .. to shared memory; those beyond `last` repeat it."""
-        self._move(source, first, last, self.plan.rows, None, self.q)
-
-    def _fetch(self, source: Operand, first: Expr, last: Expr) -> None:
-        """A block of keys (or values) on its way to registers; rows beyond `last` repeat it."""
-        self._move(source, first, last, self.plan.keys, self.fetched, None)
-
-    def _move(
-        self, source: Operand, first: Expr, last: Expr, rows: int,
-        kept: ir.Array | None, target: ir.Array | None,
-    ) -> None:  # fmt: skip
-        b = self.b
-        first = b.let(first, "first")
-        for u, (row, column, inside) in enumerate(self._places(rows)):
-            at = minimum(first + row, last) * source.step
-            value = load(source.buffer, source.base + at + self._real(column), WORD)
-            if kept is not None:
-                b.store(kept, u * WORD, value)
-                continue
-            assert target is not None
-            if self.depth < self.plan.wide:  # products see zeros in the padding
-                zero = const(0.0, Type(self.dtype, WORD))
-                value = select(splat(column < self.depth, WORD), value, zero)
-            with b.when(inside) if inside is not None else nullcontext():
-                b.store(target, row * self.plan.ld + column, value)
-
-    def _real(self, column: Expr) -> Expr:
-        """The column, or another that exists."""
-        padded = self.depth < self.plan.wide
-        return minimum(column, self.depth - WORD) if padded else column
-
-    def _places(self, rows: int) -> list[tuple[Expr, Expr, Expr | None]]:
-        """Row, column and whether they exist, of the vectors that this thread moves of a block."""
-        b, threads, words = self.b, self.plan.threads, self._words
-        places = []
-        for start in range(0, rows * words, threads):
-            v = b.let(self.t + start, "v")
-            inside = None if start + threads <= rows * words else b.let(v < rows * words, "inside")
-            row = b.let(v // words, "row")
-            places.append((row, b.let(v % words * WORD, "column"), inside))
-        return places
-
-    def _keep(self, target: ir.Array) -> None:
-        """What was fetched, to shared memory."""
-        b = self.b
-        for u, (row, column, inside) in enumerate(self._places(self.plan.keys)):
-            with b.when(inside) if inside is not None else nullcontext():
-                b.store(target, row * self.plan.ld + column, load(self.fetched, u * WORD, WORD))
+        self.take(source, first, last, self.q)
 
     # -- a sweep over keys
 
@@ -224,38 +102,22 @@ class Units:
         b, keys = self.b, self.plan.keys
         begin = b.let(start - start % keys, "begin")
         last = b.let(maximum(stop - 1, 0), "last_key")
-        self._fetch(k, begin, last)
+        self.fetch(k, begin, last, self.fetched)
         with b.loop(stop, begin, step=keys, name="k0") as k0:
-            self._keep(self.k)
+            self.keep(self.fetched, self.k)
             b.barrier()
             if v is not None:
-                self._fetch(v, k0, last)
-            self._products()
+                self.fetch(v, k0, last, self.fetched)
+            self.against(self.scores, self.q, self.k, self.lefts, self.key, self.s)
             if v is not None:
-                self._keep(self.v)
+                self.keep(self.fetched, self.v)
             b.barrier()
-            self._fetch(k, k0 + keys, last)
+            self.fetch(k, k0 + keys, last, self.fetched)
             self._weigh(k0, low, high, v is not None)
             b.barrier()
             if v is not None:
-                self._add_values()
-
-    def _products(self) -> None:
-        """s = q . k for the block, through the units."""
-        b, plan = self.b, self.plan
-        for tile in (x for line in self.scores for x in line):
-            b.tile_zero(tile)
-        for d in range(0, plan.wide, SIDE):
-            for m, a in enumerate(self.a):
-                b.tile_load(a, self.q, (self.first + m * SIDE) * plan.ld + d, plan.ld)
-            for n in range(plan.keys // SIDE):
-                b.tile_load(self.key, self.k, const(n * SIDE * plan.ld + d), plan.ld)
-                for a, line in zip(self.a, self.scores):
-                    b.mma_nt(line[n], a, self.key)
-        for m, line in enumerate(self.scores):
-            for n, tile in enumerate(line):
-                at = (self.first + m * SIDE) * self.s_ld + n * SIDE
-                b.tile_store(self.s, at, self.s_ld, tile)
+                self._rescale()
+                self.add(self.sums, self.p, self.v, self.lefts, self.value)
 
     def _weigh(self, k0: Expr, low: Expr, high: Expr, values: bool) -> None:
         """This thread's scores become weights under the row's new maximum."""
@@ -320,18 +182,6 @@ class Units:
             with b.when(self.part < 1):
                 b.store(self.fade, self.row, fade)
 
-    def _add_values(self) -> None:
-        """The rows' sums fade, then take p . v."""
-        b, plan = self.b, self.plan
-        self._rescale()
-        for j in range(0, plan.keys, SIDE):
-            for m, a in enumerate(self.a):
-                b.tile_load(a, self.p, (self.first + m * SIDE) * self.p_ld + j, self.p_ld)
-            for n in range(plan.wide // SIDE):
-                b.tile_load(self.value, self.v, const(j * plan.ld + n * SIDE), plan.ld)
-                for a, line in zip(self.a, self.sums):
-                    b.mma(line[n], a, self.value)
-
     def _rescale(self) -> None:
         for m, line in enumerate(self.sums):
             at = self.b.let(self.first + m * SIDE, "fade_at")
@@ -363,7 +213,7 @@ class Units:
     def finish(self, write: Callable[[Expr, Expr, Expr], None]) -> None:
         """write(row of the block, column (a multiple of 8), 8 values) for everything; rows and
         columns that do not exist included."""
-        b, plan = self.b, self.plan
+        b = self.b
         total = self.whole_total()
         some = self._some(total)
         inverse = select(some, binary("div", const(1.0, F32), select(some, total, 1.0)), 0.0)
@@ -372,18 +222,4 @@ class Units:
             b.store(self.fade, self.row, inverse)
         b.barrier()
         self._rescale()
-        for c0 in range(0, plan.wide, plan.keys):
-            width = min(plan.keys, plan.wide - c0)
-            if c0:
-                b.barrier()
-            for m, line in enumerate(self.sums):
-                for n in range(width // SIDE):
-                    at = (self.first + m * SIDE) * self.s_ld + n * SIDE
-                    b.tile_store(self.s, at, self.s_ld, line[c0 // SIDE + n])
-            b.barrier()
-            words = plan.rows * width // WORD
-            with b.loop(words, self.t, plan.threads, name="v") as v:
-                row = b.let(v // (width // WORD), "row")
-                column = b.let(v % (width // WORD) * WORD, "column")
-                value = b.let(load(self.s, row * self.s_ld + column, WORD), "y")
-                write(row, b.let(column + c0, "column"), value)
+        self.leave(self.sums, self.s, write)
