@@ -66,16 +66,18 @@ def test_few_rows_run(arch: str, dtype: dt.DType, b_t: bool) -> None:
 
 
 def kernels(arch: str) -> list[Kernel]:
-    """Large products in every layout, with edges, small ones, and few rows."""
+    """Large products in every layout, with edges, small ones (whose loops are short enough to be
+    unrolled into far too many registers), and few rows."""
     cases = [("matmul", 2048, 2048, 2048, dtype, a_t, b_t)
              for dtype in (dt.float32, dt.bfloat16)
              for a_t, b_t in ((False, False), (False, True), (True, False))]  # fmt: skip
     cases += [("matmul", 2048, 2050, 1000, dtype, True, True) for dtype in (dt.float32, dt.float16)]
     cases += [("matmul", 200, 300, 1024, dt.bfloat16, False, True)]
     cases += [("matvec", m, 2048, 2048, dt.bfloat16, False, m == 4) for m in (1, 4)]
+    cases += [("matmul", 64, 64, 64, dt.float32, False, True)]
     found = []
     for i, (kind, *case) in enumerate(cases):
-        ins, out = group(kind, *case, gelu=i % 3 == 1)
+        ins, out = group(kind, *case, gelu=i % 3 != 0)
         own = Group(kind, tuple(ins), (out,), None, name=f"{kind}_{i}")
         found.append(registry.get(kind)(own, gpu_target(arch).caps, {}))
     return found
@@ -85,7 +87,7 @@ def kernels(arch: str) -> list[Kernel]:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
 def test_large_products_assemble(arch: str) -> None:
     found = offline.resources(kernels(arch), gpu_target(arch))
-    assert len(found) == 11
+    assert len(found) == 12
     for name, said in found.items():
         assert not said.spills and not said.stack, (name, said)
         if said.threads == 256:  # a tile of 64 sums per thread, and what feeds it
@@ -95,4 +97,4 @@ def test_large_products_assemble(arch: str) -> None:
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx1100"])
 def test_large_products_link(arch: str) -> None:
     found = offline.resources(kernels(arch), gpu_target(arch))
-    assert len(found) == 11 and not any(said.spills for said in found.values())
+    assert len(found) == 12 and not any(said.spills for said in found.values())

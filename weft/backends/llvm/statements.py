@@ -141,6 +141,10 @@ class Statements(Tiles):
         )
         self.lines.append(f"  {following} = add nsw {t} {counter}, {s.step}")
         self.branch(self.emit(f"icmp slt {t} {following}, {stop}"), loop, after)
+        if any(isinstance(inner, ir.Barrier) for inner in s.body.body):
+            # A pipeline: unrolled, it would only need more registers.
+            self.declared["!loop"] = '!8 = distinct !{!8, !9}\n!9 = !{!"llvm.loop.unroll.disable"}'
+            self.lines[-1] += ", !llvm.loop !8"
         self.label(after)
 
 
