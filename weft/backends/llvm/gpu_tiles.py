@@ -95,15 +95,17 @@ UNITS = {
 
 @dataclass(frozen=True)
 class Held:
-    """A tile's registers: stack slots (LLVM keeps them in registers) of one LLVM type each."""
+    """A tile's registers: stack slots (LLVM keeps them in registers) of one LLVM `type` each, which
+    stands for a vector of elements."""
 
     layout: Layout
     slots: tuple[str, ...]
+    type: str
     element: str
     turned: bool  # held transposed
 
     @property
-    def type(self) -> str:
+    def vector(self) -> str:
         return text.vector(self.element, len(self.layout.registers[0]))
 
 
@@ -117,6 +119,8 @@ class GpuTiles(Statements):
         self.held: dict[str, Held] = {}
         self._roles: dict[str, str] | None = None
         self._lane = ""
+        self._known: dict[str, tuple[str, str]] = {}  # slot -> block and what it holds there
+        self._offsets: dict[tuple[Part, Part, int], str] = {}
 
     # -- tiles
 
@@ -130,8 +134,10 @@ class GpuTiles(Statements):
         role = self._roles[tile.name]
         layout = unit.result if role == "result" else unit.operand
         slots = tuple(f"%{self.fresh('tile')}" for _ in layout.registers)
-        held = Held(layout, slots, text.REGISTER[tile.dtype], role == "turned")
-        self.held[tile.name] = held
+        element = text.REGISTER[tile.dtype]
+        whole = text.vector(element, len(layout.registers[0]))
+        type_ = whole if role == "result" else unit.products.get(tile.dtype, ("", whole))[1]
+        held = self.held[tile.name] = Held(layout, slots, type_, element, role == "turned")
         for slot in slots:
             self.prologue.append(f"  {slot} = alloca {held.type}{self.stack_note}")
 
@@ -178,9 +184,15 @@ class GpuTiles(Statements):
             self._multiply(s.tiles[1].dtype, *held)
 
     def _get(self, held: Held, n: int) -> str:
-        return self.emit(f"load {held.type}, {self.stack} {held.slots[n]}")
+        slot = held.slots[n]
+        block, value = self._known.get(slot, ("", ""))
+        if block != self.block:
+            value = self.emit(f"load {held.type}, {self.stack} {slot}")
+            self._known[slot] = self.block, value
+        return value
 
     def _put(self, held: Held, n: int, value: str) -> None:
+        self._known[held.slots[n]] = self.block, value
         self.lines.append(f"  store {held.type} {value}, {self.stack} {held.slots[n]}")
 
     # -- products
@@ -193,9 +205,7 @@ class GpuTiles(Statements):
         if known is None:
             raise self.fail(f"no products of tiles of {dtype} on {self.gpu.arch}")
         name, t = known
-        left, right = (
-            [(t, self._as(self._get(x, n), x.type, t)) for n in range(len(x.slots))] for x in (a, b)
-        )
+        left, right = ([(t, self._get(x, n)) for n in range(len(x.slots))] for x in (a, b))
         if self.gpu.unit == "mma":
             for half in range(2):
                 sums = [("float", self._get(c, 4 * half + n)) for n in range(4)]
@@ -227,10 +237,13 @@ class GpuTiles(Statements):
     def _corner(self, s: ir.TileOp, row: Part, col: Part) -> str:
         """The pointer to memory where a lane's parts of row and column are 0 elements away."""
         assert s.memory is not None and s.index is not None
-        base = self.address(s.memory, s.index)
-        rows = self.emit(f"mul nuw nsw i32 {self._part(row)}, {s.stride}")
-        both = self.emit(f"add nuw nsw i32 {rows}, {self._part(col)}")
-        return self._beyond(s.memory, base, both)
+        base, key = self.address(s.memory, s.index), (row, col, s.stride)
+        if key not in self._offsets:  # known from the kernel's start, as the lane is
+            outer, self.lines = self.lines, self.prologue
+            rows = self.emit(f"mul nuw nsw i32 {self._part(row)}, {s.stride}")
+            self._offsets[key] = self.emit(f"add nuw nsw i32 {rows}, {self._part(col)}")
+            self.lines = outer
+        return self._beyond(s.memory, base, self._offsets[key])
 
     def _beyond(self, memory: ir.Buffer | ir.Array, base: str, elements: str) -> str:
         element, p = text.MEMORY[memory.dtype], self.pointer(memory)
@@ -274,20 +287,22 @@ class GpuTiles(Statements):
             part = self.emit(f"load {t}, {p} {at}, align {aligned}")
             if size < whole:
                 old = "poison" if first == 0 else value
-                operands = f"{held.type} {old}, {held.element} {part}, i32 {first}"
+                operands = f"{held.vector} {old}, {held.element} {part}, i32 {first}"
                 part = self.emit(f"insertelement {operands}")
             value = part
             if first + size == whole:
-                self._put(held, n, value)
+                self._put(held, n, self._as(value, held.vector, held.type))
 
     def _store(self, s: ir.TileOp, held: Held) -> None:
         assert s.memory is not None
         p, whole = self.pointer(s.memory), len(held.layout.registers[0])
-        values = [self._get(held, n) for n in range(len(held.slots))]
+        values = [
+            self._as(self._get(held, n), held.type, held.vector) for n in range(len(held.slots))
+        ]
         for n, first, size, at, aligned in self._runs(s, held):
             part = values[n]
             if size < whole:
-                part = self.emit(f"extractelement {held.type} {part}, i32 {first}")
+                part = self.emit(f"extractelement {held.vector} {part}, i32 {first}")
             t = text.vector(held.element, size)
             self.lines.append(f"  store {t} {part}, {p} {at}, align {aligned}")
 
