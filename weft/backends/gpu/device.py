@@ -221,5 +221,6 @@ def _version() -> str:
     """Changes with the code that turns kernels into GPU code, and with LLVM."""
     from importlib import metadata
 
-    files = [*sorted(_FOLDER.glob("*.py")), _FOLDER.parents[1] / "kernel" / "align.py"]
+    kernel = _FOLDER.parents[1] / "kernel"
+    files = [*sorted(_FOLDER.glob("*.py")), kernel / "align.py", kernel / "tiles.py"]
     return f"{code_version(files)}|{metadata.version('llvmlite')}"
