@@ -19,6 +19,7 @@ from weft.conform.gpt import GPT, Shape, Trainer
 from weft.conform.harness import run_kernel
 from weft.conform.report import Report, run_checks
 from weft.conform.roofline import Roofline, copy_kernel, tile_kernel, unit_kernel
+from weft.conform.timing import time_calls
 from weft.core.caps import PRESETS
 from weft.core.errors import DeviceError, LimitError, UsageError
 from weft.kernel.ir import Kernel
@@ -162,6 +163,17 @@ def check_kernels(device: Device, kernel: Kernel) -> list[np.ndarray]:
     """The second buffer after the kernel ran over 0, 1, 2, ... in the first."""
     n = kernel.buffers[0].size
     return run_kernel(device, kernel, [np.arange(n, dtype=np.float32), np.zeros(n, np.float32)])[1:]
+
+
+def test_calls_of_an_asynchronous_device_are_timed_in_batches() -> None:
+    seen: list[str] = []
+    times = time_calls(
+        lambda: seen.append("call"), 4, 0.0, warm=1, least=2, sync=lambda: seen.append("sync")
+    )
+    assert len(times) == 2 and seen.count("call") == 1 + 1 + 2 * 1000 and seen.count("sync") == 4
+    seen.clear()
+    assert len(time_calls(lambda: seen.append("call"), 4, 0.0, warm=1, least=2)) == 2
+    assert seen == ["call"] * 3
 
 
 def test_a_copy_on_the_cpu() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import weft
+from weft.backends import registry
 from weft.conform.roofline import Roofline
 from weft.conform.timing import peak_rss_mib, summary, time_calls
 from weft.tensor import functional as F
@@ -63,12 +64,8 @@ def run_case(
     rng = np.random.default_rng(0)
     inputs = [weft.tensor(rng.standard_normal(s, dtype=np.float32)).to(device) for s in case.shapes]
     compiled = weft.compile(case.fn, device=device)
-
-    def call() -> None:
-        compiled(*inputs)
-        compiled.sync()
-
-    times = time_calls(call, repeats, budget)
+    wait = None if registry.get(device).synchronous else compiled.sync
+    times = time_calls(lambda: compiled(*inputs), repeats, budget, sync=wait)
     result = summary(times)
     result[case.unit] = round(case.work / (result["median_ms"] * 1e6), 2)
     result["roofline"] = round(

@@ -93,15 +93,11 @@ def _measure(
     """One row: times and rate of an op on a device; and its result."""
     compiled = weft.compile(op.fn, device=device)
     inputs = [weft.tensor(a, device=device.info.id) for a in arrays]
-
-    def resident() -> None:
-        compiled(*inputs)
-        compiled.sync()
-
     slow = device.info.software
     least, warm = (2, 1) if slow else (5, 3)
     result = np.array(compiled(*inputs).numpy())
-    row = summary(time_calls(resident, repeats, budget, warm, least))
+    wait = None if device.synchronous else compiled.sync
+    row = summary(time_calls(lambda: compiled(*inputs), repeats, budget, warm, least, wait))
     moved = time_calls(lambda: compiled(*arrays).numpy(), repeats, budget, 1, least)
     row["with_transfers_ms"] = summary(moved)["median_ms"]
     row[op.unit] = round(op.work(n) / (row["median_ms"] * 1e6), 2)
