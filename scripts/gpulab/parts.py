@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -103,6 +104,7 @@ def devices(lab: Lab, seconds: float) -> str:
     if status == 0:
         machine["devices"] = json.loads(out)["devices"]
     machine["python"] = sys.version.split()[0]
+    machine["load"] = [round(x, 1) for x in os.getloadavg()]
     if lab.gpu and shutil.which("nvidia-smi"):
         what = "--query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit"
         smi = command(["nvidia-smi", what, "--format=csv"], 20, lab.log("devices"))

@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from gpulab import targets
 from gpulab.targets import COMPILED, EAGER, HOST, OWN, TRITON, WEFT
@@ -63,6 +64,8 @@ def _products(data: Data) -> Figure | None:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(sizes, [str(n) for n in sizes])
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
         axes.set(title=f"products, {dtype}", xlabel="size n of n x n", ylabel="GFLOP/s")
         axes.grid(alpha=0.3)
@@ -103,7 +106,9 @@ def _ratios(data: Data) -> Figure | None:
     axes.set_xlabel("time relative to weft's (right of the line: slower than weft; cut at 4)")
     axes.set_title(_title(data), fontsize=10)
     handles = [axes.barh([0], [0], color=COLOURS[who]) for who in others]
-    axes.legend(handles, others, fontsize=8, loc="lower right")
+    figure.legend(
+        handles, others, fontsize=8, loc="outside lower center", ncols=len(others), frameon=False
+    )
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     return figure
@@ -122,12 +127,11 @@ def _bandwidth(data: Data) -> Figure | None:
     figure = _figure(max(6.0, 1.1 * len(cases)), 4.2)
     axes = figure.subplots()
     width = 0.84 / len(there)
+    axes.axhline(0.9, color="#444444", linewidth=0.8, linestyle="--", label="goal, 0.9")
     for k, who in enumerate(there):
         shares = [(_rate(data, n, who) or 0.0) / copy for n in cases]
         places = [i - 0.42 + (k + 0.5) * width for i in range(len(cases))]
         axes.bar(places, shares, width * 0.9, color=COLOURS[who], label=who)
-    axes.axhline(0.9, color="#444444", linewidth=0.8, linestyle="--")
-    axes.text(len(cases) - 0.45, 0.91, "goal 0.9", fontsize=7, ha="right")
     axes.set_xticks(range(len(cases)), cases, rotation=25, ha="right", fontsize=8)
     axes.set_ylabel(f"share of the copy bandwidth, {copy:,.0f} GB/s")
     axes.set_title(_title(data), fontsize=10)

@@ -76,6 +76,8 @@ def _head(data: Data) -> list[str]:
         ("copy bandwidth, weft", f"{_number(roof.get('copy_gbs'), 4)} GB/s"),
         ("copy bandwidth, PyTorch", f"{_number(copy.get('gbs'), 4)} GB/s"),
     ]
+    if "load" in machine:
+        rows.append(("load of the machine before", ", ".join(map(str, machine["load"]))))
     if "error" in torch:
         rows.append(("PyTorch", torch["error"]))
     rehearsal = "A rehearsal with small sizes (--quick): the figures say nothing about the goals."
