@@ -100,6 +100,9 @@ def test_memory(gpu: Bindings) -> None:
         (named(gpu, "copy")[0], b, a, 100, STREAM),
         (named(gpu, "free_async")[0], a, STREAM),
     ]
+    driver.fill(b, 7, 0)
+    driver.copy(b, a, 0)
+    assert gpu.take() == []
     got = np.zeros(100, np.uint8)
     driver.read(pointer(got), b, 100)
     assert (got == 7).all()

@@ -53,6 +53,15 @@ def test_a_wrong_device_fails(broken: type[InterpDevice]) -> None:
     assert "FAILED" in support_table([report])
 
 
+def test_what_never_ran_is_said() -> None:
+    """Until there is a report of it."""
+    never = "| {} | compiled and interpreted, never run on hardware | - |"
+    table = support_table([Report("cpu:0", "here")])
+    assert never.format("cuda") in table and never.format("hip") in table
+    table = support_table([Report("cuda:0", "H100")])
+    assert never.format("cuda") not in table and never.format("hip") in table
+
+
 def test_an_empty_report_is_not_a_pass() -> None:
     assert not Report("x", "y").ok
 

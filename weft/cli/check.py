@@ -18,7 +18,8 @@ What each device was proven to do: the outcome of `weft check --device D` (cases
 written by that command. `device`: the contract of `weft/backends/base.py`; `kernels`: every Kernel
 IR node and dtype against the interpreter; `primitives`: every primitive against its NumPy meaning;
 `templates`: fused composites and batch independence; `models`: whole models, logits and forced
-decoding; `stress`: a thousand runs without drift or memory growth.
+decoding; `stress`: a thousand runs without drift or memory growth. What "compiled and interpreted"
+means is in [devices.md](devices.md).
 
 {table}
 """

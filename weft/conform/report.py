@@ -90,7 +90,16 @@ def _kind(error: Exception) -> str:
     return type(error).__name__
 
 
+# Devices that no report here has been about, until one is.
+_NEVER = dict.fromkeys(("cuda", "hip"), "compiled and interpreted, never run on hardware")
+
+
 def support_table(reports: list[Report]) -> str:
-    """The Markdown table of docs/support.md: a row per device, a column per level."""
+    """The Markdown table of docs/support.md: a row per device, a column per level; devices that
+    never ran at the end."""
     rows = [[r.device, r.name, *(r.cell(level) for level in LEVELS)] for r in reports]
+    seen = {r.device.partition(":")[0] for r in reports}
+    rows += [
+        [kind, why, *("-" for _ in LEVELS)] for kind, why in _NEVER.items() if kind not in seen
+    ]
     return text.markdown(["device", "ran on", *LEVELS], rows)

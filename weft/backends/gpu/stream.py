@@ -139,10 +139,12 @@ class StreamDriver(Driver):
         self._staging.read(host, address, nbytes)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
-        self._do("MemcpyDtoDAsync", target, source, nbytes, self._stream)
+        if nbytes:
+            self._do("MemcpyDtoDAsync", target, source, nbytes, self._stream)
 
     def fill(self, address: int, byte: int, nbytes: int) -> None:
-        self._do("MemsetD8Async", address, byte, nbytes, self._stream)
+        if nbytes:  # HIP refuses to record a fill of nothing
+            self._do("MemsetD8Async", address, byte, nbytes, self._stream)
 
     # -- kernels
 
