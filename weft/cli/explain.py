@@ -105,10 +105,11 @@ def _view(graph: Graph, goal: _Goal, show: str, kernel: str | None, as_json: boo
     from weft.compile.passes import compile_graph
     from weft.graph.text import to_text
     from weft.kernel import printer
+    from weft.models.runner import model_caps
 
     if show == "graph":
         return to_text(graph)
-    program = compile_graph(graph, goal.caps, name=graph.name)
+    program = compile_graph(graph, model_caps(goal.caps), name=graph.name)
     if show == "report":
         return _report(program, goal, as_json)
     found = [k for k in program.kernels if kernel is None or kernel in k.name]

@@ -54,6 +54,10 @@ class Caps:
     def is_cpu(self) -> bool:
         return self.max_threads == 1
 
+    def without(self, feature: str) -> Caps:
+        """The same target, as if it lacked a feature."""
+        return replace(self, features=self.features - {feature})
+
     @property
     def part_bytes(self) -> int:
         """The part of a buffer too large for one binding: the largest power of two that fits."""

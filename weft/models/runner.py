@@ -20,6 +20,7 @@ from weft.models.progress import progress
 
 if TYPE_CHECKING:
     from weft.backends.base import Buffer, Device
+    from weft.core.caps import Caps
     from weft.graph.ir import Graph
     from weft.program.session import Arena, Session
 
@@ -195,7 +196,7 @@ class CompiledRunner(Runner):
         from weft.tensor.programs import program_for
 
         what = (self.config, sorted(self._avals.items()), self._shape(kind))
-        program = program_for(what, self._device.caps, lambda: self.graph(kind))
+        program = program_for(what, model_caps(self._device.caps), lambda: self.graph(kind))
         held = [b.nbytes for b in (*self._given.values(), *self._state.values()) if _placed(b)]
         free = self._device.free_memory()
         try:
@@ -239,6 +240,12 @@ def eager_encoder(config: EncoderConfig, weights: Mapping[str, np.ndarray]) -> H
     return lambda ids, lengths: np.asarray(encoder.forward(config, weights, ids, lengths))
 
 
+def model_caps(caps: Caps) -> Caps:
+    """What models are compiled for: never a vendor's products, whose sums may be cut differently
+    for another number of rows. A text's result does not depend on what else is in the batch."""
+    return caps.without("gemm_library")
+
+
 def compiled_encoder(
     config: EncoderConfig, weights: Mapping[str, np.ndarray], device: Device
 ) -> Hidden:
@@ -264,7 +271,7 @@ def compiled_encoder(
 
             what = (config, sorted(avals.items()), ids.shape)
             with progress(f"compiling {batch} x {length} tokens for {device.info.id}"):
-                program = program_for(what, device.caps, graph)
+                program = program_for(what, model_caps(device.caps), graph)
                 session = Session(program, device, given, arena=arenas[0], reuse_outputs=True)
             given.update(session.weights)
             sessions[ids.shape] = session

@@ -36,7 +36,7 @@ def find() -> str | None:
 def _wheels() -> list[Path]:
     """The folders in which NVIDIA's wheels of the compiler (of CUDA 12; of 13) put their tools."""
     spec = importlib.util.find_spec("nvidia")
-    places = list(spec.submodule_search_locations or ()) if spec else []
+    places: list[str] = list((spec and spec.submodule_search_locations) or ())
     return [Path(p, name) for p in places for name in ("cuda_nvcc", "cu13")]
 
 
