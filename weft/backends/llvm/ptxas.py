@@ -28,7 +28,8 @@ def find() -> str | None:
     one of NVIDIA's wheels."""
     found = shutil.which("ptxas")
     named = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
-    for folder in [*filter(None, named), *_FOLDERS, *_wheels()]:
+    folders: list[str | Path] = [*filter(None, named), *_FOLDERS, *_wheels()]
+    for folder in folders:
         found = found or shutil.which("ptxas", path=str(Path(folder, "bin")))
     return found
 
