@@ -143,9 +143,9 @@ def exp_below(b: Builder, x: Expr) -> Expr:
 
 
 def exp2_below(b: Builder, x: Expr) -> Expr:
-    """2^x for x <= 0 with a relative error of 3e-6, exactly 0 below -127: the cheapest that a weight
-    rounded to f16 or bf16 needs, for targets that keep sums as written (LLVM's). A NaN gives some
-    finite value."""
+    """2^x for x <= 0 with a relative error of 3e-6, exactly 0 below -127: the cheapest that a
+    weight rounded to f16 or bf16 needs, for targets that keep sums as written (LLVM's). A NaN gives
+    some finite value."""
     c = b.let(k.maximum(x, -127.0), "c")
     shifted = b.let(k.binary("add", c, _MAGIC + 127), "shifted")
     r = k.binary("sub", c, k.binary("sub", shifted, _MAGIC + 127))
