@@ -60,12 +60,12 @@ class Plan:
 
 def plans(p: Problem, caps: Caps) -> list[Plan]:
     """Blocks worth having on the target, the largest first; each fits, except perhaps the last."""
-    dots = len(p.dots)
-    sizes = [(64, 64, 4, 4)]
-    if caps.subgroup and dots <= 2:  # real hardware: its registers hold 64 sums per thread
-        sizes.insert(0, (128, 128 // dots, 8, 8 // dots))
+    sizes = [(64, 64, 4, 4), (32, 32, 4, 4)]
+    if caps.subgroup:  # real hardware: its registers hold 64 sums per thread
+        large = {1: [(128, 128, 8, 8), (128, 64, 8, 8)], 2: [(128, 64, 8, 4)]}
+        sizes = large.get(len(p.dots), []) + sizes
     found: list[Plan] = []
-    for rows, columns, tm, tn in [*sizes, (32, 32, 4, 4)]:
+    for rows, columns, tm, tn in sizes:
         if found and not caps.subgroup:
             break
         depths = [Plan(rows, columns, bk, tm, tn) for bk in ((8, 4) if tm == 8 else (16, 8, 4))]
