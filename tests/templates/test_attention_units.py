@@ -112,3 +112,19 @@ def test_the_choice() -> None:
         out = f.call("attention", *ins, causal=True, scale=0.2, window=0, softcap=0.0)
         kernel = registry.get("attention")(Group("attention", tuple(ins), (out,), None), caps, {})
         assert has_tiles(kernel.body)
+
+
+def test_candidates_add_up_alike() -> None:
+    """What tuning may choose from changes how many rows a group takes, not a bit of a row."""
+    caps = PRESETS["hip-wave64"]
+    ins = [source(n, (1, 2, 90, 32), BF16) for n in "qkv"]
+    arrays = [kit.fill(x) for x in ins]
+    out = f.call("attention", *ins, causal=True, scale=0.2, window=0, softcap=0.0)
+    found = registry.candidates(Group("attention", tuple(ins), (out,), None, name="k"), caps)
+    assert found
+    runs = [
+        kit.play(InterpDevice(caps), "attention", ins, [out], arrays, config=config)[0]
+        for config in ({}, *found)
+    ]
+    for other in runs[1:]:
+        np.testing.assert_array_equal(runs[0], other)

@@ -13,6 +13,7 @@ from harness import check, group_of, random, run_interp, trace
 from weft import ops
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
+from weft.kernel import interp
 from weft.templates import registry
 from weft.templates.wide import row_threads, vector_lanes
 
@@ -98,12 +99,21 @@ def test_several_vectors_compute_the_same() -> None:
     group = group_of(graph, "map", None)
     want = run_interp(group, PRESETS["webgpu"], [x, y])
     kernel = registry.get("map")(group, PRESETS["cuda"], {"threads": 64, "vectors": 4})
-    from weft.kernel import interp
-
     out = [np.zeros(x.size, x.dtype) for _ in range(2)]
     interp.run(kernel, [x.reshape(-1), y.reshape(-1), *out], [], caps=PRESETS["cuda"])
     for got, w in zip(out, want):
         assert np.array_equal(got, w.reshape(-1))
+
+
+def test_tuned_vectors_keep_inside() -> None:
+    """A configuration measured at one size is safe at any other."""
+    x = random(F32, (33, 100))
+    group = group_of(trace(lambda x: ops.add(x, 1.0), [x]), "map", None)
+    for config in registry.candidates(group, PRESETS["cuda"]):
+        kernel = registry.get("map")(group, PRESETS["cuda"], config)
+        out = np.zeros(x.size, np.float32)
+        interp.run(kernel, [x.reshape(-1), out], [], caps=PRESETS["cuda"])
+        assert np.array_equal(out, x.reshape(-1) + 1)
 
 
 def test_teams_depend_on_the_row_alone() -> None:

@@ -13,6 +13,13 @@ from weft.templates.matmul_tail import find_call
 from weft.templates.registry import template
 
 
+def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
+    """What `weft tune` may choose from for this group (see `attention_blocks`)."""
+    node = find_call(group)
+    units = not caps.is_cpu
+    return attention_blocks.candidates(group, node, caps) if units else []
+
+
 @template("attention")
 def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group around one `attention` call: q[B,H,T,D], k and v [B,G,S,D] and

@@ -26,7 +26,7 @@ from weft.kernel.ir import I32, Kernel
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.attention_cpu import visible_keys
-from weft.templates.attention_tiles import WORD, Operand, Plan
+from weft.templates.attention_tiles import WORD, Need, Operand, Plan, others
 from weft.templates.attention_units import Units, forward_plan
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
@@ -39,6 +39,11 @@ def plan_for(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) ->
     """How the units take an `attention` or `cached_attention` call, or None."""
     views = [operand(group, x) for x in node.inputs[:3]]
     return forward_plan(node.inputs[0].dtype, node.shape[-1], views, caps, config)
+
+
+def candidates(group: Group, node: Node, caps: Caps) -> list[dict[str, Any]]:
+    """Other numbers of subgroups for the call; a row's sums stay as they are."""
+    return others(plan_for(group, node, caps, {}), node.shape[-1], caps, Need())
 
 
 def build(group: Group, node: Node, caps: Caps, plan: Plan) -> Kernel:

@@ -32,6 +32,11 @@ def claim_part(node: Node, caps: Caps) -> bool:
     return node.size > 0 and node.inputs[0].size > 0 and node.inputs[1].size > 0
 
 
+def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
+    """What `weft tune` may choose from for this group (see `attention_grad_units`)."""
+    return [] if caps.is_cpu else attention_grad_units.candidates(group, find_call(group), caps)
+
+
 @template("attention_grad")
 def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group around one of the composites of `weft.ops.attention_grad`, operands

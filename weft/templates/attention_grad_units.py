@@ -33,7 +33,7 @@ from weft.ops.attention_grad import UNSEEN
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.attention_grad_gpu import G, K, Parts, Q, V
-from weft.templates.attention_tiles import SIDE, WORD, Blocks, Need, Operand, Plan, plan_of
+from weft.templates.attention_tiles import SIDE, WORD, Blocks, Need, Operand, Plan, others, plan_of
 from weft.templates.attention_units import LOG2E, Units, base_two
 from weft.templates.group import Group
 from weft.templates.matmul_view import operand
@@ -56,6 +56,12 @@ def plan_for(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) ->
     dtype, depth = node.inputs[0].dtype, node.inputs[0].shape[-1]
     shapes = _LSE if forward else _SHAPES
     return plan_of(dtype, depth, views, caps, config, shapes, _NEEDS[name])
+
+
+def candidates(group: Group, node: Node, caps: Caps) -> list[dict[str, Any]]:
+    """Other numbers of subgroups for the call; a row's sums stay as they are."""
+    depth, need = node.inputs[0].shape[-1], _NEEDS[node.attrs["name"]]
+    return others(plan_for(group, node, caps, {}), depth, caps, need)
 
 
 def build(group: Group, node: Node, caps: Caps, plan: Plan) -> Kernel:

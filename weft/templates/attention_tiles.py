@@ -71,6 +71,15 @@ class Plan:
         tiles = self.per_wave * (need.sums * self.wide + need.scores * self.keys) // width
         return tiles + need.travelling * self.keys * self.wide // (2 * self.threads)
 
+    def fits(self, need: Need, caps: Caps) -> bool:
+        """Whether a group of the target can be this large."""
+        few = self.registers(need, caps.subgroup) <= need.most
+        return (
+            few
+            and self.threads <= caps.max_threads
+            and (self.shared_bytes(need) <= caps.shared_bytes)
+        )
+
 
 def plan_of(
     dtype: DType,
@@ -84,18 +93,33 @@ def plan_of(
     """The first of `shapes` (rows of a subgroup, subgroups, keys) that fits these operands, their
     components last; None where the units do not take them: another dtype, components apart, an odd
     depth, too little shared memory. Nothing here depends on how many rows there are. config:
-    "units" (False: never), "shape" (the only one)."""
+    "units" (False: never), "shape" (to be tried first)."""
     if _FEATURES.get(dtype, "") not in caps.features or depth % WORD or not config.get("units", 1):
         return None
     if any(v.strides[-1] != 1 or v.dtype != dtype for v in views):
         return None
-    wide, width = -(-depth // SIDE) * SIDE, caps.subgroup
-    for per_wave, waves, keys in [config["shape"]] if "shape" in config else shapes:
-        plan = Plan(per_wave * waves, per_wave, keys, waves * width, wide)
-        fits = plan.shared_bytes(need) <= caps.shared_bytes and plan.threads <= caps.max_threads
-        if fits and plan.registers(need, width) <= need.most:
+    tuned = [config["shape"]] if "shape" in config else []
+    for shape in (*tuned, *shapes):
+        plan = _plan(shape, depth, caps)
+        if plan.fits(need, caps):
             return plan
     return None
+
+
+def _plan(shape: Sequence[int], depth: int, caps: Caps) -> Plan:
+    per_wave, waves, keys = shape
+    wide = -(-depth // SIDE) * SIDE
+    return Plan(per_wave * waves, per_wave, keys, waves * caps.subgroup, wide)
+
+
+def others(plan: Plan | None, depth: int, caps: Caps, need: Need) -> list[dict[str, Any]]:
+    """Configurations like `plan` with another number of subgroups: whatever a thread adds up, and
+    in which order, stays."""
+    if plan is None:
+        return []
+    now = plan.threads // caps.subgroup
+    shapes = [[plan.per_wave, waves, plan.keys] for waves in (2, 4, 8) if waves != now]
+    return [{"shape": s} for s in shapes if _plan(s, depth, caps).fits(need, caps)]
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,14 @@ def claim_parts(node: Node, caps: Caps) -> bool:
     return cached_attention_gpu.suits(node, caps)
 
 
+def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
+    """What `weft tune` may choose from for this group (see `attention_blocks`)."""
+    node = find_call(group)
+    many = node.attrs["name"] == "cached_attention" and node.shape[0] > DECODE_ROWS
+    units = many and not caps.is_cpu
+    return attention_blocks.candidates(group, node, caps) if units else []
+
+
 @template("cached_attention")
 def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group around one `cached_attention` call: q[N,H,D], caches [S,G,L,D],

@@ -43,6 +43,13 @@ Element = Callable[[Sequence[Affine]], None]
 NONTEMPORAL_BYTES = 8 << 20  # outputs from this size on bypass the cache
 
 
+def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
+    """What `weft tune` may choose from on GPUs whose threads work in subgroups."""
+    if not caps.subgroup:
+        return []
+    return [{"threads": t, "vectors": v} for t in (128, 256, 512) for v in (1, 2, 4)]
+
+
 @template("map")
 def build_map(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group without anchor. Every output has as many elements as the first; one of
@@ -155,7 +162,7 @@ def _gpu(group: Group, caps: Caps, space: Space, config: Mapping[str, Any]) -> K
     lanes = vector_lanes(caps, dims[-1], like) if space.unit_inner else 1
     threads = min(config.get("threads", 256), caps.max_threads)
     total = kb.ceil_div(times(first_extent(group, space), size // dims[0]), lanes)
-    per = config.get("vectors", _vectors_per_thread(caps, total, threads))
+    per = _vectors_per_thread(caps, total, threads, config)
     at = b.let(b.group(0) * (threads * per) + b.thread(0), "at")
 
     def place(vector: Expr) -> Index:
@@ -172,12 +179,12 @@ def _gpu(group: Group, caps: Caps, space: Space, config: Mapping[str, Any]) -> K
     return b.kernel(grid=(grid,), threads=(threads,), bytes=traffic(group))
 
 
-def _vectors_per_thread(caps: Caps, total: Bound, threads: int) -> int:
+def _vectors_per_thread(caps: Caps, total: Bound, threads: int, config: Mapping[str, Any]) -> int:
     """Several where that leaves enough groups to fill a large GPU, and none half full."""
     if not caps.subgroup or not isinstance(total, int):
         return 1
-    per = 4
-    while per > 1 and (total % (threads * per) or total < FILL * threads * per):
+    per, fill = config.get("vectors", 4), 1 if "vectors" in config else FILL
+    while per > 1 and (total % (threads * per) or total < fill * threads * per):
         per //= 2
     return per
 
