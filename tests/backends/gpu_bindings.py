@@ -18,6 +18,7 @@ import pytest
 from gpu_machine import Handle, Machine
 
 from weft.backends import cuda, hip
+from weft.backends.gpu import StreamDriver
 from weft.backends.llvm import launch
 from weft.kernel import interp
 from weft.kernel.ir import host_eval
@@ -208,3 +209,14 @@ def named(gpu: Bindings, *shorts: str) -> list[str]:
     """The vendor's names of calls."""
     of = {short: name for name, short in gpu.table.items()}
     return [of[short] for short in shorts]
+
+
+def opened(gpu: Bindings, index: int = 0) -> StreamDriver:
+    """A driver on the stand-in, whose calls so far are forgotten."""
+    driver = StreamDriver(APIS[gpu.kind](), index)
+    gpu.calls.clear()
+    return driver
+
+
+def pointer(array: np.ndarray) -> int:
+    return array.ctypes.data

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_bindings import APIS, BACKENDS, Bindings, install, named
+from gpu_bindings import APIS, BACKENDS, Bindings, install, named, opened, pointer
 
-from weft.backends.gpu import StreamDriver, staging
+from weft.backends.gpu import StreamDriver
 from weft.core.errors import CompileError, DeviceError, OutOfMemoryError
 
 STREAM, ALL = "stream", (1 << 64) - 1
@@ -22,19 +22,9 @@ def gpu(request: Any, monkeypatch: pytest.MonkeyPatch) -> Bindings:
     return install(monkeypatch, request.param)
 
 
-def opened(gpu: Bindings, index: int = 0) -> StreamDriver:
-    driver = StreamDriver(APIS[gpu.kind](), index)
-    gpu.calls.clear()
-    return driver
-
-
 def shown(calls: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Calls with handles by their kind."""
     return [tuple(repr(a) if hasattr(a, "what") else a for a in call) for call in calls]
-
-
-def pointer(array: np.ndarray) -> int:
-    return array.ctypes.data
 
 
 def test_opening(gpu: Bindings) -> None:
@@ -54,6 +44,16 @@ def test_opening(gpu: Bindings) -> None:
     assert names[-len(tail) :] == named(gpu, *tail)
     with pytest.raises(DeviceError, match=f'is 1 [A-Z]+ GPU; "{gpu.kind}:1" does not exist'):
         StreamDriver(APIS[gpu.kind](), 1)
+
+
+def test_a_gpu_that_others_hold(gpu: Bindings) -> None:
+    first = named(gpu, "retain" if gpu.kind == "cuda" else "stream")[0]
+    gpu.fail = {first: [2, 46]}
+    with pytest.raises(OutOfMemoryError, match="other programs"):
+        StreamDriver(APIS[gpu.kind](), 0)
+    with pytest.raises(DeviceError, match="another process has the GPU to itself"):
+        StreamDriver(APIS[gpu.kind](), 0)
+    assert gpu.left() == []
 
 
 def test_a_failed_opening_leaves_nothing(gpu: Bindings) -> None:
@@ -117,69 +117,6 @@ def test_without_memory_pools(gpu: Bindings) -> None:
     assert gpu.names() == named(gpu, "alloc", "fill", "wait", "free")
 
 
-# -- transfers
-
-
-def test_small_writes_share_a_chunk_and_wait_for_nothing(gpu: Bindings) -> None:
-    driver = opened(gpu)
-    address, data = driver.alloc(400), np.arange(100, dtype=np.int32)
-    for i in range(100):
-        one = data[i : i + 1].copy()
-        driver.write(address + 4 * i, pointer(one), 4)
-        one[:] = -1  # the host's memory is free again
-    names = gpu.names()
-    assert "EventSynchronize" not in "".join(names) and named(gpu, "wait")[0] not in names
-    got = np.zeros(100, np.int32)
-    driver.read(pointer(got), address, 400)
-    np.testing.assert_array_equal(got, data)
-
-
-@pytest.mark.parametrize("extra", [-1, 0, 1, 70])
-def test_long_transfers_take_turns(
-    gpu: Bindings, extra: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Content survives although the device copies as late as it may."""
-    monkeypatch.setattr(staging, "CHUNK", 4096)
-    driver, n = opened(gpu), 3 * staging.CHUNK + extra
-    rng = np.random.default_rng(0)
-    address = driver.alloc(n)
-    for start in (0, 1):  # the second starts in a used chunk, and elsewhere
-        data = rng.integers(0, 256, n - start, np.uint8)
-        kept = data.copy()
-        driver.write(address + start, pointer(data), data.size)
-        data[:] = 0
-        got = np.zeros_like(kept)
-        driver.read(pointer(got), address + start, got.size)
-        np.testing.assert_array_equal(got, kept)
-    assert sum(p.nbytes for p in gpu.pinned.values()) == 2 * staging.CHUNK
-    assert [h.what for h in gpu.live].count("event") == 2
-
-
-def test_a_read_sees_what_was_asked_before(gpu: Bindings) -> None:
-    driver = opened(gpu)
-    address = driver.alloc(8)
-    one = np.arange(8, dtype=np.uint8)
-    driver.write(address, pointer(one), 8)
-    driver.fill(address, 9, 4)
-    got = np.zeros(8, np.uint8)
-    driver.read(pointer(got), address, 8)
-    assert got.tolist() == [9, 9, 9, 9, 4, 5, 6, 7]
-
-
-def test_no_page_locked_memory(gpu: Bindings) -> None:
-    driver = opened(gpu)
-    address, one = driver.alloc(8), np.ones(8, np.uint8)
-    gpu.fail = {named(gpu, "host_alloc")[0]: [0, 2]}
-    for _ in range(2):  # the second time finds what the first has left
-        try:
-            driver.write(address, pointer(one), 8)
-        except OutOfMemoryError as error:
-            assert named(gpu, "host_alloc")[0] in str(error)
-    got = np.zeros(8, np.uint8)
-    driver.read(pointer(got), address, 8)
-    assert got.all() and len(gpu.pinned) == 2
-
-
 # -- kernels and recordings
 
 
@@ -204,6 +141,30 @@ def test_recording(gpu: Bindings) -> None:
         (named(gpu, "replay")[0], "exec", STREAM),
         (named(gpu, "exec_end")[0], "exec"),
     ]
+
+
+def test_garbage_at_the_edges_of_a_recording(gpu: Bindings) -> None:
+    """Python may free at any moment: between two calls, or as one of them begins."""
+    driver = opened(gpu)
+    driver.record()
+    old = driver.recorded()
+    gifts = [driver.alloc(8) for _ in range(3)]
+    for short in ("begin", "end"):
+        real = getattr(gpu, f"do_{short}")
+
+        def collecting(*args: Any, real: Any = real) -> Any:
+            driver.free(gifts.pop())
+            got = real(*args)
+            driver.free(gifts.pop()) if gifts else driver.forget(old)
+            return got
+
+        setattr(gpu, f"do_{short}", collecting)
+    driver.record()
+    graph = driver.recorded()
+    assert graph.data == [] and gifts == []  # nothing of it was noted
+    driver.sync()
+    driver.forget(graph)
+    assert not {"memory", "exec", "graph"} & set(gpu.left())
 
 
 def test_a_recording_that_fails_leaves_nothing(gpu: Bindings) -> None:

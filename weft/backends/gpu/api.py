@@ -18,6 +18,7 @@ from weft.core import dtypes as dt
 from weft.core.errors import CompileError, DeviceError, UsageError
 
 OUT_OF_MEMORY, NO_DRIVER, NO_DEVICE = 2, 35, 100
+_TAKEN = 46  # CUDA_ERROR_DEVICE_UNAVAILABLE: exclusive use is set, or another error of the device
 # The device does not survive these: a fault or a failure of a kernel, an ECC error, a reset, ...
 FATAL = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999})
 
@@ -27,7 +28,8 @@ class Failed(DeviceError):
 
     def __init__(self, name: str, status: int, text: str) -> None:
         self.status = status
-        super().__init__(f"{name} failed: {text} ({status})")
+        hint = "; another process has the GPU to itself" if status == _TAKEN else ""
+        super().__init__(f"{name} failed: {text} ({status}){hint}")
 
 
 @dataclass(frozen=True)

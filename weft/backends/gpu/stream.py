@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -40,12 +41,12 @@ class StreamDriver(Driver):
         self.version = api.version()
         self._held: dict[int, int] = {}  # bytes at each address given
         self._recording = False
-        self._freed: list[int] = []  # while recording
+        self._later: list[Callable[[], None]] = []  # what was given back while recording
         self._modules: list[tuple[Any, bytes]] = []  # a driver may read the code later
         self._blas: Blas | None = None
         self._pool: Any = None
         self._stream: Any = None
-        self._context = api.open(index)
+        self._context = self._opened()
         try:
             self._stream = self._do("StreamCreate", _NON_BLOCKING)
             if card.pools:
@@ -54,6 +55,17 @@ class StreamDriver(Driver):
             self._end()
             raise
         self._staging = Staging(self._do, self._stream)
+
+    def _opened(self) -> Any:
+        try:
+            return self.api.open(self.index)
+        except Failed as error:
+            if error.status != OUT_OF_MEMORY:
+                raise
+            raise OutOfMemoryError(
+                f"{self.id} ({self.name}) has no memory left even to be opened: other programs "
+                "hold it"
+            ) from None
 
     # -- calls
 
@@ -119,7 +131,7 @@ class StreamDriver(Driver):
 
     def free(self, address: int) -> None:
         if self._recording:  # a recording would free it at every replay
-            self._freed.append(address)
+            self._later.append(functools.partial(self.free, address))
             return
         self._held.pop(address, None)
         if self._pool is not None:
@@ -183,17 +195,25 @@ class StreamDriver(Driver):
 
     def record(self) -> None:
         mode = self.api.enum("StreamCaptureMode", _THREAD_LOCAL)
-        self._do("StreamBeginCapture", self._stream, mode)
-        self._recording = True
+        self._recording = True  # first: Python may collect garbage, and so free, at any time
+        try:
+            self._do("StreamBeginCapture", self._stream, mode)
+        except BaseException:
+            self._end_of_recording()
+            raise
+
+    def _end_of_recording(self) -> None:
+        self._recording = False
+        later, self._later = self._later, []
+        for give_back in later:
+            with contextlib.suppress(DeviceError):
+                give_back()
 
     def recorded(self) -> Any:
-        self._recording = False
         try:
             graph = self._do("StreamEndCapture", self._stream)
         finally:
-            freed, self._freed = self._freed, []
-            for address in freed:
-                self.free(address)
+            self._end_of_recording()
         try:
             return self._do("GraphInstantiate", graph, 0)
         finally:
@@ -203,7 +223,10 @@ class StreamDriver(Driver):
         self._do("GraphLaunch", graph, self._stream)
 
     def forget(self, graph: Any) -> None:
-        self._do("GraphExecDestroy", graph)
+        if self._recording:
+            self._later.append(functools.partial(self.forget, graph))
+        else:
+            self._do("GraphExecDestroy", graph)
 
     # -- time
 
