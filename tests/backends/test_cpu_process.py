@@ -220,3 +220,28 @@ def test_tile_registers_work_in_every_worker_and_after_a_fork() -> None:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert right_answers()
+
+
+TRACED = """
+import sys
+import weft
+x = weft.ones((8, 8))
+def fn(x):
+    for i in range(40):
+        x = (x @ x).tanh() + i
+    return x.sum()
+print(weft.compile(fn, "cpu")(x).item())
+print("weft.compile.passes" in sys.modules, "weft.templates" in sys.modules)
+"""
+
+
+def test_a_traced_function_that_is_on_the_disk_runs_without_the_compiler(tmp_path: Path) -> None:
+    env = {**os.environ, "WEFT_CACHE": str(tmp_path)}
+    command = [sys.executable, "-c", TRACED]
+    runs = [
+        subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
+        for _ in range(2)
+    ]
+    first, second = (run.stdout.split("\n") for run in runs)
+    assert first[0] == second[0]
+    assert (first[1], second[1]) == ("True True", "False False")

@@ -192,16 +192,17 @@ class Compiled:
         )  # fmt: skip
 
     def _programs_for(self, graph: Graph, device: Device) -> PartedProgram:
-        from weft.compile import limits
-        from weft.compile.parts import compile_parts
-
         if self._partition and device.kind != "cpu":
+            from weft.compile.parts import compile_parts
+
             return compile_parts(graph, device.caps, registry.get("cpu").caps, self.__name__)
         try:
             program = program_of(graph, device.caps)
         except (DTypeError, LimitError) as error:
             if device.kind == "cpu":
                 raise
+            from weft.compile import limits
+
             help_ = limits.offer(graph, device.caps, registry.get("cpu").caps)
             raise type(error)(f"{error}{help_}") from None
         outputs = tuple(f"out{i}" for i in range(len(program.outputs)))

@@ -50,9 +50,9 @@ def program_for(what: object, caps: Caps, build: Callable[[], Graph]) -> Program
 
 def program_of(graph: Graph, caps: Caps) -> Program:
     """The Program of a traced graph, kept on disk when it is large. Raises as compile_graph."""
-    from weft.compile.passes import compile_graph
-
     if sum(1 for _ in toposort(graph.roots())) < LARGE:
+        from weft.compile.passes import compile_graph
+
         return compile_graph(graph, caps, graph.name)
     return program_for(("graph", digest(graph)), caps, lambda: graph)
 
