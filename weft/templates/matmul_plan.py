@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,6 +41,8 @@ ROWS = 1024  # of A that one group sweeps at most: the more, the less its packin
 PACKED_ROWS = 576  # the same, where the rows are packed
 PANEL = 32 << 10  # bytes of a column panel that L1 keeps
 PACKING = 24
+TALL = 1024  # rows from which on a block of them is worth its own packing
+PACK, READ = 0.65, 0.25  # cycles an element: to pack B; to read rows again for their norm
 _TILES = {  # vectors per row of the tile -> rows, so that accumulators and operands fit registers
     32: {1: 12, 2: 12, 3: 8, 4: 6},
     16: {1: 8, 2: 6, 3: 4, 4: 3},
@@ -66,7 +69,7 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
     vectors = min(4 if big else 2, -(-p.n // lanes) * dots)
     nv = max(1, vectors // dots)
     must = mode != "dot2" and (p.a.dtype != dt.float32 or p.a_k != 1)
-    pays = mode == "f32" and p.m >= 1024 and p.n >= 256 and p.batches <= 1
+    pays = mode == "f32" and p.m >= TALL and p.n >= 256 and p.batches <= 1
     pack_a = must or bool(config.get("pack_a", pays))
     while nv > 2 and _panels(p, nv * lanes) < want and not pack_a:
         nv -= 1  # narrower panels rather than row blocks: each block packs its panel again
@@ -123,19 +126,24 @@ def split(total: int, limit: int, multiple: int) -> int:
 
 
 def whole_rows(plan: Plan, p: Problem, caps: Caps) -> Plan:
-    """The plan with all panels of the right operand in each group, and a block of rows for each
-    core."""
-    blocks = max(-(-p.m // plan.mb), -(-caps.cores // max(p.batches, 1)))
+    """The plan with all panels of the right operand in each group, and as many blocks of rows for
+    one core as for another."""
+    step = caps.cores // math.gcd(caps.cores, max(p.batches, 1))
+    natural = -(-p.m // plan.mb)
+    blocks = -(-natural // step) * step
     mb = -(-p.m // (blocks * plan.mr)) * plan.mr
     return replace(plan, mb=mb, panels=-(-p.n // plan.nr))
 
 
 def pays(plan: Plan, p: Problem, caps: Caps) -> bool:
-    """Whether the plan's blocks of rows are work enough for every core (each block more packs the
-    right operand again, which costs more than the norm saves) and fit the scratch memory."""
-    blocks = -(-p.m // plan.mb)
+    """Whether a kernel by whole rows, its norm included, is faster than two: rows are many, keep
+    every core at work and fit the scratch memory, and more blocks of them do not pack the right
+    operand too often."""
     whole = whole_rows(plan, p, caps)
+    blocks = -(-p.m // whole.mb)
     packed = whole.mb if plan.pack_a else 0
     room = 4 * (whole.mb * whole.panels * plan.nr + plan.kc * (plan.nr + packed))
     even = blocks * max(p.batches, 1) % caps.cores == 0
-    return plan.mode == "f32" and even and room <= caps.scratch_bytes // 2
+    fits = plan.mode == "f32" and p.m >= TALL and even and room <= caps.scratch_bytes // 2
+    more = blocks - -(-p.m // plan.mb)
+    return fits and more * p.k * PACK <= p.m * READ
