@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab.cases import Case
+from gpulab.targets import WEFT
 from gpulab.worker import Clock, Store, Worker
 
 ROUNDS = 3
@@ -30,10 +31,10 @@ def run(
     clock: Clock,
     note: Callable[[str], None],
 ) -> str:
-    """Measures cases that are not yet in the store; returns what was left out, "" if nothing.
+    """Measures cases that are not yet in the store; returns what is missing, "" if nothing.
     A case's seconds are its share of what is left, compiling included."""
     todo = [c for c in cases if not store.data["cases"].get(c.name, {}).get("done")]
-    left_out = []
+    left_out, broken = [], []
     for i, case in enumerate(todo):
         share = Clock(clock.left / (len(todo) - i) * (1.4 if i + 1 < len(todo) else 1.0))
         share.end = min(share.end, clock.end)
@@ -46,7 +47,13 @@ def run(
         store.save()
         if not found["done"]:
             left_out.append(f"{case.name} (in part)")
-    return f"time was up before {', '.join(left_out)}" if left_out else ""
+    for case in cases:
+        results = store.data["cases"].get(case.name, {}).get("results", {})
+        if "error" in results.get(WEFT, {}):
+            broken.append(case.name)
+    said = [f"time was up before {', '.join(left_out)}"] * bool(left_out)
+    said += [f"weft failed in {', '.join(broken)} (see Times)"] * bool(broken)
+    return "; ".join(said)
 
 
 def _case(

@@ -50,6 +50,8 @@ class Lab:
             quick = ["quick"] if self.quick else []
             side = "torch_side" if name == "torch" else "weft_side"
             device = "cpu" if name == "host" else self.device
+            if name == "torch":
+                device = device.replace("hip", "cuda")  # PyTorch's own name for it
             args = [device, str(self.folder), *quick]
             env = {"WEFT_BLAS": "off"} if name == "own" else {}
             self.workers[name] = Worker(side, args, self.log(name), env)
@@ -66,11 +68,14 @@ class Lab:
 
     def torch(self) -> str:
         """ "" where PyTorch can take part, else why not."""
-        if importlib.util.find_spec("torch") is None:
-            return "PyTorch is not installed"
         found = self.store.data["machine"].get("torch")
         if found is None:
-            found = self.worker("torch").ask(120, ask="info")
+            if importlib.util.find_spec("torch") is None:
+                found = {"error": "PyTorch is not installed"}
+            elif self.device.partition(":")[0] not in ("cpu", "cuda", "hip"):
+                found = {"error": f"PyTorch has no device {self.device}"}
+            else:
+                found = self.worker("torch").ask(120, ask="info")
             self.store.data["machine"]["torch"] = found
         return str(found.get("error", ""))
 

@@ -46,7 +46,10 @@ def _title(data: Data) -> str:
 
 def _products(data: Data) -> Figure | None:
     """GFLOP/s of square products by size, a panel per dtype."""
-    found = [(n, c) for n, c in data.get("cases", {}).items() if c["op"] == "matmul"]
+    found = [
+        (name, c) for name, c in data.get("cases", {}).items()
+        if c["op"] == "matmul" and any(targets.figure(data, name, who) for who in COLOURS)
+    ]  # fmt: skip
     if not found:
         return None
     dtypes = list(dict.fromkeys(c["dtype"] for _, c in found))

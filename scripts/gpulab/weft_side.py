@@ -40,7 +40,7 @@ class Weft(Side):
 
     def __init__(self, device: str, folder: Path, quick: bool) -> None:
         super().__init__(cases.every(quick))
-        self.device = registry.get(device)
+        self.spec, self.device = device, registry.get(device)
         self.folder, self.quick = folder, quick
         self.asks = {
             "info": self.info, "roofline": self.roofline, "moved": self.moved,
@@ -60,7 +60,7 @@ class Weft(Side):
         return [rng.standard_normal(s, np.float32).astype(kind) for s in case.operands]
 
     def op(self, case: Case) -> Any:
-        inputs = [weft.tensor(a).to(self.device.info.id) for a in self.arrays(case)]
+        inputs = [weft.tensor(a).to(self.spec) for a in self.arrays(case)]
         compiled = weft.compile(OPS[case.op], device=self.device)
         return compiled, lambda: compiled(*inputs)
 
@@ -79,7 +79,7 @@ class Weft(Side):
     def trainer(self) -> Trainer:
         t = cases.trainee(self.quick)
         shape = Shape(t.layers, t.width, t.heads, t.context, t.batch, t.vocab)
-        return Trainer(shape, self.device.info.id, dt.bfloat16)
+        return Trainer(shape, self.spec, dt.bfloat16)
 
     # -- what is timed
 
@@ -137,7 +137,7 @@ class Weft(Side):
         result = weft.compile(OPS[given.op], device=self.device)(*arrays)
         for _ in range(5):
             start = time.perf_counter()
-            there = [weft.tensor(a).to(self.device.info.id) for a in arrays]
+            there = [weft.tensor(a).to(self.spec) for a in arrays]
             self.device.sync()
             up.append(time.perf_counter() - start)
             start = time.perf_counter()
