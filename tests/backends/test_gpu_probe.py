@@ -56,11 +56,11 @@ def test_hidden_gpus(gpu: Bindings, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_library_that_is_missing(gpu: Bindings, monkeypatch: pytest.MonkeyPatch) -> None:
     def init(flags: int) -> None:
-        raise RuntimeError("failed to dlopen\n the library")
+        raise RuntimeError("failed to dlopen 'b'libgpu.so'': b'libgpu.so: cannot open it'")
 
     setattr(gpu, named(gpu, "init")[0], init)
     (line,) = BACKENDS[gpu.kind].probe()
-    assert "failed to dlopen the library; install" in line.reason
+    assert "driver found (failed to dlopen 'libgpu.so'): install" in line.reason
     monkeypatch.setitem(sys.modules, gpu.__name__, None)
     monkeypatch.setitem(sys.modules, APIS[gpu.kind].module_name, None)
     (line,) = BACKENDS[gpu.kind].probe()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import importlib
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -73,8 +74,8 @@ class Api(abc.ABC):
         try:
             status = int(self._function("Init")(0)[0])
         except (RuntimeError, OSError) as error:  # the driver's library is not there
-            reason = " ".join(str(error).split())
-            raise DeviceError(f"no {self.maker} driver: {reason}; {self.install}") from None
+            said = re.split(r"[:.]\s", str(error).replace("b'", "'").replace("''", "'"))[0]
+            raise DeviceError(f"no {self.maker} driver found ({said}): {self.install}") from None
         if status == NO_DEVICE:
             raise DeviceError(self._none())
         if status:

@@ -21,7 +21,7 @@ class HipApi(Api):
 
     kind, maker, prefix = "hip", "AMD", "hip"
     module_name, package = "rocm.bindings.hip", "hip-python's rocm-bindings-hip"
-    install = "install AMD's driver and ROCm's HIP runtime (libamdhip64)"
+    install = "install AMD's driver and ROCm's HIP runtime"
     hiding = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
     blas = HIPBLASLT
     names = {
