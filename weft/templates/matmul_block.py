@@ -4,7 +4,7 @@ follow each other, and the choice of a block."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, Protocol, TypeVar
 
 from weft.core import dtypes as dt
@@ -17,7 +17,7 @@ from weft.templates import affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import traffic
-from weft.templates.matmul_stage import Operand
+from weft.templates.matmul_stage import ASYNC, Operand
 from weft.templates.matmul_tail import Tail, count_flops, row_limit
 from weft.templates.matmul_view import Problem, View
 
@@ -132,3 +132,17 @@ def choose(plans: Sequence[P], p: Problem, caps: Caps, config: Mapping[str, Any]
     if problem is not None:
         raise CompileError(f"matmul with {chosen} on {caps.name}: {problem}")
     return chosen
+
+
+def variants(
+    plans: Sequence[P], p: Problem, caps: Caps, depths: Sequence[int]
+) -> list[dict[str, Any]]:
+    """The plans that the target can hold as configurations, also with other depths of a block and
+    other numbers of blocks in shared memory."""
+    found = [*plans]
+    for plan in plans:
+        changes = [{"bk": bk} for bk in depths if bk < 2 * p.k]
+        changes += [{"ring": ring} for ring in (2, 3, 4)] if ASYNC in caps.features else []
+        found += [replace(plan, **change) for change in changes]  # type: ignore[type-var]
+    fitting = [plan for plan in found if plan.problem(p, caps) is None]
+    return [asdict(plan) for plan in dict.fromkeys(fitting)]  # type: ignore[call-overload]

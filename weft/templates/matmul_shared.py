@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weft.core import dtypes as dt
@@ -18,7 +18,7 @@ from weft.core.caps import Caps
 from weft.kernel.builder import Expr, const, extract, fma, load
 from weft.kernel.ir import Kernel, Type
 from weft.templates.group import Group
-from weft.templates.matmul_block import BlockMatmul, choose
+from weft.templates.matmul_block import BlockMatmul, choose, variants
 from weft.templates.matmul_stage import ASYNC, Operand, Stage, pitch, rotate
 from weft.templates.matmul_view import Problem
 
@@ -77,11 +77,7 @@ def plans(p: Problem, caps: Caps) -> list[Plan]:
 
 def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
     """Configurations worth measuring."""
-    found = plans(p, caps)
-    found += [replace(plan, bk=bk) for plan in found for bk in (8, 16) if bk != plan.bk]
-    if ASYNC in caps.features:
-        found += [replace(plan, ring=ring) for plan in found for ring in (2, 3, 4)]
-    return [asdict(plan) for plan in found if plan.problem(p, caps) is None]
+    return variants(plans(p, caps), p, caps, (8, 16))
 
 
 def build(group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]) -> Kernel:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weft.core import dtypes as dt
@@ -23,7 +23,7 @@ from weft.kernel import ir
 from weft.kernel.builder import Expr, load
 from weft.kernel.ir import Kernel
 from weft.templates.group import Group
-from weft.templates.matmul_block import BlockMatmul, choose
+from weft.templates.matmul_block import BlockMatmul, choose, variants
 from weft.templates.matmul_stage import ASYNC, Operand, Stage, pitch, rotate
 from weft.templates.matmul_view import Problem
 
@@ -110,11 +110,7 @@ def _edge(rows: int, columns: int, subgroups: int, down: int, dots: int) -> floa
 
 def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
     """Configurations worth measuring."""
-    found = plans(p, caps)
-    found += [replace(plan, bk=bk) for plan in found for bk in (32, 64) if bk != plan.bk < 2 * p.k]
-    if ASYNC in caps.features:
-        found += [replace(plan, ring=ring) for plan in found for ring in (2, 4)]
-    return [asdict(plan) for plan in found if plan.problem(p, caps) is None]
+    return variants(plans(p, caps), p, caps, (32, 64))
 
 
 def build(group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]) -> Kernel:

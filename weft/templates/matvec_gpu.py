@@ -46,12 +46,18 @@ def build(
     first = segments[0].problem
     threads = config.get("threads", _threads(caps))
     makers = [_maker(em, caps, s, threads, config) for s in segments]
+    rows = min(m.mb for m in makers)
+    row_blocks = -(-first.m // rows)
+    # Groups of the same weights start together where caches are large enough to share them.
+    columns, down = (1, 0) if caps.subgroup and row_blocks > 1 else (0, 1)
+    for maker in makers:
+        maker.mb, maker.down = rows, down
     batches: Any = max(first.batches, 1)
     if first.batch and group.rows is not None:
         batches = row_limit(group, first.batches // first.batch[0], first.batches)
     size = max(m.shared_size for m in makers)
     sums = b.array("parts", makers[0].acc_type, size, "shared") if size else None
-    index = b.let(b.group(0), "block")
+    index = b.let(b.group(columns), "block")
     bi = em.axis(b.group(2), max(first.batches, 1))
     start = 0
     for maker in makers:
@@ -63,9 +69,9 @@ def build(
             with b.when(inside), em.scope():
                 maker.emit(b.let(index - start, "own"), bi, sums)  # type: ignore[operator]
         start = stop
-    row_blocks = -(-first.m // makers[0].mb)
     flops = sum(count_flops(s.problem) for s in segments)
-    return b.kernel((start, row_blocks, batches), (threads,), flops, traffic(group))
+    grid = (row_blocks, start, batches) if columns else (start, row_blocks, batches)
+    return b.kernel(grid, (threads,), flops, traffic(group))
 
 
 def _threads(caps: Caps) -> int:
@@ -100,7 +106,7 @@ class _Columns:
         self.threads = threads
         integer = not p.dots[0].inputs[0].dtype.is_float
         self.acc_type: DType = dt.int32 if integer else dt.float32
-        self.mb = min(p.m, 4)
+        self.mb, self.down = min(p.m, 4), 1  # rows of x in a group; the grid's axis of such blocks
         self.split = config.get("shared", caps.cheap_barrier)
         along_k = all(p.b_strides(i)[1] == 1 for i in range(len(p.dots)))
         if not self.split:
@@ -126,7 +132,7 @@ class _Columns:
         """The code of group number `index` of this segment, batch entry `bi`."""
         b, p, em = self.b, self.p, self.em
         self.batch = affine.unflatten(bi, p.batch)
-        m0 = b.let(b.group(1) * self.mb, "m0")  # type: ignore[operator]
+        m0 = b.let(b.group(self.down) * self.mb, "m0")  # type: ignore[operator]
         self.rows = [b.let(m0 + i, "m") for i in range(self.mb)]  # type: ignore[operator]
         bounded = em.group.rows is not None and not p.batch
         limit = row_limit(em.group, p.m // p.rows[0], p.m) if bounded else const(p.m)

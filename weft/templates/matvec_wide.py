@@ -78,14 +78,14 @@ class _Wide:
         self.tail = Tail(em, p, segment.outputs)
         integer = not p.dots[0].inputs[0].dtype.is_float
         self.acc_type: DType = dt.int32 if integer else dt.float32
-        self.mb = min(p.m, config.get("rows", 4))
+        self.mb = min(p.m, config.get("rows", 4))  # rows of x in a group
+        self.down = 1  # the grid's axis of such blocks of rows
         self.ahead = config.get("ahead", 4)
 
     def _begin(self, bi: Affine) -> None:
         b, p, em = self.b, self.p, self.em
         self.batch = affine.unflatten(bi, p.batch)
-        m0 = b.let(b.group(1) * self.mb, "m0")
-        self.m0 = m0
+        self.m0 = m0 = b.let(b.group(self.down) * self.mb, "m0")
         bounded = em.group.rows is not None and not p.batch
         limit = row_limit(em.group, p.m // p.rows[0], p.m) if bounded else const(p.m)
         self.limit = b.let(limit, "limit")
