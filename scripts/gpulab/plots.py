@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from gpulab import targets
+from gpulab.cases import every
 from gpulab.targets import COMPILED, EAGER, HOST, OWN, TRITON, WEFT
 
 Data = Mapping[str, Any]
@@ -84,7 +85,7 @@ def _rate(data: Data, case: str, who: str) -> float | None:
 
 def _ratios(data: Data) -> Figure | None:
     """Times relative to weft's, a bar per contender and case."""
-    cases = [n for n in data.get("cases", {}) if targets.figure(data, n, WEFT)]
+    cases = [n for n in every(bool(data.get("quick"))) if targets.figure(data, n, WEFT)]
     others = [
         who for who in (OWN, EAGER, COMPILED, TRITON)
         if any(targets.ratio(data, n, who) for n in cases)

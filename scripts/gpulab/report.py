@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpulab import targets
+from gpulab.cases import every
 from gpulab.targets import COMPILED, EAGER, HOST, OWN, TRITON, WEFT
 
 Data = Mapping[str, Any]
@@ -131,9 +132,11 @@ def _sanitizer(data: Data) -> list[str]:
 
 
 def _measured(data: Data) -> list[str]:
-    cases = data.get("cases", {})
-    if not cases:
+    found = data.get("cases", {})
+    if not found:
         return []
+    known = list(every(bool(data.get("quick"))))
+    cases = {name: found[name] for name in sorted(found, key=lambda n: (*known, n).index(n))}
     there = [who for who in ORDER if any(who in c["results"] for c in cases.values())]
     others = there[1:]
     header = ["case", *(f"{who}, ms" for who in there)]
@@ -157,8 +160,8 @@ def _rate(case: Mapping[str, Any]) -> str:
     mine = case["results"].get(WEFT, {})
     unit = case.get("unit", "")
     if unit in mine:
-        return f"{mine[unit]:,.0f} {RATES[unit]}"
-    return f"{mine['tok_s']:,.0f} tokens/s" if "tok_s" in mine else "–"
+        return f"{mine[unit]:,.1f} {RATES[unit]}"
+    return f"{mine['tok_s']:,.1f} tokens/s" if "tok_s" in mine else "–"
 
 
 def _spread(data: Data) -> float:
