@@ -2,7 +2,8 @@
 
 A value is *materialised* when it is an anchor, an output, an operand that a template must read
 from memory, or when computing it again for each user would cost more than storing it. Everything
-else is fused into its users. Last, elementwise work that follows an anchor becomes its epilogue.
+else is fused into its users. Last, elementwise work that follows an anchor becomes its epilogue,
+and groups are joined where one kernel does their work better (merge, merge_norms, merge_maps).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Norms that become the end of the product they follow, where the template's groups own whole rows.
 
-The rows are normalised while they are in the cache (or in shared memory). What else reads the
-product's own result still finds it in memory: the kernel then has two outputs.
+The rows are normalised while they are in the cache. What else reads the product's own result still
+finds it in memory: the kernel then has two outputs.
 """
 
 from __future__ import annotations
