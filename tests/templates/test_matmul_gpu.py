@@ -209,3 +209,33 @@ def test_configurations_that_do_not_fit(dtype, config, why) -> None:  # type: ig
     ins, outs, want = product(64, 64, 64, dtype=dtype)
     with pytest.raises(CompileError, match=why):
         check("cuda", ins, outs, want, config=config)
+
+
+@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16])
+@pytest.mark.parametrize("name", ["cuda", "hip-wave64", "webgpu"])
+def test_operands_of_the_epilogue_in_any_order(name: str, dtype: dt.DType) -> None:
+    """One turned, one value per row, one per batch, a choice, and the outputs of two dtypes."""
+    x, w = source("x", (2, 20, 24), dtype), source("w", (48, 24), dtype)
+    turned, rows = source("t", (48, 40)), source("r", (40, 1))
+    batch, mask = source("b", (2, 1, 48), dtype), source("m", (2, 20, 48), dt.bool_)
+    y = f.dot(x, f.broadcast(f.swap_last(w), (2, 24, 48)), dt.float32)
+    y = f.add(y, f.reshape(f.swap_last(turned), y.shape))
+    y = f.mul(y, f.reshape(f.broadcast(rows, (40, 48)), y.shape))
+    y = f.where(mask, y, f.broadcast(f.cast(batch, dt.float32), y.shape))
+    ins = [x, w, turned, rows, batch, mask]
+    arrays = [kit.fill(n) for n in ins[:-1]] + [kit.RNG.random(mask.shape) < 0.5]
+    outs = [f.reshape(y, (40, 48)), f.cast(f.neg(y), dt.bfloat16)]
+    got = kit.play(DEVICES[name], "matmul", ins, outs, arrays)
+    want = kit.oracle(ins, outs, arrays)
+    kit.close(got[0], want[0], np.float32, 96)
+    kit.close(got[1], want[1], dt.bfloat16, 96)
+
+
+@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16])
+@pytest.mark.parametrize("name", ["cuda", "hip-wave64"])
+def test_batches_bounded_at_run_time(name: str, dtype: dt.DType) -> None:
+    ins, outs, _ = product(20, 24, 32, False, False, dtype, (5,))
+    arrays = [kit.fill(n) for n in ins]
+    (full,) = kit.play(DEVICES[name], "matmul", ins, outs, arrays)
+    (part,) = kit.play(DEVICES[name], "matmul", ins, outs, arrays, [3], rows="n", slots={"n": 0})
+    np.testing.assert_array_equal(part[:3], full[:3])
