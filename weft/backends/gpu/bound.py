@@ -17,6 +17,7 @@ from weft.backends.base import OWN_KERNEL, Bound, Buffer
 from weft.backends.gpu.blas import Product
 from weft.backends.llvm import launch
 from weft.core.errors import DeviceError
+from weft.kernel import ir
 from weft.program.program import BufferRef, Copy, Dispatch, Fill, Library, Program, Step
 
 if TYPE_CHECKING:
@@ -47,7 +48,16 @@ class GpuBound(Bound):
         self._values: tuple[int, ...] | None = None
         self._scalars = device.alloc(max(4 * len(program.scalars), launch.ALIGN))
         self._scratch: GpuBuffer | None = None  # for a copy whose two places overlap
-        self._grids: tuple[tuple[int, int, int], ...] = ()
+        self._dispatched = [s.kernel for s in program.steps if isinstance(s, Dispatch)]
+        constant = {
+            number
+            for number in self._dispatched
+            if all(isinstance(g, ir.Const) for g in program.kernels[number].grid)
+        }
+        self._fixed = {number: self._grid(number, ()) for number in constant}  # by kernel
+        self._free = set(self._dispatched) - constant  # kernels whose grids the scalars decide
+        self._grids: tuple[tuple[int, int, int], ...] = ()  # of each dispatch
+        self._key: Key | None = None  # of the grids and buffers of now
         self._graphs: dict[Key, Any] = {}
         self._last: Key | None = None  # what the last run was like
         forget = weakref.finalize(self, _forget, device, self._graphs)
@@ -82,6 +92,7 @@ class GpuBound(Bound):
 
     def rebind(self, index: int, buffer: Buffer) -> None:
         self.buffers[index] = self._fitting(index, buffer)
+        self._key = None
 
     def _check_alignment(self) -> None:
         for step in self.program.steps:
@@ -101,7 +112,7 @@ class GpuBound(Bound):
         if self.device.checking:
             self._play(checked=True)
             return
-        key = (self._grids, tuple(b.address for b in self.buffers))
+        key = self._key = self._key or (self._grids, tuple(b.address for b in self.buffers))
         graph = self._graphs.get(key)
         if graph is None and key == self._last:
             graph = self._record(key)
@@ -159,17 +170,19 @@ class GpuBound(Bound):
             raise DeviceError(
                 f"{self.program.name} takes {len(self.program.scalars)} scalars, got {len(values)}"
             )
-        kernels = self.program.kernels
         self._values = None
-        self._grids = tuple(
-            launch.launch_grid(kernels[step.kernel], values, self.device.target.axis_threads)
-            for step in self.program.steps
-            if isinstance(step, Dispatch)
-        )
+        grids = self._fixed | {number: self._grid(number, values) for number in self._free}
+        found = tuple([grids[number] for number in self._dispatched])
+        if found != self._grids:
+            self._grids, self._key = found, None
         if self.program.scalars:
             count = len(self.program.scalars)
             self.device.write(self._scalars, np.array(values[:count], np.int32))
         self._values = values
+
+    def _grid(self, number: int, values: tuple[int, ...]) -> tuple[int, int, int]:
+        kernel = self.program.kernels[number]
+        return launch.launch_grid(kernel, values, self.device.target.axis_threads)
 
     def _launch(self, number: int, step: Dispatch, grid: tuple[int, int, int]) -> None:
         if 0 in grid:
