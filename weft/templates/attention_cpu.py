@@ -10,7 +10,8 @@ from weft.graph.ir import Node
 from weft.kernel.builder import Builder, Expr, const, maximum, minimum
 from weft.kernel.ir import Kernel
 from weft.templates import affine
-from weft.templates.attention_flash import Flash, Operand
+from weft.templates.attention_flash import Operand
+from weft.templates.attention_flash_tiles import flash_for
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import traffic
@@ -41,7 +42,7 @@ def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Ke
         b.let(em.expr(affine.flatten((bi, x), view.strides[:2], view.offset)), "base")
         for view, x in ((q, h), (k, kv_head), (v, kv_head))
     ]
-    flash = Flash(
+    flash = flash_for(
         b, caps, (_operand(em, q), _operand(em, k), _operand(em, v)), depth, rows, keys,
         params["scale"], params["softcap"],
     )  # fmt: skip

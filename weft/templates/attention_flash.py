@@ -80,6 +80,11 @@ class Flash:
         self.q, self.k, self.v = operands
         self.scale, self.softcap = scale, softcap
         self.wide = -(-depth // lanes) * lanes  # D padded to whole vectors
+        self._arrays(rows)
+
+    def _arrays(self, rows: int) -> None:
+        """Scratch memory for blocks of `rows` query rows."""
+        b, lanes, keys = self.b, self.lanes, self.keys
         rows = -(-rows // MR) * MR
         if not self.q.plain:
             self.qs = b.array("q", dt.float32, rows * self.wide)
@@ -104,6 +109,11 @@ class Flash:
                 packer.rows(self.q.row, count, const(self.depth), self.depth % lanes == 0)
             else:
                 packer.scalars((self.q.row, self.q.step), count, const(self.depth), None)
+        self._nothing_seen(count)
+
+    def _nothing_seen(self, count: Expr) -> None:
+        """Clears the sums of `count` rows."""
+        b, lanes = self.b, self.lanes
         zero = const(0.0, Type(dt.float32, lanes))
         with b.loop(count, step=MR, name="r") as r:
             b.store(self.top, r, const(FLOOR, Type(dt.float32, MR)))

@@ -15,7 +15,8 @@ from weft.kernel.builder import Builder, Expr, const, load, maximum, minimum, ne
 from weft.kernel.ir import I32, Kernel
 from weft.templates import affine
 from weft.templates.attention_cpu import blocks_of
-from weft.templates.attention_flash import Flash, Operand
+from weft.templates.attention_flash import Operand
+from weft.templates.attention_flash_tiles import flash_for
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import traffic
@@ -50,7 +51,7 @@ class _Prefill:
             Operand(em.buffers[id(self.k.node)], self.k.strides[2], self.k.strides[3]),
             Operand(em.buffers[id(self.v.node)], self.v.strides[2], self.v.strides[3]),
         )
-        self.flash = Flash(
+        self.flash = flash_for(
             b, caps, operands, self.depth, self.rows, self.keys,
             params["scale"], params["softcap"],
         )  # fmt: skip
