@@ -1,4 +1,4 @@
-"""What `weft tune` may choose on GPUs: the code that is written for them, played by the emulator."""
+"""What `weft tune` may choose on GPUs: the code written for them, played by the emulator."""
 
 from __future__ import annotations
 
