@@ -20,7 +20,6 @@ from gpu_machine import Handle, Machine
 from weft.backends import cuda, hip
 from weft.backends.gpu import StreamDriver
 from weft.backends.llvm import launch
-from weft.kernel import interp
 from weft.kernel.ir import host_eval
 
 BACKENDS = {"cuda": cuda, "hip": hip}
@@ -164,7 +163,7 @@ class Bindings(Machine):
         scalars = self.bytes_at(start, size).view(np.int32).tolist()
         whole = [host_eval(g, scalars) for g in kernel.grid]
         assert np.prod(grid) == np.prod(whole), "a replay with another grid"
-        interp.run(kernel, arrays, scalars, caps=self.caps)
+        self.execute(kernel, arrays, scalars)
 
     # -- recordings
 

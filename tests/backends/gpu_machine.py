@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.caps import Caps
+from weft.kernel import interp
 from weft.kernel.ir import Kernel
 
 OUT_OF_MEMORY, CAPTURING = 2, 900
@@ -61,6 +62,9 @@ _FREE = {"init", "count", "number", "cuda_name", "total", "version", "attribute"
 _ALSO_CAPTURING = {"choose", "copy", "fill", "launch", "end"}
 
 
+Execute = Callable[[Kernel, list[np.ndarray], list[int]], None]
+
+
 class Status(int):
     """An error number with a name, as the enums of the bindings are."""
 
@@ -109,6 +113,7 @@ class Machine(types.ModuleType):
         self.clock = 0.0  # milliseconds, one per thing done
         self.kernels: dict[str, Kernel] = {}
         self.caps: Caps | None = None
+        self.execute: Execute = self.interpret
         for name in ("CUdevice_attribute", "CUmemPool_attribute", "CUjit_option", "cuuint64_t",
                      "CUstreamCaptureMode", "CUfunction_attribute", "hipMemPoolAttr",
                      "hipStreamCaptureMode"):  # fmt: skip
@@ -116,6 +121,9 @@ class Machine(types.ModuleType):
         self.hipDeviceAttribute_t = types.SimpleNamespace(
             hipDeviceAttributeMemoryPoolsSupported=115
         )
+
+    def interpret(self, kernel: Kernel, arrays: list[np.ndarray], scalars: list[int]) -> None:
+        interp.run(kernel, arrays, scalars, caps=self.caps)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self.table:

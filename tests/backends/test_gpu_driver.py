@@ -233,6 +233,8 @@ def test_closing_gives_everything_back(gpu: Bindings) -> None:
     driver.close()
     assert gpu.left() == [] and not gpu.pinned and driver.lost
     driver.close()  # nothing more to do
+    with pytest.raises(DeviceError, match=f"{gpu.kind}:0 was closed: open it anew"):
+        driver.alloc(8)
 
 
 # -- errors

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_bindings import APIS, Bindings, install, named
+from gpu_emulator import play
 
 import weft
 from weft.backends import registry
@@ -27,7 +29,7 @@ from weft.kernel.ir import Kernel
 from weft.models import random_folder
 from weft.program.program import Copy, Dispatch, Program
 
-SMALL = Shape(layers=1, width=16, heads=2, context=8, batch=2, vocab=24)
+SMALL = Shape(layers=1, width=16, heads=2, context=4, batch=2, vocab=12)
 GPT2 = {"model_type": "gpt2", "vocab_size": 40, "n_embd": 16, "n_layer": 1, "n_head": 2}
 GPT2 |= {"n_positions": 16}
 
@@ -70,6 +72,17 @@ def test_generation(gpu: Bindings, tmp_path: Path) -> None:
     gc.collect()
     device.close()
     assert not [what for what in gpu.left() if what != "memory"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the emulator needs Linux")
+def test_generation_by_the_gpus_own_code(gpu: Bindings, tmp_path: Path) -> None:
+    """The LLVM IR of the GPU instead of the interpreter: see gpu_emulator."""
+    folder = random_folder(tmp_path, GPT2 | {"n_positions": 8}, scale=0.3)
+    want = weft.load(folder, device="cpu").generate([3, 1, 4], max_new_tokens=3)
+    device = Taught(gpu)
+    gpu.execute = lambda kernel, arrays, scalars: play(kernel, device.target, arrays, scalars)
+    assert weft.load(folder, device=device).generate([3, 1, 4], max_new_tokens=3) == want
+    assert calls(gpu, "replay") >= 1
 
 
 def test_training(gpu: Bindings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ class StreamDriver(Driver):
 
     def __init__(self, api: Api, index: int) -> None:
         self.api, self.kind, self.index, self.lost = api, api.kind, index, False
-        self.id = f"{self.kind}:{index}"
+        self.id, self._gone = f"{self.kind}:{index}", "lost after an error: start the process anew"
         count = api.count()
         if index >= count:
             many = "is 1" if count == 1 else f"are {count}"
@@ -76,7 +76,7 @@ class StreamDriver(Driver):
     def _try(self, what: Callable[..., Any], *args: Any) -> Any:
         """Calls the driver for this device. Notes when an error has left it unusable."""
         if self.lost:
-            raise DeviceError(f"{self.id} was lost after an error: start the process anew")
+            raise DeviceError(f"{self.id} was {self._gone}")
         try:
             self.api.choose(self._context)
             return what(*args)
@@ -260,8 +260,8 @@ class StreamDriver(Driver):
                 for module, _ in self._modules:
                     self._do("ModuleUnload", module)
             self._end()
+            self.lost, self._gone = True, "closed: open it anew"
         self._modules.clear()
-        self.lost = True
 
     def _end(self) -> None:
         with contextlib.suppress(DeviceError):
