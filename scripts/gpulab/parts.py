@@ -149,7 +149,7 @@ def _checked(status: int | None, out: str) -> dict[str, Any]:
         return {"state": "failed", "failures": [f"exit status {status}, see logs"]}
     cases = report["cases"]
     bad = [f"{c['name']}: {c['message']}"[:300] for c in cases if c["status"] == "fail"]
-    counts = {s: sum(c["status"] == s for c in cases) for s in ("pass", "fail", "skip")}
+    counts = {s: sum(c["status"] == s for c in cases) for s in ("ok", "fail", "skip")}
     return {"state": "failed" if bad else "ok", **counts, "failures": bad[:50]}
 
 
@@ -196,7 +196,7 @@ def weights(lab: Lab, seconds: float) -> str:
 def train(lab: Lab, seconds: float) -> str:
     """The training step, then many steps with an eye on memory."""
     clock = Clock(seconds)
-    left_out = measured(lab, train_cases(lab.quick), clock.left * 0.5)
+    left_out = measured(lab, train_cases(lab.quick), clock.left * 0.6)
     steps = trainee(lab.quick).soak
     before = lab.store.data.get("soak", {})
     if before.get("steps") != steps and clock.left > 1:
@@ -308,7 +308,7 @@ def tune(lab: Lab, seconds: float) -> str:
 
 PARTS: Mapping[str, tuple[Callable[[Lab, float], str], int]] = {
     "devices": (devices, 60), "check": (check, 180), "matmul": (matmul, 150), "rows": (rows, 80),
-    "attention": (attention, 50), "model": (model, 180), "train": (train, 240), "cpu": (cpu, 60),
+    "attention": (attention, 50), "model": (model, 180), "train": (train, 300), "cpu": (cpu, 60),
     "bench": (bench, 120), "sanitizer": (sanitizer, 240), "tune": (tune, 90),
 }  # fmt: skip
 """Name -> (function, its share of the seconds)."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 
 from gpulab import targets
@@ -109,7 +110,7 @@ def _ratios(data: Data) -> Figure | None:
     axes.set_xlim(0, 4.4)
     axes.set_xlabel("time relative to weft's (right of the line: slower than weft; cut at 4)")
     axes.set_title(_title(data), fontsize=10)
-    handles = [axes.barh([0], [0], color=COLOURS[who]) for who in others]
+    handles = [Patch(color=COLOURS[who]) for who in others]
     figure.legend(
         handles, others, fontsize=8, loc="outside lower center", ncols=len(others), frameon=False
     )

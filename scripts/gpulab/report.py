@@ -113,7 +113,7 @@ def _check(data: Data) -> list[str]:
     if not found:
         return []
     rows = [
-        (level, r["state"], r.get("pass", "–"), r.get("fail", "–"), r.get("skip", "–"))
+        (level, r["state"], r.get("ok", "–"), r.get("fail", "–"), r.get("skip", "–"))
         for level, r in found.items()
     ]
     failures = [f"- {level}: {f}" for level, r in found.items() for f in r.get("failures", [])]

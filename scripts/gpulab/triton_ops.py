@@ -3,6 +3,7 @@ them: a program per row (or per block of the product), block sizes by autotuning
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -96,4 +97,4 @@ def matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return out
 
 
-OPS = {"softmax": softmax, "layernorm": layernorm, "matmul": matmul}
+OPS: dict[str, Callable[..., Any]] = {"softmax": softmax, "layernorm": layernorm, "matmul": matmul}

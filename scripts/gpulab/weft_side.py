@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from weft.models.runner import Runner
 from weft.tensor import functional as F
 
 DTYPES: dict[str, DType] = {"f32": dt.float32, "bf16": dt.bfloat16}
-OPS = {
+OPS: dict[str, Callable[..., Any]] = {
     "matmul": lambda x, y: x @ y,
     "softmax": F.softmax,
     "layernorm": F.layer_norm,

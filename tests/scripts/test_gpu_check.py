@@ -55,7 +55,7 @@ def data() -> dict[str, Any]:
         },
         "moved": {"matmul_512": {"upload_ms": 3.0, "download_ms": 1.0}},
         "parts": {"matmul": {"state": "done", "seconds": 9.0, "why": ""}},
-        "check": {"kernels": {"state": "failed", "pass": 3, "fail": 1, "skip": 0,
+        "check": {"kernels": {"state": "failed", "ok": 3, "fail": 1, "skip": 0,
                               "failures": ["add: 1 of 4 differ | worst"]}},
         "sanitizer": {"memcheck": {"state": "clean", "summary": ["0 errors"], "first": []}},
         "bench": {"ops": {"state": "ok"}},
@@ -264,6 +264,18 @@ def test_a_command_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     code = "import time; print('so far', flush=True); time.sleep(60)"
     status, out = command([sys.executable, "-c", code], 1.5, tmp_path / "log.txt")
     assert status is None and out == "so far\n"
+
+
+def test_levels_are_checked_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(parts, "LEVELS", ("device",))
+    lab = parts.Lab(Store(tmp_path), "cpu", True, tmp_path, lambda line: None)
+    assert parts.check(lab, 60) == ""
+    found = Store(tmp_path).data["check"]["device"]
+    assert found["state"] == "ok" and found["ok"] > 5 and found["failures"] == []
+    monkeypatch.setattr(parts, "LEVELS", ("device", "kernels"))
+    assert parts.check(lab, 0) == "kernels: cut off"
+    assert parts._checked(3, "no JSON")["state"] == "failed"
 
 
 def test_sanitizer_outcomes() -> None:
