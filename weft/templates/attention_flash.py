@@ -37,6 +37,7 @@ from weft.templates.matmul_pack import Packer, fold_lanes
 HIDDEN = -1e30  # the score of a key that a row does not see
 FLOOR = -1e29  # a row's first maximum: above HIDDEN, so that hidden keys weigh exactly 0
 MR = 4  # query rows per register tile
+LOG2E = 1.4426950408889634
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,12 @@ def capped(b: Builder, score: Expr, scale: float, softcap: float) -> Expr:
     if not softcap:
         return score * scale  # type: ignore[operator]
     return math.tanh(b, b.let(score * (scale / softcap), "s")) * softcap  # type: ignore[operator]
+
+
+def base_two(scale: float, softcap: float) -> float:
+    """The factor that turns products into scores in base 2; 0 where more stands between."""
+    factor = scale * LOG2E
+    return factor if not softcap and factor > 1e-4 else 0.0
 
 
 class Flash:

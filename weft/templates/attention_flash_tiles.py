@@ -20,6 +20,7 @@ from weft.kernel.builder import (
     ceil_div,
     const,
     extract,
+    fma,
     iota,
     load,
     maximum,
@@ -28,7 +29,7 @@ from weft.kernel.builder import (
     splat,
 )
 from weft.kernel.ir import I32, Type
-from weft.templates.attention_flash import HIDDEN, MR, Flash, Operand, capped
+from weft.templates.attention_flash import HIDDEN, LOG2E, MR, Flash, Operand, base_two, capped
 from weft.templates.matmul_pack import Packer, fold_lanes
 
 TILE, BLOCK = 16, 32  # rows and columns of a tile of sums; of the four that are summed at once
@@ -67,6 +68,7 @@ class TileFlash(Flash):
         self.o = b.array("o", dt.float32, rows * self.wide)
         self.top = b.array("top", dt.float32, rows)
         self.total = b.array("total", dt.float32, rows * self.lanes)
+        self.factor = base_two(self.scale, self.softcap)
         pair = range(2)
         self.sums = [[b.tile("c", dt.float32, TILE, TILE) for _ in pair] for _ in pair]
         self.lefts = [b.tile("a", dt.bfloat16, TILE, BLOCK) for _ in pair]
@@ -133,35 +135,59 @@ class TileFlash(Flash):
         """Scores of rows `row` .. (i .. of the block) become weights; what they summed fades."""
         b, lanes, keys = self.b, self.lanes, self.keys
         base = b.let(i * keys, "base")
-        vector = Type(dt.float32, lanes)
-        tops = [b.var(const(HIDDEN, vector), "top") for _ in range(MR)]
+        end = b.let(k0 + keys, "end")
+        cut = [b.let((low > k0) | (high < end), "cut") for low, high in bounds]
+        if self.factor:
+            with b.when((cut[0] | cut[1]) | (cut[2] | cut[3])):
+                self._hide_keys(k0, base, bounds, HIDDEN / min(self.factor, 1.0))
+        else:
+            self._hide_keys(k0, base, bounds, HIDDEN)
+        tops = [b.var(const(HIDDEN, Type(dt.float32, lanes)), "top") for _ in range(MR)]
+        with b.loop(keys, step=lanes, name="c") as c:
+            for m, top in enumerate(tops):
+                b.assign(top, maximum(top, load(self.s, base + c + m * keys, lanes)))
+        old = b.let(load(self.top, row, MR), "old")
+        most = fold_lanes(b, tops, "max") * (self.factor or 1.0)
+        new = b.let(maximum(old, most), "new")
+        b.store(self.top, row, new)
+        shrink = b.let(math.exp2_below(b, b.let(old - new, "fall")), "shrink")
+        for m in range(MR):
+            fade = b.let(splat(extract(shrink, m), lanes), "fade")
+            self._row_weights(base + m * keys, row + m, extract(new, m), fade)
+
+    def _row_weights(self, start: Expr, row: Expr, top: Expr, fade: Expr) -> None:
+        b, lanes = self.b, self.lanes
+        start, row = b.let(start, "start"), b.let(row, "row")
+        wide = b.let(splat(top, lanes), "top")
+        spot = b.let(row * lanes, "spot")
+        total = b.var(load(self.total, spot, lanes) * fade, "total")
+        with b.loop(self.keys, step=lanes, name="c") as c:
+            at = b.let(start + c, "at")
+            s = load(self.s, at, lanes)
+            gap = b.let(fma(s, self.factor, -wide) if self.factor else s - wide, "gap")
+            p = b.let(fma(gap, 0.0, math.exp2_below(b, gap)), "p")  # NaN stays NaN
+            b.store(self.p, at, cast(p, dt.bfloat16))
+            b.assign(total, total + p)
+        b.store(self.total, spot, total)
+        with b.loop(self.wide, step=lanes, name="c") as c:
+            at = b.let(row * self.wide + c, "at")
+            b.store(self.o, at, load(self.o, at, lanes) * fade)
+
+    def _hide_keys(
+        self, k0: Expr, base: Expr, bounds: list[tuple[Expr, Expr]], value: float
+    ) -> None:
+        """Scores of keys that a row does not see become `value`; others are finished where one
+        factor does not do that."""
+        b, lanes, keys = self.b, self.lanes, self.keys
         with b.loop(keys, step=lanes, name="c") as c:
             key = b.let(splat(k0 + c, lanes) + iota(lanes), "key")
             for m, (low, high) in enumerate(bounds):
                 at = b.let(base + c + m * keys, "at")
-                x = capped(b, load(self.s, at, lanes), self.scale, self.softcap)
+                x = load(self.s, at, lanes)
+                if not self.factor:
+                    x = capped(b, b.let(x, "s"), self.scale, self.softcap) * LOG2E
                 seen = (key >= splat(low, lanes)) & (key < splat(high, lanes))
-                x = b.let(select(seen, x, HIDDEN), "score")
-                b.store(self.s, at, x)
-                b.assign(tops[m], maximum(tops[m], x))
-        old = b.let(load(self.top, row, MR), "old")
-        new = b.let(maximum(old, fold_lanes(b, tops, "max")), "new")
-        b.store(self.top, row, new)
-        shrink = b.let(math.exp(b, b.let(old - new, "fall")), "shrink")
-        for m in range(MR):
-            top = b.let(splat(extract(new, m), lanes), "top")
-            fade = b.let(splat(extract(shrink, m), lanes), "fade")
-            spot = b.let((row + m) * lanes, "spot")
-            total = b.var(load(self.total, spot, lanes) * fade, "total")
-            with b.loop(keys, step=lanes, name="c") as c:
-                at = b.let(base + c + m * keys, "at")
-                p = b.let(math.exp(b, b.let(load(self.s, at, lanes) - top, "gap")), "p")
-                b.store(self.p, at, cast(p, dt.bfloat16))
-                b.assign(total, total + p)
-            b.store(self.total, spot, total)
-            with b.loop(self.wide, step=lanes, name="c") as c:
-                at = b.let((row + m) * self.wide + c, "at")
-                b.store(self.o, at, load(self.o, at, lanes) * fade)
+                b.store(self.s, at, select(seen, x, value))
 
     def _tile_values(self, r: Expr, seen: Expr) -> None:
         """o += p . v for the keys seen."""

@@ -32,9 +32,10 @@ from weft.kernel.ir import Kernel
 from weft.ops.attention_grad import UNSEEN
 from weft.templates import affine
 from weft.templates.affine import Affine
+from weft.templates.attention_flash import LOG2E, base_two
 from weft.templates.attention_grad_gpu import G, K, Parts, Q, V
 from weft.templates.attention_tiles import SIDE, WORD, Blocks, Need, Operand, Plan, others, plan_of
-from weft.templates.attention_units import LOG2E, Units, base_two
+from weft.templates.attention_units import Units
 from weft.templates.group import Group
 from weft.templates.matmul_view import operand
 

@@ -33,12 +33,11 @@ from weft.kernel.builder import (
     splat,
 )
 from weft.kernel.ir import F32, Type
-from weft.templates.attention_flash import FLOOR, HIDDEN, capped
+from weft.templates.attention_flash import FLOOR, HIDDEN, LOG2E, base_two, capped
 from weft.templates.attention_tiles import SIDE, WORD, Blocks, Need, Operand, Plan, plan_of
 from weft.templates.matmul_pack import fold_lanes
 from weft.templates.matmul_view import View
 
-LOG2E = 1.4426950408889634
 # (rows of a subgroup, subgroups, keys of a block), the quickest first
 SHAPES = ((32, 4, 64), (32, 4, 32), (32, 2, 64), (32, 2, 32), (16, 4, 32), (16, 2, 32))
 
@@ -48,12 +47,6 @@ def forward_plan(
 ) -> Plan | None:
     """The blocks of a forward kernel for these operands, or None (see `plan_of`)."""
     return plan_of(dtype, depth, views, caps, config, SHAPES, Need())
-
-
-def base_two(scale: float, softcap: float) -> float:
-    """The factor that turns products into scores in base 2; 0 where more stands between."""
-    factor = scale * LOG2E
-    return factor if not softcap and factor > 1e-4 else 0.0
 
 
 class Units(Blocks):
