@@ -135,6 +135,21 @@ def test_rows_bounded_at_run_time() -> None:
         assert (b[11:] == 77).all()
 
 
+@pytest.mark.parametrize("name", ["cpu-avx2", "cpu-amx", "cpu"])
+def test_a_batch_of_products(name: str) -> None:
+    x, w, g = source("x", (3, 10, 20)), source("w", (3, 20, 24)), source("g", (24,))
+    with ops.building():
+        value = ops.dot(x, w)
+        rows = ops.reshape(value, (30, 24))
+        out = ops.call("rms_norm", rows, g, eps=1e-5)
+    arrays = [kit.fill(n) for n in (x, w, g)]
+    got, kept = play(name, Group("matmul", (x, w, g), (out, value)), arrays, {"kc": 16})
+    a, b, weight = (torch.from_numpy(v.astype(np.float64)) for v in arrays)
+    np.testing.assert_allclose(kept, (a @ b).numpy(), rtol=1e-4, atol=1e-4)
+    want = torch.nn.functional.rms_norm((a @ b).reshape(30, 24), (24,), weight, 1e-5)
+    np.testing.assert_allclose(got, want.numpy(), rtol=1e-4, atol=1e-4)
+
+
 # -- what is chosen
 
 
