@@ -111,11 +111,15 @@ class Stage:
         of_k, self.of_item = (lanes, 1) if self.along else (self.depth, lanes)
         across, wide = bk // of_k, items // self.of_item
         inward = self.along or not k_major  # neighbouring threads are neighbours along k
-        self.slots = []
+        row = across if inward else wide
+        self.slots: list[_Slot] = []
         for start in range(0, across * wide, threads):
             e = b.let(flat + start, "e")
             part = None if start + threads <= across * wide else b.let(e < across * wide, "part")
-            k, item = (e % across, e // across) if inward else (e // wide, e % wide)
+            near, far = e % row, e // row
+            if threads % row == 0:  # whole rows further on: constants that addresses absorb
+                near, far = flat % row, flat // row + start // row
+            k, item = (near, far) if inward else (far, near)
             at_k, at_item = b.let(k * of_k, "k"), b.let(item * self.of_item, "item")
             self.slots.append(self._slot(at_k, at_item, first, part))
 
