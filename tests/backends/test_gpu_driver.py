@@ -240,6 +240,18 @@ def test_closing_gives_everything_back(gpu: Bindings) -> None:
 # -- errors
 
 
+def test_an_error_number_that_the_bindings_do_not_know(gpu: Bindings) -> None:
+    driver = opened(gpu)
+
+    def wait(stream: Any) -> None:
+        raise ValueError("12345 is not a valid error")
+
+    name = named(gpu, "wait")[0]
+    setattr(gpu, name, wait)
+    with pytest.raises(DeviceError, match=f"{name} failed: 12345 is not a valid error"):
+        driver.sync()
+
+
 def test_out_of_memory_says_what_there_is(gpu: Bindings) -> None:
     driver = opened(gpu)
     driver.alloc(1 << 20)

@@ -18,7 +18,12 @@ from weft.backends.gpu.blas_api import Vendor
 from weft.core import dtypes as dt
 from weft.core.errors import CompileError, DeviceError, UsageError
 
-OUT_OF_MEMORY, NO_DRIVER, NO_DEVICE = 2, 35, 100
+OUT_OF_MEMORY, NO_DEVICE = 2, 100
+_NOT_STARTED = {
+    3: "this process was forked from one that had started it",
+    35: "it is too old or missing",
+    802: "the system is not ready (on boards with NVSwitch: is the fabric manager running?)",
+}
 _TAKEN = 46  # CUDA_ERROR_DEVICE_UNAVAILABLE: exclusive use is set, or another error of the device
 # The device does not survive these: a fault or a failure of a kernel, an ECC error, a reset, ...
 FATAL = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999})
@@ -72,14 +77,14 @@ class Api(abc.ABC):
                 f"pip install 'weft[{self.kind}]'"
             ) from None
         try:
-            status = int(self._function("Init")(0)[0])
+            status = int(getattr(self.raw, f"{self.prefix}Init")(0)[0])
         except (RuntimeError, OSError) as error:  # the driver's library is not there
             said = re.split(r"[:.]\s", str(error).replace("b'", "'").replace("''", "'"))[0]
             raise DeviceError(f"no {self.maker} driver found ({said}): {self.install}") from None
         if status == NO_DEVICE:
             raise DeviceError(self._none())
         if status:
-            reason = "it is too old or missing" if status == NO_DRIVER else "it failed"
+            reason = _NOT_STARTED.get(status, "it failed")
             raise DeviceError(f"the {self.maker} driver did not start: {reason} (error {status})")
 
     def _none(self) -> str:
@@ -87,14 +92,14 @@ class Api(abc.ABC):
         why = f" ({', '.join(hidden)} may hide it)" if hidden else ""
         return f"the {self.maker} driver sees no GPU{why}"
 
-    def _function(self, name: str) -> Any:
-        return getattr(self.raw, self.names.get(name, self.prefix + name))
-
     def call(self, name: str, *args: Any) -> Any:
         """A call that must succeed; its value, several as a tuple, or None. Raises Failed."""
-        status, *values = self._function(name)(*args)
+        shown = self.names.get(name, self.prefix + name)
+        try:
+            status, *values = getattr(self.raw, shown)(*args)
+        except ValueError as error:  # an error number that the bindings do not know
+            raise DeviceError(f"{shown} failed: {error}") from None
         if int(status):
-            shown = self.names.get(name, self.prefix + name)
             raise Failed(shown, int(status), str(getattr(status, "name", status)))
         return None if not values else values[0] if len(values) == 1 else tuple(values)
 
@@ -146,6 +151,10 @@ class Api(abc.ABC):
         if error.status in FATAL or error.status == OUT_OF_MEMORY:
             return error
         return CompileError(f"{entry}: the driver refuses the code: {said or error}")
+
+    def replay_defect(self) -> str:
+        """Why this driver's replays of recordings may go wrong; "" where nothing is known."""
+        return ""
 
     @abc.abstractmethod
     def allow_shared(self, function: Any, nbytes: int) -> None:
