@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
 from functools import partial
@@ -389,3 +390,14 @@ def test_a_kernel_that_llvm_refuses_is_named_from_any_thread() -> None:
     texts = [("good", lambda: d.source(scale_kernel(64, 1.0))), ("bad", lambda: "define nonsense")]
     with pytest.raises(CompileError, match="bad"):
         jit.compile_objects(texts, d.host, 2)
+
+
+@pytest.mark.parametrize("nbytes", [1 << 20, (2 << 20) + 4096, (9 << 20) + 64])
+def test_large_memory_can_be_huge_pages(nbytes: int) -> None:
+    d = CpuDevice(threads=1)
+    buffer = d.alloc(nbytes)
+    if nbytes >= 2 << 20 and sys.platform == "linux":
+        assert buffer.address % (2 << 20) == 0
+    data = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
+    d.write(buffer, data)
+    np.testing.assert_array_equal(np.asarray(buffer), data)

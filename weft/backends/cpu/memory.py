@@ -14,6 +14,7 @@ from weft.core.errors import OutOfMemoryError
 
 _ALIGN = 64
 _LARGE = 1 << 20  # from here on whole pages straight from the system, huge ones where possible
+_HUGE = 2 << 20  # bytes of a huge page, on most machines
 _CHECKED = 64 << 20  # from here on the free memory is looked at first
 
 
@@ -100,13 +101,19 @@ def _aligned(size: int) -> np.ndarray:
 
 
 def _pages(size: int) -> np.ndarray:
+    """Memory from the system. Huge pages need their alignment, and only whole ones are asked for:
+    less of them would be memory that nobody uses."""
     if not hasattr(mmap, "MAP_ANONYMOUS"):
         return _aligned(size)
-    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    huge = size - size % _HUGE
+    spare = _HUGE if huge else 0  # address space alone: a page takes memory when it is touched
+    pages = mmap.mmap(-1, size + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    whole = np.frombuffer(pages, np.uint8)
+    start = -whole.ctypes.data % _HUGE if huge else 0
+    if huge and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a hint: without huge pages small ones serve
-            pages.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(pages, np.uint8)
+            pages.madvise(mmap.MADV_HUGEPAGE, start, huge)
+    return whole[start : start + size]
 
 
 def _out_of_memory(asked: int, available: int) -> OutOfMemoryError:
