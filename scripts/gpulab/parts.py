@@ -295,13 +295,14 @@ def _sanitized(status: int | None, said: str) -> dict[str, Any]:
 
 def tune(lab: Lab, seconds: float) -> str:
     """`weft tune`: its table is kept beside the results, and no other part uses it."""
-    sizes = "128" if lab.quick else "512..4096"
+    sizes = "128" if lab.quick else "1024,4096"
     table = lab.store.folder / "tuned.json"
     argv = [*WEFT, "tune", "--device", lab.device, "--sizes", sizes, "--budget", "0.3",
             "--out", str(table), "--json"]  # fmt: skip
     status, out = command(argv, seconds, lab.log("tune"))
     if status != 0:
-        return "cut off" if status is None else f"exit status {status}, see logs"
+        cut = "cut off; what was chosen before is in tuned.json"
+        return cut if status is None else f"exit status {status}, see logs"
     lab.store.data["tune"] = json.loads(out)
     return ""
 
@@ -309,6 +310,6 @@ def tune(lab: Lab, seconds: float) -> str:
 PARTS: Mapping[str, tuple[Callable[[Lab, float], str], int]] = {
     "devices": (devices, 60), "check": (check, 180), "matmul": (matmul, 150), "rows": (rows, 80),
     "attention": (attention, 50), "model": (model, 180), "train": (train, 300), "cpu": (cpu, 60),
-    "bench": (bench, 120), "sanitizer": (sanitizer, 240), "tune": (tune, 90),
+    "bench": (bench, 120), "sanitizer": (sanitizer, 240), "tune": (tune, 150),
 }  # fmt: skip
 """Name -> (function, its share of the seconds)."""

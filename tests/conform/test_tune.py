@@ -274,6 +274,22 @@ def test_tables_grow(tmp_path: Path) -> None:
     assert {kind for kind, _ in tuned.read(path).rows} == {"matmul", "matvec"}
 
 
+def test_what_was_chosen_is_kept_when_the_rest_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, measure = tmp_path / "t.json", tune.measure
+
+    def once(device: Any, case: Any, *rest: Any) -> Any:
+        if "24" in case.label:
+            raise KeyboardInterrupt
+        return measure(device, case, *rest)
+
+    monkeypatch.setattr(tune, "measure", once)
+    given = ["--kinds", "matvec", "--sizes", "1x16x20,1x24x40", "--dtype", "float32"]
+    CliRunner().invoke(command, [*given, "--budget", "0", "--out", str(path)])
+    assert [of for _, of in tuned.read(path).rows] == ["float32 float32 nk n16 k32"]
+
+
 def test_tune_on_a_target_that_is_not_here() -> None:
     text = run("--device", "interp:cpu-avx2", "--sizes", "18x20x16", "--dtype", "float32")
     assert "18x20x16 float32 kn" in text and "default" in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,8 +70,10 @@ def tune(
         cases = tune_cases.product_cases(chosen, wanted, names, found.caps)
     if not cases:
         raise UsageError(f"nothing to tune: no group of kind {kinds} in what was asked for")
-    choices = _measure(found, cases, roofline.measure(found), budget)
-    tuned.write(path, tuning.into(start, choices))
+    choices = []
+    for choice in _measure(found, cases, roofline.measure(found), budget):
+        choices.append(choice)  # a run that is cut off keeps what it has chosen
+        tuned.write(path, tuning.into(start, choices))
     if as_json:
         click.echo(json.dumps(_result(found, path, choices)))
         return
@@ -121,7 +123,8 @@ def _of_model(path: str, device: Device, kinds: Sequence[str], dtype: str | None
     return model_cases(model.graphs(), kinds, device.caps)
 
 
-def _measure(device: Device, cases: Sequence[Case], roof: Any, budget: float) -> list[Choice]:
+def _measure(device: Device, cases: Sequence[Case], roof: Any, budget: float) -> Iterator[Choice]:
+    """The classes as they are chosen, with a bar of what is done on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -135,7 +138,7 @@ def _measure(device: Device, cases: Sequence[Case], roof: Any, budget: float) ->
         def note(line: str) -> None:
             progress.update(task, advance=1, description=line)
 
-        return tuning.run(device, cases, roof, budget, note)
+        yield from tuning.run(device, cases, roof, budget, note)
 
 
 def _result(device: Device, path: Path, choices: Sequence[Choice]) -> dict[str, Any]:

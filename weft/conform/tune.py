@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -218,21 +218,18 @@ def rows_differ(device: Device, case: Case, config: Mapping[str, Any]) -> bool:
 
 def run(
     device: Device, cases: Sequence[Case], roof: Roofline, budget: float, note: Note
-) -> list[Choice]:
-    """Measures every case and chooses per class."""
-    chosen: dict[tuple[str, str], Choice] = {}
+) -> Iterator[Choice]:
+    """Measures class by class, and chooses."""
     members: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
-        note(f"{case.group.kind} {case.label}")
-        key = (case.group.kind, case.shapes)
-        choice = chosen.setdefault(key, Choice(*key))
-        choice.cases[case.label] = measure(device, case, roof, budget)
-        members.setdefault(key, []).append(case)
-    for key, choice in chosen.items():
-        _choose(choice, lambda config, key=key: any(  # type: ignore[misc]
-            rows_differ(device, case, config) for case in members[key]
-        ))  # fmt: skip
-    return list(chosen.values())
+        members.setdefault((case.group.kind, case.shapes), []).append(case)
+    for key, group in members.items():
+        choice = Choice(*key)
+        for case in group:
+            note(f"{case.group.kind} {case.label}")
+            choice.cases[case.label] = measure(device, case, roof, budget)
+        _choose(choice, lambda c, group=group: any(rows_differ(device, case, c) for case in group))  # type: ignore[misc]
+        yield choice
 
 
 def _choose(choice: Choice, differs: Callable[[Mapping[str, Any]], bool]) -> None:
