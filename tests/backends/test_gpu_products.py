@@ -90,8 +90,9 @@ def test_large_products_assemble(arch: str) -> None:
     assert len(found) == 12
     for name, said in found.items():
         assert not said.spills and not said.stack, (name, said)
-        if said.threads == 256:  # a tile of 64 sums per thread, and what feeds it
-            assert said.registers <= 168, (name, said)
+        # A tile of 64 sums per thread, and what feeds it; two groups per core from matrix units.
+        if said.threads == 256:
+            assert said.registers <= (128 if said.dynamic else 160), (name, said)
 
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx1100"])

@@ -276,3 +276,14 @@ kernel kern
   prefetch x[i]
 """
     )
+
+
+def test_groups_on_a_core() -> None:
+    """A hint, but part of what a kernel is: the code differs."""
+    one = make(good)
+    two = dataclasses.replace(one, resident=2)
+    verify(two)
+    assert kernel_hash(two) != kernel_hash(one) and "resident 2" in text(two)
+    for wrong in (0, 33):
+        with pytest.raises(KernelError, match="groups on a core"):
+            verify(dataclasses.replace(one, resident=wrong))

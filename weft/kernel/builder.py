@@ -404,6 +404,7 @@ class Builder:
         threads: Sequence[int] = (1,),
         flops: int = 0,
         bytes: int = 0,
+        resident: int = 1,
     ) -> ir.Kernel:
         """The finished kernel; grid and threads are padded with ones to three axes."""
         g = [as_expr(x) for x in grid] + [const(1)] * (3 - len(grid))
@@ -411,7 +412,7 @@ class Builder:
         body = ir.Block(tuple(self._stack[0]))
         return ir.Kernel(
             self.name, tuple(self._buffers), body,
-            (g[0], g[1], g[2]), (t[0], t[1], t[2]), flops, bytes,
+            (g[0], g[1], g[2]), (t[0], t[1], t[2]), flops, bytes, resident,
         )  # fmt: skip
 
 

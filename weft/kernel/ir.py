@@ -384,7 +384,8 @@ class Return(Stmt):
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Kernel:
     """One compiled function. `grid` entries are expressions over Const, Param and Binary only, so
-    that the host can evaluate them (`host_eval`); `threads` is the group's shape."""
+    that the host can evaluate them (`host_eval`); `threads` is the group's shape. `resident` groups
+    should find room on one core at a time, which limits their registers (a hint for GPUs)."""
 
     name: str
     buffers: tuple[Buffer, ...]
@@ -393,13 +394,14 @@ class Kernel:
     threads: tuple[int, int, int] = (1, 1, 1)
     flops: int = 0  # at full size, for reports
     bytes: int = 0  # least traffic at full size, for reports
+    resident: int = 1
 
 
 # Fields that never hold children (the memory and tiles that a node names are not any).
 _PLAIN = {
     "source", "target", "type", "op", "name", "slot", "kind", "dim", "attr", "lanes", "step",
     "nontemporal", "mutable", "unroll", "dtype", "size", "space", "threads", "flops", "bytes",
-    "rows", "cols", "tiles", "memory", "stride", "barriers",
+    "rows", "cols", "tiles", "memory", "stride", "barriers", "resident",
 }  # fmt: skip
 
 

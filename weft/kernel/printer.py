@@ -168,6 +168,8 @@ def text(kernel: Kernel) -> str:
     lines.append(f"  grid    ({', '.join(expr_text(g) for g in kernel.grid)})")
     lines.append(f"  threads ({', '.join(map(str, kernel.threads))})")
     lines.append(f"  cost    {kernel.flops} flops, {kernel.bytes} bytes")
+    if kernel.resident != 1:
+        lines.append(f"  resident {kernel.resident}")
     _body(kernel.body, "  ", lines)
     return "\n".join(lines) + "\n"
 

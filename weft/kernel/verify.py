@@ -49,6 +49,8 @@ class _Verifier:
             self.fail(f"the kernel's name {kernel.name!r} is not an identifier")
         if len(kernel.threads) != 3 or any(t < 1 for t in kernel.threads):
             self.fail(f"threads must be three positive numbers, not {kernel.threads}")
+        if not 1 <= kernel.resident <= 32:
+            self.fail(f"{kernel.resident} groups on a core")
         for buffer in kernel.buffers:
             self.declare(buffer.name)
             if buffer.dtype not in dt.DEVICE:

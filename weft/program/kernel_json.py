@@ -69,6 +69,7 @@ def kernel_head(kernel: Kernel) -> dict[str, Any]:
         "threads": list(kernel.threads),
         "flops": kernel.flops,
         "bytes": kernel.bytes,
+        "resident": kernel.resident,
     }
 
 
@@ -156,6 +157,7 @@ def _read_head(head: Any, slots: int) -> Kernel:
         threads,  # type: ignore[arg-type]
         _count(head["flops"], "flops"),
         _count(head["bytes"], "bytes"),
+        _count(head.get("resident", 1), "resident"),
     )
 
 

@@ -32,6 +32,7 @@ class BlockMatmul:
     rows: int
     columns: int
     threads: int
+    resident = 1  # groups per core
 
     def __init__(self, group: Group, p: Problem, caps: Caps) -> None:
         self.group, self.p, self.caps = group, p, caps
@@ -55,7 +56,8 @@ class BlockMatmul:
         down, across = self._place()
         self.m0, self.n0 = b.let(down * self.rows, "m0"), b.let(across * self.columns, "n0")
         self.body()
-        return b.kernel(grid, (self.threads,), count_flops(p), traffic(self.group))
+        flops, nbytes = count_flops(p), traffic(self.group)
+        return b.kernel(grid, (self.threads,), flops, nbytes, self.resident)
 
     def limit(self) -> Expr:
         """How many rows are wanted."""

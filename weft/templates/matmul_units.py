@@ -120,6 +120,8 @@ def build(group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]) -> Ke
 
 
 class _Units(BlockMatmul):
+    resident = 2  # one multiplies while the other waits at its barrier
+
     def __init__(self, group: Group, p: Problem, caps: Caps, plan: Plan) -> None:
         super().__init__(group, p, caps)
         self.plan = plan

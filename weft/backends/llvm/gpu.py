@@ -54,7 +54,8 @@ class _GpuRenderer(GpuCopies):
             )
         body = self.body()
         axes = self._axes()
-        attributes = self.gpu.attributes.format(x=x, y=y, z=z, n=x * y * z)
+        sizes = {"x": x, "y": y, "z": z, "n": x * y * z, "resident": kernel.resident}
+        attributes = self.gpu.attributes.format(**sizes)
         flag = self.gpu.module_flags
         flags = [f'!llvm.module.flags = !{{!0}}\n!0 = !{{i32 1, !"{flag}", i32 500}}']
         lines = [

@@ -22,7 +22,8 @@ class GpuTarget(LlvmTarget):
     """One GPU architecture. `code` is what LLVM makes of a kernel: "ptx" or an ELF "object".
 
     `thread` and `group` name the intrinsics that give an index along an axis ({} is x, y or z).
-    `attributes` go on a kernel, with {x} {y} {z} and {n} for its threads per axis and in all.
+    `attributes` go on a kernel, with {x} {y} {z} and {n} for its threads per axis and in all
+    and {resident} for the groups that a core should hold.
     `shuffle` moves an i32 by lane ^ {k} within `swizzle` lanes. `reduce` maps a subgroup's integer
     reductions to one intrinsic; `dot4_word` a dtype to the product of four bytes in a word. `unit`
     is the kind of matrix unit (see gpu_tiles); `copies` says that memory is copied to shared
@@ -86,7 +87,7 @@ def nvptx_target(arch: str, ptx: int | None = None) -> GpuTarget:
         thread="llvm.nvvm.read.ptx.sreg.tid.{}",
         group="llvm.nvvm.read.ptx.sreg.ctaid.{}",
         # Told the threads alone, ptxas keeps registers few and spills some, even where it need not.
-        attributes='nounwind convergent "nvvm.reqntid"="{x},{y},{z}" "nvvm.minctasm"="1"',
+        attributes='nounwind convergent "nvvm.reqntid"="{x},{y},{z}" "nvvm.minctasm"="{resident}"',
         barrier=("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)",),
         shuffle=(
             "llvm.nvvm.shfl.sync.bfly.i32",
