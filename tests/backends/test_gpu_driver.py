@@ -4,6 +4,7 @@ order; how long things live; what each error becomes. One suite for both vendors
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from typing import Any
 
@@ -271,6 +272,28 @@ def test_memory_that_the_pool_keeps_is_asked_back(gpu: Bindings) -> None:
     assert driver.alloc(1 << 26)
     names = ("alloc_async", "room", "wait", "trim", "alloc_async")
     assert gpu.names() == named(gpu, *names)
+
+
+def test_room_counts_what_the_pool_keeps(gpu: Bindings) -> None:
+    driver = opened(gpu)
+    driver.free(driver.alloc(1 << 25))
+    assert driver.room() == (1 << 26, 1 << 26)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_leaves_the_driver_alone(gpu: Bindings) -> None:
+    driver = opened(gpu)
+    child = os.fork()
+    if child == 0:
+        try:
+            with pytest.raises(DeviceError, match="opened before this process was forked"):
+                driver.alloc(8)
+            driver.close()
+            os._exit(len(gpu.calls))
+        finally:
+            os._exit(255)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0 and not driver.lost
 
 
 def test_code_that_the_driver_refuses(gpu: Bindings) -> None:

@@ -36,7 +36,8 @@ def test_an_unknown_architecture(gpu: Bindings) -> None:
 
 
 @pytest.mark.parametrize(
-    "number,said", [(100, "sees no GPU"), (35, "too old or missing"), (3, "it failed")]
+    "number,said",
+    [(100, "sees no GPU"), (35, "too old or missing"), (3, "was forked"), (999, "it failed")],
 )
 def test_a_driver_that_does_not_start(gpu: Bindings, number: int, said: str) -> None:
     gpu.fail = {named(gpu, "init")[0]: [number] * 3}

@@ -24,7 +24,7 @@ from weft.backends.llvm import launch
 from weft.conform.gpt import Shape, Trainer
 from weft.conform.harness import elementwise_kernel, program_of
 from weft.core import dtypes as dt
-from weft.core.errors import DeviceError, OutOfMemoryError
+from weft.core.errors import DeviceError, OutOfMemoryError, UsageError
 from weft.kernel.ir import Kernel
 from weft.models import random_folder
 from weft.program.program import Copy, Dispatch, Program
@@ -144,6 +144,28 @@ def test_a_kernel_that_faults(
     assert checking or "WEFT_CHECK=1 to have the step named" in said
     with pytest.raises(DeviceError, match="start the process anew"):
         device.alloc(8)
+
+
+@pytest.mark.parametrize(
+    "wish,version,replays", [("", 0, 2), ("off", 0, 0), ("", 70_226_015, 0), ("on", 70_226_015, 2)]
+)
+def test_replays_that_are_not_wanted(
+    gpu: Bindings, wish: str, version: int, replays: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked for in the environment; or ROCm 7.2, which is known to replay wrongly."""
+    monkeypatch.setenv("WEFT_REPLAY", wish)
+    if version:
+        monkeypatch.setattr(gpu, "do_version", lambda: version)
+    device = Taught(gpu)
+    program, sizes = doubling(device)
+    bound = device.bind(program, [device.alloc(n) for n in sizes])
+    for _ in range(3):
+        device.submit(bound, [])
+    replays = replays if wish or gpu.kind == "hip" else 2
+    assert calls(gpu, "replay") == replays and ("replay" in device.info.extra) == (not replays)
+    monkeypatch.setenv("WEFT_REPLAY", "perhaps")
+    with pytest.raises(UsageError, match="WEFT_REPLAY='perhaps'; use"):
+        Taught(gpu)
 
 
 def test_checking_records_nothing(gpu: Bindings, monkeypatch: pytest.MonkeyPatch) -> None:

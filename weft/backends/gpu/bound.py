@@ -109,8 +109,8 @@ class GpuBound(Bound):
     def run(self, scalars: Sequence[int]) -> None:
         """Asks the driver for every step. Called with the device's lock held."""
         self._set(tuple(int(s) for s in scalars))
-        if self.device.checking:
-            self._play(checked=True)
+        if self.device.checking or not self.device.replaying:
+            self._play(self.device.checking)
             return
         key = self._key = self._key or (self._grids, tuple(b.address for b in self.buffers))
         graph = self._graphs.get(key)
@@ -202,8 +202,9 @@ class GpuBound(Bound):
         if abs(source - target) >= n:
             driver.copy(target, source, n)
         elif source != target:
-            if self._scratch is None or self._scratch.nbytes < n:
-                self._scratch = self.device.alloc(n)
+            if self._scratch is None:  # for the largest: recordings keep its address
+                copies = [s.src.nbytes for s in self.program.steps if isinstance(s, Copy)]
+                self._scratch = self.device.alloc(max(copies))
             driver.copy(self._scratch.address, source, n)
             driver.copy(target, self._scratch.address, n)
 

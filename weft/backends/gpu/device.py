@@ -24,7 +24,7 @@ from weft.backends.llvm import launch
 from weft.backends.llvm.gpu_target import GpuTarget, gpu_target
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
-from weft.core.errors import DeviceError
+from weft.core.errors import DeviceError, UsageError
 from weft.kernel.ir import Kernel
 from weft.program.gemm import Gemm
 from weft.program.program import Program
@@ -68,13 +68,14 @@ class GpuDevice(Device):
         self.caps = dataclasses.replace(self.target.caps, name=driver.kind, model=driver.name)
         # WEFT_CHECK: every step is waited for, so that the one that fails is named.
         self.checking = os.environ.get("WEFT_CHECK", "0") not in ("", "0")
+        self.replaying = _replaying(driver)
         self.compiled = 0  # how many kernels LLVM has compiled here (the rest were cached)
         self._functions: dict[str, Function] = {}
         self._blas: Blas | str | None = None  # or why there is none; asked for when first needed
         names = tuple(d.name for d in dt.DEVICE)
         self.info = DeviceInfo(
             driver.kind, driver.index, driver.name, True, "", driver.version, driver.memory, names,
-            extra={"arch": driver.arch},
+            extra={"arch": driver.arch} | ({} if self.replaying else {"replay": "off"}),
         )  # fmt: skip
 
     @property
@@ -214,6 +215,15 @@ class GpuDevice(Device):
         """Waits and gives the GPU back; every later call raises DeviceError."""
         with self.lock:
             self.driver.close()
+
+
+def _replaying(driver: Driver) -> bool:
+    """Whether programs are recorded and replayed: as WEFT_REPLAY says, else where nothing is known
+    against it."""
+    wish = os.environ.get("WEFT_REPLAY", "").strip().lower()
+    if wish not in ("", "on", "off"):
+        raise UsageError(f'WEFT_REPLAY={wish[:40]!r}; use "on" or "off"')
+    return wish == "on" or (not wish and not driver.replay_defect)
 
 
 @functools.cache

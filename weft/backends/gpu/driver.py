@@ -25,6 +25,7 @@ class Driver(abc.ABC):
     memory: int  # bytes
     version: str
     lost: bool = False
+    replay_defect: str = ""  # why replays may go wrong, where something is known
 
     @abc.abstractmethod
     def alloc(self, nbytes: int) -> int:

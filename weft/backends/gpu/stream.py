@@ -9,6 +9,8 @@ import contextlib
 import ctypes
 import functools
 import itertools
+import os
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +22,19 @@ from weft.core.errors import DeviceError, OutOfMemoryError
 
 _NON_BLOCKING = 1  # CUstream_flags, hipStreamNonBlocking
 _THREAD_LOCAL = 1  # CUstreamCaptureMode, hipStreamCaptureMode
+
+
+_drivers: weakref.WeakSet[StreamDriver] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A vendor's driver works in the process that started it alone: the child only says so."""
+    for driver in _drivers:
+        driver.lost, driver._gone = True, "opened before this process was forked: use 'spawn'"
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class StreamDriver(Driver):
@@ -38,7 +53,7 @@ class StreamDriver(Driver):
         if card.reason:
             raise DeviceError(f"{card.name}: {card.reason}")
         self.name, self.arch, self.memory = card.name, card.arch, card.memory
-        self.version = api.version()
+        self.version, self.replay_defect = api.version(), api.replay_defect()
         self._held: dict[int, int] = {}  # bytes at each address given
         self._recording = False
         self._later: list[Callable[[], None]] = []  # what was given back while recording
@@ -55,6 +70,7 @@ class StreamDriver(Driver):
             self._end()
             raise
         self._staging = Staging(self._do, self._stream)
+        _drivers.add(self)
 
     def _opened(self) -> Any:
         try:
@@ -120,14 +136,18 @@ class StreamDriver(Driver):
     def _asked_again(self, nbytes: int) -> int:
         """Asks once more after the pool has given back what it kept."""
         try:
-            if self._pool is not None:
-                self.sync()
-                self._do("MemPoolTrimTo", self._pool, 0)
+            self._trim()
             return self._asked(nbytes)
         except OutOfMemoryError:
             raise OutOfMemoryError(
                 f"{self.id} ({self.name}) has no {nbytes:,} bytes left{self._room()}"
             ) from None
+
+    def _trim(self) -> None:
+        """Lets the pool give back what it keeps."""
+        if self._pool is not None:
+            self.sync()
+            self._do("MemPoolTrimTo", self._pool, 0)
 
     def free(self, address: int) -> None:
         if self._recording:  # a recording would free it at every replay
@@ -141,6 +161,7 @@ class StreamDriver(Driver):
             self._do("Free", address)
 
     def room(self) -> tuple[int, int]:
+        self._trim()  # what the pool keeps counts as taken
         free, total = map(int, self._do("MemGetInfo"))
         return free, total
 

@@ -67,6 +67,12 @@ class HipApi(Api):
         except Failed as error:
             raise self.refused(entry, error) from None
 
+    def replay_defect(self) -> str:
+        """ROCm 7.2.0 to 7.2.4, on gfx942 and gfx950: a replay's kernels may read what lay in memory
+        before a copy that was asked for first, as the runtime scalars are."""
+        is_72 = int(self.call("RuntimeGetVersion")) // 100_000 == 702
+        return "ROCm 7.2 replays give wrong results (ROCm/clr#279, ROCm/hip#3902)" if is_72 else ""
+
     def allow_shared(self, function: Any, nbytes: int) -> None:
         """A group may take all that there is without asking."""
 
