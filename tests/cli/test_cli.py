@@ -32,7 +32,7 @@ def test_help_lists_the_commands_and_an_example() -> None:
         assert name in text
 
 
-@pytest.mark.parametrize("command", ["devices", "run", "chat", "embed", "check", "explain"])
+@pytest.mark.parametrize("command", ["devices", "run", "chat", "embed", "check", "explain", "tune"])
 def test_each_command_has_help_with_an_example(command: str) -> None:
     result = weft(command, "--help")
     assert result.returncode == 0 and b"Example:" in result.stdout
