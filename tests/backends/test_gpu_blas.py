@@ -148,6 +148,16 @@ def test_everything_is_given_back(vendor: blas_api.Vendor) -> None:
     assert not driver.fake.live and not driver.live and not driver.fake.wrong
 
 
+def test_a_bias_that_is_not_aligned() -> None:
+    """Preferences have no word for it, and an algorithm that reads 16 bytes at a time faults."""
+    driver = fake.BlasDriver(CUBLASLT)
+    made = blas.Blas(CUBLASLT, driver.fake, _direct, fake.STREAM, driver, workspace=1 << 12)
+    for offset, start, fits in ((0, 0, True), (8, 0, True), (1, 0, False), (8, 8, False)):
+        found = made.product(gemm(BF16, bias=Matrix(3, BF16, offset, (0, 0, 1))), (0, 0, 0, start))
+        assert isinstance(found, blas.Product) == fits
+    made.close()
+
+
 @pytest.mark.parametrize("failing", [n for n in blas_api.FUNCTIONS if "Destroy" not in n])
 def test_failures_are_told(failing: str) -> None:
     """A library that does not start or refuses leaves the kernel, and says why; one that fails at

@@ -22,6 +22,7 @@ from weft.program.gemm import Gemm, Matrix
 
 WORKSPACE = 32 << 20  # bytes, for one product at a time
 ALIGN = 256  # bytes: alignment beyond this is of no use
+_BIAS_ALIGN = 16  # bytes: what some algorithms assume of a bias and have no preference for
 _REDUCTION = 0  # no sum is split between groups, which might be added in any order
 _RESULT = 512  # bytes: room for one heuristic result of either library, whatever its version
 
@@ -126,10 +127,14 @@ class Blas:
         """The product, ready to run, or why the library does not do it. `starts` are the bytes at
         which its kernel's arguments start, in memory that is aligned to ALIGN. The library is asked
         once per product and alignment; this may not be called in a recording."""
-        aligned = tuple(
-            _alignment(starts[x.arg] + x.offset * x.dtype.itemsize)
-            for x in (gemm.b, gemm.a, gemm.residual or gemm.c, gemm.c)
-        )
+
+        def place(x: Matrix) -> int:
+            return starts[x.arg] + x.offset * x.dtype.itemsize
+
+        if gemm.bias is not None and place(gemm.bias) % _BIAS_ALIGN:
+            return f"{self.name} may fault at a bias that starts at no multiple of {_BIAS_ALIGN}"
+        every = gemm.b, gemm.a, gemm.residual or gemm.c, gemm.c
+        aligned = tuple(_alignment(place(x)) for x in every)
         key = gemm, aligned
         if key not in self._products:
             made = len(self._made)

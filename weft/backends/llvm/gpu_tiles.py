@@ -210,7 +210,7 @@ class GpuTiles(Statements):
             for half in range(2):
                 sums = [("float", self._get(c, 4 * half + n)) for n in range(4)]
                 out = "{ float, float, float, float }"
-                found = self.call(name, out, [*left, *right[half::2], *sums])
+                found = self.call(name, out, [*left, *right[half::2], *sums], convergent=True)
                 for n in range(4):
                     self._put(c, 4 * half + n, self.emit(f"extractvalue {out} {found}, {n}"))
             return

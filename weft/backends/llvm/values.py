@@ -66,15 +66,18 @@ class Values:
         self.lines.append(f"  {name} = {instruction}")
         return name
 
-    def call(self, name: str, result: str, args: Sequence[tuple[str, str]]) -> str:
-        """A call of an intrinsic; `args` are (type, operand). Returns the operand ("" if void)."""
+    def call(
+        self, name: str, result: str, args: Sequence[tuple[str, str]], convergent: bool = False
+    ) -> str:
+        """A call of an intrinsic; `args` are (type, operand). Returns the operand ("" if void).
+        `convergent` is said of a call where LLVM does not know it of the intrinsic."""
         types = ", ".join(type_.split(" align")[0] for type_, _ in args)
         self.declared[name] = f"declare {result} @{name}({types})"
         line = f"call {result} @{name}({', '.join(f'{t} {v}' for t, v in args)})"
         if result == "void":
             self.lines.append(f"  {line}")
             return ""
-        return self.emit(line)
+        return self.emit(line + " convergent" * convergent)
 
     def intrinsic(self, base: str, type_: Type, *operands: str) -> str:
         """A call of `base` overloaded on one type that is also the type of every argument."""
