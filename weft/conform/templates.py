@@ -109,6 +109,34 @@ def _cached(device: Device) -> Iterator[Check]:
     yield "cached_attention: a row does not see its neighbours", partial(_cached_alone, device)
 
 
+def _large(device: Device) -> Iterator[Check]:
+    """Sizes at which GPUs take other kernels: rows of many threads, blocks of attention in matrix
+    units, caches in parts."""
+    for d in (dt.float32, dt.bfloat16):
+        for shape in ((3, 1030), (2, 4096), (1, 20000)):
+            x, w, b = data(d, shape, 1), data(d, shape[-1:], 2), data(d, shape[-1:], 3)
+            fn = _call("layer_norm", eps=1e-5)
+            yield f"layer_norm {d} {shape}", partial(run_case, device, fn, [x, w, b], "reduce")
+            run = partial(run_case, device, _call("softmax"), [x], "reduce")
+            yield f"softmax {d} {shape}", run
+        x = data(d, (300, 66), 4)
+        for axis in (0, 1):
+            fn = partial(ops.sum_, axes=axis)
+            yield f"sum {d} {x.shape} over {axis}", partial(run_case, device, fn, [x], "reduce")
+    params: dict[str, Any] = {"window": 0, "softcap": 0.0}
+    for d in (dt.float16, dt.bfloat16):
+        for t, s, dim in ((150, 150, 64), (70, 130, 128)):
+            shapes = ((1, 4, t, dim), (1, 2, s, dim), (1, 2, s, dim))
+            arrays = [data(d, x, i) for i, x in enumerate(shapes)]
+            fn = _call("attention", causal=True, scale=dim**-0.5, **params)
+            yield f"attention {d} {t}x{s}x{dim}", partial(run_case, device, fn, arrays, "dot")
+        fn = _call("cached_attention", scale=32**-0.5, **params)
+        for rows, length in ((40, 40), (3, 1300)):
+            arrays = _cached_inputs(d, rows, 2, length)
+            label = f"cached_attention {d}, {rows} rows over {length}"
+            yield label, partial(run_case, device, fn, arrays, "dot")
+
+
 def _cached_alone(device: Device) -> float:
     fn = _call("cached_attention", scale=32**-0.5, window=0, softcap=0.0)
     arrays = _cached_inputs(dt.float32, 4)
@@ -162,6 +190,7 @@ def checks(device: Device) -> Iterator[Check]:
     yield from _row_gradients(device)
     yield from _attention(device)
     yield from _cached(device)
+    yield from _large(device)
     yield from gradients.composites(device)
     yield "a fused block", partial(_fused_block, device)
     for d in _FLOATS:
