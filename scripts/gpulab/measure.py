@@ -31,10 +31,11 @@ def run(
     clock: Clock,
     note: Callable[[str], None],
 ) -> str:
-    """Measures cases that are not yet in the store; returns what is missing, "" if nothing.
+    """Measures cases that are not yet in the store, or in which weft failed; returns what is
+    missing, "" if nothing.
     A case's seconds are its share of what is left, compiling included."""
-    todo = [c for c in cases if not store.data["cases"].get(c.name, {}).get("done")]
-    left_out, broken = [], []
+    todo = [c for c in cases if not _whole(store.data["cases"].get(c.name, {}))]
+    left_out = []
     for i, case in enumerate(todo):
         share = Clock(clock.left / (len(todo) - i) * (1.4 if i + 1 < len(todo) else 1.0))
         share.end = min(share.end, clock.end)
@@ -47,13 +48,19 @@ def run(
         store.save()
         if not found["done"]:
             left_out.append(f"{case.name} (in part)")
-    for case in cases:
-        results = store.data["cases"].get(case.name, {}).get("results", {})
-        if "error" in results.get(WEFT, {}):
-            broken.append(case.name)
+    broken = [c.name for c in cases if _failed(store.data["cases"].get(c.name, {}))]
     said = [f"time was up before {', '.join(left_out)}"] * bool(left_out)
     said += [f"weft failed in {', '.join(broken)} (see Times)"] * bool(broken)
     return "; ".join(said)
+
+
+def _failed(found: dict[str, Any]) -> bool:
+    """Whether weft has no figure in a case that was tried."""
+    return "error" in found.get("results", {}).get(WEFT, {})
+
+
+def _whole(found: dict[str, Any]) -> bool:
+    return bool(found.get("done")) and not _failed(found)
 
 
 def _case(

@@ -256,8 +256,9 @@ def test_rounds_take_turns_and_failures_leave_the_others(tmp_path: Path) -> None
     )
     assert late == "time was up before matmul_9"
     store.data["cases"]["matmul_8"]["results"][WEFT] = {"error": "out of memory"}
-    broken = measure.run(store, [case], lambda c: three, Clock(9), lambda line: None)
-    assert broken == "weft failed in matmul_8 (see Times)"
+    broken = measure.run(store, [case], lambda c: three, Clock(0), lambda line: None)
+    assert broken == "time was up before matmul_8; weft failed in matmul_8 (see Times)"
+    assert measure.run(store, [case], lambda c: three, Clock(9), lambda line: None) == ""
 
 
 def test_a_command_that_takes_too_long_is_ended(tmp_path: Path) -> None:
