@@ -4,6 +4,7 @@ errors."""
 from __future__ import annotations
 
 import gc
+import threading
 from pathlib import Path
 
 import gpu_fake as fake
@@ -252,3 +253,25 @@ def test_a_model_on_the_recording_driver(kind: str, arch: str, tmp_path: Path) -
     want = weft.load(folder, device="oracle").generate([1, 2, 3], max_new_tokens=3)
     assert weft.load(folder, device=device).generate([1, 2, 3], max_new_tokens=3) == want
     assert "launch" in device.driver.names()
+
+
+def test_garbage_collection_waits_for_no_lock() -> None:
+    """Two threads that hold a device each and collect the other's garbage would wait for ever."""
+    device = fake.fake_device()
+    buffer = device.alloc(8)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with device.lock:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    del buffer
+    done.set()
+    thread.join()
+    assert len(device.driver.live) == 1
+    kept = device.alloc(8)
+    assert list(device.driver.live) == [kept.address]

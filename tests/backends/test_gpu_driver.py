@@ -79,6 +79,25 @@ def test_several_devices(gpu: Bindings) -> None:
     ]  # fmt: skip
 
 
+def test_garbage_of_another_device(gpu: Bindings) -> None:
+    """Freed while a call is on its way, it leaves that call its device."""
+    gpu.gpus = 2
+    first, second = opened(gpu, 0), opened(gpu, 1)
+    address, gifts = first.alloc(8), [second.alloc(8)]
+    other, real, seen = gpu.chosen.value, first.api.call, []
+
+    def collecting(name: str, *args: Any) -> Any:
+        if name == "MemsetD8Async":
+            seen.append(gpu.chosen.value)
+            second.free(gifts.pop())
+            seen.append(gpu.chosen.value)
+        return real(name, *args)
+
+    first.api.call = collecting  # type: ignore[method-assign]
+    first.fill(address, 0, 8)
+    assert seen[0] is seen[1] is not other
+
+
 def test_any_thread_may_call(gpu: Bindings) -> None:
     driver, got = opened(gpu), []
     thread = threading.Thread(target=lambda: got.append(driver.alloc(8)))

@@ -7,6 +7,7 @@ call: kernels read the runtime scalars from device memory, so other values need 
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -210,7 +211,5 @@ class GpuBound(Bound):
 
 
 def _forget(device: GpuDevice, graphs: dict[Key, Any]) -> None:
-    if not device.lost:
-        with device.lock, contextlib.suppress(DeviceError):
-            for graph in graphs.values():
-                device.driver.forget(graph)
+    for graph in graphs.values():
+        device.give_back(functools.partial(device.driver.forget, graph))

@@ -39,14 +39,9 @@ class GpuBuffer(Buffer):
     def __init__(self, device: GpuDevice, nbytes: int) -> None:
         self.device, self.nbytes = device, nbytes
         self.address = device.driver.alloc(max(nbytes, 1))
-        free = weakref.finalize(self, _free, device.driver, device.lock, self.address)
+        back = functools.partial(device.driver.free, self.address)
+        free = weakref.finalize(self, device.give_back, back)
         free.atexit = False  # the process's end gives everything back
-
-
-def _free(driver: Driver, lock: threading.RLock, address: int) -> None:
-    if not driver.lost:
-        with lock, contextlib.suppress(DeviceError):
-            driver.free(address)
 
 
 class Function(NamedTuple):
@@ -71,6 +66,7 @@ class GpuDevice(Device):
         self.replaying = _replaying(driver)
         self.compiled = 0  # how many kernels LLVM has compiled here (the rest were cached)
         self._functions: dict[str, Function] = {}
+        self._gone: list[Callable[[], None]] = []  # gives back what other threads left
         self._blas: Blas | str | None = None  # or why there is none; asked for when first needed
         names = tuple(d.name for d in dt.DEVICE)
         self.info = DeviceInfo(
@@ -87,11 +83,31 @@ class GpuDevice(Device):
 
     def alloc(self, nbytes: int) -> GpuBuffer:
         with self.lock:
+            self._sweep()
             return GpuBuffer(self, nbytes)
 
     def free_memory(self) -> int:
         with self.lock:
+            self._sweep()
             return self.driver.room()[0]
+
+    def give_back(self, what: Callable[[], None]) -> None:
+        """Calls `what`, or leaves it for the next allocation where another thread has the device.
+        Garbage collection comes at any time, so it waits for no lock: this thread may have another
+        device, which that thread may want."""
+        if self.lost:
+            return
+        self._gone.append(what)
+        if self.lock.acquire(blocking=False):
+            try:
+                self._sweep()
+            finally:
+                self.lock.release()
+
+    def _sweep(self) -> None:
+        while self._gone:
+            with contextlib.suppress(DeviceError, IndexError):  # IndexError: swept meanwhile
+                self._gone.pop(0)()
 
     def own(self, buffer: Buffer) -> GpuBuffer:
         """The buffer, if it is this device's."""

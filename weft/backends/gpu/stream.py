@@ -10,6 +10,7 @@ import ctypes
 import functools
 import itertools
 import os
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ _NON_BLOCKING = 1  # CUstream_flags, hipStreamNonBlocking
 _THREAD_LOCAL = 1  # CUstreamCaptureMode, hipStreamCaptureMode
 
 
+_calling = threading.local()  # whose call this thread is in
 _drivers: weakref.WeakSet[StreamDriver] = weakref.WeakSet()
 
 
@@ -93,6 +95,7 @@ class StreamDriver(Driver):
         """Calls the driver for this device. Notes when an error has left it unusable."""
         if self.lost:
             raise DeviceError(f"{self.id} was {self._gone}")
+        outer, _calling.driver = getattr(_calling, "driver", None), self
         try:
             self.api.choose(self._context)
             return what(*args)
@@ -106,6 +109,10 @@ class StreamDriver(Driver):
             if error.status == OUT_OF_MEMORY:
                 raise OutOfMemoryError(f"{self.id} ({self.name}): {error}{self._room()}") from None
             raise
+        finally:
+            _calling.driver = outer
+            if outer not in (None, self):  # garbage collection freed here what is another's
+                outer.api.choose(outer._context)
 
     def _room(self) -> str:
         try:
