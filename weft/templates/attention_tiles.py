@@ -73,11 +73,10 @@ class Plan:
 
     def fits(self, need: Need, caps: Caps) -> bool:
         """Whether a group of the target can be this large."""
-        few = self.registers(need, caps.subgroup) <= need.most
         return (
-            few
+            self.registers(need, caps.subgroup) <= need.most
+            and self.shared_bytes(need) <= caps.shared_bytes
             and self.threads <= caps.max_threads
-            and (self.shared_bytes(need) <= caps.shared_bytes)
         )
 
 
