@@ -190,7 +190,7 @@ def test_garbage_at_the_edges_of_a_recording(gpu: Bindings) -> None:
 def test_a_recording_that_fails_leaves_nothing(gpu: Bindings) -> None:
     driver = opened(gpu)
     before = gpu.left()
-    gpu.fail = {named(gpu, "instantiate")[0]: [2]}
+    gpu.fail = {named(gpu, "instantiate")[0]: [2, 2]}
     driver.record()
     with pytest.raises(OutOfMemoryError):
         driver.recorded()
@@ -293,6 +293,23 @@ def test_memory_that_the_pool_keeps_is_asked_back(gpu: Bindings) -> None:
     assert gpu.names() == named(gpu, *names)
 
 
+def test_others_get_what_the_pool_keeps(gpu: Bindings) -> None:
+    """Code and recordings want memory too, beside the pool."""
+    driver = opened(gpu)
+    module, make, replay = named(gpu, f"{gpu.kind}_module", "instantiate", "replay")
+    gpu.fail = {module: [2], make: [2], replay: [2]}
+    driver.load(b"code of weft_k", "weft_k")
+    driver.record()
+    graph = driver.recorded()
+    driver.replay(graph)
+    again = named(gpu, "room", "wait", "trim")
+    names = gpu.names()
+    for name in (module, make, replay):
+        at = names.index(name)
+        assert names[at + 1 : at + 5] == [*again, name]
+    driver.forget(graph)
+
+
 def test_room_counts_what_the_pool_keeps(gpu: Bindings) -> None:
     driver = opened(gpu)
     driver.free(driver.alloc(1 << 25))
@@ -318,7 +335,7 @@ def test_a_forked_child_leaves_the_driver_alone(gpu: Bindings) -> None:
 def test_code_that_the_driver_refuses(gpu: Bindings) -> None:
     driver = opened(gpu)
     load = named(gpu, f"{gpu.kind}_module")[0]
-    gpu.fail = {load: [218, 2]}
+    gpu.fail = {load: [218, 2, 2]}
     with pytest.raises(CompileError, match=rf"weft_k: the driver refuses the code: {load} .*218"):
         driver.load(b"nonsense", "weft_k")
     with pytest.raises(OutOfMemoryError, match="bytes are free"):

@@ -129,9 +129,11 @@ class StreamDriver(Driver):
 
     def alloc(self, nbytes: int) -> int:
         try:
-            address = self._asked(nbytes)
+            address = self._twice(lambda: self._asked(nbytes))
         except OutOfMemoryError:
-            address = self._asked_again(nbytes)
+            raise OutOfMemoryError(
+                f"{self.id} ({self.name}) has no {nbytes:,} bytes left{self._room()}"
+            ) from None
         self._held[address] = nbytes
         return address
 
@@ -140,15 +142,14 @@ class StreamDriver(Driver):
             return int(self._do("AllocAsync", nbytes, self._stream))
         return int(self._do("Alloc", nbytes))
 
-    def _asked_again(self, nbytes: int) -> int:
-        """Asks once more after the pool has given back what it kept."""
+    def _twice(self, call: Callable[[], Any]) -> Any:
+        """What may want memory that the pool keeps, which nothing else gets: where there is none,
+        the pool gives it back, and the call is made once more."""
         try:
-            self._trim()
-            return self._asked(nbytes)
+            return call()
         except OutOfMemoryError:
-            raise OutOfMemoryError(
-                f"{self.id} ({self.name}) has no {nbytes:,} bytes left{self._room()}"
-            ) from None
+            self._trim()
+            return call()
 
     def _trim(self) -> None:
         """Lets the pool give back what it keeps."""
@@ -189,7 +190,7 @@ class StreamDriver(Driver):
     # -- kernels
 
     def load(self, code: bytes, entry: str, shared: int = 0) -> Any:
-        module = self._try(self.api.module, code, entry)
+        module = self._twice(lambda: self._try(self.api.module, code, entry))
         self._modules.append((module, code))
         function = self._do("ModuleGetFunction", module, entry.encode())
         if shared:
@@ -243,12 +244,12 @@ class StreamDriver(Driver):
         finally:
             self._end_of_recording()
         try:
-            return self._do("GraphInstantiate", graph, 0)
+            return self._twice(lambda: self._do("GraphInstantiate", graph, 0))
         finally:
             self._do("GraphDestroy", graph)
 
     def replay(self, graph: Any) -> None:
-        self._do("GraphLaunch", graph, self._stream)
+        self._twice(lambda: self._do("GraphLaunch", graph, self._stream))
 
     def forget(self, graph: Any) -> None:
         if self._recording:
