@@ -309,7 +309,7 @@ def tune(lab: Lab, seconds: float) -> str:
 
 PARTS: Mapping[str, tuple[Callable[[Lab, float], str], int]] = {
     "devices": (devices, 60), "check": (check, 180), "matmul": (matmul, 150), "rows": (rows, 80),
-    "attention": (attention, 50), "model": (model, 180), "train": (train, 300), "cpu": (cpu, 60),
+    "attention": (attention, 50), "model": (model, 240), "train": (train, 300), "cpu": (cpu, 60),
     "bench": (bench, 120), "sanitizer": (sanitizer, 240), "tune": (tune, 150),
 }  # fmt: skip
 """Name -> (function, its share of the seconds)."""
