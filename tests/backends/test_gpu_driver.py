@@ -195,6 +195,9 @@ def test_a_recording_that_fails_leaves_nothing(gpu: Bindings) -> None:
     with pytest.raises(OutOfMemoryError):
         driver.recorded()
     assert gpu.left() == before
+    gpu.fail = {named(gpu, "begin")[0]: [900]}
+    with pytest.raises(DeviceError, match=r"\(900\); WEFT_REPLAY=off does without recordings"):
+        driver.record()
     driver.record()
     driver.forget(driver.recorded())
     assert gpu.left() == before

@@ -24,7 +24,11 @@ _NOT_STARTED = {
     35: "it is too old or missing",
     802: "the system is not ready (on boards with NVSwitch: is the fabric manager running?)",
 }
-_TAKEN = 46  # CUDA_ERROR_DEVICE_UNAVAILABLE: exclusive use is set, or another error of the device
+_HINTS = {
+    46: "; another process has the GPU to itself",  # CUDA_ERROR_DEVICE_UNAVAILABLE
+    221: "; libnvidia-ptxjitcompiler.so.1, a part of the driver, is missing",
+    **dict.fromkeys(range(900, 909), "; WEFT_REPLAY=off does without recordings"),
+}
 # The device does not survive these: a fault or a failure of a kernel, an ECC error, a reset, ...
 FATAL = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999})
 
@@ -34,8 +38,7 @@ class Failed(DeviceError):
 
     def __init__(self, name: str, status: int, text: str) -> None:
         self.status = status
-        hint = "; another process has the GPU to itself" if status == _TAKEN else ""
-        super().__init__(f"{name} failed: {text} ({status}){hint}")
+        super().__init__(f"{name} failed: {text} ({status}){_HINTS.get(status, '')}")
 
 
 @dataclass(frozen=True)
