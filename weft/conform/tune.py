@@ -34,7 +34,7 @@ from weft.templates.group import Group
 
 GAIN = 0.97  # of the default's time that another configuration must stay below to be chosen
 _COLD = 256 << 20  # bytes that a timed run walks through, so that no cache holds the operands
-_COPIES = 8  # of the operands at most
+_COPIES = 64  # of the operands at most: small ones may stay in a cache, as they would in a run
 _RUN = 2e-3  # seconds that a timed run takes at least
 
 Note = Callable[[str], None]

@@ -122,7 +122,7 @@ def _read(path: str, mtime: int, size: int) -> Table:
 def _fitting(table: Table, caps: Caps, where: str) -> Table | None:
     target = caps.model or caps.name
     if table.caps != caps_digest(caps):
-        _say(f"{where}: measured for {table.device} or other limits, not used for {target}")
+        _say(f"{where}: measured on {table.device} with other limits, not used for {target} here")
     elif table.code != code_digest():
         _say(f"{where}: measured with other templates, not used; run `weft tune` again")
     else:
