@@ -98,6 +98,9 @@ def test_grids_follow_the_scalars() -> None:
         device.submit(bound, [n])
     assert device.read(buffers[0], (8,), dt.int32).tolist() == [3, 3, 3, 0, 0, 0, 0, 0]
     assert device.driver.names().count("launch") == 1  # nothing to do is not launched
+    for _ in range(2):
+        device.submit(bound, (0,))
+    assert "record" not in device.driver.names()  # nor recorded
     with pytest.raises(DeviceError, match="takes 1 scalars, got 0"):
         device.submit(bound, [])
 

@@ -115,13 +115,18 @@ class GpuBound(Bound):
             return
         key = self._key = self._key or (self._grids, tuple(b.address for b in self.buffers))
         graph = self._graphs.get(key)
-        if graph is None and key == self._last:
+        if graph is None and key == self._last and self._asks():
             graph = self._record(key)
         self._last = key
         if graph is None:
             self._play()
         else:
             self.device.driver.replay(graph)
+
+    def _asks(self) -> bool:
+        """Whether anything is asked for: HIP may crash at a recording of nothing."""
+        others = len(self.program.steps) - len(self._grids)
+        return others > 0 or any(0 not in grid for grid in self._grids)
 
     def _record(self, key: Key) -> Any:
         """Notes what the steps ask for."""
