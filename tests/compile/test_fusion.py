@@ -4,7 +4,9 @@ import numpy as np
 from graphs import check, f32, groups, i32
 
 from weft import ops
+from weft.backends.interp import InterpDevice
 from weft.backends.registry import get
+from weft.core.caps import PRESETS
 from weft.graph.ir import Graph
 
 CPU = get("cpu")
@@ -45,6 +47,23 @@ def test_qkv_is_one_kernel_for_a_single_row():
     graph = Graph((x, *w), tuple(linear(x, v) for v in w))
     program = check(graph, CPU)
     assert kinds(program) == ["matvec"] and len(program.outputs) == 3
+
+
+def test_gpus_join_the_dots_of_a_few_rows_alone():
+    """With subgroups one launch reads all weights of a single row; blocks of rows stay apart."""
+    for name, rows, expected in (
+        ("cuda", 1, ["matvec"]),
+        ("cuda", 20, ["matmul"] * 3),
+        ("lavapipe", 1, ["matvec"] * 3),
+    ):
+        x = f32("x", rows, 16)
+        w = [f32(f"w{i}", n, 16, role="weight") for i, n in enumerate((32, 16, 24))]
+        graph = Graph((x, *w), tuple(linear(x, v) for v in w))
+        assert kinds(check(graph, InterpDevice(PRESETS[name]))) == expected
+    x = f32("x", 1, 16)
+    wg, wu = f32("wg", 32, 16, role="weight"), f32("wu", 32, 16, role="weight")
+    out = ops.mul(ops.call("silu", linear(x, wg)), linear(x, wu))
+    assert kinds(check(Graph((x, wg, wu), (out,)), InterpDevice(PRESETS["cuda"]))) == ["matvec"]
 
 
 def test_dots_that_feed_each_other_stay_apart():

@@ -22,16 +22,17 @@ def merge_dots(
     users: dict[int, list[Node]],
     is_output: Callable[[Node], bool],
 ) -> list[Group]:
-    """The groups with dots over one left operand joined where the templates take that (CPU)."""
-    if not caps.is_cpu:
+    """The groups with dots over one left operand joined where that pays: on a CPU, and for a few
+    rows on GPUs with subgroups, where launches are a large part of a step."""
+    if not caps.is_cpu and not caps.subgroup:
         return groups
     groups = _meet(groups, caps, users, is_output)
     return _side_by_side(groups, caps)
 
 
-def _alike(a: Group, b: Group) -> bool:
+def _alike(a: Group, b: Group, caps: Caps) -> bool:
     """Whether the kernels of two groups can be one."""
-    if a.kind != b.kind or a.kind not in ("matmul", "matvec"):
+    if a.kind != b.kind or a.kind not in (("matmul", "matvec") if caps.is_cpu else ("matvec",)):
         return False
     if (a.rows, a.rows_scale) != (b.rows, b.rows_scale):
         return False
@@ -93,7 +94,7 @@ def _meet(
     for i, group in enumerate(groups):
         for x in group.inputs:
             j = by_output.get(id(x))
-            if j is None or j in gone or not _alike(groups[i], groups[j]):
+            if j is None or j in gone or not _alike(groups[i], groups[j], caps):
                 continue
             root = group.outputs[0]
             if is_output(x) or x.shape != root.shape or not _only_pointwise(x, root, users):
@@ -129,7 +130,7 @@ def _side_by_side(groups: list[Group], caps: Caps) -> list[Group]:
         if groups[i].kind in ("matmul", "matvec"):
             before = ancestors(groups)
             for j in range(i + 1, len(groups)):
-                if not _alike(groups[i], groups[j]) or before[j] >> i & 1:
+                if not _alike(groups[i], groups[j], caps) or before[j] >> i & 1:
                     continue
                 outputs = (*groups[i].outputs, *groups[j].outputs)
                 joined = _joined(groups[i], groups[j], outputs, None)
