@@ -275,6 +275,19 @@ def test_an_error_number_that_the_bindings_do_not_know(gpu: Bindings) -> None:
         driver.sync()
 
 
+def test_a_driver_that_is_older_than_the_bindings(gpu: Bindings) -> None:
+    driver = opened(gpu)
+    name = named(gpu, "elapsed")[0]
+
+    def missing(*args: Any) -> None:
+        raise RuntimeError(f'Function "{name}_v2" not found')
+
+    setattr(gpu, name, missing)
+    with pytest.raises(DeviceError, match=r'_v2" not found; is the driver older than .*bindings'):
+        driver.times([driver.mark(), driver.mark()])
+    assert not driver.lost
+
+
 def test_out_of_memory_says_what_there_is(gpu: Bindings) -> None:
     driver = opened(gpu)
     driver.alloc(1 << 20)

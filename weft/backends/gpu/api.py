@@ -102,6 +102,9 @@ class Api(abc.ABC):
             status, *values = getattr(self.raw, shown)(*args)
         except ValueError as error:  # an error number that the bindings do not know
             raise DeviceError(f"{shown} failed: {error}") from None
+        except RuntimeError as error:  # a function that the driver does not have
+            older = f"is the driver older than {self.package}? An older one may do"
+            raise DeviceError(f"{shown} failed: {error}; {older}") from None
         if int(status):
             raise Failed(shown, int(status), str(getattr(status, "name", status)))
         return None if not values else values[0] if len(values) == 1 else tuple(values)
