@@ -13,6 +13,7 @@ from weft.core.errors import LimitError, ModelError, UsageError
 from weft.importers.safetensors import mapped_files
 from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
 from weft.models.generate import Generation, Piece, Request, Sequence_, Stream, run, sequences
+from weft.models.progress import line_taken
 from weft.models.runner import CompiledRunner, Runner
 from weft.models.sampler import Sampling, check_seed
 
@@ -237,7 +238,7 @@ class Decoder(Model):
         ids = [self.encode(p) for p in prompts]
         decoded = stream or bool(stops)  # else the text waits until somebody reads it
         parts = sequences(ids, request, self.context, seeds, lambda: self.tokenizer, decoded)
-        pieces = Stream(self._play(request, parts), parts)
+        pieces = Stream(self._play(request, parts, stream), parts)
         if stream:
             return pieces
         with self._lock:
@@ -246,9 +247,10 @@ class Decoder(Model):
         results = pieces.results
         return results[0] if single else results
 
-    def _play(self, request: Request, parts: Sequence[Sequence_]) -> Iterator[Piece]:
+    def _play(self, request: Request, parts: Sequence[Sequence_], shown: bool) -> Iterator[Piece]:
         """The pieces of one generation. Between two of them another thread may take a turn, which
-        ends this one with an error; within a step none can."""
+        ends this one with an error; within a step none can. `shown`: whoever takes the pieces may
+        write them on the terminal as they come."""
 
         def check(logits: np.ndarray, token: int) -> None:
             if not np.isfinite(logits[token]):
@@ -259,8 +261,9 @@ class Decoder(Model):
             self._turn += 1
             turn = self._turn
             pieces = run(self.runner(len(parts)), request, parts, check)
+        begun = False
         while True:
-            with self._lock:
+            with self._lock, line_taken(begun and shown):
                 if turn != self._turn:
                     raise UsageError(
                         "another generation began on this model; finish a stream before the next, "
@@ -269,6 +272,7 @@ class Decoder(Model):
                 piece = next(pieces, None)
             if piece is None:
                 return
+            begun = True
             yield piece
 
     def logits(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:

@@ -6,15 +6,28 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 DELAY = 0.5  # seconds before anything shows, so that quick loads pay nothing
+_taken: ContextVar[bool] = ContextVar("_taken", default=False)
+
+
+@contextmanager
+def line_taken(taken: bool = True) -> Iterator[None]:
+    """While inside, no spinner begins: the terminal's line holds what it would wipe (text that is
+    being written, a bar). With `taken` false nothing changes."""
+    token = _taken.set(taken or _taken.get())
+    try:
+        yield
+    finally:
+        _taken.reset(token)
 
 
 @contextmanager
 def progress(text: str) -> Iterator[None]:
     """Shows `text` with a spinner while the block runs, once it has run for DELAY seconds."""
-    if not sys.stderr.isatty():
+    if _taken.get() or not sys.stderr.isatty():
         yield
         return
     spinner = _Spinner(text)
