@@ -193,7 +193,8 @@ class Bindings(Machine):
 
 
 def install(monkeypatch: pytest.MonkeyPatch, kind: str) -> Bindings:
-    """Lets the vendor's bindings be a stand-in, which sees every GPU."""
+    """Lets the vendor's bindings be a stand-in, which sees every GPU and is trusted."""
+    monkeypatch.setenv("WEFT_POOL", "on")
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     found, name = Bindings(kind), APIS[kind].module_name

@@ -13,6 +13,7 @@ import pytest
 from gpu_bindings import APIS, BACKENDS, Bindings, install, named, opened, pointer
 
 from weft.backends.gpu import StreamDriver
+from weft.backends.gpu.memory import rounded
 from weft.core.errors import CompileError, DeviceError, OutOfMemoryError
 
 STREAM, ALL = "stream", (1 << 64) - 1
@@ -128,13 +129,34 @@ def test_memory(gpu: Bindings) -> None:
     assert (got == 7).all()
 
 
-def test_without_memory_pools(gpu: Bindings) -> None:
-    gpu.pools = 0
+@pytest.mark.parametrize("wish", ["", "off", "on"])
+def test_without_memory_pools(gpu: Bindings, wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Freed memory serves again at once, in the stream's order; the driver gets it back where it
+    has none left. AMD's pools are not trusted."""
+    monkeypatch.setenv("WEFT_POOL", wish)
+    gpu.pools = int(gpu.kind == "hip" and wish != "on")
     driver = opened(gpu)
-    address = driver.alloc(100)
-    driver.fill(address, 1, 100)
-    driver.free(address)
-    assert gpu.names() == named(gpu, "alloc", "fill", "wait", "free")
+    assert gpu.kept is None
+    a, b = driver.alloc(1 << 25), driver.alloc(100)
+    driver.fill(b, 1, 100)
+    driver.free(b)
+    assert driver.alloc(90) == b and driver.alloc(100) != b
+    assert shown(gpu.take()) == [
+        (named(gpu, "alloc")[0], 1 << 25), (named(gpu, "alloc")[0], 512),
+        (named(gpu, "fill")[0], b, 1, 100, STREAM), (named(gpu, "alloc")[0], 512),
+    ]  # fmt: skip
+    driver.free(a)
+    driver.alloc(3 << 24)
+    assert gpu.names() == named(gpu, "alloc", "room", "wait", "free", "alloc")
+    with pytest.raises(OutOfMemoryError, match="no 33,554,432 bytes left"):
+        driver.alloc(1 << 25)
+
+
+def test_sizes_that_share_memory() -> None:
+    for n in (1, 511, 513, 10_000, 123_456, 10**7, 10**9 + 1):
+        size = rounded(n)
+        assert 0 <= size - n <= max(512, min(n // 8, 2 << 20))
+        assert size % 512 == 0 and rounded(size) == size
 
 
 # -- kernels and recordings

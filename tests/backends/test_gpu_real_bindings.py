@@ -75,15 +75,16 @@ print("done")
 """
 
 
+@pytest.mark.parametrize("pools", ["on", "off"])
 @pytest.mark.parametrize("kind", ["cuda", "hip"])
-def test_real_bindings(kind: str, tmp_path: Path) -> None:
+def test_real_bindings(kind: str, pools: str, tmp_path: Path) -> None:
     pytest.importorskip(PACKAGE[kind])
     library = tmp_path / LIBRARY[kind]
     flags = [f"-Wl,-soname,{LIBRARY[kind]}", *(["-DHIP"] if kind == "hip" else [])]
     subprocess.run(["cc", "-shared", "-fPIC", *flags, "-o", library, SOURCE, "-ldl"], check=True)
     where = os.pathsep.join([str(tmp_path), os.environ.get("LD_LIBRARY_PATH", "")])
     root = str(SOURCE.parents[2])
-    env = os.environ | {"LD_LIBRARY_PATH": where, "PYTHONPATH": root}
+    env = os.environ | {"LD_LIBRARY_PATH": where, "PYTHONPATH": root, "WEFT_POOL": pools}
     done = subprocess.run(
         [sys.executable, "-c", PLAY, kind, library],
         capture_output=True, text=True, env=env, cwd=root,

@@ -33,6 +33,15 @@ _HINTS = {
 FATAL = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999})
 
 
+def wished(name: str, default: bool) -> bool:
+    """What an environment variable wants, "on" or "off"; `default` where it says nothing. Raises
+    UsageError."""
+    wish = os.environ.get(name, "").strip().lower()
+    if wish not in ("", "on", "off"):
+        raise UsageError(f'{name}={wish[:40]!r}; use "on" or "off"')
+    return wish == "on" if wish else default
+
+
 class Failed(DeviceError):
     """A call of the driver that gave an error number (`status`)."""
 
@@ -70,6 +79,7 @@ class Api(abc.ABC):
     names: ClassVar[Mapping[str, str]]
     hiding: ClassVar[tuple[str, ...]]  # environment variables that hide GPUs
     blas: ClassVar[Vendor]  # its library of matrix products
+    pools: ClassVar[bool] = True  # whether the driver's pools of memory are trusted
 
     def __init__(self) -> None:
         try:

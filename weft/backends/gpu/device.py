@@ -17,6 +17,7 @@ import numpy as np
 
 from weft.backends.base import Bound, Buffer, Device, DeviceInfo
 from weft.backends.cache import DiskCache, code_version, default_directory
+from weft.backends.gpu.api import wished
 from weft.backends.gpu.blas import Blas, Product
 from weft.backends.gpu.bound import GpuBound
 from weft.backends.gpu.driver import Driver
@@ -24,7 +25,7 @@ from weft.backends.llvm import launch
 from weft.backends.llvm.gpu_target import GpuTarget, gpu_target
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
-from weft.core.errors import DeviceError, UsageError
+from weft.core.errors import DeviceError
 from weft.kernel.ir import Kernel
 from weft.program.gemm import Gemm
 from weft.program.program import Program
@@ -63,7 +64,7 @@ class GpuDevice(Device):
         self.caps = dataclasses.replace(self.target.caps, name=driver.kind, model=driver.name)
         # WEFT_CHECK: every step is waited for, so that the one that fails is named.
         self.checking = os.environ.get("WEFT_CHECK", "0") not in ("", "0")
-        self.replaying = _replaying(driver)
+        self.replaying = wished("WEFT_REPLAY", not driver.replay_defect)
         self.compiled = 0  # how many kernels LLVM has compiled here (the rest were cached)
         self._functions: dict[str, Function] = {}
         self._gone: list[Callable[[], None]] = []  # gives back what other threads left
@@ -231,15 +232,6 @@ class GpuDevice(Device):
         """Waits and gives the GPU back; every later call raises DeviceError."""
         with self.lock:
             self.driver.close()
-
-
-def _replaying(driver: Driver) -> bool:
-    """Whether programs are recorded and replayed: as WEFT_REPLAY says, else where nothing is known
-    against it."""
-    wish = os.environ.get("WEFT_REPLAY", "").strip().lower()
-    if wish not in ("", "on", "off"):
-        raise UsageError(f'WEFT_REPLAY={wish[:40]!r}; use "on" or "off"')
-    return wish == "on" or (not wish and not driver.replay_defect)
 
 
 @functools.cache

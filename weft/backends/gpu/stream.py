@@ -15,9 +15,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.backends.gpu.api import FATAL, OUT_OF_MEMORY, Api, Failed
+from weft.backends.gpu.api import FATAL, OUT_OF_MEMORY, Api, Failed, wished
 from weft.backends.gpu.blas import Blas, open_blas
 from weft.backends.gpu.driver import Driver
+from weft.backends.gpu.memory import Kept, Pool
 from weft.backends.gpu.staging import Staging
 from weft.core.errors import DeviceError, OutOfMemoryError
 
@@ -40,8 +41,8 @@ if hasattr(os, "register_at_fork"):
 
 
 class StreamDriver(Driver):
-    """GPU number `index` of a vendor. Memory comes from the device's pool in the stream's order,
-    where the driver has pools. Raises DeviceError where there is no such GPU."""
+    """GPU number `index` of a vendor. Memory comes from the driver's pool where it has one that is
+    trusted, or that WEFT_POOL asks for. Raises DeviceError where there is no such GPU."""
 
     def __init__(self, api: Api, index: int) -> None:
         self.api, self.kind, self.index, self.lost = api, api.kind, index, False
@@ -54,6 +55,7 @@ class StreamDriver(Driver):
         card = api.card(index)
         if card.reason:
             raise DeviceError(f"{card.name}: {card.reason}")
+        pools = wished("WEFT_POOL", api.pools) and card.pools
         self.name, self.arch, self.memory = card.name, card.arch, card.memory
         self.version, self.replay_defect = api.version(), api.replay_defect()
         self._held: dict[int, int] = {}  # bytes at each address given
@@ -61,13 +63,13 @@ class StreamDriver(Driver):
         self._later: list[Callable[[], None]] = []  # what was given back while recording
         self._modules: list[tuple[Any, bytes]] = []  # a driver may read the code later
         self._blas: Blas | None = None
-        self._pool: Any = None
         self._stream: Any = None
         self._context = self._opened()
         try:
             self._stream = self._do("StreamCreate", _NON_BLOCKING)
-            if card.pools:
-                self._pool = self._try(api.pool, index)
+            self._memory: Pool | Kept = Kept(self._do)
+            if pools:
+                self._memory = Pool(self._do, self._try(api.pool, index), self._stream)
         except BaseException:
             self._end()
             raise
@@ -129,7 +131,7 @@ class StreamDriver(Driver):
 
     def alloc(self, nbytes: int) -> int:
         try:
-            address = self._twice(lambda: self._asked(nbytes))
+            address = self._twice(lambda: self._memory.alloc(nbytes))
         except OutOfMemoryError:
             raise OutOfMemoryError(
                 f"{self.id} ({self.name}) has no {nbytes:,} bytes left{self._room()}"
@@ -137,14 +139,9 @@ class StreamDriver(Driver):
         self._held[address] = nbytes
         return address
 
-    def _asked(self, nbytes: int) -> int:
-        if self._pool is not None:
-            return int(self._do("AllocAsync", nbytes, self._stream))
-        return int(self._do("Alloc", nbytes))
-
     def _twice(self, call: Callable[[], Any]) -> Any:
-        """What may want memory that the pool keeps, which nothing else gets: where there is none,
-        the pool gives it back, and the call is made once more."""
+        """What may want memory that is kept here, which nothing else gets: where there is none,
+        that is given back, and the call is made once more."""
         try:
             return call()
         except OutOfMemoryError:
@@ -152,24 +149,19 @@ class StreamDriver(Driver):
             return call()
 
     def _trim(self) -> None:
-        """Lets the pool give back what it keeps."""
-        if self._pool is not None:
-            self.sync()
-            self._do("MemPoolTrimTo", self._pool, 0)
+        """Gives the driver the memory that is kept."""
+        self.sync()
+        self._memory.trim()
 
     def free(self, address: int) -> None:
         if self._recording:  # a recording would free it at every replay
             self._later.append(functools.partial(self.free, address))
             return
         self._held.pop(address, None)
-        if self._pool is not None:
-            self._do("FreeAsync", address, self._stream)
-        else:
-            self.sync()
-            self._do("Free", address)
+        self._memory.free(address)
 
     def room(self) -> tuple[int, int]:
-        self._trim()  # what the pool keeps counts as taken
+        self._trim()  # what is kept counts as taken
         free, total = map(int, self._do("MemGetInfo"))
         return free, total
 
@@ -284,7 +276,7 @@ class StreamDriver(Driver):
             with contextlib.suppress(DeviceError):
                 if self._blas is not None:
                     self._blas.close()
-                self.sync()
+                self._trim()
                 self._staging.close()
                 for module, _ in self._modules:
                     self._do("ModuleUnload", module)

@@ -24,6 +24,10 @@ class HipApi(Api):
     install = "install AMD's driver and ROCm's HIP runtime"
     hiding = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
     blas = HIPBLASLT
+    # hipMallocAsync of ROCm 6.3 to 7.2 is reported to refuse memory that is there (ROCm/hip#3775),
+    # to fail or crash on gfx1100 (ROCm/legacy-rocm-build#6178) and to lose what lies in it
+    # (ROCm/rocm-systems#10943, #11693).
+    pools = False
     names = {
         "GetCount": "hipGetDeviceCount", "Alloc": "hipMalloc", "Free": "hipFree",
         "AllocAsync": "hipMallocAsync", "FreeAsync": "hipFreeAsync",
