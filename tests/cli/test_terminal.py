@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -44,3 +45,24 @@ def test_no_spinner_wipes_text_that_has_begun(tmp_path: Path) -> None:
     piped = weft(*args).stdout.decode()
     assert "compiling prefill" in screen
     assert screen.rpartition(WIPE)[2].partition("cpu:0: loaded")[0] == piped
+
+
+BAR = (
+    NO_DELAY
+    + """
+import time
+from weft.models.training.report import Display
+with Display(9, 0) as display:
+    display.step(1, {"loss": 2.0, "lr": 0.1, "tokens_per_s": 5.0})
+    with progress.progress("compiling"):
+        time.sleep(0.3)
+"""
+)
+
+
+def test_the_bar_of_training_leaves_room_for_an_echo_and_none_for_a_spinner() -> None:
+    """A terminal writes "^C" at the end of the bar: a line that wraps is never erased."""
+    screen = on_terminal(code=BAR, env={"COLUMNS": "80"})
+    assert "loss 2.000" in screen and "compiling" not in screen
+    lines = re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", screen).splitlines()
+    assert max(map(len, lines)) <= 76

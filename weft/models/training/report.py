@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from weft.core.errors import FileFormatError, UsageError
 from weft.core.files import replacing
+from weft.models.progress import line_taken
 
 
 class Log:
@@ -55,25 +56,25 @@ class Display:
     def __init__(self, steps: int, done: int) -> None:
         self._bar: Any = None
         self._task: Any = None
+        self._shown = ExitStack()
         if sys.stderr.isatty():
-            from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
             self._bar = Progress(
                 TextColumn("step {task.completed}/{task.total}"), BarColumn(None),
                 TextColumn("{task.description}"), TimeRemainingColumn(),
-                console=Console(stderr=True), expand=True,
+                console=_console(), expand=True,
             )  # fmt: skip
             self._task = self._bar.add_task("", total=steps, completed=done)
 
     def __enter__(self) -> Display:
         if self._bar is not None:
-            self._bar.start()
+            self._shown.enter_context(self._bar)
+            self._shown.enter_context(line_taken())
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._shown.close()
 
     def step(self, number: int, facts: Mapping[str, float]) -> None:
         """One step is done."""
@@ -85,9 +86,23 @@ class Display:
     def say(self, text: str) -> None:
         """A line that stays."""
         if self._bar is not None:
-            self._bar.console.print(text, markup=False, highlight=False)
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)
+
+
+def _console() -> Any:
+    """Of stderr, less a few columns: a terminal writes "^C" right of the bar, and a line that
+    wraps is never erased."""
+    from rich.console import Console, ConsoleDimensions
+
+    class Narrow(Console):
+        @property  # type: ignore[misc]  # ours is only read
+        def size(self) -> ConsoleDimensions:
+            whole = super().size
+            return ConsoleDimensions(max(whole.width - len("^C^C"), 20), whole.height)
+
+    return Narrow(stderr=True)
 
 
 def draw_curve(records: list[dict[str, Any]], path: Path, title: str = "") -> None:
