@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from test_cli import failed, weft
 
+from weft.cli.main import invoke
+
 CONFIG = """
 [model]
 hidden = 16
@@ -68,7 +70,9 @@ def test_init_writes_an_example_once(tmp_path: Path) -> None:
 def test_wrong_settings_are_wrong_usage(config: Path, tmp_path: Path) -> None:
     config.write_text(config.read_text().replace("steps =", "stpes ="))
     assert "did you mean steps?" in failed(weft("train", str(config)), 2)
-    assert "cannot be read" in failed(weft("train", str(tmp_path / "none.toml")), 1)
+    assert "cannot be read" in failed(weft("train", str(tmp_path / "none.toml")), 2)
+    config.write_text("[train\n")
+    assert "not TOML" in failed(weft("train", str(config)), 2)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
@@ -92,6 +96,36 @@ def test_an_interrupt_saves_and_resume_goes_on(config: Path, tmp_path: Path) -> 
     assert more.returncode == 0, more.stderr.decode()
     again = [json.loads(line)["step"] for line in log.read_text().splitlines()]
     assert again == [*steps, steps[-1] + 1, steps[-1] + 2]
+
+
+def test_what_a_resumed_run_says(config: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def train(*more: str) -> str:
+        assert invoke(["train", str(config), *more]) == 0
+        return capfd.readouterr().err
+
+    go_on = f"Go on with: weft train {config} --resume"
+    assert f"weft: stopped after step 2 of 6. {go_on}\n" in train("--until", "2")
+    assert "resuming from step 2 of 6\n" in (said := train("--resume"))
+    assert "stopped" not in said and "finished" not in said
+    assert "weft: finished: 6 of 6 steps were done before\n" in train("--resume")
+
+
+def test_a_second_interrupt_still_says_what_was_saved(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from weft.models.training import loop
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop._Run, "_finish", interrupted)  # when the checkpoint is there
+    assert invoke(["train", str(config), "--until", "2"]) == 130
+    err = capfd.readouterr().err
+    assert "step-000002 is the last checkpoint. Go on with: weft train" in err
+    monkeypatch.setattr(loop, "train", interrupted)
+    config.write_text(config.read_text().replace("/run", "/other"))
+    assert invoke(["train", str(config)]) == 130
+    assert capfd.readouterr().err == "weft: interrupted\n"
 
 
 def test_merge_without_an_adapter(config: Path, tmp_path: Path) -> None:

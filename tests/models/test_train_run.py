@@ -179,12 +179,14 @@ def test_resuming_something_else_is_refused(
     with pytest.raises(UsageError, match="--resume"):
         loop.train(config(corpus, run))
     other = config(corpus, run, optimizer={"lr": 0.5}, model={"layers": 2})
-    with pytest.raises(UsageError, match=r"layers: 1 -> 2; \[optimizer\] lr: 0.01 -> 0.5"):
+    onwards = r'\[output\] folder \(with \[model\] from = ".*step-000005", to train on'
+    change = r"layers: 1 -> 2; \[optimizer\] lr: 0.01 -> 0.5\. Restore them, or name another "
+    with pytest.raises(UsageError, match=change + onwards):
         loop.train(other, resume=True)
     state = json.loads((run / "step-000005" / "trainer.json").read_text())
     state["device"] = "abacus"
     (run / "step-000005" / "trainer.json").write_text(json.dumps(state))
-    with pytest.raises(UsageError, match="device: abacus -> cpu"):
+    with pytest.raises(UsageError, match=r'abacus -> cpu\. Set \[train\] device = "abacus"'):
         loop.train(config(corpus, run), resume=True)
 
 
@@ -245,8 +247,9 @@ def test_unknown_and_wrong_settings(tmp_path: Path) -> None:
         settings_from({}, "config")
     path = tmp_path / "bad.toml"
     path.write_text("[train\n")
-    with pytest.raises(FileFormatError, match="not TOML"):
-        read_settings(path)
+    for bad, message in ((path, "not TOML"), (tmp_path / "none.toml", "cannot be read")):
+        with pytest.raises(UsageError, match=message):
+            read_settings(bad)
 
 
 def test_the_example_config_says_what_the_defaults_are(tmp_path: Path) -> None:

@@ -42,18 +42,33 @@ def train(config: Path, init: bool, resume: bool, until: int | None) -> int:
         config.write_text(example(), encoding="utf-8")
         click.echo(f"wrote {config}; edit it, then: weft train {config}")
         return 0
+    from weft.models.training.checkpoints import found
     from weft.models.training.loop import train as run
 
-    result = run(read_settings(config), resume, until)
-    if result.interrupted:
-        print(
-            f"weft: interrupted after step {result.step}; saved in {result.folder}. "
-            f"Go on with: weft train {config} --resume",
-            file=sys.stderr,
-        )
+    settings = read_settings(config)
+    again = f"Go on with: weft train {config} --resume"
+    try:
+        result = run(settings, resume, until)
+    except KeyboardInterrupt:  # the second, while the first was being answered
+        saved = found(Path(settings.output.folder))
+        if not saved:
+            raise
+        _note(f"interrupted; {saved[-1]} is the last checkpoint. {again}")
         return 130
+    if result.interrupted:
+        _note(f"interrupted after step {result.step}; saved in {result.folder}. {again}")
+        return 130
+    steps = settings.train.steps
+    if result.step < steps:
+        _note(f"stopped after step {result.step} of {steps}. {again}")
+    elif not result.losses:
+        _note(f"finished: {steps} of {steps} steps were done before")
     click.echo(str(result.folder))
     return 0
+
+
+def _note(text: str) -> None:
+    print(f"weft: {text}", file=sys.stderr)
 
 
 @click.command(epilog="Example:  weft merge BASE run/adapter -o merged")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weft.core.errors import FileFormatError, UsageError
+from weft.models.progress import progress
 
 STDLIB = "stdlib"  # as a path: the source of the Python that runs
 STDLIB_EXCLUDE = (
@@ -46,13 +47,12 @@ def read_corpus(
     """The texts under `paths` (files, folders, glob patterns or "stdlib"; relative ones to `base`)
     whose names end in one of `suffixes` (files named one by one always count) and match none of the
     `exclude` patterns (of the path within its folder). The share `holdout` of the files, chosen by
-    a hash of their names, is kept for evaluation; of a single file its last lines are.
+    a hash of their names, is kept for evaluation; where that would be far from the share of the
+    text (of a single file, say), the last lines of each file are.
 
     Raises UsageError for a path without files, FileFormatError when none of them is text.
     """
-    texts: dict[str, str] = {}
-    skipped: list[str] = []
-    seen = 0
+    files: list[tuple[str, Path]] = []
     for path in paths:
         found = list(_files(path, suffixes, exclude, base))
         if not found:
@@ -61,19 +61,9 @@ def read_corpus(
                 f"data path {path}: no file ending in {wanted} is there; "
                 "check the path, [data] suffixes and exclude"
             )
-        seen += len(found)
-        for name, file in found:
-            text = _read(file)
-            if text is None:
-                skipped.append(name)
-            elif text.strip():
-                texts[name] = text
-    if not texts:
-        shown = f" ({skipped[0]})" if skipped else ""
-        raise FileFormatError(
-            f"data: none of the {seen} files holds UTF-8 text{shown}; "
-            "binary and empty files are not trained on"
-        )
+        files += found
+    with progress(f"reading {len(files):,} files"):
+        texts, skipped = _texts(files)
     train, held = _split(sorted(texts.items()), holdout)
     digest = hashlib.sha256()
     for part in (train, held):
@@ -82,6 +72,33 @@ def read_corpus(
             digest.update(text.encode())
         digest.update(b"|")
     return Corpus(tuple(train), tuple(held), tuple(skipped), digest.hexdigest())
+
+
+def skipped_line(names: Sequence[str]) -> str:
+    """A line about the files that were not text; the first five by name."""
+    count = f"{len(names):,} file{'s' if len(names) > 1 else ''}"
+    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+    return f"{count} skipped, not UTF-8 text: {', '.join(names[:5])}{more}"
+
+
+def _texts(files: Sequence[tuple[str, Path]]) -> tuple[dict[str, str], list[str]]:
+    """The texts by name, and the names of files that hold none. Raises FileFormatError when all
+    of them do."""
+    texts: dict[str, str] = {}
+    skipped = []
+    for name, file in files:
+        text = _read(file)
+        if text is None:
+            skipped.append(name)
+        elif text.strip():
+            texts[name] = text
+    if not texts:
+        shown = f" ({skipped[0]})" if skipped else ""
+        raise FileFormatError(
+            f"data: none of the {len(files)} files holds UTF-8 text{shown}; "
+            "binary and empty files are not trained on"
+        )
+    return texts, skipped
 
 
 def _files(
@@ -105,7 +122,7 @@ def _files(
     elif target.is_file():
         yield target.name, target
     else:
-        raise UsageError(f"data path {path}: no such file or folder (looked for {target})")
+        raise UsageError(f"data path {path}: no such file or folder: {target.absolute()}")
 
 
 def _folder(
@@ -145,12 +162,40 @@ def _split(texts: Texts, share: float) -> tuple[Texts, Texts]:
     """(training part, held-out part)."""
     if not share:
         return texts, []
-    if len(texts) == 1:
-        name, text = texts[0]
-        lines = text.splitlines(keepends=True)
-        cut = max(len(lines) - max(round(len(lines) * share), 1), 1)
-        return [(name, "".join(lines[:cut]))], [(name, "".join(lines[cut:]))]
+    train, held = _whole_files(texts, share)
+    if not share / 4 <= _size(held) / _size(texts) <= share * 2:
+        tails = _tails(texts, share)
+        if tails[1]:
+            return tails
+    return train, held
+
+
+def _size(texts: Texts) -> int:
+    return sum(len(text) for _, text in texts)
+
+
+def _whole_files(texts: Texts, share: float) -> tuple[Texts, Texts]:
+    """Holds out that share of the files; of one file, nothing."""
     count = min(max(round(len(texts) * share), 1), len(texts) - 1)
     ranked = sorted(texts, key=lambda item: hashlib.sha256(item[0].encode()).digest())
     held = {name for name, _ in ranked[:count]}
     return [t for t in texts if t[0] not in held], [t for t in texts if t[0] in held]
+
+
+def _tails(texts: Texts, share: float) -> tuple[Texts, Texts]:
+    """Holds out the last lines of each file, at most that share of its characters; of one file at
+    least a line. Every file keeps its first line."""
+    train: Texts = []
+    held: Texts = []
+    for name, text in texts:
+        lines = text.splitlines(keepends=True)
+        cut, room = len(lines), len(text) * share
+        if len(texts) == 1:
+            room = max(room, len(lines[-1]))
+        while cut > 1 and len(lines[cut - 1]) <= room:
+            cut -= 1
+            room -= len(lines[cut])
+        train.append((name, "".join(lines[:cut])))
+        if cut < len(lines):
+            held.append((name, "".join(lines[cut:])))
+    return train, held

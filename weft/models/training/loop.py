@@ -52,27 +52,42 @@ def train(settings: Settings, resume: bool = False, until: int | None = None) ->
             f"{run} holds checkpoints of an earlier run; go on with --resume, or name another "
             "[output] folder"
         )
-    device = registry.get(settings.train.device)
-    state = _resumed(settings, run, device) if resume else None
+    state = _resumed(settings, run) if resume else None
     data, config, raw = prepare_data(settings, run)
-    if state is not None and state[1].data != data.digest:
-        raise UsageError(f"{run}: the data is not what the checkpoint was trained on; start anew")
+    device = registry.get(settings.train.device)
+    if state is not None:
+        _check_same(state, data, device)
     return _Run(settings, run, device, data, config, raw, state).go(until)
 
 
-def _resumed(settings: Settings, run: Path, device: Device) -> tuple[Path, ck.State]:
-    """The newest checkpoint and its state, checked against the settings and the device."""
+def _resumed(settings: Settings, run: Path) -> tuple[Path, ck.State]:
+    """The newest checkpoint and its state, checked against the settings."""
     path = ck.latest(run)
     state = ck.read_state(path)
     other = differences(state.settings, settings.as_dict())
-    if state.device != device.kind:
-        other.append(f"device: {state.device} -> {device.kind}")
     if other:
+        whole = (path / "config.json").exists()  # of a LoRA run it is an adapter
+        onwards = f' (with [model] from = "{path}", to train on from there)' if whole else ""
         raise UsageError(
             f"{path} was made with other settings, so resuming would not continue it: "
-            + "; ".join(other)
+            f"{'; '.join(other)}. Restore them, or name another [output] folder{onwards}"
         )
     return path, state
+
+
+def _check_same(state: tuple[Path, ck.State], data: Data, device: Device) -> None:
+    """Refuses a checkpoint of another kind of device, or of other tokens."""
+    path, was = state
+    if was.device != device.kind:
+        raise UsageError(
+            f"{path} was made on another kind of device, so resuming would not continue it: "
+            f'device: {was.device} -> {device.kind}. Set [train] device = "{was.device}", or name '
+            "another [output] folder"
+        )
+    if was.data != data.digest:
+        raise UsageError(
+            f"{data.folder} is not what {path} was trained on; name another [output] folder"
+        )
 
 
 class _Run:
@@ -192,7 +207,9 @@ class _Run:
             f"{count:,} parameters on {self.device.info.id}; {len(self.data.train):,} tokens to "
             f"train on, {len(self.data.held_out):,} held out"
         )
-        if not self.start:
+        if self.start:
+            self.display.say(f"resuming from step {self.start} of {self.settings.train.steps}")
+        else:
             self.log.write(
                 step=0, event="start", parameters=count, device=self.device.info.id,
                 tokens=len(self.data.train), held_out=len(self.data.held_out),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import ModelError, UsageError
+from weft.core.errors import FileFormatError, ModelError, UsageError
 from weft.importers.hf_config import Fields, read_config
 from weft.models.config import DecoderConfig
+from weft.models.progress import progress
 from weft.models.tokenizer import Tokenizer
-from weft.models.training.checkpoints import copy_tokenizer
-from weft.models.training.corpus import Corpus, read_corpus
+from weft.models.training import checkpoints as ck
+from weft.models.training.corpus import Corpus, read_corpus, skipped_line
 from weft.models.training.model import config_of
 from weft.models.training.settings import ModelSettings, Settings
 from weft.models.training.tokens import end_token, open_tokens, train_tokenizer, write_tokens
 
 DATA = "data"  # the folder of a run that holds tokenizer and tokens
+MARK = "train.json"  # in it, written last: marks them whole
 
 
 @dataclass(frozen=True)
@@ -35,38 +39,80 @@ class Data:
 
 
 def prepare_data(settings: Settings, run: Path) -> tuple[Data, DecoderConfig, dict[str, Any]]:
-    """The run's data, made on the first call and found on later ones; the model's config, also
-    as config.json's fields. Raises UsageError, FileFormatError, ModelError."""
+    """The run's data, and the model's config, also as config.json's fields. Data that is there is
+    made anew when the text or the tokenizer is another, unless a checkpoint was trained on it.
+    Raises UsageError, FileFormatError, ModelError."""
     folder = run / DATA
     for section, path in (("model", settings.model.base), ("tokenizer", settings.tokenizer.base)):
         if path and not Path(path).is_dir():
             raise UsageError(f"[{section}] from = {path!r} is not a folder; give a model's folder")
-    if not (folder / "train.json").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        corpus = read_corpus(
-            settings.data.paths, settings.data.suffixes, settings.data.exclude,
-            settings.data.holdout, Path(),
-        )  # fmt: skip
-        _tokenizer(settings, corpus, folder)
+    corpus = _new_text(settings, run)
+    if corpus is None:
         raw, config = _config(settings, folder)
-        _tokens(corpus, folder, config.vocab)
     else:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MARK).unlink(missing_ok=True)
+        with progress("preparing the tokenizer"):
+            _tokenizer(settings, corpus, folder)
         raw, config = _config(settings, folder)
-    facts = json.loads((folder / "train.json").read_text(encoding="utf-8"))
+        with progress("turning the text into tokens"):
+            _tokens(corpus, folder, config.vocab, _tokenizer_key(settings))
+    facts = json.loads((folder / MARK).read_text(encoding="utf-8"))
     train = open_tokens(folder / "train.npy", config.vocab)
     held = open_tokens(folder / "eval.npy", config.vocab)
     return Data(folder, train, held, facts["digest"], facts), config, raw
 
 
+def _new_text(settings: Settings, run: Path) -> Corpus | None:
+    """The text to make tokens of; None where those that are there stay. Says which, and why."""
+    folder, d = run / DATA, settings.data
+    before: dict[str, Any] = {}
+    if (folder / MARK).exists():
+        before = json.loads((folder / MARK).read_text(encoding="utf-8"))
+    kept = bool(before) and bool(ck.found(run))  # a checkpoint was trained on them
+    try:
+        corpus = read_corpus(d.paths, d.suffixes, d.exclude, d.holdout, Path())
+    except (UsageError, FileFormatError):
+        if not kept:
+            raise
+        _say(f"the text cannot be read any more; going on with the tokens in {folder}")
+        return None
+    same = before.get("digest") == corpus.digest
+    if kept:
+        if not same:
+            _say(f"the text has changed since; going on with the tokens in {folder}")
+        return None
+    if corpus.skipped:
+        _say(skipped_line(corpus.skipped))
+    if same and before.get("tokenizer") == _tokenizer_key(settings):
+        return None
+    if before:
+        _say(f"{folder} was made of other text or settings; making it anew")
+    return corpus
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _tokenizer_key(settings: Settings) -> str:
+    """What the tokenizer follows from, besides the text. Raises ModelError."""
+    source = settings.model.base or settings.tokenizer.base
+    if not source:
+        return f"trained, {settings.tokenizer.vocab} tokens"
+    path = Path(source) / "tokenizer.json"
+    if not path.exists():
+        raise ModelError(f"{source} has no tokenizer.json; training on text needs one")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _tokenizer(settings: Settings, corpus: Corpus, folder: Path) -> None:
     """The tokenizer's files in `folder`: the base model's, another folder's, or a new one."""
     source = settings.model.base or settings.tokenizer.base
-    if not source:
+    if source:
+        ck.copy_tokenizer(Path(source), folder)
+    else:
         train_tokenizer((text for _, text in corpus.train), settings.tokenizer.vocab, folder)
-        return
-    if not (Path(source) / "tokenizer.json").exists():
-        raise ModelError(f"{source} has no tokenizer.json; training on text needs one")
-    copy_tokenizer(Path(source), folder)
 
 
 def _config(settings: Settings, folder: Path) -> tuple[dict[str, Any], DecoderConfig]:
@@ -103,10 +149,11 @@ def new_config(m: ModelSettings, vocab: int, context: int, end: int | None) -> d
     }  # fmt: skip
 
 
-def _tokens(corpus: Corpus, folder: Path, vocab: int) -> None:
-    """train.npy and eval.npy with their .json; train.json comes last, and marks them whole."""
+def _tokens(corpus: Corpus, folder: Path, vocab: int, tokenizer: str) -> None:
+    """train.npy and eval.npy with their .json; MARK comes last."""
     facts: dict[str, Any] = {
-        "digest": corpus.digest, "python": corpus.python, "skipped": list(corpus.skipped),
+        "digest": corpus.digest, "tokenizer": tokenizer, "python": corpus.python,
+        "skipped": list(corpus.skipped),
     }  # fmt: skip
     parts: Mapping[str, Any] = {"eval": corpus.held_out, "train": corpus.train}
     for name, texts in parts.items():

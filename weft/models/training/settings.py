@@ -10,7 +10,7 @@ from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from weft.core.errors import FileFormatError, UsageError
+from weft.core.errors import UsageError
 
 
 def _of(
@@ -50,12 +50,12 @@ class LoraSettings:
 
 @dataclass(frozen=True)
 class DataSettings:
-    """[data]: the text."""
+    """[data]: the text. Relative paths start from the folder that weft is run in."""
 
     paths: tuple[str, ...] = _of((), 'files, folders, patterns, or "stdlib" (Python\'s own source)')
     suffixes: tuple[str, ...] = _of((".txt", ".md", ".py"), "files of folders that count")
     exclude: tuple[str, ...] = _of((), "patterns of paths within a folder to leave out")
-    holdout: float = _of(0.05, "share of the files kept for evaluation", 0.0, 0.5)
+    holdout: float = _of(0.05, "share of the text kept for evaluation", 0.0, 0.5)
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class OutputSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """A whole file. `base` is the folder that relative paths in it start from."""
+    """A whole file. Relative paths in it start from the current folder."""
 
     model: ModelSettings = field(default_factory=ModelSettings)
     lora: LoraSettings = field(default_factory=LoraSettings)
@@ -141,15 +141,15 @@ FREE = {
 
 
 def read_settings(path: Path) -> Settings:
-    """The settings in a TOML file. Raises FileFormatError for what is not TOML, UsageError for an
-    unknown or impossible setting."""
+    """The settings in a TOML file. Raises UsageError for a file that cannot be read or is not TOML,
+    and for an unknown or impossible setting."""
     try:
         text = path.read_text(encoding="utf-8")
         data = tomllib.loads(text)
     except OSError as error:
-        raise FileFormatError(f"{path}: cannot be read: {error.strerror}") from None
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise FileFormatError(f"{path}: not TOML: {error}") from None
+        raise UsageError(f"{path}: not TOML: {error}") from None
     return settings_from(data, str(path))
 
 
