@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from weft.core.errors import FileFormatError, ModelError
 from weft.importers.hf_config import Fields, read_config
+from weft.models.adapters import merge_folders
 from weft.models.encoders import ENCODERS
 from weft.models.families import DECODERS
 
@@ -133,3 +134,19 @@ def test_fuzz_configs_give_a_config_or_a_named_error(family: str, change: dict) 
 def test_fuzz_bytes_never_crash(tmp_path_factory, content: bytes) -> None:
     with contextlib.suppress(FileFormatError):
         read_config(write(tmp_path_factory.getbasetemp(), content))
+
+
+@pytest.mark.parametrize("inside", ["model/config.json", "adapter/adapter_config.json"])
+def test_the_folder_that_training_wrote_leads_to_the_one_inside(tmp_path, inside: str) -> None:
+    path = tmp_path / inside
+    path.parent.mkdir()
+    path.write_text("{}")
+    with pytest.raises(ModelError, match=rf"did you mean .*{path.parent.name}\?"):
+        read_config(tmp_path)
+
+
+def test_a_folder_that_is_not_there_is_named_as_such(tmp_path) -> None:
+    with pytest.raises(ModelError, match="nope does not exist; expected a LoRA adapter"):
+        merge_folders(tmp_path, tmp_path / "nope", tmp_path / "out")
+    with pytest.raises(ModelError, match="nope does not exist; expected a Hugging Face"):
+        read_config(tmp_path / "nope")

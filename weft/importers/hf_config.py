@@ -160,10 +160,18 @@ class Fields:
         return Fields(value, f"{self.where}: {name}")
 
 
-def read_config(folder: Path, name: str = "config.json") -> Fields:
+def read_config(
+    folder: Path, name: str = "config.json", expected: str = "a Hugging Face model folder"
+) -> Fields:
     """`config.json` of a model folder. Raises ModelError when the folder has none,
     FileFormatError when it is not a JSON object."""
     path = folder / name
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise ModelError(f"{folder} {what}; expected {expected}")
     if not path.exists():
-        raise ModelError(f"{folder} has no {name}; expected a Hugging Face model folder")
+        made = (folder / "model", folder / "adapter")  # by `weft train`
+        inner = [p for p in made if any((p / n).exists() for n in (name, "adapter_config.json"))]
+        hint = f"did you mean {inner[0]}?" if inner else f"expected {expected}"
+        raise ModelError(f"{folder} has no {name}; {hint}")
     return Fields(read_object(path, MAX_CONFIG), str(path))

@@ -172,8 +172,7 @@ def merge_folders(base: Path, adapter: Path, output: Path) -> None:
 
     if output.exists():
         raise UsageError(f"{output} is there already; name a new folder")
-    if not (adapter / CONFIG).exists():
-        raise ModelError(f"{adapter} has no {CONFIG}; expected a LoRA adapter in PEFT's layout")
+    read_config(adapter, CONFIG, "a LoRA adapter in PEFT's layout")
     fields = read_config(base)
     config = config_of(fields)
     weights = bind_weights(decoder_layout(config), open_checkpoint(base))
