@@ -132,9 +132,10 @@ class Binary(Expr):
     """Lane-wise; both sides have the same Type. Comparisons give bool lanes.
 
     Integer add, sub, mul wrap. Integer div and rem truncate; a zero divisor is the caller's to
-    avoid. shl and shr take counts 0..bits-1; shr is arithmetic on signed types. Float min and max
-    return the other side when one is NaN (IEEE 754-2008 minNum); comparisons with NaN are
-    unspecified: test NaN on bits.
+    avoid. shl and shr take counts 0..bits-1; shr is arithmetic on signed types. Float rem is C's
+    fmod only where a target has it: WGSL and NVIDIA's give x - trunc(x / y) y, a divisor off where
+    the quotient rounds up (ops.binary does better). Float min and max return the other side when
+    one is NaN (IEEE 754-2008 minNum); comparisons with NaN are unspecified: test NaN on bits.
     """
 
     op: str
