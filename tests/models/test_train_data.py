@@ -104,6 +104,8 @@ def test_data_is_looked_at_before_the_device(
     monkeypatch.setattr(loop.registry, "get", opened)
     with pytest.raises(UsageError, match="nowhere"):
         loop.train(settings(tmp_path / "nowhere", tmp_path / "run"))
+    with pytest.raises(UsageError, match="give more text"):
+        loop.train(settings(files(tmp_path / "text", a="tiny\n"), tmp_path / "run"))
 
 
 # -- when it is read again

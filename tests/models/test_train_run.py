@@ -141,9 +141,7 @@ def test_a_gradient_alone_is_named(corpus: Path, tmp_path: Path) -> None:
     settings = config(corpus, tmp_path / "run")
     loop.train(settings, until=1)
     data, cfg, raw = loop.prepare_data(settings, tmp_path / "run")
-    run = loop._Run(
-        settings, tmp_path / "run", weft.backends.registry.get("cpu"), data, cfg, raw, None
-    )
+    run = loop._Run(settings, tmp_path / "run", data, cfg, raw)
     ids, targets = run._batch(0)
     assert find_fault(run.model, ids, targets, run.device) == "the norm of the gradient"
     run.model.assign({"norm.w": np.full(16, np.nan, np.float32)})

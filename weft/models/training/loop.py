@@ -54,10 +54,7 @@ def train(settings: Settings, resume: bool = False, until: int | None = None) ->
         )
     state = _resumed(settings, run) if resume else None
     data, config, raw = prepare_data(settings, run)
-    device = registry.get(settings.train.device)
-    if state is not None:
-        _check_same(state, data, device)
-    return _Run(settings, run, device, data, config, raw, state).go(until)
+    return _Run(settings, run, data, config, raw, state).go(until)
 
 
 def _resumed(settings: Settings, run: Path) -> tuple[Path, ck.State]:
@@ -94,23 +91,25 @@ class _Run:
     """One run in progress."""
 
     def __init__(
-        self, settings: Settings, run: Path, device: Device, data: Data, config: DecoderConfig,
-        raw: dict[str, Any], state: tuple[Path, ck.State] | None,
+        self, settings: Settings, run: Path, data: Data, config: DecoderConfig,
+        raw: dict[str, Any], state: tuple[Path, ck.State] | None = None,
     ) -> None:  # fmt: skip
         t = settings.train
-        self.settings, self.run, self.device, self.data, self.raw = settings, run, device, data, raw
+        self.settings, self.run, self.data, self.raw = settings, run, data, raw
         self.config = config
         self.batches = Batches(data.train, t.batch, t.context, t.seed)
         self.held = evaluation(data.held_out, t.batch, t.context, settings.output.eval_batches)
         self.model = self._model(config)
         self.opt = make_optimizer(self.model, settings.optimizer, t.steps)
         self.scaler = optim.LossScaler() if t.precision == "float16" else None
-        self.start = 0
-        if state is not None:
-            self.start = state[1].step
-            self._load(state[0], state[1])
         if settings.output.sample_every:
             self._check_prompt()
+        self.device = device = registry.get(t.device)  # says which: after all that may be refused
+        self.start = 0
+        if state is not None:
+            _check_same(state, data, device)
+            self.start = state[1].step
+            self._load(state[0], state[1])
         self.step_fn = make_step(self.model, self.opt, t, settings.optimizer, device, self.scaler)
         self.eval_fn = make_eval(self.model, device)
         self.result = Result(self.start, False, run)
