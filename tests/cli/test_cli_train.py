@@ -14,6 +14,7 @@ import pytest
 from test_cli import failed, weft
 
 from weft.cli.main import invoke
+from weft.importers.safetensors import SafetensorsFile, save_file
 
 CONFIG = """
 [model]
@@ -131,6 +132,35 @@ def test_a_second_interrupt_still_says_what_was_saved(
 def test_merge_without_an_adapter(config: Path, tmp_path: Path) -> None:
     error = failed(weft("merge", str(tmp_path), str(tmp_path), "-o", str(tmp_path / "out")))
     assert "adapter_config.json" in error
+
+
+def test_merging_into_another_base_is_noticed(
+    config: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plain, run = config.read_text(), (tmp_path / "run").as_posix()
+
+    def train(name: str, text: str) -> Path:
+        config.write_text(text.replace(run, (tmp_path / name).as_posix()))
+        assert invoke(["train", str(config)]) == 0
+        return tmp_path / name
+
+    def merge(base: Path, out: str) -> str:
+        capfd.readouterr()
+        assert invoke(["merge", str(base), str(low), "-o", str(tmp_path / out)]) == 0
+        return capfd.readouterr().err
+
+    base = train("base", plain) / "model"
+    other = train("other", plain.replace("[train]", "[train]\nseed = 1")) / "model"
+    sizes, start = "hidden = 16\nlayers = 1\nheads = 2", f'from = "{base.as_posix()}"'
+    low = train("low", plain.replace(sizes, start) + "[lora]\nrank = 2\n") / "adapter"
+    assert merge(base, "merged") == ""
+    assert f"{other} does not hold the weights that {low} was trained on" in merge(other, "a")
+    moved = base.rename(tmp_path / "moved")
+    assert merge(moved, "b") == ""  # the same weights under another name
+    weights = low / "adapter_model.safetensors"
+    save_file(weights, {k: v.copy() for k, v in SafetensorsFile(weights).items()})  # as PEFT does
+    assert f"and {moved} has another name" in merge(moved, "c")
+    assert merge(moved.rename(base), "d") == ""
 
 
 def test_run_with_a_folder_alone_asks_for_a_prompt(tmp_path: Path) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from weft.core.errors import FileFormatError, UsageError
+from weft.models.training import corpus as corpus_module
 from weft.models.training import loop
+from weft.models.training import prepare as prepare_module
 from weft.models.training.corpus import Corpus, read_corpus, skipped_line
 from weft.models.training.prepare import Data, prepare_data
 from weft.models.training.settings import settings_from
@@ -106,6 +110,23 @@ def test_data_is_looked_at_before_the_device(
         loop.train(settings(tmp_path / "nowhere", tmp_path / "run"))
     with pytest.raises(UsageError, match="give more text"):
         loop.train(settings(files(tmp_path / "text", a="tiny\n"), tmp_path / "run"))
+
+
+def test_long_waits_say_what_they_are_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    @contextmanager
+    def progress(text: str) -> Iterator[None]:
+        said.append(text)
+        yield
+
+    monkeypatch.setattr(corpus_module, "progress", progress)
+    monkeypatch.setattr(prepare_module, "progress", progress)
+    text = files(tmp_path / "text", **{f"n{i}": LINE for i in range(1500)})
+    prepared(settings(text, tmp_path / "run"), tmp_path / "run")
+    assert said == [
+        "reading 1,500 files", "preparing the tokenizer", "turning the text into tokens"
+    ]  # fmt: skip
 
 
 # -- when it is read again

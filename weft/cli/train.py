@@ -77,7 +77,10 @@ def _note(text: str) -> None:
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="New folder.")
 def merge(base: Path, adapter: Path, output: Path) -> None:
     """Add the LoRA ADAPTER (PEFT layout) to the weights of BASE: a model folder of its own."""
-    from weft.models.adapters import merge_folders
+    from weft.models.adapters import merge_folders, other_base
 
     merge_folders(base, adapter, output)
+    why = other_base(base, adapter)
+    if why is not None:
+        _note(f"{why}; unless they are the same model, {output} is of no use")
     click.echo(str(output))

@@ -3,6 +3,7 @@ adapter_config.json, and adapter_model.safetensors with "base_model.model.<layer
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from weft.models.names import bind_weights, checkpoint_names, decoder_layout
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
+BASE = "weft.base"  # in the metadata of WEIGHTS: the base model's `fingerprint`
 _PREFIX = "base_model.model."
 _DEFAULT = {"gpt2": ("c_attn",)}  # other families: the query and value projections
 # What this file does not read, and the value that means "not used".
@@ -32,13 +34,15 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
 @dataclass(frozen=True)
 class Adapter:
     """An adapter: out += alpha / rank (x A^T) B^T. `weights` holds "<role>.lora_a" [rank, in] and
-    "<role>.lora_b" [out, rank], float32."""
+    "<role>.lora_b" [out, rank], float32; `base` names the folder of its model, whose `fingerprint`
+    is `base_digest` ("": unknown)."""
 
     rank: int
     alpha: float
     dropout: float
     base: str
     weights: dict[str, np.ndarray]
+    base_digest: str = ""
 
     @property
     def scale(self) -> float:
@@ -94,7 +98,8 @@ def write(folder: Path, config: DecoderConfig, adapter: Adapter) -> None:
         role, _, which = key.rpartition(".lora_")
         tensors[f"{_PREFIX}{named[role]}.lora_{which.upper()}.weight"] = value
         targets.add(named[role].rpartition(".")[2])
-    save_file(folder / WEIGHTS, tensors, {"format": "pt"})
+    known = {BASE: adapter.base_digest} if adapter.base_digest else {}
+    save_file(folder / WEIGHTS, tensors, {"format": "pt", **known})
     rank, alpha = adapter.rank, adapter.alpha
     write_json(folder / CONFIG, {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": adapter.base,
@@ -144,7 +149,37 @@ def read(folder: Path, config: DecoderConfig) -> Adapter:
         if key[:-1] + ("b" if key.endswith("a") else "a") not in weights:
             raise ModelError(f"{file.path}: half of the adapter of layer {key[:-7]!r} is missing")
     dropout = given.number("lora_dropout", 0.0, 1.0, 0.0)
-    return Adapter(rank, alpha, dropout, given.text("base_model_name_or_path", ""), weights)
+    base = given.text("base_model_name_or_path", "")
+    return Adapter(rank, alpha, dropout, base, weights, file.metadata.get(BASE, ""))
+
+
+def fingerprint(folder: Path) -> str:
+    """A digest of a model's weights: names, dtypes, shapes and both ends of each tensor, which tell
+    trained models apart and are read at once however large these are."""
+    digest = hashlib.sha256()
+    weights = open_checkpoint(folder)
+    for name in sorted(weights):
+        value = weights[name]
+        digest.update(f"{name} {value.dtype} {value.shape} ".encode())
+        flat = value.reshape(-1)
+        for part in (flat[:1024], flat[-1024:]):
+            digest.update(part.tobytes())
+    return digest.hexdigest()
+
+
+def other_base(base: Path, adapter: Path) -> str | None:
+    """Why `base` is probably not the model that the adapter was trained on, or None. An adapter
+    without a fingerprint (PEFT's) goes by the last part of the name that it gives its model."""
+    file = SafetensorsFile(adapter / WEIGHTS)
+    named = read_config(adapter, CONFIG).text("base_model_name_or_path", "")
+    known = file.metadata.get(BASE)
+    if known is not None:
+        if known == fingerprint(base):
+            return None
+        return f"{base} does not hold the weights that {adapter} was trained on ({named})"
+    if not named or Path(named).name == base.resolve().name:
+        return None
+    return f"{adapter} was trained on {named}, and {base} has another name"
 
 
 def merged(

@@ -62,7 +62,7 @@ def read_corpus(
                 "check the path, [data] suffixes and exclude"
             )
         files += found
-    with progress(f"reading {len(files):,} files"):
+    with progress(f"reading {_count(files)}"):
         texts, skipped = _texts(files)
     train, held = _split(sorted(texts.items()), holdout)
     digest = hashlib.sha256()
@@ -76,9 +76,12 @@ def read_corpus(
 
 def skipped_line(names: Sequence[str]) -> str:
     """A line about the files that were not text; the first five by name."""
-    count = f"{len(names):,} file{'s' if len(names) > 1 else ''}"
     more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
-    return f"{count} skipped, not UTF-8 text: {', '.join(names[:5])}{more}"
+    return f"{_count(names)} skipped, not UTF-8 text: {', '.join(names[:5])}{more}"
+
+
+def _count(files: Sequence[object]) -> str:
+    return f"{len(files):,} file{'s' if len(files) > 1 else ''}"
 
 
 def _texts(files: Sequence[tuple[str, Path]]) -> tuple[dict[str, str], list[str]]:

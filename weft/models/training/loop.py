@@ -137,6 +137,7 @@ class _Run:
             weights |= adapters.fresh(config, roles, s.lora.rank, s.train.seed)
             config = replace(config, adapter_scale=s.lora.alpha / s.lora.rank)
             trainable = _is_adapter
+            self.base_digest = adapters.fingerprint(Path(s.model.base))
         return TrainableDecoder(
             config, weights, s.train.context, trainable, compute=as_dtype(s.train.precision),
             dropout=s.model.dropout, adapter_dropout=s.lora.dropout,
@@ -158,7 +159,12 @@ class _Run:
         lora = self.settings.lora
         weights = {r: v for r, v in self.model.arrays().items() if _is_adapter(r)}
         return adapters.Adapter(
-            lora.rank, lora.alpha, lora.dropout, self.settings.model.base, weights
+            lora.rank,
+            lora.alpha,
+            lora.dropout,
+            self.settings.model.base,
+            weights,
+            self.base_digest,
         )
 
     def _whole(self) -> dict[str, np.ndarray]:
