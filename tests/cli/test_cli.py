@@ -9,6 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from weft.models.box import box_folder
+from weft.models.random_weights import random_folder
+
+BERT = {
+    "model_type": "bert", "vocab_size": 30, "hidden_size": 8, "intermediate_size": 8,
+    "num_hidden_layers": 1, "num_attention_heads": 1, "max_position_embeddings": 16,
+    "type_vocab_size": 2,
+}  # fmt: skip
+
 
 def weft(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """Runs the command in a process of its own."""
@@ -76,3 +85,30 @@ def test_a_prompt_that_is_not_utf8() -> None:
 
 def test_embedding_nothing_is_wrong_usage() -> None:
     failed(weft("embed", "."), 2)
+
+
+def test_a_prompt_that_looks_like_a_folder_or_a_file_is_said_to_be_taken_as_text(
+    tmp_path: Path,
+) -> None:
+    run = ("--device", "cpu", "--max-new-tokens", "1")
+    assert "no such folder mine/modell" in weft("run", "mine/modell", *run).stderr.decode()
+    file = tmp_path / "prompt.txt"
+    file.write_text("x")
+    for prompt in (str(file), f"@{file}"):
+        assert f"- < {file}" in weft("run", prompt, *run).stderr.decode()
+    quiet = weft("run", "a = b/c", *run).stderr.decode()
+    assert "no such" not in quiet and "is a file" not in quiet
+
+
+def test_a_prompt_may_be_longer_than_the_name_of_a_file() -> None:
+    result = weft("run", "def f(x): " * 40, "--device", "cpu", "--max-new-tokens", "1")
+    assert result.returncode == 0, result.stderr.decode()
+
+
+def test_commands_say_which_command_a_model_is_for(tmp_path: Path) -> None:
+    random_folder(tmp_path, BERT)
+    assert "weft embed" in failed(weft("run", str(tmp_path), "x", "--device", "cpu"), 2)
+    assert "weft embed" in failed(weft("chat", str(tmp_path), "--device", "cpu"), 2)
+    box = str(box_folder())
+    assert "weft run" in failed(weft("embed", box, "x", "--device", "cpu"), 2)
+    assert "weft run" in failed(weft("chat", box, "--device", "cpu"), 2)

@@ -50,11 +50,14 @@ def embed(
 ) -> None:
     """Embed TEXTS with an encoder in the folder MODEL; with --query, search them instead."""
     import weft
+    from weft.models.embedder import Encoder
 
     corpus = [*texts, *(read_lines(path) if path else [])]
     if not corpus:
         raise click.UsageError("give at least one text, or --file")
     loaded = weft.load(model, device=device)
+    if not isinstance(loaded, Encoder):
+        raise UsageError(f"{model} writes text, it embeds none: weft run {model} PROMPT")
     vectors = loaded.embed(corpus)
     if query is None:
         _print_vectors(corpus, vectors, as_json)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -43,6 +44,17 @@ def load_options(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options.pop(name) for name in ("device", "dtype", "act_dtype", "context")}
 
 
+def load_decoder(path: str, options: dict[str, Any]) -> Any:
+    """The model in the folder `path`, which must be one that generates text."""
+    import weft
+    from weft.models.embedder import Encoder
+
+    model = weft.load(path, **load_options(options))
+    if isinstance(model, Encoder):
+        raise UsageError(f"{path} is an encoder; it does not write: weft embed {path} TEXT")
+    return model
+
+
 def read_prompt(prompt: str) -> str:
     """The prompt; "-" reads it from standard input. UTF-8 only."""
     if prompt == "-":
@@ -69,11 +81,24 @@ def _read_turn() -> str:
 
 def _boxed(only: str) -> tuple[str, str]:
     """(model, prompt) where one argument was given: the model in the box, and that argument."""
-    if only and Path(only).is_dir():
+    if os.path.isdir(only):
         raise click.UsageError(f"{only} is a model; give it a PROMPT")
     from weft.models.box import box_folder
 
     return str(box_folder()), only
+
+
+def _note_on_prompt(prompt: str, alone: bool) -> None:
+    """Says so where a prompt looks like a file or a folder, and is taken as text. A whole line of
+    Python or prose does not."""
+    path = prompt.removeprefix("@")
+    if os.path.isfile(path):  # unlike pathlib's, False for what is too long for a name
+        note = f"{path} is a file; its name is the prompt. Its text: weft run [MODEL] - < {path}"
+    elif alone and re.fullmatch(r"(\w:)?[\w.~-]*([/\\][\w.~-]*)+", prompt):
+        note = f"no such folder {prompt}: taken as a prompt for the model in the box"
+    else:
+        return
+    print(f"weft: {note}", file=sys.stderr)
 
 
 def _stream(pieces: Any) -> str:
@@ -86,7 +111,12 @@ def _stream(pieces: Any) -> str:
     return "".join(text)
 
 
-@click.command(epilog="Example:  weft run 'def fibonacci(n):' --max-new-tokens 40")
+@click.command(
+    epilog="""\b
+Example:  weft run 'def fibonacci(n):' --max-new-tokens 40
+          weft run MODEL - < prompt.txt
+"""
+)
 @click.argument("path", metavar="[MODEL]")
 @click.argument("prompt", required=False)
 @generation_options
@@ -96,16 +126,16 @@ def run(ctx: click.Context, path: str, prompt: str | None, as_json: bool, **opti
     """Generate text from PROMPT ('-': standard input) with the Hugging Face folder MODEL, or with
     the small model of Python code that comes with weft (which repeats itself without a penalty: its
     default is 1.1). The text goes to stdout as it is made, the speed to stderr."""
-    import weft
-
+    alone = prompt is None
     if prompt is None:
         path, prompt = _boxed(path)
         given = ctx.get_parameter_source("repetition_penalty")
         if given is click.core.ParameterSource.DEFAULT:
             options["repetition_penalty"] = 1.1
     text = read_prompt(prompt)
+    _note_on_prompt(prompt, alone)
     start = time.perf_counter()
-    model = weft.load(path, **load_options(options))
+    model = load_decoder(path, options)
     loaded = time.perf_counter()
     where = model.device.info.id if model.device else "oracle"
     if as_json:
@@ -146,9 +176,9 @@ def run(ctx: click.Context, path: str, prompt: str | None, as_json: bool, **opti
 def chat(path: str, system: str | None, as_json: bool, **options: Any) -> None:
     """Talk with the model in the folder MODEL; it needs a chat template. A turn reads only what is
     new in the conversation. An empty line or the end of input leaves."""
-    import weft
-
-    model = weft.load(path, **load_options(options))
+    model = load_decoder(path, options)
+    if model.tokenizer is None or not model.tokenizer.has_chat:
+        raise UsageError(f"{path} has no chat template; prompt it: weft run {path} PROMPT")
     answer = _answer_json if as_json else _answer
     messages: list[dict[str, str]] = []
     if system:
