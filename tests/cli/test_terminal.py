@@ -66,3 +66,11 @@ def test_the_bar_of_training_leaves_room_for_an_echo_and_none_for_a_spinner() ->
     assert "loss 2.000" in screen and "compiling" not in screen
     lines = re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", screen).splitlines()
     assert max(map(len, lines)) <= 76
+
+
+def test_devices_fit_a_narrow_terminal() -> None:
+    screen = on_terminal("devices", env={"COLUMNS": "80"})
+    assert max(map(len, screen.splitlines())) <= 80
+    wide = on_terminal("devices", env={"COLUMNS": "400"})
+    for word in set(wide.split()) - {"driver", "dtypes,", "or", "what"}:  # of the header
+        assert word in screen

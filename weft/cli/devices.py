@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import textwrap
 from dataclasses import asdict
 
 import click
@@ -29,6 +32,27 @@ def devices(as_json: bool) -> None:
         ]
         for d in found
     ]  # fmt: skip
-    click.echo(
-        text.table(["device", "name", "driver", "memory", "state", "dtypes, or what to do"], rows)
+    table = text.table(
+        ["device", "name", "driver", "memory", "state", "dtypes, or what to do"], rows
     )
+    width = shutil.get_terminal_size().columns
+    if sys.stdout.isatty() and max(map(len, table.splitlines())) > width:
+        table = _narrow(rows, width)
+    click.echo(table)
+
+
+def _narrow(rows: list[list[str]], width: int) -> str:
+    """The same for a terminal of few columns: what is long goes below its device."""
+    first = text.table(
+        ["device", "state", "memory", "name"],
+        [[id_, state, memory, name] for id_, name, _, memory, state, _ in rows],
+    ).splitlines()
+    indent = " " * first[0].index("state")
+    lines = first[:1]
+    fold = textwrap.TextWrapper(
+        max(width, 40), initial_indent=indent, subsequent_indent=indent,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    for head, (_, _, driver, _, _, rest) in zip(first[1:], rows):
+        lines += [head, *fold.wrap(driver), *fold.wrap(rest)]
+    return "\n".join(lines)
