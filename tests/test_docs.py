@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import pytest
 
 from weft.core import text
 from weft.core.tolerance import TABLE
+from weft.models.training.settings import read_settings
 
 ROOT = Path(__file__).resolve().parent.parent
+PROSE = "81b747f5410c493788c9cbb403ff4b2cd3636ed52fd059c8c181de182a646715"  # of examples/prose.txt
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
 
@@ -29,6 +32,23 @@ def test_links_lead_somewhere(page: Path) -> None:
     content = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", content):
         assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_training_shows_its_examples() -> None:
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    shown = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    files = [ROOT / "examples" / f"{name}.toml" for name in ("first", "lora")]
+    assert shown == [f.read_text(encoding="utf-8") for f in files]
+
+
+@pytest.mark.parametrize("name", ["box", "first", "lora"])
+def test_examples_train_on_what_stays(name: str) -> None:
+    """Python's own source, or a file that never changes: the docs quote what came of it."""
+    settings = read_settings(ROOT / "examples" / f"{name}.toml")
+    assert not settings.output.sample_prompt.endswith(" ")  # a space begins the next token
+    assert settings.data.paths == (("examples/prose.txt",) if name == "lora" else ("stdlib",))
+    text = (ROOT / "examples" / "prose.txt").read_text(encoding="utf-8")
+    assert hashlib.sha256(text.encode()).hexdigest() == PROSE
 
 
 def test_getting_started_runs(monkeypatch: pytest.MonkeyPatch) -> None:
