@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from weft.core.errors import FileFormatError, UsageError
+from weft.core.errors import FileFormatError, ModelError, UsageError
 from weft.models.training import corpus as corpus_module
 from weft.models.training import loop
 from weft.models.training import prepare as prepare_module
@@ -90,6 +91,22 @@ def test_skipped_files_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert "2 files skipped, not UTF-8 text: text/latin.txt, text/noise.txt\n" in err
     assert skipped_line(["a"]) == "1 file skipped, not UTF-8 text: a"
     assert skipped_line(list("abcdefg")).endswith(": a, b, c, d, e and 2 more")
+
+
+def test_too_little_for_an_evaluation_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = settings(files(tmp_path / "text", a=LINE * 20), tmp_path / "run")
+    loop.train(replace(given, output=replace(given.output, eval_every=2)))
+    assert "no evaluation: held out is less than a batch, 2 x 16\n" in capfd.readouterr().err
+
+
+def test_a_model_one_level_deeper_is_named(tmp_path: Path) -> None:
+    text, base = files(tmp_path / "text", a=LINE * 200), tmp_path / "base"
+    loop.train(settings(text, base))
+    given = settings(text, tmp_path / "tuned")
+    with pytest.raises(ModelError, match=r"did you mean .*base.model"):
+        loop.train(replace(given, model=replace(given.model, base=str(base))))
 
 
 def test_a_path_that_is_not_there_is_shown_whole(tmp_path: Path, monkeypatch: Any) -> None:

@@ -212,8 +212,13 @@ class _Run:
             f"{count:,} parameters on {self.device.info.id}; {len(self.data.train):,} tokens to "
             f"train on, {len(self.data.held_out):,} held out"
         )
+        t = self.settings.train
+        if self.settings.output.eval_every and len(self.data.held_out) and not self.held:
+            self.display.say(
+                f"no evaluation: held out is less than a batch, {t.batch} x {t.context}"
+            )
         if self.start:
-            self.display.say(f"resuming from step {self.start} of {self.settings.train.steps}")
+            self.display.say(f"resuming from step {self.start} of {t.steps}")
         else:
             self.log.write(
                 step=0, event="start", parameters=count, device=self.device.info.id,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import FileFormatError, ModelError, UsageError
-from weft.importers.hf_config import Fields, read_config
+from weft.importers.hf_config import Fields, read_config, read_object
 from weft.models.config import DecoderConfig
 from weft.models.progress import progress
 from weft.models.tokenizer import Tokenizer
@@ -46,6 +45,8 @@ def prepare_data(settings: Settings, run: Path) -> tuple[Data, DecoderConfig, di
     for section, path in (("model", settings.model.base), ("tokenizer", settings.tokenizer.base)):
         if path and not Path(path).is_dir():
             raise UsageError(f"[{section}] from = {path!r} is not a folder; give a model's folder")
+    if settings.model.base:
+        read_config(Path(settings.model.base))  # says where the model is, if not here
     corpus = _new_text(settings, run)
     if corpus is None:
         raw, config = _config(settings, folder)
@@ -57,7 +58,7 @@ def prepare_data(settings: Settings, run: Path) -> tuple[Data, DecoderConfig, di
         raw, config = _config(settings, folder)
         with progress("turning the text into tokens"):
             _tokens(corpus, folder, config.vocab, _tokenizer_key(settings))
-    facts = json.loads((folder / MARK).read_text(encoding="utf-8"))
+    facts = read_object(folder / MARK)
     train = open_tokens(folder / "train.npy", config.vocab)
     held = open_tokens(folder / "eval.npy", config.vocab)
     return Data(folder, train, held, facts["digest"], facts), config, raw
@@ -68,7 +69,7 @@ def _new_text(settings: Settings, run: Path) -> Corpus | None:
     folder, d = run / DATA, settings.data
     before: dict[str, Any] = {}
     if (folder / MARK).exists():
-        before = json.loads((folder / MARK).read_text(encoding="utf-8"))
+        before = read_object(folder / MARK)
     kept = bool(before) and bool(ck.found(run))  # a checkpoint was trained on them
     try:
         corpus = read_corpus(d.paths, d.suffixes, d.exclude, d.holdout, Path())
