@@ -26,15 +26,18 @@ _GRADIENTS = (
 )  # fmt: skip
 
 # The array API's functions (design: names follow it where it has one).
+_ANGLES = (
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cosh", "sinh", "tan",
+)  # fmt: skip
 _ELEMENTWISE = (
-    "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and",
+    "abs", "add", "bitwise_and",
     "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
-    "ceil", "clip", "copysign", "cos", "cosh", "divide", "equal", "erf", "exp", "expm1", "floor",
+    "ceil", "clip", "copysign", "cos", "divide", "equal", "erf", "exp", "expm1", "floor",
     "floor_divide", "greater", "greater_equal", "hypot", "isfinite", "isinf", "isnan", "less",
     "less_equal", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not",
     "logical_or", "logical_xor", "maximum", "minimum", "multiply", "negative", "not_equal",
     "positive", "pow", "reciprocal", "remainder", "round", "rsqrt", "sigmoid", "sign", "signbit",
-    "sin", "sinh", "sqrt", "square", "subtract", "tan", "tanh", "trunc",
+    "sin", "sqrt", "square", "subtract", "tanh", "trunc",
 )  # fmt: skip
 _ARRAYS = (
     "asarray", "astype", "broadcast_arrays", "broadcast_to", "concat", "e", "empty", "empty_like",
@@ -55,6 +58,7 @@ _HOME = {
     **dict.fromkeys(("rand", "randn", "randint", "manual_seed"), "weft.tensor.random"),
     **dict.fromkeys(("cat", "stack", "broadcast_tensors"), "weft.tensor.shapes"),
     **dict.fromkeys(("where", "one_hot"), "weft.tensor.functional"),
+    **dict.fromkeys(_ANGLES, "weft.tensor.angles"),
     **dict.fromkeys(_ELEMENTWISE, "weft.tensor.elementwise"),
     **dict.fromkeys(_ARRAYS, "weft.tensor.arrays"),
     **dict.fromkeys(_FOLDING, "weft.tensor.folding"),
@@ -95,6 +99,7 @@ if TYPE_CHECKING:
     from weft.models import load as load
     from weft.program.program import Program as Program
     from weft.tensor import functional as functional
+    from weft.tensor.angles import *  # noqa: F403
     from weft.tensor.arrays import *  # noqa: F403
     from weft.tensor.autocast import autocast as autocast
     from weft.tensor.autograd import checkpoint as checkpoint

@@ -87,7 +87,6 @@ def test_every_node_links() -> None:
         check(kernel, target)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.arch)
 def test_everything_links(target) -> None:  # type: ignore[no-untyped-def]
     caps = case.caps_of(target)
@@ -97,7 +96,6 @@ def test_everything_links(target) -> None:  # type: ignore[no-untyped-def]
     assert len(spilled) <= len(kernels) // 100, spilled
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", case.MODELS)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.arch)
 def test_models_link(target, name: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -105,7 +103,6 @@ def test_models_link(target, name: str, tmp_path: Path) -> None:  # type: ignore
         assert not check(kernel, target).spills
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.arch)
 def test_training_links(target) -> None:  # type: ignore[no-untyped-def]
     for kernel in case.training(case.caps_of(target)):

@@ -221,7 +221,6 @@ def test_every_node_assembles() -> None:
 
 
 @needs_ptxas
-@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.arch)
 def test_everything_assembles(target) -> None:  # type: ignore[no-untyped-def]
     """Every kernel of the primitives, gradients and templates."""
@@ -234,7 +233,6 @@ def test_everything_assembles(target) -> None:  # type: ignore[no-untyped-def]
 
 
 @needs_ptxas
-@pytest.mark.slow
 @pytest.mark.parametrize("name", case.MODELS)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.arch)
 def test_models_assemble(target, name: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -244,7 +242,6 @@ def test_models_assemble(target, name: str, tmp_path: Path) -> None:  # type: ig
 
 
 @needs_ptxas
-@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.arch)
 def test_training_assembles(target) -> None:  # type: ignore[no-untyped-def]
     found = assemble(case.training(case.caps_of(target)), target)

@@ -17,7 +17,6 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import promote
 from weft.core.errors import DTypeError
 from weft.tensor.core import Tensor, tensor
-from weft.tensor.create import zeros_like
 
 Operand = Any  # a Tensor, a NumPy array or a Python number
 _NUMBERS = (bool, int, float)
@@ -28,7 +27,7 @@ def as_tensor(x: Operand) -> Tensor:
     return x if isinstance(x, Tensor) else tensor(x)
 
 
-def _reals(x: Operand) -> Tensor:
+def reals(x: Operand) -> Tensor:
     """The operand as floats: integers and bools as float32."""
     t = as_tensor(x)
     return t if t.dtype.is_float else t.cast(dt.float32)
@@ -39,16 +38,16 @@ def _two(x: Operand, y: Operand) -> tuple[Any, Any]:
     return (x, y) if isinstance(x, Tensor) or isinstance(y, Tensor) else (as_tensor(x), y)
 
 
-def _float_pair(x: Operand, y: Operand) -> tuple[Tensor, Tensor]:
+def float_pair(x: Operand, y: Operand) -> tuple[Tensor, Tensor]:
     """Both operands as floats of one dtype and shape."""
     a, b = _two(x, y)
     if not isinstance(a, Tensor):
-        return _float_pair(b, a)[::-1]
+        return float_pair(b, a)[::-1]
     left, right = a._reals("div", b)
     return left, right
 
 
-def _wide(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def wide(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A formula computed in float32 for float16 and bfloat16, and rounded once."""
 
     @functools.wraps(fn)
@@ -192,14 +191,8 @@ def signbit(x: Operand, /) -> Tensor:
 
 def copysign(x1: Operand, x2: Operand, /) -> Tensor:
     """The magnitude of x1 with the sign of x2."""
-    a, b = _float_pair(x1, x2)
+    a, b = float_pair(x1, x2)
     return signbit(b).where(-a.abs(), a.abs())
-
-
-def _sign(t: Tensor) -> Tensor:
-    """-1 or 1. With it an odd function is computed from x times its sign, not from |x|, whose
-    derivative at 0 is none."""
-    return signbit(t).where(-1.0, zeros_like(t) + 1.0)
 
 
 def trunc(x: Operand, /) -> Tensor:
@@ -211,11 +204,11 @@ def trunc(x: Operand, /) -> Tensor:
 # -- exponentials and logarithms
 
 
-@_wide
+@wide
 def expm1(x: Operand, /) -> Tensor:
     """exp(x) - 1, exact near 0: x / log(u) (u - 1) with u = exp(x) (Kahan; Higham, "Accuracy and
     Stability of Numerical Algorithms", section 1.14.1)."""
-    t = _reals(x)
+    t = reals(x)
     u = t.exp()
     less = u - 1.0
     near = (u == 1.0) | (t == 0)
@@ -224,150 +217,43 @@ def expm1(x: Operand, /) -> Tensor:
     return near.where(t, out)
 
 
-@_wide
+@wide
 def log1p(x: Operand, /) -> Tensor:
     """log(1 + x), exact near 0: log(u) x / (u - 1) with u = 1 + x (Kahan; Higham, problem 1.5)."""
-    t = _reals(x)
+    t = reals(x)
     u = t + 1.0
     near = u == 1.0
     middle = u.log() * t / near.where(1.0, u - 1.0)
     return near.where(t, (u == math.inf).where(u, middle))
 
 
-@_wide
+@wide
 def log2(x: Operand, /) -> Tensor:
     """The logarithm to base 2."""
-    return _reals(x).log() * (1 / math.log(2))
+    return reals(x).log() * (1 / math.log(2))
 
 
-@_wide
+@wide
 def log10(x: Operand, /) -> Tensor:
     """The logarithm to base 10."""
-    return _reals(x).log() * (1 / math.log(10))
+    return reals(x).log() * (1 / math.log(10))
 
 
-@_wide
+@wide
 def logaddexp(x1: Operand, x2: Operand, /) -> Tensor:
     """log(exp(x1) + exp(x2)) without overflow."""
-    a, b = _float_pair(x1, x2)
+    a, b = float_pair(x1, x2)
     top, apart = a.maximum(b), (a - b).abs()
     return (a == b).where(a + math.log(2), top + log1p((-apart).exp()))
 
 
-@_wide
+@wide
 def hypot(x1: Operand, x2: Operand, /) -> Tensor:
     """sqrt(x1² + x2²) without overflow."""
-    a, b = _float_pair(x1, x2)
+    a, b = float_pair(x1, x2)
     a, b = a.abs(), b.abs()
     top, low = a.maximum(b), a.minimum(b)
     ratio = (low == top).where(1.0, low / (top == 0).where(1.0, top))
     ratio = (top == 0).where(0.0, ratio)
     infinite = (a == math.inf) | (b == math.inf)
     return infinite.where(math.inf, top * (ratio * ratio + 1.0).sqrt())
-
-
-# -- angles
-
-
-@_wide
-def tan(x: Operand, /) -> Tensor:
-    """The tangent of radians."""
-    t = _reals(x)
-    return t.sin() / t.cos()
-
-
-@_wide
-def atan(x: Operand, /) -> Tensor:
-    """The angle in [-π/2, π/2] whose tangent is x: atan(x) = 2 atan(x / (1 + sqrt(1 + x²)))
-    brings x near 0, where the series of odd powers converges fast (Euler)."""
-    t = _reals(x)
-    halvings, terms = (3, 10) if t.dtype == dt.float64 else (2, 7)
-    far = t.abs() > 1.0
-    y = far.where(1.0 / (t == 0).where(1.0, t), t)
-    for _ in range(halvings):
-        y = y / ((y * y + 1.0).sqrt() + 1.0)
-    z = y * y
-    series = z * 0.0 + (-1.0) ** (terms - 1) / (2 * terms - 1)
-    for k in reversed(range(terms - 1)):
-        series = series * z + (-1.0) ** k / (2 * k + 1)
-    angle = series * y * float(2**halvings)
-    return far.where(copysign(math.pi / 2, t) - angle, angle)
-
-
-@_wide
-def atan2(x1: Operand, x2: Operand, /) -> Tensor:
-    """The angle in [-π, π] of the point with ordinate x1 and abscissa x2."""
-    y, x = _float_pair(x1, x2)
-    both = (x.abs() == math.inf) & (y.abs() == math.inf)
-    nowhere = (x == 0) & (y == 0)
-    sign = _sign(y)
-    below = nowhere.where(1.0, x * _sign(x))
-    angle = atan(both.where(1.0, y * sign / below))  # in [0, π/2]
-    angle = signbit(x).where(math.pi - angle, angle)
-    return (x.isnan() | y.isnan()).where(math.nan, angle * sign)
-
-
-@_wide
-def asin(x: Operand, /) -> Tensor:
-    """The angle in [-π/2, π/2] whose sine is x; NaN outside [-1, 1]."""
-    t = _reals(x)
-    return atan2(t, ((1.0 - t) * (1.0 + t)).sqrt())
-
-
-@_wide
-def acos(x: Operand, /) -> Tensor:
-    """The angle in [0, π] whose cosine is x; NaN outside [-1, 1]."""
-    t = _reals(x)
-    return atan2(((1.0 - t) * (1.0 + t)).sqrt(), t)
-
-
-@_wide
-def sinh(x: Operand, /) -> Tensor:
-    """The hyperbolic sine, (e - 1 / (e + 1) + 1) / 2 with e = expm1(|x|)."""
-    t = _reals(x)
-    sign = _sign(t)
-    a = t * sign
-    e = expm1(a)
-    large = a > 20.0
-    half = (a * 0.5).exp()  # exp(x) overflows before exp(x) / 2 does
-    middle = (e + e / (large.where(0.0, e) + 1.0)) * 0.5
-    return large.where(half * 0.5 * half, middle) * sign
-
-
-@_wide
-def cosh(x: Operand, /) -> Tensor:
-    """The hyperbolic cosine."""
-    half = (_reals(x).abs() * 0.5).exp()
-    return half * 0.5 * half + 0.5 / half / half
-
-
-@_wide
-def asinh(x: Operand, /) -> Tensor:
-    """The inverse hyperbolic sine, log1p(a + a² / (1 + sqrt(a² + 1))) with a = |x|."""
-    t = _reals(x)
-    sign = _sign(t)
-    a = t * sign
-    large = a > 1e8
-    near = large.where(1.0, a)
-    middle = log1p(near + near * near / ((near * near + 1.0).sqrt() + 1.0))
-    return large.where(large.where(a, 1.0).log() + math.log(2), middle) * sign
-
-
-@_wide
-def acosh(x: Operand, /) -> Tensor:
-    """The inverse hyperbolic cosine; NaN below 1."""
-    t = _reals(x)
-    large = t > 1e8
-    more = large.where(1.0, t) - 1.0
-    middle = log1p(more + (more * (more + 2.0)).sqrt())
-    far = large.where(t, 1.0).log() + math.log(2)
-    return (t < 1.0).where(math.nan, large.where(far, middle))
-
-
-@_wide
-def atanh(x: Operand, /) -> Tensor:
-    """The inverse hyperbolic tangent; infinite at -1 and 1, NaN beyond."""
-    t = _reals(x)
-    sign = _sign(t)
-    a = t * sign
-    return log1p(2.0 * a / (1.0 - a)) * 0.5 * sign

@@ -1,0 +1,73 @@
+"""Records what the kernels of whole models take of GPUs that are not here, as their compilers say.
+
+    python scripts/gpu_resources.py box=weft/box minilm=FOLDER --out docs/results/gpu-resources.json
+
+Compiles every Program of each model for every architecture (NVIDIA's through ptxas), writes each
+kernel's registers, shared memory and spills, and prints the table that docs/devices.md shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import weft
+from weft.backends.llvm import gpu_target, offline, resources
+from weft.compile.passes import compile_graph
+from weft.core.files import replacing
+from weft.core.text import markdown
+from weft.models.random_weights import random_folder
+from weft.models.runner import model_caps
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_120", "gfx90a", "gfx942", "gfx1100")
+GPT2 = {  # the shape of GPT-2, with random weights
+    "model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12,
+    "n_positions": 1024, "dtype": "bfloat16",
+}  # fmt: skip
+
+
+def record(folder: Path, arch: str) -> dict[str, dict[str, int]]:
+    """Kernel -> what it takes, over all Programs of the model."""
+    target = gpu_target(arch)
+    kernels = {}
+    for graph in weft.load(folder, device="cpu").graphs().values():
+        program = compile_graph(graph, model_caps(target.caps), graph.name)
+        kernels |= {k.name: k for k in program.kernels}
+    return resources.data(offline.resources(list(kernels.values()), target))
+
+
+def row(model: str, arch: str, found: dict[str, dict[str, int]]) -> list[Any]:
+    def most(key: str) -> int:
+        return max(k[key] for k in found.values())
+
+    shared = max(k["shared"] + k["dynamic"] for k in found.values())
+    spilled = sum(k["spills"] > 0 for k in found.values())
+    return [model, arch, len(found), most("registers"), f"{shared:,}", most("stack"), spilled]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="+", metavar="NAME=FOLDER")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    written: dict[str, Any] = {}
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        models = {name: Path(at) for name, _, at in (m.partition("=") for m in given.models)}
+        models["gpt2-124m-bf16"] = random_folder(Path(folder), GPT2)
+        for name, path in models.items():
+            for arch in ARCHITECTURES:
+                found = written.setdefault(name, {})[arch] = record(path, arch)
+                rows.append(row(name, arch, found))
+                print(*rows[-1], flush=True)
+    with replacing(given.out) as temporary:
+        temporary.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    head = ["model", "GPU", "kernels", "registers", "shared bytes", "stack", "kernels that spill"]
+    print(markdown(head, rows))
+
+
+if __name__ == "__main__":
+    main()

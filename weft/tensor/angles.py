@@ -1,0 +1,130 @@
+"""The array API's angles and hyperbolic functions (Python array API standard 2024.12), as
+`weft.atan2`, ...: formulas over primitives, computed in float32 for float16 and bfloat16."""
+
+from __future__ import annotations
+
+import math
+
+from weft.core import dtypes as dt
+from weft.tensor.core import Tensor
+from weft.tensor.create import zeros_like
+from weft.tensor.elementwise import (
+    Operand,
+    copysign,
+    expm1,
+    float_pair,
+    log1p,
+    reals,
+    signbit,
+    wide,
+)
+
+
+def _sign(t: Tensor) -> Tensor:
+    """-1 or 1. With it an odd function is computed from x times its sign, not from |x|, whose
+    derivative at 0 is none."""
+    return signbit(t).where(-1.0, zeros_like(t) + 1.0)
+
+
+@wide
+def tan(x: Operand, /) -> Tensor:
+    """The tangent of radians."""
+    t = reals(x)
+    return t.sin() / t.cos()
+
+
+@wide
+def atan(x: Operand, /) -> Tensor:
+    """The angle in [-π/2, π/2] whose tangent is x: atan(x) = 2 atan(x / (1 + sqrt(1 + x²)))
+    brings x near 0, where the series of odd powers converges fast (Euler)."""
+    t = reals(x)
+    halvings, terms = (3, 10) if t.dtype == dt.float64 else (2, 7)
+    far = t.abs() > 1.0
+    y = far.where(1.0 / (t == 0).where(1.0, t), t)
+    for _ in range(halvings):
+        y = y / ((y * y + 1.0).sqrt() + 1.0)
+    z = y * y
+    series = z * 0.0 + (-1.0) ** (terms - 1) / (2 * terms - 1)
+    for k in reversed(range(terms - 1)):
+        series = series * z + (-1.0) ** k / (2 * k + 1)
+    angle = series * y * float(2**halvings)
+    return far.where(copysign(math.pi / 2, t) - angle, angle)
+
+
+@wide
+def atan2(x1: Operand, x2: Operand, /) -> Tensor:
+    """The angle in [-π, π] of the point with ordinate x1 and abscissa x2."""
+    y, x = float_pair(x1, x2)
+    both = (x.abs() == math.inf) & (y.abs() == math.inf)
+    nowhere = (x == 0) & (y == 0)
+    sign = _sign(y)
+    below = nowhere.where(1.0, x * _sign(x))
+    angle = atan(both.where(1.0, y * sign / below))  # in [0, π/2]
+    angle = signbit(x).where(math.pi - angle, angle)
+    return (x.isnan() | y.isnan()).where(math.nan, angle * sign)
+
+
+@wide
+def asin(x: Operand, /) -> Tensor:
+    """The angle in [-π/2, π/2] whose sine is x; NaN outside [-1, 1]."""
+    t = reals(x)
+    return atan2(t, ((1.0 - t) * (1.0 + t)).sqrt())
+
+
+@wide
+def acos(x: Operand, /) -> Tensor:
+    """The angle in [0, π] whose cosine is x; NaN outside [-1, 1]."""
+    t = reals(x)
+    return atan2(((1.0 - t) * (1.0 + t)).sqrt(), t)
+
+
+@wide
+def sinh(x: Operand, /) -> Tensor:
+    """The hyperbolic sine, (e - 1 / (e + 1) + 1) / 2 with e = expm1(|x|)."""
+    t = reals(x)
+    sign = _sign(t)
+    a = t * sign
+    e = expm1(a)
+    large = a > 20.0
+    half = (a * 0.5).exp()  # exp(x) overflows before exp(x) / 2 does
+    middle = (e + e / (large.where(0.0, e) + 1.0)) * 0.5
+    return large.where(half * 0.5 * half, middle) * sign
+
+
+@wide
+def cosh(x: Operand, /) -> Tensor:
+    """The hyperbolic cosine."""
+    half = (reals(x).abs() * 0.5).exp()
+    return half * 0.5 * half + 0.5 / half / half
+
+
+@wide
+def asinh(x: Operand, /) -> Tensor:
+    """The inverse hyperbolic sine, log1p(a + a² / (1 + sqrt(a² + 1))) with a = |x|."""
+    t = reals(x)
+    sign = _sign(t)
+    a = t * sign
+    large = a > 1e8
+    near = large.where(1.0, a)
+    middle = log1p(near + near * near / ((near * near + 1.0).sqrt() + 1.0))
+    return large.where(large.where(a, 1.0).log() + math.log(2), middle) * sign
+
+
+@wide
+def acosh(x: Operand, /) -> Tensor:
+    """The inverse hyperbolic cosine; NaN below 1."""
+    t = reals(x)
+    large = t > 1e8
+    more = large.where(1.0, t) - 1.0
+    middle = log1p(more + (more * (more + 2.0)).sqrt())
+    far = large.where(t, 1.0).log() + math.log(2)
+    return (t < 1.0).where(math.nan, large.where(far, middle))
+
+
+@wide
+def atanh(x: Operand, /) -> Tensor:
+    """The inverse hyperbolic tangent; infinite at -1 and 1, NaN beyond."""
+    t = reals(x)
+    sign = _sign(t)
+    a = t * sign
+    return log1p(2.0 * a / (1.0 - a)) * 0.5 * sign
