@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from weft.backends.cpu.host import SCRATCH_BYTES
+from weft.backends.cpu.places import Places
 from weft.backends.cpu.runtime import POOL_DTYPE, POOL_OFFSETS
 
 # Clock units are nanoseconds here and become ticks by calibration.
@@ -57,6 +58,7 @@ class Workers:
         """Everything as before the first run: at the start, and in the child after a fork."""
         self.lock = threading.Lock()
         self._started: list[threading.Thread] = []
+        self._places = Places(self.threads - 1)
         self._idle = threading.Event()
         self._fields = self._state[: POOL_DTYPE.itemsize].view(POOL_DTYPE)[0]
         self._state[:] = 0
@@ -84,6 +86,7 @@ class Workers:
             if self.threads > 1:
                 if not self._started:
                     self._start()
+                self._places.settle()
                 if not self._futex:
                     self._idle.set()
             self._run(self._pool, table, steps, scalars)
@@ -97,6 +100,7 @@ class Workers:
             worker.start()
 
     def _loop(self, i: int) -> None:
+        self._places.joined(threading.get_native_id())
         while self._work(self._pool, self._scratch[i].ctypes.data, i):
             self._idle.clear()  # no futex on this system: sleep here until the next run
             self._idle.wait(1.0)
@@ -105,6 +109,7 @@ class Workers:
         """Ends the workers (the next run starts new ones)."""
         with self.lock:
             started, self._started = self._started, []
+            self._places = Places(self.threads - 1)
             if not started:
                 return
             self._fields["stop"] = 1

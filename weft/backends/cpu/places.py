@@ -1,0 +1,75 @@
+"""Where worker threads run: each on CPUs that no other thread of the pool uses.
+
+A scheduler that knows of no cache shared by the CPUs (many virtual machines) wakes a thread where
+it slept, even on the caller's CPU while another idles, and both run at half speed until somebody
+balances the load: tenths of a second. So the caller runs where it likes, and workers elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Callable
+
+
+class Places:
+    """The CPUs of `workers` workers (Linux; elsewhere nothing is ever asked for)."""
+
+    def __init__(self, workers: int) -> None:
+        self._here = _getcpu() if workers else None
+        self._allowed = os.sched_getaffinity(0) if self._here else set()
+        self._threads: list[int] = []  # the system's numbers of the workers
+        self._masks: list[set[int]] = []
+        self._workers = workers
+        self._caller = -1
+
+    def joined(self, thread: int) -> None:
+        """A worker has started; once all have, they are given their places."""
+        self._threads.append(thread)
+
+    def settle(self) -> None:
+        """Before a run: keeps the caller's CPU free of workers."""
+        if self._here is None or len(self._threads) < self._workers:
+            return
+        cpu = self._here()
+        if cpu == self._caller:
+            return
+        if self._caller < 0:
+            self._spread(cpu)
+        else:
+            self._swap(cpu)
+        self._caller = cpu
+
+    def _spread(self, cpu: int) -> None:
+        """Shares the other CPUs out; nothing is done where there are too few."""
+        rest = sorted(self._allowed - {cpu})
+        if len(rest) < self._workers:
+            self._here = None
+            return
+        self._masks = [set(rest[i :: self._workers]) for i in range(self._workers)]
+        for i in range(self._workers):
+            self._place(i)
+
+    def _swap(self, cpu: int) -> None:
+        """The caller has moved: a worker that may be there takes the CPU it came from."""
+        for i, mask in enumerate(self._masks):
+            if cpu in mask:
+                mask.remove(cpu)
+                mask.add(self._caller)
+                self._place(i)
+
+    def _place(self, i: int) -> None:
+        with contextlib.suppress(OSError):  # the thread ended, or a CPU was taken away
+            os.sched_setaffinity(self._threads[i], self._masks[i])
+
+
+def _getcpu() -> Callable[[], int] | None:
+    """The C library's sched_getcpu, where threads can be placed."""
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    function = getattr(ctypes.CDLL(None), "sched_getcpu", None)
+    if function is None or function() < 0:
+        return None
+    found: Callable[[], int] = function
+    return found
