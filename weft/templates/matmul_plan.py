@@ -69,7 +69,8 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
     vectors = min(4 if big else 2, -(-p.n // lanes) * dots)
     nv = max(1, vectors // dots)
     must = mode != "dot2" and (p.a.dtype != dt.float32 or p.a_k != 1)
-    pays = mode == "f32" and p.m >= TALL and p.n >= 256 and p.batches <= 1
+    tall = p.m >= TALL and 256 <= p.n <= 2 * p.k  # wider: the block of A is packed again and again
+    pays = mode == "f32" and tall and p.batches <= 1
     pack_a = must or bool(config.get("pack_a", pays))
     while nv > 2 and _panels(p, nv * lanes) < want and not pack_a:
         nv -= 1  # narrower panels rather than row blocks: each block packs its panel again
