@@ -125,7 +125,7 @@ def test_wrong_usage_of_other_commands(capfd: Capture, args: tuple[str, ...]) ->
 def test_commands_given_the_other_kind_of_model(llama: Path, bert: Path, capfd: Capture) -> None:
     cpu = ("--device", "cpu")
     assert "embed" in fails(capfd, "run", str(bert), "x", *cpu, status=2)
-    assert "generate" in fails(capfd, "embed", str(llama), "x", *cpu, status=2)
+    assert "weft run" in fails(capfd, "embed", str(llama), "x", *cpu, status=2)
     fails(capfd, "bench", "model", str(bert), *cpu, "--reps", "1", status=2)
     assert invoke(["explain", str(bert), *cpu]) == 0
     assert "bert" in capfd.readouterr().out
