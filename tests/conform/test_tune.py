@@ -25,6 +25,7 @@ from weft.core.caps import PRESETS, Caps
 from weft.core.errors import FileFormatError, UsageError
 from weft.core.tuned import Row
 from weft.models import random_folder
+from weft.models.runner import model_caps
 from weft.program.program import Program
 from weft.tensor.programs import program_for
 
@@ -309,3 +310,11 @@ def test_values_are_in_range_for_gathers() -> None:
 
     x = ops.input_node("x", (4,), dt.int32)
     assert set(np.unique(tune._values(x, np.random.default_rng(0)))) <= {0, 1}
+
+
+def test_models_go_by_the_table_of_their_device() -> None:
+    """They are compiled as if the device had no library of its vendor's: same templates."""
+    caps = PRESETS["cuda"]
+    assert model_caps(caps) != caps
+    assert tuned.default_path(model_caps(caps)) == tuned.default_path(caps)
+    assert tuned.caps_digest(caps) != tuned.caps_digest(PRESETS["hip-wave64"])

@@ -94,13 +94,13 @@ class Workers:
     def _start(self) -> None:
         for i in range(1, self.threads):
             worker = threading.Thread(
-                target=self._loop, args=(i,), name=f"weft-cpu-{i}", daemon=True
+                target=self._loop, args=(i, self._places), name=f"weft-cpu-{i}", daemon=True
             )
             self._started.append(worker)
             worker.start()
 
-    def _loop(self, i: int) -> None:
-        self._places.joined(threading.get_native_id())
+    def _loop(self, i: int, places: Places) -> None:
+        places.joined(threading.get_native_id())
         while self._work(self._pool, self._scratch[i].ctypes.data, i):
             self._idle.clear()  # no futex on this system: sleep here until the next run
             self._idle.wait(1.0)
