@@ -17,7 +17,7 @@ from typing import Any
 import weft
 from weft.backends.llvm import gpu_target, offline, resources
 from weft.compile.passes import compile_graph
-from weft.core.files import replacing
+from weft.core.files import write_text
 from weft.core.text import markdown
 from weft.models.random_weights import random_folder
 from weft.models.runner import model_caps
@@ -63,8 +63,7 @@ def main() -> None:
                 found = written.setdefault(name, {})[arch] = record(path, arch)
                 rows.append(row(name, arch, found))
                 print(*rows[-1], flush=True)
-    with replacing(given.out) as temporary:
-        temporary.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    write_text(given.out, json.dumps(written, indent=1) + "\n")
     head = ["model", "GPU", "kernels", "registers", "shared bytes", "stack", "kernels that spill"]
     print(markdown(head, rows))
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 _CREATE = (
-    "arange", "eye", "full", "full_like", "linspace", "ones", "ones_like", "tril", "triu", "zeros",
-    "zeros_like",
+    "arange", "empty", "empty_like", "eye", "full", "full_like", "linspace", "ones", "ones_like",
+    "tril", "triu", "zeros", "zeros_like",
 )  # fmt: skip
 _DTYPES = (
     "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "uint32", "int64",
@@ -40,13 +40,13 @@ _ELEMENTWISE = (
     "sin", "sqrt", "square", "subtract", "tanh", "trunc",
 )  # fmt: skip
 _ARRAYS = (
-    "asarray", "astype", "broadcast_arrays", "broadcast_to", "concat", "e", "empty", "empty_like",
-    "expand_dims", "finfo", "flip", "iinfo", "inf", "matrix_transpose", "meshgrid", "moveaxis",
-    "nan", "newaxis", "permute_dims", "pi", "repeat", "reshape", "result_type", "roll", "squeeze",
-    "tile", "unstack",
+    "asarray", "astype", "broadcast_arrays", "broadcast_to", "concat", "e", "expand_dims", "finfo",
+    "flip", "iinfo", "inf", "matrix_transpose", "meshgrid", "moveaxis", "nan", "newaxis",
+    "permute_dims", "pi", "repeat", "reshape", "result_type", "roll", "squeeze", "tile", "unstack",
 )  # fmt: skip
 _FOLDING = (
-    "all", "any", "argmax", "argmin", "argsort", "count_nonzero", "cumulative_sum", "diff",
+    "all", "any", "argmax", "argmin", "argsort", "count_nonzero", "cumulative_prod",
+    "cumulative_sum", "diff",
     "matmul", "max", "mean", "min", "nonzero", "prod", "sort", "std", "sum", "take",
     "take_along_axis", "tensordot", "topk", "unique_values", "var", "vecdot",
 )  # fmt: skip
@@ -78,6 +78,8 @@ _MODULES = {
     "optim": "weft.optim",
 }
 _RENAMED = {"bool": ("weft.core.dtypes", "bool_")}
+
+_CALLING_BACK = ("checkpoint", "trace")  # users' own functions, whose errors are theirs
 
 __all__ = sorted([*_HOME, *_MODULES, *_RENAMED])
 
@@ -113,6 +115,8 @@ if TYPE_CHECKING:
     from weft.tensor.core import from_dlpack as from_dlpack
     from weft.tensor.core import tensor as tensor
     from weft.tensor.create import arange as arange
+    from weft.tensor.create import empty as empty
+    from weft.tensor.create import empty_like as empty_like
     from weft.tensor.create import eye as eye
     from weft.tensor.create import full as full
     from weft.tensor.create import full_like as full_like
@@ -146,6 +150,10 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
     value = getattr(import_module(home), attribute)
+    if isinstance(value, FunctionType) and name not in _CALLING_BACK:
+        from weft.core.boundary import guarded
+
+        value = guarded(value)
     ModuleType.__setattr__(sys.modules[__name__], name, value)
     return value
 

@@ -1,6 +1,6 @@
 """`python -m weft` is the `weft` command."""
 
-from weft.cli.main import main
+from weft.cli.start import main
 
 if __name__ == "__main__":
     main()

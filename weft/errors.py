@@ -1,6 +1,7 @@
 """Every error that weft raises on purpose (see `weft.core.errors`)."""
 
 from weft.core.errors import (
+    CallError,
     CompileError,
     DeviceError,
     DTypeError,
@@ -17,7 +18,7 @@ from weft.core.errors import (
 )
 
 __all__ = [
-    "CompileError", "DTypeError", "DeviceError", "FileFormatError", "GradientError",
+    "CallError", "CompileError", "DTypeError", "DeviceError", "FileFormatError", "GradientError",
     "KernelError", "LimitError", "ModelError", "OutOfMemoryError", "ShapeError", "TraceError",
     "UsageError", "WeftError",
 ]  # fmt: skip

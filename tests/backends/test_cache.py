@@ -10,9 +10,15 @@ import pytest
 from weft.backends import cache
 from weft.backends.cache import DiskCache
 
+posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX's")
+root = pytest.mark.skipif(
+    os.name != "posix" or os.geteuid() != 0, reason="only root can give files away"
+)
+
 
 def files(directory: Path) -> list[Path]:
-    return sorted(p for p in directory.rglob("*") if p.is_file())
+    """The entries."""
+    return sorted(p for p in directory.rglob("*") if p.is_file() and p.name != "key")
 
 
 def test_put_then_get(tmp_path: Path) -> None:
@@ -25,7 +31,8 @@ def test_put_then_get(tmp_path: Path) -> None:
     assert len(files(tmp_path)) == 1  # no temporary files are left
     assert DiskCache(tmp_path / "new" / "cache").get("a") == c.get("a")
     if os.name == "posix":  # code is run from here: others must not write it
-        assert not (tmp_path / "new" / "cache").stat().st_mode & 0o077
+        made = [tmp_path / "new", tmp_path / "new" / "cache", *(tmp_path / "new").rglob("*")]
+        assert not any(p.stat().st_mode & 0o077 for p in made)
 
 
 @pytest.mark.parametrize("harm", ["truncate", "flip", "empty", "extend", "magic"])
@@ -58,6 +65,84 @@ def test_an_entry_moved_to_another_key_is_refused(tmp_path: Path) -> None:
     (other,) = (p for p in files(tmp_path) if p != path)
     other.write_bytes(path.read_bytes())
     assert c.get("b") is None
+
+
+def planted(tmp_path: Path) -> tuple[DiskCache, Path]:
+    """A cache with one entry, opened anew, and the entry's file."""
+    DiskCache(tmp_path / "cache").put("key", b"code")
+    (path,) = files(tmp_path)
+    return DiskCache(tmp_path / "cache"), path
+
+
+@posix
+@pytest.mark.parametrize("place", ["cache", "."])
+def test_a_directory_that_others_may_write_is_not_used(
+    tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache, _ = planted(tmp_path)
+    (tmp_path / place).chmod(0o777)
+    assert cache.get("key") is None
+    cache.put("other", b"more")
+    assert len(files(tmp_path)) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "others may write" in said and "WEFT_CACHE" in said
+    (tmp_path / place).chmod(0o1777 if place == "." else 0o700)  # sticky above: as /tmp is
+    assert DiskCache(tmp_path / "cache").get("key") == b"code"
+
+
+@root
+@pytest.mark.parametrize("place", ["cache", ".", "cache/key", "entry"])
+def test_what_another_user_owns_is_not_used(tmp_path: Path, place: str) -> None:
+    cache, entry = planted(tmp_path)
+    os.chown(entry if place == "entry" else tmp_path / place, 12345, -1)
+    assert cache.get("key") is None
+
+
+@posix
+@pytest.mark.parametrize("harm", ["mode", "symlink", "hard link", "fifo", "zero", "folder"])
+def test_an_entry_of_another_kind_is_absent(tmp_path: Path, harm: str) -> None:
+    cache, path = planted(tmp_path)
+    kept = tmp_path / "kept"
+    path.rename(kept)
+    if harm == "mode":
+        kept.rename(path)
+        path.chmod(0o620)
+    elif harm == "symlink":
+        path.symlink_to(kept)
+    elif harm == "hard link":
+        path.hardlink_to(kept)
+    elif harm == "fifo":
+        os.mkfifo(path)
+    elif harm == "zero":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    assert cache.get("key") is None
+
+
+def test_entries_are_bound_to_user_and_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache_, _ = planted(tmp_path)
+    assert cache_.get("key") == b"code"
+    monkeypatch.setattr(cache, "_place", lambda: "0@elsewhere")
+    assert cache_.get("key") is None
+
+
+def test_entries_of_another_key_are_absent(tmp_path: Path) -> None:
+    """As where a whole cache, keys and all but its owner's secret, is copied into place."""
+    DiskCache(tmp_path / "theirs").put("key", b"planted")
+    ours = DiskCache(tmp_path / "ours")
+    ours.put("key", b"code")
+    (theirs,), (mine,) = files(tmp_path / "theirs"), files(tmp_path / "ours")
+    mine.write_bytes(theirs.read_bytes())
+    assert DiskCache(tmp_path / "ours").get("key") is None
+    for short in (b"", b"x" * 31, b"x" * 33):
+        (tmp_path / "ours" / "key").write_bytes(short)
+        fresh = DiskCache(tmp_path / "ours")
+        assert fresh.get("key") is None
+        fresh.put("key", b"again")
+        assert DiskCache(tmp_path / "ours").get("key") == b"again"
 
 
 def test_a_directory_that_cannot_be_written_is_tolerated(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -127,7 +128,7 @@ def test_llvm_links_what_the_own_linker_does_not(monkeypatch: pytest.MonkeyPatch
     from weft.backends.cpu import loader
 
     monkeypatch.setattr(link, "link", refuse)
-    monkeypatch.setattr(loader, "_linked", {})
+    monkeypatch.setattr(loader, "_linked", OrderedDict())
     d = CpuDevice(threads=1)
     buffer = d.alloc(4 * 640)
     d.write(buffer, np.zeros(640, np.int32))
@@ -245,3 +246,15 @@ def test_a_traced_function_that_is_on_the_disk_runs_without_the_compiler(tmp_pat
     first, second = (run.stdout.split("\n") for run in runs)
     assert first[0] == second[0]
     assert (first[1], second[1]) == ("True True", "False False")
+
+
+def test_nothing_is_said_at_exit() -> None:
+    """Code goes while the interpreter shuts down, modules before or after it."""
+    script = (
+        "import numpy as np, weft\n"
+        "fn = weft.compile(lambda x: (x * 3.25).sum(), device='cpu')\n"
+        "fn(np.ones(100, np.float32))\n"
+    )
+    run = [sys.executable, "-c", script]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stderr == ""

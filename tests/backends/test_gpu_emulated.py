@@ -15,9 +15,10 @@ from gpu_case import TINY
 from gpu_emulator import Emulated
 
 import weft
+from weft import ops
 from weft.backends import registry
 from weft.backends.llvm import gpu_target
-from weft.conform import kernels, primitives, templates
+from weft.conform import kernels, primitives, templates, unary
 from weft.conform.gpt import Trainer
 from weft.conform.report import Skip
 from weft.core import dtypes as dt
@@ -53,9 +54,42 @@ def test_nodes(arch: str) -> None:
     assert run(arch, kernels) > 100
 
 
+@pytest.mark.parametrize("arch", ARCHES)
+def test_functions_of_one_argument(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operands of every size, NaN and infinities, within the errors that numerics.md states."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "numerics.md"
+    stated = unary.stated(page.read_text(encoding="utf-8"))
+    monkeypatch.setitem(registry._open_devices, "recorder:0", Emulated(gpu_target(arch)))
+    x = unary.operands(dt.float32, 3000)
+    for name in ("cos", "erf", "exp", "expm1", "gelu", "gelu, tanh", "log", "log1p", "tan", "tanh"):
+        found = unary.errors(unary.FUNCTIONS[name], x, "recorder:0")
+        at = int(found.argmax())
+        assert found[at] <= stated[name]["cpu"][0] + 1, (name, x[at], found[at])
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "gfx90a"])
 def test_some_templates(arch: str) -> None:
     assert run(arch, templates, 9) > 30
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_division_of_every_size(arch: str) -> None:
+    """% and // of floats, bit for bit: quotients up to 2^277, subnormals, zeros, infinities."""
+    rng = np.random.default_rng(4)
+    x, y = rng.integers(0, 1 << 32, (2, 512), np.uint32).view(np.float32)
+    x[:256], y[:256] = rng.normal(size=(2, 256)) * 10.0 ** rng.integers(-4, 9, (2, 256))
+    edges = np.float32([0.0, -0.0, 3.0, -7.5, np.inf, -np.inf, np.nan, 1e-45, -3e38])
+    x, y = np.append(x, np.repeat(edges, 9)), np.append(y, np.tile(edges, 9))
+    registry._open_devices["recorder:0"] = Emulated(gpu_target(arch))
+    try:
+        both = weft.compile(lambda a, c: (a % c, a // c), device="recorder:0")
+        found = [t.numpy() for t in both(weft.tensor(x), weft.tensor(y))]
+    finally:
+        del registry._open_devices["recorder:0"]
+    for got, want in zip(found, (ops.remainder(x, y), ops.floor_divide(x, y))):
+        np.testing.assert_array_equal(got, want)
+        number = ~np.isnan(want)
+        np.testing.assert_array_equal(np.signbit(got[number]), np.signbit(want[number]))
 
 
 def test_shared_memory_that_the_launch_asks_for() -> None:

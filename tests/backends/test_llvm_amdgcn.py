@@ -178,7 +178,12 @@ def test_like_lld(tmp_path: Path) -> None:
     """The same code, read-only data and notes as LLVM's own linker leaves."""
     source, out = tmp_path / "k.o", tmp_path / "k.so"
     source.write_bytes(relocatable())
-    subprocess.run(["ld.lld", "-shared", "-o", str(out), str(source)], check=True)
+    made = subprocess.run(
+        ["ld.lld", "-shared", "-o", str(out), str(source)], capture_output=True, text=True
+    )
+    if "unknown abi version" in made.stderr:
+        pytest.skip("this ld.lld is older than the ABI of the objects")
+    assert made.returncode == 0, made.stderr
     theirs = {s.name: s for s in amd_link.ElfFile(out.read_bytes()).sections}
     ours = {s.name: s for s in amd_link.ElfFile(amd_link.link(source.read_bytes())).sections}
     for name in (".text", ".note"):

@@ -63,6 +63,7 @@ def test_unary(op, dtype, lanes):
         want = {
             "neg": np.negative, "abs": np.abs, "not": np.invert, "sqrt": np.sqrt,
             "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint,
+            "keep": np.positive,
         }[op](x)  # fmt: skip
     got = run(lambda v: unary(op, v), [x], dtype, lanes)
     if op == "sqrt":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,10 +20,13 @@ BERT = {
 }  # fmt: skip
 
 
-def weft(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Runs the command in a process of its own."""
+def weft(
+    *args: str, stdin: bytes = b"", env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs the command in a process of its own, `env` added to its environment."""
     command = [sys.executable, "-c", "from weft.cli.main import main; main()", *args]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=120)
+    more = {**os.environ, **(env or {})}
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=120, env=more)
 
 
 def failed(result: subprocess.CompletedProcess[bytes], status: int = 1) -> str:

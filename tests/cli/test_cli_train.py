@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -188,3 +189,34 @@ def test_the_model_in_the_box_is_small_and_whole(monkeypatch: pytest.MonkeyPatch
 
 def test_an_empty_prompt_is_not_taken_for_a_folder() -> None:
     assert "prompt is empty" in failed(weft("run", ""), status=2)
+
+
+def test_a_first_run_says_its_speed_with_and_without_compiling(tmp_path: Path) -> None:
+    """Nothing is in the cache at first; then little is left to do."""
+    env = {"WEFT_CACHE": str(tmp_path)}
+    args = ("run", "def f(", "--device", "cpu", "--max-new-tokens", "20")
+    first, second = (weft(*args, env=env).stderr.decode() for _ in range(2))
+    found = re.search(r", ([\d.]+) tok/s \(([\d.]+) with ([\d.]+) s of compiling\)$", first.strip())
+    assert found is not None, first
+    rate, whole, compiling = map(float, found.groups())
+    assert rate > whole and compiling > 0
+    # 19 tokens after the first: both speeds and the time belong together
+    assert abs(19 / whole - 19 / rate - compiling) < 0.02 + 0.1 * compiling
+    assert re.search(r", [\d.]+ tok/s( \(.*\))?$", second.strip()), second
+
+
+def test_json_says_what_compiling_took(tmp_path: Path) -> None:
+    env = {"WEFT_CACHE": str(tmp_path)}
+    args = ("run", "def f(", "--device", "cpu", "--max-new-tokens", "20", "--json")
+    got = json.loads(weft(*args, env=env).stdout)
+    assert 0 < got["compile_s"] < got["generate_s"]
+    rest = got["generate_s"] - got["compile_s"]
+    assert abs(got["tok_s"] - len(got["ids"]) / rest) < 0.1 * got["tok_s"]
+
+
+def test_the_log_says_which_steps_compiled(config: Path, tmp_path: Path) -> None:
+    weft("train", str(config), env={"WEFT_CACHE": str(tmp_path / "cache")})
+    lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    steps = [r for r in map(json.loads, lines) if "loss" in r]
+    assert [("compile_s" in r) for r in steps] == [True, *[False] * 5]
+    assert all(r["tokens_per_s"] > 0 for r in steps)

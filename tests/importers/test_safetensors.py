@@ -229,3 +229,30 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
         save_file(path, {"a": np.zeros(3, np.complex64)})
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["x.safetensors"]
+
+
+def test_release_leaves_the_values_and_gives_the_pages_back(tmp_path: Path) -> None:
+    from weft.importers.safetensors import release
+
+    rng = np.random.default_rng(0)
+    want = {n: rng.random((s, 1000), np.float32) for n, s in (("a", 3), ("b", 5000), ("c", 1))}
+    save_file(tmp_path / "model.safetensors", want)
+    file = SafetensorsFile(tmp_path / "model.safetensors")
+    b = file["b"]
+    b.sum()
+    before = _resident()
+    release(b)
+    if before is not None:
+        assert before - _resident() > b.nbytes * 0.9
+    release(want["a"])  # no file: nothing to do
+    for name, value in want.items():
+        np.testing.assert_array_equal(file[name], value)
+
+
+def _resident() -> int | None:
+    """Resident bytes of this process, where the system says so."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return None
+    line = next(x for x in status.read_text().splitlines() if x.startswith("VmRSS"))
+    return int(line.split()[1]) * 1024

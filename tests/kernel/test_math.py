@@ -10,11 +10,17 @@ import pytest
 
 from weft.core import dtypes as dt
 from weft.kernel import builder as k
+from weft.kernel import lanewise
 from weft.kernel import math as km
 from weft.kernel.interp import run
+from weft.kernel.verify import verify
 
 ULP = 2.0**-24  # half a unit in the last place of 1.0: the least relative error that counts
 RNG = np.random.default_rng(7)
+# The f32 beyond 6433 that are nearest to multiples of pi/2 (found by continued fractions).
+_HARD = np.uint32(
+    [0x6F79BE45, 0x50A3E87F, 0x6FF9BE45, 0x5123E87F, 0x7079BE45, 0x6A1976F1, 0x53B146A6, 0x65898498]
+).view(np.float32)
 EDGES = np.float32([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1e-45, 3.4e38, -3.4e38])
 
 
@@ -79,17 +85,46 @@ def test_exp2_below_zero() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("name", ["sin", "cos"])
-@pytest.mark.parametrize(
-    ("reach", "bound"), [(1, 1.5e-7), (100, 1.5e-7), (1e5, 1.5e-7), (1e6, 1.5e-7), (1e7, 1e-4)]
-)
-def test_sin_and_cos(name: str, reach: float, bound: float) -> None:
-    x = RNG.uniform(-reach, reach, 20000).astype(np.float32)
-    got = compute(getattr(km, name), x)
-    assert np.abs(got - getattr(np, name)(x.astype(np.float64))).max() <= bound
+def test_sin_and_cos_of_every_size(name: str, fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also near multiples of pi/2, and where fma rounds twice."""
+    if not fused:
+        monkeypatch.setattr(lanewise, "fma", lambda a, b, c: a * b + c)
+    steps = np.arange(1, 5000) * (np.pi / 2)
+    near = np.nextafter(np.float32(steps), np.float32(RNG.choice([0, 1e9], steps.size)))
+    far = RNG.integers(0x45C90000, 0x7F800000, 20000).astype(np.uint32).view(np.float32)
+    x = np.concatenate([RNG.uniform(-7000, 7000, 20000), near, steps, far, -far, _HARD])
+    x = x.astype(np.float32)
+    want = getattr(np, name)(x.astype(np.float64))
+    assert relative(compute(getattr(km, name), x), want) <= 6 * ULP
     edges = np.float32([np.inf, -np.inf, np.nan])
     assert np.isnan(compute(getattr(km, name), edges)).all()
-    assert np.abs(compute(getattr(km, name), np.float32([3e8, 1e30, -3.4e38]))).max() <= 1
+
+
+def test_sine_and_cosine_share_their_reduction() -> None:
+    b = k.Builder("both")
+    x = b.let(k.load(b.buffer("x", dt.float32, 1), 0), "x")
+    sine = b.let(km.sin(b, x), "sine")
+    once = len(b.statements)
+    km.cos(b, x)
+    assert len(b.statements) - once < once / 4
+    y = b.let(k.unary("neg", x), "y")
+    with b.when(x < 0.0):
+        km.sin(b, y)
+    other = km.sin(b, y)  # what was bound inside is not in scope here
+    b.store(b.buffer("out", dt.float32, 1, "w"), 0, sine + other)
+    verify(b.kernel((1,)))
+
+
+@pytest.mark.parametrize("name", ["tanh", "erf"])
+def test_tanh_and_erf_are_exactly_one_far_out(name: str) -> None:
+    x = np.float32([9.02, 10, 50, 65504, 1e20, 3.4028235e38, np.inf])
+    assert (compute(getattr(km, name), x) == 1).all()
+    assert (compute(getattr(km, name), -x) == -1).all()
+    assert np.isnan(compute(getattr(km, name), np.float32([np.nan]))).all()
+    x = np.linspace(3, 10, 20000, dtype=np.float32)
+    assert (compute(getattr(km, name), x) <= 1).all()
 
 
 def test_signed_zero_and_tiny_arguments_stay() -> None:

@@ -131,6 +131,12 @@ BAD: dict[str, tuple[Body, str]] = {
     "cast lanes": (raw(ir.Cast(k.const(1), Type(dt.float32, 4))), "cast"),
     "pack": (raw(ir.Vec("pack", (k.const(1),), i32x4)), "pack"),
     "extract": (raw(ir.Vec("extract", (k.const(1, i32x4),), I32, (4,))), "lanes"),
+    "any": (raw(ir.Vec("any", (k.const(1, i32x4),), I32)), "bool"),
+    "any lanes": (
+        raw(ir.Vec("any", (k.const(True, Type(dt.bool_, 4)),), Type(dt.bool_, 2))),
+        "bool",
+    ),
+    "keep": (raw(ir.Unary("keep", k.const(1), I32)), "no keep"),
     "dot4": (raw(ir.Collective("dot4", (k.const(1),) * 3, I32)), "dot4"),
     "undeclared": (raw(ir.Var("ghost", I32)), "not declared"),
     "out of scope": (out_of_scope, "not declared"),

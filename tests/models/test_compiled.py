@@ -76,18 +76,42 @@ def test_more_slots_than_a_step_takes(zoo) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "oracle"])
 def test_bfloat16_inputs(tmp_path: Path, device: str) -> None:
-    """act_dtype=bfloat16 rounds what meets the weights, and stays close."""
+    """A model in bfloat16 rounds what meets its weights, as its framework does; it stays close."""
     write_model("llama2", tmp_path, "bfloat16")
-    got = weft.load(tmp_path, device=device, context=64, act_dtype="bfloat16").logits(IDS)
-    want = weft.load(tmp_path, device="oracle", context=64).logits(IDS)
+    model = weft.load(tmp_path, device=device, context=64)
+    assert model.precision == "bfloat16 with bfloat16 inputs"
+    got = model.logits(IDS)
+    plain = weft.load(tmp_path, device="oracle", context=64, act_dtype="float32")
+    assert plain.precision == "bfloat16"
+    want = plain.logits(IDS)
     assert not np.array_equal(got, want)
     np.testing.assert_allclose(got, want, atol=0.1, rtol=0.1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_other_models_meet_float32_inputs(tmp_path: Path, dtype: str) -> None:
+    write_model("llama2", tmp_path, dtype)
+    model = weft.load(tmp_path, device="oracle", context=64)
+    assert model.precision == dtype
+    asked = weft.load(tmp_path, device="oracle", context=64, act_dtype="float32")
+    np.testing.assert_array_equal(model.logits(IDS), asked.logits(IDS))
+
+
+def test_an_encoder_in_bfloat16_rounds_inputs_too(tmp_path: Path) -> None:
+    write_model("bert", tmp_path)
+    rows = [[5, 6, 7], [9, 4]]
+    narrow = [weft.load(tmp_path, device=d, dtype="bfloat16") for d in ("cpu", "oracle")]
+    assert {m.precision for m in narrow} == {"bfloat16 with bfloat16 inputs"}
+    got, want = (m.embed_ids(rows) for m in narrow)
+    np.testing.assert_allclose(got, want, atol=1e-2)
+    wide = weft.load(tmp_path, device="oracle", dtype="bfloat16", act_dtype="float32")
+    assert not np.array_equal(wide.embed_ids(rows), want)
 
 
 def test_bfloat16_inputs_keep_a_row_from_its_batch(tmp_path: Path) -> None:
     """Where products of bfloat16 run in matrix registers, a prompt's bits are its own, too."""
     write_model("llama2", tmp_path, "bfloat16")
-    model = weft.load(tmp_path, device="cpu", context=64, max_batch=4, act_dtype="bfloat16")
+    model = weft.load(tmp_path, device="cpu", context=64, max_batch=4)
     batch = model.runner(4)
     for slot, prompt in enumerate((*PROMPTS[:3], IDS.tolist())):
         alone = model.runner(1).prefill(0, prompt).copy()

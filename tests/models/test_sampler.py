@@ -51,7 +51,7 @@ def test_penalty_equals_transformers(logits: np.ndarray, penalty: float, data) -
     want = RepetitionPenaltyLogitsProcessor(penalty)(
         torch.tensor([history]), torch.tensor(logits)[None].clone()
     )[0].numpy()
-    np.testing.assert_allclose(penalise(logits, history, penalty), want, rtol=1e-6)
+    np.testing.assert_allclose(penalise(logits, history, penalty), want, rtol=1e-6, atol=1e-44)
 
 
 def test_top_k_among_equals_keeps_the_lowest_ids() -> None:
@@ -115,3 +115,66 @@ def test_bad_options(options: dict, said: str) -> None:
 def test_bad_seeds(seed) -> None:
     with pytest.raises(UsageError, match="seed is"):
         generator(seed, 0)
+
+
+TINY, HUGE, INF = 5e-324, 1.7e308, float("inf")
+NO_NUMBERS = [float("nan"), INF, -INF, -1e-320, -1, 10**400, None, "1", True]
+
+
+@pytest.mark.parametrize("temperature", [TINY, 1e-320, 1e-308, 1e-30, 1e-5, 1e30, HUGE])
+@pytest.mark.parametrize("top_p", [TINY, 1e-320, 0.5, 1.0])
+@pytest.mark.parametrize("top_k", [0, 1, 3, 10**30])
+def test_any_temperature_gives_exact_shares(temperature: float, top_p: float, top_k: int) -> None:
+    """Against exact arithmetic: exp((x - max) / T) with fractions for the quotient."""
+    from fractions import Fraction
+
+    for logits in ([3.0, 1.0, 3.0, -2.0], [0.0, -0.0, 1e-45, -1e-45], [-3e38, 3e38, 0.0, 1.0]):
+        x = np.array(logits, np.float32)
+        how = Sampling(temperature, top_k, top_p)
+        with np.errstate(all="raise", under="ignore"):
+            ids, p = distribution(x, how)
+            token = choose(x, (), how, generator(3, 0))
+        apart = [(Fraction(float(v)) - Fraction(float(x.max()))) / Fraction(temperature) for v in x]
+        share = np.array([np.exp(float(max(q, Fraction(-10000)))) for q in apart])
+        np.testing.assert_allclose(p, share[ids], rtol=1e-12)
+        assert share[token] > 0 and np.isfinite(p).all() and p.max() == 1.0
+        if top_p < 1e-300 or top_k == 1:
+            assert share[token] == 1.0
+
+
+@pytest.mark.parametrize("penalty", [2.0**-126, 1e-30, 0.5, 1.0, 1e30, 2.0**126])
+def test_any_penalty_keeps_the_order_of_exact_arithmetic(penalty: float) -> None:
+    from fractions import Fraction
+
+    x = np.array([3e38, 2.5e38, -3e38, 1e-40, -1e-40, 0.0, 5.0, -np.inf], np.float32)
+    history = [0, 1, 2, 3, 4]
+    got = penalise(x, history, penalty)
+    assert np.isfinite(got[:-1]).all() and got[-1] == -np.inf
+    p = Fraction(penalty)
+    exact = [Fraction(float(v)) for v in x[:-1]]
+    exact = [(v / p if v > 0 else v * p) if i in history else v for i, v in enumerate(exact)]
+    best = max(range(7), key=lambda i: exact[i])
+    assert choose(x, history, Sampling(repetition_penalty=penalty), None) == best
+    hot = Sampling(TINY, repetition_penalty=penalty)
+    assert choose(x, history, hot, generator(0, 0)) == best
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((n, v) for n in ("temperature", "top_p", "repetition_penalty") for v in NO_NUMBERS),
+        ("repetition_penalty", 1e-320),
+        ("repetition_penalty", 0.0),
+        ("repetition_penalty", 1e300),
+        ("top_p", 0.0),
+        ("top_p", 1.0000001),
+        ("top_k", -1),
+        ("top_k", 1.0),
+        ("top_k", True),
+        ("temperature", np.complex64(1)),
+    ],
+)  # fmt: skip
+def test_other_values_are_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(UsageError, match=f"^{name} is ") as caught:
+        Sampling(**{name: value})  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 200

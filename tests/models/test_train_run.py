@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import numpy as np
 import pytest
 
 import weft
-from weft.core.errors import FileFormatError, ModelError, UsageError
+from weft.core.errors import FileFormatError, ModelError, StorageError, UsageError
 from weft.importers.safetensors import SafetensorsFile
 from weft.models.training import checkpoints, loop
-from weft.models.training.report import Log, draw_curve, read_log
+from weft.models.training.report import Log, draw_curve, interruptible, read_log
 from weft.models.training.settings import example, read_settings, settings_from
 
 WORDS = ["the", "loom", "holds", "warp", "and", "weft", "while", "shuttles", "carry", "thread"]
@@ -160,8 +161,9 @@ def test_a_full_disk_leaves_the_checkpoint_before(
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "write_state", full)
-        with pytest.raises(UsageError, match="disk is full"):
+        with pytest.raises(StorageError, match="disk is full") as error:
             loop.train(config(corpus, run), resume=True)
+        assert f"\n{run / 'step-000005'} is whole" in str(error.value)
     assert [p.name for p in checkpoints.found(run)] == ["step-000005"]
     assert not [p for p in run.iterdir() if p.name.startswith(".")]
     assert loop.train(config(corpus, run), resume=True).step == 20
@@ -264,3 +266,17 @@ def test_a_log_goes_on_after_a_cut_line(tmp_path: Path) -> None:
     log.close()
     assert [r["loss"] for r in read_log(path)] == [2.0, 1.25]
     draw_curve(read_log(path), tmp_path / "x.png")
+
+
+def test_an_ignored_interrupt_stays_ignored() -> None:
+    """A background job of a shell does not end by the Ctrl-C that was meant for another."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interruptible() as asked:
+            signal.raise_signal(signal.SIGINT)
+            assert not asked
+            signal.raise_signal(signal.SIGTERM)
+            assert asked
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -289,8 +289,6 @@ def test_what_does_not_fit_is_named() -> None:
         nn.BatchNorm2d(5)(x)
     with pytest.raises(ShapeError, match="values per channel"):
         nn.BatchNorm1d(4)(weft.ones((1, 4)))
-    with pytest.raises(ShapeError, match="target 5 of 5 classes"):
-        nn.CrossEntropyLoss()(weft.tensor(LOGITS), weft.full((7,), 5))
     weight = weft.ones(4)
     with pytest.raises(ShapeError, match="float for each of 5 classes"):
         nn.CrossEntropyLoss(weight)(weft.tensor(LOGITS), weft.tensor(TARGETS))

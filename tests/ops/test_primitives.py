@@ -27,8 +27,8 @@ BINARY = {
 }  # fmt: skip
 
 
-def test_the_table_has_48_primitives() -> None:
-    assert len(ops.PRIMITIVES) == 48
+def test_the_table_has_49_primitives() -> None:
+    assert len(ops.PRIMITIVES) == 49
     assert all(p.lower for p in ops.PRIMITIVES.values() if p.kind == "elementwise")
 
 
@@ -204,7 +204,11 @@ def test_concat_and_gather(shape: tuple[int, ...], data: st.DataObject) -> None:
     np.testing.assert_array_equal(ops.concat((x, y), axis), np.concatenate((x, y), axis))
     idx = np.array([[2, 0], [-5, 9]], np.int32)
     want = np.take(y, np.clip(idx, 0, 2), axis)
+    want[(slice(None),) * axis + (1,)] = np.nan  # both are outside
     np.testing.assert_array_equal(ops.gather(y, idx, axis), want)
+    for other, nothing in ((np.int8, 0), (np.bool_, False)):
+        got = ops.gather(np.ones_like(y, other), idx, axis)
+        np.testing.assert_array_equal(got, np.where(np.isnan(want), nothing, 1).astype(other))
 
 
 @given(shapes, st.data())

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from weft.core.errors import (
     DeviceError,
     DTypeError,
     LimitError,
+    ModelError,
     OutOfMemoryError,
     UsageError,
     WeftError,
@@ -280,11 +280,9 @@ def test_templates_that_misbehave(source: str) -> None:
 
 @pytest.mark.parametrize("source", [_LOOP, "{% macro f(n) %}" + _LOOP + "{% endmacro %}{{ f(1) }}"])
 def test_templates_that_never_end(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.models.chat.MAX_SECONDS", 0.2)
-    start = time.monotonic()
-    with pytest.raises(UsageError, match="ran for more than"):
+    monkeypatch.setattr("weft.models.chat.MAX_SECONDS", 2)
+    with pytest.raises(ModelError, match="ran for more than 2 s"):
         ChatTemplate(source).render(MESSAGES, True, {}, {})
-    assert time.monotonic() - start < 20
 
 
 def test_chat_on_the_command_line(tmp_path: Path, capfd: Capture) -> None:

@@ -186,3 +186,19 @@ def test_loading_and_unloading_on_vulkan(llama: Path) -> None:
         weft.load(llama, device=device).generate([1, 2], max_new_tokens=2)
 
     steady(cycle, 50, 4096 * KIB, warm=10)
+
+
+def test_new_shapes_do_not_grow_the_process() -> None:
+    """A compiled function that sees ever new shapes: compiling leaves nothing behind."""
+    fn = weft.compile(lambda x: ((x * 2.0).exp() + 1.0).sum(-1), device="cpu", cache_size=4)
+
+    def shapes(first: int) -> None:
+        for n in range(first, first + 100):
+            fn(np.ones((3, n), np.float32))
+        gc.collect()
+
+    shapes(5)
+    before = rss()
+    shapes(105)
+    shapes(205)
+    assert rss() - before < 200 * 40 * KIB  # a hundred KiB each, once

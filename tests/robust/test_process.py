@@ -38,7 +38,9 @@ def whole_files_only(cache: Path) -> None:
 
     for path in cache.rglob("*"):
         assert not path.name.startswith("."), path
-        if path.is_file():
+        if path == cache / "key":  # what entries are checked with
+            assert path.stat().st_size == 32
+        elif path.is_file():
             assert path.read_bytes().startswith(_MAGIC) and path.stat().st_size >= 6 + _DIGEST
 
 
@@ -95,6 +97,21 @@ def test_a_model_is_usable_after_an_interrupt(folder: Path) -> None:
     next(pieces)
     del pieces
     assert model.generate([1, 2, 3], max_new_tokens=40) == want
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_tests_of_interrupts_pass_where_interrupts_are_ignored() -> None:
+    """As in a shell's background job, whose children inherit that."""
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    args = ("-m", "pytest", "-q", "--timeout=60", __file__, "-k", "middle_of_a_text or usable")
+    done = subprocess.run(
+        [sys.executable, "-c", ignoring, *args], cwd=Path(__file__).parents[2],
+        capture_output=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0 and b"2 passed" in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize(

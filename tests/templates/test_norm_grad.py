@@ -156,8 +156,8 @@ def test_prologue_and_epilogue() -> None:
 
 
 def test_edges() -> None:
-    """Infinities and NaN stay in their rows; rows with targets outside are as if clamped; an
-    ignored row is zero whatever it holds."""
+    """Infinities and NaN stay in their rows; a row whose target is no class is NaN, an
+    ignored one is zero whatever it holds."""
     x = random(F32, (7, 37))
     x[0, 3:], x[1, 5], x[2, 36] = -np.inf, np.nan, np.nan
     t = np.array([1, 5, -100, 99, -7, 36, 0], np.int32)

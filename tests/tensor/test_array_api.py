@@ -138,6 +138,7 @@ CALLS = {
     "min": lambda m, a: m.min(a, axis=(0, 1)),
     "all": lambda m, a: m.all(a > -1, axis=2),
     "any": lambda m, a: m.any(a > 1, axis=0),
+    "cumulative_prod": lambda m, a: m.cumulative_prod(a, axis=1),
     "cumulative_sum": lambda m, a: m.cumulative_sum(a, axis=1),
     "diff": lambda m, a: m.diff(a, n=2),
     "sort": lambda m, a: m.sort(a, axis=1),

@@ -1,22 +1,30 @@
 """A disk cache of compiled code, shared by the backends.
 
-One file per key, in WEFT_CACHE or the platform's user cache directory. A file carries a checksum:
-a truncated or altered one counts as absent and is rebuilt. Everything that goes wrong with the
-disk (read-only, full, no home) means only that nothing is cached.
+One file per key, in WEFT_CACHE or the platform's user cache directory. What lies there is run as
+code, so it must be this user's: the directory and those above it, the file, and a keyed checksum
+that names user and host (its key is a file of the directory). A truncated or altered entry, or one
+copied from elsewhere, counts as absent and is rebuilt. Everything that goes wrong with the disk
+(read-only, full, no home) means only that nothing is cached; a directory that others may write to
+is left alone, with a line on stderr.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from weft.core.files import default_directory, replacing
+from weft.core.private import distrust, make_private, read_regular
 
-_MAGIC = b"weft1\n"
-_DIGEST = hashlib.sha256().digest_size
+_MAGIC = b"weft2\n"
+_DIGEST = 32  # bytes of the checksum, and of its key
+_KEY = "key"
+_MOST_BYTES = 1 << 30  # of an entry
 _KEPT = 0.75  # of the limit: what a pruning leaves, so that the next one is far
 
 
@@ -40,32 +48,57 @@ class DiskCache:
         name = hashlib.sha256(key.encode()).hexdigest()
         return self.directory / name[:2] / name[2:]
 
-    def get(self, key: str) -> bytes | None:
-        """The bytes put under `key`, or None."""
-        path = self._path(key)
-        if path is None:
+    @functools.cached_property
+    def _secret(self) -> bytes | None:
+        """The key of this directory's checksums, made if need be; None where nothing is cached."""
+        if self.directory is None:
             return None
         try:
-            with open(path, "rb") as f:
-                raw = f.read()
+            make_private(self.directory)
+            if why := distrust(self.directory):
+                _say(f"nothing is cached: {why}; choose another folder with WEFT_CACHE")
+                return None
+            path = self.directory / _KEY
+            try:
+                found = read_regular(path, _DIGEST, own=True)
+            except OSError:  # none yet, or not ours: entries under it count as absent
+                found = b""
+            if len(found) != _DIGEST:
+                found = os.urandom(_DIGEST)
+                with replacing(path, private=True) as temporary:
+                    temporary.write_bytes(found)
+            return found
+        except OSError:
+            return None
+
+    def _digest(self, secret: bytes, key: str, payload: bytes) -> bytes:
+        mark = hashlib.blake2b(f"{_place()}\0{key}\0".encode(), key=secret, digest_size=_DIGEST)
+        mark.update(payload)
+        return mark.digest()
+
+    def get(self, key: str) -> bytes | None:
+        """The bytes put under `key`, or None."""
+        path, secret = self._path(key), self._secret
+        if path is None or secret is None:
+            return None
+        try:
+            raw = read_regular(path, _MOST_BYTES, own=True)
         except OSError:
             return None
         start = len(_MAGIC) + _DIGEST
         payload = raw[start:]
-        intact = raw.startswith(_MAGIC) and raw[len(_MAGIC) : start] == _digest(key, payload)
+        intact = raw[:start] == _MAGIC + self._digest(secret, key, payload)
         return payload if intact else None
 
     def put(self, key: str, data: bytes) -> None:
         """Stores `data`, whole or not at all, even when other processes write the same key."""
-        path = self._path(key)
-        if path is None:
+        path, secret = self._path(key), self._secret
+        if path is None or secret is None:
             return
         try:
-            # What lies here is run as code: nobody else may write it.
-            path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            with replacing(path, private=True) as temporary:
-                temporary.write_bytes(_MAGIC + _digest(key, data) + data)
+            with replacing(path, private=True, durable=False) as temporary:
+                temporary.write_bytes(_MAGIC + self._digest(secret, key, data) + data)
         except OSError:
             return
         if path.parent.name == "00":  # one put in 256: looking at every file takes a while
@@ -100,8 +133,23 @@ class DiskCache:
         return found
 
 
-def _digest(key: str, payload: bytes) -> bytes:
-    return hashlib.sha256(key.encode() + b"\0" + payload).digest()
+@functools.cache
+def _place() -> str:
+    """User and host, which entries are bound to."""
+    user = os.geteuid() if hasattr(os, "geteuid") else os.environ.get("USERNAME", "")
+    for name in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if host := read_regular(name, 100).decode().strip():
+                return f"{user}@{host}"
+    import platform
+
+    return f"{user}@{platform.node()}"
+
+
+@functools.cache
+def _say(line: str) -> None:
+    """One line on stderr, once per process."""
+    print(f"weft: {line}", file=sys.stderr)
 
 
 def shared() -> DiskCache:

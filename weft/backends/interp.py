@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.backends.base import Bound, Buffer, Device, DeviceInfo
+from weft.backends.cpu.host import memory_available
 from weft.core import caps as caps_module
 from weft.core.caps import PRESETS, Caps
 from weft.core.dtypes import DType
@@ -68,7 +69,13 @@ class InterpDevice(Device):
         )
 
     def alloc(self, nbytes: int) -> HostBuffer:
+        free = self.free_memory()
+        if free and nbytes > free:  # the host would promise it, and end the process at its use
+            raise OutOfMemoryError(f"{self.kind}: {nbytes:,} bytes of memory, {free:,} are free")
         return HostBuffer(self, nbytes)
+
+    def free_memory(self) -> int:
+        return memory_available()
 
     def write(self, buffer: Buffer, data: np.ndarray, offset: int = 0) -> None:
         raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)

@@ -10,18 +10,19 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from weft.backends import drivers
 from weft.backends.base import Device, DeviceInfo
 from weft.core.errors import DeviceError, WeftError
+from weft.core.forks import lock_of
 
 if TYPE_CHECKING:
     from importlib import metadata
 
+T = TypeVar("T")
 GROUP = "weft.backends"
 WGPU_KINDS = ("vulkan", "metal", "dx12", "webgpu")
 VENDORS = ("cuda", "hip")  # preferred to wgpu for the same GPU
@@ -171,7 +172,7 @@ def devices() -> list[DeviceInfo]:
 # -- opening ------------------------------------------------------------------------------------
 
 _open_devices: dict[str, Device] = {}
-_lock = threading.RLock()
+_lock = lock_of(sys.modules[__name__])
 
 
 def get(spec: str | Device | None = None, fallback: str | None = None) -> Device:
@@ -193,21 +194,42 @@ def get(spec: str | Device | None = None, fallback: str | None = None) -> Device
     if fallback not in (None, "cpu"):
         raise DeviceError(f'fallback={fallback!r} is not supported; use fallback="cpu" or none')
     with _lock:
-        return _choose(spec, fallback)
+        return _choose(spec, fallback, _named)
 
 
-def _choose(spec: str | None, fallback: str | None) -> Device:
+def check(spec: str | None = None) -> None:
+    """Raises DeviceError where `get(spec)` would. Says nothing, and opens only what is named."""
+    with _lock:
+        _choose(spec, None, _check)
+
+
+def _choose(spec: str | None, fallback: str | None, use: Callable[[str, str | None], T]) -> T:
+    """What `use` makes of the name that is meant."""
     wanted = os.environ.get("WEFT_DEVICE", "").strip()
     if wanted and (spec is None or spec == "auto"):
         try:
-            return _named(wanted, fallback)
+            return use(wanted, fallback)
         except DeviceError as error:
             raise DeviceError(f"WEFT_DEVICE={wanted[:60]}: {error}") from None
-    return _named("cpu" if spec is None else spec, fallback)
+    return use("cpu" if spec is None else spec, fallback)
+
+
+def _parts(spec: str) -> tuple[str, str]:
+    """(kind, what follows the colon, "" without one)."""
+    kind, _, index = str(spec).strip().lower().partition(":")
+    return kind, index
+
+
+def _check(spec: str, fallback: str | None) -> None:
+    kind, index = _parts(spec)
+    if kind == "gpu" and _index("gpu", index or "0"):
+        _exists(int(index), _hardware()[0])
+    elif kind not in ("auto", "gpu"):
+        _open(kind, index or "0")
 
 
 def _named(spec: str, fallback: str | None) -> Device:
-    kind, _, index = str(spec).strip().lower().partition(":")
+    kind, index = _parts(spec)
     if kind == "auto":
         return _auto()
     if kind == "gpu":
@@ -277,11 +299,15 @@ def _auto() -> Device:
     return device
 
 
+def _exists(which: int, real: list[DeviceInfo]) -> None:
+    if which and which >= len(real):
+        raise DeviceError(f"gpu:{which} does not exist: {len(real)} hardware GPUs found")
+
+
 def _gpu(index: str) -> Device:
     real, reason = _hardware()
     which = _index("gpu", index)
-    if which and which >= len(real):
-        raise DeviceError(f"gpu:{which} does not exist: {len(real)} hardware GPUs found")
+    _exists(which, real)
     for line in real[which:] if not which else real[which : which + 1]:
         device, why = _try(line)
         if device is not None:

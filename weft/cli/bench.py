@@ -136,9 +136,9 @@ def _side_by_side(
 @click.argument("path", metavar="MODEL", type=click.Path())
 @click.option("--device", default="cpu", show_default=True, help="Device to measure.")
 @click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's).")
-@click.option("--act-dtype", default="float32", show_default=True, help="Of linear inputs.")
-@click.option("--prompt", default=512, show_default=True, type=click.IntRange(1))
-@click.option("--gen", default=128, show_default=True, type=click.IntRange(1))
+@click.option("--act-dtype", help="Of linear inputs (default: as weft run).")
+@click.option("--prompt", type=click.IntRange(1), help="Tokens (default: 512, or what fits).")
+@click.option("--gen", type=click.IntRange(1), help="Tokens (default: 128, or what fits).")
 @click.option("--reps", default=5, show_default=True, type=click.IntRange(1))
 @click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all cores).")
 @click.option("--profile", type=click.Path(), help="Write a Chrome trace here; print per kernel.")
@@ -147,9 +147,9 @@ def model(
     path: str,
     device: str,
     dtype: str | None,
-    act_dtype: str,
-    prompt: int,
-    gen: int,
+    act_dtype: str | None,
+    prompt: int | None,
+    gen: int | None,
     reps: int,
     threads: int | None,
     profile: str | None,

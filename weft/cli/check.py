@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from pathlib import Path
 
 import click
 
@@ -55,7 +54,7 @@ def check(names: tuple[str, ...], levels: tuple[str, ...], write: str | None, as
     """Prove that a device computes what the oracle computes. Exit status 1 when anything fails."""
     from weft.backends import registry
     from weft.conform.check import check_device
-    from weft.core.files import replacing
+    from weft.core.files import write_text
 
     reports: list[Report] = []
     for name in names:
@@ -75,8 +74,7 @@ def check(names: tuple[str, ...], levels: tuple[str, ...], write: str | None, as
     if write:
         from weft.conform.report import support_table
 
-        with replacing(Path(write)) as temporary:
-            temporary.write_text(_SUPPORT.format(table=support_table(reports)), encoding="utf-8")
+        write_text(write, _SUPPORT.format(table=support_table(reports)))
     return 0 if all(r.ok for r in reports) else 1
 
 

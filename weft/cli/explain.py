@@ -29,8 +29,9 @@ VIEWS = ("report", "graph", "kernels", "source")
               "gfx942, ... The report then says what each kernel takes of it.")  # fmt: skip
 @click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's).")
 @click.option("--step", "steps", multiple=True, help="prefill, decode or encode (default: all).")
-@click.option("--show", type=click.Choice(VIEWS), default="report", show_default=True,
-              help="The report, the traced graph, Kernel IR, or the device's source.")  # fmt: skip
+@click.option("--show", type=click.Choice(VIEWS),
+              help="The report (default), the traced graph, Kernel IR (default with --kernel), or "
+              "the device's source.")  # fmt: skip
 @click.option("--kernel", help="Only kernels whose name contains this.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def explain(
@@ -39,7 +40,7 @@ def explain(
     target: str | None,
     dtype: str | None,
     steps: tuple[str, ...],
-    show: str,
+    show: str | None,
     kernel: str | None,
     as_json: bool,
 ) -> None:
@@ -47,6 +48,9 @@ def explain(
     text a device runs."""
     import weft
 
+    show = show or ("report" if kernel is None else "kernels")
+    if kernel is not None and show not in ("kernels", "source"):
+        raise UsageError(f"--kernel picks among kernels, not from --show {show}; leave one out")
     model = weft.load(path, device=device, dtype=dtype)
     assert model.device is not None
     goal = _of_device(model.device) if target is None else _of_target(target)
@@ -59,10 +63,12 @@ def explain(
         for name, graph in graphs.items()
         if not steps or name in steps
     }
+    if kernel is not None and not any(shown.values()):
+        raise UsageError(f"no kernel named like {kernel!r}; weft explain {path} lists them")
     if as_json:
         click.echo(json.dumps({"device": goal.name, "show": show, "steps": shown}))
         return
-    for view in shown.values():
+    for view in filter(None, shown.values()):
         click.echo("\n".join(view.values()) if isinstance(view, dict) else view)
 
 
@@ -113,9 +119,6 @@ def _view(graph: Graph, goal: _Goal, show: str, kernel: str | None, as_json: boo
     if show == "report":
         return _report(program, goal, as_json)
     found = [k for k in program.kernels if kernel is None or kernel in k.name]
-    if not found:
-        names = ", ".join(k.name for k in program.kernels)
-        raise UsageError(f"no kernel named like {kernel!r} in {graph.name}; there are {names}")
     render = printer.text if show == "kernels" else goal.source
     return {k.name: render(k) for k in found}
 

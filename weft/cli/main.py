@@ -91,6 +91,15 @@ def invoke(argv: list[str] | None = None) -> int:
         return _fail(f"{where}{error.strerror or error}", 1)
     except MemoryError:
         return _fail("out of memory; try a smaller model, context or batch", 1)
+    except Exception as error:
+        if os.environ.get("WEFT_TRACEBACK"):
+            raise
+        first = (str(error).strip().splitlines() or ["no more is known"])[0][:200]
+        return _fail(
+            f"{type(error).__name__}: {first}\nThis is a mistake of weft's, not yours. With "
+            "WEFT_TRACEBACK=1 the same command shows where it happened",
+            1,
+        )
 
 
 def _fail(message: str, status: int) -> int:

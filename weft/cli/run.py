@@ -21,8 +21,8 @@ def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--device", default="auto", show_default=True,
                      help="cpu, vulkan, metal, dx12, webgpu, gpu[:index] or auto."),
         click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's)."),
-        click.option("--act-dtype", default="float32", show_default=True,
-                     help="bfloat16: weights in bfloat16 meet inputs in bfloat16."),
+        click.option("--act-dtype", help="Of linear inputs where they meet weights of that dtype: "
+                     "bfloat16 or float32 (default: bfloat16 for a model in bfloat16)."),
         click.option("--context", type=click.IntRange(1), help="Positions of the KV cache."),
         click.option("--max-new-tokens", default=64, show_default=True, type=click.IntRange(1)),
         click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0),
@@ -139,33 +139,67 @@ def run(ctx: click.Context, path: str, prompt: str | None, as_json: bool, **opti
     loaded = time.perf_counter()
     where = model.device.info.id if model.device else "oracle"
     if as_json:
+        watch = Watch()
         result = model.generate(text, **options)
-        seconds = time.perf_counter() - loaded
         click.echo(json.dumps({
             "text": result.text, "ids": list(result.ids), "finish_reason": result.finish_reason,
-            "device": where, "load_s": round(loaded - start, 3),
-            "generate_s": round(seconds, 3), "tok_s": round(len(result.ids) / seconds, 1),
+            "device": where, "precision": model.precision, "load_s": round(loaded - start, 3),
+            **watch.as_json(len(result.ids)),
         }))  # fmt: skip
         return
-    first: list[float] = []
+    first: list[tuple[float, Watch]] = []
     count = 0
 
     def timed() -> Any:
         nonlocal count
         for piece in model.generate(text, stream=True, **options):
-            first.append(time.perf_counter()) if not first else None
+            if not first:
+                first.append((time.perf_counter(), Watch()))
             count += 1
             yield piece
 
     if not _stream(timed()).endswith("\n"):
         click.echo()
-    end = time.perf_counter()
-    begun = (first or [end])[0]
-    rate = f", {(count - 1) / (end - begun):.1f} tok/s" if count > 1 and end > begun else ""
+    begun = first[0][0] if first else time.perf_counter()
+    rate = f", {first[0][1].rate(count - 1)}" if count > 1 else ""
     print(
-        f"{where}: loaded in {loaded - start:.2f} s, first text after {begun - loaded:.2f} s{rate}",
+        f"{where}, {model.precision}: loaded in {loaded - start:.2f} s, "
+        f"first text after {begun - loaded:.2f} s{rate}",
         file=sys.stderr,
     )
+
+
+class Watch:
+    """The speed from here on, with and without the time that goes into compiling: the first run on
+    a machine compiles, later ones find it done."""
+
+    def __init__(self) -> None:
+        from weft.core.clock import compiling
+
+        self._compiling = compiling
+        self._start, self._compiled = time.perf_counter(), compiling.total
+
+    def _seconds(self) -> tuple[float, float]:
+        """(all, of it compiling)."""
+        passed = max(time.perf_counter() - self._start, 1e-9)
+        return passed, min(self._compiling.total - self._compiled, passed)
+
+    def rate(self, tokens: int) -> str:
+        """Both speeds, or the one where compiling took less than a hundredth."""
+        passed, compiled = self._seconds()
+        speed = f"{tokens / max(passed - compiled, 1e-9):.1f} tok/s"
+        if compiled < passed / 100:
+            return speed
+        return f"{speed} ({tokens / passed:.1f} with {compiled:.2f} s of compiling)"
+
+    def as_json(self, tokens: int) -> dict[str, float]:
+        """Seconds of generating and, of these, compiling; tokens per second of the rest."""
+        passed, compiled = self._seconds()
+        speed = tokens / max(passed - compiled, 1e-9)
+        return {
+            "generate_s": round(passed, 3), "compile_s": round(compiled, 3),
+            "tok_s": round(speed, 1),
+        }  # fmt: skip
 
 
 @click.command(epilog="Example:  weft chat MODEL --temperature 0.7 --system 'Answer in one line.'")
@@ -210,14 +244,13 @@ def _answer(model: Any, ids: list[int], options: dict[str, Any]) -> str:
 
 def _answer_json(model: Any, ids: list[int], options: dict[str, Any]) -> str:
     """Prints a turn as one line of JSON; returns its text."""
-    start = time.perf_counter()
+    watch = Watch()
     result = model.generate(ids, **options)
     text: str = result.text
-    seconds = time.perf_counter() - start
     click.echo(json.dumps({
         "text": text, "ids": list(result.ids), "finish_reason": result.finish_reason,
         "device": model.device.info.id if model.device else "oracle",
         "prompt_tokens": len(ids), "reused_tokens": result.reused,
-        "generate_s": round(seconds, 3), "tok_s": round(len(result.ids) / seconds, 1),
+        **watch.as_json(len(result.ids)),
     }))  # fmt: skip
     return text

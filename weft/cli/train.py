@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -31,22 +32,27 @@ Example:  weft train config.toml
 @click.option("--init", is_flag=True, help="Write CONFIG, an example with every setting, and stop.")
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint, bit for bit.")
 @click.option("--until", type=click.IntRange(1), help="Save and stop after this step.")
-def train(config: Path, init: bool, resume: bool, until: int | None) -> int:
+@click.option("--device", help="Instead of what [train] device says: cpu, vulkan, auto, ...")
+def train(config: Path, init: bool, resume: bool, until: int | None, device: str | None) -> int:
     """Train or fine-tune a decoder as CONFIG (TOML) says: text in, a Hugging Face folder out.
     Ctrl-C saves a checkpoint and leaves; --resume goes on from it."""
+    from weft.core.files import write_text
     from weft.models.training.settings import example, read_settings
 
     if init:
         if config.exists():
             raise UsageError(f"{config} is there already; name a new file")
-        config.write_text(example(), encoding="utf-8")
+        write_text(config, example())
         click.echo(f"wrote {config}; edit it, then: weft train {config}")
         return 0
     from weft.models.training.checkpoints import found
     from weft.models.training.loop import train as run
 
     settings = read_settings(config)
-    again = f"Go on with: weft train {config} --resume"
+    if device is not None:
+        settings = replace(settings, train=replace(settings.train, device=device))
+    there = "" if device is None else f" --device {device}"
+    again = f"Go on with: weft train {config} --resume{there}"
     try:
         result = run(settings, resume, until)
     except KeyboardInterrupt:  # the second, while the first was being answered

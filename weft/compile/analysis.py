@@ -18,7 +18,7 @@ MATVEC_ROWS = 16  # a dot with at most this many rows on the left is read-bound:
 
 _COST = {
     "exp": 8, "log": 8, "sin": 8, "cos": 8, "tanh": 8, "erf": 8, "pow": 16,
-    "div": 4, "sqrt": 4, "remainder": 4, "gather": 2, "concat": 2, "pad": 1,
+    "div": 4, "sqrt": 4, "remainder": 40, "floor_divide": 40, "gather": 2, "concat": 2, "pad": 1,
 }  # fmt: skip
 
 
@@ -61,6 +61,24 @@ def kind_for(anchor: Node, claimed: str | None) -> str:
     if anchor.op == "dot":
         return "matvec" if anchor.inputs[0].shape[-2] <= MATVEC_ROWS else "matmul"
     return kind_of(anchor)
+
+
+def label_of(node: Node) -> str:
+    """The op, or the name of the composite."""
+    return str(node.attrs.get("name")) if node.op == "call" else node.op
+
+
+def group_name(kind: str, nodes: list[Node], anchor: Node | None, buffers: set[int]) -> str:
+    """A readable name: the anchor and the elementwise ops around it, e.g. "matmul+add+tanh"."""
+    ops: dict[str, None] = {}
+    for node in reversed(nodes):
+        computed = id(node) not in buffers and kind_of(node) in FUSIBLE
+        if computed and node.op not in ("reshape", "broadcast", "transpose") and node is not anchor:
+            ops[node.op] = None
+    head = kind
+    if anchor is not None and kind not in ("matmul", "matvec"):
+        head = label_of(anchor)
+    return "+".join([head, *list(ops)[:6]])
 
 
 # -- strided operands -------------------------------------------------------------------------
@@ -185,6 +203,9 @@ def _rows(node: Node, given: list[Rows]) -> Rows:
     if node.op == "sort":
         return first if node.attrs["axis"] != 0 else None
     if kind == "call":
+        params = node.attrs["params"]
+        if 0 in params.get("axes", (params.get("axis"),)):
+            return None
         return first if node.shape and x.shape and node.shape[0] == x.shape[0] else None
     return _movement_rows(node, x, given)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from weft.compile import analysis
+from weft.compile import analysis, cuts
 from weft.compile.analysis import base, is_anchor, is_buffer, is_inline, row_bounds
 from weft.compile.merge import merge_dots
 from weft.compile.merge_maps import merge_maps
@@ -24,9 +24,11 @@ from weft.transform.rebuild import kind_of, users
 
 CHEAP = 4  # operations per element that may be done again wherever an element is repeated
 AGAIN = 32  # ... that may be done again by other kernels: memory costs more than this on any target
+ENDLESS = 1 << 20  # operations beyond which their exact number does not matter
 MANY = 4  # operands beyond which their exact number does not matter
 _NONE: frozenset[int] = frozenset()
 EPILOGUES = ("dot", "reduce", "call")  # anchors that take elementwise work after them
+READS_VALUES = ("norm", "reduce", "scan")  # templates of calls that take operands as they come
 Claimed = Callable[[Node], str | None]
 
 
@@ -46,21 +48,25 @@ def partition(graph: Graph, caps: Caps, claimed: Claimed) -> Partition:
     forced: dict[int, str] = {}
     while True:
         grouper = _Grouper(graph, caps, claimed, forced)
+        forced |= dict.fromkeys(grouper.too_large(), cuts.REASON)
+        if len(forced) > len(grouper.forced):
+            continue
         groups = grouper.groups()
-        cut = next((g for g in groups if _bindings(g) > caps.max_bindings), None)
-        if cut is None:
-            return Partition(groups, grouper.reason)
-        node = grouper.cut_point(cut, caps.max_bindings)
-        if node is None:
-            raise LimitError(
-                f"{cut.name} needs {_bindings(cut)} buffers, {caps.name} allows "
-                f"{caps.max_bindings} per kernel"
-            )
-        forced[id(node)] = "to stay within the buffers a kernel may use"
+        over = [g for g in groups if _bindings(g) > caps.max_bindings]
+        if not over:
+            return Partition(grouper.merged(groups), grouper.reason)
+        for group in over:
+            node = grouper.cut_point(group, caps.max_bindings)
+            if node is None:
+                raise LimitError(
+                    f"{group.name} needs {_bindings(group)} buffers, {caps.name} allows "
+                    f"{caps.max_bindings} per kernel"
+                )
+            forced[id(node)] = "to stay within the buffers a kernel may use"
 
 
 def _bindings(group: Group) -> int:
-    return len(group.inputs) + len(group.outputs) - len(group.in_place)
+    return len(group.inputs) + len(group.outputs)
 
 
 class _Grouper:
@@ -70,7 +76,9 @@ class _Grouper:
         self.users = users(graph)
         self.rows = row_bounds(self.order)
         self.slots = {name: i for i, name in enumerate(analysis.scalar_names(graph))}
+        self.forced = dict(forced)
         self.reason = dict(forced)
+        self.roots = {id(base(r)) for r in graph.roots()}
         self.cost: dict[int, tuple[int, frozenset[int]]] = {}
         for node in self.order:
             self.cost[id(node)] = self._cost(node)
@@ -92,7 +100,7 @@ class _Grouper:
         ops, loads = analysis.own_cost(node), _NONE
         for x in {id(x): x for x in node.inputs}.values():
             more, leaves = self.cost[id(x)]
-            ops += more
+            ops = min(ops + more, ENDLESS)
             if x.size * 8 > node.size and len(loads) <= MANY:
                 loads |= leaves
         return ops, loads
@@ -113,7 +121,9 @@ class _Grouper:
             self._keep(node, "it is an anchor")
             if node.op == "dot" or self._wants_strided(node):
                 for x in node.inputs:
-                    self._keep(analysis.strided_base(x), f"{_label(node)} reads it from memory")
+                    self._keep(
+                        analysis.strided_base(x), f"{analysis.label_of(node)} reads it from memory"
+                    )
             elif node.op == "update":
                 self._keep(base(node.inputs[0]), "update replaces rows of it")
             elif node.op == "sort" and self.cost[id(node.inputs[0])][0] > CHEAP:
@@ -121,7 +131,7 @@ class _Grouper:
 
     def _wants_strided(self, node: Node) -> bool:
         kind = self.claimed(node) if node.op == "call" else None
-        return kind is not None and kind != "norm"
+        return kind is not None and kind not in READS_VALUES
 
     # -- what is worth memory --------------------------------------------------------------------
 
@@ -131,6 +141,8 @@ class _Grouper:
             for user in self.users[id(node)]:
                 in_memory = id(user) in self.reason
                 reached |= {id(user)} if in_memory else self.kernels[id(user)]
+                if len(reached) > AGAIN + 1:
+                    break  # more of them would not change a thing
             if kind_of(node) != "source" and not self._in_memory(node):
                 why = self._worth(node, reached)
                 if why:
@@ -174,6 +186,10 @@ class _Grouper:
                     stack.append(x)
         return False
 
+    def too_large(self) -> dict[int, Node]:
+        """What must be stored as well, so that no kernel becomes too large."""
+        return cuts.cut(self.order, self.users, self._in_memory, self.caps.max_bindings)
+
     # -- groups ----------------------------------------------------------------------------------
 
     def groups(self) -> list[Group]:
@@ -188,6 +204,10 @@ class _Grouper:
         found = [self._group(node, anchor) for node, anchor in made if id(node) not in absorbed]
         for key in absorbed:
             self.reason.pop(key)
+        return found
+
+    def merged(self, found: list[Group]) -> list[Group]:
+        """The groups, joined where one kernel does their work better."""
         found = merge_dots(found, self.caps, self.users, self._is_root)
         found = merge_norms(found, self.caps, self._is_root)
         return merge_maps(found, self.caps)
@@ -229,19 +249,21 @@ class _Grouper:
         return None
 
     def _is_root(self, node: Node) -> bool:
-        return any(base(r) is node for r in self.graph.roots())
+        return id(node) in self.roots
 
     def _only_through(self, anchor: Node, root: Node) -> bool:
         """Whether every path from anchor leads to root through elementwise ops of its shape."""
-        stack = [anchor]
+        stack, seen = [iter(self.users[id(anchor)])], {id(root)}
         while stack:
-            for user in self.users[id(stack.pop())]:
-                if user is root:
-                    continue
+            user = next(stack[-1], None)
+            if user is None:
+                stack.pop()
+            elif id(user) not in seen:
                 fits = kind_of(user) == "elementwise" and user.shape == anchor.shape
                 if not fits or self._in_memory(user) or not self.users[id(user)]:
                     return False
-                stack.append(user)
+                seen.add(id(user))
+                stack.append(iter(self.users[id(user)]))
         return True
 
     def _inside(self, root: Node, anchor: Node | None) -> Iterator[Node]:
@@ -280,7 +302,7 @@ class _Grouper:
             rows=bound[0] if bound else None,
             rows_scale=bound[1] if bound else 1,
             slots=self.slots,
-            name=group_name(kind, nodes, anchor, set(map(id, inputs))),
+            name=analysis.group_name(kind, nodes, anchor, set(map(id, inputs))),
         )
 
     def _ordered_inputs(
@@ -296,14 +318,17 @@ class _Grouper:
 
     def cut_point(self, group: Group, limit: int) -> Node | None:
         """An inner node of a group that needs too many buffers whose storing helps most."""
+        inside = list(self._inside(group.outputs[0], group.anchor))
+        stop = {id(n) for n in inside if n is not group.outputs[0] and self.aliased(n)}
+        leaves: dict[int, set[int]] = {}  # the buffers that each node needs
+        for node in toposort(group.outputs, stop - {id(group.anchor)}):
+            found = (leaves[id(x)] if id(x) not in stop else {id(x)} for x in node.inputs)
+            leaves[id(node)] = set[int]().union(*found) if id(node) not in stop else set()
         best, score = None, 1
-        for node in self._inside(group.outputs[0], group.anchor):
+        for node in inside:
             fusible = kind_of(node) in analysis.FUSIBLE and not self.aliased(node)
-            if not fusible:
-                continue
-            leaves = sum(1 for n in self._inside(node, None) if n is not node and self.aliased(n))
-            if score < leaves < limit:
-                best, score = node, leaves
+            if fusible and score < len(leaves[id(node)]) < limit:
+                best, score = node, len(leaves[id(node)])
         return best
 
 
@@ -312,20 +337,3 @@ def _expands(node: Node, user: Node) -> bool:
     if user.op == "broadcast":
         return user.size > node.size
     return user.op == "gather" and user.inputs[0] is node and user.size > node.size
-
-
-def _label(node: Node) -> str:
-    return str(node.attrs.get("name")) if node.op == "call" else node.op
-
-
-def group_name(kind: str, nodes: list[Node], anchor: Node | None, buffers: set[int]) -> str:
-    """A readable name: the anchor and the elementwise ops around it, e.g. "matmul+add+tanh"."""
-    ops: dict[str, None] = {}
-    for node in reversed(nodes):
-        computed = id(node) not in buffers and kind_of(node) in analysis.FUSIBLE
-        if computed and node.op not in ("reshape", "broadcast", "transpose") and node is not anchor:
-            ops[node.op] = None
-    head = kind
-    if anchor is not None and kind not in ("matmul", "matvec"):
-        head = _label(anchor)
-    return "+".join([head, *list(ops)[:6]])

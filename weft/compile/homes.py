@@ -8,10 +8,10 @@ old value can run first; otherwise it is computed elsewhere and copied at the en
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from weft.compile.analysis import is_buffer, straight
+from weft.compile.precedence import Precedence
 from weft.core.errors import CompileError
 from weft.graph.ir import Graph, Node, toposort
 from weft.templates.group import Group
@@ -25,12 +25,16 @@ class Value:
     node: Node
     home: Value | str | None = None
     name: str = ""
+    _nearer: Value | None = None
 
     def place(self) -> Value:
-        """The value whose buffer this one uses."""
-        at = self
+        """The value whose buffer this one uses (the way there is remembered, as it may be long)."""
+        at, passed = self, []
         while isinstance(at.home, Value):
-            at = at.home
+            passed.append(at)
+            at = at._nearer or at.home
+        for value in passed:
+            value._nearer = at
         return at
 
 
@@ -75,17 +79,22 @@ class _Layouter:
         self.graph = graph
         self.values: dict[int, Value] = {}  # id(node) -> value, for stored nodes
         self.sources: dict[int, Value] = {}
-        for node in toposort((*graph.roots(), *graph.inputs)):
-            if is_buffer(node):
+        consts = (x for g in groups for x in g.inputs if x.op == "const")
+        for node in (*filter(is_buffer, toposort((*graph.roots(), *graph.inputs))), *consts):
+            if id(node) not in self.values:
                 self.values[id(node)] = self.sources[id(node)] = Value(node, "source")
         for group in groups:
             for node in group.outputs:
                 self.values[id(node)] = Value(node)
         self.tasks = [self._task(group) for group in groups]
         self.writer = {id(v): i for i, t in enumerate(self.tasks) for v in t.writes}
+        self.precedence = Precedence()
         self._readers: dict[int, list[int]] = {}
+        self._overwriters: dict[int, list[int]] = {}  # id(value) -> who reuses its buffer
         for i, task in enumerate(self.tasks):
             self._note_reads(i, task)
+        self._roots = {id(r) for r in graph.outputs}
+        self._outputs = {id(self.value_of(r)) for r in graph.outputs if r.size}
 
     def value_of(self, node: Node) -> Value:
         """The stored value behind `node` and the reshapes above it."""
@@ -100,8 +109,7 @@ class _Layouter:
 
     def result(self) -> Layout:
         for i, task in enumerate(self.tasks):
-            task.after = {self.writer[id(v)] for v in task.reads if id(v) in self.writer}
-            task.after.discard(i)
+            task.after = self.precedence.add(self._needs(task) - {i})
         copies: list[tuple[Value, Value, str]] = []  # at the end: (from, state, label)
         for state, new in self.graph.assigns:
             if new.size and not self._in_place(state, new):
@@ -120,23 +128,21 @@ class _Layouter:
     def readers(self, value: Value) -> list[int]:
         return self._readers.get(id(value), [])
 
-    def _order(self, pairs: Iterable[tuple[int, int]]) -> bool:
-        """Adds "first before second" edges unless that would make a cycle."""
-        added = [(a, b) for a, b in pairs if a != b and a not in self.tasks[b].after]
-        for a, b in added:
-            self.tasks[b].after.add(a)
-        if not added or not _cyclic(self.tasks):
-            return True
-        for a, b in added:
-            self.tasks[b].after.discard(a)
-        return False
+    def _needs(self, task: Task) -> set[int]:
+        return {self.writer[id(v)] for v in task.reads if id(v) in self.writer}
 
     def _add(self, task: Task) -> int:
-        task.after |= {self.writer[id(v)] for v in task.reads if id(v) in self.writer}
+        index = len(self.tasks)
+        task.after = self.precedence.add(task.after | self._needs(task))
         self.tasks.append(task)
-        self._note_reads(len(self.tasks) - 1, task)
-        self.writer |= {id(v): len(self.tasks) - 1 for v in task.writes}
-        return len(self.tasks) - 1
+        self._note_reads(index, task)
+        self.writer |= {id(v): index for v in task.writes}
+        return index
+
+    def _overwrite(self, before: Value, written: Value, task: int) -> None:
+        """Notes that `written`, which `task` makes, takes over the buffer of `before`."""
+        written.home = before
+        self._overwriters.setdefault(id(before), []).append(task)
 
     # -- states -----------------------------------------------------------------------------------
 
@@ -151,11 +157,11 @@ class _Layouter:
         edges = []
         for link in links:
             edges += [(reader, link.task) for reader in self.readers(link.before)]
-        if not self._order(edges):
+        if not self.precedence.order(edges):
             return False
         for link in links:
             task = self.tasks[link.task]
-            link.written.home = link.before
+            self._overwrite(link.before, link.written, link.task)
             if link.position is not None:
                 assert task.group is not None
                 output = [id(w) for w in task.writes].index(id(link.written))
@@ -166,10 +172,9 @@ class _Layouter:
     def _links(self, old: Value, value: Value) -> list[_Link] | None:
         """The kernels that turn the content of `old` into `value`, last first."""
         links: list[_Link] = []
-        outputs = {id(self.value_of(r)) for r in self.graph.outputs if r.size}
         while value is not old:
             index = self.writer.get(id(value))
-            if index is None or value.home is not None or (links and id(value) in outputs):
+            if index is None or value.home is not None or (links and id(value) in self._outputs):
                 return None
             group = self.tasks[index].group
             assert group is not None
@@ -193,7 +198,7 @@ class _Layouter:
         target = self.value_of(anchor.inputs[0])
         for i, x in enumerate(group.inputs):
             if self.value_of(x) is target:
-                inside = toposort(anchor.inputs[1:])
+                inside = toposort(anchor.inputs[1:], {id(y) for y in group.inputs})
                 return i if all(n is not x for n in inside) else None
         return None
 
@@ -228,8 +233,9 @@ class _Layouter:
             staged.append((source, target, label))
         for source, target, label in staged:
             before = set(self.readers(target))
-            made = Value(source.node, home=target)
-            self._add(Task([source], [made], label=label, after=before))
+            made = Value(source.node)
+            task = self._add(Task([source], [made], label=label, after=before))
+            self._overwrite(target, made, task)
             self._guard_overwrites(source)
 
     # -- outputs ----------------------------------------------------------------------------------
@@ -254,16 +260,15 @@ class _Layouter:
         return copy
 
     def _is_output(self, node: Node) -> bool:
-        return any(r is node for r in self.graph.outputs)
+        return id(node) in self._roots
 
     def _guard_overwrites(self, value: Value) -> None:
         """A new reader of `value` (the last task) precedes whoever overwrites its buffer."""
         reader = len(self.tasks) - 1
-        for i, task in enumerate(self.tasks):
-            overwrites = i != reader and any(v.home is value for v in task.writes)
-            if overwrites and not self._order([(reader, i)]):
-                copy = self.tasks[-1].label
-                raise CompileError(f"{task.label} overwrites what {copy!r} still has to read")
+        for i in self._overwriters.get(id(value), ()):
+            if i != reader and not self.precedence.order([(reader, i)]):
+                copy, label = self.tasks[-1].label, self.tasks[i].label
+                raise CompileError(f"{label} overwrites what {copy!r} still has to read")
 
 
 def _computes_from(root: Node, target: Node, group: Group) -> bool:
@@ -278,20 +283,3 @@ def _computes_from(root: Node, target: Node, group: Group) -> bool:
         seen.update(map(id, fresh))
         stack += fresh
     return False
-
-
-def _cyclic(tasks: list[Task]) -> bool:
-    waiting = [len(t.after) for t in tasks]
-    users: list[list[int]] = [[] for _ in tasks]
-    for i, task in enumerate(tasks):
-        for a in task.after:
-            users[a].append(i)
-    ready = [i for i, n in enumerate(waiting) if not n]
-    done = 0
-    while ready:
-        done += 1
-        for u in users[ready.pop()]:
-            waiting[u] -= 1
-            if not waiting[u]:
-                ready.append(u)
-    return done < len(tasks)

@@ -117,10 +117,9 @@ class _Chain:
 
     def gelu(self, node: Node) -> Node | None:
         """x where `node` is the tanh form of gelu(x), spelt as its composite spells it."""
-        half = node.inputs[0] if self.is_op(node, "mul") else node
-        if not self.is_op(half, "mul") or half.inputs[0].dtype is not dt.float32:
+        if not self.is_op(node, "div") or node.dtype is not dt.float32:
             return None
-        x = half.inputs[0]
+        x = node.inputs[0]
         with building():
             wanted = COMPOSITES["gelu"].body(x, approximate="tanh")
         return x if self.same(node, wanted, x) else None

@@ -65,8 +65,8 @@ def offer(graph: Graph, caps: Caps, host: Caps) -> str:
     nodes = list(toposort(graph.roots()))
     work = [n for n in nodes if kind_of(n) != "source"]
     outside = [n for n in work if reason(n, caps) is not None]
-    if not outside or any(n.dtype not in host.dtypes for n in nodes):
-        return ""
+    if not outside or any(reason(n, host) for n in nodes):
+        return ""  # the CPU could not do it either
     return (
         f"; with partition=True {len(outside)} of {len(work)} nodes would run on the CPU, first "
         f"{shown(outside[0])}"

@@ -6,8 +6,11 @@ projections of one x, which become one kernel with several outputs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
+from weft.compile.cuts import WORK
+from weft.compile.order import Order
 from weft.core.caps import Caps
 from weft.graph.ir import Node
 from weft.templates.group import Group
@@ -107,16 +110,17 @@ def _meet(
 
 
 def _only_pointwise(x: Node, root: Node, users: dict[int, list[Node]]) -> bool:
-    """Whether x is used for `root` alone, through elementwise ops of its shape."""
-    stack = [x]
+    """Whether x is used for `root` alone, through elementwise ops of its shape (not too many)."""
+    stack, seen = [x], {id(root)}
     while stack:
         for user in users[id(stack.pop())]:
-            if kind_of(user) != "elementwise" or user.shape != x.shape:
+            if id(user) in seen:
+                continue
+            seen.add(id(user))
+            fits = kind_of(user) == "elementwise" and user.shape == x.shape
+            if not fits or not users[id(user)] or len(seen) > WORK:
                 return False
-            if user is not root:
-                if not users[id(user)]:
-                    return False
-                stack.append(user)
+            stack.append(user)
     return True
 
 
@@ -124,78 +128,31 @@ def _only_pointwise(x: Node, root: Node, users: dict[int, list[Node]]) -> bool:
 
 
 def _side_by_side(groups: list[Group], caps: Caps) -> list[Group]:
-    groups = list(groups)
+    found = [g for g in groups if g.kind in ("matmul", "matvec")]
+    read = Counter(id(g.anchor.inputs[0]) for g in found if g.anchor is not None)
+    order = Order(groups)
     i = 0
-    while i < len(groups):
-        if groups[i].kind in ("matmul", "matvec"):
-            before = ancestors(groups)
-            for j in range(i + 1, len(groups)):
-                if not _alike(groups[i], groups[j], caps) or before[j] >> i & 1:
-                    continue
-                outputs = (*groups[i].outputs, *groups[j].outputs)
-                joined = _joined(groups[i], groups[j], outputs, None)
-                if bindings(joined) > caps.max_bindings:
-                    continue
-                groups = _replaced(groups, i, j, joined)
-                before = ancestors(groups)
-                i -= 1
-                break
-        i += 1
-    return groups
+    while i < len(order.groups):
+        group = order.groups[i]
+        anchor = group.anchor if group is not None else None
+        if anchor is None or read[id(anchor.inputs[0])] < 2 or not _join_next(order, i, caps):
+            i += 1
+    return order.result()
 
 
-def _replaced(groups: list[Group], i: int, j: int, joined: Group) -> list[Group]:
-    """Groups i and j as one, in an order that respects data: what i's users need of j comes
-    first, since neither depends on the other."""
-    rest = [g for k, g in enumerate(groups) if k not in (i, j)]
-    return ordered([*rest[:i], joined, *rest[i:]])
-
-
-def ordered(groups: list[Group]) -> list[Group]:
-    """The groups in a data order, as near to the given one as that allows."""
-    writer = writers(groups)
-    placed: list[Group] = []
-    done: set[int] = set()
-    for start in range(len(groups)):
-        stack = [start]
-        while stack:
-            k = stack[-1]
-            if k in done:
-                stack.pop()
-                continue
-            needs = [n for n in needed(groups[k], writer) if n not in done and n != k]
-            if needs:
-                stack.extend(needs)
-                continue
-            done.add(k)
-            placed.append(groups[k])
-            stack.pop()
-    return placed
-
-
-def writers(groups: list[Group]) -> dict[int, int]:
-    """id of each value that is written -> the place of its group."""
-    return {id(o): i for i, g in enumerate(groups) for o in g.outputs}
-
-
-def needed(group: Group, writer: dict[int, int]) -> list[int]:
-    """The places of the groups that write what `group` reads."""
-    found = []
-    for x in group.inputs:
-        while id(x) not in writer and x.op == "reshape":
-            x = x.inputs[0]
-        if id(x) in writer:
-            found.append(writer[id(x)])
-    return found
-
-
-def ancestors(groups: list[Group]) -> list[int]:
-    """Bit masks: which groups each group needs, directly or not (groups are in a data order)."""
-    writer = writers(groups)
-    masks: list[int] = []
-    for group in groups:
-        mask = 0
-        for k in needed(group, writer):
-            mask |= masks[k] | 1 << k
-        masks.append(mask)
-    return masks
+def _join_next(order: Order, i: int, caps: Caps) -> bool:
+    """Joins group i with the next one that is like it and does not need it, if there is one."""
+    first, later = order.groups[i], None
+    assert first is not None
+    for j in order.near(i):
+        group = order.groups[j]
+        if group is None or not _alike(first, group, caps):
+            continue
+        later = order.users_of(i) if later is None else later
+        if j in later:
+            continue
+        joined = _joined(first, group, (*first.outputs, *group.outputs), None)
+        if bindings(joined) <= caps.max_bindings:
+            order.join(i, j, joined)
+            return True
+    return False

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.compile.analysis import base, straight
+from weft.compile.cuts import WORK, work_of
 from weft.core.caps import Caps
 from weft.templates.group import Group
 
 
 def merge_maps(groups: list[Group], caps: Caps) -> list[Group]:
-    """The groups with such pairs joined, as long as the buffers fit the target's bindings."""
+    """The groups with such pairs joined, as long as the buffers fit the target's bindings and the
+    work one kernel."""
     readers: dict[int, list[int]] = {}
     for i, group in enumerate(groups):
         for x in group.inputs:
@@ -28,7 +30,8 @@ def merge_maps(groups: list[Group], caps: Caps) -> list[Group]:
         mine = merged.pop(i, group)
         user = merged.get(users[0], groups[users[0]])
         joined = _joined(mine, user)
-        if joined is None or len(joined.inputs) + len(joined.outputs) > caps.max_bindings:
+        fits = joined is not None and len(joined.inputs) + len(joined.outputs) <= caps.max_bindings
+        if joined is None or not fits or work_of(mine) + work_of(user) > WORK:
             if mine is not group:
                 merged[i] = mine
             continue

@@ -6,11 +6,13 @@ finds it in memory: the kernel then has two outputs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
 from weft.compile.analysis import base, straight
-from weft.compile.merge import ancestors, bindings, needed, ordered, writers
+from weft.compile.merge import bindings
+from weft.compile.order import Order
 from weft.compile.tuning import config_for
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
@@ -22,19 +24,32 @@ from weft.templates.matmul_norm import NORMS, normalised
 
 def merge_norms(groups: list[Group], caps: Caps, is_output: Callable[[Node], bool]) -> list[Group]:
     """The groups with such norms joined to their products, in an order that respects data."""
-    for norm in [g for g in groups if _is_norm(g)]:
+    norms = [g for g in groups if _is_norm(g)]
+    if not norms:
+        return groups
+    order = Order(groups)
+    products = {id(g.outputs[0]): g for g in groups if _is_product(g)}
+    readers = Counter(id(base(y)) for g in groups for y in g.inputs)
+    for norm in norms:
         for x in map(base, reversed(norm.inputs)):
-            product = next((g for g in groups if g.kind == "matmul" and g.outputs == (x,)), None)
-            if product is None or not _fits(product, norm, groups):
+            product = products.get(id(x))
+            if product is None or not _fits(product, norm, order):
                 continue
-            others = (y for g in groups if g is not norm for y in g.inputs)
-            wanted = is_output(x) or any(base(y) is x for y in others)
-            joined = _joined(product, norm, wanted)
+            own = sum(base(y) is x for y in norm.inputs)
+            joined = _joined(product, norm, is_output(x) or readers[id(x)] > own)
             if bindings(joined) <= caps.max_bindings and _taken(joined, caps):
-                rest = [joined if g is product else g for g in groups if g is not norm]
-                groups = ordered(rest)
+                order.join(order.place[id(product)], order.place[id(norm)], joined)
+                readers.subtract(id(base(y)) for g in (product, norm) for y in g.inputs)
+                readers.update(id(base(y)) for y in joined.inputs)
+                del products[id(x)]
+                if _is_product(joined):
+                    products[id(joined.outputs[0])] = joined
                 break
-    return groups
+    return order.result()
+
+
+def _is_product(group: Group) -> bool:
+    return group.kind == "matmul" and len(group.outputs) == 1
 
 
 def _taken(joined: Group, caps: Caps) -> bool:
@@ -45,7 +60,7 @@ def _is_norm(group: Group) -> bool:
     return group.anchor is not None and group.anchor.attrs.get("name") in NORMS
 
 
-def _fits(product: Group, norm: Group, groups: list[Group]) -> bool:
+def _fits(product: Group, norm: Group, order: Order) -> bool:
     """Whether what the norm reads of the product is the element that it normalises, and it needs
     nothing that another kernel computes from the product."""
     call, (x,) = norm.anchor, product.outputs
@@ -62,8 +77,8 @@ def _fits(product: Group, norm: Group, groups: list[Group]) -> bool:
     beside = reached((*norm.outputs, *call.inputs[1:]), stop)
     if any(base(y) is x for y in beside):
         return False
-    masks, at = ancestors(groups), groups.index(product)
-    return not any(k != at and masks[k] >> at & 1 for k in needed(norm, writers(groups)))
+    at, end = order.place[id(product)], order.place[id(norm)]
+    return end in order.near(at) and not order.leads_around(at, end)
 
 
 def _joined(product: Group, norm: Group, wanted: bool) -> Group:

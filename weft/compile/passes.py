@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from weft.compile import limits
 from weft.compile.grouping import Partition, partition
+from weft.compile.numbers import share
 from weft.compile.plan import build_program
 from weft.compile.report import Report
 from weft.compile.split import split
@@ -23,6 +24,7 @@ from weft.transform.inline import inline
 from weft.transform.join import join_pads
 from weft.transform.narrow import narrow_rows
 from weft.transform.reduce import split_reductions
+from weft.transform.scan import split_scans
 from weft.transform.sink import sink_reshapes
 from weft.transform.split_k import split_k
 
@@ -35,6 +37,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("join pads", lambda g, caps: join_pads(g)),
     ("narrow rows", lambda g, caps: narrow_rows(g)),
     ("split reductions", lambda g, caps: split_reductions(g)),
+    ("split scans", split_scans),
     ("split decoding", lambda g, c: split_decoding(g, lambda n: claimed_by(n, c) is not None)),
     ("sink reshapes", lambda g, caps: sink_reshapes(g)),
     ("split k", lambda g, caps: split_k(g) if caps.subgroup else g),  # of GPUs' many cores
@@ -65,7 +68,7 @@ def compile_graph(graph: Graph, caps: Caps, name: str = "main") -> Program:
     report = Report(name, caps.name)
     small, parts = _partitioned(graph, caps, name, report)
     report.stored = dict(Counter(parts.reasons.values()))
-    return build_program(small, parts.groups, caps, report)
+    return build_program(small, share(parts.groups, caps), caps, report)
 
 
 def groups_of(graph: Graph, caps: Caps) -> list[Group]:

@@ -52,8 +52,9 @@ class KernelTable:
             config, why = tuning.config_for(group, self.caps)
             try:
                 kernel = registry.get(group.kind)(group, self.caps, config)
-            except CompileError as error:
-                raise CompileError(f"{group.name} {_shape(group.outputs[0])}: {error}") from error
+            except (CompileError, LimitError) as error:
+                named = f"{group.name} {_shape(group.outputs[0])}: {error}"
+                raise type(error)(named) from error
             text = ", ".join(f"{k}={v}" for k, v in config.items()) or "default"
             self._by_signature[key] = self._share(kernel, group.kind), text, why
         return self._by_signature[key]
@@ -128,7 +129,7 @@ class _Planner:
         if "part" in node.attrs:
             return self._range(node)
         if node.op == "const":
-            value = np.ascontiguousarray(node.attrs["value"])
+            value = np.asarray(node.attrs["value"], order="C")
             number = self._buffer(f"const{len(self.buffers)}", "const", node, value)
         else:
             number = self._buffer(node.attrs["name"], node.attrs["role"], node)

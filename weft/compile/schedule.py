@@ -3,6 +3,8 @@ prefers tasks that free memory, so that lifetimes stay short and the arena small
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
+
 from weft.compile.homes import Task, Value
 
 
@@ -10,22 +12,39 @@ def schedule(tasks: list[Task]) -> list[Task]:
     """The tasks in execution order (earlier ones first among equals)."""
     waiting = [len(t.after) for t in tasks]
     users: list[list[int]] = [[] for _ in tasks]
+    readers: dict[int, list[int]] = {}
     for i, task in enumerate(tasks):
         for a in task.after:
             users[a].append(i)
-    left = _read_counts(tasks)
-    ready = [i for i, n in enumerate(waiting) if not n]
+        for value in _distinct(task.reads):
+            readers.setdefault(id(value), []).append(i)
+    left = {key: len(found) for key, found in readers.items()}
+    done = [False] * len(tasks)
+    ready: list[tuple[int, int]] = []  # a heap; a task whose growth has sunk stands in it again
+
+    def offer(i: int) -> None:
+        heappush(ready, (_growth(tasks[i], left), i))
+
+    for i, n in enumerate(waiting):
+        if not n:
+            offer(i)
     order: list[Task] = []
     while ready:
-        best = min(ready, key=lambda i: (_growth(tasks[i], left), i))
-        ready.remove(best)
+        _, best = heappop(ready)
+        if done[best]:
+            continue
+        done[best] = True
         order.append(tasks[best])
         for value in _distinct(tasks[best].reads):
             left[id(value)] -= 1
+            if left[id(value)] == 1:
+                last = next(i for i in readers[id(value)] if not done[i])
+                if not waiting[last]:
+                    offer(last)
         for user in users[best]:
             waiting[user] -= 1
             if not waiting[user]:
-                ready.append(user)
+                offer(user)
     assert len(order) == len(tasks), "tasks wait for each other"
     return order
 
@@ -37,14 +56,6 @@ def _growth(task: Task, left: dict[int, int]) -> int:
         if left[id(value)] == 1 and not value.place().home:
             grown -= value.node.nbytes
     return grown
-
-
-def _read_counts(tasks: list[Task]) -> dict[int, int]:
-    left: dict[int, int] = {}
-    for task in tasks:
-        for value in _distinct(task.reads):
-            left[id(value)] = left.get(id(value), 0) + 1
-    return left
 
 
 def _distinct(values: list[Value]) -> list[Value]:

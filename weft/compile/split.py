@@ -117,7 +117,7 @@ def _pushed(node: Node, inputs: tuple[Node, ...]) -> Node | None:
 
 
 def _gather(node: Node, table: Node, idx: Node) -> Node:
-    """Each range is gathered with clamped indices; the range that holds the index is kept."""
+    """Each range is gathered; of those that begin at or before the index the last one is kept."""
     tail = (1,) * (len(node.shape) - len(idx.shape))
     out, stop = None, 0
     for part in table.inputs:

@@ -17,26 +17,38 @@ from weft.conform.roofline import Roofline
 from weft.conform.timing import peak_rss_mib, rates
 from weft.core.dtypes import bfloat16
 from weft.core.errors import UsageError
+from weft.models.loader import ORACLE
 from weft.models.model import Decoder
 from weft.models.runner import CompiledRunner
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure. `prompt` and `gen` are token counts."""
+    """What to measure. `prompt` and `gen` are token counts; by default 512 and 128, or three
+    quarters and a quarter of a model's positions where it has fewer than those."""
 
     path: str
     device: str = "cpu"
     dtype: str | None = None
-    act_dtype: str = "float32"
-    prompt: int = 512
-    gen: int = 128
+    act_dtype: str | None = None
+    prompt: int | None = None
+    gen: int | None = None
     reps: int = 5
 
 
-def _load(o: Options) -> Decoder:
+def _sizes(o: Options) -> tuple[int, int]:
+    """Tokens of the prompt and of what is generated."""
+    if o.prompt is not None and o.gen is not None:
+        return o.prompt, o.gen
+    model = weft.load(o.path, device=ORACLE)  # maps the file, no more
+    room = model.config.max_positions
+    gen = o.gen or min(128, max(1, room // 4))
+    return o.prompt or min(512, max(1, room - gen)), gen
+
+
+def _load(o: Options, context: int) -> Decoder:
     model = weft.load(
-        o.path, device=o.device, dtype=o.dtype, context=o.prompt + o.gen, act_dtype=o.act_dtype
+        o.path, device=o.device, dtype=o.dtype, context=context, act_dtype=o.act_dtype
     )
     if not isinstance(model, Decoder):
         raise UsageError(f"{o.path} is an encoder; bench model measures decoders")
@@ -61,10 +73,11 @@ def run(o: Options, measure: Callable[[], Roofline], note: Callable[[str], None]
     """Times the model, then measures the roofline (last: its buffers are not the model's memory).
     `roofline` of a decode figure: bytes that one step must read (weights once, the cache up to its
     middle position) over the measured bandwidth."""
+    prompt, gen = _sizes(o)
     start = time.perf_counter()
-    model = _load(o)
+    model = _load(o, prompt + gen)
     loaded = time.perf_counter()
-    runner, ids = model.runner(), _prompt(model, o.prompt)
+    runner, ids = model.runner(), _prompt(model, prompt)
     runner.prefill(0, ids)
     _decode(model, ids[0], 0, 1)
     first = time.perf_counter() - loaded
@@ -72,28 +85,28 @@ def run(o: Options, measure: Callable[[], Roofline], note: Callable[[str], None]
     for rep in range(o.reps):
         begin = time.perf_counter()
         runner.prefill(0, ids)
-        times.setdefault(f"pp{o.prompt}", []).append(time.perf_counter() - begin)
-        times.setdefault(f"tg{o.gen}@d{o.prompt}", []).append(_decode(model, 1, o.prompt, o.gen))
-        times.setdefault(f"tg{o.gen}", []).append(_decode(model, 1, 0, o.gen))
+        times.setdefault(f"pp{prompt}", []).append(time.perf_counter() - begin)
+        times.setdefault(f"tg{gen}@d{prompt}", []).append(_decode(model, 1, prompt, gen))
+        times.setdefault(f"tg{gen}", []).append(_decode(model, 1, 0, gen))
         note(f"repeat {rep + 1} of {o.reps}")
     flops, stream, per_position = work(model)
     peak, roof = peak_rss_mib(), measure()
     results = {}
     for name, seconds in times.items():
-        tokens = o.prompt if name.startswith("pp") else o.gen
+        tokens = prompt if name.startswith("pp") else gen
         results[name] = rates([tokens / s for s in seconds])
         each = float(np.median(seconds))
         if name.startswith("pp"):
             narrow = model.config.act_dtype is bfloat16
-            share = roof.share(flops * o.prompt, stream, each, tiles=narrow)
+            share = roof.share(flops * prompt, stream, each, tiles=narrow)
         else:
-            middle = o.gen / 2 + (o.prompt if "@" in name else 0)
-            share = roof.share(0, (stream + middle * per_position) * o.gen, each)
+            middle = gen / 2 + (prompt if "@" in name else 0)
+            share = roof.share(0, (stream + middle * per_position) * gen, each)
         results[name]["roofline"] = round(share, 3)
     return {
         "bench": "decode", "peer": "weft", "version": weft.__version__, "model": o.path,
         "device": o.device, "dtype": o.dtype,
-        "act_dtype": o.act_dtype, "load_s": round(loaded - start, 3),
+        "act_dtype": model.config.act_dtype.name, "load_s": round(loaded - start, 3),
         "first_pass_s": round(first, 3), "peak_gflops": round(roof.gflops, 1),
         "peak_tile_gflops": round(roof.tile_gflops, 1),
         "read_gbs": round(roof.read_gbs, 1), "peak_rss_mib": peak, "results": results,
@@ -116,13 +129,14 @@ def work(model: Decoder) -> tuple[float, float, float]:
 
 def profile(o: Options, roof: Roofline, trace: Path) -> dict[str, list[dict[str, Any]]]:
     """Times each kernel of the prefill and decode Programs; writes the Chrome trace."""
-    model = _load(o)
-    runner, ids = model.runner(), _prompt(model, o.prompt)
+    prompt, gen = _sizes(o)
+    model = _load(o, prompt + gen)
+    runner, ids = model.runner(), _prompt(model, prompt)
     assert isinstance(runner, CompiledRunner)
     runner.prefill(0, ids)
-    _decode(model, 1, o.prompt, 1)
+    _decode(model, 1, prompt, 1)
     found = {}
-    for kind, n in (("prefill", min(o.prompt, runner.room("prefill"))), ("decode", 1)):
+    for kind, n in (("prefill", min(prompt, runner.room("prefill"))), ("decode", 1)):
         session = runner.session(kind)
         scalars = [n] * len(session.program.scalars)
         found[kind] = steps.profile(session, scalars)

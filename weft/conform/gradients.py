@@ -62,7 +62,7 @@ _UNARY = {
     "exp": (-2, 2), "log": (0.1, 4), "sin": (-4, 4), "cos": (-4, 4), "tanh": (-3, 3),
     "erf": (-3, 3),
 }  # fmt: skip
-_BINARY = ("add", "sub", "mul", "div", "remainder", "pow", "maximum", "minimum")
+_BINARY = ("add", "sub", "mul", "div", "remainder", "floor_divide", "pow", "maximum", "minimum")
 _MOVEMENT: dict[str, dict[str, Any]] = {
     "reshape": {"shape": (6, 20)},
     "transpose": {"perm": (2, 0, 1)},

@@ -16,6 +16,7 @@ from weft.core.dtypes import DType
 from weft.kernel import interp, ir
 from weft.kernel.builder import (
     Builder,
+    any_,
     binary,
     bitcast,
     cast,
@@ -90,7 +91,7 @@ def _elementwise(
 
 def _unary_checks(device: Device) -> Iterator[Check]:
     table = {
-        dt.float32: ("neg", "abs", "sqrt", "floor", "ceil", "trunc", "rint"),
+        dt.float32: ("neg", "abs", "sqrt", "floor", "ceil", "trunc", "rint", "keep"),
         dt.int32: ("neg", "abs", "not"),
         dt.uint32: ("not",),
     }
@@ -164,7 +165,7 @@ def _other_checks(device: Device) -> Iterator[Check]:
             partial(_elementwise, device, f"copy_{d}", [d], d, lambda b, i, x: x),
         )
     for maker in (
-        _gather, _loop, _branch, _private, _vectors, _axes, _shared, _fold, _subgroup, _tiles,
+        _gather, _loop, _branch, _private, _vectors, _any, _axes, _shared, _fold, _subgroup, _tiles,
     ):  # fmt: skip
         yield maker.__doc__ or "", partial(maker, device)
 
@@ -227,6 +228,19 @@ def _vectors(device: Device) -> float:
     ramp = cast(iota(4), dt.float32) + cast(g, dt.float32)
     b.store(out, g * 4, shuffle((7, 1, 4, 2), v, w) * ramp)
     data = np.arange(4 * _N, dtype=np.float32)
+    return _against_interp(device, b.kernel(grid=(_N,)), [data, np.zeros_like(data)])
+
+
+def _any(device: Device) -> float:
+    """Vec any, and a branch by it"""
+    b = Builder("any")
+    x, out = b.buffer("x", dt.int32, 4 * _N), b.buffer("out", dt.int32, 4 * _N, "w")
+    at = b.let(b.group(0) * 4, "at")
+    v = b.var(load(x, at, 4), "v", ir.Type(dt.int32, 4))
+    with b.when(any_(binary("lt", v, 0))):
+        b.assign(v, v * 10)
+    b.store(out, at, v)
+    data = np.random.default_rng(0).integers(-1, 5, 4 * _N, np.int32)
     return _against_interp(device, b.kernel(grid=(_N,)), [data, np.zeros_like(data)])
 
 

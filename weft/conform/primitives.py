@@ -43,7 +43,8 @@ _UNARY = {
 }
 _POSITIVE = {"sqrt", "log"}
 _BINARY = {
-    **dict.fromkeys(("add", "sub", "mul", "maximum", "minimum", "remainder"), (*_FLOATS, *_INTS)),
+    **dict.fromkeys(("add", "sub", "mul", "maximum", "minimum"), (*_FLOATS, *_INTS)),
+    **dict.fromkeys(("remainder", "floor_divide"), (*_FLOATS, *_INTS)),
     **dict.fromkeys(("div", "pow"), _FLOATS),
     **dict.fromkeys(("less", "less_equal", "equal"), (*_FLOATS, *_INTS)),
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), (*_INTS, dt.bool_)),
@@ -93,6 +94,11 @@ def _elementwise(device: Device) -> Iterator[Check]:
                     f"{name} {d} {list(shape)}",
                     partial(run_case, device, fn, arrays, "elementwise"),
                 )
+    for name, kind in {"remainder": "exact", "floor_divide": "elementwise"}.items():
+        # quotients of every size; the largest are as right as the device's division
+        arrays = [data(dt.float32, (500,), 1), data(dt.float32, (500,), 2)]
+        arrays[0] *= np.exp2(np.linspace(-60, 60, 500, dtype=np.float32))
+        yield f"{name} far", partial(run_case, device, partial(ops.bind, name), arrays, kind)
     for d in (*_FLOATS, dt.int32, dt.bool_):
         arrays = [data(dt.bool_, (4, 9), 1), data(d, (4, 9), 2), data(d, (4, 9), 3)]
         yield f"where {d}", partial(run_case, device, partial(ops.bind, "where"), arrays, "exact")
@@ -154,12 +160,12 @@ def _dots(device: Device) -> Iterator[Check]:
 
 def _indexing(device: Device) -> Iterator[Check]:
     index = np.array([3, 0, 7, 7, 1], np.int32)
+    picks = np.array([3, 0, 8, -1, 1], np.int32)  # 8 and -1 are outside of either axis
     for d in (*_FLOATS, dt.int32):
         x = data(d, (8, 6), 1)
         for axis in (0, 1):
-            idx = index % x.shape[axis]
             fn = partial(ops.bind, "gather", axis=axis)
-            yield f"gather {d} axis {axis}", partial(run_case, device, fn, [x, idx], "exact")
+            yield f"gather {d} axis {axis}", partial(run_case, device, fn, [x, picks], "exact")
         rows = data(d, (5, 6), 2)
         unique = np.array([6, 0, -1, 2, 5], np.int32)
         update = partial(run_case, device, partial(ops.bind, "update"), [x, unique, rows], "exact")

@@ -12,7 +12,7 @@ from typing import Any
 
 from weft.backends.base import OWN_KERNEL
 from weft.conform.roofline import Roofline
-from weft.core.files import replacing
+from weft.core.files import write_text
 from weft.kernel.tiles import has_tiles
 from weft.program.program import Dispatch, Program, Step
 from weft.program.session import Session
@@ -116,5 +116,4 @@ def write_trace(path: Path, programs: Mapping[str, Sequence[StepTime]]) -> None:
                  "ts": round(clock, 3), "dur": round(micro, 3), "args": args}
             )  # fmt: skip
             clock += micro
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+    write_text(path, json.dumps({"traceEvents": events}))

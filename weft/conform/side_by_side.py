@@ -3,6 +3,7 @@ and size by size: speed, with and without transfers, and the error against the C
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from weft.backends.base import Device
 from weft.conform.timing import peak_rss_mib, summary, time_calls
 from weft.core import dtypes as dt
 from weft.core.errors import LimitError, UsageError
-from weft.core.files import replacing
+from weft.core.files import write_bytes
 from weft.core.tolerance import compare, tolerance
 from weft.tensor import functional as F
 
@@ -230,8 +231,9 @@ def draw(result: dict[str, Any], path: Path) -> None:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     figure.suptitle("Speed by size, float32 (without transfers; higher is faster)")
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png")
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    write_bytes(path, picture.getvalue())
 
 
 def _panel(axes: Any, op: str, result: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import weft
 from weft import ops
 from weft.backends.base import Device
-from weft.conform import gradients
+from weft.conform import gradients, scans
 from weft.conform.harness import check_close, check_equal
 from weft.conform.primitives import data, run_case
 from weft.conform.report import Check, Skip
@@ -191,6 +191,7 @@ def checks(device: Device) -> Iterator[Check]:
     yield from _attention(device)
     yield from _cached(device)
     yield from _large(device)
+    yield from scans.checks(device)
     yield from gradients.composites(device)
     yield "a fused block", partial(_fused_block, device)
     for d in _FLOATS:

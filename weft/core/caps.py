@@ -27,7 +27,8 @@ class Caps:
     max_bindings: int = 8  # storage buffers one kernel may use
     max_binding_bytes: int = 128 << 20
     max_buffer_bytes: int = 256 << 20
-    # Of one value: indices have 32 bits, and the last group's threads go beyond the end.
+    # Of one value in memory, and of one index over elements that are never stored: indices have 32
+    # bits, and the last group's threads go beyond the end.
     max_elements: int = (1 << 31) - (1 << 20)
     max_groups: int = 65535  # per grid axis; dialects fold a longer axis 0
     exclusive_buffers: bool = False  # one dispatch may not both read and write one buffer (WebGPU)
@@ -79,7 +80,6 @@ _CPU = Caps(
     max_bindings=64,
     max_binding_bytes=_HUGE,
     max_buffer_bytes=_HUGE,
-    max_elements=_HUGE,
     max_groups=1 << 31,
     scratch_bytes=4 << 20,
     cores=2,

@@ -76,8 +76,8 @@ def as_dtype(value: object) -> DType:
         return _FROM_NUMPY[value]
     if isinstance(value, str) and value in _BY_NAME:
         return _BY_NAME[value]
-    try:
-        found = _FROM_NUMPY.get(np.dtype(value))  # type: ignore[call-overload]
+    try:  # np.dtype(None) is float64
+        found = None if value is None else _FROM_NUMPY.get(np.dtype(value))  # type: ignore[call-overload]
     except (TypeError, ValueError, SyntaxError):  # NumPy parses a string with a comma as Python
         found = None
     if found is None:

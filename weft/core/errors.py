@@ -53,3 +53,11 @@ class ModelError(WeftError, ValueError):
 
 class UsageError(WeftError, ValueError):
     """A call or a command line whose arguments do not make sense."""
+
+
+class StorageError(WeftError, OSError):
+    """A file that could not be written: the disk is full, failing or read-only. `errno` says."""
+
+
+class CallError(UsageError, TypeError):
+    """A call with arguments of the wrong kind or number."""

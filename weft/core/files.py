@@ -1,47 +1,258 @@
-"""Writing files so that a reader never meets half of one."""
+"""Writing files and folders so that a reader never meets half of one, a power cut included.
+
+What is written lies under a hidden name beside its place, is forced to the disk and then renamed.
+A process that is killed leaves such hidden names behind; `sweep` removes them.
+"""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
+import re
+import secrets
+import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from weft.core.errors import FileFormatError, StorageError, UsageError
+
+_NEW, _OLD = "weft-new", "weft-old"  # what is being written, what it takes the place of
+_HIDDEN = re.compile(rf"\.(.+)\.[0-9a-f]{{8}}\.({_NEW}|{_OLD})", re.DOTALL)
+_FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+_ADVICE = {
+    **dict.fromkeys(_FULL, "the disk is full: free some space"),
+    errno.EIO: "the disk fails: see the system's log",
+    errno.EROFS: "name a place that can be written to",
+}
+
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], private: bool = False) -> Iterator[Path]:
+def replacing(
+    path: str | os.PathLike[str], private: bool = False, durable: bool = True
+) -> Iterator[Path]:
     """Yields a temporary path beside `path`; on success it takes `path`'s place in one step.
 
     If the block raises (an interrupt too), the temporary file is removed and whatever `path` held
     stays as it was. A `private` file is readable by its owner only, else by whom the umask allows.
+    A `durable` one is on the disk itself before it takes the place: what can be made again, and is
+    checked when it is read, does without. Raises StorageError where the disk is full or fails.
     """
-    import tempfile  # takes milliseconds, which who only reads should not pay
-
     target = Path(path)
+    temporary = _hidden(target, _NEW)  # named before it is there: an interrupt leaves nothing
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", dir=target.parent)
-    except OSError as e:  # named after what the caller knows, not after the temporary file
-        raise OSError(e.errno, e.strerror, str(target)) from None
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        if not private:  # mkstemp makes private files
-            umask = os.umask(0)
-            os.umask(umask)
-            temporary.chmod(0o666 & ~umask)
-        os.replace(temporary, target)
+        with naming(target):
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+            os.close(os.open(temporary, flags, 0o600 if private else 0o666))
+            yield temporary
+            if durable:
+                _sync(temporary)
+            os.replace(temporary, target)
+            if durable:
+                _sync(target.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        _discard(temporary)
+
+
+@contextmanager
+def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yields a new, empty folder beside `path`, which takes its place when the block ends; a folder
+    that was there stays until then. The files in it are to be written by the functions here.
+    Raises StorageError as `replacing`."""
+    target = Path(path)
+    new, old = _hidden(target, _NEW), _hidden(target, _OLD)
+    try:
+        with naming(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            new.mkdir()
+            yield new
+            _sync(new)
+            if target.exists():
+                os.rename(target, old)
+            os.rename(new, target)
+            _sync(target.parent)
+    finally:
+        _discard(new)
+        _settle(old, target)
+
+
+def remove_folder(path: Path) -> None:
+    """Removes a folder; killed meanwhile, it leaves nothing of it under its name."""
+    gone = _hidden(path, _NEW)
+    with naming(path):
+        os.rename(path, gone)
+    _discard(gone)
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """A file of these bytes, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """A file of UTF-8 text, whole or not at all."""
+    write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: str | os.PathLike[str], data: Mapping[str, Any]) -> None:
     """`data` as indented JSON, whole or not at all."""
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(data, indent=2) + "\n")
+
+
+def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Name -> SHA-256 (hexadecimal) of those of the files that are there."""
+    return {name: _digest(folder / name) for name in names if (folder / name).is_file()}
+
+
+def verify(folder: Path, known: Mapping[str, str], remedy: str) -> None:
+    """Raises FileFormatError, which ends with `remedy`, for the first file that is not what it was
+    when `digests` looked at it."""
+    for name, was in known.items():
+        path = folder / name
+        if path.exists() and not path.is_file():
+            raise FileFormatError(f"{path}: not a regular file; {remedy}")
+        try:
+            same = _digest(path) == was
+        except OSError as error:
+            raise FileFormatError(f"{path}: {error.strerror}; {remedy}") from None
+        if not same:
+            raise FileFormatError(f"{path} is not what was written (damaged?); {remedy}")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+@contextmanager
+def naming(target: Path) -> Iterator[None]:
+    """Has errors of the system name `target`, which the caller knows, not a hidden name; those of
+    a disk that is full or fails become StorageErrors."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _ADVICE:
+            what = f"{os.strerror(error.errno or 0)}; {_ADVICE[error.errno]}"
+            failed = StorageError(f"{target}: {what}")
+            failed.errno = error.errno
+            raise failed from None
+        hidden = isinstance(error.filename, str) and _HIDDEN.fullmatch(Path(error.filename).name)
+        if error.errno is None or not (hidden or error.filename in (None, os.fspath(target))):
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(target)) from None
+
+
+# -- a folder that one process writes to -----------------------------------------------------------
+
+
+@contextmanager
+def owned(folder: Path, inner: str = "") -> Iterator[None]:
+    """Makes `folder` where it is not there, keeps other processes from owning it meanwhile, and
+    sweeps it and the folder `inner` in it, since nobody else can be writing there. Raises
+    UsageError where another process owns it or it is a file, StorageError or OSError where nothing
+    can be written to it."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; name a folder")
+    probe = _hidden(folder / "probe", _NEW)
+    made = not folder.exists()
+    with naming(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    held = _lock(folder)
+    try:
+        if held is not None:
+            for part in {folder, folder / inner}:
+                sweep(part)
+        with naming(folder):  # refused now rather than after an hour
+            probe.mkdir()
+            probe.rmdir()
+        yield
+    finally:
+        if made:
+            with suppress(OSError):
+                folder.rmdir()  # nothing came of it
+        if held is not None:
+            os.close(held)
+
+
+def sweep(folder: Path) -> None:
+    """Removes what killed processes left half-written in a folder, and puts back what one had put
+    aside to replace. Only where no other process writes."""
+    for path in list(folder.iterdir()) if folder.is_dir() else ():
+        found = _HIDDEN.fullmatch(path.name)
+        if found and found[2] == _OLD:
+            _settle(path, folder / found[1])
+        elif found:
+            _discard(path)
+
+
+def _lock(folder: Path) -> int | None:
+    """An open descriptor that holds a lock on the folder, which goes with the process however that
+    ends; None where the system or the file system has no such locks."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(held)
+        if isinstance(error, BlockingIOError):
+            raise UsageError(
+                f"{folder}: another process is writing there; wait for it, or name another folder"
+            ) from None
+        return None
+    return held
+
+
+# -- parts -----------------------------------------------------------------------------------------
+
+
+def _hidden(target: Path, kind: str) -> Path:
+    """A new name beside `target`. What was put aside is found again by its whole name."""
+    name = target.name if kind == _OLD else target.name[:50]
+    return target.with_name(f".{name}.{secrets.token_hex(4)}.{kind}")
+
+
+def _discard(path: Path) -> None:
+    """Removes a file or folder of a hidden name. What cannot be removed now is swept later."""
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _settle(old: Path, target: Path) -> None:
+    """Ends a replacement: what was put aside goes back where nothing took its place."""
+    if target.exists():
+        _discard(old)
+    else:
+        with suppress(OSError):
+            os.rename(old, target)
+
+
+def _sync(path: Path) -> None:
+    """Waits until what is at `path`, a file or a folder's list of names, is on the disk itself."""
+    folder = path.is_dir()
+    if folder and os.name == "nt":
+        return  # has no such call for folders
+    handle = os.open(path, os.O_RDONLY if folder else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if not folder or error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise  # else a file system that keeps no list of its own
+    finally:
+        os.close(handle)
+
+
+# -- places ----------------------------------------------------------------------------------------
 
 
 def default_directory() -> Path | None:

@@ -20,7 +20,8 @@ from typing import Any
 
 from weft.core.caps import Caps
 from weft.core.errors import FileFormatError, UsageError
-from weft.core.files import default_directory, replacing
+from weft.core.files import default_directory, write_text
+from weft.core.private import make_private, read_regular
 
 FORMAT = 1
 _MOST_BYTES = 4 << 20
@@ -140,10 +141,9 @@ def _say(line: str) -> None:
 
 def read(path: str | os.PathLike[str]) -> Table:
     """The table in a file. Raises OSError, or FileFormatError for anything but a table."""
-    with open(path, "rb") as file:
-        raw = file.read(_MOST_BYTES + 1)
-    if len(raw) > _MOST_BYTES:
+    if os.stat(path).st_size > _MOST_BYTES:
         raise FileFormatError(f"{path}: no tuning table is larger than {_MOST_BYTES >> 20} MiB")
+    raw = read_regular(path, _MOST_BYTES)
     try:
         data = json.loads(raw)
         _want(isinstance(data, dict) and data.get("weft") == "tuning", "it is another file")
@@ -196,6 +196,5 @@ def write(path: str | os.PathLike[str], table: Table) -> None:
         "weft": "tuning", "format": FORMAT, "device": table.device, "caps": table.caps,
         "code": table.code, "rows": rows,
     }  # fmt: skip
-    Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    make_private(Path(path).parent)
+    write_text(path, json.dumps(data, indent=1) + "\n")

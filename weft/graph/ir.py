@@ -6,7 +6,7 @@ lists its inputs, outputs and the state assignments that a run performs after co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -66,9 +66,9 @@ class Graph:
         return (*self.outputs, *(new for _, new in self.assigns))
 
 
-def toposort(roots: Iterable[Node]) -> Iterator[Node]:
+def toposort(roots: Iterable[Node], stop: Collection[int] = ()) -> Iterator[Node]:
     """Every node that `roots` need, each once, operands before users (iterative: graphs are
-    deep)."""
+    deep). What lies behind nodes of `stop` (ids) is not looked at."""
     seen: set[int] = set()
     stack: list[Node | None] = list(reversed(tuple(roots)))
     while stack:
@@ -79,7 +79,7 @@ def toposort(roots: Iterable[Node]) -> Iterator[Node]:
             yield done
         elif id(node) not in seen:
             seen.add(id(node))
-            if not node.inputs:
+            if not node.inputs or id(node) in stop:
                 yield node
                 continue
             stack += (node, None)

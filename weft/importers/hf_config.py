@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from weft.core.errors import FileFormatError, ModelError
+from weft.core.private import read_regular
 
 MAX_JSON = 64 << 20  # bytes; the index of a very large model has a few
 MAX_CONFIG = 4 << 20  # bytes; what people write is below 100 KB
@@ -41,14 +41,9 @@ def parse_json(data: bytes, where: str) -> Any:
 def read_bounded(path: Path, limit: int = MAX_JSON) -> bytes:
     """The bytes of a regular file of at most `limit` bytes, else FileFormatError."""
     try:
-        info = path.stat()
-        if not stat.S_ISREG(info.st_mode):
-            raise FileFormatError(f"{path}: not a regular file")
-        if info.st_size > limit:
-            raise FileFormatError(f"{path}: {info.st_size} bytes; at most {limit} are expected")
-        return path.read_bytes()
+        return read_regular(path, limit)
     except OSError as e:
-        raise FileFormatError(f"{path}: cannot be read: {e.strerror}") from None
+        raise FileFormatError(f"{path}: cannot be read: {e.strerror or e}") from None
     except UnicodeEncodeError:  # a name from a file, with what no file system holds
         raise FileFormatError(f"{str(path)!a}: not the name of a file") from None
 

@@ -9,6 +9,7 @@ FileFormatError that says file, tensor and what was expected, and never a crash.
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import stat
@@ -102,15 +103,27 @@ class MappedFile(mmap.mmap):
 
 def mapped_files(arrays: Iterable[np.ndarray]) -> list[MappedFile]:
     """The files whose bytes some of these arrays are views of."""
-    found: dict[int, MappedFile] = {}
-    for array in arrays:
-        base: Any = array
-        while isinstance(base, np.ndarray):
-            base = base.base
-        held = base.obj if isinstance(base, memoryview) else base
-        if isinstance(held, MappedFile):
-            found[id(held)] = held
+    found = {id(file): file for file in map(_mapped_file, arrays) if file is not None}
     return list(found.values())
+
+
+def _mapped_file(array: np.ndarray) -> MappedFile | None:
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    held = base.obj if isinstance(base, memoryview) else base
+    return held if isinstance(held, MappedFile) else None
+
+
+def release(array: np.ndarray) -> None:
+    """Gives the memory under a contiguous view of a mapped file back to the system, which reads it
+    from the file again should anybody look. Does nothing to other arrays."""
+    file = _mapped_file(array)
+    if file is None or not hasattr(mmap, "MADV_DONTNEED") or not array.nbytes:
+        return
+    start = array.ctypes.data - np.frombuffer(file, np.uint8, 1).ctypes.data
+    begin = start // mmap.PAGESIZE * mmap.PAGESIZE
+    file.madvise(mmap.MADV_DONTNEED, begin, start + array.nbytes - begin)
 
 
 def _map_file(path: Path) -> tuple[MappedFile, int]:
@@ -285,16 +298,27 @@ def save_file(
     tensors: Mapping[str, np.ndarray],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes `tensors` (C-contiguous copies are made where needed) as one safetensors file, whole
-    or not at all. Raises UsageError for a dtype the format does not hold."""
-    from safetensors.numpy import save_file as write
-
+    """Writes `tensors` (a C-contiguous copy is made of one where needed) as one safetensors file,
+    whole or not at all. Raises UsageError for a dtype the format does not hold, StorageError where
+    the disk is full or fails."""
     from weft.core.files import replacing
 
-    known = set(_DTYPES.values())
+    codes = {dtype: code for code, dtype in _DTYPES.items()}
     for name, value in tensors.items():
-        if value.dtype not in known:
+        if value.dtype not in codes:
             raise UsageError(f"tensor {name!r}: safetensors does not hold {value.dtype}")
-    arrays = {k: np.ascontiguousarray(v).reshape(v.shape) for k, v in tensors.items()}
-    with replacing(path) as temporary:
-        write(arrays, str(temporary), dict(metadata) if metadata else None)
+    # The widest first, so that all are aligned; then by name: equal tensors give equal files.
+    order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for name in order:
+        value = tensors[name]
+        start, end = end, end + value.nbytes
+        code = codes[value.dtype]
+        header[name] = {"dtype": code, "shape": list(value.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with replacing(path) as temporary, temporary.open("wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text)
+        for name in order:
+            f.write(np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data)

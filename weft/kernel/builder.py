@@ -14,25 +14,31 @@ expression used twice must be bound with `let` first: the verifier insists.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
-from weft.core.errors import KernelError
+from weft.core.errors import KernelError, LimitError
 from weft.kernel import ir
 from weft.kernel.ir import BOOL, F32, I32, Expr, Type
 
 Value = Expr | int | float | bool
+T = TypeVar("T")
+_I32 = (-(1 << 31), (1 << 31) - 1)
 
 
 def const(value: float | int | bool, type_: Type = I32) -> ir.Const:
-    """A literal of the given type (every lane the same)."""
+    """A literal of the given type (every lane the same). Raises LimitError for an extent or index
+    that int32 does not hold."""
+    if type_.dtype == dt.int32 and not _I32[0] <= value <= _I32[1]:
+        raise LimitError(f"an index over {value:,}; 32 bits count at most {_I32[1]:,}: split it")
     return ir.Const(value, type_)
 
 
 def as_expr(value: Value, like: Type = I32) -> Expr:
     """A Python number as a constant of `like`; expressions pass through."""
-    return value if isinstance(value, Expr) else ir.Const(value, like)
+    return value if isinstance(value, Expr) else const(value, like)
 
 
 def is_const(x: Expr, value: float | int | None = None) -> bool:
@@ -197,6 +203,11 @@ def shuffle(lanes: Sequence[int], a: Expr, b: Expr | None = None) -> Expr:
     return ir.Vec("shuffle", args, Type(a.type.dtype, len(lanes)), tuple(lanes))
 
 
+def any_(v: Expr) -> Expr:
+    """Whether a lane of v (bool) holds, as a scalar: what a branch may ask."""
+    return v if v.type.lanes == 1 else ir.Vec("any", (v,), BOOL)
+
+
 def ceil_div(a: Value, b: int) -> Expr | int:
     """(a + b - 1) // b for a non-negative `a`; stays a Python int when `a` is one."""
     if isinstance(a, int):
@@ -213,6 +224,7 @@ class Builder:
         self.name = name
         self._buffers: list[ir.Buffer] = []
         self._stack: list[list[ir.Stmt]] = [[]]
+        self._made: list[dict[Any, Any]] = [{}]  # per open block, see `once`
         self._names: set[str] = set() if taken is None else taken
         self._mutable: set[str] = set()
 
@@ -225,6 +237,24 @@ class Builder:
 
     def emit(self, stmt: ir.Stmt) -> None:
         self._stack[-1].append(stmt)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` gives: what it gave for this key before, if that is in scope here."""
+        for known in self._made:
+            if key in known:
+                found: T = known[key]
+                return found
+        value = make()
+        self._made[-1][key] = value
+        return value
+
+    def _open(self) -> None:
+        self._stack.append([])
+        self._made.append({})
+
+    def _close(self) -> ir.Block:
+        self._made.pop()
+        return ir.Block(tuple(self._stack.pop()))
 
     # -- declarations
 
@@ -367,21 +397,21 @@ class Builder:
     ) -> Iterator[Expr]:
         """for name in range(start, stop, step): the body is what is emitted inside."""
         var = ir.Var(self.unique(name), I32)
-        self._stack.append([])
+        self._open()
         try:
             yield var
         finally:
-            body = ir.Block(tuple(self._stack.pop()))
+            body = self._close()
         self.emit(ir.For(var, as_expr(start), as_expr(stop), body, step, unroll))
 
     @contextlib.contextmanager
     def when(self, cond: Expr) -> Iterator[None]:
         """if cond: the body is what is emitted inside."""
-        self._stack.append([])
+        self._open()
         try:
             yield
         finally:
-            body = ir.Block(tuple(self._stack.pop()))
+            body = self._close()
         self.emit(ir.If(cond, body))
 
     @contextlib.contextmanager
@@ -389,11 +419,11 @@ class Builder:
         """The else branch of the `when` just closed."""
         last = self._stack[-1].pop()
         assert isinstance(last, ir.If) and last.other is None, "otherwise() follows when()"
-        self._stack.append([])
+        self._open()
         try:
             yield
         finally:
-            body = ir.Block(tuple(self._stack.pop()))
+            body = self._close()
         self.emit(ir.If(last.cond, last.then, body))
 
     # -- the result
@@ -434,7 +464,8 @@ for _op in ("lt", "le"):
 setattr(Expr, "__neg__", lambda self: unary("neg", self))  # noqa: B010 (as the others)
 
 __all__ = [
-    "BOOL", "F32", "I32", "Builder", "Type", "as_expr", "binary", "bitcast", "cast", "ceil_div",
+    "BOOL", "F32", "I32", "Builder", "Type", "any_", "as_expr", "binary", "bitcast", "cast",
+    "ceil_div",
     "const", "eq", "extract", "fma", "iota", "is_const", "load", "maximum", "minimum", "ne",
     "not_", "pack", "select", "shuffle", "splat", "unary",
 ]  # fmt: skip

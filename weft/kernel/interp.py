@@ -24,6 +24,7 @@ from weft.kernel.verify import verify
 
 _BATCH = 1 << 18  # threads times lanes that advance together
 _PRIVATE = 1 << 23  # elements of private and shared arrays in a batch
+_TRACKED = 1 << 28  # elements whose every access is remembered, in 48 bytes each
 
 
 def run(
@@ -53,6 +54,11 @@ def run(
     masks = undefined or [None] * len(buffers)
     for spec, array, mask in zip(kernel.buffers, buffers, masks, strict=True):
         tracked = check and spec.access != "r"
+        if tracked and spec.size > _TRACKED:
+            raise KernelError(
+                f"kernel {kernel.name}: {spec.name} has {spec.size} elements; races are looked for "
+                f"in {_TRACKED} (check=False looks for none)"
+            )
         tracker = Tracker(spec.size) if tracked else None
         memories[spec.name] = Memory(array, spec.size, mask, tracker)
     total = grid[0] * grid[1] * grid[2] if min(grid) > 0 else 0
@@ -177,7 +183,7 @@ class _Batch:
     def array(self, s: ir.Array) -> None:
         shared = s.space == "shared"
         total = s.size * (self.groups if shared else self.n)
-        undefined = np.ones(total, bool) if self.check else None
+        undefined = np.ones(total, bool) if self.check and not self.kernel.clean else None
         tracker = Tracker(total) if self.check and shared else None
         self.memories[s.name] = Memory(np.zeros(total, s.dtype.numpy), s.size, undefined, tracker)
 
@@ -345,6 +351,8 @@ class _Batch:
         if e.op == "iota":
             return np.arange(e.type.lanes, dtype=np.int32)[None]
         parts = [self.full(a) for a in e.args]
+        if e.op == "any":
+            return np.any(parts[0], axis=1, keepdims=True)
         rows = max(p.shape[0] for p in parts)
         whole = np.concatenate([np.broadcast_to(p, (rows, p.shape[1])) for p in parts], axis=1)
         return whole if e.op == "pack" else whole[:, list(e.lanes)]

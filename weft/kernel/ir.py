@@ -109,13 +109,18 @@ class Axis(Expr):
     type: Type = I32
 
 
-UNARY = ("neg", "abs", "not", "sqrt", "floor", "ceil", "trunc", "rint")
+UNARY = ("neg", "abs", "not", "sqrt", "floor", "ceil", "trunc", "rint", "keep")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unary(Expr):
-    """neg abs sqrt floor ceil trunc rint (half to even) on floats; neg abs not on integers; not on
-    bool."""
+    """neg abs sqrt floor ceil trunc rint (half to even) keep on floats; neg abs not on integers;
+    not on bool.
+
+    keep is x itself, rounded as it was written. LLVM targets round every sum and product so; a
+    compiler of shaders may add up the constants of c - n * p - n * q, or take (x + y) - y for x,
+    and does not look through keep.
+    """
 
     op: str
     x: Expr
@@ -134,8 +139,8 @@ class Binary(Expr):
     Integer add, sub, mul wrap. Integer div and rem truncate; a zero divisor is the caller's to
     avoid. shl and shr take counts 0..bits-1; shr is arithmetic on signed types. Float rem is C's
     fmod only where a target has it: WGSL and NVIDIA's give x - trunc(x / y) y, a divisor off where
-    the quotient rounds up (ops.binary does better). Float min and max return the other side when
-    one is NaN (IEEE 754-2008 minNum); comparisons with NaN are unspecified: test NaN on bits.
+    the quotient rounds up (kernel.division does better). Float min and max return the other side
+    when one is NaN (IEEE 754-2008 minNum); comparisons with NaN are unspecified: test NaN on bits.
     """
 
     op: str
@@ -199,7 +204,8 @@ class Load(Expr):
 @dataclass(frozen=True, slots=True, eq=False)
 class Vec(Expr):
     """Lane plumbing. splat(x); iota() = 0, 1, 2, ...; pack(x0, x1, ...); extract(v) with
-    `lanes[0]`; shuffle(a[, b]): lane i of the result is lane `lanes[i]` of a ++ b."""
+    `lanes[0]`; shuffle(a[, b]): lane i of the result is lane `lanes[i]` of a ++ b; any(v): whether
+    a lane of v (bool) holds, a scalar."""
 
     op: str
     args: tuple[Expr, ...]
@@ -236,6 +242,7 @@ class Stmt:
 
 
 Access = Literal["r", "w", "rw"]
+Space = Literal["shared", "private"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -257,7 +264,7 @@ class Array(Stmt):
     name: str
     dtype: DType
     size: int
-    space: Literal["shared", "private"] = "private"
+    space: Space = "private"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -386,7 +393,8 @@ class Return(Stmt):
 class Kernel:
     """One compiled function. `grid` entries are expressions over Const, Param and Binary only, so
     that the host can evaluate them (`host_eval`); `threads` is the group's shape. `resident` groups
-    should find room on one core at a time, which limits their registers (a hint for GPUs)."""
+    should find room on one core at a time, which limits their registers (a hint for GPUs). In a
+    `clean` one local arrays and tiles start as zeros, or as what this launch has left there."""
 
     name: str
     buffers: tuple[Buffer, ...]
@@ -396,13 +404,14 @@ class Kernel:
     flops: int = 0  # at full size, for reports
     bytes: int = 0  # least traffic at full size, for reports
     resident: int = 1
+    clean: bool = False
 
 
 # Fields that never hold children (the memory and tiles that a node names are not any).
 _PLAIN = {
     "source", "target", "type", "op", "name", "slot", "kind", "dim", "attr", "lanes", "step",
     "nontemporal", "mutable", "unroll", "dtype", "size", "space", "threads", "flops", "bytes",
-    "rows", "cols", "tiles", "memory", "stride", "barriers", "resident",
+    "rows", "cols", "tiles", "memory", "stride", "barriers", "resident", "clean",
 }  # fmt: skip
 
 
@@ -410,7 +419,8 @@ _NODE = (Expr, Stmt)
 
 
 @functools.cache
-def _child_fields(kind: Any) -> tuple[str, ...]:
+def child_fields(kind: Any) -> tuple[str, ...]:
+    """The names of the fields of a class of nodes that may hold children."""
     return tuple(f.name for f in fields(kind) if f.name not in _PLAIN)
 
 
@@ -419,7 +429,7 @@ def children(node: object) -> list[Expr | Stmt]:
     Load or Store are not children)."""
     kind: Any = type(node)
     found: list[Expr | Stmt] = []
-    for name in _child_fields(kind):
+    for name in child_fields(kind):
         value = getattr(node, name)
         if isinstance(value, _NODE):
             found.append(value)

@@ -36,7 +36,7 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
 
 UNARY: dict[str, Callable[[Array], Array]] = {
     "neg": np.negative, "abs": np.abs, "not": np.invert, "sqrt": np.sqrt, "floor": np.floor,
-    "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint,
+    "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint, "keep": np.positive,
 }  # fmt: skip
 
 

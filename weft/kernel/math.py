@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from weft.core import dtypes as dt
 from weft.kernel import builder as k
 from weft.kernel.builder import Builder, Value
+from weft.kernel.half_pi import reduce_half_pi
 from weft.kernel.ir import Expr, Type
 
 INF, NAN = float("inf"), float("nan")
@@ -31,14 +32,12 @@ _LOG = (
     0.3333331254, -0.2500000946, 0.2000212372, -0.1666800837, 0.1421945105,
     -0.1240527941, 0.1188864554, -0.1167787653, 0.0674830864,
 )  # fmt: skip
-# pi/2 in parts of 8, 8, 8 and 24 bits: a quotient below 2^16 times a short part is exact
-_PIO2 = (1.5703125, 4.825592041015625e-4, 1.2665987014770508e-6, 9.920935184482005e-10)
 _SIN = (-0.1666665493, 0.0083321775, -0.0001951721)  # (sin(x)/x - 1) / x^2, |x| <= pi/4
 _COS = (4.1666646851e-02, -1.3887366711e-03, 2.4438356172e-05)  # (cos(x) - 1 + x^2/2) / x^4
 # tanh(x) = x P(x^2) / Q(x^2) on |x| <= 9.01, relative error 2e-8
 _TANH_P = (1.0, 0.13380337391359567, 3.49477006453875e-3, 2.059559529348989e-5, 1.33359178557e-8)
 _TANH_Q = (1.0, 0.4671365284792821, 0.02587387163461158, 3.284295892137614e-4, 7.7688994702881e-7)
-# erf(x) = x P(x^2) / Q(x^2) on |x| <= 3.8325 (1 beyond), relative error 2e-8
+# erf(x) = x P(x^2) / Q(x^2) on |x| <= 3.8325, relative error 2e-8; beyond it is within 6e-8 of 1
 _ERF_P = (
     1.128379152185614, 0.1872999006830789, 0.05241732181073375, 0.00365237052290591,
     2.859308762643624e-4, 2.1231448015011e-6,
@@ -131,7 +130,7 @@ def _exp_parts(b: Builder, c: Expr, shift: int) -> tuple[Expr, Expr]:
     bits = b.let(_bits(k.fma(c, _LOG2E, _MAGIC + bias)), "bits")
     n = b.let(k.cast(k.binary("sub", bits, _MAGIC_BITS + bias), dt.float32), "n")
     scale = _float(k.binary("shl", bits, 23))
-    return scale, k.fma(n, -_LN2_LO, k.fma(n, -_LN2_HI, c))
+    return scale, k.fma(n, -_LN2_LO, k.unary("keep", k.fma(n, -_LN2_HI, c)))
 
 
 def exp_below(b: Builder, x: Expr) -> Expr:
@@ -183,20 +182,9 @@ def log(b: Builder, x: Expr) -> Expr:
     return k.select(zero, _const(-INF, x), result)
 
 
-def _reduce_half_pi(b: Builder, x: Expr) -> tuple[Expr, Expr]:
-    """(quadrant bits, r) with |x| = quadrant * pi/2 + r, |r| <= pi/4; x bound, both bound."""
-    a = b.let(_abs(x), "a")
-    q = b.let(k.unary("rint", k.binary("mul", a, 0.6366197723675814)), "q")
-    r = a
-    for part in _PIO2:
-        r = k.fma(q, -part, r)
-    quadrant = _bits(k.binary("add", q, 8388608.0))  # 2^23: q's low bits are the sum's
-    return b.let(quadrant, "quadrant"), b.let(r, "r")
-
-
 def _sin_cos(b: Builder, x: Expr, shift: int) -> Expr:
     """sin(|x| + shift * pi/2), NaN where x is not finite; x bound."""
-    quadrant, r = _reduce_half_pi(b, x)
+    quadrant, r = reduce_half_pi(b, x)
     if shift:
         quadrant = b.let(k.binary("add", quadrant, shift), "quadrant")
     z = b.let(k.binary("mul", r, r), "z")
@@ -204,16 +192,11 @@ def _sin_cos(b: Builder, x: Expr, shift: int) -> Expr:
     cosine = k.fma(k.binary("mul", z, z), _horner(z, _COS), k.fma(z, -0.5, 1.0))
     odd = k.ne(k.binary("and", quadrant, 1), 0)
     sign = k.binary("shl", k.binary("and", quadrant, 2), 30)
-    value = _float(k.binary("xor", _bits(k.select(odd, cosine, sine)), sign))
-    value = k.minimum(k.maximum(value, -1.0), 1.0)  # sane beyond the domain
-    finite = k.binary("lt", _abs_bits(x), _INF_BITS)
-    return k.select(finite, value, _const(NAN, x))
+    return _float(k.binary("xor", _bits(k.select(odd, cosine, sine)), sign))
 
 
 def sin(b: Builder, x: Expr) -> Expr:
-    """sin(x): absolute error below 1.5e-7 for |x| <= 1e6, below 1e-4 for |x| <= 1e7 (on a
-    target whose Fma rounds twice, 1.5e-7 for |x| <= 1e5). Beyond that some value in [-1, 1].
-    Infinities and NaN give NaN."""
+    """sin(x) within 3 ulp for every x. Infinities and NaN give NaN."""
     x = b.let(x, "x")
     sign = k.binary("and", _bits(x), _SIGN_BIT)
     return _float(k.binary("xor", _bits(_sin_cos(b, x, 0)), sign))
@@ -225,22 +208,25 @@ def cos(b: Builder, x: Expr) -> Expr:
 
 
 def tanh(b: Builder, x: Expr) -> Expr:
-    """tanh(x) within 4e-7 relative error everywhere, never beyond [-1, 1]."""
+    """tanh(x) within 4e-7 relative error everywhere; exactly 1 or -1 from 9.01 on."""
     return _odd_ratio(b, x, 9.01, _TANH_P, _TANH_Q)
 
 
 def erf(b: Builder, x: Expr) -> Expr:
-    """The error function within 4e-7 relative error everywhere, never beyond [-1, 1]."""
+    """The error function within 4e-7 relative error everywhere; exactly 1 or -1 from 3.83 on."""
     return _odd_ratio(b, x, 3.832506, _ERF_P, _ERF_Q)
 
 
 def _odd_ratio(b: Builder, x: Expr, edge: float, p: Sequence[float], q: Sequence[float]) -> Expr:
-    """c P(c^2) / Q(c^2) for x held to -edge..edge, the result held to -1..1; NaN passes."""
+    """x P(x^2) / Q(x^2), exactly 1 or -1 from `edge` on; NaN passes."""
     x = b.let(x, "x")
-    c = b.let(k.minimum(k.maximum(x, -edge), edge), "c")
+    size = b.let(_abs(x), "size")
+    c = b.let(k.minimum(size, edge), "c")
     z = b.let(k.binary("mul", c, c), "z")
-    value = k.binary("div", k.binary("mul", c, _horner(z, p)), _horner(z, q))
-    return _nan_through(b, x, k.minimum(k.maximum(value, -1.0), 1.0))
+    ratio = k.binary("div", k.binary("mul", c, _horner(z, p)), _horner(z, q))
+    value = k.select(k.binary("lt", size, edge), k.minimum(ratio, 1.0), _const(1.0, x))
+    sign = k.binary("and", _bits(x), _SIGN_BIT)
+    return _nan_through(b, x, _float(k.binary("or", _bits(value), sign)))
 
 
 def sigmoid(b: Builder, x: Expr) -> Expr:

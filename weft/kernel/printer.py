@@ -64,7 +64,7 @@ def _collective(e: ir.Collective) -> str:
 
 _EXPR: dict[type, Callable[..., str]] = {
     ir.Const: _const,
-    ir.Param: lambda e: f"${e.name}.{e.slot}",
+    ir.Param: lambda e: f"${e.name if e.name.isidentifier() else repr(e.name)}.{e.slot}",
     ir.Var: lambda e: e.name,
     ir.Axis: lambda e: f"{e.kind}.{e.dim}",
     ir.Unary: lambda e: f"{e.op}({expr_text(e.x)})",
@@ -170,6 +170,8 @@ def text(kernel: Kernel) -> str:
     lines.append(f"  cost    {kernel.flops} flops, {kernel.bytes} bytes")
     if kernel.resident != 1:
         lines.append(f"  resident {kernel.resident}")
+    if kernel.clean:
+        lines.append("  clean")
     _body(kernel.body, "  ", lines)
     return "\n".join(lines) + "\n"
 

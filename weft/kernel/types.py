@@ -9,7 +9,7 @@ from weft.kernel import ir
 from weft.kernel.ir import Expr, Type
 
 _BITS32 = (dt.float32, dt.int32, dt.uint32)
-_FLOAT_UNARY = ("neg", "abs", "sqrt", "floor", "ceil", "trunc", "rint")
+_FLOAT_UNARY = ("neg", "abs", "sqrt", "floor", "ceil", "trunc", "rint", "keep")
 _INT_UNARY = ("neg", "abs", "not")
 _FLOAT_BINARY = ("add", "sub", "mul", "div", "min", "max", *ir.COMPARE)
 _BOOL_BINARY = ("and", "or", "xor", "eq", "ne")
@@ -113,7 +113,7 @@ def _vec(e: ir.Vec) -> str | None:
     kinds = [a.type for a in e.args]
     if any(t.dtype != e.type.dtype for t in kinds):
         return f"lanes of {kinds} for {e.type}"
-    count = {"splat": (1,), "iota": (0,), "extract": (1,), "shuffle": (1, 2)}
+    count = {"splat": (1,), "iota": (0,), "extract": (1,), "shuffle": (1, 2), "any": (1,)}
     if e.op == "pack":
         if len(kinds) != e.type.lanes or any(t.lanes != 1 for t in kinds):
             return f"pack of {len(kinds)} values into {e.type}"
@@ -122,6 +122,8 @@ def _vec(e: ir.Vec) -> str | None:
         return f"no {e.op} of {len(kinds)} values"
     if e.op == "splat":
         return None if kinds[0].lanes == 1 else f"splat of {kinds[0]}"
+    if e.op == "any":
+        return _expect(e.type, ir.BOOL)
     if e.op == "iota":
         return _expect(e.type, Type(dt.int32, e.type.lanes))
     if len({t.lanes for t in kinds}) != 1:

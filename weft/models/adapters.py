@@ -202,7 +202,8 @@ def merged(
 def merge_folders(base: Path, adapter: Path, output: Path) -> None:
     """Writes the model in `base` with the adapter in `adapter` added as the new folder `output`.
     Raises UsageError when that exists, ModelError, FileFormatError."""
-    from weft.models.training.checkpoints import write_folder, write_model
+    from weft.core.files import replacing_folder
+    from weft.models.training.checkpoints import write_model
     from weft.models.training.model import config_of
 
     if output.exists():
@@ -214,4 +215,5 @@ def merge_folders(base: Path, adapter: Path, output: Path) -> None:
     whole = merged(config, weights, read(adapter, config))
     raw = read_object(base / "config.json")
     dtype = as_dtype(whole["embed"].dtype).name
-    write_folder(output, lambda f: write_model(f, config, raw, base, whole, dtype))
+    with replacing_folder(output) as folder:
+        write_model(folder, config, raw, base, whole, dtype)

@@ -1,24 +1,20 @@
-"""Chat templates: Jinja from a stranger, run in Jinja's immutable sandbox.
-
-Same environment as transformers gives templates (whitespace trimming, loop controls, `tojson`
-without HTML escapes, `raise_exception`, `strftime_now`, `{% generation %}` blocks).
-"""
+"""Chat templates: programs from a stranger, run in Jinja's sandbox in a process with limits."""
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from weft.core.confined import Confined, Failed, Limits, Stopped
 from weft.core.errors import ModelError, UsageError
 from weft.importers.hf_config import read_bounded
 
 MAX_TEMPLATE = 1 << 20  # bytes
-MAX_TEXT = 16 << 20  # characters of a rendered conversation
-MAX_SECONDS = 10
+MAX_SECONDS = 10.0  # of compiling, and of each rendering
+MAX_MEMORY = 512 << 20  # bytes
+MAX_REPLY = 100 << 20  # bytes; MAX_TEXT characters of chat_worker, however JSON writes them
+_WORKER = Path(__file__).with_name("chat_worker.py")
 
 
 def read_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
@@ -41,14 +37,19 @@ def read_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | No
 
 
 class ChatTemplate:
-    """A compiled chat template. Raises ModelError when the template itself is broken."""
+    """A compiled chat template, in a process of its own. Raises ModelError when the template itself
+    is broken, or takes more than MAX_SECONDS or MAX_MEMORY, at any time."""
 
     def __init__(self, source: str) -> None:
+        self._limits = Limits(MAX_SECONDS, MAX_MEMORY, MAX_REPLY)
+        setup = {"source": source}
+        self._child = Confined(_WORKER, ("jinja2", "markupsafe"), setup, self._limits)
         try:
-            self._environment = _environment()
-            self._template = self._environment.from_string(source)
-        except Exception as e:  # the source is a stranger's: SyntaxError, RecursionError, ...
-            raise ModelError(f"the chat template does not compile: {_line(e)}") from None
+            self._child.start()
+        except Failed as e:  # the source is a stranger's: SyntaxError, RecursionError, ...
+            raise ModelError(f"the chat template does not compile: {e}") from None
+        except Stopped as e:
+            raise _stopped(e) from None
 
     def render(
         self,
@@ -57,104 +58,33 @@ class ChatTemplate:
         special_tokens: Mapping[str, str],
         variables: Mapping[str, Any],
     ) -> str:
-        """The prompt for `messages`. Raises UsageError when the template refuses them."""
-        from jinja2.exceptions import TemplateError
-
+        """The prompt for `messages`; they and `variables` hold what JSON can. Raises UsageError
+        when the template refuses them, ModelError when it takes too much time or memory."""
         for m in messages:
             if not isinstance(m, Mapping) or not isinstance(m.get("role"), str):
                 raise UsageError(f"a chat message needs a role and content, got {str(m)[:80]}")
-        values: dict[str, Any] = {"tools": None, "documents": None, **special_tokens, **variables}
-        plain = [dict(m) for m in messages]
+        values = {"tools": None, "documents": None, **special_tokens, **variables}
+        values |= {
+            "messages": [dict(m) for m in messages],
+            "add_generation_prompt": generation_prompt,
+        }
         try:
-            self._environment.start_clock()
-            parts = self._template.generate(
-                messages=plain, add_generation_prompt=generation_prompt, **values
-            )
-            return "".join(_bounded(parts))
-        except TemplateError as e:
-            raise UsageError(f"the chat template refuses these messages: {_line(e)}") from None
-        except Exception as e:  # whatever a stranger's program may do to itself
-            raise UsageError(f"the chat template failed on these messages: {_line(e)}") from None
+            answer = self._child.call({"values": values}, self._limits)
+        except Failed as e:  # whatever a stranger's program may do to itself
+            raise UsageError(f"the chat template failed on these messages: {e}") from None
+        except Stopped as e:
+            raise _stopped(e) from None
+        except (TypeError, ValueError, RecursionError) as e:
+            raise UsageError(
+                f"messages and variables of a chat must be what JSON can hold: {e}"
+            ) from None
+        if "refused" in answer:
+            raise UsageError(f"the chat template refuses these messages: {answer['refused']}")
+        return str(answer["text"])
 
 
-def _bounded(parts: Iterator[str]) -> Iterator[str]:
-    total = 0
-    for part in parts:
-        total += len(part)
-        if total > MAX_TEXT:
-            raise ValueError(f"it wrote more than {MAX_TEXT} characters")
-        yield part
-
-
-def _environment() -> Any:
-    from jinja2 import nodes
-    from jinja2.exceptions import TemplateError
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """`{% generation %}` marks the assistant's words for training; here it only renders."""
-
-        tags = {"generation"}
-
-        def parse(self, parser: Any) -> Any:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.Scope(body).set_lineno(line)
-
-    def raise_exception(message: str) -> None:
-        raise TemplateError(message)
-
-    def tojson(
-        x: Any,
-        ensure_ascii: bool = False,
-        indent: int | None = None,
-        separators: tuple[str, str] | None = None,
-        sort_keys: bool = False,
-    ) -> str:
-        return json.dumps(
-            x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-        )
-
-    def strftime_now(pattern: str) -> str:
-        return datetime.now().strftime(pattern)
-
-    class Environment(ImmutableSandboxedEnvironment):
-        """The sandbox, with ends to how long a template may run and what it may build at once."""
-
-        intercepted_binops = frozenset({"*", "**"})
-        deadline = 0.0
-
-        def start_clock(self) -> None:
-            self.deadline = time.monotonic() + MAX_SECONDS
-
-        def tick(self) -> str:
-            if time.monotonic() > self.deadline:
-                raise TemplateError(f"it ran for more than {MAX_SECONDS} s")
-            return ""
-
-        def _parse(self, source: str, name: Any, filename: Any) -> Any:
-            tree = super()._parse(source, name, filename)
-            loops: list[Any] = list(tree.find_all((nodes.For, nodes.Macro)))
-            for node in loops:
-                clock = nodes.EnvironmentAttribute("tick")
-                node.body.insert(0, nodes.ExprStmt(nodes.Call(clock, [], [], None, None)))
-            return tree
-
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            a, b = (len(v) if isinstance(v, str | list | tuple) else v for v in (left, right))
-            huge = a * b > MAX_TEXT if operator == "*" else max(abs(a), abs(b)) > 1000
-            if huge:
-                raise ValueError(f"a result of {operator} is too large")
-            return super().call_binop(context, operator, left, right)
-
-    env = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
-    env.filters["tojson"] = tojson
-    env.globals["raise_exception"] = raise_exception
-    env.globals["strftime_now"] = strftime_now
-    return env
-
-
-def _line(e: BaseException) -> str:
-    text = str(e) or type(e).__name__
-    return text.splitlines()[0][:200]
+def _stopped(e: Stopped) -> ModelError:
+    return ModelError(
+        f"the chat template {e}\nit is a program in the model's folder: correct it there "
+        "(chat_template.jinja or tokenizer_config.json), or prompt with plain text"
+    )

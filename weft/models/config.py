@@ -62,7 +62,7 @@ class DecoderConfig:
     embed_scale: float = 1.0
     tied: bool = True
     adapter_scale: float = 1.0  # of low-rank adapters, where the weights hold any
-    act_dtype: DType = float32
+    act_dtype: DType = float32  # linear inputs are rounded to it where weights have it
     kv_dtype: DType = float32
 
     def window(self, layer: int) -> int:
@@ -88,6 +88,7 @@ class EncoderConfig:
     norm_eps: float = 1e-12
     act: Activation = "gelu"
     pad_id: int = 0
+    act_dtype: DType = float32
 
     @property
     def head_dim(self) -> int:

@@ -139,7 +139,7 @@ def _body(
         x = training.layer(i, layer, x)
     if last is not None:
         x = ops.gather(x, last)
-    logits = linear(c, _norm(c, w, "norm", x), w["head"] if "head" in w else w["embed"])
+    logits = linear(c.act_dtype, _norm(c, w, "norm", x), w["head"] if "head" in w else w["embed"])
     if c.logit_softcap:
         logits = ops.mul(ops.tanh(ops.mul(logits, 1.0 / c.logit_softcap)), c.logit_softcap)
     return logits
@@ -160,15 +160,15 @@ def _embed(c: DecoderConfig, w: Weights, ids: Value, pos: Value) -> Value:
     return x
 
 
-def linear(c: DecoderConfig, x: Value, w: Value, b: Value | None = None) -> Value:
-    """x[N, K] . w -> float32 [N, M] (+ b[M]); w is [M, K], or [K, M] in GPT-2's layers (which all
-    have a bias, unlike its head).
+def linear(
+    act_dtype: DType, x: Value, w: Value, b: Value | None = None, k_first: bool = False
+) -> Value:
+    """x[N, K] . w -> float32 [N, M] (+ b[M]); w is [M, K], or [K, M] with `k_first`.
 
     Weights stay in their own dtype in memory. Weights of dtype `act_dtype` meet inputs of it;
     otherwise both sides are float32 in registers.
     """
-    wide = c.act_dtype if ops.aval(w).dtype is c.act_dtype else float32
-    k_first = b is not None and c.transposed
+    wide = act_dtype if ops.aval(w).dtype is act_dtype else float32
     matrix = w if k_first else ops.transpose(w)
     out = ops.dot(ops.cast(x, wide), ops.cast(matrix, wide), float32)
     return out if b is None else ops.add(out, _row(b, out))
@@ -177,12 +177,14 @@ def linear(c: DecoderConfig, x: Value, w: Value, b: Value | None = None) -> Valu
 def _project(c: DecoderConfig, w: Weights, role: str, x: Value, training: Training) -> Value:
     """The linear layer `role`, with its low-rank adapter where the weights hold one: x . w + b +
     scale (x A^T) B^T, A [r, K], B [M, r] (Hu et al., arXiv:2106.09685)."""
-    out = linear(c, x, w[f"{role}.w"], w.get(f"{role}.b"))
+    bias = w.get(f"{role}.b")
+    k_first = c.transposed and bias is not None  # GPT-2's layers, which all have one; not its head
+    out = linear(c.act_dtype, x, w[f"{role}.w"], bias, k_first)
     if f"{role}.lora_a" not in w:
         return out
     x = (training.adapter_drop or _keep)(x)
-    low = linear(c, x, w[f"{role}.lora_a"])
-    return ops.add(out, ops.mul(linear(c, low, w[f"{role}.lora_b"]), c.adapter_scale))
+    low = linear(c.act_dtype, x, w[f"{role}.lora_a"])
+    return ops.add(out, ops.mul(linear(c.act_dtype, low, w[f"{role}.lora_b"]), c.adapter_scale))
 
 
 def _row(v: Value, like: Value) -> Value:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.core.boundary import guard_methods
 from weft.core.errors import LimitError, UsageError
+from weft.core.forks import lock_of
 from weft.models.config import EncoderConfig, Pooling
 from weft.models.model import Model
 from weft.models.pooling import pool
@@ -40,7 +41,7 @@ class Encoder(Model):
         super().__init__(folder, config, weights, device, make_tokenizer)
         self.pooling, self.max_length = pooling, max_length
         self._hidden = hidden
-        self._lock = Lock()  # steps share buffers: one thread at a time
+        self._lock = lock_of(self)  # steps share buffers: one thread at a time
 
     def graphs(self) -> dict[str, Graph]:
         """The Graph of one text of at most 32 tokens (each other shape has one like it)."""
@@ -84,6 +85,8 @@ class Encoder(Model):
             raise self.explain_bad("the embeddings are")
         return out
 
+
+guard_methods(Encoder)
 
 ROWS = 16  # texts in one step
 TOKENS = 2048  # tokens in one step, padding included

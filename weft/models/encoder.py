@@ -9,7 +9,7 @@ from weft import ops
 from weft.core.dtypes import DType, float32, int32
 from weft.graph.ir import Graph
 from weft.models.config import EncoderConfig
-from weft.models.decoder import activate
+from weft.models.decoder import activate, linear
 
 Value = Any  # np.ndarray or graph Node
 Weights = Mapping[str, Value]
@@ -23,8 +23,8 @@ def forward(c: EncoderConfig, w: Weights, ids: Value, lengths: Value) -> Value:
     for i in range(c.layers):
         h = _attention(c, w, i, x, lengths, batch, length)
         x = _norm(c, w, f"{i}.attn_norm", ops.add(x, h))
-        h = activate(c.act, _linear(x, w, f"{i}.up"))
-        x = _norm(c, w, f"{i}.mlp_norm", ops.add(x, _linear(h, w, f"{i}.down")))
+        h = activate(c.act, _linear(c, x, w, f"{i}.up"))
+        x = _norm(c, w, f"{i}.mlp_norm", ops.add(x, _linear(c, h, w, f"{i}.down")))
     return ops.reshape(x, (batch, length, c.hidden))
 
 
@@ -42,11 +42,9 @@ def _embed(c: EncoderConfig, w: Weights, ids: Value, batch: int, length: int) ->
     return _norm(c, w, "norm", x)
 
 
-def _linear(x: Value, w: Weights, role: str) -> Value:
+def _linear(c: EncoderConfig, x: Value, w: Weights, role: str) -> Value:
     """x[R, K] . w[M, K]^T + b[M], float32 whatever the weights' dtype."""
-    out = ops.dot(x, ops.cast(ops.transpose(w[f"{role}.w"]), float32), float32)
-    bias = ops.cast(w[f"{role}.b"], float32)
-    return ops.add(out, ops.broadcast(bias, ops.aval(out).shape))
+    return linear(c.act_dtype, x, w[f"{role}.w"], w[f"{role}.b"])
 
 
 def _norm(c: EncoderConfig, w: Weights, role: str, x: Value) -> Value:
@@ -59,12 +57,12 @@ def _attention(
     """Self attention over each row's own tokens: [B * T, hidden]."""
     heads = []
     for role in "qkv":
-        h = _linear(x, w, f"{i}.{role}")
+        h = _linear(c, x, w, f"{i}.{role}")
         h = ops.reshape(h, (batch, length, c.heads, c.head_dim))
         heads.append(ops.transpose(h, (0, 2, 1, 3)))
     out = ops.call("attention", *heads, lengths, causal=False, scale=c.head_dim**-0.5)
     out = ops.reshape(ops.transpose(out, (0, 2, 1, 3)), (batch * length, c.hidden))
-    return _linear(out, w, f"{i}.o")
+    return _linear(c, out, w, f"{i}.o")
 
 
 def encoder_graph(

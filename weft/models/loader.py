@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.core.arrays import all_finite
 from weft.core.dtypes import DType, as_dtype, bfloat16, float16, float32
 from weft.core.errors import (
     DTypeError,
@@ -24,7 +25,7 @@ from weft.core.errors import (
     UsageError,
 )
 from weft.importers.hf_config import Fields, read_config, read_object
-from weft.importers.safetensors import open_checkpoint
+from weft.importers.safetensors import open_checkpoint, release
 from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
 from weft.models.embedder import Encoder
 from weft.models.encoders import ENCODERS, read_pooling
@@ -58,16 +59,18 @@ def load(
     context: int | None = None,
     max_batch: int = 8,
     fallback: str | None = None,
-    act_dtype: str | DType = float32,
+    act_dtype: str | DType | None = None,
 ) -> Model:
     """The model in a Hugging Face folder (config.json, safetensors, tokenizer.json).
 
     device: see `weft.backends.registry.get`; "oracle" computes with NumPy. dtype: None keeps the
     checkpoint's; "float32", "float16" or "bfloat16" converts the weights. context: positions of
     the KV cache per sequence (default: the model's, at most 4096). max_batch: sequences that
-    generate at once. act_dtype: "bfloat16" rounds what meets bfloat16 weights to bfloat16, which
-    is faster where the device multiplies such pairs. Raises ModelError, FileFormatError,
-    DeviceError, DTypeError, LimitError, UsageError.
+    generate at once. act_dtype: what the inputs of linear layers are rounded to where they meet
+    weights of that dtype; by default bfloat16 if the weights are bfloat16 (as the checkpoint's own
+    framework computes, and twice as fast where the device multiplies such pairs), else float32:
+    not rounded. Raises ModelError, FileFormatError, DeviceError, DTypeError, LimitError,
+    UsageError.
     """
     folder = Path(path)
     try:
@@ -87,7 +90,7 @@ def _load(
     context: int | None,
     max_batch: int,
     fallback: str | None,
-    act_dtype: str | DType,
+    act_dtype: str | DType | None,
 ) -> Model:
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
@@ -108,10 +111,11 @@ def _load(
     with progress(f"loading {folder.name}"):
         target = None if device == ORACLE else _open_device(device, fallback)
         if kind in ENCODERS:
-            return _encoder(folder, config, ENCODERS[kind](config), target, dtype)
-        made = replace(DECODERS[kind](config), act_dtype=_act_dtype(act_dtype))
+            return _encoder(folder, config, ENCODERS[kind](config), target, dtype, act_dtype)
+        made = DECODERS[kind](config)
         change = None if adapter is None else adapter[1](made)
-        return _decoder(folder, config, made, target, dtype, context, max_batch, change)
+        numbers = (dtype, act_dtype)
+        return _decoder(folder, config, made, target, numbers, context, max_batch, change)
 
 
 def _adapter(folder: Path) -> tuple[Path, Callable[[DecoderConfig], Adapter]] | None:
@@ -152,21 +156,27 @@ def _weights(
         wanted = None
     if wanted not in (float32, float16, bfloat16):
         raise UsageError(f"dtype is {dtype!r}; expected float32, float16 or bfloat16")
+    from weft.tensor.casting import cast_array
+
     out = {}
     for role, value in weights.items():
-        with np.errstate(over="ignore"):
-            cast = value.astype(wanted.numpy, copy=False)
-        if wanted is float16 and not np.isfinite(cast).all() and np.isfinite(value).all():
+        cast = out[role] = cast_array(value, wanted)
+        if wanted is float16 and not all_finite(cast) and all_finite(value):
             raise ModelError(f"{where}: weight {role!r} overflows float16; use bfloat16")
-        out[role] = cast
+        if cast is not value:
+            release(value)  # the file's pages: one copy of the model at a time
     return out
 
 
-def _act_dtype(dtype: str | DType) -> DType:
+def _act_dtype(wanted: str | DType | None, weights: Mapping[str, np.ndarray]) -> DType:
+    """What linear inputs are rounded to where they meet weights of that dtype. By default bfloat16
+    for a model in bfloat16, as frameworks compute it, else nothing: float32."""
+    if wanted is None:
+        return bfloat16 if _main_dtype(weights) is bfloat16 else float32
     for known in (float32, bfloat16):
-        if dtype in (known, known.name):
+        if wanted in (known, known.name):
             return known
-    raise UsageError(f"act_dtype is {dtype!r}; expected float32 or bfloat16")
+    raise UsageError(f"act_dtype is {wanted!r}; expected float32 or bfloat16")
 
 
 def _main_dtype(weights: Mapping[str, np.ndarray]) -> DType:
@@ -194,17 +204,19 @@ def _decoder(
     raw: Fields,
     config: DecoderConfig,
     device: Device | None,
-    dtype: str | DType | None,
+    numbers: tuple[str | DType | None, str | DType | None],
     context: int | None,
     max_batch: int,
     adapter: Adapter | None,
 ) -> Decoder:
+    """`numbers`: the dtype of weights and that of linear inputs, as `load` takes them."""
     weights = bind_weights(decoder_layout(config), open_checkpoint(folder))
     if adapter is not None:
         from weft.models.adapters import merged
 
         weights = merged(config, weights, adapter)
-    weights = _weights(weights, dtype, folder)
+    weights = _weights(weights, numbers[0], folder)
+    config = replace(config, act_dtype=_act_dtype(numbers[1], weights))
     _check_device(device, weights)
     return decoder_from(folder, raw, config, weights, device, context, max_batch)
 
@@ -295,10 +307,12 @@ def _encoder(
     config: EncoderConfig,
     device: Device | None,
     dtype: str | DType | None,
+    act_dtype: str | DType | None,
 ) -> Encoder:
     pooling = read_pooling(folder)
     weights = bind_weights(encoder_layout(config), open_checkpoint(folder))
     weights = _weights(weights, dtype, folder)
+    config = replace(config, act_dtype=_act_dtype(act_dtype, weights))
     _check_device(device, weights)
     longest = min(pooling.max_length or config.max_positions, config.max_positions)
     tokenizer = _tokenizer_maker(folder, config.vocab, longest, pooling.lower_case)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.core.errors import LimitError, ModelError, UsageError
+from weft.core.arrays import all_finite
+from weft.core.boundary import guard_methods
+from weft.core.dtypes import as_dtype, float32
+from weft.core.errors import CallError, LimitError, ModelError, UsageError
+from weft.core.forks import lock_of
 from weft.importers.safetensors import mapped_files
 from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
 from weft.models.generate import Generation, Piece, Request, Sequence_, Stream, run, sequences
@@ -54,6 +57,14 @@ class Model:
             self._tokenizer_read = True
         return self._tokenizer
 
+    @property
+    def precision(self) -> str:
+        """The dtype of the weights and, where linear inputs are rounded to it too, a word on that:
+        "float16", "bfloat16 with bfloat16 inputs"."""
+        main = as_dtype(self.weights["embed"].dtype)
+        narrow = main is self.config.act_dtype and main is not float32
+        return f"{main.name} with {main.name} inputs" if narrow else main.name
+
     def _check_files(self) -> None:
         """Raises FileFormatError when a file that the weights lie in has been cut short."""
         for file in self._files:
@@ -80,11 +91,17 @@ class Model:
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         raise UsageError(f"{self.config.family} generates text: use generate(prompt)")
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise CallError(
+            f"{self.folder}: a model holds a device, threads and mapped files, which neither "
+            "pickle nor copy carries over; pass the folder's name and call weft.load there"
+        )
+
     def explain_bad(self, what: str) -> ModelError:
         """Why numbers went bad: names the first weight that holds NaN or infinity."""
         for role, value in self.weights.items():
-            bad = ~np.isfinite(value.astype(np.float32, copy=False))
-            if bad.any():
+            if not all_finite(value):
+                bad = ~np.isfinite(value.astype(np.float32, copy=False))
                 at = [int(i) for i in np.argwhere(bad)[0]]
                 return ModelError(
                     f"{self.folder}: weight {_name(self.config, role)!r} holds NaN or infinity "
@@ -128,7 +145,11 @@ class Decoder(Model):
         self._make_runner = make_runner
         self._runners: dict[int, Runner] = {}
         self._turn = 0
-        self._lock = RLock()  # steps share buffers: one thread at a time
+        self._lock = lock_of(  # steps share buffers: one thread at a time
+            self,
+            torn=f"{folder}: it was generating in another thread when this process was "
+            "forked, so its caches are unknown here; load it again in the child",
+        )
 
     def runner(self, sequences: int = 1) -> Runner:
         """The runner with room for this many sequences at once (at most max_batch): one for a
@@ -285,6 +306,9 @@ class Decoder(Model):
         if not np.isfinite(out.max(initial=0.0)):
             raise self.explain_bad("the logits are")
         return out
+
+
+guard_methods(Decoder)
 
 
 def _as_list(prompt: Any) -> tuple[list[Prompt], bool]:

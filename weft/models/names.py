@@ -5,6 +5,7 @@ Roles are weft's own names: "embed", "head", "norm.w", "3.q.w" (layer 3, query p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -163,6 +164,7 @@ def bind_weights(layout: Layout, checkpoint: Checkpoint) -> dict[str, np.ndarray
     """
     prefix = _prefix(layout, checkpoint)
     out = {}
+    used = set()
     for role, spec in layout.weights.items():
         name = prefix + spec.name
         if role == "head" and name not in checkpoint:
@@ -187,7 +189,24 @@ def bind_weights(layout: Layout, checkpoint: Checkpoint) -> dict[str, np.ndarray
                 "expected float32, float16 or bfloat16"
             )
         out[role] = checkpoint[name]
+        used.add(name)
+    _check_layers(used, checkpoint)
     return out
+
+
+_LAYER = re.compile(r"\.(\d+)\.")
+
+
+def _check_layers(used: set[str], checkpoint: Checkpoint) -> None:
+    """Raises ModelError for tensors of layers that config.json does not count: whatever else a
+    checkpoint may hold besides, leaving layers out gives another model."""
+    forms = {_LAYER.sub(".#.", name, count=1) for name in used}
+    for name in checkpoint:
+        if name not in used and _LAYER.search(name) and _LAYER.sub(".#.", name, count=1) in forms:
+            raise ModelError(
+                f"{checkpoint.where}: tensor {name!r} belongs to a layer that config.json does not "
+                "count; its number of layers is wrong, or the weights are another model's"
+            )
 
 
 def _old_name(name: str, checkpoint: Checkpoint) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from weft.core.dtypes import as_dtype
 from weft.core.errors import ModelError
-from weft.core.files import replacing
+from weft.core.files import write_json
 from weft.importers.hf_config import Fields
 from weft.importers.safetensors import SINGLE, save_file
 from weft.models.encoders import ENCODERS
@@ -47,7 +46,6 @@ def random_folder(
         tensors[prefix + spec.name] = value.astype(dtype)
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / "config.json") as temporary:
-        temporary.write_text(json.dumps(dict(config), indent=2), encoding="utf-8")
+    write_json(folder / "config.json", dict(config))
     save_file(folder / SINGLE, tensors, {"format": "pt"})
     return folder

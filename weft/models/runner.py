@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.core.clock import compiling
 from weft.core.dtypes import as_dtype
 from weft.core.errors import OutOfMemoryError
 from weft.models.config import DecoderConfig, EncoderConfig
@@ -177,7 +178,8 @@ class CompiledRunner(Runner):
         """The Session of one kind of step, compiled on first use."""
         made = self._sessions.get(kind)
         if made is None:
-            with progress(f"compiling {kind} for {self._device.info.id}"):
+            text = f"compiling {kind} for {self._device.info.id}"
+            with progress(text), compiling.running():
                 made = self._sessions[kind] = self._compile(kind)
         return made
 

@@ -14,13 +14,16 @@ import numpy as np
 
 from weft.core.errors import UsageError
 
+_PENALTIES = (2.0**-126, 2.0**126)
+
 
 @dataclass(frozen=True)
 class Sampling:
     """How to choose. temperature 0 is greedy (ties: the lowest id); top_k 0 and top_p 1 are off.
 
     Applied in this order: repetition penalty, temperature, top_k, top_p (as transformers does).
-    Raises UsageError for values out of range.
+    Raises UsageError for values out of range: any finite temperature from 0 on will do, however
+    small; a penalty lies within float32's normal numbers, so that no logit overflows.
     """
 
     temperature: float = 0.0
@@ -32,17 +35,29 @@ class Sampling:
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
             whole = name == "top_k"
-            if not isinstance(value, int | np.integer if whole else float | int | np.number):
+            numbers = int | np.integer if whole else float | int | np.floating | np.integer
+            if not isinstance(value, numbers) or isinstance(value, bool):
                 expected = "an integer" if whole else "a number"
                 raise UsageError(f"{name} is {str(value)[:40]!r}; expected {expected}")
+            object.__setattr__(self, name, int(value) if whole else _as_float(value))
         if not 0.0 <= self.temperature < float("inf"):
             raise UsageError(f"temperature is {self.temperature}; expected 0 or more")
         if self.top_k < 0:
             raise UsageError(f"top_k is {self.top_k}; expected 0 (off) or more")
         if not 0.0 < self.top_p <= 1.0:
             raise UsageError(f"top_p is {self.top_p}; expected more than 0 and at most 1")
-        if not 0.0 < self.repetition_penalty < float("inf"):
-            raise UsageError(f"repetition_penalty is {self.repetition_penalty}; expected above 0")
+        if not _PENALTIES[0] <= self.repetition_penalty <= _PENALTIES[1]:
+            raise UsageError(
+                f"repetition_penalty is {self.repetition_penalty}; expected "
+                f"{_PENALTIES[0]:.3g} to {_PENALTIES[1]:.3g}"
+            )
+
+
+def _as_float(value: float | np.number) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return float("inf")
 
 
 def check_seed(seed: object) -> None:
@@ -84,20 +99,21 @@ def choose(
 
 def penalise(logits: np.ndarray, history: Sequence[int], penalty: float) -> np.ndarray:
     """Divides the positive and multiplies the negative logits of ids seen before
-    (Keskar et al., arXiv:1909.05858)."""
+    (Keskar et al., arXiv:1909.05858). The result is float64, in which none overflows."""
     seen = np.unique(np.asarray(history, dtype=np.int64))
-    out = np.array(logits, dtype=np.float32)
+    out = np.array(logits, dtype=np.float64)
     values = out[seen]
-    out[seen] = np.where(values > 0, values / np.float32(penalty), values * np.float32(penalty))
+    out[seen] = np.where(values > 0, values / penalty, values * penalty)
     return out
 
 
 def distribution(logits: np.ndarray, how: Sampling) -> tuple[np.ndarray, np.ndarray]:
-    """(ids int64 [n], probabilities float64 [n], not normalised) that survive top_k and top_p,
-    most probable first; equal logits by id, so the order is the same everywhere."""
+    """(ids int64 [n], probabilities float64 [n], not normalised) that survive top_k and top_p: in
+    the order of ids, after top_p most probable first (equal ones by id)."""
     ids = _leading(logits, how.top_k) if 0 < how.top_k < len(logits) else np.arange(len(logits))
-    scaled = logits[ids].astype(np.float64) / how.temperature
-    p = np.exp(scaled - scaled.max())
+    wide = logits[ids].astype(np.float64)
+    with np.errstate(over="ignore"):  # far below the largest, by a tiny temperature: no chance
+        p = np.exp((wide - wide.max()) / how.temperature)
     if how.top_p < 1.0:
         kept = _nucleus(p, how.top_p)
         ids, p = ids[kept], p[kept]

@@ -6,20 +6,23 @@ Everything here is imported on first use: running on ids needs neither library n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import index
 from pathlib import Path
 from typing import Any
 
 from weft.core.errors import ModelError, UsageError
-from weft.importers.hf_config import read_bounded, read_object
+from weft.importers.hf_config import read_object
 from weft.models.chat import ChatTemplate, read_template
+from weft.models.tokenizer_coder import Coder
 
 _SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 
 
 class Tokenizer:
     """The tokenizer of a model folder. Raises ModelError for a file that the library refuses or
-    whose vocabulary exceeds the model's `vocab`. With `limit`, texts are cut at that many tokens
-    (those put around them included)."""
+    whose vocabulary exceeds the model's `vocab`, and in every method where the library fails. With
+    `limit`, texts are cut at that many tokens (those put around them included); what the file says
+    of truncation, padding and random segmentation (BPE dropout) does not count."""
 
     def __init__(
         self, folder: Path, vocab: int, limit: int | None = None, lower_case: bool = False
@@ -27,16 +30,10 @@ class Tokenizer:
         self.path = folder / "tokenizer.json"
         self.vocab = vocab
         self._lower = lower_case
-        self._raw = _load(self.path)
-        if limit is None:
-            self._raw.no_truncation()
-        else:
-            self._raw.enable_truncation(limit)
-        self._raw.no_padding()
-        size = self._raw.get_vocab_size()
-        if size > vocab:
+        self._coder, self._limit = Coder(self.path, limit), limit
+        if self.size > vocab:
             raise ModelError(
-                f"{self.path} has {size} tokens; the model's vocab_size is {vocab}: "
+                f"{self.path} has {self.size} tokens; the model's vocab_size is {vocab}: "
                 "the tokenizer belongs to another model"
             )
         self._config = _read_tokenizer_config(folder)
@@ -46,7 +43,7 @@ class Tokenizer:
     @property
     def size(self) -> int:
         """How many tokens the tokenizer knows."""
-        return int(self._raw.get_vocab_size())
+        return self._coder.size
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Ids of `text`; `special` adds what the tokenizer puts around it (bos, [CLS], ...).
@@ -60,11 +57,21 @@ class Tokenizer:
         for text in texts:
             if not isinstance(text, str):
                 raise UsageError(f"expected text, got {type(text).__name__}")
-            if any("\ud800" <= c <= "\udfff" for c in text):
-                raise UsageError("the text is not valid UTF-8 (it holds a lone surrogate)")
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise UsageError(
+                    "the text is not valid UTF-8 (it holds a lone surrogate)"
+                ) from None
         if self._lower:
             texts = [text.lower() for text in texts]
-        out = [e.ids for e in self._raw.encode_batch_fast(list(texts), add_special_tokens=special)]
+        out = self._coder.encode(texts, special)
+        longest = max(map(len, out), default=0)
+        if self._limit is not None and longest > self._limit:  # not even its own tokens fit
+            raise ModelError(
+                f"{self.path} made {longest} tokens of a text to be cut at {self._limit}: "
+                "it puts more than that around every text"
+            )
         highest = max((max(ids) for ids in out if ids), default=0)
         if highest >= self.vocab:
             raise ModelError(
@@ -74,9 +81,17 @@ class Tokenizer:
         return out
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """Text of `ids`; ids that the tokenizer does not know give nothing."""
-        text: str = self._raw.decode(list(ids), skip_special_tokens=skip_special)
-        return text
+        """Text of `ids`; ids that the tokenizer does not know give nothing.
+
+        Raises UsageError for what is no id: numbers below 0 or from 2^32 on.
+        """
+        try:
+            plain = [index(i) for i in ids]
+        except TypeError as e:
+            raise UsageError(f"token ids must be whole numbers: {e}") from None
+        if plain and not 0 <= min(plain) <= max(plain) < 1 << 32:
+            raise UsageError(f"token ids go from 0 to 2^32 - 1, got {min(plain)} to {max(plain)}")
+        return self._coder.decode(plain, skip_special)
 
     @property
     def special_tokens(self) -> dict[str, str]:
@@ -155,19 +170,6 @@ class StreamDecoder:
         new = now[self._sent : stop]
         self._sent = max(self._sent, stop)
         return new
-
-
-def _load(path: Path) -> Any:
-    from tokenizers import Tokenizer as Raw
-
-    data = read_bounded(path, 256 << 20)
-    try:
-        return Raw.from_buffer(data)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as e:  # the library panics (not an Exception) on some broken files
-        reason = str(e).splitlines()[0][:200] if str(e) else type(e).__name__
-        raise ModelError(f"{path}: the tokenizer cannot be read: {reason}") from None
 
 
 def _read_tokenizer_config(folder: Path) -> dict[str, Any]:

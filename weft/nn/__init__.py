@@ -1,5 +1,6 @@
 """Modules with PyTorch's names, defaults and state dicts."""
 
+from weft.core.boundary import guard_functions, guard_methods, guarded
 from weft.nn import init
 from weft.nn.attention import MultiheadAttention
 from weft.nn.containers import ModuleDict, ModuleList, Sequential
@@ -29,3 +30,10 @@ __all__ = [
     "ModuleList", "MultiheadAttention", "NLLLoss", "Parameter", "RMSNorm", "ReLU", "Sequential",
     "SiLU", "Sigmoid", "Softmax", "Tanh", "init",
 ]  # fmt: skip
+
+# Users' errors come from users' modules: what calls those is left as it is.
+for _kind in [v for v in list(globals().values()) if isinstance(v, type) and issubclass(v, Module)]:
+    _calls_back = _kind in (Module, ModuleDict, ModuleList, Sequential)
+    guard_methods(_kind, but=("apply", "forward") if _calls_back else ("apply",))
+Parameter.__init__ = guarded(Parameter.__init__, "Parameter")  # type: ignore[method-assign]
+guard_functions(vars(init), [name for name in vars(init) if not name.startswith("_")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from weft.core import dtypes as dt
@@ -12,6 +11,7 @@ from weft.nn.dropout import Dropout
 from weft.nn.layers import Linear, empty
 from weft.nn.module import Module, lacks
 from weft.tensor import functional as F
+from weft.tensor.attention import attention_scores, weighted_values
 from weft.tensor.core import Tensor
 
 
@@ -64,8 +64,8 @@ class MultiheadAttention(Module):
             if is_causal and attn_mask is None:
                 raise UsageError("MultiheadAttention: give attn_mask beside dropout or weights")
             weights = self._weights(q, k, key_padding_mask, attn_mask)
-            mixed = self.dropout(weights) @ v
-            weights = weights.mean(1) if need_weights else None
+            mixed = weighted_values(self.dropout(weights), v)
+            weights = weights.mean(1).cast(v.dtype) if need_weights else None
         b, _, t, _ = mixed.shape
         out = self.out_proj(mixed.transpose(1, 2).reshape(b, t, self.embed_dim))
         return (out if self.batch_first else out.transpose(0, 1)), weights
@@ -85,13 +85,20 @@ class MultiheadAttention(Module):
 
     def _weights(self, q: Tensor, k: Tensor, padding: Tensor | None, mask: Tensor | None) -> Tensor:
         """softmax of the masked scores [B, H, T, S]."""
-        b, h, t, d = q.shape
-        scores = (q @ k.mT) * (1.0 / math.sqrt(d))
+        b, h, t, _ = q.shape
+        scores = attention_scores(q, k)
+        s = k.shape[2]
+        fits = mask is None or mask.shape in ((t, s), (b * h, t, s))
+        if not fits or (padding is not None and padding.shape != (b, s)):
+            given = [list(m.shape) for m in (mask, padding) if m is not None]
+            raise ShapeError(
+                f"MultiheadAttention: masks {given}; expected attn_mask [{t}, {s}] or "
+                f"[{b * h}, {t}, {s}], key_padding_mask [{b}, {s}]"
+            )
         if mask is not None:
-            shape = (b, h, t, k.shape[2]) if mask.ndim == 3 else mask.shape
-            mask = mask.reshape(shape)
+            mask = mask.reshape(b, h, t, s) if mask.ndim == 3 else mask
             hidden = mask.dtype == dt.bool_
             scores = mask.where(float("-inf"), scores) if hidden else scores + mask
         if padding is not None:
             scores = padding.reshape(b, 1, 1, -1).where(float("-inf"), scores)
-        return F.softmax(scores)
+        return scores.softmax()

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from weft.core.dtypes import DType
-from weft.core.errors import ModelError, ShapeError, UsageError
+from weft.core.errors import CallError, ModelError, ShapeError, UsageError
+from weft.core.foreign import is_foreign, shared_array
 from weft.tensor.autograd import no_grad
 from weft.tensor.base import CURRENT
 from weft.tensor.core import Tensor, tensor
@@ -41,6 +42,12 @@ class Module:
 
     _training = True
     _buffers: Mapping[str, bool] = {}  # name -> whether it is part of the state dict
+    _wide: frozenset[str] = frozenset()  # buffers that keep their dtype: sums over many batches
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing to set: a subclass need not call it. Raises CallError for arguments."""
+        if args or kwargs:
+            raise CallError(f"{type(self).__name__}() takes no arguments")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs)
@@ -154,10 +161,13 @@ class Module:
     # -- place
 
     def to(self, target: Any) -> Self:
-        """Moves parameters and buffers to a device, or casts those of floats to a dtype; returns
-        self. Gradients are moved as well."""
+        """Moves parameters and buffers to a device, or casts those of floats to a dtype (except
+        for running statistics, which stay as they are); returns self. Gradients are moved as
+        well."""
+        casts = isinstance(target, DType)
+        kept = {id(getattr(m, name)) for m in self.modules() for name in m._wide if casts}
         for t in (*self.parameters(), *self.buffers()):
-            if isinstance(target, DType) and not t.dtype.is_float:
+            if casts and (id(t) in kept or not t.dtype.is_float):
                 continue
             grad = t.grad
             t.to_(target)
@@ -242,12 +252,11 @@ def _known(t: Tensor, name: str) -> str:
 
 
 def _array(value: Any, like: Tensor) -> np.ndarray:
-    """A state dict's value on the host in the dtype of `like`; torch is not imported."""
+    """A state dict's value on the host in the dtype of `like`."""
     if isinstance(value, Tensor):
         value = value.numpy()
-    elif hasattr(value, "detach"):
-        value = value.detach().cpu()
-        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+    elif is_foreign(value):
+        value = shared_array("load_state_dict", value.cpu() if hasattr(value, "cpu") else value)
     return np.array(value).astype(like.dtype.numpy)
 
 

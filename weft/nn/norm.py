@@ -72,9 +72,11 @@ class RMSNorm(_RowNorm):
 class _BatchNorm(Module):
     """Normalisation per channel by the batch's statistics in training (moving the buffers
     running_mean and running_var towards them by `momentum`, or as their average over all batches
-    when it is None), and by those buffers in evaluation (Ioffe and Szegedy 2015)."""
+    when it is None), and by those buffers in evaluation (Ioffe and Szegedy 2015). The buffers stay
+    float32 when the module is cast: in 16 bits they would stop moving."""
 
     RANKS: tuple[int, ...] = ()
+    _wide = frozenset(("running_mean", "running_var"))
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None

@@ -15,11 +15,15 @@ from weft.ops import (  # noqa: F401  (importing registers the primitives)
     cross_entropy,
     derivatives,
     indexing,
+    logcumsumexp,
     movement,
+    pooling,
     reduce,
     row_grads,
+    scan_blocks,
     source,
     unary,
+    windows,
 )
 from weft.ops.composite import COMPOSITES, body_graph
 from weft.ops.evaluate import evaluate
@@ -42,6 +46,7 @@ from weft.ops.functions import (
     erf,
     exp,
     floor,
+    floor_divide,
     full_like,
     gather,
     iota,
@@ -85,13 +90,15 @@ from weft.ops.primitive import (
     register_listener,
     tracing,
 )
+from weft.ops.scan import prod, scan
 
 __all__ = [
     "COMPOSITES", "PRIMITIVES", "Aval", "Primitive", "abs_", "add", "argmax", "as_node", "aval",
     "bind", "bitwise_and", "bitwise_or", "bitwise_xor", "body_graph", "broadcast", "building",
     "call", "cast", "concat", "const", "cos", "div", "dot", "equal", "erf", "evaluate", "exp",
-    "floor", "full_like", "gather", "input_node", "iota", "isnan", "less", "less_equal", "log",
-    "make_node", "max_", "maximum", "minimum", "mul", "neg", "pad", "pow_", "register_listener",
-    "remainder", "reshape", "round_", "scatter_add", "shift_left", "shift_right", "sin", "slice_",
-    "sort", "sqrt", "sub", "sum_", "swap_last", "tanh", "tracing", "transpose", "update", "where",
+    "floor", "floor_divide", "full_like", "gather", "input_node", "iota", "isnan", "less",
+    "less_equal", "log", "make_node", "max_", "maximum", "minimum", "mul", "neg", "pad", "pow_",
+    "prod", "register_listener", "remainder", "reshape", "round_", "scan", "scatter_add",
+    "shift_left", "shift_right", "sin", "slice_", "sort", "sqrt", "sub", "sum_", "swap_last",
+    "tanh", "tracing", "transpose", "update", "where",
 ]  # fmt: skip

@@ -37,34 +37,41 @@ def _alike(name: str):  # type: ignore[no-untyped-def]
 _CUBIC, _TANH = 0.044715, math.sqrt(2.0 / math.pi)
 
 
-def _gelu_inner(c: Value, approximate: str) -> Value:
-    """2 Phi(c) - 1, exactly or by tanh."""
-    if approximate not in ("none", "tanh"):
-        raise DTypeError(f'gelu: approximate is "none" or "tanh", not {approximate!r}')
-    if approximate == "none":
-        return f.erf(f.mul(c, math.sqrt(0.5)))
+def _gelu_falls(c: Value) -> Value:
+    """exp(-2 u), u = sqrt(2 / pi) (c + 0.044715 c^3): (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u)),
+    which loses nothing where tanh is near -1."""
     cubic = f.mul(f.mul(f.mul(c, c), c), _CUBIC)
-    return f.tanh(f.mul(f.add(c, cubic), _TANH))
+    return f.exp(f.mul(f.add(c, cubic), -2.0 * _TANH))
 
 
 def _gelu(x: Value, *, approximate: str) -> Value:
     """x Phi(x) by erf, or its tanh approximation (Hendrycks & Gimpel 2016)."""
     c = compute(x)
-    inner = _gelu_inner(c, approximate)
-    return f.cast(f.mul(f.mul(c, 0.5), f.add(inner, 1.0)), aval(x).dtype)
+    if approximate == "tanh":
+        return f.cast(f.div(c, f.add(_gelu_falls(c), 1.0)), aval(x).dtype)
+    if approximate != "none":
+        raise DTypeError(f'gelu: approximate is "none" or "tanh", not {approximate!r}')
+    twice = f.add(f.erf(f.mul(c, math.sqrt(0.5))), 1.0)
+    return f.cast(f.mul(f.mul(c, 0.5), twice), aval(x).dtype)
+
+
+def _held(c: Value, bound: float) -> Value:
+    """c within the bounds beyond which a slope is 0 or 1, so that no 0 * inf arises there."""
+    return f.maximum(f.minimum(c, bound), -bound)
 
 
 def _gelu_grad(x: Value, g: Value, *, approximate: str) -> Value:
     """g (Phi(x) + x Phi'(x)), Phi as in gelu."""
-    c = compute(x)
-    inner = _gelu_inner(c, approximate)
+    c = _held(compute(x), 20.0)
     square = f.mul(c, c)
     if approximate == "none":
+        share = f.mul(f.add(f.erf(f.mul(c, math.sqrt(0.5))), 1.0), 0.5)
         slope = f.mul(f.exp(f.mul(square, -0.5)), 1.0 / math.sqrt(2.0 * math.pi))
     else:
-        rate = f.add(f.mul(square, 1.5 * _CUBIC * _TANH), 0.5 * _TANH)
-        slope = f.mul(f.sub(1.0, f.mul(inner, inner)), rate)
-    whole = f.add(f.mul(f.add(inner, 1.0), 0.5), f.mul(c, slope))
+        share = f.div(1.0, f.add(_gelu_falls(c), 1.0))
+        rate = f.add(f.mul(square, 6.0 * _CUBIC * _TANH), 2.0 * _TANH)
+        slope = f.mul(f.mul(share, f.sub(1.0, share)), rate)
+    whole = f.add(share, f.mul(c, slope))
     return f.cast(f.mul(compute(g), whole), aval(x).dtype)
 
 
@@ -86,7 +93,7 @@ def _silu(x: Value) -> Value:
 
 def _silu_grad(x: Value, g: Value) -> Value:
     """g s (1 + x (1 - s)), where s = 1 / (1 + exp(-x))."""
-    c = compute(x)
+    c = _held(compute(x), 120.0)
     s = f.div(1.0, f.add(f.exp(f.neg(c)), 1.0))
     slope = f.mul(s, f.add(f.mul(c, f.sub(1.0, s)), 1.0))
     return f.cast(f.mul(compute(g), slope), aval(x).dtype)
@@ -97,12 +104,12 @@ def _relu_vjp(g: Value, out: Value, x: Value) -> Sequence[Any]:
     return (f.where(f.less_equal(out, 0), 0, g),)
 
 
-def _clip_vjp(outside: Any):  # type: ignore[no-untyped-def]
-    """Of maximum or minimum as bounds: x on a bound has the whole gradient."""
+def _clip_vjp(outside: Any, inside: Any):  # type: ignore[no-untyped-def]
+    """Of maximum or minimum as bounds: x on a bound has the whole gradient, a NaN none."""
 
     def vjp(g: Value, out: Value, x: Value, bound: Value) -> Sequence[Any]:
         return (
-            lambda: f.where(outside(x, bound), 0, g),
+            lambda: f.where(inside(x, bound), g, 0),
             lambda: f.where(outside(x, bound), g, 0),
         )
 
@@ -192,6 +199,6 @@ _add("sigmoid", _sigmoid, _sigmoid_vjp)
 _add("silu", _silu, _by_grad("silu_grad"))
 _add("silu_grad", _silu_grad)
 _add("relu", lambda x: f.maximum(x, 0), _relu_vjp)
-_add("clip_low", f.maximum, _clip_vjp(f.less))
-_add("clip_high", f.minimum, _clip_vjp(lambda x, high: f.less(high, x)))
+_add("clip_low", f.maximum, _clip_vjp(f.less, lambda x, low: f.less_equal(low, x)))
+_add("clip_high", f.minimum, _clip_vjp(lambda x, high: f.less(high, x), f.less_equal))
 register_composite(Composite("rope", _rope_abstract, _rope, {"interleaved": False}, vjp=_rope_vjp))

@@ -1,10 +1,12 @@
-"""Elementwise primitives of two and three arguments: add sub mul div remainder pow maximum minimum
-less less_equal equal bitwise_and bitwise_or bitwise_xor shift_left shift_right where.
+"""Elementwise primitives of two and three arguments: add sub mul div remainder floor_divide pow
+maximum minimum less less_equal equal bitwise_and bitwise_or bitwise_xor shift_left shift_right
+where.
 
-Every rule is total. Integer div truncates; by zero it gives 0, and so does remainder, which
-otherwise takes the sign of the divisor. A shift by a count outside 0..bits-1 shifts everything
-out. Integer pow wraps, and a negative exponent gives trunc(1 / x**|y|), with 0 for x = 0. Maximum
-and minimum give NaN when either side is NaN; comparisons with NaN are false.
+Every rule is total. Integers wrap. Integer div truncates and floor_divide rounds down; by zero
+both give 0, and so does remainder, which otherwise takes the sign of the divisor. A shift by a
+count outside 0..bits-1 shifts everything out. Integer pow wraps, and a negative exponent gives
+trunc(1 / x**|y|), with 0 for x = 0. Maximum and minimum give NaN when either side is NaN;
+comparisons with NaN are false.
 
 Lowering: as in unary.py.
 """
@@ -22,11 +24,9 @@ from weft.core.errors import DTypeError, ShapeError
 from weft.kernel import builder as kb
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Expr
-from weft.ops.lazy import km
+from weft.ops.lazy import division, km
 from weft.ops.primitive import Aval, Primitive, register
 from weft.ops.rules import in_f32, same, want
-
-_LARGEST = 3.4028234663852886e38  # the largest finite f32: infinity is no literal in WGSL
 
 Lower = Callable[[Builder, Expr, Expr], Expr]
 
@@ -93,7 +93,7 @@ def _np_div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _remainder(b: Builder, x: Expr, y: Expr) -> Expr:
     x, y = b.let(x), b.let(y)
     if x.type.dtype.is_float:
-        return _float_remainder(b, x, y)
+        return division.remainder(b, x, y)
     divisor, _, _ = _safe_divisor(b, y)
     rest = b.let(kb.binary("rem", x, divisor), "rest")
     if x.type.dtype.kind == "uint":
@@ -102,26 +102,16 @@ def _remainder(b: Builder, x: Expr, y: Expr) -> Expr:
     return kb.select(kb.binary("and", kb.ne(rest, 0), flip), kb.binary("add", rest, divisor), rest)
 
 
-def _float_remainder(b: Builder, x: Expr, y: Expr) -> Expr:
-    """x - y floor(x / y), exact while the quotient is below 2**24 and fma is fused: a floor that
-    rounding put one too high or low is mended by one divisor."""
-    quotient = kb.unary("floor", kb.binary("div", x, y))
-    rest = b.let(kb.fma(kb.unary("neg", quotient), y, x), "rest")
-    size = b.let(kb.unary("abs", y), "size")
-    negative = kb.binary("lt", y, 0.0)
-    sign = b.let(kb.select(negative, kb.const(-1.0, y.type), kb.const(1.0, y.type)), "sign")
-    along = b.let(kb.binary("mul", rest, sign), "along")
-    up = b.let(kb.select(kb.binary("lt", along, 0.0), kb.binary("add", along, size), along), "up")
-    down = kb.select(kb.binary("le", size, up), kb.binary("sub", up, size), up)
-    endless = kb.binary("lt", kb.const(_LARGEST, y.type), size)
-    return kb.binary("mul", kb.select(endless, _modulo_infinity(b, x, sign, size), down), sign)
-
-
-def _modulo_infinity(b: Builder, x: Expr, sign: Expr, size: Expr) -> Expr:
-    """|x mod y| for an infinite y: x where the signs agree, else infinity; NaN for infinite x."""
-    along = b.let(kb.binary("mul", x, sign), "along")
-    kept = kb.select(kb.binary("lt", along, 0.0), size, along)
-    return kb.binary("add", kept, kb.binary("sub", x, x))
+def _floor_divide(b: Builder, x: Expr, y: Expr) -> Expr:
+    x, y = b.let(x), b.let(y)
+    if x.type.dtype.is_float:
+        return division.floor_divide(b, x, y)
+    if x.type.dtype.kind == "uint":
+        return _div(b, x, y)
+    divisor, _, _ = _safe_divisor(b, y)  # 1 where nothing is left: there is no rounding down
+    rest = b.let(kb.binary("rem", x, divisor), "rest")
+    below = kb.binary("and", kb.ne(rest, 0), kb.binary("lt", kb.binary("xor", rest, y), 0))
+    return kb.binary("sub", _div(b, x, y), kb.cast(below, x.type.dtype))
 
 
 def _np_remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -129,6 +119,21 @@ def _np_remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.remainder(x, y)
     unsafe = (y == 0) | ((y == -1) if x.dtype.kind == "i" else False)
     return np.remainder(x, np.where(unsafe, 1, y).astype(x.dtype))
+
+
+def _np_floor_divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Of f32 by way of float64: the exact remainder leaves a multiple of y, whose quotient float64
+    misses by less than a half, up to 2**49; beyond, floor is far below what f32 shows."""
+    if x.dtype == np.float32:
+        a, c = x.astype(np.float64), y.astype(np.float64)
+        exact = np.rint((a - np.remainder(a, c)) / c)
+        plain = np.floor_divide(a, c)  # for zeros, infinities, NaN
+        return np.where(np.isfinite(exact) & (exact != 0), exact, plain).astype(x.dtype)
+    if x.dtype.kind == "f":
+        return np.floor_divide(x, y)
+    minus = (y == -1) if x.dtype.kind == "i" else np.zeros(y.shape, bool)
+    out = np.floor_divide(x, np.where((y == 0) | minus, 1, y).astype(x.dtype))
+    return np.where(y == 0, 0, np.where(minus, np.negative(x), out)).astype(x.dtype)
 
 
 # -- powers -------------------------------------------------------------------------------------
@@ -154,9 +159,10 @@ def _pow(b: Builder, x: Expr, y: Expr) -> Expr:
 def _np_pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     if x.dtype.kind == "f":
         return np.power(x, y)
-    count = np.abs(y.astype(np.int64))
+    bits = 8 * y.dtype.itemsize
+    count = np.abs(y).astype(f"u{y.dtype.itemsize}")  # also of the least integer, whose abs wraps
     out, base = np.ones_like(x), x.copy()
-    for bit in range(32):
+    for bit in range(bits):
         out = np.where((count >> bit) & 1 != 0, out * base, out)
         base = base * base
     return np.where((y < 0) & (x != 1) & (x + 1 != 0), 0, out).astype(x.dtype)
@@ -212,6 +218,7 @@ _register("sub", "numeric", np.subtract, _plain("sub"))
 _register("mul", "numeric", np.multiply, _plain("mul"))
 _register("div", "numeric", _np_div, _in_int32(_div))
 _register("remainder", "numeric", _np_remainder, _in_int32(_remainder))
+_register("floor_divide", "numeric", _np_floor_divide, _in_int32(_floor_divide))
 _register("pow", "numeric", _np_pow, _in_int32(_pow))
 _register("maximum", "numeric", np.maximum, _in_int32(_maximum))
 _register("minimum", "numeric", np.minimum, _in_int32(_minimum))

@@ -19,8 +19,9 @@ from weft.ops.primitive import AbstractRule, Aval, NumpyRule, VjpRule, building
 class Composite:
     """`body(*values, **params)` computes the result with ops functions, on arrays or Nodes.
     `numpy`, where given, is a faster form of the same for eager use. `vjp`, where given, is the
-    derivative (else that of the body). `defaults` holds every parameter with its default; None
-    means that the caller must give it."""
+    derivative (else that of the body). `kind` is "movement" where the emitter knows how its index
+    moves, so that it is fused as movement is. `defaults` holds every parameter with its default;
+    None means that the caller must give it."""
 
     name: str
     abstract: AbstractRule
@@ -28,6 +29,7 @@ class Composite:
     defaults: Mapping[str, Any]
     numpy: NumpyRule | None = None
     vjp: VjpRule | None = None
+    kind: str = "call"
 
 
 COMPOSITES: dict[str, Composite] = {}

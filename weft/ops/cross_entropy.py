@@ -4,6 +4,7 @@ derivative with respect to the logits, each a composite that a template may comp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from weft.ops.composite import Composite, register_composite
 from weft.ops.composites import compute, keep_last, shifted
 from weft.ops.functions import Value
 from weft.ops.primitive import Aval, aval
-from weft.ops.rules import want
+from weft.ops.rules import countable, want
 
 
 def _check(name: str, logits: Aval, targets: Aval) -> None:
@@ -28,6 +29,7 @@ def _check(name: str, logits: Aval, targets: Aval) -> None:
         raise DTypeError(f"{name}: targets are {targets.dtype.name}, expected int32; cast them")
     if not logits.shape[1]:
         raise ShapeError(f"{name}: logits {list(logits.shape)} have no classes")
+    countable(name, logits.shape[0] * logits.shape[1])
 
 
 def _abstract(logits: Aval, targets: Aval, *, ignore_index: int, label_smoothing: float) -> Aval:
@@ -44,39 +46,42 @@ def _grad_abstract(
     return logits
 
 
-def _classes(logits: Value, targets: Value) -> Value:
-    """The targets as indices of classes: those outside are clamped, as in gather."""
-    return f.minimum(f.maximum(targets, 0), aval(logits).shape[1] - 1)
+def _settled(x: Value, logits: Value, targets: Value, ignore_index: int) -> Value:
+    """x [N, ...] with 0 in rows whose target is ignored, NaN where it is no class."""
+    ignored = f.equal(targets, ignore_index)
+    known = f.bitwise_and(f.less_equal(0, targets), f.less(targets, aval(logits).shape[1]))
+    rows = [m if len(aval(x).shape) == 1 else keep_last(m, x) for m in (ignored, known)]
+    return f.where(rows[0], 0, f.where(rows[1], x, math.nan))
 
 
 def _cross_entropy(
     logits: Value, targets: Value, *, ignore_index: int, label_smoothing: float
 ) -> Value:
     """-sum(q log softmax(logits)) over the classes, where q is 1 - label_smoothing at the target
-    plus label_smoothing / V everywhere (Szegedy et al. 2016); 0 where a target is ignore_index."""
+    plus label_smoothing / V everywhere (Szegedy et al. 2016); 0 where a target is ignore_index,
+    else NaN where it is no class."""
     s = shifted(compute(logits))
     n, v = aval(s).shape
     start = f.mul(f.iota((n,), 0, dt.int32), v)
-    picked = f.gather(f.reshape(s, (n * v,)), f.add(start, _classes(logits, targets)))
+    picked = f.gather(f.reshape(s, (n * v,)), f.add(start, targets))
     loss = f.sub(f.log(f.sum_(f.exp(s), -1)), f.mul(picked, 1.0 - label_smoothing))
     if label_smoothing:
         loss = f.sub(loss, f.mul(f.sum_(s, -1), label_smoothing / v))
-    return f.where(f.equal(targets, ignore_index), 0, loss)
+    return _settled(loss, logits, targets, ignore_index)
 
 
 def _cross_entropy_grad(
     logits: Value, targets: Value, g: Value, *, ignore_index: int, label_smoothing: float
 ) -> Value:
-    """(softmax(logits) - q) * g, with q as in cross_entropy; zeros in ignored rows. In the dtype of
-    the logits."""
+    """(softmax(logits) - q) * g, with q as in cross_entropy; zeros in ignored rows, NaN in those
+    whose target is no class. In the dtype of the logits."""
     e = f.exp(shifted(compute(logits)))
     n, v = aval(e).shape
     low = label_smoothing / v
-    at = f.equal(f.iota((n, v), 1, dt.int32), keep_last(_classes(logits, targets), e))
+    at = f.equal(f.iota((n, v), 1, dt.int32), keep_last(targets, e))
     q = f.where(at, f.full_like(e, 1.0 - label_smoothing + low), low)
     d = f.mul(f.sub(f.div(e, keep_last(f.sum_(e, -1), e)), q), keep_last(g, e))
-    ignored = keep_last(f.equal(targets, ignore_index), e)
-    return f.cast(f.where(ignored, 0, d), aval(logits).dtype)
+    return f.cast(_settled(d, logits, targets, ignore_index), aval(logits).dtype)
 
 
 def _vjp(g: Value, out: Value, logits: Value, targets: Value, **params: Any) -> Sequence[Any]:

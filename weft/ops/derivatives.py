@@ -17,6 +17,7 @@ from weft.core import dtypes as dt
 from weft.ops import binary, dot, indexing, movement, reduce, unary  # noqa: F401  (their records)
 from weft.ops import functions as f
 from weft.ops.primitive import PRIMITIVES, VjpRule, aval
+from weft.ops.rules import countable
 
 Value = Any
 Ints = tuple[int, ...]
@@ -30,8 +31,8 @@ def _zeros(like: Value) -> Value:
 
 
 def _abs(g: Value, out: Value, x: Value) -> Sequence[Any]:
-    signed = f.where(f.less(x, 0), f.neg(g), g)
-    return (f.where(f.equal(x, 0), 0, signed),)
+    below = f.where(f.less(x, 0), f.neg(g), 0)
+    return (f.where(f.less(_zeros(x), x), g, below),)
 
 
 def _flat(g: Value, out: Value, x: Value) -> Sequence[Any]:
@@ -64,8 +65,12 @@ def _pow(g: Value, out: Value, x: Value, y: Value) -> Sequence[Any]:
 
 
 def _remainder(g: Value, out: Value, x: Value, y: Value) -> Sequence[Any]:
-    """x = q y + out: by y the slope is -q, which the rounded x / y may miss by one."""
-    return g, lambda: f.neg(f.mul(g, f.round_(f.div(f.sub(x, out), y))))
+    """x - floor(x / y) y: the floor is constant almost everywhere."""
+    return g, lambda: f.neg(f.mul(g, f.floor_divide(x, y)))
+
+
+def _floor_divide(g: Value, out: Value, x: Value, y: Value) -> Sequence[Any]:
+    return _zeros(g), _zeros(g)
 
 
 def _unless(g: Value, loses: Value, ties: Value) -> Value:
@@ -163,8 +168,13 @@ def _sum(g: Value, out: Value, x: Value, *, axes: Ints) -> Sequence[Any]:
     return (_along(g, x, axes),)
 
 
+def is_top(x: Value, top: Value) -> Value:
+    """Where x is the largest, given that (bool): a NaN is."""
+    return f.bitwise_or(f.equal(x, top), f.isnan(x))
+
+
 def _max(g: Value, out: Value, x: Value, *, axes: Ints) -> Sequence[Any]:
-    top = f.equal(x, _along(out, x, axes))
+    top = is_top(x, _along(out, x, axes))
     count = f.sum_(f.cast(top, aval(g).dtype), axes)
     return (f.where(top, _along(f.div(g, count), x, axes), 0),)
 
@@ -179,12 +189,12 @@ def _dot(g: Value, out: Value, a: Value, b: Value, *, out_dtype: Any) -> Sequenc
 
 
 def _gather(g: Value, out: Value, x: Value, idx: Value, *, axis: int) -> Sequence[Any]:
-    """Rows are added up where they were taken from, in their order."""
+    """Rows are added up where they were taken from, in their order; those from outside drop."""
     shape, taken = aval(x).shape, aval(idx).shape
     if shape[axis] == 0:
         return _zeros(x), None
     count = math.prod(taken)
-    at = f.minimum(f.maximum(f.reshape(idx, (count,)), 0), shape[axis] - 1)
+    at = f.reshape(idx, (count,))
     flat = f.reshape(g, (*shape[:axis], count, *shape[axis + 1 :]))
     order = (axis, *(i for i in range(len(shape)) if i != axis))
     rows = f.transpose(flat, order)
@@ -227,6 +237,7 @@ def _sort(
     rows = math.prod(moved[:-1])
     if not rows * n:
         return (g,)
+    countable("sort", rows * n)
     start = f.mul(f.iota((rows, n), 0, dt.int32), n)
     at = f.add(f.reshape(f.transpose(inverse, perm), (rows, n)), start)
     flat = f.reshape(f.transpose(g, perm), (rows * n,))
@@ -255,6 +266,7 @@ _TABLE: dict[str, VjpRule] = {
         lambda: f.neg(f.mul(g, f.div(out, y))),
     ),
     "remainder": _remainder,
+    "floor_divide": _floor_divide,
     "pow": _pow,
     "maximum": _maximum,
     "minimum": _minimum,

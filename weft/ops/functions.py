@@ -69,7 +69,8 @@ sqrt, exp, log = _unary("sqrt"), _unary("exp"), _unary("log")
 sin, cos, tanh, erf = _unary("sin"), _unary("cos"), _unary("tanh"), _unary("erf")
 isnan = _unary("isnan")
 add, sub, mul, div = _binary("add"), _binary("sub"), _binary("mul"), _binary("div")
-remainder, pow_ = _binary("remainder"), _binary("pow")
+remainder, floor_divide = _binary("remainder"), _binary("floor_divide")
+pow_ = _binary("pow")
 maximum, minimum = _binary("maximum"), _binary("minimum")
 less, less_equal, equal = _binary("less"), _binary("less_equal"), _binary("equal")
 bitwise_and, bitwise_or = _binary("bitwise_and"), _binary("bitwise_or")
@@ -185,7 +186,8 @@ def dot(a: Value, b: Value, out_dtype: DType | None = None) -> Value:
 
 
 def gather(x: Value, idx: Value, axis: int = 0) -> Value:
-    """Slices of x along `axis` at idx (int32, clamped): x.shape[:axis] + idx.shape + rest."""
+    """Slices of x along `axis` at idx (int32): x.shape[:axis] + idx.shape + rest; NaN, 0 or False
+    where an index is outside."""
     return bind("gather", x, idx, axis=axis_of("gather", axis, len(aval(x).shape)))
 
 

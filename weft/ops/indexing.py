@@ -1,8 +1,9 @@
 """Data-dependent movement: gather scatter_add update sort.
 
-Indices are int32. gather clamps them to the axis; scatter_add and update drop rows whose index is
-outside axis 0. scatter_add adds in the order of its rows; update's indices must otherwise be
-unique. sort is stable and puts NaN last (first when descending).
+Indices are int32 and count from the front. gather gives NaN, 0 or False (`missing`) at an index
+outside its axis; scatter_add and update drop rows whose index is outside axis 0. scatter_add adds
+in the order of its rows; update's indices must otherwise be unique. sort is stable and puts NaN
+last (first when descending).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, ShapeError
 from weft.ops.primitive import Aval, Primitive, register
-from weft.ops.rules import canonical_axis, want, wide
+from weft.ops.rules import canonical_axis, countable, want, wide
 
 
 def _want_int32(op: str, idx: Aval) -> None:
@@ -29,10 +30,21 @@ def _gather_abstract(x: Aval, idx: Aval, *, axis: int) -> Aval:
     return Aval(out, x.dtype)
 
 
+def missing(dtype: dt.DType) -> float | int | bool:
+    """What gather gives where an index is outside: NaN of floats, 0 of integers, False of bools."""
+    return float("nan") if dtype.is_float else False if dtype == dt.bool_ else 0
+
+
 def _gather_numpy(x: np.ndarray, idx: np.ndarray, *, axis: int) -> np.ndarray:
-    if x.shape[axis] == 0:
+    n = x.shape[axis]
+    if n == 0:
         return np.zeros((*x.shape[:axis], *idx.shape, *x.shape[axis + 1 :]), x.dtype)
-    return np.take(x, np.clip(idx, 0, x.shape[axis] - 1), axis=axis)
+    outside = (idx < 0) | (idx >= n)
+    if not outside.any():
+        return np.take(x, idx, axis=axis)
+    out = np.array(np.take(x, np.where(outside, 0, idx), axis=axis))
+    out[(slice(None),) * axis + (outside,)] = missing(dt.as_dtype(x.dtype))
+    return out
 
 
 def _rows_abstract(op: str, x: Aval, idx: Aval, rows: Aval) -> Aval:
@@ -80,6 +92,8 @@ def _sort_abstract(x: Aval, *, axis: int, descending: bool, indices: bool) -> Av
     canonical_axis("sort", axis, len(x.shape))
     if not isinstance(descending, bool) or not isinstance(indices, bool):
         raise DTypeError("sort: descending and indices are True or False")
+    if indices:
+        countable("argsort", x.shape[axis])
     return Aval(x.shape, dt.int32 if indices else x.dtype)
 
 

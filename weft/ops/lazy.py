@@ -1,4 +1,4 @@
-"""weft.kernel.math, imported when the first kernel is written rather than with every tensor."""
+"""Modules of weft.kernel, imported when the first kernel is written, not with every tensor."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from importlib import import_module
 from typing import Any
 
 
-class _Math:
+class _Lazy:
+    def __init__(self, module: str) -> None:
+        self.module = module
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        return getattr(import_module("weft.kernel.math"), name)
+        return getattr(import_module(self.module), name)
 
 
-km = _Math()
+km = _Lazy("weft.kernel.math")
+division = _Lazy("weft.kernel.division")

@@ -11,7 +11,7 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
 from weft.ops.primitive import Aval, Primitive, register
-from weft.ops.rules import canonical_axis, in_f32, want, wide
+from weft.ops.rules import canonical_axis, countable, in_f32, want, wide
 
 
 def _kept(op: str, x: Aval, axes: tuple[int, ...]) -> tuple[int, ...]:
@@ -43,6 +43,7 @@ def _argmax_abstract(x: Aval, *, axis: int) -> Aval:
     want("argmax", x, "numeric")
     out = _kept("argmax", x, (axis,))
     _refuse_empty("argmax", x, (axis,), out)
+    countable("argmax", x.shape[axis])
     return Aval(out, dt.int32)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.errors import DTypeError, ShapeError
+from weft.core.errors import DTypeError, LimitError, ShapeError
 from weft.ops.primitive import Aval
 
 KINDS: dict[str, tuple[str, ...]] = {
@@ -67,6 +67,12 @@ def dims(op: str, shape: object) -> tuple[int, ...]:
             raise ShapeError(f"{op}: {shape!r} is not a shape; sizes are integers >= 0")
         out.append(int(d))
     return tuple(out)
+
+
+def countable(op: str, count: int) -> None:
+    """Raises LimitError unless int32, which indices are, can number `count` elements."""
+    if count > 1 << 31:
+        raise LimitError(f"{op}: {count:,} elements; int32 indices number at most {1 << 31:,}")
 
 
 def wide(x: np.ndarray) -> np.ndarray:

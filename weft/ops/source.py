@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.dtypes import DType, as_dtype
+from weft.core.dtypes import DType, as_dtype, int32
 from weft.core.errors import ShapeError
 from weft.graph.ir import Shape
 from weft.ops.composite import COMPOSITES
 from weft.ops.primitive import Aval, Primitive, register
-from weft.ops.rules import canonical_axis, dims
+from weft.ops.rules import canonical_axis, countable, dims
 
 
 def _input_abstract(**attrs: Any) -> Aval:
@@ -25,6 +25,8 @@ def _const_abstract(*, value: np.ndarray) -> Aval:
 
 def _iota_abstract(*, shape: Shape, axis: int, dtype: DType) -> Aval:
     canonical_axis("iota", axis, len(dims("iota", shape)))
+    if dtype == int32:
+        countable("iota", shape[axis])
     return Aval(tuple(shape), dtype)
 
 

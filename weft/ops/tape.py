@@ -85,22 +85,34 @@ class TapeListener:
 
     def bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
         out = bind(op, *map(plain, inputs), **attrs)
-        if not _RECORDING.on or not aval(out).dtype.is_float:
-            return out
+        what = str(attrs["name"]) if op == "call" else op
+        return remember(what, out, inputs, lambda g, y, xs: vjp(op, g, y, xs, attrs))
 
-        held = [(x, x.version) for x in map(plain, inputs) if hasattr(x, "version")]
-        made = Tracked(out, inputs)
-        me = ref(made)  # not itself: a cycle would keep the tape's memory until collected
 
-        def pull(grad: Value, operands: tuple[Value, ...]) -> Sequence[Any]:
-            for x, version in held:
-                if x.version != version:
-                    raise GradientError(changed(str(attrs["name"]) if op == "call" else op, x))
-            again = any(isinstance(x, Tracked) for x in operands)
-            return vjp(op, grad, me() if again else out, operands, attrs)
+# (gradient of the result, the result, operands to use) -> as a Pullback
+Rule = Callable[[Value, Value, tuple[Value, ...]], Sequence[Any]]
 
-        made.pull = pull
-        return made
+
+def remember(what: str, out: Value, inputs: tuple[Value, ...], rule: Rule) -> Value:
+    """`out`, which `what` made of what `inputs` stand for, with its derivative by `rule`. Plain
+    where nothing is recorded, or nothing could flow."""
+    if not _RECORDING.on or not aval(out).dtype.is_float:
+        return out
+    if not any(isinstance(x, Tracked) for x in inputs):
+        return out
+    held = [(x, x.version) for x in map(plain, inputs) if hasattr(x, "version")]
+    made = Tracked(out, inputs)
+    me = ref(made)  # not itself: a cycle would keep the tape's memory until collected
+
+    def pull(grad: Value, operands: tuple[Value, ...]) -> Sequence[Any]:
+        for x, version in held:
+            if x.version != version:
+                raise GradientError(changed(what, x))
+        again = any(isinstance(x, Tracked) for x in operands)
+        return rule(grad, me() if again else out, operands)
+
+    made.pull = pull
+    return made
 
 
 def changed(what: str, operand: object) -> str:

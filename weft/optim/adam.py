@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.errors import UsageError
-from weft.optim.optimizer import Group, Optimizer, Schedule, _Writer
+from weft.optim.optimizer import Group, Optimizer, Schedule, Write
 from weft.tensor.core import Tensor
 
 
@@ -49,7 +49,7 @@ class Adam(Optimizer):
     def _slots(self, group: Group) -> tuple[str, ...]:
         return (*self.SLOTS, "max_exp_avg_sq") if group["amsgrad"] else self.SLOTS
 
-    def _step(self, group: Group, lr: Tensor, write: _Writer) -> None:
+    def _step(self, group: Group, lr: Tensor, write: Write) -> None:
         beta1, beta2 = group["betas"]
         decay, eps = group["weight_decay"], group["eps"]
         steps = (self.count + 1).cast(dt.float32)

@@ -13,11 +13,13 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.errors import GradientError, ModelError, ShapeError, UsageError
+from weft.optim.finite import all_finite
 from weft.tensor.autograd import no_grad
 from weft.tensor.base import CURRENT
 from weft.tensor.core import Tensor
 from weft.tensor.create import zeros
 
+Write = Callable[[Tensor, Tensor], Tensor]  # (tensor, its new value) -> its value from here on
 Schedule = Callable[[Tensor], Tensor]  # steps done so far (int32 []) -> learning rate (float32 [])
 
 
@@ -129,7 +131,28 @@ class Optimizer:
                 self._step(group, group.rate(self.count), _Writer(unless))
             _Writer(unless)(self.count, self.count + 1)
 
-    def _step(self, group: Group, lr: Tensor, write: _Writer) -> None:
+    def finite(self) -> dict[str, Tensor]:
+        """By parameter, whether the step that these gradients give leaves it and its state finite
+        (bool []). Changes nothing: `step(unless=...)` may be kept from writing anything else."""
+        largest: dict[str, Tensor] = {}
+        with no_grad():
+            for group in self.groups:
+                owner = {id(t): name for name, p in group.params for t in self._written(name, p)}
+
+                def note(tensor: Tensor, new: Tensor, owner: dict[int, str] = owner) -> Tensor:
+                    name, new = owner[id(tensor)], new.cast(tensor.dtype)
+                    size = new.abs()
+                    largest[name] = largest[name].maximum(size) if name in largest else size
+                    return new
+
+                group.prepare(self.count)
+                self._step(group, group.rate(self.count), note)
+            return {name: all_finite([size]) for name, size in largest.items()}
+
+    def _written(self, name: str, p: Tensor) -> list[Tensor]:
+        return [p, *self.state[name].values()]
+
+    def _step(self, group: Group, lr: Tensor, write: Write) -> None:
         raise NotImplementedError
 
     def _gradients(self, group: Group) -> Iterable[tuple[Tensor, Tensor, dict[str, Tensor]]]:

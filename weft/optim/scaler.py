@@ -8,25 +8,11 @@ from typing import Any
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.errors import GradientError, ModelError, UsageError
+from weft.core.errors import ModelError, UsageError
+from weft.optim.finite import LARGEST, all_finite
 from weft.optim.optimizer import Optimizer
 from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor
-
-_LARGEST = float(np.finfo(np.float32).max)
-
-
-def all_finite(tensors: Iterable[Any]) -> Tensor:
-    """Whether no element is NaN or infinite (bool []): the largest magnitude is looked at, and NaN
-    counts as the largest."""
-    worst: Any = None
-    for t in tensors:
-        top = t.cast(dt.compute_dtype(t.dtype)).abs().max() if t.size else None
-        worst = top if worst is None else worst if top is None else worst.maximum(top)
-    if worst is None:
-        raise GradientError("all_finite: nothing to look at; no parameter has a gradient")
-    found: Tensor = ~(worst.isnan() | (worst > _LARGEST))
-    return found
 
 
 class LossScaler:
@@ -69,12 +55,14 @@ class LossScaler:
                 p.grad = grad * inverse.cast(grad.dtype)
         return self._finite
 
-    def step(self, opt: Optimizer) -> None:
-        """opt.step(), which changes nothing if a gradient is not finite."""
+    def step(self, opt: Optimizer, unless: Tensor | None = None) -> None:
+        """opt.step(), which changes nothing if a gradient is not finite, or where `unless` (bool
+        []) holds."""
         if self._finite is None:
             self.unscale(opt.parameters())
         assert self._finite is not None
-        opt.step(unless=~self._finite)
+        skip = ~self._finite
+        opt.step(unless=skip if unless is None else skip | unless)
 
     def update(self) -> None:
         """Sets the scale of the next step."""
@@ -86,7 +74,7 @@ class LossScaler:
             good = finite.where(self._good + 1, 0)
             grows = good == interval
             grown = self._scale * growth
-            grown = (grown > _LARGEST).where(self._scale, grown)
+            grown = (grown > LARGEST).where(self._scale, grown)
             self._scale.assign(finite.where(grows.where(grown, self._scale), self._scale * backoff))
             self._good.assign(grows.where(0, good))
 

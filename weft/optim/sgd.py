@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.errors import UsageError
-from weft.optim.optimizer import Group, Optimizer, Schedule, _Writer
+from weft.optim.optimizer import Group, Optimizer, Schedule, Write
 from weft.tensor.core import Tensor
 
 
@@ -35,7 +35,7 @@ class SGD(Optimizer):
     def _slots(self, group: Group) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["momentum"] else ()
 
-    def _step(self, group: Group, lr: Tensor, write: _Writer) -> None:
+    def _step(self, group: Group, lr: Tensor, write: Write) -> None:
         momentum, decay = group["momentum"], group["weight_decay"]
         share: Any = 1.0 - group["dampening"]
         if momentum and share != 1.0:

@@ -28,8 +28,35 @@ _NODES: dict[str, type] = {
 }  # fmt: skip
 _FIELDS = {name: tuple(f.name for f in fields(c)) for name, c in _NODES.items()}
 _WRITTEN: dict[type, tuple[str, ...]] = {c: _FIELDS[name] for name, c in _NODES.items()}
+_KINDS = {(name, f.name): f.type for name, c in _NODES.items() for f in fields(c)}
 _SIMPLE = (str, int, float, bool, type(None))
 _MEMORY = ("source", "target", "memory")  # fields that name a Buffer or an Array
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and -(1 << 63) <= value < 1 << 63
+
+
+def _is(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
+def _all(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, tuple) and all(map(holds, value))
+
+
+# What a field declared so may hold: the values of a stranger's file are taken for nothing else.
+_SHAPES: dict[Any, Callable[[Any], bool]] = {
+    "Expr": _is(Expr), "Expr | None": _is(Expr, type(None)), "tuple[Expr, ...]": _all(_is(Expr)),
+    "tuple[Stmt, ...]": _all(_is(ir.Stmt)), "Block": _is(ir.Block),
+    "Block | None": _is(ir.Block, type(None)), "Var": _is(ir.Var), "Store": _is(ir.Store),
+    "tuple[Tile, ...]": _all(_is(ir.Tile)), "Buffer": _is(Buffer),
+    "Buffer | Array": _is(Buffer, ir.Array),
+    "Buffer | Array | None": _is(Buffer, ir.Array, type(None)), "Type": _is(Type),
+    "DType": _is(DType), "str": _is(str), "AxisKind": _is(str), "Space": _is(str),
+    "int": _whole, "bool": _is(bool), "tuple[int, ...]": _all(_whole),
+    "float | int | bool": lambda value: _whole(value) or isinstance(value, float | bool),
+}  # fmt: skip
 
 
 class LazyKernel(Kernel):
@@ -70,7 +97,7 @@ def kernel_head(kernel: Kernel) -> dict[str, Any]:
         "flops": kernel.flops,
         "bytes": kernel.bytes,
         "resident": kernel.resident,
-    }
+    } | ({"clean": True} if kernel.clean else {})
 
 
 def kernel_body(kernel: Kernel) -> str:
@@ -158,6 +185,7 @@ def _read_head(head: Any, slots: int) -> Kernel:
         _count(head["flops"], "flops"),
         _count(head["bytes"], "bytes"),
         _count(head.get("resident", 1), "resident"),
+        head.get("clean", False) is True,
     )
 
 
@@ -200,7 +228,11 @@ class _Decoder:
         names = _FIELDS[name]
         if len(value) != len(names) + 1:
             raise FileFormatError(f"{name} has {len(value) - 1} fields, expected {len(names)}")
-        made = _NODES[name](*(self.field(f, v) for f, v in zip(names, value[1:])))
+        parts = [self.field(f, v) for f, v in zip(names, value[1:])]
+        for field, part in zip(names, parts):
+            if not _SHAPES[_KINDS[name, field]](part):
+                raise FileFormatError(f"{name} has {field} {str(part)[:60]!r}")
+        made = _NODES[name](*parts)
         if name in ("Array", "Tile"):
             self.memory[made.name] = made
         elif name == "Param" and not (type(made.slot) is int and 0 <= made.slot < self.slots):

@@ -99,6 +99,16 @@ class Program:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def scalar_ranges(self) -> dict[str, tuple[int, int]]:
+        """Runtime scalars that count rows of inputs -> (0, the most rows that such an input has).
+        All others may be any int32."""
+        shapes = {self.buffers[i].name: self.buffers[i].shape for i in self.inputs}
+        found: dict[str, tuple[int, int]] = {}
+        for name, scalar in self.meta.get("rows", {}).items():
+            found[scalar] = (0, max(shapes[name][0], found.get(scalar, (0, 0))[1]))
+        return found
+
+    @property
     def cuts(self) -> Mapping[str, Cut]:
         """Names of weight buffers that hold a row range of a weight -> which one."""
         return self.meta.get("cuts", {})

@@ -23,9 +23,10 @@ import numpy as np
 
 from weft.core.dtypes import as_dtype
 from weft.core.errors import DTypeError, FileFormatError
-from weft.core.files import replacing
+from weft.core.files import write_bytes
 from weft.program import tensors
 from weft.program.checks import check_program_data
+from weft.program.foreign import harmless
 from weft.program.gemm import Gemm, Matrix
 from weft.program.kernel_json import kernel_body, kernel_head, read_kernel
 from weft.program.program import (
@@ -65,11 +66,9 @@ def save(program: Program, path: PathLike) -> None:
     target = Path(path)
     if target.is_dir():
         for name, data in _members(program, True).items():
-            with replacing(target / name) as temporary:
-                temporary.write_bytes(data)
+            write_bytes(target / name, data)
         return
-    with replacing(target) as temporary:
-        temporary.write_bytes(dumps(program))
+    write_bytes(target, dumps(program))
 
 
 def _members(program: Program, report: bool) -> dict[str, bytes]:
@@ -205,7 +204,7 @@ def _build(head: Any, bodies: Any, consts: Mapping[str, np.ndarray], trusted: bo
         {k: v for k, v in meta.items() if v},
     )
     check_program_data(program)
-    return program
+    return program if trusted else harmless(program)
 
 
 def _buffer(entry: Any, consts: Mapping[str, np.ndarray]) -> BufferSpec:

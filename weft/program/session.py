@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from weft.backends.base import OWN_KERNEL, Buffer, Device
+from weft.core.clock import compiling
 from weft.core.dtypes import DType, int32
 from weft.core.errors import DTypeError, LimitError, OutOfMemoryError, ShapeError, UsageError
 from weft.program.array import DeviceArray
+from weft.program.memory import check_fits, clear
 from weft.program.program import BufferSpec, Library, Program
 
 Value = np.ndarray | DeviceArray | Buffer
@@ -73,6 +75,8 @@ class Session:
         self._arena_index: dict[int, int] = {}  # arena ordinal -> buffer number
         self._bound: Any = None
         self._rows: Mapping[str, str] = program.meta.get("rows", {})
+        self._ranges = program.scalar_ranges
+        check_fits(program, device)
         self._index = {b.name: i for i, b in enumerate(program.buffers)}
         self._pool: dict[int, list[tuple[Buffer, weakref.ref[DeviceArray] | None]]] = {}
         self._buffers = [
@@ -82,7 +86,8 @@ class Session:
         self._own = {i: self._buffers[i] for i in program.inputs}  # where NumPy inputs go
         self._inputs = {program.buffers[i].name: i for i in program.inputs}
         self._seen: dict[int, np.ndarray] = {}  # inputs read in place at the last run
-        self._bound = device.bind(program, self._buffers)
+        with compiling.running():
+            self._bound = device.bind(program, self._buffers)
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -110,7 +115,7 @@ class Session:
         if spec.role == "arena":
             ordinal = len(self._arena_index)
             self._arena_index[ordinal] = i
-            return self._arena.request(ordinal, spec.nbytes, self)
+            return self._fresh(self._arena.request(ordinal, spec.nbytes, self), spec)
         if spec.role == "const":
             assert spec.value is not None
             return self._place(spec, spec.value)
@@ -124,9 +129,15 @@ class Session:
                 start = _zeros(spec)
             made = self.state[spec.name] = self._place(spec, start, wrap=fresh)
             return made
-        buffer = self.device.alloc(spec.nbytes)
+        buffer = self._fresh(self.device.alloc(spec.nbytes), spec)
         if spec.role == "output":
             self._pool[i] = [(buffer, None)]
+        return buffer
+
+    def _fresh(self, buffer: Buffer, spec: BufferSpec) -> Buffer:
+        """Memory as the Program may see it: a stranger's sees nothing of what was there before."""
+        if self.program.meta.get("foreign"):
+            clear(self.device, buffer, spec.nbytes)
         return buffer
 
     def _given(self, spec: BufferSpec, weights: Mapping[str, Value]) -> Value:
@@ -179,7 +190,7 @@ class Session:
     def _arena_moved(self, ordinal: int, buffer: Buffer) -> None:
         index = self._arena_index.get(ordinal)
         if index is not None:
-            self._set(index, buffer)
+            self._set(index, self._fresh(buffer, self.program.buffers[index]))
 
     def _set(self, index: int, buffer: Buffer) -> None:
         if self._buffers[index] is not buffer:
@@ -288,7 +299,7 @@ class Session:
             if self.reuse_outputs or holder is None or holder() is None:
                 self._set(i, buffer)
                 return buffer
-        buffer = self.device.alloc(spec.nbytes)
+        buffer = self._fresh(self.device.alloc(spec.nbytes), spec)
         self._pool[i].append((buffer, None))
         self._set(i, buffer)
         return buffer
@@ -309,6 +320,11 @@ class Session:
         for name, value in zip(names, values):
             if not -(1 << 31) <= value < 1 << 31:
                 raise LimitError(f"scalar {name!r} = {value} does not fit int32")
+            low, high = self._ranges.get(name, (value, value))
+            if not low <= value <= high:
+                raise UsageError(
+                    f"scalar {name!r} = {value} counts rows of an input that has {high}"
+                )
         return values
 
     # -- state ----------------------------------------------------------------------------------

@@ -65,6 +65,13 @@ class Affine:
         """The greatest value the ranges of the symbols allow."""
         return self.const + sum(c * (s.extent - 1) for s, c in self.terms if c > 0)
 
+    @property
+    def reach(self) -> int:
+        """No sum of some of the terms is as large as this, on either side of zero."""
+        up = sum(c * (s.extent - 1) for s, c in self.terms if c > 0)
+        down = -sum(c * (s.extent - 1) for s, c in self.terms if c < 0)
+        return max(up, down, up + self.const, down - self.const) + 1
+
     def within(self, limit: int) -> bool:
         return self.low >= 0 and self.high < limit
 

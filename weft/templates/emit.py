@@ -18,7 +18,7 @@ from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
-from weft.core.errors import CompileError
+from weft.core.errors import CompileError, LimitError
 from weft.graph.ir import Node
 from weft.kernel import builder as kb
 from weft.kernel import ir
@@ -71,7 +71,9 @@ class Emitter:
     # -- indices
 
     def axis(self, expr: Expr | int, extent: int, step: int = 1) -> Affine:
-        """An index over a kernel expression with 0 <= value < extent, a multiple of `step`."""
+        """An index over a kernel expression with 0 <= value < extent, a multiple of `step`. Raises
+        LimitError for an extent that the target cannot count."""
+        self._countable(extent)
         if isinstance(expr, int):
             return affine.number(expr)
         if isinstance(expr, ir.Const):
@@ -79,6 +81,14 @@ class Emitter:
         bound = self.b.let(expr, "i")
         name = bound.name if isinstance(bound, ir.Var | ir.Param) else self.b.unique("i")
         return affine.symbol(Sym(name, "var", extent, step, expr=bound))
+
+    def _countable(self, extent: int) -> None:
+        limit = self.caps.max_elements
+        if extent > limit:
+            raise LimitError(
+                f"an index over {extent:,} elements; {self.caps.name} counts at most {limit:,}: "
+                "split the value"
+            )
 
     def lane(self, lanes: int) -> Affine:
         """0, 1, 2, ... across `lanes` lanes; 0 for one lane."""
@@ -90,6 +100,7 @@ class Emitter:
         hit = self.find(("index", x))
         if hit is not None:
             return hit
+        self._countable(x.reach)
         result: Expr | None = None
         for sym, c in x.terms:
             term = self._sym(sym)
@@ -169,12 +180,37 @@ class Emitter:
     def value(self, node: Node, index: Sequence[Affine]) -> Expr:
         """The value of `node` at `index` (one Affine per axis): f32 for narrow floats, else its
         own dtype; a scalar or as many lanes as the index has."""
-        index = tuple(index)
-        key = (id(node), index, tuple(id(g) for g in self._guards))
-        hit = self.find(key)
-        if hit is None:
-            hit = self.remember(key, self.b.let(_widen(self._compute(node, index)), node.op))
-        return hit
+        asked = node, tuple(index)
+        todo = [asked]  # not recursive: chains are long
+        while todo:
+            at = todo[-1]
+            if self._known(*at) is None:
+                missing = (x for x in self._operands(*at) if self._known(*x) is None)
+                first = next(missing, None)
+                if first is not None:
+                    todo.append(first)
+                    continue
+                made = self.b.let(_widen(self._compute(*at)), at[0].op)
+                self.remember(self._key(*at), made)
+            todo.pop()
+        return self._known(*asked)
+
+    def _key(self, node: Node, index: Index) -> Any:
+        return id(node), index, tuple(id(g) for g in self._guards)
+
+    def _known(self, node: Node, index: Index) -> Any:
+        return self.find(self._key(node, index))
+
+    def _operands(self, node: Node, index: Index) -> Sequence[tuple[Node, Index]]:
+        """What `_compute` asks for besides: values at places known beforehand. (What the others
+        of SPECIAL read they compute inside: grouping bounds how many stand above one another.)"""
+        if id(node) in self._defined or id(node) in self.buffers:
+            return ()
+        if node.op in view.PURE:
+            return ((node.inputs[0], self._source_index(node, index)),)
+        if node.op in SPECIAL and node.op != "cast":
+            return ()
+        return [(x, index) for x in node.inputs]
 
     def stored(self, node: Node, index: Sequence[Affine]) -> Expr:
         """The value of `node` at `index` in the dtype it is stored in."""
@@ -207,7 +243,7 @@ class Emitter:
         if id(node) in self.buffers:
             return self.load(node, affine.flatten(index, affine.contiguous(node.shape)))
         if node.op in view.PURE:
-            return self.value(node.inputs[0], view.source_index(node, index))
+            return self.value(node.inputs[0], self._source_index(node, index))
         special = SPECIAL.get(node.op)
         if special is not None:
             return special(self, node, index)
@@ -216,6 +252,22 @@ class Emitter:
             raise CompileError(f"{node!r} cannot be computed inside a {self.group.kind} group")
         args = [self.value(x, index) for x in node.inputs]
         return primitive.lower(self.b, *args, **node.attrs)
+
+    def _source_index(self, node: Node, index: Index) -> Index:
+        """The operand's index of a movement op, whose starts may be read from memory."""
+        source = list(view.source_index(node, index))
+        for axis, const in self.group.starts.get(id(node), ()):
+            last = (node.shape[axis] - 1) * node.attrs["steps"][axis]
+            start = self._start(const, node.inputs[0].shape[axis] - last)
+            source[axis] = source[axis] - node.attrs["starts"][axis] + start
+        return tuple(source)
+
+    def _start(self, const: Node, extent: int) -> Affine:
+        key = ("start", id(const), extent)
+        hit = self.find(key)
+        if hit is None:
+            hit = self.remember(key, self.axis(kb.load(self.buffers[id(const)], 0), extent))
+        return hit
 
     # -- loads
 

@@ -14,6 +14,7 @@ from weft.graph.ir import Node
 from weft.kernel import builder as kb
 from weft.kernel import ir
 from weft.kernel.ir import Expr, Type
+from weft.ops.indexing import missing
 from weft.templates.view import Index
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def _iota(em: Emitter, node: Node, index: Index) -> Expr:
 
 def _pad(em: Emitter, node: Node, index: Index) -> Expr:
     (x,) = node.inputs
-    fill = kb.const(node.attrs["value"], Type(dt.compute_dtype(node.dtype)))
+    dtype = dt.compute_dtype(node.dtype)
+    fill = kb.const(dtype.numpy.type(node.attrs["value"]).item(), Type(dtype))
     if x.size == 0:
         return fill
     bounds = list(zip(index, x.shape, node.attrs["low"]))
@@ -100,14 +102,22 @@ def _gather(em: Emitter, node: Node, index: Index) -> Expr:
     extent = x.shape[axis]
     middle = index[axis : axis + rank]
     key = ("row", id(ids), middle, extent, tuple(id(g) for g in em._guards))
-    row = em.find(key)
-    if row is None:
-        picked = kb.cast(em.value(ids, middle), dt.int32)
-        row = em.remember(key, em.axis(kb.minimum(kb.maximum(picked, 0), extent - 1), extent))
-    return em.value(x, (*index[:axis], row, *index[axis + rank :]))
+    found = em.find(key)
+    if found is None:
+        picked = em.b.let(kb.cast(em.value(ids, middle), dt.int32), "picked")
+        row = em.axis(kb.minimum(kb.maximum(picked, 0), extent - 1), extent)
+        inside = em.b.let((picked >= 0) & (picked < extent), "inside")
+        found = em.remember(key, (row, inside))
+    row, inside = found
+    taken = em.value(x, (*index[:axis], row, *index[axis + rank :]))
+    return kb.select(inside, taken, kb.const(missing(node.dtype), Type(taken.type.dtype)))
 
 
 def _call(em: Emitter, node: Node, index: Index) -> Expr:
+    if node.attrs["name"] == "skewed":
+        axis, by = node.attrs["params"]["axis"], node.attrs["params"]["by"]
+        moved = index[axis + 1] + index[axis] * by
+        return em.value(node.inputs[0], (*index[: axis + 1], moved, *index[axis + 2 :]))
     if node.attrs["name"] != "barrier":
         raise CompileError(f"{node!r} cannot be computed inside a {em.group.kind} group")
     return em.value(node.inputs[0], index)

@@ -28,7 +28,8 @@ State = tuple[Expr, ...]
 class Fold:
     """`lift(b, value, index)` makes a state of one element, `combine(b, s, t)` joins two,
     `finish(b, s)` gives the result; `identity` is the state of no elements (one constant per
-    entry, with its dtype)."""
+    entry, with its dtype). `quick` is a cheaper combine for states of at most 32 elements, and for
+    what is finished next."""
 
     name: str
     dtypes: tuple[DType, ...]
@@ -36,6 +37,7 @@ class Fold:
     lift: Callable[[Builder, Expr, Expr | None], State]
     combine: Callable[[Builder, State, State], State]
     finish: Callable[[Builder, State], Expr]
+    quick: Callable[[Builder, State, State], State] | None = None
 
     def empty(self, lanes: int = 1) -> State:
         """The identity in every lane."""
@@ -55,14 +57,14 @@ def order_key(b: Builder, x: Expr) -> Expr:
     return kb.select(size > 0x7F800000, 0x7FFFFFFF, ordered)
 
 
-def _accumulator(dtype: DType) -> DType:
+def accumulator(dtype: DType) -> DType:
     """Sums run in f32, int32 or uint32 (8-bit integers wrap at the end, which is the same)."""
     return dtype if dtype in (dt.float32, dt.uint32) else dt.int32
 
 
 def sum_fold(dtype: DType) -> Fold:
     """The sum of values of a compute dtype."""
-    acc = _accumulator(dtype)
+    acc = accumulator(dtype)
     return Fold(
         "sum", (acc,), (0,),
         lambda b, x, i: (kb.cast(x, acc),),
@@ -73,7 +75,7 @@ def sum_fold(dtype: DType) -> Fold:
 
 def max_fold(dtype: DType, nan: bool = True) -> Fold:
     """The largest value; with `nan`, NaN wins (else it is ignored)."""
-    acc = _accumulator(dtype)
+    acc = accumulator(dtype)
     least = -np.inf if acc.is_float else (0 if acc == dt.uint32 else -(1 << 31))
 
     def combine(b: Builder, s: State, t: State) -> State:
@@ -124,11 +126,6 @@ def argmax_fold(dtype: DType) -> Fold:
     )  # fmt: skip
 
 
-def of_node_dtype(op: str, dtype: DType) -> Fold:
-    """The fold of a reduce primitive on values of a (compute) dtype."""
-    return {"sum": sum_fold, "max": max_fold, "argmax": argmax_fold}[op](dtype)
-
-
 def bind(b: Builder, state: State, name: str = "acc") -> State:
     return tuple(b.let(v, name) for v in state)
 
@@ -151,8 +148,10 @@ class Accumulator:
         if keep is not None:
             empty = self.fold.empty(self.lanes)
             state = tuple(kb.select(keep, v, e) for v, e in zip(state, empty))
-        joined = bind(self.b, self.fold.combine(self.b, self.vars, state))
-        for var, v in zip(self.vars, joined):
+        self.set(bind(self.b, self.fold.combine(self.b, self.vars, state)))
+
+    def set(self, state: State) -> None:
+        for var, v in zip(self.vars, state):
             self.b.assign(var, v)
 
     def state(self) -> State:

@@ -25,6 +25,10 @@ class Group:
     scatter_add and update it bounds the rows of `idx` instead. `slots` maps scalar names to slots.
     `in_place` says output i shares the buffer of input `in_place[i]` (state updates): the kernel
     declares one "rw" buffer, at the input's position, for the pair.
+
+    Two kinds of numbers may be read from memory, so that groups that differ by them alone share a
+    kernel: a 0-d const that is among `inputs`, and the starts of a slice: `starts` maps the id of
+    the slice to (axis, 0-d int32 const among `inputs`) pairs.
     """
 
     kind: str
@@ -36,6 +40,7 @@ class Group:
     slots: Mapping[str, int] = field(default_factory=dict)
     in_place: Mapping[int, int] = field(default_factory=dict)
     name: str = ""
+    starts: Mapping[int, tuple[tuple[int, Node], ...]] = field(default_factory=dict)
 
 
 def reached(roots: Iterable[Node], stop: Collection[int]) -> list[Node]:

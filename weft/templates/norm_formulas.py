@@ -4,6 +4,8 @@ bodies of the composites (weft/ops)."""
 
 from __future__ import annotations
 
+import math
+
 from weft.core import dtypes as dt
 from weft.kernel import builder as kb
 from weft.kernel import math as km
@@ -76,14 +78,21 @@ def cross_entropy(row: Row) -> None:
     loss = log - (x.again(row_class(row)) - top) * (1.0 - smoothing)
     if smoothing:
         loss = loss - rest[0] * (smoothing / row.n)
-    ignored = kb.eq(row.number(1), row.params["ignore_index"])
-    row.results(b.let(kb.select(ignored, 0.0, loss), "loss"))
+    ignored, known = row_target(row)
+    row.results(b.let(kb.select(ignored, 0.0, kb.select(known, loss, math.nan)), "loss"))
 
 
 def row_class(row: Row) -> Affine:
     """The row's target as an index of its elements, clamped."""
     held = kb.minimum(kb.maximum(row.number(1), 0), row.n - 1)
     return row.em.axis(held, row.n)
+
+
+def row_target(row: Row) -> tuple[Expr, Expr]:
+    """Whether the row's target is to be ignored, and whether it is a class."""
+    b, target = row.b, row.number(1)
+    known = b.let((target >= 0) & (target < row.n), "known")
+    return b.let(kb.eq(target, row.params["ignore_index"]), "ignored"), known
 
 
 def centre(row: Row, x: Held) -> Expr:

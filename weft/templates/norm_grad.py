@@ -4,6 +4,7 @@ bodies of the composites (weft/ops); sums that need no other sum share a pass.""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from weft.kernel import builder as kb
@@ -18,6 +19,7 @@ from weft.templates.norm_formulas import (
     offset_weight,
     root_mean_square,
     row_class,
+    row_target,
     scaled,
 )
 from weft.templates.norm_row import Row
@@ -82,9 +84,9 @@ def cross_entropy_grad(row: Row) -> None:
     e, total = kept_exps(row, row.operand(0))
     low = smoothing / row.n
     high = 1.0 - smoothing + low
-    scale, g = b.let(1.0 / total, "scale"), row.number(2)
+    ignored, known = row_target(row)
+    scale, g = b.let(1.0 / total, "scale"), b.let(kb.select(known, row.number(2), math.nan), "g")
     target = row.em.expr(row_class(row))
-    ignored = b.let(kb.eq(row.number(1), row.params["ignore_index"]), "ignored")
 
     def result(j: Affine) -> None:
         q = kb.select(kb.eq(row.em.expr(j), target), high, kb.const(low, g.type))

@@ -13,11 +13,14 @@ from weft.kernel.ir import Expr, Kernel
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
-from weft.templates.folds import Fold, of_node_dtype
+from weft.templates.folds import Fold, argmax_fold, max_fold, sum_fold
 from weft.templates.group import Group
 from weft.templates.loops import Space, bounded_rows, kernel_name, probe, times, traffic
 from weft.templates.map import store_all
+from weft.templates.prod_fold import prod_fold
 from weft.templates.view import Index
+
+FOLDS = {"sum": sum_fold, "max": max_fold, "argmax": argmax_fold, "prod": prod_fold}
 
 
 class Plan:
@@ -26,7 +29,10 @@ class Plan:
     def __init__(self, group: Group, caps: Caps, anchor: Node) -> None:
         self.group, self.caps, self.anchor = group, caps, anchor
         (self.source,) = anchor.inputs
-        axes = anchor.attrs["axes"] if "axes" in anchor.attrs else (anchor.attrs["axis"],)
+        called = anchor.op == "call"  # a composite: prod
+        self.op: str = anchor.attrs["name"] if called else anchor.op
+        attrs = anchor.attrs["params"] if called else anchor.attrs
+        axes = attrs["axes"] if "axes" in attrs else (attrs["axis"],)
         shape = self.source.shape
         self.reduced_axis = [i in axes for i in range(len(shape))]
         self.space: Space = probe(
@@ -36,7 +42,7 @@ class Plan:
         self.kept = [d for d, r in zip(self.space.dims, self.is_reduced) if not r]
         self.reduced = [d for d, r in zip(self.space.dims, self.is_reduced) if r]
         self.outputs, self.count = math.prod(self.kept), math.prod(self.reduced)
-        self.fold: Fold = of_node_dtype(anchor.op, compute_dtype(self.source.dtype))
+        self.fold: Fold = FOLDS[self.op](compute_dtype(self.source.dtype))
         self.strided = bool(self.is_reduced) and not self.is_reduced[-1]
         self.across = self.strided or (self.count < caps.lanes and self.outputs >= caps.lanes)
         self.b = Builder(kernel_name(group))
@@ -56,7 +62,7 @@ class Plan:
         k, r = iter(kept), iter(reduced)
         index = self.space.index([next(r) if flag else next(k) for flag in self.is_reduced])
         value = self.em.value(self.source, index)
-        if self.anchor.op != "argmax":
+        if self.op != "argmax":
             return value, None
         return value, self.em.expr(index[self.anchor.attrs["axis"]])
 

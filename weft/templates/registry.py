@@ -29,6 +29,7 @@ MODULES: dict[str, str] = {
     "barrier": "weft.templates.barrier",
     "reduce": "weft.templates.reduce",
     "norm": "weft.templates.norm",
+    "scan": "weft.templates.scan",
     "scatter": "weft.templates.scatter",
     "sort": "weft.templates.sort",
     "matmul": "weft.templates.matmul",
@@ -41,6 +42,13 @@ MODULES: dict[str, str] = {
 # composite name -> kind of the template that may claim it
 COMPOSITES: dict[str, str] = {
     "barrier": "barrier",
+    "prod": "reduce",
+    "skewed": "map",
+    "scan": "scan",
+    "scan_totals": "scan",
+    "scan_carries": "scan",
+    "scan_joined": "scan",
+    "scan_blocks": "scan",
     "softmax": "norm",
     "log_softmax": "norm",
     "layer_norm": "norm",

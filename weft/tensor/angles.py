@@ -11,8 +11,10 @@ from weft.tensor.create import zeros_like
 from weft.tensor.elementwise import (
     Operand,
     copysign,
+    derivative,
     expm1,
     float_pair,
+    hypot,
     log1p,
     reals,
     signbit,
@@ -21,12 +23,12 @@ from weft.tensor.elementwise import (
 
 
 def _sign(t: Tensor) -> Tensor:
-    """-1 or 1. With it an odd function is computed from x times its sign, not from |x|, whose
-    derivative at 0 is none."""
+    """-1 or 1, by the sign bit."""
     return signbit(t).where(-1.0, zeros_like(t) + 1.0)
 
 
 @wide
+@derivative(lambda g, out, x: g * (out * out + 1.0))
 def tan(x: Operand, /) -> Tensor:
     """The tangent of radians."""
     t = reals(x)
@@ -34,6 +36,7 @@ def tan(x: Operand, /) -> Tensor:
 
 
 @wide
+@derivative(lambda g, out, x: g / (x * x + 1.0))
 def atan(x: Operand, /) -> Tensor:
     """The angle in [-π/2, π/2] whose tangent is x: atan(x) = 2 atan(x / (1 + sqrt(1 + x²)))
     brings x near 0, where the series of odd powers converges fast (Euler)."""
@@ -51,7 +54,15 @@ def atan(x: Operand, /) -> Tensor:
     return far.where(copysign(math.pi / 2, t) - angle, angle)
 
 
+def _turn(side: Tensor, y: Tensor, x: Tensor) -> Tensor:
+    """side / (x² + y²) without overflow; 0 where both are."""
+    radius = hypot(x, y)
+    radius = (radius == 0).where(math.inf, radius)
+    return side / radius / radius
+
+
 @wide
+@derivative(lambda g, out, y, x: g * _turn(x, y, x), lambda g, out, y, x: -g * _turn(y, y, x))
 def atan2(x1: Operand, x2: Operand, /) -> Tensor:
     """The angle in [-π, π] of the point with ordinate x1 and abscissa x2."""
     y, x = float_pair(x1, x2)
@@ -65,6 +76,7 @@ def atan2(x1: Operand, x2: Operand, /) -> Tensor:
 
 
 @wide
+@derivative(lambda g, out, x: g / ((1.0 - x) * (1.0 + x)).sqrt())
 def asin(x: Operand, /) -> Tensor:
     """The angle in [-π/2, π/2] whose sine is x; NaN outside [-1, 1]."""
     t = reals(x)
@@ -72,6 +84,7 @@ def asin(x: Operand, /) -> Tensor:
 
 
 @wide
+@derivative(lambda g, out, x: -g / ((1.0 - x) * (1.0 + x)).sqrt())
 def acos(x: Operand, /) -> Tensor:
     """The angle in [0, π] whose cosine is x; NaN outside [-1, 1]."""
     t = reals(x)
@@ -79,6 +92,7 @@ def acos(x: Operand, /) -> Tensor:
 
 
 @wide
+@derivative(lambda g, out, x: g * cosh(x))
 def sinh(x: Operand, /) -> Tensor:
     """The hyperbolic sine, (e - 1 / (e + 1) + 1) / 2 with e = expm1(|x|)."""
     t = reals(x)
@@ -92,6 +106,7 @@ def sinh(x: Operand, /) -> Tensor:
 
 
 @wide
+@derivative(lambda g, out, x: g * sinh(x))
 def cosh(x: Operand, /) -> Tensor:
     """The hyperbolic cosine."""
     half = (reals(x).abs() * 0.5).exp()
@@ -99,6 +114,7 @@ def cosh(x: Operand, /) -> Tensor:
 
 
 @wide
+@derivative(lambda g, out, x: g / hypot(x, 1.0))
 def asinh(x: Operand, /) -> Tensor:
     """The inverse hyperbolic sine, log1p(a + a² / (1 + sqrt(a² + 1))) with a = |x|."""
     t = reals(x)
@@ -111,6 +127,7 @@ def asinh(x: Operand, /) -> Tensor:
 
 
 @wide
+@derivative(lambda g, out, x: g / ((x - 1.0).sqrt() * (x + 1.0).sqrt()))
 def acosh(x: Operand, /) -> Tensor:
     """The inverse hyperbolic cosine; NaN below 1."""
     t = reals(x)
@@ -122,6 +139,7 @@ def acosh(x: Operand, /) -> Tensor:
 
 
 @wide
+@derivative(lambda g, out, x: g / ((1.0 - x) * (1.0 + x)))
 def atanh(x: Operand, /) -> Tensor:
     """The inverse hyperbolic tangent; infinite at -1 and 1, NaN beyond."""
     t = reals(x)

@@ -14,6 +14,7 @@ from weft import ops
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype, promote
 from weft.core.errors import DTypeError
+from weft.core.foreign import is_foreign, shared_array
 from weft.tensor.base import (
     Number,
     TensorBase,
@@ -41,6 +42,8 @@ class Arithmetic(TensorBase):
             return other
         if isinstance(other, np.ndarray | np.generic):
             return self._wrap(np.asarray(other))
+        if is_foreign(other):
+            return self._wrap(np.array(shared_array(op, other)))
         raise DTypeError(
             f"{op}: cannot combine a tensor with {type(other).__name__}; use a tensor, a number or "
             "a NumPy array"
@@ -82,10 +85,6 @@ class Arithmetic(TensorBase):
         return self._as(default_float(self.dtype))._unary(op)
 
     # -- arithmetic
-
-    def _number(self, op: str) -> Self:
-        """bool as int32: arithmetic has no bool."""
-        return self._as(dt.int32) if self.dtype == dt.bool_ else self
 
     def _arith(self, op: str, other: Operand, swap: bool = False) -> Self:
         if self.dtype == dt.bool_:
@@ -136,11 +135,10 @@ class Arithmetic(TensorBase):
 
     def __floordiv__(self, other: Operand) -> Self:
         """The quotient rounded down (0 for an integer divisor of 0)."""
-        return _floor_divide(*self._number("floor_divide")._pair("floor_divide", other))
+        return self._arith("floor_divide", other)
 
     def __rfloordiv__(self, other: Operand) -> Self:
-        y, x = self._number("floor_divide")._pair("floor_divide", other)
-        return _floor_divide(x, y)
+        return self._arith("floor_divide", other, swap=True)
 
     def __pow__(self, other: Operand) -> Self:
         if isinstance(other, int | float) and not isinstance(other, bool):
@@ -245,11 +243,18 @@ class Arithmetic(TensorBase):
         if self.dtype.kind == "uint":
             return (self > 0)._as(self.dtype)
         signs = (self > 0)._as(self.dtype) - (self < 0)._as(self.dtype)
-        return self.isnan().where(self, signs) if self.dtype.is_float else signs
+        # NaN * 0: what a NaN is, with the derivative that all else has.
+        return self.isnan().where(self * 0.0, signs) if self.dtype.is_float else signs
 
     def sqrt(self) -> Self:
         """The square root (NaN for negatives)."""
         return self._real("sqrt")
+
+    def _length(self) -> Self:
+        """The square root of a sum of squares: at 0 its slope is 0, not infinite, so that times
+        that of the sum, which is 0 there, it is no NaN."""
+        none = self == 0
+        return none.where(0.0, none.where(1.0, self).sqrt())  # type: ignore[no-any-return]
 
     def rsqrt(self) -> Self:
         """1 / sqrt(x)."""
@@ -349,24 +354,15 @@ class Arithmetic(TensorBase):
 
     # -- dtype
 
-    def cast(self, dtype: DType | str) -> Self:
-        """The values as another dtype: floats truncate and saturate to integers (NaN gives 0),
-        integers wrap, to bool is != 0."""
-        return self._as(as_dtype(dtype))
+    def cast(self, dtype: DType | str | None) -> Self:
+        """The values as another dtype (None leaves theirs): floats truncate and saturate to
+        integers (NaN gives 0), integers wrap, to bool is != 0."""
+        return self if dtype is None else self._as(as_dtype(dtype))
 
     astype = cast
 
 
 def _comparable(other: object) -> bool:
     """What == is answered element by element for; anything else (None, a string) just differs."""
-    return isinstance(other, TensorBase | bool | int | float | np.ndarray | np.generic)
-
-
-def _floor_divide(x: Arithmetic, y: Arithmetic) -> Any:
-    """floor(x / y) through the exact remainder, as Python and NumPy define it."""
-    rest = run(x, "remainder", x, y)
-    quotient = run(x, "div", run(x, "sub", x, rest), y)
-    if not x.dtype.is_float:
-        return quotient
-    # A divisor of 0 or infinity leaves no finite remainder: then plainly floor(x / y).
-    return quotient.isnan().where(run(x, "div", x, y).floor(), quotient.round())
+    known = isinstance(other, TensorBase | bool | int | float | np.ndarray | np.generic)
+    return known or is_foreign(other)

@@ -16,7 +16,6 @@ from weft.core.errors import ShapeError, UsageError
 from weft.ops.rules import axis_of
 from weft.tensor import shapes
 from weft.tensor.core import Tensor, tensor
-from weft.tensor.create import full, zeros_like
 from weft.tensor.elementwise import as_tensor
 
 Operand = Any  # a Tensor or a NumPy array
@@ -32,16 +31,6 @@ def asarray(data: Any, /, dtype: Any = None, device: Any = None) -> Tensor:
     if isinstance(data, Tensor) and (dtype is None or data.dtype == as_dtype(dtype)):
         return data if device is None else data.to(device)
     return tensor(data, dtype=dtype, device=device)
-
-
-def empty(shape: int | Sequence[int], dtype: Any = dt.float32, device: Any = None) -> Tensor:
-    """A Tensor to be filled. It holds zeros: weft shows no uninitialised memory."""
-    return full(shape, 0, dtype, device)
-
-
-def empty_like(x: Tensor, /) -> Tensor:
-    """Zeros in the shape, dtype and place of x."""
-    return zeros_like(x)
 
 
 def meshgrid(*arrays: Operand, indexing: str = "xy") -> list[Tensor]:
@@ -61,7 +50,7 @@ def meshgrid(*arrays: Operand, indexing: str = "xy") -> list[Tensor]:
 
 
 def astype(x: Operand, dtype: Any, /) -> Tensor:
-    """The values as another dtype (see Tensor.cast)."""
+    """The values as another dtype (see Tensor.cast); None leaves theirs."""
     return as_tensor(x).cast(dtype)
 
 
@@ -163,9 +152,9 @@ def broadcast_arrays(*arrays: Operand) -> list[Tensor]:
 
 
 def flip(x: Operand, /, axis: Axes = None) -> Tensor:
-    """Reversed along the axes (all by default)."""
+    """Reversed along the axes: all by default, none for an empty sequence."""
     t = as_tensor(x)
-    return t.flip(*(range(t.ndim) if axis is None else [axis] if isinstance(axis, int) else axis))
+    return t.flip() if axis is None else t.flip(axis)
 
 
 def roll(x: Operand, /, shift: int | Sequence[int], axis: Axes = None) -> Tensor:

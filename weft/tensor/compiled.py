@@ -7,7 +7,7 @@ from then on the tensor shows that buffer, and every Program that uses the tenso
 
 from __future__ import annotations
 
-import threading
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +17,11 @@ import numpy as np
 from weft.backends import registry
 from weft.backends.base import Device
 from weft.core import dtypes as dt
+from weft.core.clock import compiling
 from weft.core.dtypes import as_dtype
-from weft.core.errors import DeviceError, DTypeError, LimitError, TraceError, UsageError
+from weft.core.errors import CallError, DeviceError, DTypeError, LimitError, TraceError, UsageError
+from weft.core.foreign import is_foreign, shared_array
+from weft.core.forks import lock_of
 from weft.graph.ir import Graph
 from weft.program.array import DeviceArray
 from weft.program.parted import Part, PartedProgram, PartedSession
@@ -29,6 +32,8 @@ from weft.tensor.core import Tensor
 from weft.tensor.device import StateArray, check_dtype, upload
 from weft.tensor.programs import program_of
 from weft.tensor.trace import Spec, trace_call, unflatten
+
+CACHE_SIZE = 128  # Programs that a compiled function keeps
 
 
 @dataclass
@@ -48,6 +53,7 @@ class _Entry:
     guards: tuple[Callable[[], bool], ...] = ()  # it serves while these hold
     session: Session | PartedSession | None = None
     written: Sequence[StateArray] = ()  # the homes of `states`
+    used: int = 0  # when it last ran: the number of that call
 
 
 @dataclass
@@ -62,8 +68,18 @@ class Compiled:
     """A function compiled on its first call with each signature (shapes and dtypes of the tensors
     and arrays among its arguments; everything else by value)."""
 
-    def __init__(self, fn: Callable[..., Any], device: Any = None, partition: bool = False):
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        device: Any = None,
+        partition: bool = False,
+        cache_size: int = CACHE_SIZE,
+    ):
+        if isinstance(cache_size, bool) or not isinstance(cache_size, int) or cache_size < 1:
+            raise UsageError(f"cache_size is {cache_size!r}; expected a positive integer")
         self.fn = fn
+        self._most = cache_size
+        self._calls = itertools.count(1)
         self._wanted = device
         self._partition = partition
         self._device: Device | None = None
@@ -71,8 +87,12 @@ class Compiled:
         self._seen: dict[Any, _Signature] = {}  # the same, by the dtypes as they were given
         self._arena: Arena | None = None
         self._shared: dict[str, tuple[Any, dict[str, Any]]] = {}  # weight -> (value, buffers)
-        self._lock = threading.RLock()
         self.__name__ = getattr(fn, "__name__", "compiled").strip("<>") or "compiled"
+        self._lock = lock_of(
+            self,
+            torn=f"{self.__name__}() ran in another thread when this process was forked, so its "
+            "state is unknown here; compile it again in the child",
+        )
         self.__doc__ = fn.__doc__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -96,9 +116,18 @@ class Compiled:
                 if not entry.guards or all(ok() for ok in entry.guards):
                     break
             else:
-                entry = self._compile(device, (args, kwargs), found.operands)
+                with compiling.running():
+                    entry = self._compile(device, (args, kwargs), found.operands)
+                self._make_room()
                 found.entries.append(entry)
+            entry.used = next(self._calls)
             return self._run(device, entry, values)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise CallError(
+            f"{self.__name__}: a compiled function holds a device and its buffers, which neither "
+            "pickle nor copy carries over; pass the function itself and compile it there"
+        )
 
     def sync(self) -> None:
         """Waits until every run so far is finished."""
@@ -148,11 +177,22 @@ class Compiled:
                 f"{self.__name__}: an argument is neither a tensor nor hashable; pass tensors, "
                 "arrays, numbers, strings, or tuples, lists and dicts of them"
             ) from None
-        if known is None:  # dtypes have several names: NumPy's, weft's, 64 bits for 32
+        if known is None:
+            if len(self._seen) >= 2 * self._most:  # some have lost their entries
+                self._seen.clear()
+                self._signatures = {k: s for k, s in self._signatures.items() if s.entries}
+            # dtypes have several names: NumPy's, weft's, 64 bits for 32
             operands = tuple((v.shape, _dtype(v)) for v in values)
             made = _Signature(operands, [])
             known = self._seen[seen] = self._signatures.setdefault((shape, operands), made)
         return known
+
+    def _make_room(self) -> None:
+        """Forgets what was used least recently, Program and memory, so that one more fits."""
+        while len(kept := self._all()) >= self._most:
+            oldest = min(kept, key=lambda entry: entry.used)
+            for signature in self._signatures.values():
+                signature.entries = [e for e in signature.entries if e is not oldest]
 
     def _place(self, leaves: list[Any]) -> Device:
         """The device: the one asked for, else that of the first device tensor, else the default."""
@@ -305,7 +345,7 @@ _ARRAYS = (TensorBase, np.ndarray)
 
 
 def _is_array(x: Any) -> bool:
-    return isinstance(x, _ARRAYS)
+    return isinstance(x, _ARRAYS) or is_foreign(x)
 
 
 def _split(x: Any, leaves: list[Any]) -> Any:
@@ -357,6 +397,8 @@ def _operand(x: Any, device: Device) -> Any:
     value = x._value if isinstance(x, TensorBase) else x
     if isinstance(value, np.ndarray):
         return value
+    if is_foreign(value):
+        return shared_array("a compiled function", value)
     if not isinstance(value, DeviceArray):
         raise TraceError("a compiled function was given a traced tensor outside of its trace")
     if value.device is not device:
@@ -380,7 +422,12 @@ def _apart(value: Any, entry: _Entry) -> Any:
     return np.array(value if isinstance(value, np.ndarray) else value.numpy())
 
 
-def compile(fn: Callable[..., Any], device: Any = None, partition: bool = False) -> Compiled:
+def compile(
+    fn: Callable[..., Any],
+    device: Any = None,
+    partition: bool = False,
+    cache_size: int = CACHE_SIZE,
+) -> Compiled:
     """`fn` as a function that runs on `device` as one Program, traced once per signature.
 
     `device` is a name ("cpu", "vulkan", "auto", ...) or a Device; None means the device of the
@@ -392,5 +439,8 @@ def compile(fn: Callable[..., Any], device: Any = None, partition: bool = False)
     A function that the device cannot run whole (a dtype, a size) is refused with the values named;
     with `partition=True` those run on the CPU instead, as Programs of their own with transfers in
     between (`report()` lists them), and a result stays where it was computed.
+
+    The Programs of the last `cache_size` signatures are kept; one that comes back after that is
+    compiled again. Raises UsageError for a cache_size that is no positive integer.
     """
-    return Compiled(fn, device, partition)
+    return Compiled(fn, device, partition, cache_size)

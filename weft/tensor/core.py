@@ -10,7 +10,9 @@ import numpy as np
 from weft import ops
 from weft.core import dtypes as dt
 from weft.core.arrays import aligned_copy
-from weft.core.errors import DeviceError, DTypeError, ShapeError, TraceError, UsageError
+from weft.core.boundary import guard_methods
+from weft.core.errors import DeviceError, DTypeError, ShapeError, TraceError
+from weft.core.foreign import is_foreign, shared_array
 from weft.program.array import DeviceArray
 from weft.tensor.autograd import Autograd
 from weft.tensor.base import CURRENT, place
@@ -36,6 +38,10 @@ class Tensor(Indexing, Autograd):
         array = self._host("conversion to NumPy")
         out = array if dtype is None else array.astype(dtype, copy=False)
         return out.copy() if copy and out is array else out
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """NumPy's functions of tensors (np.sum(x), np.stack([x, y])) take them as arrays."""
+        return func(*_on_host(args), **_on_host(kwargs))
 
     def item(self) -> bool | int | float:
         """The only element as a Python number."""
@@ -138,6 +144,18 @@ class Tensor(Indexing, Autograd):
         return (1, 0)  # kDLCPU
 
 
+guard_methods(Tensor, but=("__init__",))  # made by the thousand, and never by users
+
+
+def _on_host(x: Any) -> Any:
+    """Arguments of a NumPy function with arrays in the place of tensors."""
+    if isinstance(x, Tensor):
+        return np.asarray(x)
+    if isinstance(x, list | tuple):
+        return type(x)([_on_host(v) for v in x])
+    return {k: _on_host(v) for k, v in x.items()} if isinstance(x, dict) else x
+
+
 def _pythonic(array: np.ndarray) -> np.ndarray:
     """bfloat16 as float32, which NumPy can print and turn into Python numbers."""
     return array.astype(np.float32) if array.dtype == dt.bfloat16.numpy else array
@@ -148,8 +166,9 @@ def tensor(
 ) -> Tensor:
     """A Tensor from a number, nested lists, a NumPy array, a Tensor or a DLPack object.
 
-    The content is copied. Python integers give int32 and floats float32 unless `dtype` says
-    otherwise; arrays keep their dtype. Raises DTypeError for other types, ShapeError for ragged
+    The content is copied, without the history that a tensor of PyTorch may have. Python integers
+    give int32 and floats float32 unless `dtype` says otherwise; arrays keep their dtype. Raises
+    DTypeError for other types, UsageError for what cannot be shared, ShapeError for ragged
     lists. With `requires_grad`, what is computed from it can be differentiated."""
     out = _tensor(data, dtype, device, name)
     return _named(out.detach(), out.name).requires_grad_() if requires_grad else out
@@ -159,9 +178,8 @@ def _tensor(data: Any, dtype: Any, device: Any, name: str) -> Tensor:
     wanted = None if dtype is None else dt.as_dtype(dtype)
     if isinstance(data, Tensor):
         out = data if wanted is None else data.cast(wanted)
-    elif hasattr(data, "__dlpack__") and not isinstance(data, np.ndarray | np.generic):
-        out = from_dlpack(data)
-        out = Tensor(np.array(out.numpy())) if wanted is None else out.cast(wanted)
+    elif is_foreign(data):
+        out = Tensor(np.array(shared_array("tensor", data))).cast(wanted)
     else:
         out = Tensor(_array(data, wanted))
     out = Tensor(out.value, name) if name or out is data else out
@@ -206,9 +224,7 @@ def _array(data: Any, wanted: dt.DType | None) -> np.ndarray:
 
 
 def from_dlpack(data: Any) -> Tensor:
-    """A Tensor sharing the memory of a CPU array from another library. Do not write to it there
-    while weft uses it. Raises UsageError for what cannot be shared, DTypeError for its dtype."""
-    try:
-        return Tensor(np.from_dlpack(data))
-    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise UsageError(f"from_dlpack: cannot share this {type(data).__name__}: {error}") from None
+    """A Tensor sharing the memory of a CPU array from another library, without its gradients. Do
+    not write to it there while weft uses it. Raises UsageError for what cannot be shared,
+    DTypeError for its dtype."""
+    return Tensor(shared_array("from_dlpack", data))

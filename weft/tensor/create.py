@@ -26,39 +26,62 @@ def _dims(shape: Shape) -> tuple[int, ...]:
     return dims("shape", shape if isinstance(shape, int) else tuple(shape))
 
 
+def wanted_dtype(call: str, dtype: Any, default: DType = dt.float32) -> DType:
+    """The dtype that a call asks for, or its default. Raises UsageError for a number, which is a
+    size that stands where the dtype does."""
+    if isinstance(dtype, int):
+        raise UsageError(f"{call}: {dtype} is not a dtype; give the shape as one tuple: (2, 3)")
+    return default if dtype is None else as_dtype(dtype)
+
+
 def full(shape: Shape, value: Number, dtype: Any = None, device: Any = None) -> Tensor:
     """`value` everywhere; bool, int32 or float32 after the number unless dtype is given."""
-    if dtype is None:
-        kind = type(value)
-        dtype = dt.bool_ if kind is bool else dt.int32 if kind is int else dt.float32
-    scalar = ops.const(value, as_dtype(dtype))
-    out = ops.broadcast(scalar, _dims(shape))
+    kind = type(value)
+    default = dt.bool_ if kind is bool else dt.int32 if kind is int else dt.float32
+    return _filled(shape, value, wanted_dtype("full", dtype, default), device)
+
+
+def _filled(shape: Shape, value: Number, dtype: DType, device: Any) -> Tensor:
+    out = ops.broadcast(ops.const(value, dtype), _dims(shape))
     return _placed(out if ops.tracing() else out.copy(), device)
 
 
-def zeros(shape: Shape, dtype: Any = dt.float32, device: Any = None) -> Tensor:
-    """Zeros."""
-    return full(shape, 0, dtype, device)
+def zeros(shape: Shape, dtype: Any = None, device: Any = None) -> Tensor:
+    """Zeros, float32 by default. The shape is one tuple, or an integer."""
+    return _filled(shape, 0, wanted_dtype("zeros", dtype), device)
 
 
-def ones(shape: Shape, dtype: Any = dt.float32, device: Any = None) -> Tensor:
-    """Ones."""
-    return full(shape, 1, dtype, device)
+def ones(shape: Shape, dtype: Any = None, device: Any = None) -> Tensor:
+    """Ones, float32 by default. The shape is one tuple, or an integer."""
+    return _filled(shape, 1, wanted_dtype("ones", dtype), device)
 
 
-def full_like(x: Tensor, value: Number) -> Tensor:
-    """`value` in the shape, dtype and place of x."""
-    return full(x.shape, value, x.dtype, None if x.is_traced else x.device)
+def empty(shape: Shape, dtype: Any = None, device: Any = None) -> Tensor:
+    """A Tensor to be filled, float32 by default. It holds zeros: weft shows no uninitialised
+    memory. The shape is one tuple, or an integer."""
+    return _filled(shape, 0, wanted_dtype("empty", dtype), device)
 
 
-def zeros_like(x: Tensor) -> Tensor:
-    """Zeros in the shape, dtype and place of x."""
-    return full_like(x, 0)
+def full_like(x: Tensor, value: Number, dtype: Any = None, device: Any = None) -> Tensor:
+    """`value` in the shape of x, and in its dtype and place unless others are given."""
+    if device is None and not x.is_traced:
+        device = x.device
+    return _filled(x.shape, value, wanted_dtype("full_like", dtype, x.dtype), device)
 
 
-def ones_like(x: Tensor) -> Tensor:
-    """Ones in the shape, dtype and place of x."""
-    return full_like(x, 1)
+def zeros_like(x: Tensor, dtype: Any = None, device: Any = None) -> Tensor:
+    """Zeros in the shape of x, and in its dtype and place unless others are given."""
+    return full_like(x, 0, dtype, device)
+
+
+def ones_like(x: Tensor, dtype: Any = None, device: Any = None) -> Tensor:
+    """Ones in the shape of x, and in its dtype and place unless others are given."""
+    return full_like(x, 1, dtype, device)
+
+
+def empty_like(x: Tensor, dtype: Any = None, device: Any = None) -> Tensor:
+    """Zeros in the shape of x, and in its dtype and place unless others are given."""
+    return full_like(x, 0, dtype, device)
 
 
 def _count(n: int, dtype: DType) -> Any:
@@ -77,7 +100,7 @@ def arange(
             "arange: a step of 0 never reaches the end; use a positive or negative one"
         )
     whole = all(isinstance(v, int) for v in (begin, end, step))
-    wanted = as_dtype(dtype) if dtype is not None else dt.int32 if whole else dt.float32
+    wanted = wanted_dtype("arange", dtype, dt.int32 if whole else dt.float32)
     n = max(0, math.ceil((end - begin) / step))
     work = dt.compute_dtype(wanted) if wanted.is_float or whole else dt.float32
     x = Tensor(_count(n, work))
@@ -89,26 +112,30 @@ def arange(
 
 
 def linspace(
-    start: float, stop: float, num: int, dtype: Any = dt.float32, device: Any = None
-) -> Tensor:
-    """`num` numbers evenly spaced from start to stop, both included."""
+    start: float, stop: float, num: int, dtype: Any = None, device: Any = None,
+    endpoint: bool = True,
+) -> Tensor:  # fmt: skip
+    """`num` numbers evenly spaced from start to stop, float32 by default; stop is the last of them,
+    or with endpoint=False the one that would follow."""
     if num < 0:
         raise ShapeError(f"linspace: {num} numbers; give 0 or more")
-    wanted = as_dtype(dtype)
+    wanted = wanted_dtype("linspace", dtype)
     work = dt.compute_dtype(wanted)
-    step = (stop - start) / max(num - 1, 1)
+    step = (stop - start) / max(num - bool(endpoint), 1)
     i = Tensor(_count(num, work))
     x = i * step + start
-    if num > 1:  # the last is exactly stop, whatever the rounding of the step
+    if num > 1 and endpoint:  # the last is exactly stop, whatever the rounding of the step
         x = (i == num - 1).where(float(stop), x)
     return _placed(x.cast(wanted)._value, device)
 
 
-def eye(n: int, m: int | None = None, dtype: Any = dt.float32, device: Any = None) -> Tensor:
-    """Ones on the diagonal of an n x m (by default n x n) matrix, zeros elsewhere."""
+def eye(n: int, m: int | None = None, dtype: Any = None, device: Any = None, k: int = 0) -> Tensor:
+    """Ones on diagonal k (above the main one if positive) of an n x m (by default n x n) matrix,
+    zeros elsewhere; float32 by default."""
+    wanted = wanted_dtype("eye", dtype)
     shape = (n, n if m is None else m)
-    same = Tensor(ops.equal(ops.iota(shape, 0, dt.int32), ops.iota(shape, 1, dt.int32)))
-    return _placed(same.cast(as_dtype(dtype))._value, device)
+    distance = ops.sub(ops.iota(shape, 1, dt.int32), ops.iota(shape, 0, dt.int32))
+    return _placed(Tensor(ops.equal(distance, k)).cast(wanted)._value, device)
 
 
 def tril(x: Tensor, k: int = 0) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
-from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from weft.backends.base import Device
 from weft.core import dtypes as dt
 from weft.core.dtypes import as_dtype
 from weft.core.errors import DTypeError, LimitError
+from weft.core.forks import lock_of
 from weft.graph.ir import Graph
 from weft.ops.primitive import PRIMITIVES, Aval, aval, register_listener
 from weft.program.array import DeviceArray
@@ -96,7 +96,7 @@ class DeviceListener:
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._sessions: OrderedDict[Any, Session] = OrderedDict()
         self._arenas: dict[Device, Arena] = {}
-        self._lock = RLock()  # Sessions and the arena are shared: one op at a time
+        self._lock = lock_of(self)  # Sessions and the arena are shared: one op at a time
 
     def bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> DeviceArray:
         with self._lock:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import promote
 from weft.core.errors import DTypeError
+from weft.ops.tape import plain, remember
 from weft.tensor.core import Tensor, tensor
 
 Operand = Any  # a Tensor, a NumPy array or a Python number
@@ -61,6 +62,38 @@ def wide(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return fn(*wide).cast(dtype)
 
     return function
+
+
+Slope = Callable[..., Tensor]  # (gradient of the result, result, operands) -> an operand's gradient
+
+
+def derivative(*slopes: Slope) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Gives a function of one or two reals its derivative, one slope per operand, in place of that
+    of its formula, which is for values: where a formula changes from one form to another, or meets
+    an infinity that it then discards, its own derivative is NaN or belongs to one side only."""
+
+    def decorate(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @functools.wraps(fn)
+        def function(*operands: Operand) -> Tensor:
+            given = float_pair(*operands) if len(slopes) == 2 else (reals(*operands),)
+            inputs = tuple(t.value for t in given)
+
+            def tensors(values: Sequence[Any]) -> list[Tensor]:
+                found = [t._wrap(v) for t, v in zip(given, values)]
+                for old, new in zip(given, found):
+                    new._weak = old._weak
+                return found
+
+            def rule(g: Any, out: Any, values: tuple[Any, ...]) -> list[Any]:
+                grad, result, xs = Tensor(g), Tensor(out), tensors(values)
+                return [lambda s=slope: s(grad, result, *xs).value for slope in slopes]
+
+            out = fn(*tensors([plain(v) for v in inputs]))
+            return out._wrap(remember(fn.__name__, out.value, inputs, rule))
+
+        return function
+
+    return decorate
 
 
 def _operator(name: str, symbol: str, fn: Callable[[Any, Any], Any]) -> Callable[..., Tensor]:
@@ -189,6 +222,7 @@ def signbit(x: Operand, /) -> Tensor:
     return (t < 0) | ((t == 0) & (1.0 / t < 0)) if t.dtype.is_float else t < 0
 
 
+@derivative(lambda g, out, x, y: g * (x.sign() * out.sign()), lambda g, out, x, y: g * 0.0)
 def copysign(x1: Operand, x2: Operand, /) -> Tensor:
     """The magnitude of x1 with the sign of x2."""
     a, b = float_pair(x1, x2)
@@ -205,26 +239,32 @@ def trunc(x: Operand, /) -> Tensor:
 
 
 @wide
+@derivative(lambda g, out, x: g * x.exp())
 def expm1(x: Operand, /) -> Tensor:
-    """exp(x) - 1, exact near 0: x / log(u) (u - 1) with u = exp(x) (Kahan; Higham, "Accuracy and
-    Stability of Numerical Algorithms", section 1.14.1)."""
+    """exp(x) - 1; near 0 its series x + x²/2! + x³/3! + ..., which loses nothing."""
     t = reals(x)
-    u = t.exp()
-    less = u - 1.0
-    near = (u == 1.0) | (t == 0)
-    middle = t / near.where(1.0, u.log()) * less
-    out = (less == -1.0).where(-1.0, (u == math.inf).where(u, middle))
-    return near.where(t, out)
+    terms = 15 if t.dtype == dt.float64 else 8
+    series = t * (1.0 / math.factorial(terms)) + 1.0 / math.factorial(terms - 1)
+    for n in reversed(range(1, terms - 1)):
+        series = series * t + 1.0 / math.factorial(n)
+    return (t.abs() < 0.5).where(series * t, t.exp() - 1.0)
 
 
 @wide
+@derivative(lambda g, out, x: g / (x + 1.0))
 def log1p(x: Operand, /) -> Tensor:
-    """log(1 + x), exact near 0: log(u) x / (u - 1) with u = 1 + x (Kahan; Higham, problem 1.5)."""
+    """log(1 + x); near 0 as 2 atanh(s), s = x / (2 + x), by the series s + s³/3 + s⁵/5 + ...
+    (Gregory). No step lives by a rounding, which compilers of shaders may undo."""
     t = reals(x)
-    u = t + 1.0
-    near = u == 1.0
-    middle = u.log() * t / near.where(1.0, u - 1.0)
-    return near.where(t, (u == math.inf).where(u, middle))
+    s = t / (t + 2.0)
+    terms = 12 if t.dtype == dt.float64 else 5
+    square = s * s
+    series = square * (1.0 / (2 * terms + 1)) + 1.0 / (2 * terms - 1)
+    for n in reversed(range(1, terms - 1)):
+        series = series * square + 1.0 / (2 * n + 1)
+    # 2 s = x - s x: the first term as x itself, which needs no rounding.
+    near = t - s * (t - series * square * 2.0)
+    return ((t > -0.3) & (t < 0.5)).where(near, (t + 1.0).log())
 
 
 @wide
@@ -240,6 +280,10 @@ def log10(x: Operand, /) -> Tensor:
 
 
 @wide
+@derivative(
+    lambda g, out, x, y: g / ((y - x).exp() + 1.0),
+    lambda g, out, x, y: g / ((x - y).exp() + 1.0),
+)
 def logaddexp(x1: Operand, x2: Operand, /) -> Tensor:
     """log(exp(x1) + exp(x2)) without overflow."""
     a, b = float_pair(x1, x2)
@@ -248,6 +292,10 @@ def logaddexp(x1: Operand, x2: Operand, /) -> Tensor:
 
 
 @wide
+@derivative(
+    lambda g, out, x, y: g * (x / out),
+    lambda g, out, x, y: g * (y / out),
+)
 def hypot(x1: Operand, x2: Operand, /) -> Tensor:
     """sqrt(x1² + x2²) without overflow."""
     a, b = float_pair(x1, x2)

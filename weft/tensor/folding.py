@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.dtypes import as_dtype
 from weft.core.errors import ShapeError
 from weft.ops.rules import axis_of
 from weft.tensor.arrays import moveaxis
@@ -29,12 +28,12 @@ Axes = int | Sequence[int] | None
 
 def sum(x: Operand, /, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The sum over the axes (all by default); see Tensor.sum for what it accumulates in."""
-    return as_tensor(x).sum(axis, keepdims, None if dtype is None else as_dtype(dtype))
+    return as_tensor(x).sum(axis, keepdims, dtype)
 
 
-def prod(x: Operand, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The product over the axes (all by default)."""
-    return as_tensor(x).prod(axis, keepdims)
+def prod(x: Operand, /, axis: Axes = None, keepdims: bool = False, dtype: Any = None) -> Tensor:
+    """The product over the axes (all by default), of the elements as `dtype` where one is given."""
+    return as_tensor(x).prod(axis, keepdims, dtype)
 
 
 def mean(x: Operand, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
@@ -91,12 +90,33 @@ def argmin(x: Operand, /, axis: int | None = None, keepdims: bool = False) -> Te
     return as_tensor(x).argmin(axis, keepdims)
 
 
-def cumulative_sum(x: Operand, /, axis: int | None = None) -> Tensor:
-    """Running sums along an axis (which a 1-d tensor need not name)."""
+def cumulative_sum(
+    x: Operand, /, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Tensor:
+    """Running sums along an axis (which a 1-d tensor need not name), after a 0 when
+    `include_initial`; see Tensor.cumsum for what they are added in."""
+    return _cumulative("cumulative_sum", "sum", x, axis, dtype, include_initial)
+
+
+def cumulative_prod(
+    x: Operand, /, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Tensor:
+    """Running products along an axis (which a 1-d tensor need not name), after a 1 when
+    `include_initial`; see Tensor.cumprod for what they are multiplied in."""
+    return _cumulative("cumulative_prod", "prod", x, axis, dtype, include_initial)
+
+
+def _cumulative(
+    name: str, op: str, x: Operand, axis: int | None, dtype: Any, initial: bool
+) -> Tensor:
     t = as_tensor(x)
     if axis is None and t.ndim != 1:
-        raise ShapeError(f"cumulative_sum: {list(t.shape)} has {t.ndim} axes; name one")
-    return t.cumsum(axis or 0)
+        raise ShapeError(f"{name}: {list(t.shape)} has {t.ndim} axes; name one")
+    a = axis_of(name, axis or 0, t.ndim)
+    t = t._as(t._summed(dtype))
+    if initial:
+        t = t.pad([(0, int(i == a)) for i in range(t.ndim)])
+    return t._running(name, op, a, exclusive=initial)
 
 
 def diff(x: Operand, /, axis: int = -1, n: int = 1) -> Tensor:
@@ -128,12 +148,16 @@ def topk(x: Operand, k: int, /, axis: int = -1, largest: bool = True) -> tuple[T
 
 
 def take(x: Operand, indices: Operand, /, axis: int = 0) -> Tensor:
-    """Slices along an axis at integer indices."""
+    """Slices along an axis (of size n) at integer indices, of which -n..-1 count from the end.
+
+    A tensor's values are data: where one is out of range the result is NaN, 0 of integers or False
+    of bools, on every device, and no gradient flows. Those of a list or NumPy array are known
+    beforehand: raises ShapeError."""
     return as_tensor(x).take(indices, axis)
 
 
 def take_along_axis(x: Operand, indices: Operand, /, axis: int = -1) -> Tensor:
-    """out[..., i, ...] = x[..., indices[..., i, ...], ...]."""
+    """out[..., i, ...] = x[..., indices[..., i, ...], ...]; indices as in `take`."""
     return as_tensor(x).take_along_axis(indices, axis)
 
 

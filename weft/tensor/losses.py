@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, ShapeError, UsageError
 from weft.tensor.core import Tensor
+from weft.tensor.elementwise import logaddexp
+from weft.tensor.keys import as_index
 
 
 def _reduced(loss: Tensor, reduction: str, count: Tensor | None = None) -> Tensor:
@@ -21,8 +23,7 @@ def _reduced(loss: Tensor, reduction: str, count: Tensor | None = None) -> Tenso
 
 
 def _rows(name: str, x: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
-    """x[N, C, ...] or [C] as [rows, C], and integer targets [N, ...] as int32 [rows]; targets whose
-    values are at hand are checked."""
+    """x[N, C, ...] or [C] as [rows, C], and integer targets [N, ...] as int32 [rows]."""
     if not targets.dtype.is_int:
         raise DTypeError(f"{name}: targets are {targets.dtype.name}, expected class numbers: ints")
     batch = x.shape[:1] + x.shape[2:] if x.ndim > 1 else ()
@@ -32,14 +33,16 @@ def _rows(name: str, x: Tensor, targets: Tensor, ignore_index: int) -> tuple[Ten
             "[N, ...]"
         )
     classes = x.shape[1] if x.ndim > 1 else x.shape[0]
-    known = targets._value
-    if isinstance(known, np.ndarray) and known.size:
-        wrong = known[(known != ignore_index) & ((known < 0) | (known >= classes))]
-        if wrong.size:
-            raise ShapeError(f"{name}: target {int(wrong.flat[0])} of {classes} classes")
+    if not -(1 << 31) <= ignore_index < 1 << 31:
+        raise UsageError(f"{name}: an ignore_index of {ignore_index}; targets are int32")
     if x.ndim > 2:
         x = x.permute(0, *range(2, x.ndim), 1)
-    return x.reshape(-1, classes), targets.cast(dt.int32).reshape(-1)
+    return x.reshape(-1, classes), as_index(targets).reshape(-1)
+
+
+def _inside(at: Tensor, classes: int) -> Tensor:
+    """Class numbers; 0 for what is none."""
+    return ((at >= 0) & (at < classes)).where(at, 0)
 
 
 def _class_weights(name: str, weight: Tensor, classes: int, dtype: dt.DType) -> Tensor:
@@ -58,10 +61,10 @@ def cross_entropy(
     targets [N] ([N, ...], []): float32. w is `weight` [C], 1 by default; a mean is divided by the
     sum of the targets' weights.
 
-    A target of `ignore_index` counts for nothing, nor in the mean. With `label_smoothing` s the
+    A target of `ignore_index` counts for nothing, nor in the mean; any other that is not in 0..C-1
+    gives NaN (and NaN gradients), on every device. With `label_smoothing` s the
     wanted distribution is 1 - s at the target plus s / C everywhere. Targets of floats, shaped as
-    the logits, are wanted distributions themselves. Raises ShapeError for a target outside the
-    classes where its value is at hand (on devices it is clamped)."""
+    the logits, are wanted distributions themselves. Raises ShapeError, DTypeError, UsageError."""
     s = float(label_smoothing)
     if not 0.0 <= s <= 1.0:
         raise UsageError(f"cross_entropy: label_smoothing {s} is not within 0..1")
@@ -75,10 +78,10 @@ def cross_entropy(
         each = counted.cast(loss.dtype)
     else:
         w = _class_weights("cross_entropy", weight, flat.shape[1], loss.dtype)
-        each = counted.where(w.take(counted.where(at, 0), 0), 0.0)
+        each = counted.where(w.take(_inside(at, flat.shape[1]), 0), 0.0)
         loss = loss * each * (1.0 - s)
         if s:
-            spread = flat.cast(loss.dtype).log_softmax(-1) @ (w * (-s / flat.shape[1]))
+            spread = (flat.cast(loss.dtype).log_softmax(-1) * (w * (-s / flat.shape[1]))).sum(-1)
             loss = loss + counted.where(spread, 0.0)
     return _reduced(loss.reshape(targets.shape), reduction, each.sum())
 
@@ -102,16 +105,17 @@ def nll_loss(
     log_probs: Tensor, targets: Tensor, weight: Tensor | None = None, ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """-w[target] log_probs[target]: what cross_entropy does after log_softmax; the same shapes."""
+    """-w[target] log_probs[target]: what cross_entropy does after log_softmax; the same shapes and
+    the same targets."""
     flat, at = _rows("nll_loss", log_probs, targets, ignore_index)
     flat = flat.cast(dt.compute_dtype(flat.dtype))
     counted = at != ignore_index
-    inside = counted.where(at, 0)
+    inside = _inside(at, flat.shape[1])
     each = counted.cast(flat.dtype)
     if weight is not None:
         each = each * _class_weights("nll_loss", weight, flat.shape[1], flat.dtype).take(inside, 0)
     picked = flat.take_along_axis(inside.reshape(-1, 1), 1).reshape(-1)
-    loss = counted.where(-picked * each, 0.0)
+    loss = counted.where((at == inside).where(-picked * each, math.nan), 0.0)
     return _reduced(loss.reshape(targets.shape), reduction, each.sum())
 
 
@@ -140,8 +144,8 @@ def binary_cross_entropy_with_logits(
     """-(p y log s + (1 - y) log(1 - s)) times `weight`, with s = sigmoid(x), y the target in 0..1
     and p the `pos_weight` (both broadcast; 1 by default), without overflow."""
     x, y = _pair("binary_cross_entropy_with_logits", x, target)
-    soft = ((-x.abs()).exp() + 1.0).log() + (-x).maximum(0.0)
+    soft = logaddexp(-x, 0.0)
     if pos_weight is not None:
-        soft = soft * ((pos_weight - 1.0) * y + 1.0)
+        soft = soft * ((pos_weight.cast(x.dtype) - 1.0) * y + 1.0)
     loss = (1.0 - y) * x + soft
-    return _reduced(loss if weight is None else loss * weight, reduction)
+    return _reduced(loss if weight is None else loss * weight.cast(x.dtype), reduction)

@@ -15,6 +15,7 @@ from pathlib import Path
 from weft.backends.cache import DiskCache, code_version, default_directory
 from weft.core import tuned
 from weft.core.caps import Caps
+from weft.core.clock import compiling
 from weft.core.errors import FileFormatError
 from weft.graph.digest import digest
 from weft.graph.ir import Graph, toposort
@@ -24,6 +25,7 @@ _CODE = ("compile", "core", "graph", "kernel", "models", "ops", "program", "temp
 LARGE = 64  # nodes from which a traced graph is worth a place on the disk
 
 
+@compiling.running()
 def program_for(what: object, caps: Caps, build: Callable[[], Graph]) -> Program:
     """The Program of `build()` for `caps`: from disk, else compiled and put there.
 

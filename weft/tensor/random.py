@@ -8,7 +8,6 @@ the next one of the global stream, which `manual_seed` restarts.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from weft import ops
 from weft.core import dtypes as dt
 from weft.core.dtypes import as_dtype
 from weft.core.errors import DTypeError, ShapeError, TraceError, UsageError
+from weft.core.forks import lock_of
 from weft.ops.rules import dims
 from weft.tensor.base import CURRENT
 from weft.tensor.core import Tensor
@@ -84,7 +84,7 @@ class _Stream:
     """The global sequence of keys."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = lock_of(self, "lock")
         self.seed, self.calls = 0, 0
 
     def next(self) -> np.ndarray:
@@ -166,17 +166,17 @@ def _draw(kind: str, shape: Any, key: Any, device: Any) -> Tensor:
     return out.reshape(wanted)
 
 
-def rand(*shape: Any, dtype: Any = dt.float32, device: Any = None, key: Any = None) -> Tensor:
+def rand(*shape: Any, dtype: Any = None, device: Any = None, key: Any = None) -> Tensor:
     """Uniform in [0, 1): the top 24 bits of a word. `key`: an int or a uint32[2] tensor."""
-    wanted = as_dtype(dtype)
+    wanted = dt.float32 if dtype is None else as_dtype(dtype)
     if not wanted.is_float:
         raise DTypeError(f"rand: {wanted.name} is not a float; use randint")
     return _draw("uniform", shape, key, device).cast(wanted)
 
 
-def randn(*shape: Any, dtype: Any = dt.float32, device: Any = None, key: Any = None) -> Tensor:
+def randn(*shape: Any, dtype: Any = None, device: Any = None, key: Any = None) -> Tensor:
     """Standard normal (Box and Muller, from the same words on every device)."""
-    wanted = as_dtype(dtype)
+    wanted = dt.float32 if dtype is None else as_dtype(dtype)
     if not wanted.is_float:
         raise DTypeError(f"randn: {wanted.name} is not a float")
     return _draw("normal", shape, key, device).cast(wanted)
@@ -190,3 +190,18 @@ def randint(low: int, high: int, *shape: Any, device: Any = None, key: Any = Non
     span = high - low
     words = words if span == 1 << 32 else words % span
     return words.cast(dt.int32) + low if low else words.cast(dt.int32)
+
+
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, key: Any = None) -> Tensor:
+    """x with each element zeroed with probability p and the others divided by 1 - p; x itself
+    unless training. Which ones depends on the key (an int or uint32[2]) and their place alone, so
+    every device drops the same; without a key each call takes the next one of the global stream."""
+    if not 0.0 <= p <= 1.0:
+        raise UsageError(f"dropout: {p} is not a probability")
+    if not training or p == 0.0:
+        return x
+    if p == 1.0:
+        return x * 0.0
+    on = None if x.is_traced or x.device == "cpu" else x.device
+    drawn = rand(x.shape, key=key, device=on)
+    return (drawn < p).where(0.0, x * (1.0 / (1.0 - p)))

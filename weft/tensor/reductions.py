@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from weft import ops
 from weft.core import dtypes as dt
-from weft.core.dtypes import DType, promote
+from weft.core.dtypes import DType, as_dtype, promote
 from weft.core.errors import DTypeError, ShapeError
 from weft.ops.rules import axis_of
 from weft.tensor.autocast import narrowed
@@ -44,11 +44,12 @@ class Reductions(Movement):
         out: Self = self._kept(run(self, op, self, axes=axes), axes, keepdims)
         return out
 
-    def sum(self, axis: Axes = None, keepdims: bool = False, dtype: DType | None = None) -> Self:
+    def sum(
+        self, axis: Axes = None, keepdims: bool = False, dtype: DType | str | None = None
+    ) -> Self:
         """The sum over the axes (all by default). bool and 8-bit integers are summed in int32;
         f16 and bf16 accumulate in f32 and round once."""
-        wide = dt.int32 if self.dtype.itemsize == 1 else self.dtype
-        return self._as(dtype or wide)._reduce("sum", axis, keepdims)
+        return self._as(self._summed(dtype))._reduce("sum", axis, keepdims)
 
     def mean(self, axis: Axes = None, keepdims: bool = False) -> Self:
         """The average (float32 of integers); NaN over no elements. f16 and bf16 in f32."""
@@ -67,8 +68,10 @@ class Reductions(Movement):
         return out._as(default_float(self.dtype))
 
     def std(self, axis: Axes = None, keepdims: bool = False, correction: float = 0) -> Self:
-        """The square root of var."""
-        return self.var(axis, keepdims, correction).sqrt()
+        """The square root of var, which stays in float32 for narrow floats until it is taken."""
+        dtype = default_float(self.dtype)
+        var = self._as(dt.compute_dtype(dtype)).var(axis, keepdims, correction)
+        return var._length()._as(dtype)
 
     def max(self, axis: Axes = None, keepdims: bool = False) -> Self:
         """The largest; NaN wins. Raises ShapeError over no elements."""
@@ -98,30 +101,23 @@ class Reductions(Movement):
         """Whether every element is not zero (bool); True over none."""
         return ~(~self._as(dt.bool_)).any(axis, keepdims)
 
-    def prod(self, axis: Axes = None, keepdims: bool = False) -> Self:
-        """The product, by halving: log2(n) rounds of elementwise multiplication."""
-        axes = self._axes("prod", axis)
-        x = self._as(dt.int32 if self.dtype.itemsize == 1 else dt.compute_dtype(self.dtype))
-        for a in axes:
-            x = x._fold(a)
-        kept = [1 if i in axes else d for i, d in enumerate(self.shape)]
-        out = x if keepdims else x.reshape([d for i, d in enumerate(kept) if i not in axes])
-        return out if self.dtype.itemsize == 1 else out._as(self.dtype)
+    def prod(
+        self, axis: Axes = None, keepdims: bool = False, dtype: DType | str | None = None
+    ) -> Self:
+        """The product over the axes (all by default). bool and 8-bit integers are multiplied in
+        int32; f16 and bf16 in f32, rounded once. No partial product overflows: only the result."""
+        x = self._as(self._summed(dtype))
+        axes = x._axes("prod", axis)
+        if not axes:
+            return x
+        out: Self = x._kept(x._wrap(ops.prod(x.value, axes)), axes, keepdims)
+        return out
 
-    def _fold(self, axis: int) -> Self:
-        x, n = self, self.shape[axis]
-        if n == 0:
-            shape = (*self.shape[:axis], 1, *self.shape[axis + 1 :])
-            return self._full(1, self.dtype, shape)
-        while n > 1:
-            half = n // 2
-            product = x.narrow(axis, 0, half) * x.narrow(axis, half, half)
-            if n % 2:
-                rest = x.narrow(axis, n - 1, 1)
-                joined = ops.concat(values("prod", (product, rest)), axis)
-                product = self._wrap(joined)
-            x, n = product, half + n % 2
-        return x
+    def _summed(self, dtype: DType | str | None) -> DType:
+        """What sums and products of this tensor are made in, unless a dtype is named."""
+        if dtype is not None:
+            return as_dtype(dtype)
+        return dt.int32 if self.dtype.itemsize == 1 else self.dtype
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Self:
         """The first index (int32) of the largest, along an axis or in the flattened tensor."""
@@ -156,17 +152,44 @@ class Reductions(Movement):
             return x._call(name)
         return x.transpose(a, -1)._call(name).transpose(a, -1)
 
-    def cumsum(self, axis: int) -> Self:
-        """Running sums along an axis: log2(n) rounds of adding a shifted copy (Hillis and Steele
-        1986), the same order on every device; f16 and bf16 in f32."""
-        a = axis_of("cumsum", axis, self.ndim)
-        x = self._as(dt.int32 if self.dtype.itemsize == 1 else dt.compute_dtype(self.dtype))
-        step = 1
-        while step < self.shape[a]:
-            widths = [(step if i == a else 0, 0) for i in range(self.ndim)]
-            x = x + x.narrow(a, 0, self.shape[a] - step).pad(widths)
-            step *= 2
-        return x if self.dtype.itemsize == 1 else x._as(self.dtype)
+    # -- running
+
+    def cumsum(self, axis: int, dtype: DType | str | None = None) -> Self:
+        """Running sums along an axis. bool and 8-bit integers are added in int32; f16 and bf16 in
+        f32, each sum rounded once."""
+        return self._as(self._summed(dtype))._running("cumsum", "sum", axis)
+
+    def cumprod(self, axis: int, dtype: DType | str | None = None) -> Self:
+        """Running products along an axis, in the dtypes of cumsum."""
+        return self._as(self._summed(dtype))._running("cumprod", "prod", axis)
+
+    def cummax(self, axis: int) -> tuple[Self, Self]:
+        """The largest so far along an axis (NaN wins), and its last index so far (int32)."""
+        return self._extreme("cummax", "max", axis)
+
+    def cummin(self, axis: int) -> tuple[Self, Self]:
+        """The smallest so far along an axis (NaN wins), and its last index so far (int32)."""
+        return self._extreme("cummin", "min", axis)
+
+    def logcumsumexp(self, axis: int) -> Self:
+        """log(cumsum(exp(x))) along an axis, for x of any size; integers give float32."""
+        x = self._as(default_float(self.dtype))
+        a = axis_of("logcumsumexp", axis, self.ndim)
+        return self._wrap(ops.call("logcumsumexp", x.value, axis=a))
+
+    def _running(self, name: str, op: str, axis: int, exclusive: bool = False) -> Self:
+        a = axis_of(name, axis, self.ndim)
+        return self._wrap(ops.scan(self.value, op, a, exclusive))
+
+    def _extreme(self, name: str, op: str, axis: int) -> tuple[Self, Self]:
+        a = axis_of(name, axis, self.ndim)
+        x = self._as_number()
+        found = x._running(name, op, a)
+        won: Self = x == found
+        won = won | x.isnan() if x.dtype.is_float else won
+        index = self._wrap(ops.iota(self.shape, a, dt.int32))
+        index._weak = True  # at home on any device
+        return found._as(self.dtype), won.where(index, 0)._running(name, "max", a)
 
     # -- products
 
@@ -179,12 +202,13 @@ class Reductions(Movement):
             raise DTypeError("matmul: a number is not a matrix; use * to scale")
         return y.matmul(self)  # type: ignore[return-value]
 
-    def matmul(self, other: Any, out_dtype: DType | None = None) -> Self:
+    def matmul(self, other: Any, out_dtype: DType | str | None = None) -> Self:
         """Matrix product with NumPy's rules for vectors and batches; accumulates in f32 (int32 for
         8-bit integers, which also give int32)."""
         y = self._coerce("matmul", other)
         if not isinstance(y, Reductions):
             raise DTypeError("matmul: a number is not a matrix; use * to scale")
+        out_dtype = None if out_dtype is None else as_dtype(out_dtype)
         x, y = narrowed(self, y)
         dtype = promote(x.dtype, y.dtype)
         x, y = (v if v.dtype.itemsize == dtype.itemsize == 1 else v._as(dtype) for v in (x, y))

@@ -91,8 +91,8 @@ class Movement(Arithmetic):
     broadcast_to = expand
 
     def flip(self, *axes: int | Sequence[int]) -> Self:
-        """Reversed along the axes (all by default)."""
-        given = _shape_args(axes) or tuple(range(self.ndim))
+        """Reversed along the axes: all by default, none for an empty sequence."""
+        given = _shape_args(axes) if axes else tuple(range(self.ndim))
         turned = {axis_of("flip", a, self.ndim) for a in given}
         starts, stops, steps = [0] * self.ndim, list(self.shape), [1] * self.ndim
         for a in turned:

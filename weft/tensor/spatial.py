@@ -10,11 +10,10 @@ from ml_dtypes import finfo
 from weft import ops
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError, UsageError
-from weft.ops.conv import channels_first, channels_last, taps
-from weft.tensor.autocast import narrowed, widened
+from weft.tensor.autocast import autocast, narrowed, widened
 from weft.tensor.autograd import no_grad, once
 from weft.tensor.core import Tensor
-from weft.tensor.indexing import _place_like
+from weft.tensor.keys import place_like
 
 Sizes = int | Sequence[int]
 
@@ -42,6 +41,8 @@ def conv2d(
     out = x._call(
         "conv2d", weight, stride=strides, padding=sides, dilation=apart, groups=int(groups)
     )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ShapeError(f"conv2d: bias {list(bias.shape)} for weight {list(weight.shape)}")
     return out if bias is None else out + bias.reshape(1, -1, 1, 1)
 
 
@@ -142,10 +143,7 @@ def _window_sum(
     x: Tensor, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int],
     factor: float,
 ) -> Tensor:  # fmt: skip
-    total, *rest = taps(channels_last(x.value), kernel, stride, padding, (1, 1))
-    for tap in rest:
-        total = ops.add(total, tap)
-    return x._wrap(channels_first(ops.mul(total, factor)))
+    return x._call("sum_pool2d", kernel=kernel, stride=stride, padding=padding) * factor
 
 
 def adaptive_avg_pool2d(x: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
@@ -163,8 +161,9 @@ def adaptive_avg_pool2d(x: Tensor, output_size: int | Sequence[int | None] | Non
         return x.reshape(n, c, size[0], h // size[0], size[1], w // size[1]).mean((3, 5))
     wide = x.cast(dt.compute_dtype(x.dtype))
     shares = (_shares(a, b).astype(wide.dtype.numpy) for a, b in zip((h, w), size))
-    rows, columns = (wide._wrap(_place_like(wide, a)) for a in shares)
-    return (rows @ wide @ columns.mT).cast(x.dtype)
+    rows, columns = (wide._wrap(place_like(wide, a)) for a in shares)
+    with autocast(enabled=False):  # an average, not a layer's product
+        return (rows @ wide @ columns.mT).cast(x.dtype)
 
 
 def _shares(n: int, windows: int) -> np.ndarray:
@@ -185,9 +184,12 @@ def batch_norm(
 
     In training (or without running statistics) mean and variance are those of the batch, and the
     running ones, where given, are assigned (1 - momentum) old + momentum new, the variance with
-    n - 1 (Ioffe and Szegedy 2015, as PyTorch does it); else the running ones are used."""
-    if x.ndim < 2:
-        raise ShapeError(f"batch_norm: x {list(x.shape)}; expected [N, C, ...]")
+    n - 1 (Ioffe and Szegedy 2015, as PyTorch does it); else the running ones are used. Computed in
+    float32 for narrow operands, and rounded once; the result has x's dtype."""
+    columns = [t for t in (running_mean, running_var, weight, bias) if t is not None]
+    if x.ndim < 2 or any(t.shape != x.shape[1:2] for t in columns):
+        shapes = ", ".join(str(list(t.shape)) for t in columns)
+        raise ShapeError(f"batch_norm: x {list(x.shape)}, {shapes}; expected [N, C, ...] and [C]")
     wide = widened(x)
     dtype = wide.dtype
     wide = wide.cast(dt.compute_dtype(dtype))
@@ -204,10 +206,10 @@ def batch_norm(
             kept = (running_mean, running_var)
             once(lambda: _settle(*kept, mean.detach(), var.detach() * (n / (n - 1)), momentum))
     else:
-        mean, var = running_mean, running_var
+        mean, var = running_mean.cast(wide.dtype), running_var.cast(wide.dtype)
         centred = wide - mean.reshape(column)
     scale = (var + eps).rsqrt()
-    scale = scale if weight is None else scale * weight
+    scale = scale if weight is None else scale * weight.cast(wide.dtype)
     out = centred * scale.reshape(column)
     out = out if bias is None else out + bias.reshape(column)
     return out.cast(dtype)
@@ -216,7 +218,8 @@ def batch_norm(
 def _settle(
     running_mean: Tensor, running_var: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor
 ) -> None:
-    """Moves the running statistics towards those of a batch."""
+    """Moves the running statistics towards those of a batch, in the batch's dtype."""
     with no_grad():
-        running_mean.assign(running_mean + (mean - running_mean) * momentum)
-        running_var.assign(running_var + (var - running_var) * momentum)
+        for kept, new in ((running_mean, mean), (running_var, var)):
+            old = kept.cast(new.dtype)
+            kept.assign((old + (new - old) * momentum).cast(kept.dtype))

@@ -6,9 +6,14 @@ that row alone. Rows are independent in the ops that are passed, so each value s
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from weft.graph.ir import Graph, Node, Shape, toposort
+from weft.ops.indexing import missing
 from weft.ops.nodes import make_node
-from weft.transform.rebuild import kind_of, make, remake, rewrite, users
+from weft.transform.rebuild import const, kind_of, make, remake, rewrite, users
 
 FACTOR = 4  # rows must shrink by at least this much
 ROW_WISE = ("softmax", "log_softmax", "layer_norm", "rms_norm")
@@ -17,10 +22,8 @@ ROW_OPERANDS = {"cached_attention": (0, 3, 4)}  # operands of a composite that h
 
 def narrow_rows(graph: Graph) -> Graph:
     """The graph with gathers of few rows (axis 0) done as early as all their source allows."""
-    indices = {id(n.inputs[1]): n.inputs[1] for n in toposort(graph.roots()) if _narrows(n)}
-    for idx in indices.values():
-        graph = _narrow(graph, idx)
-    return graph
+    cone = _cone(graph)
+    return rewrite(graph, _Narrower(cone).visit) if cone else graph
 
 
 def _narrows(node: Node) -> bool:
@@ -30,49 +33,93 @@ def _narrows(node: Node) -> bool:
     return kind_of(x) != "source" and 0 < idx.size * FACTOR <= x.shape[0]
 
 
-def _narrow(graph: Graph, idx: Node) -> Graph:
-    order = list(toposort(graph.roots()))
-    gathers = {id(n) for n in order if _narrows(n) and n.inputs[1] is idx}
-    cone = _cone(graph, order, gathers)
-    small: dict[int, Node] = {}
+class _Narrower:
+    """Values of the `cone` as they were, until a gather of their rows is met: then those rows."""
 
-    def narrowed(x: Node) -> Node:
-        if id(x) not in small:
-            small[id(x)] = make("gather", x, idx, axis=0)
-        return small[id(x)]
+    def __init__(self, cone: dict[int, int]):
+        self.cone = cone
+        self.operands: dict[int, tuple[Node, ...]] = {}  # of values in the cone, rewritten
+        self.small: dict[tuple[int, int], Node] = {}  # by ids of a value and its index
 
-    for node in order:
-        if id(node) in cone:
-            small[id(node)] = _smaller(node, narrowed, idx.size)
-
-    def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
-        if id(node) in gathers and id(node.inputs[0]) in cone:
-            return small[id(node.inputs[0])]
+    def visit(self, node: Node, inputs: tuple[Node, ...]) -> Node:
+        if id(node) in self.cone:
+            self.operands[id(node)] = inputs
+        elif _narrows(node) and id(node.inputs[0]) in self.cone:
+            (x, idx), rows = node.inputs, inputs[1]
+            return _found(self.rows_of(x, id(idx), rows), rows, x.shape[0])
         return remake(node, inputs)
 
-    return rewrite(graph, visit)
+    def rows_of(self, asked: Node, key: int, idx: Node) -> Node:
+        """The rows `idx` of a value of the cone."""
+        todo = [asked]
+        while todo:
+            node = todo[-1]
+            first = next((x for x in self.wanted(node) if (id(x), key) not in self.small), None)
+            if first is not None:
+                todo.append(first)
+            else:
+                todo.pop()
+                if (id(node), key) not in self.small:
+                    self.small[id(node), key] = self.smaller(node, key, idx)
+        return self.small[id(asked), key]
+
+    def wanted(self, node: Node) -> list[Node]:
+        """The operands in the cone that hold rows of `node`."""
+        held = _row_operands(node) or ()
+        return [node.inputs[i] for i in held if id(node.inputs[i]) in self.cone]
+
+    def smaller(self, node: Node, key: int, idx: Node) -> Node:
+        held = _row_operands(node)
+        assert held is not None
+        inputs = []
+        for i, (x, made) in enumerate(zip(node.inputs, self.operands[id(node)])):
+            if i in held and (id(x), key) not in self.small:
+                self.small[id(x), key] = make("gather", made, idx, axis=0)
+            inputs.append(self.small[id(x), key] if i in held else made)
+        return _smaller(node, tuple(inputs), idx.size)
 
 
-def _cone(graph: Graph, order: list[Node], gathers: set[int]) -> set[int]:
-    """Row-wise values of which only the gathered rows are ever used."""
+def _found(rows: Node, idx: Node, extent: int) -> Node:
+    """The narrowed rows as the gather gives them: those of an index outside come from no row."""
+    known = idx.attrs.get("value") if idx.op == "const" else None
+    if known is not None and ((known >= 0) & (known < extent)).all():
+        return rows
+
+    def filled(value: Any, like: Node) -> Node:
+        scalar = const(np.asarray(value, like.dtype.numpy))
+        return make("broadcast", scalar, shape=like.shape)
+
+    low = make("less_equal", filled(0, idx), idx)
+    inside = make("bitwise_and", low, make("less", idx, filled(extent, idx)))
+    column = make("reshape", inside, shape=(idx.size, *(1,) * (len(rows.shape) - 1)))
+    shown = make("broadcast", column, shape=rows.shape)
+    return make("where", shown, rows, filled(missing(rows.dtype), rows))
+
+
+def _cone(graph: Graph) -> dict[int, int]:
+    """The row-wise values of which only gathered rows are ever used, always by the same index:
+    id -> id of the index."""
     readers = users(graph)
     roots = {id(r) for r in graph.roots()}
-    cone: set[int] = set()
-    for node in reversed(order):
+    cone: dict[int, int] = {}
+    for node in reversed(list(toposort(graph.roots()))):
         uses = readers[id(node)]
         if not uses or id(node) in roots or _row_operands(node) is None:
             continue
-        if all(_keeps_rows(node, u, cone, gathers) for u in uses):
-            cone.add(id(node))
+        indices = {_index_of(node, user, cone) for user in uses}
+        if len(indices) == 1 and (idx := indices.pop()) is not None:
+            cone[id(node)] = idx
     return cone
 
 
-def _keeps_rows(node: Node, user: Node, cone: set[int], gathers: set[int]) -> bool:
-    """Whether `user` reads `node` only at the gathered rows."""
-    if id(user) in gathers:
-        return user.inputs[0] is node and user.inputs[1] is not node
+def _index_of(node: Node, user: Node, cone: dict[int, int]) -> int | None:
+    """The id of the index by which `user` reads rows of `node` alone; None where it reads more."""
+    if _narrows(user):
+        x, idx = user.inputs
+        return id(idx) if x is node and idx is not node else None
     rows = _row_operands(user) if id(user) in cone else None
-    return rows is not None and all(i in rows for i, x in enumerate(user.inputs) if x is node)
+    only = rows is not None and all(i in rows for i, x in enumerate(user.inputs) if x is node)
+    return cone[id(user)] if only else None
 
 
 def _row_operands(node: Node) -> tuple[int, ...] | None:
@@ -107,11 +154,8 @@ def _row_operands(node: Node) -> tuple[int, ...] | None:
     return None
 
 
-def _smaller(node: Node, narrowed, rows: int) -> Node:  # type: ignore[no-untyped-def]
+def _smaller(node: Node, inputs: tuple[Node, ...], rows: int) -> Node:
     """The node computed for the gathered rows only."""
-    held = _row_operands(node)
-    assert held is not None
-    inputs = tuple(narrowed(x) if i in held else x for i, x in enumerate(node.inputs))
     attrs = dict(node.attrs)
     shape: Shape = (rows, *node.shape[1:])
     if node.op in ("broadcast", "reshape"):

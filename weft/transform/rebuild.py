@@ -9,6 +9,7 @@ import numpy as np
 
 from weft.core.dtypes import as_dtype
 from weft.graph.ir import Graph, Node, toposort
+from weft.ops.composite import COMPOSITES
 from weft.ops.primitive import PRIMITIVES, Aval
 
 Visit = Callable[[Node, tuple[Node, ...]], Node]
@@ -64,7 +65,7 @@ def users(graph: Graph) -> dict[int, list[Node]]:
 
 def kind_of(node: Node) -> str:
     """The primitive's kind: "elementwise", "movement", "reduce", "dot", "source", "call", ..."""
-    return PRIMITIVES[node.op].kind
+    return COMPOSITES[node.attrs["name"]].kind if node.op == "call" else PRIMITIVES[node.op].kind
 
 
 def label(node: Node) -> str:

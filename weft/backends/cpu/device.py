@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from weft.backends.cpu.table import Table
 from weft.backends.cpu.threads import Workers
 from weft.core.dtypes import DEVICE, DType
 from weft.core.errors import DeviceError
+from weft.core.forks import lock_of
 from weft.kernel.ir import Kernel
 from weft.program.program import Program
 
@@ -30,8 +30,8 @@ class CpuBound(Bound):
         self.program = program
         self.device = device
         self._buffers = list(buffers)  # keeps the memory alive
-        handles = device.load(program.kernels)
-        self._table = Table(program, handles, device.functions)
+        self._handles = device.load(program.kernels)  # their code stays while these are held
+        self._table = Table(program, self._handles, device.functions)
         for i, buffer in enumerate(buffers):
             self._table.check(i, buffer.nbytes, buffer.writable)
             self._table.point(i, buffer.address)
@@ -85,14 +85,14 @@ class CpuDevice(Device):
         )
         self.loader = Loader(self.host, self._cache, self.threads)
         self._pool = Pool()
-        self._lock = threading.Lock()
-        self._functions: dict[str, int] = {}
+        self._lock = lock_of(self)
+        self._functions: Mapping[str, int] = {}
         self._workers: Workers | None = None
 
     # -- native code
 
     @property
-    def functions(self) -> dict[str, int]:
+    def functions(self) -> Mapping[str, int]:
         """The addresses of the runtime's functions, compiled on first use."""
         if not self._functions:
             self._functions = self.loader.runtime()
@@ -172,6 +172,9 @@ class CpuDevice(Device):
                 f"cpu: bytes {offset} to {offset + nbytes} of a buffer of {buffer.nbytes}"
             )
         return np.asarray(buffer)[offset : offset + nbytes]
+
+    def free_memory(self) -> int:
+        return host.memory_available()
 
     # -- running
 

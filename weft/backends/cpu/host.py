@@ -149,7 +149,6 @@ def caps_of(host: Host, cores: int) -> Caps:
         max_bindings=64,
         max_binding_bytes=1 << 40,
         max_buffer_bytes=1 << 40,
-        max_elements=1 << 40,
         max_groups=(1 << 31) - 1,
         scratch_bytes=SCRATCH_BYTES,
         cores=cores,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,8 +12,9 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from weft.backends.cpu.host import Host
-from weft.backends.llvm.optimise import LOCK, emitted, optimised
+from weft.backends.llvm.optimise import LLVM, emitted, optimised
 
+_lock = threading.Lock()  # only ever held inside LLVM, so never while forking
 _spare: dict[Host, list[llvm.TargetMachine]] = {}  # machines that no thread uses now
 
 
@@ -23,7 +25,7 @@ def _initialise() -> None:
 
 def ask_llvm() -> Host:
     """The host's triple, CPU name and features as LLVM detects them."""
-    with LOCK:
+    with LLVM:
         _initialise()
         version = ".".join(str(v) for v in llvm.llvm_version_info)
         features = llvm.get_host_cpu_features().flatten()
@@ -52,14 +54,15 @@ def _new_machine(host: Host) -> llvm.TargetMachine:
 
 @contextmanager
 def _machine(host: Host) -> Iterator[llvm.TargetMachine]:
-    """A machine that no other thread uses."""
-    with LOCK:
-        free = _spare.setdefault(host, [])
-        machine = free.pop() if free else _new_machine(host)
-    try:
-        yield machine
-    finally:
-        free.append(machine)
+    """A machine that no other thread uses; the block may call LLVM."""
+    with LLVM:
+        with _lock:
+            free = _spare.setdefault(host, [])
+            machine = free.pop() if free else _new_machine(host)
+        try:
+            yield machine
+        finally:
+            free.append(machine)
 
 
 def compile_object(text: str, host: Host, name: str) -> bytes:
@@ -92,7 +95,7 @@ def assembly(text: str, host: Host, name: str = "kernel") -> str:
 def link_by_llvm(host: Host, data: bytes, wanted: Sequence[str]) -> dict[str, int]:
     """Loads an object with MCJIT; the addresses of its `wanted` symbols. The code stays for the
     life of the process."""
-    with LOCK:
+    with LLVM, _lock:
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _new_machine(host))
         engine.add_object_file(llvm.ObjectFileRef.from_data(data))
         engine.finalize_object()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from weft.core.errors import CompileError
 
@@ -23,6 +23,30 @@ _STUB = bytes.fromhex("ff2500000000")  # jmp *0(%rip), followed by the 8-byte ad
 
 class Unsupported(Exception):
     """This object needs LLVM's own linker."""
+
+
+class Region:
+    """Executable memory, given back when nobody holds it or an Address in it any more."""
+
+    def __init__(self, base: int, size: int) -> None:
+        self.base, self.size = base, size
+        self._unmap = _libc().munmap
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not finalizing():  # then threads may still be in it
+            self._unmap(self.base, self.size)
+
+
+class Address(int):
+    """Where a function is. It keeps the function's code in memory."""
+
+    region: Region
+
+    @classmethod
+    def within(cls, region: Region, offset: int) -> Address:
+        made = cls(region.base + offset)
+        made.region = region
+        return made
 
 
 class _Object:
@@ -53,9 +77,9 @@ class _Object:
         return [name for name, section, _ in self.symbols if section == 0 and name]
 
 
-def link(objects: Sequence[bytes], wanted: Sequence[str]) -> list[dict[str, int]]:
+def link(objects: Sequence[bytes], wanted: Sequence[str]) -> list[dict[str, Address]]:
     """Loads objects into one executable region; for each, the addresses of its `wanted` symbols
-    that it defines. The region stays for the life of the process. Raises Unsupported."""
+    that it defines. The region stays while one of them is held. Raises Unsupported."""
     parsed = [_Object(data) for data in objects]
     layout: list[tuple[dict[int, int], int]] = []
     size = 0
@@ -70,12 +94,12 @@ def link(objects: Sequence[bytes], wanted: Sequence[str]) -> list[dict[str, int]
         layout.append((places, size))  # then its stubs: 16 bytes per external symbol
         size += 16 * len(obj.externals())
     image = bytearray(size)
-    base = _reserve(size)
+    region = Region(_reserve(size), size)
     found = []
     for obj, (places, stubs) in zip(parsed, layout):
-        found.append(_place(obj, places, stubs, image, base, wanted))
-    ctypes.memmove(base, bytes(image), size)
-    _protect(base, size)
+        found.append(_place(obj, places, stubs, image, region, wanted))
+    ctypes.memmove(region.base, bytes(image), size)
+    _protect(region.base, size)
     return found
 
 
@@ -84,9 +108,9 @@ def _place(
     places: dict[int, int],
     stubs: int,
     image: bytearray,
-    base: int,
+    region: Region,
     wanted: Sequence[str],
-) -> dict[str, int]:
+) -> dict[str, Address]:
     for i, at in places.items():
         _, kind, _, _, offset, length, _, _, _, _ = obj.sections[i]
         if kind != _NOBITS:
@@ -99,9 +123,9 @@ def _place(
     for _, kind, _, _, offset, length, _, target, _, _ in obj.sections:
         if kind == _RELA and target in places:
             for at in range(offset, offset + length, 24):
-                _relocate(obj, places, stub, image, base, target, at)
+                _relocate(obj, places, stub, image, region.base, target, at)
     return {
-        name: base + places[section] + value
+        name: Address.within(region, places[section] + value)
         for name, section, value in obj.symbols
         if name in wanted and section in places
     }
@@ -157,6 +181,7 @@ def _libc() -> ctypes.CDLL:
         ctypes.c_void_p, ctypes.c_size_t, number, number, number, ctypes.c_long,
     ]  # fmt: skip
     libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     return libc
 
 

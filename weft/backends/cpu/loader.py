@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections.abc import Callable, Sequence
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,15 +13,18 @@ from weft.backends.cache import DiskCache, code_version
 from weft.backends.cpu import link, runtime
 from weft.backends.cpu.host import Host
 from weft.core.caps import Caps
+from weft.core.forks import lock_of
 from weft.kernel.ir import Kernel
 
 ENTRY = "weft_kernel"  # as in llvm.dialect, which is imported only to compile
 _RUNTIME = ("weft_run", "weft_worker", "weft_copy", "weft_fill", "weft_clock")
 
 
-# Addresses by key, for the whole process: code is never unloaded, so it is loaded only once.
-_linked: dict[str, dict[str, int]] = {}
-_lock = threading.RLock()
+KEPT = 2048  # modules whose code stays loaded though no Program may use it any more
+# Addresses by key, for the whole process; least recently used first.
+_linked: OrderedDict[str, Mapping[str, int]] = OrderedDict()
+_runtime: list[Mapping[str, int]] = []  # workers are in its code until the process ends
+_lock = lock_of(sys.modules[__name__])
 
 
 class _Source(NamedTuple):
@@ -32,8 +36,8 @@ class _Source(NamedTuple):
 
 
 class Loader:
-    """Compiles (on that many threads) and links for one host. The code stays loaded for the life
-    of the process, so identical kernels of any number of Programs share it."""
+    """Compiles (on that many threads) and links for one host. Identical kernels of any number of
+    Programs share their code, which stays loaded while one of their addresses is held."""
 
     def __init__(self, host: Host, cache: DiskCache, threads: int = 1) -> None:
         self.host = host
@@ -49,10 +53,12 @@ class Loader:
         found = self._load([self._source(kernel, caps) for kernel in kernels], (ENTRY,))
         return [symbols[ENTRY] for symbols in found]
 
-    def runtime(self) -> dict[str, int]:
+    def runtime(self) -> Mapping[str, int]:
         """The addresses of the runtime's functions."""
         text = runtime.source(self.host.arch)
-        return self._load([_Source("weft runtime", text, lambda: text)], _RUNTIME)[0]
+        found = self._load([_Source("weft runtime", text, lambda: text)], _RUNTIME)[0]
+        _runtime.append(found)
+        return found
 
     def _source(self, kernel: Kernel, caps: Caps) -> _Source:
         digest = getattr(kernel, "digest", None)
@@ -69,13 +75,18 @@ class Loader:
 
         return render(kernel, caps, cpu_target(self.host.triple, self.host.enabled))
 
-    def _load(self, sources: Sequence[_Source], wanted: tuple[str, ...]) -> list[dict[str, int]]:
+    def _load(self, sources: Sequence[_Source], wanted: tuple[str, ...]) -> list[Mapping[str, int]]:
         keys = [self._key(source.identity) for source in sources]
         with _lock:
             missing = {k: source for k, source in zip(keys, sources) if k not in _linked}
             if missing:
                 self._link(self._objects(missing), wanted)
-            return [_linked[key] for key in keys]
+            found = [_linked[key] for key in keys]
+            for key in keys:
+                _linked.move_to_end(key)
+            while len(_linked) > KEPT:
+                _linked.popitem(last=False)
+            return found
 
     def _key(self, identity: str) -> str:
         return "cpu:" + hashlib.sha256((self._salt + identity).encode()).hexdigest()
@@ -94,6 +105,7 @@ class Loader:
         return {key: data for key, data in found.items() if data is not None}
 
     def _link(self, objects: dict[str, bytes], wanted: tuple[str, ...]) -> None:
+        found: Sequence[Mapping[str, int]]
         try:
             found = link.link(list(objects.values()), wanted)
         except link.Unsupported:
@@ -108,5 +120,5 @@ def _code_version() -> str:
     of the dialect's and the compiler's files."""
     here = Path(__file__).parent
     files = [here / "jit.py", *sorted((here.parent / "llvm").glob("*.py"))]
-    files.append(here.parents[1] / "kernel" / "tiles.py")
+    files += [here.parents[1] / "kernel" / name for name in ("linear.py", "tiles.py")]
     return code_version(files)

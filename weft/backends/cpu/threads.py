@@ -9,6 +9,7 @@ import platform
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ class Workers:
     until the process ends. After a fork the child starts workers of its own.
     """
 
-    def __init__(self, functions: dict[str, int], threads: int) -> None:
+    def __init__(self, functions: Mapping[str, int], threads: int) -> None:
         self.threads = threads
         pointer = ctypes.c_void_p
         self._run = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_int64, pointer)(
@@ -47,7 +48,7 @@ class Workers:
         self._reset()
 
     @classmethod
-    def shared(cls, functions: dict[str, int], threads: int) -> Workers:
+    def shared(cls, functions: Mapping[str, int], threads: int) -> Workers:
         """The workers of this process for `threads` threads: devices share them."""
         with _guard:
             if threads not in _all:

@@ -240,5 +240,6 @@ def _version() -> str:
     from importlib import metadata
 
     kernel = _FOLDER.parents[1] / "kernel"
-    files = [*sorted(_FOLDER.glob("*.py")), kernel / "align.py", kernel / "tiles.py"]
+    shared = (kernel / name for name in ("align.py", "linear.py", "tiles.py"))
+    files = [*sorted(_FOLDER.glob("*.py")), *shared]
     return f"{code_version(files)}|{metadata.version('llvmlite')}"

@@ -57,8 +57,7 @@ class Casts(Values):
         return self.emit(f"bitcast {i32} {operand} to {f32}")
 
     def _round_bf16(self, operand: str, lanes: int) -> str:
-        """float → the 16 bits of the nearest bfloat (ties to even); a NaN stays a NaN. The
-        instruction, where there is one, takes denormal floats (below 1.2e-38) as zero."""
+        """float → the 16 bits of the nearest bfloat (ties to even); a NaN stays a NaN."""
         f32, i16 = text.vector("float", lanes), text.vector("i16", lanes)
         if self.target.bf16_round:
             bf16 = text.vector("bfloat", lanes)

@@ -11,6 +11,7 @@ from weft.core import dtypes as dt
 from weft.core.errors import LimitError
 from weft.kernel import ir
 from weft.kernel.align import accesses
+from weft.kernel.clean import cleared
 from weft.kernel.ir import Type
 
 _SHARED = 3  # the address space of memory that a group shares
@@ -23,7 +24,7 @@ def render_gpu(kernel: ir.Kernel, target: GpuTarget) -> str:
     Raises LimitError for a group that the architecture cannot hold, CompileError for what it
     cannot express.
     """
-    return _GpuRenderer(kernel, target).module()
+    return _GpuRenderer(cleared(kernel) if kernel.clean else kernel, target).module()
 
 
 class _GpuRenderer(GpuCopies):
@@ -148,6 +149,7 @@ class _GpuRenderer(GpuCopies):
             self.spaces[array.name] = self.target.stack_space
             where = f"align {launch.ALIGN}{self.stack_note}"
             self.prologue.append(f"  {name} = alloca [{count} x {element}], {where}")
+            self.cleared(name, nbytes, self.target.stack_space)
         self.places[array.name] = name
 
     def _shared_array(self, array: ir.Array, type_: str) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import threading
 
 import llvmlite.binding as llvm
 
 from weft.backends.llvm.gpu_target import GpuTarget
-from weft.backends.llvm.optimise import LOCK, optimised
+from weft.backends.llvm.optimise import LLVM, optimised
 from weft.core.errors import CompileError
+
+_LOCK = threading.Lock()  # a target machine is for one thread at a time
 
 
 @functools.lru_cache(maxsize=32)
@@ -33,7 +36,7 @@ def _optimised(
 def assembly(text: str, target: GpuTarget, name: str = "kernel") -> str:
     """The optimised assembly of one module: PTX, or AMD's. Raises CompileError naming the
     kernel."""
-    with LOCK:
+    with LLVM, _LOCK:
         module, machine = _optimised(text, target, name)
         return str(machine.emit_assembly(module))
 
@@ -41,6 +44,6 @@ def assembly(text: str, target: GpuTarget, name: str = "kernel") -> str:
 def compile_object(text: str, target: GpuTarget, name: str) -> bytes:
     """The relocatable ELF object of one module for an AMD target. Raises CompileError naming the
     kernel."""
-    with LOCK:
+    with LLVM, _LOCK:
         module, machine = _optimised(text, target, name)
         return bytes(machine.emit_object(module))

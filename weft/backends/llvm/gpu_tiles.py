@@ -140,6 +140,9 @@ class GpuTiles(Statements):
         held = self.held[tile.name] = Held(layout, slots, type_, element, role == "turned")
         for slot in slots:
             self.prologue.append(f"  {slot} = alloca {held.type}{self.stack_note}")
+            if self.kernel.clean:
+                zero = f"store {held.type} zeroinitializer, {self.stack} {slot}"
+                self.prologue.append(f"  {zero}")
 
     def _own_lane(self) -> str:
         """This thread's number in its subgroup, known from the kernel's start: threads are counted

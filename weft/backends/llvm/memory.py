@@ -58,6 +58,7 @@ class Memory(Casts):
             self._stack_used += nbytes
             element = text.MEMORY[array.dtype]
             self.prologue.append(f"  {place} = alloca [{max(array.size, 1)} x {element}], align 64")
+            self.cleared(place, nbytes)
             return
         start, self.scratch_used = self.scratch_used, self.scratch_used + -(-nbytes // 64) * 64
         if self.scratch_used > self._scratch_bytes:
@@ -66,6 +67,14 @@ class Memory(Casts):
                 f"the device has {self._scratch_bytes} per worker"
             )
         self.prologue.append(f"  {place} = getelementptr i8, ptr %scratch, i64 {start}")
+        self.cleared(place, nbytes)
+
+    def cleared(self, place: str, nbytes: int, space: int = 0) -> None:
+        """Local memory starts as zeros where the kernel asks for it."""
+        if self.kernel.clean:
+            name, p = f"llvm.memset.p{space}.i64", text.pointer(space)
+            self.declared[name] = f"declare void @{name}({p}, i8, i64, i1)"
+            self.prologue.append(f"  call void @{name}({p} {place}, i8 0, i64 {nbytes}, i1 false)")
 
     def address(self, place: ir.Buffer | ir.Array, index: Expr, masked: bool = False) -> str:
         """The pointer to element `index` (a vector of pointers for a vector index)."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
 from weft.core.errors import CompileError
+from weft.core.forks import Section
 
-LOCK = threading.Lock()  # a target machine is for one thread at a time
+LLVM = Section()  # every call of llvmlite's happens in it: its lock and LLVM's outlive no fork
 
 
 def optimised(
@@ -33,8 +33,12 @@ def optimised(
         options.loop_interleaving = options.loop_unrolling = True
     options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
+    manager = builder.getModulePassManager()
     run = _without_lock("LLVMPY_RunNewModulePassManager")
-    run(builder.getModulePassManager(), module, builder)
+    run(manager, module, builder)
+    # llvmlite's own _dispose of a manager is hidden by its other base class: 100 KiB a module.
+    ffi.lib.LLVMPY_DisposeNewModulePassManger(manager)
+    manager.detach()
     return module
 
 

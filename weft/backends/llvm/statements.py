@@ -3,13 +3,12 @@ on a CPU, threads that meet on a GPU) is left to the subclass that writes the wh
 
 from __future__ import annotations
 
-from typing import Any
-
 from weft.backends.llvm import text
 from weft.backends.llvm.tiles import Tiles
-from weft.backends.llvm.values import is_linear, is_literal
+from weft.backends.llvm.values import is_literal
 from weft.kernel import ir
 from weft.kernel.ir import Expr
+from weft.kernel.linear import address_vars, is_linear
 
 _MAX_UNROLL = 4096  # bodies that one fully unrolled loop may expand to
 
@@ -23,7 +22,7 @@ class Statements(Tiles):
         """Emits the kernel's body. Raises CompileError for what the target cannot express."""
         kernel = self.kernel
         try:
-            self.addressing = _address_vars(kernel.body)
+            self.addressing = address_vars(kernel.body)
             self.statement(kernel.body)
         except KeyError as missing:
             raise self.fail(f"{missing} is used before it is declared") from None
@@ -146,36 +145,3 @@ class Statements(Tiles):
             self.declared["!loop"] = '!8 = distinct !{!8, !9}\n!9 = !{!"llvm.loop.unroll.disable"}'
             self.lines[-1] += ", !llvm.loop !8"
         self.label(after)
-
-
-_INDEXED = (ir.Load, ir.Store, ir.Prefetch, ir.TileOp)
-_ASSIGNING = (ir.Let, ir.Assign)
-
-
-def _address_vars(body: ir.Block) -> set[str]:
-    """The Vars whose values go into addresses through additions and products alone: their
-    arithmetic may be taken not to overflow."""
-    lets: list[tuple[str, Expr]] = []
-    found: set[str] = set()
-
-    def note(x: Expr) -> None:
-        if isinstance(x, ir.Var) and x.type == ir.I32:
-            found.add(x.name)
-        elif isinstance(x, ir.Binary) and is_linear(x):
-            note(x.a)
-            note(x.b)
-
-    stack: list[Any] = [body]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, _INDEXED) and node.index:
-            note(node.index)
-        elif isinstance(node, _ASSIGNING):
-            lets.append((node.var.name, node.value))
-        elif isinstance(node, ir.For):
-            lets.extend([(node.var.name, node.start), (node.var.name, node.stop)])
-        stack += ir.children(node)[::-1]
-    for name, value in reversed(lets):
-        if name in found:
-            note(value)
-    return found

@@ -12,8 +12,9 @@ class LlvmTarget:
 
     `kernel_attributes` go on every function. `dot2` and `dot4` map a lane count of the
     accumulator to the intrinsic that computes it (empty: the portable expansion is used).
-    `bf16_round` says that `fptrunc` to bfloat is one instruction, `f16_convert` that conversions
-    of half are instructions (else they are computed on the bits). `store_fence` is the intrinsic
+    `bf16_round` says that `fptrunc` to bfloat is one instruction (x86's takes subnormals for 0, so
+    it is not used), `f16_convert` that conversions of half are instructions (else both are
+    computed on the bits). `store_fence` is the intrinsic
     that orders non-temporal stores before what follows (empty: none is needed). `hide_masks`
     keeps the masks of stores of 8- and 16-bit elements from becoming constants: LLVM 22's x86
     back end stores the untruncated 32 bits when it narrows such a store to a single lane. `tiles`
@@ -58,7 +59,6 @@ def cpu_target(triple: str, features: frozenset[str]) -> LlvmTarget:
         "cpu",
         attributes,
         f16_convert="f16c" in features,
-        bf16_round=wide and "avx512bf16" in features,
         dot2=dot2,
         dot4=dot4,
         store_fence="llvm.x86.sse.sfence",

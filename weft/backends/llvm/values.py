@@ -10,6 +10,7 @@ from weft.core import dtypes as dt
 from weft.core.errors import CompileError
 from weft.kernel import ir
 from weft.kernel.ir import Expr, Type
+from weft.kernel.linear import is_linear
 
 _FLOAT_UNARY = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil"}
 _FLOAT_UNARY |= {"trunc": "trunc", "rint": "rint"}
@@ -19,12 +20,6 @@ _INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or
 _INT_BINARY |= {"shl": "shl"}
 _SIGNED = {"div": "sdiv", "rem": "srem", "shr": "ashr", "lt": "slt", "le": "sle"}
 _UNSIGNED = {"div": "udiv", "rem": "urem", "shr": "lshr", "lt": "ult", "le": "ule"}
-_LINEAR = ("add", "sub", "mul", "shl")
-
-
-def is_linear(x: Expr) -> bool:
-    """Scalar int32 arithmetic that an address may be widened through."""
-    return isinstance(x, ir.Binary) and x.op in _LINEAR and x.type == ir.I32
 
 
 def is_literal(operand: str) -> bool:
@@ -156,6 +151,8 @@ class Values:
         if dtype.is_float:
             if dtype != dt.float32:
                 raise self.fail(f"{x.op} on {dtype}: compute in float32")
+            if x.op == "keep":
+                return operand
             if x.op == "neg":
                 return self.emit(f"fneg {t} {operand}")
             if x.op in _FLOAT_UNARY:
@@ -244,6 +241,9 @@ class Values:
             for i, operand in enumerate(args):
                 result = self.emit(f"insertelement {t} {result}, {source} {operand}, i32 {i}")
             return result
+        if x.op == "any":
+            name = f"llvm.vector.reduce.or.{text.mangle('i1', x.args[0].type.lanes)}"
+            return self.call(name, "i1", [(source, args[0])])
         if x.op == "extract":
             return self.emit(f"extractelement {source} {args[0]}, i32 {x.lanes[0]}")
         if x.op == "shuffle":

@@ -7,7 +7,6 @@ import functools
 import os
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from weft.backends.base import DeviceInfo
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.errors import DeviceError
+from weft.core.forks import lock_of
 
 NATIVE = {"Vulkan": "vulkan", "Metal": "metal", "D3D12": "dx12"}
 _SOFTWARE = ("llvmpipe", "lavapipe", "swiftshader", "basic render", "warp")
@@ -27,7 +27,8 @@ _INSTALL = {
     "webgpu": "install a Vulkan driver (Debian, Ubuntu: apt install libvulkan1 "
     "mesa-vulkan-drivers)",
 }
-_lock = threading.Lock()
+_lock = lock_of(sys.modules[__name__])
+opened: list[int] = []  # the process that asked wgpu for its adapters
 
 
 def library() -> Any:
@@ -87,9 +88,19 @@ def _adapters() -> tuple[Any, ...]:
     return tuple(sorted(found, key=_rank))
 
 
+FORKED = (
+    "GPUs were opened before this process was forked, and their drivers do not survive that; start "
+    "processes by 'spawn'"
+)
+
+
 def find(kind: str) -> list[Any]:
-    """The adapters of a kind, hardware first ("webgpu": of every native kind)."""
+    """The adapters of a kind, hardware first ("webgpu": of every native kind). Raises DeviceError
+    in the forked child of a process that has asked before."""
     with _lock:
+        if opened and opened[0] != os.getpid():
+            raise DeviceError(f"{kind}: {FORKED}")
+        opened[:] = [os.getpid()]
         found = _adapters()
     return [a for a in found if kind in ("webgpu", NATIVE[a.info["backend_type"]])]
 

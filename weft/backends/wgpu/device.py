@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import threading
+import os
+import sys
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +19,7 @@ from weft.backends.wgpu.bound import WgpuBound
 from weft.backends.wgpu.memory import Memory, WgpuBuffer
 from weft.core.dtypes import DType
 from weft.core.errors import CompileError, DeviceError
+from weft.core.forks import lock_of
 from weft.kernel.ir import Kernel
 from weft.program.program import Program
 
@@ -32,6 +35,24 @@ class Pipeline:
     raw: Any
 
 
+_devices: weakref.WeakSet[WgpuDevice] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """The driver's threads are not in the child: it only says so, and touches nothing of theirs."""
+    for device in list(_devices):
+        device._lost = adapters.FORKED
+        device.memory.limit = 1 << 62  # what is given back stays
+    if adapters.opened:  # what wgpu's objects do on their deletion waits for the driver's threads
+        base = getattr(sys.modules.get("wgpu._classes"), "GPUObjectBase", None)
+        if base is not None:
+            base.__del__ = lambda self: None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 class WgpuDevice(Device):
     """Adapter number `index` of `kind` ("vulkan", "metal", "dx12", "webgpu").
 
@@ -41,7 +62,9 @@ class WgpuDevice(Device):
 
     def __init__(self, kind: str = "webgpu", index: int = 0, **limits: Any) -> None:
         self.kind, self.wgpu = kind, adapters.library()
-        self._trap, self._lost, self._lock = faults.trap(), "", threading.RLock()
+        self._trap, self._lost = faults.trap(), ""
+        self._lock = lock_of(self)
+        _devices.add(self)
         adapter = adapters.pick(kind, index)
         self.info = adapters.info(kind, index, adapter)
         asked = adapters.features(adapter)
@@ -79,6 +102,8 @@ class WgpuDevice(Device):
                 self._lost = self._lost or faults.first_line(message)
             else:
                 raise DeviceError(f"{self.info.id}: {faults.first_line(message)}")
+        if self._lost == adapters.FORKED:
+            raise DeviceError(f"{self.info.id}: {self._lost}")
         if self._lost:
             raise DeviceError(f"{self.info.id} is gone ({self._lost}); open it again")
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 from weft.core.errors import DeviceError, OutOfMemoryError, WeftError
+from weft.core.forks import lock_of
 
 
 class Trap(logging.Handler):
@@ -22,7 +22,7 @@ class Trap(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.messages: list[str] = []
-        self._guard = threading.Lock()
+        self._guard = lock_of(self, "_guard")
 
     def emit(self, record: logging.LogRecord) -> None:
         with self._guard:

@@ -7,6 +7,7 @@ about packing. Whatever is needed twice is bound by a `let` emitted before the s
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -182,7 +183,16 @@ def _unary(w: Writer, e: ir.Unary) -> list[str]:
     if e.op == "not":
         sign = "!" if e.type.dtype is dt.bool_ else "~"
         return w.map(e, lambda x: w.wrap(f"({sign}{x})", e.type), e.x)
+    if e.op == "keep":
+        return w.map(e, functools.partial(_keep, chunk(e.type.lanes)), e.x)
     return w.map(e, lambda x: w.wrap(f"{_UNARY[e.op]}({x})", e.type), e.x)
+
+
+def _keep(n: int, x: str) -> str:
+    """The same float through an integer operation that changes none of them (the word beyond is a
+    NaN's), since compilers of WGSL may move arithmetic about but not across it."""
+    words = vec("u32", n)
+    return f"bitcast<{vec('f32', n)}>(min(bitcast<{words}>({x}), {words}(0xfffffffeu)))"
 
 
 def w_no_half(w: Writer, type_: ir.Type) -> None:
@@ -276,6 +286,9 @@ def _vec(w: Writer, e: ir.Vec) -> list[str]:
         return w.join([literal(i, e.type.dtype) for i in range(lanes)], e.type.dtype)
     if e.op == "pack":
         return w.join([w.scalar(a) for a in e.args], e.type.dtype)
+    if e.op == "any":
+        holds = [f"any({c})" for c in w.value(e.args[0])]
+        return [f"({' || '.join(holds)})"]
     texts = [t for a in e.args for t in w.lanes(w.value(a), a.type.lanes)]
     return w.join([texts[i] for i in e.lanes], e.type.dtype)
 

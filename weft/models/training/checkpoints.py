@@ -1,16 +1,13 @@
 """Checkpoints: a Hugging Face folder that anything can load, with the trainer's state beside it.
 
-Each is written into a temporary folder and renamed when it is whole, so that a full disk or a
-power cut leaves the one before it as it was.
+Each is written into a hidden folder, forced to the disk and renamed when it is whole, so that a
+full disk or a power cut leaves the one before it as it was. The state holds digests of the files
+that a resumed run reads; it is written last.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +15,22 @@ from typing import Any
 
 import numpy as np
 
+from weft.core.arrays import all_finite
 from weft.core.dtypes import as_dtype
 from weft.core.errors import FileFormatError, ModelError, UsageError
-from weft.core.files import write_json
-from weft.importers.hf_config import read_object
+from weft.core.files import digests, remove_folder, verify, write_bytes, write_json
+from weft.importers.hf_config import read_bounded, read_object
 from weft.importers.safetensors import SINGLE, SafetensorsFile, save_file
+from weft.models import adapters
 from weft.models.config import DecoderConfig
 from weft.models.names import checkpoint_names
+from weft.models.training.settings import MAX_STEPS, stored
+from weft.tensor.casting import cast_array
 
 STATE = "trainer.json"
+FORMAT = 2  # of STATE
 OPTIMIZER = "optimizer.safetensors"
+_WHOLE, _ADAPTER = (SINGLE, "config.json"), (adapters.WEIGHTS, adapters.CONFIG)
 _NAME = re.compile(r"step-(\d+)")
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
@@ -42,32 +45,8 @@ class State:
     step: int
     settings: dict[str, Any]
     device: str  # its kind
-    data: str  # digest of the text
+    data: str  # digest of the tokens
     optimizer: dict[str, np.ndarray]
-
-
-def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
-    """The folder `path` as `fill` leaves it, whole or not at all; one that was there is replaced.
-    Raises UsageError when the disk is full."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        fill(temporary)
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o777 & ~umask)
-        if path.exists():
-            shutil.rmtree(path)
-        temporary.rename(path)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise UsageError(
-            f"{path}: the disk is full; what was saved before is intact. Free some space, then "
-            "go on with --resume"
-        ) from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def write_model(
@@ -84,10 +63,10 @@ def write_model(
     names = checkpoint_names(config)
     out = {}
     for role, value in weights.items():
-        with np.errstate(over="ignore"):
-            cast = value.astype(as_dtype(dtype).numpy)
-        if not np.isfinite(cast.astype(np.float32)).all() and np.isfinite(value).all():
-            raise ModelError(f"{folder}: weight {names[role]!r} overflows {dtype}; use bfloat16")
+        cast = cast_array(value, as_dtype(dtype))
+        if not all_finite(cast) and all_finite(value):
+            wider = "float32" if dtype == "bfloat16" else "bfloat16"
+            raise ModelError(f"weight {names[role]!r} overflows {dtype}; use {wider}")
         out[names[role]] = cast
     save_file(folder / SINGLE, out, {"format": "pt"})
 
@@ -96,32 +75,62 @@ def copy_tokenizer(source: Path, target: Path) -> None:
     """The tokenizer's files and generation_config.json, those of them that are there."""
     for name in TOKENIZER_FILES:
         if (source / name).exists():
-            shutil.copyfile(source / name, target / name)
+            write_bytes(target / name, read_bounded(source / name))
 
 
 def write_state(folder: Path, state: State) -> None:
     """The trainer's state beside a model."""
     save_file(folder / OPTIMIZER, state.optimizer)
     write_json(folder / STATE, {
-        "step": state.step, "device": state.device, "data": state.data,
-        "settings": state.settings,
+        "format": FORMAT, "step": state.step, "device": state.device, "data": state.data,
+        "settings": state.settings, "sha256": digests(folder, (OPTIMIZER, *_WHOLE, *_ADAPTER)),
     })  # fmt: skip
 
 
 def read_state(folder: Path) -> State:
-    """What `write_state` wrote. Raises FileFormatError."""
+    """What `write_state` wrote, once each of its fields and files is what it was. Raises
+    FileFormatError, which says what to do."""
     path = folder / STATE
+    remedy = f"remove {folder} to go on from the checkpoint before it, if there is one"
     raw = read_object(path)
-    step, settings = raw.get("step"), raw.get("settings")
-    named = isinstance(raw.get("device"), str) and isinstance(raw.get("data"), str)
-    if not isinstance(step, int) or not isinstance(settings, dict) or not named:
-        raise FileFormatError(
-            f"{path}: not a trainer's state; expected step, device, data, settings"
-        )
+    for name, right in _FIELDS.items():
+        if name not in raw or not right(raw[name]):
+            what = f"{raw[name]!r:.60}" if name in raw else "missing"
+            raise FileFormatError(f"{path}: {name} is {what}; {remedy}")
+    if extra := sorted(raw.keys() - _FIELDS.keys()):
+        raise FileFormatError(f"{path}: unknown {extra[0]:.60}; {remedy}")
+    try:
+        settings = stored(raw["settings"], str(path))
+    except UsageError as error:
+        raise FileFormatError(f"{error}; {remedy}") from None
+    if folder.name != name_of(raw["step"]) or raw["step"] > settings["train"]["steps"]:
+        raise FileFormatError(f"{path}: step is {raw['step']}, which is not this one's; {remedy}")
+    verify(folder, raw["sha256"], remedy)
     tensors = SafetensorsFile(folder / OPTIMIZER)
-    return State(
-        step, settings, raw["device"], raw["data"], {k: v.copy() for k, v in tensors.items()}
-    )
+    optimizer = {k: v.copy() for k, v in tensors.items()}
+    return State(raw["step"], settings, raw["device"], raw["data"], optimizer)
+
+
+def _digests(value: Any) -> bool:
+    """Whether `value` holds the digests of a model or an adapter, and of its optimiser."""
+    if not isinstance(value, dict) or not all(isinstance(was, str) for was in value.values()):
+        return False
+    return any(set(value) == {OPTIMIZER, *model} for model in (_WHOLE, _ADAPTER))
+
+
+_FIELDS: dict[str, Callable[[Any], bool]] = {  # of STATE -> whether a value is right
+    "format": lambda v: type(v) is int and v == FORMAT,
+    "step": lambda v: type(v) is int and 0 <= v <= MAX_STEPS,
+    "device": lambda v: isinstance(v, str) and bool(v),
+    "data": lambda v: isinstance(v, str) and bool(v),
+    "settings": lambda v: isinstance(v, dict),
+    "sha256": _digests,
+}
+
+
+def name_of(step: int) -> str:
+    """The name of the folder of the checkpoint after that many steps."""
+    return f"step-{step:06d}"
 
 
 def found(folder: Path) -> list[Path]:
@@ -141,4 +150,4 @@ def latest(folder: Path) -> Path:
 def drop_old(folder: Path, keep: int) -> None:
     """Removes all but the last `keep` checkpoints."""
     for path in found(folder)[:-keep]:
-        shutil.rmtree(path)
+        remove_folder(path)

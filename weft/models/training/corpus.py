@@ -48,7 +48,7 @@ def read_corpus(
     whose names end in one of `suffixes` (files named one by one always count) and match none of the
     `exclude` patterns (of the path within its folder). The share `holdout` of the files, chosen by
     a hash of their names, is kept for evaluation; where that would be far from the share of the
-    text (of a single file, say), the last lines of each file are.
+    text (of a single file, say), the last lines of each file are, or of a single line its end.
 
     Raises UsageError for a path without files, FileFormatError when none of them is text.
     """
@@ -68,7 +68,7 @@ def read_corpus(
     digest = hashlib.sha256()
     for part in (train, held):
         for name, text in part:
-            digest.update(f"{len(name)} {len(text)} {name}".encode())
+            digest.update(f"{len(name)} {len(text)} {name}".encode("utf-8", "surrogateescape"))
             digest.update(text.encode())
         digest.update(b"|")
     return Corpus(tuple(train), tuple(held), tuple(skipped), digest.hexdigest())
@@ -89,7 +89,10 @@ def _texts(files: Sequence[tuple[str, Path]]) -> tuple[dict[str, str], list[str]
     of them do."""
     texts: dict[str, str] = {}
     skipped = []
+    known: dict[str, Path] = {}
     for name, file in files:
+        if known.setdefault(name, file) != file:  # two folders of one name
+            name = file.as_posix()
         text = _read(file)
         if text is None:
             skipped.append(name)
@@ -115,11 +118,18 @@ def _files(
     if any(c in path for c in "*?["):
         anchor = Path(path).anchor
         start, pattern = (Path(anchor), path[len(anchor) :]) if anchor else (base, path)
-        for file in sorted(start.glob(pattern)):
+        try:
+            matched = sorted(start.glob(pattern))
+        except (ValueError, NotImplementedError) as error:
+            raise UsageError(f"data path {path}: not a pattern: {error}") from None
+        for file in matched:
             if file.is_file() and not _matches(file.as_posix(), exclude):
                 yield file.as_posix(), file
         return
-    target = base / Path(path).expanduser()
+    try:
+        target = base / Path(path).expanduser()
+    except RuntimeError as error:  # ~ of nobody
+        raise UsageError(f"data path {path}: {error}") from None
     if target.is_dir():
         yield from _folder(target, suffixes, exclude, f"{target.name}/")
     elif target.is_file():
@@ -145,11 +155,13 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 def _read(file: Path) -> str | None:
     """The file's text; None when it is not UTF-8 text."""
-    if file.stat().st_size > MAX_FILE:
-        raise FileFormatError(
-            f"{file}: {file.stat().st_size} bytes; split it into files of at most {MAX_FILE}"
-        )
-    data = file.read_bytes()
+    try:
+        with file.open("rb") as f:
+            data = f.read(MAX_FILE + 1)
+    except OSError as error:
+        raise FileFormatError(f"{file}: cannot be read: {error.strerror}") from None
+    if len(data) > MAX_FILE:
+        raise FileFormatError(f"{file}: split it into files of at most {MAX_FILE} bytes")
     if b"\0" in data:
         return None
     try:
@@ -165,12 +177,14 @@ def _split(texts: Texts, share: float) -> tuple[Texts, Texts]:
     """(training part, held-out part)."""
     if not share:
         return texts, []
-    train, held = _whole_files(texts, share)
-    if not share / 4 <= _size(held) / _size(texts) <= share * 2:
-        tails = _tails(texts, share)
-        if tails[1]:
-            return tails
-    return train, held
+    files, tails = _whole_files(texts, share), _tails(texts, share)
+    total = _size(texts)
+    if share / 4 <= _size(files[1]) / total <= share * 2:
+        return files
+    for found in (tails, files):
+        if 0 < _size(found[1]) <= total / 2:
+            return found
+    return _ends(texts, share)
 
 
 def _size(texts: Texts) -> int:
@@ -180,9 +194,13 @@ def _size(texts: Texts) -> int:
 def _whole_files(texts: Texts, share: float) -> tuple[Texts, Texts]:
     """Holds out that share of the files; of one file, nothing."""
     count = min(max(round(len(texts) * share), 1), len(texts) - 1)
-    ranked = sorted(texts, key=lambda item: hashlib.sha256(item[0].encode()).digest())
+    ranked = sorted(texts, key=_rank)
     held = {name for name, _ in ranked[:count]}
     return [t for t in texts if t[0] not in held], [t for t in texts if t[0] in held]
+
+
+def _rank(item: tuple[str, str]) -> bytes:
+    return hashlib.sha256(item[0].encode("utf-8", "surrogateescape")).digest()
 
 
 def _tails(texts: Texts, share: float) -> tuple[Texts, Texts]:
@@ -202,3 +220,10 @@ def _tails(texts: Texts, share: float) -> tuple[Texts, Texts]:
         if cut < len(lines):
             held.append((name, "".join(lines[cut:])))
     return train, held
+
+
+def _ends(texts: Texts, share: float) -> tuple[Texts, Texts]:
+    """Holds out that share of each file's characters, of texts without lines to divide them at."""
+    cuts = [(name, text, len(text) - int(len(text) * share)) for name, text in texts]
+    train = [(name, text[:cut]) for name, text, cut in cuts]
+    return train, [(name, text[cut:]) for name, text, cut in cuts if cut < len(text)]

@@ -5,28 +5,35 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from weft import optim
 from weft.backends import registry
 from weft.backends.base import Device
-from weft.core.dtypes import as_dtype
-from weft.core.errors import ModelError, UsageError
+from weft.core.clock import compiling
+from weft.core.errors import ModelError, StorageError, UsageError
+from weft.core.files import owned, replacing_folder
 from weft.importers.hf_config import Fields
-from weft.models import adapters
 from weft.models.config import DecoderConfig
-from weft.models.tokenizer import Tokenizer
 from weft.models.training import checkpoints as ck
-from weft.models.training.model import TrainableDecoder, folder_weights, fresh_weights
-from weft.models.training.prepare import Data, prepare_data
+from weft.models.training.checks import check_settings, unused
+from weft.models.training.prepare import DATA, Data, prepare_data
 from weft.models.training.report import Display, Log, draw_curve, interruptible, read_log
 from weft.models.training.settings import Settings, differences
-from weft.models.training.step import find_fault, make_eval, make_optimizer, make_step
+from weft.models.training.step import (
+    find_fault,
+    find_update,
+    make_eval,
+    make_optimizer,
+    make_step,
+)
 from weft.models.training.tokens import Batches, evaluation
+from weft.models.training.weights import Trained
 
 MODEL, ADAPTER = "model", "adapter"  # the folder of a run that holds what was trained
 
@@ -44,17 +51,44 @@ class Result:
 
 def train(settings: Settings, resume: bool = False, until: int | None = None) -> Result:
     """Trains as `settings` say, in the folder [output] names; `until` stops (and saves) after that
-    step. Raises UsageError for what cannot go together, ModelError when the loss stops being
-    finite, and what reading data and models raises."""
+    step. Raises UsageError for what cannot go together, ModelError when the loss or the weights
+    stop being finite, StorageError (which says what is safe) when the disk is full or fails, and
+    what reading data and models raises."""
     run = Path(settings.output.folder)
-    if not resume and ck.found(run):
+    if resume:
+        ck.latest(run)
+    elif ck.found(run):
         raise UsageError(
             f"{run} holds checkpoints of an earlier run; go on with --resume, or name another "
             "[output] folder"
         )
-    state = _resumed(settings, run) if resume else None
-    data, config, raw = prepare_data(settings, run)
-    return _Run(settings, run, data, config, raw, state).go(until)
+    check_settings(settings)
+    if (said := unused(settings)) is not None:
+        registry.notice(said)
+    try:
+        with owned(run, DATA):
+            state = _resumed(settings, run) if resume else None
+            data, config, raw = prepare_data(settings, run)
+            return _Run(settings, run, data, config, raw, state).go(until)
+    except StorageError as error:
+        error.args = (f"{error}\n{_safe(settings, run)}",)
+        raise
+
+
+def _safe(settings: Settings, run: Path) -> str:
+    """What a failing disk left of a run."""
+    model = _final(settings, run)
+    if model.exists():
+        return f"{model} and the checkpoints before are whole"
+    saved = ck.found(run)
+    if not saved:
+        return "no checkpoint was written yet: start again"
+    return f"{saved[-1]} is whole: go on from it with --resume"
+
+
+def _final(settings: Settings, run: Path) -> Path:
+    """Where the finished model goes, or the adapter."""
+    return run / (ADAPTER if settings.lora.rank else MODEL)
 
 
 def _resumed(settings: Settings, run: Path) -> tuple[Path, ck.State]:
@@ -81,7 +115,7 @@ def _check_same(state: tuple[Path, ck.State], data: Data, device: Device) -> Non
             f'device: {was.device} -> {device.kind}. Set [train] device = "{was.device}", or name '
             "another [output] folder"
         )
-    if was.data != data.digest:
+    if was.data != data.tokens:
         raise UsageError(
             f"{data.folder} is not what {path} was trained on; name another [output] folder"
         )
@@ -95,15 +129,14 @@ class _Run:
         raw: dict[str, Any], state: tuple[Path, ck.State] | None = None,
     ) -> None:  # fmt: skip
         t = settings.train
-        self.settings, self.run, self.data, self.raw = settings, run, data, raw
-        self.config = config
+        self.settings, self.run, self.data = settings, run, data
+        self.config, self.raw = config, raw
         self.batches = Batches(data.train, t.batch, t.context, t.seed)
         self.held = evaluation(data.held_out, t.batch, t.context, settings.output.eval_batches)
-        self.model = self._model(config)
+        self.trained = Trained(settings, config, raw, data.folder)
+        self.model = self.trained.model
         self.opt = make_optimizer(self.model, settings.optimizer, t.steps)
         self.scaler = optim.LossScaler() if t.precision == "float16" else None
-        if settings.output.sample_every:
-            self._check_prompt()
         self.device = device = registry.get(t.device)  # says which: after all that may be refused
         self.start = 0
         if state is not None:
@@ -114,73 +147,13 @@ class _Run:
         self.eval_fn = make_eval(self.model, device)
         self.result = Result(self.start, False, run)
 
-    def _check_prompt(self) -> None:
-        """Refuses at once what would end the run at the first sample."""
-        prompt, most = self.settings.output.sample_prompt, self.config.max_positions
-        length = len(Tokenizer(self.data.folder, self.config.vocab).encode(prompt))
-        if not 0 < length < most:
-            raise UsageError(
-                f"[output] sample_prompt has {length} tokens; expected 1 to {most - 1}"
-            )
-
-    # -- weights
-
-    def _model(self, config: DecoderConfig) -> TrainableDecoder:
-        s = self.settings
-        if s.model.base:
-            weights = folder_weights(Path(s.model.base))[1]
-        else:
-            weights = fresh_weights(config, s.train.seed)
-        trainable = None
-        if s.lora.rank:
-            roles = adapters.target_roles(config, s.lora.targets)
-            weights |= adapters.fresh(config, roles, s.lora.rank, s.train.seed)
-            config = replace(config, adapter_scale=s.lora.alpha / s.lora.rank)
-            trainable = _is_adapter
-            self.base_digest = adapters.fingerprint(Path(s.model.base))
-        return TrainableDecoder(
-            config, weights, s.train.context, trainable, compute=as_dtype(s.train.precision),
-            dropout=s.model.dropout, adapter_dropout=s.lora.dropout,
-            checkpointing=s.train.checkpointing,
-        )  # fmt: skip
-
     def _load(self, folder: Path, state: ck.State) -> None:
-        if self.settings.lora.rank:
-            self.model.assign(adapters.read(folder, self.config).weights)
-        else:
-            self.model.assign(folder_weights(folder)[1])
+        self.trained.load(folder)
         scaler = {k[7:]: v for k, v in state.optimizer.items() if k.startswith("scaler.")}
         if self.scaler is not None:
             self.scaler.load_state_dict(scaler)
         rest = {k: v for k, v in state.optimizer.items() if not k.startswith("scaler.")}
         self.opt.load_state_dict(rest)
-
-    def _adapter(self) -> adapters.Adapter:
-        lora = self.settings.lora
-        weights = {r: v for r, v in self.model.arrays().items() if _is_adapter(r)}
-        return adapters.Adapter(
-            lora.rank,
-            lora.alpha,
-            lora.dropout,
-            self.settings.model.base,
-            weights,
-            self.base_digest,
-        )
-
-    def _whole(self) -> dict[str, np.ndarray]:
-        """The weights as inference wants them: adapters added."""
-        arrays = self.model.arrays()
-        if not self.settings.lora.rank:
-            return arrays
-        return adapters.merged(self.config, arrays, self._adapter())
-
-    def _write(self, folder: Path, dtype: str) -> None:
-        """The model, or of a LoRA run the adapter, into a folder."""
-        if self.settings.lora.rank:
-            adapters.write(folder, self.config, self._adapter())
-        else:
-            weights = self.model.arrays()
-            ck.write_model(folder, self.config, self.raw, self.data.folder, weights, dtype)
 
     # -- the loop
 
@@ -188,7 +161,8 @@ class _Run:
         s = self.settings
         last = min(s.train.steps, until or s.train.steps)
         self.log = Log(self.run / "log.jsonl", self.start)
-        with Display(s.train.steps, self.start) as self.display, interruptible() as asked:
+        show = Display(s.train.steps, self.start)
+        with closing(self.log), show as self.display, interruptible() as asked:
             self._greet()
             if self.settings.model.base and not self.start:
                 self._evaluate(0)  # what the model knows before
@@ -202,7 +176,6 @@ class _Run:
             if number > self.start:
                 self._save(number)
             self._finish(number)
-        self.log.close()
         return self.result
 
     def _greet(self) -> None:
@@ -213,7 +186,7 @@ class _Run:
             f"train on, {len(self.data.held_out):,} held out"
         )
         t = self.settings.train
-        if self.settings.output.eval_every and len(self.data.held_out) and not self.held:
+        if self.settings.output.eval_every and self.settings.data.holdout and not self.held:
             self.display.say(
                 f"no evaluation: held out is less than a batch, {t.batch} x {t.context}"
             )
@@ -236,26 +209,34 @@ class _Run:
         t = self.settings.train
         ids, targets = self._batch(number)
         key = np.array([t.seed & 0xFFFFFFFF, number], np.uint32)
+        before = compiling.total
         out = {k: float(v.item()) for k, v in self.step_fn(ids, targets, key).items()}
+        updated = bool(out.pop("finite"))
         now = time.perf_counter()
-        rate = ids.size / (now - self._before)
+        compiled = compiling.total - before
+        rate = ids.size / max(now - self._before - compiled, 1e-9)
         self._before = now
         skipped = self.scaler is not None and not math.isfinite(out["norm"])  # tries a lower scale
-        if not math.isfinite(out["loss"]) or not (skipped or math.isfinite(out["norm"])):
-            self._stop(number, ids, targets, out)
+        fine = math.isfinite(out["loss"]) and (skipped or math.isfinite(out["norm"]))
+        if not fine:
+            self._stop(number, find_fault(self.model, ids, targets, self.device), out)
+        if not (updated or skipped):
+            o = self.settings.optimizer
+            batch = (ids, targets, key)
+            role = find_update(self.model, self.opt, t, o, self.device, batch)
+            self._stop(number, f"weight {role} after the update", out)
         self.result.loss = out["loss"]
         self.result.losses.append(out["loss"])
         facts = {**out, "tokens_per_s": round(rate, 1)}
+        if compiled > 1e-3:
+            facts["compile_s"] = round(compiled, 3)
         if skipped:
             facts["norm"] = 0.0  # JSON has no infinity; the gradient was not used
         self.log.write(step=number + 1, **facts)
         self.display.step(number + 1, facts)
 
-    def _stop(
-        self, number: int, ids: np.ndarray, targets: np.ndarray, out: Mapping[str, float]
-    ) -> None:
+    def _stop(self, number: int, fault: str, out: Mapping[str, float]) -> NoReturn:
         """The weights are those from before the step: saves them and says what went wrong."""
-        fault = find_fault(self.model, ids, targets, self.device)
         path = self._save(number)
         self.log.write(step=number + 1, event="not finite", first=fault, loss=repr(out["loss"]))
         raise ModelError(
@@ -269,6 +250,8 @@ class _Run:
         o = self.settings.output
         if o.eval_every and (last or number % o.eval_every == 0):
             self._evaluate(number)
+        if number == self.settings.train.steps and not (o.eval_every and self.held):
+            self._check_end(number)
         if o.sample_every and (last or number % o.sample_every == 0):
             text = self.sample()
             self.log.write(step=number, sample=text)
@@ -284,9 +267,27 @@ class _Run:
             return
         losses = [float(self.eval_fn(ids, targets).item()) for ids, targets in self.held]
         loss = sum(losses) / len(losses)
+        self._check_loss(number, loss, "held-out loss")
         self.log.write(step=number, eval_loss=loss, perplexity=round(math.exp(min(loss, 50)), 4))
         self.display.say(f"step {number}: held-out loss {loss:.4f}")
         self._before = time.perf_counter()
+
+    def _check_end(self, number: int) -> None:
+        """No step computes a loss with the last weights; nor does an evaluation here."""
+        ids, targets = self._batch(number - 1)
+        loss = float(self.eval_fn(ids[0], targets[0]).item())
+        self._check_loss(number, loss, "loss after the last update")
+
+    def _check_loss(self, number: int, loss: float, name: str) -> None:
+        """Refuses to go on with, or keep, finite weights that give no finite loss."""
+        if math.isfinite(loss):
+            return
+        saved = [p for p in ck.found(self.run) if p.name != ck.name_of(number)]
+        where = f"{saved[-1]} holds weights from before" if saved else "nothing was saved before"
+        raise ModelError(
+            f"step {number}: the {name} is {loss:g}, though every weight is finite; {where}. "
+            "Lower [optimizer] lr or weight_decay"
+        )
 
     def sample(self) -> str:
         """Text from the model as it is."""
@@ -294,7 +295,7 @@ class _Run:
 
         o = self.settings.output
         decoder = decoder_from(  # a new one: its weights are what they are now
-            self.data.folder, Fields(self.raw, "config"), self.config, self._whole(),
+            self.data.folder, Fields(self.raw, "config"), self.config, self.trained.whole(),
             self.device,
         )  # fmt: skip
         ids = decoder.encode(o.sample_prompt)
@@ -306,34 +307,29 @@ class _Run:
     # -- what stays
 
     def _save(self, number: int) -> Path:
-        path = self.run / f"step-{number:06d}"
+        path = self.run / ck.name_of(number)
         optimizer = self.opt.state_dict()
         if self.scaler is not None:
             optimizer |= {f"scaler.{k}": v for k, v in self.scaler.state_dict().items()}
         state = ck.State(
-            number, self.settings.as_dict(), self.device.kind, self.data.digest, optimizer,
+            number, self.settings.as_dict(), self.device.kind, self.data.tokens, optimizer,
         )  # fmt: skip
-
-        def fill(folder: Path) -> None:
-            self._write(folder, "float32")
+        self.log.sync()
+        with replacing_folder(path) as folder:
+            self.trained.write(folder, "float32")
             ck.write_state(folder, state)
-
-        ck.write_folder(path, fill)
         ck.drop_old(self.run, self.settings.output.keep)
         return path
 
     def _finish(self, number: int) -> None:
         """The finished model, and the picture of how it came about."""
-        o = self.settings.output
         if number == self.settings.train.steps:
-            path = self.run / (ADAPTER if self.settings.lora.rank else MODEL)
-            ck.write_folder(path, lambda folder: self._write(folder, o.dtype))
-            self.result.folder = path
+            self.result.folder = path = _final(self.settings, self.run)
+            dtype = self.settings.output.dtype
+            if number > self.start or not self.trained.is_written(path, dtype):
+                with replacing_folder(path) as folder:
+                    self.trained.write(folder, dtype)
         try:
             draw_curve(read_log(self.run / "log.jsonl"), self.run / "loss.png", self.run.name)
         except UsageError as error:
             self.display.say(f"no picture: {error}")
-
-
-def _is_adapter(role: str) -> bool:
-    return ".lora_" in role

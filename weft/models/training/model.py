@@ -49,10 +49,7 @@ class TrainableDecoder:
         adapter_dropout: float = 0.0,
         checkpointing: bool = False,
     ) -> None:
-        if context > config.max_positions:
-            raise UsageError(
-                f"[train] context is {context}; the model has {config.max_positions} positions"
-            )
+        check_context(config, context)
         dtype = as_dtype(compute)
         self.config = replace(config, act_dtype=dtype, kv_dtype=dtype)
         self.tensors: dict[str, Tensor] = {}
@@ -173,6 +170,14 @@ def folder_weights(folder: Path) -> tuple[DecoderConfig, dict[str, np.ndarray]]:
     config = config_of(read_config(folder))
     bound = bind_weights(decoder_layout(config), open_checkpoint(folder))
     return config, {role: np.asarray(v, np.float32) for role, v in bound.items()}
+
+
+def check_context(config: DecoderConfig, context: int) -> None:
+    """Raises UsageError for sequences longer than the model's."""
+    if context > config.max_positions:
+        raise UsageError(
+            f"[train] context is {context}; the model has {config.max_positions} positions"
+        )
 
 
 def config_of(raw: Fields) -> DecoderConfig:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import FileFormatError, ModelError, UsageError
+from weft.core.files import digests, naming, verify, write_json
 from weft.importers.hf_config import Fields, read_config, read_object
 from weft.models.config import DecoderConfig
 from weft.models.progress import progress
@@ -23,7 +22,9 @@ from weft.models.training.settings import ModelSettings, Settings
 from weft.models.training.tokens import end_token, open_tokens, train_tokenizer, write_tokens
 
 DATA = "data"  # the folder of a run that holds tokenizer and tokens
-MARK = "train.json"  # in it, written last: marks them whole
+MARK = "train.json"  # in it, written last: says of which files it is whole
+TRAIN, HELD_OUT = "train.npy", "eval.npy"
+FILES = (TRAIN, HELD_OUT, *ck.TOKENIZER_FILES)
 
 
 @dataclass(frozen=True)
@@ -33,44 +34,49 @@ class Data:
     folder: Path  # holds the tokenizer's files
     train: np.ndarray
     held_out: np.ndarray
-    digest: str
+    digest: str  # of the text
+    tokens: str  # digest of the files of tokens
     facts: dict[str, Any]
 
 
 def prepare_data(settings: Settings, run: Path) -> tuple[Data, DecoderConfig, dict[str, Any]]:
     """The run's data, and the model's config, also as config.json's fields. Data that is there is
-    made anew when the text or the tokenizer is another, unless a checkpoint was trained on it.
-    Raises UsageError, FileFormatError, ModelError."""
+    made anew when the text or the tokenizer is another, or a file is damaged, unless a checkpoint
+    was trained on it. Raises UsageError, FileFormatError, ModelError, StorageError."""
     folder = run / DATA
-    for section, path in (("model", settings.model.base), ("tokenizer", settings.tokenizer.base)):
-        if path and not Path(path).is_dir():
-            raise UsageError(f"[{section}] from = {path!r} is not a folder; give a model's folder")
-    if settings.model.base:
-        read_config(Path(settings.model.base))  # says where the model is, if not here
     corpus = _new_text(settings, run)
     if corpus is None:
         raw, config = _config(settings, folder)
+        _check_prompt(settings, config, folder)
     else:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / MARK).unlink(missing_ok=True)
+        with naming(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / MARK).unlink(missing_ok=True)
         with progress("preparing the tokenizer"):
             _tokenizer(settings, corpus, folder)
         raw, config = _config(settings, folder)
+        _check_prompt(settings, config, folder)
         with progress("turning the text into tokens"):
             _tokens(corpus, folder, config.vocab, _tokenizer_key(settings))
-    facts = read_object(folder / MARK)
-    train = open_tokens(folder / "train.npy", config.vocab)
-    held = open_tokens(folder / "eval.npy", config.vocab)
-    return Data(folder, train, held, facts["digest"], facts), config, raw
+    facts = _facts(folder)
+    train = open_tokens(folder / TRAIN, config.vocab)
+    held = open_tokens(folder / HELD_OUT, config.vocab)
+    tokens = " ".join(facts["sha256"][name] for name in (TRAIN, HELD_OUT))
+    return Data(folder, train, held, facts["digest"], tokens, facts), config, raw
 
 
 def _new_text(settings: Settings, run: Path) -> Corpus | None:
     """The text to make tokens of; None where those that are there stay. Says which, and why."""
     folder, d = run / DATA, settings.data
+    trained = bool(ck.found(run))  # a checkpoint: on the tokens that are there
     before: dict[str, Any] = {}
-    if (folder / MARK).exists():
-        before = read_object(folder / MARK)
-    kept = bool(before) and bool(ck.found(run))  # a checkpoint was trained on them
+    try:
+        before = _facts(folder) if (folder / MARK).exists() else {}
+    except FileFormatError as error:
+        if trained:
+            raise
+        _say(f"{error}; making it anew")
+    kept = bool(before) and trained
     try:
         corpus = read_corpus(d.paths, d.suffixes, d.exclude, d.holdout, Path())
     except (UsageError, FileFormatError):
@@ -92,6 +98,32 @@ def _new_text(settings: Settings, run: Path) -> Corpus | None:
     return corpus
 
 
+def _facts(folder: Path) -> dict[str, Any]:
+    """What MARK says, checked, and so is every file it names. Raises FileFormatError."""
+    path = folder / MARK
+    remedy = f"without {folder}, the same text gives it again"
+    facts = read_object(path)
+    texts = all(isinstance(facts.get(name), str) for name in ("digest", "tokenizer", "python"))
+    files = facts.get("sha256")
+    if not texts or not isinstance(files, dict) or not {TRAIN, HELD_OUT} <= files.keys():
+        raise FileFormatError(f"{path}: not what weft train writes; {remedy}")
+    if not all(name in FILES and isinstance(was, str) for name, was in files.items()):
+        raise FileFormatError(f"{path}: sha256 names what weft train does not write; {remedy}")
+    verify(folder, files, remedy)
+    return facts
+
+
+def _check_prompt(settings: Settings, config: DecoderConfig, folder: Path) -> None:
+    """Refuses at once what would end the run at the first sample. Raises UsageError."""
+    if not settings.output.sample_every:
+        return
+    length = len(Tokenizer(folder, config.vocab).encode(settings.output.sample_prompt))
+    if not 0 < length < config.max_positions:
+        raise UsageError(
+            f"[output] sample_prompt has {length} tokens; expected 1 to {config.max_positions - 1}"
+        )
+
+
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -101,10 +133,10 @@ def _tokenizer_key(settings: Settings) -> str:
     source = settings.model.base or settings.tokenizer.base
     if not source:
         return f"trained, {settings.tokenizer.vocab} tokens"
-    path = Path(source) / "tokenizer.json"
-    if not path.exists():
+    found = digests(Path(source), ["tokenizer.json"])
+    if not found:
         raise ModelError(f"{source} has no tokenizer.json; training on text needs one")
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return found["tokenizer.json"]
 
 
 def _tokenizer(settings: Settings, corpus: Corpus, folder: Path) -> None:
@@ -151,14 +183,17 @@ def new_config(m: ModelSettings, vocab: int, context: int, end: int | None) -> d
 
 
 def _tokens(corpus: Corpus, folder: Path, vocab: int, tokenizer: str) -> None:
-    """train.npy and eval.npy with their .json; MARK comes last."""
+    """TRAIN and HELD_OUT, each with its .json; MARK, that of TRAIN, comes last."""
     facts: dict[str, Any] = {
         "digest": corpus.digest, "tokenizer": tokenizer, "python": corpus.python,
         "skipped": list(corpus.skipped),
     }  # fmt: skip
-    parts: Mapping[str, Any] = {"eval": corpus.held_out, "train": corpus.train}
-    for name, texts in parts.items():
-        more: dict[str, Any] = {"files": len(texts), "characters": sum(len(t) for _, t in texts)}
-        if name == "eval":
+    for name, texts in ((HELD_OUT, corpus.held_out), (TRAIN, corpus.train)):
+        count = write_tokens((t for _, t in texts), folder, vocab, folder / name)
+        more: dict[str, Any] = {"files": len(texts), "tokens": count}
+        more["characters"] = sum(len(t) for _, t in texts)
+        if name == HELD_OUT:
             more["names"] = [n for n, _ in texts]
-        write_tokens((t for _, t in texts), folder, vocab, folder / f"{name}.npy", facts | more)
+        else:
+            more["sha256"] = digests(folder, FILES)
+        write_json((folder / name).with_suffix(".json"), facts | more)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -10,43 +12,58 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import FileFormatError, UsageError
-from weft.core.files import replacing
+from weft.core.files import naming, write_bytes, write_text
+from weft.importers.hf_config import parse_json, read_bounded
 from weft.models.progress import line_taken
+
+MAX_LOG = 1 << 32  # bytes; a record takes about 150
 
 
 class Log:
-    """JSON lines, each on disk before the next. A run that goes on drops what an earlier one wrote
-    after the step it starts from."""
+    """JSON lines, each handed to the system before the next. A run that goes on drops what an
+    earlier one wrote after the step it starts from. Writing raises StorageError."""
 
     def __init__(self, path: Path, start: int) -> None:
-        kept = [r for r in read_log(path) if r.get("step", 0) <= start] if start else []
-        with replacing(path) as temporary:
-            text = "".join(json.dumps(r) + "\n" for r in kept)
-            temporary.write_text(text, encoding="utf-8")
-        self._file = path.open("a", encoding="utf-8")
+        kept = [r for r in read_log(path) if r["step"] <= start] if start else []
+        write_text(path, "".join(json.dumps(r) + "\n" for r in kept))
+        self.path = path
+        self._file = path.open("ab", buffering=0)  # what failed is not tried again when it closes
 
     def write(self, **record: Any) -> None:
-        """One record, flushed."""
-        self._file.write(json.dumps(record) + "\n")
-        self._file.flush()
+        """One record."""
+        line = memoryview((json.dumps(record) + "\n").encode())
+        with naming(self.path):
+            while line:
+                line = line[self._file.write(line) :]
+
+    def sync(self) -> None:
+        """Waits until what was written is on the disk itself."""
+        with naming(self.path):
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The records of a log; [] where there is none. A last line cut short is left out."""
+    """The records of a log, each with its "step"; [] where there is none. A last line cut short is
+    left out. Raises FileFormatError."""
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    records = []
+    lines = read_bounded(path, MAX_LOG).splitlines()
+    records: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         try:
-            records.append(json.loads(line))
-        except ValueError:
+            record = parse_json(line, f"{path}: line {number}")
+        except FileFormatError as error:
             if number == len(lines):
                 break
-            raise FileFormatError(f"{path}: line {number} is not JSON") from None
+            raise FileFormatError(f"{error}; remove the file, or mend it") from None
+        if not isinstance(record, dict) or type(record.get("step")) is not int:
+            raise FileFormatError(
+                f"{path}: line {number} is no record of a step; remove the file, or mend it"
+            )
+        records.append(record)
     return records
 
 
@@ -118,8 +135,7 @@ def draw_curve(records: list[dict[str, Any]], path: Path, title: str = "") -> No
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    steps = [(r["step"], r["loss"]) for r in records if "loss" in r]
-    held = [(r["step"], r["eval_loss"]) for r in records if "eval_loss" in r]
+    steps, held = _points(records, "loss"), _points(records, "eval_loss")
     if steps:
         axes.plot(*zip(*steps), color="#8fb8de", lw=0.8, label="training")
         axes.plot(*zip(*_smooth(steps)), color="#1f5f99", lw=1.6, label="training, smoothed")
@@ -128,8 +144,14 @@ def draw_curve(records: list[dict[str, Any]], path: Path, title: str = "") -> No
     axes.set(xlabel="step", ylabel="loss (nats per token)", title=title)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png")
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    write_bytes(path, picture.getvalue())
+
+
+def _points(records: list[dict[str, Any]], name: str) -> list[tuple[int, float]]:
+    """(step, value) where there is a number."""
+    return [(r["step"], r[name]) for r in records if type(r.get(name)) in (int, float)]
 
 
 def _smooth(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
@@ -144,7 +166,8 @@ def _smooth(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
 @contextmanager
 def interruptible() -> Iterator[list[bool]]:
     """While inside, Ctrl-C and SIGTERM put True into the list instead of ending the program; a
-    second Ctrl-C ends it. Outside of the main thread nothing changes."""
+    second Ctrl-C ends it. A signal that the process was started to ignore (in the background, by
+    nohup) stays ignored. Outside of the main thread nothing changes."""
     import signal
     import threading
 
@@ -158,7 +181,10 @@ def interruptible() -> Iterator[list[bool]]:
             raise KeyboardInterrupt
         asked.append(True)
 
-    before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    before = {s: handler for s, handler in before.items() if handler is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, ask)
     try:
         yield asked
     finally:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 import tomllib
+from collections.abc import Iterator
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from weft.core.errors import UsageError
+import numpy as np
+
+from weft.core.errors import FileFormatError, UsageError
+from weft.importers.hf_config import MAX_CONFIG, read_bounded
+
+MAX_STEPS = 1 << 30
 
 
 def _of(
     default: Any, doc: str, lo: float | None = None, hi: float | None = None, **more: Any
 ) -> Any:
-    """A setting: its default (MISSING: it must be given), one line about it, its range."""
+    """A setting: its default (MISSING: it must be given), one line about it, its range. `below`:
+    its upper end does not count. `blank`: an empty string says something."""
     facts = {"doc": doc, "lo": lo, "hi": hi, **more}
     if isinstance(default, tuple):
         return field(default_factory=lambda: default, metadata=facts)
@@ -27,7 +33,9 @@ def _of(
 class ModelSettings:
     """[model]: a folder to start from, or the sizes of a new one."""
 
-    base: str = _of("", "fine-tune this Hugging Face folder; sizes come from it", key="from")
+    base: str = _of(
+        "", "fine-tune this Hugging Face folder; sizes come from it", key="from", blank=True
+    )
     family: str = _of("llama", "architecture of a new model", choices=("llama", "gpt2"))
     hidden: int = _of(192, "width", 2, 1 << 14)
     layers: int = _of(5, "number of layers", 1, 256)
@@ -63,14 +71,14 @@ class TokenizerSettings:
     """[tokenizer]: of a new model."""
 
     vocab: int = _of(2048, "tokens of the byte-level BPE to train", 257, 1 << 20)
-    base: str = _of("", "use the tokenizer of this folder instead", key="from")
+    base: str = _of("", "use the tokenizer of this folder instead", key="from", blank=True)
 
 
 @dataclass(frozen=True)
 class TrainSettings:
     """[train]: the loop."""
 
-    steps: int = _of(1000, "optimiser steps", 1, 1 << 30)
+    steps: int = _of(1000, "optimiser steps", 1, MAX_STEPS)
     batch: int = _of(8, "sequences per step and accumulation", 1, 1 << 16)
     accumulate: int = _of(1, "gradients of this many batches are added up per step", 1, 1 << 10)
     context: int = _of(256, "tokens per sequence", 2, 1 << 20)
@@ -91,8 +99,10 @@ class OptimizerSettings:
     min_lr: float = _of(0.0, "what it ends at", 0.0, 10.0)
     warmup: int = _of(100, "steps in which it rises from 0", 0, 1 << 30)
     schedule: str = _of("cosine", "after the warm-up", choices=("cosine", "linear", "constant"))
-    betas: tuple[float, ...] = _of((0.9, 0.95), "decay of the moments", 0.0, 1.0, count=2)
-    eps: float = _of(1e-8, "keeps the division finite", 0.0, 1.0)
+    betas: tuple[float, ...] = _of(
+        (0.9, 0.95), "decay of the moments", 0.0, 1.0, count=2, below=True
+    )
+    eps: float = _of(1e-8, "keeps the division finite", 1e-30, 1.0)
     weight_decay: float = _of(0.1, "of matrices; vectors are not decayed", 0.0, 10.0)
     clip: float = _of(1.0, "largest norm of the gradient (0: no limit)", 0.0, 1e9)
 
@@ -108,7 +118,7 @@ class OutputSettings:
     eval_every: int = _of(100, "steps between evaluations on held-out text (0: never)", 0, 1 << 30)
     eval_batches: int = _of(16, "batches per evaluation", 1, 1 << 20)
     sample_every: int = _of(500, "steps between samples (0: never)", 0, 1 << 30)
-    sample_prompt: str = _of("\n", "what samples continue")
+    sample_prompt: str = _of("\n", "what samples continue", blank=True)
     sample_tokens: int = _of(64, "their length", 1, 1 << 16)
     checkpoint_every: int = _of(500, "steps between checkpoints (0: only at the end)", 0, 1 << 30)
     keep: int = _of(2, "checkpoints kept", 1, 1 << 20)
@@ -144,37 +154,82 @@ def read_settings(path: Path) -> Settings:
     """The settings in a TOML file. Raises UsageError for a file that cannot be read or is not TOML,
     and for an unknown or impossible setting."""
     try:
-        text = path.read_text(encoding="utf-8")
-        data = tomllib.loads(text)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{path}: not TOML: {error}") from None
+        data = tomllib.loads(read_bounded(path, MAX_CONFIG).decode("utf-8"))
+    except FileFormatError as error:
+        raise UsageError(str(error)) from None
+    except RecursionError:
+        raise UsageError(f"{path}: not a config: nested too deeply") from None
+    except ValueError as error:  # broken UTF-8 or TOML, numbers of thousands of digits
+        raise UsageError(f"{path}: not TOML: {error!s:.200}") from None
     return settings_from(data, str(path))
 
 
 def settings_from(data: dict[str, Any], where: str) -> Settings:
     """The settings in plain data. Raises UsageError."""
-    made = _section(Settings, data, where, "")
-    if not made.data.paths:
-        raise UsageError(f'{where}: [data] paths is missing; give files or folders, or "stdlib"')
-    if made.lora.rank and not made.model.base:
-        raise UsageError(f"{where}: [lora] adapts a model: give [model] from")
+    made: Settings = _section(Settings, data, where, "")
+    for problem in _contradictions(made):
+        raise UsageError(f"{where}: {problem}")
     return made
 
 
-def _section(cls: Any, data: Any, where: str, name: str) -> Any:
+def _contradictions(s: Settings) -> Iterator[str]:
+    """What each setting alone does not show to be wrong."""
+    if not s.data.paths:
+        yield '[data] paths is missing; give files or folders, or "stdlib"'
+    if not s.data.suffixes:
+        yield "[data] suffixes is empty; name at least one, such as .txt"
+    if s.optimizer.min_lr > s.optimizer.lr:
+        yield f"[optimizer] min_lr {s.optimizer.min_lr:g} is above lr {s.optimizer.lr:g}"
+    if s.lora.rank and not s.model.base:
+        yield "[lora] adapts a model: give [model] from"
+    unused = [f"[lora] {key}" for key in changed(s.lora)]
+    if unused and not s.lora.rank:
+        yield f"{', '.join(unused)} without [lora] rank; give a rank, or leave [lora] out"
+    m = s.model
+    if m.base:
+        return
+    if m.hidden % m.heads:
+        yield f"[model] hidden {m.hidden} is not a multiple of heads {m.heads}"
+    if m.family == "gpt2" and m.kv_heads not in (0, m.heads):
+        yield f"[model] kv_heads is {m.kv_heads}; gpt2 has as many as heads: leave it out"
+    if m.family == "gpt2":
+        return
+    if m.hidden // m.heads % 2:
+        yield f"[model] hidden {m.hidden} / heads {m.heads} is {m.hidden // m.heads}; make it even"
+    if m.heads % (m.kv_heads or m.heads):
+        yield f"[model] heads {m.heads} is not a multiple of kv_heads {m.kv_heads}"
+
+
+def changed(section: Any) -> list[str]:
+    """The keys of a section that are not at their defaults."""
+    plain = type(section)()
+    return [
+        f.metadata.get("key", f.name)
+        for f in fields(section)
+        if getattr(section, f.name) != getattr(plain, f.name)
+    ]
+
+
+def stored(data: Any, where: str) -> dict[str, Any]:
+    """What `Settings.as_dict` gave, read back: checked like a config file, missing settings at
+    their defaults. Raises UsageError."""
+    made: Settings = _section(Settings, data, where, "", stored=True)
+    return made.as_dict()
+
+
+def _section(cls: Any, data: Any, where: str, name: str, stored: bool = False) -> Any:
     if not isinstance(data, dict):
-        raise UsageError(f"{where}: {name} is {data!r}; expected a table [{name}]")
-    known = {f.metadata.get("key", f.name): f for f in fields(cls)}
+        raise UsageError(f"{where}: {name or 'it'} is {_shown(data)}; expected a table [{name}]")
+    known = {f.name if stored else f.metadata.get("key", f.name): f for f in fields(cls)}
     hints = get_type_hints(cls)
     given = {}
     for key, value in data.items():
         f = known.get(key)
         if f is None:
-            raise UsageError(f"{where}: unknown {_place(name, key)}; {_nearest(key, known)}")
+            unknown = _place(name, f"{key:.60}")
+            raise UsageError(f"{where}: unknown {unknown}; {_nearest(key, known)}")
         if is_dataclass(hints[f.name]):
-            given[f.name] = _section(hints[f.name], value, where, key)
+            given[f.name] = _section(hints[f.name], value, where, key, stored)
         else:
             given[f.name] = _value(f, hints[f.name], value, f"{where}: {_place(name, key)}")
     return cls(**given)
@@ -197,22 +252,48 @@ def _value(f: Field[Any], kind: Any, value: Any, where: str) -> Any:
         inner = get_args(kind)[0]
         items = value if isinstance(value, list) else [value]
         if "count" in f.metadata and len(items) != f.metadata["count"]:
-            raise UsageError(f"{where} is {value!r}; expected {f.metadata['count']} values")
+            raise UsageError(f"{where} is {_shown(value)}; expected {f.metadata['count']} values")
         return tuple(_value(f, inner, v, where) for v in items)
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < 1 << 64:
         value = float(value)
     if type(value) is not kind:
-        raise UsageError(f"{where} is {value!r}; expected {_WORDS[kind]}")
+        raise UsageError(f"{where} is {_shown(value)}; expected {_WORDS[kind]}")
     choices = f.metadata.get("choices")
     if choices and value not in choices:
-        raise UsageError(f"{where} is {value!r}; expected one of {', '.join(choices)}")
-    lo, hi = f.metadata.get("lo"), f.metadata.get("hi")
-    bad = kind is float and not math.isfinite(value)
-    if bad or (lo is not None and value < lo) or (hi is not None and value > hi):
-        raise UsageError(f"{where} is {value!r}; expected {lo:g} to {hi:g}")
+        raise UsageError(f"{where} is {_shown(value)}; expected one of {', '.join(choices)}")
+    if kind is str:
+        _check_text(f, value, where)
+    elif kind is not bool:
+        _check_range(f, value, where)
     return value
 
 
+def _check_text(f: Field[Any], value: str, where: str) -> None:
+    if "\0" in value:
+        raise UsageError(f"{where} is {_shown(value)}; a null character has no place in it")
+    if not value.strip() and not f.metadata.get("blank"):
+        raise UsageError(f"{where} is {_shown(value)}; expected a name")
+
+
+def _check_range(f: Field[Any], value: float, where: str) -> None:
+    lo, hi, below = f.metadata["lo"], f.metadata["hi"], f.metadata.get("below")
+    if not lo <= value <= hi or (below and value == hi):  # NaN too
+        end = f"below {hi:g}" if below else f"{hi:g}"
+        raise UsageError(f"{where} is {_shown(value)}; expected {lo:g} to {end}")
+    if 0 < abs(value) < _TINY:
+        raise UsageError(f"{where} is {_shown(value)}; in float32 that is 0: write 0, or more")
+
+
+def _shown(value: object) -> str:
+    """As it was given, no longer than a line takes."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # deep, or an integer of thousands of digits
+        text = f"{type(value).__name__} too large to show"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+_TINY = float(np.finfo(np.float32).tiny)
 _WORDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
 
 

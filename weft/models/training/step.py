@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -49,35 +51,49 @@ def make_step(
     device: Any, scaler: optim.LossScaler | None = None,
 ) -> Callable[[np.ndarray, np.ndarray, np.ndarray], Mapping[str, Tensor]]:  # fmt: skip
     """The step: (ids, targets int32 [A, B, T], key uint32 [2] for dropout) -> loss, norm of the
-    gradient, learning rate. A step whose gradient is not finite changes nothing, but the scale of
-    the loss where a `scaler` is used."""
+    gradient, learning rate, whether the update is finite. A step whose loss, gradient, weights or
+    moments are not finite changes nothing, but the scale of the loss where a `scaler` is used."""
     schedule = make_schedule(o, s.steps)
-    params = [t for _, t in model.named_parameters()]
 
     def train_step(ids: Tensor, targets: Tensor, key: Tensor) -> dict[str, Tensor]:
-        model.key = key
-        parts = []
-        for a in range(s.accumulate):
-            model.part = a
-            loss = model.loss(ids[a], targets[a])
-            share = loss * (1.0 / s.accumulate)
-            (share if scaler is None else scaler.scale(share)).backward()
-            parts.append(loss.detach())
-        model.key = None
-        if scaler is not None:
-            scaler.unscale(params)
-        norm = optim.clip_grad_norm(params, o.clip or HUGE)
+        loss, norm = _gradients(model, s, o, scaler, ids, targets, key)
         with autograd.no_grad():
             rate = schedule(opt.count) + 0.0
+            good = functools.reduce(operator.and_, opt.finite().values())
+            bad = ~(good & finite(norm) & finite(loss))
+            for p in opt.parameters():  # other values than the check's: else those would be stored
+                if p.grad is not None:
+                    p.grad = good.where(p.grad, 0.0)
         if scaler is None:
-            opt.step(unless=~finite(norm))
+            opt.step(unless=bad)
         else:
-            scaler.step(opt)
+            scaler.step(opt, unless=bad)
             scaler.update()
         opt.zero_grad()
-        return {"loss": sum(parts[1:], parts[0]) * (1.0 / s.accumulate), "norm": norm, "lr": rate}
+        return {"loss": loss, "norm": norm, "lr": rate, "finite": good}
 
     return compile_(train_step, device=device)
+
+
+def _gradients(
+    model: TrainableDecoder, s: TrainSettings, o: OptimizerSettings,
+    scaler: optim.LossScaler | None, ids: Tensor, targets: Tensor, key: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(mean loss, norm of the gradient before it is clipped); the parameters hold the gradient."""
+    params = [t for _, t in model.named_parameters()]
+    model.key = key
+    parts = []
+    for a in range(s.accumulate):
+        model.part = a
+        loss = model.loss(ids[a], targets[a])
+        share = loss * (1.0 / s.accumulate)
+        (share if scaler is None else scaler.scale(share)).backward()
+        parts.append(loss.detach())
+    model.key = None
+    if scaler is not None:
+        scaler.unscale(params)
+    norm = optim.clip_grad_norm(params, o.clip or HUGE)
+    return sum(parts[1:], parts[0]) * (1.0 / s.accumulate), norm
 
 
 def finite(x: Tensor) -> Tensor:
@@ -93,6 +109,23 @@ def make_eval(model: TrainableDecoder, device: Any) -> Callable[..., Tensor]:
             return model.loss(ids, targets)
 
     return compile_(eval_loss, device=device)
+
+
+def find_update(
+    model: TrainableDecoder, opt: optim.AdamW, s: TrainSettings, o: OptimizerSettings,
+    device: Any, batch: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> str:  # fmt: skip
+    """Which weight is the first that the step of a batch (ids, targets, key) would leave with a
+    value, or a moment, that is not finite. Changes nothing."""
+
+    def look(ids: Tensor, targets: Tensor, key: Tensor) -> dict[str, Tensor]:
+        _gradients(model, s, o, None, ids, targets, key)
+        found = opt.finite()
+        opt.zero_grad()
+        return found
+
+    found = compile_(look, device=device)(*batch)
+    return next((role for role, good in found.items() if not good.item()), "unknown")
 
 
 def find_fault(model: TrainableDecoder, ids: np.ndarray, targets: np.ndarray, device: Any) -> str:

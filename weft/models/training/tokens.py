@@ -6,7 +6,6 @@ that it would have had.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import FileFormatError, ModelError, UsageError
-from weft.core.files import replacing
+from weft.core.files import replacing, write_json, write_text
+from weft.importers.hf_config import read_object
 from weft.models.tokenizer import Tokenizer
 
 END = "<|endoftext|>"  # stands between documents, and ends a text
+LEAST_VOCAB = 257  # the bytes, and END
 
 
 def train_tokenizer(texts: Iterable[str], vocab: int, folder: Path) -> None:
@@ -27,8 +28,8 @@ def train_tokenizer(texts: Iterable[str], vocab: int, folder: Path) -> None:
     from tokenizers import decoders, models, pre_tokenizers
     from tokenizers.trainers import BpeTrainer
 
-    if vocab < 257:
-        raise UsageError(f"[tokenizer] vocab is {vocab}; bytes and {END} take 257")
+    if vocab < LEAST_VOCAB:
+        raise UsageError(f"[tokenizer] vocab is {vocab}; bytes and {END} take {LEAST_VOCAB}")
     raw = Raw(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()
@@ -44,40 +45,38 @@ def train_tokenizer(texts: Iterable[str], vocab: int, folder: Path) -> None:
         "eos_token": END,
         "clean_up_tokenization_spaces": False,
     }
-    _write(folder / "tokenizer.json", raw.to_str())
-    _write(folder / "tokenizer_config.json", json.dumps(settings, indent=2))
-
-
-def _write(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(folder / "tokenizer.json", raw.to_str())
+    write_json(folder / "tokenizer_config.json", settings)
 
 
 def end_token(folder: Path) -> str | None:
-    """What ends a text of the folder's tokenizer, as its tokenizer_config.json says."""
+    """What ends a text of the folder's tokenizer, as its tokenizer_config.json says. Raises
+    FileFormatError."""
     path = folder / "tokenizer_config.json"
     if not path.exists():
         return None
-    token = json.loads(path.read_text(encoding="utf-8")).get("eos_token")
-    return token.get("content") if isinstance(token, dict) else token
+    token = read_object(path).get("eos_token")
+    token = token.get("content") if isinstance(token, dict) else token
+    if token is not None and not isinstance(token, str):
+        raise FileFormatError(f"{path}: eos_token is {token!r:.60}; expected a string")
+    return token or None
 
 
-def write_tokens(
-    texts: Iterable[str], folder: Path, vocab: int, path: Path, facts: dict[str, Any]
-) -> np.ndarray:
+def write_tokens(texts: Iterable[str], folder: Path, vocab: int, path: Path) -> int:
     """Encodes the texts with the tokenizer in `folder`, each ended by its end token where it has
-    one, into `path` (.npy, uint16 or uint32) beside a .json with `facts`; returns the tokens,
-    mapped. Raises ModelError when the tokenizer gives ids that `vocab` does not hold."""
+    one, into `path` (.npy, uint16 or uint32); returns how many tokens. Raises ModelError when the
+    tokenizer gives ids that `vocab` does not hold, StorageError."""
     tokenizer = Tokenizer(folder, vocab)
     end = end_token(folder)
     stop = [] if end is None else tokenizer.encode(end, special=False)
     dtype = np.uint16 if vocab <= 1 << 16 else np.uint32
     parts = [np.asarray(ids + stop, dtype) for ids in _encode(tokenizer, texts)]
     tokens = np.concatenate(parts) if parts else np.zeros(0, dtype)
+    header = {"descr": tokens.dtype.str, "fortran_order": False, "shape": tokens.shape}
     with replacing(path) as temporary, temporary.open("wb") as f:
-        np.save(f, tokens)
-    _write(path.with_suffix(".json"), json.dumps({**facts, "tokens": len(tokens)}, indent=2))
-    return open_tokens(path, vocab)
+        np.lib.format.write_array_header_1_0(f, header)
+        f.write(tokens.data)  # unlike np.save's own way, an error that says why
+    return len(tokens)
 
 
 def _encode(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[list[int]]:
@@ -146,7 +145,7 @@ class Batches:
 def evaluation(tokens: np.ndarray, batch: int, length: int, most: int) -> list[Any]:
     """At most `most` batches (ids, targets) of the held-out tokens, evenly spread; the first ones
     where the text is short. [] when it does not fill a single batch."""
-    windows = (len(tokens) - 1) // length
+    windows = max(len(tokens) - 1, 0) // length
     count = min(most, windows // batch)
     picked = np.linspace(0, windows - 1, count * batch).astype(np.int64) * length
     rows = [tokens[s : s + length + 1].astype(np.int32) for s in picked]

@@ -1,0 +1,331 @@
+"""Programs of any length: long chains, wide fans, deep gradients. Results equal the oracle's, no
+kernel grows with the program, and the work of compiling grows with its length alone (counted in
+function calls, not in seconds)."""
+
+import sys
+
+import numpy as np
+import pytest
+from graphs import check
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import weft
+from weft.backends import registry
+from weft.compile import arena, compile_graph, cuts
+from weft.compile.homes import Task, Value
+from weft.compile.passes import groups_of
+from weft.compile.precedence import Precedence
+from weft.compile.schedule import schedule
+from weft.core.caps import PRESETS
+from weft.kernel.printer import text
+from weft.tensor.trace import Spec, trace
+
+F = weft.functional
+
+
+def chain(n):
+    def fn(x):
+        for i in range(n):
+            x = x * 0.999 + 0.001 if i % 2 else x.tanh()
+        return x
+
+    return fn, [(5, 7)]
+
+
+def diamonds(n):
+    def fn(x):
+        for _ in range(n // 3):
+            a, b = x * 0.5, x.sin()
+            x = a + b * 0.4
+        return x
+
+    return fn, [(33,)]
+
+
+def tower(n):
+    def fn(x):
+        for _ in range(n // 4):
+            x = x + (x * 0.5).tanh() * 0.001
+        return x
+
+    return fn, [(33,)]
+
+
+def pairs(n):
+    def fn(a, b):
+        for _ in range(n // 4):
+            a, b = (a + b) * 0.5, (a - b) * 0.9
+        return a, b
+
+    return fn, [(9,), (9,)]
+
+
+def turns(n):
+    def fn(x):
+        for _ in range(n // 3):
+            x = x.transpose(0, 1).reshape(5, 7) * 0.999
+        return x
+
+    return fn, [(5, 7)]
+
+
+def rolls(n):
+    def fn(x):
+        for _ in range(n // 4):
+            x = weft.concat([x[3:], x[:3]]) * 0.999
+        return x
+
+    return fn, [(17,)]
+
+
+def stencil(n):
+    def fn(x):
+        for _ in range(n // 8):
+            wide = weft.concat([x[:1], x, x[-1:]])
+            x = (wide[2:] + wide[:-2]) * 0.25 + x * 0.5
+        return x
+
+    return fn, [(40,)]
+
+
+def casts(n):
+    def fn(x):
+        for _ in range(n // 3):
+            x = (x.astype(weft.float16) * 0.5).astype(weft.float32) + 0.25
+        return x
+
+    return fn, [(6,)]
+
+
+def reductions(n):
+    def fn(x):
+        for _ in range(n // 3):
+            x = x - x.max(axis=-1, keepdims=True) * 0.01
+        return x
+
+    return fn, [(4, 16)]
+
+
+def products(n):
+    def fn(x, w):
+        for _ in range(n // 2):
+            x = (x @ w).tanh()
+        return x
+
+    return fn, [(4, 8), (8, 8)]
+
+
+def many_inputs(n):
+    def fn(*xs):
+        total = xs[0]
+        for x in xs[1:]:
+            total = total * 0.5 + x
+        return total
+
+    return fn, [(3,)] * (n // 3)
+
+
+def constants(n):
+    def fn(x):
+        return [x * (i + 2.0) + 1.0 for i in range(n // 3)]
+
+    return fn, [(7,)]
+
+
+def parts(n):
+    def fn(x):
+        return [x[i, 1:] * 2.0 for i in range(n // 3)]
+
+    return fn, [(n // 3, 5)]
+
+
+def sums(n):
+    def fn(x):
+        total = x[0, 0] * 0.0
+        for i in range(n // 4):
+            total = total + (x * (i / n)).sum()
+        return total
+
+    return fn, [(3, 5)]
+
+
+def gathers(n):
+    index = [np.array([i % 8, 3 * i % 8], np.int32) for i in range(n // 3)]
+
+    def fn(x):
+        return [(x * 2.0)[weft.tensor(i)] + 1.0 for i in index]
+
+    return fn, [(8, 5)]
+
+
+def gradient(n):
+    def fn(x):
+        x = y = x.detach().requires_grad_()
+        for _ in range(n // 9):
+            y = (y * 0.9 + 0.1).tanh()
+        return weft.grad(y.sum(), [x])
+
+    return fn, [(9,)]
+
+
+def attention(n):
+    def fn(x, g):
+        for _ in range(n // 12):
+            h = F.layer_norm(x, g, g)
+            x = x * 0.9 + F.gelu(h) * 0.1
+        return x
+
+    return fn, [(4, 16), (16,)]
+
+
+PROGRAMS = [
+    chain, diamonds, tower, pairs, turns, rolls, stencil, casts, reductions, products, many_inputs,
+    constants, parts, sums, gathers, gradient, attention,
+]  # fmt: skip
+
+
+def traced(make, n):
+    fn, shapes = make(n)
+    return trace(fn, [Spec(shape, name=f"a{i}") for i, shape in enumerate(shapes)])
+
+
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_a_long_program_equals_the_oracle(make):
+    program = check(traced(make, 2400), registry.get("cpu"))
+    longest = max(len(text(kernel).splitlines()) for kernel in program.kernels)
+    assert longest < 20 * cuts.WORK
+
+
+@pytest.mark.parametrize("target", ["webgpu", "lavapipe", "cuda"])
+@pytest.mark.parametrize("make", [chain, rolls, many_inputs, constants], ids=lambda m: m.__name__)
+def test_kernels_stay_small_for_every_target(make, target):
+    caps = PRESETS[target]
+    for group in groups_of(traced(make, 2400), caps):
+        assert cuts.work_of(group) <= cuts.WORK
+        assert len(group.inputs) + len(group.outputs) <= caps.max_bindings
+
+
+def calls(fn):
+    """How many functions `fn()` calls, of Python and of C."""
+    count = 0
+
+    def note(frame, event, arg):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        fn()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_compiling_takes_work_in_proportion(make):
+    caps = PRESETS["cpu-avx512"]
+    small, large = (traced(make, n) for n in (800, 2400))
+    compile_graph(traced(make, 90), caps)  # imports are not counted
+    assert calls(lambda: compile_graph(large, caps)) < 4 * calls(lambda: compile_graph(small, caps))
+
+
+def test_kernels_that_differ_by_numbers_become_one():
+    caps = PRESETS["cpu-avx512"]
+    for make in (constants, parts):
+        assert len(compile_graph(traced(make, 600), caps).kernels) == 1
+    few = trace(lambda x: [x * 2.0, x * 3.0], [Spec((7,))])
+    assert len(compile_graph(few, caps).kernels) == 2
+
+
+def test_a_number_that_all_share_stays_in_the_kernel():
+    program = compile_graph(traced(constants, 600), PRESETS["cpu-avx512"])
+    (kernel,) = program.kernels
+    assert len(kernel.buffers) == 3 and "1.0:f32" in text(kernel)
+
+
+# -- the pieces, against plain versions of themselves --------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=40))
+def test_conditions_are_refused_exactly_where_they_close_a_cycle(pairs):
+    order, kept = Precedence(), []
+    for i in range(12):
+        order.add({i - 3} if i >= 3 else set())
+    known = {(i - 3, i) for i in range(3, 12)}
+
+    def leads(a, b):
+        seen, stack = set(), [a]
+        while stack:
+            at = stack.pop()
+            if at == b:
+                return True
+            stack += [y for x, y in known if x == at and y not in seen]
+            seen.add(at)
+        return False
+
+    for a, b in pairs:
+        allowed = a == b or not leads(b, a)
+        assert order.order([(a, b)]) == allowed
+        if allowed and a != b:
+            known.add((a, b))
+            kept.append((a, b))
+    assert {(a, b) for b, after in enumerate(order.after) for a in after} == known
+
+
+SPANS = st.lists(
+    st.tuples(st.integers(1, 3000), st.integers(0, 30), st.integers(0, 9), st.integers(0, 40)),
+    max_size=60,
+)
+
+
+@given(SPANS, st.sampled_from([3000, 4096, 1 << 30]))
+def test_values_alive_together_never_share_bytes(items, limit):
+    spans = [arena.Span(size, start, start + length) for size, start, length, _ in items]
+    for span, (*_, other) in zip(spans, items):
+        if other < len(spans) and spans[other] is not span:
+            span.apart.add(id(spans[other]))
+            spans[other].apart.add(id(span))
+    sizes = arena._place_in_turn(spans, limit)
+    for i, a in enumerate(spans):
+        assert a.offset % arena.ALIGN == 0 and a.offset + a.nbytes <= min(limit, sizes[a.buffer])
+        for b in spans[:i]:
+            together = a.start <= b.end and b.start <= a.end and a.buffer == b.buffer
+            apart = a.offset >= b.offset + b.nbytes or b.offset >= a.offset + a.nbytes
+            assert not together or apart
+            assert id(b) not in a.apart or a.buffer != b.buffer
+
+
+def test_very_many_values_reuse_memory():
+    spans = [arena.Span(1000, i, i + 1) for i in range(arena.MANY + 1)]
+    assert sum(arena.place(spans, 1 << 30)) == 2 * 1024
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 15), max_size=3), st.integers(1, 64)), max_size=16)
+)
+def test_the_schedule_prefers_what_frees_memory(items):
+    """The same order as looking at every ready task each time."""
+    from weft.compile import schedule as module
+    from weft.graph.ir import Node
+
+    tasks: list[Task] = []
+    for reads, size in items:
+        made = Value(Node("x", (), {}, (size,), weft.float32))
+        after = {r for r in reads if r < len(tasks)}
+        tasks.append(Task([tasks[r].writes[0] for r in after], [made], after=after))
+    left: dict[int, int] = {}
+    for task in tasks:
+        for value in module._distinct(task.reads):
+            left[id(value)] = left.get(id(value), 0) + 1
+    expected, waiting = [], list(range(len(tasks)))
+    while waiting:
+        ready = [i for i in waiting if not tasks[i].after & set(waiting)]
+        best = min(ready, key=lambda i: (module._growth(tasks[i], left), i))
+        waiting.remove(best)
+        expected.append(tasks[best])
+        for value in module._distinct(tasks[best].reads):
+            left[id(value)] -= 1
+    found = schedule(tasks)
+    assert [id(t) for t in found] == [id(t) for t in expected]

@@ -1,0 +1,10 @@
+"""What holds for every test, however the run was started."""
+
+from __future__ import annotations
+
+import signal
+
+# A shell has its background jobs ignore SIGINT, and what they start inherits that: the tests that
+# interrupt would wait for ever. A handler of Python's is not inherited, so children begin afresh.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

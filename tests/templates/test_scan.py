@@ -1,0 +1,192 @@
+"""The scan template on every kind of target: any axis and length, and one order of joining."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import TARGETS, check, group_of, random, run_cpu, run_interp, trace
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import weft
+from weft import ops
+from weft.backends.interp import InterpDevice
+from weft.compile.passes import compile_graph
+from weft.conform.harness import check_close
+from weft.core import dtypes as dt
+from weft.core.caps import PRESETS
+from weft.graph.ir import Graph
+from weft.ops.evaluate import evaluate
+from weft.program.session import Session
+from weft.transform import scan as lengths
+
+F32 = dt.float32
+NUMPY = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def _check(op: str, x: np.ndarray, axis: int, **more: Any) -> None:
+    for exclusive in (False, True):
+        for reverse in (False, True):
+            fn = lambda x: ops.scan(x, op, axis, exclusive, reverse)  # noqa: B023, E731
+            check(fn, [x], "scan", "call", tolerance="reduce", **more)
+
+
+@pytest.mark.parametrize("op", NUMPY)
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((3, 5), 1), ((3, 5), 0), ((2, 17, 3), 1), ((70,), 0), ((3, 1), 1), ((2, 7, 20), 1)],
+)
+def test_every_target(op: str, shape: tuple[int, ...], axis: int) -> None:
+    _check(op, random(F32, shape, scale=1.0), axis)
+
+
+@pytest.mark.parametrize("dtype", [d for d in dt.DEVICE if d.kind != "bool"], ids=repr)
+def test_dtypes(dtype: dt.DType) -> None:
+    for op in NUMPY:
+        _check(op, random(dtype, (2, 37), scale=1.0), 1, targets=("cpu-avx2", "webgpu"))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_recurrences(reverse: bool) -> None:
+    for shape, axis in (((3, 40), 1), ((9, 5), 0)):
+        x, a = random(F32, shape), random(F32, shape, 1, scale=0.7)
+        a[:, 2] = 0
+        fn = lambda x, a: ops.scan(x, "linear", axis, False, reverse, a)  # noqa: B023, E731
+        check(fn, [x, a], "scan", "call", tolerance="reduce")
+
+
+def test_what_comes_before_and_after_is_fused() -> None:
+    x = random(F32, (3, 50))
+    fn = lambda x: ops.mul(ops.scan(ops.exp(ops.neg(ops.abs_(x))), "sum", 1), 2.0)  # noqa: E731
+    check(fn, [x], "scan", "call", tolerance="reduce")
+    graph = trace(lambda x: ops.cast(fn(x), dt.bfloat16), [x])
+    assert len(compile_graph(graph, PRESETS["cuda"]).steps) == 1
+
+
+def _run(graph: Graph, caps: Any, arrays: list[np.ndarray]) -> np.ndarray:
+    """The graph's output, by the passes and the interpreter."""
+    program = compile_graph(graph, caps)
+    return np.asarray(Session(program, InterpDevice(caps)).run(arrays)[0])
+
+
+@pytest.fixture
+def short_blocks(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(lengths, "BLOCK", 64)
+    monkeypatch.setattr(lengths, "SERIAL", 16)
+    return monkeypatch
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("shape", "axis"), [((150,), 0), ((2, 128), 1), ((2, 37, 5), 1)])
+def test_blocks(short_blocks: Any, target: str, shape: tuple[int, ...], axis: int) -> None:
+    """Rows walked by one worker and rows shared out have the same bits, and the oracle's values."""
+    caps = dataclasses.replace(PRESETS[target], cores=1)
+    for op in (*NUMPY, "linear"):
+        xs = [np.abs(random(F32, shape, scale=0.2)) + 0.9]
+        xs += [random(F32, shape, 1, scale=0.5)] if op == "linear" else []
+        for way in ((False, False), (op != "linear", True)):
+            graph = trace(lambda *xs: ops.scan(xs[0], op, axis, *way, *xs[1:]), xs)  # noqa: B023
+            found = []
+            for busy in (False, True):
+                short_blocks.setattr(lengths, "busy", lambda *_, busy=busy: busy)
+                program = compile_graph(graph, caps)
+                assert len(program.steps) == (1 if busy else 3)
+                found.append(_run(graph, caps, xs))
+            assert np.array_equal(*found), f"{op} {way}"
+            check_close(found[0], evaluate(graph, xs)[0], "reduce", F32)
+
+
+@pytest.mark.parametrize("target", ["cpu-avx512", "webgpu", "cuda", "lavapipe"])
+def test_long_products(short_blocks: Any, target: str) -> None:
+    """Totals of blocks, then their product; the parts would overflow."""
+    x = np.full((2, 300), 1e30, np.float32)
+    x[0, 150:] = 1e-30
+    x[1, 299] = 0
+    graph = trace(lambda x: ops.prod(x, 1), [x])
+    short_blocks.setattr(lengths, "busy", lambda *_: False)
+    assert len(compile_graph(graph, PRESETS[target]).steps) == 2
+    got = _run(graph, PRESETS[target], [x])
+    assert abs(got[0] - 1) < 1e-4 and got[1] == 0
+    whole = trace(lambda x: ops.prod(x, (0, 1)), [x[:, :299]])
+    assert _run(whole, PRESETS[target], [np.ascontiguousarray(x[:, :299])]) == np.inf
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_row_does_not_see_the_others(target: str) -> None:
+    caps = PRESETS[target]
+    x = random(F32, (5, 300, 3))
+    for axis, at in ((1, np.s_[2:3]), (1, np.s_[:, :, 1:2]), (2, np.s_[3:4, 5:6])):
+        some = np.ascontiguousarray(x[at])
+        whole, alone = (
+            _run(trace(lambda x: ops.scan(x, "sum", axis), [v]), caps, [v])  # noqa: B023
+            for v in (x, some)
+        )
+        assert np.array_equal(whole[at], alone)
+
+
+def test_row_bound() -> None:
+    x = random(F32, (9, 40, 3))
+    for axis in (1, 2):
+        graph = trace(lambda x: ops.scan(x, "sum", axis), [x])  # noqa: B023
+        group = group_of(graph, "scan", "call", rows="n", slots={"n": 0})
+        for target in TARGETS:
+            for n in (0, 1, 8):
+                got = run_interp(group, PRESETS[target], [x], [n])[0]
+                assert np.allclose(got[:n], np.cumsum(x, axis)[:n], atol=1e-4)
+
+
+def test_zeros_keep_their_sign() -> None:
+    x = np.array([-0.0, -0.0, 0.0, -0.0], np.float32)
+    group = group_of(trace(lambda x: ops.scan(x, "sum", 0), [x]), "scan", "call")
+    for run in (*(lambda t=t: run_interp(group, PRESETS[t], [x])[0] for t in TARGETS),
+                lambda: run_cpu(group, [x])[0]):  # fmt: skip
+        assert np.signbit(run()).tolist() == [True, True, False, False]
+
+
+FLOATS = st.floats(width=32, allow_nan=False, allow_subnormal=False)
+
+
+@given(st.lists(FLOATS, min_size=1, max_size=40), st.sampled_from(["max", "min", "prod"]))
+@settings(max_examples=60, deadline=None)
+def test_any_floats(numbers: list[float], op: str) -> None:
+    """Extremes exactly; products as exactly computed ones, however large their parts."""
+    x = np.array(numbers, np.float32)
+    group = group_of(trace(lambda x: ops.scan(x, op, 0), [x]), "scan", "call")
+    with np.errstate(all="ignore"):
+        want = NUMPY[op].accumulate(x)
+    for target in ("cpu-avx2", "webgpu", "lavapipe"):
+        got = run_interp(group, PRESETS[target], [x])[0]
+        if op != "prod":
+            assert np.array_equal(got, want)
+            continue
+        for k in range(len(x)):
+            _check_product(float(got[k]), x[: k + 1])
+
+
+def _check_product(got: float, factors: np.ndarray) -> None:
+    mantissas, exponents = np.frexp(factors.astype(np.float64))
+    with np.errstate(all="ignore"):
+        exact = float(np.prod(mantissas))
+        want = float(np.float32(np.ldexp(exact, int(np.clip(exponents.sum(), -2000, 2000)))))
+    if np.isnan(want) or np.isinf(factors).any():
+        assert np.isnan(got) == np.isnan(want) and (np.isnan(want) or got == want)
+    elif abs(want) > 3e38 or abs(want) < 2e-38:
+        assert abs(got) > 3e38 if abs(want) > 1 else abs(got) < 2e-38
+    else:
+        assert abs(got - want) <= 1e-5 * abs(want)
+
+
+def test_vulkan() -> None:
+    from weft.backends.registry import devices, get
+
+    if not any(d.kind == "vulkan" and d.available for d in devices()):
+        pytest.skip("no Vulkan device; install mesa-vulkan-drivers for a software one")
+    device = get("vulkan")
+    for shape, axis in (((1,), 0), ((2, 3), 1), ((3, 70), 1), ((40, 3), 0)):
+        _check("sum", random(F32, shape), axis, targets=(), cpu=False, device=device)
+        x = weft.tensor(random(F32, shape, scale=0.5))
+        got = weft.compile(lambda x: x.cumprod(axis), device="vulkan")(x)  # noqa: B023
+        check_close(got.numpy(), x.cumprod(axis).numpy(), "reduce", F32)

@@ -1,0 +1,171 @@
+"""Where fused work is cut, so that no kernel grows with the length of a program.
+
+A compiler's time for one kernel grows faster than the kernel, and a fused value that movement
+reads at many places is computed at each of them. So the work of a kernel is counted as the emitter
+will write it: every (node, place) once, by its cost. The count is exact for elementwise ops, and
+an upper bound where two chains of movement lead to the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from weft.compile import analysis
+from weft.graph.ir import Node, toposort
+from weft.templates.group import Group
+from weft.templates.view import PURE
+from weft.transform.rebuild import kind_of
+
+WORK = 1024  # operations per element in one kernel: a compiler takes up to a second for so many
+NESTED = 32  # movement ops above one another: each may put a division into the next one's index
+READS = 4  # times the buffers that a kernel may have; the grouper cuts what is left
+REASON = "the kernel of all that leads to it would be too large"
+
+
+@dataclass(slots=True)
+class Work:
+    """What a kernel that reads a value must do for it: operations (a number for each), buffers (ids
+    of nodes), and how many movement ops stand above one another."""
+
+    ops: set[int] = field(default_factory=set)
+    reads: set[int] = field(default_factory=set)
+    nested: int = 0
+
+
+def cut(
+    order: Iterable[Node],
+    users: Mapping[int, list[Node]],
+    in_memory: Callable[[Node], bool],
+    max_bindings: int,
+) -> dict[int, Node]:
+    """The values (by id) to store besides those `in_memory`, so that every kernel stays within
+    bounds. `order` has operands first. Time grows with the number of nodes alone."""
+    return _Cutter(in_memory, READS * max_bindings).run(order, users)
+
+
+def work_of(group: Group) -> int:
+    """The operations per element of a group's kernel."""
+    stop = {id(x) for x in group.inputs}
+    found: dict[int, Work] = {id(x): Work() for x in group.inputs}
+    for node in toposort(group.outputs, stop):
+        if id(node) not in stop:
+            found[id(node)] = _joined(node, {id(x): found[id(x)] for x in node.inputs})
+    return len(set[int]().union(*(found[id(x)].ops for x in group.outputs)))
+
+
+class _Cutter:
+    def __init__(self, in_memory: Callable[[Node], bool], most_reads: int):
+        self.in_memory, self.most_reads = in_memory, most_reads
+        self.found: dict[int, Node] = {}
+        self.work: dict[int, Work] = {}  # of values whose users have not all been seen
+
+    def run(self, order: Iterable[Node], users: Mapping[int, list[Node]]) -> dict[int, Node]:
+        left: dict[int, int] = {}
+        for node in order:
+            last = []
+            for key in {id(x) for x in node.inputs}:
+                left[key] -= 1
+                if not left[key]:
+                    last.append(key)
+            self.work[id(node)] = self._of(node, last)
+            left[id(node)] = len(users[id(node)])
+            for key in last:
+                del self.work[key]
+        return self.found
+
+    def _of(self, node: Node, last: Collection[int]) -> Work:
+        if analysis.is_buffer(node):
+            return Work(reads={id(node)})
+        if analysis.is_inline(node):
+            return Work()
+        parts = {id(x): self.work[id(x)] for x in node.inputs}
+        if sum(len(part.ops) for part in parts.values()) + 16 > WORK or self._wide(parts):
+            kept, parts = parts, self._within(node, parts)
+            last = last if parts is kept else ()
+        if analysis.is_anchor(node) or self.in_memory(node):
+            return Work(reads={id(node)})
+        return _joined(node, parts, last)
+
+    def _wide(self, parts: Mapping[int, Work]) -> bool:
+        reads = sum(len(part.reads) for part in parts.values())
+        return reads > self.most_reads or any(p.nested >= NESTED for p in parts.values())
+
+    def _within(self, node: Node, parts: dict[int, Work]) -> dict[int, Work]:
+        """The parts of a kernel for `node` after storing what makes it too large."""
+        operands = {id(x): x for x in node.inputs}
+        while self._too_large(_joined(node, parts)):
+            able = {id(x): x for x in map(_moved, operands.values()) if self._computed(x)}
+            if not able:
+                break
+            best = min(able.values(), key=lambda x: self._rest(node, operands, parts, x))
+            self.found[id(best)] = best
+            parts = _storing(best, operands, parts)
+        return parts
+
+    def _computed(self, node: Node) -> bool:
+        """Whether the kernel computes a value that could be stored."""
+        stored = self.in_memory(node) or id(node) in self.found
+        return kind_of(node) in analysis.FUSIBLE and not stored
+
+    def _too_large(self, work: Work) -> bool:
+        large = len(work.ops) > WORK or work.nested > NESTED
+        return large or len(work.reads) > self.most_reads
+
+    def _rest(
+        self, node: Node, operands: dict[int, Node], parts: dict[int, Work], x: Node
+    ) -> tuple[bool, int, int]:
+        """How much is left to do when x is stored: the less the better."""
+        work = _joined(node, _storing(x, operands, parts))
+        return self._too_large(work), len(work.ops), len(work.reads)
+
+
+def _joined(node: Node, parts: Mapping[int, Work], last: Collection[int] = ()) -> Work:
+    """The work for a value, given that for each of its operands (by id). The sets of operands that
+    are not wanted any more (`last`) are taken over instead of copied."""
+    kind, me = kind_of(node), id(node)
+    moves = kind in ("movement", "gather")
+    own = max(analysis.own_cost(node), 1) if kind in analysis.FUSIBLE else 0
+    work = Work()
+    if not moves and parts:
+        largest = max(parts, key=lambda key: len(parts[key].ops))
+        if largest in last:
+            work = parts[largest]
+    for i, x in enumerate(node.inputs):
+        part = parts[id(x)]
+        if part is not work:
+            # at another place than the node's own, each operation is one more
+            work.ops |= {hash((me, i, op)) for op in part.ops} if moves else part.ops
+            work.reads |= part.reads
+            work.nested = max(work.nested, part.nested)
+    work.ops.update(_numbers(me, own))
+    work.nested += moves
+    return work
+
+
+def _numbers(key: int, count: int) -> list[int]:
+    return [hash((key, k)) for k in range(count)]
+
+
+def _moved(node: Node) -> Node:
+    """What a value shows: storing that serves all that show it."""
+    while node.op in PURE:
+        node = node.inputs[0]
+    return node
+
+
+def _storing(
+    stored: Node, operands: Mapping[int, Node], parts: Mapping[int, Work]
+) -> dict[int, Work]:
+    """The work for operands when `stored`, one of them or what one shows, is read from memory."""
+    before, (mark,) = parts.get(id(stored), Work()), _numbers(id(stored), 1)
+    after = {}
+    for key, x in operands.items():
+        part = parts[key]
+        if _moved(x) is stored and part.ops:
+            after[key] = Work({hash((key, id(stored)))} if x is not stored else set(), {id(stored)})
+        elif mark in part.ops:
+            after[key] = Work(part.ops - before.ops, part.reads - before.reads | {id(stored)})
+        else:
+            after[key] = part
+    return after

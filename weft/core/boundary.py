@@ -1,0 +1,95 @@
+"""Where users' calls come in: what Python and NumPy raise of arguments becomes an error of weft's.
+
+Errors that a function of weft's foresees say more. This is for what is left: the public functions,
+classes and methods are guarded once, by their own packages, so that `except WeftError` holds.
+"""
+
+from __future__ import annotations
+
+import functools
+import reprlib
+from collections.abc import Callable, Iterable, MutableMapping
+from types import FunctionType
+from typing import Any, TypeVar
+
+from weft.core.errors import CallError, OutOfMemoryError, UsageError, WeftError
+
+_FOREIGN = (
+    TypeError, ValueError, ArithmeticError, MemoryError, RecursionError, LookupError,
+    AttributeError, NotImplementedError,
+)  # fmt: skip
+_OPERATORS = frozenset(
+    f"__{side}{name}__"
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or",
+                 "xor", "lshift", "rshift")
+    for side in ("", "r", "i")
+) | {"__getitem__", "__setitem__", "__neg__", "__abs__", "__invert__", "__lt__", "__le__",
+     "__gt__", "__ge__", "__eq__", "__ne__", "__init__"}  # fmt: skip
+_GUARDED = "__weft_guarded__"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def guarded(function: F, name: str = "") -> F:
+    """`function`, whose foreign errors come out as CallError, UsageError or OutOfMemoryError with
+    the call in the message and the error itself as their cause. It must not call back users' own
+    functions, whose errors are theirs."""
+    called = name or function.__name__
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except WeftError:
+            raise
+        except _FOREIGN as error:
+            raise _ours(error, called, args, kwargs) from error
+
+    setattr(call, _GUARDED, True)
+    return call  # type: ignore[return-value]
+
+
+def _ours(error: Exception, name: str, args: Any, kwargs: Any) -> WeftError:
+    try:
+        shown = [_show(a) for a in args] + [f"{k}={_show(v)}" for k, v in kwargs.items()]
+        text = f"{name}({', '.join(shown)})"
+    except Exception:  # somebody's own __repr__
+        text = name
+    first = (str(error).strip().splitlines() or [""])[0][:200]
+    if isinstance(error, MemoryError):
+        return OutOfMemoryError(f"{text}: {first or 'out of memory'}; ask for less")
+    if isinstance(error, RecursionError):
+        return UsageError(f"{text}: the arguments are nested too deeply")
+    why = f"{text}: {first or type(error).__name__}; see help({name.removesuffix('()')})"
+    kinds = (TypeError, AttributeError, LookupError)
+    return CallError(why) if isinstance(error, kinds) else UsageError(why)
+
+
+def _show(value: Any) -> str:
+    """An argument in a few characters."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if isinstance(shape, tuple) and dtype is not None:
+        return f"{getattr(dtype, 'name', dtype)}{list(shape)[:8]}"
+    return reprlib.repr(value)[:80]
+
+
+def guard_functions(namespace: MutableMapping[str, Any], names: Iterable[str]) -> None:
+    """Guards the functions of these names in a module's namespace."""
+    for name in names:
+        value = namespace.get(name)
+        if isinstance(value, FunctionType) and not hasattr(value, _GUARDED):
+            namespace[name] = guarded(value)
+
+
+def guard_methods(owner: type, but: Iterable[str] = ()) -> None:
+    """Guards a class's public methods and operators, those that it inherits within weft too; not
+    those named in `but`."""
+    skipped = {*but}
+    found: dict[str, FunctionType] = {}
+    for base in reversed(owner.__mro__):
+        if base.__module__.startswith("weft."):
+            found |= {k: v for k, v in vars(base).items() if isinstance(v, FunctionType)}
+    for name, value in found.items():
+        public = not name.startswith("_") or name in _OPERATORS
+        if public and name not in skipped and not hasattr(value, _GUARDED):
+            shown = owner.__name__ if name == "__init__" else name
+            setattr(owner, name, guarded(value, shown))

@@ -1,0 +1,80 @@
+"""Files that only their owner may change: what is run as code must not come from anybody else."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def read_regular(path: str | os.PathLike[str], limit: int, own: bool = False) -> bytes:
+    """The content of a regular file of at most `limit` bytes. Neither a pipe nor a device is waited
+    for or read without end.
+
+    With `own`, the file must be nobody else's: this user's, writable by no other, not a link of any
+    kind. Raises OSError.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    flags |= getattr(os, "O_CLOEXEC", 0) | (getattr(os, "O_NOFOLLOW", 0) if own else 0)
+    handle = os.open(path, flags)
+    with open(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("not a regular file")
+        if status.st_size > limit:
+            raise OSError(f"{status.st_size} bytes; at most {limit} are expected")
+        if own and not _is_own(status):
+            raise PermissionError("somebody else may have written it")
+        return file.read(limit)
+
+
+def _is_own(status: os.stat_result) -> bool:
+    if os.name != "posix":  # access lists say it there; user folders are private by default
+        return True
+    return status.st_uid == os.geteuid() and not status.st_mode & _OTHERS and status.st_nlink == 1
+
+
+def make_private(directory: Path) -> None:
+    """Creates a folder and those above it that are missing, all for this user only. Raises
+    OSError."""
+    if not directory.parent.exists():
+        make_private(directory.parent)
+    directory.mkdir(mode=0o700, exist_ok=True)
+
+
+def distrust(directory: Path) -> str:
+    """Why somebody else may change what a folder holds, "" where nobody may: the folder or one
+    above it is another user's or others may write it (a sticky one, such as /tmp, is fine above).
+    Raises OSError where it cannot be looked at."""
+    if os.name != "posix":
+        return ""
+    place = directory.resolve()
+    for at in (place, *place.parents):
+        status = at.stat()
+        if not stat.S_ISDIR(status.st_mode):
+            return f"{at} is not a folder"
+        owners = (os.geteuid(),) if at == place else (0, os.geteuid())
+        if status.st_uid not in owners:
+            return f"{at} belongs to another user (uid {status.st_uid})"
+        sticky = status.st_mode & stat.S_ISVTX and at != place
+        if status.st_mode & _others_than_own_group(status) and not sticky:
+            return f"others may write to {at} (mode {stat.S_IMODE(status.st_mode):o})"
+    return ""
+
+
+def _others_than_own_group(status: os.stat_result) -> int:
+    """The write permissions that matter: not that of a group which only this user is in, as
+    systems that give each user one let it write by default."""
+    if not status.st_mode & stat.S_IWGRP:
+        return stat.S_IWOTH
+    import grp
+    import pwd
+
+    try:
+        group, name = grp.getgrgid(status.st_gid), pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return _OTHERS
+    alone = group.gr_name == name and set(group.gr_mem) <= {name}
+    return stat.S_IWOTH if alone else _OTHERS

@@ -1,0 +1,48 @@
+"""Shared memory that starts as zeros, for targets that do not promise it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.kernel import ir
+from weft.kernel.builder import Builder, Expr
+from weft.kernel.ir import Kernel, Type
+
+_WIDTH = 16  # bytes that a thread clears at once
+
+
+def cleared(kernel: Kernel) -> Kernel:
+    """The same kernel, whose threads first set all shared arrays to zero together."""
+    top = kernel.body.body
+    arrays = [s for s in top if isinstance(s, ir.Array) and s.space == "shared"]
+    if not arrays:
+        return kernel
+    b = Builder(kernel.name, {*kernel_names(kernel)})
+    x, y, _ = kernel.threads
+    count = x * y * kernel.threads[2]
+    t: Expr = b.let(b.thread(0) + (b.thread(1) + b.thread(2) * y) * x, "t")  # type: ignore[operator]
+    for array in arrays:
+        lanes = _WIDTH // array.dtype.itemsize
+        lanes = lanes if array.size % lanes == 0 else 1
+        zero = ir.Const(0 if array.dtype.is_int else 0.0, Type(array.dtype, lanes))
+        if array.dtype.kind == "bool":
+            zero = ir.Const(False, zero.type)
+        with b.loop(array.size, t * lanes, count * lanes) as i:
+            b.store(array, i, zero)
+    b.barrier()
+    rest = [s for s in top if s not in arrays]
+    return replace(kernel, body=ir.Block((*arrays, *b.statements, *rest)))
+
+
+def kernel_names(kernel: Kernel) -> list[str]:
+    """The names of all that a kernel declares."""
+    found: list[str] = [b.name for b in kernel.buffers]
+    todo: list[ir.Expr | ir.Stmt] = [kernel.body]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ir.Let | ir.For):
+            found.append(node.var.name)
+        elif isinstance(node, ir.Array | ir.Tile):
+            found.append(node.name)
+        todo += [c for c in ir.children(node) if isinstance(c, ir.Stmt)]
+    return found

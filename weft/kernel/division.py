@@ -1,0 +1,191 @@
+"""Exact remainders and floored quotients of f32 in Kernel IR: any lane count, every target.
+
+With |x| = X 2^e and |y| = Y 2^f, X and Y integers of 24 bits, |x| mod |y| is (X 2^(e - f) mod Y)
+2^f. Long division in base 2^20 finds it: each digit is estimated in f32, which may be one off, and
+what it leaves is exact in wrapping int32, so neither the target's division nor its Fma need round
+well and no compiler can cancel anything. Quotients below 2^20 take one step, the largest there is
+(2^277) takes 14. Subnormals count as what they are, also where a target's arithmetic flushes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.core import dtypes as dt
+from weft.kernel import builder as k
+from weft.kernel.builder import Builder
+from weft.kernel.ir import Expr
+
+_INF, _MAGNITUDE, _SIGN = 0x7F800000, 0x7FFFFFFF, -0x80000000
+_NAN = 0x7FC00000
+_DIGIT = 20  # bits of the quotient per step: an estimate of so few is at most one off
+_WHOLE = 30  # quotients below 2^30 are computed as integers
+
+
+def remainder(b: Builder, x: Expr, y: Expr) -> Expr:
+    """x - floor(x / y) y, rounded once (it is exact where x and y have one sign); its sign is y's,
+    also of a zero. NaN for an infinite x or a zero y; x mod inf is x, or inf where the signs differ
+    (Python's and NumPy's meaning of %). x and y are bound."""
+    c = _Operands.of(b, x, y)
+    rest, _ = _long_division(b, c)
+    near = k.binary("lt", c.distance, 0)
+    size = b.let(k.select(near, c.x, _scaled(b, rest, c.exponent)), "size")
+    other = k.bitcast(k.binary("sub", _float(c.y), _float(size)), dt.int32)
+    turned = k.binary("and", k.binary("lt", c.sign, 0), k.ne(size, 0))
+    undefined = k.binary("or", k.binary("or", _endless(c.x), _is_nan(c.y)), c.zero)
+    return _signed(k.select(turned, other, size), undefined, c.divisor)
+
+
+def floor_divide(b: Builder, x: Expr, y: Expr) -> Expr:
+    """floor(x / y), rounded once (from 2^29 on as well as the target divides). NaN for an infinite
+    x (unless y is 0) and for 0 / 0, infinite for other zero divisors (NumPy's meaning of //); a
+    zero has the sign of x / y. x and y are bound."""
+    c = _Operands.of(b, x, y)
+    rest, quotient = _long_division(b, c)
+    near = b.let(k.binary("lt", c.distance, 0), "near")
+    inexact = k.ne(k.select(near, c.x, rest), 0)
+    below = k.binary("and", k.binary("lt", c.sign, 0), inexact)
+    whole = k.binary("add", k.select(near, 0, quotient), k.cast(below, dt.int32))
+    whole = b.let(whole, "whole")
+    size = k.bitcast(k.cast(whole, dt.float32), dt.int32)
+    size = k.select(k.binary("lt", c.distance, _WHOLE), size, _ratio(b, c, whole))
+    nothing = k.select(c.zero, k.eq(c.x, 0), _endless(c.x))
+    undefined = k.binary("or", k.binary("or", _is_nan(c.x), _is_nan(c.y)), nothing)
+    return _signed(k.select(c.zero, _INF, size), undefined, c.sign)
+
+
+@dataclass(frozen=True)
+class _Operands:
+    """x and y taken apart; every field is bound. `x`, `y`: the bits of |x| and |y| (int32);
+    `divisor`: those of y; `sign`: those of x and y by exclusive or; `zero`: whether y is 0;
+    `distance`: e - f (-1 where there is nothing to divide); `exponent`: f + 150; `left`, `right`:
+    X and Y."""
+
+    x: Expr
+    y: Expr
+    divisor: Expr
+    sign: Expr
+    zero: Expr
+    distance: Expr
+    exponent: Expr
+    left: Expr
+    right: Expr
+
+    @staticmethod
+    def of(b: Builder, x: Expr, y: Expr) -> _Operands:
+        bx, by = b.let(k.bitcast(x, dt.int32), "bits"), b.let(k.bitcast(y, dt.int32), "bits")
+        sign = b.let(k.binary("xor", bx, by), "sign")
+        ax = b.let(k.binary("and", bx, _MAGNITUDE), "size")
+        ay = b.let(k.binary("and", by, _MAGNITUDE), "size")
+        zero = b.let(k.eq(ay, 0), "zero")
+        (e, left), (f, right) = _parts(b, ax), _parts(b, ay)
+        idle = k.binary("or", k.binary("or", _endless(ax), _is_nan(ay)), zero)
+        distance = b.let(k.select(idle, -1, k.binary("sub", e, f)), "distance")
+        return _Operands(ax, ay, by, sign, zero, distance, f, left, right)
+
+
+def _is_nan(size: Expr) -> Expr:
+    """Whether these bits of a magnitude are those of a NaN."""
+    return k.binary("lt", k.const(_INF, size.type), size)
+
+
+def _endless(size: Expr) -> Expr:
+    """Whether these bits of a magnitude are those of an infinity or a NaN."""
+    return k.binary("le", k.const(_INF, size.type), size)
+
+
+def _float(bits: Expr) -> Expr:
+    return k.bitcast(bits, dt.float32)
+
+
+def _power(exponent: Expr) -> Expr:
+    """2^exponent, for -126..127."""
+    return _float(k.binary("shl", k.binary("add", exponent, 127), 23))
+
+
+def _parts(b: Builder, bits: Expr) -> tuple[Expr, Expr]:
+    """(e, X) of the magnitude with these bits: X 2^(e - 150), X in [2^23, 2^24). A subnormal is its
+    bits times 2^-149; converted, they are a normal float."""
+    raised = k.bitcast(k.cast(bits, dt.float32), dt.int32)
+    lowered = k.binary("sub", raised, 149 << 23)
+    wide = b.let(k.select(k.binary("lt", bits, 1 << 23), lowered, bits), "wide")
+    significand = k.binary("or", k.binary("and", wide, 0x7FFFFF), 0x800000)
+    return b.let(k.binary("shr", wide, 23), "e"), b.let(significand, "significand")
+
+
+def _long_division(b: Builder, c: _Operands) -> tuple[Expr, Expr]:
+    """(X 2^distance mod Y, the quotient modulo 2^32), bound; neither means anything where the
+    distance is negative. As many steps as the largest of the lanes needs."""
+    inverse = b.let(k.binary("div", 1.0, k.cast(c.right, dt.float32)), "inverse")
+    reaches = b.let(k.binary("le", c.right, c.left), "reaches")
+    over = k.binary("sub", c.left, c.right)
+    rest = b.var(k.select(reaches, over, c.left), "rest")
+    quotient = b.var(k.cast(reaches, dt.int32), "quotient")
+    steps = k.binary("div", k.binary("add", _largest(b, c.distance), _DIGIT - 1), _DIGIT)
+    with b.loop(steps, name="step") as i:
+        due = k.binary("sub", c.distance, k.binary("mul", i, _DIGIT))
+        bits = b.let(k.minimum(k.maximum(due, 0), _DIGIT), "bits")
+        guess = k.binary("mul", k.cast(rest, dt.float32), inverse)
+        digit = b.let(k.cast(k.binary("mul", guess, _power(bits)), dt.int32), "digit")
+        left = k.binary("sub", k.binary("shl", rest, bits), k.binary("mul", digit, c.right))
+        left = b.let(left, "left")
+        less, more = k.binary("lt", left, 0), k.binary("le", c.right, left)
+        less, more = b.let(less, "less"), b.let(more, "more")
+        down = k.select(more, k.binary("sub", left, c.right), left)
+        b.assign(rest, k.select(less, k.binary("add", left, c.right), down))
+        off = k.binary("sub", k.cast(more, dt.int32), k.cast(less, dt.int32))
+        digit = k.binary("add", digit, off)
+        b.assign(quotient, k.binary("add", k.binary("shl", quotient, bits), digit))
+    return b.let(rest, "rest"), b.let(quotient, "quotient")
+
+
+def _largest(b: Builder, x: Expr) -> Expr:
+    """The largest lane of x."""
+    while x.type.lanes > 1:
+        x, half = b.let(x, "x"), x.type.lanes // 2
+        parts: tuple[Expr, Expr] = (k.extract(x, 0), k.extract(x, 1))
+        if half > 1:
+            parts = k.shuffle(range(half), x), k.shuffle(range(half, 2 * half), x)
+        x = k.maximum(*parts)
+    return x
+
+
+def _scaled(b: Builder, n: Expr, exponent: Expr) -> Expr:
+    """The bits of n 2^(exponent - 150), which is exact, for 0 <= n < 2^24 (bound)."""
+    raised = b.let(k.bitcast(k.cast(n, dt.float32), dt.int32), "raised")
+    shift = b.let(k.binary("sub", exponent, 150), "shift")
+    normal = k.binary("add", raised, k.binary("shl", shift, 23))
+    up = k.minimum(k.maximum(k.binary("add", shift, 149), 0), 23)
+    down = k.minimum(k.maximum(k.binary("sub", -149, shift), 0), 31)
+    subnormal = k.binary("shr", k.binary("shl", n, up), down)
+    small = k.binary("lt", k.binary("add", k.binary("shr", raised, 23), shift), 1)
+    return k.select(k.binary("or", small, k.eq(n, 0)), subnormal, normal)
+
+
+def _ratio(b: Builder, c: _Operands, whole: Expr) -> Expr:
+    """The bits of |x| / |y| where that is at least 2^29, infinite beyond the largest float, with
+    the tie of `whole`, the integer (modulo 2^32) that it stands for: that may lie in the middle of
+    two floats, and belongs to the even one, where |x| / |y| lies beside the middle."""
+    parts = k.binary("div", k.cast(c.left, dt.float32), k.cast(c.right, dt.float32))
+    parts = b.let(k.bitcast(parts, dt.int32), "parts")
+    fits = k.binary("lt", k.binary("add", k.binary("shr", parts, 23), c.distance), 255)
+    bits = b.let(k.binary("add", parts, k.binary("shl", c.distance, 23)), "ratio")
+    unit = b.let(k.binary("sub", k.binary("shr", bits, 23), 150), "unit")  # bits mean n 2^unit
+    near = b.let(k.minimum(k.maximum(unit, 1), 31), "near")
+    significand = k.binary("or", k.binary("and", bits, 0x7FFFFF), 0x800000)
+    away = b.let(k.binary("sub", whole, k.binary("shl", significand, near)), "away")
+    half = k.binary("shl", k.const(1, near.type), k.binary("sub", near, 1))
+    tie = k.binary("and", k.eq(k.unary("abs", away), half), k.eq(unit, near))
+    odd = k.ne(k.binary("and", bits, 1), 0)
+    step = k.select(k.binary("lt", away, 0), k.const(-1, unit.type), 1)
+    even = k.select(k.binary("and", tie, odd), k.binary("add", bits, step), bits)
+    return k.select(fits, even, _INF)
+
+
+def _signed(size: Expr, undefined: Expr, sign: Expr) -> Expr:
+    """The float of these magnitude and sign bits, or NaN."""
+    bits = k.binary("or", size, k.binary("and", sign, _SIGN))
+    return _float(k.select(undefined, _NAN, bits))
+
+
+__all__ = ["floor_divide", "remainder"]

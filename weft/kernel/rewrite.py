@@ -1,0 +1,88 @@
+"""Nodes made from others, and small questions about them, for passes that rewrite kernels."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.kernel import builder as kb
+from weft.kernel import ir
+from weft.kernel.ir import Expr, Stmt, Type
+from weft.kernel.ranges import INT32
+
+_U32 = Type(dt.uint32)
+
+
+def changed(node: Any, **fields: Any) -> Any:
+    """The node with these fields: itself where they are what it has."""
+    same = all(getattr(node, name) is value for name, value in fields.items())
+    return node if same else replace(node, **fields)
+
+
+def rebuilt(e: Any, parts: list[Expr]) -> Any:
+    """The expression over other children."""
+    old = ir.children(e)
+    if all(a is b for a, b in zip(old, parts)):
+        return e
+    if isinstance(e, ir.Vec | ir.Collective):
+        return replace(e, args=tuple(parts))
+    kind: Any = type(e)
+    names = ir.child_fields(kind)
+    return replace(e, **dict(zip([n for n in names if getattr(e, n) is not None], parts)))
+
+
+def unsigned(e: Any) -> Expr:
+    """An int32 sum, product or shift computed in uint32, which every target lets wrap."""
+    a, b = kb.bitcast(e.a, dt.uint32), kb.bitcast(e.b, dt.uint32)
+    return ir.Bitcast(ir.Binary(e.op, a, b, _U32), e.type)
+
+
+def within(at: Expr, top: int) -> Expr:
+    """Whether 0 <= at <= top, in each lane."""
+    low: Expr = at >= 0
+    return low if top >= INT32[1] else low & (at <= top)  # type: ignore[return-value,operator]
+
+
+def lanes_within(at: Expr, lanes: int, size: int) -> Expr:
+    """Whether at + lane is an element of `size`, in each lane; nothing here can overflow."""
+    if lanes == 1:
+        return within(at, size - 1)
+    last = kb.const(min(size - 1, INT32[1]), Type(dt.int32, lanes))
+    low = kb.splat(at, lanes) >= -kb.iota(lanes)
+    return low & (kb.splat(at, lanes) <= last - kb.iota(lanes))  # type: ignore[operator,return-value]
+
+
+def zero(type_: Type) -> float | int | bool:
+    return False if type_.dtype == dt.bool_ else 0 if type_.dtype.is_int else 0.0
+
+
+def leaves(block: ir.Block) -> bool:
+    """Whether no thread goes on after the block."""
+    return any(isinstance(s, ir.Return) for s in block.body)
+
+
+def reads(e: Expr, var: ir.Var) -> bool:
+    return isinstance(e, ir.Var) and e.name == var.name
+
+
+def assigned(s: Stmt) -> dict[str, list[Expr]]:
+    """The variables that a statement assigns, and what they become."""
+    found: dict[str, list[Expr]] = defaultdict(list)
+    todo = [s]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, ir.Assign):
+            found[one.var.name].append(one.value)
+        todo += [c for c in ir.children(one) if isinstance(c, Stmt)]
+    return found
+
+
+def no_more(e: Expr, name: str) -> bool:
+    """Whether an expression cannot be more than the variable that it is assigned to."""
+    if isinstance(e, ir.Binary) and e.op == "min":
+        return no_more(e.a, name) or no_more(e.b, name)
+    if isinstance(e, ir.Select):
+        return no_more(e.a, name) and no_more(e.b, name)
+    return isinstance(e, ir.Var) and e.name == name

@@ -1,0 +1,57 @@
+"""What weft asks of the `tokenizers` library: in this process where the file is plain (see
+tokenizer_plain.py), else in a child. Run there by `weft.core.confined`, nothing of weft can be
+imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers import Tokenizer
+
+_tokenizer: Any = None
+
+
+def handle(request: dict[str, Any]) -> Any:
+    """{"path", "limit"} loads and gives the number of tokens; {"texts", "special"} gives ids of
+    each; {"ids", "skip"} a text."""
+    global _tokenizer
+    if "path" in request:
+        with open(request["path"], "rb") as f:
+            _tokenizer = load(f.read(), request["limit"])
+        check_ids(_tokenizer)
+        return _tokenizer.get_vocab_size()
+    if "texts" in request:
+        return encode(_tokenizer, request["texts"], request["special"])
+    return _tokenizer.decode(request["ids"], skip_special_tokens=request["skip"])
+
+
+def load(data: bytes, limit: int | None) -> Any:
+    """The tokenizer of a tokenizer.json, as it is for inference: what a file says of lengths is
+    replaced by `limit` (None: as long as the text is), and segmentation is not random. BPE-dropout
+    (Provilkov et al. 2020) and sampled unigrams (Kudo 2018) are ways of training.
+    """
+    raw = Tokenizer.from_buffer(data)
+    raw.no_padding()
+    if limit is None:
+        raw.no_truncation()
+    else:
+        raw.enable_truncation(limit)
+    for name in ("dropout", "alpha", "nbest_size"):
+        if getattr(raw.model, name, None) is not None:
+            setattr(raw.model, name, None)
+    return raw
+
+
+def check_ids(raw: Any) -> None:
+    """Raises ValueError where two tokens have one id: decoding would give either, by chance."""
+    size = raw.get_vocab_size(with_added_tokens=False)
+    if None in map(raw.model.id_to_token, range(size)):  # else each id is one token's
+        ids = raw.get_vocab(with_added_tokens=False).values()
+        if len(set(ids)) < len(ids) and type(raw.model).__name__ != "Unigram":
+            raise ValueError("two tokens of its vocabulary have the same id")
+
+
+def encode(raw: Any, texts: Sequence[str], special: bool) -> list[list[int]]:
+    """Ids of each text; `special` adds what the tokenizer puts around it."""
+    return [e.ids for e in raw.encode_batch_fast(list(texts), add_special_tokens=special)]

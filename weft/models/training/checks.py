@@ -1,0 +1,89 @@
+"""What can be refused before any text is read: devices, folders, sizes, names of layers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from weft.backends import drivers, registry
+from weft.core.errors import LimitError, ModelError, UsageError
+from weft.importers.hf_config import Fields, read_config
+from weft.importers.safetensors import open_checkpoint
+from weft.models import adapters
+from weft.models.config import DecoderConfig
+from weft.models.names import bind_weights, decoder_layout
+from weft.models.tokenizer import Tokenizer
+from weft.models.training.model import check_context, config_of
+from weft.models.training.prepare import new_config
+from weft.models.training.settings import Settings, changed
+from weft.models.training.tokens import LEAST_VOCAB
+
+_GIB = 1 << 30
+
+
+def check_settings(settings: Settings) -> None:
+    """Raises UsageError, DeviceError, ModelError, FileFormatError or LimitError for settings that
+    no run can follow, as far as that shows without the text. Opens no device but one that is
+    named."""
+    registry.check(settings.train.device)
+    for section, path in (("model", settings.model.base), ("tokenizer", settings.tokenizer.base)):
+        if path and not Path(path).is_dir():
+            raise UsageError(f"[{section}] from = {path!r} is not a folder; give a model's folder")
+    source = settings.model.base or settings.tokenizer.base
+    if source and not (Path(source) / "tokenizer.json").exists():
+        if settings.model.base:
+            read_config(Path(source))  # says where the model is, if not here
+        raise ModelError(f"{source} has no tokenizer.json; training on text needs one")
+    config = _base_config(settings) if settings.model.base else _new_config(settings)
+    check_context(config, settings.train.context)
+    _check_memory(config, settings)
+
+
+def unused(settings: Settings) -> str | None:
+    """A line about settings that say nothing, since a model that is there says it; or None."""
+    if not settings.model.base:
+        return None
+    sizes = [f"[model] {key}" for key in changed(settings.model) if key not in ("from", "dropout")]
+    sizes += [f"[tokenizer] {key}" for key in changed(settings.tokenizer)]
+    if not sizes:
+        return None
+    return f"{', '.join(sizes)}: not used; {settings.model.base} says what the model is"
+
+
+def _base_config(settings: Settings) -> DecoderConfig:
+    """The config of the model to start from, whose folder holds what a run will read."""
+    base = Path(settings.model.base)
+    config = config_of(read_config(base))
+    bind_weights(decoder_layout(config), open_checkpoint(base))
+    Tokenizer(base, config.vocab)
+    if settings.lora.rank:
+        adapters.target_roles(config, settings.lora.targets)
+    return config
+
+
+def _new_config(settings: Settings) -> DecoderConfig:
+    """The config of a new model, with as few tokens as its tokenizer may have."""
+    vocab = LEAST_VOCAB
+    if settings.tokenizer.base:
+        vocab = Tokenizer(Path(settings.tokenizer.base), 1 << 30).size
+    raw = new_config(settings.model, vocab, settings.train.context, None)
+    return config_of(Fields(raw, "[model]"))
+
+
+def _check_memory(config: DecoderConfig, settings: Settings) -> None:
+    """Refuses what no allocation could ever serve: far too many weights, or tokens per step."""
+    most, t = drivers.host_memory(), settings.train
+    if not most:
+        return
+    count = sum(math.prod(s.shape) for s in decoder_layout(config).weights.values())
+    if 8 * count > most:  # in float32, as drawn or read and as trained
+        raise LimitError(
+            f"the model has {count:,} parameters, which take more than {8 * count // _GIB:,} GiB; "
+            f"the machine has {most // _GIB:,}: lower [model] hidden, layers or ffn"
+        )
+    wide = 4 * t.batch * t.context * max(config.hidden, config.vocab)
+    if wide > most:
+        raise LimitError(
+            f"[train] batch {t.batch} x context {t.context} takes more than {wide // _GIB:,} GiB; "
+            f"the machine has {most // _GIB:,}: lower them, or use [train] accumulate"
+        )

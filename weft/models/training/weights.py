@@ -1,0 +1,105 @@
+"""What a run trains: the weights it starts from, and how they get into folders and out again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.core.arrays import all_finite
+from weft.core.dtypes import as_dtype
+from weft.core.errors import ModelError, UsageError
+from weft.importers.hf_config import read_object
+from weft.models import adapters
+from weft.models.config import DecoderConfig
+from weft.models.training.checkpoints import write_model
+from weft.models.training.model import TrainableDecoder, folder_weights, fresh_weights
+from weft.models.training.settings import Settings
+
+
+class Trained:
+    """The model of a run: a new one, or that of a folder, whole or with adapters to train.
+
+    `config` and `raw` (config.json's fields) are the model's; `tokenizer` is the folder that holds
+    the tokenizer's files. Raises ModelError for a weight that is not finite."""
+
+    def __init__(
+        self, settings: Settings, config: DecoderConfig, raw: dict[str, Any], tokenizer: Path
+    ) -> None:
+        self.settings, self.config, self.raw, self._tokenizer = settings, config, raw, tokenizer
+        s = settings
+        if s.model.base:
+            weights = folder_weights(Path(s.model.base))[1]
+            _check_finite(weights, s.model.base)
+        else:
+            weights = fresh_weights(config, s.train.seed)
+        trainable = None
+        if s.lora.rank:
+            roles = adapters.target_roles(config, s.lora.targets)
+            weights |= adapters.fresh(config, roles, s.lora.rank, s.train.seed)
+            config = replace(config, adapter_scale=s.lora.alpha / s.lora.rank)
+            trainable = _is_adapter
+            self._base_digest = adapters.fingerprint(Path(s.model.base))
+        self.model = TrainableDecoder(
+            config, weights, s.train.context, trainable, compute=as_dtype(s.train.precision),
+            dropout=s.model.dropout, adapter_dropout=s.lora.dropout,
+            checkpointing=s.train.checkpointing,
+        )  # fmt: skip
+
+    def load(self, folder: Path) -> None:
+        """Takes the weights of a checkpoint. Raises UsageError when its adapter was trained on
+        other weights than the model's."""
+        if not self.settings.lora.rank:
+            weights = folder_weights(folder)[1]
+        else:
+            adapter = adapters.read(folder, self.config)
+            if adapter.base_digest != self._base_digest:
+                raise UsageError(
+                    f"{self.settings.model.base} does not hold the weights that {folder} was "
+                    "trained on; restore them, or name another [output] folder"
+                )
+            weights = adapter.weights
+        _check_finite(weights, str(folder))
+        self.model.assign(weights)
+
+    def whole(self) -> dict[str, np.ndarray]:
+        """The weights as inference wants them: adapters added."""
+        arrays = self.model.arrays()
+        if not self.settings.lora.rank:
+            return arrays
+        return adapters.merged(self.config, arrays, self._adapter())
+
+    def write(self, folder: Path, dtype: str) -> None:
+        """The model, or of a LoRA run the adapter, into a folder."""
+        if self.settings.lora.rank:
+            adapters.write(folder, self.config, self._adapter())
+        else:
+            weights = self.model.arrays()
+            write_model(folder, self.config, self.raw, self._tokenizer, weights, dtype)
+
+    def is_written(self, folder: Path, dtype: str) -> bool:
+        """Whether `write` made this folder before, in that dtype."""
+        if self.settings.lora.rank:
+            return (folder / adapters.CONFIG).exists()
+        path = folder / "config.json"
+        return path.exists() and read_object(path).get("dtype") == dtype
+
+    def _adapter(self) -> adapters.Adapter:
+        lora = self.settings.lora
+        weights = {r: v for r, v in self.model.arrays().items() if _is_adapter(r)}
+        base = self.settings.model.base
+        return adapters.Adapter(
+            lora.rank, lora.alpha, lora.dropout, base, weights, self._base_digest
+        )
+
+
+def _is_adapter(role: str) -> bool:
+    return ".lora_" in role
+
+
+def _check_finite(weights: dict[str, np.ndarray], where: str) -> None:
+    for role, value in weights.items():
+        if not all_finite(value):
+            raise ModelError(f"{where}: weight {role} is not finite; there is nothing to train on")

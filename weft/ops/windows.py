@@ -1,0 +1,139 @@
+"""Windows along an axis as movement alone: code stays as short for a window of 1,000 elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.core.errors import ShapeError
+from weft.ops import functions as f
+from weft.ops.composite import Composite, register_composite
+from weft.ops.functions import Value
+from weft.ops.primitive import Aval, aval
+from weft.ops.rules import canonical_axis
+from weft.ops.scan import part
+from weft.ops.tape import pull_through
+
+
+def windows(x: Value, axis: int, size: int, stride: int = 1, dilation: int = 1) -> Value:
+    """The axis as two: place in the window, and window. out[..., k, w, ...] is x's element
+    w * stride + k * dilation along the axis."""
+    shape = aval(x).shape
+    count = (shape[axis] - dilation * (size - 1) - 1) // stride + 1
+    if dilation == 1 and stride >= size:
+        return _apart(x, axis, size, stride, count)
+    rows = f.reshape(x, (*shape[:axis], 1, *shape[axis:]))
+    rows = f.broadcast(rows, (*shape[:axis], size, *shape[axis:]))
+    length = (count - 1) * stride + 1
+    wide = f.call("skewed", rows, axis=axis, by=dilation, length=length)
+    stops = aval(wide).shape
+    steps = [stride if i == axis + 1 else 1 for i in range(len(stops))]
+    return f.slice_(wide, [0] * len(stops), stops, steps)
+
+
+def _apart(x: Value, axis: int, size: int, stride: int, count: int) -> Value:
+    """Windows that share no element: the axis cut into lengths of the stride."""
+    shape = aval(x).shape
+    more = max(count * stride - shape[axis], 0)
+    x = f.pad(x, [0] * len(shape), [more if i == axis else 0 for i in range(len(shape))])
+    x = part(x, axis, 0, count * stride)
+    rows = f.reshape(x, (*shape[:axis], count, stride, *shape[axis + 1 :]))
+    order = list(range(len(shape) + 1))
+    order[axis], order[axis + 1] = axis + 1, axis
+    return f.transpose(part(rows, axis + 1, 0, size), order)
+
+
+# -- skewed: row k of [..., K, M, ...] from its element k * by on ---------------------------------
+
+
+def _abstract(x: Aval, *, axis: int, by: int, length: int) -> Aval:
+    canonical_axis("skewed", axis + 1, len(x.shape))
+    rows, width = x.shape[axis : axis + 2]
+    if axis < 0 or by < 0 or length < 0 or (rows and (rows - 1) * by + length > width):
+        raise ShapeError(f"skewed: {length} elements by {by} of {list(x.shape)} at axis {axis}")
+    return Aval((*x.shape[: axis + 1], length, *x.shape[axis + 2 :]), x.dtype)
+
+
+def _numpy(x: np.ndarray, *, axis: int, by: int, length: int) -> np.ndarray:
+    strides = list(x.strides)
+    strides[axis] += by * strides[axis + 1]
+    shape = (*x.shape[: axis + 1], length, *x.shape[axis + 2 :])
+    if not x.size:
+        return np.zeros(shape, x.dtype)
+    return np.array(np.lib.stride_tricks.as_strided(x, shape, strides))
+
+
+def _body(x: Value, *, axis: int, by: int, length: int) -> Value:
+    """Rows one behind the other, cut again into rows that are longer by `by`."""
+    shape = aval(x).shape
+    rows, width = shape[axis : axis + 2]
+    if not rows:
+        return part(x, axis + 1, 0, length)
+    flat = f.reshape(x, (*shape[:axis], rows * width, *shape[axis + 2 :]))
+    rank = len(shape) - 1
+    flat = f.pad(flat, [0] * rank, [rows * by if i == axis else 0 for i in range(rank)])
+    longer = f.reshape(flat, (*shape[: axis + 1], width + by, *shape[axis + 2 :]))
+    return part(longer, axis + 1, 0, length)
+
+
+def _vjp(g: Value, out: Value, x: Value, *, axis: int, by: int, length: int) -> Sequence[Any]:
+    """What goes one way from the first row goes the other way from the last."""
+    shape = aval(x).shape
+    rank, (rows, width) = len(shape), shape[axis : axis + 2]
+    if 0 in shape or not length:
+        return (f.full_like(x, 0),)
+    low = [(rows - 1) * by if i == axis + 1 else 0 for i in range(rank)]
+    high = [width - length if i == axis + 1 else 0 for i in range(rank)]
+    padded = f.pad(_flipped(g, axis), low, high)
+    return (_flipped(f.call("skewed", padded, axis=axis, by=by, length=width), axis),)
+
+
+def _flipped(x: Value, axis: int) -> Value:
+    shape = aval(x).shape
+    at = [i == axis for i in range(len(shape))]
+    starts = [d - 1 if turn else 0 for turn, d in zip(at, shape)]
+    stops = [-1 if turn else d for turn, d in zip(at, shape)]
+    return f.slice_(x, starts, stops, [-1 if turn else 1 for turn in at])
+
+
+# -- the largest of each window ------------------------------------------------------------------
+
+
+def _max_abstract(x: Aval, *, axis: int, **params: int) -> Aval:
+    shape = _max_shape(x.shape, axis, **params)
+    return Aval(shape, x.dtype)
+
+
+def _max_shape(
+    shape: Sequence[int], axis: int, size: int, stride: int, dilation: int
+) -> tuple[int, ...]:
+    count = (shape[axis] - dilation * (size - 1) - 1) // stride + 1
+    return (*shape[:axis], count, *shape[axis + 1 :])
+
+
+def _max(x: Value, *, axis: int, **params: int) -> Value:
+    return f.max_(windows(x, axis, **params), axis)
+
+
+def _max_vjp(g: Value, out: Value, x: Value, *, axis: int, **params: int) -> Sequence[Any]:
+    """The first of equals gets the gradient."""
+
+    def seen(x: Value) -> Value:
+        return windows(x, axis, **params)
+
+    wide = seen(x)
+    shape, one = aval(wide).shape, (*aval(out).shape[:axis], 1, *aval(out).shape[axis:])
+    first = f.broadcast(f.reshape(f.argmax(wide, axis), one), shape)
+    hit = f.equal(f.iota(shape, axis, dt.int32), first)
+    back = f.where(hit, f.broadcast(f.reshape(g, one), shape), 0)
+    return (lambda: pull_through(seen, back, (x,))[0],)
+
+
+_MAX: dict[str, Any] = {"axis": None, "size": None, "stride": 1, "dilation": 1}
+register_composite(Composite("window_max", _max_abstract, _max, _MAX, vjp=_max_vjp))
+
+_PARAMS: dict[str, Any] = {"axis": None, "by": None, "length": None}
+register_composite(Composite("skewed", _abstract, _body, _PARAMS, _numpy, _vjp, kind="movement"))

@@ -1,0 +1,30 @@
+"""The memory of a Program that nobody vouches for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.backends.base import Buffer, Device
+from weft.core.errors import OutOfMemoryError
+from weft.program.program import Program
+
+_PIECE = 1 << 24  # bytes cleared at once
+
+
+def check_fits(program: Program, device: Device) -> None:
+    """Raises OutOfMemoryError unless all that a stranger's Program asks for fits together: each
+    buffer alone may fit, and memory that is only promised ends the process when it is used."""
+    if not program.meta.get("foreign"):
+        return
+    need = sum(b.nbytes for b in program.buffers if b.role not in ("weight", "const"))
+    free = device.free_memory()
+    if free and need > free:
+        raise OutOfMemoryError(
+            f"{program.name} takes {need:,} bytes beside its weights, {device.info.id} has {free:,}"
+        )
+
+
+def clear(device: Device, buffer: Buffer, nbytes: int) -> None:
+    """Sets the first `nbytes` of a buffer to zero."""
+    for at in range(0, nbytes, _PIECE):
+        device.write(buffer, np.zeros(min(_PIECE, nbytes - at), np.uint8), at)

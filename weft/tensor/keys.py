@@ -1,0 +1,127 @@
+"""The parts of an index: what each entry of a key is, and integer indices as int32 tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.core.errors import DTypeError, ShapeError, TraceError
+from weft.graph.ir import Node
+from weft.program.array import DeviceArray
+from weft.tensor.base import CURRENT, TensorBase
+
+
+def is_mask(k: Any) -> bool:
+    """Whether an entry of a key is a boolean array, list or bool."""
+    if isinstance(k, TensorBase):
+        return k.dtype == dt.bool_
+    if isinstance(k, np.ndarray | np.generic):
+        return k.dtype == np.bool_
+    return isinstance(k, bool) or (isinstance(k, list) and np.asarray(k).dtype == np.bool_)
+
+
+def is_switch(k: Any) -> bool:
+    """Whether a key is a 0-d boolean array, which keeps all of a tensor or nothing."""
+    return isinstance(k, TensorBase | np.ndarray | np.bool_) and not k.ndim and is_mask(k)
+
+
+def axes_taken(k: Any) -> int:
+    """How many axes an entry of a key stands for."""
+    if k is None or k is Ellipsis:
+        return 0
+    return int(np.ndim(k) if not isinstance(k, TensorBase) else k.ndim) if is_mask(k) else 1
+
+
+def is_int(k: Any) -> bool:
+    """Whether an entry is one integer that is known now."""
+    return isinstance(k, int | np.integer)
+
+
+def canonical(k: slice, n: int) -> tuple[int, int, int]:
+    """start, stop, step as the primitive takes them (stop -1: through index 0)."""
+    for part in (k.start, k.stop, k.step):
+        if isinstance(part, TensorBase) and part.is_traced:
+            raise TraceError(
+                "a slice bound is a traced value; its length would not be known: use where with an "
+                "iota, or a runtime scalar bound (Spec rows)"
+            )
+    if k.step == 0:
+        raise ShapeError("index: a slice step of 0; use a positive or negative step")
+    return k.indices(n)
+
+
+def integer(k: int, n: int, axis: int, shape: tuple[int, ...]) -> int:
+    """An index of an axis of size n counted from the front; ShapeError for one out of range."""
+    if not -n <= k < n:
+        raise ShapeError(f"index: {k} is out of range for axis {axis} of {list(shape)}")
+    return k % n
+
+
+def index_array(like: Any, k: Any, n: int) -> Any:
+    """An integer index of an axis of size n as an int32 tensor where `like` is, -n..-1 counted from
+    the front. The values of a list or NumPy array are checked here (ShapeError); those of a tensor
+    are data: one out of range stays out of range."""
+    if isinstance(k, TensorBase):
+        index = as_index(k)
+        known = _values(index)
+        if known is not None and not (known < 0).any():
+            return index
+        return (index < 0).where(index + n, index)
+    array = np.asarray(k)
+    if array.size == 0 and array.dtype.kind == "f":
+        array = array.astype(np.int32)
+    if array.dtype.kind not in "iu":
+        raise DTypeError(f"index: {k!r} is not an integer, slice, None, ... or integer array")
+    wrong = array[(array < -n) | (array >= n)]
+    if wrong.size:
+        raise ShapeError(f"index: {wrong.flat[0]} is out of range for size {n}")
+    counted = np.where(array < 0, array + n, array).astype(np.int32)
+    return like._wrap(place_like(like, counted))
+
+
+def as_index(k: Any) -> Any:
+    """A tensor of integers as int32; what int32 cannot hold becomes its nearest number, which is
+    outside every axis as well."""
+    if not k.dtype.is_int:
+        raise DTypeError(f"a {k.dtype.name} tensor is not an index; cast it to int32")
+    if k.dtype == dt.int64:
+        k = k.maximum(-(1 << 31))
+    if k.dtype in (dt.int64, dt.uint32):
+        k = k.minimum((1 << 31) - 1)
+    return k._as(dt.int32)
+
+
+def _values(index: Any) -> np.ndarray | None:
+    """The values of an index, where they are at hand."""
+    value = index._value
+    if isinstance(value, Node) and value.op == "const":
+        value = value.attrs["value"]
+    return value if isinstance(value, np.ndarray) else None
+
+
+def out_of_range(index: Any, n: int) -> Any:
+    """Where an index counted from the front is outside an axis of size n; None for nowhere."""
+    known = _values(index)
+    if known is not None and not ((known < 0) | (known >= n)).any():
+        return None
+    return (index < 0) | (index >= n)
+
+
+def place_like(tensor: TensorBase, array: Any) -> Any:
+    """A host array where `tensor` is: on its device, or as it is."""
+    if isinstance(tensor._value, DeviceArray) and CURRENT.trace is None:
+        from weft.tensor.device import upload
+
+        return upload(tensor._value.device, array)
+    return array
+
+
+def host_key(k: Any) -> Any:
+    """An entry of a key as NumPy takes it."""
+    if isinstance(k, TensorBase):
+        return k._host("an index")
+    if isinstance(k, Node):
+        raise TraceError("an index is a traced value")
+    return k
