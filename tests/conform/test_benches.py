@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from weft.conform.gpt import GPT, Shape, Trainer
 from weft.conform.harness import run_kernel
 from weft.conform.report import Report, run_checks
 from weft.conform.roofline import Roofline, copy_kernel, tile_kernel, unit_kernel
-from weft.conform.timing import time_calls
+from weft.conform.timing import peak_rss_mib, time_calls
 from weft.core.caps import PRESETS
 from weft.core.errors import DeviceError, LimitError, UsageError
 from weft.kernel.ir import Kernel
@@ -181,3 +183,12 @@ def test_a_copy_on_the_cpu() -> None:
     n = 1024 * device.caps.lanes
     (copied,) = check_kernels(device, copy_kernel(device.caps, n))
     np.testing.assert_array_equal(copied, np.arange(n, dtype=np.float32))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's count of a program's own memory")
+def test_the_peak_of_a_program_is_its_own() -> None:
+    """Not that of the process that started it, which Linux's getrusage begins with."""
+    code = "from weft.conform.timing import peak_rss_mib; print(peak_rss_mib())"
+    held = np.ones(64 << 20)  # 512 MiB
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert 5 < float(done.stdout) < 400 < peak_rss_mib(), held.shape
