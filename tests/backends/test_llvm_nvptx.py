@@ -7,6 +7,7 @@ from pathlib import Path
 
 import gpu_case as case
 import numpy as np
+import ptx_flow
 import pytest
 
 from weft.backends.llvm import gpu_target, launch, nvptx_target, offline, ptxas, resources
@@ -194,8 +195,12 @@ def test_bfloat_rounds_in_one_instruction() -> None:
 
 
 def assemble(kernels: list[Kernel], target) -> dict[str, resources.Resources]:  # type: ignore[no-untyped-def]
-    """What the assembler says of every kernel; none may be missing."""
-    found = offline.resources(kernels, target)
+    """What the assembler says of every kernel; none may be missing, or read what it has not
+    written."""
+    codes = [offline.code(k, target) for k in kernels]
+    unwritten = [line for c in codes for line in ptx_flow.unwritten(c.decode())]
+    assert not unwritten, "\n".join(unwritten)
+    found = offline.resources(kernels, target, codes)
     assert set(found) == {k.name for k in kernels}
     for kernel in kernels:
         said, shared = found[kernel.name], case.shared_bytes(kernel)

@@ -106,7 +106,12 @@ class _SharedRows(_ThreadRows):
     def array(self, cheap: bool) -> ir.Array | None:
         if not self.kept:
             return None
-        return self.b.array("row", dt.float32, self.steps * self.lanes)
+        row = self.b.array("row", dt.float32, self.steps * self.lanes)
+        # A thread that has no last vector keeps zeros: what it never reads holds something still.
+        for step in range(self.vectors // self.team, self.steps):
+            zero = ir.Const(0.0, ir.Type(dt.float32, self.lanes))
+            self.b.store(row, step * self.lanes, zero)
+        return row
 
     def place(self, j: Affine) -> Expr | None:
         if self.here is None or self.here[0] != j:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import threading
 
 import llvmlite.binding as llvm
@@ -38,7 +39,26 @@ def assembly(text: str, target: GpuTarget, name: str = "kernel") -> str:
     kernel."""
     with LLVM, _LOCK:
         module, machine = _optimised(text, target, name)
-        return str(machine.emit_assembly(module))
+        found = str(machine.emit_assembly(module))
+    return _whole_pairs(found) if target.code == "ptx" else found
+
+
+_PAIR = re.compile(r"\tmov\.b(?:32|64) \t%rd?\d+, \{(%rs?\d+), (%rs?\d+)\};")
+_RESULT = re.compile(r"^\t(?!st\.)[a-z][\w.]*\s+(%rs?\d+|\{[^}]*\})", re.M)
+
+
+def _whole_pairs(ptx: str) -> str:
+    """The same PTX, in which half of a pair that nothing needs is 0: LLVM takes it from a register
+    that it never writes, and who executes PTX as it stands finds there what was left."""
+    halves = {half for pair in _PAIR.findall(ptx) for half in pair}
+    missing = halves and halves.difference(re.findall(r"%rs?\d+", str(_RESULT.findall(ptx))))
+
+    def filled(pair: re.Match[str]) -> str:
+        sizes = {half: 16 if half.startswith("%rs") else 32 for half in pair.groups()}
+        zeros = [f"\tmov.b{n} \t{half}, 0;\n" for half, n in sizes.items() if half in missing]
+        return "".join([*zeros, pair[0]])
+
+    return _PAIR.sub(filled, ptx) if missing else ptx
 
 
 def compile_object(text: str, target: GpuTarget, name: str) -> bytes:

@@ -26,18 +26,22 @@ def source(kernel: Kernel, target: GpuTarget) -> str:
     return gpu_compile.assembly(render_gpu(kernel, target), target, kernel.name)
 
 
-def resources(kernels: Sequence[Kernel], target: GpuTarget) -> dict[str, Resources]:
-    """What each kernel takes, by its name (names must differ). For NVIDIA this needs ptxas: raises
-    CompileError where it is missing or refuses the code."""
+def resources(
+    kernels: Sequence[Kernel], target: GpuTarget, codes: Sequence[bytes] | None = None
+) -> dict[str, Resources]:
+    """What each kernel takes, by its name (names must differ); `codes` is what `code` made of them,
+    where that is known. For NVIDIA this needs ptxas: raises CompileError where it is missing or
+    refuses the code."""
     named = {launch.entry(k): k for k in kernels}
     found: dict[str, Resources] = {}
+    codes = [code(k, target) for k in kernels] if codes is None else codes
     if target.code == "ptx":
-        texts = [code(k, target).decode() for k in kernels]
-        if texts:
+        if codes:
+            texts = [c.decode() for c in codes]
             found = ptxas.assemble(ptxas.join(texts), target.arch)[1]
     else:
-        for kernel in kernels:
-            found |= amd_object.kernels(code(kernel, target))
+        for each in codes:
+            found |= amd_object.kernels(each)
     return {
         kernel.name: replace(
             found[entry], dynamic=launch.shared_bytes(kernel, target.static_shared)
