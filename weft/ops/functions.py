@@ -19,7 +19,7 @@ from weft.ops.composite import COMPOSITES
 from weft.ops.dot import default_out
 from weft.ops.nodes import NODES, as_node
 from weft.ops.primitive import NUMPY, aval, bind, tracing
-from weft.ops.rules import axis_of, dims
+from weft.ops.rules import axes_of, axis_of, dims
 
 Value = Any  # np.ndarray, graph Node or device array
 Number = int | float | bool
@@ -150,17 +150,12 @@ def concat(xs: Sequence[Value], axis: int = 0) -> Value:
     """Values joined along one axis."""
     if not xs:
         raise ShapeError("concat: nothing to join; give at least one value")
-    if len(xs) == 1:
-        return xs[0]
-    return bind("concat", *xs, axis=axis_of("concat", axis, len(aval(xs[0]).shape)))
+    found = axis_of("concat", axis, len(aval(xs[0]).shape))
+    return xs[0] if len(xs) == 1 else bind("concat", *xs, axis=found)
 
 
 def _axes(op: str, x: Value, axes: int | Sequence[int] | None) -> tuple[int, ...]:
-    rank = len(aval(x).shape)
-    if axes is None:
-        return tuple(range(rank))
-    given = (axes,) if isinstance(axes, int) else tuple(axes)
-    return tuple(sorted(axis_of(op, a, rank) for a in given))
+    return tuple(sorted(axes_of(op, axes, len(aval(x).shape))))
 
 
 def sum_(x: Value, axes: int | Sequence[int] | None = None) -> Value:

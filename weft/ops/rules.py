@@ -49,6 +49,30 @@ def axis_of(op: str, axis: object, rank: int) -> int:
     return found % rank
 
 
+def integers(op: str, what: str, given: object) -> tuple[int, ...]:
+    """An integer, or a sequence or 1-d array of integers, as a tuple; anything else (a set, text,
+    a Tensor, fractions) is a ShapeError that names `what`."""
+    several = isinstance(given, Sequence) and not isinstance(given, str | bytes)
+    if isinstance(given, np.ndarray) and given.ndim == 1 and given.dtype.kind in "iu":
+        several = True
+    values = tuple(given) if several else (given,)  # type: ignore[arg-type]
+    for v in values:
+        if not isinstance(v, int | np.integer) or isinstance(v, bool):
+            raise ShapeError(f"{op}: {what} is an integer or a tuple of them, not {given!r:.80}")
+    return tuple(int(v) for v in values)  # type: ignore[call-overload]
+
+
+def axes_of(op: str, axes: object, rank: int) -> tuple[int, ...]:
+    """Different axes of a value of this rank, counted from the front, in the order given; all for
+    None. Raises ShapeError."""
+    if axes is None:
+        return tuple(range(rank))
+    found = tuple(axis_of(op, a, rank) for a in integers(op, "axis", axes))
+    if len(set(found)) != len(found):
+        raise ShapeError(f"{op}: axes {axes} name one axis twice")
+    return found
+
+
 def canonical_axis(op: str, axis: object, rank: int) -> None:
     """Raises ShapeError unless `axis` is already in 0..rank-1 (the form attributes take)."""
     if axis_of(op, axis, rank) != axis:

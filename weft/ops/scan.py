@@ -24,7 +24,7 @@ from weft.ops import functions as f
 from weft.ops.composite import Composite, register_composite
 from weft.ops.functions import Value
 from weft.ops.primitive import Aval, aval
-from weft.ops.rules import axis_of, canonical_axis, same, want
+from weft.ops.rules import axes_of, axis_of, canonical_axis, same, want
 
 OPS = ("sum", "prod", "max", "min", "linear")
 State = tuple[Value, ...]  # what stands for a run of elements; see `joined`
@@ -47,9 +47,7 @@ def scan(
 
 def prod(x: Value, axes: int | Sequence[int] | None = None) -> Value:
     """The product over the axes (all by default), in x's dtype; the axes disappear."""
-    rank = len(aval(x).shape)
-    given = range(rank) if axes is None else (axes,) if isinstance(axes, int) else axes
-    found = tuple(sorted(axis_of("prod", a, rank) for a in given))
+    found = tuple(sorted(axes_of("prod", axes, len(aval(x).shape))))
     return f.call("prod", x, axes=found) if found else x
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import ShapeError, UsageError
-from weft.ops.rules import axis_of
+from weft.ops.rules import axes_of, axis_of, integers
 from weft.tensor import shapes
 from weft.tensor.core import Tensor, tensor
 from weft.tensor.elementwise import as_tensor
@@ -81,7 +81,9 @@ def result_type(*operands: Any) -> DType:
 def concat(arrays: Sequence[Operand], /, axis: int | None = 0) -> Tensor:
     """Tensors joined along an axis (flattened first with axis=None), in their promoted dtype."""
     given = [as_tensor(a) for a in arrays]
-    out: Tensor = shapes.cat([a.reshape(-1) for a in given] if axis is None else given, axis or 0)
+    if axis is None:
+        given, axis = [a.reshape(-1) for a in given], 0
+    out: Tensor = shapes.cat(given, axis)
     return out
 
 
@@ -112,11 +114,8 @@ def moveaxis(
 ) -> Tensor:
     """Axes moved to other positions, the rest in their order. Raises ShapeError."""
     t = as_tensor(x)
-    sources, targets = (
-        [axis_of("moveaxis", a, t.ndim) for a in ([given] if isinstance(given, int) else given)]
-        for given in (source, destination)
-    )
-    if len(sources) != len(targets) or len({*sources}) != len(sources) != len({*targets}):
+    sources, targets = (axes_of("moveaxis", given, t.ndim) for given in (source, destination))
+    if len(sources) != len(targets):
         raise ShapeError(f"moveaxis: {source} to {destination}; give as many different axes")
     order = [a for a in range(t.ndim) if a not in sources]
     for target, axis in sorted(zip(targets, sources)):
@@ -127,11 +126,8 @@ def moveaxis(
 def expand_dims(x: Operand, /, axis: int | Sequence[int] = 0) -> Tensor:
     """New axes of size 1 at these positions of the result. Raises ShapeError."""
     t = as_tensor(x)
-    given = [axis] if isinstance(axis, int) else list(axis)
-    places = sorted(axis_of("expand_dims", a, t.ndim + len(given)) for a in given)
-    if len({*places}) != len(places):
-        raise ShapeError(f"expand_dims: axes {given} name one place twice")
-    for a in places:
+    given = integers("expand_dims", "axis", axis)
+    for a in sorted(axes_of("expand_dims", given, t.ndim + len(given))):
         t = t.unsqueeze(a)
     return t
 
@@ -163,8 +159,9 @@ def roll(x: Operand, /, shift: int | Sequence[int], axis: Axes = None) -> Tensor
     t = as_tensor(x)
     if axis is None:
         return roll(t.reshape(-1), shift, 0).reshape(t.shape) if t.size else t
-    axes = [axis] if isinstance(axis, int) else list(axis)
-    shifts = [shift] * len(axes) if isinstance(shift, int) else list(shift)
+    axes, shifts = integers("roll", "axis", axis), integers("roll", "shift", shift)
+    if len(shifts) == 1:
+        shifts *= len(axes)
     if len(shifts) != len(axes):
         raise ShapeError(f"roll: {len(shifts)} shifts for {len(axes)} axes")
     for by, name in zip(shifts, axes):
@@ -179,7 +176,8 @@ def roll(x: Operand, /, shift: int | Sequence[int], axis: Axes = None) -> Tensor
 def tile(x: Operand, repetitions: Sequence[int], /) -> Tensor:
     """The whole repeated along each axis; missing axes are added in front."""
     t = as_tensor(x)
-    times = [1] * (t.ndim - len(repetitions)) + list(repetitions)
+    given = integers("tile", "repetitions", repetitions)
+    times = [1] * (t.ndim - len(given)) + list(given)
     t = t.reshape([1] * (len(times) - t.ndim) + list(t.shape))
     pairs = [n for axis in zip(times, t.shape) for n in axis]
     ones = [n for size in t.shape for n in (1, size)]

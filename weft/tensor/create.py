@@ -10,7 +10,7 @@ from weft import ops
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import ShapeError, UsageError
-from weft.ops.rules import dims
+from weft.ops.rules import dims, integers
 from weft.tensor.base import Number
 from weft.tensor.core import Tensor
 
@@ -23,7 +23,7 @@ def _placed(value: Any, device: Any) -> Tensor:
 
 
 def _dims(shape: Shape) -> tuple[int, ...]:
-    return dims("shape", shape if isinstance(shape, int) else tuple(shape))
+    return dims("shape", integers("shape", "a size", shape))
 
 
 def wanted_dtype(call: str, dtype: Any, default: DType = dt.float32) -> DType:

@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
-from weft.ops.rules import axis_of
+from weft.ops.rules import axes_of, axis_of
 from weft.tensor.arrays import moveaxis
 from weft.tensor.core import Tensor
 from weft.tensor.elementwise import as_tensor
@@ -112,7 +112,7 @@ def _cumulative(
     t = as_tensor(x)
     if axis is None and t.ndim != 1:
         raise ShapeError(f"{name}: {list(t.shape)} has {t.ndim} axes; name one")
-    a = axis_of(name, axis or 0, t.ndim)
+    a = axis_of(name, 0 if axis is None else axis, t.ndim)
     t = t._as(t._summed(dtype))
     if initial:
         t = t.pad([(0, int(i == a)) for i in range(t.ndim)])
@@ -189,9 +189,9 @@ def tensordot(x1: Operand, x2: Operand, /, axes: Any = 2) -> Tensor:
     """Products summed over the last `axes` axes of x1 and the first of x2, or over the pairs of
     axes that two sequences name. Raises ShapeError."""
     a, b = as_tensor(x1), as_tensor(x2)
-    pairs = (list(range(-axes, 0)), list(range(axes))) if isinstance(axes, int) else axes
-    left = [axis_of("tensordot", i, a.ndim) for i in pairs[0]]
-    right = [axis_of("tensordot", i, b.ndim) for i in pairs[1]]
+    whole = isinstance(axes, int | np.integer)
+    pairs = (range(-axes, 0), range(axes)) if whole else axes
+    left, right = axes_of("tensordot", pairs[0], a.ndim), axes_of("tensordot", pairs[1], b.ndim)
     if [a.shape[i] for i in left] != [b.shape[i] for i in right]:
         raise ShapeError(f"tensordot: axes {axes} of {list(a.shape)} and {list(b.shape)} differ")
     rows = [i for i in range(a.ndim) if i not in left]

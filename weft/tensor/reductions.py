@@ -10,7 +10,7 @@ from weft import ops
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype, promote
 from weft.core.errors import DTypeError, ShapeError
-from weft.ops.rules import axis_of
+from weft.ops.rules import axes_of, axis_of
 from weft.tensor.autocast import narrowed
 from weft.tensor.base import broadcast_shapes, default_float, run, values
 from weft.tensor.shapes import Movement
@@ -24,13 +24,7 @@ class Reductions(Movement):
     __slots__ = ()
 
     def _axes(self, op: str, axis: Axes) -> tuple[int, ...]:
-        if axis is None:
-            return tuple(range(self.ndim))
-        given = [axis] if isinstance(axis, int) else list(axis)
-        found = sorted(axis_of(op, a, self.ndim) for a in given)
-        if len(set(found)) != len(found):
-            raise ShapeError(f"{op}: axes {given} name one axis twice")
-        return tuple(found)
+        return tuple(sorted(axes_of(op, axis, self.ndim)))
 
     def _kept(self, reduced: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
         if not keepdims:

@@ -9,16 +9,14 @@ from typing import Any, Self
 from weft import ops
 from weft.core.dtypes import promote
 from weft.core.errors import ShapeError
-from weft.ops.rules import axis_of
+from weft.ops.rules import axes_of, axis_of, integers
 from weft.tensor.arith import Arithmetic
 from weft.tensor.base import broadcast_shapes, check_devices, values
 
 
 def _shape_args(shape: tuple[Any, ...]) -> tuple[int, ...]:
     """reshape(2, 3) and reshape((2, 3)) alike."""
-    if len(shape) == 1 and isinstance(shape[0], Sequence):
-        return tuple(shape[0])
-    return shape
+    return integers("a shape", "each size", shape[0] if len(shape) == 1 else shape)
 
 
 class Movement(Arithmetic):
@@ -65,8 +63,7 @@ class Movement(Arithmetic):
         """Without axes of size 1: all of them, or those named (which must have size 1)."""
         if axis is None:
             return self.reshape([d for d in self.shape if d != 1])
-        names = [axis] if isinstance(axis, int) else axis
-        gone = {axis_of("squeeze", a, self.ndim) for a in names}
+        gone = axes_of("squeeze", axis, self.ndim)
         for a in gone:
             if self.shape[a] != 1:
                 raise ShapeError(
@@ -93,7 +90,7 @@ class Movement(Arithmetic):
     def flip(self, *axes: int | Sequence[int]) -> Self:
         """Reversed along the axes: all by default, none for an empty sequence."""
         given = _shape_args(axes) if axes else tuple(range(self.ndim))
-        turned = {axis_of("flip", a, self.ndim) for a in given}
+        turned = axes_of("flip", given, self.ndim)
         starts, stops, steps = [0] * self.ndim, list(self.shape), [1] * self.ndim
         for a in turned:
             starts[a], stops[a], steps[a] = self.shape[a] - 1, -1, -1

@@ -10,6 +10,7 @@ from ml_dtypes import finfo
 from weft import ops
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError, UsageError
+from weft.ops.rules import integers
 from weft.tensor.autocast import autocast, narrowed, widened
 from weft.tensor.autograd import no_grad, once
 from weft.tensor.core import Tensor
@@ -19,10 +20,10 @@ Sizes = int | Sequence[int]
 
 
 def _two(name: str, value: Sizes) -> tuple[int, int]:
-    pair = (value, value) if isinstance(value, int) else tuple(value)
-    if len(pair) != 2 or not all(isinstance(v, int) for v in pair):
+    sizes = integers("a window", name, value)
+    if len(sizes) not in (1, 2):
         raise UsageError(f"{name} is one integer or two, not {value!r}")
-    return pair[0], pair[1]
+    return sizes[0], sizes[-1]
 
 
 def conv2d(
@@ -71,7 +72,7 @@ def conv1d(
 
 
 def _one(name: str, value: Sizes) -> int:
-    sizes = (value,) if isinstance(value, int) else tuple(value)
+    sizes = integers("a window", name, value)
     if len(sizes) != 1:
         raise UsageError(f"{name} is one integer, not {value!r}")
     return sizes[0]
