@@ -6,6 +6,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
+from weft.core.dtypes import DType
 from weft.core.errors import ShapeError, UsageError
 from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor
@@ -35,8 +38,18 @@ def ones_(t: Tensor) -> Tensor:
 
 
 def uniform_(t: Tensor, low: float = 0.0, high: float = 1.0, key: Any = None) -> Tensor:
-    """Uniform in [low, high)."""
-    return _set(t, rand(*t.shape, key=key) * (high - low) + low)
+    """Uniform in [low, high): what rounds to an end or beyond is the next number inside."""
+    drawn = (rand(*t.shape, key=key) * (high - low) + low).cast(t.dtype)
+    least, most = _beside(t.dtype, low, math.inf), _beside(t.dtype, high, -math.inf)
+    least = low if float(np.asarray(low, t.dtype.numpy)) == low else least
+    return _set(t, drawn.clip(least, most) if least <= most else drawn)
+
+
+def _beside(dtype: DType, edge: float, way: float) -> float:
+    """The number of a dtype nearest to an edge on one side of it."""
+    found = np.asarray(edge, dtype.numpy)
+    past = float(found) < edge if way < 0 else float(found) > edge
+    return float(found if past else np.nextafter(found, np.asarray(way, dtype.numpy)))
 
 
 def normal_(t: Tensor, mean: float = 0.0, std: float = 1.0, key: Any = None) -> Tensor:

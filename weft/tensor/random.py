@@ -8,7 +8,8 @@ the next one of the global stream, which `manual_seed` restarts.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,13 +55,14 @@ def _words(key: Tensor, n: int) -> tuple[Value, Value]:
     return threefry((k0, k1), (index, ops.full_like(index, 0)))
 
 
-def _unit(bits: Value) -> Value:
-    """The top 24 bits as a float32 in [0, 1)."""
-    return ops.mul(ops.cast(ops.shift_right(bits, 8), dt.float32), 2.0**-24)
+def _unit(word: Value, digits: int = 24) -> Value:
+    """The top `digits` bits as a float32 in [0, 1)."""
+    whole = ops.cast(ops.shift_right(word, 32 - digits), dt.float32)
+    return ops.mul(whole, 2.0**-digits)
 
 
-def _uniform(key: Tensor, n: int) -> Value:
-    return _unit(_words(key, n)[0])
+def _uniform(key: Tensor, n: int, digits: int = 24) -> Value:
+    return _unit(_words(key, n)[0], digits)
 
 
 def _normal(key: Tensor, n: int) -> Value:
@@ -70,11 +72,31 @@ def _normal(key: Tensor, n: int) -> Value:
     return ops.mul(radius, ops.cos(ops.mul(_unit(b), 2.0 * math.pi)))
 
 
-def _bits(key: Tensor, n: int) -> Value:
-    return _words(key, n)[0]
+def _times_high(x: Value, y: Value) -> Value:
+    """The upper 32 bits of the products of two uint32, from products of 16 bits."""
+    (xl, xh), (yl, yh) = ((ops.bitwise_and(v, 0xFFFF), ops.shift_right(v, 16)) for v in (x, y))
+    cross = ops.add(ops.mul(xh, yl), ops.shift_right(ops.mul(xl, yl), 16))
+    other = ops.add(ops.mul(xl, yh), ops.bitwise_and(cross, 0xFFFF))
+    carried = ops.add(ops.shift_right(cross, 16), ops.shift_right(other, 16))
+    return ops.add(ops.mul(xh, yh), carried)
 
 
-_KINDS = {"uniform": _uniform, "normal": _normal, "bits": _bits}
+def _below(key: Tensor, n: int, span: Tensor) -> Value:
+    """0..span-1: two words as a fraction of 64 bits, times the span (uint32[1]; 0 stands for
+    2^32). No value is likelier than another by more than 2^-32 of it."""
+    high, low = _words(key, n)
+    limit = ops.broadcast(span.value, (n,))
+    product = ops.mul(high, limit)
+    total = ops.add(product, _times_high(low, limit))
+    found = ops.add(_times_high(high, limit), ops.cast(ops.less(total, product), dt.uint32))
+    return ops.where(ops.equal(limit, 0), high, found)
+
+
+_KINDS: dict[str, Callable[..., Value]] = {
+    **{f"uniform{digits}": partial(_uniform, digits=digits) for digits in (24, 11, 8)},
+    "normal": _normal, "below": _below,
+}  # fmt: skip
+_DIGITS = {dt.float16: 11, dt.bfloat16: 8}  # what they hold below 1: more could round up to it
 
 
 # -- keys ---------------------------------------------------------------------------------------
@@ -143,11 +165,11 @@ def _key(key: Any) -> Tensor:
 _compiled: dict[str, Compiled] = {}
 
 
-def _generate(key: Tensor, kind: str, n: int) -> Tensor:
-    return Tensor(_KINDS[kind](key, n))
+def _generate(key: Tensor, kind: str, n: int, *more: Tensor) -> Tensor:
+    return Tensor(_KINDS[kind](key, n, *more))
 
 
-def _draw(kind: str, shape: Any, key: Any, device: Any) -> Tensor:
+def _draw(kind: str, shape: Any, key: Any, device: Any, *more: Tensor) -> Tensor:
     given = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
     wanted = dims("shape", tuple(given))
     n = math.prod(wanted)
@@ -158,20 +180,22 @@ def _draw(kind: str, shape: Any, key: Any, device: Any) -> Tensor:
 
     target = None if device is None or source.is_traced else open_device(device)
     if target is None:
-        return _generate(source, kind, n).reshape(wanted)
+        return _generate(source, kind, n, *more).reshape(wanted)
     from weft.tensor.compiled import Compiled
 
     run = _compiled.setdefault(target.info.id, Compiled(_generate, target))
-    out: Tensor = run(source, kind, n)
+    out: Tensor = run(source, kind, n, *more)
     return out.reshape(wanted)
 
 
 def rand(*shape: Any, dtype: Any = None, device: Any = None, key: Any = None) -> Tensor:
-    """Uniform in [0, 1): the top 24 bits of a word. `key`: an int or a uint32[2] tensor."""
+    """Uniform in [0, 1): the top 24 bits of a word (11 in float16, 8 in bfloat16, so that none
+    rounds up to 1). `key`: an int or a uint32[2] tensor."""
     wanted = dt.float32 if dtype is None else as_dtype(dtype)
     if not wanted.is_float:
         raise DTypeError(f"rand: {wanted.name} is not a float; use randint")
-    return _draw("uniform", shape, key, device).cast(wanted)
+    kind = f"uniform{_DIGITS.get(wanted, 24)}"
+    return _draw(kind, shape, key, device).cast(wanted)
 
 
 def randn(*shape: Any, dtype: Any = None, device: Any = None, key: Any = None) -> Tensor:
@@ -183,13 +207,12 @@ def randn(*shape: Any, dtype: Any = None, device: Any = None, key: Any = None) -
 
 
 def randint(low: int, high: int, *shape: Any, device: Any = None, key: Any = None) -> Tensor:
-    """int32 in low..high-1: a word modulo the span (close to uniform for spans far below 2**32)."""
+    """int32 in low..high-1, each as likely as another to 2^-32."""
     if not -(1 << 31) <= low < high <= 1 << 31:
         raise UsageError(f"randint: {low}..{high} is not a range of int32 values")
-    words = _draw("bits", shape, key, device)
-    span = high - low
-    words = words if span == 1 << 32 else words % span
-    return words.cast(dt.int32) + low if low else words.cast(dt.int32)
+    span = Tensor(np.array([(high - low) & 0xFFFFFFFF], np.uint32))
+    drawn = _draw("below", shape, key, device, span).cast(dt.int32)
+    return drawn + low if low else drawn
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, key: Any = None) -> Tensor:
@@ -200,8 +223,6 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, key: Any = None) -
         raise UsageError(f"dropout: {p} is not a probability")
     if not training or p == 0.0:
         return x
-    if p == 1.0:
-        return x * 0.0
     on = None if x.is_traced or x.device == "cpu" else x.device
     drawn = rand(x.shape, key=key, device=on)
-    return (drawn < p).where(0.0, x * (1.0 / (1.0 - p)))
+    return (drawn < p).where(0.0, x * (1.0 / (1.0 - p) if p < 1.0 else 0.0))
