@@ -237,7 +237,7 @@ def sigmoid(b: Builder, x: Expr) -> Expr:
 def pow_(b: Builder, x: Expr, y: Expr) -> Expr:
     """x^y with C99's and NumPy's special cases: pow(x, 0) = pow(1, y) = 1 even for NaN; x < 0 with
     an integral y has y's parity as its sign and is NaN otherwise. Within 16 ulp; results below
-    1.7e-38 flush to 0. The logarithm is carried in two floats (needs a fused Fma)."""
+    1.7e-38 flush to 0. The logarithm is carried in two floats, without a fused Fma."""
     x, y = b.let(x, "x"), b.let(y, "y")
     a = b.let(_abs(x), "a")
     magnitude = b.let(_pow_magnitude(b, a, y), "magnitude")
@@ -260,30 +260,55 @@ def pow_(b: Builder, x: Expr, y: Expr) -> Expr:
     return k.select(unit, _const(1.0, x), value)
 
 
-def _pow_magnitude(b: Builder, a: Expr, y: Expr) -> Expr:
-    """a^y for a >= 0: e^(y log a), the logarithm as an unevaluated sum high + low."""
+def _kept(b: Builder, x: Expr, name: str) -> Expr:
+    """x, bound, as it was rounded: what its rounding lost is looked for next."""
+    return b.let(k.unary("keep", x), name)
+
+
+def _halves(b: Builder, x: Expr) -> tuple[Expr, Expr]:
+    """(high, low), x = high + low (bound): high has 12 bits, so that a product of two is exact
+    without a fused Fma, which shaders may not have."""
+    high = b.let(_float(k.binary("and", _bits(x), -4096)), "high")
+    return high, b.let(k.binary("sub", x, high), "low")
+
+
+def _two_sum(b: Builder, x: Expr, y: Expr) -> tuple[Expr, Expr]:
+    """(s, x + y - s) with s = x + y rounded, whichever of them is larger (Knuth); x and y bound."""
+    total = _kept(b, k.binary("add", x, y), "total")
+    back = _kept(b, k.binary("sub", total, x), "back")
+    rest = k.binary("sub", x, _kept(b, k.binary("sub", total, back), "front"))
+    return total, k.binary("add", rest, k.binary("sub", y, back))
+
+
+def _two_log(b: Builder, a: Expr) -> tuple[Expr, Expr]:
+    """log a for finite a > 0 as an unevaluated sum (high, low), both bound."""
     e, f, tail = _log_parts(b, a)
-    square = b.let(k.binary("mul", k.binary("mul", f, 0.5), f), "square")
-    square_low = k.fma(k.binary("mul", f, 0.5), f, k.unary("neg", square))
-    main = b.let(k.binary("sub", f, square), "main")
-    main_low = k.binary("sub", k.binary("sub", f, main), square)
+    fh, fl = _halves(b, f)
+    square = b.let(k.binary("mul", k.binary("mul", fh, 0.5), fh), "square")  # exact
+    square_low = k.binary("mul", k.binary("mul", fl, 0.5), k.binary("add", f, fh))
+    main = _kept(b, k.binary("sub", f, square), "main")
+    main_low = k.binary("sub", _kept(b, k.binary("sub", f, main), "rest"), square)
     low = k.binary("add", k.binary("sub", main_low, square_low), k.fma(e, _LN2_LO, tail))
     head = b.let(k.binary("mul", e, _LN2_HI), "head")  # exact: 9 bits times 8 bits
-    total = b.let(k.binary("add", head, main), "total")
-    # Two-sum's error term: exact whichever of head and main is the larger.
-    back = b.let(k.binary("sub", total, head), "back")
-    rest = k.binary("add", k.binary("sub", head, k.binary("sub", total, back)),
-                    k.binary("sub", main, back))  # fmt: skip
-    low = b.let(k.binary("add", low, rest), "low")
-    log_a = b.let(k.binary("add", total, low), "log_a")
-    low = b.let(k.binary("sub", low, k.binary("sub", log_a, total)), "low")
+    total, rest = _two_sum(b, head, main)
+    return _two_sum(b, total, b.let(k.binary("add", low, rest), "low"))
+
+
+def _pow_magnitude(b: Builder, a: Expr, y: Expr) -> Expr:
+    """a^y for a >= 0: e^(y log a), the logarithm in two floats and both factors in halves."""
+    log_a, low = _two_log(b, a)
+    high, more = _halves(b, log_a)
+    low = b.let(k.binary("add", low, more), "low")
     bits = b.let(_bits(a), "bits")
-    high = k.select(k.binary("lt", bits, _INF_BITS), log_a, _const(INF, a))
+    high = k.select(k.binary("lt", bits, _INF_BITS), high, _const(INF, a))
     high = b.let(k.select(k.eq(bits, 0), _const(-INF, a), high), "high")
-    product = b.let(k.binary("mul", y, high), "product")
-    error = k.fma(y, low, k.fma(y, high, k.unary("neg", product)))
-    # Far from zero the result is 0 or inf whatever the error term, which may be inf - inf.
-    near = k.binary("lt", _abs_bits(product), 0x43000000)  # |product| < 128
+    yh, yl = _halves(b, y)
+    main = b.let(k.binary("mul", yh, high), "main")  # exact
+    rest = b.let(k.fma(yl, high, k.binary("mul", y, low)), "rest")
+    product, error = _two_sum(b, main, rest)
+    # Far from zero the result is 0 or inf whatever the rest, which may be inf - inf.
+    near = b.let(k.binary("lt", _abs_bits(main), 0x43000000), "near")  # |main| < 128
+    product = b.let(k.select(near, product, main), "product")
     return _exp(b, product, b.let(k.select(near, error, _const(0.0, a)), "error"))
 
 
