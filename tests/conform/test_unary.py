@@ -20,7 +20,7 @@ SLACK = 1.0  # ulp: NumPy's own functions differ between CPUs
 OTHERS = {"bitwise_invert", "logical_not", "clip"}  # of integers, of bools, of bounds
 WITHIN_NN = {"gelu", "gelu, tanh", "relu", "silu"}  # of weft.functional
 POLYNOMIALS = ["cos", "erf", "exp", "expm1", "gelu", "gelu, tanh", "log", "log1p", "sin", "tan"]
-POLYNOMIALS += ["tanh"]
+POLYNOMIALS += ["sign", "tanh"]
 
 
 def vulkan() -> None:

@@ -21,6 +21,7 @@ ONE = {
     "neg": (-3, 3), "abs": (0.1, 3), "floor": (0.1, 0.9), "round": (0.1, 0.4), "sqrt": (0.1, 4),
     "exp": (-2, 2), "log": (0.1, 4), "sin": (-4, 4), "cos": (-4, 4), "tanh": (-3, 3),
     "erf": (-3, 3),
+    "ndtr": (-3, 3),
 }  # fmt: skip
 TWO = ("add", "sub", "mul", "div", "remainder", "floor_divide", "pow", "maximum", "minimum")
 NONE = {

@@ -96,7 +96,7 @@ def on_device(device: str, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray
 def test_every_integer_primitive_is_here() -> None:
     known = {p.name for p in ops.PRIMITIVES.values() if p.kind == "elementwise"}
     assert known - set(ARITY) == {
-        "cast", "where", "sqrt", "exp", "log", "sin", "cos", "tanh", "erf"
+        "cast", "where", "sqrt", "exp", "log", "sin", "cos", "tanh", "erf", "ndtr"
     }  # fmt: skip
 
 

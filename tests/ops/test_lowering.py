@@ -17,7 +17,7 @@ from weft.kernel.builder import Builder
 
 N = 144
 ELEMENTWISE = [p for p in ops.PRIMITIVES.values() if p.kind == "elementwise" and p.name != "cast"]
-_ONE = "neg abs floor round sqrt exp log sin cos tanh erf isnan"
+_ONE = "neg abs floor round sqrt exp log sin cos tanh erf ndtr isnan"
 ARITY = {"where": 3} | dict.fromkeys(_ONE.split(), 1)
 
 

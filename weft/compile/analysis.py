@@ -17,7 +17,7 @@ FUSIBLE = ("elementwise", "movement", "gather")
 MATVEC_ROWS = 16  # a dot with at most this many rows on the left is read-bound: kind "matvec"
 
 _COST = {
-    "exp": 8, "log": 8, "sin": 8, "cos": 8, "tanh": 8, "erf": 8, "pow": 16,
+    "exp": 8, "log": 8, "sin": 8, "cos": 8, "tanh": 8, "erf": 8, "ndtr": 8, "pow": 16,
     "div": 4, "sqrt": 4, "remainder": 40, "floor_divide": 40, "gather": 2, "concat": 2, "pad": 1,
 }  # fmt: skip
 

@@ -61,6 +61,7 @@ _UNARY = {
     "neg": (-2, 2), "abs": (-2, 2), "floor": (-2, 2), "round": (-2, 2), "sqrt": (0.1, 4),
     "exp": (-2, 2), "log": (0.1, 4), "sin": (-4, 4), "cos": (-4, 4), "tanh": (-3, 3),
     "erf": (-3, 3),
+    "ndtr": (-3, 3),
 }  # fmt: skip
 _BINARY = ("add", "sub", "mul", "div", "remainder", "floor_divide", "pow", "maximum", "minimum")
 _MOVEMENT: dict[str, dict[str, Any]] = {

@@ -39,6 +39,7 @@ _UNARY = {
     "cos": _FLOATS,
     "tanh": _FLOATS,
     "erf": _FLOATS,
+    "ndtr": _FLOATS,
     "isnan": _FLOATS,
 }
 _POSITIVE = {"sqrt", "log"}

@@ -85,7 +85,7 @@ FUNCTIONS: dict[str, Function] = {
             *(_named(name) for name in _NUMPY),
             *(_named(*names) for names in _OTHER_NAME.items()),
             Function("erf", weft.erf, _each(math.erf)),
-            Function("gelu", functional.gelu, _gelu, least=1.0),
+            Function("gelu", functional.gelu, _gelu),
             Function("gelu, tanh", lambda x: functional.gelu(x, "tanh"), _gelu_tanh, least=1.0),
             Function("relu", functional.relu, lambda x: np.maximum(x, 0.0)),
             Function("rsqrt", weft.rsqrt, lambda x: 1.0 / np.sqrt(x)),

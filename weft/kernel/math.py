@@ -46,6 +46,15 @@ _ERF_Q = (
     1.0, 0.4993231208928623, 0.11289693209287101, 0.014741727393107872, 1.1416076921565333e-3,
     3.88977738602421e-5,
 )  # fmt: skip
+# e^(t^2 / 2) (1 - Phi(t)) = P(t) / Q(t) on 0 <= t <= 15, relative error 7e-9; Phi as in `ndtr`
+_TAIL_P = (
+    0.5000000031383505, 0.4392863777051636, 0.18397093685927082, 0.04088161681223333,
+    0.0041532669298082695,
+)  # fmt: skip
+_TAIL_Q = (
+    1.0, 1.676457761257359, 1.205556587965214, 0.4714133340460561, 0.10248113097839341,
+    0.010410584705530943,
+)  # fmt: skip
 
 
 def _horner(x: Expr, coefficients: Sequence[float]) -> Expr:
@@ -217,6 +226,22 @@ def erf(b: Builder, x: Expr) -> Expr:
     return _odd_ratio(b, x, 3.832506, _ERF_P, _ERF_Q)
 
 
+def ndtr(b: Builder, x: Expr) -> Expr:
+    """The normal distribution function Phi within 7 ulp (flushing below 1e-37): its lower tail has
+    no 1 + erf in it, of which only the last bits of 1 would be left."""
+    x = b.let(x, "x")
+    t = b.let(k.minimum(_abs(x), 15.0), "t")
+    high, low = _halves(b, t)
+    half = k.binary("mul", low, -0.5)
+    main = b.let(k.maximum(k.binary("mul", k.binary("mul", high, -0.5), high), -88.0), "main")
+    scale, r = _exp_parts(b, main, 0)  # at -88 the scale is 0
+    r = b.let(k.fma(half, k.binary("add", t, high), r), "r")
+    bell = k.binary("mul", _horner(r, (1.0, 1.0, *_EXP)), scale)
+    tail = b.let(k.binary("div", k.binary("mul", bell, _horner(t, _TAIL_P)), _horner(t, _TAIL_Q)))
+    below = k.binary("lt", x, 0.0)
+    return _nan_through(b, x, k.select(below, tail, k.binary("sub", 1.0, tail)))
+
+
 def _odd_ratio(b: Builder, x: Expr, edge: float, p: Sequence[float], q: Sequence[float]) -> Expr:
     """x P(x^2) / Q(x^2), exactly 1 or -1 from `edge` on; NaN passes."""
     x = b.let(x, "x")
@@ -306,13 +331,15 @@ def _pow_magnitude(b: Builder, a: Expr, y: Expr) -> Expr:
     main = b.let(k.binary("mul", yh, high), "main")  # exact
     rest = b.let(k.fma(yl, high, k.binary("mul", y, low)), "rest")
     product, error = _two_sum(b, main, rest)
-    # Far from zero the result is 0 or inf whatever the rest, which may be inf - inf.
+    # Far from zero (and where main is 0 inf) the result is 0 or inf, by the signs.
     near = b.let(k.binary("lt", _abs_bits(main), 0x43000000), "near")  # |main| < 128
-    product = b.let(k.select(near, product, main), "product")
+    sign = k.binary("and", k.binary("xor", _bits(y), _bits(high)), _SIGN_BIT)
+    beyond = _float(k.binary("or", sign, _INF_BITS))
+    product = b.let(k.select(near, product, beyond), "product")
     return _exp(b, product, b.let(k.select(near, error, _const(0.0, a)), "error"))
 
 
 __all__ = [
-    "cos", "erf", "exp", "exp2_below", "exp_below", "isnan", "log", "nan_max", "nan_min", "pow_",
-    "sigmoid", "sin", "tanh",
+    "cos", "erf", "exp", "exp2_below", "exp_below", "isnan", "log", "nan_max", "nan_min", "ndtr",
+    "pow_", "sigmoid", "sin", "tanh",
 ]  # fmt: skip

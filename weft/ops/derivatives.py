@@ -48,6 +48,11 @@ def _erf(g: Value, out: Value, x: Value) -> Sequence[Any]:
     return (f.mul(g, f.mul(f.exp(f.neg(f.mul(x, x))), 2.0 / math.sqrt(math.pi))),)
 
 
+def _ndtr(g: Value, out: Value, x: Value) -> Sequence[Any]:
+    bell = f.exp(f.mul(f.mul(x, x), -0.5))
+    return (f.mul(g, f.mul(bell, 1.0 / math.sqrt(2.0 * math.pi))),)
+
+
 def _tanh(g: Value, out: Value, x: Value) -> Sequence[Any]:
     return (f.mul(g, f.sub(1.0, f.mul(out, out))),)
 
@@ -257,6 +262,7 @@ _TABLE: dict[str, VjpRule] = {
     "cos": lambda g, out, x: (f.neg(f.mul(g, f.sin(x))),),
     "tanh": _tanh,
     "erf": _erf,
+    "ndtr": _ndtr,
     "cast": _cast,
     "add": lambda g, out, x, y: (g, g),
     "sub": lambda g, out, x, y: (g, lambda: f.neg(g)),

@@ -66,7 +66,8 @@ def _unary(name: str):  # type: ignore[no-untyped-def]
 
 neg, abs_, floor, round_ = _unary("neg"), _unary("abs"), _unary("floor"), _unary("round")
 sqrt, exp, log = _unary("sqrt"), _unary("exp"), _unary("log")
-sin, cos, tanh, erf = _unary("sin"), _unary("cos"), _unary("tanh"), _unary("erf")
+sin, cos, tanh = _unary("sin"), _unary("cos"), _unary("tanh")
+erf, ndtr = _unary("erf"), _unary("ndtr")
 isnan = _unary("isnan")
 add, sub, mul, div = _binary("add"), _binary("sub"), _binary("mul"), _binary("div")
 remainder, floor_divide = _binary("remainder"), _binary("floor_divide")

@@ -1,5 +1,5 @@
-"""Elementwise primitives of one argument: neg abs floor round sqrt exp log sin cos tanh erf isnan
-cast.
+"""Elementwise primitives of one argument: neg abs floor round sqrt exp log sin cos tanh erf ndtr
+isnan cast.
 
 Lowering: `(builder, x[, attrs]) -> Expr` in f32, int32, uint32, int8, uint8 or bool, any lane
 count. The caller casts f16 and bf16 to f32 before and back after. 8-bit integers are computed in
@@ -72,6 +72,10 @@ def _np_erf(x: np.ndarray) -> np.ndarray:
     return special.erf(x).astype(x.dtype)
 
 
+def _np_ndtr(x: np.ndarray) -> np.ndarray:
+    return special.ndtr(x).astype(x.dtype)
+
+
 def _np_isnan(x: np.ndarray) -> np.ndarray:
     return np.isnan(x) if x.dtype.kind == "f" else np.zeros(x.shape, np.bool_)
 
@@ -87,6 +91,7 @@ _register("sin", "float", np.sin, lambda b, x: km.sin(b, x))
 _register("cos", "float", np.cos, lambda b, x: km.cos(b, x))
 _register("tanh", "float", np.tanh, lambda b, x: km.tanh(b, x))
 _register("erf", "float", _np_erf, lambda b, x: km.erf(b, x))
+_register("ndtr", "float", _np_ndtr, lambda b, x: km.ndtr(b, x))
 _register("isnan", "numeric", _np_isnan, _isnan, dt.bool_)
 
 

@@ -6,6 +6,7 @@ dtype unless they are of a higher kind.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Self
 
 import numpy as np
@@ -243,8 +244,8 @@ class Arithmetic(TensorBase):
         if self.dtype.kind == "uint":
             return (self > 0)._as(self.dtype)
         signs = (self > 0)._as(self.dtype) - (self < 0)._as(self.dtype)
-        # NaN * 0: what a NaN is, with the derivative that all else has.
-        return self.isnan().where(self * 0.0, signs) if self.dtype.is_float else signs
+        # NaN with the derivative that all else has; a shader's compiler may take x * 0 for 0.
+        return self.isnan().where(self * 0.0 + math.nan, signs) if self.dtype.is_float else signs
 
     def sqrt(self) -> Self:
         """The square root (NaN for negatives)."""
@@ -301,7 +302,7 @@ class Arithmetic(TensorBase):
         return self._call("relu") if self.dtype.is_float else self.maximum(0)
 
     def gelu(self, approximate: str = "none") -> Self:
-        """x Phi(x): exact by erf, or approximate="tanh"."""
+        """x Phi(x), Phi the normal distribution function, or approximate="tanh"."""
         return self._call("gelu", approximate=approximate)
 
     def silu(self) -> Self:

@@ -95,7 +95,7 @@ def _joined(
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """x Phi(x): exact by erf, or approximate="tanh"."""
+    """x Phi(x), Phi the normal distribution function, or approximate="tanh"."""
     return x.gelu(approximate)
 
 

@@ -144,8 +144,8 @@ def binary_cross_entropy_with_logits(
     """-(p y log s + (1 - y) log(1 - s)) times `weight`, with s = sigmoid(x), y the target in 0..1
     and p the `pos_weight` (both broadcast; 1 by default), without overflow."""
     x, y = _pair("binary_cross_entropy_with_logits", x, target)
-    soft = logaddexp(-x, 0.0)
+    wrong = y * logaddexp(-x, 0.0)  # both terms are positive: nothing cancels where one is small
     if pos_weight is not None:
-        soft = soft * ((pos_weight.cast(x.dtype) - 1.0) * y + 1.0)
-    loss = (1.0 - y) * x + soft
+        wrong = wrong * pos_weight.cast(x.dtype)
+    loss = (1.0 - y) * logaddexp(x, 0.0) + wrong
     return _reduced(loss if weight is None else loss * weight.cast(x.dtype), reduction)
