@@ -99,7 +99,7 @@ __all__ = [
     "call", "cast", "concat", "const", "cos", "div", "dot", "equal", "erf", "evaluate", "exp",
     "floor", "floor_divide", "full_like", "gather", "input_node", "iota", "isnan", "less",
     "less_equal", "log", "make_node", "max_", "maximum", "minimum", "mul", "ndtr", "neg",
-    "pad", "pow_", "prod", "register_listener", "remainder", "reshape", "round_", "scan", "scatter_add",
-    "shift_left", "shift_right", "sin", "slice_", "sort", "sqrt", "sub", "sum_", "swap_last",
-    "tanh", "tracing", "transpose", "update", "where",
+    "pad", "pow_", "prod", "register_listener", "remainder", "reshape", "round_", "scan",
+    "scatter_add", "shift_left", "shift_right", "sin", "slice_", "sort", "sqrt", "sub", "sum_",
+    "swap_last", "tanh", "tracing", "transpose", "update", "where",
 ]  # fmt: skip
