@@ -232,6 +232,46 @@ def test_a_bad_shader_is_a_compile_error(monkeypatch):
         gpu.load([axpy(1234.5)])
 
 
+HEAD = (
+    "@group(0) @binding(0) var<storage, read_write> a: array<f32>;\n@compute @workgroup_size(1)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "marked"),
+    [
+        ("a[0] = nowhere;", "no definition in scope for identifier: `nowhere`", "nowhere"),
+        ("a[3] = a[-1i] + 2.0;", "via a negative index is invalid", "a[-1i]"),
+        (
+            "let far = " + " + ".join(["a[1]"] * 40) + " + oops + a[0];",
+            "identifier: `oops`",
+            "oops",
+        ),
+        ("a[0] = 1.0 +;", 'expected expression, found ";"', ";"),
+    ],
+)
+def test_a_refused_shader_shows_its_line(monkeypatch, line, words, marked):
+    from weft.backends import wgsl
+
+    text = HEAD + "fn main() {\n  let x = 1i;\n  " + line + "\n}\n"
+    monkeypatch.setattr(wgsl, "render", lambda *_: text)
+    with pytest.raises(CompileError) as caught:
+        device().load([axpy(1234.5)])
+    said, shown, caret = str(caught.value).splitlines()
+    assert said.startswith("vulkan:0: kernel axpy, line 5 of its WGSL: ") and words in said
+    assert shown.strip() in line and max(map(len, (shown, caret))) <= 100
+    assert shown[caret.index("^") : len(caret)] == marked
+
+
+def test_a_refused_pipeline_says_why(monkeypatch):
+    from weft.backends import wgsl
+
+    text = HEAD + "fn other() { a[0] = 1.0; }\n"
+    monkeypatch.setattr(wgsl, "render", lambda *_: text)
+    with pytest.raises(CompileError, match=r"kernel axpy: .*Unable to find entry point 'main'$"):
+        device().load([axpy(1234.5)])
+
+
 def test_a_lost_device_says_so_for_good():
     from weft.backends.wgpu import WgpuDevice
 

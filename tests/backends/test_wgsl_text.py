@@ -74,7 +74,7 @@ def test_unrolled_loops_have_constant_indices():
     with b.loop(8, unroll=True) as i:
         b.store(y, i, load(tile, i))
     text = wgsl.render(b.kernel(grid=(1,)), CAPS)
-    assert "for" not in text and "tile_[7i] = f32(4i)" in text
+    assert "for" not in text and "tile_[7i] = 4.0f" in text
 
 
 @pytest.mark.parametrize("value", [0.1, -2.5, 1e-30, 3e38, 2.0**-130, -0.0, 1 / 3, 1e10])

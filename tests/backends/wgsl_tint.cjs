@@ -4,7 +4,8 @@ const folder = process.argv[2];
 
 (async () => {
   const { create } = await import(require.resolve("webgpu"));
-  const adapter = await create(["backend=null"]).requestAdapter();
+  globalThis.gpu = create(["backend=null"]); // once collected, nothing that was asked is answered
+  const adapter = await gpu.requestAdapter();
   const requiredFeatures = ["shader-f16", "subgroups"].filter((f) => adapter.features.has(f));
   const names = ["maxStorageBuffersPerShaderStage", "maxComputeInvocationsPerWorkgroup",
     "maxComputeWorkgroupSizeX", "maxComputeWorkgroupStorageSize"];
@@ -16,7 +17,7 @@ const folder = process.argv[2];
     const module = device.createShaderModule({ code });
     device.createComputePipeline({ layout: "auto", compute: { module, entryPoint: "main" } });
     const error = await device.popErrorScope();
-    if (error) console.log(`${file}: ${error.message}`);
+    if (error) console.log(`${file}: ${error.message.replaceAll("\n", " | ")}`);
   }
   console.log("done");
   process.exit(0);

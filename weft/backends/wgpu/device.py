@@ -159,7 +159,7 @@ class WgpuDevice(Device):
 
     def pipeline(self, kernel: Kernel, writable: frozenset[int] = frozenset()) -> Pipeline:
         """The compiled kernel (from memory when its text was compiled before); `writable` as in
-        wgsl.plan. Raises CompileError with the compiler's words."""
+        wgsl.plan. Raises CompileError with the compiler's words and the line that they mean."""
         plan = wgsl.plan(kernel, self.caps, writable)
         text = wgsl.render(kernel, self.caps, writable)
         with self._lock:
@@ -182,8 +182,8 @@ class WgpuDevice(Device):
             )
         except self.wgpu.GPUError as error:
             self._trap.take()
-            words = faults.first_line(str(error))
-            raise CompileError(f"{self.info.id}: kernel {kernel.name}: {words}") from error
+            words = faults.refusal(str(error), kernel.name, text)
+            raise CompileError(f"{self.info.id}: {words}") from error
         return Pipeline(plan, group, raw)
 
     def _layouts(self, access: tuple[bool, ...]) -> tuple[Any, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,6 +52,40 @@ def first_line(message: str) -> str:
     """A message on one line, without wgpu's drawings of the source."""
     lines = [x.strip() for x in str(message).splitlines() if x.strip()]
     return "; ".join(lines[:4])[:500]
+
+
+_PLACE = re.compile(r"┌─ \S*:(\d+):(\d+)")
+_WIDTH = 96  # of the source shown
+
+
+def refusal(message: str, kernel: str, source: str) -> str:
+    """Why a compiler of WGSL refuses a kernel, and below it the line of `source` that it means with
+    a caret, where it names one."""
+    words = _reason(message)
+    place = _PLACE.search(message)
+    lines = source.splitlines()
+    if place is None or not 1 <= int(place[1]) <= len(lines):
+        return f"kernel {kernel}: {words}"
+    line, column = lines[int(place[1]) - 1], int(place[2]) - 1
+    marks = re.search(r"\^+", message[place.end() :])
+    start = max(0, min(column - _WIDTH // 2, len(line) - _WIDTH))
+    shown = line[start : start + _WIDTH]
+    indent = len(shown) - len(shown.lstrip())
+    at = max(column - start - indent, 0)
+    caret = "^" * max(1, min(len(marks[0]) if marks else 1, len(shown) - indent - at))
+    head = f"kernel {kernel}, line {place[1]} of its WGSL: {words}"
+    return f"{head}\n    {shown.strip()}\n    {' ' * at}{caret}"
+
+
+def _reason(message: str) -> str:
+    """A compiler's verdict and the last of its notes, which is the most exact."""
+    lines = [x.strip() for x in message.splitlines() if x.strip()]
+    heads = [x.partition(": ")[2] for x in lines if x.startswith("Shader ")]
+    notes = [x[2:] for x in lines if x.startswith("= ") and not x.startswith("= note")]
+    if heads:
+        return "; ".join([heads[0], *notes[-1:]])[:300]
+    known = ("Validation Error", "Caused by:", "In wgpu")
+    return "; ".join(x for x in lines if not x.startswith(known))[:300]
 
 
 @contextlib.contextmanager

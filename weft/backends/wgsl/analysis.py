@@ -18,36 +18,6 @@ from weft.kernel import ir
 from weft.kernel.align import Access, accesses
 
 
-def fold(expr: ir.Expr, known: Mapping[str, int]) -> int | None:
-    """The value of an int32 or bool expression of constants and `known` variables, else None."""
-    if expr.type.lanes != 1 or expr.type.dtype not in (dt.int32, dt.bool_):
-        return None
-    if isinstance(expr, ir.Const):
-        return int(expr.value)
-    if isinstance(expr, ir.Var):
-        return known.get(expr.name)
-    if isinstance(expr, ir.Binary) and expr.a.type.dtype in (dt.int32, dt.bool_):
-        a, b = fold(expr.a, known), fold(expr.b, known)
-        return None if a is None or b is None else _binary(expr.op, a, b)
-    return None
-
-
-def _binary(op: str, a: int, b: int) -> int | None:
-    if op in ("div", "rem"):
-        if b == 0:
-            return None
-        q = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-        return q if op == "div" else a - q * b
-    value = {
-        "add": lambda: a + b, "sub": lambda: a - b, "mul": lambda: a * b,
-        "min": lambda: min(a, b), "max": lambda: max(a, b), "and": lambda: a & b,
-        "or": lambda: a | b, "xor": lambda: a ^ b, "shl": lambda: a << (b & 31),
-        "shr": lambda: a >> (b & 31), "lt": lambda: a < b, "le": lambda: a <= b,
-        "eq": lambda: a == b, "ne": lambda: a != b,
-    }[op]()  # fmt: skip
-    return int(value) if -(1 << 31) <= value < 1 << 31 else None
-
-
 def per_word(dtype: DType) -> int:
     """Elements in a 4-byte word of a buffer (bool is a byte)."""
     return 4 // dtype.itemsize
@@ -65,6 +35,7 @@ class Source:
     k: int
     atomic: bool = False
     parts: tuple[int, ...] = (0,)  # first unit of each part of a split buffer
+    units: int = 1 << 31  # of an array; a buffer's end is known when it runs
 
     @property
     def unit(self) -> int:
@@ -111,7 +82,8 @@ def sources(
         found = by_source.get(id(array), [])
         word = REGISTER[array.dtype.kind]
         k = _words(found, 1)
-        result[id(array)] = Source(array.name + "_", array.dtype, word, 1, k)
+        units = max(-(-array.size // k), 1)
+        result[id(array)] = Source(array.name + "_", array.dtype, word, 1, k, units=units)
     aligned = {id(a.node): a.aligned for found in by_source.values() for a in found}
     return result, aligned
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from weft.backends.base import Dialect
-from weft.backends.wgsl import analysis, layout, memory, prelude
+from weft.backends.wgsl import analysis, constants, layout, memory, prelude
 from weft.backends.wgsl.analysis import Source
 from weft.backends.wgsl.expr import Writer, names, wtype
 from weft.core.caps import Caps
@@ -42,9 +44,10 @@ def render(kernel: Kernel, caps: Caps, writable: frozenset[int] = frozenset()) -
         split[b.buffer] = (*split.get(b.buffer, ()), b.offset)
     w = Writer(kernel, caps)
     w.sources, w.aligned = analysis.sources(kernel, caps, split)
-    _block(w, kernel.body)
-    body, w.lines = w.lines, []
-    _prologue(w, plan.fold)
+    with np.errstate(all="ignore"):
+        _block(w, kernel.body)
+        body, w.lines = w.lines, []
+        _prologue(w, plan.fold)
     return _module(w, plan, w.lines + body)
 
 
@@ -60,8 +63,8 @@ def _block(w: Writer, block: ir.Block) -> None:
 
 def _let(w: Writer, s: ir.Let) -> None:
     if not s.mutable:
-        known = analysis.fold(s.value, w.known)
-        if known is not None and s.var.type == ir.I32:
+        known = constants.fold(s.value, w.known)
+        if known is not None:
             w.known[s.var.name] = known
             return
     word = "var" if s.mutable else "let"
@@ -79,7 +82,7 @@ def _assign(w: Writer, s: ir.Assign) -> None:
 
 
 def _for(w: Writer, s: ir.For) -> None:
-    start, stop = analysis.fold(s.start, w.known), analysis.fold(s.stop, w.known)
+    start, stop = constants.number(s.start, w.known), constants.number(s.stop, w.known)
     if start is not None and stop is not None:
         trips = range(start, stop, s.step)
         if not trips:
@@ -97,7 +100,7 @@ def _for(w: Writer, s: ir.For) -> None:
 def _unrolled(w: Writer, s: ir.For, trips: range) -> None:
     outer = dict(w.known)
     for value in trips:
-        w.known = outer | {s.var.name: value}
+        w.known = outer | {s.var.name: np.array([value], np.int32)}
         w.emit("{")
         _nested(w, s.body)
         w.emit("}")
@@ -117,7 +120,7 @@ def _nested(w: Writer, block: ir.Block) -> None:
 
 
 def _if(w: Writer, s: ir.If) -> None:
-    known = analysis.fold(s.cond, w.known)
+    known = constants.number(s.cond, w.known)
     if known is not None:
         chosen = s.then if known else s.other
         if chosen is not None:
@@ -136,11 +139,11 @@ def _if(w: Writer, s: ir.If) -> None:
 def _array(w: Writer, s: ir.Array) -> None:
     source = w.sources[id(s)]
     if s.space == "private":
-        w.emit(f"var {source.name}: {_array_type(source, s.size)};")
+        w.emit(f"var {source.name}: {_array_type(source)};")
 
 
-def _array_type(source: Source, size: int) -> str:
-    return f"array<{prelude.vec(source.word, source.k)}, {-(-size // source.unit)}>"
+def _array_type(source: Source) -> str:
+    return f"array<{prelude.vec(source.word, source.k)}, {source.units}>"
 
 
 def _barrier(w: Writer, s: ir.Barrier) -> None:
@@ -198,7 +201,7 @@ def _module(w: Writer, plan: layout.Layout, body: list[str]) -> str:
     for node in layout.facts(w.kernel).arrays:
         if node.space == "shared":
             source = w.sources[id(node)]
-            text.append(f"var<workgroup> {source.name}: {_array_type(source, node.size)};")
+            text.append(f"var<workgroup> {source.name}: {_array_type(source)};")
     text.append(prelude.functions(w.helpers))
     for buffer in w.kernel.buffers:
         source = w.sources[id(buffer)]

@@ -8,15 +8,15 @@ about packing. Whatever is needed twice is bound by a `let` emitted before the s
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from weft.backends.wgsl import analysis, memory
+from weft.backends.wgsl import constants, memory
 from weft.backends.wgsl.analysis import REGISTER, Source
+from weft.backends.wgsl.constants import literal
 from weft.backends.wgsl.prelude import vec
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
@@ -24,7 +24,7 @@ from weft.core.dtypes import DType
 from weft.core.errors import CompileError
 from weft.kernel import ir
 
-_ATOM = re.compile(r"^(\w+|\(-\d+i\)|-?[\d.]+f)$")
+_ATOM = re.compile(r"^(\w+|\(-\d+i\)|i32\(2147483648u\)|-?[\d.]+f)$")
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%", "and": "&", "or": "|", "xor": "^",
     "shl": "<<", "shr": ">>", "lt": "<", "le": "<=", "eq": "==", "ne": "!=",
@@ -32,30 +32,6 @@ _INFIX = {
 _UNARY = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "round",
           "abs": "abs"}  # fmt: skip
 _WRAPS = ("add", "sub", "mul", "shl", "div")
-
-
-def literal(value: float | int | bool, dtype: DType) -> str:
-    """A WGSL scalar with exactly this value. Infinities and NaN are built from a module variable,
-    because WGSL refuses them in constant expressions."""
-    if dtype is dt.bool_:
-        return "true" if value else "false"
-    if dtype.kind == "int":
-        value = int(value)
-        if value == -(1 << 31):
-            return "(-2147483647i - 1i)"
-        return f"{value}i" if value >= 0 else f"({value}i)"
-    if dtype.kind == "uint":
-        return f"{int(value)}u"
-    with np.errstate(over="ignore"):
-        single = np.asarray(value, dtype.numpy).astype(np.float32)
-    if not np.isfinite(single):
-        bits = 0x7FC00000 if math.isnan(single) else 0x7F800000 + (1 << 31) * int(single < 0)
-        return f"bitcast<f32>({bits - 1:#x}u + w_one)"
-    exact = int(single.view(np.uint32))
-    if exact and not 1e-37 < abs(single) < 1e38:  # -0.0, and what compilers refuse near the ends
-        return f"bitcast<f32>({exact:#x}u)"
-    text = repr(float(str(single)))
-    return f"{text}f" if single > 0 else f"({text}f)"
 
 
 def chunk(lanes: int) -> int:
@@ -78,7 +54,7 @@ class Writer:
     aligned: dict[int, int] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     depth: int = 1
-    known: dict[str, int] = field(default_factory=dict)  # int32 variables with one value here
+    known: dict[str, constants.Lanes] = field(default_factory=dict)  # variables of one value here
     helpers: set[tuple[str, int]] = field(default_factory=set)
     used: set[str] = field(default_factory=set)  # "group0", "thread1", "w_one", ...
     count: int = 0
@@ -116,10 +92,26 @@ class Writer:
 
     def value(self, expr: ir.Expr) -> list[str]:
         """The chunks of an expression."""
-        known = analysis.fold(expr, self.known)
-        if known is not None:
-            return [self.literal(known, expr.type.dtype)]
+        if not isinstance(expr, ir.Const):
+            known = constants.fold(expr, self.known)
+            if known is not None:
+                return self.constant(known, expr.type)
         return _RENDER[type(expr)](self, expr)
+
+    def constant(self, lanes: constants.Lanes, type_: ir.Type) -> list[str]:
+        """The chunks of a value that is known."""
+        texts = [self.literal(x, type_.dtype) for x in lanes.tolist()]
+        n = chunk(type_.lanes)
+        if n > 1 and len(set(texts)) == 1:
+            return [f"{wtype(type_)}({texts[0]})"] * (type_.lanes // n)
+        return self.join(texts, type_.dtype)
+
+    def spread(self, expr: ir.Expr) -> list[str]:
+        """One text per lane of an expression."""
+        known = constants.fold(expr, self.known)
+        if known is not None:
+            return [self.literal(x, expr.type.dtype) for x in known.tolist()]
+        return self.lanes(self.value(expr), expr.type.lanes)
 
     def lanes(self, chunks: list[str], lanes: int) -> list[str]:
         """One text per lane of a value."""
@@ -205,22 +197,43 @@ def _binary(w: Writer, e: ir.Binary) -> list[str]:
     w_no_half(w, operand)
     if e.op in ("min", "max"):
         if operand.dtype.is_float:
-            if isinstance(e.b, ir.Const) and not math.isnan(e.b.value):
+            bound = constants.fold(e.b, w.known)
+            if bound is not None and not np.isnan(bound).any():
                 return _clip(w, e.op, e.a, e.b, n)
             name = w.helper(f"w_{e.op}", n)
             return w.map(e, lambda a, b: f"{name}({a}, {b})", e.a, e.b)
         if operand.dtype is not dt.bool_:
             return w.map(e, lambda a, b: f"{e.op}({a}, {b})", e.a, e.b)
     if e.op in ("shl", "shr"):
-        count = vec("u32", n)
-        return w.map(
-            e, lambda a, b: w.wrap(f"({a} {_INFIX[e.op]} {count}({b}))", operand), e.a, e.b
-        )
+        return _shift(w, e, n)
     sign = _INFIX[{"min": "and", "max": "or"}.get(e.op, e.op)]
     if operand.dtype is dt.bool_ and e.op == "xor":
         sign = "!="
     fix = operand if e.op in _WRAPS else ir.F32
-    return w.map(e, lambda a, b: w.wrap(f"({a} {sign} {b})", fix), e.a, e.b)
+    a, b = w.value(e.a), _divisor(w, e) if e.op in ("div", "rem") else w.value(e.b)
+    return [w.wrap(f"({x} {sign} {y})", fix) for x, y in zip(a, b, strict=True)]
+
+
+def _shift(w: Writer, e: ir.Binary, n: int) -> list[str]:
+    """A count that is known is printed within the width, one that is not WGSL keeps within."""
+    known, count = constants.fold(e.b, w.known), vec("u32", n)
+    if known is None:
+        counts = [f"{count}({b})" for b in w.value(e.b)]
+    else:
+        bits = 8 * e.b.type.dtype.itemsize
+        counts = w.constant(known.astype(np.uint32) % bits, ir.Type(dt.uint32, e.b.type.lanes))
+    pairs = zip(w.value(e.a), counts, strict=True)
+    return [w.wrap(f"({a} {_INFIX[e.op]} {b})", e.type) for a, b in pairs]
+
+
+def _divisor(w: Writer, e: ir.Binary) -> list[str]:
+    """The divisor, an integer zero (of a branch that is not taken) kept from the compiler."""
+    known, kind = constants.fold(e.b, w.known), REGISTER[e.b.type.dtype.kind]
+    if known is None or known.all() or e.b.type.dtype.is_float:
+        return w.value(e.b)
+    w.used.add("w_one")
+    one = f"{vec(kind, chunk(e.b.type.lanes))}({kind}(w_one))"
+    return [f"({b} * {one})" for b in w.constant(known, e.b.type)]
 
 
 def _clip(w: Writer, op: str, a: ir.Expr, b: ir.Expr, n: int) -> list[str]:
@@ -237,6 +250,9 @@ def _fma(w: Writer, e: ir.Fma) -> list[str]:
 
 
 def _select(w: Writer, e: ir.Select) -> list[str]:
+    known = constants.fold(e.cond, w.known)
+    if known is not None and (known.all() or not known.any()):
+        return w.value(e.a if known.all() else e.b)
     return w.map(e, lambda c, a, b: f"select({b}, {a}, {c})", e.cond, e.a, e.b)
 
 
@@ -289,7 +305,7 @@ def _vec(w: Writer, e: ir.Vec) -> list[str]:
     if e.op == "any":
         holds = [f"any({c})" for c in w.value(e.args[0])]
         return [f"({' || '.join(holds)})"]
-    texts = [t for a in e.args for t in w.lanes(w.value(a), a.type.lanes)]
+    texts = [t for a in e.args for t in w.spread(a)]
     return w.join([texts[i] for i in e.lanes], e.type.dtype)
 
 
@@ -302,10 +318,10 @@ def _collective(w: Writer, e: ir.Collective) -> list[str]:
         if name is None:
             return w.map(e, lambda x: f"subgroupShuffleXor({x}, {e.attr}u)", e.args[0])
         return w.map(e, lambda x: f"{name}({x})", e.args[0])
-    acc = w.lanes(w.value(e.args[0]), e.type.lanes)
+    acc = w.spread(e.args[0])
     if e.op == "dot4":
         return w.join(_dot4(w, e, acc), e.type.dtype)
-    a, b = (w.lanes(w.value(x), x.type.lanes) for x in e.args[1:])
+    a, b = (w.spread(x) for x in e.args[1:])
     texts = [
         f"({s} + {a[2 * i]} * {b[2 * i]} + {a[2 * i + 1]} * {b[2 * i + 1]})"
         for i, s in enumerate(acc)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import re
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from weft.backends.wgsl import constants
 from weft.backends.wgsl.analysis import REGISTER, Source
+from weft.backends.wgsl.indices import inside, number, offset, over, within
 from weft.backends.wgsl.prelude import vec
 from weft.core import dtypes as dt
 from weft.kernel import align, ir
@@ -13,34 +18,7 @@ from weft.kernel import align, ir
 if TYPE_CHECKING:
     from weft.backends.wgsl.expr import Writer
 
-_NUMBER = re.compile(r"^\(?(-?\d+)i\)?$")
 ZERO = {"f32": "0.0f", "i32": "0i", "u32": "0u", "bool": "false"}
-
-
-def offset(index: str, add: int) -> str:
-    """index + add, folded where the index is a number."""
-    number = _NUMBER.match(index)
-    if number:
-        total = int(number[1]) + add
-        return f"{total}i" if total >= 0 else f"({total}i)"
-    return f"{index} + {add}i" if add else index
-
-
-def over(index: str, divisor: int) -> str:
-    """index // divisor for a power of two (indices are not negative where they matter)."""
-    number = _NUMBER.match(index)
-    if divisor == 1:
-        return index
-    if number:
-        return f"{int(number[1]) // divisor}i"
-    return f"({index}) >> {divisor.bit_length() - 1}u"
-
-
-def _within(index: str, divisor: int) -> str:
-    """index % divisor as u32."""
-    number = _NUMBER.match(index)
-    return f"{int(number[1]) % divisor}u" if number else f"(u32({index}) & {divisor - 1}u)"
-
 
 # -- units and words ----------------------------------------------------------------------------
 
@@ -49,12 +27,14 @@ def unit(s: Source, index: str) -> str:
     """The unit at a unit index."""
     if len(s.parts) > 1:
         return f"{s.name}get({index})"
+    index = inside(s, index)
     return f"atomicLoad(&{s.name}[{index}])" if s.atomic else f"{s.name}[{index}]"
 
 
 def _put(s: Source, index: str, value: str) -> str:
     if len(s.parts) > 1:
         return f"{s.name}set({index}, {value});"
+    index = inside(s, index)
     if s.atomic:
         return f"atomicStore(&{s.name}[{index}], {value});"
     return f"{s.name}[{index}] = {value};"
@@ -64,10 +44,10 @@ def word(s: Source, index: str) -> str:
     """The word at a word index."""
     if s.k == 1:
         return unit(s, index)
-    number = _NUMBER.match(index)
-    if number:
-        return f"{unit(s, over(index, s.k))}.{'xyzw'[int(number[1]) % s.k]}"
-    return f"{unit(s, over(index, s.k))}[{_within(index, s.k)}]"
+    at = number(index)
+    if at is not None:
+        return f"{unit(s, over(index, s.k))}.{'xyzw'[at % s.k]}"
+    return f"{unit(s, over(index, s.k))}[{within(index, s.k)}]"
 
 
 def _run(w: Writer, s: Source, first: str, count: int) -> list[str]:
@@ -88,7 +68,7 @@ def _element(w: Writer, s: Source, index: str) -> str:
         return f"f32({text})" if s.word == "f16" else text
     index = w.temp(index)
     text, bits = word(s, over(index, s.per)), 32 // s.per
-    shift = f"({_within(index, s.per)} * {bits}u)"
+    shift = f"({within(index, s.per)} * {bits}u)"
     if s.dtype is dt.float16:
         return f"unpack2x16float({text} >> {shift}).x"
     if s.dtype is dt.bfloat16:
@@ -106,14 +86,17 @@ def load(w: Writer, e: ir.Load) -> list[str]:
     """The chunks of a load. A masked lane may read anywhere (WGSL keeps reads inside the array)
     and is then replaced by zero."""
     s, lanes = w.sources[id(e.source)], e.type.lanes
+    known = None if e.mask is None else constants.fold(e.mask, w.known)
+    if known is not None and not known.any():
+        return w.constant(np.zeros(lanes, s.dtype.numpy), e.type)
     if e.index.type.lanes > 1:
-        at = w.lanes(w.value(e.index), lanes)
+        at = w.spread(e.index)
         chunks = w.join([_element(w, s, i) for i in at], e.type.dtype)
     elif lanes == 1:
         chunks = [_element(w, s, w.scalar(e.index))]
     else:
         chunks = _vector(w, s, w.scalar(e.index), lanes, w.aligned[id(e)])
-    if e.mask is None:
+    if e.mask is None or (known is not None and known.all()):
         return chunks
     n = min(lanes, 4)
     masks = w.value(e.mask)
@@ -189,35 +172,30 @@ def store(w: Writer, e: ir.Store) -> None:
     value = _bits_source(e.value, s)
     chunks = w.value(value)
     if align.lanes_uniform(e.mask):
-        _open(w, e.mask)
-        _store(w, s, e, chunks, lanes)
-        _close(w, e.mask)
+        with _when(w, "true" if e.mask is None else w.spread(e.mask)[0]):
+            _store(w, s, e, chunks, lanes)
         return
     assert e.mask is not None
-    masks = w.lanes(w.value(e.mask), lanes)
+    masks = w.spread(e.mask)
     items = _lanes_of(w, s, chunks, lanes)
     where = _indices(w, e, lanes)
     for condition, at, item in zip(masks, where, items, strict=True):
-        w.emit(f"if ({condition}) {{")
-        w.depth += 1
-        _put_element(w, s, at, item)
-        w.depth -= 1
-        w.emit("}")
+        if condition != "false":
+            with _when(w, condition):
+                _put_element(w, s, at, item)
 
 
-def _open(w: Writer, mask: ir.Expr | None) -> None:
-    if mask is not None:
-        (condition, *_) = w.value(mask)
-        if mask.type.lanes > 1:
-            condition += ".x"
-        w.emit(f"if ({condition}) {{")
-        w.depth += 1
-
-
-def _close(w: Writer, mask: ir.Expr | None) -> None:
-    if mask is not None:
-        w.depth -= 1
-        w.emit("}")
+@contextlib.contextmanager
+def _when(w: Writer, condition: str) -> Iterator[None]:
+    """What is emitted inside stands under the condition."""
+    if condition == "true":
+        yield
+        return
+    w.emit(f"if ({condition}) {{")
+    w.depth += 1
+    yield
+    w.depth -= 1
+    w.emit("}")
 
 
 def _bits_source(value: ir.Expr, s: Source) -> ir.Expr:
@@ -229,7 +207,7 @@ def _bits_source(value: ir.Expr, s: Source) -> ir.Expr:
 
 def _indices(w: Writer, e: ir.Store, lanes: int) -> list[str]:
     if e.index.type.lanes > 1:
-        return w.lanes(w.value(e.index), lanes)
+        return w.spread(e.index)
     first = w.temp(w.scalar(e.index))
     return [offset(first, i) for i in range(lanes)]
 
@@ -303,11 +281,12 @@ def _put_element(w: Writer, s: Source, index: str, item: str) -> None:
     bits = 32 // s.per
     index = w.temp(index)
     at = w.temp(over(index, s.per))
-    shift = w.temp(f"{_within(index, s.per)} * {bits}u")
+    shift = w.temp(f"{within(index, s.per)} * {bits}u")
     clear = f"~({(1 << bits) - 1:#x}u << {shift})"
     if len(s.parts) > 1:
         w.emit(f"{s.name}put({at}, {clear}, {item} << {shift});")
         return
+    at = inside(s, at)
     w.emit(f"atomicAnd(&{s.name}[{at}], {clear});")
     w.emit(f"atomicOr(&{s.name}[{at}], {item} << {shift});")
 
