@@ -1,11 +1,12 @@
 """Tint, the WGSL compiler of Chromium, from npm's `webgpu` (Dawn for Node): no GPU is needed."""
 
+import atexit
 import functools
+import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,29 +16,34 @@ HOME = Path(sys.prefix) / "node"  # where scripts/setup installs it
 
 
 @functools.cache
-def _command():
-    """node and the environment in which it finds `webgpu`, or None."""
+def _process():
+    """One process that answers for the whole run; None where node or `webgpu` is missing."""
     node = shutil.which("node")
     places = [os.environ.get("NODE_PATH", ""), str(HOME / "node_modules")]
     env = {**os.environ, "NODE_PATH": os.pathsep.join(filter(None, places))}
-    probe = [node, "-e", "require.resolve('webgpu')"]
+    probe = [str(node), "-e", "require.resolve('webgpu')"]
     if node is None or subprocess.run(probe, env=env, capture_output=True).returncode:
         return None
-    return node, env
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([node, str(SCRIPT)], env=env, stdin=pipe, stdout=pipe, text=True)
+    mine = os.getpid()
+    atexit.register(lambda: process.kill() if os.getpid() == mine else None)  # not a fork's
+    return process
 
 
-def refused(texts):
-    """What Tint says against each WGSL module of `texts` (by name) that it refuses, in one process.
-    Skips the test where there is no Tint."""
-    if _command() is None:
+def present():
+    """Whether there is a Tint to ask."""
+    return _process() is not None
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def refusal(text):
+    """What Tint says against a WGSL module, or None. Skips the test where there is no Tint."""
+    process = _process()
+    if process is None:
         pytest.skip(f"node with the npm package webgpu was not found (npm install --prefix {HOME})")
-    node, env = _command()
-    with tempfile.TemporaryDirectory() as folder:
-        for name, text in texts.items():
-            (Path(folder) / f"{name}.wgsl").write_text(text)
-        done = subprocess.run(
-            [node, str(SCRIPT), folder], env=env, capture_output=True, text=True, timeout=600
-        )
-    *said, last = done.stdout.splitlines() or [""]
-    assert last == "done" and not done.returncode, done.stdout + done.stderr
-    return said
+    process.stdin.write(json.dumps(text) + "\n")
+    process.stdin.flush()
+    answer = process.stdout.readline()
+    assert answer, f"Tint ended ({process.wait()}) on\n{text}"
+    return json.loads(answer)

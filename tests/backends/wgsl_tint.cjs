@@ -1,6 +1,6 @@
-// Compiles every WGSL file of a folder with Tint (Dawn's null backend) and prints what it says.
-const fs = require("fs"), path = require("path");
-const folder = process.argv[2];
+// Tint (Dawn's null backend) as a service: each line of stdin is the WGSL of a module as a JSON
+// string; each line of stdout what it says against it, or null.
+const readline = require("readline");
 
 (async () => {
   const { create } = await import(require.resolve("webgpu"));
@@ -11,14 +11,12 @@ const folder = process.argv[2];
     "maxComputeWorkgroupSizeX", "maxComputeWorkgroupStorageSize"];
   const requiredLimits = Object.fromEntries(names.map((n) => [n, adapter.limits[n]]));
   const device = await adapter.requestDevice({ requiredFeatures, requiredLimits });
-  for (const file of fs.readdirSync(folder)) {
-    const code = fs.readFileSync(path.join(folder, file), "utf8");
+  for await (const line of readline.createInterface({ input: process.stdin })) {
     device.pushErrorScope("validation");
-    const module = device.createShaderModule({ code });
+    const module = device.createShaderModule({ code: JSON.parse(line) });
     device.createComputePipeline({ layout: "auto", compute: { module, entryPoint: "main" } });
     const error = await device.popErrorScope();
-    if (error) console.log(`${file}: ${error.message.replaceAll("\n", " | ")}`);
+    console.log(JSON.stringify(error ? error.message : null));
   }
-  console.log("done");
   process.exit(0);
 })();
