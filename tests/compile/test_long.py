@@ -9,6 +9,7 @@ import pytest
 from graphs import check
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_growth import size_of
 
 import weft
 from weft.backends import registry
@@ -18,8 +19,10 @@ from weft.compile.passes import groups_of
 from weft.compile.precedence import Precedence
 from weft.compile.schedule import schedule
 from weft.core.caps import PRESETS
+from weft.kernel.builder import Builder
 from weft.kernel.printer import text
-from weft.tensor.trace import Spec, trace
+from weft.program import foreign, serial
+from weft.tensor.trace import Spec, Trace, trace
 
 F = weft.functional
 
@@ -38,6 +41,15 @@ def diamonds(n):
         for _ in range(n // 3):
             a, b = x * 0.5, x.sin()
             x = a + b * 0.4
+        return x
+
+    return fn, [(33,)]
+
+
+def powers(n):
+    def fn(x):
+        for _ in range(n // 3):
+            x = (x * x + 1.0) ** 0.7
         return x
 
     return fn, [(33,)]
@@ -220,6 +232,33 @@ def calls(fn):
     finally:
         sys.setprofile(None)
     return count
+
+
+@pytest.mark.parametrize("make", [diamonds, powers], ids=lambda make: make.__name__)
+def test_costly_functions_count_as_what_they_become(make):
+    """A hundred sines in one kernel were more than the loader accepts from a stranger."""
+    program = compile_graph(traced(make, 300), PRESETS["cpu-avx512"])
+    assert max(map(size_of, program.kernels)) < foreign.MAX_NODES / 3
+    assert len(serial.loads(serial.dumps(program)).kernels) == len(program.kernels)
+
+
+def test_names_that_many_want_cost_one_look_each():
+    class Counted(set):
+        looks = 0
+
+        def __contains__(self, name):
+            self.looks += 1
+            return super().__contains__(name)
+
+    names = Counted()
+    builder = Builder("k", names)
+    assert [builder.unique("v") for _ in range(3000)][::1499] == ["v", "v_1499", "v_2998"]
+    assert names.looks < 4 * 3000
+
+    build = Trace()
+    build.names = Counted()
+    found = [build.unique(name) for name in ["t_1", *["t"] * 3000]]
+    assert found[:4] == ["t_1", "t", "t_2", "t_3"] and build.names.looks < 4 * 3000
 
 
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)

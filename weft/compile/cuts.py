@@ -20,6 +20,7 @@ from weft.transform.rebuild import kind_of
 WORK = 1024  # operations per element in one kernel: a compiler takes up to a second for so many
 NESTED = 32  # movement ops above one another: each may put a division into the next one's index
 READS = 4  # times the buffers that a kernel may have; the grouper cuts what is left
+WRITTEN = {"sin": 48, "cos": 48, "pow": 72}  # much more code than time, in the measure of tanh: 8
 REASON = "the kernel of all that leads to it would be too large"
 
 
@@ -80,7 +81,7 @@ class _Cutter:
         if analysis.is_inline(node):
             return Work()
         parts = {id(x): self.work[id(x)] for x in node.inputs}
-        if sum(len(part.ops) for part in parts.values()) + 16 > WORK or self._wide(parts):
+        if sum(len(part.ops) for part in parts.values()) + _own(node) > WORK or self._wide(parts):
             kept, parts = parts, self._within(node, parts)
             last = last if parts is kept else ()
         if analysis.is_anchor(node) or self.in_memory(node):
@@ -125,7 +126,6 @@ def _joined(node: Node, parts: Mapping[int, Work], last: Collection[int] = ()) -
     are not wanted any more (`last`) are taken over instead of copied."""
     kind, me = kind_of(node), id(node)
     moves = kind in ("movement", "gather")
-    own = max(analysis.own_cost(node), 1) if kind in analysis.FUSIBLE else 0
     work = Work()
     if not moves and parts:
         largest = max(parts, key=lambda key: len(parts[key].ops))
@@ -138,9 +138,15 @@ def _joined(node: Node, parts: Mapping[int, Work], last: Collection[int] = ()) -
             work.ops |= {hash((me, i, op)) for op in part.ops} if moves else part.ops
             work.reads |= part.reads
             work.nested = max(work.nested, part.nested)
-    work.ops.update(_numbers(me, own))
+    work.ops.update(_numbers(me, _own(node)))
     work.nested += moves
     return work
+
+
+def _own(node: Node) -> int:
+    """How much code the node alone becomes."""
+    fusible = kind_of(node) in analysis.FUSIBLE
+    return max(analysis.own_cost(node), WRITTEN.get(node.op, 1)) if fusible else 0
 
 
 def _numbers(key: int, count: int) -> list[int]:

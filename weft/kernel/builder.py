@@ -226,13 +226,16 @@ class Builder:
         self._stack: list[list[ir.Stmt]] = [[]]
         self._made: list[dict[Any, Any]] = [{}]  # per open block, see `once`
         self._names: set[str] = set() if taken is None else taken
+        self._copies: dict[str, int] = {}  # a name that several want -> the last number given
         self._mutable: set[str] = set()
 
     def unique(self, name: str) -> str:
-        candidate, n = name, 1
+        candidate, n = name, self._copies.get(name, 0)
         while candidate in self._names:
-            candidate, n = f"{name}_{n}", n + 1
+            n += 1
+            candidate = f"{name}_{n}"
         self._names.add(candidate)
+        self._copies[name] = n
         return candidate
 
     def emit(self, stmt: ir.Stmt) -> None:

@@ -21,7 +21,10 @@ class ModuleList(Module):
         """Adds a module at the end."""
         if not isinstance(module, Module):
             raise UsageError(f"{type(self).__name__}: {type(module).__name__} is not a Module")
-        setattr(self, str(len(self)), module)
+        number = len(vars(self))  # or less: an attribute need not be a module
+        while number and str(number - 1) not in vars(self):
+            number -= 1
+        setattr(self, str(number), module)
         return self
 
     def __len__(self) -> int:
@@ -41,9 +44,27 @@ class Sequential(ModuleList):
         super().__init__(modules)
 
     def forward(self, x: Tensor) -> Any:
-        for module in self:
+        for module in self._steps():
             x = module(x)
         return x
+
+    def _steps(self) -> Iterator[Module]:
+        """The modules, with those of a Sequential in its place: calls need not nest."""
+        inside: list[tuple[Module, Iterator[Module]]] = [(self, self.children())]
+        around = {id(self)}
+        while inside:
+            owner, left = inside[-1]
+            module = next(left, None)
+            if module is None:
+                inside.pop()
+                around.discard(id(owner))
+            elif type(module) is not Sequential or "forward" in vars(module):
+                yield module
+            elif id(module) in around:
+                raise UsageError("Sequential: one of its modules holds itself")
+            else:
+                inside.append((module, module.children()))
+                around.add(id(module))
 
 
 class ModuleDict(Module):

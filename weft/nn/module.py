@@ -10,6 +10,8 @@ import numpy as np
 from weft.core.dtypes import DType
 from weft.core.errors import CallError, ModelError, ShapeError, UsageError
 from weft.core.foreign import is_foreign, shared_array
+from weft.nn import tree
+from weft.nn.tree import join
 from weft.tensor.autograd import no_grad
 from weft.tensor.base import CURRENT
 from weft.tensor.core import Tensor, tensor
@@ -50,7 +52,19 @@ class Module:
             raise CallError(f"{type(self).__name__}() takes no arguments")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.forward(*args, **kwargs)
+        try:
+            return self.forward(*args, **kwargs)
+        except RecursionError as error:
+            raise UsageError(
+                f"{type(self).__name__}: calls of modules nest deeper than Python's limit; put them"
+                " side by side (a Sequential of Sequentials runs at any depth), or raise it with "
+                "sys.setrecursionlimit"
+            ) from error
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copy with parameters and buffers of its own, however deep modules nest."""
+        made: Self = tree.copied(self, memo, Module)
+        return made
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's function; each class defines its own."""
@@ -87,9 +101,7 @@ class Module:
         return (m for _, m in self.named_modules())
 
     def _tree(self, prefix: str) -> Iterator[tuple[str, Module]]:
-        yield prefix, self
-        for name, child in self.named_children():
-            yield from child._tree(_join(prefix, name))
+        return ((path, module) for path, module, before in tree.walk(self, prefix) if before)
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
         """The parameters with their dotted names; one that has two names is listed once. A
@@ -99,7 +111,7 @@ class Module:
             for name, value in vars(module).items():
                 if isinstance(value, Parameter) and id(value) not in seen:
                     seen.add(id(value))
-                    yield _known(value, _join(path, name)), value
+                    yield _known(value, join(path, name)), value
 
     def parameters(self) -> Iterator[Parameter]:
         """The parameters; each once."""
@@ -114,7 +126,7 @@ class Module:
             for name, persistent in module._buffers.items():
                 value = getattr(module, name)
                 if value is not None:
-                    yield _known(value, _join(path, name)), value, persistent
+                    yield _known(value, join(path, name)), value, persistent
 
     def buffers(self) -> Iterator[Tensor]:
         """The buffers, persistent or not."""
@@ -122,9 +134,8 @@ class Module:
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
         """Calls fn on every module below this one, then on it; returns self."""
-        for child in self.children():
-            child.apply(fn)
-        fn(self)
+        for module in [module for _, module, before in tree.walk(self) if not before]:
+            fn(module)
         return self
 
     # -- training and gradients
@@ -183,11 +194,11 @@ class Module:
         for path, module in self._tree(""):
             for name, value in vars(module).items():
                 if isinstance(value, Parameter):
-                    out[_join(path, name)] = value
+                    out[join(path, name)] = value
             for name, persistent in module._buffers.items():
                 value = getattr(module, name)
                 if persistent and value is not None:
-                    out[_join(path, name)] = value
+                    out[join(path, name)] = value
         return out
 
     def state_dict(self) -> dict[str, np.ndarray]:
@@ -227,11 +238,7 @@ class Module:
         return ""
 
     def __repr__(self) -> str:
-        inner = [f"({n}): {m!r}".replace("\n", "\n  ") for n, m in self.named_children()]
-        if not inner:
-            return f"{type(self).__name__}({self.extra_repr()})"
-        lines = [self.extra_repr(), *inner] if self.extra_repr() else inner
-        return f"{type(self).__name__}(\n  " + "\n  ".join(lines) + "\n)"
+        return tree.shown(self, Module)
 
 
 def lacks(module: Module, **options: Any) -> None:
@@ -239,10 +246,6 @@ def lacks(module: Module, **options: Any) -> None:
     for name, value in options.items():
         if value not in (None, False):
             raise UsageError(f"{type(module).__name__}: {name}={value!r} is not supported")
-
-
-def _join(prefix: str, name: str) -> str:
-    return f"{prefix}.{name}" if prefix else name
 
 
 def _known(t: Tensor, name: str) -> str:

@@ -8,7 +8,7 @@ from then on the tensor shows that buffer, and every Program that uses the tenso
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from weft.core.dtypes import as_dtype
 from weft.core.errors import CallError, DeviceError, DTypeError, LimitError, TraceError, UsageError
 from weft.core.foreign import is_foreign, shared_array
 from weft.core.forks import lock_of
+from weft.core.trees import Tree, flatten, paths, unflatten
 from weft.graph.ir import Graph
 from weft.program.array import DeviceArray
 from weft.program.parted import Part, PartedProgram, PartedSession
@@ -31,7 +32,7 @@ from weft.tensor.base import CURRENT, TensorBase
 from weft.tensor.core import Tensor
 from weft.tensor.device import StateArray, check_dtype, upload
 from weft.tensor.programs import program_of
-from weft.tensor.trace import Spec, trace_call, unflatten
+from weft.tensor.trace import Spec, trace_call
 
 CACHE_SIZE = 128  # Programs that a compiled function keeps
 
@@ -42,7 +43,7 @@ class _Entry:
 
     graph: Graph
     parted: PartedProgram  # one part, unless partition=True found that the device needs help
-    tree: Any
+    tree: Tree  # of what the function returns
     wanted: list[tuple[int, str]]  # (argument number, name) of those that a Program takes
     roles: Sequence[str]  # of the outputs' buffers
     captured: dict[str, Tensor]
@@ -107,7 +108,8 @@ class Compiled:
         if not kwargs and all(map(_is_array, args)):  # the plain case costs a call the least
             leaves.extend(args)
         else:
-            shape = _split((args, kwargs), leaves)
+            leaves, tree = _arguments(args, kwargs, self.__name__)
+            shape = tree.marks
         with self._lock:
             device = self._place(leaves)
             values = [_operand(x, device) for x in leaves]
@@ -172,10 +174,10 @@ class Compiled:
         seen = (shape, tuple([(v.shape, v.dtype) for v in values]))
         try:
             known = self._seen.get(seen)
-        except TypeError:
+        except (TypeError, RecursionError):
             raise UsageError(
                 f"{self.__name__}: an argument is neither a tensor nor hashable; pass tensors, "
-                "arrays, numbers, strings, or tuples, lists and dicts of them"
+                "arrays, numbers, strings, or tuples, lists, dicts and dataclasses of them"
             ) from None
         if known is None:
             if len(self._seen) >= 2 * self._most:  # some have lost their entries
@@ -208,12 +210,12 @@ class Compiled:
         return self._device
 
     def _compile(self, device: Device, call: Any, operands: Any) -> _Entry:
-        paths: list[str] = []
-        _paths(call, "", paths)
-        specs = [Spec(s, d, name) for (s, d), name in zip(operands, _unique(paths))]
+        given, known = call
+        _, tree = _arguments(given, known, self.__name__)
+        specs = [Spec(s, d, name) for (s, d), name in zip(operands, _argument_names(tree))]
 
         def rebuilt(tensors: list[Tensor]) -> Any:
-            args, kwargs = _join(call, iter(tensors))
+            args, kwargs = unflatten(tree, tensors)
             return self.fn(*args, **kwargs)
 
         traced = trace_call(self.fn, specs, self.__name__, rebuilt)
@@ -340,7 +342,6 @@ def _result(array: DeviceArray, role: str) -> Tensor:
 
 # -- arguments ----------------------------------------------------------------------------------
 
-_ARRAY = "<array>"
 _ARRAYS = (TensorBase, np.ndarray)
 
 
@@ -348,43 +349,28 @@ def _is_array(x: Any) -> bool:
     return isinstance(x, _ARRAYS) or is_foreign(x)
 
 
-def _split(x: Any, leaves: list[Any]) -> Any:
-    """The arguments with arrays replaced by a mark (hashable: a signature); arrays to `leaves`."""
-    if _is_array(x):
-        leaves.append(x)
-        return _ARRAY
-    if isinstance(x, tuple | list):
-        return (type(x), *[_split(v, leaves) for v in x])
-    if isinstance(x, Mapping):
-        return (dict, *((k, _split(v, leaves)) for k, v in x.items()))
-    return (type(x), x)
+LONGEST = 120  # characters of an argument's name
 
 
-def _join(x: Any, tensors: Any) -> Any:
-    """The arguments with arrays replaced by the traced tensors, in order."""
-    if _is_array(x):
-        return next(tensors)
-    if isinstance(x, tuple | list):
-        return type(x)(_join(v, tensors) for v in x)
-    if isinstance(x, Mapping):
-        return {k: _join(v, tensors) for k, v in x.items()}
-    return x
+def _arguments(args: Any, kwargs: Any, name: str) -> tuple[list[Any], Tree]:
+    """The arrays among the arguments, and how they nest."""
+    return flatten((args, kwargs), _is_array, f"an argument of {name}")
 
 
-def _paths(x: Any, path: str, out: list[str]) -> None:
+def _argument_names(tree: Tree) -> list[str]:
     """A readable name for each array argument: its keyword, or its position."""
-    if _is_array(x):
-        out.append(path.strip("_") or "x")
-    elif isinstance(x, tuple | list):
-        for i, v in enumerate(x):
-            _paths(v, f"{path}_{i}", out)
-    elif isinstance(x, Mapping):
-        for k, v in x.items():
-            _paths(v, f"{path}_{k}", out)
-
-
-def _unique(paths: list[str]) -> list[str]:
-    return [f"arg{p[1:]}" if p.startswith("0_") else p.removeprefix("1_") for p in paths]
+    found: list[str] = []
+    taken: set[str] = set()
+    for path in paths(tree):
+        name = path.strip("_")
+        name = f"arg{name[1:]}" if name.startswith("0_") else name.removeprefix("1_")
+        if len(name) > LONGEST:
+            name = f"{name[:60]}...{name[-40:]}"
+        if name in taken:  # {"a_b": x, "a": {"b": y}}
+            name = f"{name}.{len(found)}"
+        taken.add(name)
+        found.append(name)
+    return found
 
 
 def _dtype(value: Any) -> dt.DType:
@@ -431,7 +417,8 @@ def compile(
     """`fn` as a function that runs on `device` as one Program, traced once per signature.
 
     `device` is a name ("cpu", "vulkan", "auto", ...) or a Device; None means the device of the
-    first device tensor among the arguments, else what WEFT_DEVICE names, else the CPU. Tensors
+    first device tensor among the arguments, else what WEFT_DEVICE names, else the CPU. Arguments
+    and results nest as lists, tuples, dicts and dataclasses, to any depth. Tensors
     that fn reads without being passed them become weights; those it assigns to become state that
     the Program updates in place, and so does a .grad that it leaves behind (the next run that
     computes it overwrites it). 64-bit integer arguments are taken as int32 (values must fit).

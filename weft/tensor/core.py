@@ -3,6 +3,7 @@ shapes.py (movement), reductions.py (sums, matmul, sorting), indexing.py; here a
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Self
 
 import numpy as np
@@ -11,11 +12,12 @@ from weft import ops
 from weft.core import dtypes as dt
 from weft.core.arrays import aligned_copy
 from weft.core.boundary import guard_methods
-from weft.core.errors import DeviceError, DTypeError, ShapeError, TraceError
+from weft.core.errors import DeviceError, DTypeError, GradientError, ShapeError, TraceError
 from weft.core.foreign import is_foreign, shared_array
+from weft.core.trees import flatten, unflatten
 from weft.program.array import DeviceArray
 from weft.tensor.autograd import Autograd
-from weft.tensor.base import CURRENT, place
+from weft.tensor.base import CURRENT, TensorBase, place
 from weft.tensor.indexing import Indexing
 
 
@@ -128,6 +130,26 @@ class Tensor(Indexing, Autograd):
             self._value.device.sync()
         return self
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A leaf of its own, with a copy of the content where this one is, and of the gradient.
+        Raises GradientError for a tensor that was computed, TraceError while tracing."""
+        if self._tape is not None:
+            raise GradientError(
+                f"deepcopy: {self._known()} was computed from tensors that require gradients, and "
+                "its history belongs to them; detach() it first"
+            )
+        copied: Any = np.array(self._host("deepcopy"))
+        if isinstance(self._value, DeviceArray):
+            from weft.tensor.device import upload
+
+            copied = upload(self._value.device, copied)
+        made = object.__new__(type(self))
+        memo[id(self)] = made
+        TensorBase.__init__(made, copied, self.name)
+        made._leaf, made._weak = self._leaf, self._weak
+        made._grad = copy.deepcopy(self._grad, memo)
+        return made
+
     # -- exchange
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -149,11 +171,8 @@ guard_methods(Tensor, but=("__init__",))  # made by the thousand, and never by u
 
 def _on_host(x: Any) -> Any:
     """Arguments of a NumPy function with arrays in the place of tensors."""
-    if isinstance(x, Tensor):
-        return np.asarray(x)
-    if isinstance(x, list | tuple):
-        return type(x)([_on_host(v) for v in x])
-    return {k: _on_host(v) for k, v in x.items()} if isinstance(x, dict) else x
+    leaves, tree = flatten(x, lambda v: isinstance(v, Tensor), "NumPy's arguments")
+    return unflatten(tree, [np.asarray(t) for t in leaves])
 
 
 def _pythonic(array: np.ndarray) -> np.ndarray:
@@ -198,7 +217,7 @@ def _array(data: Any, wanted: dt.DType | None) -> np.ndarray:
         array = aligned_copy(data) if plain else np.array(data)
     except ValueError as error:
         raise ShapeError(
-            f"tensor: the lists are ragged ({error}); make all rows equally long"
+            f"tensor: the lists are ragged or too deep ({error}); make all rows equally long"
         ) from None
     if array.dtype.kind not in "biuf" and array.dtype != dt.bfloat16.numpy:
         raise DTypeError(

@@ -13,6 +13,7 @@ from weft import ops
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DTypeError, ShapeError, TraceError, UsageError
+from weft.core.trees import Tree, flatten, values
 from weft.graph.ir import Graph, Node, toposort
 from weft.ops.nodes import line_of
 from weft.ops.tape import plain, recording
@@ -40,7 +41,7 @@ class Traced:
     weights and states that it read without being passed them, by name."""
 
     graph: Graph
-    tree: Any
+    tree: Tree
     captured: dict[str, Tensor]
     fed: tuple[tuple[str, TensorBase], ...] = ()  # inputs that take the .grad of a tensor
     grads: tuple[tuple[TensorBase, TensorBase | None], ...] = ()  # tensors and .grad after a run
@@ -53,6 +54,7 @@ class Trace:
     def __init__(self) -> None:
         self.inputs: list[Node] = []
         self.names: set[str] = set()
+        self.copies: dict[str, int] = {}  # a name that several want -> how many have had it
         self.captured: dict[int, tuple[TensorBase, Node]] = {}
         self.current: dict[int, Node] = {}  # id of a captured tensor -> its value by now
         self.assigned: dict[int, tuple[Node, Node]] = {}  # id of a state node -> (state, new)
@@ -63,10 +65,12 @@ class Trace:
         self.fed: list[tuple[str, TensorBase]] = []  # inputs that take the .grad of a tensor
 
     def unique(self, name: str) -> str:
-        candidate, n = name, 1
+        candidate, n = name, self.copies.get(name, 0)
         while candidate in self.names:
-            candidate, n = f"{name}_{n}", n + 1
+            n += 1
+            candidate = f"{name}_{n}"
         self.names.add(candidate)
+        self.copies[name] = n
         return candidate
 
     def add(self, spec: Spec, name: str) -> Tensor:
@@ -195,8 +199,8 @@ def _gradient_store(tensor: TensorBase) -> TensorBase:
 
 
 def trace(fn: Callable[..., Any], specs: Sequence[Spec], name: str | None = None) -> Graph:
-    """The Graph of fn(*tensors), one tensor per Spec. fn returns a Tensor, or a tuple, list or
-    dict of them (flattened in order). Raises TraceError when fn needs a value."""
+    """The Graph of fn(*tensors), one tensor per Spec. fn returns a Tensor, or a tuple, list,
+    dict or dataclass of them (flattened in order). Raises TraceError when fn needs a value."""
     return trace_call(fn, specs, name).graph
 
 
@@ -218,8 +222,7 @@ def trace_call(
     try:
         with ops.building():
             result = fn(*tensors) if call is None else call(tensors)
-            outputs: list[Node] = []
-            tree = flatten(result, outputs)
+            outputs, tree = _nodes(result, name or "a traced function")
             grads = build.settle_grads()
     except (ShapeError, DTypeError) as error:
         where = line_of(error)
@@ -246,32 +249,17 @@ def _names(fn: Callable[..., Any], specs: Sequence[Spec]) -> list[str]:
     return [s.name or p for s, p in zip(specs, parameters)]
 
 
-def flatten(result: Any, leaves: list[Node]) -> Any:
-    """The nesting of `result` with leaf numbers in place of tensors, which go to `leaves`."""
-    if isinstance(result, TensorBase):
-        leaves.append(plain(result.value))
-        return len(leaves) - 1
-    if isinstance(result, np.ndarray | Node):
-        leaves.append(ops.as_node(result))
-        return len(leaves) - 1
-    if isinstance(result, tuple | list):
-        return type(result)(flatten(r, leaves) for r in result)
-    if isinstance(result, dict):
-        return {k: flatten(v, leaves) for k, v in result.items()}
-    if result is None:
-        return None
-    raise DTypeError(
-        f"a traced function returned {type(result).__name__}; return tensors, or a tuple, list or "
-        "dict of them"
-    )
+def _nodes(result: Any, name: str) -> tuple[list[Node], Tree]:
+    """The values that a traced function returned, and how they nest."""
+    leaves, tree = flatten(result, _is_value, f"{name} returned a cycle")
+    for other in values(tree):
+        if other is not None:
+            raise DTypeError(
+                f"a traced function returned {type(other).__name__}; return tensors, or a tuple, "
+                "list, dict or dataclass of them"
+            )
+    return [plain(x.value) if isinstance(x, TensorBase) else ops.as_node(x) for x in leaves], tree
 
 
-def unflatten(tree: Any, leaves: Sequence[Any]) -> Any:
-    """The inverse of `flatten`."""
-    if isinstance(tree, int):
-        return leaves[tree]
-    if isinstance(tree, tuple | list):
-        return type(tree)(unflatten(t, leaves) for t in tree)
-    if isinstance(tree, dict):
-        return {k: unflatten(t, leaves) for k, t in tree.items()}
-    return None
+def _is_value(x: Any) -> bool:
+    return isinstance(x, TensorBase | np.ndarray | Node)
