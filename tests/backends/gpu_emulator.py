@@ -14,123 +14,22 @@ import re
 import threading
 from collections.abc import Sequence
 
+import gpu_copies
+import gpu_helpers
+import gpu_junk
 import gpu_units
 import llvmlite.binding as llvm
 import numpy as np
 
-from weft.backends.interp import InterpDevice
+from weft.backends.base import Bound, Buffer
+from weft.backends.interp import HostBuffer, InterpBound, InterpDevice
 from weft.backends.llvm import launch, render_gpu
 from weft.backends.llvm.gpu_target import GpuTarget
+from weft.core import dtypes as dt
 from weft.kernel.ir import Kernel
+from weft.program.program import BufferRef, Copy, Dispatch, Fill
 
 _DOTS = {"llvm.nvvm.idp4a.s.s": "ss", "llvm.nvvm.idp4a.u.s": "us", "llvm.amdgcn.sdot4": "ss"}
-_HELPERS = """
-define internal void @emu_sync(ptr %s) noinline convergent {
-  %barrier = load ptr, ptr %s
-  %at = getelementptr ptr, ptr %s, i64 1
-  %wait = load ptr, ptr %at
-  %ignored = call i32 %wait(ptr %barrier)
-  ret void
-}
-define internal void @emu_copy(
-    ptr %s, i32 %me, i32 %size, ptr addrspace(3) %to, ptr addrspace(1) %from, i32 %count
-) noinline {
-  %at = getelementptr ptr, ptr %s, i64 5
-  %note = load ptr, ptr %at
-  call void %note(i32 %me, i32 %size, ptr addrspace(3) %to, ptr addrspace(1) %from, i32 %count)
-  ret void
-}
-define internal i32 @emu_pick(ptr %s, i32 %me, i32 %from, i32 %v) noinline convergent {
-  %at = getelementptr ptr, ptr %s, i64 2
-  %all = load ptr, ptr %at
-  %mine = getelementptr i32, ptr %all, i32 %me
-  store i32 %v, ptr %mine
-  call void @emu_sync(ptr %s)
-  %other = getelementptr i32, ptr %all, i32 %from
-  %r = load i32, ptr %other
-  call void @emu_sync(ptr %s)
-  ret i32 %r
-}
-"""
-
-
-def _dot(name: str, grow: str) -> str:
-    """c + the four products of a's and b's bytes."""
-    lines = [f"define internal i32 @{name}(i32 %a, i32 %b, i32 %c) {{"]
-    lines += [f"  %{v}8 = bitcast i32 %{v} to <4 x i8>" for v in "ab"]
-    lines += [f"  %aw = {grow} <4 x i8> %a8 to <4 x i32>", "  %bw = sext <4 x i8> %b8 to <4 x i32>"]
-    lines += ["  %p = mul <4 x i32> %aw, %bw"]
-    total = "%c"
-    for i in range(4):
-        lines.append(f"  %e{i} = extractelement <4 x i32> %p, i32 {i}")
-        lines.append(f"  %s{i} = add i32 {total}, %e{i}")
-        total = f"%s{i}"
-    return "\n".join([*lines, f"  ret i32 {total}", "}"])
-
-
-def _reduced(call: re.Match[str]) -> str:
-    """A reduction over 32 threads, by exchanges."""
-    out, op, value = call.groups()
-    lines = []
-    for distance in (16, 8, 4, 2, 1):
-        name = f"{out}.{distance}"
-        lines.append(f"{name}.from = xor i32 %me, {distance}")
-        args = f"ptr %sync, i32 %me, i32 {name}.from, i32 {value}"
-        lines.append(f"{name}.other = call i32 @emu_pick({args})")
-        if op == "add":
-            lines.append(f"{name} = add i32 {value}, {name}.other")
-        else:
-            sign = {"max": "sgt", "umax": "ugt"}[op]
-            lines.append(f"{name}.more = icmp {sign} i32 {value}, {name}.other")
-            lines.append(f"{name} = select i1 {name}.more, i32 {value}, i32 {name}.other")
-        value = name
-    return "\n  ".join([*lines, f"{out} = add i32 {value}, 0"])
-
-
-def _with_copies(text: str) -> str:
-    """cp.async as calls of `Copies.note`: the size and how much of it is read, or a group's end."""
-    head = "call void @emu_copy(ptr %sync, i32 %me, "
-    text = re.sub(
-        r"call void @llvm\.nvvm\.cp\.async\.c[ag]\.shared\.global\.(\d+)(\.s)?\((.*)\)",
-        lambda m: f"{head}i32 {m[1]}, {m[3]}{'' if m[2] else f', i32 {m[1]}'})",
-        text,
-    )
-    nowhere = "ptr addrspace(3) null, ptr addrspace(1) null"
-    text = re.sub(
-        r"call void @llvm\.nvvm\.cp\.async\.commit\.group\(\)",
-        f"{head}i32 -1, {nowhere}, i32 0)",
-        text,
-    )
-    return re.sub(
-        r"call void @llvm\.nvvm\.cp\.async\.wait\.group\(i32 (\d+)\)",
-        rf"{head}i32 -2, {nowhere}, i32 \1)",
-        text,
-    )
-
-
-class Copies:
-    """What each thread asked to be copied and has not waited for: groups of (target, source, bytes,
-    bytes that are read; the rest is 0)."""
-
-    def __init__(self, threads: int) -> None:
-        self.groups: list[list[list[tuple[int, int, int, int]]]] = [[[]] for _ in range(threads)]
-
-    def note(self, me: int, size: int, target: int, source: int, count: int) -> None:
-        groups = self.groups[me]
-        if size == -1:
-            groups.append([])
-        elif size == -2:
-            done = groups[: max(len(groups) - 1 - count, 0)]
-            self.groups[me] = groups[len(done) :]
-            for copy in (c for group in done for c in group):
-                self._copy(*copy)
-        else:
-            assert target % size == source % size == 0, "a copy that is not aligned"
-            groups[-1].append((target, source, size, count))
-
-    def _copy(self, target: int, source: int, size: int, count: int) -> None:
-        ctypes.memset(target, 0, size)
-        ctypes.memmove(target, source, count)
 
 
 def cpu_text(kernel: Kernel, target: GpuTarget) -> tuple[str, bool, list[str]]:
@@ -188,10 +87,9 @@ def cpu_text(kernel: Kernel, target: GpuTarget) -> tuple[str, bool, list[str]]:
         r"  \1 = call i32 @emu_pick(ptr %sync, i32 %me, i32 \1.from, i32 \3)",
         text,
     )
-    text = re.sub(
-        r"(%\w+) = call i32 @llvm\.nvvm\.redux\.sync\.(\w+)\(i32 (\S+), i32 -1\)", _reduced, text
-    )
-    text = _with_copies(text)
+    redux = r"(%\w+) = call i32 @llvm\.nvvm\.redux\.sync\.(\w+)\(i32 (\S+), i32 -1\)"
+    text = re.sub(redux, gpu_helpers.reduced, text)
+    text = gpu_copies.with_copies(text)
     for n, name in enumerate(units):
         text = text.replace(f"@{name}(", f"@emu_unit{n}(ptr %sync, i32 %me, ")
     meets = text != before
@@ -204,9 +102,14 @@ def cpu_text(kernel: Kernel, target: GpuTarget) -> tuple[str, bool, list[str]]:
     )
     left = re.search(r"@llvm\.(nvvm|amdgcn)\.\S+", text)
     assert left is None, left
-    dots = _dot("emu_dot_ss", "sext") + "\n" + _dot("emu_dot_us", "zext")
+    dots = gpu_helpers.dot("emu_dot_ss", "sext") + "\n" + gpu_helpers.dot("emu_dot_us", "zext")
     more = [gpu_units.function(f"emu_unit{n}", n, units[name]) for n, name in enumerate(units)]
-    return "\n".join([_HELPERS, dots, *more, text, _main(kernel, meets)]), meets, list(units)
+    text = gpu_junk.with_junk(text)
+    return (
+        "\n".join([gpu_helpers.HELPERS, dots, *more, text, _main(kernel, meets)]),
+        meets,
+        list(units),
+    )
 
 
 def _main(kernel: Kernel, meets: bool) -> str:
@@ -229,9 +132,13 @@ def _main(kernel: Kernel, meets: bool) -> str:
     args += ["i32 %me", "i32 %tx", "i32 %ty", "i32 %tz", "i32 %gx", "i32 %gy", "i32 %gz"]
     lines += [
         "  %xy = mul i32 %x, %y", "  %total = mul i32 %xy, %z", "  br label %loop", "loop:",
-        "  %g = phi i32 [ 0, %entry ], [ %next, %loop ]",
+        "  %g = phi i32 [ 0, %entry ], [ %next, %go ]",
         "  %gx = urem i32 %g, %x", "  %up = udiv i32 %g, %x", "  %gy = urem i32 %up, %y",
         "  %gz = udiv i32 %up, %y",
+        "  %first = icmp eq i32 %me, 0", "  br i1 %first, label %fill, label %go", "fill:",
+        "  %at.fill = getelementptr ptr, ptr %sync, i64 7", "  %filled = load ptr, ptr %at.fill",
+        "  call void %filled()", "  br label %go", "go:",
+        *(["  call void @emu_sync(ptr %sync)"] if meets else []),
         f"  call void @body({', '.join(args)}, ptr %sync)",
         *(["  call void @emu_sync(ptr %sync)"] if meets else []),
         "  %next = add i32 %g, 1", "  %more = icmp ult i32 %next, %total",
@@ -244,6 +151,7 @@ _NOTE = ctypes.CFUNCTYPE(
     None, ctypes.c_int32, ctypes.c_int32, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int32
 )
 _COMPUTE = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_int32)
+_FILL = ctypes.CFUNCTYPE(None)
 _SIGNATURE = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int32] * 4, ctypes.c_void_p
 )
@@ -264,65 +172,94 @@ def _compile(text: str) -> tuple[llvm.ExecutionEngine, object]:
 
 
 def play(
-    kernel: Kernel, target: GpuTarget, arrays: Sequence[np.ndarray], scalars: Sequence[int]
+    kernel: Kernel,
+    target: GpuTarget,
+    arrays: Sequence[np.ndarray],
+    scalars: Sequence[int],
+    known: Sequence[np.ndarray | None] | None = None,
+    kinds: Sequence[str] = gpu_junk.KINDS[:2],
 ) -> None:
-    """Runs the kernel in place on its buffers."""
+    """Runs the kernel in place on its buffers, once for each kind of junk (see gpu_junk), which
+    must differ in every byte."""
     grid = launch.launch_grid(kernel, scalars)
     if 0 in grid:
         return
-    text, meets, units = cpu_text(kernel, target)
-    engine, run = _compile(text)
-    n = int(np.prod(kernel.threads))
-    copies = [_aligned(a) for a in arrays]
-    buffers = (ctypes.c_void_p * max(len(copies), 1))(*[c.ctypes.data for c in copies])
-    values = _aligned(np.array([*scalars, 0], np.int32))
-    libc = ctypes.CDLL(None)
-    barrier, exchange = ctypes.create_string_buffer(256), np.zeros(2048, np.int32)
-    libc.pthread_barrier_init(barrier, None, n)
-    wait = ctypes.cast(libc.pthread_barrier_wait, ctypes.c_void_p).value
-    slots = np.zeros((n, 2 * gpu_units.SLOT), np.uint8)
-    failed: list[Exception] = []
+    emulation = _Emulation(kernel, target)
+    writes = [b.access == "w" for b in kernel.buffers]
+    fills = gpu_junk.Fills(arrays, known or [None] * len(arrays), writes)
+    found = {kind: [_aligned(a) for a in fills.fill(kind)] for kind in kinds}
+    for kind, copies in found.items():
+        emulation.run(copies, scalars, grid, kind)
+    fills.settle(kernel.name, found)
 
-    @_COMPUTE
-    def compute(which: int, me: int) -> None:
-        """The first thread of each subgroup computes for all."""
-        if me % target.wave == 0:
+
+class _Emulation:
+    """One kernel, compiled for the CPU."""
+
+    def __init__(self, kernel: Kernel, target: GpuTarget) -> None:
+        text, self.meets, self.units = cpu_text(kernel, target)
+        self.engine, self.function = _compile(text)
+        self.n, self.wave = int(np.prod(kernel.threads)), target.wave
+        address = self.engine.get_global_value_address
+        self.shared = [(address(k), n) for k, n in gpu_junk.shared_arrays(text).items()]
+
+    def run(
+        self, arrays: list[np.ndarray], scalars: Sequence[int], grid: Sequence[int], kind: str
+    ) -> None:
+        buffers = (ctypes.c_void_p * max(len(arrays), 1))(*[a.ctypes.data for a in arrays])
+        values = _aligned(np.array([*scalars, 0], np.int32))
+        libc = ctypes.CDLL(None)
+        barrier, exchange = ctypes.create_string_buffer(256), np.zeros(2048, np.int32)
+        libc.pthread_barrier_init(barrier, None, self.n)
+        wait = ctypes.cast(libc.pthread_barrier_wait, ctypes.c_void_p).value
+        slots = np.zeros((self.n, 2 * gpu_units.SLOT), np.uint8)
+        left = gpu_junk.junk(kind, 1 << 19, np.dtype(np.float32))
+        failed: list[Exception] = []
+
+        @_COMPUTE
+        def compute(which: int, me: int) -> None:
+            """The first thread of each subgroup computes for all."""
+            if me % self.wave == 0:
+                try:
+                    gpu_units.compute(self.units[which], slots[me : me + self.wave])
+                except Exception as error:
+                    failed.append(error)
+
+        copies_of = gpu_copies.Copies(self.n)
+
+        @_NOTE
+        def note(me: int, size: int, target_at: int, source_at: int, count: int) -> None:
             try:
-                gpu_units.compute(units[which], slots[me : me + target.wave])
+                copies_of.note(me, size, target_at, source_at, count)
             except Exception as error:
                 failed.append(error)
 
-    copies_of = Copies(n)
+        @_FILL
+        def fill() -> None:
+            for at, nbytes in self.shared:
+                ctypes.memmove(at, left.ctypes.data, nbytes)
 
-    @_NOTE
-    def note(me: int, size: int, target_at: int, source_at: int, count: int) -> None:
-        try:
-            copies_of.note(me, size, target_at, source_at, count)
-        except Exception as error:
-            failed.append(error)
+        at = [ctypes.cast(f, ctypes.c_void_p).value for f in (compute, note, fill)]
+        sync = (ctypes.c_void_p * 8)(
+            ctypes.addressof(barrier), wait, exchange.ctypes.data, slots.ctypes.data,
+            at[0], at[1], left.ctypes.data, at[2],
+        )  # fmt: skip
 
-    sync = (ctypes.c_void_p * 6)(
-        ctypes.addressof(barrier), wait, exchange.ctypes.data, slots.ctypes.data,
-        ctypes.cast(compute, ctypes.c_void_p).value, ctypes.cast(note, ctypes.c_void_p).value,
-    )  # fmt: skip
+        def thread(me: int) -> None:
+            where = (ctypes.addressof(buffers), values.ctypes.data, me, *grid)
+            self.function(*where, ctypes.addressof(sync))  # type: ignore[operator]
 
-    def thread(me: int) -> None:
-        run(ctypes.addressof(buffers), values.ctypes.data, me, *grid, ctypes.addressof(sync))  # type: ignore[operator]
-
-    if meets:
-        workers = [threading.Thread(target=thread, args=(me,)) for me in range(n)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-    else:
-        for me in range(n):
-            thread(me)
-    if failed:
-        raise failed[0]
-    for array, copy in zip(arrays, copies):
-        array[:] = copy
-    del engine
+        if self.meets:
+            workers = [threading.Thread(target=thread, args=(me,)) for me in range(self.n)]
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+        else:
+            for me in range(self.n):
+                thread(me)
+        if failed:
+            raise failed[0]
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
@@ -335,19 +272,53 @@ def _aligned(array: np.ndarray) -> np.ndarray:
 
 
 class Emulated(InterpDevice):
-    """A device whose kernels are a GPU's code, executed by the emulator."""
+    """A device whose kernels are a GPU's code, executed by the emulator. It knows which bytes of
+    its memory were written, and gives the others to kernels as junk."""
 
     kind = "recorder"
 
-    def __init__(self, target: GpuTarget) -> None:
+    def __init__(self, target: GpuTarget, kinds: Sequence[str] = gpu_junk.KINDS[:2]) -> None:
         super().__init__(target.caps)
-        self.target = target
+        self.target, self.kinds = target, kinds
         self.played = 0
 
-    def _dispatch(self, kernel: Kernel, args: list[np.ndarray], scalars: Sequence[int]) -> None:
-        arrays = [
-            raw[: b.size * b.dtype.itemsize].view(b.dtype.numpy)
-            for raw, b in zip(args, kernel.buffers, strict=True)
-        ]
-        play(kernel, self.target, arrays, scalars)
-        self.played += 1
+    def alloc(self, nbytes: int) -> HostBuffer:
+        buffer = super().alloc(nbytes)
+        buffer.known = np.zeros(buffer.data.size, bool)  # type: ignore[attr-defined]
+        return buffer
+
+    def write(self, buffer: Buffer, data: np.ndarray, offset: int = 0) -> None:
+        super().write(buffer, data, offset)
+        buffer.known[offset : offset + data.nbytes] = True  # type: ignore[attr-defined]
+
+    def read(
+        self, buffer: Buffer, shape: tuple[int, ...], dtype: dt.DType, offset: int = 0
+    ) -> np.ndarray:
+        found = super().read(buffer, shape, dtype, offset)
+        known = buffer.known[offset : offset + found.nbytes]  # type: ignore[attr-defined]
+        assert known.all(), f"{(~known).sum()} bytes of {found.nbytes} were never written"
+        return found
+
+    def submit(self, bound: Bound, scalars: Sequence[int]) -> None:
+        assert isinstance(bound, InterpBound)
+
+        def known(ref: BufferRef) -> np.ndarray:
+            found: np.ndarray = bound.buffers[ref.buffer].known  # type: ignore[attr-defined]
+            return found[ref.offset : ref.offset + ref.nbytes]
+
+        for step in bound.program.steps:
+            if isinstance(step, Dispatch):
+                kernel = bound.program.kernels[step.kernel]
+                arrays, marks = [], []
+                for ref, b in zip(step.args, kernel.buffers, strict=True):
+                    nbytes = b.size * b.dtype.itemsize
+                    arrays.append(bound.view(ref)[:nbytes].view(b.dtype.numpy))
+                    marks.append(known(ref)[:nbytes])
+                play(kernel, self.target, arrays, scalars, marks, self.kinds)
+                self.played += 1
+            elif isinstance(step, Copy):
+                bound.view(step.dst)[:] = bound.view(step.src).copy()
+                known(step.dst)[:] = known(step.src).copy()
+            elif isinstance(step, Fill):
+                bound.view(step.dst)[:] = step.byte
+                known(step.dst)[:] = True

@@ -189,9 +189,8 @@ def test_the_emulator_sees_a_copy_that_is_not_waited_for(monkeypatch: pytest.Mon
     real = GpuCopies.__init__
     monkeypatch.setattr(GpuCopies, "__init__", longer)
     x, out = np.arange(1.0, 1537, dtype=np.float32), np.zeros(1536, np.float32)
-    gpu_emulator.play(piped(3, 4), gpu_target("sm_80"), [x, out], [])
-    rows = x.reshape(6, 64, 4)
-    assert not np.array_equal(out.reshape(6, 64, 4), rows + rows[:, np.arange(64) ^ 1])
+    with pytest.raises(AssertionError, match="depend on what memory or registers held before"):
+        gpu_emulator.play(piped(3, 4), gpu_target("sm_80"), [x, out], [])
 
 
 @pytest.mark.parametrize("due,passed", [(1, 0), (2, 1), (3, 2), (2, 2)])
