@@ -14,8 +14,9 @@ from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, LimitError, ShapeError, UsageError
 from weft.graph.ir import Graph
 from weft.ops.nodes import input_node
+from weft.program.arena import Arena
 from weft.program.check import check_program, first_mismatch
-from weft.program.session import Arena, Session
+from weft.program.session import Session
 
 SPECS = ["cpu", "interp:webgpu"]
 

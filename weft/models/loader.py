@@ -263,7 +263,7 @@ def _runner_maker(
     avals = weight_avals(weights)
 
     def make(slots: int, other: Runner | None) -> Runner:
-        from weft.program.session import Arena
+        from weft.program.arena import Arena
 
         if isinstance(other, CompiledRunner):
             given, arena = other.weight_buffers, other.arena

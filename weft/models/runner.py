@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from weft.backends.base import Buffer, Device
     from weft.core.caps import Caps
     from weft.graph.ir import Graph
-    from weft.program.session import Arena, Session
+    from weft.program.arena import Arena
+    from weft.program.session import Session
 
 CHUNK = 512  # rows of a prefill step
 DECODE_ROWS = 16  # sequences of a decode step: more would go to kernels that sum in another order,
@@ -259,7 +260,8 @@ def compiled_encoder(
 
     def hidden(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         if ids.shape not in sessions:
-            from weft.program.session import Arena, Session
+            from weft.program.arena import Arena
+            from weft.program.session import Session
             from weft.tensor.programs import program_for
 
             if not arenas:

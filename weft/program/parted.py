@@ -15,9 +15,10 @@ import numpy as np
 
 from weft.backends.base import Buffer, Device
 from weft.core.errors import UsageError
+from weft.program.arena import Arena
 from weft.program.array import DeviceArray
 from weft.program.program import BufferRole, BufferSpec, Program
-from weft.program.session import Arena, Session, Value
+from weft.program.session import Session, Value
 
 Side = Literal["device", "host"]
 

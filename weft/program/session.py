@@ -12,40 +12,13 @@ from weft.backends.base import OWN_KERNEL, Buffer, Device
 from weft.core.clock import compiling
 from weft.core.dtypes import DType, int32
 from weft.core.errors import DTypeError, LimitError, OutOfMemoryError, ShapeError, UsageError
+from weft.program.arena import Arena
 from weft.program.array import DeviceArray
 from weft.program.memory import check_fits, clear
 from weft.program.program import BufferSpec, Library, Program
 
 Value = np.ndarray | DeviceArray | Buffer
 _WRAP_BYTES = 1 << 16  # below this, copying an input is cheaper than rebinding
-
-
-class Arena:
-    """Scratch memory that several Sessions of one device share (they never run at once).
-
-    It grows to the largest request; the Sessions that use it are rebound when it does.
-    """
-
-    def __init__(self, device: Device):
-        self.device = device
-        self._buffers: dict[int, Buffer] = {}
-        self._users: weakref.WeakSet[Session] = weakref.WeakSet()
-
-    @property
-    def nbytes(self) -> int:
-        return sum(b.nbytes for b in self._buffers.values())
-
-    def request(self, ordinal: int, nbytes: int, user: Session) -> Buffer:
-        """Arena buffer number `ordinal`, at least `nbytes` long."""
-        self._users.add(user)
-        have = self._buffers.get(ordinal)
-        if have is None or have.nbytes < nbytes:
-            self.device.sync()
-            have = self._buffers[ordinal] = self.device.alloc(nbytes)
-            for other in self._users:
-                if other is not user:
-                    other._arena_moved(ordinal, have)
-        return have
 
 
 class Session:

@@ -24,10 +24,11 @@ from weft.core.foreign import is_foreign, shared_array
 from weft.core.forks import lock_of
 from weft.core.trees import Tree, flatten, paths, unflatten
 from weft.graph.ir import Graph
+from weft.program.arena import Arena
 from weft.program.array import DeviceArray
 from weft.program.parted import Part, PartedProgram, PartedSession
 from weft.program.program import Program
-from weft.program.session import Arena, Session
+from weft.program.session import Session
 from weft.tensor.base import CURRENT, TensorBase
 from weft.tensor.core import Tensor
 from weft.tensor.device import StateArray, check_dtype, upload

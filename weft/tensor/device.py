@@ -18,9 +18,10 @@ from weft.core.errors import DTypeError, LimitError
 from weft.core.forks import lock_of
 from weft.graph.ir import Graph
 from weft.ops.primitive import PRIMITIVES, Aval, aval, register_listener
+from weft.program.arena import Arena
 from weft.program.array import DeviceArray
 from weft.program.program import Program
-from weft.program.session import Arena, Session
+from weft.program.session import Session
 
 CACHE = 512  # one-op Programs kept
 SMALL = 1 << 20  # bytes of operands and result up to which a one-op Session is kept
