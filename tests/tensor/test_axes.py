@@ -43,6 +43,9 @@ SIZES: dict[str, Callable[[Any], Any]] = {
     "roll by": lambda n: weft.roll(X, n, axis=0),
     "tile": lambda n: weft.tile(X, n),
     "zeros": weft.zeros,
+    "repeat": lambda n: weft.repeat(X, n, axis=0),
+    "split": lambda n: X.split(n),
+    "narrow": lambda n: X.narrow(0, n, n),
     "stride": lambda n: F.max_pool2d(X.reshape(1, 1, 2, 3), 1, stride=n),
 }
 NO_INTEGERS = (
@@ -77,6 +80,13 @@ def test_sequences_are_sizes() -> None:
         assert weft.tile(X, given).shape == (4, 3)
         assert X.reshape([3, np.int32(2)]).shape == (3, 2)
         assert F.max_pool2d(X.reshape(1, 1, 2, 3), given).shape == (1, 1, 1, 3)
+
+
+def test_pieces_of_numpys_sizes() -> None:
+    for given in (2, np.int64(2), [2, 1], np.array([2, 1])):
+        assert [p.shape for p in X.split(given, 1)] == [(2, 2), (2, 1)]
+    assert weft.repeat(X, np.int64(2), axis=0).shape == (4, 3)
+    assert X.narrow(1, np.int64(1), np.int64(2)).shape == (2, 2)
 
 
 def assert_same(got: Tensor, want: Tensor) -> None:

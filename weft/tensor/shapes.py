@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Self
 
+import numpy as np
+
 from weft import ops
 from weft.core.dtypes import promote
 from weft.core.errors import ShapeError
@@ -109,14 +111,15 @@ class Movement(Arithmetic):
         """Pieces along an axis: of this size each (the last may be smaller), or of these sizes."""
         a = axis_of("split", axis, self.ndim)
         n = self.shape[a]
-        if isinstance(sizes, int):
-            if sizes < 1:
+        each = integers("split", "sizes", sizes)
+        if not isinstance(sizes, Sequence | np.ndarray):
+            if each[0] < 1:
                 raise ShapeError(f"split: pieces have a size of at least 1, not {sizes}")
-            sizes = [min(sizes, n - i) for i in range(0, n, sizes)] or [0]
-        if sum(sizes) != n:
-            raise ShapeError(f"split: sizes {list(sizes)} add up to {sum(sizes)}, axis {a} has {n}")
+            each = tuple(min(each[0], n - i) for i in range(0, n, each[0])) or (0,)
+        if sum(each) != n:
+            raise ShapeError(f"split: sizes {list(each)} add up to {sum(each)}, axis {a} has {n}")
         pieces, start = [], 0
-        for size in sizes:
+        for size in each:
             pieces.append(self.narrow(a, start, size))
             start += size
         return tuple(pieces)
@@ -131,6 +134,7 @@ class Movement(Arithmetic):
     def narrow(self, axis: int, start: int, length: int) -> Self:
         """Elements start..start+length-1 along one axis."""
         a = axis_of("narrow", axis, self.ndim)
+        start, length = integers("narrow", "start or length", (start, length))
         if start < 0 or length < 0 or start + length > self.shape[a]:
             raise ShapeError(
                 f"narrow: {start}..{start + length} leaves axis {a} of size {self.shape[a]}"
@@ -142,6 +146,7 @@ class Movement(Arithmetic):
     def repeat_interleave(self, repeats: int, axis: int) -> Self:
         """Each slice along an axis repeated this many times, side by side."""
         a = axis_of("repeat_interleave", axis, self.ndim)
+        (repeats,) = integers("repeat_interleave", "repeats", (repeats,))
         split = (*self.shape[: a + 1], 1, *self.shape[a + 1 :])
         wide = (*self.shape[: a + 1], repeats, *self.shape[a + 1 :])
         out = (*self.shape[:a], self.shape[a] * repeats, *self.shape[a + 1 :])
