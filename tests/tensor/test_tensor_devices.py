@@ -52,7 +52,23 @@ FUNCTIONS = {
     "empty": lambda x, w: x[:0] @ w,
     "reshape": lambda x, w: x.reshape(2, -1).T.flatten() + 0,
     "write": lambda x, w: _write(x),
+    "numbers": lambda x, w: weft.stack([_with_numbers(x), _with_numbers(x * 0 + 0.5)]),
+    "nothing": lambda x, w: x[:0].prod(0) + w[:0].prod() + _attend_to_nothing(x)[0, 0],
 }
+
+
+def _with_numbers(x: Tensor) -> Tensor:
+    """Functions whose formulas turn a number into another before it meets the tensor."""
+    pairs = [weft.hypot, weft.logaddexp, weft.atan2, weft.copysign]
+    total = weft.atan(x) + weft.asin(x / 8) + weft.acos(x / 8)
+    for f in pairs:
+        total = total + f(x, 0.5) + f(2.0, x)
+    return total
+
+
+def _attend_to_nothing(x: Tensor) -> Tensor:
+    none = x[:0].reshape(1, 1, 0, 8)
+    return F.attention(x.reshape(1, 1, 4, 8), none, none)
 
 
 def _write(x: Tensor) -> Tensor:

@@ -129,7 +129,11 @@ def tunable() -> list[str]:
 
 
 def claimed_by(node: Node, caps: Caps) -> str | None:
-    """The kind of the template that takes this "call" node whole, or None: inline its body."""
+    """The kind of the template that takes this "call" node whole, or None: inline its body. No
+    template makes something of nothing: where an operand has no elements, the body says what the
+    result is, and folding works it out."""
+    if node.size and not all(x.size for x in node.inputs):
+        return None
     name = node.attrs.get("name")
     kind = COMPOSITES.get(name) if isinstance(name, str) else None
     if kind is None:

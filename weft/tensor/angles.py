@@ -7,7 +7,6 @@ import math
 
 from weft.core import dtypes as dt
 from weft.tensor.core import Tensor
-from weft.tensor.create import zeros_like
 from weft.tensor.elementwise import (
     Operand,
     copysign,
@@ -24,7 +23,7 @@ from weft.tensor.elementwise import (
 
 def _sign(t: Tensor) -> Tensor:
     """-1 or 1, by the sign bit."""
-    return signbit(t).where(-1.0, zeros_like(t) + 1.0)
+    return signbit(t).where(-1.0, 1.0).cast(t.dtype)
 
 
 @wide

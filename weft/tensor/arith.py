@@ -72,7 +72,11 @@ class Arithmetic(TensorBase):
         return run(self, "cast", self, dtype=dtype)  # type: ignore[no-any-return]
 
     def _to_shape(self, shape: tuple[int, ...]) -> Self:
-        return self if shape == self.shape else self._wrap(ops.broadcast(self.value, shape))
+        if shape == self.shape:
+            return self
+        out = self._wrap(ops.broadcast(self.value, shape))
+        out._weak = self._weak
+        return out
 
     def _binary(self, op: str, other: Operand, swap: bool = False) -> Self:
         x, y = self._pair(op, other)
@@ -310,7 +314,9 @@ class Arithmetic(TensorBase):
         return self._call("silu")
 
     def _call(self, name: str, *others: TensorBase, **params: Any) -> Self:
-        return self._wrap(ops.call(name, *values(name, (self, *others)), **params))
+        out = self._wrap(ops.call(name, *values(name, (self, *others)), **params))
+        out._weak = self._weak and all(t._weak for t in others)
+        return out
 
     def isnan(self) -> Self:
         """Where the value is not a number (bool)."""

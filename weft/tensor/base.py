@@ -244,8 +244,11 @@ def place(t: TensorBase) -> Device | None:
 
 
 def run(like: TensorBase, op: str, *tensors: TensorBase, **attrs: Any) -> Any:
-    """One primitive on tensors that already fit, as a tensor of `like`'s class."""
-    return like._wrap(ops.bind(op, *values(op, tensors), **attrs))
+    """One primitive on tensors that already fit, as a tensor of `like`'s class; of numbers in
+    disguise another."""
+    out = like._wrap(ops.bind(op, *values(op, tensors), **attrs))
+    out._weak = all(t._weak for t in tensors)
+    return out
 
 
 # -- promotion ----------------------------------------------------------------------------------

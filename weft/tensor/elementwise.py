@@ -89,7 +89,9 @@ def derivative(*slopes: Slope) -> Callable[[Callable[..., Tensor]], Callable[...
                 return [lambda s=slope: s(grad, result, *xs).value for slope in slopes]
 
             out = fn(*tensors([plain(v) for v in inputs]))
-            return out._wrap(remember(fn.__name__, out.value, inputs, rule))
+            kept = out._wrap(remember(fn.__name__, out.value, inputs, rule))
+            kept._weak = out._weak
+            return kept
 
         return function
 

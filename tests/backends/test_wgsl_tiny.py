@@ -1,0 +1,132 @@
+"""Every public function on tiny tensors through both compilers of WGSL, against NumPy.
+
+Extents of 1 to 5 (now and then 0) are where indices, counts and masks become constants that a
+compiler works out by itself: naga inside wgpu while it runs, Tint (see tint.py) where installed.
+"""
+
+import contextlib
+import random
+from collections import Counter
+from unittest.mock import patch
+
+import hypothesis
+import pytest
+import tint
+from hypothesis import strategies as st
+from tiny_cases import CASES, HOST, OWN, PUBLIC, maker
+from tiny_kit import Draw, browser, tensors
+
+import weft
+from weft import ops
+from weft.backends import wgsl
+from weft.core import dtypes as dt
+from weft.core.tolerance import compare
+from weft.graph.ir import toposort
+
+NAMES = sorted(n for n in PUBLIC if n.rpartition(".")[2] not in HOST)
+ON_VALUES = {"nonzero", "unique_values"}  # their shapes depend on values: eager only
+MANY = {m for m, n in Counter(map(maker, NAMES)).items() if n > 3}  # makers of many functions
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def by_chance(name, seed):
+    return Draw(random.Random(f"{name} {seed}").randint)
+
+
+def gradients(fn, given):
+    """Those of fn's float operands, for half the sum of its results."""
+    given = [t.detach().requires_grad_() if t.dtype.is_float else t for t in given]
+    out = [t for t in tensors(fn(*given)) if t.dtype.is_float and t.requires_grad]
+    leaves = [t for t in given if t.dtype.is_float]
+    if not out or not leaves:
+        return []
+    total = sum((t.cast(dt.float32) * 0.5).sum() for t in out)
+    return [g for g in weft.grad(total, leaves) if g is not None]
+
+
+def agree(got, want):
+    assert len(got) == len(want)
+    for g, w in zip(got, want, strict=True):
+        assert g.dtype == w.dtype
+        kind = "dot" if g.dtype.is_float else "exact"
+        result = compare(g.numpy(), w.numpy(), kind, g.dtype)
+        assert result.ok, result.message
+
+
+@contextlib.contextmanager
+def tint_too():
+    """What devices compile inside, Tint takes too (where it is installed)."""
+    texts, render = [], wgsl.render
+
+    def kept(*args):
+        texts.append(render(*args))
+        return texts[-1]
+
+    with patch.object(wgsl, "render", kept):
+        yield
+    if tint.present():
+        for text in texts:
+            assert tint.refusal(text) is None, text
+
+
+def check(name, draw):
+    """One example: forward, then gradients, on the device against NumPy."""
+    small = browser(draw.pick("native", "packed"))
+    fn, arrays = maker(name)(draw, PUBLIC[name])
+    given = [weft.tensor(a) for a in arrays]
+    want, last = tensors(fn(*given)), name.rpartition(".")[2]
+    with tint_too():
+        if last in ON_VALUES or (arrays and draw.between(0, 1)):
+            agree(tensors(fn(*[t.to("vulkan") for t in given])), want)  # a Program for each op
+        else:
+            agree(tensors(weft.compile(fn, device=small)(*given)), want)
+        slopes = [] if last in (*ON_VALUES, *OWN) else gradients(fn, given)
+        if slopes:
+            agree(weft.compile(lambda *ts: gradients(fn, ts), device=small)(*given), slopes)
+
+
+def test_every_public_function_has_a_case():
+    """A new one needs a maker in tiny_cases.py, or a word in HOST if it computes nothing."""
+    last = {n.rpartition(".")[2] for n in PUBLIC}
+    assert [n for n in NAMES if maker(n) is None] == []
+    assert HOST - last == set() and set(CASES) - last - set(PUBLIC) == set()
+
+
+def test_the_cases_meet_every_primitive_and_composite():
+    met = {"call"}
+
+    def walk(graph):
+        for node in toposort(graph.outputs):
+            met.add(node.attrs["name"] if node.op == "call" else node.op)
+            if node.op == "call" and node.body is not None:
+                walk(node.body)
+
+    for name in NAMES:
+        if name.rpartition(".")[2] in ON_VALUES:
+            continue
+        for seed in range(2):
+            fn, arrays = maker(name)(by_chance(name, seed), PUBLIC[name])
+            given = [weft.tensor(a) for a in arrays]
+            specs = [weft.Spec(t.shape, t.dtype) for t in given]
+            walk(weft.trace(lambda *ts, fn=fn: tensors(fn(*ts)), specs))
+            if gradients(fn, given):
+                walk(weft.trace(lambda *ts, fn=fn: gradients(fn, ts), specs))
+    assert set(ops.PRIMITIVES) | set(ops.COMPOSITES) == met
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tiny(name):
+    for seed in range(1 if maker(name) in MANY else 2):
+        check(name, by_chance(name, seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_tiny_at_length(name):
+    @hypothesis.settings(max_examples=25, deadline=None, database=None, print_blob=False)
+    @hypothesis.given(st.data())
+    def run(data):
+        check(name, Draw(lambda low, high: data.draw(st.integers(low, high))))
+
+    run()
