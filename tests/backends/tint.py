@@ -41,7 +41,7 @@ def refusal(text):
     """What Tint says against a WGSL module, or None. Skips the test where there is no Tint."""
     process = _process()
     if process is None:
-        pytest.skip(f"node with the npm package webgpu was not found (npm install --prefix {HOME})")
+        pytest.skip("no npm package webgpu: sh scripts/setup test installs it where there is npm")
     process.stdin.write(json.dumps(text) + "\n")
     process.stdin.flush()
     answer = process.stdout.readline()
