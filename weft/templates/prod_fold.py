@@ -10,7 +10,7 @@ from weft.kernel.ir import Expr
 from weft.templates.folds import Fold, State, accumulator
 
 _INF_BITS, _ONE_BITS = 0x7F800000, 0x3F800000
-_MAGIC, _MAGIC_BITS = 12582912.0, 0x4B400000  # 1.5 * 2^23: adding it leaves an integer below
+MAGIC, MAGIC_BITS = 12582912.0, 0x4B400000  # 1.5 * 2^23: adding it leaves an integer below
 
 
 def prod_fold(dtype: DType) -> Fold:
@@ -59,8 +59,9 @@ def _rejoined(b: Builder, s: State) -> Expr:
     """The mantissa times 2^exponent, in two factors, as one may be out of range. What vanishes is
     multiplied by zero: a result that underflows by itself takes a CPU a hundred times as long."""
     bounded = kb.minimum(kb.maximum(s[1], -252.0), 252.0)
-    exponent = b.let(kb.bitcast(bounded + _MAGIC, dt.int32) - _MAGIC_BITS, "exponent")
+    exponent = b.let(kb.bitcast(bounded + MAGIC, dt.int32) - MAGIC_BITS, "exponent")
     half = b.let(exponent >> 1, "half")
     first, second = (kb.bitcast((e + 127) << 23, dt.float32) for e in (half, exponent - half))
-    second = kb.select(exponent < -200, 0.0, second)
-    return b.let(s[0] * first, "scaled") * second
+    scaled = b.let(s[0] * first, "scaled")
+    vanishes = (exponent < -200) & (kb.unary("abs", scaled) < float("inf"))
+    return scaled * kb.select(vanishes, 0.0, second)

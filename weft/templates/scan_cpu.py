@@ -1,13 +1,9 @@
-"""Scans on a CPU: along the last axis by vectors, along another across columns.
-
-A tile is as many elements of a row as a vector has lanes, joined in log2 rounds with the run that
-lies 1, 2, 4, ... elements before (Kogge and Stone 1973); along another axis than the last elements
-are joined one by one.
-"""
+"""Scans on a CPU: along the last axis by vectors (scan_rows, scan_products), along another across
+columns, whose elements are joined one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from weft.core.caps import Caps
 from weft.kernel import builder as kb
@@ -15,15 +11,15 @@ from weft.kernel import ir
 from weft.kernel.ir import Kernel, Type
 from weft.templates import affine
 from weft.templates.affine import ZERO, Affine
-from weft.templates.folds import Accumulator, State, bind
+from weft.templates.folds import State, bind
 from weft.templates.group import Group
-from weft.templates.loops import Bound, times, useful_lanes, vector_loop
-from weft.templates.scan_base import Scans
+from weft.templates.loops import Bound, useful_lanes, vector_loop
+from weft.templates.scan_products import Products
+from weft.templates.scan_rows import Cpu, Rows
 from weft.transform.scan import COLUMNS
 
 ABREAST = 4  # elements of a column read together where each comes from another page
 PAGE = 4096  # bytes
-CHUNK = 16384  # elements to a group at least
 
 
 def build(group: Group, caps: Caps) -> Kernel:
@@ -31,135 +27,12 @@ def build(group: Group, caps: Caps) -> Kernel:
     assert group.anchor is not None
     params = group.anchor.attrs["params"]
     last = params["axis"] == len(group.anchor.inputs[0].shape) - 1
-    return (_Rows if last else _Columns)(group, caps).kernel()
+    floats = group.anchor.inputs[0].dtype.is_float
+    rows = Products if params["op"] == "prod" and floats else Rows
+    return (rows if last else _Columns)(group, caps).kernel()
 
 
-class _Cpu(Scans):
-    """What both styles share: several short rows to a group."""
-
-    def shared_out(self, units: int, size: int, body: Callable[[Affine], None]) -> Kernel:
-        """The kernel that runs body(unit) for the `units` of every outer row, `size` elements
-        each."""
-        b, em = self.b, self.em
-        per = max(1, CHUNK // max(size, 1))
-        wanted = times(self.wanted(), units)
-        low = b.let(b.group(0) * per, "low")
-        high = kb.minimum(low + per, wanted)
-        with b.loop(high, low, name="unit") as u, em.scope():
-            body(em.axis(u, self.outer * units))
-        return self.finished(kb.ceil_div(wanted, per))
-
-
-class _Rows(_Cpu):
-    """A block as tiles of a vector each, of which the last may be cut."""
-
-    def __init__(self, group: Group, caps: Caps) -> None:
-        super().__init__(group, caps)
-        self.tile = useful_lanes(caps, self.n)
-        self.rest = self.n % self.tile
-
-    def rounds(self) -> Iterator[int]:
-        step = 1
-        while step < self.tile:
-            yield step
-            step *= 2
-
-    def kernel(self) -> Kernel:
-        def unit(at: Affine) -> None:
-            row, block = self.parted(at)
-            if block is None:
-                self.row(row)
-            elif self.writes:
-                carry = tuple(kb.splat(x, self.tile) for x in self.carry(row, block))
-                run = self.running(self.fold, self.tile)
-                self.walk(row, block, bind(self.b, carry), run)
-            else:
-                run = self.running(self.fold, self.tile)
-                self.walk(row, block, None, run)
-                self.put_total(row, block, ZERO, tuple(kb.extract(x, 0) for x in run.state()))
-
-        return self.shared_out(self.units, min(self.n, self.block), unit)
-
-    def row(self, row: Affine) -> None:
-        b, em = self.b, self.em
-        if self.blocks == 1:
-            self.walk(row, ZERO, None, self.running(self.first, self.tile))
-            return
-        carry = self.running(self.first, self.tile)
-        with b.loop(self.blocks, name="block") as k, em.scope():
-            run = self.running(self.fold, self.tile)
-            self.walk(row, em.axis(k, self.blocks), carry.state(), run)
-            carry.join(run.state())
-
-    def walk(self, row: Affine, block: Affine, carry: State | None, run: Accumulator) -> None:
-        """Scans a block; `run`, the same in every lane, ends as its total."""
-        b, em = self.b, self.em
-
-        def tile(first: Affine, length: int) -> None:
-            at = affine.number(self.n - length) - first if self.reverse else first
-            index = self.index(row, at + em.lane(self.tile))
-            mask = None
-            if length < self.tile:
-                mask = b.let(kb.binary("lt", kb.iota(self.tile), length), "mask")
-            with em.masked(mask):
-                state = self.state(index)
-                if mask is not None:
-                    empty = self.fold.empty(self.tile)
-                    state = bind(b, tuple(kb.select(mask, x, e) for x, e in zip(state, empty)))
-                for by in self.rounds():
-                    state = self.quick(self.moved(state, by), state)
-                if self.writes:
-                    found = self.moved(state, 1) if self.exclusive else state
-                    before = self.before(carry, run.state())
-                    self.put(index, self.finish(self.quick(before, found)))
-            run.join(self.ends(state))
-
-        self.each_tile(block, tile)
-
-    def each_tile(self, block: Affine, body: Callable[[Affine, int], None]) -> None:
-        """Runs body(first, length) for the tiles of a block: where they begin in the order of the
-        scan, and how many elements they have."""
-        b, em, tile = self.b, self.em, self.tile
-        start = block * self.block
-        size: Bound = min(self.block, self.n // tile * tile)
-        if self.blocks > 1 and self.n % self.block:
-            left = kb.as_expr(self.n // tile * tile) - em.expr(start)
-            size = b.let(kb.minimum(self.block, left), "size")
-        if size != 0:
-            extent = min(self.block, self.n) - tile + 1
-            with b.loop(size, step=tile, name="k") as k, em.scope():
-                body(start + em.axis(k, extent, tile), tile)
-        if not self.rest:
-            return
-        rest = affine.number(self.n - self.rest)
-        if self.blocks == 1:
-            with em.scope():
-                body(rest, self.rest)
-            return
-        with b.when(kb.eq(em.expr(block), self.blocks - 1)), em.scope():
-            body(rest, self.rest)
-
-    def moved(self, state: State, by: int) -> State:
-        """Each lane has what was `by` lanes before, the first ones the state of no elements."""
-        lanes = range(self.tile)
-        if self.tile == 1:
-            return self.fold.empty()
-        if self.reverse:
-            taken = [i + by if i + by < self.tile else self.tile for i in lanes]
-        else:
-            taken = [i - by if i >= by else self.tile for i in lanes]
-        empty = self.fold.empty(self.tile)
-        return bind(self.b, tuple(kb.shuffle(taken, x, e) for x, e in zip(state, empty)))
-
-    def ends(self, state: State) -> State:
-        """What the whole tile joins to, in every lane."""
-        last = 0 if self.reverse else self.tile - 1
-        if self.tile == 1:
-            return state
-        return tuple(kb.shuffle([last] * self.tile, x) for x in state)
-
-
-class _Columns(_Cpu):
+class _Columns(Cpu):
     """One element of each of up to COLUMNS columns after another, by vectors; what they have come
     to lies in private arrays."""
 
