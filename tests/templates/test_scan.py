@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
-from harness import TARGETS, check, group_of, random, run_cpu, run_interp, trace
+from harness import TARGETS, check, cpu_device, group_of, random, run_cpu, run_interp, trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ from weft.core.caps import PRESETS
 from weft.graph.ir import Graph
 from weft.ops.evaluate import evaluate
 from weft.program.session import Session
+from weft.templates.scan_products import Products
 from weft.transform import scan as lengths
 
 F32 = dt.float32
@@ -177,6 +179,49 @@ def _check_product(got: float, factors: np.ndarray) -> None:
         assert abs(got) > 3e38 if abs(want) > 1 else abs(got) < 2e-38
     else:
         assert abs(got - want) <= 1e-5 * abs(want)
+
+
+def _factors() -> dict[str, np.ndarray]:
+    """Rows of factors: mild ones, and some that leave the range a short cut is good for."""
+    rng = np.random.default_rng(3)
+    mild = np.exp(rng.normal(0, 0.1, 700)) * rng.choice([-1, 1], 700)
+    found = {"mild": mild, "wide": np.exp2(rng.uniform(-30, 30, 700)), "shrinking": mild / 2}
+    found |= {"growing": mild * 2, "normal": rng.normal(size=700)}
+    for name, value in (("zero", 0.0), ("inf", np.inf), ("nan", np.nan), ("subnormal", 1e-41)):
+        found[name] = mild.copy()
+        found[name][300] = value
+    return {name: x.astype(np.float32) for name, x in found.items()}
+
+
+@pytest.mark.parametrize("target", ["cpu-avx512", "cpu-avx2", "cpu"])
+def test_products_have_the_same_bits_the_short_way(short_blocks: Any, target: str) -> None:
+    """Several tiles at once, where it is allowed, give what one by one gives."""
+    x = np.stack(list(_factors().values()))
+    ways = [(False, False), (True, True)]
+    for busy, way in itertools.product((False, True), ways if target != "cpu-avx2" else ways[:1]):
+        short_blocks.setattr(lengths, "BLOCK", 128 if busy else 192)
+        short_blocks.setattr(lengths, "busy", lambda *_, busy=busy: busy)
+        graph = trace(lambda x: ops.scan(x, "prod", 1, *way), [x])  # noqa: B023
+        device = cpu_device() if target == "cpu" else InterpDevice(PRESETS[target])
+        found = []
+        for more in ({}, {"abreast": False}):
+            with pytest.MonkeyPatch.context() as patch:
+                for name, value in more.items():
+                    patch.setattr(Products, name, value)
+                program = compile_graph(graph, device.caps)
+            found.append(np.asarray(Session(program, device).run([x])[0]))
+        np.testing.assert_array_equal(*(y.view(np.uint32) for y in found))
+        with np.errstate(all="ignore"):
+            want = evaluate(graph, [x])[0]
+        large = np.isfinite(want) & (np.abs(want) > 1e-36)
+        np.testing.assert_allclose(found[0][large], want[large], rtol=2e-5)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_infinity_after_what_vanished(target: str) -> None:
+    x = np.float32([1e-38, 1e-38, 1e-38, np.inf, 2.0, -np.inf])
+    got = _run(trace(lambda x: ops.scan(x, "prod", 0), [x]), PRESETS[target], [x])
+    assert got[3:].tolist() == [np.inf, np.inf, -np.inf]
 
 
 def test_vulkan() -> None:

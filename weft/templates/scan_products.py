@@ -38,49 +38,52 @@ class Products(Rows):
     def abreast(self) -> bool:
         return 2 < self.tile <= 16
 
-    def several(self, row: Affine, first: Affine, carry: State | None, run: Accumulator) -> None:
+    def several(
+        self, row: Affine, first: Affine, carry: State | None, run: Accumulator, done: Expr
+    ) -> None:
         b, em, tile = self.b, self.em, self.tile
         places = [self.place(row, first + i * tile, tile) for i in range(ABREAST)]
         factors = [b.let(kb.splat(em.value(self.operands[0], at), tile), "x") for at in places]
-        mantissa, exponent = run.state()
+        mantissa, exponent = (b.let(kb.extract(v, 0), "run") for v in run.state())
+        usual = reduce(and_, (_within(x, FACTOR) for x in factors))
         if self.writes:
             running = [self._running(x) for x in factors]
-            totals = [self.ends((x,))[0] for x in running]
+            scale, far = self._scale(exponent, carry)
+            totals = [kb.extract(self.ends((x,))[0], 0) for x in running]
+            befores = self._befores(mantissa, totals)
+            results = self._results(befores, running, carry)
+            usual = reduce(and_, (_within(x, PRODUCT) for x in results), usual)
         else:
-            running, totals = [], [x for (x,) in self.totals([(x,) for x in factors], self._times)]
-        befores = [mantissa]
-        for total in totals:
-            befores.append(b.let(befores[-1] * total, "mantissa"))
-        usual, results = self._results(befores, running, exponent, carry)
-        usual = reduce(and_, (_within(x, FACTOR) for x in factors), usual)
-        with b.when(b.let(kb.not_(kb.any_(kb.not_(usual))), "usual")), em.scope():
-            for at, value in zip(places, results):
-                self.put(at, value)
+            (packed,) = self.totals([(x,) for x in factors], self._times)
+            befores = self._befores(mantissa, [kb.extract(packed, k) for k in range(ABREAST)])
+            far, results = reduce(and_, (_within(x, PRODUCT) for x in befores[1:])), []
+        with b.when(b.let(far & kb.not_(kb.any_(kb.not_(usual))), "usual")), em.scope():
+            for k, at in enumerate(places if self.writes else ()):
+                shown = results[k]
+                if self.exclusive:
+                    shown = self._before(shown, 1, self._carried(befores[k], carry))
+                self.put(at, shown * scale)
             one = tuple(kb.const(v, exponent.type) for v in (1.0, 0.0))
-            run.set(self.combine(one, (befores[-1], exponent)))
-        with b.otherwise(), em.scope():
-            if not self.writes:
-                super().several(row, first, carry, run)
-                return
-            with b.loop(tile * ABREAST, step=tile, name="t") as t, em.scope():
-                at = first + em.axis(t, tile * (ABREAST - 1) + 1, tile)
-                self.one(row, at, tile, carry, run)
+            state = self.combine(one, (befores[-1], exponent))
+            run.set(tuple(kb.splat(v, tile) for v in state))
+            b.assign(done, True)
 
-    def _results(
-        self, befores: list[Expr], running: list[Expr], exponent: Expr, carry: State | None
-    ) -> tuple[Expr, list[Expr]]:
-        """(where no product on the way left the middle of the range, the results)."""
-        b = self.b
-        if not self.writes:
-            return reduce(and_, (_within(x, PRODUCT) for x in befores[1:])), []
-        scale, usual = self._scale(exponent, carry)
-        results = []
-        for before, x in zip(befores, running):
-            before = before if carry is None else b.let(carry[0] * before, "before")
-            found = b.let(before * x, "found")
-            usual = usual & _within(found, PRODUCT)
-            results.append((self._before(found, 1, before) if self.exclusive else found) * scale)
-        return usual, results
+    def _befores(self, mantissa: Expr, totals: list[Expr]) -> list[Expr]:
+        """The products of the block before each tile and after all."""
+        found = [mantissa]
+        for total in totals:
+            found.append(self.b.let(found[-1] * total, "mantissa"))
+        return found
+
+    def _carried(self, before: Expr, carry: State | None) -> Expr:
+        """What comes before a tile, in every lane."""
+        wide = kb.splat(before, self.tile)
+        return wide if carry is None else self.b.let(carry[0] * wide, "before")
+
+    def _results(self, befores: list[Expr], running: list[Expr], carry: State | None) -> list[Expr]:
+        """The products up to each element."""
+        pairs = zip(befores, running)
+        return [self.b.let(self._carried(before, carry) * x, "found") for before, x in pairs]
 
     def _times(self, s: State, t: State) -> State:
         return (self.b.let(s[0] * t[0], "product"),)
@@ -97,11 +100,12 @@ class Products(Rows):
         return kb.shuffle(self.sources(by), x, fill)
 
     def _scale(self, exponent: Expr, carry: State | None) -> tuple[Expr, Expr]:
-        """(2^exponent, where it is that): 0 or inf where any product is by it, so that results are
-        rounded but once."""
+        """(2^exponent in every lane, whether it is that): 0 or inf where any product is by it, so
+        that results are rounded but once."""
         b = self.b
-        e = b.let(exponent if carry is None else carry[1] + exponent, "exponent")
+        e = b.let(exponent if carry is None else kb.extract(carry[1], 0) + exponent, "exponent")
         far = kb.unary("abs", e + 11.0) >= PRODUCT + 141.0  # e <= -252 or 230 <= e
         usual = far | ((e >= -126.0) & (e <= 127.0))
         shown = kb.minimum(kb.maximum(e, -127.0), 128.0) + (MAGIC + 127)  # in its last bits
-        return b.let(kb.bitcast(kb.bitcast(shown, dt.int32) << 23, dt.float32), "scale"), usual
+        scale = kb.bitcast(kb.bitcast(shown, dt.int32) << 23, dt.float32)
+        return b.let(kb.splat(scale, self.tile), "scale"), usual

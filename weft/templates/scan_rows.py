@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from weft.core.caps import Caps
 from weft.kernel import builder as kb
-from weft.kernel.ir import Kernel
+from weft.kernel.ir import BOOL, Expr, Kernel
 from weft.templates import affine
 from weft.templates.affine import ZERO, Affine
 from weft.templates.folds import Accumulator, State, bind
@@ -86,8 +86,8 @@ class Rows(Cpu):
         def one(first: Affine, length: int) -> None:
             self.one(row, first, length, carry, run)
 
-        def several(first: Affine) -> None:
-            self.several(row, first, carry, run)
+        def several(first: Affine, done: Expr) -> None:
+            self.several(row, first, carry, run, done)
 
         self.each_tile(block, one, several if self.abreast else None)
 
@@ -96,26 +96,30 @@ class Rows(Cpu):
         """Whether whole tiles are better taken ABREAST at a time."""
         return not self.writes and self.tile > 2
 
-    def several(self, row: Affine, first: Affine, carry: State | None, run: Accumulator) -> None:
+    def several(
+        self, row: Affine, first: Affine, carry: State | None, run: Accumulator, done: Expr
+    ) -> None:
         """Joins ABREAST tiles to the run."""
         places = [self.place(row, first + i * self.tile, self.tile) for i in range(ABREAST)]
-        for total in self.totals([self.state(index) for index in places], self.quick):
-            run.join(total)
+        totals = self.totals([self.state(index) for index in places], self.quick)
+        for k in range(ABREAST):
+            run.join(tuple(kb.shuffle([k] * self.tile, x) for x in totals))
+        self.b.assign(done, True)
 
-    def totals(self, states: list[State], join: Callable[[State, State], State]) -> list[State]:
-        """What each of some tiles joins to, in every lane: neighbours are joined in pairs, two
-        tiles in one vector, in the order in which `one` comes to the last lane of a tile."""
+    def totals(self, states: list[State], join: Callable[[State, State], State]) -> State:
+        """What each of some tiles joins to, a lane each: neighbours are joined in pairs, those of
+        two tiles in one vector, in the order in which `one` comes to the last lane of a tile."""
         count = len(states)
-        while (lanes := states[0][0].type.lanes) > count or len(states) > 1:
-            pairs = list(zip(states[::2], states[1::2])) or [(states[0],)]
-            width = lanes * len(pairs[0])
+        while len(states) > 1 or states[0][0].type.lanes > count:
+            pairs: list[tuple[State, ...]] = list(zip(states[::2], states[1::2]))
+            pairs = pairs or [(states[0],)]
+            width = states[0][0].type.lanes * len(pairs[0])
             halves = [range(i, width, 2) for i in ((1, 0) if self.reverse else (0, 1))]
             states = [
-                join(*(tuple(kb.shuffle(h, *xs) for xs in zip(*pair)) for h in halves))
+                join(*(tuple(kb.shuffle(half, *xs) for xs in zip(*pair)) for half in halves))
                 for pair in pairs
             ]
-        spread = ([k] * self.tile for k in range(count))
-        return [tuple(kb.shuffle(k, x) for x in states[0]) for k in spread]
+        return bind(self.b, states[0])
 
     def place(self, row: Affine, first: Affine, length: int) -> Index:
         """The index of a tile, by where it begins in the order of the scan."""
@@ -148,10 +152,11 @@ class Rows(Cpu):
         self,
         block: Affine,
         body: Callable[[Affine, int], None],
-        several: Callable[[Affine], None] | None = None,
+        several: Callable[[Affine, Expr], None] | None = None,
     ) -> None:
         """Runs body(first, length) for the tiles of a block: where they begin in the order of the
-        scan, and how many elements they have; several(first) for ABREAST whole ones, if given."""
+        scan, and how many elements they have; before that several(first, done) for ABREAST whole
+        ones, if given, which sets `done` where it has dealt with them."""
         b, em, tile = self.b, self.em, self.tile
         start = block * self.block
         size: Bound = min(self.block, self.n // tile * tile)
@@ -159,15 +164,12 @@ class Rows(Cpu):
             left = kb.as_expr(self.n // tile * tile) - em.expr(start)
             size = b.let(kb.minimum(self.block, left), "size")
         if size != 0:
-            extent, done = min(self.block, self.n) - tile + 1, 0
+            extent = min(self.block, self.n) - tile + 1
             if several is not None and extent > tile * (ABREAST - 1):
-                step = tile * ABREAST
-                done = size // step * step
-                done = done if isinstance(done, int) else b.let(done, "done")
-                with b.loop(done, step=step, name="k") as k, em.scope():
-                    several(start + em.axis(k, extent - step + tile, step))
-            with b.loop(size, done, step=tile, name="k") as k, em.scope():
-                body(start + em.axis(k, extent, tile), tile)
+                self._abreast(start, size, extent, body, several)
+            else:
+                with b.loop(size, step=tile, name="k") as k, em.scope():
+                    body(start + em.axis(k, extent, tile), tile)
         if not self.rest:
             return
         rest = affine.number(self.n - self.rest)
@@ -177,6 +179,26 @@ class Rows(Cpu):
             return
         with b.when(kb.eq(em.expr(block), self.blocks - 1)), em.scope():
             body(rest, self.rest)
+
+    def _abreast(
+        self,
+        start: Affine,
+        size: Bound,
+        extent: int,
+        body: Callable[[Affine, int], None],
+        several: Callable[[Affine, Expr], None],
+    ) -> None:
+        """The whole tiles of a block, ABREAST at a time; one by one where those are not to be had,
+        or have been left."""
+        b, em, tile, step = self.b, self.em, self.tile, self.tile * ABREAST
+        with b.loop(size, step=step, name="k") as k, em.scope():
+            done = b.var(kb.const(False, BOOL), "done")
+            with b.when(k < kb.as_expr(size) - (step - tile)), em.scope():
+                several(start + em.axis(k, extent - step + tile, tile), done)
+            with b.when(kb.not_(done)), em.scope():
+                last = kb.minimum(k + step, size)
+                with b.loop(last, k, step=tile, name="t") as t, em.scope():
+                    body(start + em.axis(t, extent, tile), tile)
 
     def moved(self, state: State, by: int) -> State:
         """Each lane has what was `by` lanes before, the first ones the state of no elements."""
