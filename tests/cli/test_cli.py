@@ -116,3 +116,7 @@ def test_commands_say_which_command_a_model_is_for(tmp_path: Path) -> None:
     box = str(box_folder())
     assert "weft run" in failed(weft("embed", box, "x", "--device", "cpu"), 2)
     assert "weft run" in failed(weft("chat", box, "--device", "cpu"), 2)
+
+
+def test_run_without_anything_asks_for_a_prompt() -> None:
+    assert "give a PROMPT" in failed(weft("run"), 2)

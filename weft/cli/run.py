@@ -117,15 +117,19 @@ Example:  weft run 'def fibonacci(n):' --max-new-tokens 40
           weft run MODEL - < prompt.txt
 """
 )
-@click.argument("path", metavar="[MODEL]")
-@click.argument("prompt", required=False)
+@click.argument("path", metavar="[MODEL]", required=False)
+@click.argument("prompt", metavar="PROMPT", required=False)
 @generation_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def run(ctx: click.Context, path: str, prompt: str | None, as_json: bool, **options: Any) -> None:
+def run(
+    ctx: click.Context, path: str | None, prompt: str | None, as_json: bool, **options: Any
+) -> None:
     """Generate text from PROMPT ('-': standard input) with the Hugging Face folder MODEL, or with
     the small model of Python code that comes with weft (which repeats itself without a penalty: its
     default is 1.1). The text goes to stdout as it is made, the speed to stderr."""
+    if path is None:
+        raise click.UsageError("give a PROMPT: weft run 'def fibonacci(n):'")
     alone = prompt is None
     if prompt is None:
         path, prompt = _boxed(path)
