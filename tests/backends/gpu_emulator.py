@@ -314,7 +314,7 @@ class Emulated(InterpDevice):
                     nbytes = b.size * b.dtype.itemsize
                     arrays.append(bound.view(ref)[:nbytes].view(b.dtype.numpy))
                     marks.append(known(ref)[:nbytes])
-                play(kernel, self.target, arrays, scalars, marks, self.kinds)
+                self.launch(kernel, arrays, scalars, marks)
                 self.played += 1
             elif isinstance(step, Copy):
                 bound.view(step.dst)[:] = bound.view(step.src).copy()
@@ -322,3 +322,13 @@ class Emulated(InterpDevice):
             elif isinstance(step, Fill):
                 bound.view(step.dst)[:] = step.byte
                 known(step.dst)[:] = True
+
+    def launch(
+        self,
+        kernel: Kernel,
+        arrays: list[np.ndarray],
+        scalars: Sequence[int],
+        known: list[np.ndarray],
+    ) -> None:
+        """One dispatch, in place; `known` marks the bytes that were written."""
+        play(kernel, self.target, arrays, scalars, known, self.kinds)

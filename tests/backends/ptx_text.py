@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import re
 
-REGISTER = re.compile(r"%[a-z]+\d+")  # %tid.x and the like have no number
+REGISTER = re.compile(r"%(?:[a-z]+\d+|SPL?\b)")  # %tid.x and the like have no number
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^\s,{}\[\]]+")
 _ENTRY = re.compile(r"\.visible \.entry (\w+)\((.*?)\)\n(.*?)\n\{\n(.*?)\n\}", re.S)
 _SHARED = re.compile(r"\.(shared|local) \.align (\d+) \.b8 \s*(\w+)\[(\d*)\]")

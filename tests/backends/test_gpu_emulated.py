@@ -113,6 +113,7 @@ def test_shared_memory_that_the_launch_asks_for() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("module", [primitives, templates], ids=lambda m: m.__name__)
 @pytest.mark.parametrize("arch", ARCHES)
 def test_everything(arch: str, module) -> None:  # type: ignore[no-untyped-def]

@@ -55,6 +55,7 @@ def test_what_another_emulator_had_wrong(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("module", [kernels, primitives, templates], ids=lambda m: m.__name__)
 @pytest.mark.parametrize("arch", ARCHES)
 def test_everything(arch: str, module, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

@@ -18,7 +18,8 @@ written by that command. `device`: the contract of `weft/backends/base.py`; `ker
 IR node and dtype against the interpreter; `primitives`: every primitive against its NumPy meaning;
 `templates`: fused composites and batch independence; `models`: whole models, logits and forced
 decoding; `stress`: a thousand runs without drift or memory growth. What "compiled and interpreted"
-means is in [devices.md](devices.md).
+means is in [devices.md](devices.md); what others' emulators ran of it, and what they did not, in
+[testing.md](testing.md).
 
 {table}
 """
