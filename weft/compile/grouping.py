@@ -56,13 +56,14 @@ def partition(graph: Graph, caps: Caps, claimed: Claimed) -> Partition:
         if not over:
             return Partition(grouper.merged(groups), grouper.reason)
         for group in over:
-            node = grouper.cut_point(group, caps.max_bindings)
-            if node is None:
+            points = grouper.cut_points(group, caps.max_bindings)
+            if not points:
                 raise LimitError(
                     f"{group.name} needs {_bindings(group)} buffers, {caps.name} allows "
                     f"{caps.max_bindings} per kernel"
                 )
-            forced[id(node)] = "to stay within the buffers a kernel may use"
+            for node in points:
+                forced[id(node)] = "to stay within the buffers a kernel may use"
 
 
 def _bindings(group: Group) -> int:
@@ -316,18 +317,35 @@ class _Grouper:
         below |= {id(x) for x in anchor.inputs}
         return tuple(sorted(found, key=lambda n: id(n) not in below))
 
-    def cut_point(self, group: Group, limit: int) -> Node | None:
-        """An inner node of a group that needs too many buffers whose storing helps most."""
-        inside = list(self._inside(group.outputs[0], group.anchor))
-        stop = {id(n) for n in inside if n is not group.outputs[0] and self.aliased(n)}
+    def cut_points(self, group: Group, limit: int) -> list[Node]:
+        """Inner nodes of a group that needs too many buffers, to be stored until it does not: each
+        time the one that helps most."""
+        root, anchor = group.outputs[0], group.anchor
+        inside = list(self._inside(root, anchor))
+        stop = {id(n) for n in inside if n is not root and self.aliased(n)}
+        found: list[Node] = []
+        while True:
+            order = list(toposort(group.outputs, stop - {id(anchor)}))
+            reads = sum(id(n) in stop and n is not anchor for n in order)
+            best = self._cut_point(order, inside, stop, limit)
+            if reads + len(group.outputs) <= limit or best is None:
+                return found
+            found.append(best)
+            stop.add(id(best))
+
+    def _cut_point(
+        self, order: list[Node], inside: list[Node], stop: set[int], limit: int
+    ) -> Node | None:
+        """Of `inside`, what is left of it in `order`: the node that needs most buffers of those
+        that one kernel may have."""
         leaves: dict[int, set[int]] = {}  # the buffers that each node needs
-        for node in toposort(group.outputs, stop - {id(group.anchor)}):
+        for node in order:
             found = (leaves[id(x)] if id(x) not in stop else {id(x)} for x in node.inputs)
             leaves[id(node)] = set[int]().union(*found) if id(node) not in stop else set()
         best, score = None, 1
         for node in inside:
             fusible = kind_of(node) in analysis.FUSIBLE and not self.aliased(node)
-            if fusible and score < len(leaves[id(node)]) < limit:
+            if fusible and score < len(leaves.get(id(node), ())) < limit:
                 best, score = node, len(leaves[id(node)])
         return best
 
