@@ -59,8 +59,8 @@ class Memory:
         each = self.places(at, nbytes)
         inside = self.within(each)
         places = np.where(inside, each + (part * self.size)[:, None], 0)
-        there = inside.reshape(at.size, items, nbytes // items).all(2)
-        known = there & self.known[places].reshape(at.size, items, nbytes // items).all(2)
+        there = inside.reshape(at.size, items, nbytes // items).any(2)
+        known = (inside & self.known[places]).reshape(at.size, items, nbytes // items).any(2)
         if not there.any(1).all():
             raise Fault("an access beyond an array or buffer")
         if not known.any(1).all():
@@ -147,8 +147,12 @@ class Machine:
             return
         kinds = self._kinds(i)
         with np.errstate(all="ignore"):
-            values = [self.get(o, k, lanes) for o, k in zip(i.operands[1:], kinds, strict=True)]
-            self.put(i.operands[0], ptx_values.compute(i.op, values), lanes)
+            values = [
+                self.get(o, k, lanes, exact=True)
+                for o, k in zip(i.operands[1:], kinds, strict=True)
+            ]
+            found = ptx_values.compute(i.op, values)
+        self.put(i.operands[0], found, lanes, exact=True)
 
     def _whole_warps(self, at: int, lanes: np.ndarray) -> np.ndarray:
         self.state[lanes] = _TOGETHER
@@ -164,19 +168,22 @@ class Machine:
             kinds[1] = "u32"
         elif parts[0] == "selp":
             kinds[2] = "pred"
-        elif "wide" in parts and parts[0] == "mad":
-            raise Fault("not known")
+        elif parts[-2] == "f32" and kinds[0] in ("f16", "bf16"):  # the last operand is wide
+            kinds[-1] = "f32"
         return kinds
 
     # -- operands
 
-    def get(self, operand: str, kind: str, lanes: np.ndarray) -> np.ndarray:
+    def get(self, operand: str, kind: str, lanes: np.ndarray, exact: bool = False) -> np.ndarray:
+        """The operand in these lanes; not `exact`, the low part of a larger register."""
         if operand in self.special:
             return typed(self.special[operand][lanes], kind)
         if operand.startswith("%"):
             written = self.written.get(operand)
             if written is None or not written[lanes].all():
                 raise Fault(f"{operand} was not written")
+            if exact and self.registers[operand].itemsize != np.dtype(TYPES[kind]).itemsize:
+                raise Fault(f"{operand} is no {kind}")
             return typed(self.registers[operand][lanes], kind)
         return np.full(lanes.size, self._constant(operand, kind))
 
@@ -195,8 +202,14 @@ class Machine:
         return found
 
     def put(
-        self, name: str, value: np.ndarray, lanes: np.ndarray, known: np.ndarray | bool = True
+        self,
+        name: str,
+        value: np.ndarray,
+        lanes: np.ndarray,
+        known: np.ndarray | bool = True,
+        exact: bool = False,
     ) -> None:
+        """Writes a register in these lanes; not `exact`, extends a smaller value to it."""
         if name == "_":
             return
         kind = self.entry.registers[re.sub(r"\d+$", "", name)]
@@ -205,10 +218,10 @@ class Machine:
             start = gpu_junk.junk(self.junk, self.n * goal.itemsize, np.dtype(np.float32))
             self.registers[name] = start.copy().view(goal)
             self.written[name] = np.zeros(self.n, bool)
-        if value.dtype.itemsize < goal.itemsize:  # loads of few bytes and cvt extend
+        if value.dtype.itemsize < goal.itemsize and not exact:
             value = value.astype(f"{value.dtype.kind}{goal.itemsize}")
-        elif value.dtype.itemsize > goal.itemsize:
-            raise Fault(f"{name} is smaller than the result")
+        if value.dtype.itemsize != goal.itemsize:
+            raise Fault(f"{name} is no {value.dtype}")
         self.registers[name][lanes] = value.view(goal)
         self.written[name][lanes] = known
 

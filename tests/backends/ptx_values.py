@@ -130,6 +130,8 @@ def compute(op: str, x: Values) -> np.ndarray:
     if last.endswith("x2"):
         halves = [v.view(TYPES[last.removesuffix("x2")]) for v in x]
         return compute(op.removesuffix("x2"), halves).view(TYPES[last])
+    if parts[-2] == "f32" and last in ("f16", "bf16"):
+        return compute(op.removesuffix(f".{last}"), [v.astype(np.float32) for v in x])
     real = x[0].dtype.kind not in "iub"
     if root == "mul" and "wide" in parts:
         wide = x[0].dtype.kind + str(2 * x[0].dtype.itemsize)
