@@ -76,6 +76,6 @@ def test_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         Fresh, "write", lambda self, b, data, offset=0: Emulated.write(self, b, data[:-1], offset)
     )
     checks = ((n, c) for n, c in primitives.checks(device) if n == "add float32 [7]")
-    with pytest.raises(AssertionError, match="undefined|never|before") as found:
+    with pytest.raises(AssertionError, match=r"undefined|never|before") as found:
         run(device, checks, monkeypatch)
     assert isinstance(found.value.__cause__, KernelError)
