@@ -6,7 +6,9 @@ import numpy as np
 from wgpu_case import VARIANTS, device
 
 import weft
+from weft.backends import wgsl
 from weft.backends.wgpu import WgpuDevice
+from weft.compile.passes import compile_graph
 from weft.core import dtypes as dt
 
 FLOATS = (dt.float32, dt.float16, dt.bfloat16)
@@ -24,6 +26,13 @@ def browser(variant):
     device()  # skips the test where there is none
     limits = {"max_bindings": 8, "max_threads": 256, "shared_bytes": 16384}
     return WgpuDevice("vulkan", 0, **limits, **VARIANTS[variant])
+
+
+def modules(fn, given, caps):
+    """The WGSL of each kernel that a function becomes for a target."""
+    specs = [weft.Spec(t.shape, t.dtype) for t in given]
+    program = compile_graph(weft.trace(lambda *ts: tensors(fn(*ts)), specs), caps)
+    return [wgsl.render(kernel, caps) for kernel in program.kernels]
 
 
 class Draw:

@@ -133,11 +133,12 @@ def avg_pool2d(
     if divisor_override is not None or not (any(more) or (any(sides) and not count_include_pad)):
         count = divisor_override or kernel[0] * kernel[1]
         return _window_sum(seen, kernel, steps, sides, 1.0 / count).cast(x.dtype)
-    ones = x._wrap(ops.full_like(wide.detach().value, 1.0))
+    ones = np.ones((1, 1, *x.shape[2:]), wide.dtype.numpy)
     rim = [(0, 0), (0, 0), *((p, p) for p in sides)]
-    counts = ones.pad(rim, 1.0 if count_include_pad else 0.0).pad(around)
+    inside = np.pad(np.pad(ones, rim, constant_values=float(count_include_pad)), around)
+    counts = ops.call("sum_pool2d", inside, kernel=kernel, stride=steps, padding=(0, 0))
     total = _window_sum(seen, kernel, steps, sides, 1.0)
-    return (total / _window_sum(counts, kernel, steps, (0, 0), 1.0)).cast(x.dtype)
+    return (total / wide._wrap(place_like(wide, counts))).cast(x.dtype)
 
 
 def _window_sum(
