@@ -80,11 +80,12 @@ def test_bodies_say_the_same(op: str) -> None:
         way = {"exclusive": exclusive, "reverse": reverse}
         body = COMPOSITES["scan"].body(*xs, **at, **way)
         np.testing.assert_allclose(body, want, rtol=1e-10, atol=1e-12)
-        cut = {"reverse": reverse, "block": 5}
-        totals = ops.call("scan_totals", *xs, **at, **cut)
-        carries = ops.call("scan_carries", totals, **at, exclusive=exclusive)
-        blocks = ops.call("scan_blocks", *xs, carries, **at, **cut, exclusive=exclusive)
-        np.testing.assert_allclose(blocks, want, rtol=1e-10, atol=1e-12)
+        for tail in (5, 2, 1, 0):
+            cut = {"reverse": reverse, "block": 5, "tail": tail}
+            totals = ops.call("scan_totals", *xs, **at, **cut)
+            carries = ops.call("scan_carries", totals, **at, exclusive=exclusive)
+            blocks = ops.call("scan_blocks", *xs, carries, **at, **cut, exclusive=exclusive)
+            np.testing.assert_allclose(blocks, want, rtol=1e-10, atol=1e-12)
         if not exclusive:
             last = ops.call("scan_joined", totals, **at, dtype=dt.float64)
             np.testing.assert_allclose(last, want[:, 0 if reverse else -1], rtol=1e-10, atol=1e-12)
@@ -178,6 +179,8 @@ def test_refusals() -> None:
         ops.scan(x, axis=2)
     with pytest.raises(DTypeError, match="bool"):
         ops.scan(x > 0)
+    with pytest.raises(ShapeError, match="the last 3 together"):
+        ops.call("scan_totals", x, op="sum", axis=1, reverse=False, block=2, tail=3)
     with pytest.raises(ShapeError, match="carries"):
         ops.call("scan_blocks", x, x, op="sum", axis=1, reverse=False, block=2, exclusive=False)
 

@@ -202,6 +202,7 @@ def _scan_vjp(
         return f.cast(back, narrow), lambda: f.cast(times(back, before), narrow)
     if exclusive:  # the inclusive scan, moved on by one
         g = shifted(g, axis, 1, 0, not reverse)
+    if exclusive or (op == "prod" and narrow != aval(x).dtype):  # also where it was rounded
         out = scan(x, op, axis, False, reverse)
     gradient = _prod_slope if op == "prod" else _extreme_slope
     return (f.cast(gradient(g, out, x, axis, reverse), narrow),)
@@ -211,7 +212,7 @@ def _prod_slope(g: Value, out: Value, x: Value, axis: int, reverse: bool) -> Val
     """By x[i]: the sum of g y from i on over x[i]. Where that is zero, the product of what comes
     before i times the sum over j >= i of g[j] and the factors between i and j."""
     whole = scan(times(g, out), "sum", axis, False, not reverse)
-    before = scan(x, "prod", axis, True, reverse)
+    before = shifted(out, axis, 1, 1, reverse)
     factor = shifted(x, axis, 1, 1, not reverse)
     after = scan(g, "linear", axis, False, not reverse, factor)
     return _over(whole, x, times(before, after))

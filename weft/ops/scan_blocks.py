@@ -4,7 +4,8 @@
 one after the other; `scan_blocks` scans each block from its carry on; `scan_joined` joins all
 totals. Blocks are counted in the order of the scan, from the last element when `reverse`. Totals
 and carries have a last axis for the parts of a state (see `scan`); which numbers stand for a run
-is the business of whoever made them.
+is the business of whoever made them. The last `tail` blocks are one worker's, who needs no totals
+of them (they are given as those of no elements) but what comes before them.
 """
 
 from __future__ import annotations
@@ -37,20 +38,40 @@ def parts(op: str, dtype: dt.DType) -> int:
     return 2 if op == "linear" or (op == "prod" and dtype.is_float) else 1
 
 
-def _totals_abstract(x: Aval, *factor: Aval, op: str, axis: int, reverse: bool, block: int) -> Aval:
+def _totals_abstract(
+    x: Aval, *factor: Aval, op: str, axis: int, reverse: bool, block: int, tail: int = 0
+) -> Aval:
     scan_abstract(x, *factor, op=op, axis=axis, exclusive=False, reverse=reverse)
-    if block < 1:
-        raise ShapeError(f"scan_totals: blocks of {block} elements")
     shape = list(x.shape)
+    if block < 1 or not 0 <= tail <= -(-shape[axis] // block):
+        raise ShapeError(f"scan_totals: blocks of {block} elements, the last {tail} together")
     shape[axis] = -(-shape[axis] // block)
     return Aval((*shape, parts(op, x.dtype)), accumulator(x.dtype))
 
 
-def _totals(x: Value, *factor: Value, op: str, axis: int, reverse: bool, block: int) -> Value:
+def _totals(
+    x: Value, *factor: Value, op: str, axis: int, reverse: bool, block: int, tail: int = 0
+) -> Value:
     rows = _in_blocks(op, lifted(op, x, *factor), axis, reverse, block)
-    ends = [part(v, axis + 1, block - 1, 1) for v in running(op, rows, axis + 1)]
-    shape = aval(ends[0]).shape
-    return _packed(tuple(f.reshape(v, (*shape[: axis + 1], *shape[axis + 2 :])) for v in ends))
+    ends = _ends(running(op, rows, axis + 1), axis)
+    count = aval(ends[0]).shape[axis]
+    return _packed(_only(op, ends, axis, 0, count - tail))
+
+
+def _ends(rows: State, axis: int) -> State:
+    """What the blocks of running states come to."""
+    shape = aval(rows[0]).shape
+    ends = (part(v, axis + 1, shape[axis + 1] - 1, 1) for v in rows)
+    return tuple(f.reshape(v, (*shape[: axis + 1], *shape[axis + 2 :])) for v in ends)
+
+
+def _only(op: str, state: State, axis: int, start: int, stop: int) -> State:
+    """The states from start to stop along an axis, those of no elements elsewhere."""
+    shape = aval(state[0]).shape
+    low, high = [0] * len(shape), [0] * len(shape)
+    low[axis], high[axis] = start, shape[axis] - stop
+    kept = (part(v, axis, start, stop - start) for v in state)
+    return tuple(f.pad(v, low, high, fill) for v, fill in zip(kept, identity(op, state)))
 
 
 def _carries_abstract(totals: Aval, *, op: str, axis: int, exclusive: bool) -> Aval:
@@ -77,26 +98,40 @@ def _joined(totals: Value, *, op: str, axis: int, dtype: dt.DType) -> Value:
 
 
 def _blocks_abstract(
-    x: Aval, *more: Aval, op: str, axis: int, exclusive: bool, reverse: bool, block: int
+    x: Aval,
+    *more: Aval,
+    op: str,
+    axis: int,
+    exclusive: bool,
+    reverse: bool,
+    block: int,
+    tail: int = 0,
 ) -> Aval:
     *factor, carries = more
-    totals = _totals_abstract(x, *factor, op=op, axis=axis, reverse=reverse, block=block)
+    cut = {"reverse": reverse, "block": block, "tail": tail}
+    totals = _totals_abstract(x, *factor, op=op, axis=axis, **cut)  # type: ignore[arg-type]
     if carries != totals:
         raise ShapeError(f"scan_blocks: carries {carries!r}; expected {totals!r}")
     return scan_abstract(x, *factor, op=op, axis=axis, exclusive=exclusive, reverse=reverse)
 
 
 def _blocks(
-    x: Value, *more: Value, op: str, axis: int, exclusive: bool, reverse: bool, block: int
-) -> Value:
+    x: Value, *more: Value, op: str, axis: int, exclusive: bool, reverse: bool, block: int,
+    tail: int = 0,
+) -> Value:  # fmt: skip
     *factor, carries = more
     rows = running(op, _in_blocks(op, lifted(op, x, *factor), axis, reverse, block), axis + 1)
+    before = _unpacked(carries)
+    if tail:  # carries stand still from its first block on
+        count = aval(before[0]).shape[axis]
+        ends = running(op, _only(op, _ends(rows, axis), axis, count - tail, count), axis)
+        before = joined(op, before, shifted_state(op, ends, axis, 1, False))
     if exclusive:
         rows = shifted_state(op, rows, axis + 1, 1, False)
     wide = aval(rows[0]).shape
     lead = (*wide[: axis + 1], 1, *wide[axis + 2 :])
-    before = tuple(f.broadcast(f.reshape(v, lead), wide) for v in _unpacked(carries))
-    out = finished(op, joined(op, before, rows))
+    carried = tuple(f.broadcast(f.reshape(v, lead), wide) for v in before)
+    out = finished(op, joined(op, carried, rows))
     shape = aval(x).shape
     flat = f.reshape(out, (*shape[:axis], wide[axis] * block, *shape[axis + 1 :]))
     flat = part(flat, axis, 0, shape[axis])
@@ -141,7 +176,7 @@ def _unpacked(packed: Value) -> State:
 
 
 _START: dict[str, Any] = {"op": None, "axis": None, "exclusive": False}
-_BLOCK: dict[str, Any] = {"op": None, "axis": None, "reverse": False, "block": None}
+_BLOCK: dict[str, Any] = {"op": None, "axis": None, "reverse": False, "block": None, "tail": 0}
 register_composite(Composite("scan_totals", _totals_abstract, _totals, _BLOCK))
 register_composite(Composite("scan_carries", _carries_abstract, _carries, _START))
 register_composite(

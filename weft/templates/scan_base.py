@@ -47,6 +47,7 @@ class Scans:
         last = self.axis == len(self.shape) - 1
         self.block: int = params.get("block") or block_length(caps, self.n, last)
         self.blocks = -(-self.n // self.block)
+        self.tail: int = params.get("tail", 0)  # blocks at the end that one worker walks
         self.apart = self.name != "scan"  # each block is a unit of work of its own
         self.writes = self.name != "scan_totals"
         self.b = Builder(kernel_name(group))
@@ -66,12 +67,13 @@ class Scans:
 
     def parted(self, unit: Affine) -> tuple[Affine, Affine | None]:
         """The row of a unit of work, and its block where that is a unit of its own."""
-        return affine.divide(unit, self.blocks) if self.apart else (unit, None)
+        return affine.divide(unit, self.units) if self.apart else (unit, None)
 
     @property
     def units(self) -> int:
         """Units of work to an outer row."""
-        return self.blocks if self.apart else 1
+        walked = self.tail - 1 if self.tail and self.writes else 0
+        return self.blocks - walked if self.apart else 1
 
     # -- operands and results
 

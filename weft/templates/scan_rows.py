@@ -59,15 +59,43 @@ class Rows(Cpu):
             if block is None:
                 self.row(row)
             elif self.writes:
-                carry = tuple(kb.splat(x, self.tile) for x in self.carry(row, block))
-                run = self.running(self.fold, self.tile)
-                self.walk(row, block, bind(self.b, carry), run)
+                self.blocks_from(row, block)
             else:
-                run = self.running(self.fold, self.tile)
-                self.walk(row, block, None, run)
-                self.put_total(row, block, ZERO, tuple(kb.extract(x, 0) for x in run.state()))
+                self.total(row, block)
 
         return self.shared_out(self.units, min(self.n, self.block), unit)
+
+    def total(self, row: Affine, block: Affine) -> None:
+        """Writes what a block joins to, of the tail's what no elements do."""
+        b, em = self.b, self.em
+        run = self.running(self.fold, self.tile)
+        if self.tail:
+            with b.when(em.expr(block) < self.blocks - self.tail), em.scope():
+                self.walk(row, block, None, run)
+        else:
+            self.walk(row, block, None, run)
+        self.put_total(row, block, ZERO, tuple(kb.extract(x, 0) for x in run.state()))
+
+    def blocks_from(self, row: Affine, unit: Affine) -> None:
+        """Scans a block; where there is a tail all of it as unit 0, since it takes longest."""
+        b, em = self.b, self.em
+        head = self.blocks - self.tail
+        block = affine.number(head) - unit if self.tail else unit
+        carry = self.running(self.fold, self.tile)
+        carry.set(tuple(kb.splat(x, self.tile) for x in self.carry(row, block)))
+        if not self.tail:
+            self.walk(row, block, carry.state(), self.running(self.fold, self.tile))
+            return
+        first = b.let(em.expr(block), "first")
+        stop = kb.select(kb.eq(first, head), self.blocks, first + 1)
+        with b.loop(b.let(stop, "stop"), first, name="block") as k, em.scope():
+            self.along(row, em.axis(k, self.blocks), carry)
+
+    def along(self, row: Affine, block: Affine, carry: Accumulator) -> None:
+        """Scans a block, which `carry` then includes."""
+        run = self.running(self.fold, self.tile)
+        self.walk(row, block, carry.state(), run)
+        carry.join(run.state())
 
     def row(self, row: Affine) -> None:
         b, em = self.b, self.em
@@ -76,9 +104,7 @@ class Rows(Cpu):
             return
         carry = self.running(self.first, self.tile)
         with b.loop(self.blocks, name="block") as k, em.scope():
-            run = self.running(self.fold, self.tile)
-            self.walk(row, em.axis(k, self.blocks), carry.state(), run)
-            carry.join(run.state())
+            self.along(row, em.axis(k, self.blocks), carry)
 
     def walk(self, row: Affine, block: Affine, carry: State | None, run: Accumulator) -> None:
         """Scans a block; `run`, the same in every lane, ends as its total."""

@@ -49,6 +49,12 @@ def busy(caps: Caps, shape: Shape, axis: int) -> bool:
     return outer >= GROUPS
 
 
+def walked(caps: Caps, blocks: int) -> int:
+    """How many blocks at the end of a row one core walks, so that they need not be read for their
+    totals as well: its share."""
+    return blocks // caps.cores if caps.cores > 1 else 0
+
+
 def split_scans(graph: Graph, caps: Caps) -> Graph:
     """The graph with each scan and product of few long rows done in blocks."""
 
@@ -73,6 +79,8 @@ def _split_scan(node: Node, caps: Caps) -> Node:
     if shape[axis] <= block or busy(caps, shape, axis):
         return node
     cut = {"reverse": params["reverse"], "block": block}
+    if caps.is_cpu and axis == len(shape) - 1:
+        cut["tail"] = walked(caps, -(-shape[axis] // block))
     start = {"op": op, "axis": axis, "exclusive": params["exclusive"]}
     totals = _call("scan_totals", node.where, *node.inputs, op=op, axis=axis, **cut)
     carries = _call("scan_carries", node.where, totals, **start)
