@@ -25,7 +25,8 @@ from weft.templates.scan_folds import beginning, kept, restored, scan_fold
 from weft.templates.view import Index
 
 ROWS = 64  # to a group
-AHEAD = 16  # states read together: a thread alone would wait for each
+AHEAD = 16  # states read together: a thread of a GPU alone would wait for each
+NEAR = 4  # ... on a CPU
 
 
 @template("scan")
@@ -75,7 +76,8 @@ class _Totals:
         b, em = self.b, self.em
         first = beginning(self.fold, self.exclusive)
         run = Accumulator(b, first)
-        whole = self.count // AHEAD * AHEAD
+        ahead = NEAR if self.caps.is_cpu else AHEAD
+        whole = self.count // ahead * ahead
 
         def join(places: list[Affine]) -> None:
             indices = [(*lead[: self.axis], p, *lead[self.axis :]) for p in places]
@@ -85,9 +87,9 @@ class _Totals:
                 run.join(state)
 
         if whole:
-            with b.loop(whole, step=AHEAD, name="k") as k, em.scope():
-                at = em.axis(k, whole - AHEAD + 1, AHEAD)
-                join([at + i for i in range(AHEAD)])
+            with b.loop(whole, step=ahead, name="k") as k, em.scope():
+                at = em.axis(k, whole - ahead + 1, ahead)
+                join([at + i for i in range(ahead)])
         with em.scope():
             join([affine.number(i) for i in range(whole, self.count)])
         if not self.each:
