@@ -663,7 +663,7 @@ def _(d, f):
     x = d.some("n" if op in ("sum", "prod", "max", "min") else "f", rank=(1, 3), least=1)
     factor = [d.array(x.shape, dt.as_dtype(x.dtype))] * (op == "linear")
     axis, exclusive, reverse = d.between(0, x.ndim - 1), d.pick(False, True), d.pick(False, True)
-    exclusive = exclusive and op in ("sum", "prod")  # as gradients are
+    exclusive = exclusive and op != "linear"
     options = {"op": op, "axis": axis, "exclusive": exclusive, "reverse": reverse}
     return lambda *ts: f(*ts, **options), [x, *factor]
 

@@ -95,6 +95,22 @@ def test_bodies_say_the_same(op: str) -> None:
         np.testing.assert_allclose(body, np.prod(x, (0, 1)), rtol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [dt.int8, dt.uint8], ids=str)
+@pytest.mark.parametrize("op", TORCH)
+def test_bodies_of_narrow_integers(op: str, dtype: dt.DType) -> None:
+    """Also where an exclusive scan begins: with what no elements of this dtype give."""
+    x = (np.abs(_numbers(2, 7)) * 40).astype(dtype.numpy)
+    for exclusive, reverse in WAYS:
+        way = {"op": op, "axis": 1, "exclusive": exclusive, "reverse": reverse}
+        want = ops.scan(x, **way)
+        np.testing.assert_array_equal(COMPOSITES["scan"].body(x, **way), want)
+        cut = {"op": op, "axis": 1, "reverse": reverse, "block": 3}
+        totals = ops.call("scan_totals", x, **cut)
+        carries = ops.call("scan_carries", totals, op=op, axis=1, exclusive=exclusive)
+        blocks = ops.call("scan_blocks", x, carries, **cut, exclusive=exclusive)
+        np.testing.assert_array_equal(blocks, want)
+
+
 @pytest.mark.parametrize("op", TORCH)
 @pytest.mark.parametrize(("exclusive", "reverse"), WAYS)
 def test_derivatives(op: str, exclusive: bool, reverse: bool) -> None:

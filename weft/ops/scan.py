@@ -120,7 +120,7 @@ def _scan(x: Value, *factor: Value, op: str, axis: int, exclusive: bool, reverse
     state = running(op, lifted(op, x, *factor), axis, reverse)
     if exclusive:
         state = shifted_state(op, state, axis, 1, reverse)
-    return f.cast(finished(op, state), aval(x).dtype)
+    return narrowed(op, finished(op, state), aval(x).dtype)
 
 
 def lifted(op: str, x: Value, *factor: Value) -> State:
@@ -155,6 +155,14 @@ def finished(op: str, state: State) -> Value:
     if op == "prod" and len(state) == 2:
         return f.mul(state[0], f.pow_(f.full_like(state[0], 2), state[1]))
     return state[-1]
+
+
+def narrowed(op: str, out: Value, dtype: dt.DType) -> Value:
+    """A scan's values in its own dtype, also what no elements gave in the wider accumulator's."""
+    if op in ("max", "min") and dtype.is_int and dtype.itemsize < 4:
+        clip = f.maximum if op == "max" else f.minimum
+        out = clip(out, empty(op, dtype))
+    return f.cast(out, dtype)
 
 
 def running(op: str, state: State, axis: int, reverse: bool = False) -> State:

@@ -26,6 +26,7 @@ from weft.ops.scan import (
     identity,
     joined,
     lifted,
+    narrowed,
     part,
     running,
     scan_abstract,
@@ -135,7 +136,7 @@ def _blocks(
     shape = aval(x).shape
     flat = f.reshape(out, (*shape[:axis], wide[axis] * block, *shape[axis + 1 :]))
     flat = part(flat, axis, 0, shape[axis])
-    return f.cast(_turned(flat, axis) if reverse else flat, aval(x).dtype)
+    return narrowed(op, _turned(flat, axis) if reverse else flat, aval(x).dtype)
 
 
 # -- states in blocks ----------------------------------------------------------------------------
