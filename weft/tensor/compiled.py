@@ -12,17 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from weft.backends import registry
 from weft.backends.base import Device
 from weft.core import dtypes as dt
 from weft.core.clock import compiling
-from weft.core.dtypes import as_dtype
-from weft.core.errors import CallError, DeviceError, DTypeError, LimitError, TraceError, UsageError
-from weft.core.foreign import is_foreign, shared_array
+from weft.core.errors import CallError, DeviceError, DTypeError, LimitError, UsageError
 from weft.core.forks import lock_of
-from weft.core.trees import Tree, flatten, paths, unflatten
+from weft.core.trees import Tree, unflatten
 from weft.graph.ir import Graph
 from weft.program.arena import Arena
 from weft.program.array import DeviceArray
@@ -31,7 +27,19 @@ from weft.program.program import Program
 from weft.program.session import Session
 from weft.tensor.base import CURRENT, TensorBase
 from weft.tensor.core import Tensor
-from weft.tensor.device import StateArray, check_dtype, upload
+from weft.tensor.device import StateArray, check_dtype
+from weft.tensor.operands import (
+    apart,
+    argument_names,
+    arguments,
+    content,
+    is_array,
+    operand,
+    program_dtype,
+    readable,
+    result,
+    settle,
+)  # fmt: skip
 from weft.tensor.programs import program_of
 from weft.tensor.trace import Spec, trace_call
 
@@ -106,14 +114,14 @@ class Compiled:
             return self.fn(*args, **kwargs)  # inside another trace: just more of its graph
         leaves: list[Any] = []
         shape: Any = len(args)
-        if not kwargs and all(map(_is_array, args)):  # the plain case costs a call the least
+        if not kwargs and all(map(is_array, args)):  # the plain case costs a call the least
             leaves.extend(args)
         else:
-            leaves, tree = _arguments(args, kwargs, self.__name__)
+            leaves, tree = arguments(args, kwargs, self.__name__)
             shape = tree.marks
         with self._lock:
             device = self._place(leaves)
-            values = [_operand(x, device) for x in leaves]
+            values = [operand(x, device) for x in leaves]
             found = self._found(shape, values)
             for entry in found.entries:
                 if not entry.guards or all(ok() for ok in entry.guards):
@@ -185,7 +193,7 @@ class Compiled:
                 self._seen.clear()
                 self._signatures = {k: s for k, s in self._signatures.items() if s.entries}
             # dtypes have several names: NumPy's, weft's, 64 bits for 32
-            operands = tuple((v.shape, _dtype(v)) for v in values)
+            operands = tuple((v.shape, program_dtype(v)) for v in values)
             made = _Signature(operands, [])
             known = self._seen[seen] = self._signatures.setdefault((shape, operands), made)
         return known
@@ -212,8 +220,8 @@ class Compiled:
 
     def _compile(self, device: Device, call: Any, operands: Any) -> _Entry:
         given, known = call
-        _, tree = _arguments(given, known, self.__name__)
-        specs = [Spec(s, d, name) for (s, d), name in zip(operands, _argument_names(tree))]
+        _, tree = arguments(given, known, self.__name__)
+        specs = [Spec(s, d, name) for (s, d), name in zip(operands, argument_names(tree))]
 
         def rebuilt(tensors: list[Tensor]) -> Any:
             args, kwargs = unflatten(tree, tensors)
@@ -255,13 +263,14 @@ class Compiled:
         session = self._session(device, entry)
         inputs = {name: values[i] for i, name in entry.wanted}
         for name, tensor in entry.fed:
-            inputs[name] = _operand(tensor._grad, device)
+            inputs[name] = operand(tensor._grad, device)
         if entry.states:
-            inputs = {n: _apart(v, entry) for n, v in inputs.items()}
+            written = [entry.captured[n] for n in entry.states if n in entry.captured]
+            inputs = {n: apart(v, written) for n, v in inputs.items()}
         for home in entry.written:
             home.version += 1
         arrays = session.run_device(inputs)
-        results = [_result(a, role) for a, role in zip(arrays, entry.roles)]
+        results = [result(a, role) for a, role in zip(arrays, entry.roles)]
         for tensor, gradient in entry.grads:
             tensor._grad = gradient
         return unflatten(entry.tree, results)
@@ -269,7 +278,7 @@ class Compiled:
     def _session(self, device: Device, entry: _Entry) -> Session | PartedSession:
         tensors = entry.captured
         bound = entry.bound.items()
-        if entry.session is not None and all(_content(tensors[n]) is v for n, v in bound):
+        if entry.session is not None and all(content(tensors[n]) is v for n, v in bound):
             return entry.session
         parts = entry.parted.parts
         host = device if all(p.side == "device" for p in parts) else registry.get("cpu")
@@ -278,9 +287,9 @@ class Compiled:
         for name, role, side in entry.parted.bound():
             home = host if side == "host" else device
             if name in entry.states:
-                _settle(tensors[name], home, name)
-            value = entry.bound[name] = _content(tensors[name])
-            if not _readable(value, home, device):
+                settle(tensors[name], home, name)
+            value = entry.bound[name] = content(tensors[name])
+            if not readable(value, home, device):
                 raise DeviceError(
                     f"{self.__name__} runs on {home.info.id}, but tensor {name!r} that it reads "
                     f'is on {value.device.info.id}; move it with .to("{home.info.id}")'
@@ -301,112 +310,6 @@ class Compiled:
             made.setdefault(entry.parted.weight_of(name), {})[name] = buffer
         self._shared |= {name: (entry.bound[name], held) for name, held in made.items()}
         return entry.session
-
-
-def _content(t: Tensor) -> Any:
-    """What a Program binds of a captured tensor: its home, or its present value."""
-    return t._home if t._home is not None else t._value
-
-
-def _readable(value: Any, home: Device, device: Device) -> bool:
-    """Whether a part on `home` may bind a captured value: one in host memory, one that is there,
-    or for the host a copy of one on the device (not of a state, which changes)."""
-    if not isinstance(value, DeviceArray) or value.device is home:
-        return True
-    return value.device is device and not isinstance(value, StateArray)
-
-
-def _settle(t: Tensor, device: Device, name: str) -> None:
-    """Gives a state tensor its home: a buffer of its own on the device."""
-    if t._home is not None:
-        return
-    if isinstance(t._value, DeviceArray) and t._value.device is not device:
-        raise DeviceError(
-            f"state tensor {name!r} is on {t.device}, the Program on {device.info.id}; move it "
-            f'with .to("{device.info.id}") before the first call'
-        )
-    plain = upload(device, t._host("a Program's state"))
-    t._home = StateArray(plain, name)
-    t._value = t._home.view() if device.kind == "cpu" else t._home
-    if isinstance(t._value, np.ndarray):
-        t._value.flags.writeable = False
-
-
-def _result(array: DeviceArray, role: str) -> Tensor:
-    """An output as a Tensor: on the CPU a NumPy view of the Program's output buffer."""
-    if role != "output":  # an input or a state handed through: later runs may change its buffer
-        host = np.array(array.numpy())
-        on_cpu = array.device.kind == "cpu"
-        return Tensor(host if on_cpu else upload(array.device, host))
-    return Tensor(array.view() if array.device.kind == "cpu" else array)
-
-
-# -- arguments ----------------------------------------------------------------------------------
-
-_ARRAYS = (TensorBase, np.ndarray)
-
-
-def _is_array(x: Any) -> bool:
-    return isinstance(x, _ARRAYS) or is_foreign(x)
-
-
-LONGEST = 120  # characters of an argument's name
-
-
-def _arguments(args: Any, kwargs: Any, name: str) -> tuple[list[Any], Tree]:
-    """The arrays among the arguments, and how they nest."""
-    return flatten((args, kwargs), _is_array, f"an argument of {name}")
-
-
-def _argument_names(tree: Tree) -> list[str]:
-    """A readable name for each array argument: its keyword, or its position."""
-    found: list[str] = []
-    taken: set[str] = set()
-    for path in paths(tree):
-        name = path.strip("_")
-        name = f"arg{name[1:]}" if name.startswith("0_") else name.removeprefix("1_")
-        if len(name) > LONGEST:
-            name = f"{name[:60]}...{name[-40:]}"
-        if name in taken:  # {"a_b": x, "a": {"b": y}}
-            name = f"{name}.{len(found)}"
-        taken.add(name)
-        found.append(name)
-    return found
-
-
-def _dtype(value: Any) -> dt.DType:
-    d = as_dtype(value.dtype)
-    return dt.int32 if d is dt.int64 else d  # 64-bit integers are 32-bit inside a Program
-
-
-def _operand(x: Any, device: Device) -> Any:
-    """An argument as the Session takes it: host memory, or an array on the same device."""
-    value = x._value if isinstance(x, TensorBase) else x
-    if isinstance(value, np.ndarray):
-        return value
-    if is_foreign(value):
-        return shared_array("a compiled function", value)
-    if not isinstance(value, DeviceArray):
-        raise TraceError("a compiled function was given a traced tensor outside of its trace")
-    if value.device is not device:
-        raise DeviceError(
-            f"an argument is on {value.device.info.id}, but the function was compiled for "
-            f'{device.info.id}; move it with .to("{device.info.id}")'
-        )
-    return value
-
-
-def _apart(value: Any, entry: _Entry) -> Any:
-    """An operand; a copy of one that shows a state which the Program writes."""
-    shows = isinstance(value, StateArray) or (
-        isinstance(value, np.ndarray) and not value.flags.writeable
-    )
-    if not shows:
-        return value
-    written = [entry.captured[name] for name in entry.states if name in entry.captured]
-    if all(t._value is not value and t._home is not value for t in written):
-        return value
-    return np.array(value if isinstance(value, np.ndarray) else value.numpy())
 
 
 def compile(

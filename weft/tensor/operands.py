@@ -1,0 +1,118 @@
+"""What a compiled function is called with and gives: arguments, captured tensors, results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from weft.backends.base import Device
+from weft.core import dtypes as dt
+from weft.core.dtypes import as_dtype
+from weft.core.errors import DeviceError, TraceError
+from weft.core.foreign import is_foreign, shared_array
+from weft.core.trees import Tree, flatten, paths
+from weft.program.array import DeviceArray
+from weft.tensor.base import TensorBase
+from weft.tensor.core import Tensor
+from weft.tensor.device import StateArray, upload
+
+LONGEST = 120  # characters of an argument's name
+
+
+def content(t: Tensor) -> Any:
+    """What a Program binds of a captured tensor: its home, or its present value."""
+    return t._home if t._home is not None else t._value
+
+
+def readable(value: Any, home: Device, device: Device) -> bool:
+    """Whether a part on `home` may bind a captured value: one in host memory, one that is there,
+    or for the host a copy of one on the device (not of a state, which changes)."""
+    if not isinstance(value, DeviceArray) or value.device is home:
+        return True
+    return value.device is device and not isinstance(value, StateArray)
+
+
+def settle(t: Tensor, device: Device, name: str) -> None:
+    """Gives a state tensor its home: a buffer of its own on the device."""
+    if t._home is not None:
+        return
+    if isinstance(t._value, DeviceArray) and t._value.device is not device:
+        raise DeviceError(
+            f"state tensor {name!r} is on {t.device}, the Program on {device.info.id}; move it "
+            f'with .to("{device.info.id}") before the first call'
+        )
+    plain = upload(device, t._host("a Program's state"))
+    t._home = StateArray(plain, name)
+    t._value = t._home.view() if device.kind == "cpu" else t._home
+    if isinstance(t._value, np.ndarray):
+        t._value.flags.writeable = False
+
+
+def result(array: DeviceArray, role: str) -> Tensor:
+    """An output as a Tensor: on the CPU a NumPy view of the Program's output buffer."""
+    if role != "output":  # an input or a state handed through: later runs may change its buffer
+        host = np.array(array.numpy())
+        on_cpu = array.device.kind == "cpu"
+        return Tensor(host if on_cpu else upload(array.device, host))
+    return Tensor(array.view() if array.device.kind == "cpu" else array)
+
+
+def is_array(x: Any) -> bool:
+    return isinstance(x, TensorBase | np.ndarray) or is_foreign(x)
+
+
+def arguments(args: Any, kwargs: Any, name: str) -> tuple[list[Any], Tree]:
+    """The arrays among the arguments, and how they nest."""
+    return flatten((args, kwargs), is_array, f"an argument of {name}")
+
+
+def argument_names(tree: Tree) -> list[str]:
+    """A readable name for each array argument: its keyword, or its position."""
+    found: list[str] = []
+    taken: set[str] = set()
+    for path in paths(tree):
+        name = path.strip("_")
+        name = f"arg{name[1:]}" if name.startswith("0_") else name.removeprefix("1_")
+        if len(name) > LONGEST:
+            name = f"{name[:60]}...{name[-40:]}"
+        if name in taken:  # {"a_b": x, "a": {"b": y}}
+            name = f"{name}.{len(found)}"
+        taken.add(name)
+        found.append(name)
+    return found
+
+
+def program_dtype(value: Any) -> dt.DType:
+    d = as_dtype(value.dtype)
+    return dt.int32 if d is dt.int64 else d  # 64-bit integers are 32-bit inside a Program
+
+
+def operand(x: Any, device: Device) -> Any:
+    """An argument as the Session takes it: host memory, or an array on the same device."""
+    value = x._value if isinstance(x, TensorBase) else x
+    if isinstance(value, np.ndarray):
+        return value
+    if is_foreign(value):
+        return shared_array("a compiled function", value)
+    if not isinstance(value, DeviceArray):
+        raise TraceError("a compiled function was given a traced tensor outside of its trace")
+    if value.device is not device:
+        raise DeviceError(
+            f"an argument is on {value.device.info.id}, but the function was compiled for "
+            f'{device.info.id}; move it with .to("{device.info.id}")'
+        )
+    return value
+
+
+def apart(value: Any, written: Iterable[Tensor]) -> Any:
+    """An operand; a copy of one that shows a state which the Program writes."""
+    shows = isinstance(value, StateArray) or (
+        isinstance(value, np.ndarray) and not value.flags.writeable
+    )
+    if not shows:
+        return value
+    if all(t._value is not value and t._home is not value for t in written):
+        return value
+    return np.array(value if isinstance(value, np.ndarray) else value.numpy())
