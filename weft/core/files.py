@@ -257,10 +257,10 @@ def _sync(path: Path) -> None:
 
 def default_directory() -> Path | None:
     """Where weft keeps what it can make again: WEFT_CACHE, or the user's cache directory for weft;
-    None when WEFT_CACHE is empty or "0" (nothing is kept) or there is no home directory."""
+    None when WEFT_CACHE is empty, "0" or "off" (nothing is kept) or there is no home directory."""
     chosen = os.environ.get("WEFT_CACHE")
     if chosen is not None:
-        return Path(chosen) if chosen not in ("", "0") else None
+        return Path(chosen) if chosen not in ("", "0", "off") else None
     try:
         home = Path.home()
     except RuntimeError:
