@@ -167,7 +167,7 @@ def test_size_is_bounded(tmp_path: Path) -> None:
 def test_default_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
     assert cache.default_directory() == tmp_path
-    for off in ("", "0"):
+    for off in ("", "0", "off"):
         monkeypatch.setenv("WEFT_CACHE", off)
         assert cache.default_directory() is None
     monkeypatch.delenv("WEFT_CACHE")
