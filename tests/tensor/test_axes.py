@@ -54,7 +54,7 @@ NO_INTEGERS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("bad", NO_INTEGERS, ids=repr)
+@pytest.mark.parametrize("bad", NO_INTEGERS, ids=lambda bad: type(bad).__name__)
 @pytest.mark.parametrize("name", [*AXES, *AXIS, *SIZES])
 def test_only_integers_are_taken(name: str, bad: Any) -> None:
     with pytest.raises(WeftError):
