@@ -196,13 +196,13 @@ def test_a_first_run_says_its_speed_with_and_without_compiling(tmp_path: Path) -
     env = {"WEFT_CACHE": str(tmp_path)}
     args = ("run", "def f(", "--device", "cpu", "--max-new-tokens", "20")
     first, second = (weft(*args, env=env).stderr.decode() for _ in range(2))
-    found = re.search(r", ([\d.]+) tok/s \(([\d.]+) with ([\d.]+) s of compiling\)$", first.strip())
+    found = re.search(r", ([\d.]+) tok/s\s\(([\d.]+) with ([\d.]+) s of compiling\)$", first.strip())
     assert found is not None, first
     rate, whole, compiling = map(float, found.groups())
     assert rate > whole and compiling > 0
     # 19 tokens after the first: both speeds and the time belong together
     assert abs(19 / whole - 19 / rate - compiling) < 0.02 + 0.1 * compiling
-    assert re.search(r", [\d.]+ tok/s( \(.*\))?$", second.strip()), second
+    assert re.search(r", [\d.]+ tok/s(\s\(.*\))?$", second.strip()), second
 
 
 def test_json_says_what_compiling_took(tmp_path: Path) -> None:

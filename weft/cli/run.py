@@ -194,7 +194,7 @@ class Watch:
         speed = f"{tokens / max(passed - compiled, 1e-9):.1f} tok/s"
         if compiled < passed / 100:
             return speed
-        return f"{speed} ({tokens / passed:.1f} with {compiled:.2f} s of compiling)"
+        return f"{speed}\n({tokens / passed:.1f} with {compiled:.2f} s of compiling)"
 
     def as_json(self, tokens: int) -> dict[str, float]:
         """Seconds of generating and, of these, compiling; tokens per second of the rest."""
