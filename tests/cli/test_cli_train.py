@@ -196,7 +196,8 @@ def test_a_first_run_says_its_speed_with_and_without_compiling(tmp_path: Path) -
     env = {"WEFT_CACHE": str(tmp_path)}
     args = ("run", "def f(", "--device", "cpu", "--max-new-tokens", "20")
     first, second = (weft(*args, env=env).stderr.decode() for _ in range(2))
-    found = re.search(r", ([\d.]+) tok/s\s\(([\d.]+) with ([\d.]+) s of compiling\)$", first.strip())
+    pattern = r", ([\d.]+) tok/s\s\(([\d.]+) with ([\d.]+) s of compiling\)$"
+    found = re.search(pattern, first.strip())
     assert found is not None, first
     rate, whole, compiling = map(float, found.groups())
     assert rate > whole and compiling > 0

@@ -271,7 +271,7 @@ def shrink(head: dict[str, Any], kernel: dict[str, Any], rng: Rng) -> None:
     kernel["buffers"][which][2] = smaller
     index = head["kernels"].index(kernel)
     for step in head["steps"]:
-        if step[0] == "dispatch" and step[1] == index:
+        if step[0] == "dispatch" and step[1] == index and which < len(step[2]):
             step[2][which][2] = smaller * dt.as_dtype(dtype).itemsize
 
 
