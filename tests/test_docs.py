@@ -59,3 +59,8 @@ def test_getting_started_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(compile(block, "getting-started.md", "exec"), names)
     assert "weft" in names and "model" in names
+
+
+def test_the_readme_shows_the_support_table() -> None:
+    table = [line for line in (ROOT / "docs/support.md").read_text().splitlines() if line[:1] == "|"]
+    assert len(table) >= 6 and "\n".join(table) in (ROOT / "README.md").read_text()
