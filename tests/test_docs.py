@@ -62,5 +62,7 @@ def test_getting_started_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_readme_shows_the_support_table() -> None:
-    table = [line for line in (ROOT / "docs/support.md").read_text().splitlines() if line[:1] == "|"]
+    table = [
+        line for line in (ROOT / "docs/support.md").read_text().splitlines() if line[:1] == "|"
+    ]
     assert len(table) >= 6 and "\n".join(table) in (ROOT / "README.md").read_text()

@@ -12,7 +12,8 @@ import ctypes
 import dataclasses
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import gpu_copies
 import gpu_helpers
@@ -21,10 +22,12 @@ import gpu_units
 import llvmlite.binding as llvm
 import numpy as np
 
+from weft.backends import registry
 from weft.backends.base import Bound, Buffer
 from weft.backends.interp import HostBuffer, InterpBound, InterpDevice
 from weft.backends.llvm import launch, render_gpu
 from weft.backends.llvm.gpu_target import GpuTarget
+from weft.conform.report import Skip
 from weft.core import dtypes as dt
 from weft.kernel.ir import Kernel
 from weft.program.program import BufferRef, Copy, Dispatch, Fill
@@ -332,3 +335,21 @@ class Emulated(InterpDevice):
     ) -> None:
         """One dispatch, in place; `known` marks the bytes that were written."""
         play(kernel, self.target, arrays, scalars, known, self.kinds)
+
+    def run_checks(
+        self, checks: Iterable[tuple[str, Any]], let: tuple[type[Exception], ...] = (Skip,)
+    ) -> int:
+        """Runs a level's checks here; what they raise of `let` is no failure. How many kernels
+        that took."""
+        registry._open_devices["recorder:0"] = self
+        try:
+            for name, check in checks:
+                try:
+                    check()
+                except let:
+                    continue
+                except Exception as error:
+                    raise AssertionError(f"{self.caps.name}, {name}: {error}") from error
+        finally:
+            del registry._open_devices["recorder:0"]
+        return self.played

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from gpu_emulator import Emulated
 
-from weft.backends import registry
 from weft.backends.llvm import gpu_target
 from weft.conform import primitives, templates
 from weft.conform.report import Mismatch, Skip
@@ -41,22 +40,14 @@ class Fresh(Emulated):
             mark |= np.repeat(~left, array.itemsize)
 
 
-def run(device: Fresh, checks, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setitem(registry._open_devices, "recorder:0", device)
-    for name, check in checks:
-        try:
-            check()
-        except (Skip, Mismatch):  # whether the result is right, others ask
-            continue
-        except Exception as error:
-            raise AssertionError(f"{device.caps.name}, {name}: {error}") from error
+LET = (Skip, Mismatch)  # whether the result is right, others ask
 
 
 @pytest.mark.parametrize("caps", KINDS)
-def test_some(caps: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some(caps: str) -> None:
     device = Fresh(caps)
     for module, every in ((primitives, 40), (templates, 50)):
-        run(device, itertools.islice(module.checks(device), 3, None, every), monkeypatch)
+        device.run_checks(itertools.islice(module.checks(device), 3, None, every), LET)
     assert device.played > 20
 
 
@@ -64,9 +55,9 @@ def test_some(caps: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("module", [primitives, templates], ids=lambda m: m.__name__)
 @pytest.mark.parametrize("caps", PRESETS)
-def test_everything(caps: str, module, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_everything(caps: str, module) -> None:  # type: ignore[no-untyped-def]
     device = Fresh(caps)
-    run(device, module.checks(device), monkeypatch)
+    device.run_checks(module.checks(device), LET)
     assert device.played > 200
 
 
@@ -77,5 +68,5 @@ def test_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     checks = ((n, c) for n, c in primitives.checks(device) if n == "add float32 [7]")
     with pytest.raises(AssertionError, match=r"undefined|never|before") as found:
-        run(device, checks, monkeypatch)
+        device.run_checks(checks, LET)
     assert isinstance(found.value.__cause__, KernelError)

@@ -12,10 +12,9 @@ import ptx_machine
 import pytest
 from gpu_emulator import Emulated
 
-from weft.backends import registry
 from weft.backends.llvm import gpu_target, launch, offline
 from weft.conform import kernels, primitives, templates
-from weft.conform.report import Mismatch, Skip
+from weft.conform.report import Mismatch
 from weft.kernel.ir import Kernel
 
 # What an emulator of others' had wrong (gpuocelot): see docs/testing.md.
@@ -47,49 +46,41 @@ class Printed(Emulated):
             array[:] = found
 
 
-def run(arch: str, module, monkeypatch: pytest.MonkeyPatch, names=None, every: int = 1) -> int:  # type: ignore[no-untyped-def]
+def run(arch: str, module, names=None, every: int = 1) -> int:  # type: ignore[no-untyped-def]
     """Runs a level's checks (each `every`-th, or those named); how many kernels that took."""
     device = Printed(gpu_target(arch))
-    monkeypatch.setitem(registry._open_devices, "recorder:0", device)
     checks = (c for c in module.checks(device) if names is None or c[0] in names)
-    for name, check in itertools.islice(checks, 0, None, every):
-        try:
-            check()
-        except Skip:
-            continue
-        except Exception as error:
-            raise AssertionError(f"{arch}, {name}: {error}") from error
-    return device.played
+    return device.run_checks(itertools.islice(checks, 0, None, every))
 
 
 @pytest.mark.parametrize("arch,every", [("sm_80", 2), ("sm_90", 5), ("sm_120", 3)])
-def test_nodes(arch: str, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run(arch, kernels, monkeypatch, every=every) > 25
+def test_nodes(arch: str, every: int) -> None:
+    assert run(arch, kernels, every=every) > 25
 
 
 @pytest.mark.parametrize("arch,every", [("sm_80", 20), ("sm_120", 29)])
-def test_primitives(arch: str, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run(arch, primitives, monkeypatch, every=every) > 20
+def test_primitives(arch: str, every: int) -> None:
+    assert run(arch, primitives, every=every) > 20
 
 
 @pytest.mark.parametrize("arch,every", [("sm_80", 31), ("sm_90", 61)])
-def test_templates(arch: str, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run(arch, templates, monkeypatch, every=every) > 5
+def test_templates(arch: str, every: int) -> None:
+    assert run(arch, templates, every=every) > 5
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("module", [primitives, templates], ids=lambda m: m.__name__)
 @pytest.mark.parametrize("arch", case.NVIDIA)
-def test_everything(arch: str, module, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    assert run(arch, module, monkeypatch) > 200
+def test_everything(arch: str, module) -> None:  # type: ignore[no-untyped-def]
+    assert run(arch, module) > 200
 
 
 # -- what another emulator had wrong
 
 
-def test_they_are_right_as_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run("sm_80", templates, monkeypatch, [*CACHED, CAUSAL[1]]) == 10
+def test_they_are_right_as_printed() -> None:
+    assert run("sm_80", templates, [*CACHED, CAUSAL[1]]) == 10
 
 
 def test_literals_that_are_not_stored_explain_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,9 +108,9 @@ def test_literals_that_are_not_stored_explain_them(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(ptx_machine.Machine, "do_st", store)
     for name in [CACHED[0], CAUSAL[1]]:
         with pytest.raises(AssertionError) as found:
-            run("sm_80", templates, monkeypatch, [name])
+            run("sm_80", templates, [name])
         assert isinstance(found.value.__cause__, Mismatch)
-    run("sm_80", templates, monkeypatch, OTHERS[:1])
+    run("sm_80", templates, OTHERS[:1])
 
 
 # -- that the machine sees what it is for

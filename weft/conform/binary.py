@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 import weft
-from weft.conform.unary import DEVICES, HEADER, Array, ulps
+from weft.conform import unary
+from weft.conform.unary import Array, ulps, widths
 from weft.core import dtypes as dt
-from weft.core import text
 from weft.core.dtypes import DType
 from weft.tensor import Tensor
 
@@ -114,18 +114,9 @@ def errors(f: Function, x: Array, y: Array, device: str | None) -> Array:
 
 def largest(f: Function, device: str | None, count: int = 100_000) -> tuple[float, float]:
     """The largest error in float32, and that in the two 16-bit floats."""
-    worst = [
-        float(errors(f, *operands(f, d, count), device).max())
-        for d in (dt.float32, dt.float16, dt.bfloat16)
-    ]
-    return worst[0], max(worst[1:])
+    return widths(lambda d: errors(f, *operands(f, d, count), device))
 
 
 def table() -> str:
     """The table of docs/numerics.md, measured: errors rounded up to a tenth."""
-    rows = []
-    for f in FUNCTIONS.values():
-        found = [largest(f, device) for device in DEVICES.values()]
-        cells = [e for wide in (0, 1) for e in (pair[wide] for pair in found)]
-        rows.append([f.name, *(f"{math.ceil(e * 10) / 10:g}" for e in cells)])
-    return text.markdown(HEADER, rows)
+    return unary.table(FUNCTIONS.values(), largest)

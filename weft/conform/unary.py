@@ -9,7 +9,7 @@ have one place each.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,17 +151,20 @@ def errors(f: Function, x: Array, device: str | None) -> Array:
 
 def largest(f: Function, device: str | None, count: int = 1_000_000) -> tuple[float, float]:
     """The largest error in float32, and that in the two 16-bit floats."""
-    worst = [
-        float(errors(f, operands(d, count), device).max())
-        for d in (dt.float32, dt.float16, dt.bfloat16)
-    ]
-    return worst[0], max(worst[1:])
+    return widths(lambda d: errors(f, operands(d, count), device))
 
 
-def table() -> str:
-    """The table of docs/numerics.md, measured: errors rounded up to a tenth."""
+def widths(found: Callable[[dt.DType], Array]) -> tuple[float, float]:
+    """The largest of the errors found in float32, and of those in the two 16-bit floats."""
+    wide, *narrow = (float(found(d).max()) for d in (dt.float32, dt.float16, dt.bfloat16))
+    return wide, max(narrow)
+
+
+def table(functions: Iterable[Any] = FUNCTIONS.values(), largest: Any = largest) -> str:
+    """The table of docs/numerics.md, measured: errors rounded up to a tenth. `largest` gives a
+    function's two errors on a device."""
     rows = []
-    for f in FUNCTIONS.values():
+    for f in functions:
         found = [largest(f, device) for device in DEVICES.values()]
         cells = [e for wide in (0, 1) for e in (pair[wide] for pair in found)]
         rows.append([f.name, *(f"{math.ceil(e * 10) / 10:g}" for e in cells)])
