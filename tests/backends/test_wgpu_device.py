@@ -9,6 +9,7 @@ from wgpu_case import device
 
 from weft.conform import device as contract
 from weft.conform import kernels as nodes
+from weft.conform.harness import run_kernel
 from weft.conform.report import Skip
 from weft.core import dtypes as dt
 from weft.core.errors import CompileError, DeviceError, LimitError, OutOfMemoryError
@@ -333,3 +334,20 @@ def test_rebinding_to_ever_new_buffers():
         gpu.submit(bound, ())
         np.testing.assert_array_equal(gpu.read(out, (64,), F32), np.full(64, 2 * k, np.float32))
         del fresh
+
+
+def test_kernels_of_one_text_keep_their_sizes() -> None:
+    """The text does not say how long a buffer is; what is bound of it must be all of it."""
+
+    def picked(n: int) -> ir.Kernel:
+        b = Builder("pick")
+        at, x = b.buffer("at", dt.int32, 1), b.buffer("x", F32, n)
+        b.store(b.buffer("out", F32, 1, "w"), const(0), load(x, load(at, const(0))))
+        return b.kernel(grid=(1,))
+
+    gpu, small, large = device(), picked(4), picked(1000)
+    assert gpu.source(small) == gpu.source(large)
+    values = np.arange(1000, dtype=np.float32)
+    for kernel, last in ((small, 3), (large, 999), (small, 3)):
+        given = [np.array([last], np.int32), values[: last + 1], np.zeros(1, np.float32)]
+        assert run_kernel(gpu, kernel, given)[2] == last

@@ -79,7 +79,7 @@ class WgpuDevice(Device):
         self.native = adapters.native()
         self.memory = Memory(self)
         self._group_layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
-        self._pipelines: dict[str, Pipeline] = {}
+        self._compiled: dict[str, tuple[Any, Any]] = {}  # by text: group layout, pipeline
 
     # -- errors ---------------------------------------------------------------------------------
 
@@ -163,14 +163,14 @@ class WgpuDevice(Device):
         plan = wgsl.plan(kernel, self.caps, writable)
         text = wgsl.render(kernel, self.caps, writable)
         with self._lock:
-            found = self._pipelines.get(text)
+            found = self._compiled.get(text)
             if found is None:
-                if len(self._pipelines) >= MAX_PIPELINES:
-                    self._pipelines.pop(next(iter(self._pipelines)))
-                found = self._pipelines[text] = self._compile(kernel, plan, text)
-        return found
+                if len(self._compiled) >= MAX_PIPELINES:
+                    self._compiled.pop(next(iter(self._compiled)))
+                found = self._compiled[text] = self._compile(kernel, plan, text)
+        return Pipeline(plan, *found)  # kernels of one text may differ in their buffers' sizes
 
-    def _compile(self, kernel: Kernel, plan: wgsl.Layout, text: str) -> Pipeline:
+    def _compile(self, kernel: Kernel, plan: wgsl.Layout, text: str) -> tuple[Any, Any]:
         self.check()
         try:
             group, layout = self._layouts(tuple(b.writable for b in plan.bindings))
@@ -184,7 +184,7 @@ class WgpuDevice(Device):
             self._trap.take()
             words = faults.refusal(str(error), kernel.name, text)
             raise CompileError(f"{self.info.id}: {words}") from error
-        return Pipeline(plan, group, raw)
+        return group, raw
 
     def _layouts(self, access: tuple[bool, ...]) -> tuple[Any, Any]:
         if access not in self._group_layouts:
