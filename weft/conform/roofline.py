@@ -91,7 +91,7 @@ def unit_kernel(caps: Caps, groups: int) -> tuple[ir.Kernel, int]:
     with b.loop(_ITERATIONS):
         for i, tile in enumerate(sums):
             b.mma_nt(tile, operands[i // 2], operands[2 + i % 2])
-    at = b.let((b.group(0) * waves + b.thread(0) // caps.subgroup) * 256, "at")  # type: ignore[operator]
+    at = b.let((b.group(0) * waves + b.thread(0) // caps.subgroup) * 256, "at")
     for tile in sums:
         b.tile_store(out, at, 16, tile)
     kernel = b.kernel(grid=(groups,), threads=(waves * caps.subgroup,))

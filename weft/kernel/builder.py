@@ -213,7 +213,7 @@ def ceil_div(a: Value, b: int) -> Expr | int:
     if isinstance(a, int):
         return -(-a // b)
     assert isinstance(a, Expr)
-    return (a + (b - 1)) // b  # type: ignore[operator]
+    return (a + (b - 1)) // b
 
 
 class Builder:

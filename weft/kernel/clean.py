@@ -20,7 +20,7 @@ def cleared(kernel: Kernel) -> Kernel:
     b = Builder(kernel.name, {*kernel_names(kernel)})
     x, y, _ = kernel.threads
     count = x * y * kernel.threads[2]
-    t: Expr = b.let(b.thread(0) + (b.thread(1) + b.thread(2) * y) * x, "t")  # type: ignore[operator]
+    t: Expr = b.let(b.thread(0) + (b.thread(1) + b.thread(2) * y) * x, "t")
     for array in arrays:
         lanes = _WIDTH // array.dtype.itemsize
         lanes = lanes if array.size % lanes == 0 else 1

@@ -208,7 +208,7 @@ class _Guard:
         start, stop = self.expr(s.start, True), self.expr(s.stop, True)
         most = INT32[1] - s.step + 1
         if self.facts.high(self.ranges.value(s.stop), most) > most:
-            stop = kb.const(min(stop.value, most)) if isinstance(stop, ir.Const) else (  # type: ignore[type-var]
+            stop = kb.const(min(stop.value, most)) if isinstance(stop, ir.Const) else (
                 ir.Binary("min", stop, kb.const(most), ir.I32))  # fmt: skip
         bounds = self.before()
         mark = self.facts.mark()
@@ -272,7 +272,7 @@ class _Guard:
             return ir.Const(zero(e.type), e.type)
         at = self.hoisted.let(index, "at")
         if mask is not None and index.type.lanes == 1:
-            return replace(e, index=at, mask=mask & lanes_within(at, lanes, size))  # type: ignore[operator]
+            return replace(e, index=at, mask=mask & lanes_within(at, lanes, size))
         ok = kb.splat(within(at, top), lanes)
         near = kb.minimum(kb.maximum(at, 0), min(top, INT32[1]))
         loaded = replace(e, index=near, mask=mask)
@@ -297,7 +297,7 @@ class _Guard:
             kept = replace(s, index=at, value=value)
             return ir.If(within(at, top), ir.Block((kept,)))
         ok = within(at, top) if index.type.lanes > 1 else lanes_within(at, lanes, size)
-        return replace(s, index=at, value=value, mask=ok if mask is None else mask & ok)  # type: ignore[operator]
+        return replace(s, index=at, value=value, mask=ok if mask is None else mask & ok)
 
     def late(self, s: ir.Late) -> Stmt | None:
         """A late store stays one only where nothing has to be guarded."""

@@ -42,7 +42,7 @@ def unsigned(e: Any) -> Expr:
 def within(at: Expr, top: int) -> Expr:
     """Whether 0 <= at <= top, in each lane."""
     low: Expr = at >= 0
-    return low if top >= INT32[1] else low & (at <= top)  # type: ignore[return-value,operator]
+    return low if top >= INT32[1] else low & (at <= top)
 
 
 def lanes_within(at: Expr, lanes: int, size: int) -> Expr:
@@ -51,7 +51,7 @@ def lanes_within(at: Expr, lanes: int, size: int) -> Expr:
         return within(at, size - 1)
     last = kb.const(min(size - 1, INT32[1]), Type(dt.int32, lanes))
     low = kb.splat(at, lanes) >= -kb.iota(lanes)
-    return low & (kb.splat(at, lanes) <= last - kb.iota(lanes))  # type: ignore[operator,return-value]
+    return low & (kb.splat(at, lanes) <= last - kb.iota(lanes))
 
 
 def zero(type_: Type) -> float | int | bool:

@@ -75,7 +75,7 @@ class LazyKernel(Kernel):
         object.__setattr__(self, "_parse", parse)
         object.__setattr__(self, "_body", None)
 
-    @property  # type: ignore[override]
+    @property
     def body(self) -> ir.Block:
         if self._body is None:
             object.__setattr__(self, "_body", self._parse())
@@ -180,8 +180,8 @@ def _read_head(head: Any, slots: int) -> Kernel:
         head["name"],
         tuple(buffers),
         ir.Block(()),
-        grid,  # type: ignore[arg-type]
-        threads,  # type: ignore[arg-type]
+        grid,
+        threads,
         _count(head["flops"], "flops"),
         _count(head["bytes"], "bytes"),
         _count(head.get("resident", 1), "resident"),

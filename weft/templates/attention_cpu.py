@@ -31,13 +31,13 @@ def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Ke
 
     bi = em.axis(b.group(2), batch)
     head = b.let(b.group(1), "head")
-    kv_head = em.axis(b.let(head // (heads // groups), "kv_head"), groups)  # type: ignore[operator]
+    kv_head = em.axis(b.let(head // (heads // groups), "kv_head"), groups)
     h = em.axis(head, heads)
     blocks = -(-t // rows)
     block: Expr = b.group(0)
     if params["causal"]:
-        block = (blocks - 1) - block  # type: ignore[operator]  # the longest rows first
-    t0 = b.let(block * rows, "t0")  # type: ignore[operator]
+        block = (blocks - 1) - block  # the longest rows first
+    t0 = b.let(block * rows, "t0")
     bases = [
         b.let(em.expr(affine.flatten((bi, x), view.strides[:2], view.offset)), "base")
         for view, x in ((q, h), (k, kv_head), (v, kv_head))
@@ -52,22 +52,22 @@ def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Ke
         length = b.let(minimum(given, s), "length")  # type: ignore[assignment]
 
     def limits(row: Expr) -> tuple[Expr, Expr]:
-        return visible_keys(b, t0 + row, t, s, length, params["causal"], params["window"])  # type: ignore[operator]
+        return visible_keys(b, t0 + row, t, s, length, params["causal"], params["window"])
 
-    count = b.let(minimum(t - t0, rows), "count")  # type: ignore[operator]
-    flash.start(b.let(bases[0] + t0 * q.strides[2], "q0"), count)  # type: ignore[operator]
+    count = b.let(minimum(t - t0, rows), "count")
+    flash.start(b.let(bases[0] + t0 * q.strides[2], "q0"), count)
     first, _ = limits(const(0))
-    _, stop = limits(b.let(count - 1, "last"))  # type: ignore[operator]
+    _, stop = limits(b.let(count - 1, "last"))
     start = b.let(first, "first")
-    with b.loop(stop, start - start % keys, step=keys, name="k0") as k0, em.scope():  # type: ignore[operator]
-        seen = b.let(minimum(length - k0, keys), "seen")  # type: ignore[operator]
-        k_base = b.let(bases[1] + k0 * k.strides[2], "k")  # type: ignore[operator]
-        v_base = b.let(bases[2] + k0 * v.strides[2], "v")  # type: ignore[operator]
+    with b.loop(stop, start - start % keys, step=keys, name="k0") as k0, em.scope():
+        seen = b.let(minimum(length - k0, keys), "seen")
+        k_base = b.let(bases[1] + k0 * k.strides[2], "k")
+        v_base = b.let(bases[2] + k0 * v.strides[2], "v")
         flash.take_keys(k_base, v_base, seen)
         flash.sweep(k0, seen, limits)
 
     def write(row: Expr, column: int, mask: Expr | None, value: Expr) -> None:
-        ti = em.axis(t0 + row, t)  # type: ignore[operator]
+        ti = em.axis(t0 + row, t)
         lane = em.lane(value.type.lanes)
         with em.scope():
             store_all(em, node, (bi, h, ti, lane + column), value, mask)
@@ -99,15 +99,15 @@ def visible_keys(
     b: Builder, query: Expr, t: int, s: int, length: Expr, causal: bool, window: int
 ) -> tuple[Expr, Expr]:
     """The first key that query row `query` sees and the one after the last."""
-    at = b.let(query + (s - t), "at")  # type: ignore[operator]
+    at = b.let(query + (s - t), "at")
     low: Expr = const(0)
     high = length
     if causal:
-        high = minimum(high, at + 1)  # type: ignore[operator]
+        high = minimum(high, at + 1)
     elif window:
-        high = minimum(high, at + window)  # type: ignore[operator]
+        high = minimum(high, at + window)
     if window:
-        low = maximum(at - (window - 1), 0)  # type: ignore[operator]
+        low = maximum(at - (window - 1), 0)
     return low, maximum(high, 0)
 
 
@@ -119,9 +119,9 @@ def seeing_rows(
     first: Expr = const(0)
     stop = rows
     if causal:
-        first = maximum(key - ahead, 0)  # type: ignore[operator]
+        first = maximum(key - ahead, 0)
     elif window:
-        first = maximum(key - ahead - (window - 1), 0)  # type: ignore[operator]
+        first = maximum(key - ahead - (window - 1), 0)
     if window:
-        stop = minimum(key - ahead + (keys - 1 + window), rows)  # type: ignore[operator]
+        stop = minimum(key - ahead + (keys - 1 + window), rows)
     return b.let(first, "first_row"), b.let(stop, "stop_row")

@@ -57,8 +57,8 @@ class Operand:
 def capped(b: Builder, score: Expr, scale: float, softcap: float) -> Expr:
     """score * scale, softly limited to +-softcap when that is not 0."""
     if not softcap:
-        return score * scale  # type: ignore[operator]
-    return math.tanh(b, b.let(score * (scale / softcap), "s")) * softcap  # type: ignore[operator]
+        return score * scale
+    return math.tanh(b, b.let(score * (scale / softcap), "s")) * softcap
 
 
 def base_two(scale: float, softcap: float) -> float:
@@ -109,7 +109,7 @@ class Flash:
         """Takes up `count` query rows, the first at element `base` of q (bound)."""
         b, lanes = self.b, self.lanes
         self.q_base, self.count = base, count
-        self.last = b.let(count - 1, "last_row")  # type: ignore[operator]
+        self.last = b.let(count - 1, "last_row")
         if not self.q.plain:
             packer = Packer(b, self.q.buffer, base, self.qs, self.wide, lanes, dt.float32)
             if self.q.step == 1:
@@ -125,16 +125,16 @@ class Flash:
         with b.loop(count, step=MR, name="r") as r:
             b.store(self.top, r, const(FLOOR, Type(dt.float32, MR)))
             for i in range(MR):
-                b.store(self.total, (r + i) * lanes, zero)  # type: ignore[operator]
+                b.store(self.total, (r + i) * lanes, zero)
             with b.loop(MR * self.wide, step=lanes, name="c") as c:
-                b.store(self.o, r * self.wide + c, zero)  # type: ignore[operator]
+                b.store(self.o, r * self.wide + c, zero)
 
     def take_keys(self, k_base: Expr, v_base: Expr, count: Expr) -> None:
         """Packs `count` <= `keys` keys (and values, when not plain); bases are bound."""
         b, lanes = self.b, self.lanes
         self.v_base = v_base
         pack = Packer(b, self.k.buffer, k_base, self.kt, self.keys, lanes, dt.float32)
-        last = b.let(count - 1, "last_key")  # type: ignore[operator]
+        last = b.let(count - 1, "last_key")
         if self.k.step == 1:
             pack.turned(self.k.row, const(self.depth), self.keys, last, self.depth % lanes == 0)
         elif self.k.row == 1:
@@ -154,19 +154,19 @@ class Flash:
         first key a row sees and the one after its last (row: 0 .. count of `start`)."""
         b = self.b
         with b.loop(self.count, step=MR, name="r") as r:
-            rows = [b.let(minimum(r + i, self.last), "row") for i in range(MR)]  # type: ignore[operator]
+            rows = [b.let(minimum(r + i, self.last), "row") for i in range(MR)]
             pairs = [limits(row) for row in rows]
             low = [b.let(p[0], "low") for p in pairs]
             high = [b.let(p[1], "high") for p in pairs]
             far = b.let(_fold(maximum, high), "far")
             near = _fold(minimum, low)
-            end = b.let(k0 + count, "end")  # type: ignore[operator]
-            with b.when((far > k0) & (near < end)):  # type: ignore[operator]
+            end = b.let(k0 + count, "end")
+            with b.when((far > k0) & (near < end)):
                 self._scores(rows)
-                cut = (_fold(minimum, high) < k0 + self.keys) | (_fold(maximum, low) > k0)  # type: ignore[operator]
+                cut = (_fold(minimum, high) < k0 + self.keys) | (_fold(maximum, low) > k0)
                 with b.when(cut):
                     self._hide(k0, low, high)
-                self._weigh(r, b.let(minimum(far - k0, count), "seen"))  # type: ignore[operator]
+                self._weigh(r, b.let(minimum(far - k0, count), "seen"))
 
     # -- one tile
 
@@ -181,29 +181,29 @@ class Flash:
             if self.q.plain
             else (self.qs, const(0), self.wide)
         )
-        starts = [b.let(base + r * row, "q") for r in rows]  # type: ignore[operator]
+        starts = [b.let(base + r * row, "q") for r in rows]
         zero = const(0.0, Type(dt.float32, lanes))
         with b.loop(self.keys, step=vectors * lanes, name="c") as c:
             acc = [[b.var(zero, "s", zero.type) for _ in range(vectors)] for _ in starts]
             with b.loop(self.depth, name="d") as d:
-                spot = b.let(d * self.keys + c, "spot")  # type: ignore[operator]
-                ks = [b.let(load(self.kt, spot + v * lanes, lanes), "k") for v in range(vectors)]  # type: ignore[operator]
+                spot = b.let(d * self.keys + c, "spot")
+                ks = [b.let(load(self.kt, spot + v * lanes, lanes), "k") for v in range(vectors)]
                 for start, line in zip(starts, acc):
-                    x = b.let(splat(load(source, start + d), lanes), "x")  # type: ignore[operator]
+                    x = b.let(splat(load(source, start + d), lanes), "x")
                     for var, k in zip(line, ks):
                         b.assign(var, fma(x, k, var))
             for i, line in enumerate(acc):
                 for v, var in enumerate(line):
                     score = capped(b, var, self.scale, self.softcap)
-                    b.store(self.s, c + (i * self.keys + v * lanes), score)  # type: ignore[operator]
+                    b.store(self.s, c + (i * self.keys + v * lanes), score)
 
     def _hide(self, k0: Expr, low: Sequence[Expr], high: Sequence[Expr]) -> None:
         b, lanes = self.b, self.lanes
         with b.loop(self.keys, step=lanes, name="c") as c:
-            key = b.let(splat(k0 + c, lanes) + iota(lanes), "key")  # type: ignore[operator]
+            key = b.let(splat(k0 + c, lanes) + iota(lanes), "key")
             for i, (first, stop) in enumerate(zip(low, high)):
-                seen = (key >= splat(first, lanes)) & (key < splat(stop, lanes))  # type: ignore[operator]
-                at = b.let(c + i * self.keys, "at")  # type: ignore[operator]
+                seen = (key >= splat(first, lanes)) & (key < splat(stop, lanes))
+                at = b.let(c + i * self.keys, "at")
                 b.store(self.s, at, select(seen, load(self.s, at, lanes), HIDDEN))
 
     def _weigh(self, r: Expr, seen: Expr) -> None:
@@ -213,23 +213,23 @@ class Flash:
         tops = [b.var(floor, "top", floor.type) for _ in range(MR)]
         with b.loop(self.keys, step=lanes, name="c") as c:
             for i, var in enumerate(tops):
-                b.assign(var, maximum(var, load(self.s, c + i * self.keys, lanes)))  # type: ignore[operator]
+                b.assign(var, maximum(var, load(self.s, c + i * self.keys, lanes)))
         best = fold_lanes(b, tops, "max")
         old = b.let(load(self.top, r, MR), "old")
         new = b.let(maximum(old, best), "new")
         b.store(self.top, r, new)
-        shrink = b.let(math.exp(b, b.let(old - new, "fall")), "shrink")  # type: ignore[operator]
+        shrink = b.let(math.exp(b, b.let(old - new, "fall")), "shrink")
         tops = [b.let(splat(extract(new, i), lanes), "top") for i in range(MR)]  # type: ignore[misc]
         fade = [b.let(splat(extract(shrink, i), lanes), "fade") for i in range(MR)]
-        spots = [b.let((r + i) * lanes, "at") for i in range(MR)]  # type: ignore[operator]
-        sums = [b.var(load(self.total, at, lanes) * f, "sum") for at, f in zip(spots, fade)]  # type: ignore[operator]
+        spots = [b.let((r + i) * lanes, "at") for i in range(MR)]
+        sums = [b.var(load(self.total, at, lanes) * f, "sum") for at, f in zip(spots, fade)]
         with b.loop(self.keys, step=lanes, name="c") as c:
             for i in range(MR):
-                at = b.let(c + i * self.keys, "at")  # type: ignore[operator]
+                at = b.let(c + i * self.keys, "at")
                 gap = b.let(load(self.s, at, lanes) - tops[i], "gap")
                 p = b.let(math.exp(b, gap), "p")
                 b.store(self.s, at, p)
-                b.assign(sums[i], sums[i] + p)  # type: ignore[operator]
+                b.assign(sums[i], sums[i] + p)
         for at, total in zip(spots, sums):
             b.store(self.total, at, total)
         chunk = -(-self.wide // lanes)
@@ -248,31 +248,31 @@ class Flash:
             if self.v.plain
             else (self.vs, const(0), self.wide)
         )
-        first = b.let(r * self.wide, "o")  # type: ignore[operator]
+        first = b.let(r * self.wide, "o")
         acc = []
         for i in range(MR):
             line = []
             for c in columns:
-                old = load(self.o, first + (i * self.wide + c * lanes), lanes)  # type: ignore[operator]
-                line.append(b.var(old * fade[i], "acc"))  # type: ignore[operator]
+                old = load(self.o, first + (i * self.wide + c * lanes), lanes)
+                line.append(b.var(old * fade[i], "acc"))
             acc.append(line)
         tail = None
         if self.v.plain and columns.stop * lanes > self.depth:
-            tail = b.let(iota(lanes) < self.depth % lanes, "tail")  # type: ignore[operator]
+            tail = b.let(iota(lanes) < self.depth % lanes, "tail")
         with b.loop(seen, name="j") as j:
-            spot = b.let(base + j * row, "spot")  # type: ignore[operator]
+            spot = b.let(base + j * row, "spot")
             vs = []
             for c in columns:
                 mask = tail if (c + 1) * lanes > self.depth else None
-                value = load(source, spot + c * lanes, lanes, mask)  # type: ignore[operator]
+                value = load(source, spot + c * lanes, lanes, mask)
                 vs.append(b.let(value, "v"))
             for i, line in enumerate(acc):
-                p = b.let(splat(load(self.s, j + i * self.keys), lanes), "p")  # type: ignore[operator]
+                p = b.let(splat(load(self.s, j + i * self.keys), lanes), "p")
                 for var, v in zip(line, vs):
                     b.assign(var, fma(p, v, var))
         for i, line in enumerate(acc):
             for c, var in zip(columns, line):
-                b.store(self.o, first + (i * self.wide + c * lanes), var)  # type: ignore[operator]
+                b.store(self.o, first + (i * self.wide + c * lanes), var)
 
     # -- results
 
@@ -281,14 +281,14 @@ class Flash:
         b, lanes, depth = self.b, self.lanes, self.depth
         tail = None
         if depth % lanes:
-            tail = b.let(iota(lanes) < depth % lanes, "tail")  # type: ignore[operator]
+            tail = b.let(iota(lanes) < depth % lanes, "tail")
         with b.loop(self.count, name="r") as r:
-            total = b.let(fold_lanes(b, [b.let(load(self.total, r * lanes, lanes))]), "sum")  # type: ignore[operator]
+            total = b.let(fold_lanes(b, [b.let(load(self.total, r * lanes, lanes))]), "sum")
             one = const(1.0, F32)
-            inverse = b.let(select(total > 0.0, one / select(total > 0.0, total, one), 0.0))  # type: ignore[operator]
+            inverse = b.let(select(total > 0.0, one / select(total > 0.0, total, one), 0.0))
             by = b.let(splat(inverse, lanes), "by")
             for c in range(0, depth, lanes):
-                value = b.let(load(self.o, r * self.wide + c, lanes) * by, "y")  # type: ignore[operator]
+                value = b.let(load(self.o, r * self.wide + c, lanes) * by, "y")
                 write(r, c, tail if c + lanes > depth else None, value)
 
 

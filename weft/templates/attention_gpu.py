@@ -92,8 +92,8 @@ class _Gpu:
         if self.together:
             self._together(self._row(b.let(b.group(0), "row")))
         else:
-            at = b.let(b.group(0) * self.threads + b.thread(0), "row")  # type: ignore[operator]
-            with b.when(at < self.count), self.em.scope():  # type: ignore[operator]
+            at = b.let(b.group(0) * self.threads + b.thread(0), "row")
+            with b.when(at < self.count), self.em.scope():
                 self._alone(self._row(at))
         flops = 4 * batch * self.count * self.heads * self.keys * self.depth
         return b.kernel(grid, (self.threads,), flops, traffic(self.group))
@@ -104,7 +104,7 @@ class _Gpu:
         b, em, node = self.b, self.em, self.node
         h = em.axis(self.head, self.heads)
         share = self.heads // self.groups
-        kv = em.axis(b.let(self.head // share, "kv_head"), self.groups)  # type: ignore[operator]
+        kv = em.axis(b.let(self.head // share, "kv_head"), self.groups)
         row = em.axis(at, self.count)
         index: Index
         if self.cached:
@@ -113,8 +113,8 @@ class _Gpu:
             pos = b.let(minimum(em.value(node.inputs[4], (row,)), self.keys - 1), "pos")
             place, index = em.axis(slot, slots), (row, h)
             window = self.params["window"]
-            low: Expr = maximum(pos - (window - 1), 0) if window else const(0)  # type: ignore[operator]
-            high = maximum(pos + 1, 0)  # type: ignore[operator]
+            low: Expr = maximum(pos - (window - 1), 0) if window else const(0)
+            high = maximum(pos + 1, 0)
         else:
             length: Expr = const(self.keys)
             if len(node.inputs) == 4:
@@ -144,12 +144,12 @@ class _Gpu:
         acc = b.var(zero, "acc", zero.type)
         buffer = self.em.buffers[id(self.views[1].node)]
         with b.loop(self.depth, step=quad, name="d") as d:
-            k = cast(load(buffer, k_row + d * step, quad), dt.float32)  # type: ignore[operator]
+            k = cast(load(buffer, k_row + d * step, quad), dt.float32)
             b.assign(acc, fma(load(q, d, quad), k, acc))
         total: Expr = acc
         if quad == 4:
             a0, a1, a2, a3 = (extract(acc, i) for i in range(4))
-            total = (a0 + a1) + (a2 + a3)  # type: ignore[operator]
+            total = (a0 + a1) + (a2 + a3)
         return b.let(capped(b, b.let(total, "s"), self.params["scale"], self.params["softcap"]))
 
     def _store(self, row: Row, column: Affine, value: Expr) -> None:
@@ -157,7 +157,7 @@ class _Gpu:
             store_all(self.em, self.node, (*row.index, column), value, None)
 
     def _inverse(self, total: Expr) -> Expr:
-        some = self.b.let(total > 0.0, "some")  # type: ignore[operator]
+        some = self.b.let(total > 0.0, "some")
         one = const(1.0, F32)
         return self.b.let(select(some, binary("div", one, select(some, total, one)), 0.0))
 
@@ -171,39 +171,39 @@ class _Gpu:
         meet = b.array("meet", dt.float32, threads, "shared")
         spread = range(0, depth, threads)
         for c in spread:
-            column = b.let(minimum(t + c, depth - 1), "column")  # type: ignore[operator]
-            b.store(q, t + c, self._element(0, row.q + column * self.views[0].strides[-1]))  # type: ignore[operator]
+            column = b.let(minimum(t + c, depth - 1), "column")
+            b.store(q, t + c, self._element(0, row.q + column * self.views[0].strides[-1]))
         top, total = b.var(FLOOR, "top"), b.var(0.0, "total")
         acc = [b.var(0.0, "acc") for _ in spread]
         b.barrier()
         k_step, v_step = self.views[1].strides[2], self.views[2].strides[2]
-        with b.loop(row.high, row.low - row.low % threads, step=threads, name="k0") as k0:  # type: ignore[operator]
-            key = b.let(k0 + t, "key")  # type: ignore[operator]
-            at = b.let(row.k + minimum(key, self.keys - 1) * k_step, "k")  # type: ignore[operator]
-            seen = (key >= row.low) & (key < row.high)  # type: ignore[operator]
+        with b.loop(row.high, row.low - row.low % threads, step=threads, name="k0") as k0:
+            key = b.let(k0 + t, "key")
+            at = b.let(row.k + minimum(key, self.keys - 1) * k_step, "k")
+            seen = (key >= row.low) & (key < row.high)
             s = b.let(select(seen, self._score(q, at), HIDDEN), "score")
             best = self._meet(meet, t, s, maximum)
             new = b.let(maximum(top, best), "new")
-            fade = b.let(math.exp(b, b.let(top - new, "fall")), "fade")  # type: ignore[operator]
+            fade = b.let(math.exp(b, b.let(top - new, "fall")), "fade")
             b.assign(top, new)
-            p = b.let(math.exp(b, b.let(s - new, "gap")), "p")  # type: ignore[operator]
+            p = b.let(math.exp(b, b.let(s - new, "gap")), "p")
             b.store(weights, t, p)
-            added = self._meet(meet, t, p, lambda x, y: x + y)  # type: ignore[operator]
+            added = self._meet(meet, t, p, lambda x, y: x + y)
             b.assign(total, fma(total, fade, added))
-            count = b.let(minimum(row.high - k0, threads), "count")  # type: ignore[operator]
+            count = b.let(minimum(row.high - k0, threads), "count")
             for c, var in zip(spread, acc):
-                b.assign(var, var * fade)  # type: ignore[operator]
-                column = b.let(minimum(t + c, depth - 1), "column")  # type: ignore[operator]
-                v = b.let(row.v + k0 * v_step + column * self.views[2].strides[3], "v")  # type: ignore[operator]
+                b.assign(var, var * fade)
+                column = b.let(minimum(t + c, depth - 1), "column")
+                v = b.let(row.v + k0 * v_step + column * self.views[2].strides[3], "v")
                 with b.loop(count, name="j") as j:
-                    value = self._element(2, v + j * v_step)  # type: ignore[operator]
+                    value = self._element(2, v + j * v_step)
                     b.assign(var, fma(load(weights, j), value, var))
             b.barrier()
         by = self._inverse(total)
         for c, var in zip(spread, acc):
-            column = b.let(t + c, "column")  # type: ignore[operator]
-            with b.when(column < as_expr(depth)), self.em.scope():  # type: ignore[operator]
-                self._store(row, self.em.axis(column, depth), b.let(var * by, "y"))  # type: ignore[operator]
+            column = b.let(t + c, "column")
+            with b.when(column < as_expr(depth)), self.em.scope():
+                self._store(row, self.em.axis(column, depth), b.let(var * by, "y"))
 
     def _meet(self, meet: ir.Array, t: Expr, x: Expr, op: Callable[[Expr, Expr], Expr]) -> Expr:
         """The values of all threads combined, the same in each."""
@@ -211,8 +211,8 @@ class _Gpu:
         b.store(meet, t, x)
         b.barrier()
         while half:
-            with b.when(t < half):  # type: ignore[operator]
-                b.store(meet, t, op(load(meet, t), load(meet, t + half)))  # type: ignore[operator]
+            with b.when(t < half):
+                b.store(meet, t, op(load(meet, t), load(meet, t + half)))
             b.barrier()
             half //= 2
         result = b.let(load(meet, const(0)), "all")
@@ -226,30 +226,30 @@ class _Gpu:
         q, o = b.array("q", dt.float32, depth), b.array("o", dt.float32, depth)
         scores = b.array("scores", dt.float32, KEYS)
         with b.loop(depth, name="d") as d:
-            b.store(q, d, self._element(0, row.q + d * self.views[0].strides[-1]))  # type: ignore[operator]
+            b.store(q, d, self._element(0, row.q + d * self.views[0].strides[-1]))
             b.store(o, d, const(0.0, F32))
         top, total = b.var(FLOOR, "top"), b.var(0.0, "total")
         k_step, v_step = self.views[1].strides[2], self.views[2].strides[2]
         with b.loop(row.high, row.low, step=KEYS, name="k0") as k0:
-            count = b.let(minimum(row.high - k0, KEYS), "count")  # type: ignore[operator]
+            count = b.let(minimum(row.high - k0, KEYS), "count")
             best = b.var(HIDDEN, "best")
             with b.loop(count, name="j") as j:
-                s = self._score(q, b.let(row.k + (k0 + j) * k_step, "k"))  # type: ignore[operator]
+                s = self._score(q, b.let(row.k + (k0 + j) * k_step, "k"))
                 b.store(scores, j, s)
                 b.assign(best, maximum(best, s))
             new = b.let(maximum(top, best), "new")
-            fade = b.let(math.exp(b, b.let(top - new, "fall")), "fade")  # type: ignore[operator]
+            fade = b.let(math.exp(b, b.let(top - new, "fall")), "fade")
             b.assign(top, new)
-            b.assign(total, total * fade)  # type: ignore[operator]
+            b.assign(total, total * fade)
             with b.loop(depth, name="d") as d:
-                b.store(o, d, load(o, d) * fade)  # type: ignore[operator]
+                b.store(o, d, load(o, d) * fade)
             with b.loop(count, name="j") as j:
-                p = b.let(math.exp(b, b.let(load(scores, j) - new, "gap")), "p")  # type: ignore[operator]
-                b.assign(total, total + p)  # type: ignore[operator]
-                v = b.let(row.v + (k0 + j) * v_step, "v")  # type: ignore[operator]
+                p = b.let(math.exp(b, b.let(load(scores, j) - new, "gap")), "p")
+                b.assign(total, total + p)
+                v = b.let(row.v + (k0 + j) * v_step, "v")
                 with b.loop(depth, name="d") as d:
-                    value = self._element(2, v + d * self.views[2].strides[3])  # type: ignore[operator]
+                    value = self._element(2, v + d * self.views[2].strides[3])
                     b.store(o, d, fma(p, value, load(o, d)))
         by = self._inverse(total)
         with b.loop(depth, name="d") as d, self.em.scope():
-            self._store(row, self.em.axis(d, depth), b.let(load(o, d) * by, "y"))  # type: ignore[operator]
+            self._store(row, self.em.axis(d, depth), b.let(load(o, d) * by, "y"))

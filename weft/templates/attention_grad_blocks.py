@@ -45,11 +45,11 @@ class _Blocks(Parts):
         size = self.slice * self.block
         self.left = [b.array("left", dt.float32, size, "shared") for _ in range(pairs)]
         self.right = [b.array("right", dt.float32, size, "shared") for _ in range(pairs)]
-        self.flat = b.let(self.ty * side + self.tx, "flat")  # type: ignore[operator]
+        self.flat = b.let(self.ty * side + self.tx, "flat")
 
     def kernel(self) -> Kernel:
         b = self.b
-        at = b.let(b.group(0) * self.block, "first_item")  # type: ignore[operator]
+        at = b.let(b.group(0) * self.block, "first_item")
         emit = {
             "attention_lse": self._lse, "attention_dq": self._dq, "attention_dkv": self._dkv
         }[self.name]  # fmt: skip
@@ -66,13 +66,13 @@ class _Blocks(Parts):
         nothing. Threads run along D, which is contiguous in memory."""
         b, size = self.b, self.slice * self.block
         for step in range(0, size, self.side * self.side):
-            e = b.let(self.flat + step, "e")  # type: ignore[operator]
-            d, item = b.let(e % self.slice, "d"), b.let(e // self.slice, "item")  # type: ignore[operator]
-            column, at = b.let(d0 + d, "column"), b.let(first + item, "at")  # type: ignore[operator]
-            inside = (column < self.depth) & (at < limit)  # type: ignore[operator]
+            e = b.let(self.flat + step, "e")
+            d, item = b.let(e % self.slice, "d"), b.let(e // self.slice, "item")
+            column, at = b.let(d0 + d, "column"), b.let(first + item, "at")
+            inside = (column < self.depth) & (at < limit)
             row = self.row(i, base, minimum(at, limit - 1))
             value = self.element(i, row, b.let(minimum(column, self.depth - 1), "column"))
-            b.store(target, d * self.block + item, select(inside, value, 0.0))  # type: ignore[operator]
+            b.store(target, d * self.block + item, select(inside, value, 0.0))
 
     def _products(
         self, pairs: Sequence[tuple[int, Expr, int, Expr]], row0: Expr, key0: Expr
@@ -87,10 +87,10 @@ class _Blocks(Parts):
                 self._stage(right, j, keys, key0, self.s, d0)
             b.barrier()
             with b.loop(self.slice, name="d") as d:
-                at = b.let(d * self.block, "at")  # type: ignore[operator]
+                at = b.let(d * self.block, "at")
                 for sums, left, right in zip(acc, self.left, self.right):
-                    xs = [b.let(load(left, at + self._y(i)), "x") for i in range(tile)]  # type: ignore[operator]
-                    ys = [b.let(load(right, at + self._x(j)), "y") for j in range(tile)]  # type: ignore[operator]
+                    xs = [b.let(load(left, at + self._y(i)), "x") for i in range(tile)]
+                    ys = [b.let(load(right, at + self._x(j)), "y") for j in range(tile)]
                     for x, line in zip(xs, sums):
                         for y, var in zip(ys, line):
                             b.assign(var, fma(x, y, var))
@@ -98,27 +98,27 @@ class _Blocks(Parts):
         return acc
 
     def _y(self, i: int) -> Expr:
-        return self.ty + i * self.side  # type: ignore[operator]
+        return self.ty + i * self.side
 
     def _x(self, j: int) -> Expr:
-        return self.tx + j * self.side  # type: ignore[operator]
+        return self.tx + j * self.side
 
     def _rows(self, row0: Expr) -> tuple[list[Expr], list[tuple[Expr, Expr]]]:
         """This thread's rows from row0, and which keys each sees: none where there is no row."""
         b = self.b
-        at = [b.let(row0 + self._y(i), "row") for i in range(self.tile)]  # type: ignore[operator]
+        at = [b.let(row0 + self._y(i), "row") for i in range(self.tile)]
         limits = []
         for row in at:
             low, high = self.limits(row)
-            limits.append((low, b.let(select(row < self.t, high, 0), "high")))  # type: ignore[operator]
+            limits.append((low, b.let(select(row < self.t, high, 0), "high")))
         return at, limits
 
     def _key_range(self, row0: Expr) -> tuple[Expr, Expr]:
         """The keys that a block of rows sees, from the start of a block of keys."""
         b = self.b
         low, _ = self.limits(row0)
-        _, high = self.limits(b.let(minimum(row0 + (self.block - 1), self.t - 1), "last"))  # type: ignore[operator]
-        return b.let(low - low % self.block, "first_key"), high  # type: ignore[operator]
+        _, high = self.limits(b.let(minimum(row0 + (self.block - 1), self.t - 1), "last"))
+        return b.let(low - low % self.block, "first_key"), high
 
     def _sums(self, head: affine.Affine, rows: Sequence[Expr]) -> list[list[Expr]]:
         """lse and delta of the thread's rows."""
@@ -131,13 +131,13 @@ class _Blocks(Parts):
     ) -> None:  # fmt: skip
         """The thread's tile of weights to shared memory, [row][key]."""
         b = self.b
-        keys = [b.let(key0 + self._x(j), "key") for j in range(self.tile)]  # type: ignore[operator]
+        keys = [b.let(key0 + self._x(j), "key") for j in range(self.tile)]
         for i, (low, high) in enumerate(limits):
             for j, key in enumerate(keys):
-                seen = b.let((key >= low) & (key < high), "seen")  # type: ignore[operator]
+                seen = b.let((key >= low) & (key < high), "seen")
                 qk, gv = (b.let(x[i][j], "product") for x in acc)
                 weight, change = self.weights(qk, gv, sums[0][i], sums[1][i], seen)
-                at = b.let(self._y(i) * self.block + self._x(j), "at")  # type: ignore[operator]
+                at = b.let(self._y(i) * self.block + self._x(j), "at")
                 b.store(ds, at, change)
                 if p is not None:
                     b.store(p, at, weight)
@@ -148,7 +148,7 @@ class _Blocks(Parts):
     def _components(self, i: int, row: Expr) -> list[Expr]:
         """The thread's columns of a row of operand i (bound)."""
         b = self.b
-        columns = [b.let(minimum(self.tx + c, self.depth - 1), "column") for c in self.columns]  # type: ignore[operator]
+        columns = [b.let(minimum(self.tx + c, self.depth - 1), "column") for c in self.columns]
         return [b.let(self.element(i, row, c), "x") for c in columns]
 
     def _weights_array(self, name: str) -> ir.Array:
@@ -169,9 +169,9 @@ class _Blocks(Parts):
         first, stop = self._key_range(row0)
         with b.loop(stop, first, step=self.block, name="k0") as k0, self.em.scope():
             (acc,) = self._products([(Q, qs, K, ks)], row0, k0)
-            keys = [b.let(k0 + self._x(j), "key") for j in range(tile)]  # type: ignore[operator]
+            keys = [b.let(k0 + self._x(j), "key") for j in range(tile)]
             for i, (low, high) in enumerate(limits):
-                seen = [b.let((key >= low) & (key < high), "seen") for key in keys]  # type: ignore[operator]
+                seen = [b.let((key >= low) & (key < high), "seen") for key in keys]
                 s = [
                     b.let(select(ok, self.score(b.let(x, "product"))[0], HIDDEN), "s")
                     for ok, x in zip(seen, acc[i])
@@ -179,20 +179,20 @@ class _Blocks(Parts):
                 new: Expr = top[i]
                 for x in s:
                     new = b.let(maximum(new, x), "new")
-                fade = math.exp(b, b.let(top[i] - new, "fall"))  # type: ignore[operator]
-                b.assign(total[i], total[i] * fade)  # type: ignore[operator]
+                fade = math.exp(b, b.let(top[i] - new, "fall"))
+                b.assign(total[i], total[i] * fade)
                 for x in s:
-                    b.assign(total[i], total[i] + math.exp(b, b.let(x - new, "gap")))  # type: ignore[operator]
+                    b.assign(total[i], total[i] + math.exp(b, b.let(x - new, "gap")))
                 b.assign(top[i], new)
         for i in range(tile):
-            at = b.let(self._y(i) * side + self.tx, "at")  # type: ignore[operator]
+            at = b.let(self._y(i) * side + self.tx, "at")
             b.store(tops, at, top[i])
             b.store(totals, at, total[i])
         b.barrier()
-        with b.when(self.tx < 1), self.em.scope():  # type: ignore[operator]
+        with b.when(self.tx < 1), self.em.scope():
             for i, row in enumerate(rows):
-                with b.when(row < self.t), self.em.scope():  # type: ignore[operator]
-                    lse = self._meet(tops, totals, b.let(self._y(i) * side, "at"))  # type: ignore[operator]
+                with b.when(row < self.t), self.em.scope():
+                    lse = self._meet(tops, totals, b.let(self._y(i) * side, "at"))
                     self.store((self.bi, head, self.em.axis(row, self.t)), lse)
 
     def _meet(self, tops: ir.Array, totals: ir.Array, at: Expr) -> Expr:
@@ -200,10 +200,10 @@ class _Blocks(Parts):
         b = self.b
         top, total = b.var(FLOOR, "top"), b.var(0.0, "total")
         with b.loop(self.side, name="i") as i:
-            b.assign(top, maximum(top, load(tops, at + i)))  # type: ignore[operator]
+            b.assign(top, maximum(top, load(tops, at + i)))
         with b.loop(self.side, name="i") as i:
-            fade = math.exp(b, b.let(load(tops, at + i) - top, "fall"))  # type: ignore[operator]
-            b.assign(total, fma(load(totals, at + i), fade, total))  # type: ignore[operator]
+            fade = math.exp(b, b.let(load(tops, at + i) - top, "fall"))
+            b.assign(total, fma(load(totals, at + i), fade, total))
         return self.log_sum(top, total)
 
     def _dq(self, row0: Expr) -> None:
@@ -220,15 +220,15 @@ class _Blocks(Parts):
             acc = self._products([(Q, qs, K, ks), (G, gs, V, vs)], row0, k0)
             self._pair_weights(acc, sums, limits, k0, None, ds)
             b.barrier()
-            count = b.let(minimum(self.s - k0, self.block), "count")  # type: ignore[operator]
+            count = b.let(minimum(self.s - k0, self.block), "count")
             with b.loop(count, name="j") as j:
-                xs = self._components(K, self.row(K, ks, k0 + j))  # type: ignore[operator]
+                xs = self._components(K, self.row(K, ks, k0 + j))
                 for i, line in enumerate(dq):
-                    w = b.let(load(ds, self._y(i) * self.block + j), "w")  # type: ignore[operator]
+                    w = b.let(load(ds, self._y(i) * self.block + j), "w")
                     for x, var in zip(xs, line):
                         b.assign(var, fma(w, x, var))
         for row, line in zip(rows, dq):
-            with b.when(row < self.t), self.em.scope():  # type: ignore[operator]
+            with b.when(row < self.t), self.em.scope():
                 self._write((self.bi, head, self.em.axis(row, self.t)), line)
 
     def _dkv(self, key0: Expr) -> None:
@@ -239,10 +239,10 @@ class _Blocks(Parts):
         ks, vs = self.base(K, kv), self.base(V, kv)
         dk, dv = self._sums_of_columns(), self._sums_of_columns()
         first, stop = self.rows_of(key0, self.block)
-        stop = b.let(select(key0 < self.length, stop, 0), "stop_row")  # type: ignore[operator]
-        first = b.let(first - first % self.block, "first_row")  # type: ignore[operator]
+        stop = b.let(select(key0 < self.length, stop, 0), "stop_row")
+        first = b.let(first - first % self.block, "first_row")
         with b.loop(self.share, name="h") as h, em.scope():
-            head = em.axis(kv_at * self.share + h, self.heads)  # type: ignore[operator]
+            head = em.axis(kv_at * self.share + h, self.heads)
             qs, gs = self.base(Q, head), self.base(G, head)
             with b.loop(stop, first, step=self.block, name="r0") as r0, em.scope():
                 rows, limits = self._rows(r0)
@@ -250,25 +250,25 @@ class _Blocks(Parts):
                 acc = self._products([(Q, qs, K, ks), (G, gs, V, vs)], r0, key0)
                 self._pair_weights(acc, sums, limits, key0, p, ds)
                 b.barrier()
-                count = b.let(minimum(self.t - r0, self.block), "count")  # type: ignore[operator]
+                count = b.let(minimum(self.t - r0, self.block), "count")
                 with b.loop(count, name="r") as r:
-                    at = b.let(r0 + r, "at")  # type: ignore[operator]
-                    spot = b.let(r * self.block, "spot")  # type: ignore[operator]
+                    at = b.let(r0 + r, "at")
+                    spot = b.let(r * self.block, "spot")
                     for i, base, weights, target in ((Q, qs, ds, dk), (G, gs, p, dv)):
                         xs = self._components(i, self.row(i, base, at))
                         for n, line in enumerate(target):
-                            w = b.let(load(weights, spot + self._y(n)), "w")  # type: ignore[operator]
+                            w = b.let(load(weights, spot + self._y(n)), "w")
                             for x, var in zip(xs, line):
                                 b.assign(var, fma(w, x, var))
         for n in range(self.tile):
-            key = b.let(key0 + self._y(n), "key")  # type: ignore[operator]
-            with b.when(key < self.s), em.scope():  # type: ignore[operator]
+            key = b.let(key0 + self._y(n), "key")
+            with b.when(key < self.s), em.scope():
                 for part, target in enumerate((dk, dv)):
                     self._write((affine.number(part), self.bi, kv, em.axis(key, self.s)), target[n])
 
     def _write(self, index: tuple[affine.Affine, ...], line: Sequence[ir.Var]) -> None:
         b, em = self.b, self.em
         for c, var in zip(self.columns, line):
-            column = b.let(self.tx + c, "column")  # type: ignore[operator]
-            with b.when(column < as_expr(self.depth)), em.scope():  # type: ignore[operator]
+            column = b.let(self.tx + c, "column")
+            with b.when(column < as_expr(self.depth)), em.scope():
                 self.store((*index, em.axis(column, self.depth)), b.let(var, "y"))

@@ -60,9 +60,9 @@ class _Part(Rows):
             self._dkv(at)
         else:
             blocks, heads = -(-self.t // self.size.rows), self.heads
-            self.take(b.let((blocks - 1 - b.group(0)) * self.size.rows, "t0"))  # type: ignore[operator]
+            self.take(b.let((blocks - 1 - b.group(0)) * self.size.rows, "t0"))
             head = em.axis(at, self.heads)
-            kv = em.axis(b.let(at // self.share, "kv"), self.groups)  # type: ignore[operator]
+            kv = em.axis(b.let(at // self.share, "kv"), self.groups)
             self.take_rows(0, head, self.q)
             products = 1 if self.name == "attention_lse" else 3
             (self._lse if products == 1 else self._dq)(head, kv)
@@ -73,7 +73,7 @@ class _Part(Rows):
         """The block of keys (and values) from k0, zeros beyond the last."""
         b, x = self.b, self.tiles
         self.origin = k0
-        count = b.let(minimum(self.s - k0, self.size.keys), "keys")  # type: ignore[operator]
+        count = b.let(minimum(self.s - k0, self.size.keys), "keys")
         turned = {1: self.kt} if self.name == "attention_lse" else {2: self.vt, 1: self.kt}
         for i, target in turned.items():
             source, base = self.operand_of(i, kv, k0)
@@ -84,7 +84,7 @@ class _Part(Rows):
         """lse and delta of the rows; rows that do not exist see nothing."""
         b, em = self.b, self.em
         with b.loop(self.padded, name="r") as r, em.scope():
-            row = em.axis(minimum(self.t0 + r, self.t - 1), self.t)  # type: ignore[operator]
+            row = em.axis(minimum(self.t0 + r, self.t - 1), self.t)
             for node, target in zip(self.node.inputs[4:6], (self.top, self.delta)):
                 b.store(target, r, em.value(node, (self.bi, head, row)))
 
@@ -92,7 +92,7 @@ class _Part(Rows):
         """p and ds of a tile of rows against the block."""
         x = self.tiles
         self.scores(k0, r, low, high)
-        tops = [self.b.let(load(self.top, r + i), "lse") for i in range(MR)]  # type: ignore[operator]
+        tops = [self.b.let(load(self.top, r + i), "lse") for i in range(MR)]
         x.exponents(self.p, r, const(0), const(self.size.keys), tops)
         x.slopes(self.g, r, self.vt, const(0), const(0), self.p, self.ds, self.delta)
 
@@ -105,10 +105,10 @@ class _Part(Rows):
         def clear(r: Expr) -> None:
             b.store(self.top, r, const(FLOOR, Type(dt.float32, MR)))
             for i in range(MR):
-                b.store(total, (r + i) * lanes, const(0.0, Type(dt.float32, lanes)))  # type: ignore[operator]
+                b.store(total, (r + i) * lanes, const(0.0, Type(dt.float32, lanes)))
 
         self.each_tile(clear)
-        with b.loop(self.stop, self.first - self.first % keys, step=keys, name="k0") as k0:  # type: ignore[operator]
+        with b.loop(self.stop, self.first - self.first % keys, step=keys, name="k0") as k0:
             self._take_keys(kv, k0)
             self.each_seen(k0, lambda *tile: self._follow(k0, total, *tile))
         self.each_tile(lambda r: self._finish(head, total, r))
@@ -121,23 +121,23 @@ class _Part(Rows):
         old = b.let(load(self.top, r, MR), "old")
         new = b.let(maximum(old, x.row_tops(self.p, r, const(0), stop)), "new")
         b.store(self.top, r, new)
-        fade = b.let(math.exp_below(b, b.let(old - new, "fall")), "fade")  # type: ignore[operator]
+        fade = b.let(math.exp_below(b, b.let(old - new, "fall")), "fade")
         tops = [b.let(extract(new, i), "top") for i in range(MR)]
         for i, added in enumerate(x.exponents(self.p, r, const(0), stop, tops)):
-            at = b.let((r + i) * lanes, "at")  # type: ignore[operator]
+            at = b.let((r + i) * lanes, "at")
             by = splat(extract(fade, i), lanes)
-            b.store(total, at, load(total, at, lanes) * by + added)  # type: ignore[operator]
+            b.store(total, at, load(total, at, lanes) * by + added)
 
     def _finish(self, head: Affine, total: Array, r: Expr) -> None:
         b, em, lanes = self.b, self.em, self.tiles.lanes
-        sums = [b.let(load(total, (r + i) * lanes, lanes), "sum") for i in range(MR)]  # type: ignore[operator]
+        sums = [b.let(load(total, (r + i) * lanes, lanes), "sum") for i in range(MR)]
         whole = b.let(fold_lanes(b, sums), "total")
-        some = b.let(whole > 0.0, "some")  # type: ignore[operator]
+        some = b.let(whole > 0.0, "some")
         log = math.log(b, b.let(select(some, whole, 1.0), "x"))
-        lse = b.let(select(some, log + load(self.top, r, MR), UNSEEN), "lse")  # type: ignore[operator]
-        mask = b.let(iota(MR) < splat(self.count - r, MR), "mask")  # type: ignore[operator]
+        lse = b.let(select(some, log + load(self.top, r, MR), UNSEEN), "lse")
+        mask = b.let(iota(MR) < splat(self.count - r, MR), "mask")
         with em.scope():
-            row = em.axis(self.t0 + r, self.t) + em.lane(MR)  # type: ignore[operator]
+            row = em.axis(self.t0 + r, self.t) + em.lane(MR)
             self.store((self.bi, head, row), lse, mask)
 
     # -- gradients
@@ -148,20 +148,20 @@ class _Part(Rows):
         self.take_rows(3, head, self.g)
         self._take_sums(head)
         x.clear(dq, const(0), self.padded)
-        with b.loop(self.stop, self.first - self.first % keys, step=keys, name="k0") as k0:  # type: ignore[operator]
+        with b.loop(self.stop, self.first - self.first % keys, step=keys, name="k0") as k0:
             self._take_keys(kv, k0)
 
             def add(r: Expr, low: list[Expr], high: list[Expr]) -> None:
                 self._weights(k0, r, low, high)
                 _, _, near, far = self.tile_limits(r)
-                first = b.let(maximum(near - k0, 0), "first")  # type: ignore[operator]
-                stop = b.let(minimum(far - k0, keys), "stop")  # type: ignore[operator]
+                first = b.let(maximum(near - k0, 0), "first")
+                stop = b.let(minimum(far - k0, keys), "stop")
                 x.add_keys(self.ds, r, first, stop, self.k, dq, False)
 
             self.each_seen(k0, add)
 
         def write(row: Expr, column: int, mask: Expr | None, value: Expr) -> None:
-            at = self.em.axis(self.t0 + row, self.t)  # type: ignore[operator]
+            at = self.em.axis(self.t0 + row, self.t)
             self.store((self.bi, head, at, self.em.lane(value.type.lanes) + column), value, mask)
 
         x.write(dq, const(0), self.count, x.scale, write)
@@ -170,32 +170,32 @@ class _Part(Rows):
         b, em, x, keys = self.b, self.em, self.tiles, self.size.keys
         dk, dv = x.rows_array("dk", keys), x.rows_array("dv", keys)
         kv = em.axis(at, self.groups)
-        k0 = b.let(b.group(0) * keys, "k0")  # type: ignore[operator]
+        k0 = b.let(b.group(0) * keys, "k0")
         self._take_keys(kv, k0)
         for target in (dk, dv):
             x.clear(target, const(0), keys)
         ahead, rows = const(self.s - self.t), self.size.rows
         causal, window = self.params["causal"], self.params["window"]
         first, stop = seeing_rows(b, k0, keys, ahead, const(self.t), causal, window)
-        stop = b.let(select(k0 < self.length, stop, 0), "stop")  # type: ignore[operator]
-        end = b.let(k0 + keys, "end")  # type: ignore[operator]
+        stop = b.let(select(k0 < self.length, stop, 0), "stop")
+        end = b.let(k0 + keys, "end")
         with b.loop(self.share, name="h") as h, em.scope():
-            head = em.axis(at * self.share + h, self.heads)  # type: ignore[operator]
-            with b.loop(stop, first - first % rows, step=rows, name="t0") as t0, em.scope():  # type: ignore[operator]
+            head = em.axis(at * self.share + h, self.heads)
+            with b.loop(stop, first - first % rows, step=rows, name="t0") as t0, em.scope():
                 self.take(t0)
                 self.take_rows(0, head, self.q)
                 self.take_rows(3, head, self.g)
                 self._take_sums(head)
                 self.each_seen(k0, lambda *tile: self._weights(k0, *tile))
-                near = b.let(maximum(self.first - self.first % MR, k0), "near")  # type: ignore[operator]
+                near = b.let(maximum(self.first - self.first % MR, k0), "near")
                 self.add_rows(near, b.let(minimum(self.stop, end), "far"), dk, dv)
-        count = b.let(minimum(self.s - k0, keys), "count")  # type: ignore[operator]
+        count = b.let(minimum(self.s - k0, keys), "count")
         for part, target in enumerate((dk, dv)):
 
             def write(
                 row: Expr, column: int, mask: Expr | None, value: Expr, part: int = part
             ) -> None:
-                key = em.axis(k0 + row, self.s)  # type: ignore[operator]
+                key = em.axis(k0 + row, self.s)
                 lane = em.lane(value.type.lanes) + column
                 self.store((affine.number(part), self.bi, kv, key, lane), value, mask)
 

@@ -72,7 +72,7 @@ class _Fused(Rows):
         kv = em.axis(at, self.groups)
         self._take_keys(kv)
         with b.loop(self.share, name="h") as i, em.scope():
-            head = em.axis(at * self.share + i, self.heads)  # type: ignore[operator]
+            head = em.axis(at * self.share + i, self.heads)
             with b.loop(self.t, step=self.size.rows, name="t0") as t0, em.scope():
                 self._block(head, t0)
         start, one = (math.prod(x.shape) for x in self.node.inputs[:2])
@@ -91,7 +91,7 @@ class _Fused(Rows):
         strides = affine.contiguous((self.batch, rows, heads, self.depth))
 
         def write(row: Expr, column: int, mask: Expr | None, value: Expr) -> None:
-            at = em.axis(first + row, rows)  # type: ignore[operator]
+            at = em.axis(first + row, rows)
             lane = em.lane(value.type.lanes) + column
             flat = affine.flatten((self.bi, at, head, lane), strides, offset)
             self.store((flat,), value, mask)
@@ -104,7 +104,7 @@ class _Fused(Rows):
             source, base = self.operand_of(i, kv, const(0))
             x.pack(source, base, self.k, const(self.s), size.span)
             with b.loop(size.span, step=size.keys, name="k0") as k0:
-                x.turn(self.k, k0, turned, k0 * x.wide)  # type: ignore[operator]
+                x.turn(self.k, k0, turned, k0 * x.wide)
         for target in (self.dk, self.dv):
             x.clear(target, const(0), size.span)
 
@@ -113,7 +113,7 @@ class _Fused(Rows):
         self.take(t0)
         self.take_rows(0, head, self.q)
         self.take_rows(3, head, self.g)
-        first = b.let(self.first - self.first % keys, "first")  # type: ignore[operator]
+        first = b.let(self.first - self.first % keys, "first")
         with b.loop(self.stop, first, step=keys, name="k0") as k0:
             self.each_seen(k0, lambda *tile: self.scores(k0, *tile))
         self.each_tile(self._weigh)
@@ -122,15 +122,15 @@ class _Fused(Rows):
         self.each_tile(self._dq)
         write = self._writer(head, t0, self.t, self.heads, 0)
         x.write(self.dq, const(0), self.count, x.scale, write)
-        start = b.let(self.first - self.first % MR, "start")  # type: ignore[operator]
+        start = b.let(self.first - self.first % MR, "start")
         self.add_rows(start, self.stop, self.dk, self.dv)
 
     def _blocks(self, r: Expr) -> tuple[Expr, Expr]:
         """The key blocks that a tile of rows has scores for."""
         b, keys = self.b, self.size.keys
         _, _, near, far = self.tile_limits(r)
-        first = b.let(near - near % keys, "first")  # type: ignore[operator]
-        return first, b.let((far + (keys - 1)) // keys * keys, "stop")  # type: ignore[operator]
+        first = b.let(near - near % keys, "first")
+        return first, b.let((far + (keys - 1)) // keys * keys, "stop")
 
     def _weigh(self, r: Expr) -> None:
         """Scores become weights without their common factor, which the rows of g take."""
@@ -139,15 +139,15 @@ class _Fused(Rows):
         tops = x.row_tops(self.p, r, first, stop)
         sums = x.exponents(self.p, r, first, stop, [extract(tops, i) for i in range(MR)])
         totals = b.let(fold_lanes(b, sums), "totals")
-        some = b.let(totals > 0.0, "some")  # type: ignore[operator]
-        inverse = b.let(select(some, 1.0 / select(some, totals, 1.0), 0.0), "inverse")  # type: ignore[operator]
+        some = b.let(totals > 0.0, "some")
+        inverse = b.let(select(some, 1.0 / select(some, totals, 1.0), 0.0), "inverse")
         b.store(self.inverse, r, inverse)
         x.scale_rows(self.g, r, inverse)
 
     def _products(self, k0: Expr, r: Expr) -> None:
         """ds = g v^T for a tile of rows against a key block."""
         b, x = self.b, self.tiles
-        block = b.let(k0 * x.wide, "block")  # type: ignore[operator]
+        block = b.let(k0 * x.wide, "block")
         x.against_keys(
             self.g, r, self.vt, block, k0, lambda i, at, value: b.store(self.ds, at, value)
         )

@@ -82,7 +82,7 @@ class Parts:
         """This group's query head and the kv head it shares."""
         b, em = self.b, self.em
         head = b.let(b.group(1), "head")
-        kv = em.axis(b.let(head // self.share, "kv"), self.groups)  # type: ignore[operator]
+        kv = em.axis(b.let(head // self.share, "kv"), self.groups)
         return em.axis(head, self.heads), kv
 
     def base(self, i: int, head: Affine) -> Expr:
@@ -92,12 +92,12 @@ class Parts:
         return self.b.let(self.em.expr(at), "base")
 
     def row(self, i: int, base: Expr, row: Expr) -> Expr:
-        return self.b.let(base + row * self.views[i].strides[2], "row")  # type: ignore[operator]
+        return self.b.let(base + row * self.views[i].strides[2], "row")
 
     def element(self, i: int, row: Expr, column: Expr, lanes: int = 1) -> Expr:
         """Components of operand i, from the start of their row."""
         view = self.views[i]
-        at = row + column * view.strides[3]  # type: ignore[operator]
+        at = row + column * view.strides[3]
         return cast(load(self.em.buffers[id(view.node)], at, lanes), dt.float32)
 
     def limits(self, row: Expr) -> tuple[Expr, Expr]:
@@ -121,11 +121,11 @@ class Parts:
     def score(self, product: Expr) -> tuple[Expr, Expr | None]:
         """The (capped) score of q . k, and the cap's derivative (both bound)."""
         b, cap = self.b, self.params["softcap"]
-        scaled = b.let(product * self.params["scale"], "s")  # type: ignore[operator]
+        scaled = b.let(product * self.params["scale"], "s")
         if not cap:
             return scaled, None
-        bent = b.let(math.tanh(b, b.let(scaled * (1.0 / cap), "s")), "bent")  # type: ignore[operator]
-        return b.let(bent * cap, "s"), b.let(fma(-bent, bent, 1.0), "slope")  # type: ignore[operator]
+        bent = b.let(math.tanh(b, b.let(scaled * (1.0 / cap), "s")), "bent")
+        return b.let(bent * cap, "s"), b.let(fma(-bent, bent, 1.0), "slope")
 
     def weights(
         self, qk: Expr, gv: Expr, lse: Expr, delta: Expr, seen: Expr | None
@@ -133,17 +133,17 @@ class Parts:
         """p and scale * ds of one pair, from the products q . k and g . v (both bound)."""
         b = self.b
         s, slope = self.score(qk)
-        p = math.exp(b, b.let(s - lse, "gap"))  # type: ignore[operator]
+        p = math.exp(b, b.let(s - lse, "gap"))
         p = b.let(p if seen is None else select(seen, b.let(p, "p"), 0.0), "p")
-        ds = p * (gv - delta) * self.params["scale"]  # type: ignore[operator]
-        return p, b.let(ds if slope is None else ds * slope, "ds")  # type: ignore[operator]
+        ds = p * (gv - delta) * self.params["scale"]
+        return p, b.let(ds if slope is None else ds * slope, "ds")
 
     def log_sum(self, top: Expr, total: Expr) -> Expr:
         """The row's log-sum-exp (bound), from its maximum and the sum under it."""
         b = self.b
-        some = b.let(total > 0.0, "some")  # type: ignore[operator]
+        some = b.let(total > 0.0, "some")
         log = b.let(math.log(b, b.let(select(some, total, 1.0), "total")), "log")
-        return b.let(select(some, top + log, UNSEEN), "lse")  # type: ignore[operator]
+        return b.let(select(some, top + log, UNSEEN), "lse")
 
     def store(self, index: tuple[Affine, ...], value: Expr) -> None:
         with self.em.scope():
@@ -168,8 +168,8 @@ class _Alone(Parts):
             "attention_lse": self._lse, "attention_dq": self._dq, "attention_dkv": self._dkv
         }[self.name]  # fmt: skip
         items = self.s if self.name == "attention_dkv" else self.t
-        at = b.let(b.group(0) * self.threads + b.thread(0), "item")  # type: ignore[operator]
-        with b.when(at < items), self.em.scope():  # type: ignore[operator]
+        at = b.let(b.group(0) * self.threads + b.thread(0), "item")
+        with b.when(at < items), self.em.scope():
             emit(at)
         return self.kernel_of(items, (self.threads,), self.threads)
 
@@ -197,7 +197,7 @@ class _Alone(Parts):
         if quad == 1:
             return b.let(acc, "dot")
         a0, a1, a2, a3 = (extract(acc, i) for i in range(4))
-        return b.let((a0 + a1) + (a2 + a3), "dot")  # type: ignore[operator]
+        return b.let((a0 + a1) + (a2 + a3), "dot")
 
     def _add(self, target: ir.Array, weight: Expr, i: int, row: Expr) -> None:
         """target += weight * (a row of operand i)."""
@@ -215,8 +215,8 @@ class _Alone(Parts):
         with b.loop(high, low, name="j") as j:
             s, _ = self.score(self._dot(q, K, self.row(K, keys, j)))
             new = b.let(maximum(top, s), "new")
-            fade = math.exp(b, b.let(top - new, "fall"))  # type: ignore[operator]
-            b.assign(total, fma(total, fade, math.exp(b, b.let(s - new, "gap"))))  # type: ignore[operator]
+            fade = math.exp(b, b.let(top - new, "fall"))
+            b.assign(total, fma(total, fade, math.exp(b, b.let(s - new, "gap"))))
             b.assign(top, new)
         self.store((self.bi, head, self.em.axis(at, self.t)), self.log_sum(top, total))
 
@@ -244,8 +244,8 @@ class _Alone(Parts):
         v = self._take(V, self.row(V, self.base(V, kv), at))
         dk, dv = self._zeros(), self._zeros()
         first, stop = self.rows_of(at, 1)
-        with b.when(at < self.length), b.loop(self.share, name="h") as h, em.scope():  # type: ignore[operator]
-            head = em.axis(kv_at * self.share + h, self.heads)  # type: ignore[operator]
+        with b.when(at < self.length), b.loop(self.share, name="h") as h, em.scope():
+            head = em.axis(kv_at * self.share + h, self.heads)
             qs, gs = self.base(Q, head), self.base(G, head)
             with b.loop(stop, first, name="r") as r, em.scope():
                 q, g = self.row(Q, qs, r), self.row(G, gs, r)

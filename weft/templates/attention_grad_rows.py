@@ -54,7 +54,7 @@ class Rows:
         view = self.views[i]
         base = self.em.expr(affine.flatten((self.bi, head), view.strides[:2], view.offset))
         source = Operand(self.em.buffers[id(view.node)], view.strides[2], view.strides[3])
-        return source, base + row * view.strides[2]  # type: ignore[operator]
+        return source, base + row * view.strides[2]
 
     # -- a block of query rows
 
@@ -62,8 +62,8 @@ class Rows:
         """Takes up the rows from t0 on: `count` of them, `padded` in whole tiles."""
         b = self.b
         self.t0 = t0
-        self.count = b.let(minimum(self.t - t0, self.size.rows), "count")  # type: ignore[operator]
-        self.padded = b.let((self.count + (MR - 1)) // MR * MR, "padded")  # type: ignore[operator]
+        self.count = b.let(minimum(self.t - t0, self.size.rows), "count")
+        self.padded = b.let((self.count + (MR - 1)) // MR * MR, "padded")
         self._limits()
 
     def take_rows(self, i: int, head: Affine, target: Array) -> None:
@@ -81,18 +81,18 @@ class Rows:
             )
 
         with b.loop(self.padded, name="r") as r:
-            low, high = limits(b.let(t0 + r, "row"))  # type: ignore[operator]
+            low, high = limits(b.let(t0 + r, "row"))
             b.store(self.low, r, low)
-            b.store(self.high, r, select(r < count, high, 0))  # type: ignore[operator]
+            b.store(self.high, r, select(r < count, high, 0))
         low, _ = limits(t0)
         self.first = b.let(low, "first_key")
-        self.stop = b.let(load(self.high, count - 1), "stop_key")  # type: ignore[operator]
+        self.stop = b.let(load(self.high, count - 1), "stop_key")
 
     def tile_limits(self, r: Expr) -> tuple[list[Expr], list[Expr], Expr, Expr]:
         """low and high of the tile's rows, the least low and the greatest high."""
         b = self.b
-        low = [b.let(load(self.low, r + i), "low") for i in range(MR)]  # type: ignore[operator]
-        high = [b.let(load(self.high, r + i), "high") for i in range(MR)]  # type: ignore[operator]
+        low = [b.let(load(self.low, r + i), "low") for i in range(MR)]
+        high = [b.let(load(self.high, r + i), "high") for i in range(MR)]
         near = minimum(minimum(low[0], low[1]), minimum(low[2], low[3]))
         far = maximum(maximum(high[0], high[1]), maximum(high[2], high[3]))
         return low, high, b.let(near, "near"), b.let(far, "far")
@@ -107,7 +107,7 @@ class Rows:
         b = self.b
         with b.loop(self.padded, step=MR, name="r") as r:
             low, high, near, far = self.tile_limits(r)
-            with b.when((far > k0) & (near < k0 + self.size.keys)):  # type: ignore[operator]
+            with b.when((far > k0) & (near < k0 + self.size.keys)):
                 body(r, low, high)
 
     # -- a key block: needs the arrays named here
@@ -124,25 +124,25 @@ class Rows:
     def scores(self, k0: Expr, r: Expr, low: list[Expr], high: list[Expr]) -> None:
         """p = the scores of a tile against the block, HIDDEN where a key is not seen."""
         b, x, keys = self.b, self.tiles, self.size.keys
-        column = b.let(k0 - self.origin, "column")  # type: ignore[operator]
-        block = b.let(column * x.wide, "block")  # type: ignore[operator]
+        column = b.let(k0 - self.origin, "column")
+        block = b.let(column * x.wide, "block")
         x.scores(self.q, r, self.kt, block, column, self.p, self.slope)
         last = maximum(maximum(low[0], low[1]), maximum(low[2], low[3]))
         least = minimum(minimum(high[0], high[1]), minimum(high[2], high[3]))
-        with b.when((least < k0 + keys) | (last > k0)):  # type: ignore[operator]
+        with b.when((least < k0 + keys) | (last > k0)):
             x.hide(self.p, r, column, k0, low, high)
 
     def add_rows(self, first_key: Expr, stop_key: Expr, dk: Array, dv: Array) -> None:
         """Every tile of keys from first_key (a multiple of MR) meets the rows that see some."""
         b, x, params = self.b, self.tiles, self.params
-        ahead = b.let(self.t0 + (self.s - self.t), "ahead")  # type: ignore[operator]
+        ahead = b.let(self.t0 + (self.s - self.t), "ahead")
         with b.loop(stop_key, first_key, step=MR, name="j") as j:
             first, stop = seeing_rows(
                 b, j, MR, ahead, self.padded, params["causal"], params["window"]
             )
-            first = b.let(first - first % MR, "first")  # type: ignore[operator]
-            stop = b.let((stop + (MR - 1)) // MR * MR, "stop")  # type: ignore[operator]
-            column = b.let(j - self.origin, "column")  # type: ignore[operator]
+            first = b.let(first - first % MR, "first")
+            stop = b.let((stop + (MR - 1)) // MR * MR, "stop")
+            column = b.let(j - self.origin, "column")
             x.add_rows(self.p, column, first, stop, self.g, dv)
             x.add_rows(self.ds, column, first, stop, self.q, dk)
 

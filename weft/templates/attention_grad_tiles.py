@@ -110,13 +110,13 @@ class Tiles:
         """Zeros in rows first .. stop."""
         b = self.b
         with b.loop(stop, first, name="r") as r:
-            at = b.let(r * self.wide, "at")  # type: ignore[operator]
+            at = b.let(r * self.wide, "at")
             for c in range(0, self.wide, self.lanes):
-                b.store(target, at + c, const(0.0, self.zero))  # type: ignore[operator]
+                b.store(target, at + c, const(0.0, self.zero))
 
     def turn(self, source: ir.Array, first: Expr, target: ir.Array, at: Expr) -> None:
         """A block of keys [key][wide], the first in row `first`, as [D][keys] from element `at`."""
-        base = self.b.let(first * self.wide, "row")  # type: ignore[operator]
+        base = self.b.let(first * self.wide, "row")
         packer = Packer(
             self.b, source, base, target, self.size.keys, self.lanes, dt.float32, self.b.let(at)
         )
@@ -127,9 +127,9 @@ class Tiles:
         b = self.b
         for i in range(MR):
             factor = b.let(splat(extract(by, i), self.lanes), "by")
-            row = b.let((r + i) * self.wide, "row")  # type: ignore[operator]
+            row = b.let((r + i) * self.wide, "row")
             for c in range(0, self.wide, self.lanes):
-                b.store(x, row + c, load(x, row + c, self.lanes) * factor)  # type: ignore[operator]
+                b.store(x, row + c, load(x, row + c, self.lanes) * factor)
 
     # -- the register tile
 
@@ -141,11 +141,11 @@ class Tiles:
         lanes ...]."""
         b, lanes = self.b, self.lanes
         with b.loop(count, name="k") as k:
-            spot = b.let(base + k * ld, "spot")  # type: ignore[operator]
-            ys = [b.let(load(right, spot + v * lanes, lanes), "y") for v in range(len(acc[0]))]  # type: ignore[operator]
-            at = b.let(start + k * step, "at")  # type: ignore[operator]
+            spot = b.let(base + k * ld, "spot")
+            ys = [b.let(load(right, spot + v * lanes, lanes), "y") for v in range(len(acc[0]))]
+            at = b.let(start + k * step, "at")
             for i, line in enumerate(acc):
-                x = b.let(splat(load(left, at + i * row), lanes), "x")  # type: ignore[operator]
+                x = b.let(splat(load(left, at + i * row), lanes), "x")
                 for var, y in zip(line, ys):
                     b.assign(var, fma(x, y, var))
 
@@ -167,16 +167,16 @@ class Tiles:
         """Rows r .. r + MR of x times the turned block at element `at`: finish(i, element of p,
         products) for each vector; k0 is where the block's keys stand in p."""
         b, size = self.b, self.size
-        start = b.let(r * self.wide, "x0")  # type: ignore[operator]
+        start = b.let(r * self.wide, "x0")
         with b.loop(size.keys, step=size.vectors * self.lanes, name="c") as c:
             acc = self._fresh(size.vectors)
-            base = b.let(at + c, "block")  # type: ignore[operator]
+            base = b.let(at + c, "block")
             depth = const(self.depth)
             self._multiply(acc, depth, x, start, self.wide, 1, turned, base, size.keys)
-            spot = b.let(r * size.ld + k0 + c, "at")  # type: ignore[operator]
+            spot = b.let(r * size.ld + k0 + c, "at")
             for i, line in enumerate(acc):
                 for v, var in enumerate(line):
-                    finish(i, b.let(spot + (i * size.ld + v * self.lanes), "at"), var)  # type: ignore[operator]
+                    finish(i, b.let(spot + (i * size.ld + v * self.lanes), "at"), var)
 
     # -- weights
 
@@ -189,10 +189,10 @@ class Tiles:
 
         def finish(i: int, spot: Expr, value: Expr) -> None:
             if slope is None:
-                b.store(p, spot, value * self.scale)  # type: ignore[operator]
+                b.store(p, spot, value * self.scale)
                 return
-            bent = b.let(math.tanh(b, b.let(value * (self.scale / self.softcap), "s")), "bent")  # type: ignore[operator]
-            b.store(p, spot, bent * self.softcap)  # type: ignore[operator]
+            bent = b.let(math.tanh(b, b.let(value * (self.scale / self.softcap), "s")), "bent")
+            b.store(p, spot, bent * self.softcap)
             b.store(slope, spot, fma(-bent, bent, const(1.0, self.zero)))
 
         self.against_keys(x, r, turned, at, k0, finish)
@@ -203,10 +203,10 @@ class Tiles:
         """The scores of keys that a row does not see; key k0 of p is key number `first`."""
         b, size, lanes = self.b, self.size, self.lanes
         with b.loop(size.keys, step=lanes, name="c") as c:
-            key = b.let(splat(first + c, lanes) + iota(lanes), "key")  # type: ignore[operator]
+            key = b.let(splat(first + c, lanes) + iota(lanes), "key")
             for i in range(MR):
-                at = b.let((r + i) * size.ld + k0 + c, "at")  # type: ignore[operator]
-                seen = (key >= splat(low[i], lanes)) & (key < splat(high[i], lanes))  # type: ignore[operator]
+                at = b.let((r + i) * size.ld + k0 + c, "at")
+                seen = (key >= splat(low[i], lanes)) & (key < splat(high[i], lanes))
                 b.store(p, at, select(seen, load(p, at, lanes), HIDDEN))
 
     def row_tops(self, p: ir.Array, r: Expr, first: Expr, stop: Expr) -> Expr:
@@ -216,7 +216,7 @@ class Tiles:
         tops = [b.var(floor, "top") for _ in range(MR)]
         with b.loop(stop, first, step=lanes, name="c") as c:
             for i, var in enumerate(tops):
-                at = (r + i) * self.size.ld + c  # type: ignore[operator]
+                at = (r + i) * self.size.ld + c
                 b.assign(var, maximum(var, load(p, at, lanes)))
         return b.let(fold_lanes(b, tops, "max"), "tops")
 
@@ -229,11 +229,11 @@ class Tiles:
         sums = [b.var(const(0.0, self.zero), "sum") for _ in range(MR)]
         with b.loop(stop, first, step=lanes, name="c") as c:
             for i, total in enumerate(sums):
-                at = b.let((r + i) * self.size.ld + c, "at")  # type: ignore[operator]
+                at = b.let((r + i) * self.size.ld + c, "at")
                 gap = b.let(load(p, at, lanes) - wide[i], "gap")
                 weight = b.let(math.exp(b, gap), "p")
                 b.store(p, at, weight)
-                b.assign(total, total + weight)  # type: ignore[operator]
+                b.assign(total, total + weight)
         return sums
 
     def slopes(
@@ -242,12 +242,12 @@ class Tiles:
     ) -> None:  # fmt: skip
         """ds = p (g v^T - delta), times the cap's derivative that ds held."""
         b, lanes = self.b, self.lanes
-        deltas = [b.let(splat(load(delta, r + i), lanes), "delta") for i in range(MR)]  # type: ignore[operator]
+        deltas = [b.let(splat(load(delta, r + i), lanes), "delta") for i in range(MR)]
 
         def finish(i: int, spot: Expr, value: Expr) -> None:
-            change = load(p, spot, lanes) * (value - deltas[i])  # type: ignore[operator]
+            change = load(p, spot, lanes) * (value - deltas[i])
             if self.softcap:
-                change = change * load(ds, spot, lanes)  # type: ignore[operator]
+                change = change * load(ds, spot, lanes)
             b.store(ds, spot, change)
 
         self.against_keys(g, r, turned, at, k0, finish)
@@ -262,15 +262,15 @@ class Tiles:
         sums = [b.var(const(0.0, self.zero), "sum") for _ in range(MR)]
         with b.loop(stop, first, step=lanes, name="c") as c:
             for i, total in enumerate(sums):
-                at = b.let((r + i) * self.size.ld + c, "at")  # type: ignore[operator]
+                at = b.let((r + i) * self.size.ld + c, "at")
                 b.assign(total, fma(load(p, at, lanes), load(ds, at, lanes), total))
-        delta = b.let(fold_lanes(b, sums) * by, "delta")  # type: ignore[operator]
+        delta = b.let(fold_lanes(b, sums) * by, "delta")
         deltas = [b.let(splat(extract(delta, i), lanes), "delta") for i in range(MR)]
         with b.loop(stop, first, step=lanes, name="c") as c:
             for i, mean in enumerate(deltas):
-                at = b.let((r + i) * self.size.ld + c, "at")  # type: ignore[operator]
-                change = load(p, at, lanes) * (load(ds, at, lanes) - mean)  # type: ignore[operator]
-                b.store(ds, at, change if slope is None else change * load(slope, at, lanes))  # type: ignore[operator]
+                at = b.let((r + i) * self.size.ld + c, "at")
+                change = load(p, at, lanes) * (load(ds, at, lanes) - mean)
+                b.store(ds, at, change if slope is None else change * load(slope, at, lanes))
 
     # -- products with the weights
 
@@ -280,14 +280,14 @@ class Tiles:
     ) -> None:  # fmt: skip
         """target[r .. r + MR] = (or, not fresh, +=) ds[.., first .. stop] . keys[first .. stop]."""
         b, lanes, ld = self.b, self.lanes, self.size.ld
-        count = b.let(stop - first, "count")  # type: ignore[operator]
-        start = b.let(r * ld + first, "w0")  # type: ignore[operator]
+        count = b.let(stop - first, "count")
+        start = b.let(r * ld + first, "w0")
         for columns in self._chunks():
             acc = self._fresh(len(columns))
-            place = b.let(r * self.wide + columns.start * lanes, "o")  # type: ignore[operator]
+            place = b.let(r * self.wide + columns.start * lanes, "o")
             if not fresh:
                 self._fetch(target, place, acc)
-            base = b.let(first * self.wide + columns.start * lanes, "base")  # type: ignore[operator]
+            base = b.let(first * self.wide + columns.start * lanes, "base")
             self._multiply(acc, count, ds, start, ld, 1, keys, base, self.wide)
             self._keep(target, place, acc)
 
@@ -296,26 +296,26 @@ class Tiles:
     ) -> None:
         """target[j .. j + MR] += p[first .. stop, j ..]^T . rows[first .. stop]."""
         b, lanes, ld = self.b, self.lanes, self.size.ld
-        count = b.let(stop - first, "count")  # type: ignore[operator]
-        start = b.let(first * ld + j, "w0")  # type: ignore[operator]
+        count = b.let(stop - first, "count")
+        start = b.let(first * ld + j, "w0")
         for columns in self._chunks():
             acc = self._fresh(len(columns))
-            place = b.let(j * self.wide + columns.start * lanes, "o")  # type: ignore[operator]
+            place = b.let(j * self.wide + columns.start * lanes, "o")
             self._fetch(target, place, acc)
-            base = b.let(first * self.wide + columns.start * lanes, "base")  # type: ignore[operator]
+            base = b.let(first * self.wide + columns.start * lanes, "base")
             self._multiply(acc, count, p, start, 1, ld, rows, base, self.wide)
             self._keep(target, place, acc)
 
     def _fetch(self, target: ir.Array, place: Expr, acc: list[list[ir.Var]]) -> None:
         for i, line in enumerate(acc):
             for v, var in enumerate(line):
-                at = place + (i * self.wide + v * self.lanes)  # type: ignore[operator]
+                at = place + (i * self.wide + v * self.lanes)
                 self.b.assign(var, load(target, at, self.lanes))
 
     def _keep(self, target: ir.Array, place: Expr, acc: list[list[ir.Var]]) -> None:
         for i, line in enumerate(acc):
             for v, var in enumerate(line):
-                self.b.store(target, place + (i * self.wide + v * self.lanes), var)  # type: ignore[operator]
+                self.b.store(target, place + (i * self.wide + v * self.lanes), var)
 
     # -- results
 
@@ -325,7 +325,7 @@ class Tiles:
         tail = b.let(iota(lanes) < depth % lanes, "tail") if depth % lanes else None
         with b.loop(count, name="r") as r:
             for c in range(0, depth, lanes):
-                value = load(x, (first + r) * self.wide + c, lanes)  # type: ignore[operator]
+                value = load(x, (first + r) * self.wide + c, lanes)
                 if factor != 1.0:
-                    value = value * factor  # type: ignore[operator]
+                    value = value * factor
                 write(r, c, tail if c + lanes > depth else None, b.let(value, "y"))

@@ -42,7 +42,7 @@ class _Prefill:
         self.slot = b.array("slot", node.inputs[3].dtype, self.rows)
         self.pos = b.array("pos", node.inputs[4].dtype, self.rows)
         head = b.let(b.group(1), "head")
-        kv_head = b.let(head // (self.heads // self.groups), "kv_head")  # type: ignore[operator]
+        kv_head = b.let(head // (self.heads // self.groups), "kv_head")
         self.h = em.axis(head, self.heads)
         self.kv = em.axis(kv_head, self.groups)
         params = node.attrs["params"]
@@ -60,9 +60,9 @@ class _Prefill:
         b, group = self.b, self.group
         limit = b.let(row_limit(group, 1, self.n), "limit")
         blocks = -(-self.n // self.rows)
-        self.n0 = b.let(((blocks - 1) - b.group(0)) * self.rows, "n0")  # type: ignore[operator]
-        with b.when(self.n0 < limit), self.em.scope():  # type: ignore[operator]
-            self.count = b.let(minimum(limit - self.n0, self.rows), "count")  # type: ignore[operator]
+        self.n0 = b.let(((blocks - 1) - b.group(0)) * self.rows, "n0")
+        with b.when(self.n0 < limit), self.em.scope():
+            self.count = b.let(minimum(limit - self.n0, self.rows), "count")
             self._read_places()
             begins = self._starts_run
             with b.loop(self.count, name="run") as r, b.when(begins(r)), self.em.scope():
@@ -74,16 +74,16 @@ class _Prefill:
         """Each row's slot and position, within the cache's bounds."""
         b, em = self.b, self.em
         with b.loop(self.count, name="r") as r, em.scope():
-            row = em.axis(self.n0 + r, self.n)  # type: ignore[operator]
+            row = em.axis(self.n0 + r, self.n)
             slot = em.value(self.node.inputs[3], (row,))
             pos = em.value(self.node.inputs[4], (row,))
             b.store(self.slot, r, minimum(maximum(slot, 0), self.slots - 1))
             b.store(self.pos, r, minimum(pos, self.length - 1))
 
     def _starts_run(self, r: Expr) -> Expr:
-        before = maximum(r - 1, 0)  # type: ignore[operator]
+        before = maximum(r - 1, 0)
         other = ne(load(self.slot, r), load(self.slot, before))
-        return (r < 1) | other  # type: ignore[operator]
+        return (r < 1) | other
 
     def _run(self, first: Expr) -> None:
         """Rows first .. end of one slot."""
@@ -94,7 +94,7 @@ class _Prefill:
         with b.loop(self.count, first, name="r") as r:
             gone = ne(load(self.slot, r), slot)
             b.assign(end, select(gone, minimum(end, r), end))
-            inside = b.let(r < end, "inside")  # type: ignore[operator]
+            inside = b.let(r < end, "inside")
             first_key, stop_key = self._limits(r)
             b.assign(low, select(inside, minimum(low, first_key), low))
             b.assign(high, select(inside, maximum(high, stop_key), high))
@@ -105,27 +105,27 @@ class _Prefill:
             for x in (k, v)
         ]
         q_base = em.expr(affine.flatten((self.h,), self.q.strides[1:2], self.q.offset))
-        start = b.let(q_base + (self.n0 + first) * self.q.strides[0], "q0")  # type: ignore[operator]
-        flash.start(start, b.let(end - first, "rows"))  # type: ignore[operator]
+        start = b.let(q_base + (self.n0 + first) * self.q.strides[0], "q0")
+        flash.start(start, b.let(end - first, "rows"))
         begin = b.let(low, "begin")
-        with b.loop(high, begin - begin % self.keys, step=self.keys, name="k0") as k0, em.scope():  # type: ignore[operator]
-            seen = b.let(minimum(high - k0, self.keys), "seen")  # type: ignore[operator]
-            k_base = b.let(bases[0] + k0 * k.strides[2], "k")  # type: ignore[operator]
-            v_base = b.let(bases[1] + k0 * v.strides[2], "v")  # type: ignore[operator]
+        with b.loop(high, begin - begin % self.keys, step=self.keys, name="k0") as k0, em.scope():
+            seen = b.let(minimum(high - k0, self.keys), "seen")
+            k_base = b.let(bases[0] + k0 * k.strides[2], "k")
+            v_base = b.let(bases[1] + k0 * v.strides[2], "v")
             flash.take_keys(k_base, v_base, seen)
-            flash.sweep(k0, seen, lambda row: self._limits(b.let(first + row, "at")))  # type: ignore[operator]
+            flash.sweep(k0, seen, lambda row: self._limits(b.let(first + row, "at")))
         flash.finish(lambda *args: self._write(first, *args))
 
     def _limits(self, row: Expr) -> tuple[Expr, Expr]:
         pos = self.b.let(load(self.pos, row), "pos")
         low: Expr = const(0)
         if self.window:
-            low = maximum(pos - (self.window - 1), 0)  # type: ignore[operator]
-        return low, maximum(pos + 1, 0)  # type: ignore[operator]
+            low = maximum(pos - (self.window - 1), 0)
+        return low, maximum(pos + 1, 0)
 
     def _write(self, first: Expr, row: Expr, column: int, mask: Expr | None, value: Expr) -> None:
         em = self.em
         with em.scope():
-            n = em.axis(self.n0 + first + row, self.n)  # type: ignore[operator]
+            n = em.axis(self.n0 + first + row, self.n)
             lane = em.lane(value.type.lanes)
             store_all(em, self.node, (n, self.h, lane + column), value, mask)

@@ -68,7 +68,7 @@ class _Decode:
         self.total = b.array("total", dt.float32, self.share)
         self.tail = None
         if self.depth % lanes:
-            self.tail = b.let(iota(lanes) < self.depth % lanes, "tail")  # type: ignore[operator]
+            self.tail = b.let(iota(lanes) < self.depth % lanes, "tail")
 
     def kernel(self) -> Kernel:
         b, em = self.b, self.em
@@ -80,11 +80,11 @@ class _Decode:
         self.k_base = self._base(self.k, (place, self.kv))
         self.v_base = self._base(self.v, (place, self.kv))
         self._start()
-        self.stop = b.let(maximum(pos + 1, 0), "stop")  # type: ignore[operator]
+        self.stop = b.let(maximum(pos + 1, 0), "stop")
         self.low: Expr = const(0)
         if self.params["window"]:
-            self.low = b.let(maximum(pos - (self.params["window"] - 1), 0), "low")  # type: ignore[operator]
-        begin = self.low - self.low % self.block  # type: ignore[operator]
+            self.low = b.let(maximum(pos - (self.params["window"] - 1), 0), "low")
+        begin = self.low - self.low % self.block
         with b.loop(self.stop, begin, step=self.block, name="k0") as k0:
             self._block(k0)
         self._finish()
@@ -104,9 +104,9 @@ class _Decode:
         mask = self._columns(vector)
         first = vector * self.lanes
         if step == 1:
-            value = load(source, at + first, self.lanes, mask)  # type: ignore[operator]
+            value = load(source, at + first, self.lanes, mask)
         else:
-            value = load(source, at + (iota(self.lanes) + first) * step, self.lanes, mask)  # type: ignore[operator]
+            value = load(source, at + (iota(self.lanes) + first) * step, self.lanes, mask)
         return cast(value, dt.float32)
 
     def _start(self) -> None:
@@ -119,28 +119,28 @@ class _Decode:
             base = b.let(em.expr(at), "q")
             for v in range(self.vectors):
                 source, step = em.buffers[id(self.q.node)], self.q.strides[2]
-                index = base + v * lanes  # type: ignore[operator]
+                index = base + v * lanes
                 if step != 1:
-                    index = base + (iota(lanes) + v * lanes) * step  # type: ignore[operator]
+                    index = base + (iota(lanes) + v * lanes) * step
                 value = cast(load(source, index, lanes, self._columns(v)), dt.float32)
-                b.store(self.qs, h * self.wide + v * lanes, value)  # type: ignore[operator]
-                b.store(self.o, h * self.wide + v * lanes, zero)  # type: ignore[operator]
+                b.store(self.qs, h * self.wide + v * lanes, value)
+                b.store(self.o, h * self.wide + v * lanes, zero)
             b.store(self.top, h, const(FLOOR, F32))
             b.store(self.total, h, const(0.0, F32))
 
     def _block(self, k0: Expr) -> None:
         b = self.b
-        seen = b.let(minimum(self.stop - k0, self.block), "seen")  # type: ignore[operator]
+        seen = b.let(minimum(self.stop - k0, self.block), "seen")
         last = self.length - 1
         with b.loop(seen, step=self.lanes, name="c") as c:
-            first = b.let(k0 + c, "first")  # type: ignore[operator]
-            key = b.let(splat(first, self.lanes) + iota(self.lanes), "key")  # type: ignore[operator]
-            visible = (key >= self.low) & (key < self.stop)  # type: ignore[operator]
+            first = b.let(k0 + c, "first")
+            key = b.let(splat(first, self.lanes) + iota(self.lanes), "key")
+            visible = (key >= self.low) & (key < self.stop)
             visible = b.let(visible, "visible")
             starts = []
             for t in range(self.lanes):
-                at = first + t if self.length % self.lanes == 0 else minimum(first + t, last)  # type: ignore[operator]
-                starts.append(b.let(self.k_base + at * self.k.strides[2], "k"))  # type: ignore[operator]
+                at = first + t if self.length % self.lanes == 0 else minimum(first + t, last)
+                starts.append(b.let(self.k_base + at * self.k.strides[2], "k"))
             with b.loop(self.share, name="h") as h:
                 self._scores(h, c, starts, visible)
         with b.loop(self.share, name="h") as h:
@@ -154,43 +154,43 @@ class _Decode:
         zero = const(0.0, Type(dt.float32, lanes))
         accs: list[Expr] = [zero] * lanes
         for v in range(self.vectors):
-            q = b.let(load(self.qs, h * self.wide + v * lanes, lanes), "q")  # type: ignore[operator]
+            q = b.let(load(self.qs, h * self.wide + v * lanes, lanes), "q")
             accs = [
                 b.let(fma(q, self._read(self.k, start, v), acc), "acc")
                 for start, acc in zip(starts, accs)
             ]
         score = b.let(fold_lanes(b, accs), "score")
         score = b.let(capped(b, score, self.params["scale"], self.params["softcap"]), "score")
-        b.store(self.s, h * self.block + c, select(visible, score, HIDDEN))  # type: ignore[operator]
+        b.store(self.s, h * self.block + c, select(visible, score, HIDDEN))
 
     def _weigh(self, h: Expr, seen: Expr) -> Expr:
         """Scores of one head become weights; returns what the past must be multiplied by."""
         b, lanes = self.b, self.lanes
-        base = b.let(h * self.block, "s")  # type: ignore[operator]
+        base = b.let(h * self.block, "s")
         top = b.var(const(HIDDEN, Type(dt.float32, lanes)), "top")
         with b.loop(seen, step=lanes, name="c") as c:
-            b.assign(top, maximum(top, load(self.s, base + c, lanes)))  # type: ignore[operator]
+            b.assign(top, maximum(top, load(self.s, base + c, lanes)))
         old = b.let(load(self.top, h), "old")
         new = b.let(maximum(old, fold_lanes(b, [top], "max")), "new")
-        fade = b.let(math.exp(b, b.let(old - new, "fall")), "fade")  # type: ignore[operator]
+        fade = b.let(math.exp(b, b.let(old - new, "fall")), "fade")
         b.store(self.top, h, new)
         total = b.var(const(0.0, Type(dt.float32, lanes)), "total")
         wide = b.let(splat(new, lanes), "wide")
         with b.loop(seen, step=lanes, name="c") as c:
-            at = b.let(base + c, "at")  # type: ignore[operator]
-            p = b.let(math.exp(b, b.let(load(self.s, at, lanes) - wide, "gap")), "p")  # type: ignore[operator]
+            at = b.let(base + c, "at")
+            p = b.let(math.exp(b, b.let(load(self.s, at, lanes) - wide, "gap")), "p")
             b.store(self.s, at, p)
-            b.assign(total, total + p)  # type: ignore[operator]
-        kept = load(self.total, h) * fade  # type: ignore[operator]
-        b.store(self.total, h, kept + fold_lanes(b, [total]))  # type: ignore[operator]
+            b.assign(total, total + p)
+        kept = load(self.total, h) * fade
+        b.store(self.total, h, kept + fold_lanes(b, [total]))
         return fade
 
     def _fade(self, h: Expr, fade: Expr) -> None:
         b, lanes = self.b, self.lanes
         by = b.let(splat(fade, lanes), "by")
         for v in range(self.vectors):
-            at = b.let(h * self.wide + v * lanes, "at")  # type: ignore[operator]
-            b.store(self.o, at, load(self.o, at, lanes) * by)  # type: ignore[operator]
+            at = b.let(h * self.wide + v * lanes, "at")
+            b.store(self.o, at, load(self.o, at, lanes) * by)
 
     def _values(self, k0: Expr, seen: Expr) -> None:
         """o[h] += sum over keys of p[h][key] * v[key]: V is read once for a few heads at a time,
@@ -203,20 +203,20 @@ class _Decode:
         for start in range(0, self.vectors, columns):
             part = range(start, min(start + columns, self.vectors))
             with self.b.loop(self.share, step=heads, name="h") as h:
-                self._value_tile(k0, seen, [h + i for i in range(heads)], part)  # type: ignore[operator]
+                self._value_tile(k0, seen, [h + i for i in range(heads)], part)
 
     def _value_tile(self, k0: Expr, seen: Expr, heads: Sequence[Expr], columns: range) -> None:
         b, lanes = self.b, self.lanes
         heads = [b.let(h, "h") for h in heads]
-        spots = [[b.let(h * self.wide + v * lanes, "o") for v in columns] for h in heads]  # type: ignore[operator]
+        spots = [[b.let(h * self.wide + v * lanes, "o") for v in columns] for h in heads]
         acc: list[list[ir.Var]] = [
             [b.var(load(self.o, at, lanes), "acc") for at in line] for line in spots
         ]
         with b.loop(seen, name="j") as j:
-            base = b.let(self.v_base + (k0 + j) * self.v.strides[2], "v")  # type: ignore[operator]
+            base = b.let(self.v_base + (k0 + j) * self.v.strides[2], "v")
             vs = [b.let(self._read(self.v, base, v), "v") for v in columns]
             for h, line in zip(heads, acc):
-                p = b.let(splat(load(self.s, h * self.block + j), lanes), "p")  # type: ignore[operator]
+                p = b.let(splat(load(self.s, h * self.block + j), lanes), "p")
                 for var, value in zip(line, vs):
                     b.assign(var, fma(p, value, var))
         for marks, line in zip(spots, acc):
@@ -228,12 +228,12 @@ class _Decode:
         one = const(1.0, F32)
         with b.loop(self.share, name="h") as h, em.scope():
             total = b.let(load(self.total, h), "total")
-            some = b.let(total > 0.0, "some")  # type: ignore[operator]
+            some = b.let(total > 0.0, "some")
             inverse = select(some, binary("div", one, select(some, total, one)), 0.0)
             by = b.let(splat(b.let(inverse, "inverse"), lanes), "by")
             head = affine.combine([(self.kv, self.share), (em.axis(h, self.share), 1)])
             for v in range(self.vectors):
-                value = b.let(load(self.o, h * self.wide + v * lanes, lanes) * by, "y")  # type: ignore[operator]
+                value = b.let(load(self.o, h * self.wide + v * lanes, lanes) * by, "y")
                 index = (self.row, head, em.lane(lanes) + v * lanes)
                 with em.scope():
                     store_all(em, self.node, index, value, self._columns(v))

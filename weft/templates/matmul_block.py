@@ -76,7 +76,7 @@ class BlockMatmul:
         number = b.let(b.group(1) * across + b.group(0), "number")
         top = b.let(number // (_STRIP * across) * _STRIP, "top")
         down = ceil_div(self.limit(), self.rows)
-        high = b.let(minimum(down - top, _STRIP), "high")  # type: ignore[operator]
+        high = b.let(minimum(down - top, _STRIP), "high")
         own = b.let(number - top * across, "own")
         return top + own % high, own // high
 

@@ -127,7 +127,7 @@ class CpuMatmul:
             return
         with b.loop(plan.panels, name="jp") as jp, self.em.scope():
             index = b.let(self.strip * plan.panels + jp, "panel_index")
-            with b.when(index < -(-self.p.n // plan.nr)), self.em.scope():  # type: ignore[operator]
+            with b.when(index < -(-self.p.n // plan.nr)), self.em.scope():
                 self._panel(index, jp)
 
     def _pack_a(self) -> None:

@@ -115,10 +115,10 @@ class Packer:
             with b.loop(count, step=step, name="c") as c:
                 body(c, None)
             return
-        full = b.let(count - count % step, "full")  # type: ignore[operator]
+        full = b.let(count - count % step, "full")
         with b.loop(full, step=step, name="c") as c:
             body(c, None)
-        with b.when(full < count):  # type: ignore[operator]
+        with b.when(full < count):
             body(full, b.let(tail_mask(full, count, step), "mask"))
 
     def rows(
@@ -129,11 +129,11 @@ class Packer:
         b = self.b
         with b.loop(rows, name="r") as r:
             at = r if last is None else minimum(r, last)
-            row = b.let(self.base + at * stride, "row")  # type: ignore[operator]
+            row = b.let(self.base + at * stride, "row")
 
             def copy(c: Expr, mask: Expr | None) -> None:
-                value = self._load(row + c, self.lanes, mask)  # type: ignore[operator]
-                b.store(self.target, r * self.ld + c + self.at, value)  # type: ignore[operator]
+                value = self._load(row + c, self.lanes, mask)
+                b.store(self.target, r * self.ld + c + self.at, value)
 
             self._chunks(cols, self.lanes, whole, copy)
 
@@ -143,10 +143,10 @@ class Packer:
         starts = range(0, cols, n)
         masks = [None if limit is None else b.let(tail_mask(const(c), limit, n)) for c in starts]
         with b.loop(rows, name="r") as r:
-            row = b.let(self.base + r * stride, "row")  # type: ignore[operator]
+            row = b.let(self.base + r * stride, "row")
             for c, mask in zip(starts, masks):
-                value = self._load(row + c, n, mask)  # type: ignore[operator]
-                b.store(self.target, r * self.ld + (c + self.at), value)  # type: ignore[operator]
+                value = self._load(row + c, n, mask)
+                b.store(self.target, r * self.ld + (c + self.at), value)
 
     def pairs(
         self, strides: tuple[int, int], rows: Expr, cols: int, limit: Expr | None, whole: bool
@@ -161,7 +161,7 @@ class Packer:
             for c, mask in zip(starts, masks):
                 below = rows if tail else None
                 x, y = (self._strided(r + u, c, strides, mask, below) for u in (0, 1))
-                b.store(self.target, r * self.ld + (2 * c + self.at), interleave(b, x, y))  # type: ignore[operator]
+                b.store(self.target, r * self.ld + (2 * c + self.at), interleave(b, x, y))
 
         even = rows if whole else b.let(rows - rows % 2, "even")
         with b.loop(even, step=2, name="r") as r:
@@ -177,7 +177,7 @@ class Packer:
         """A vector of row r from column c, bound; zeros where r is not below `rows`."""
         n, (sr, sc) = self.lanes, strides
         r = self.b.let(r, "r")
-        first = self.base + r * sr  # type: ignore[operator]
+        first = self.base + r * sr
         index = iota(n) * sc + (first + c * sc) if sc != 1 else first + c
         if rows is not None:
             exists = splat(r < rows, n)
@@ -197,13 +197,10 @@ class Packer:
                 mask = None if limit is None else b.let(tail_mask(i, limit, n), "mask")
                 woven = []
                 for t in range(0, 2 * n, 2):
-                    x, y = (
-                        self._strided(c + (t + u), i, (stride, 1), mask, below)  # type: ignore[operator]
-                        for u in (0, 1)
-                    )
+                    x, y = (self._strided(c + (t + u), i, (stride, 1), mask, below) for u in (0, 1))
                     woven.append(b.let(interleave(b, x, y), "woven"))
                 for t, v in enumerate(transpose_block(b, woven, 2)):
-                    b.store(self.target, (i + t) * self.ld + c + self.at, v)  # type: ignore[operator]
+                    b.store(self.target, (i + t) * self.ld + c + self.at, v)
 
         self._chunks(cols, 2 * n, whole, band)
 
@@ -222,13 +219,13 @@ class Packer:
         with b.loop(minor, step=n, name="j") as j:
             starts = []
             for t in range(n):
-                at = j + t if last is None else minimum(j + t, last)  # type: ignore[operator]
-                starts.append(b.let(self.base + at * stride, "src"))  # type: ignore[operator]
+                at = j + t if last is None else minimum(j + t, last)
+                starts.append(b.let(self.base + at * stride, "src"))
 
             def turn(c: Expr, mask: Expr | None) -> None:
-                block = [b.let(self._load(s + c, n * pair, mask), "v") for s in starts]  # type: ignore[operator]
+                block = [b.let(self._load(s + c, n * pair, mask), "v") for s in starts]
                 for t, v in enumerate(transpose_block(b, block, pair)):
-                    index = c * self.ld + j * pair + (t * pair * self.ld + self.at)  # type: ignore[operator]
+                    index = c * self.ld + j * pair + (t * pair * self.ld + self.at)
                     b.store(self.target, index, v)
 
             self._chunks(major, n * pair, whole, turn)
@@ -238,8 +235,8 @@ class Packer:
         repeat it, columns from `cols` up to a multiple of lanes become 0."""
         b, n = self.b, self.lanes
         with b.loop(rows, name="i") as i, b.loop(ceil_div(cols, n) * n, name="j") as j:
-            index = self.base + minimum(i, last) * strides[0] + j * strides[1]  # type: ignore[operator]
-            b.store(self.target, i * self.ld + j + self.at, self._load(index, 1, j < cols))  # type: ignore[operator]
+            index = self.base + minimum(i, last) * strides[0] + j * strides[1]
+            b.store(self.target, i * self.ld + j + self.at, self._load(index, 1, j < cols))
 
     def scalars(
         self, strides: tuple[int, int], major: Value, minor: Value, last: Expr | None
@@ -249,6 +246,6 @@ class Packer:
         b = self.b
         with b.loop(major, name="i") as i, b.loop(minor, name="j") as j:
             at = j if last is None else minimum(j, last)
-            index = self.base + i * strides[0] + at * strides[1]  # type: ignore[operator]
+            index = self.base + i * strides[0] + at * strides[1]
             value = self._load(index, 1)
-            b.store(self.target, i * self.ld + j + self.at, value)  # type: ignore[operator]
+            b.store(self.target, i * self.ld + j + self.at, value)

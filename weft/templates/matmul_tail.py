@@ -24,7 +24,7 @@ def row_limit(group: Group, inner: int, rows: int) -> Expr:
     if group.rows is None:
         return const(rows)
     bound: Expr = ir.Param(group.rows, group.slots[group.rows])
-    return minimum(bound * (group.rows_scale * inner), rows)  # type: ignore[operator]
+    return minimum(bound * (group.rows_scale * inner), rows)
 
 
 class Tail:
@@ -96,7 +96,7 @@ def column_mask(b: Builder, n: Expr, limit: int, lanes: int, panel: int) -> Expr
     """Lanes of columns n .. that exist; None where panels of `panel` columns divide the limit."""
     if limit % panel == 0:
         return None
-    return b.let(n + iota(lanes) < limit, "cols")  # type: ignore[operator]
+    return b.let(n + iota(lanes) < limit, "cols")
 
 
 def count_flops(problem: Problem) -> int:

@@ -186,7 +186,7 @@ class _Streamer:
             return
         limit = const(p.m) if self.limit is None else self.limit
         with b.loop(limit, step=self.mb, name="m") as m, self.em.scope():
-            self._rows([b.let(m + i, "row") for i in range(self.mb)], n0)  # type: ignore[operator]
+            self._rows([b.let(m + i, "row") for i in range(self.mb)], n0)
 
     def _rows(self, rows: Sequence[Expr], n0: Expr) -> None:
         if self.along_n:
@@ -217,7 +217,7 @@ class _Streamer:
                 self.tail.position(self.batch, em.axis(r, p.m))
                 self.tail.write(n, lanes, mask, accs, step)
                 continue
-            with self.b.when(r < limit), em.scope():  # type: ignore[operator]
+            with self.b.when(r < limit), em.scope():
                 self.tail.position(self.batch, em.axis(r, p.m))
                 self.tail.write(n, lanes, mask, accs, step)
 
@@ -235,7 +235,7 @@ class _Streamer:
         bases = []
         for i in range(len(p.dots)):
             sn = p.b_strides(i)[2]
-            bases.append(b.let(self.b_base[i] + n * sn, "w"))  # type: ignore[operator]
+            bases.append(b.let(self.b_base[i] + n * sn, "w"))
         step = self.lanes * (2 if self.mode == "dot2" else 1)
         line = max(step, 64 // min(v.dtype.itemsize for v in p.bs))  # a cache line of w
         whole = p.k - p.k % line
@@ -243,7 +243,7 @@ class _Streamer:
             with b.loop(whole, step=line, name="k") as k:
                 self._prefetch(bases, k)
                 for at in range(0, line, step):
-                    self._step(starts, bases, acc, b.let(k + at, "k"), step, None)  # type: ignore[operator]
+                    self._step(starts, bases, acc, b.let(k + at, "k"), step, None)
         for at in range(whole, p.k, step):
             mask = None
             if at + step > p.k:
@@ -255,7 +255,7 @@ class _Streamer:
         ]
         mask = None
         if ragged and width > 1:
-            mask = b.let(n + iota(width) >= splat(n0, width), "own")  # type: ignore[operator]
+            mask = b.let(n + iota(width) >= splat(n0, width), "own")
         self._store(rows, n, width, mask, values, 1 if ragged else width)
 
     def _prefetch(self, bases: Sequence[Expr], k: Expr) -> None:
@@ -272,7 +272,7 @@ class _Streamer:
                 further = 2048 // size  # long rows: far enough in the same row
             source = self.em.buffers[id(self.p.bs[d].node)]
             for r in range(self.width):
-                self.b.prefetch(source, base + k + (r * sn + further))  # type: ignore[operator]
+                self.b.prefetch(source, base + k + (r * sn + further))
 
     def _step(
         self,
@@ -285,15 +285,15 @@ class _Streamer:
     ) -> None:
         """One vector of K for every row of x and of w."""
         b, p = self.b, self.p
-        xs = [b.let(self._read(self.left, s + k, step, mask), "x") for s in starts]  # type: ignore[operator]
+        xs = [b.let(self._read(self.left, s + k, step, mask), "x") for s in starts]
         for d, base in enumerate(bases):
             _, sk, sn = p.b_strides(d)
             source = self.em.buffers[id(p.bs[d].node)]
             for r in range(self.width):
                 if sk == 1:
-                    at = base + k + r * sn  # type: ignore[operator]
+                    at = base + k + r * sn
                 else:
-                    at = base + (k + iota(step)) * sk + r * sn  # type: ignore[operator]
+                    at = base + (k + iota(step)) * sk + r * sn
                 w = b.let(self._read(source, at, step, mask), "w")
                 for i, x in enumerate(xs):
                     var = acc[d][i][r]
@@ -306,7 +306,7 @@ class _Streamer:
     def _multiply(self, x: Expr, w: Expr, acc: ir.Var) -> Expr:
         if self.mode == "dot2":
             return ir.Collective("dot2", (acc, x, w), acc.type)
-        return acc + x * w if self.mode == "i32" else fma(x, w, acc)  # type: ignore[operator]
+        return acc + x * w if self.mode == "i32" else fma(x, w, acc)
 
     # -- w[K, N]: lanes along N
 
@@ -314,27 +314,27 @@ class _Streamer:
         b, p, lanes = self.b, self.p, self.lanes
         vectors = self.width // lanes
         ragged = p.n % self.width != 0
-        columns = [b.let(n0 + v * lanes, "n") for v in range(vectors)]  # type: ignore[operator]
+        columns = [b.let(n0 + v * lanes, "n") for v in range(vectors)]
         masks = [b.let(tail_mask(c, p.n, lanes), "cols") if ragged else None for c in columns]
         starts = self._starts(rows)
         zero = const(0, Type(self.acc, lanes))
         acc = [
             [[b.var(zero, "acc", zero.type) for _ in range(vectors)] for _ in rows] for _ in p.dots
         ]
-        bases = [b.let(base + n0, "w") for base in self.b_base]  # type: ignore[operator]
+        bases = [b.let(base + n0, "w") for base in self.b_base]
         with b.loop(p.k, name="k") as k:
             xs = []
             for s in starts:
-                x = cast(load(self.left, s + k * self.a_k), self.acc)  # type: ignore[operator]
+                x = cast(load(self.left, s + k * self.a_k), self.acc)
                 xs.append(b.let(splat(x, lanes), "x"))
             for d, base in enumerate(bases):
                 sk = p.b_strides(d)[1]
                 source = self.em.buffers[id(p.bs[d].node)]
                 line = 64 // source.dtype.itemsize
                 for c in range(0, self.width, line) if self.further else ():
-                    b.prefetch(source, base + (k + self.further) * sk + c)  # type: ignore[operator]
+                    b.prefetch(source, base + (k + self.further) * sk + c)
                 for v in range(vectors):
-                    at = base + k * sk + v * lanes  # type: ignore[operator]
+                    at = base + k * sk + v * lanes
                     w = b.let(cast(load(source, at, lanes, masks[v]), self.acc), "w")
                     for i, x in enumerate(xs):
                         var = acc[d][i][v]

@@ -65,9 +65,9 @@ def build(
         if len(makers) == 1:
             maker.emit(index, bi, sums)
         else:
-            inside = index < stop if start == 0 else (index >= start) & (index < stop)  # type: ignore[operator]
+            inside = index < stop if start == 0 else (index >= start) & (index < stop)
             with b.when(inside), em.scope():
-                maker.emit(b.let(index - start, "own"), bi, sums)  # type: ignore[operator]
+                maker.emit(b.let(index - start, "own"), bi, sums)
         start = stop
     flops = sum(count_flops(s.problem) for s in segments)
     grid = (row_blocks, start, batches) if columns else (start, row_blocks, batches)
@@ -132,23 +132,23 @@ class _Columns:
         """The code of group number `index` of this segment, batch entry `bi`."""
         b, p, em = self.b, self.p, self.em
         self.batch = affine.unflatten(bi, p.batch)
-        m0 = b.let(b.group(self.down) * self.mb, "m0")  # type: ignore[operator]
-        self.rows = [b.let(m0 + i, "m") for i in range(self.mb)]  # type: ignore[operator]
+        m0 = b.let(b.group(self.down) * self.mb, "m0")
+        self.rows = [b.let(m0 + i, "m") for i in range(self.mb)]
         bounded = em.group.rows is not None and not p.batch
         limit = row_limit(em.group, p.m // p.rows[0], p.m) if bounded else const(p.m)
         self.limit = b.let(limit, "limit")
         a_base = em.expr(affine.flatten(self.batch, p.a_batch, p.a.offset))
-        self.starts = [b.let(a_base + minimum(r, p.m - 1) * p.a_m, "x") for r in self.rows]  # type: ignore[operator]
-        self.n0 = b.let(index * self.columns, "n0")  # type: ignore[operator]
+        self.starts = [b.let(a_base + minimum(r, p.m - 1) * p.a_m, "x") for r in self.rows]
+        self.n0 = b.let(index * self.columns, "n0")
         t = b.let(b.thread(0), "t")
         if sums is None:
-            n = b.let(self.n0 + t, "n")  # type: ignore[operator]
+            n = b.let(self.n0 + t, "n")
             self._alone(n)
         elif self.along_k:
             self._together(sums, t, [const(c) for c in range(self.columns)], t, self.threads)
         else:
-            column = b.let(t % self.columns, "column")  # type: ignore[operator]
-            part = b.let(t // self.columns, "part")  # type: ignore[operator]
+            column = b.let(t % self.columns, "column")
+            part = b.let(t // self.columns, "part")
             self._together(sums, t, [column], part, self.threads // self.columns)
 
     # -- the inner product
@@ -166,14 +166,14 @@ class _Columns:
         for d, view in enumerate(p.bs):
             strides, _, sn = p.b_strides(d)
             base = b.let(em.expr(affine.flatten(self.batch, strides, view.offset)), "base")
-            bases.append([b.let(base + minimum(c, p.n - 1) * sn, "w") for c in columns])  # type: ignore[operator]
+            bases.append([b.let(base + minimum(c, p.n - 1) * sn, "w") for c in columns])
         quad = 4 if self.along_k and p.a_k == 1 and p.k % 4 == 0 else 1
-        with b.loop(p.k, part * quad, step=parts * quad, name="k") as k:  # type: ignore[operator]
-            xs = [self._read(p.a.node, s + k * p.a_k, quad) for s in self.starts]  # type: ignore[operator]
+        with b.loop(p.k, part * quad, step=parts * quad, name="k") as k:
+            xs = [self._read(p.a.node, s + k * p.a_k, quad) for s in self.starts]
             for d, starts in enumerate(bases):
                 sk = p.b_strides(d)[1]
                 for c, start in enumerate(starts):
-                    w = self._read(p.bs[d].node, start + k * sk, quad)  # type: ignore[operator]
+                    w = self._read(p.bs[d].node, start + k * sk, quad)
                     for i, x in enumerate(xs):
                         var = acc[d][i][c]
                         for t in range(quad):
@@ -186,20 +186,20 @@ class _Columns:
         return [b.let(extract(value, t), "e") for t in range(lanes)]
 
     def _multiply(self, x: Expr, y: Expr, acc: ir.Var) -> Expr:
-        return acc + x * y if self.acc_type == dt.int32 else fma(x, y, acc)  # type: ignore[operator]
+        return acc + x * y if self.acc_type == dt.int32 else fma(x, y, acc)
 
     # -- one thread per column
 
     def _alone(self, n: Expr) -> None:
         b, p = self.b, self.p
-        with b.when(n < p.n), self.em.scope():  # type: ignore[operator]
+        with b.when(n < p.n), self.em.scope():
             acc = self._accumulate([n], const(0), 1)
             for i, m in enumerate(self.rows):
                 self._write(m, n, [acc[d][i][0] for d in range(len(p.dots))])
 
     def _write(self, m: Expr, n: Expr, values: Sequence[Expr]) -> None:
         em = self.em
-        with self.b.when(m < self.limit), em.scope():  # type: ignore[operator]
+        with self.b.when(m < self.limit), em.scope():
             self.tail.position(self.batch, em.axis(m, self.p.m))
             self.tail.write(n, 1, None, values)
 
@@ -210,39 +210,39 @@ class _Columns:
     ) -> None:
         """Partial sums meet in shared memory: parts[value][thread], halved until one is left."""
         b, threads = self.b, self.threads
-        spots = [b.let(self.n0 + c, "n") for c in columns]  # type: ignore[operator]
+        spots = [b.let(self.n0 + c, "n") for c in columns]
         acc = self._accumulate(spots, part, parts)
         flat = [v for tile in acc for line in tile for v in line]
         for i, var in enumerate(flat):
-            b.store(sums, t + i * threads, var)  # type: ignore[operator]
+            b.store(sums, t + i * threads, var)
         stride = threads // parts  # threads whose parts belong to different columns
         b.barrier()
         half = parts // 2
         while half:
-            with b.when(t < half * stride):  # type: ignore[operator]
+            with b.when(t < half * stride):
                 for i in range(len(flat)):
-                    at = b.let(t + i * threads, "at")  # type: ignore[operator]
-                    total = load(sums, at) + load(sums, at + half * stride)  # type: ignore[operator]
+                    at = b.let(t + i * threads, "at")
+                    total = load(sums, at) + load(sums, at + half * stride)
                     b.store(sums, at, total)
             b.barrier()
             half //= 2
         count = self.mb * self.columns
-        with b.when(t < count), self.em.scope():  # type: ignore[operator]
+        with b.when(t < count), self.em.scope():
             self._collect(sums, t, count, len(columns))
 
     def _collect(self, sums: ir.Array, t: Expr, count: int, wide: int) -> None:
         """Thread t writes value number t of the group's rows x columns."""
         b, p, threads = self.b, self.p, self.threads
-        row = b.let(t // self.columns, "row")  # type: ignore[operator]
-        column = b.let(t % self.columns, "column")  # type: ignore[operator]
-        n = b.let(self.n0 + column, "n")  # type: ignore[operator]
+        row = b.let(t // self.columns, "row")
+        column = b.let(t % self.columns, "column")
+        n = b.let(self.n0 + column, "n")
         values = []
         for d in range(len(p.dots)):
             if wide == 1:
-                at = (row + d * self.mb) * threads + column  # type: ignore[operator]
+                at = (row + d * self.mb) * threads + column
             else:
-                at = (row * wide + column + d * self.mb * wide) * threads  # type: ignore[operator]
+                at = (row * wide + column + d * self.mb * wide) * threads
             values.append(b.let(load(sums, at), "value"))
-        m = b.let(self.rows[0] + row, "m")  # type: ignore[operator]
-        with b.when(n < p.n), self.em.scope():  # type: ignore[operator]
+        m = b.let(self.rows[0] + row, "m")
+        with b.when(n < p.n), self.em.scope():
             self._write(m, n, values)

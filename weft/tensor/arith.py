@@ -69,7 +69,7 @@ class Arithmetic(TensorBase):
     def _as(self, dtype: DType) -> Self:
         if dtype == self.dtype:
             return self
-        return run(self, "cast", self, dtype=dtype)  # type: ignore[no-any-return]
+        return run(self, "cast", self, dtype=dtype)
 
     def _to_shape(self, shape: tuple[int, ...]) -> Self:
         if shape == self.shape:
@@ -80,10 +80,10 @@ class Arithmetic(TensorBase):
 
     def _binary(self, op: str, other: Operand, swap: bool = False) -> Self:
         x, y = self._pair(op, other)
-        return run(self, op, y, x) if swap else run(self, op, x, y)  # type: ignore[no-any-return]
+        return run(self, op, y, x) if swap else run(self, op, x, y)
 
     def _unary(self, op: str) -> Self:
-        return run(self, op, self)  # type: ignore[no-any-return]
+        return run(self, op, self)
 
     def _real(self, op: str) -> Self:
         """A function of reals: integers and bools are taken as float32."""
@@ -119,11 +119,11 @@ class Arithmetic(TensorBase):
     def __truediv__(self, other: Operand) -> Self:
         """True division: integers give float32."""
         x, y = self._reals("div", other)
-        return run(self, "div", x, y)  # type: ignore[no-any-return]
+        return run(self, "div", x, y)
 
     def __rtruediv__(self, other: Operand) -> Self:
         x, y = self._reals("div", other)
-        return run(self, "div", y, x)  # type: ignore[no-any-return]
+        return run(self, "div", y, x)
 
     def _reals(self, op: str, other: Operand) -> tuple[Self, Self]:
         y = self._coerce(op, other)
@@ -183,7 +183,7 @@ class Arithmetic(TensorBase):
         x, y = self._pair(op, other)
         if x.dtype == dt.bool_:
             x, y = x._as(dt.int32), y._as(dt.int32)
-        return run(self, op, y, x) if swap else run(self, op, x, y)  # type: ignore[no-any-return]
+        return run(self, op, y, x) if swap else run(self, op, x, y)
 
     def __eq__(self, other: object) -> Self:  # type: ignore[override]
         return self._binary("equal", other) if _comparable(other) else NotImplemented
@@ -259,7 +259,7 @@ class Arithmetic(TensorBase):
         """The square root of a sum of squares: at 0 its slope is 0, not infinite, so that times
         that of the sum, which is 0 there, it is no NaN."""
         none = self == 0
-        return none.where(0.0, none.where(1.0, self).sqrt())  # type: ignore[no-any-return]
+        return none.where(0.0, none.where(1.0, self).sqrt())
 
     def rsqrt(self) -> Self:
         """1 / sqrt(x)."""
@@ -357,7 +357,7 @@ class Arithmetic(TensorBase):
             y, x = y._pair("where", x)
         shape = broadcast_shapes("where", self.shape, x.shape)
         parts = (self._to_shape(shape), x._to_shape(shape), y._to_shape(shape))
-        return run(self, "where", *parts)  # type: ignore[no-any-return]
+        return run(self, "where", *parts)
 
     # -- dtype
 

@@ -71,4 +71,4 @@ def widened(x: Any) -> Any:
 
 def _cast(t: Any, dtype: DType) -> Any:
     eligible = isinstance(t, TensorBase) and t.dtype in (dt.float32, dt.float16, dt.bfloat16)
-    return t._as(dtype) if eligible else t  # type: ignore[attr-defined]
+    return t._as(dtype) if eligible else t

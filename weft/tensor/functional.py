@@ -46,12 +46,12 @@ def _ones_or_zeros(like: Tensor, number: int) -> Tensor:
 
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x - max) / sum along an axis."""
-    return widened(x).softmax(axis)  # type: ignore[no-any-return]
+    return widened(x).softmax(axis)
 
 
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """log(softmax(x)) along an axis, without overflow."""
-    return widened(x).log_softmax(axis)  # type: ignore[no-any-return]
+    return widened(x).log_softmax(axis)
 
 
 def layer_norm(

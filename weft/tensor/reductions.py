@@ -194,7 +194,7 @@ class Reductions(Movement):
         y = self._coerce("matmul", other)
         if not isinstance(y, Reductions):
             raise DTypeError("matmul: a number is not a matrix; use * to scale")
-        return y.matmul(self)  # type: ignore[return-value]
+        return y.matmul(self)
 
     def matmul(self, other: Any, out_dtype: DType | str | None = None) -> Self:
         """Matrix product with NumPy's rules for vectors and batches; accumulates in f32 (int32 for
