@@ -15,10 +15,10 @@ from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.kernel.tiles import has_tiles
 from weft.templates import registry
-from weft.templates.attention_tiles import Need
-from weft.templates.attention_units import forward_plan
+from weft.templates.attention.units import forward_plan
+from weft.templates.attention.units_tiles import Need
 from weft.templates.group import Group
-from weft.templates.matmul_view import View
+from weft.templates.product.problem import View
 
 GPUS = [InterpDevice(PRESETS[name]) for name in ("cuda", "hip-wave64", "hip-wave32")]
 BF16, F16 = dt.bfloat16, dt.float16

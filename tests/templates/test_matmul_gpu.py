@@ -14,9 +14,10 @@ from weft.backends.interp import InterpDevice
 from weft.core import dtypes as dt
 from weft.core.errors import CompileError
 from weft.kernel import interp
-from weft.templates import matmul_gpu, matmul_shared, matmul_units, registry
+from weft.templates import registry
 from weft.templates.group import Group
-from weft.templates.matmul_view import Problem, find_dots, problem_of
+from weft.templates.product import blocked_gpu, blocked_shared, blocked_units
+from weft.templates.product.problem import Problem, find_dots, problem_of
 
 GPUS = ["cuda", "hip-wave64", "hip-wave32"]
 DEVICES = {name: InterpDevice(name) for name in (*GPUS, "webgpu", "webgpu-small")}
@@ -67,7 +68,7 @@ def test_every_plan_gives_the_same_bits(name: str, dtype: dt.DType) -> None:
     ins, outs, want = product(70, 139, 40, False, True, dtype)
     arrays = [kit.fill(n) for n in ins]
     device = DEVICES[name]
-    found = matmul_gpu.candidates(problem(ins, outs), device.caps)
+    found = blocked_gpu.candidates(problem(ins, outs), device.caps)
     assert len(found) > (1 if name in GPUS else 0)
     first = None
     for config in found:
@@ -82,7 +83,7 @@ def test_every_plan_gives_the_same_bits(name: str, dtype: dt.DType) -> None:
 @pytest.mark.parametrize("name", GPUS[:2])
 def test_large_blocks(name: str, dtype: dt.DType, layout: tuple[bool, bool]) -> None:
     """Blocks of 128 x 128, with and without edges."""
-    largest = matmul_units if dtype == dt.float16 else matmul_shared
+    largest = blocked_units if dtype == dt.float16 else blocked_shared
     for m, n, k in ((128, 128, 64), (136, 129, 50)):
         ins, outs, want = product(m, n, k, *layout, dtype)
         plan = largest.plans(problem(ins, outs), DEVICES[name].caps)[0]
@@ -183,13 +184,13 @@ def test_which_operands_the_units_take() -> None:
 
     def suits(*args, **kw) -> bool:  # type: ignore[no-untyped-def]
         ins, outs, _ = product(*args, **kw)
-        return matmul_units.suits(problem(ins, outs), caps)
+        return blocked_units.suits(problem(ins, outs), caps)
 
     assert suits(1, 8, 8, dtype=dt.bfloat16) and suits(500, 64, 64, dtype=dt.float16)
     assert not suits(64, 64, 64) and not suits(64, 64, 7, dtype=dt.float16)
     x, w = source("x", (40, 64)), source("w", (70, 64), dt.float16)
     mixed = f.dot(x, f.swap_last(f.cast(w, dt.float32)))
-    assert not matmul_units.suits(problem([x, w], [mixed]), caps)
+    assert not blocked_units.suits(problem([x, w], [mixed]), caps)
     check("cuda", [x, w], [mixed], lambda a: [a[0].astype(np.float64) @ a[1].T.astype(np.float64)])
 
 

@@ -22,7 +22,7 @@ from weft.core.caps import PRESETS
 from weft.graph.ir import Graph
 from weft.ops.evaluate import evaluate
 from weft.program.session import Session
-from weft.templates.scan_products import Products
+from weft.templates.scan.products import Products
 from weft.transform import scan as lengths
 
 F32 = dt.float32

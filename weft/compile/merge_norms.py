@@ -18,8 +18,8 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.graph.ir import Node
 from weft.templates.group import Group, reached
-from weft.templates.matmul import takes_norm
-from weft.templates.matmul_norm import NORMS, normalised
+from weft.templates.product.blocked import takes_norm
+from weft.templates.product.then_norm import NORMS, normalised
 
 
 def merge_norms(groups: list[Group], caps: Caps, is_output: Callable[[Node], bool]) -> list[Group]:

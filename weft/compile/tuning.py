@@ -9,7 +9,7 @@ from weft.core import tuned
 from weft.core.caps import Caps
 from weft.templates import registry
 from weft.templates.group import Group
-from weft.templates.matmul_view import find_dots, problem_of
+from weft.templates.product.problem import find_dots, problem_of
 
 _DOTS = ("matmul", "matvec")
 

@@ -68,7 +68,7 @@ def caps_digest(caps: Caps) -> str:
 def code_digest() -> str:
     """16 hex digits that change with the source of the templates."""
     total = hashlib.sha256()
-    for path in sorted((Path(__file__).parents[1] / "templates").glob("*.py")):
+    for path in sorted((Path(__file__).parents[1] / "templates").rglob("*.py")):
         total.update(path.name.encode() + b"\0" + path.read_bytes())
     return total.hexdigest()[:16]
 

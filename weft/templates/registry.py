@@ -27,16 +27,16 @@ Claim = Callable[[Node, Caps], bool]  # does the template take this "call" node 
 MODULES: dict[str, str] = {
     "map": "weft.templates.map",
     "barrier": "weft.templates.barrier",
-    "reduce": "weft.templates.reduce",
-    "norm": "weft.templates.norm",
-    "scan": "weft.templates.scan",
+    "reduce": "weft.templates.rows.reduce",
+    "norm": "weft.templates.rows.norm",
+    "scan": "weft.templates.scan.scan",
     "scatter": "weft.templates.scatter",
     "sort": "weft.templates.sort",
-    "matmul": "weft.templates.matmul",
-    "matvec": "weft.templates.matvec",
-    "attention": "weft.templates.attention",
-    "attention_grad": "weft.templates.attention_grad",
-    "cached_attention": "weft.templates.cached_attention",
+    "matmul": "weft.templates.product.blocked",
+    "matvec": "weft.templates.product.stream",
+    "attention": "weft.templates.attention.whole",
+    "attention_grad": "weft.templates.attention.backward",
+    "cached_attention": "weft.templates.attention.cached",
 }
 
 # composite name -> kind of the template that may claim it

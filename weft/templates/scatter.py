@@ -22,7 +22,6 @@ from weft.kernel.ir import I32, Expr, Kernel
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
-from weft.templates.folds import sum_fold
 from weft.templates.group import Group
 from weft.templates.loops import (
     Space,
@@ -35,6 +34,7 @@ from weft.templates.loops import (
     vector_loop,
 )  # fmt: skip
 from weft.templates.registry import template
+from weft.templates.rows.folds import sum_fold
 
 CHUNK = 8192  # elements that one group writes on a CPU
 BLOCK = 1 << 16  # elements that one group accumulates in scratch memory

@@ -20,10 +20,10 @@ from weft.kernel.ir import I32, Expr, Kernel
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
-from weft.templates.folds import order_key
 from weft.templates.group import Group
 from weft.templates.loops import bounded_rows, kernel_name, times, traffic
 from weft.templates.registry import template
+from weft.templates.rows.folds import order_key
 from weft.templates.view import Index
 
 LAST = 0x7FFFFFFF

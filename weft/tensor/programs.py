@@ -63,4 +63,4 @@ def program_of(graph: Graph, caps: Caps) -> Program:
 def _source() -> str:
     """A stamp of the source files that a Program depends on."""
     root = Path(__file__).parent.parent
-    return code_version(f for package in _CODE for f in sorted((root / package).glob("*.py")))
+    return code_version(f for package in _CODE for f in sorted((root / package).rglob("*.py")))

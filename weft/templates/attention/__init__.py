@@ -1,0 +1,1 @@
+"""Attention: whole sequences, over a cache, and its gradients."""

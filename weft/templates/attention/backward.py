@@ -1,0 +1,57 @@
+"""The derivative of attention without the T x T matrix: picks the variant for the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from weft.core.caps import Caps
+from weft.graph.ir import Node
+from weft.kernel.ir import Kernel
+from weft.templates.attention import (
+    backward_blocks,
+    backward_cpu,
+    backward_fused,
+    backward_gpu,
+    backward_units,
+)
+from weft.templates.group import Group
+from weft.templates.product.epilogue import find_call
+from weft.templates.registry import claims, template
+
+
+@claims("attention_grad", kind="attention_grad")
+def claim_whole(node: Node, caps: Caps) -> bool:
+    """All three gradients at once on a CPU; elsewhere the body takes them apart."""
+    return caps.is_cpu and node.size > 0 and backward_fused.fits(node, caps)
+
+
+@claims("attention_lse", "attention_dq", "attention_dkv", kind="attention_grad")
+def claim_part(node: Node, caps: Caps) -> bool:
+    """Every shape that has elements."""
+    return node.size > 0 and node.inputs[0].size > 0 and node.inputs[1].size > 0
+
+
+def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
+    """What `weft tune` may choose from for this group (see `attention_grad_units`)."""
+    return [] if caps.is_cpu else backward_units.candidates(group, find_call(group), caps)
+
+
+@template("attention_grad")
+def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+    """The kernel of a group around one of the composites of `weft.ops.attention_grad`, operands
+    read in place as strided views.
+
+    Raises CompileError where an operand is not a strided view of an input.
+    """
+    node = find_call(group)
+    if node.attrs["name"] == "attention_grad":
+        return backward_fused.build(group, node, caps, config)
+    if caps.is_cpu:
+        return backward_cpu.build(group, node, caps, config)
+    plan = backward_units.plan_for(group, node, caps, config)
+    if plan is not None:
+        return backward_units.build(group, node, caps, plan)
+    shared = config.get("shared", caps.cheap_barrier)
+    variant = backward_blocks if shared else backward_gpu
+    return variant.build(group, node, caps, config)

@@ -1,0 +1,64 @@
+"""Attention over a KV cache: picks the variant for the target and for the number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from weft.core.caps import Caps
+from weft.graph.ir import Node
+from weft.kernel.ir import Kernel
+from weft.templates.attention import (
+    cached_cpu,
+    decode_cpu,
+    decode_gpu,
+    flash_gpu,
+    merge,
+    units_blocks,
+)
+from weft.templates.group import Group
+from weft.templates.product.epilogue import find_call
+from weft.templates.registry import claims, template
+from weft.transform.decode import DECODE_ROWS
+
+
+@claims("cached_attention_parts", kind="cached_attention")
+def claim_parts(node: Node, caps: Caps) -> bool:
+    """Where threads work in subgroups that read a key at once."""
+    return decode_gpu.suits(node, caps)
+
+
+def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
+    """What `weft tune` may choose from for this group (see `attention_blocks`)."""
+    node = find_call(group)
+    many = node.attrs["name"] == "cached_attention" and node.shape[0] > DECODE_ROWS
+    units = many and not caps.is_cpu
+    return units_blocks.candidates(group, node, caps) if units else []
+
+
+@template("cached_attention")
+def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+    """The kernel of a group around one `cached_attention` call: q[N,H,D], caches [S,G,L,D],
+    slot[N], pos[N], operands read in place as strided views.
+
+    Raises CompileError where an operand is not a strided view of an input.
+    """
+    node = find_call(group)
+    if node.attrs["name"] == "attention_merge":
+        return merge.build(group, node, caps)
+    if not caps.is_cpu:
+        return _gpu(group, node, caps, config)
+    if node.shape[0] <= DECODE_ROWS:
+        return decode_cpu.build(group, node, caps, config)
+    return cached_cpu.build(group, node, caps, config)
+
+
+def _gpu(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+    if node.shape[0] <= DECODE_ROWS:
+        if decode_gpu.suits(node, caps):
+            return decode_gpu.build(group, node, caps)
+    else:
+        many = units_blocks.plan_for(group, node, caps, config)
+        if many is not None:
+            return units_blocks.build(group, node, caps, many)
+    return flash_gpu.build(group, node, caps, config)

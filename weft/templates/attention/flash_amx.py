@@ -1,0 +1,210 @@
+"""Blocked attention of bf16 operands in a CPU's matrix registers, f32 sums (Intel AMX).
+
+As `attention_flash`, but 32 query rows at a time: scores are four tiles that leave through memory,
+become weights there, and the weights, rounded to bf16, meet the values in tiles again. Keys are
+packed as pairs of components, values as pairs of keys, as the unit reads its right operand. A row
+of a tile does not depend on the others, so the promise of `attention_flash` holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.kernel import math
+from weft.kernel.builder import (
+    Builder,
+    Expr,
+    cast,
+    ceil_div,
+    const,
+    extract,
+    fma,
+    iota,
+    load,
+    maximum,
+    minimum,
+    select,
+    splat,
+)
+from weft.kernel.ir import I32, Type
+from weft.templates.attention.flash import HIDDEN, LOG2E, MR, Flash, Operand, base_two, capped
+from weft.templates.product.pack import Packer, fold_lanes
+
+TILE, BLOCK = 16, 32  # rows and columns of a tile of sums; of the four that are summed at once
+
+
+def flash_for(
+    b: Builder,
+    caps: Caps,
+    operands: tuple[Operand, Operand, Operand],
+    depth: int,
+    rows: int,
+    keys: int,
+    scale: float,
+    softcap: float,
+) -> Flash:
+    """The blocked attention for these operands: in matrix registers where they are bf16, their
+    components side by side, and blocks hold whole tiles of keys."""
+    narrow = all(x.buffer.dtype == dt.bfloat16 and x.step == 1 for x in operands)
+    units = "mma_bf16" in caps.features and caps.lanes == TILE and keys % BLOCK == 0
+    kind = TileFlash if narrow and units and depth >= TILE else Flash
+    return kind(b, caps, operands, depth, rows, keys, scale, softcap)
+
+
+class TileFlash(Flash):
+    """The parts of a blocked attention kernel, in tiles."""
+
+    def _arrays(self, rows: int) -> None:
+        b, keys = self.b, self.keys
+        rows = -(-rows // BLOCK) * BLOCK
+        self.deep = -(-self.depth // BLOCK) * BLOCK  # D padded to whole tiles of k
+        self.qs = b.array("q", dt.bfloat16, rows * self.deep)
+        self.kt = b.array("kt", dt.bfloat16, self.deep * keys)
+        self.vs = b.array("v", dt.bfloat16, keys * self.wide)
+        self.s = b.array("s", dt.float32, BLOCK * keys)
+        self.p = b.array("p", dt.bfloat16, BLOCK * keys)
+        self.o = b.array("o", dt.float32, rows * self.wide)
+        self.top = b.array("top", dt.float32, rows)
+        self.total = b.array("total", dt.float32, rows * self.lanes)
+        self.factor = base_two(self.scale, self.softcap)
+        pair = range(2)
+        self.sums = [[b.tile("c", dt.float32, TILE, TILE) for _ in pair] for _ in pair]
+        self.lefts = [b.tile("a", dt.bfloat16, TILE, BLOCK) for _ in pair]
+        self.rights = [b.tile("b", dt.bfloat16, TILE, BLOCK) for _ in pair]
+
+    def start(self, base: Expr, count: Expr) -> None:
+        b = self.b
+        self.count = count
+        self.last = b.let(count - 1, "last_row")
+        whole = self.depth % BLOCK == 0
+        padded = b.let(ceil_div(count, BLOCK) * BLOCK, "padded")
+        packer = Packer(b, self.q.buffer, base, self.qs, self.deep, BLOCK, dt.bfloat16)
+        packer.rows(self.q.row, padded, const(self.depth), whole, self.last)
+        self._nothing_seen(padded)
+
+    def take_keys(self, k_base: Expr, v_base: Expr, count: Expr) -> None:
+        b, lanes = self.b, self.lanes
+        last = b.let(count - 1, "last_key")
+        whole = self.depth % BLOCK == 0
+        pack = Packer(b, self.k.buffer, k_base, self.kt, self.keys, lanes, dt.bfloat16)
+        pack.turned(self.k.row, const(self.depth), self.keys, last, whole, 2)
+        pack = Packer(b, self.v.buffer, v_base, self.vs, self.wide, lanes, dt.bfloat16)
+        limit = None if self.depth == self.wide else const(self.depth)
+        pack.pairs((self.v.row, 1), count, self.wide, limit, False)
+
+    def sweep(self, k0: Expr, count: Expr, limits: Callable[[Expr], tuple[Expr, Expr]]) -> None:
+        b = self.b
+        with b.loop(self.count, step=BLOCK, name="r") as r:
+            near, far = b.var(1 << 30, "near", I32), b.var(0, "far", I32)
+            with b.loop(minimum(r + BLOCK, self.count), r, name="row") as row:
+                low, high = limits(row)
+                b.assign(near, minimum(near, low))
+                b.assign(far, maximum(far, high))
+            with b.when((far > k0) & (near < k0 + count)):
+                self._products(r)
+                with b.loop(BLOCK, step=MR, name="i") as i:
+                    at = [b.let(minimum(r + i + m, self.last), "row") for m in range(MR)]
+                    pairs = [limits(row) for row in at]
+                    bounds = [(b.let(x, "low"), b.let(y, "high")) for x, y in pairs]
+                    self._tile_weights(k0, b.let(r + i, "first"), i, bounds)
+                self._tile_values(r, b.let(minimum(far - k0, count), "seen"))
+
+    # -- one block of 32 rows
+
+    def _products(self, r: Expr) -> None:
+        """s = q . k for the block, not scaled yet."""
+        b, keys = self.b, self.keys
+        with b.loop(keys, step=BLOCK, name="c") as c:
+            for line in self.sums:
+                for tile in line:
+                    b.tile_zero(tile)
+            with b.loop(self.deep, step=BLOCK, name="d") as d:
+                for j, right in enumerate(self.rights):
+                    b.tile_load(right, self.kt, d * keys + (c + j * TILE) * 2, 2 * keys)
+                for i, left in enumerate(self.lefts):
+                    b.tile_load(left, self.qs, (r + i * TILE) * self.deep + d, self.deep)
+                    for tile, right in zip(self.sums[i], self.rights):
+                        b.mma(tile, left, right)
+            for i, line in enumerate(self.sums):
+                for j, tile in enumerate(line):
+                    b.tile_store(self.s, c + (i * TILE * keys + j * TILE), keys, tile)
+
+    def _tile_weights(self, k0: Expr, row: Expr, i: Expr, bounds: list[tuple[Expr, Expr]]) -> None:
+        """Scores of rows `row` .. (i .. of the block) become weights; what they summed fades."""
+        b, lanes, keys = self.b, self.lanes, self.keys
+        base = b.let(i * keys, "base")
+        end = b.let(k0 + keys, "end")
+        cut = [b.let((low > k0) | (high < end), "cut") for low, high in bounds]
+        if self.factor:
+            with b.when((cut[0] | cut[1]) | (cut[2] | cut[3])):
+                self._hide_keys(k0, base, bounds, HIDDEN / min(self.factor, 1.0))
+        else:
+            self._hide_keys(k0, base, bounds, HIDDEN)
+        tops = [b.var(const(HIDDEN, Type(dt.float32, lanes)), "top") for _ in range(MR)]
+        with b.loop(keys, step=lanes, name="c") as c:
+            for m, top in enumerate(tops):
+                b.assign(top, maximum(top, load(self.s, base + c + m * keys, lanes)))
+        old = b.let(load(self.top, row, MR), "old")
+        most = fold_lanes(b, tops, "max") * (self.factor or 1.0)
+        new = b.let(maximum(old, most), "new")
+        b.store(self.top, row, new)
+        shrink = b.let(math.exp2_below(b, b.let(old - new, "fall")), "shrink")
+        for m in range(MR):
+            fade = b.let(splat(extract(shrink, m), lanes), "fade")
+            self._row_weights(base + m * keys, row + m, extract(new, m), fade)
+
+    def _row_weights(self, start: Expr, row: Expr, top: Expr, fade: Expr) -> None:
+        b, lanes = self.b, self.lanes
+        start, row = b.let(start, "start"), b.let(row, "row")
+        wide = b.let(splat(top, lanes), "top")
+        spot = b.let(row * lanes, "spot")
+        total = b.var(load(self.total, spot, lanes) * fade, "total")
+        with b.loop(self.keys, step=lanes, name="c") as c:
+            at = b.let(start + c, "at")
+            s = load(self.s, at, lanes)
+            gap = b.let(fma(s, self.factor, -wide) if self.factor else s - wide, "gap")
+            p = b.let(fma(gap, 0.0, math.exp2_below(b, gap)), "p")  # NaN stays NaN
+            b.store(self.p, at, cast(p, dt.bfloat16))
+            b.assign(total, total + p)
+        b.store(self.total, spot, total)
+        with b.loop(self.wide, step=lanes, name="c") as c:
+            at = b.let(row * self.wide + c, "at")
+            b.store(self.o, at, load(self.o, at, lanes) * fade)
+
+    def _hide_keys(
+        self, k0: Expr, base: Expr, bounds: list[tuple[Expr, Expr]], value: float
+    ) -> None:
+        """Scores of keys that a row does not see become `value`; others are finished where one
+        factor does not do that."""
+        b, lanes, keys = self.b, self.lanes, self.keys
+        with b.loop(keys, step=lanes, name="c") as c:
+            key = b.let(splat(k0 + c, lanes) + iota(lanes), "key")
+            for m, (low, high) in enumerate(bounds):
+                at = b.let(base + c + m * keys, "at")
+                x = load(self.s, at, lanes)
+                if not self.factor:
+                    x = capped(b, b.let(x, "s"), self.scale, self.softcap) * LOG2E
+                seen = (key >= splat(low, lanes)) & (key < splat(high, lanes))
+                b.store(self.s, at, select(seen, x, value))
+
+    def _tile_values(self, r: Expr, seen: Expr) -> None:
+        """o += p . v for the keys seen."""
+        b, keys, wide = self.b, self.keys, self.wide
+        for c in range(0, wide, BLOCK):
+            across = range(min(2, (wide - c) // TILE))
+            cells = [(i, j) for i in range(2) for j in across]
+            for i, j in cells:
+                at = (r + i * TILE) * wide + (c + j * TILE)
+                b.tile_load(self.sums[i][j], self.o, at, wide)
+            with b.loop(seen, step=BLOCK, name="k") as k:
+                for j in across:
+                    b.tile_load(self.rights[j], self.vs, k * wide + (c + j * TILE) * 2, 2 * wide)
+                for i, left in enumerate(self.lefts):
+                    b.tile_load(left, self.p, k + i * TILE * keys, keys)
+                    for j in across:
+                        b.mma(self.sums[i][j], left, self.rights[j])
+            for i, j in cells:
+                at = (r + i * TILE) * wide + (c + j * TILE)
+                b.tile_store(self.o, at, wide, self.sums[i][j])

@@ -1,0 +1,266 @@
+"""Blocks of attention in the matrix units of GPUs: what forward and backward kernels share.
+
+A group keeps a block of rows in shared memory, a subgroup 16 or 32 of them; blocks of keys (or of
+what moves in their place) pass through, fetched to registers while others are multiplied. Products
+leave the units through shared memory, where threads work on them, one or a few to a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.core.dtypes import DType
+from weft.kernel import ir
+from weft.kernel.builder import Builder, Expr, const, load, minimum, select, splat
+from weft.kernel.ir import Type
+from weft.templates.product.problem import View
+
+SIDE = 16  # rows and columns of a tile
+WORD = 8  # elements that a thread moves at once: 16 bytes
+_FEATURES = {dt.bfloat16: "mma16_bf16", dt.float16: "mma16_f16"}
+
+Tiles = Sequence[Sequence[ir.Tile]]  # [of 16 rows][of 16 columns]
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a kernel holds: operands that stay, matrices of scores and of weights in shared memory,
+    sums in the units, blocks on their way in registers; and how many registers of a thread all of
+    the latter may take (compilers want some 60 more)."""
+
+    held: int = 1
+    scores: int = 1
+    weights: int = 1
+    sums: int = 1
+    travelling: int = 1
+    most: int = 180
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`rows` rows per group, `per_wave` of them per subgroup; `keys` per block that passes; `wide`
+    is D padded to whole tiles."""
+
+    rows: int
+    per_wave: int
+    keys: int
+    threads: int
+    wide: int
+
+    @property
+    def ld(self) -> int:
+        """Elements from row to row of staged operands: rows start in different banks."""
+        return self.wide + WORD
+
+    @property
+    def parts(self) -> int:
+        """Threads to a row."""
+        return self.threads // self.rows
+
+    def shared_bytes(self, need: Need) -> int:
+        operands = 2 * (need.held * self.rows + 2 * self.keys) * self.ld
+        row = 4 * need.scores * (self.keys + 4) + 2 * need.weights * (self.keys + WORD) + 4
+        return operands + self.rows * row + 8 * self.keys
+
+    def registers(self, need: Need, width: int) -> int:
+        tiles = self.per_wave * (need.sums * self.wide + need.scores * self.keys) // width
+        return tiles + need.travelling * self.keys * self.wide // (2 * self.threads)
+
+    def fits(self, need: Need, caps: Caps) -> bool:
+        """Whether a group of the target can be this large."""
+        return (
+            self.registers(need, caps.subgroup) <= need.most
+            and self.shared_bytes(need) <= caps.shared_bytes
+            and self.threads <= caps.max_threads
+        )
+
+
+def plan_of(
+    dtype: DType,
+    depth: int,
+    views: Sequence[View],
+    caps: Caps,
+    config: Mapping[str, Any],
+    shapes: Sequence[tuple[int, int, int]],
+    need: Need,
+) -> Plan | None:
+    """The first of `shapes` (rows of a subgroup, subgroups, keys) that fits these operands, their
+    components last; None where the units do not take them: another dtype, components apart, an odd
+    depth, too little shared memory. Nothing here depends on how many rows there are. config:
+    "units" (False: never), "shape" (to be tried first)."""
+    if _FEATURES.get(dtype, "") not in caps.features or depth % WORD or not config.get("units", 1):
+        return None
+    if any(v.strides[-1] != 1 or v.dtype != dtype for v in views):
+        return None
+    tuned = [config["shape"]] if "shape" in config else []
+    for shape in (*tuned, *shapes):
+        plan = _plan(shape, depth, caps)
+        if plan.fits(need, caps):
+            return plan
+    return None
+
+
+def _plan(shape: Sequence[int], depth: int, caps: Caps) -> Plan:
+    per_wave, waves, keys = shape
+    wide = -(-depth // SIDE) * SIDE
+    return Plan(per_wave * waves, per_wave, keys, waves * caps.subgroup, wide)
+
+
+def others(plan: Plan | None, depth: int, caps: Caps, need: Need) -> list[dict[str, Any]]:
+    """Configurations like `plan` with another number of subgroups: whatever a thread adds up, and
+    in which order, stays."""
+    if plan is None:
+        return []
+    now = plan.threads // caps.subgroup
+    shapes = [[plan.per_wave, waves, plan.keys] for waves in (2, 4, 8) if waves != now]
+    return [{"shape": s} for s in shapes if _plan(s, depth, caps).fits(need, caps)]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A head of q, k or v: its row r starts at element base + r * step (base bound)."""
+
+    buffer: ir.Buffer
+    base: Expr
+    step: int
+
+
+class Blocks:
+    """What kernels in matrix units share: places, moving blocks, results that leave the units."""
+
+    def __init__(self, b: Builder, caps: Caps, plan: Plan, dtype: DType, depth: int) -> None:
+        self.b, self.caps, self.plan, self.dtype, self.depth = b, caps, plan, dtype, depth
+        self.s_ld = plan.keys + 4
+        self.p_ld = plan.keys + WORD
+        t = self.t = b.let(b.thread(0), "t")
+        self.first = b.let(t // caps.subgroup * plan.per_wave, "first")  # row of the subgroup
+        self.row = b.let(t // plan.parts, "row")  # row whose scores this thread works on,
+        self.part = b.let(t % plan.parts, "part")  # and which part of it
+
+    # -- moving blocks
+
+    def staged(self, name: str, rows: int) -> ir.Array:
+        """Shared memory for rows of an operand."""
+        return self.b.array(name, self.dtype, rows * self.plan.ld, "shared")
+
+    def travelling(self, name: str) -> ir.Array:
+        """Registers for this thread's part of a block of keys (or what moves in their place)."""
+        words = self.plan.keys * self.plan.wide // WORD
+        return self.b.array(name, self.dtype, -(-words // self.plan.threads) * WORD)
+
+    def take(self, source: Operand, first: Expr, last: Expr, target: ir.Array) -> None:
+        """The group's rows first .. to shared memory; those beyond `last` repeat it."""
+        b = self.b
+        for at, row, column, inside in self._reads(source, first, last, self.plan.rows):
+            value = load(source.buffer, at, WORD)
+            if self.depth < self.plan.wide:  # products see zeros in the padding
+                zero = const(0.0, Type(self.dtype, WORD))
+                value = select(splat(column < self.depth, WORD), value, zero)
+            with b.when(inside) if inside is not None else nullcontext():
+                b.store(target, row * self.plan.ld + column, value)
+
+    def fetch(self, source: Operand, first: Expr, last: Expr, target: ir.Array) -> None:
+        """A block of keys (or values) on its way to registers; rows beyond `last` repeat it."""
+        for u, (at, *_) in enumerate(self._reads(source, first, last, self.plan.keys)):
+            self.b.store(target, u * WORD, load(source.buffer, at, WORD))
+
+    def keep(self, fetched: ir.Array, target: ir.Array) -> None:
+        """What was fetched, to shared memory."""
+        b = self.b
+        for u, (row, column, inside) in enumerate(self._places(self.plan.keys)):
+            with b.when(inside) if inside is not None else nullcontext():
+                b.store(target, row * self.plan.ld + column, load(fetched, u * WORD, WORD))
+
+    def _reads(
+        self, source: Operand, first: Expr, last: Expr, rows: int
+    ) -> list[tuple[Expr, Expr, Expr, Expr | None]]:
+        """Where this thread's vectors of a block start in memory, and their places."""
+        b, padded = self.b, self.depth < self.plan.wide
+        first = b.let(first, "first")
+        found = []
+        for row, column, inside in self._places(rows):
+            real = minimum(column, self.depth - WORD) if padded else column
+            at = source.base + minimum(first + row, last) * source.step + real
+            found.append((at, row, column, inside))
+        return found
+
+    def _places(self, rows: int) -> list[tuple[Expr, Expr, Expr | None]]:
+        """Row, column and whether they exist, of the vectors that this thread moves of a block."""
+        b, threads, words = self.b, self.plan.threads, self.plan.wide // WORD
+        places = []
+        for start in range(0, rows * words, threads):
+            v = b.let(self.t + start, "v")
+            inside = None if start + threads <= rows * words else b.let(v < rows * words, "inside")
+            row = b.let(v // words, "row")
+            places.append((row, b.let(v % words * WORD, "column"), inside))
+        return places
+
+    # -- products and results
+
+    def tiles(self, name: str, columns: int) -> list[list[ir.Tile]]:
+        """Sums of the subgroup's rows and `columns` columns."""
+        b, across = self.b, range(columns // SIDE)
+        steps = range(self.plan.per_wave // SIDE)
+        return [[b.tile(name, dt.float32, SIDE, SIDE) for _ in across] for _ in steps]
+
+    def clear(self, tiles: Tiles) -> None:
+        for tile in (x for line in tiles for x in line):
+            self.b.tile_zero(tile)
+
+    def against(
+        self, sums: Tiles, left: ir.Array, right: ir.Array, lefts: Sequence[ir.Tile], by: ir.Tile,
+        target: ir.Array,
+    ) -> None:  # fmt: skip
+        """target = left . right^T for the subgroup's rows and a block of keys, both staged."""
+        b, plan = self.b, self.plan
+        self.clear(sums)
+        for d in range(0, plan.wide, SIDE):
+            for m, a in enumerate(lefts):
+                b.tile_load(a, left, (self.first + m * SIDE) * plan.ld + d, plan.ld)
+            for n in range(plan.keys // SIDE):
+                b.tile_load(by, right, const(n * SIDE * plan.ld + d), plan.ld)
+                for a, line in zip(lefts, sums):
+                    b.mma_nt(line[n], a, by)
+        for m, line in enumerate(sums):
+            for n, tile in enumerate(line):
+                at = (self.first + m * SIDE) * self.s_ld + n * SIDE
+                b.tile_store(target, at, self.s_ld, tile)
+
+    def add(
+        self, sums: Tiles, weights: ir.Array, right: ir.Array, lefts: Sequence[ir.Tile], by: ir.Tile
+    ) -> None:
+        """sums += weights . right, the weights [row][key] and a block of keys (or values)."""
+        b, plan = self.b, self.plan
+        for j in range(0, plan.keys, SIDE):
+            for m, a in enumerate(lefts):
+                b.tile_load(a, weights, (self.first + m * SIDE) * self.p_ld + j, self.p_ld)
+            for n in range(plan.wide // SIDE):
+                b.tile_load(by, right, const(j * plan.ld + n * SIDE), plan.ld)
+                for a, line in zip(lefts, sums):
+                    b.mma(line[n], a, by)
+
+    def leave(
+        self, sums: Tiles, through: ir.Array, write: Callable[[Expr, Expr, Expr], None]
+    ) -> None:
+        """write(row of the block, column (a multiple of 8), 8 values) for everything, by way of the
+        scores' memory; rows and columns that do not exist included."""
+        b, plan = self.b, self.plan
+        for c0 in range(0, plan.wide, plan.keys):
+            width = min(plan.keys, plan.wide - c0)
+            b.barrier()
+            for m, line in enumerate(sums):
+                for n in range(width // SIDE):
+                    at = (self.first + m * SIDE) * self.s_ld + n * SIDE
+                    b.tile_store(through, at, self.s_ld, line[c0 // SIDE + n])
+            b.barrier()
+            words = plan.rows * width // WORD
+            with b.loop(words, self.t, plan.threads, name="v") as v:
+                row = b.let(v // (width // WORD), "row")
+                column = b.let(v % (width // WORD) * WORD, "column")
+                value = b.let(load(through, row * self.s_ld + column, WORD), "y")
+                write(row, b.let(column + c0, "column"), value)

@@ -1,0 +1,127 @@
+"""Attention over whole sequences on a CPU: one group per (query block, head, batch entry)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from weft.core.caps import Caps
+from weft.graph.ir import Node
+from weft.kernel.builder import Builder, Expr, const, maximum, minimum
+from weft.kernel.ir import Kernel
+from weft.templates import affine
+from weft.templates.attention.flash import Operand
+from weft.templates.attention.flash_amx import flash_for
+from weft.templates.emit import Emitter
+from weft.templates.group import Group
+from weft.templates.loops import traffic
+from weft.templates.product.epilogue import row_limit, store_all
+from weft.templates.product.problem import View, operand
+
+
+def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+    """The kernel for one `attention` call (see the composite for its meaning)."""
+    b = Builder(group.name or "attention")
+    em = Emitter(b, group, caps)
+    params = node.attrs["params"]
+    q, k, v = (operand(group, x) for x in node.inputs[:3])
+    batch, heads, t, depth = node.shape
+    groups, s = node.inputs[1].shape[1:3]
+    rows, keys = blocks_of(caps, config, batch * heads, t, s)
+
+    bi = em.axis(b.group(2), batch)
+    head = b.let(b.group(1), "head")
+    kv_head = em.axis(b.let(head // (heads // groups), "kv_head"), groups)
+    h = em.axis(head, heads)
+    blocks = -(-t // rows)
+    block: Expr = b.group(0)
+    if params["causal"]:
+        block = (blocks - 1) - block  # the longest rows first
+    t0 = b.let(block * rows, "t0")
+    bases = [
+        b.let(em.expr(affine.flatten((bi, x), view.strides[:2], view.offset)), "base")
+        for view, x in ((q, h), (k, kv_head), (v, kv_head))
+    ]
+    flash = flash_for(
+        b, caps, (_operand(em, q), _operand(em, k), _operand(em, v)), depth, rows, keys,
+        params["scale"], params["softcap"],
+    )  # fmt: skip
+    length = const(s)
+    if len(node.inputs) == 4:
+        given = em.value(node.inputs[3], (bi,))
+        length = b.let(minimum(given, s), "length")  # type: ignore[assignment]
+
+    def limits(row: Expr) -> tuple[Expr, Expr]:
+        return visible_keys(b, t0 + row, t, s, length, params["causal"], params["window"])
+
+    count = b.let(minimum(t - t0, rows), "count")
+    flash.start(b.let(bases[0] + t0 * q.strides[2], "q0"), count)
+    first, _ = limits(const(0))
+    _, stop = limits(b.let(count - 1, "last"))
+    start = b.let(first, "first")
+    with b.loop(stop, start - start % keys, step=keys, name="k0") as k0, em.scope():
+        seen = b.let(minimum(length - k0, keys), "seen")
+        k_base = b.let(bases[1] + k0 * k.strides[2], "k")
+        v_base = b.let(bases[2] + k0 * v.strides[2], "v")
+        flash.take_keys(k_base, v_base, seen)
+        flash.sweep(k0, seen, limits)
+
+    def write(row: Expr, column: int, mask: Expr | None, value: Expr) -> None:
+        ti = em.axis(t0 + row, t)
+        lane = em.lane(value.type.lanes)
+        with em.scope():
+            store_all(em, node, (bi, h, ti, lane + column), value, mask)
+
+    flash.finish(write)
+    batches = row_limit(group, 1, batch)
+    flops = 4 * batch * heads * t * s * depth // (2 if params["causal"] else 1)
+    return b.kernel((blocks, heads, batches), (1,), flops, traffic(group))
+
+
+def _operand(em: Emitter, view: View) -> Operand:
+    return Operand(em.buffers[id(view.node)], view.strides[2], view.strides[3])
+
+
+def blocks_of(
+    caps: Caps, config: Mapping[str, Any], planes: int, t: int, s: int
+) -> tuple[int, int]:
+    """Query rows and keys per block: large blocks share a packed K, small ones fill the cores."""
+    rows = config.get("rows", 128)
+    while rows > 16 and planes * -(-t // rows) < 4 * caps.cores:
+        rows //= 2
+    keys = config.get("keys", 64)
+    while keys > caps.lanes and keys >= 2 * s:
+        keys //= 2
+    return min(rows, t), max(keys, caps.lanes)
+
+
+def visible_keys(
+    b: Builder, query: Expr, t: int, s: int, length: Expr, causal: bool, window: int
+) -> tuple[Expr, Expr]:
+    """The first key that query row `query` sees and the one after the last."""
+    at = b.let(query + (s - t), "at")
+    low: Expr = const(0)
+    high = length
+    if causal:
+        high = minimum(high, at + 1)
+    elif window:
+        high = minimum(high, at + window)
+    if window:
+        low = maximum(at - (window - 1), 0)
+    return low, maximum(high, 0)
+
+
+def seeing_rows(
+    b: Builder, key: Expr, keys: int, ahead: Expr, rows: Expr, causal: bool, window: int
+) -> tuple[Expr, Expr]:
+    """The first of `rows` query rows that sees one of the keys key .. key + keys, and the one after
+    the last (lengths apart). Row r stands at key r + ahead."""
+    first: Expr = const(0)
+    stop = rows
+    if causal:
+        first = maximum(key - ahead, 0)
+    elif window:
+        first = maximum(key - ahead - (window - 1), 0)
+    if window:
+        stop = minimum(key - ahead + (keys - 1 + window), rows)
+    return b.let(first, "first_row"), b.let(stop, "stop_row")

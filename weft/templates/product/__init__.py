@@ -1,0 +1,1 @@
+"""Matrix products: blocked (many rows) and streaming (few), per team."""

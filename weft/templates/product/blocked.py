@@ -1,0 +1,47 @@
+"""Matrix multiplication with its epilogue: picks the variant for the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from weft.core.caps import Caps
+from weft.kernel.ir import Kernel
+from weft.templates.group import Group
+from weft.templates.product import blocked_amx, blocked_cpu, blocked_gpu, plan
+from weft.templates.product.problem import find_dots, problem_of
+from weft.templates.registry import template
+
+
+def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
+    """What `weft tune` may choose from for this group; any of it sums a row in the same way for
+    every number of rows."""
+    problem = problem_of(group, find_dots(group))
+    if not caps.is_cpu:
+        return blocked_gpu.candidates(problem, caps)
+    variant = blocked_amx if blocked_amx.suits(problem, caps) else plan
+    return variant.candidates(problem, caps)
+
+
+def takes_norm(group: Group, caps: Caps, config: Mapping[str, Any]) -> bool:
+    """Whether a matmul group that ends with a norm should be one kernel: its groups can own whole
+    rows, and two kernels would be no faster."""
+    p = problem_of(group, find_dots(group))
+    if not caps.is_cpu or group.rows is not None or len(p.dots) > 1:
+        return False
+    # with matrix registers a product is so short that sums of whole rows, beyond L2, cost more
+    tiles = blocked_amx.suits(p, caps)
+    return not tiles and plan.pays(plan.plan_of(p, caps, config), p, caps)
+
+
+@template("matmul")
+def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+    """The kernel of a group whose anchor is a dot (or several that share the left operand).
+
+    Raises CompileError where an operand is not a strided view of an input.
+    """
+    problem = problem_of(group, find_dots(group))
+    if not caps.is_cpu:
+        return blocked_gpu.build(group, problem, caps, config)
+    variant = blocked_amx if blocked_amx.suits(problem, caps) else blocked_cpu
+    return variant.build(group, problem, caps, config)

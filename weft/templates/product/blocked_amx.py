@@ -1,0 +1,212 @@
+"""Matrix multiplication of bf16 operands in a CPU's matrix registers, f32 sums (Intel AMX).
+
+The blocks are those of matmul_cpu. The right operand's panel holds 32 columns of pairs of k; a
+block of 32 x 32 sums is four tiles, which four tiles of operands feed at every 32 k. The left
+operand is read where it lies when its rows are contiguous along k and whole tiles of k and of
+rows exist; else it is packed (and turned) first, edges filled with zeros or copies of a row.
+
+An output element is one chain over tiles of k in ascending order; what the unit adds within a
+tile does not depend on where in a tile a row stands. So a row's result never depends on M.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.kernel import ir
+from weft.kernel.builder import Expr, ceil_div, const
+from weft.kernel.ir import Kernel
+from weft.templates.group import Group
+from weft.templates.product.blocked_cpu import CpuMatmul
+from weft.templates.product.pack import Packer
+from weft.templates.product.plan import Plan, split
+from weft.templates.product.problem import Problem
+
+TILE, DEPTH, BLOCK = 16, 32, 32  # rows and columns of a tile of sums; its k; rows of a block
+_KC = 256  # of K at once: a panel of that depth (16 KiB) stays in the first cache
+_ROWS = 512  # of A in a block at most: the block (256 KiB) stays in the second cache
+_PANELS = 4  # in a group at most, where A need not be packed again for the next
+
+
+def suits(p: Problem, caps: Caps) -> bool:
+    """Whether the matrix unit takes this problem: every operand is bf16 in memory, and a dot has
+    at least half a tile of k (the choice must not depend on the number of rows)."""
+    operands = {v.dtype for v in (p.a, *p.bs)}
+    unit = "mma_bf16" in caps.features and caps.lanes == TILE
+    return unit and operands == {dt.bfloat16} and p.k >= DEPTH // 2
+
+
+def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
+    """Block sizes, each overridable by `config`."""
+    pack_a = p.a_k != 1 or p.k % DEPTH != 0 or bool(config.get("pack_a"))
+    kc = config.get("kc", split(p.k, _KC, DEPTH))
+    rows, strips = _cut(p, caps, kc, pack_a)
+    mb = config.get("mb", rows)
+    panels = config.get("panels", _over(_over(p.n, BLOCK), strips))
+    mr = TILE if p.m <= TILE else BLOCK
+    return Plan("mma", TILE, mr, 2, kc, mb, panels, pack_a)
+
+
+def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
+    """Depths of the block of K, column panels of a group, and the left operand packed or not."""
+    found: list[dict[str, Any]] = [{"kc": kc} for kc in (128, 512) if kc < p.k]
+    return [*found, {"pack_a": True}, *({"panels": panels} for panels in (1, 2, 4, 8))]
+
+
+def _cut(p: Problem, caps: Caps, kc: int, pack_a: bool) -> tuple[int, int]:
+    """(rows of a block, strips of columns): enough groups for the cores, with the least packing.
+    Each strip packs its block of A again, each block its panels of B."""
+    of_a = 0.0 if not pack_a else 0.35 if p.a_k == 1 else 0.6  # cycles per element, measured
+    of_b = max(0.65 if p.b_strides(i)[1] == 1 else 0.5 for i in range(len(p.dots)))
+    panels, batches = _over(p.n, BLOCK), max(p.batches, 1)
+    room = caps.scratch_bytes * 3 // 4
+    best, found = math.inf, (BLOCK, panels)
+    blocks, most = _over(p.m, _ROWS), _over(p.m, BLOCK)
+    while blocks <= most:
+        mb = _over(_over(p.m, blocks), BLOCK) * BLOCK
+        for per_core in (1, 2, 4):
+            strips = _over(per_core * caps.cores, blocks * batches)
+            if not pack_a:
+                strips = max(strips, _over(panels * len(p.dots), _PANELS))
+            strips = min(panels, strips)
+            while strips < panels and _scratch(p, mb, kc, _over(panels, strips), pack_a) > room:
+                strips += 1
+            groups = blocks * strips * batches
+            turns = _over(groups, caps.cores)
+            idle = turns * caps.cores / groups - 1 + 0.1 / turns
+            cost = of_a * p.m * strips + of_b * p.n * len(p.dots) * blocks + idle * p.m * p.n / 256
+            if cost < best:
+                best, found = cost, (mb, strips)
+        blocks *= 2
+    return found
+
+
+def _over(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+def _scratch(p: Problem, mb: int, kc: int, panels: int, pack_a: bool) -> int:
+    wide = BLOCK * len(p.dots)
+    return wide * (kc * 2 + mb * panels * 4) + (mb * kc * 2 if pack_a else 0)
+
+
+def build(group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+    """The kernel of a dot group for a CPU with matrix registers."""
+    return _Tiled(group, p, caps, plan_of(p, caps, config)).kernel()
+
+
+class _Tiled(CpuMatmul):
+    def _setup(self) -> None:
+        super()._setup()
+        b, plan = self.b, self.plan
+        if not plan.pack_a and not (self.fixed_rows and self.p.m % TILE == 0):
+            self.edge = b.array("edge", dt.bfloat16, BLOCK * self.kc)
+        self.sums = [
+            [b.tile(f"c{i}{j}", dt.float32, TILE, TILE) for j in range(2)] for i in range(2)
+        ]
+        self.lefts = [b.tile(f"a{i}", dt.bfloat16, TILE, DEPTH) for i in range(2)]
+        self.rights = [b.tile(f"b{j}", dt.bfloat16, DEPTH // 2, 2 * TILE) for j in range(2)]
+
+    # -- packing
+
+    def _pack_a(self) -> None:
+        """left[row][k], contiguous along k; whole tiles of rows and of k are written."""
+        b, p = self.b, self.p
+        source = self.em.buffers[id(p.a.node)]
+        base = b.let(self.a_base + self.m0 * p.a_m + self.k0 * p.a_k, "a0")
+        rows = b.let(ceil_div(self.rows, BLOCK) * BLOCK, "padded")
+        whole = p.k % DEPTH == 0
+        if p.a_m == 1 and p.a_k != 1:
+            packer = Packer(b, source, base, self.left, self.kc, TILE, dt.bfloat16)
+            limit = None if self.fixed_rows and p.m % BLOCK == 0 else self.rows
+            packer.woven(p.a_k, rows, self.klen, limit, whole)
+            return
+        packer = Packer(b, source, base, self.left, self.kc, DEPTH, dt.bfloat16)
+        last = b.let(self.rows - 1, "last")
+        if p.a_k == 1:
+            packer.rows(p.a_m, rows, self.klen, whole, last)
+        else:
+            packer.filled((p.a_m, p.a_k), rows, self.klen, last)
+
+    def _edge(self, row: Expr, count: int, last: Expr) -> None:
+        """edge[i][k]: `count` rows from `row`, those beyond `last` repeat it."""
+        b, p = self.b, self.p
+        base = b.let(self.a_base + (self.m0 + row) * p.a_m + self.k0, "a0")
+        source = self.em.buffers[id(p.a.node)]
+        packer = Packer(b, source, base, self.edge, self.kc, DEPTH, dt.bfloat16)
+        packer.rows(p.a_m, count, self.klen, True, b.let(last - row, "last"))
+
+    # -- computing
+
+    def _tile(self, row: Expr, mr: int, last: Expr | None) -> None:
+        b, p, plan = self.b, self.p, self.plan
+        tall = 1 if last is None and mr <= TILE else 2
+        source: ir.Buffer | ir.Array
+        if plan.pack_a:
+            source, start, stride = self.left, b.let(row * self.kc, "left_at"), self.kc
+        elif last is None and mr % TILE == 0:
+            source, stride = self.em.buffers[id(p.a.node)], p.a_m
+            start = b.let(self.a_base + (self.m0 + row) * p.a_m + self.k0, "left_at")
+        else:
+            self._edge(row, tall * TILE, row + (mr - 1) if last is None else last)
+            source, start, stride = self.edge, const(0), self.kc
+        for i in range(len(p.dots)):
+            self._multiply_tiles(i, row, tall, source, start, stride)
+        if self.blocks_k == 1:
+            self._results(row, mr, last)
+            return
+        with b.when(ir.Binary("eq", self.kb, const(self.blocks_k - 1), ir.BOOL)), self.em.scope():
+            self._results(row, mr, last)
+
+    def _results(self, row: Expr, mr: int, last: Expr | None) -> None:
+        count = const(mr) if last is None else self.b.let(last + 1 - row, "count")
+        self._from_staged(row, count)
+
+    def _multiply_tiles(
+        self, dot: int, row: Expr, tall: int, source: ir.Buffer | ir.Array, start: Expr, stride: int
+    ) -> None:
+        """The sums of one block and one dot, over this block of K: into `partial`, or into
+        `staged` after the last."""
+        b = self.b
+        cells = [(i, j) for i in range(tall) for j in range(2)]
+        if self.blocks_k > 1:
+            with b.when(self.kb > 0):
+                for i, j in cells:
+                    at = self._partial_at(row + i * TILE, dot * 2 + j)
+                    b.tile_load(self.sums[i][j], self.partial, at, self.wide)
+            with b.otherwise():
+                self._clear(cells)
+        else:
+            self._clear(cells)
+        wide = 2 * self.wide  # elements from one pair of k to the next
+        with b.loop(self.klen, step=DEPTH, name="k") as k:
+            at = b.let(k * self.wide + dot * 4 * TILE, "panel_at")
+            for j in range(2):
+                b.tile_load(self.rights[j], self.panel, at + j * 2 * TILE, wide)
+            for i in range(tall):
+                b.tile_load(self.lefts[i], source, start + k + i * TILE * stride, stride)
+                for j in range(2):
+                    b.mma(self.sums[i][j], self.lefts[i], self.rights[j])
+        if self.blocks_k == 1:
+            self._stage(dot, cells)
+            return
+        with b.when(self.kb < self.blocks_k - 1):
+            for i, j in cells:
+                at = self._partial_at(row + i * TILE, dot * 2 + j)
+                b.tile_store(self.partial, at, self.wide, self.sums[i][j])
+        with b.otherwise():
+            self._stage(dot, cells)
+
+    def _clear(self, cells: list[tuple[int, int]]) -> None:
+        for i, j in cells:
+            self.b.tile_zero(self.sums[i][j])
+
+    def _stage(self, dot: int, cells: list[tuple[int, int]]) -> None:
+        for i, j in cells:
+            at = i * TILE * self.wide + (dot * 2 + j) * TILE
+            self.b.tile_store(self.staged, const(at), self.wide, self.sums[i][j])

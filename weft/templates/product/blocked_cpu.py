@@ -1,0 +1,326 @@
+"""Matrix multiplication on a CPU: packed panels and a register tile of explicit vectors.
+
+One group computes a panel of `width` columns for a block of rows. For each block of K it packs
+the right operand's panel into scratch as f32 [k][width] (once), then sweeps the rows with a tile
+of `mr` x `width` accumulators: per k, one broadcast per row and one fused multiply-add per
+accumulator (the scheme of Goto and van de Geijn, "Anatomy of high-performance matrix
+multiplication", 2008, with the panel kept in place of the left operand's block).
+
+Every output element is one chain of multiply-adds in ascending k, whatever the tile, the block or
+the number of rows: a row's result never depends on M.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.core.dtypes import DType
+from weft.kernel import ir
+from weft.kernel.builder import (
+    Builder,
+    Expr,
+    cast,
+    ceil_div,
+    const,
+    fma,
+    load,
+    minimum,
+    shuffle,
+    splat,
+)
+from weft.kernel.ir import Kernel, Type
+from weft.templates import affine
+from weft.templates.affine import Affine
+from weft.templates.emit import Emitter
+from weft.templates.group import Group
+from weft.templates.loops import traffic
+from weft.templates.product.epilogue import Tail, column_mask, count_flops, row_limit
+from weft.templates.product.pack import Packer
+from weft.templates.product.plan import Plan, plan_of, whole_rows
+from weft.templates.product.problem import Problem
+from weft.templates.product.then_norm import NormRows, following
+
+
+def build(group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+    """The kernel of a dot group for a CPU."""
+    return CpuMatmul(group, p, caps, plan_of(p, caps, config)).kernel()
+
+
+class CpuMatmul:
+    """The kernel under construction; `_tile` is what a matrix unit does in its own way."""
+
+    def __init__(self, group: Group, p: Problem, caps: Caps, plan: Plan) -> None:
+        norm = following(group)
+        self.group, self.p = group, p
+        self.plan = plan = plan if norm is None else whole_rows(plan, p, caps)
+        self.b = Builder(group.name or "matmul")
+        self.em = Emitter(self.b, group, caps)
+        self.then = None if norm is None else NormRows(norm, caps, self.em)
+        kept = (group.outputs, None) if norm is None else (norm.before, norm.value)
+        self.tail = Tail(self.em, p, *kept)
+        self.wide = plan.nr * len(p.dots)  # columns of a panel, all dots together
+        self.blocks_k = -(-p.k // plan.kc)
+        self.acc: DType = dt.int32 if plan.mode == "i32" else dt.float32
+        self.fixed_rows = group.rows is None or bool(p.batch)
+        self.kb: Expr = const(0)  # the current block of K
+
+    def _limit(self) -> Expr:
+        p = self.p
+        return const(p.m) if self.fixed_rows else row_limit(self.group, p.m // p.rows[0], p.m)
+
+    def kernel(self) -> Kernel:
+        b, p, plan = self.b, self.p, self.plan
+        batches: Any = p.batches
+        if p.batch and self.group.rows is not None:
+            batches = row_limit(self.group, p.batches // p.batch[0], p.batches)
+        strips = ceil_div(ceil_div(p.n, plan.nr), plan.panels)
+        grid = (strips, ceil_div(self._limit(), plan.mb), batches)
+        self._setup()
+        if self.blocks_k == 1:
+            self._k_block(const(0), const(p.k))
+        else:
+            with b.loop(self.blocks_k, name="kb") as kb, self.em.scope():
+                k0 = b.let(kb * plan.kc, "k0")
+                self.kb = kb
+                self._k_block(k0, b.let(minimum(plan.kc, p.k - k0), "klen"))
+        if self.then is not None:
+            self._normalise(self.then)
+        return b.kernel(grid, (1,), count_flops(p), traffic(self.group))
+
+    def _setup(self) -> None:
+        b, p, plan = self.b, self.p, self.plan
+        self.strip = b.let(b.group(0), "strip")
+        self.m0 = b.let(b.group(1) * plan.mb, "m0")
+        self.batch = affine.unflatten(self.em.axis(b.group(2), max(p.batches, 1)), p.batch)
+        limit = b.let(self._limit(), "limit")
+        self.rows = b.let(minimum(limit - self.m0, plan.mb), "rows")
+        packed = dt.bfloat16 if plan.pair == 2 else self.acc
+        kc = -(-min(plan.kc, p.k) // (2 * plan.lanes)) * 2 * plan.lanes
+        self.panel = b.array("panel", packed, kc * self.wide)
+        self.kc = kc
+        if plan.pack_a:
+            rows = -(-plan.mb // plan.lanes) * plan.lanes
+            self.left = b.array("left", packed if plan.mode == "mma" else self.acc, rows * kc)
+        if self.blocks_k > 1 or self.then is not None:
+            self.partial = b.array("partial", self.acc, plan.mb * self.wide * plan.panels)
+        if plan.mode == "mma" or not self.tail.cheap:
+            self.staged = b.array("staged", self.acc, plan.mr * self.wide)
+        self.a_base = self._base(p.a.offset, p.a_batch, "a")
+        self.b_base = [self._base(v.offset, p.b_strides(i)[0], "b") for i, v in enumerate(p.bs)]
+
+    def _base(self, offset: int, strides: tuple[int, ...], name: str) -> Expr:
+        return self.b.let(self.em.expr(affine.flatten(self.batch, strides, offset)), name)
+
+    # -- packing
+
+    def _k_block(self, k0: Expr, klen: Expr) -> None:
+        b, plan = self.b, self.plan
+        self.k0, self.klen = k0, klen
+        if plan.pack_a:
+            self._pack_a()
+        if plan.panels == 1:
+            self._panel(self.strip, const(0))
+            return
+        with b.loop(plan.panels, name="jp") as jp, self.em.scope():
+            index = b.let(self.strip * plan.panels + jp, "panel_index")
+            with b.when(index < -(-self.p.n // plan.nr)), self.em.scope():
+                self._panel(index, jp)
+
+    def _pack_a(self) -> None:
+        """left[row][k], contiguous along k."""
+        b, p, plan = self.b, self.p, self.plan
+        source = self.em.buffers[id(p.a.node)]
+        base = b.let(self.a_base + self.m0 * p.a_m + self.k0 * p.a_k, "a0")
+        packer = Packer(b, source, base, self.left, self.kc, plan.lanes, self.acc)
+        if p.a_k == 1:
+            packer.rows(p.a_m, self.rows, self.klen, p.k % plan.lanes == 0)
+        elif p.a_m == 1:
+            last = b.let(self.klen - 1, "last")
+            packer.turned(p.a_k, self.rows, self.kc, last, False)
+        else:
+            packer.scalars((p.a_m, p.a_k), self.rows, self.klen, None)
+
+    def _pack_b(self, i: int, n0: Expr) -> None:
+        """panel[k][column], or panel[k / 2][column][2] for pairs."""
+        b, p, plan = self.b, self.p, self.plan
+        pair = plan.pair
+        kind = dt.bfloat16 if pair == 2 else self.acc
+        source = self.em.buffers[id(p.bs[i].node)]
+        _, sk, sn = p.b_strides(i)
+        base = b.let(self.b_base[i] + self.k0 * sk + n0 * sn, "b0")
+        ragged = p.n % plan.nr != 0
+        left = b.let(p.n - n0, "left") if ragged else None
+        at = i * plan.nr * pair
+        packer = Packer(b, source, base, self.panel, self.wide, plan.lanes, kind, at)
+        if sk == 1:
+            last = b.let(left - 1, "last") if left is not None else None
+            packer.turned(sn, self.klen, plan.nr, last, p.k % (plan.lanes * pair) == 0, pair)
+        elif pair == 2:
+            whole = plan.mode == "dot2" or p.k % (2 * plan.lanes) == 0
+            packer.pairs((sk, sn), self.klen, plan.nr, left, whole)
+        elif sn == 1:
+            packer.columns(sk, self.klen, plan.nr, left)
+        else:
+            last = b.let(left - 1, "last") if left is not None else None
+            packer.scalars((sk, sn), self.klen, plan.nr, last)
+
+    # -- computing
+
+    def _panel(self, index: Expr, jp: Expr) -> None:
+        """All row tiles of one column panel, for one block of K."""
+        b, plan = self.b, self.plan
+        self.n0 = b.let(index * plan.nr, "n0")
+        self.jp = jp
+        for i in range(len(self.p.dots)):
+            self._pack_b(i, self.n0)
+        self.columns = [b.let(self.n0 + v * plan.lanes, "n") for v in range(plan.nv)]
+        self.masks = [column_mask(b, n, self.p.n, plan.lanes, plan.nr) for n in self.columns]
+        full = b.let(self.rows - self.rows % plan.mr, "full")
+        with b.loop(full, step=plan.mr, name="row") as row, self.em.scope():
+            self._tile(row, plan.mr, None)
+        rest = self.p.m % plan.mr if self.fixed_rows else plan.mr - 1
+        if rest:
+            with b.when(full < self.rows), self.em.scope():
+                if self.fixed_rows:
+                    self._tile(full, rest, None)
+                else:
+                    self._tile(full, rest, b.let(self.rows - 1, "last_row"))
+
+    def _tile(self, row: Expr, mr: int, last: Expr | None) -> None:
+        """`mr` rows from `row` (those beyond `last` repeat it and are not stored)."""
+        b, plan = self.b, self.plan
+        vectors = [(d, v) for d in range(len(self.p.dots)) for v in range(plan.nv)]
+        zero = const(0, Type(self.acc, plan.lanes))
+        at = [b.let(row + i if last is None else minimum(row + i, last), "r") for i in range(mr)]
+        acc = [[b.var(zero, "acc", zero.type) for _ in vectors] for _ in range(mr)]
+        if self.blocks_k > 1:
+            with b.when(self.kb > 0):
+                for i in range(mr):
+                    for j, var in enumerate(acc[i]):
+                        b.assign(var, load(self.partial, self._partial_at(at[i], j), plan.lanes))
+        self._prefetch(at)
+        self._accumulate(row, at, acc, last is not None)
+        if self.blocks_k == 1:
+            self._finish(at, acc, last)
+            return
+        with b.when(self.kb < self.blocks_k - 1):
+            for i in range(mr):
+                for j, var in enumerate(acc[i]):
+                    b.store(self.partial, self._partial_at(at[i], j), var)
+        with b.otherwise(), self.em.scope():
+            self._finish(at, acc, last)
+
+    def _prefetch(self, at: list[Expr]) -> None:
+        """What the epilogue reads besides the products, ahead of the last block of K."""
+        b, p = self.b, self.p
+        if not self.tail.others:
+            return
+        final = b.when(self.kb >= self.blocks_k - 1) if self.blocks_k > 1 else None
+        with final or contextlib.nullcontext(), self.em.scope():
+            for r in at:
+                self.tail.position(self.batch, self.em.axis(self.m0 + r, p.m))
+                self.tail.prefetch(self.columns, self.plan.lanes)
+
+    def _partial_at(self, row: Expr, j: int) -> Expr:
+        return (self.jp * self.plan.mb + row) * self.wide + j * self.plan.lanes
+
+    def _accumulate(
+        self, row: Expr, at: list[Expr], acc: list[list[ir.Var]], clamped: bool
+    ) -> None:
+        b, p, plan = self.b, self.p, self.plan
+        if plan.pack_a:
+            source: ir.Buffer | ir.Array = self.left
+            start: Expr = const(0)
+            sm, sk = self.kc, 1
+        else:
+            source = self.em.buffers[id(p.a.node)]
+            start = b.let(self.a_base + self.m0 * p.a_m + self.k0 * p.a_k, "a0")
+            sm, sk = p.a_m, p.a_k
+        if clamped:
+            rows = [(b.let(start + r * sm, "arow"), 0) for r in at]
+        else:
+            first = b.let(start + row * sm, "arow")
+            rows = [(first, i * sm) for i in range(len(at))]
+        step = 2 if plan.mode == "dot2" else 1
+        with b.loop(self.klen, step=step, name="k") as k:
+            spot = b.let(k * self.wide, "spot")
+            width = plan.lanes * step
+            right = [
+                b.let(load(self.panel, spot + j * width, width), "bv") for j in range(len(acc[0]))
+            ]
+            for (base, offset), line in zip(rows, acc):
+                x = self._broadcast(source, base + k * sk + offset)
+                for var, y in zip(line, right):
+                    b.assign(var, self._multiply(x, y, var))
+
+    def _broadcast(self, source: ir.Buffer | ir.Array, index: Expr) -> Expr:
+        lanes = self.plan.lanes
+        if self.plan.mode == "dot2":
+            pair = self.b.let(load(source, index, 2), "a")
+            return self.b.let(shuffle([0, 1] * lanes, pair), "av")
+        return self.b.let(splat(cast(load(source, index), self.acc), lanes), "av")
+
+    def _multiply(self, x: Expr, y: Expr, acc: ir.Var) -> Expr:
+        if self.plan.mode == "dot2":
+            return ir.Collective("dot2", (acc, x, y), acc.type)
+        if self.plan.mode == "i32":
+            return acc + x * y
+        return fma(x, y, acc)
+
+    # -- results
+
+    def _finish(self, at: list[Expr], acc: list[list[ir.Var]], last: Expr | None) -> None:
+        """The epilogue: straight from the registers when short, else through a small loop."""
+        b, plan = self.b, self.plan
+        if self.tail.cheap:
+            for i, r in enumerate(at):
+                valid = None if last is None else b.when(at[0] + i <= last)
+                with valid or contextlib.nullcontext(), self.em.scope():
+                    self._row(r, lambda d, v, line=acc[i]: line[d * plan.nv + v])  # type: ignore[misc]
+            return
+        for i in range(len(at)):
+            for j, var in enumerate(acc[i]):
+                b.store(self.staged, i * self.wide + j * plan.lanes, var)
+        self._from_staged(
+            at[0], const(len(at)) if last is None else b.let(last + 1 - at[0], "count")
+        )
+
+    def _from_staged(self, first: Expr, count: Expr) -> None:
+        """The epilogue of `count` rows from `first`, whose sums lie in `staged`."""
+        b, plan = self.b, self.plan
+        with b.loop(count, name="i") as ti, self.em.scope():
+            self._row(
+                b.let(first + ti, "r"),
+                lambda d, v: b.let(
+                    load(self.staged, ti * self.wide + (d * plan.nv + v) * plan.lanes, plan.lanes),
+                    "acc",
+                ),
+            )
+
+    def _row(self, row: Expr, value: Callable[[int, int], Expr]) -> None:
+        b, p, plan, em = self.b, self.p, self.plan, self.em
+        m = em.axis(self.m0 + row, p.m)
+        self.tail.position(self.batch, m)
+        for v in range(plan.nv):
+            accs = [value(d, v) for d in range(len(p.dots))]
+            kept = self.tail.write(self.columns[v], plan.lanes, self.masks[v], accs)
+            if kept is not None:
+                b.store(self.partial, self._partial_at(row, v), splat(kept, plan.lanes))
+
+    def _normalise(self, norm: NormRows) -> None:
+        """The rows of this group, which are finished."""
+        b, p, em = self.b, self.p, self.em
+        with b.loop(self.rows, name="r") as r, em.scope():
+            row = em.axis(r, self.plan.mb)
+
+            def kept(j: Affine) -> Expr:
+                panel, column = affine.divide(j, self.wide)
+                at = (panel * self.plan.mb + row) * self.wide + column
+                return load(self.partial, em.address(at), j.lanes)
+
+            index = (*self.batch, em.axis(self.m0 + r, p.m))
+            norm.normalise(affine.flatten(index, affine.contiguous((*p.batch, p.m))), kept)

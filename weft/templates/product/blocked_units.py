@@ -1,0 +1,234 @@
+"""Matrix multiplication of 16-bit operands in a GPU's matrix units, f32 sums.
+
+As in matmul_shared a group multiplies one block of its operands in shared memory while the next
+ones arrive. Subgroups share the group's block of results, each holds its part in tiles of 16 x 16.
+The left block lies [row][k], a right one [column][k] or [k][column]. Results leave the tiles
+through shared memory, tile row by tile row, and the group's threads run the epilogue on them in
+vectors along N.
+
+An output element is one chain over tiles of k in ascending order, in every plan: a row's result
+does not depend on M.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.kernel import ir
+from weft.kernel.builder import Expr, load
+from weft.kernel.ir import Kernel
+from weft.templates.group import Group
+from weft.templates.product.blocks import BlockMatmul, choose, variants
+from weft.templates.product.pipeline import ASYNC, Operand, Stage, pitch, rotate
+from weft.templates.product.problem import Problem
+
+TILE = 16
+_FEATURES = {dt.bfloat16: "mma16_bf16", dt.float16: "mma16_f16"}
+_HALF = 2  # bytes of an operand's element
+
+
+def suits(p: Problem, caps: Caps) -> bool:
+    """Whether the matrix units take this problem: all operands of one 16-bit dtype that they know,
+    and at least half a tile of k and of n (the choice must not depend on the number of rows)."""
+    dtypes = {v.dtype for v in (p.a, *p.bs)}
+    feature = _FEATURES.get(p.a.dtype)
+    return len(dtypes) == 1 and feature in caps.features and min(p.k, p.n) >= TILE // 2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Rows and columns of a group's block, its depth along k, how many subgroups share the block's
+    rows (`down`) and columns (`across`), and how many blocks of either operand lie in shared memory
+    (`ring`)."""
+
+    rows: int
+    columns: int
+    bk: int
+    down: int
+    across: int
+    ring: int = 2
+
+    def shared(self, p: Problem, caps: Caps) -> int:
+        """Bytes of shared memory."""
+        dots, half = len(p.dots), p.a.dtype
+        rights = [
+            self.bk * pitch(self.columns, half)
+            if rows_of_k(p, i, caps)
+            else self.columns * pitch(self.bk, half)
+            for i in range(dots)
+        ]
+        blocks = self.ring * _HALF * (self.rows * pitch(self.bk, half) + sum(rights))
+        return blocks + 4 * dots * self.down * TILE * pitch(self.columns, dt.float32)
+
+    def problem(self, p: Problem, caps: Caps) -> str | None:
+        """Why it cannot be had, or None."""
+        if self.ring < 2:
+            return "one block is multiplied while another arrives"
+        if self.rows % (TILE * self.down) or self.columns % (TILE * self.across) or self.bk % TILE:
+            return f"subgroups hold tiles of {TILE} x {TILE}"
+        threads = self.down * self.across * caps.subgroup
+        if threads > caps.max_threads:
+            return f"{threads} threads of {caps.max_threads}"
+        shared = self.shared(p, caps)
+        return None if shared <= caps.shared_bytes else f"{shared} bytes of {caps.shared_bytes}"
+
+
+def rows_of_k(p: Problem, i: int, caps: Caps) -> bool:
+    """Whether the right block of dot number i lies [k][column]: as in memory, where it is copied
+    from there. What goes through registers is turned on the way: [column][k] is quicker to load."""
+    return ASYNC in caps.features and p.b_strides(i)[1] != 1
+
+
+def plans(p: Problem, caps: Caps) -> list[Plan]:
+    """Blocks worth having on the target, the largest first; each fits, except perhaps the last."""
+    narrow = 1 << (len(p.dots) - 1).bit_length()  # of several dots each gets a part of the columns
+    many = 8 if caps.subgroup <= 32 else 4
+    found: list[Plan] = []
+    large = [(128, 128, 32, many), (128, 64, 32, many)]
+    for rows, whole, bk, subgroups in [*large, (64, 64, 64, 4), (32, 64, 64, 4), (32, 32, 64, 2)]:
+        columns = max(whole // narrow, TILE)
+        down = min((1, 2, 4, 8), key=lambda d: _edge(rows, columns, subgroups, d, len(p.dots)))
+        plan = Plan(rows, columns, bk, down, subgroups // down, 3 if ASYNC in caps.features else 2)
+        depths = [plan, *(replace(plan, bk=depth, ring=2) for depth in (bk, 32, 16))]
+        found += [plan for plan in depths if plan.problem(p, caps) is None][:1]
+    return found or [Plan(TILE, TILE, TILE, 1, 1)]
+
+
+def _edge(rows: int, columns: int, subgroups: int, down: int, dots: int) -> float:
+    """Half the edge of a subgroup's part, which it loads once to multiply; infinite where it is not
+    made of tiles."""
+    across = subgroups // down
+    if not across or rows % (TILE * down) or columns % (TILE * across):
+        return math.inf
+    return rows / down + dots * columns / across
+
+
+def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
+    """Configurations worth measuring."""
+    return variants(plans(p, caps), p, caps, (32, 64))
+
+
+def build(group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+    """The kernel of a dot group for a target with matrix units. Raises CompileError for a
+    configuration that the target cannot hold."""
+    return _Units(group, p, caps, choose(plans(p, caps), p, caps, config)).kernel()
+
+
+class _Units(BlockMatmul):
+    resident = 2  # one multiplies while the other waits at its barrier
+
+    def __init__(self, group: Group, p: Problem, caps: Caps, plan: Plan) -> None:
+        super().__init__(group, p, caps)
+        self.plan = plan
+        self.rows, self.columns = plan.rows, plan.columns
+        self.threads = plan.down * plan.across * caps.subgroup
+        self.tall = plan.rows // plan.down // TILE  # tiles of a subgroup, down and across
+        self.wide = plan.columns // plan.across // TILE
+
+    def body(self) -> None:
+        b, p, plan = self.b, self.p, self.plan
+        number = b.let(self.flat // self.caps.subgroup, "subgroup")
+        self.top = b.let(number // plan.across * (self.tall * TILE), "top")
+        self.side = b.let(number % plan.across * (self.wide * TILE), "side")
+        self.sums = [
+            [
+                [b.tile("sum", dt.float32, TILE, TILE) for _ in range(self.wide)]
+                for _ in range(self.tall)
+            ]
+            for _ in p.dots
+        ]
+        for tile in self._tiles():
+            b.tile_zero(tile)
+        self._multiply()
+        self._finish()
+
+    def _tiles(self) -> list[ir.Tile]:
+        return [tile for part in self.sums for line in part for tile in line]
+
+    # -- products
+
+    def _multiply(self) -> None:
+        b, p, plan = self.b, self.p, self.plan
+        half = p.a.dtype
+        self.lefts = [b.tile("a", half, TILE, TILE) for _ in range(self.tall)]
+        self.rights = [b.tile("b", half, TILE, TILE) for _ in range(self.wide)]
+        stages = [self._stage("left", self.left(), self.m0, plan.rows, False)]
+        for i in range(len(p.dots)):
+            k_major = rows_of_k(p, i, self.caps)
+            stages.append(self._stage("right", self.right(i), self.n0, plan.columns, k_major))
+        rotate(b, stages, p.k, plan.bk, lambda bases: self._step(stages, bases))
+
+    def _stage(self, name: str, operand: Operand, first: Expr, items: int, k_major: bool) -> Stage:
+        block, team = (items, self.plan.bk, self.plan.ring), (self.flat, self.threads)
+        copies = ASYNC in self.caps.features
+        return Stage(self.b, name, operand, first, block, k_major, self.p.a.dtype, team, copies)
+
+    def _step(self, stages: Sequence[Stage], bases: Sequence[Expr]) -> None:
+        """The subgroup's rows of the left block times its columns of the others."""
+        b, left = self.b, stages[0]
+        for k in range(0, self.plan.bk, TILE):
+            at = b.let(bases[0] + self.top * left.pitch + k, "at")
+            for i, tile in enumerate(self.lefts):
+                b.tile_load(tile, left.target, at + i * TILE * left.pitch, left.pitch)
+            for part, right, base in zip(self.sums, stages[1:], bases[1:]):
+                self._products(part, right, base, k)
+
+    def _products(self, sums: list[list[ir.Tile]], right: Stage, base: Expr, k: int) -> None:
+        b = self.b
+        multiply = b.mma if right.k_major else b.mma_nt
+        for j, tile in enumerate(self.rights):
+            column = self.side + j * TILE
+            at = column + k * right.pitch if right.k_major else column * right.pitch + k
+            b.tile_load(tile, right.target, base + at, right.pitch)
+        for line, left in zip(sums, self.lefts):
+            for sum_, tile in zip(line, self.rights):
+                multiply(sum_, left, tile)
+
+    # -- results
+
+    def _finish(self) -> None:
+        """Tile row by tile row: into shared memory, then written by all threads."""
+        b, p, plan = self.b, self.p, self.plan
+        limit = b.let(self.limit(), "limit")
+        wide = pitch(plan.columns, dt.float32)
+        size = plan.down * TILE * wide
+        results = b.array("results", dt.float32, len(p.dots) * size, "shared")
+        corner = b.let(self.top // self.tall * wide + self.side, "corner")
+        for i in range(self.tall):
+            if i:
+                b.barrier()
+            for d, part in enumerate(self.sums):
+                for j, tile in enumerate(part[i]):
+                    b.tile_store(results, corner + (d * size + j * TILE), wide, tile)
+            b.barrier()
+            self._write(results, i, limit)
+
+    def _write(self, results: ir.Array, i: int, limit: Expr) -> None:
+        """Tile row i of all subgroups, from shared memory to the outputs."""
+        b, p, plan, em = self.b, self.p, self.plan, self.em
+        lanes = 8 if all(o.dtype.itemsize == _HALF for o in self.group.outputs) else 4
+        while p.n % lanes:
+            lanes //= 2
+        wide, across = pitch(plan.columns, dt.float32), plan.columns // lanes
+        rows = plan.down * TILE
+        with b.loop(rows * across, step=self.threads, name="from") as start, em.scope():
+            e = b.let(start + self.flat, "e")
+            row, column = b.let(e // across, "row"), b.let(e % across * lanes, "column")
+            block = row // TILE * (self.tall * TILE) + row % TILE + i * TILE
+            m, n = b.let(self.m0 + block, "m"), b.let(self.n0 + column, "n")
+            inside = (m < limit) & (n < p.n)
+            if rows * across % self.threads:
+                inside = inside & (e < rows * across)
+            with b.when(inside), em.scope():
+                at = b.let(row * wide + column, "at")
+                self.tail.position(self.batch, em.axis(m, p.m))
+                values = [
+                    b.let(load(results, at + d * rows * wide, lanes), "sum")
+                    for d in range(len(p.dots))
+                ]
+                self.tail.write(n, lanes, None, values)

@@ -1,0 +1,149 @@
+"""What happens to a dot's accumulators: the group's elementwise chain, then masked stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.core import dtypes as dt
+from weft.core.errors import CompileError
+from weft.graph.ir import Node
+from weft.kernel import ir
+from weft.kernel.builder import Builder, cast, const, iota, minimum
+from weft.kernel.ir import Expr
+from weft.templates import affine
+from weft.templates.affine import Affine
+from weft.templates.emit import Emitter
+from weft.templates.group import Group, reached
+from weft.templates.product.problem import Problem
+from weft.templates.view import Index
+
+
+def row_limit(group: Group, inner: int, rows: int) -> Expr:
+    """How many of `rows` merged rows are wanted: all, or the runtime bound times `inner` (the rows
+    that one step of axis 0 stands for). Host-evaluable, so a grid may use it."""
+    if group.rows is None:
+        return const(rows)
+    bound: Expr = ir.Param(group.rows, group.slots[group.rows])
+    return minimum(bound * (group.rows_scale * inner), rows)
+
+
+class Tail:
+    """Writes the group's outputs from accumulators of its dots, a vector along N at a time.
+
+    `position` fixes the batch and row; `write` then takes one accumulator per dot, for columns
+    n .. n + lanes - 1. It returns the value of `kept` there, if something in the same kernel goes
+    on with one: as it would be read from memory.
+    """
+
+    def __init__(
+        self, em: Emitter, problem: Problem, outputs: Sequence[Node], kept: Node | None = None
+    ) -> None:
+        self.em = em
+        self.p = problem
+        self.outputs = tuple(outputs)
+        self.kept = kept
+        self.roots = self.outputs if kept is None else (*self.outputs, kept)
+        self._lead: tuple[Affine, ...] = ()
+
+    @property
+    def others(self) -> list[Node]:
+        """Operands of the chain that have an element for each of the output's."""
+        factors = {id(self.p.a.node), *(id(v.node) for v in self.p.bs)}
+        stop = {id(n) for n in self.em.group.inputs}
+        read = [n for n in reached(self.roots, stop) if id(n) in stop - factors]
+        return [n for n in read if n.shape == self.roots[0].shape]
+
+    @property
+    def cheap(self) -> bool:
+        """Whether the chain is short enough to be repeated for every vector of a tile."""
+        stop = {id(n) for n in (*self.em.group.inputs, *self.p.dots)}
+        return sum(id(n) not in stop for n in reached(self.roots, stop)) <= 3
+
+    def position(self, batch: Sequence[Affine], row: Affine) -> None:
+        self._lead = (*batch, *affine.unflatten(row, self.p.rows))
+
+    def write(
+        self, n: Expr, lanes: int, mask: Expr | None, values: Sequence[Expr], step: int = 0
+    ) -> Expr | None:
+        """Computes and stores every output at the position's columns n + 0..lanes-1; n is a
+        multiple of `step` (0: of `lanes`)."""
+        em, p = self.em, self.p
+        first = em.axis(n, max(p.n - lanes + 1, 1), step or lanes)
+        index = (*self._lead, first + em.lane(lanes))
+        for dot, value in zip(p.dots, values):
+            em.define(dot, lambda _, value=value: value)  # type: ignore[misc]
+        with em.masked(mask):
+            for out in self.outputs:
+                em.store(out, affine.reshape_index(index, p.dots[0].shape, out.shape))
+            if self.kept is None:
+                return None
+            at = affine.reshape_index(index, p.dots[0].shape, self.kept.shape)
+            return em.b.let(cast(em.stored(self.kept, at), dt.float32), "kept")
+
+    def prefetch(self, columns: Sequence[Expr], lanes: int) -> None:
+        """Asks for the elements of other operands that `write` will read at the position, a vector
+        from each of `columns`: they arrive while the products are summed."""
+        em, p = self.em, self.p
+        for node in self.others:
+            for n in columns:
+                index = (*self._lead, em.axis(n, max(p.n - lanes + 1, 1), lanes))
+                at = affine.reshape_index(index, p.dots[0].shape, node.shape)
+                linear = affine.flatten(at, affine.contiguous(node.shape))
+                em.b.prefetch(em.buffers[id(node)], em.expr(linear))
+
+
+def column_mask(b: Builder, n: Expr, limit: int, lanes: int, panel: int) -> Expr | None:
+    """Lanes of columns n .. that exist; None where panels of `panel` columns divide the limit."""
+    if limit % panel == 0:
+        return None
+    return b.let(n + iota(lanes) < limit, "cols")
+
+
+def count_flops(problem: Problem) -> int:
+    return 2 * problem.batches * problem.m * problem.n * problem.k * len(problem.dots)
+
+
+def forward_index(group: Group, anchor: Node, node: Node, index: Index) -> Index | None:
+    """Where the element of `anchor` at `index` lies in `node`, which follows from it by elementwise
+    ops, transposes and reshapes; None when it does not."""
+    if node is anchor:
+        return index
+    if any(node is n for n in group.inputs) or node.op in ("broadcast", "slice", "pad", "concat"):
+        return None
+    for x in node.inputs:
+        inner = forward_index(group, anchor, x, index)
+        if inner is None:
+            continue
+        if node.op == "transpose":
+            return tuple(inner[p] for p in node.attrs["perm"])
+        if node.op == "reshape":
+            return affine.reshape_index(inner, x.shape, node.shape)
+        return inner
+    return None
+
+
+def store_all(em: Emitter, anchor: Node, index: Index, value: Expr, mask: Expr | None) -> None:
+    """Writes every output of the group, given the anchor's value at `index`.
+
+    Raises CompileError where an output is not elementwise, transposed or reshaped of the anchor.
+    """
+    em.define(anchor, lambda _: value)
+    with em.masked(mask):
+        for out in em.group.outputs:
+            at = forward_index(em.group, anchor, out, index)
+            if at is None:
+                raise CompileError(f"{out!r} does not follow from {anchor!r} element by element")
+            em.store(out, at)
+
+
+def find_call(group: Group) -> Node:
+    """The composite that the group computes."""
+    stack, stop = list(group.outputs), {id(n) for n in group.inputs}
+    while stack:
+        node = stack.pop()
+        if id(node) in stop:
+            continue
+        if node.op == "call":
+            return node
+        stack.extend(node.inputs)
+    raise CompileError(f"a {group.kind} group without a composite")

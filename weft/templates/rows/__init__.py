@@ -1,0 +1,1 @@
+"""Whole rows: reductions, normalisations and their gradients."""

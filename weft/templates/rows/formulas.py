@@ -1,0 +1,164 @@
+"""The formulas of the composites of rows, forward: softmax, log_softmax, layer_norm, rms_norm,
+cross_entropy, and the statistics moments and rms_scale. Sums are f32; the maths stands in the
+bodies of the composites (weft/ops)."""
+
+from __future__ import annotations
+
+import math
+
+from weft.core import dtypes as dt
+from weft.kernel import builder as kb
+from weft.kernel import math as km
+from weft.kernel.ir import Expr
+from weft.templates.affine import Affine
+from weft.templates.rows.folds import sum_fold, top_fold
+from weft.templates.rows.row import Held, Row
+
+TOP, SUM = top_fold(), sum_fold(dt.float32)
+
+
+def exps(row: Row, x: Held) -> tuple[Expr, Expr]:
+    """The row's maximum and the sum of exp(x - maximum); both are NaN if the row holds one."""
+    b = row.b
+    (top,) = row.fold((TOP,), lambda j: (x.first(j),))
+
+    def term(j: Affine) -> tuple[Expr]:
+        row.ahead(j)
+        return (km.exp_below(b, x.again(j) - top),)
+
+    (total,) = row.fold((SUM,), term)
+    return top, nan_total(row, top, total)
+
+
+def kept_exps(row: Row, x: Held) -> tuple[Held, Expr]:
+    """exp(x - maximum) of each element, kept, and their sum (NaN if the row holds one)."""
+    b = row.b
+    (top,) = row.fold((TOP,), lambda j: (x.first(j),))
+    e = row.held(lambda j: km.exp_below(b, x.again(j) - top), over=x)
+
+    def term(j: Affine) -> tuple[Expr]:
+        row.ahead(j)
+        return (e.first(j),)
+
+    (total,) = row.fold((SUM,), term)
+    return e, nan_total(row, top, total)
+
+
+def nan_total(row: Row, top: Expr, total: Expr) -> Expr:
+    """exp_below takes no notice of NaN; the maximum does."""
+    return row.b.let(kb.select(km.isnan(row.b, top), top, total), "total")
+
+
+def softmax(row: Row) -> None:
+    e, total = kept_exps(row, row.operand(0))
+    scale = row.b.let(1.0 / total, "scale")
+    row.each(lambda j: row.write(j, e.again(j) * scale))
+
+
+def log_softmax(row: Row) -> None:
+    x = row.operand(0)
+    top, total = exps(row, x)
+    log = row.b.let(km.log(row.b, total), "log")
+    row.each(lambda j: row.write(j, x.again(j) - top - log))
+
+
+def cross_entropy(row: Row) -> None:
+    """log(sum(exp(x - top))) - (1 - smoothing) (x[target] - top) - smoothing mean(x - top)."""
+    b, smoothing = row.b, row.params["label_smoothing"]
+    x = row.operand(0)
+    (top,) = row.fold((TOP,), lambda j: (x.first(j),))
+
+    def terms(j: Affine) -> tuple[Expr, ...]:
+        d = b.let(x.again(j) - top, "d")
+        e = km.exp_below(b, d)
+        return (e, d) if smoothing else (e,)
+
+    total, *rest = row.fold((SUM,) * (2 if smoothing else 1), terms)
+    log = km.log(b, nan_total(row, top, total))
+    loss = log - (x.again(row_class(row)) - top) * (1.0 - smoothing)
+    if smoothing:
+        loss = loss - rest[0] * (smoothing / row.n)
+    ignored, known = row_target(row)
+    row.results(b.let(kb.select(ignored, 0.0, kb.select(known, loss, math.nan)), "loss"))
+
+
+def row_class(row: Row) -> Affine:
+    """The row's target as an index of its elements, clamped."""
+    held = kb.minimum(kb.maximum(row.number(1), 0), row.n - 1)
+    return row.em.axis(held, row.n)
+
+
+def row_target(row: Row) -> tuple[Expr, Expr]:
+    """Whether the row's target is to be ignored, and whether it is a class."""
+    b, target = row.b, row.number(1)
+    known = b.let((target >= 0) & (target < row.n), "known")
+    return b.let(kb.eq(target, row.params["ignore_index"]), "ignored"), known
+
+
+def centre(row: Row, x: Held) -> Expr:
+    """The row's mean."""
+    (total,) = row.fold((SUM,), lambda j: (x.first(j),))
+    return row.b.let(total * (1.0 / row.n), "mean")
+
+
+def inverse_root(row: Row, squares: Expr) -> Expr:
+    """1 / sqrt(squares / n + eps)."""
+    var = squares * (1.0 / row.n)
+    return row.b.let(1.0 / kb.unary("sqrt", var + row.params["eps"]), "r")
+
+
+def scaled(row: Row, x: Held) -> tuple[Expr, Expr]:
+    """The row's mean and 1 / sqrt(var + eps)."""
+    b = row.b
+    mean = centre(row, x)
+
+    def square(j: Affine) -> tuple[Expr]:
+        row.ahead(j)
+        d = b.let(x.again(j) - mean, "d")
+        return (d * d,)
+
+    (squares,) = row.fold((SUM,), square)
+    return mean, inverse_root(row, squares)
+
+
+def layer_norm(row: Row) -> None:
+    x = row.operand(0)
+    mean, r = scaled(row, x)
+
+    def result(j: Affine) -> None:
+        d = (x.again(j) - mean) * r
+        row.write(j, kb.fma(d, row.weight(1, j), row.weight(2, j)))
+
+    row.each(result)
+
+
+def moments(row: Row) -> None:
+    row.results(*scaled(row, row.operand(0)))
+
+
+def root_mean_square(row: Row, x: Held) -> Expr:
+    """1 / sqrt(mean(x^2) + eps)."""
+
+    def square(j: Affine) -> tuple[Expr]:
+        row.ahead(j)
+        v = x.first(j)
+        return (v * v,)
+
+    (squares,) = row.fold((SUM,), square)
+    return inverse_root(row, squares)
+
+
+def rms_norm(row: Row) -> None:
+    x = row.operand(0)
+    r = root_mean_square(row, x)
+    row.each(lambda j: row.write(j, x.again(j) * r * offset_weight(row, 1, j)))
+
+
+def rms_scale(row: Row) -> None:
+    row.results(root_mean_square(row, row.operand(0)))
+
+
+def offset_weight(row: Row, k: int, j: Affine) -> Expr:
+    """offset + w[j]."""
+    w, offset = row.weight(k, j), row.params["offset"]
+    return row.b.let(w + offset if offset else w, "w")

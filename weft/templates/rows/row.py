@@ -1,0 +1,146 @@
+"""What the formulas of the norm template are written against: one row, and passes over it that the
+template runs as loops in the style of the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from weft.graph.ir import Node
+from weft.kernel import builder as kb
+from weft.kernel import ir
+from weft.kernel.builder import Builder
+from weft.kernel.ir import Expr
+from weft.templates import affine
+from weft.templates.affine import Affine
+from weft.templates.emit import Emitter
+from weft.templates.rows.folds import Fold
+from weft.templates.view import Index
+
+ElementFn = Callable[[Affine], Expr]
+
+
+Formula = Callable[["Row"], None]
+
+
+class Style(Protocol):
+    """What a row asks of the template's style."""
+
+    em: Emitter
+    anchor: Node
+    n: int
+
+    def fold(
+        self, folds: Sequence[Fold], element: Callable[[Affine], tuple[Expr, ...]]
+    ) -> tuple[Expr, ...]:
+        """The results of `folds` over a row; `element(j)` gives a value for each."""
+
+    def each(self, body: Callable[[Affine], None]) -> None:
+        """Runs body(j) for every element of a row."""
+
+    def array(self, cheap: bool) -> ir.Array | None:
+        """Memory for one value per element of a row; None where values are computed again (as they
+        may be where that is as `cheap` as reading a kept one)."""
+
+    def place(self, j: Affine) -> Expr | None:
+        """Where in such memory element j lies; None when it is not at hand."""
+
+    def see(self, index: Index) -> None:
+        """An element of the row operands has been met: prologue values that are outputs are
+        written."""
+
+    def ahead(self, index: Index) -> None:
+        """This element is being worked on: a good time to ask memory for the next row's."""
+
+    def put(self, index: Index, value: Expr) -> None:
+        """The anchor's element at `index` is known: runs the epilogue."""
+
+
+class Row:
+    """One row of the anchor's operands; `lead` is its index without the last axis."""
+
+    def __init__(self, style: Style, lead: Index) -> None:
+        self.style, self.lead = style, lead
+        self.em: Emitter = style.em
+        self.b: Builder = style.em.b
+        self.n, self.fold, self.each = style.n, style.fold, style.each
+        self.params: dict[str, Any] = dict(style.anchor.attrs.get("params", {}))
+
+    def operand(self, k: int, once: bool = False) -> Held:
+        """The anchor's k-th operand, which has the rows' shape; one read `once` is not kept."""
+        node = self.style.anchor.inputs[k]
+
+        def compute(j: Affine) -> Expr:
+            index = (*self.lead, j)
+            if k == 0:
+                self.style.see(index)
+            return self.em.value(node, index)
+
+        def again(j: Affine) -> Expr:
+            return self.em.value(node, (*self.lead, j))
+
+        array = None if once else self.style.array(_is_load(node, self.em))
+        return Held(self, compute, again, array)
+
+    def held(self, compute: ElementFn, over: Held) -> Held:
+        """A computed value of each element, in the memory of one that is needed no more."""
+        array = over.array or self.style.array(False)
+        return Held(self, compute, compute, array)
+
+    def weight(self, k: int, j: Affine) -> Expr:
+        """Element j of the anchor's k-th operand, a vector for all rows."""
+        return self.em.value(self.style.anchor.inputs[k], (j,))
+
+    def number(self, k: int) -> Expr:
+        """The row's entry of the anchor's k-th operand, one number per row."""
+        return self.em.value(self.style.anchor.inputs[k], self.lead)
+
+    def ahead(self, j: Affine) -> None:
+        """Stands in the pass that computes most, where waiting for memory costs least."""
+        self.style.ahead((*self.lead, j))
+
+    def write(self, j: Affine, value: Expr) -> None:
+        """Element j of the result (or a vector of them) is known."""
+        self.style.put((*self.lead, j), value)
+
+    def results(self, *values: Expr) -> None:
+        """The row's numbers: one, or some along a last axis of the result."""
+        tails: Sequence[Index] = [()]
+        if len(self.style.anchor.shape) > len(self.lead):
+            tails = [(affine.number(k),) for k in range(len(values))]
+        for tail, value in zip(tails, values, strict=True):
+            self.style.put((*self.lead, *tail), value)
+
+
+class Held:
+    """A value of each element of a row: computed on first sight, then read from an array where
+    there is one, else computed again."""
+
+    def __init__(
+        self, row: Row, first: ElementFn, again: ElementFn, array: ir.Array | None
+    ) -> None:
+        self.row, self._first, self._again, self.array = row, first, again, array
+
+    def first(self, j: Affine) -> Expr:
+        """Element j, kept."""
+        value = self.row.b.let(self._first(j), "x")
+        if self.array is not None:
+            at = self.row.style.place(j)
+            assert at is not None
+            self.row.b.store(self.array, at, kb.splat(value, j.lanes))
+        return value
+
+    def again(self, j: Affine) -> Expr:
+        """Element j, which `first` has met."""
+        at = None if self.array is None else self.row.style.place(j)
+        if self.array is None or at is None:
+            return self.row.b.let(self._again(j), "x")
+        return self.row.b.let(kb.load(self.array, at, j.lanes), "x")
+
+
+def _is_load(node: Node, em: Emitter) -> bool:
+    """Whether reading the value again costs no more than reading a kept copy."""
+    while id(node) not in em.buffers and node.op in ("reshape", "cast", "broadcast"):
+        node = node.inputs[0]
+    return id(node) in em.buffers or (node.op == "const" and node.shape == ())
