@@ -23,21 +23,15 @@ FORBIDDEN = {
     "program": {"ops", "transform", "templates", "compile", "graph"},
 }
 
-# The contract of a device is types only; a Session holds a Device without knowing which.
-EXEMPT = {("program", "weft.backends.base")}
-
 
 def imports(path: Path) -> set[str]:
     """The weft packages a module imports, at any depth of nesting."""
-    package = path.relative_to(ROOT).parts[0]
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [a.name for a in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            if (package, node.module) in EXEMPT:
-                continue
             names = [f"{node.module}.{a.name}" for a in node.names]
         found |= {n.split(".")[1] for n in names if n.startswith("weft.") and "." in n}
     return {p for p in found if (ROOT / p).is_dir()}

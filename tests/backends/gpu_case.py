@@ -11,7 +11,6 @@ from pathlib import Path
 
 import weft
 from weft.backends import registry
-from weft.backends.base import Bound
 from weft.backends.interp import InterpDevice
 from weft.backends.llvm.gpu_target import GpuTarget, gpu_target
 from weft.compile.passes import compile_graph
@@ -24,6 +23,7 @@ from weft.kernel import ir
 from weft.kernel.ir import Kernel
 from weft.kernel.printer import kernel_hash
 from weft.models import random_folder
+from weft.program.device import Bound
 from weft.tensor.trace import Spec, trace
 
 NVIDIA = ("sm_80", "sm_90", "sm_120")

@@ -23,13 +23,13 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from weft.backends import registry
-from weft.backends.base import Bound, Buffer
 from weft.backends.interp import HostBuffer, InterpBound, InterpDevice
 from weft.backends.llvm import launch, render_gpu
 from weft.backends.llvm.gpu_target import GpuTarget
 from weft.conform.report import Skip
 from weft.core import dtypes as dt
 from weft.kernel.ir import Kernel
+from weft.program.device import Bound, Buffer
 from weft.program.program import BufferRef, Copy, Dispatch, Fill
 
 _DOTS = {"llvm.nvvm.idp4a.s.s": "ss", "llvm.nvvm.idp4a.u.s": "us", "llvm.amdgcn.sdot4": "ss"}

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from weft.backends import registry
-from weft.backends.base import DeviceInfo
 from weft.backends.interp import InterpDevice
 from weft.core.errors import DeviceError
+from weft.program.device import DeviceInfo
 
 HARDWARE = DeviceInfo("webgpu", 0, "Fast GPU", True, extra={"native": "fake:0"})
 SOFTWARE = DeviceInfo("webgpu", 0, "llvmpipe", True, software=True, extra={"native": "fake:0"})

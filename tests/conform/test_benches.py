@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 
 from weft.backends import registry
-from weft.backends.base import Device
 from weft.backends.llvm import gpu_target, offline
 from weft.cli.bench import bench
 from weft.conform import bench_train, gradients, side_by_side
@@ -26,6 +25,7 @@ from weft.core.caps import PRESETS
 from weft.core.errors import DeviceError, LimitError, UsageError
 from weft.kernel.ir import Kernel
 from weft.kernel.verify import verify
+from weft.program.device import Device
 from weft.program.program import Dispatch
 
 TINY = Shape(layers=1, width=64, heads=1, context=16, batch=2, vocab=32)

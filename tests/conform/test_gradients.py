@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from weft.backends import registry
-from weft.backends.base import Device
 from weft.conform import gradients
 from weft.conform.report import Report, run_checks
 from weft.core.errors import DeviceError
+from weft.program.device import Device
 
 TARGETS = ("cpu", "interp:cuda", "interp:hip-wave64", "interp:webgpu", "vulkan")
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 import weft
 from weft import Tensor
 from weft.backends import registry
-from weft.backends.base import Device
 from weft.backends.interp import InterpDevice
 from weft.backends.registry import devices
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.core.errors import CompileError, DeviceError, DTypeError, LimitError
+from weft.program.device import Device
 from weft.program.parted import PartedSession
 from weft.tensor import functional as F
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.base import Device
 from weft.conform.harness import run_kernel
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype
@@ -15,6 +14,7 @@ from weft.graph.ir import Node
 from weft.kernel.verify import verify
 from weft.ops import functions as f
 from weft.ops.evaluate import evaluate
+from weft.program.device import Device
 from weft.templates import registry
 from weft.templates.group import Group
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import weft
 from weft import ops
-from weft.backends.base import Device
 from weft.backends.interp import InterpDevice
 from weft.backends.registry import get
 from weft.compile import compile_graph
@@ -25,6 +24,7 @@ from weft.core.caps import PRESETS
 from weft.core.dtypes import DType
 from weft.graph.ir import Graph
 from weft.kernel.verify import verify
+from weft.program.device import Device
 from weft.templates import registry
 from weft.templates.group import Group
 

@@ -13,11 +13,11 @@ import test_attention_backward
 import test_attention_cached
 from dotkit import f, source
 
-from weft.backends.base import Device
 from weft.backends.interp import InterpDevice
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.core.errors import WeftError
+from weft.program.device import Device
 
 TARGETS = [*PRESETS, "vulkan"]
 

@@ -13,7 +13,6 @@ from dotkit import f, source
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.backends.base import Device
 from weft.backends.cpu import CpuDevice
 from weft.backends.interp import InterpDevice
 from weft.conform.harness import run_kernel
@@ -22,6 +21,7 @@ from weft.core.caps import PRESETS
 from weft.graph.ir import Node
 from weft.kernel.tiles import expand, has_tiles
 from weft.kernel.verify import verify
+from weft.program.device import Device
 from weft.templates import registry
 from weft.templates.group import Group
 

@@ -10,9 +10,9 @@ import os
 import platform
 import sys
 
-from weft.backends.base import DeviceInfo
 from weft.core import caps
 from weft.core import dtypes as dt
+from weft.program.device import DeviceInfo
 
 NAMES = tuple(d.name for d in dt.DEVICE)
 

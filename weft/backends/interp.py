@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.backends.base import Bound, Buffer, Device, DeviceInfo
 from weft.backends.cpu.host import memory_available
 from weft.core import caps as caps_module
 from weft.core.caps import PRESETS, Caps
@@ -18,6 +17,7 @@ from weft.core.dtypes import DType
 from weft.core.errors import DeviceError, OutOfMemoryError
 from weft.kernel import interp
 from weft.kernel.ir import Kernel
+from weft.program.device import Bound, Buffer, Device, DeviceInfo
 from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program
 
 POISON = 0xA5  # what fresh memory holds, so that reading it shows

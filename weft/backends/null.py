@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.backends.base import Buffer
 from weft.backends.interp import InterpDevice
 from weft.core.caps import Caps
 from weft.core.errors import DeviceError
+from weft.program.device import Buffer
 from weft.program.program import Program
 
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from weft.backends import drivers
-from weft.backends.base import Device, DeviceInfo
 from weft.core.errors import DeviceError, WeftError
 from weft.core.forks import lock_of
+from weft.program.device import Device, DeviceInfo
 
 if TYPE_CHECKING:
     from importlib import metadata

@@ -14,7 +14,7 @@ from weft.core import text
 _SUPPORT = """# Support
 
 What each device was proven to do: the outcome of `weft check --device D` (cases passed per level),
-written by that command. `device`: the contract of `weft/backends/base.py`; `kernels`: every Kernel
+written by that command. `device`: the contract of `weft/program/device.py`; `kernels`: every Kernel
 IR node and dtype against the interpreter; `primitives`: every primitive against its NumPy meaning;
 `templates`: fused composites and batch independence; `models`: whole models, logits and forced
 decoding; `stress`: a thousand runs without drift or memory growth. What "compiled and interpreted"

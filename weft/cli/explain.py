@@ -12,11 +12,11 @@ import click
 from weft.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from weft.backends.base import Device
     from weft.backends.llvm.resources import Resources
     from weft.core.caps import Caps
     from weft.graph.ir import Graph
     from weft.kernel.ir import Kernel
+    from weft.program.device import Device
     from weft.program.program import Program
 
 VIEWS = ("report", "graph", "kernels", "source")

@@ -15,10 +15,10 @@ from weft.core import text
 from weft.core.errors import FileFormatError, UsageError
 
 if TYPE_CHECKING:
-    from weft.backends.base import Device
     from weft.conform.tune import Choice
     from weft.conform.tune_cases import Case
     from weft.core import tuned
+    from weft.program.device import Device
 
 
 @click.command(epilog="Example:  weft tune --device cpu --kinds matmul --sizes 512..2048")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 
-from weft.backends.base import Device
 from weft.conform.report import LEVELS, Case, Report, run_checks
+from weft.program.device import Device
 
 __all__ = ["LEVELS", "check_device"]
 

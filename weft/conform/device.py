@@ -1,4 +1,4 @@
-"""Level "device": the contract of backends/base.py, read as checks."""
+"""Level "device": the contract of program/device.py, read as checks."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from weft.backends.base import Device
 from weft.conform.harness import check_equal, elementwise_kernel, program_of, run_kernel
 from weft.conform.report import Check, Mismatch
 from weft.core import dtypes as dt
 from weft.core.errors import LimitError
 from weft.kernel.builder import Builder, const, load
 from weft.kernel.ir import Param
+from weft.program.device import Device
 from weft.program.program import BufferRef, BufferSpec, Copy, Fill, Program
 
 _F32 = dt.float32

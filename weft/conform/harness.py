@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.base import Device
 from weft.conform.report import Mismatch
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
@@ -15,6 +14,7 @@ from weft.core.dtypes import DType
 from weft.core.tolerance import compare
 from weft.kernel import ir
 from weft.kernel.builder import Builder, iota, load, minimum
+from weft.program.device import Device
 from weft.program.program import BufferRef, BufferSpec, Dispatch, Program
 
 _GUARD = 256  # bytes before and after each buffer: the alignment every device can bind at

@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 
-from weft.backends.base import Device
 from weft.conform import units
 from weft.conform.harness import check_close, check_equal, elementwise_kernel, run_kernel
 from weft.conform.report import Check, Skip
@@ -31,6 +30,7 @@ from weft.kernel.builder import (
     shuffle,
     unary,
 )  # fmt: skip
+from weft.program.device import Device
 
 _N = 150  # not a multiple of any vector width, and several groups
 _WIDE = (dt.float32, dt.int32, dt.uint32)

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 import weft
-from weft.backends.base import Device
 from weft.conform.gpt import GPT, Shape
 from weft.conform.harness import check_close, check_equal
 from weft.conform.report import Check, Mismatch, Skip
@@ -27,6 +26,7 @@ from weft.importers.hf_config import Fields
 from weft.models.random_weights import random_folder
 from weft.models.training.model import TrainableDecoder, config_of, fresh_weights
 from weft.optim import SGD, AdamW, Optimizer
+from weft.program.device import Device
 from weft.tensor import Tensor
 
 Loss = Callable[[Tensor, Tensor], Tensor]

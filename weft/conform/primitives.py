@@ -13,13 +13,13 @@ import numpy as np
 
 import weft
 from weft import ops
-from weft.backends.base import Device
 from weft.conform import gradients
 from weft.conform.harness import check_close
 from weft.conform.kernels import sample
 from weft.conform.report import Check, Skip
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
+from weft.program.device import Device
 from weft.tensor import Tensor
 
 _FLOATS = (dt.float32, dt.float16, dt.bfloat16)

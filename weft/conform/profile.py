@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from weft.backends.base import OWN_KERNEL
 from weft.conform.roofline import Roofline
 from weft.core.files import write_text
 from weft.kernel.tiles import has_tiles
+from weft.program.device import OWN_KERNEL
 from weft.program.program import Dispatch, Program, Step
 from weft.program.session import Session
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.backends.base import Device
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.kernel import ir
 from weft.kernel.builder import Builder, Type, ceil_div, const, fma, load
+from weft.program.device import Device
 from weft.program.program import BufferRef, BufferSpec, Dispatch, Program
 
 _ITERATIONS = 2048

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from weft import ops
-from weft.backends.base import Device
 from weft.conform import gradients
 from weft.conform.primitives import data, run_case
 from weft.conform.report import Check
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
+from weft.program.device import Device
 
 _FLOATS = (dt.float32, dt.float16, dt.bfloat16)
 _SHAPES = (((7,), 0), ((3, 70), 1), ((9, 5), 0), ((2, 33, 6), 1))

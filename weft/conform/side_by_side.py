@@ -13,12 +13,12 @@ import numpy as np
 
 import weft
 from weft.backends import registry
-from weft.backends.base import Device
 from weft.conform.timing import peak_rss_mib, summary, time_calls
 from weft.core import dtypes as dt
 from weft.core.errors import LimitError, UsageError
 from weft.core.files import write_bytes
 from weft.core.tolerance import compare, tolerance
+from weft.program.device import Device
 from weft.tensor import functional as F
 
 _NOT_GPUS = ("cpu", "interp", "null")

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 import weft
-from weft.backends.base import Device
 from weft.conform.harness import check_equal
 from weft.conform.report import Check, Mismatch, Skip
 from weft.core import text
+from weft.program.device import Device
 from weft.tensor import functional as F
 
 _GROWTH = 8 << 20  # bytes: a leak of 8 KiB a run over a thousand runs

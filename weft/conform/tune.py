@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.base import Buffer, Device
 from weft.conform.roofline import Roofline
 from weft.conform.tune_cases import Case
 from weft.core import dtypes as dt
@@ -28,6 +27,7 @@ from weft.graph.ir import Node
 from weft.kernel.ir import Kernel
 from weft.kernel.printer import kernel_hash
 from weft.kernel.tiles import has_tiles
+from weft.program.device import Buffer, Device
 from weft.program.program import BufferRef, BufferSpec, Dispatch, Program
 from weft.templates import registry
 from weft.templates.group import Group

@@ -8,12 +8,12 @@ from functools import partial
 
 import numpy as np
 
-from weft.backends.base import Device
 from weft.conform.report import Check, Skip
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.kernel import ir
 from weft.kernel.builder import Builder, Expr, const, load
+from weft.program.device import Device
 
 Compare = Callable[[Device, ir.Kernel, list[np.ndarray]], float]
 _FEATURES = {dt.bfloat16: "mma16_bf16", dt.float16: "mma16_f16"}

@@ -1,9 +1,9 @@
 """The order in which every kernel takes its sums (docs/numerics.md, "One order of every sum").
 
-A product's K is cut into spans of SPAN and these into chunks of CHUNK, from k = 0 on. Within a chunk
-an element is one chain of fused multiply-adds from zero in ascending k; a span is its chunks' sums
-added in ascending order, the product its spans' sums added in ascending order. A matrix unit adds in
-an order of its own, so what it takes of a span is one chain of unit steps, without chunks.
+A product's K is cut into spans of SPAN and these into chunks of CHUNK, from k = 0 on. Within a
+chunk an element is one chain of fused multiply-adds from zero in ascending k; a span is its chunks'
+sums added in ascending order, the product its spans' sums added in ascending order. A matrix unit
+adds in an order of its own, so what it takes of a span is one chain of unit steps, without chunks.
 
 Attention's keys are cut into spans of KEY_SPAN and these into blocks of KEYS, from position 0 on.
 A span is an online softmax over its blocks, in ascending order; spans join in ascending order.

@@ -17,9 +17,9 @@ from weft.models.pooling import pool
 from weft.models.runner import weight_avals
 
 if TYPE_CHECKING:
-    from weft.backends.base import Device
     from weft.graph.ir import Graph
     from weft.models.tokenizer import Tokenizer
+    from weft.program.device import Device
 
 
 class Encoder(Model):

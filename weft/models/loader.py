@@ -44,9 +44,9 @@ from weft.models.runner import (
 )
 
 if TYPE_CHECKING:
-    from weft.backends.base import Device
     from weft.models.adapters import Adapter
     from weft.models.tokenizer import Tokenizer
+    from weft.program.device import Device
 
 DEFAULT_CONTEXT = 4096
 ORACLE = "oracle"  # the NumPy meaning of every op instead of a device

@@ -21,9 +21,9 @@ from weft.models.runner import CompiledRunner, Runner
 from weft.models.sampler import Sampling, check_seed
 
 if TYPE_CHECKING:
-    from weft.backends.base import Device
     from weft.graph.ir import Graph
     from weft.models.tokenizer import Tokenizer
+    from weft.program.device import Device
     from weft.program.program import Program
 
 Prompt = str | Sequence[int] | np.ndarray

@@ -20,10 +20,10 @@ from weft.models.inputs import cache_rows
 from weft.models.progress import progress
 
 if TYPE_CHECKING:
-    from weft.backends.base import Buffer, Device
     from weft.core.caps import Caps
     from weft.graph.ir import Graph
     from weft.program.arena import Arena
+    from weft.program.device import Buffer, Device
     from weft.program.session import Session
 
 CHUNK = 512  # rows of a prefill step

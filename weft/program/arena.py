@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from weft.backends.base import Buffer, Device
+from weft.program.device import Buffer, Device
 
 if TYPE_CHECKING:
     from weft.program.session import Session

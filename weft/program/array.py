@@ -10,7 +10,7 @@ import numpy as np
 from weft.core.dtypes import DType
 
 if TYPE_CHECKING:
-    from weft.backends.base import Buffer, Device
+    from weft.program.device import Buffer, Device
 
 
 class DeviceArray:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.backends.base import Device
 from weft.core.dtypes import uint8
 from weft.core.errors import KernelError
 from weft.kernel.ir import Kernel
+from weft.program.device import Device
 from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program, Step
 from weft.program.session import Session, Value
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.backends.base import Buffer, Device
 from weft.core.errors import OutOfMemoryError
+from weft.program.device import Buffer, Device
 from weft.program.program import Program
 
 _PIECE = 1 << 24  # bytes cleared at once

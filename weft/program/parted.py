@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from weft.backends.base import Buffer, Device
 from weft.core.errors import UsageError
 from weft.program.arena import Arena
 from weft.program.array import DeviceArray
+from weft.program.device import Buffer, Device
 from weft.program.program import BufferRole, BufferSpec, Program
 from weft.program.session import Session, Value
 

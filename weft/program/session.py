@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.base import OWN_KERNEL, Buffer, Device
 from weft.core.clock import compiling
 from weft.core.dtypes import DType, int32
 from weft.core.errors import DTypeError, LimitError, OutOfMemoryError, ShapeError, UsageError
 from weft.program.arena import Arena
 from weft.program.array import DeviceArray
+from weft.program.device import OWN_KERNEL, Buffer, Device
 from weft.program.memory import check_fits, clear
 from weft.program.program import BufferSpec, Library, Program
 

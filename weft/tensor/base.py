@@ -24,7 +24,7 @@ from weft.ops.tape import Tracked, recording
 from weft.program.array import DeviceArray
 
 if TYPE_CHECKING:
-    from weft.backends.base import Device
+    from weft.program.device import Device
     from weft.tensor.device import StateArray
 
 Value = Any  # np.ndarray, DeviceArray, Node, or Tracked around one of them

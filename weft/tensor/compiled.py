@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.backends import registry
-from weft.backends.base import Device
 from weft.core import dtypes as dt
 from weft.core.clock import compiling
 from weft.core.errors import CallError, DeviceError, DTypeError, LimitError, UsageError
@@ -22,6 +21,7 @@ from weft.core.trees import Tree, unflatten
 from weft.graph.ir import Graph
 from weft.program.arena import Arena
 from weft.program.array import DeviceArray
+from weft.program.device import Device
 from weft.program.parted import Part, PartedProgram, PartedSession
 from weft.program.program import Program
 from weft.program.session import Session

@@ -11,7 +11,6 @@ import numpy as np
 
 from weft import ops
 from weft.backends import registry
-from weft.backends.base import Device
 from weft.core import dtypes as dt
 from weft.core.dtypes import as_dtype
 from weft.core.errors import DTypeError, LimitError
@@ -20,6 +19,7 @@ from weft.graph.ir import Graph
 from weft.ops.primitive import PRIMITIVES, Aval, aval, register_listener
 from weft.program.arena import Arena
 from weft.program.array import DeviceArray
+from weft.program.device import Device
 from weft.program.program import Program
 from weft.program.session import Session
 

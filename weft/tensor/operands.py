@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.base import Device
 from weft.core import dtypes as dt
 from weft.core.dtypes import as_dtype
 from weft.core.errors import DeviceError, TraceError
 from weft.core.foreign import is_foreign, shared_array
 from weft.core.trees import Tree, flatten, paths
 from weft.program.array import DeviceArray
+from weft.program.device import Device
 from weft.tensor.base import TensorBase
 from weft.tensor.core import Tensor
 from weft.tensor.device import StateArray, upload

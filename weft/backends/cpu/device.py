@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from weft.backends.base import Bound, Buffer, Device, DeviceInfo
 from weft.backends.cache import DiskCache, default_directory
 from weft.backends.cpu import host
 from weft.backends.cpu.loader import Loader
@@ -20,6 +19,7 @@ from weft.core.dtypes import DEVICE, DType
 from weft.core.errors import DeviceError
 from weft.core.forks import lock_of
 from weft.kernel.ir import Kernel
+from weft.program.device import Bound, Buffer, Device, DeviceInfo
 from weft.program.program import Program
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.base import Buffer, Device
 from weft.backends.cpu import host
 from weft.core.errors import OutOfMemoryError
+from weft.program.device import Buffer, Device
 
 _ALIGN = 64
 _LARGE = 1 << 20  # from here on whole pages straight from the system, huge ones where possible

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.backends.base import DeviceInfo
 from weft.backends.gpu import Api, Card, Failed, GpuDevice, StreamDriver, api
 from weft.backends.gpu.blas_api import CUBLASLT
 from weft.backends.llvm.gpu_target import nvidia_arch
+from weft.program.device import DeviceInfo
 
 _MAJOR, _MINOR, _POOLS = 75, 76, 115  # CUdevice_attribute
 _RELEASE_THRESHOLD = 4  # CUmemPool_attribute

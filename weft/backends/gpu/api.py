@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from weft.backends.base import DeviceInfo
 from weft.backends.gpu.blas_api import Vendor
 from weft.core import dtypes as dt
 from weft.core.errors import CompileError, DeviceError, UsageError
+from weft.program.device import DeviceInfo
 
 OUT_OF_MEMORY, NO_DEVICE = 2, 100
 _NOT_STARTED = {

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.backends.base import OWN_KERNEL, Bound, Buffer
 from weft.backends.gpu.blas import Product
 from weft.backends.llvm import launch
 from weft.core.errors import DeviceError
 from weft.kernel import ir
+from weft.program.device import OWN_KERNEL, Bound, Buffer
 from weft.program.program import BufferRef, Copy, Dispatch, Fill, Library, Program, Step
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.backends.base import Bound, Buffer, Device, DeviceInfo
 from weft.backends.cache import DiskCache, code_version, default_directory
 from weft.backends.gpu.api import wished
 from weft.backends.gpu.blas import Blas, Product
@@ -27,6 +26,7 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.core.errors import DeviceError
 from weft.kernel.ir import Kernel
+from weft.program.device import Bound, Buffer, Device, DeviceInfo
 from weft.program.gemm import Gemm
 from weft.program.program import Program
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from weft.backends.base import DeviceInfo
 from weft.backends.gpu import Api, Card, Failed, GpuDevice, StreamDriver, api
 from weft.backends.gpu.blas_api import HIPBLASLT
 from weft.backends.llvm.gpu_target import amd_arch
+from weft.program.device import DeviceInfo
 
 _RELEASE_THRESHOLD = 4  # hipMemPoolAttr
 

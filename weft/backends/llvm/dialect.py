@@ -10,13 +10,13 @@ promises that buffers do not overlap), and which loops over the groups, axis 0 f
 
 from __future__ import annotations
 
-from weft.backends.base import Dialect
 from weft.backends.llvm.statements import Statements
 from weft.backends.llvm.target import LlvmTarget, cpu_target
 from weft.core.caps import Caps
 from weft.core.errors import CompileError
 from weft.kernel import ir
 from weft.kernel.tiles import expand
+from weft.program.device import Dialect
 
 ENTRY = "weft_kernel"
 

@@ -10,11 +10,11 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from weft.backends.base import DeviceInfo
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.errors import DeviceError
 from weft.core.forks import lock_of
+from weft.program.device import DeviceInfo
 
 NATIVE = {"Vulkan": "vulkan", "Metal": "metal", "D3D12": "dx12"}
 _SOFTWARE = ("llvmpipe", "lavapipe", "swiftshader", "basic render", "warp")

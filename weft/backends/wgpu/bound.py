@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.backends import wgsl
-from weft.backends.base import Bound, Buffer
 from weft.backends.wgpu.memory import ALIGN, WgpuBuffer
 from weft.core.errors import DeviceError
 from weft.kernel import ir
+from weft.program.device import Bound, Buffer
 from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program
 
 if TYPE_CHECKING:

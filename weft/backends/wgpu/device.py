@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from weft.backends import wgsl
-from weft.backends.base import Bound, Buffer, Device
 from weft.backends.wgpu import adapters, faults
 from weft.backends.wgpu.bound import WgpuBound
 from weft.backends.wgpu.memory import Memory, WgpuBuffer
@@ -21,6 +20,7 @@ from weft.core.dtypes import DType
 from weft.core.errors import CompileError, DeviceError
 from weft.core.forks import lock_of
 from weft.kernel.ir import Kernel
+from weft.program.device import Bound, Buffer, Device
 from weft.program.program import Program
 
 MAX_PIPELINES = 4096

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.backends import drivers
-from weft.backends.base import Buffer
 from weft.core.errors import DeviceError, LimitError, OutOfMemoryError
+from weft.program.device import Buffer
 
 if TYPE_CHECKING:
     from weft.backends.wgpu.device import WgpuDevice

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from weft.backends.base import Dialect
 from weft.backends.wgsl import analysis, constants, layout, memory, prelude
 from weft.backends.wgsl.analysis import Source
 from weft.backends.wgsl.expr import Writer, names, wtype
@@ -14,6 +13,7 @@ from weft.core.caps import Caps
 from weft.core.errors import CompileError
 from weft.kernel import ir
 from weft.kernel.ir import Kernel
+from weft.program.device import Dialect
 
 MAX_UNROLL = 64  # trips; a longer loop stays a loop
 

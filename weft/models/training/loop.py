@@ -14,7 +14,6 @@ import numpy as np
 
 from weft import optim
 from weft.backends import registry
-from weft.backends.base import Device
 from weft.core.clock import compiling
 from weft.core.errors import ModelError, StorageError, UsageError
 from weft.core.files import owned, replacing_folder
@@ -34,6 +33,7 @@ from weft.models.training.step import (
 )
 from weft.models.training.tokens import Batches, evaluation
 from weft.models.training.weights import Trained
+from weft.program.device import Device
 
 MODEL, ADAPTER = "model", "adapter"  # the folder of a run that holds what was trained
 
