@@ -79,6 +79,7 @@ class Device(abc.ABC):
     info: DeviceInfo
     caps: Caps
     synchronous: bool = False  # True: `submit` returns only when its work is done
+    is_host: bool = False  # True: its memory is this process's; tensors there are NumPy arrays
 
     @abc.abstractmethod
     def alloc(self, nbytes: int) -> Buffer:

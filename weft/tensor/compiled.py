@@ -243,14 +243,14 @@ class Compiled:
         )  # fmt: skip
 
     def _programs_for(self, graph: Graph, device: Device) -> PartedProgram:
-        if self._partition and device.kind != "cpu":
+        if self._partition and not device.is_host:
             from weft.compile.parts import compile_parts
 
             return compile_parts(graph, device.caps, registry.get("cpu").caps, self.__name__)
         try:
             program = program_of(graph, device.caps)
         except (DTypeError, LimitError) as error:
-            if device.kind == "cpu":
+            if device.is_host:
                 raise
             from weft.compile import limits
 

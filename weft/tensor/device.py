@@ -34,7 +34,7 @@ def open_device(target: Any) -> Device | None:
     if isinstance(target, str) and target.strip().lower() in ("cpu", "cpu:0"):
         return None
     device = registry.get(target)
-    return None if device.kind == "cpu" else device
+    return None if device.is_host else device
 
 
 class _Alias(DeviceArray):

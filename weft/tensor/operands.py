@@ -45,7 +45,7 @@ def settle(t: Tensor, device: Device, name: str) -> None:
         )
     plain = upload(device, t._host("a Program's state"))
     t._home = StateArray(plain, name)
-    t._value = t._home.view() if device.kind == "cpu" else t._home
+    t._value = t._home.view() if device.is_host else t._home
     if isinstance(t._value, np.ndarray):
         t._value.flags.writeable = False
 
@@ -54,9 +54,9 @@ def result(array: DeviceArray, role: str) -> Tensor:
     """An output as a Tensor: on the CPU a NumPy view of the Program's output buffer."""
     if role != "output":  # an input or a state handed through: later runs may change its buffer
         host = np.array(array.numpy())
-        on_cpu = array.device.kind == "cpu"
-        return Tensor(host if on_cpu else upload(array.device, host))
-    return Tensor(array.view() if array.device.kind == "cpu" else array)
+        on_host = array.device.is_host
+        return Tensor(host if on_host else upload(array.device, host))
+    return Tensor(array.view() if array.device.is_host else array)
 
 
 def is_array(x: Any) -> bool:

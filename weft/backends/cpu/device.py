@@ -60,6 +60,7 @@ class CpuDevice(Device):
 
     kind = "cpu"
     synchronous = True
+    is_host = True
 
     def __init__(
         self,
