@@ -19,7 +19,7 @@ from weft.kernel.builder import Expr, as_expr, fma, load, maximum, minimum, sele
 from weft.kernel.ir import Kernel
 from weft.templates import affine
 from weft.templates.attention.backward_gpu import G, K, Parts, Q, V
-from weft.templates.attention.flash import FLOOR, HIDDEN
+from weft.templates.attention.softmax import FLOOR, HIDDEN
 from weft.templates.group import Group
 
 LARGE = 40 << 10  # bytes of shared memory that blocks of 64 want

@@ -19,8 +19,8 @@ from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.attention.backward_rows import Rows
 from weft.templates.attention.backward_tiles import MR, sizes_of
-from weft.templates.attention.flash import FLOOR
-from weft.templates.attention.whole_cpu import seeing_rows
+from weft.templates.attention.places import seeing_rows
+from weft.templates.attention.softmax import FLOOR
 from weft.templates.group import Group
 from weft.templates.loops import traffic
 from weft.templates.product.pack import fold_lanes

@@ -31,8 +31,8 @@ from weft.kernel.ir import F32, Kernel, Type
 from weft.ops.attention_grad import UNSEEN
 from weft.templates import affine
 from weft.templates.affine import Affine
-from weft.templates.attention.flash import FLOOR
-from weft.templates.attention.whole_cpu import seeing_rows, visible_keys
+from weft.templates.attention.places import seeing_rows, visible_keys
+from weft.templates.attention.softmax import FLOOR
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import traffic

@@ -13,7 +13,7 @@ from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.attention.backward_tiles import MR, Sizes, Tiles
 from weft.templates.attention.flash import Operand
-from weft.templates.attention.whole_cpu import seeing_rows, visible_keys
+from weft.templates.attention.places import seeing_rows, visible_keys
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.product.epilogue import store_all

@@ -29,7 +29,8 @@ from weft.kernel.builder import (
     splat,
 )
 from weft.kernel.ir import Type
-from weft.templates.attention.flash import FLOOR, HIDDEN, Operand
+from weft.templates.attention.flash import Operand
+from weft.templates.attention.softmax import FLOOR, HIDDEN
 from weft.templates.product.pack import Packer, fold_lanes
 
 MR = 4  # rows per register tile

@@ -33,7 +33,7 @@ from weft.ops.attention_grad import UNSEEN
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.attention.backward_gpu import G, K, Parts, Q, V
-from weft.templates.attention.flash import LOG2E, base_two
+from weft.templates.attention.softmax import LOG2E, base_two
 from weft.templates.attention.units import Units
 from weft.templates.attention.units_tiles import (
     SIDE,

@@ -32,7 +32,7 @@ from weft.kernel.builder import (
 from weft.kernel.ir import F32, Kernel, Type
 from weft.templates import affine
 from weft.templates.affine import Affine
-from weft.templates.attention.flash import FLOOR, HIDDEN, capped
+from weft.templates.attention.softmax import FLOOR, HIDDEN, capped
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import traffic

@@ -32,12 +32,10 @@ from weft.kernel.builder import (
     splat,
 )
 from weft.kernel.ir import F32, Type
+from weft.templates.attention.softmax import FLOOR, HIDDEN, capped
 from weft.templates.product.pack import Packer, fold_lanes
 
-HIDDEN = -1e30  # the score of a key that a row does not see
-FLOOR = -1e29  # a row's first maximum: above HIDDEN, so that hidden keys weigh exactly 0
 MR = 4  # query rows per register tile
-LOG2E = 1.4426950408889634
 
 
 @dataclass(frozen=True)
@@ -52,19 +50,6 @@ class Operand:
     def plain(self) -> bool:
         """Whether rows can be read as f32 vectors in place."""
         return self.step == 1 and self.buffer.dtype == dt.float32
-
-
-def capped(b: Builder, score: Expr, scale: float, softcap: float) -> Expr:
-    """score * scale, softly limited to +-softcap when that is not 0."""
-    if not softcap:
-        return score * scale
-    return math.tanh(b, b.let(score * (scale / softcap), "s")) * softcap
-
-
-def base_two(scale: float, softcap: float) -> float:
-    """The factor that turns products into scores in base 2; 0 where more stands between."""
-    factor = scale * LOG2E
-    return factor if not softcap and factor > 1e-4 else 0.0
 
 
 class Flash:

@@ -29,7 +29,8 @@ from weft.kernel.builder import (
     splat,
 )
 from weft.kernel.ir import I32, Type
-from weft.templates.attention.flash import HIDDEN, LOG2E, MR, Flash, Operand, base_two, capped
+from weft.templates.attention.flash import MR, Flash, Operand
+from weft.templates.attention.softmax import HIDDEN, LOG2E, base_two, capped
 from weft.templates.product.pack import Packer, fold_lanes
 
 TILE, BLOCK = 16, 32  # rows and columns of a tile of sums; of the four that are summed at once

@@ -9,7 +9,7 @@ from weft.kernel import math
 from weft.kernel.builder import Builder, Expr, ceil_div, const, eq, fma, load, maximum, select
 from weft.kernel.ir import F32, Kernel
 from weft.templates import affine
-from weft.templates.attention.flash import FLOOR
+from weft.templates.attention.softmax import FLOOR
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import traffic

@@ -33,7 +33,7 @@ from weft.kernel.builder import (
     splat,
 )
 from weft.kernel.ir import F32, Type
-from weft.templates.attention.flash import FLOOR, HIDDEN, LOG2E, base_two, capped
+from weft.templates.attention.softmax import FLOOR, HIDDEN, LOG2E, base_two, capped
 from weft.templates.attention.units_tiles import SIDE, WORD, Blocks, Need, Operand, Plan, plan_of
 from weft.templates.product.pack import fold_lanes
 from weft.templates.product.problem import View

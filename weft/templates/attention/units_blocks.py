@@ -25,9 +25,9 @@ from weft.kernel.builder import (
 from weft.kernel.ir import I32, Kernel
 from weft.templates import affine
 from weft.templates.affine import Affine
+from weft.templates.attention.places import visible_keys
 from weft.templates.attention.units import Units, forward_plan
 from weft.templates.attention.units_tiles import WORD, Need, Operand, Plan, others
-from weft.templates.attention.whole_cpu import visible_keys
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import traffic

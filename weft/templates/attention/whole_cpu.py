@@ -7,11 +7,12 @@ from typing import Any
 
 from weft.core.caps import Caps
 from weft.graph.ir import Node
-from weft.kernel.builder import Builder, Expr, const, maximum, minimum
+from weft.kernel.builder import Builder, Expr, const, minimum
 from weft.kernel.ir import Kernel
 from weft.templates import affine
 from weft.templates.attention.flash import Operand
 from weft.templates.attention.flash_amx import flash_for
+from weft.templates.attention.places import visible_keys
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import traffic
@@ -93,35 +94,3 @@ def blocks_of(
     while keys > caps.lanes and keys >= 2 * s:
         keys //= 2
     return min(rows, t), max(keys, caps.lanes)
-
-
-def visible_keys(
-    b: Builder, query: Expr, t: int, s: int, length: Expr, causal: bool, window: int
-) -> tuple[Expr, Expr]:
-    """The first key that query row `query` sees and the one after the last."""
-    at = b.let(query + (s - t), "at")
-    low: Expr = const(0)
-    high = length
-    if causal:
-        high = minimum(high, at + 1)
-    elif window:
-        high = minimum(high, at + window)
-    if window:
-        low = maximum(at - (window - 1), 0)
-    return low, maximum(high, 0)
-
-
-def seeing_rows(
-    b: Builder, key: Expr, keys: int, ahead: Expr, rows: Expr, causal: bool, window: int
-) -> tuple[Expr, Expr]:
-    """The first of `rows` query rows that sees one of the keys key .. key + keys, and the one after
-    the last (lengths apart). Row r stands at key r + ahead."""
-    first: Expr = const(0)
-    stop = rows
-    if causal:
-        first = maximum(key - ahead, 0)
-    elif window:
-        first = maximum(key - ahead - (window - 1), 0)
-    if window:
-        stop = minimum(key - ahead + (keys - 1 + window), rows)
-    return b.let(first, "first_row"), b.let(stop, "stop_row")
