@@ -1,5 +1,5 @@
 """cuBLASLt and hipBLASLt as stand-ins behind their C functions: descriptors are decoded as the
-vendors' headers number them, products computed by NumPy in float64 on the fake driver's memory.
+vendors' headers number them, products computed by NumPy in float64 on the memory of gpu_bindings.
 
 The numbers here were read from cublasLt.h (CUDA 13.1), hipblaslt.h and hipblas-common.h (ROCm 6.4),
 apart from those in weft.
@@ -13,11 +13,11 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from gpu_fake import FakeDevice, FakeDriver
+import pytest
+from gpu_bindings import Bindings, Taught, install
+from gpu_machine import STREAM
 
-from weft.backends.cache import DiskCache
 from weft.backends.gpu import blas_api
-from weft.backends.gpu.blas import Blas
 from weft.backends.gpu.blas_api import Vendor
 from weft.core.errors import DeviceError
 
@@ -48,16 +48,14 @@ _KINDS = {
         "MIN_ALIGNMENT_B_BYTES", "MIN_ALIGNMENT_C_BYTES", "MIN_ALIGNMENT_D_BYTES",
     ),
 }  # fmt: skip
-STREAM = 4711
 
 
 class FakeBlas:
-    """One of the libraries, as an object whose attributes are its C functions. The driver gives it
-    `view` (memory), `noted` (not None in a recording) and `product` (work in order). `fail` maps a
+    """One of the libraries, as an object whose attributes are its C functions. `fail` maps a
     function's name to the status that its next call gives; `wrong` collects what should not be."""
 
-    def __init__(self, vendor: Vendor, driver: Any, stream: int = STREAM) -> None:
-        self.vendor, self.driver, self.stream = vendor, driver, stream
+    def __init__(self, vendor: Vendor, gpu: Bindings) -> None:
+        self.vendor, self.gpu = vendor, gpu
         self.numbers: dict[str, Any] = CUDA if vendor.prefix == "cublasLt" else HIP
         self.live: dict[int, tuple[str, dict[str, int]]] = {}
         self.calls: list[str] = []
@@ -125,7 +123,7 @@ class FakeBlas:
         self, handle: int, desc: int, a: int, b: int, c: int, d: int, preference: int,
         wanted: int, results: int, count: int,
     ) -> None:  # fmt: skip
-        assert self.driver.noted is None, "asked in a recording"
+        assert self.gpu.capture is None, "asked in a recording"
         assert self.live[handle][0] == "" and wanted == 1
         fields = self._fields("MatmulDesc", desc)
         assert not fields["EPILOGUE"] & 4 or fields["BIAS_POINTER"], "hipBLASLt wants one"
@@ -143,9 +141,9 @@ class FakeBlas:
         beta: int, c: int, c_layout: int, d: int, d_layout: int, algorithm: int,
         workspace: int, nbytes: int, stream: int,
     ) -> None:  # fmt: skip
-        assert self.live[handle][0] == "" and (stream or 0) == self.stream
+        assert self.live[handle][0] == "" and stream == STREAM
         assert ctypes.string_at(algorithm, 9) == b"algorithm"
-        self.driver.view(workspace, nbytes)
+        self.gpu.bytes_at(workspace, nbytes)
         fields = dict(self._fields("MatmulDesc", desc))
         places = [
             (x, dict(self._fields("MatrixLayout", layout)))
@@ -153,16 +151,18 @@ class FakeBlas:
         ]
         kind = ctypes.c_int32 if fields["scale"] == 10 else ctypes.c_float
         scale = [kind.from_address(x).value for x in (alpha, beta)]
-        self.driver.product(self, fields, places, scale)
+        assert self.gpu.chosen.value is not None
+        (queue,) = (h for h in self.gpu.live if h.what == "stream")
+        self.gpu.enqueue(queue, lambda: self.compute(fields, places, scale))
 
     def matrices(self, place: tuple[int, dict[str, int]]) -> np.ndarray:
-        """The matrices of a layout, [batch, rows, columns], on the driver's memory."""
+        """The matrices of a layout, [batch, rows, columns], in the device's memory."""
         address, f = place
         dtype = np.dtype(_NUMPY[f["type"]])
         batch, step = f.get("BATCH_COUNT", 1), f.get("STRIDED_BATCH_OFFSET", 0)
         assert f["ld"] >= f["rows"]
         last = (batch - 1) * step + (f["columns"] - 1) * f["ld"] + f["rows"] - 1
-        whole = self.driver.view(address, (last + 1) * dtype.itemsize).view(dtype)
+        whole = self.gpu.bytes_at(address, (last + 1) * dtype.itemsize).view(dtype)
         strides = [s * dtype.itemsize for s in (step, 1, f["ld"])]
         return np.lib.stride_tricks.as_strided(whole, (batch, f["rows"], f["columns"]), strides)
 
@@ -185,7 +185,7 @@ class FakeBlas:
         assert epilogue in (1, 4, 32, 36)
         if epilogue & 4:
             nbytes = d.shape[1] * d.dtype.itemsize
-            bias = self.driver.view(f["BIAS_POINTER"], nbytes).view(d.dtype)
+            bias = self.gpu.bytes_at(f["BIAS_POINTER"], nbytes).view(d.dtype)
             value = value + np.asarray(bias, np.float64)[:, None]
         if epilogue & 32:
             inner = np.tanh(np.sqrt(2 / np.pi) * (value + 0.044715 * value**3))
@@ -197,31 +197,25 @@ class Refuse(Exception):
     """A status, by its name in the table of numbers."""
 
 
-class BlasDriver(FakeDriver):
-    """A FakeDriver with a library, or with `none` as the reason why there is none."""
+def blas_device(
+    monkeypatch: pytest.MonkeyPatch, vendor: Vendor = blas_api.CUBLASLT, none: str = ""
+) -> Taught:
+    """A device whose vendor has this library (`blas_of`), or `none` as the reason why not."""
+    monkeypatch.setenv("WEFT_BLAS", "on")
+    gpu = install(monkeypatch, "cuda" if vendor is blas_api.CUBLASLT else "hip")
+    gpu.memory, gpu.blas = 1 << 27, FakeBlas(vendor, gpu)
 
-    def __init__(self, vendor: Vendor, none: str = "", **fields: Any) -> None:
-        super().__init__(**fields)
-        self.none = none
-        self.fake = FakeBlas(vendor, self)
+    def find(wanted: Vendor) -> FakeBlas:
+        assert wanted is vendor
+        if none:
+            raise DeviceError(none)
+        return blas_of(device)
 
-    def library(self) -> Blas:
-        if self.none:
-            raise DeviceError(self.none)
-        return Blas(
-            self.fake.vendor, self.fake, lambda f, *args: f(*args), STREAM, self, workspace=1 << 12
-        )
-
-    def product(self, fake: FakeBlas, *job: Any) -> None:
-        """A product asked for on the stream."""
-        self._note("product")
-        if not self._noted("product", fake, *job):
-            self._product(fake, *job)
-
-    def _product(self, fake: FakeBlas, *job: Any) -> None:
-        fake.compute(*job)
+    monkeypatch.setattr(blas_api, "find", find)
+    device = Taught(gpu)
+    return device
 
 
-def blas_device(vendor: Vendor = blas_api.CUBLASLT, **fields: Any) -> FakeDevice:
-    """A fake device whose driver has the vendor's library."""
-    return FakeDevice(BlasDriver(vendor, **fields), DiskCache(None))
+def blas_of(device: Taught) -> FakeBlas:
+    library: FakeBlas = device.gpu.blas
+    return library

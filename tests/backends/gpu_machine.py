@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.caps import Caps
+from weft.backends.llvm.gpu_target import GpuTarget
 from weft.kernel import interp
 from weft.kernel.ir import Kernel
 
 OUT_OF_MEMORY, CAPTURING = 2, 900
+STREAM = 4711  # its handle as a number
 
 # The vendors' names of the calls, as their references have them.
 CUDA = {
@@ -112,7 +113,8 @@ class Machine(types.ModuleType):
         self.capture: list[Callable[[], None]] | None = None
         self.clock = 0.0  # milliseconds, one per thing done
         self.kernels: dict[str, Kernel] = {}
-        self.caps: Caps | None = None
+        self.target: GpuTarget | None = None
+        self.launches: list[tuple[Any, ...]] = []  # entry, grid, threads, arguments, shared bytes
         self.execute: Execute = self.interpret
         for name in ("CUdevice_attribute", "CUmemPool_attribute", "CUjit_option", "cuuint64_t",
                      "CUstreamCaptureMode", "CUfunction_attribute", "hipMemPoolAttr",
@@ -123,7 +125,7 @@ class Machine(types.ModuleType):
         )
 
     def interpret(self, kernel: Kernel, arrays: list[np.ndarray], scalars: list[int]) -> None:
-        interp.run(kernel, arrays, scalars, caps=self.caps)
+        interp.run(kernel, arrays, scalars, caps=self.target and self.target.caps)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self.table:
@@ -152,8 +154,11 @@ class Machine(types.ModuleType):
 
     def names(self) -> list[str]:
         """The calls since the last look, without the choice of the device."""
-        found = [c[0] for c in self.take()]
-        return found
+        return [c[0] for c in self.take()]
+
+    def shorts(self) -> list[str]:
+        """The same by the names that both vendors share here."""
+        return [self.table[name] for name in self.names()]
 
     def take(self) -> list[tuple[Any, ...]]:
         """The same with their arguments."""
@@ -223,7 +228,7 @@ class Machine(types.ModuleType):
 
     def do_stream(self, flags: int) -> Handle:
         assert flags == 1  # does not wait for the default stream
-        return self.make("stream")
+        return self.make("stream", STREAM)
 
     def do_stream_end(self, stream: Any) -> None:
         self.end_of(stream, "stream")

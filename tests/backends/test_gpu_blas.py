@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from typing import Any
 
-import gpu_blas as fake
 import numpy as np
 import pytest
-from gpu_bindings import APIS, Bindings, install
+from gpu_bindings import install, opened
+from gpu_blas import FakeBlas, blas_device, blas_of
+from gpu_machine import STREAM
 from gpu_products import (
     BF16,
     F16,
@@ -27,8 +29,7 @@ from gpu_products import (
 
 from weft import ops
 from weft.backends import registry
-from weft.backends.cache import DiskCache
-from weft.backends.gpu import GpuDevice, StreamDriver, blas, blas_api
+from weft.backends.gpu import blas, blas_api
 from weft.backends.gpu.blas_api import CUBLASLT, HIPBLASLT
 from weft.backends.interp import InterpDevice
 from weft.cli import explain
@@ -52,17 +53,17 @@ def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("vendor", [CUBLASLT, HIPBLASLT], ids=lambda v: v.name)
 @pytest.mark.parametrize("name", GRAPHS)
-def test_products(name: str, vendor: blas_api.Vendor) -> None:
+def test_products(name: str, vendor: blas_api.Vendor, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's result, its kernel's, and float64's agree; its kernel is not even loaded."""
     graph = GRAPHS[name]()
-    device = fake.blas_device(vendor)
+    device = blas_device(monkeypatch, vendor)
     program = compiled(graph, device)
     assert [type(s) for s in program.steps] == [Library]
     values = values_for(graph)
     session = Session(program, device)
     (got,) = session.run(values)
-    assert not device.driver.fake.wrong and session.products == {0: vendor.name}
-    assert "load" not in device.driver.names() and "product" in device.driver.names()
+    assert not blas_of(device).wrong and session.products == {0: vendor.name}
+    assert not device.gpu.kernels and "Matmul" in blas_of(device).calls
     (want,) = ops.evaluate(graph, values)  # rounds a dot of bf16 to bf16, whatever comes after
     loose = 1e-2 if graph.inputs[0].dtype in (BF16, F16) else 1e-5
     got64, want64 = got.astype(np.float64), want.astype(np.float64)
@@ -73,41 +74,41 @@ def test_products(name: str, vendor: blas_api.Vendor) -> None:
     assert all(r.ok for r in results), results
 
 
-def test_what_the_library_is_asked() -> None:
-    device = fake.blas_device()
+def test_what_the_library_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = blas_device(monkeypatch)
     session = Session(compiled(part(), device), device)
     session.run(values_for(part()))
-    (asked,) = device.driver.fake.asked
+    (asked,) = blas_of(device).asked
     assert asked == {
-        "MAX_WORKSPACE_BYTES": 1 << 12, "REDUCTION_SCHEME_MASK": 0,
+        "MAX_WORKSPACE_BYTES": blas.WORKSPACE, "REDUCTION_SCHEME_MASK": 0,
         "MIN_ALIGNMENT_A_BYTES": 256, "MIN_ALIGNMENT_B_BYTES": 128,  # the slice starts at K floats
         "MIN_ALIGNMENT_C_BYTES": 256, "MIN_ALIGNMENT_D_BYTES": 256,
     }  # fmt: skip
     again = Session(compiled(part(), device), device)
     again.run(values_for(part()))
-    assert len(device.driver.fake.asked) == 1  # once per product
+    assert len(blas_of(device).asked) == 1  # once per product
 
 
-def test_recordings_hold_products() -> None:
+def test_recordings_hold_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second run is recorded, later ones replay it; other buffers are another recording."""
-    device = fake.blas_device()
+    device = blas_device(monkeypatch)
     graph = with_bias()
     session = Session(compiled(graph, device), device)
-    driver, values = device.driver, values_for(graph)
+    fake, values = blas_of(device), values_for(graph)
     want = values["a"] @ values["b"].T + values["bias"]
     for n in range(4):
         values["bias"] = values["bias"] + 1
         (got,) = session.run(values)
         np.testing.assert_allclose(got, want + n + 1, rtol=1e-4, atol=1e-4)
         del got
-    assert driver.names().count("product") == 2 and driver.names().count("replay") == 3
+    assert fake.calls.count("Matmul") == 2 and device.gpu.shorts().count("replay") == 3
     moved = {k: _placed(device, v) for k, v in values.items()}
     values["bias"] = np.zeros(N, np.float32)
     device.write(moved["bias"], values["bias"])
     for _ in range(3):
         (got,) = session.run(moved)
         np.testing.assert_allclose(got, values["a"] @ values["b"].T, rtol=1e-4, atol=1e-4)
-    assert not driver.fake.wrong
+    assert not fake.wrong
 
 
 def _placed(device: Any, value: np.ndarray) -> Any:
@@ -116,18 +117,24 @@ def _placed(device: Any, value: np.ndarray) -> Any:
     return buffer
 
 
-def test_tf32_only_where_asked() -> None:
-    driver = fake.BlasDriver(CUBLASLT)
+def test_tf32_only_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, driver = alone(monkeypatch, CUBLASLT)
     seen = []
     for tf32 in (False, True):
-        made = blas.Blas(CUBLASLT, driver.fake, _direct, fake.STREAM, driver, tf32, 1 << 12)
+        made = blas.Blas(CUBLASLT, fake, _direct, STREAM, driver, tf32, 1 << 12)
         for dtype in (F32, BF16):
             found = made.product(gemm(dtype), (0, 0, 0))
             assert isinstance(found, blas.Product)
-            seen.append((found.library, driver.fake.live[found.desc.value][1]["compute"]))
+            seen.append((found.library, fake.live[found.desc.value][1]["compute"]))
         made.close()
     plain, rounded = "cuBLASLt", "cuBLASLt (tf32)"
     assert seen == [(plain, 68), (plain, 68), (rounded, 77), (rounded, 68)]
+
+
+def alone(monkeypatch: pytest.MonkeyPatch, vendor: blas_api.Vendor) -> tuple[FakeBlas, Any]:
+    """The library without a device, and a driver for its memory."""
+    gpu = install(monkeypatch, "cuda")
+    return FakeBlas(vendor, gpu), opened(gpu)
 
 
 def _direct(function: Any, *args: Any) -> Any:
@@ -135,23 +142,24 @@ def _direct(function: Any, *args: Any) -> Any:
 
 
 @pytest.mark.parametrize("vendor", [CUBLASLT, HIPBLASLT], ids=lambda v: v.name)
-def test_everything_is_given_back(vendor: blas_api.Vendor) -> None:
-    driver = fake.BlasDriver(vendor)
-    made = blas.Blas(vendor, driver.fake, _direct, fake.STREAM, driver, workspace=1 << 12)
+def test_everything_is_given_back(vendor: blas_api.Vendor, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, driver = alone(monkeypatch, vendor)
+    made = blas.Blas(vendor, fake, _direct, STREAM, driver, workspace=1 << 12)
     assert isinstance(made.product(gemm(), (0, 0, 0)), blas.Product)
-    driver.fake.supported = False
+    fake.supported = False
     assert "NOT_SUPPORTED" in str(made.product(gemm(BF16), (0, 0, 0)))
-    kinds = sorted(kind for kind, _ in driver.fake.live.values())
+    kinds = sorted(kind for kind, _ in fake.live.values())
     assert kinds == ["", "MatmulDesc", *["MatrixLayout"] * 4]  # of the product that is kept
-    assert len(driver.live) == 1  # one workspace
+    assert len(fake.gpu.blocks) == 1  # one workspace
     made.close()
-    assert not driver.fake.live and not driver.live and not driver.fake.wrong
+    driver.sync()
+    assert not fake.live and not fake.gpu.blocks and not fake.wrong
 
 
-def test_a_bias_that_is_not_aligned() -> None:
+def test_a_bias_that_is_not_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Preferences have no word for it, and an algorithm that reads 16 bytes at a time faults."""
-    driver = fake.BlasDriver(CUBLASLT)
-    made = blas.Blas(CUBLASLT, driver.fake, _direct, fake.STREAM, driver, workspace=1 << 12)
+    fake, driver = alone(monkeypatch, CUBLASLT)
+    made = blas.Blas(CUBLASLT, fake, _direct, STREAM, driver, workspace=1 << 12)
     for offset, start, fits in ((0, 0, True), (8, 0, True), (1, 0, False), (8, 8, False)):
         found = made.product(gemm(BF16, bias=Matrix(3, BF16, offset, (0, 0, 1))), (0, 0, 0, start))
         assert isinstance(found, blas.Product) == fits
@@ -159,12 +167,12 @@ def test_a_bias_that_is_not_aligned() -> None:
 
 
 @pytest.mark.parametrize("failing", [n for n in blas_api.FUNCTIONS if "Destroy" not in n])
-def test_failures_are_told(failing: str) -> None:
+def test_failures_are_told(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that does not start or refuses leaves the kernel, and says why; one that fails at
     a run names the step. Nothing stays behind."""
-    device = fake.blas_device()
-    driver, graph = device.driver, heads()
-    driver.fake.fail[failing] = 13
+    device = blas_device(monkeypatch)
+    fake, graph = blas_of(device), heads()
+    fake.fail[failing] = 13
     session = Session(compiled(graph, device), device)
     values = values_for(graph)
     if failing == "Matmul":
@@ -176,24 +184,25 @@ def test_failures_are_told(failing: str) -> None:
     (got,) = session.run(values)
     want = values["a"].transpose(1, 0, 2) @ values["b"].transpose(1, 0, 2)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
-    assert not driver.fake.wrong
-    assert ("launch" in driver.names()) == (failing != "Matmul")
+    assert not fake.wrong
+    assert bool(device.gpu.launches) == (failing != "Matmul")
 
 
-def test_a_device_without_the_library() -> None:
-    device = fake.blas_device(none="cuBLASLt is not found: pip install nvidia-cublas")
+def test_a_device_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    none = "cuBLASLt is not found: pip install nvidia-cublas"
+    device = blas_device(monkeypatch, none=none)
     session = Session(compiled(with_bias(), device), device)
     session.run(values_for(with_bias()))
-    assert device.library() == device.driver.none
-    assert session.products == {0: f"own kernel: {device.driver.none}"}
+    assert device.library() == none
+    assert session.products == {0: f"own kernel: {none}"}
     other = InterpDevice(PRESETS["cuda"])
     assert Session(compiled(with_bias(), other), other).products == {0: "own kernel"}
 
 
-def test_people_are_told() -> None:
+def test_people_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """`weft explain` names the library that is there, a profile the one that ran."""
     for none, shown in (("", "cuBLASLt"), ("not found", "not found")):
-        device = fake.blas_device(none=none)
+        device = blas_device(monkeypatch, none=none)
         program = compile_graph(with_bias(), device.caps)
         goal = explain._of_device(device)
         assert explain._report(program, goal, False).endswith(f"library here: {shown}")
@@ -211,36 +220,37 @@ def test_training_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = Shape(layers=1, heads=2, width=32, context=16, vocab=48, batch=2)
     cpu = Trainer(shape, "cpu", BF16)
     want = [cpu.step() for _ in range(3)]
-    device = fake.blas_device(memory=1 << 26)
+    device = blas_device(monkeypatch)
     get = registry.get
     monkeypatch.setattr(registry, "get", lambda s, *a: device if s == "cuda:0" else get(s, *a))
     trainer = Trainer(shape, device, BF16)  # type: ignore[arg-type]
     np.testing.assert_allclose([trainer.step() for _ in range(3)], want, rtol=1e-4)
     (session,) = trainer.compiled.sessions()
-    assert isinstance(session, Session) and not device.driver.fake.wrong
+    assert isinstance(session, Session) and not blas_of(device).wrong
     assert list(session.products.values()).count("cuBLASLt") >= 10
-    assert "replay" in device.driver.names()
+    assert "replay" in device.gpu.shorts()
 
 
 def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = fake.BlasDriver(CUBLASLT)
-    monkeypatch.setattr(blas_api, "find", lambda vendor: fake.FakeBlas(vendor, driver))
+    gpu = install(monkeypatch, "cuda")
+    driver = opened(gpu)
+    monkeypatch.setattr(blas_api, "find", lambda vendor: FakeBlas(vendor, gpu))
 
-    def opened(vendor: blas_api.Vendor) -> blas.Blas:
-        return blas.open_blas(vendor, _direct, fake.STREAM, driver)
+    def chosen(vendor: blas_api.Vendor) -> blas.Blas:
+        return blas.open_blas(vendor, _direct, STREAM, driver)
 
-    assert opened(CUBLASLT).name == "cuBLASLt"
+    assert chosen(CUBLASLT).name == "cuBLASLt"
     with pytest.raises(DeviceError, match="hipBLASLt may sum in another order"):
-        opened(HIPBLASLT)
+        chosen(HIPBLASLT)
     for wish, tf32 in (("on", False), ("tf32", True)):
         monkeypatch.setenv("WEFT_BLAS", wish)
-        assert opened(HIPBLASLT).tf32 == tf32
+        assert chosen(HIPBLASLT).tf32 == tf32
     monkeypatch.setenv("WEFT_BLAS", "off")
     with pytest.raises(DeviceError, match="WEFT_BLAS=off"):
-        opened(CUBLASLT)
+        chosen(CUBLASLT)
     monkeypatch.setenv("WEFT_BLAS", "fast")
     with pytest.raises(UsageError, match=r'WEFT_BLAS=.fast.; use "on"'):
-        opened(CUBLASLT)
+        chosen(CUBLASLT)
 
 
 def test_a_library_that_lacks_a_function() -> None:
@@ -257,63 +267,28 @@ def test_a_library_that_is_not_there() -> None:
         blas_api.find(vendor)
 
 
-# -- under the drivers ----------------------------------------------------------------------------
-
-
-class Queue:
-    """The stand-in for the bindings as FakeBlas wants it: products wait in the stream's order."""
-
-    def __init__(self, gpu: Bindings) -> None:
-        self.gpu, self.view = gpu, gpu.bytes_at
-
-    @property
-    def noted(self) -> Any:
-        return self.gpu.capture
-
-    def product(self, library: fake.FakeBlas, *job: Any) -> None:
-        assert self.gpu.chosen.value is not None
-        (stream,) = (h for h in self.gpu.live if h.what == "stream")
-        self.gpu.enqueue(stream, lambda: library.compute(*job))
-
-
-@pytest.mark.parametrize("kind", ["cuda", "hip"])
-def test_under_the_drivers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between copies and recordings of the vendors' drivers; all is given back when they close."""
-    monkeypatch.setenv("WEFT_BLAS", "on")
-    gpu = install(monkeypatch, kind)
-    made: list[fake.FakeBlas] = []
-
-    def find(vendor: blas_api.Vendor) -> fake.FakeBlas:
-        made.append(fake.FakeBlas(vendor, Queue(gpu), stream=0))
-        return made[-1]
-
-    monkeypatch.setattr(blas_api, "find", find)
-    driver = StreamDriver(APIS[kind](), 0)
-    device = GpuDevice(driver, DiskCache(None))
+def test_the_driver_gives_the_library_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its handle and workspace, before it closes itself."""
+    device = blas_device(monkeypatch)
     session = Session(compiled(with_bias(), device), device)
-    values = values_for(with_bias())
-    assert session.products == {0: {"cuda": "cuBLASLt", "hip": "hipBLASLt"}[kind]}
-    for _ in range(4):
-        values["a"] = values["a"] + np.float32(0.5)
-        want = values["a"] @ values["b"].T + values["bias"]
-        np.testing.assert_allclose(session.run(values)[0], want, rtol=1e-4, atol=1e-4)
-    assert [h.what for h in gpu.live].count("exec") == 1 and not made[0].wrong
+    session.run(values_for(with_bias()))
     del session
-    driver.close()
-    assert gpu.left() == [] and not made[0].live and not made[0].wrong
+    gc.collect()
+    device.close()
+    assert device.gpu.left() == [] and not blas_of(device).live and not blas_of(device).wrong
 
 
 # -- the true library -----------------------------------------------------------------------------
 
 
-def test_descriptors_of_the_true_library() -> None:
+def test_descriptors_of_the_true_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """cuBLASLt itself reads back what weft sets: descriptors need no GPU. (Run with cuBLASLt 13.1
     of the wheel nvidia-cublas 13.10 on a machine without one.)"""
     try:
         true = blas_api.find(CUBLASLT)
     except DeviceError as error:
         pytest.skip(str(error))
-    driver = fake.BlasDriver(CUBLASLT)
+    fake, driver = alone(monkeypatch, CUBLASLT)
     seen: list[list[int]] = []
 
     def ask(
@@ -331,14 +306,14 @@ def test_descriptors_of_the_true_library() -> None:
 
         def __getattr__(self, name: str) -> Any:
             if name in ("cublasLtCreate", "cublasLtDestroy", "cublasLtMatmul"):
-                return getattr(driver.fake, name)
+                return getattr(fake, name)
             if name == "cublasLtMatmulAlgoGetHeuristic":
                 types = blas_api.FUNCTIONS["MatmulAlgoGetHeuristic"]
                 self.kept = ctypes.CFUNCTYPE(ctypes.c_int, *types)(ask)
                 return self.kept
             return getattr(true, name)
 
-    made = blas.Blas(CUBLASLT, Mixed(), _direct, fake.STREAM, driver, workspace=1 << 12)
+    made = blas.Blas(CUBLASLT, Mixed(), _direct, STREAM, driver, workspace=1 << 12)
     bias = Matrix(3, BF16, 0, (0, 0, 1))
     found = made.product(gemm(BF16, bias=bias, gelu=True), (0, 0, 0, 0))
     assert "NOT_SUPPORTED (15)" in str(found)

@@ -1,4 +1,4 @@
-"""The device that CUDA and HIP share, on a driver that records: order, arguments, lifetimes,
+"""The device that CUDA and HIP share, on stand-ins for their bindings: order, arguments, lifetimes,
 errors."""
 
 from __future__ import annotations
@@ -7,11 +7,10 @@ import gc
 import threading
 from pathlib import Path
 
-import gpu_fake as fake
 import numpy as np
 import pytest
+from gpu_bindings import Bindings, Taught, named
 
-import weft
 from weft.backends.cache import DiskCache
 from weft.conform import device as contract
 from weft.conform.harness import elementwise_kernel, program_of
@@ -20,18 +19,17 @@ from weft.core import dtypes as dt
 from weft.core.errors import DeviceError, OutOfMemoryError
 from weft.kernel.builder import Builder, load
 from weft.kernel.ir import Param
-from weft.models import random_folder
 from weft.program.program import BufferRef, BufferSpec, Copy, Dispatch, Fill, Program
 
 F32 = dt.float32
 
 
-def double(device: fake.FakeDevice, n: int = 64):  # type: ignore[no-untyped-def]
+def double(device: Taught, n: int = 64):  # type: ignore[no-untyped-def]
     return elementwise_kernel("double", device.caps, n, [F32], F32, lambda b, i, x: x * 2.0)
 
 
-def test_the_contract_of_devices() -> None:
-    device = fake.fake_device()
+def test_the_contract_of_devices(gpu: Bindings) -> None:
+    device = Taught(gpu)
     for name, check in contract.checks(device):
         try:
             check()
@@ -41,32 +39,32 @@ def test_the_contract_of_devices() -> None:
             raise AssertionError(f"{name}: {error}") from error
 
 
-def test_order_and_arguments() -> None:
-    device = fake.fake_device()
-    driver = device.driver
+def test_order_and_arguments(gpu: Bindings) -> None:
+    device = Taught(gpu)
     program, sizes = program_of(double(device), repeat=2, scalars=("n",))
     buffers = [device.alloc(n) for n in sizes]
     device.write(buffers[0], np.arange(64, dtype=np.float32))
     bound = device.bind(program, buffers)
-    driver.calls.clear()
+    gpu.calls.clear()
     for scalars in ((5,), (5,), (6,)):
         device.write(buffers[1], np.zeros(64, np.float32))
         device.submit(bound, scalars)
     got = device.read(buffers[1], (64,), F32)
     np.testing.assert_array_equal(got, np.arange(64) * 2)
     both = ["launch", "launch"]
-    assert driver.names() == [
-        "write", "write", *both,  # scalars are written only when they change
-        "write", "record", *both, "recorded", "replay",  # the second run is recorded
-        "write", "write", "replay",  # and serves for other values
-        "read",
+    assert gpu.shorts() == [
+        "to_device", "to_device", *both,  # scalars are written only when they change
+        "to_device", "begin", *both, "end", "instantiate", "graph_end",  # the second run is
+        "replay",  # recorded, and serves for other values
+        "to_device", "to_device", "replay",
+        "to_host", "event_record", "event_wait",
     ]  # fmt: skip
-    _, entry, grid, threads, args, shared = driver.calls[2]
+    entry, grid, threads, args, shared = gpu.launches[0]
     assert (entry, grid, threads) == ("weft_double", (1, 1, 1), (64, 1, 1))
-    assert args[:2] == (buffers[0].address, buffers[1].address) and len(args) == 3 and shared == 0
+    assert args[:2] == [buffers[0].address, buffers[1].address] and len(args) == 3 and shared == 0
 
 
-def test_shared_memory_beyond_what_code_may_declare(tmp_path: Path) -> None:
+def test_shared_memory_beyond_what_code_may_declare(gpu: Bindings, tmp_path: Path) -> None:
     """The amount is cached with the code, and asked for at every launch."""
     for size, asked in ((12288, 0), (12289, 49168)):
         b = Builder("large")
@@ -77,15 +75,14 @@ def test_shared_memory_beyond_what_code_may_declare(tmp_path: Path) -> None:
         kernel = b.kernel((1,), (64,))
         program, sizes = program_of(kernel)
         for _ in range(2):
-            device = fake.FakeDevice(fake.FakeDriver(), DiskCache(tmp_path))
+            device = Taught(gpu, DiskCache(tmp_path))
             device.submit(device.bind(program, [device.alloc(n) for n in sizes]), [])
-            assert ("load", "weft_large", asked) in device.driver.calls
-            (call,) = [c for c in device.driver.calls if c[0] == "launch"]
-            assert call[-1] == asked
+            assert gpu.shorts().count("allow") == (gpu.kind == "cuda" and asked > 0)
+            assert gpu.launches[-1][-1] == asked * (gpu.kind == "cuda")  # AMD's code declares all
 
 
-def test_grids_follow_the_scalars() -> None:
-    device = fake.fake_device()
+def test_grids_follow_the_scalars(gpu: Bindings) -> None:
+    device = Taught(gpu)
     b = Builder("rows")
     out = b.buffer("out", dt.int32, 8, "w")
     b.store(out, b.group(0), Param("n", 0))
@@ -93,21 +90,21 @@ def test_grids_follow_the_scalars() -> None:
     buffers = [device.alloc(n) for n in sizes]
     device.write(buffers[0], np.zeros(8, np.int32))
     bound = device.bind(program, buffers)
-    device.driver.calls.clear()
+    gpu.calls.clear()
     for n in (3, 0):
         device.submit(bound, [n])
     assert device.read(buffers[0], (8,), dt.int32).tolist() == [3, 3, 3, 0, 0, 0, 0, 0]
-    assert device.driver.names().count("launch") == 1  # nothing to do is not launched
+    assert gpu.shorts().count("launch") == 1  # nothing to do is not launched
     for _ in range(2):
         device.submit(bound, (0,))
-    assert "record" not in device.driver.names()  # nor recorded
+    assert "begin" not in gpu.shorts()  # nor recorded
     with pytest.raises(DeviceError, match="takes 1 scalars, got 0"):
         device.submit(bound, [])
 
 
-def test_recordings_follow_grids_and_buffers() -> None:
+def test_recordings_follow_grids_and_buffers(gpu: Bindings) -> None:
     """Every grid and every set of buffers has its own recording; few are kept, none leaks."""
-    device = fake.fake_device()
+    device = Taught(gpu)
     b = Builder("rows")
     out = b.buffer("out", dt.int32, 8, "w")
     b.store(out, b.group(0), b.group(0) + 1)
@@ -121,30 +118,30 @@ def test_recordings_follow_grids_and_buffers() -> None:
             device.submit(bound, [n])
             got = device.read(buffer, (8,), dt.int32)
             assert got.tolist() == [*range(1, n + 1), *[0] * (8 - n)]
-    assert len(device.driver.graphs) == 4
+    assert [h.what for h in gpu.live].count("exec") == 4
     del bound
     gc.collect()
-    assert not device.driver.graphs
+    assert "exec" not in gpu.left()
 
 
-def test_a_failure_ends_the_recording() -> None:
-    device = fake.fake_device()
+def test_a_failure_ends_the_recording(gpu: Bindings) -> None:
+    device = Taught(gpu)
     program, sizes = program_of(double(device))
     buffers = [device.alloc(n) for n in sizes]
     device.write(buffers[0], np.ones(64, np.float32))
     bound = device.bind(program, buffers)
     device.submit(bound, [])
-    device.driver.fail["launch"] = DeviceError("too much")
-    with pytest.raises(DeviceError, match="too much"):
+    gpu.fail = {named(gpu, "launch")[0]: [1]}
+    with pytest.raises(DeviceError, match="ERROR_1"):
         device.submit(bound, [])
-    assert device.driver.noted is None and not device.driver.graphs
+    assert gpu.capture is None and not {"exec", "graph"} & set(gpu.left())
     for _ in range(3):
         device.submit(bound, [])
     np.testing.assert_array_equal(device.read(buffers[1], (64,), F32), 2)
 
 
-def test_memory_lives_as_long_as_it_is_used() -> None:
-    device = fake.fake_device()
+def test_memory_lives_as_long_as_it_is_used(gpu: Bindings) -> None:
+    device = Taught(gpu)
     program, sizes = program_of(double(device))
     buffers = [device.alloc(n) for n in sizes]
     kept = {b.address for b in buffers}
@@ -152,18 +149,21 @@ def test_memory_lives_as_long_as_it_is_used() -> None:
     fresh = device.alloc(sizes[1])
     del buffers
     gc.collect()
-    assert kept <= set(device.driver.live)  # the bound program holds them
+    device.sync()
+    assert kept <= set(gpu.blocks)  # the bound program holds them
     bound.rebind(1, fresh)
     gc.collect()
-    assert len(kept & set(device.driver.live)) == 1
+    device.sync()
+    assert len(kept & set(gpu.blocks)) == 1
     device.submit(bound, [])
     del bound, fresh
     gc.collect()
-    assert not device.driver.live
+    device.sync()
+    assert not gpu.blocks
 
 
-def test_copies_and_fills() -> None:
-    device = fake.fake_device()
+def test_copies_and_fills(gpu: Bindings) -> None:
+    device = Taught(gpu)
     spec = BufferSpec("x", "input", dt.uint8, (64,), 64)
     steps = (
         Copy(BufferRef(0, 0, 32), BufferRef(0, 32, 32)),
@@ -183,45 +183,48 @@ def test_copies_and_fills() -> None:
     np.testing.assert_array_equal(device.read(buffer, (64,), dt.uint8), want)
 
 
-def test_code_is_compiled_once(tmp_path: Path) -> None:
+def test_code_is_compiled_once(gpu: Bindings, tmp_path: Path) -> None:
     cache = DiskCache(tmp_path)
-    first = fake.FakeDevice(fake.FakeDriver(), cache)
+    first = Taught(gpu, cache, real=True)
     kernel = double(first)
-    assert first.load([kernel, kernel])[0] == ("weft_double", 0) and first.compiled == 1
-    assert first.driver.names() == ["load"]
-    second = fake.FakeDevice(fake.FakeDriver(), cache)
+    loaded = first.load([kernel, kernel])
+    assert loaded[0] is loaded[1] and loaded[0].shared == 0 and first.compiled == 1
+    assert gpu.shorts() == [f"{gpu.kind}_module", "function"]
+    second = Taught(gpu, cache, real=True)
     second.load([kernel])
     assert second.compiled == 0
-    other = fake.FakeDevice(fake.FakeDriver(arch="sm_90"), cache)
+    gpu.capability, gpu.arch_name = (8, 0), "gfx1100"
+    other = Taught(gpu, cache, real=True)
     other.load([kernel])
     assert other.compiled == 1
-    assert ".target sm_80" in first.source(kernel)
+    assert {"cuda": ".target sm_80", "hip": 'gfx1100"'}[gpu.kind] in other.source(kernel)
 
 
-def test_errors_name_what_failed() -> None:
-    device = fake.fake_device(memory=4096)
+def test_errors_name_what_failed(gpu: Bindings) -> None:
+    gpu.memory = 4096
+    device = Taught(gpu)
     with pytest.raises(OutOfMemoryError, match="no 9,999 bytes"):
         device.alloc(9999)
     program, sizes = program_of(double(device))
     buffers = [device.alloc(n) for n in sizes]
     bound = device.bind(program, buffers)
-    device.driver.fail["launch"] = DeviceError("too much")
-    with pytest.raises(DeviceError, match=r"double, step 0, double \(kernel double\): too much"):
+    gpu.fail = {named(gpu, "launch")[0]: [1]}
+    with pytest.raises(DeviceError, match=r"double, step 0, double \(kernel double\): .*ERROR_1"):
         device.submit(bound, [])
     with pytest.raises(DeviceError, match="needs 256 bytes, got 255"):
         device.bind(program, [buffers[0], device.alloc(255)])
     with pytest.raises(DeviceError, match="has 2 buffers, got 1"):
         device.bind(program, buffers[:1])
     with pytest.raises(DeviceError, match="another device"):
-        device.bind(program, [fake.fake_device().alloc(256)] * 2)
+        device.bind(program, [Taught(gpu).alloc(256)] * 2)
     with pytest.raises(DeviceError, match=r"bytes 200\.\.300 of a buffer of 256"):
         device.read(buffers[0], (25,), F32, 200)
     with pytest.raises(DeviceError, match="bound on another device"):
-        fake.fake_device().submit(bound, [])
+        Taught(gpu).submit(bound, [])
 
 
-def test_unaligned_places_are_refused_when_bound() -> None:
-    device = fake.fake_device()
+def test_unaligned_places_are_refused_when_bound(gpu: Bindings) -> None:
+    device = Taught(gpu)
     kernel = double(device, 4)
     specs = tuple(BufferSpec(n, "input", F32, (8,), 32) for n in "xy")
     args = (BufferRef(0, 4, 16), BufferRef(1, 0, 16))
@@ -230,37 +233,23 @@ def test_unaligned_places_are_refused_when_bound() -> None:
         device.bind(program, [device.alloc(32), device.alloc(32)])
 
 
-def test_a_failed_write_of_scalars_is_not_remembered() -> None:
-    device = fake.fake_device()
+def test_a_failed_write_of_scalars_is_not_remembered(gpu: Bindings) -> None:
+    device = Taught(gpu)
     program, sizes = program_of(double(device), scalars=("n",))
     bound = device.bind(program, [device.alloc(n) for n in sizes])
     for buffer in bound.buffers:
         device.write(buffer, np.zeros(64, np.float32))
-    device.driver.fail["write"] = DeviceError("busy")
-    with pytest.raises(DeviceError, match="busy"):
+    gpu.fail = {named(gpu, "to_device")[0]: [1]}
+    with pytest.raises(DeviceError, match="ERROR_1"):
         device.submit(bound, [1])
-    device.driver.calls.clear()
+    gpu.calls.clear()
     device.submit(bound, [1])
-    assert device.driver.names() == ["write", "launch"]
+    assert gpu.shorts() == ["to_device", "launch"]
 
 
-@pytest.mark.parametrize("kind,arch", [("cuda", "sm_90"), ("hip", "gfx1100")])
-def test_a_model_on_the_recording_driver(kind: str, arch: str, tmp_path: Path) -> None:
-    small = {
-        "model_type": "llama", "vocab_size": 40, "hidden_size": 16, "intermediate_size": 24,
-        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
-        "max_position_embeddings": 16,
-    }  # fmt: skip
-    folder = random_folder(tmp_path, small, scale=0.3)
-    device = fake.fake_device(kind=kind, arch=arch)
-    want = weft.load(folder, device="oracle").generate([1, 2, 3], max_new_tokens=3)
-    assert weft.load(folder, device=device).generate([1, 2, 3], max_new_tokens=3) == want
-    assert "launch" in device.driver.names()
-
-
-def test_garbage_collection_waits_for_no_lock() -> None:
+def test_garbage_collection_waits_for_no_lock(gpu: Bindings) -> None:
     """Two threads that hold a device each and collect the other's garbage would wait for ever."""
-    device = fake.fake_device()
+    device = Taught(gpu)
     buffer = device.alloc(8)
     held, done = threading.Event(), threading.Event()
 
@@ -275,6 +264,8 @@ def test_garbage_collection_waits_for_no_lock() -> None:
     del buffer
     done.set()
     thread.join()
-    assert len(device.driver.live) == 1
+    device.sync()
+    assert len(gpu.blocks) == 1
     kept = device.alloc(8)
-    assert list(device.driver.live) == [kept.address]
+    device.sync()
+    assert list(gpu.blocks) == [kept.address]

@@ -10,18 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_bindings import APIS, BACKENDS, Bindings, install, named, opened, pointer
+from gpu_bindings import APIS, BACKENDS, Bindings, named, opened, pointer
 
 from weft.backends.gpu import StreamDriver
 from weft.backends.gpu.memory import rounded
 from weft.core.errors import CompileError, DeviceError, OutOfMemoryError
 
 STREAM, ALL = "stream", (1 << 64) - 1
-
-
-@pytest.fixture(params=["cuda", "hip"])
-def gpu(request: Any, monkeypatch: pytest.MonkeyPatch) -> Bindings:
-    return install(monkeypatch, request.param)
 
 
 def shown(calls: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import gpu_blas as fake
 import pytest
+from gpu_blas import blas_device, blas_of
 from gpu_products import (
     BF16,
     F32,
@@ -157,9 +157,9 @@ def test_files_that_lie(name: str) -> None:
         read_with(program, changed(honest, at, value))
 
 
-def test_what_is_read_stays_in_its_memory() -> None:
+def test_what_is_read_stays_in_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever stands in a file's Gemm: it is refused by name, or touches its arguments only."""
-    device = fake.blas_device()
+    device = blas_device(monkeypatch)
     program, values = compile_graph(with_residual(), device.caps), values_for(with_residual())
     honest = serial._gemm(program.steps[0].gemm)  # type: ignore[union-attr]
     places = [(i,) for i in range(5)] + [(i, j) for i in range(5, 10) for j in range(6)]
@@ -174,7 +174,7 @@ def test_what_is_read_stays_in_its_memory() -> None:
                 continue  # what reading a file calls damaged
             Session(read, device).run(values)
             played += 1
-    assert played > 5 and not device.driver.fake.wrong
+    assert played > 5 and not blas_of(device).wrong
 
 
 def test_a_copy_has_no_product() -> None:

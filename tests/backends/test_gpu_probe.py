@@ -7,16 +7,11 @@ import types
 from typing import Any
 
 import pytest
-from gpu_bindings import APIS, BACKENDS, Bindings, install, named
+from gpu_bindings import APIS, BACKENDS, Bindings, named
 
 from weft.backends import drivers, registry
 from weft.backends.llvm.gpu_target import amd_arch, nvidia_arch
 from weft.core.errors import DeviceError, UsageError
-
-
-@pytest.fixture(params=["cuda", "hip"])
-def gpu(request: Any, monkeypatch: pytest.MonkeyPatch) -> Bindings:
-    return install(monkeypatch, request.param)
 
 
 def test_probing_opens_nothing(gpu: Bindings) -> None:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from gpu_bindings import Bindings, install, named, opened, pointer
+from gpu_bindings import Bindings, named, opened, pointer
 
 from weft.backends.gpu import staging
 from weft.core.errors import OutOfMemoryError
-
-
-@pytest.fixture(params=["cuda", "hip"])
-def gpu(request: Any, monkeypatch: pytest.MonkeyPatch) -> Bindings:
-    return install(monkeypatch, request.param)
 
 
 def test_small_writes_share_a_chunk_and_wait_for_nothing(gpu: Bindings) -> None:

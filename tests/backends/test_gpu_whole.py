@@ -9,48 +9,25 @@ import re
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from gpu_bindings import APIS, Bindings, install, named
+from gpu_bindings import Bindings, Taught, named
 from gpu_emulator import play
 
 import weft
 from weft.backends import registry
-from weft.backends.cache import DiskCache
-from weft.backends.gpu import GpuDevice, StreamDriver
-from weft.backends.llvm import launch
+from weft.backends.gpu import GpuDevice
 from weft.conform.gpt import Shape, Trainer
 from weft.conform.harness import elementwise_kernel, program_of
 from weft.core import dtypes as dt
 from weft.core.errors import DeviceError, OutOfMemoryError, UsageError
-from weft.kernel.ir import Kernel
 from weft.models import random_folder
 from weft.program.program import Copy, Dispatch, Program
 
 SMALL = Shape(layers=1, width=16, heads=2, context=4, batch=2, vocab=12)
 GPT2 = {"model_type": "gpt2", "vocab_size": 40, "n_embd": 16, "n_layer": 1, "n_head": 2}
 GPT2 |= {"n_positions": 16}
-
-
-class Taught(GpuDevice):
-    """A device that tells the stand-in about each kernel that it loads."""
-
-    def __init__(self, gpu: Bindings) -> None:
-        super().__init__(StreamDriver(APIS[gpu.kind](), 0), DiskCache(None))
-        self.gpu = gpu
-        gpu.caps = self.target.caps
-
-    def code(self, kernel: Kernel) -> bytes:
-        """The entry's name is all that the stand-in looks for."""
-        self.gpu.kernels[launch.entry(kernel)] = kernel
-        return launch.entry(kernel).encode()
-
-
-@pytest.fixture(params=["cuda", "hip"])
-def gpu(request: Any, monkeypatch: pytest.MonkeyPatch) -> Bindings:
-    return install(monkeypatch, request.param)
 
 
 def calls(gpu: Bindings, short: str) -> int:
