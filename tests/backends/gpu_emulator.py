@@ -1,7 +1,7 @@
 """A GPU kernel's LLVM IR, executed on the CPU: what the dialect wrote is what runs.
 
 The text is the one that LLVM gets for a GPU, with the few GPU intrinsics replaced: an index is a
-parameter, a barrier a POSIX barrier between as many threads as the group has, an exchange goes
+parameter, a group's threads are fibers that meet at its barriers (gpu_fibers), an exchange goes
 through memory between two barriers, matrix instructions likewise (see gpu_units). What a thread
 asks to be copied by itself arrives as late as it may. Groups run one after the other. Linux only.
 """
@@ -11,11 +11,11 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import re
-import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import gpu_copies
+import gpu_fibers
 import gpu_helpers
 import gpu_junk
 import gpu_units
@@ -109,7 +109,7 @@ def cpu_text(kernel: Kernel, target: GpuTarget) -> tuple[str, bool, list[str]]:
     more = [gpu_units.function(f"emu_unit{n}", n, units[name]) for n, name in enumerate(units)]
     text = gpu_junk.with_junk(text)
     return (
-        "\n".join([gpu_helpers.HELPERS, dots, *more, text, _main(kernel, meets)]),
+        "\n".join([gpu_fibers.TEXT, gpu_helpers.HELPERS, dots, *more, text, _main(kernel, meets)]),
         meets,
         list(units),
     )
@@ -191,8 +191,8 @@ def play(
     writes = [b.access == "w" for b in kernel.buffers]
     fills = gpu_junk.Fills(arrays, known or [None] * len(arrays), writes)
     found = {kind: [_aligned(a) for a in fills.fill(kind)] for kind in kinds}
-    for kind, copies in found.items():
-        emulation.run(copies, scalars, grid, kind)
+    for i, (kind, copies) in enumerate(found.items()):
+        emulation.run(copies, scalars, grid, kind, backwards=i % 2 == 1)
     fills.settle(kernel.name, found)
 
 
@@ -207,14 +207,18 @@ class _Emulation:
         self.shared = [(address(k), n) for k, n in gpu_junk.shared_arrays(text).items()]
 
     def run(
-        self, arrays: list[np.ndarray], scalars: Sequence[int], grid: Sequence[int], kind: str
+        self,
+        arrays: list[np.ndarray],
+        scalars: Sequence[int],
+        grid: tuple[int, int, int],
+        kind: str,
+        backwards: bool = False,
     ) -> None:
+        """All groups; the threads of each take turns upwards, or `backwards`."""
         buffers = (ctypes.c_void_p * max(len(arrays), 1))(*[a.ctypes.data for a in arrays])
         values = _aligned(np.array([*scalars, 0], np.int32))
-        libc = ctypes.CDLL(None)
-        barrier, exchange = ctypes.create_string_buffer(256), np.zeros(2048, np.int32)
-        libc.pthread_barrier_init(barrier, None, self.n)
-        wait = ctypes.cast(libc.pthread_barrier_wait, ctypes.c_void_p).value
+        fibers = gpu_fibers.Fibers(self.n, grid, backwards)
+        exchange = np.zeros(2048, np.int32)
         slots = np.zeros((self.n, 2 * gpu_units.SLOT), np.uint8)
         left = gpu_junk.junk(kind, 1 << 19, np.dtype(np.float32))
         failed: list[Exception] = []
@@ -243,24 +247,17 @@ class _Emulation:
                 ctypes.memmove(at, left.ctypes.data, nbytes)
 
         at = [ctypes.cast(f, ctypes.c_void_p).value for f in (compute, note, fill)]
-        sync = (ctypes.c_void_p * 8)(
-            ctypes.addressof(barrier), wait, exchange.ctypes.data, slots.ctypes.data,
-            at[0], at[1], left.ctypes.data, at[2],
+        places = (ctypes.c_void_p * 10)(
+            fibers.state.ctypes.data, fibers.contexts.ctypes.data, exchange.ctypes.data,
+            slots.ctypes.data, at[0], at[1], left.ctypes.data, at[2],
+            ctypes.addressof(buffers), values.ctypes.data,
         )  # fmt: skip
-
-        def thread(me: int) -> None:
-            where = (ctypes.addressof(buffers), values.ctypes.data, me, *grid)
-            self.function(*where, ctypes.addressof(sync))  # type: ignore[operator]
-
+        where = ctypes.addressof(places)
         if self.meets:
-            workers = [threading.Thread(target=thread, args=(me,)) for me in range(self.n)]
-            for worker in workers:
-                worker.start()
-            for worker in workers:
-                worker.join()
+            fibers.run(self.engine, where)
         else:
-            for me in range(self.n):
-                thread(me)
+            for me in range(self.n)[:: -1 if backwards else 1]:
+                self.function(ctypes.addressof(buffers), values.ctypes.data, me, *grid, where)  # type: ignore[operator]
         if failed:
             raise failed[0]
 

@@ -5,13 +5,6 @@ from __future__ import annotations
 import re
 
 HELPERS = """
-define internal void @emu_sync(ptr %s) noinline convergent {
-  %barrier = load ptr, ptr %s
-  %at = getelementptr ptr, ptr %s, i64 1
-  %wait = load ptr, ptr %at
-  %ignored = call i32 %wait(ptr %barrier)
-  ret void
-}
 define internal void @emu_copy(
     ptr %s, i32 %me, i32 %size, ptr addrspace(3) %to, ptr addrspace(1) %from, i32 %count
 ) noinline {

@@ -3,6 +3,7 @@ against the interpreter and the oracle."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import sys
@@ -23,6 +24,7 @@ from weft.conform.gpt import Trainer
 from weft.core import dtypes as dt
 from weft.kernel import interp
 from weft.kernel.builder import Builder, load
+from weft.kernel.ir import Kernel
 from weft.models import random_folder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the emulator needs Linux")
@@ -147,3 +149,36 @@ def test_the_emulator_sees_a_wrong_exchange(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(gpu_emulator, "render_gpu", wrong)
     with pytest.raises(AssertionError, match="subgroup"):
         run("sm_80", kernels)
+
+
+def reversing(apart: bool = False) -> Kernel:
+    """Rows of 64, turned around through shared memory; `apart`: half the threads do not meet the
+    others."""
+    b = Builder("reversing")
+    x, out = b.buffer("x", dt.float32, 64), b.buffer("out", dt.float32, 64, "w")
+    array = b.array("row", dt.float32, 64, "shared")
+    t = b.let(b.thread(0), "t")
+    b.store(array, t, load(x, t))
+    with b.when(t < 32) if apart else contextlib.nullcontext():
+        b.barrier()
+    b.store(out, t, load(array, 63 - t))
+    return b.kernel((1,), (64,))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_emulator_sees_a_barrier_that_is_missing(
+    apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever's turn comes first: the threads of a second run take theirs the other way round."""
+    x, out = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    target = gpu_target("sm_80")
+    gpu_emulator.play(reversing(), target, [x, out], [])
+    np.testing.assert_array_equal(out, x[::-1])
+    real = gpu_emulator.render_gpu
+    barrier = "call void @llvm.nvvm.barrier.*"
+    if not apart:
+        less = lambda kernel, target: re.sub(barrier, "", real(kernel, target), count=1)  # noqa: E731
+        monkeypatch.setattr(gpu_emulator, "render_gpu", less)
+    said = "not all threads came to a barrier" if apart else "depend on what memory"
+    with pytest.raises(AssertionError, match=said):
+        gpu_emulator.play(reversing(apart), target, [x, out], [])
