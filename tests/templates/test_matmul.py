@@ -73,9 +73,6 @@ def test_k_blocks(dtype, b_t) -> None:  # type: ignore[no-untyped-def]
     arrays = [kit.fill(x), kit.fill(w)]
     (got,) = kit.play(CPU, "matmul", [x, w], [f.dot(a, b, dt.float32)], arrays)
     kit.close(got, truth(*arrays, False, b_t), np.float32, 1500)
-    out = f.dot(a, b, dt.float32)
-    (again,) = kit.play(CPU, "matmul", [x, w], [out], arrays, config={"kc": 160})
-    np.testing.assert_array_equal(got, again)
 
 
 @pytest.mark.parametrize("kind,m", [("matmul", 45), ("matvec", 5)])

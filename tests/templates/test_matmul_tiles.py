@@ -79,7 +79,7 @@ def test_layouts(way: str, shape: tuple[int, int, int], a_t: bool, b_t: bool) ->
     m, n, k = shape
     x, w, a, b = operands(m, n, k, a_t, b_t)
     arrays = [kit.fill(x), kit.fill(w)]
-    (got,) = play(way, [x, w], [f.dot(a, b, dt.float32)], arrays, config={"kc": 160})
+    (got,) = play(way, [x, w], [f.dot(a, b, dt.float32)], arrays, config={"kc": 128})
     kit.close(got, truth(*arrays, a_t, b_t), np.float32, 4 * k)
 
 

@@ -9,11 +9,15 @@ a gather selects between ranges, a dot becomes one dot per range.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 
 import numpy as np
 
+from weft.core import dtypes as dt
 from weft.core.caps import Caps
+from weft.core.order import CHUNK, SPAN
 from weft.graph.ir import Graph, Node, toposort
 from weft.transform.rebuild import const, make, remake, rewrite
 
@@ -51,6 +55,7 @@ def _ranges(weight: Node, caps: Caps) -> Node | None:
     rows = limit // row // step * step
     if not rows:
         return None  # one row is too large: the planner refuses it by name
+    rows -= rows % next((n for n in (SPAN, CHUNK) if rows >= n), 1)  # see _dot
     parts = []
     for start in range(0, weight.shape[0], rows):
         stop = min(start + rows, weight.shape[0])
@@ -145,15 +150,37 @@ def _dot(node: Node, a: Node, b: Node) -> Node:
         return make("concat", *dots, axis=len(node.shape) - 1)
     if axis != len(b.shape) - 2:
         return remake(node, (a, b))
-    out, stop = None, 0
-    zeros, steps = (0,) * (len(a.shape) - 1), (1,) * len(a.shape)
-    for part in b.inputs:  # ranges of the summed axis
-        start, stop = stop, stop + part.shape[-2]
-        cut = make("slice", a, starts=(*zeros, start), stops=(*a.shape[:-1], stop), steps=steps)
-        term = make("dot", cut, part, where=node.where, **node.attrs)
-        out = term if out is None else make("add", out, term)
-    assert out is not None
-    return out
+    return _summed(node, a, b)
+
+
+def _summed(node: Node, a: Node, b: Node) -> Node:
+    """A dot over ranges of the summed axis: one dot per span, or per chunk of a span, added in the
+    order of core/order. Only ranges shorter than a chunk give sums of their own."""
+    starts = list(itertools.accumulate((x.shape[-2] for x in b.inputs), initial=0))
+    unit = next((n for n in (SPAN, CHUNK) if all(s % n == 0 for s in starts[:-1])), starts[-1])
+    exact = not node.inputs[0].dtype.is_float
+    spans: dict[int, Node] = {}
+    for first, part in zip(starts, b.inputs):
+        for start in range(0, part.shape[-2], unit):
+            stop = min(start + unit, part.shape[-2])
+            left = _cut(a, len(a.shape) - 1, first + start, first + stop)
+            right = _cut(part, len(part.shape) - 2, start, stop)
+            attrs = node.attrs if exact else {**node.attrs, "out_dtype": dt.float32}
+            term = make("dot", left, right, where=node.where, **attrs)
+            span = (first + start) // SPAN
+            spans[span] = make("add", spans[span], term) if span in spans else term
+    total = functools.reduce(lambda x, y: make("add", x, y), spans.values())
+    return total if total.dtype == node.dtype else make("cast", total, dtype=node.dtype)
+
+
+def _cut(x: Node, axis: int, start: int, stop: int) -> Node:
+    """x[..., start:stop, ...] along an axis."""
+    if (start, stop) == (0, x.shape[axis]):
+        return x
+    starts, stops = [0] * len(x.shape), list(x.shape)
+    starts[axis], stops[axis] = start, stop
+    steps = (1,) * len(x.shape)
+    return make("slice", x, starts=tuple(starts), stops=tuple(stops), steps=steps)
 
 
 def _nested_concat(node: Node, limit: int) -> Node:

@@ -368,6 +368,10 @@ class Builder:
         """Row r of a tile of f32 times factors[index + r * stride] (f32)."""
         self.emit(ir.TileOp("scale", (tile,), factors, as_expr(index), stride))
 
+    def tile_add(self, tile: ir.Tile, other: ir.Tile) -> None:
+        """tile += other, both of f32 and one shape."""
+        self.emit(ir.TileOp("add", (tile, other)))
+
     def prefetch(self, source: ir.Buffer, index: Value) -> None:
         self.emit(ir.Prefetch(source, as_expr(index)))
 

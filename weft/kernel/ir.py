@@ -278,7 +278,7 @@ class Tile(Stmt):
     cols: int
 
 
-TILE_OPS = ("zero", "load", "store", "mma", "mma_nt", "scale")
+TILE_OPS = ("zero", "load", "store", "mma", "mma_nt", "scale", "add")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -295,6 +295,7 @@ class TileOp(Stmt):
     at row k / g, column n * g + k % g. The order of the sum over one tile's k is the target's.
     mma_nt (c, a, b): c[m, n] += sum over k of a[m, k] * b[n, k].
     scale (c): row r of c, in f32, times the f32 element of `memory` at `index` + r * `stride`.
+    add (c, d): c += d, element by element, both sums in f32 (a CPU's unit has none).
 
     GPU units (Caps "mma16_bf16", "mma16_f16") take tiles of 16 x 16 and plain rows (g = 1); a and b
     are quickest to load when `index` and `stride` are known to divide by 8 elements (16 bytes). A

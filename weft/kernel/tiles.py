@@ -20,7 +20,15 @@ from weft.kernel.ir import Kernel, Type
 if TYPE_CHECKING:
     from weft.kernel.interp import _Batch
 
-_COUNT = {"zero": 1, "load": 1, "store": 1, "mma": 3, "mma_nt": 3, "scale": 1}  # tiles it takes
+_COUNT = {
+    "zero": 1,
+    "load": 1,
+    "store": 1,
+    "mma": 3,
+    "mma_nt": 3,
+    "scale": 1,
+    "add": 2,
+}  # tiles it takes
 _MOVES = ("load", "store", "scale")  # operations that touch memory
 _PRODUCTS = {  # dtypes of a and b -> dtype of c
     (dt.bfloat16, dt.bfloat16): dt.float32,
@@ -56,6 +64,10 @@ def tile_problem(s: ir.Tile | ir.TileOp) -> str | None:
         return f"rows of {s.tiles[0].cols} stored {s.stride} apart overlap"
     if s.op == "scale":
         return None if s.tiles[0].dtype == dt.float32 else f"rows of {s.tiles[0].dtype} scaled"
+    if s.op == "add":
+        kinds = {(t.dtype, t.rows, t.cols) for t in s.tiles}
+        alike = len(kinds) == 1 and s.tiles[0].dtype == dt.float32
+        return None if alike else f"a sum of tiles of {s.tiles[0].dtype} and {s.tiles[1].dtype}"
     return _mma_problem(s.op, *s.tiles) if s.op in ("mma", "mma_nt") else None
 
 
@@ -92,6 +104,9 @@ def tile_roles(kernel: Kernel) -> dict[str, str]:
             right = "operand" if s.op == "mma_nt" else "turned"
             for tile, role in zip(s.tiles, ("result", "operand", right), strict=True):
                 note(tile, role)
+        elif isinstance(s, ir.TileOp) and s.op == "add":
+            for tile in s.tiles:
+                note(tile, "result")
         for child in ir.children(s):
             if isinstance(child, ir.Stmt):
                 walk(child)
@@ -111,6 +126,9 @@ def play(batch: _Batch, s: ir.TileOp) -> None:
     tile = s.tiles[0]
     if s.op == "zero":
         _set(batch, tile, active, np.zeros((len(active), tile.rows, tile.cols), tile.dtype.numpy))
+        return
+    if s.op == "add":
+        _set(batch, tile, active, _get(batch, tile) + _get(batch, s.tiles[1]))
         return
     if s.op in ("mma", "mma_nt"):
         c, a, b = (_get(batch, t) for t in s.tiles)
@@ -241,7 +259,10 @@ class _Expansion:
         array, cols = self.arrays[tile.name], tile.cols
         base = None if s.index is None else b.let(s.index, "base")
         with b.loop(tile.rows, name="row") as r:
-            if s.memory is None or base is None:
+            if s.op == "add":
+                other = load(self.arrays[s.tiles[1].name], r * cols, cols)
+                b.store(array, r * cols, load(array, r * cols, cols) + other)
+            elif s.memory is None or base is None:
                 b.store(array, r * cols, ir.Const(0, Type(tile.dtype, cols)))
             elif s.op == "load":
                 b.store(array, r * cols, load(s.memory, base + r * s.stride, cols))

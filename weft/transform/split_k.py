@@ -1,35 +1,34 @@
-"""Weight gradients with few blocks of results become products of slices of K, and their sum.
+"""Weight gradients with few blocks of results become products of the spans of K, and their sum.
 
 A GPU computes a block of results per group of threads. The gradient of a small weight has too few
-of them for its cores, but K (the tokens of a batch) is long: slices of it are products of their
-own, which a second kernel adds in ascending order. Only x transposed times g is split, where M and
-N are the weight's axes: in other products M counts rows, and a row's sums must not depend on that.
+of them for its cores, but K (the tokens of a batch) is long: its spans (core/order) are products of
+their own, which a second kernel adds in ascending order, as one kernel would: not a bit changes.
+Only x transposed times g is split, where M and N are the weight's axes.
 """
 
 from __future__ import annotations
 
 from weft.core import dtypes as dt
+from weft.core.order import SPAN
 from weft.graph.ir import Graph, Node
 from weft.transform.rebuild import make, remake, rewrite
 
 GROUPS = 128  # groups of threads that keep a large GPU busy
 BLOCK = 128  # rows and columns of results per group
-DEPTH = 512  # of a slice at least: a shorter one is over before its partial products are stored
+MOST = 512  # groups' blocks that are stored: 64 KiB each
 FEW_ROWS = 16  # so few rows are another template's business, which shares K among threads anyway
 
 
 def split_k(graph: Graph) -> Graph:
-    """The graph with each long product of a transposed value done in slices of K."""
+    """The graph with each long product of a transposed value done span by span."""
     return rewrite(graph, lambda node, inputs: _split(remake(node, inputs)))
 
 
 def slices(m: int, n: int, k: int) -> int:
-    """Into how many slices to cut K; 1 where it is not worth it."""
-    groups = -(-m // BLOCK) * -(-n // BLOCK)
-    count = 1
-    while groups * count * 2 <= 2 * GROUPS and k % (count * 2) == 0 and k // (count * 2) >= DEPTH:
-        count *= 2
-    return count
+    """How many spans to compute apart; 1 where it is not worth it."""
+    groups, spans = -(-m // BLOCK) * -(-n // BLOCK), k // SPAN
+    pays = k % SPAN == 0 and 2 * groups <= GROUPS and groups * spans <= MOST
+    return spans if pays and spans > 1 else 1
 
 
 def _split(node: Node) -> Node:
@@ -43,9 +42,19 @@ def _split(node: Node) -> Node:
     if count == 1:
         return node
     (x,) = a.inputs
-    left = make("reshape", x, shape=(count, k // count, m))
+    left = make("reshape", x, shape=(count, SPAN, m))
     left = make("transpose", left, perm=(0, 2, 1))
-    right = make("reshape", b, shape=(count, k // count, n))
+    right = make("reshape", b, shape=(count, SPAN, n))
     partial = make("dot", left, right, where=node.where, out_dtype=dt.float32)
-    total = make("sum", partial, axes=(0,), where=node.where)
+    spans = [_span(partial, i) for i in range(count)]
+    total = spans[0]
+    for span in spans[1:]:
+        total = make("add", total, span, where=node.where)
     return total if node.dtype == dt.float32 else make("cast", total, dtype=node.dtype)
+
+
+def _span(partial: Node, i: int) -> Node:
+    """[m, n] sums of span number i."""
+    m, n = partial.shape[1:]
+    one = make("slice", partial, starts=(i, 0, 0), stops=(i + 1, m, n), steps=(1, 1, 1))
+    return make("reshape", one, shape=(m, n))

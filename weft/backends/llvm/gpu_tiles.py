@@ -183,6 +183,10 @@ class GpuTiles(Statements):
             self._store(s, held[0])
         elif s.op == "load":
             self._load(s, held[0])
+        elif s.op == "add":
+            for n in range(len(held[0].slots)):
+                parts = [self._get(h, n) for h in held]
+                self._put(held[0], n, self.emit(f"fadd {held[0].type} {parts[0]}, {parts[1]}"))
         else:
             self._multiply(s.tiles[1].dtype, *held)
 

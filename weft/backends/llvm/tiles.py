@@ -46,7 +46,7 @@ class Tiles(Memory):
             if name is None:
                 raise self.fail(f"no product of tiles of {s.tiles[1].dtype}, {s.tiles[2].dtype}")
             self.call(name, "void", registers)
-        elif s.op in ("mma_nt", "scale"):
+        elif s.op in ("mma_nt", "scale", "add"):
             raise self.fail(f"a CPU's matrix unit has no tile.{s.op}")
         else:
             assert s.memory is not None and s.index is not None

@@ -5,8 +5,9 @@ block of 32 x 32 sums is four tiles, which four tiles of operands feed at every 
 operand is read where it lies when its rows are contiguous along k and whole tiles of k and of
 rows exist; else it is packed (and turned) first, edges filled with zeros or copies of a row.
 
-An output element is one chain over tiles of k in ascending order; what the unit adds within a
-tile does not depend on where in a tile a row stands. So a row's result never depends on M.
+An output element is one chain over tiles of k in ascending order per span of K (core/order), spans
+are added in ascending order; what the unit adds within a tile does not depend on where in a tile a
+row stands. So a row's result never depends on M.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
+from weft.core.errors import CompileError
+from weft.core.order import SPAN
 from weft.kernel import ir
-from weft.kernel.builder import Expr, ceil_div, const
+from weft.kernel.builder import Expr, ceil_div, const, eq, load, not_
 from weft.kernel.ir import Kernel
 from weft.templates.group import Group
 from weft.templates.product.blocked_cpu import CpuMatmul
 from weft.templates.product.pack import Packer
-from weft.templates.product.plan import Plan, split
+from weft.templates.product.plan import Plan
 from weft.templates.product.problem import Problem
 
 TILE, DEPTH, BLOCK = 16, 32, 32  # rows and columns of a tile of sums; its k; rows of a block
@@ -43,7 +46,9 @@ def suits(p: Problem, caps: Caps) -> bool:
 def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
     """Block sizes, each overridable by `config`."""
     pack_a = p.a_k != 1 or p.k % DEPTH != 0 or bool(config.get("pack_a"))
-    kc = config.get("kc", split(p.k, _KC, DEPTH))
+    kc = config.get("kc", _KC)
+    if SPAN % kc or kc % DEPTH:
+        raise CompileError(f"a block of {kc} along K: spans of {SPAN} are made of tiles of {DEPTH}")
     rows, strips = _cut(p, caps, kc, pack_a)
     mb = config.get("mb", rows)
     panels = config.get("panels", _over(_over(p.n, BLOCK), strips))
@@ -92,7 +97,8 @@ def _over(a: int, b: int) -> int:
 
 def _scratch(p: Problem, mb: int, kc: int, panels: int, pack_a: bool) -> int:
     wide = BLOCK * len(p.dots)
-    return wide * (kc * 2 + mb * panels * 4) + (mb * kc * 2 if pack_a else 0)
+    sums = 4 * mb * panels * (1 if p.k <= SPAN else 2)
+    return wide * (kc * 2 + sums) + (mb * kc * 2 if pack_a else 0)
 
 
 def build(group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]) -> Kernel:
@@ -160,8 +166,24 @@ class _Tiled(CpuMatmul):
         if self.blocks_k == 1:
             self._results(row, mr, last)
             return
-        with b.when(ir.Binary("eq", self.kb, const(self.blocks_k - 1), ir.BOOL)), self.em.scope():
+        if self.spans > 1:
+            with b.when(self._span_ends()):
+                self._join_spans(row, tall)
+        with b.when(eq(self.kb, self.blocks_k - 1)), self.em.scope():
             self._results(row, mr, last)
+
+    def _join_spans(self, row: Expr, tall: int) -> None:
+        """Adds the sums of the span that ends, which are staged, to the product's: `staged` then
+        holds these too."""
+        b, lanes = self.b, self.plan.lanes
+        with b.loop(tall * TILE, name="i") as i, b.loop(self.wide // lanes, name="j") as j:
+            at = b.let((self.jp * self.plan.mb + row + i) * self.wide + j * lanes, "at")
+            here = b.let(i * self.wide + j * lanes, "here")
+            total = b.var(load(self.staged, here, lanes), "total")
+            with b.when(self.kb >= self.per_span):
+                b.assign(total, load(self.total, at, lanes) + total)
+            b.store(self.total, at, total)
+            b.store(self.staged, here, total)
 
     def _results(self, row: Expr, mr: int, last: Expr | None) -> None:
         count = const(mr) if last is None else self.b.let(last + 1 - row, "count")
@@ -171,11 +193,12 @@ class _Tiled(CpuMatmul):
         self, dot: int, row: Expr, tall: int, source: ir.Buffer | ir.Array, start: Expr, stride: int
     ) -> None:
         """The sums of one block and one dot, over this block of K: into `partial`, or into
-        `staged` after the last."""
+        `staged` where the span ends."""
         b = self.b
         cells = [(i, j) for i in range(tall) for j in range(2)]
         if self.blocks_k > 1:
-            with b.when(self.kb > 0):
+            inside = self.kb % self.per_span if self.spans > 1 else self.kb
+            with b.when(inside > 0):
                 for i, j in cells:
                     at = self._partial_at(row + i * TILE, dot * 2 + j)
                     b.tile_load(self.sums[i][j], self.partial, at, self.wide)
@@ -195,7 +218,7 @@ class _Tiled(CpuMatmul):
         if self.blocks_k == 1:
             self._stage(dot, cells)
             return
-        with b.when(self.kb < self.blocks_k - 1):
+        with b.when(not_(self._span_ends())):
             for i, j in cells:
                 at = self._partial_at(row + i * TILE, dot * 2 + j)
                 b.tile_store(self.partial, at, self.wide, self.sums[i][j])

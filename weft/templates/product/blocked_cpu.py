@@ -6,19 +6,20 @@ of `mr` x `width` accumulators: per k, one broadcast per row and one fused multi
 accumulator (the scheme of Goto and van de Geijn, "Anatomy of high-performance matrix
 multiplication", 2008, with the panel kept in place of the left operand's block).
 
-Every output element is one chain of multiply-adds in ascending k, whatever the tile, the block or
-the number of rows: a row's result never depends on M.
+A block of K is a chunk of core/order: accumulators start at zero and join running sums in scratch
+when it ends, so an element's sum takes the one order whatever the tile or the number of rows.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
+from weft.core.order import SPAN
 from weft.kernel import ir
 from weft.kernel.builder import (
     Builder,
@@ -26,6 +27,7 @@ from weft.kernel.builder import (
     cast,
     ceil_div,
     const,
+    eq,
     fma,
     load,
     minimum,
@@ -43,6 +45,8 @@ from weft.templates.product.pack import Packer
 from weft.templates.product.plan import Plan, plan_of, whole_rows
 from weft.templates.product.problem import Problem
 from weft.templates.product.then_norm import NormRows, following
+
+Held = tuple[ir.Var, Expr, int]  # an accumulator, its row in the block and its vector
 
 
 def build(group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]) -> Kernel:
@@ -64,6 +68,8 @@ class CpuMatmul:
         self.tail = Tail(self.em, p, *kept)
         self.wide = plan.nr * len(p.dots)  # columns of a panel, all dots together
         self.blocks_k = -(-p.k // plan.kc)
+        self.spans = -(-p.k // SPAN) if plan.mode != "i32" else 1
+        self.per_span = SPAN // plan.kc  # blocks of K
         self.acc: DType = dt.int32 if plan.mode == "i32" else dt.float32
         self.fixed_rows = group.rows is None or bool(p.batch)
         self.kb: Expr = const(0)  # the current block of K
@@ -107,6 +113,8 @@ class CpuMatmul:
             self.left = b.array("left", packed if plan.mode == "mma" else self.acc, rows * kc)
         if self.blocks_k > 1 or self.then is not None:
             self.partial = b.array("partial", self.acc, plan.mb * self.wide * plan.panels)
+        if self.spans > 1:
+            self.total = b.array("total", self.acc, plan.mb * self.wide * plan.panels)
         if plan.mode == "mma" or not self.tail.cheap:
             self.staged = b.array("staged", self.acc, plan.mr * self.wide)
         self.a_base = self._base(p.a.offset, p.a_batch, "a")
@@ -197,22 +205,45 @@ class CpuMatmul:
         zero = const(0, Type(self.acc, plan.lanes))
         at = [b.let(row + i if last is None else minimum(row + i, last), "r") for i in range(mr)]
         acc = [[b.var(zero, "acc", zero.type) for _ in vectors] for _ in range(mr)]
-        if self.blocks_k > 1:
-            with b.when(self.kb > 0):
-                for i in range(mr):
-                    for j, var in enumerate(acc[i]):
-                        b.assign(var, load(self.partial, self._partial_at(at[i], j), plan.lanes))
         self._prefetch(at)
         self._accumulate(row, at, acc, last is not None)
         if self.blocks_k == 1:
             self._finish(at, acc, last)
             return
+        held = [(var, r, j) for r, line in zip(at, acc) for j, var in enumerate(line)]
+        with b.when(self.kb % self.per_span > 0 if self.spans > 1 else self.kb > 0):
+            self._join(held, self.partial)
+        if self.spans > 1:
+            with b.when((self.kb >= self.per_span) & self._span_ends()):
+                self._join(held, self.total)
         with b.when(self.kb < self.blocks_k - 1):
-            for i in range(mr):
-                for j, var in enumerate(acc[i]):
-                    b.store(self.partial, self._partial_at(at[i], j), var)
+            self._keep(held)
         with b.otherwise(), self.em.scope():
             self._finish(at, acc, last)
+
+    def _span_ends(self) -> Expr:
+        """Whether this block of K is the last of a span, or of all."""
+        inside = eq(self.kb % self.per_span, self.per_span - 1)
+        return inside | (self.kb >= self.blocks_k - 1)
+
+    def _join(self, held: Sequence[Held], sums: ir.Array) -> None:
+        """Running sums, and to them those of the chunk or span that ends."""
+        for var, row, j in held:
+            self.b.assign(var, load(sums, self._partial_at(row, j), self.plan.lanes) + var)
+
+    def _keep(self, held: Sequence[Held]) -> None:
+        """Stores the span's running sum, or the product's where a span ends."""
+        if self.spans == 1:
+            self._put(held, self.partial)
+            return
+        with self.b.when(self._span_ends()):
+            self._put(held, self.total)
+        with self.b.otherwise():
+            self._put(held, self.partial)
+
+    def _put(self, held: Sequence[Held], sums: ir.Array) -> None:
+        for var, row, j in held:
+            self.b.store(sums, self._partial_at(row, j), var)
 
     def _prefetch(self, at: list[Expr]) -> None:
         """What the epilogue reads besides the products, ahead of the last block of K."""

@@ -1,7 +1,7 @@
 """Matrix multiplication without barriers, for targets where these are dear (software rasterisers):
 every thread keeps a 4 x 4 tile of accumulators and reads its rows and columns itself, four elements
-at a time where they are contiguous. An element is one chain of multiply-adds in ascending k, so a
-row's result does not depend on M.
+at a time where they are contiguous. An element's sum takes the one order of core/order, so a row's
+result does not depend on M.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from weft.templates.group import Group
 from weft.templates.loops import traffic
 from weft.templates.product.epilogue import Tail, count_flops, row_limit
 from weft.templates.product.problem import Problem, View
+from weft.templates.product.sums import Sums
 
 TILE = 4  # rows and columns per thread
 
@@ -75,7 +76,10 @@ class _Direct:
         ]
         self.a_base = self._base(p.a, p.a_batch)
         self.b_base = [self._base(v, p.b_strides(i)[0]) for i, v in enumerate(p.bs)]
-        self._direct()
+        sums = Sums(b, p.k, [var for tile in self.acc for line in tile for var in line])
+        self._multiply_all(sums)
+        result = iter(sums.result)
+        self.acc = [[[next(result) for _ in line] for line in tile] for tile in self.acc]
         self._finish()
         threads = (self.side, self.side)
         return b.kernel(grid, threads, count_flops(p), traffic(self.group))
@@ -97,19 +101,24 @@ class _Direct:
             for y, var in zip(ys, line):
                 self.b.assign(var, self._multiply(x, y, var))
 
-    def _direct(self) -> None:
-        b, p = self.b, self.p
+    def _multiply_all(self, sums: Sums) -> None:
+        p = self.p
         rows = self._starts(self.a_base, p.a_m, self._row, p.m)
         columns = []
         for d in range(len(p.dots)):
             sn = p.b_strides(d)[2]
             columns.append(self._starts(self.b_base[d], sn, self._column, p.n))
-        whole = p.k - p.k % 4
-        if whole:
-            with b.loop(whole, step=4, name="k") as k:
-                self._quad(rows, columns, k)
+        sums.chunks(lambda start, stop: self._chunk(rows, columns, start, stop))
+
+    def _chunk(
+        self, rows: Sequence[Expr], columns: Sequence[Sequence[Expr]], start: Expr, stop: Expr
+    ) -> None:
+        b, p = self.b, self.p
+        whole = stop if p.k % 4 == 0 else b.let(stop - stop % 4, "whole")
+        with b.loop(whole, start, step=4, name="k") as k:
+            self._quad(rows, columns, k)
         if p.k % 4:
-            with b.loop(p.k, whole, name="k") as k:
+            with b.loop(stop, whole, name="k") as k:
                 xs = [self._read(p.a, r + k * p.a_k) for r in rows]
                 for d, (starts, acc) in enumerate(zip(columns, self.acc)):
                     sk = p.b_strides(d)[1]

@@ -2,8 +2,8 @@
 
 Blocks of either operand lie in shared memory, [k][row] and [k][column]: one is multiplied while
 the next ones arrive (matmul_stage). A thread's rows and columns come in fours, which vector loads
-fetch. An element is one chain of multiply-adds in ascending k, so a row's result does not depend on
-M nor on the block.
+fetch. An element's sum takes the one order of core/order, so a row's result does not depend on M
+nor on the block.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
+from weft.core.order import CHUNK
 from weft.kernel.builder import Expr, const, extract, fma, load
 from weft.kernel.ir import Kernel, Type
 from weft.templates.group import Group
 from weft.templates.product.blocks import BlockMatmul, choose, variants
 from weft.templates.product.pipeline import ASYNC, Operand, Stage, pitch, rotate
 from weft.templates.product.problem import Problem
+from weft.templates.product.sums import Sums
 
 FOUR = 4
 # Neighbouring threads form patches of 4 x 8: they read few different words of shared memory.
@@ -49,6 +51,8 @@ class Plan:
             return "one block is multiplied while another arrives"
         if self.tm % FOUR or self.tn % FOUR or self.bk % FOUR:
             return "tiles and the depth come in fours"
+        if CHUNK % self.bk:
+            return f"a depth of {self.bk} is no part of a chunk of {CHUNK}"
         if self.rows % (_DOWN * self.tm) or self.columns % (_ACROSS * self.tn):
             return f"threads form patches of {_DOWN} x {_ACROSS}"
         if self.threads > caps.max_threads:
@@ -118,11 +122,17 @@ class _Shared(BlockMatmul):
         for i in range(len(p.dots)):
             stages.append(self._stage("right", self.right(i), self.n0, plan.columns))
 
-        def step(bases: Sequence[Expr]) -> None:
+        sums = Sums(b, p.k, [var for tile in self.acc for line in tile for var in line])
+
+        def step(k0: Expr, bases: Sequence[Expr]) -> None:
             with b.loop(plan.bk, name="k", unroll=True) as k:
                 self._step(stages, bases, k)
+            sums.after(b.let(k0 + plan.bk, "done"))
 
         rotate(b, stages, p.k, plan.bk, step)
+        sums.finish()
+        result = iter(sums.result)
+        self.acc = [[[next(result) for _ in line] for line in tile] for tile in self.acc]
 
     def _stage(self, name: str, operand: Operand, first: Expr, items: int) -> Stage:
         block, team = (items, self.plan.bk, self.plan.ring), (self.flat, self.threads)

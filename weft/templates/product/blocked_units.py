@@ -6,8 +6,8 @@ The left block lies [row][k], a right one [column][k] or [k][column]. Results le
 through shared memory, tile row by tile row, and the group's threads run the epilogue on them in
 vectors along N.
 
-An output element is one chain over tiles of k in ascending order, in every plan: a row's result
-does not depend on M.
+An output element is one chain over tiles of k in ascending order per span of K (core/order), in
+every plan: a row's result does not depend on M.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
+from weft.core.order import SPAN
 from weft.kernel import ir
-from weft.kernel.builder import Expr, load
+from weft.kernel.builder import Expr, eq, load
 from weft.kernel.ir import Kernel
 from weft.templates.group import Group
 from weft.templates.product.blocks import BlockMatmul, choose, variants
@@ -71,6 +72,8 @@ class Plan:
             return "one block is multiplied while another arrives"
         if self.rows % (TILE * self.down) or self.columns % (TILE * self.across) or self.bk % TILE:
             return f"subgroups hold tiles of {TILE} x {TILE}"
+        if SPAN % self.bk:
+            return f"a depth of {self.bk} is no part of a span of {SPAN}"
         threads = self.down * self.across * caps.subgroup
         if threads > caps.max_threads:
             return f"{threads} threads of {caps.max_threads}"
@@ -135,20 +138,21 @@ class _Units(BlockMatmul):
         number = b.let(self.flat // self.caps.subgroup, "subgroup")
         self.top = b.let(number // plan.across * (self.tall * TILE), "top")
         self.side = b.let(number % plan.across * (self.wide * TILE), "side")
-        self.sums = [
-            [
-                [b.tile("sum", dt.float32, TILE, TILE) for _ in range(self.wide)]
-                for _ in range(self.tall)
-            ]
-            for _ in p.dots
-        ]
-        for tile in self._tiles():
-            b.tile_zero(tile)
+        self.sums = self._tiles("sum")
+        self.totals = self._tiles("total") if p.k > SPAN else self.sums
         self._multiply()
         self._finish()
 
-    def _tiles(self) -> list[ir.Tile]:
-        return [tile for part in self.sums for line in part for tile in line]
+    def _tiles(self, name: str) -> list[list[list[ir.Tile]]]:
+        """Zeroed tiles, [dot][down][across]."""
+        b = self.b
+
+        def tile() -> ir.Tile:
+            made = b.tile(name, dt.float32, TILE, TILE)
+            b.tile_zero(made)
+            return made
+
+        return [[[tile() for _ in range(self.wide)] for _ in range(self.tall)] for _ in self.p.dots]
 
     # -- products
 
@@ -161,7 +165,24 @@ class _Units(BlockMatmul):
         for i in range(len(p.dots)):
             k_major = rows_of_k(p, i, self.caps)
             stages.append(self._stage("right", self.right(i), self.n0, plan.columns, k_major))
-        rotate(b, stages, p.k, plan.bk, lambda bases: self._step(stages, bases))
+
+        def step(k0: Expr, bases: list[Expr]) -> None:
+            self._step(stages, bases)
+            if p.k > SPAN:
+                with b.when(eq((k0 + plan.bk) % SPAN, 0)):
+                    self._join()
+
+        rotate(b, stages, p.k, plan.bk, step)
+        if p.k > SPAN and p.k % SPAN:
+            self._join()
+
+    def _join(self) -> None:
+        """A span ends: its sums join the product's."""
+        for total, part in zip(self.totals, self.sums):
+            for to, line in zip(total, part):
+                for whole, sum_ in zip(to, line):
+                    self.b.tile_add(whole, sum_)
+                    self.b.tile_zero(sum_)
 
     def _stage(self, name: str, operand: Operand, first: Expr, items: int, k_major: bool) -> Stage:
         block, team = (items, self.plan.bk, self.plan.ring), (self.flat, self.threads)
@@ -202,7 +223,7 @@ class _Units(BlockMatmul):
         for i in range(self.tall):
             if i:
                 b.barrier()
-            for d, part in enumerate(self.sums):
+            for d, part in enumerate(self.totals):
                 for j, tile in enumerate(part[i]):
                     b.tile_store(results, corner + (d * size + j * TILE), wide, tile)
             b.barrier()

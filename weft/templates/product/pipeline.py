@@ -189,10 +189,10 @@ class Stage:
 
 
 def rotate(
-    b: Builder, stages: Sequence[Stage], k: int, bk: int, step: Callable[[list[Expr]], None]
+    b: Builder, stages: Sequence[Stage], k: int, bk: int, step: Callable[[Expr, list[Expr]], None]
 ) -> None:
-    """Calls `step` for every block along k, with the element where it starts in each stage's
-    target, while the next blocks arrive in the rest of the ring."""
+    """Calls `step` for every block along k, with its first k and the element where it starts in
+    each stage's target, while the next blocks arrive in the rest of the ring."""
     if k == 0:
         return
     ring = stages[0].ring
@@ -225,6 +225,6 @@ def rotate(
             stage.copy(after, place)
         for stage, after, _ in coming(held, 1):
             stage.fetch(after)
-        step([base(stage, 0) for stage in stages])
+        step(k0, [base(stage, 0) for stage in stages])
         for stage, _, place in coming(held, 1):
             stage.put(place)

@@ -9,14 +9,15 @@ from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
+from weft.core.order import CHUNK, SPAN
 from weft.templates.product.problem import Problem
 
 
 @dataclass(frozen=True)
 class Plan:
     """Tile and block sizes. `mode` is "f32", "dot2" (bf16 pairs), "mma" (bf16 pairs in matrix
-    registers, see matmul_tiles) or "i32" (exact integers); `panels` column panels per group; `kc`
-    is the K block, `mb` the row block."""
+    registers, see blocked_amx) or "i32" (exact integers); `panels` column panels per group; `kc`
+    is the K block (a chunk of core/order; of matrix registers a part of a span), `mb` the rows'."""
 
     mode: str
     lanes: int
@@ -39,7 +40,7 @@ class Plan:
 
 ROWS = 1024  # of A that one group sweeps at most: the more, the less its packing weighs
 PACKED_ROWS = 576  # the same, where the rows are packed
-PANEL = 32 << 10  # bytes of a column panel that L1 keeps
+WANTED = 4  # groups per core at least, so that cores share evenly
 PACKING = 24
 TALL = 1024  # rows from which on a block of them is worth its own packing
 PACK, READ = 0.65, 0.25  # cycles an element: to pack B; to read rows again for their norm
@@ -50,62 +51,69 @@ _TILES = {  # vectors per row of the tile -> rows, so that accumulators and oper
 
 
 def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
-    """Default sizes for these Caps, each overridable by `config`."""
-    lanes, big = caps.lanes, caps.registers >= 32
-    operands = {v.dtype for v in (p.a, *p.bs)}
+    """Default sizes for these Caps; `config` may set nv, mr, mb, panels and pack_a."""
+    kind = mode(p, caps)
+    pack_a = packs_left(p, kind, config)
+    mr, nv = register_tile(p, caps, pack_a, config)
+    mb = config.get("mb", row_block(p, caps, mr, nv * caps.lanes, pack_a))
+    blocks = -(-p.m // mb) * max(p.batches, 1)
+    many = _shared(_panels(p, nv * caps.lanes, 1), blocks, nv * caps.lanes, caps.cores)
+    panels = config.get("panels", many if pack_a else 1)
+    return Plan(kind, caps.lanes, mr, nv, CHUNK, mb, panels, pack_a)
+
+
+def mode(p: Problem, caps: Caps) -> str:
+    """How products are taken: it follows from dtypes, K and the machine, not from the rows."""
     if not p.dots[0].inputs[0].dtype.is_float:
-        mode = "i32"
-    elif (
-        operands == {dt.bfloat16}
-        and {"dot2_bf16", "dot2_fast"} <= caps.features
-        and p.a_k == 1
-        and p.k % 2 == 0
-    ):
-        mode = "dot2"
-    else:
-        mode = "f32"
-    dots = len(p.dots)
-    want = 4 * caps.cores  # groups, so that cores share evenly
-    vectors = min(4 if big else 2, -(-p.n // lanes) * dots)
-    nv = max(1, vectors // dots)
-    must = mode != "dot2" and (p.a.dtype != dt.float32 or p.a_k != 1)
+        return "i32"
+    pairs = {v.dtype for v in (p.a, *p.bs)} == {dt.bfloat16} and p.a_k == 1 and p.k % 2 == 0
+    return "dot2" if pairs and {"dot2_bf16", "dot2_fast"} <= caps.features else "f32"
+
+
+def packs_left(p: Problem, kind: str, config: Mapping[str, Any]) -> bool:
+    """Whether the left operand is copied into scratch: where rows cannot be read as they lie, and
+    where there are so many that reading them in place for every panel costs more."""
+    if kind != "dot2" and (p.a.dtype != dt.float32 or p.a_k != 1):
+        return True
     tall = p.m >= TALL and 256 <= p.n <= 2 * p.k  # wider: the block of A is packed again and again
-    pays = mode == "f32" and tall and p.batches <= 1
-    pack_a = must or bool(config.get("pack_a", pays))
-    while nv > 2 and _panels(p, nv * lanes) < want and not pack_a:
+    return bool(config.get("pack_a", kind == "f32" and tall and p.batches <= 1))
+
+
+def register_tile(
+    p: Problem, caps: Caps, pack_a: bool, config: Mapping[str, Any]
+) -> tuple[int, int]:
+    """(rows, vectors per dot) of the accumulators that one sweep along k fills."""
+    big, dots = caps.registers >= 32, len(p.dots)
+    nv = max(1, min(4 if big else 2, -(-p.n // caps.lanes) * dots) // dots)
+    while nv > 2 and _panels(p, nv * caps.lanes) < WANTED * caps.cores and not pack_a:
         nv -= 1  # narrower panels rather than row blocks: each block packs its panel again
     nv = config.get("nv", nv)
     mr = config.get("mr", _TILES[32 if big else 16].get(nv * dots, 4))
-    mr = min(mr, p.m)
-    depth = 512
-    if pack_a:  # then a panel stays in L1, and a block of A with its partial sums in L2
-        depth = PANEL // (4 * nv * dots * lanes) // (2 * lanes) * 2 * lanes
-    kc = config.get("kc", split(p.k, max(depth, 2 * lanes), 2 * lanes))
-    panels = _panels(p, nv * lanes)
-    blocks = max(1, -(-want // panels))
+    return min(mr, p.m), nv
+
+
+def row_block(p: Problem, caps: Caps, mr: int, columns: int, pack_a: bool) -> int:
+    """Rows that one group sweeps, in whole tiles: few enough that every core has groups."""
     if pack_a:
         blocks = -(-p.m // PACKED_ROWS)
         blocks = -(-blocks // caps.cores) * caps.cores if blocks > 1 else 1
+    else:
+        blocks = max(1, -(-WANTED * caps.cores // _panels(p, columns)))
     rows = min(ROWS, max(-(-p.m // blocks), 32))
-    mb = config.get("mb", -(-min(rows, p.m) // mr) * mr)
-    blocks = -(-p.m // mb) * max(p.batches, 1)
-    many = _shared(-(-p.n // (nv * lanes)), blocks, nv * lanes, caps.cores) if pack_a else 1
-    return Plan(mode, lanes, mr, nv, kc, mb, config.get("panels", many), pack_a)
+    return -(-min(rows, p.m) // mr) * mr
 
 
 def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
-    """Widths of the tile, depths of the block of K, and the left operand packed or not."""
+    """Widths of the tile, and the left operand packed or not."""
     widest = 4 if caps.registers >= 32 else 2
     found: list[dict[str, Any]] = [{"nv": nv} for nv in range(1, widest // len(p.dots) + 1)]
-    if plan_of(p, caps, {}).mode == "f32":  # pairs are read as they lie in memory
+    if mode(p, caps) == "f32":  # pairs are read as they lie in memory
         found += [{"pack_a": True}, {"pack_a": False}]
-    return found + [
-        {"kc": kc} for kc in (128, 256, 1024) if kc < p.k and kc % (2 * caps.lanes) == 0
-    ]
+    return found
 
 
-def _panels(p: Problem, columns: int) -> int:
-    return -(-p.n // columns) * max(p.batches, 1)
+def _panels(p: Problem, columns: int, batches: int | None = None) -> int:
+    return -(-p.n // columns) * max(p.batches if batches is None else batches, 1)
 
 
 def _shared(panels: int, blocks: int, columns: int, cores: int) -> int:
@@ -117,13 +125,6 @@ def _shared(panels: int, blocks: int, columns: int, cores: int) -> int:
         return rounds * (many * columns + PACKING)
 
     return min(range(1, min(panels, 8) + 1), key=cost)
-
-
-def split(total: int, limit: int, multiple: int) -> int:
-    """Equal parts of at most about `limit`, rounded up to `multiple`."""
-    parts = max(1, -(-total // limit))
-    size = -(-total // parts)
-    return -(-size // multiple) * multiple
 
 
 def whole_rows(plan: Plan, p: Problem, caps: Caps) -> Plan:
@@ -143,7 +144,8 @@ def pays(plan: Plan, p: Problem, caps: Caps) -> bool:
     whole = whole_rows(plan, p, caps)
     blocks = -(-p.m // whole.mb)
     packed = whole.mb if plan.pack_a else 0
-    room = 4 * (whole.mb * whole.panels * plan.nr + plan.kc * (plan.nr + packed))
+    sums = whole.mb * whole.panels * plan.nr * (1 if p.k <= SPAN else 2)
+    room = 4 * (sums + plan.kc * (plan.nr + packed))
     even = blocks * max(p.batches, 1) % caps.cores == 0
     fits = plan.mode == "f32" and p.m >= TALL and even and room <= caps.scratch_bytes // 2
     more = blocks - -(-p.m // plan.mb)
