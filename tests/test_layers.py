@@ -41,12 +41,13 @@ def modules() -> list[Path]:
     return sorted(p for p in ROOT.rglob("*.py") if p.parent != ROOT)
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_point_up(path: Path) -> None:
-    package = path.relative_to(ROOT).parts[0]
-    allowed = set(ORDER[: ORDER.index(package) + 1]) - FORBIDDEN.get(package, set())
-    wrong = imports(path) - allowed
-    assert not wrong, f"{package} must not import {sorted(wrong)}"
+def test_imports_point_up() -> None:
+    wrong = []
+    for path in modules():
+        package = path.relative_to(ROOT).parts[0]
+        allowed = set(ORDER[: ORDER.index(package) + 1]) - FORBIDDEN.get(package, set())
+        wrong += [f"{path.relative_to(ROOT)} imports {p}" for p in imports(path) - allowed]
+    assert not wrong
 
 
 def test_every_package_has_its_place() -> None:
@@ -54,10 +55,15 @@ def test_every_package_has_its_place() -> None:
     assert packages <= set(ORDER)
 
 
-KINDS = ("vulkan", "metal", "dx12", "webgpu", "cuda", "hip", "lavapipe")
+KINDS = ("cpu", "vulkan", "metal", "dx12", "webgpu", "cuda", "hip", "lavapipe")
 
 
-@pytest.mark.parametrize("package", ["templates", "compile", "program", "models", "tensor"])
+WHERE = {("program", "device.py", "cpu")}  # HOST, by which the others know it
+
+
+@pytest.mark.parametrize(
+    "package", ["templates", "compile", "program", "models", "tensor", "optim"]
+)
 def test_only_backends_know_device_kinds(package: str) -> None:
     """Code (docstrings and comments aside) names no kind of device outside the backends."""
     for path in (ROOT / package).rglob("*.py"):
@@ -72,4 +78,5 @@ def test_only_backends_know_device_kinds(package: str) -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 named = node.value in KINDS and id(node) not in docs
+                named = named and (package, path.name, node.value) not in WHERE
                 assert not named, f"{path.name}:{node.lineno} names the device kind {node.value!r}"

@@ -26,6 +26,7 @@ from gpu_products import (
     values_for,
     with_bias,
 )
+from stepwise import check_program
 
 from weft import ops
 from weft.backends import registry
@@ -38,7 +39,6 @@ from weft.conform.gpt import Shape, Trainer
 from weft.conform.profile import profile
 from weft.core.caps import PRESETS
 from weft.core.errors import DeviceError, UsageError
-from weft.program.check import check_program
 from weft.program.gemm import Gemm, Matrix
 from weft.program.program import Library
 from weft.program.session import Session

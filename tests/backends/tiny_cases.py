@@ -588,12 +588,6 @@ def _(d, f):
     return lambda t: f(t, 0.5, key=5), [d.some("f")]
 
 
-@case("mean_pool")
-def _(d, f):
-    b, t = d.extent(), d.extent()
-    return f, [d.array((b, t, d.extent()), d.dtype("f")), d.array(b, I32, 0, t)]
-
-
 @case("mse_loss l1_loss binary_cross_entropy_with_logits")
 def _(d, f):
     shape, dtype, how = d.shape(0, 3), d.dtype("f"), d.pick("mean", "sum", "none")

@@ -156,14 +156,6 @@ def test_divergent_barriers() -> None:
         play(per_thread, Y8, threads=(8,))
     fails("divergent barrier: 3 of 8 threads of group 0", per_thread, Y8, threads=(8,), check=False)
 
-    def returned(b: Builder, y: ir.Buffer) -> None:
-        with b.when(k.load(y, b.thread(0)) < 0.5):
-            b.return_()
-        b.barrier()
-
-    half = np.float32([0, 0, 0, 1, 1, 1, 1, 1])
-    fails("divergent barrier: 5 of 8", returned, half, threads=(8,), check=False)
-
     def per_group(b: Builder, y: ir.Buffer, n: ir.Buffer) -> None:
         with b.when(k.load(n, b.group(0)) < 1):
             b.barrier()

@@ -37,8 +37,7 @@ def good(b: Builder, x: ir.Buffer, y: ir.Buffer) -> None:
     with b.when(i < 7):
         b.store(y, i, total)
     with b.otherwise():
-        b.return_()
-    b.prefetch(x, i)
+        b.prefetch(x, i)
 
 
 def test_a_good_kernel_passes() -> None:
@@ -79,12 +78,6 @@ def barrier_under_if(b: Builder, x: ir.Buffer, y: ir.Buffer) -> None:
     i = b.let(b.thread(0) + 1, "i")
     with b.when(i < 3):
         b.barrier()
-
-
-def barrier_after_return(b: Builder, x: ir.Buffer, y: ir.Buffer) -> None:
-    with b.when(b.thread(0) < 3):
-        b.return_()
-    b.barrier()
 
 
 def barrier_in_loop(b: Builder, x: ir.Buffer, y: ir.Buffer) -> None:
@@ -173,7 +166,6 @@ BAD: dict[str, tuple[Body, str]] = {
     "shared inside": (shared_inside, "top of the kernel"),
     "empty array": (lambda b, x, y: b.emit(ir.Array("s", dt.float32, 0)), "positive size"),
     "barrier under if": (barrier_under_if, "barrier stands under"),
-    "barrier after return": (barrier_after_return, "follows a return"),
     "barrier in a loop": (barrier_in_loop, "barrier stands under"),
 }
 
@@ -205,12 +197,10 @@ def test_one_thread_cannot_diverge() -> None:
 def variants() -> list[ir.Kernel]:
     """Kernels that differ in one detail each."""
 
-    def loads(
-        lanes: int = 4, index: ir.Expr | int = 0, nt: bool = False, mask: bool = False
-    ) -> Body:
+    def loads(lanes: int = 4, index: ir.Expr | int = 0, mask: bool = False) -> Body:
         def body(b: Builder, x: ir.Buffer, y: ir.Buffer) -> None:
             m = k.const(True, Type(dt.bool_, lanes)) if mask else None
-            b.store(y, 0, k.load(x, index, lanes, m, nt))
+            b.store(y, 0, k.load(x, index, lanes, m))
 
         return body
 
@@ -221,8 +211,8 @@ def variants() -> list[ir.Kernel]:
 
         return body
 
-    bodies: list[Body] = [good, barrier_under_if, barrier_after_return, assign_let]
-    bodies += [loads(), loads(2), loads(nt=True), loads(mask=True), loads(index=1)]
+    bodies: list[Body] = [good, barrier_under_if, assign_let]
+    bodies += [loads(), loads(2), loads(mask=True), loads(index=1)]
     bodies += [loads(index=k.iota(4)), loop(1, False), loop(2, False), loop(1, True)]
     bodies += [lambda b, x, y, v=v: b.store(y, 0, v) for v in (0.0, -0.0, 1.0, float("nan"))]
     bodies += [lambda b, x, y, n=n: b.store(y, ir.Param("n", n), 1.0) for n in (0, 1)]
@@ -278,8 +268,7 @@ kernel kern
   if (i < 7)
     store y[i] = f32 total
   else
-    return
-  prefetch x[i]
+    prefetch x[i]
 """
     )
 

@@ -5,6 +5,7 @@ import gc
 import numpy as np
 import pytest
 from programs import small_graph, small_program, small_values
+from stepwise import check_program, first_mismatch
 
 from weft import ops
 from weft.backends.interp import InterpDevice
@@ -15,7 +16,6 @@ from weft.core.errors import DTypeError, LimitError, ShapeError, UsageError
 from weft.graph.ir import Graph
 from weft.ops.nodes import input_node
 from weft.program.arena import Arena
-from weft.program.check import check_program, first_mismatch
 from weft.program.session import Session
 
 SPECS = ["cpu", "interp:webgpu"]

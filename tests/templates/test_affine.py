@@ -14,7 +14,7 @@ from weft.core import dtypes as dt
 from weft.templates import affine
 from weft.templates.affine import Affine, Sym
 from weft.templates.group import Group
-from weft.templates.view import operand_view
+from weft.templates.product.problem import view_of
 
 
 def value(x: Affine, at: dict[str, int]) -> int:
@@ -72,7 +72,7 @@ def test_lanes_do_not_carry() -> None:
 
 
 @pytest.mark.parametrize("case", ["transpose", "heads", "reverse", "broadcast", "merged", "none"])
-def test_operand_view(case: str) -> None:
+def test_view_of(case: str) -> None:
     x = ops.input_node("x", (6, 8), dt.float32)
     with ops.building():
         y = {
@@ -83,7 +83,7 @@ def test_operand_view(case: str) -> None:
             "merged": lambda: ops.reshape(ops.transpose(x, (1, 0)), (48,)),
             "none": lambda: ops.neg(x),
         }[case]()
-    view = operand_view(Group("map", (x,), (y,)), y)
+    view = view_of(Group("map", (x,), (y,)), y)
     if case in ("merged", "none"):
         assert view is None
         return

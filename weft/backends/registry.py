@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from weft.backends import drivers
 from weft.core.errors import DeviceError, WeftError
 from weft.core.forks import lock_of
-from weft.program.device import Device, DeviceInfo
+from weft.program.device import HOST, Device, DeviceInfo
 
 if TYPE_CHECKING:
     from importlib import metadata
@@ -195,6 +195,11 @@ def get(spec: str | Device | None = None, fallback: str | None = None) -> Device
         raise DeviceError(f'fallback={fallback!r} is not supported; use fallback="cpu" or none')
     with _lock:
         return _choose(spec, fallback, _named)
+
+
+def host() -> Device:
+    """The device that is this process's own processor."""
+    return get(HOST)
 
 
 def check(spec: str | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
 
@@ -12,7 +13,9 @@ from weft.compile.plan import build_program
 from weft.compile.report import Report
 from weft.compile.split import split
 from weft.core.caps import Caps
+from weft.core.errors import CompileError
 from weft.graph.ir import Graph, Node, toposort
+from weft.ops.check import verify
 from weft.program.program import Program
 from weft.templates.group import Group
 from weft.templates.registry import claimed_by
@@ -49,14 +52,27 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 
 
 def simplify_graph(graph: Graph, caps: Caps, report: Report | None = None) -> Graph:
-    """The graph after every pass of PASSES; `report` notes its size before and after each."""
+    """The graph after every pass of PASSES; `report` notes its size before and after each. With
+    WEFT_CHECK=1 each pass's graph is verified: CompileError names the pass that broke it."""
     size = _count(graph) if report is not None else 0
+    checked = os.environ.get("WEFT_CHECK", "0") not in ("", "0")
+    if checked:
+        verify(graph)
     for name, run in PASSES:
         graph = run(graph, caps)
+        if checked:
+            _verify_after(name, graph)
         if report is not None:
             before, size = size, _count(graph)
             report.passes.append((name, before, size))
     return graph
+
+
+def _verify_after(name: str, graph: Graph) -> None:
+    try:
+        verify(graph)
+    except CompileError as error:
+        raise CompileError(f"after pass {name!r}: {error}") from None
 
 
 def compile_graph(graph: Graph, caps: Caps, name: str = "main") -> Program:

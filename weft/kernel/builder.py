@@ -175,12 +175,11 @@ def load(
     index: Value,
     lanes: int = 1,
     mask: Expr | None = None,
-    nontemporal: bool = False,
 ) -> Expr:
     """`lanes` consecutive elements from `index`; a vector index gathers."""
     index = as_expr(index)
     type_ = Type(source.dtype, max(lanes, index.type.lanes))
-    return ir.Load(source, index, type_, mask, nontemporal)
+    return ir.Load(source, index, type_, mask)
 
 
 def iota(lanes: int) -> Expr:
@@ -377,9 +376,6 @@ class Builder:
 
     def barrier(self) -> None:
         self.emit(ir.Barrier())
-
-    def return_(self) -> None:
-        self.emit(ir.Return())
 
     def store_late(
         self,

@@ -29,7 +29,6 @@ from weft.kernel.rewrite import (
     assigned,
     changed,
     lanes_within,
-    leaves,
     no_more,
     reads,
     rebuilt,
@@ -131,8 +130,6 @@ class _Guard:
             steps, code = steps + more, code + longer
             if made is not None:
                 body.append(made)
-            if isinstance(s, ir.If) and s.other is None and leaves(s.then):
-                self.facts.add(self.ranges.holds(s.cond, False))
         self.facts.release(mark)
         same = len(body) == len(block.body) and all(a is b for a, b in zip(body, block.body))
         return (block if same else ir.Block(tuple(body))), steps, code

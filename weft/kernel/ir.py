@@ -198,7 +198,6 @@ class Load(Expr):
     index: Expr
     type: Type
     mask: Expr | None = None
-    nontemporal: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -383,11 +382,6 @@ class If(Stmt):
 @dataclass(frozen=True, slots=True, eq=False)
 class Barrier(Stmt):
     """All threads of the group meet; shared and buffer writes before it are seen after it."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Return(Stmt):
-    """This thread is done."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

@@ -45,10 +45,9 @@ def _binary(e: ir.Binary) -> str:
 
 
 def _load(e: ir.Load) -> str:
-    head = "load.nt" if e.nontemporal else "load"
     lanes = f"x{e.type.lanes}" if e.type.lanes > 1 else ""
     mask = f" if {expr_text(e.mask)}" if e.mask is not None else ""
-    return f"{head}{lanes} {e.source.name}[{expr_text(e.index)}{mask}]"
+    return f"load{lanes} {e.source.name}[{expr_text(e.index)}{mask}]"
 
 
 def _vec(e: ir.Vec) -> str:
@@ -129,7 +128,6 @@ _STMT: dict[type, Callable[..., str]] = {
     ir.For: _for,
     ir.If: lambda s: f"if {expr_text(s.cond)}",
     ir.Barrier: lambda s: "barrier",
-    ir.Return: lambda s: "return",
     ir.Block: lambda s: "block",
 }
 

@@ -58,11 +58,6 @@ def zero(type_: Type) -> float | int | bool:
     return False if type_.dtype == dt.bool_ else 0 if type_.dtype.is_int else 0.0
 
 
-def leaves(block: ir.Block) -> bool:
-    """Whether no thread goes on after the block."""
-    return any(isinstance(s, ir.Return) for s in block.body)
-
-
 def reads(e: Expr, var: ir.Var) -> bool:
     return isinstance(e, ir.Var) and e.name == var.name
 

@@ -19,12 +19,10 @@ def check_barriers(kernel: Kernel) -> None:
     while True:  # variables assigned late in a loop may taint what stands before them
         before = len(taint.names)
         taint.report = False
-        taint.returned = None
         taint.block(kernel.body, None)
         if len(taint.names) == before:
             break
     taint.report = True
-    taint.returned = None
     taint.block(kernel.body, None)
 
 
@@ -35,7 +33,6 @@ class _Taint:
         self.kernel = kernel
         self.names: set[str] = set()
         self.report = False
-        self.returned: Expr | None = None  # the condition under which some threads are gone
 
     def varies(self, e: Expr) -> bool:
         if isinstance(e, ir.Axis):
@@ -47,12 +44,10 @@ class _Taint:
         return any(self.varies(c) for c in ir.children(e))  # type: ignore[arg-type]
 
     def check(self, what: str, under: Expr | None) -> None:
-        cause = under if under is not None else self.returned
-        if self.report and cause is not None:
-            how = "stands under" if under is not None else "follows a return under"
+        if self.report and under is not None:
             raise KernelError(
-                f"kernel {self.kernel.name}: {what} {how} a condition that may differ between "
-                f"threads: {expr_text(cause)}"
+                f"kernel {self.kernel.name}: {what} stands under a condition that may differ "
+                f"between threads: {expr_text(under)}"
             )
 
     def subgroup(self, e: Expr, under: Expr | None) -> None:
@@ -91,5 +86,3 @@ class _Taint:
                 self.check("a barrier", under)
             elif isinstance(s, ir.TileOp):
                 self.check(f"tile.{s.op}", under)
-            elif isinstance(s, ir.Return) and under is not None:
-                self.returned = under

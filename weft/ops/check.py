@@ -30,10 +30,3 @@ def shape_rule(
 def verify(graph: Graph) -> None:
     """Raises CompileError unless the graph is well formed and every shape is what its op gives."""
     structure.verify(graph, shape_rule)
-
-
-def load_graph(text: str) -> Graph:
-    """The graph in JSON text written by `weft.graph.serial.to_json`; FileFormatError otherwise."""
-    from weft.graph import serial  # most runs read no graph: keep its imports off their start
-
-    return serial.from_json(text, shape_rule)

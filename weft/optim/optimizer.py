@@ -15,7 +15,7 @@ from weft.core import dtypes as dt
 from weft.core.errors import GradientError, ModelError, ShapeError, UsageError
 from weft.optim.finite import all_finite
 from weft.tensor.autograd import no_grad
-from weft.tensor.base import CURRENT
+from weft.tensor.base import CURRENT, place
 from weft.tensor.core import Tensor
 from weft.tensor.create import zeros
 
@@ -259,8 +259,7 @@ def _named(params: Iterable[Any], start: int) -> list[tuple[str, Tensor]]:
 
 
 def _slot(slot: str, name: str, p: Tensor) -> Tensor:
-    on = None if p.device == "cpu" else p.device
-    out = zeros(p.shape, dt.compute_dtype(p.dtype), on)
+    out = zeros(p.shape, dt.compute_dtype(p.dtype), place(p))
     out.name = f"{slot}.{name}"
     return out
 

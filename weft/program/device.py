@@ -20,6 +20,7 @@ from weft.kernel.ir import Kernel
 from weft.program.program import Program
 
 OWN_KERNEL = "own kernel"
+HOST = "cpu"  # the kind of the one device that is this process's own processor
 
 
 @dataclass(frozen=True)

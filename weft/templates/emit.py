@@ -271,7 +271,7 @@ class Emitter:
 
     # -- loads
 
-    def load(self, node: Node, linear: Affine, nontemporal: bool = False) -> Expr:
+    def load(self, node: Node, linear: Affine) -> Expr:
         """Elements of a materialised node at a linear offset: a scalar load where the lanes agree,
         a vector load where they are consecutive, else a gather."""
         buffer = self.buffers[id(node)]
@@ -287,8 +287,8 @@ class Emitter:
             first = linear + affine.symbol(lane) + (1 - lanes)
             forward = kb.load(buffer, self.expr(first), lanes)
             return kb.shuffle(range(lanes - 1, -1, -1), self.b.let(forward, "v"))
-        start, contiguous = self._address(linear)
-        return kb.load(buffer, start, lanes, mask, nontemporal and contiguous)
+        start, _ = self._address(linear)
+        return kb.load(buffer, start, lanes, mask)
 
     def _address(self, linear: Affine) -> tuple[Expr, bool]:
         """A scalar start when the lanes are consecutive, else one index per lane."""

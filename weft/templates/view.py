@@ -1,26 +1,15 @@
-"""Movement ops as index transformations, and strided views of materialised nodes."""
+"""Movement ops as index transformations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from weft.graph.ir import Node
 from weft.templates import affine
-from weft.templates.affine import Affine, Sym
-from weft.templates.group import Group
+from weft.templates.affine import Affine
 
 Index = tuple[Affine, ...]
 PURE = ("reshape", "transpose", "broadcast", "slice")
-
-
-class View(NamedTuple):
-    """A strided window on a materialised node: element (i0, i1, ...) of the viewed value is element
-    offset + i0 * strides[0] + ... of `node`'s row-major storage."""
-
-    node: Node
-    offset: int
-    strides: tuple[int, ...]
 
 
 def source_index(node: Node, index: Sequence[Affine]) -> Index:
@@ -40,21 +29,3 @@ def source_index(node: Node, index: Sequence[Affine]) -> Index:
     assert node.op == "slice", node.op
     steps = node.attrs.get("steps") or (1,) * len(source)
     return tuple(i * k + a for i, a, k in zip(index, node.attrs["starts"], steps))
-
-
-def operand_view(group: Group, node: Node) -> View | None:
-    """How `node`, reached from one of the group's inputs by movement ops alone, lies in that
-    input's storage: one stride (in elements) per axis of `node`. None when it is computed, or when
-    the movement cannot be expressed by strides."""
-    syms = [Sym(f"axis{i}", "var", max(d, 1)) for i, d in enumerate(node.shape)]
-    index: Index = tuple(affine.symbol(s) for s in syms)
-    materialised = {id(n) for n in group.inputs}
-    while id(node) not in materialised:
-        if node.op not in PURE:
-            return None
-        index = source_index(node, index)
-        node = node.inputs[0]
-    linear = affine.flatten(index, affine.contiguous(node.shape))
-    if any(s.kind != "var" for s, _ in linear.terms):
-        return None
-    return View(node, linear.const, tuple(linear.coefficient(s) for s in syms))

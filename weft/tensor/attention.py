@@ -8,6 +8,7 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import promote
 from weft.core.errors import DTypeError, ShapeError, UsageError
 from weft.tensor.autocast import narrowed
+from weft.tensor.base import place
 from weft.tensor.core import Tensor
 from weft.tensor.create import full, tril
 from weft.tensor.random import dropout
@@ -84,8 +85,7 @@ def scaled_dot_product_attention(
         value = value.repeat_interleave(heads // groups, -3)
     scores = attention_scores(query, key, scale)
     if is_causal:
-        on = None if query.is_traced or query.device == "cpu" else query.device
-        attn_mask = tril(full((t, s), True, device=on))
+        attn_mask = tril(full((t, s), True, device=place(query)))
     weights = scores.softmax() if attn_mask is None else _masked_softmax(scores, attn_mask)
     return weighted_values(dropout(weights, dropout_p), value)
 

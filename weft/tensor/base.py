@@ -22,6 +22,7 @@ from weft.graph.ir import Node, Shape
 from weft.ops.nodes import user_line
 from weft.ops.tape import Tracked, recording
 from weft.program.array import DeviceArray
+from weft.program.device import HOST
 
 if TYPE_CHECKING:
     from weft.program.device import Device
@@ -129,7 +130,7 @@ class TensorBase:
         """Where the content is: "cpu", "vulkan:0", ...; "traced" inside a traced function."""
         if isinstance(self._value, DeviceArray):
             return self._value.device.info.id
-        return "traced" if self.is_traced else "cpu"
+        return "traced" if self.is_traced else HOST
 
     # -- derivatives
 

@@ -42,7 +42,7 @@ def cast_array(array: np.ndarray, dtype: DType) -> np.ndarray:
 @lru_cache(maxsize=8)
 def _session(source: DType, target: DType) -> Session:
     """One chunk's conversion on the CPU."""
-    device = registry.get("cpu")
+    device = registry.host()
 
     def graph() -> Graph:
         with ops.building():

@@ -246,7 +246,7 @@ class Compiled:
         if self._partition and not device.is_host:
             from weft.compile.parts import compile_parts
 
-            return compile_parts(graph, device.caps, registry.get("cpu").caps, self.__name__)
+            return compile_parts(graph, device.caps, registry.host().caps, self.__name__)
         try:
             program = program_of(graph, device.caps)
         except (DTypeError, LimitError) as error:
@@ -254,7 +254,7 @@ class Compiled:
                 raise
             from weft.compile import limits
 
-            help_ = limits.offer(graph, device.caps, registry.get("cpu").caps)
+            help_ = limits.offer(graph, device.caps, registry.host().caps)
             raise type(error)(f"{error}{help_}") from None
         outputs = tuple(f"out{i}" for i in range(len(program.outputs)))
         return PartedProgram(self.__name__, (Part("device", program, outputs),), outputs)
@@ -281,7 +281,7 @@ class Compiled:
         if entry.session is not None and all(content(tensors[n]) is v for n, v in bound):
             return entry.session
         parts = entry.parted.parts
-        host = device if all(p.side == "device" for p in parts) else registry.get("cpu")
+        host = device if all(p.side == "device" for p in parts) else registry.host()
         weights: dict[str, Any] = {}
         state: dict[str, Any] = {}
         for name, role, side in entry.parted.bound():

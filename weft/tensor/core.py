@@ -16,6 +16,7 @@ from weft.core.errors import DeviceError, DTypeError, GradientError, ShapeError,
 from weft.core.foreign import is_foreign, shared_array
 from weft.core.trees import flatten, unflatten
 from weft.program.array import DeviceArray
+from weft.program.device import HOST
 from weft.tensor.autograd import Autograd
 from weft.tensor.base import CURRENT, TensorBase, place
 from weft.tensor.indexing import Indexing
@@ -86,7 +87,7 @@ class Tensor(Indexing, Autograd):
         facts = "" if self.dtype == dt.float32 else f", dtype={self.dtype.name}"
         if self.is_traced or CURRENT.trace is not None:
             return f"Tensor(traced, shape={list(self.shape)}{facts})"
-        if self.device != "cpu":
+        if place(self) is not None:
             facts += f", device={self.device}"
         body = np.array2string(_pythonic(self._host("repr")), prefix="Tensor(", separator=", ")
         return f"Tensor({body}{facts})"
@@ -108,7 +109,7 @@ class Tensor(Indexing, Autograd):
 
         device = open_device(target)
         if device is None:
-            return self._wrap(self._host("to()")) if self.device != "cpu" else self
+            return self._wrap(self._host("to()")) if place(self) else self
         if isinstance(self._value, DeviceArray) and self._value.device is device:
             return self
         return self._wrap(upload(device, self._host("to()")))
@@ -122,7 +123,7 @@ class Tensor(Indexing, Autograd):
 
     def cpu(self) -> Self:
         """On the CPU."""
-        return self.to("cpu")
+        return self.to(HOST)
 
     def sync(self) -> Self:
         """Waits until the content is computed; returns self."""
@@ -154,7 +155,7 @@ class Tensor(Indexing, Autograd):
 
     def __dlpack__(self, **options: Any) -> Any:
         array = self._host("DLPack export")
-        if self.device != "cpu":
+        if place(self) is not None:
             raise DeviceError(
                 f"DLPack shares CPU tensors; this one is on {self.device}: use .cpu()"
             )

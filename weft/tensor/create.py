@@ -11,13 +11,14 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import ShapeError, UsageError
 from weft.ops.rules import dims, integers
-from weft.tensor.base import Number
+from weft.tensor.base import Number, place
 from weft.tensor.core import Tensor
 
 Shape = int | Sequence[int]
 
 
-def _placed(value: Any, device: Any) -> Tensor:
+def placed(value: Any, device: Any) -> Tensor:
+    """A value of an op on numbers alone, as a tensor on `device` (None: the host)."""
     t = Tensor(value)
     return t if device is None or t.is_traced else t.to(device)
 
@@ -43,7 +44,7 @@ def full(shape: Shape, value: Number, dtype: Any = None, device: Any = None) -> 
 
 def _filled(shape: Shape, value: Number, dtype: DType, device: Any) -> Tensor:
     out = ops.broadcast(ops.const(value, dtype), _dims(shape))
-    return _placed(out if ops.tracing() else out.copy(), device)
+    return placed(out if ops.tracing() else out.copy(), device)
 
 
 def zeros(shape: Shape, dtype: Any = None, device: Any = None) -> Tensor:
@@ -108,7 +109,7 @@ def arange(
         x = x * step
     if begin != 0:
         x = x + begin
-    return _placed(x.cast(wanted)._value, device)
+    return placed(x.cast(wanted)._value, device)
 
 
 def linspace(
@@ -126,7 +127,7 @@ def linspace(
     x = i * step + start
     if num > 1 and endpoint:  # the last is exactly stop, whatever the rounding of the step
         x = (i == num - 1).where(float(stop), x)
-    return _placed(x.cast(wanted)._value, device)
+    return placed(x.cast(wanted)._value, device)
 
 
 def eye(n: int, m: int | None = None, dtype: Any = None, device: Any = None, k: int = 0) -> Tensor:
@@ -135,7 +136,7 @@ def eye(n: int, m: int | None = None, dtype: Any = None, device: Any = None, k: 
     wanted = wanted_dtype("eye", dtype)
     shape = (n, n if m is None else m)
     distance = ops.sub(ops.iota(shape, 1, dt.int32), ops.iota(shape, 0, dt.int32))
-    return _placed(Tensor(ops.equal(distance, k)).cast(wanted)._value, device)
+    return placed(Tensor(ops.equal(distance, k)).cast(wanted)._value, device)
 
 
 def tril(x: Tensor, k: int = 0) -> Tensor:
@@ -159,7 +160,4 @@ def _triangle(x: Tensor, k: int, lower: bool) -> Tensor:
         if lower
         else ops.less_equal(ops.full_like(distance, k), distance)
     )
-    mask = Tensor(keep)
-    if not x.is_traced and x.device != "cpu":
-        mask = mask.to(x.device)
-    return mask.where(x, False if x.dtype == dt.bool_ else 0)
+    return placed(keep, place(x)).where(x, False if x.dtype == dt.bool_ else 0)

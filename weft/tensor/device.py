@@ -19,7 +19,7 @@ from weft.graph.ir import Graph
 from weft.ops.primitive import PRIMITIVES, Aval, aval, register_listener
 from weft.program.arena import Arena
 from weft.program.array import DeviceArray
-from weft.program.device import Device
+from weft.program.device import HOST, Device
 from weft.program.program import Program
 from weft.program.session import Session
 
@@ -31,7 +31,7 @@ _EDGE = {dt.int64: "int32", dt.float64: "float32"}
 def open_device(target: Any) -> Device | None:
     """The Device meant by a name or a Device; None for the CPU, whose eager tensors live in NumPy.
     Raises DeviceError for one that is missing."""
-    if isinstance(target, str) and target.strip().lower() in ("cpu", "cpu:0"):
+    if isinstance(target, str) and target.strip().lower() in (HOST, f"{HOST}:0"):
         return None
     device = registry.get(target)
     return None if device.is_host else device

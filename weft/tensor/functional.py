@@ -16,9 +16,11 @@ from weft.tensor.attention import (  # noqa: F401  (as are those of losses and s
     scaled_dot_product_attention,
 )
 from weft.tensor.autocast import autocast_dtype, narrowed, widened
+from weft.tensor.base import place as _place
 from weft.tensor.base import values
 from weft.tensor.core import Tensor
 from weft.tensor.create import full
+from weft.tensor.create import placed as _placed
 from weft.tensor.keys import as_index
 from weft.tensor.losses import (  # noqa: F401  (all of them are functions of this module)
     binary_cross_entropy_with_logits,
@@ -40,8 +42,7 @@ from weft.tensor.spatial import (  # noqa: F401
 
 def _ones_or_zeros(like: Tensor, number: int) -> Tensor:
     """A row of one number for the last axis of `like`, where `like` is."""
-    on = None if like.is_traced or like.device == "cpu" else like.device
-    return full(like.shape[-1:], number, like.dtype, on)
+    return full(like.shape[-1:], number, like.dtype, _place(like))
 
 
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
@@ -173,26 +174,8 @@ def one_hot(ids: Tensor, classes: int, dtype: DType | str | None = None) -> Tens
     that is not in 0..classes-1 gives zeros only."""
     shape = (*ids.shape, classes)
     line = as_index(ids).unsqueeze(-1).expand(shape)
-    count = Tensor(ops.iota(shape, len(shape) - 1, dt.int32))
-    if not ids.is_traced and ids.device != "cpu":
-        count = count.to(ids.device)
+    count = _placed(ops.iota(shape, len(shape) - 1, dt.int32), _place(ids))
     return (line == count).cast(dt.float32 if dtype is None else dtype)
-
-
-def mean_pool(x: Tensor, lengths: Tensor) -> Tensor:
-    """The average of the first lengths[b] rows of x[B, T, D] -> [B, D]."""
-    if x.ndim != 3 or lengths.shape != x.shape[:1]:
-        raise ShapeError(
-            f"mean_pool: x {list(x.shape)}, lengths {list(lengths.shape)}; expected [B, T, D], [B]"
-        )
-    b, t, _ = x.shape
-    count = Tensor(ops.iota((b, t), 1, dt.int32))
-    if not x.is_traced and x.device != "cpu":
-        count = count.to(x.device)
-    wide = x.cast(dt.compute_dtype(x.dtype))
-    keep = (count < lengths.cast(dt.int32).reshape(b, 1)).cast(wide.dtype).reshape(b, t, 1)
-    total = lengths.cast(wide.dtype).maximum(1).reshape(b, 1)
-    return ((wide * keep).sum(1) / total).cast(x.dtype)
 
 
 def normalize(x: Tensor, axis: int | Sequence[int] = -1, eps: float = 1e-12) -> Tensor:

@@ -20,7 +20,7 @@ from weft.core.dtypes import as_dtype
 from weft.core.errors import DTypeError, ShapeError, TraceError, UsageError
 from weft.core.forks import lock_of
 from weft.ops.rules import dims
-from weft.tensor.base import CURRENT
+from weft.tensor.base import CURRENT, place
 from weft.tensor.core import Tensor
 
 if TYPE_CHECKING:
@@ -223,6 +223,5 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, key: Any = None) -
         raise UsageError(f"dropout: {p} is not a probability")
     if not training or p == 0.0:
         return x
-    on = None if x.is_traced or x.device == "cpu" else x.device
-    drawn = rand(x.shape, key=key, device=on)
+    drawn = rand(x.shape, key=key, device=place(x))
     return (drawn < p).where(0.0, x * (1.0 / (1.0 - p) if p < 1.0 else 0.0))

@@ -66,7 +66,7 @@ def _uniform_const(node: Node) -> Node | None:
         return None
     words = value.reshape(-1).view(f"u{value.dtype.itemsize}")
     return (
-        filled(value.reshape(-1)[0].reshape(()), node.shape) if (words == words[0]).all() else None
+        filled(value.reshape(-1)[:1].reshape(()), node.shape) if (words == words[0]).all() else None
     )
 
 

@@ -118,11 +118,9 @@ class Memory(Casts):
             args = [(where, pointers), (f"<{n} x i1>", mask)]
             return self._to_register(self.call(name, t, [*args, (t, "zeroinitializer")]), x.type)
         if x.mask is None:
-            hint = ", !nontemporal !0" if x.nontemporal and self.target.nontemporal else ""
             pointer = self.address(x.source, x.index)
-            return self._to_register(
-                self.emit(f"load {t}, {p} {pointer}, align {size}{hint}"), x.type
-            )
+            loaded = self.emit(f"load {t}, {p} {pointer}, align {size}")
+            return self._to_register(loaded, x.type)
         mask = self.value(x.mask)
         if n > 1:
             pointer = self.address(x.source, x.index, masked=True)

@@ -61,9 +61,6 @@ class Statements(Tiles):
             self.declare_tile(s)
         elif isinstance(s, ir.TileOp):
             self.tile_op(s)
-        elif isinstance(s, ir.Return):
-            self.jump(self.end)
-            self.label(self.fresh("dead"))
         elif isinstance(s, ir.Barrier):
             self.barrier()
         else:

@@ -57,8 +57,6 @@ def render(kernel: Kernel, caps: Caps, writable: frozenset[int] = frozenset()) -
 def _block(w: Writer, block: ir.Block) -> None:
     for stmt in block.body:
         _STATEMENT[type(stmt)](w, stmt)
-        if isinstance(stmt, ir.Return):
-            return
 
 
 def _let(w: Writer, s: ir.Let) -> None:
@@ -152,10 +150,6 @@ def _barrier(w: Writer, s: ir.Barrier) -> None:
         w.emit("storageBarrier();")
 
 
-def _return(w: Writer, s: ir.Return) -> None:
-    w.emit("return;")
-
-
 def _nothing(w: Writer, s: ir.Stmt) -> None:
     """Prefetch: a hint that WGSL has no word for."""
 
@@ -163,7 +157,7 @@ def _nothing(w: Writer, s: ir.Stmt) -> None:
 _STATEMENT: dict[type, Callable[..., None]] = {
     ir.Block: _block, ir.Let: _let, ir.Assign: _assign, ir.Store: memory.store, ir.For: _for,
     ir.Late: lambda w, s: memory.store(w, s.store),
-    ir.If: _if, ir.Array: _array, ir.Barrier: _barrier, ir.Return: _return, ir.Prefetch: _nothing,
+    ir.If: _if, ir.Array: _array, ir.Barrier: _barrier, ir.Prefetch: _nothing,
     ir.Tile: _tile, ir.TileOp: _tile,
 }  # fmt: skip
 
