@@ -8,13 +8,10 @@ from typing import Any
 from weft.core.caps import Caps
 from weft.graph.ir import Node
 from weft.kernel.ir import Kernel
-from weft.templates.attention import (
-    backward_blocks,
-    backward_cpu,
-    backward_fused,
-    backward_gpu,
-    backward_units,
-)
+from weft.templates.attention import backward_cpu, backward_fused, backward_units
+from weft.templates.attention.backward_pairs import Call, Team
+from weft.templates.attention.backward_threads import Alone, Shared
+from weft.templates.attention.backward_units import Units
 from weft.templates.group import Group
 from weft.templates.product.epilogue import find_call
 from weft.templates.registry import claims, template
@@ -33,7 +30,7 @@ def claim_part(node: Node, caps: Caps) -> bool:
 
 
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
-    """What `weft tune` may choose from for this group (see `attention_grad_units`)."""
+    """What `weft tune` may choose from for this group (see `backward_units`)."""
     return [] if caps.is_cpu else backward_units.candidates(group, find_call(group), caps)
 
 
@@ -49,9 +46,13 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
         return backward_fused.build(group, node, caps, config)
     if caps.is_cpu:
         return backward_cpu.build(group, node, caps, config)
-    plan = backward_units.plan_for(group, node, caps, config)
+    call = Call(group, node, caps)
+    return call.kernel(_team(call, config))
+
+
+def _team(call: Call, config: Mapping[str, Any]) -> Team:
+    plan = backward_units.plan_for(call.group, call.node, call.caps, config)
     if plan is not None:
-        return backward_units.build(group, node, caps, plan)
-    shared = config.get("shared", caps.cheap_barrier)
-    variant = backward_blocks if shared else backward_gpu
-    return variant.build(group, node, caps, config)
+        return Units(call, plan)
+    shared = config.get("shared", call.caps.cheap_barrier)
+    return Shared(call, config) if shared else Alone(call, config)

@@ -1,14 +1,13 @@
-"""The derivative of attention in the matrix units of GPUs: row statistics, dq, and dk with dv.
+"""The derivative of attention in the matrix units of GPUs.
 
-A block of rows stays in shared memory while blocks of the others pass: for dq query rows stay and
-keys pass, for dk and dv keys stay and the query rows that see them pass, head after head. Both
-products of a pair of blocks leave the units, threads make weights of them, and those return as f16
-or bf16 to be multiplied by what passes. An element of a result is one sum in a fixed order.
+A block of what stays is in shared memory while blocks of what passes come by. Both products of a
+pair of blocks leave the units, threads make weights of them, and those return as f16 or bf16 to be
+multiplied by what passes. A sum is one chain of unit steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.core import dtypes as dt
@@ -28,13 +27,10 @@ from weft.kernel.builder import (
     select,
     splat,
 )
-from weft.kernel.ir import Kernel
 from weft.ops.attention_grad import UNSEEN
-from weft.templates import affine
-from weft.templates.affine import Affine
-from weft.templates.attention.backward_gpu import G, K, Parts, Q, V
+from weft.templates.attention.backward_pairs import Call, Source, Team
 from weft.templates.attention.softmax import LOG2E, base_two
-from weft.templates.attention.units import Units
+from weft.templates.attention.units import Units as Forward
 from weft.templates.attention.units_tiles import (
     SIDE,
     WORD,
@@ -74,132 +70,92 @@ def candidates(group: Group, node: Node, caps: Caps) -> list[dict[str, Any]]:
     return others(plan_for(group, node, caps, {}), depth, caps, need)
 
 
-def build(group: Group, node: Node, caps: Caps, plan: Plan) -> Kernel:
-    """The kernel of a call for which there is a plan."""
-    kind = {"attention_lse": _Lse, "attention_dq": _Dq, "attention_dkv": _Dkv}
-    return kind[node.attrs["name"]](group, node, caps, plan).kernel()
+class Units(Team):
+    """Subgroups with matrix units; `plan` says how large blocks are."""
 
+    cut = 0
 
-class _Grad(Parts):
-    """What the kernels share: `first` is the group's first row (or key)."""
+    def __init__(self, call: Call, plan: Plan) -> None:
+        super().__init__(call)
+        self.rows, self.threads, self.plan = plan.rows, (plan.threads,), plan
+        self.dtype = call.node.inputs[0].dtype
+        self.factor = base_two(call.params["scale"], call.params["softcap"])
+        if call.sums:
+            self.blocks = Blocks(self.b, call.caps, plan, self.dtype, call.depth)
+            self._arrays()
 
-    def __init__(self, group: Group, node: Node, caps: Caps, plan: Plan) -> None:
-        super().__init__(group, node, caps)
-        self.caps, self.plan = caps, plan
-        self.dtype = node.inputs[0].dtype
-        self.first = self.b.let(self.b.group(0) * plan.rows, "first_item")
-
-    def kernel(self) -> Kernel:
-        """The finished kernel."""
-        raise NotImplementedError
-
-    def operand_of(self, i: int, head: Affine) -> Operand:
-        view = self.views[i]
-        return Operand(self.em.buffers[id(view.node)], self.base(i, head), view.strides[2])
-
-    def key_range(self) -> tuple[Expr, Expr]:
-        """The keys that the group's rows see (the same in every thread)."""
-        last = self.b.let(minimum(self.first + (self.plan.rows - 1), self.t - 1), "last")
-        return self.limits(self.first)[0], self.limits(last)[1]
-
-    def seen(self, row: Expr) -> tuple[Expr, Expr]:
-        """The keys that a row sees: none where there is no row."""
-        low, high = self.limits(row)
-        return low, self.b.let(select(row < self.t, high, 0), "high")
-
-    def write(
-        self, index: tuple[Affine, ...], at: Expr, items: int, column: Expr, value: Expr
-    ) -> None:
-        """Eight columns of row (or key) `at`, where both exist."""
-        b, em = self.b, self.em
-        with b.when((at < items) & (column < as_expr(self.depth))), em.scope():
-            c = em.axis(column, self.depth - WORD + 1, WORD) + em.lane(WORD)
-            self.store((*index, em.axis(at, items), c), value)
-
-
-class _Lse(_Grad):
-    """The forward kernel without its values."""
-
-    def kernel(self) -> Kernel:
-        b, params = self.b, self.params
-        units = Units(
-            b, self.caps, self.plan, self.dtype, self.depth, params["scale"], params["softcap"],
-            values=False,
-        )  # fmt: skip
-        head, kv = self.head()
-        row = b.let(self.first + units.row, "row")
-        low, high = self.seen(row)
-        units.take_rows(self.operand_of(Q, head), self.first, const(self.t - 1))
-        start, stop = self.key_range()
-        units.sweep(self.operand_of(K, kv), None, start, stop, low, high)
-        lse, some = units.log_sum()
-        value = b.let(select(some, lse, UNSEEN), "lse")
-        with b.when((units.part < 1) & (row < self.t)), self.em.scope():
-            self.store((self.bi, head, self.em.axis(row, self.t)), value)
-        return self.kernel_of(self.t, (self.plan.threads,), self.plan.rows)
-
-
-class _Pairs(_Grad):
-    """Both products of what stays and what passes, and the weights of every pair. `sees` are the
-    first item of what passes that this thread's row (or key) meets and the one after the last."""
-
-    sees: tuple[Expr, Expr]
-
-    def __init__(self, group: Group, node: Node, caps: Caps, plan: Plan) -> None:
-        super().__init__(group, node, caps, plan)
-        b, dtype = self.b, self.dtype
-        self.blocks = blocks = Blocks(b, caps, plan, dtype, self.depth)
+    def _arrays(self) -> None:
+        b, blocks, plan, dtype = self.b, self.blocks, self.plan, self.dtype
         self.held = [blocks.staged("held", plan.rows) for _ in range(2)]
         self.passing = [blocks.staged("passing", plan.keys) for _ in range(2)]
         self.fetched = [blocks.travelling("fetched") for _ in range(2)]
         size = plan.rows * blocks.s_ld
         self.products = [b.array("product", dt.float32, size, "shared") for _ in range(2)]
-        self.ds = b.array("ds", dtype, plan.rows * blocks.p_ld, "shared")
+        size = plan.rows * blocks.p_ld
+        self.weights = [b.array("weight", dtype, size, "shared") for _ in range(self.call.results)]
         self.lefts = [b.tile("left", dtype, SIDE, SIDE) for _ in range(plan.per_wave // SIDE)]
         self.by, self.turned = b.tile("by", dtype, SIDE, SIDE), b.tile("turned", dtype, SIDE, SIDE)
         self.pairs = [blocks.tiles("pair", plan.keys) for _ in range(2)]
-        self.results = [blocks.tiles("sum", plan.wide)]
-        self.factor = base_two(self.params["scale"], self.params["softcap"])
+        if not self.call.rows_stay:
+            self.noted = [b.array("noted", dt.float32, plan.keys, "shared") for _ in range(2)]
 
-    def meet(self, sources: tuple[Operand, Operand], start: Expr, stop: Expr) -> None:
-        """Items start .. stop of what passes (bound, the same in every thread) go by."""
+    def hold(self, sources: Sequence[Source]) -> None:
+        b, call, last = self.b, self.call, const(self.call.items - 1)
+        if not call.sums:
+            self._hold_rows(sources[0], last)
+            return
+        item = b.let(call.first + self.blocks.row, "item")
+        self.sees = call.sees(item)
+        if call.rows_stay:
+            lse, delta = call.note(b.let(minimum(item, call.t - 1), "near"))
+            self.own = [b.let(splat(x, WORD), "own") for x in (b.let(lse * LOG2E), delta)]
+        for source, target in zip(sources, self.held):
+            self.blocks.take(_operand(source), call.first, last, target)
+
+    def clear(self, totals: bool) -> None:
+        self.sums = [self.blocks.tiles("sum", self.plan.wide) for _ in range(self.call.results)]
+        for x in self.sums:
+            self.blocks.clear(x)
+
+    def meet(self, sources: Sequence[Source], start: Expr, stop: Expr) -> None:
         b, blocks, keys = self.b, self.blocks, self.plan.keys
+        operands = [_operand(x) for x in sources]
         begin = b.let(start - start % keys, "begin")
         last = b.let(maximum(stop - 1, 0), "last")
-        for source, target in zip(sources, self.fetched):
+        for source, target in zip(operands, self.fetched):
             blocks.fetch(source, begin, last, target)
         with b.loop(stop, begin, step=keys, name="at") as at, self.em.scope():
             b.barrier()
             for fetched, target in zip(self.fetched, self.passing):
                 blocks.keep(fetched, target)
-            self.note(at)
+            if not self.call.rows_stay:
+                self._note(at)
             b.barrier()
-            for i, pair in enumerate(self.pairs):
-                blocks.against(
-                    pair, self.held[i], self.passing[i], self.lefts, self.by, self.products[i]
-                )
+            for pair, held, passing, target in zip(
+                self.pairs, self.held, self.passing, self.products
+            ):
+                blocks.against(pair, held, passing, self.lefts, self.by, target)
             b.barrier()
-            for source, target in zip(sources, self.fetched):
+            for source, target in zip(operands, self.fetched):
                 blocks.fetch(source, at + keys, last, target)
             self._weigh(at)
             b.barrier()
-            self.collect()
+            for sums, weights, passing in zip(self.sums, self.weights, self.passing):
+                blocks.add(sums, weights, passing, self.lefts, self.turned)
 
-    def note(self, at: Expr) -> None:
-        """What threads must know of the items that pass, to shared memory."""
+    def join(self) -> None:
+        raise NotImplementedError("a matrix unit's sum is one chain")
 
-    def collect(self) -> None:
-        """The weights return to the units."""
-        self.blocks.add(self.results[0], self.ds, self.passing[0], self.lefts, self.turned)
-
-    def statistics(self, j: Expr) -> tuple[Expr, Expr]:
-        """lse (in base 2) and delta of eight pairs, the first with item j of the block."""
-        raise NotImplementedError
-
-    def keep_weight(self, at: Expr, p: Expr) -> None:
-        """Eight weights p at [row][item]."""
+    def _note(self, at: Expr) -> None:
+        """lse (in base 2) and delta of the rows that pass, to shared memory."""
+        b, t = self.b, self.blocks.t
+        with b.when(t < self.plan.keys), self.em.scope():
+            lse, delta = self.call.note(b.let(minimum(at + t, self.call.t - 1), "row"))
+            for value, target in zip((lse * LOG2E, delta), self.noted):
+                b.store(target, t, value)
 
     def _weigh(self, at: Expr) -> None:
+        """The weights of every pair, eight at a time."""
         b, blocks = self.b, self.blocks
         count = self.plan.keys // self.plan.parts
         offset = b.let(blocks.part * count, "offset")
@@ -209,116 +165,68 @@ class _Pairs(_Grad):
             item = b.let(splat(j, WORD) + iota(WORD), "item")
             seen = b.let((item >= low) & (item < high), "seen")
             spot = b.let(blocks.row * blocks.s_ld + j, "spot")
-            lse, delta = self.statistics(j)
+            if self.call.rows_stay:
+                lse, delta = self.own
+            else:
+                lse, delta = (b.let(load(x, j, WORD), "noted") for x in self.noted)
             product = b.let(load(self.products[0], spot, WORD), "product")
             change = load(self.products[1], spot, WORD) - delta
-            p, ds = self._pair(product, lse, change, seen)
             target = b.let(blocks.row * blocks.p_ld + j, "target")
-            b.store(self.ds, target, cast(ds, self.dtype))
-            self.keep_weight(target, p)
+            for weights, value in zip(self.weights, self._pair(product, lse, change, seen)):
+                b.store(weights, target, cast(value, self.dtype))
 
     def _pair(self, product: Expr, lse: Expr, change: Expr, seen: Expr) -> tuple[Expr, Expr]:
-        """p and scale * ds (both bound), zeros where a pair is not seen."""
-        b, scale = self.b, self.params["scale"]
-        slope = None
+        """ds without the scale, and p (both bound), zeros where a pair is not seen."""
+        b, slope = self.b, None
         if self.factor:
             gap = fma(product, self.factor, -lse)
         else:
-            score, slope = self.score(product)
+            score, slope = self.call.score(product)
             gap = score * LOG2E - lse
         gap = b.let(gap, "gap")
-        p = fma(gap, 0.0, math.exp2_below(b, gap))  # NaN stays NaN
-        p = b.let(select(seen, b.let(p, "p"), 0.0), "p")
-        ds = p * change * scale
+        p = b.let(fma(gap, 0.0, math.exp2_below(b, gap)), "p")  # NaN stays NaN
+        ds = p * change
         ds = b.let(ds if slope is None else ds * slope, "ds")
-        return p, b.let(select(seen, ds, 0.0), "ds")
+        return b.let(select(seen, ds, 0.0), "ds"), b.let(select(seen, p, 0.0), "p")
 
-
-class _Dq(_Pairs):
-    """Query rows and their gradients stay, keys and values pass."""
-
-    def kernel(self) -> Kernel:
-        b, em, blocks = self.b, self.em, self.blocks
-        blocks.clear(self.results[0])
-        head, kv = self.head()
-        row = b.let(self.first + blocks.row, "row")
-        self.sees = self.seen(row)
-        near = b.let(minimum(row, self.t - 1), "near")
-        lse = b.let(self.sum_of(0, head, near) * LOG2E, "lse")
-        delta = self.sum_of(1, head, near)
-        self.own = tuple(b.let(splat(x, WORD), "own") for x in (lse, delta))
-        for i, target in zip((Q, G), self.held):
-            blocks.take(self.operand_of(i, head), self.first, const(self.t - 1), target)
-        start, stop = self.key_range()
-        self.meet((self.operand_of(K, kv), self.operand_of(V, kv)), start, stop)
-
-        def write(row: Expr, column: Expr, value: Expr) -> None:
-            at = b.let(self.first + row, "at")
-            with em.scope():
-                self.write((self.bi, head), at, self.t, column, value)
-
-        blocks.leave(self.results[0], self.products[0], write)
-        return self.kernel_of(self.t, (self.plan.threads,), self.plan.rows)
-
-    def statistics(self, j: Expr) -> tuple[Expr, Expr]:
-        lse, delta = self.own
-        return lse, delta
-
-
-class _Dkv(_Pairs):
-    """Keys and values stay, the query rows that see them and their gradients pass."""
-
-    def __init__(self, group: Group, node: Node, caps: Caps, plan: Plan) -> None:
-        super().__init__(group, node, caps, plan)
-        b, blocks = self.b, self.blocks
-        self.p = b.array("p", self.dtype, plan.rows * blocks.p_ld, "shared")
-        self.noted = [b.array("noted", dt.float32, plan.keys, "shared") for _ in range(2)]
-        self.results.append(blocks.tiles("sum", plan.wide))
-
-    def kernel(self) -> Kernel:
-        b, em, blocks = self.b, self.em, self.blocks
-        for sums in self.results:
-            blocks.clear(sums)
-        kv_at = b.let(b.group(1), "kv")
-        kv = em.axis(kv_at, self.groups)
-        key = b.let(self.first + blocks.row, "key")
-        first, stop = self.rows_of(key, 1)
-        self.sees = first, b.let(select(key < self.length, stop, 0), "stop_row")
-        for i, target in zip((K, V), self.held):
-            blocks.take(self.operand_of(i, kv), self.first, const(self.s - 1), target)
-        start, end = self.rows_of(self.first, self.plan.rows)
-        end = b.let(select(self.first < self.length, end, 0), "end_row")
-        with b.loop(self.share, name="h") as h, em.scope():
-            self.passes = em.axis(kv_at * self.share + h, self.heads)
-            sources = self.operand_of(Q, self.passes), self.operand_of(G, self.passes)
-            self.meet(sources, start, end)
-        for part, sums in enumerate(self.results):
+    def finish(self) -> None:
+        b, em, call = self.b, self.em, self.call
+        if not call.sums:
+            self._log_sums()
+            return
+        for part, sums in enumerate(self.sums):
 
             def write(row: Expr, column: Expr, value: Expr, part: int = part) -> None:
-                at = b.let(self.first + row, "at")
-                with em.scope():
-                    index = (affine.number(part), self.bi, kv)
-                    self.write(index, at, self.s, column, value)
+                at = b.let(call.first + row, "at")
+                with b.when((at < call.items) & (column < as_expr(call.depth))), em.scope():
+                    c = em.axis(column, call.depth - WORD + 1, WORD) + em.lane(WORD)
+                    item = em.axis(at, call.items)
+                    call.write(part, item, c, b.let(value * call.factor(part), "y"))
 
-            blocks.leave(sums, self.products[0], write)
-        return self.kernel_of(self.s, (self.plan.threads,), self.plan.rows)
+            self.blocks.leave(sums, self.products[0], write)
 
-    def note(self, at: Expr) -> None:
-        """lse and delta of the rows that pass."""
-        b = self.b
-        with b.when(self.blocks.t < self.plan.keys), self.em.scope():
-            row = b.let(minimum(at + self.blocks.t, self.t - 1), "row")
-            for i, target in enumerate(self.noted):
-                value = self.sum_of(i, self.passes, row)
-                b.store(target, self.blocks.t, value * LOG2E if i == 0 else value)
+    # -- row statistics: the forward kernel without its values
 
-    def collect(self) -> None:
-        super().collect()
-        self.blocks.add(self.results[1], self.p, self.passing[1], self.lefts, self.turned)
+    def _hold_rows(self, source: Source, last: Expr) -> None:
+        b, call = self.b, self.call
+        self.forward = Forward(
+            b, call.caps, self.plan, self.dtype, call.depth, call.params["scale"],
+            call.params["softcap"], values=False,
+        )  # fmt: skip
+        self.row = b.let(call.first + self.forward.row, "row")
+        self.sees = call.sees(self.row)
+        self.forward.take_rows(_operand(source), call.first, last)
 
-    def statistics(self, j: Expr) -> tuple[Expr, Expr]:
-        lse, delta = (load(x, j, WORD) for x in self.noted)
-        return self.b.let(lse, "lse"), delta
+    def follow(self, source: Source, start: Expr, stop: Expr) -> None:
+        self.forward.sweep(_operand(source), None, start, stop, *self.sees)
 
-    def keep_weight(self, at: Expr, p: Expr) -> None:
-        self.b.store(self.p, at, cast(p, self.dtype))
+    def _log_sums(self) -> None:
+        b, call = self.b, self.call
+        lse, some = self.forward.log_sum()
+        value = b.let(select(some, lse, UNSEEN), "lse")
+        with b.when((self.forward.part < 1) & (self.row < call.t)), self.em.scope():
+            call.write_row(self.em.axis(self.row, call.t), value)
+
+
+def _operand(source: Source) -> Operand:
+    return Operand(source.buffer, source.base, source.row)

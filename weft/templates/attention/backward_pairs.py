@@ -1,0 +1,280 @@
+"""The derivative of attention in parts: row statistics, dq, and dk with dv, for every target.
+
+Some items stay and others pass: query rows stay and keys pass for the statistics and dq, keys stay
+and the rows that see them pass, head after head, for dk and dv. Of each pair come two products
+(q . k, g . v), of these its weights p and ds = p (g . v - delta), and weights times what passes add
+up to the results. Who computes is a `Team`: one thread with vectors, a thread per item, threads
+that share tiles, or matrix units.
+
+A result is a chain of fused multiply-adds in ascending order over CHUNK of what passes, and chunks
+are added in ascending order, head after head; matrix units make one chain of everything. So every
+element is one sum in a fixed order, and f32 gradients are the same bits on all targets that keep
+products and sums as written.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.core.order import CHUNK
+from weft.graph.ir import Node
+from weft.kernel import ir, math
+from weft.kernel.builder import (
+    Builder,
+    Expr,
+    Value,
+    cast,
+    const,
+    fma,
+    load,
+    maximum,
+    minimum,
+    select,
+)
+from weft.kernel.ir import Kernel
+from weft.ops.attention_grad import UNSEEN
+from weft.templates import affine
+from weft.templates.affine import Affine
+from weft.templates.attention import softmax
+from weft.templates.attention.places import length_of, seeing_rows, visible_keys
+from weft.templates.emit import Emitter
+from weft.templates.group import Group
+from weft.templates.loops import traffic
+from weft.templates.product.epilogue import store_all
+from weft.templates.product.problem import operand
+
+Q, K, V, G = range(4)  # operands that hold components; then come lse and delta
+PRODUCTS = {"attention_lse": 1, "attention_dq": 3, "attention_dkv": 4}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A head of an operand: rows `row` elements apart from `base` (bound), components `step`."""
+
+    buffer: ir.Buffer
+    base: Expr
+    row: int
+    step: int
+
+    def start(self, row: Value) -> Expr:
+        """Where a row starts."""
+        return self.base + row * self.row
+
+    def load(self, start: Expr, column: Value, lanes: int = 1) -> Expr:
+        """Components of the row that starts there, in f32."""
+        return cast(load(self.buffer, start + column * self.step, lanes), dt.float32)
+
+
+class Call:
+    """One `attention_lse`, `attention_dq` or `attention_dkv` call: what pairs there are, what they
+    weigh, where results go. Axis 0 of the grid counts blocks of what stays, 1 heads, 2 batches."""
+
+    def __init__(self, group: Group, node: Node, caps: Caps) -> None:
+        self.group, self.node, self.caps = group, node, caps
+        self.name, self.params = node.attrs["name"], node.attrs["params"]
+        self.b = b = Builder(group.name or self.name)
+        self.em = Emitter(b, group, caps)
+        self.batch, self.heads, self.t, self.depth = node.inputs[0].shape
+        self.groups, self.s = node.inputs[1].shape[1:3]
+        self.share = self.heads // self.groups
+        forward = self.name == "attention_lse"
+        self.rows_stay = self.name != "attention_dkv"
+        rows, keys = ((Q,), (K,)) if forward else ((Q, G), (K, V))
+        self.held, self.passing = (rows, keys) if self.rows_stay else (keys, rows)
+        self.items, self.others = (self.t, self.s) if self.rows_stay else (self.s, self.t)
+        self.results = 1 if self.rows_stay else 2
+        self.views = [operand(group, x) for x in node.inputs[: 2 if forward else 4]]
+        self.sums = node.inputs[4:6]  # lse, delta
+        self.bi = self.em.axis(b.group(2), self.batch)
+        self.length = length_of(self.em, node, 2 if forward else 6, self.bi)
+        at = b.let(b.group(1), "head")
+        self.own = self.em.axis(at, self.heads if self.rows_stay else self.groups)
+        self.head = self.own  # the query head at work
+        self._at = at
+
+    # -- the algorithm
+
+    def kernel(self, team: Team) -> Kernel:
+        """The finished kernel."""
+        b = self.b
+        blocks = -(-self.items // team.rows)
+        block = (blocks - 1) - b.group(0) if self.rows_stay else b.group(0)  # the longest first
+        self.first = b.let(block * team.rows, "first_item")
+        with team.inside():
+            team.hold([self.source(i, self.own) for i in self.held])
+            (self._gradients if self.sums else self._statistics)(team)
+        heads = self.heads if self.rows_stay else self.groups
+        pairs = self.batch * self.heads * self.t * self.s
+        flops = 2 * PRODUCTS[self.name] * pairs * self.depth
+        return b.kernel((blocks, heads, self.batch), team.threads, flops, traffic(self.group))
+
+    def _statistics(self, team: Team) -> None:
+        with self._met() as (source,):
+            start, stop = team.range()
+            team.follow(source, start, stop)
+        team.finish()
+
+    def _gradients(self, team: Team) -> None:
+        whole = not team.cut or (self.others <= team.cut and (self.rows_stay or self.share == 1))
+        team.clear(not whole)
+        with self._met() as sources:
+            start, stop = team.range()
+            if whole:
+                team.meet(sources, start, stop)
+            else:
+                with self.b.loop(stop, start - start % team.cut, team.cut, "c0") as c0:
+                    low = self.b.let(maximum(start, c0), "low")
+                    high = self.b.let(minimum(stop, c0 + team.cut), "high")
+                    with self.em.scope():
+                        team.meet(sources, low, high)
+                        team.join()
+        team.finish()
+
+    @contextlib.contextmanager
+    def _met(self) -> Iterator[list[Source]]:
+        """The heads of what passes, one after the other: their sources."""
+        b, em = self.b, self.em
+        if self.rows_stay:
+            kv = em.axis(b.let(self._at // self.share, "kv"), self.groups)
+            yield [self.source(i, kv) for i in self.passing]
+            return
+        with b.loop(self.share, name="h") as h, em.scope():
+            self.head = em.axis(self._at * self.share + h, self.heads)
+            yield [self.source(i, self.head) for i in self.passing]
+
+    # -- places
+
+    def source(self, i: int, head: Affine) -> Source:
+        view = self.views[i]
+        at = affine.flatten((self.bi, head), view.strides[:2], view.offset)
+        base = self.b.let(self.em.expr(at), "base")
+        return Source(self.em.buffers[id(view.node)], base, *view.strides[2:])
+
+    def sees(self, item: Expr) -> tuple[Expr, Expr]:
+        """The first that passes of what an item meets, and the one after the last (bound): nothing
+        where there is no such item."""
+        b = self.b
+        if self.rows_stay:
+            low, high = self._keys(item)
+            exists = item < self.t
+        else:
+            low, high = self._rows(item, 1)
+            exists = item < self.length
+        return b.let(low, "low"), b.let(select(exists, high, 0), "high")
+
+    def meets(self, first: Expr, count: int) -> tuple[Expr, Expr]:
+        """The same of `count` items together; the first of them exists."""
+        b = self.b
+        if self.rows_stay:
+            last = b.let(minimum(first + (count - 1), self.t - 1), "last")
+            return b.let(self._keys(first)[0], "start"), b.let(self._keys(last)[1], "stop")
+        start, stop = self._rows(first, count)
+        return start, b.let(select(first < self.length, stop, 0), "stop")
+
+    def _keys(self, row: Expr) -> tuple[Expr, Expr]:
+        causal, window = self.params["causal"], self.params["window"]
+        return visible_keys(self.b, row, self.t, self.s, self.length, causal, window)
+
+    def _rows(self, key: Expr, keys: int) -> tuple[Expr, Expr]:
+        ahead, rows = const(self.s - self.t), const(self.t)
+        causal, window = self.params["causal"], self.params["window"]
+        return seeing_rows(self.b, key, keys, ahead, rows, causal, window)
+
+    def note(self, row: Expr) -> list[Expr]:
+        """lse and delta of a query row of the head at work (bound)."""
+        at = (self.bi, self.head, self.em.axis(row, self.t))
+        return [self.em.value(x, at) for x in self.sums]
+
+    # -- formulas
+
+    def score(self, product: Expr) -> tuple[Expr, Expr | None]:
+        """The (capped) score of q . k, and the cap's derivative (both bound)."""
+        b, cap, scale = self.b, self.params["softcap"], self.params["scale"]
+        if not cap:
+            return b.let(product * scale, "s"), None
+        bent = b.let(math.tanh(b, b.let(product * (scale / cap), "s")), "bent")
+        return b.let(bent * cap, "s"), b.let(fma(-bent, bent, 1.0), "slope")
+
+    def weigh(
+        self, score: Expr, slope: Expr | None, change: Expr, note: Sequence[Expr],
+        seen: Expr | None = None,
+    ) -> list[Expr]:  # fmt: skip
+        """ds without the scale and p (bound), from the score and the product g . v of a pair."""
+        b, (lse, delta) = self.b, note
+        p = b.let(math.exp(b, b.let(score - lse, "gap")), "p")
+        p = p if seen is None else b.let(select(seen, p, 0.0), "p")
+        ds = p * (change - delta)
+        return [b.let(ds if slope is None else ds * slope, "ds"), p]
+
+    def log_sum(self, top: Expr, total: Expr) -> Expr:
+        """The log-sum-exp (bound), from the maximum and the sum under it (bound)."""
+        return softmax.log_sum(self.b, top, total, UNSEEN)
+
+    # -- results
+
+    def factor(self, part: int) -> float:
+        """What sum number `part` lacks: dq and dk are without the scale."""
+        return 1.0 if part else self.params["scale"]
+
+    def write(
+        self, part: int, item: Affine, column: Affine, value: Expr, mask: Expr | None = None
+    ) -> None:
+        """Components of result number `part` (0 dq or dk, 1 dv) of an item."""
+        where = (self.bi, self.own, item, column)
+        self._store(where if self.rows_stay else (affine.number(part), *where), value, mask)
+
+    def write_row(self, row: Affine, lse: Expr, mask: Expr | None = None) -> None:
+        self._store((self.bi, self.own, row), lse, mask)
+
+    def _store(self, index: tuple[Affine, ...], value: Expr, mask: Expr | None) -> None:
+        with self.em.scope():
+            store_all(self.em, self.node, index, value, mask)
+
+
+class Team(abc.ABC):
+    """Who computes a call. `rows` items stay per group, from `call.first` on."""
+
+    rows: int
+    threads: tuple[int, ...] = (1,)
+    cut = CHUNK  # of what passes, in one chain; 0: everything
+
+    def __init__(self, call: Call) -> None:
+        self.call, self.b, self.em = call, call.b, call.em
+
+    def inside(self) -> AbstractContextManager[None]:
+        """Around everything that a thread does."""
+        return nullcontext()
+
+    def range(self) -> tuple[Expr, Expr]:
+        """What passes and meets any of what stays: the first and the one after the last."""
+        return self.call.meets(self.call.first, self.rows)
+
+    @abc.abstractmethod
+    def hold(self, sources: Sequence[Source]) -> None:
+        """Takes what stays."""
+
+    @abc.abstractmethod
+    def follow(self, source: Source, start: Expr, stop: Expr) -> None:
+        """Maxima and sums of the scores against start .. stop of what passes."""
+
+    @abc.abstractmethod
+    def clear(self, totals: bool) -> None:
+        """Sums (and, should chunks be joined, totals) from zero."""
+
+    @abc.abstractmethod
+    def meet(self, sources: Sequence[Source], start: Expr, stop: Expr) -> None:
+        """Adds start .. stop of what passes (bound) to the sums."""
+
+    @abc.abstractmethod
+    def join(self) -> None:
+        """Adds the sums to the totals; they are zero again."""
+
+    @abc.abstractmethod
+    def finish(self) -> None:
+        """Writes the results."""
