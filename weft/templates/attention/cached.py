@@ -10,7 +10,6 @@ from weft.graph.ir import Node
 from weft.kernel.ir import Kernel
 from weft.templates.attention import (
     cached_cpu,
-    decode_cpu,
     decode_gpu,
     flash_gpu,
     merge,
@@ -48,8 +47,6 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
         return merge.build(group, node, caps)
     if not caps.is_cpu:
         return _gpu(group, node, caps, config)
-    if node.shape[0] <= DECODE_ROWS:
-        return decode_cpu.build(group, node, caps, config)
     return cached_cpu.build(group, node, caps, config)
 
 

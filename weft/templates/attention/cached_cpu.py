@@ -1,4 +1,5 @@
-"""Many query rows over a KV cache on a CPU (prefill): blocks of rows, K packed once per block.
+"""Query rows over a KV cache on a CPU, as blocks of `flash`: many rows (prefill) or, where matrix
+registers work, the query heads of one (decode).
 
 Neighbouring rows of one cache slot form a run and share the packed keys. Rows need not be in
 order: each has its own limits, and a block that holds several slots takes its runs in turn.
@@ -14,47 +15,104 @@ from weft.graph.ir import Node
 from weft.kernel.builder import Builder, Expr, const, load, maximum, minimum, ne, select
 from weft.kernel.ir import I32, Kernel
 from weft.templates import affine
+from weft.templates.affine import Affine
+from weft.templates.attention import decode_cpu
 from weft.templates.attention.flash import Operand
-from weft.templates.attention.flash_amx import flash_for
-from weft.templates.attention.whole_cpu import blocks_of
+from weft.templates.attention.flash_amx import flash_for, in_tiles
+from weft.templates.attention.places import keys_until, position_of, slot_of
+from weft.templates.attention.whole_cpu import rows_of
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import traffic
 from weft.templates.product.epilogue import row_limit, store_all
 from weft.templates.product.problem import operand
+from weft.transform.decode import DECODE_ROWS
 
 
 def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel for one `cached_attention` call (see the composite for its meaning)."""
-    return _Prefill(group, node, caps, config).kernel()
+    if node.shape[0] > DECODE_ROWS:
+        return _Prefill(group, node, caps, config).kernel()
+    views = [operand(group, x) for x in node.inputs[:3]]
+    if in_tiles(caps, [(x.dtype, x.strides[-1]) for x in views], node.shape[-1]):
+        return _Heads(group, node, caps).kernel()
+    return decode_cpu.build(group, node, caps)
 
 
-class _Prefill:
-    def __init__(self, group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> None:
+class _Cached:
+    """What both share: `rows` query rows of a block that lie along axis `along` of q."""
+
+    def __init__(self, group: Group, node: Node, caps: Caps, rows: int, along: int) -> None:
         self.group, self.node = group, node
         self.b = b = Builder(group.name or "cached_attention")
         self.em = em = Emitter(b, group, caps)
-        self.window = node.attrs["params"]["window"]
+        self.params = node.attrs["params"]
         self.q, self.k, self.v = (operand(group, x) for x in node.inputs[:3])
         self.n, self.heads, self.depth = node.shape
         self.slots, self.groups, self.length, _ = node.inputs[1].shape
-        self.rows, self.keys = blocks_of(caps, config, self.heads, self.n, self.length)
+        self.share, self.rows = self.heads // self.groups, rows
+        axes = zip((self.q, self.k, self.v), (along, 2, 2))
+        q, k, v = (
+            Operand(em.buffers[id(x.node)], x.strides[axis], x.strides[-1]) for x, axis in axes
+        )
+        self.flash = flash_for(b, caps, (q, k, v), self.depth, rows, self.length, self.params)
+
+    def _bases(self, slot: Expr) -> list[Expr]:
+        """Where the keys and values of a slot start."""
+        lead = (self.em.axis(slot, self.slots), self.kv)
+        at = (affine.flatten(lead, x.strides[:2], x.offset) for x in (self.k, self.v))
+        return [self.b.let(self.em.expr(x), "base") for x in at]
+
+    kv: Affine
+
+    def _write(
+        self, index: tuple[Affine, Affine], column: int, mask: Expr | None, value: Expr
+    ) -> None:
+        lane = self.em.lane(value.type.lanes)
+        store_all(self.em, self.node, (*index, lane + column), value, mask)
+
+
+class _Heads(_Cached):
+    """A group per row and key/value head: a block holds the query heads that share it."""
+
+    def __init__(self, group: Group, node: Node, caps: Caps) -> None:
+        super().__init__(group, node, caps, node.shape[1] // node.inputs[1].shape[1], 1)
+
+    def kernel(self) -> Kernel:
+        b, em, share = self.b, self.em, self.share
+        row = em.axis(b.group(1), self.n)
+        self.kv = em.axis(b.group(0), self.groups)
+        first = affine.combine([(self.kv, share)])
+        q = affine.flatten((row, first), self.q.strides[:2], self.q.offset)
+        pos = position_of(em, self.node, row)
+        low, high = (b.let(x, "limit") for x in keys_until(pos, self.params["window"]))
+        self.flash.start(b.let(em.expr(q), "q"), const(share))
+        bases = self._bases(slot_of(em, self.node, row))
+        self.flash.walk(bases, low, high, lambda _: (low, high))
+
+        def write(at: Expr, column: int, mask: Expr | None, value: Expr) -> None:
+            with em.scope():
+                head = affine.combine([(self.kv, share), (em.axis(at, share), 1)])
+                self._write((row, head), column, mask, value)
+
+        self.flash.finish(write)
+        flops = 4 * self.n * self.heads * self.length * self.depth
+        grid = (self.groups, row_limit(self.group, 1, self.n))
+        return b.kernel(grid, (1,), flops, traffic(self.group))
+
+
+class _Prefill(_Cached):
+    """A group per block of rows and query head."""
+
+    def __init__(self, group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> None:
+        n, heads, _ = node.shape
+        super().__init__(group, node, caps, rows_of(caps, config, heads, n), 0)
+        b, em = self.b, self.em
         self.slot = b.array("slot", node.inputs[3].dtype, self.rows)
         self.pos = b.array("pos", node.inputs[4].dtype, self.rows)
         head = b.let(b.group(1), "head")
-        kv_head = b.let(head // (self.heads // self.groups), "kv_head")
         self.h = em.axis(head, self.heads)
-        self.kv = em.axis(kv_head, self.groups)
-        params = node.attrs["params"]
-        operands = (
-            Operand(em.buffers[id(self.q.node)], self.q.strides[0], self.q.strides[2]),
-            Operand(em.buffers[id(self.k.node)], self.k.strides[2], self.k.strides[3]),
-            Operand(em.buffers[id(self.v.node)], self.v.strides[2], self.v.strides[3]),
-        )
-        self.flash = flash_for(
-            b, caps, operands, self.depth, self.rows, self.keys,
-            params["scale"], params["softcap"],
-        )  # fmt: skip
+        self.kv = em.axis(b.let(head // self.share, "kv_head"), self.groups)
 
     def kernel(self) -> Kernel:
         b, group = self.b, self.group
@@ -75,10 +133,8 @@ class _Prefill:
         b, em = self.b, self.em
         with b.loop(self.count, name="r") as r, em.scope():
             row = em.axis(self.n0 + r, self.n)
-            slot = em.value(self.node.inputs[3], (row,))
-            pos = em.value(self.node.inputs[4], (row,))
-            b.store(self.slot, r, minimum(maximum(slot, 0), self.slots - 1))
-            b.store(self.pos, r, minimum(pos, self.length - 1))
+            b.store(self.slot, r, slot_of(em, self.node, row))
+            b.store(self.pos, r, position_of(em, self.node, row))
 
     def _starts_run(self, r: Expr) -> Expr:
         before = maximum(r - 1, 0)
@@ -98,34 +154,21 @@ class _Prefill:
             first_key, stop_key = self._limits(r)
             b.assign(low, select(inside, minimum(low, first_key), low))
             b.assign(high, select(inside, maximum(high, stop_key), high))
-        flash, k, v = self.flash, self.k, self.v
-        place = em.axis(slot, self.slots)
-        bases = [
-            b.let(em.expr(affine.flatten((place, self.kv), x.strides[:2], x.offset)), "base")
-            for x in (k, v)
-        ]
         q_base = em.expr(affine.flatten((self.h,), self.q.strides[1:2], self.q.offset))
         start = b.let(q_base + (self.n0 + first) * self.q.strides[0], "q0")
-        flash.start(start, b.let(end - first, "rows"))
-        begin = b.let(low, "begin")
-        with b.loop(high, begin - begin % self.keys, step=self.keys, name="k0") as k0, em.scope():
-            seen = b.let(minimum(high - k0, self.keys), "seen")
-            k_base = b.let(bases[0] + k0 * k.strides[2], "k")
-            v_base = b.let(bases[1] + k0 * v.strides[2], "v")
-            flash.take_keys(k_base, v_base, seen)
-            flash.sweep(k0, seen, lambda row: self._limits(b.let(first + row, "at")))
-        flash.finish(lambda *args: self._write(first, *args))
+        self.flash.start(start, b.let(end - first, "rows"))
+
+        def limits(row: Expr) -> tuple[Expr, Expr]:
+            return self._limits(b.let(first + row, "at"))
+
+        self.flash.walk(self._bases(slot), b.let(low, "begin"), b.let(high, "stop"), limits)
+
+        def write(row: Expr, column: int, mask: Expr | None, value: Expr) -> None:
+            with em.scope():
+                n = em.axis(self.n0 + first + row, self.n)
+                self._write((n, self.h), column, mask, value)
+
+        self.flash.finish(write)
 
     def _limits(self, row: Expr) -> tuple[Expr, Expr]:
-        pos = self.b.let(load(self.pos, row), "pos")
-        low: Expr = const(0)
-        if self.window:
-            low = maximum(pos - (self.window - 1), 0)
-        return low, maximum(pos + 1, 0)
-
-    def _write(self, first: Expr, row: Expr, column: int, mask: Expr | None, value: Expr) -> None:
-        em = self.em
-        with em.scope():
-            n = em.axis(self.n0 + first + row, self.n)
-            lane = em.lane(value.type.lanes)
-            store_all(em, self.node, (n, self.h, lane + column), value, mask)
+        return keys_until(self.b.let(load(self.pos, row), "pos"), self.params["window"])

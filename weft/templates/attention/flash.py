@@ -6,8 +6,8 @@ running maximum and sum per row, weights, and weights times V added to the rows'
 (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al.,
 "FlashAttention", 2022). The T x T matrix never exists.
 
-Key blocks start at multiples of their size and a block in which a row sees nothing leaves it
-unchanged bit for bit, so a row's result does not depend on the rows around it.
+Blocks and spans of keys stand at fixed places and a block in which a row sees nothing leaves it
+unchanged, so a row's result does not depend on the rows around it (weft/core/order.py).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
+from weft.core.order import KEY_SPAN, KEYS, STRANDS
 from weft.kernel import ir, math
 from weft.kernel.builder import (
     Builder,
@@ -31,9 +32,22 @@ from weft.kernel.builder import (
     select,
     splat,
 )
-from weft.kernel.ir import F32, Type
-from weft.templates.attention.softmax import FLOOR, HIDDEN, capped
+from weft.kernel.ir import Type
+from weft.templates.attention.softmax import (
+    FLOOR,
+    HIDDEN,
+    Exp,
+    capped,
+    fold_strands,
+    follow,
+    inverse,
+    join,
+    joined,
+    product,
+)
 from weft.templates.product.pack import Packer, fold_lanes
+
+Limits = Callable[[Expr], tuple[Expr, Expr]]
 
 MR = 4  # query rows per register tile
 
@@ -53,7 +67,8 @@ class Operand:
 
 
 class Flash:
-    """Emits the parts of a blocked attention kernel. `rows` is the most query rows of a group."""
+    """Emits the parts of a blocked attention kernel over at most `length` keys: `rows` is the most
+    query rows of a group."""
 
     def __init__(
         self,
@@ -62,38 +77,49 @@ class Flash:
         operands: tuple[Operand, Operand, Operand],
         depth: int,
         rows: int,
-        keys: int,
+        length: int,
         scale: float,
         softcap: float,
     ) -> None:
-        self.b, self.depth, self.keys = b, depth, keys
-        self.lanes = lanes = min(caps.lanes, 16)
+        self.b, self.depth = b, depth
+        self.lanes = lanes = min(caps.lanes, STRANDS)
+        self.keys = min(KEYS, -(-length // self.step) * self.step)
         self.big = caps.registers >= 32
         self.q, self.k, self.v = operands
         self.scale, self.softcap = scale, softcap
         self.wide = -(-depth // lanes) * lanes  # D padded to whole vectors
-        self._arrays(rows)
+        padded = -(-rows // self.tile) * self.tile
+        self._arrays(padded)
+        self.o, self.top, self.total = self._sums(padded)
+        self.spans = length > KEY_SPAN
+        if self.spans:
+            self.all_o, self.all_top, self.all_total = self._sums(padded)
+
+    tile, step = MR, STRANDS  # query rows that are taken at once; blocks hold multiples of `step`
+    exp: Exp = staticmethod(math.exp)
 
     def _arrays(self, rows: int) -> None:
         """Scratch memory for blocks of `rows` query rows."""
-        b, lanes, keys = self.b, self.lanes, self.keys
-        rows = -(-rows // MR) * MR
+        b, keys = self.b, self.keys
         if not self.q.plain:
             self.qs = b.array("q", dt.float32, rows * self.wide)
         self.kt = b.array("kt", dt.float32, self.wide * keys)
         if not self.v.plain:
             self.vs = b.array("v", dt.float32, keys * self.wide)
         self.s = b.array("s", dt.float32, MR * keys)
-        self.o = b.array("o", dt.float32, rows * self.wide)
-        self.top = b.array("top", dt.float32, rows)
-        self.total = b.array("total", dt.float32, rows * lanes)
+
+    def _sums(self, rows: int) -> tuple[ir.Array, ir.Array, ir.Array]:
+        """Weighted values, maxima and sums of weights of `rows` query rows."""
+        sizes = {"o": rows * self.wide, "top": rows, "total": rows}
+        o, top, total = (self.b.array(n, dt.float32, size) for n, size in sizes.items())
+        return o, top, total
 
     # -- a block of query rows
 
     def start(self, base: Expr, count: Expr) -> None:
         """Takes up `count` query rows, the first at element `base` of q (bound)."""
         b, lanes = self.b, self.lanes
-        self.q_base, self.count = base, count
+        self.q_base, self.count, self.held = base, count, count
         self.last = b.let(count - 1, "last_row")
         if not self.q.plain:
             packer = Packer(b, self.q.buffer, base, self.qs, self.wide, lanes, dt.float32)
@@ -101,18 +127,55 @@ class Flash:
                 packer.rows(self.q.row, count, const(self.depth), self.depth % lanes == 0)
             else:
                 packer.scalars((self.q.row, self.q.step), count, const(self.depth), None)
-        self._nothing_seen(count)
 
-    def _nothing_seen(self, count: Expr) -> None:
-        """Clears the sums of `count` rows."""
+    def walk(self, bases: Sequence[Expr], start: Expr, stop: Expr, limits: Limits) -> None:
+        """The rows of `start` meet keys start .. stop (bound), block by block and span by span.
+        Key 0 and its value are at `bases` (bound); `limits(row)` gives the first key that a row
+        sees and the one after its last (row: 0 .. count of `start`)."""
+        b, keys = self.b, self.keys
+        first = b.let(start - start % keys, "first")
+
+        def blocks(begin: Expr, end: Expr) -> None:
+            self._nothing_seen(self.o, self.top, self.total)
+            with b.loop(end, begin, step=keys, name="k0") as k0:
+                seen = b.let(minimum(end - k0, keys), "seen")
+                k_base = b.let(bases[0] + k0 * self.k.row, "k")
+                v_base = b.let(bases[1] + k0 * self.v.row, "v")
+                self.take_keys(k_base, v_base, seen)
+                self.sweep(k0, seen, limits)
+
+        if not self.spans:
+            blocks(first, stop)
+            return
+        self._nothing_seen(self.all_o, self.all_top, self.all_total)
+        with b.loop(stop, start - start % KEY_SPAN, step=KEY_SPAN, name="span") as span:
+            blocks(maximum(span, first), b.let(minimum(span + KEY_SPAN, stop), "end"))
+            self._join()
+
+    def _nothing_seen(self, o: ir.Array, top: ir.Array, total: ir.Array) -> None:
         b, lanes = self.b, self.lanes
         zero = const(0.0, Type(dt.float32, lanes))
-        with b.loop(count, step=MR, name="r") as r:
-            b.store(self.top, r, const(FLOOR, Type(dt.float32, MR)))
-            for i in range(MR):
-                b.store(self.total, (r + i) * lanes, zero)
+        with b.loop(self.held, step=MR, name="r") as r:
+            b.store(top, r, const(FLOOR, Type(dt.float32, MR)))
+            b.store(total, r, const(0.0, Type(dt.float32, MR)))
             with b.loop(MR * self.wide, step=lanes, name="c") as c:
-                b.store(self.o, r * self.wide + c, zero)
+                b.store(o, r * self.wide + c, zero)
+
+    def _join(self) -> None:
+        """The span just walked joins the rows' totals."""
+        b, lanes = self.b, self.lanes
+        with b.loop(self.held, step=MR, name="r") as r:
+            new, fade, by = join(b, load(self.all_top, r, MR), load(self.top, r, MR), self.exp)
+            b.store(self.all_top, r, new)
+            old = load(self.all_total, r, MR)
+            b.store(self.all_total, r, joined(old, load(self.total, r, MR), fade, by))
+            for i in range(MR):
+                fades, bys = (b.let(splat(extract(x, i), lanes), "by") for x in (fade, by))
+                start = b.let((r + i) * self.wide, "o")
+                with b.loop(self.wide, step=lanes, name="c") as c:
+                    at = b.let(start + c, "at")
+                    old = load(self.all_o, at, lanes)
+                    b.store(self.all_o, at, joined(old, load(self.o, at, lanes), fades, bys))
 
     def take_keys(self, k_base: Expr, v_base: Expr, count: Expr) -> None:
         """Packs `count` <= `keys` keys (and values, when not plain); bases are bound."""
@@ -134,9 +197,8 @@ class Flash:
         else:
             pack.scalars((self.v.row, self.v.step), count, const(self.wide), const(self.depth - 1))
 
-    def sweep(self, k0: Expr, count: Expr, limits: Callable[[Expr], tuple[Expr, Expr]]) -> None:
-        """Every row tile meets the keys just taken, k0 .. k0 + count; `limits(row)` gives the
-        first key a row sees and the one after its last (row: 0 .. count of `start`)."""
+    def sweep(self, k0: Expr, count: Expr, limits: Limits) -> None:
+        """Every row tile meets the keys just taken, k0 .. k0 + count."""
         b = self.b
         with b.loop(self.count, step=MR, name="r") as r:
             rows = [b.let(minimum(r + i, self.last), "row") for i in range(MR)]
@@ -169,18 +231,21 @@ class Flash:
         starts = [b.let(base + r * row, "q") for r in rows]
         zero = const(0.0, Type(dt.float32, lanes))
         with b.loop(self.keys, step=vectors * lanes, name="c") as c:
-            acc = [[b.var(zero, "s", zero.type) for _ in range(vectors)] for _ in starts]
-            with b.loop(self.depth, name="d") as d:
-                spot = b.let(d * self.keys + c, "spot")
-                ks = [b.let(load(self.kt, spot + v * lanes, lanes), "k") for v in range(vectors)]
-                for start, line in zip(starts, acc):
-                    x = b.let(splat(load(source, start + d), lanes), "x")
-                    for var, k in zip(line, ks):
-                        b.assign(var, fma(x, k, var))
-            for i, line in enumerate(acc):
-                for v, var in enumerate(line):
-                    score = capped(b, var, self.scale, self.softcap)
-                    b.store(self.s, c + (i * self.keys + v * lanes), score)
+
+            def chain(part: range) -> list[ir.Var]:
+                acc = [[b.var(zero, "s", zero.type) for _ in range(vectors)] for _ in starts]
+                with b.loop(part.stop, part.start, name="d") as d:
+                    spot = b.let(d * self.keys + c, "spot")
+                    ks = [b.let(load(self.kt, spot + v * lanes, lanes)) for v in range(vectors)]
+                    for start, line in zip(starts, acc):
+                        x = b.let(splat(load(source, start + d), lanes), "x")
+                        for var, k in zip(line, ks):
+                            b.assign(var, fma(x, k, var))
+                return [var for line in acc for var in line]
+
+            for i, sum_ in enumerate(product(b, self.depth, chain)):
+                at = c + (i // vectors * self.keys + i % vectors * lanes)
+                b.store(self.s, at, capped(b, sum_, self.scale, self.softcap))
 
     def _hide(self, k0: Expr, low: Sequence[Expr], high: Sequence[Expr]) -> None:
         b, lanes = self.b, self.lanes
@@ -194,29 +259,26 @@ class Flash:
     def _weigh(self, r: Expr, seen: Expr) -> None:
         """Scores become weights under the rows' new maxima; sums and outputs move on."""
         b, lanes = self.b, self.lanes
-        floor = const(HIDDEN, Type(dt.float32, lanes))
+        floor, zero = (const(x, Type(dt.float32, lanes)) for x in (HIDDEN, 0.0))
         tops = [b.var(floor, "top", floor.type) for _ in range(MR)]
         with b.loop(self.keys, step=lanes, name="c") as c:
             for i, var in enumerate(tops):
                 b.assign(var, maximum(var, load(self.s, c + i * self.keys, lanes)))
-        best = fold_lanes(b, tops, "max")
-        old = b.let(load(self.top, r, MR), "old")
-        new = b.let(maximum(old, best), "new")
+        new, shrink = follow(b, b.let(load(self.top, r, MR), "old"), fold_lanes(b, tops, "max"))
         b.store(self.top, r, new)
-        shrink = b.let(math.exp(b, b.let(old - new, "fall")), "shrink")
         tops = [b.let(splat(extract(new, i), lanes), "top") for i in range(MR)]  # type: ignore[misc]
         fade = [b.let(splat(extract(shrink, i), lanes), "fade") for i in range(MR)]
-        spots = [b.let((r + i) * lanes, "at") for i in range(MR)]
-        sums = [b.var(load(self.total, at, lanes) * f, "sum") for at, f in zip(spots, fade)]
-        with b.loop(self.keys, step=lanes, name="c") as c:
-            for i in range(MR):
-                at = b.let(c + i * self.keys, "at")
-                gap = b.let(load(self.s, at, lanes) - tops[i], "gap")
-                p = b.let(math.exp(b, gap), "p")
-                b.store(self.s, at, p)
-                b.assign(sums[i], sums[i] + p)
-        for at, total in zip(spots, sums):
-            b.store(self.total, at, total)
+        strands = [[b.var(zero, "strand") for _ in range(0, STRANDS, lanes)] for _ in range(MR)]
+        with b.loop(self.keys, step=STRANDS, name="c") as c:
+            for i, line in enumerate(strands):
+                for v, strand in enumerate(line):
+                    at = b.let(c + (i * self.keys + v * lanes), "at")
+                    gap = b.let(load(self.s, at, lanes) - tops[i], "gap")
+                    p = b.let(math.exp(b, gap), "p")
+                    b.store(self.s, at, p)
+                    b.assign(strand, strand + p)
+        old = load(self.total, r, MR)
+        b.store(self.total, r, fma(old, shrink, fold_strands(b, strands)))
         chunk = -(-self.wide // lanes)
         parts = -(-chunk // (5 if self.big else 2))
         start = 0
@@ -267,13 +329,11 @@ class Flash:
         tail = None
         if depth % lanes:
             tail = b.let(iota(lanes) < depth % lanes, "tail")
+        o, total = (self.all_o, self.all_total) if self.spans else (self.o, self.total)
         with b.loop(self.count, name="r") as r:
-            total = b.let(fold_lanes(b, [b.let(load(self.total, r * lanes, lanes))]), "sum")
-            one = const(1.0, F32)
-            inverse = b.let(select(total > 0.0, one / select(total > 0.0, total, one), 0.0))
-            by = b.let(splat(inverse, lanes), "by")
+            by = b.let(splat(inverse(b, b.let(load(total, r), "sum")), lanes), "by")
             for c in range(0, depth, lanes):
-                value = b.let(load(self.o, r * self.wide + c, lanes) * by, "y")
+                value = b.let(load(o, r * self.wide + c, lanes) * by, "y")
                 write(r, c, tail if c + lanes > depth else None, value)
 
 

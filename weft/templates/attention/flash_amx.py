@@ -8,10 +8,12 @@ of a tile does not depend on the others, so the promise of `attention_flash` hol
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
+from weft.core.dtypes import DType
 from weft.kernel import math
 from weft.kernel.builder import (
     Builder,
@@ -29,11 +31,26 @@ from weft.kernel.builder import (
     splat,
 )
 from weft.kernel.ir import I32, Type
-from weft.templates.attention.flash import MR, Flash, Operand
-from weft.templates.attention.softmax import HIDDEN, LOG2E, base_two, capped
+from weft.templates.attention.flash import MR, Flash, Limits, Operand
+from weft.templates.attention.softmax import (
+    HIDDEN,
+    LOG2E,
+    Exp,
+    base_two,
+    capped,
+    fold_strands,
+    follow,
+)
 from weft.templates.product.pack import Packer, fold_lanes
 
 TILE, BLOCK = 16, 32  # rows and columns of a tile of sums; of the four that are summed at once
+
+
+def in_tiles(caps: Caps, kinds: Sequence[tuple[DType, int]], depth: int) -> bool:
+    """Whether the matrix registers take operands of these dtypes and distances between components:
+    bf16, side by side."""
+    narrow = all(kind == (dt.bfloat16, 1) for kind in kinds)
+    return narrow and "mma_bf16" in caps.features and caps.lanes == TILE and depth >= TILE
 
 
 def flash_for(
@@ -42,33 +59,29 @@ def flash_for(
     operands: tuple[Operand, Operand, Operand],
     depth: int,
     rows: int,
-    keys: int,
-    scale: float,
-    softcap: float,
+    length: int,
+    params: Mapping[str, Any],
 ) -> Flash:
-    """The blocked attention for these operands: in matrix registers where they are bf16, their
-    components side by side, and blocks hold whole tiles of keys."""
-    narrow = all(x.buffer.dtype == dt.bfloat16 and x.step == 1 for x in operands)
-    units = "mma_bf16" in caps.features and caps.lanes == TILE and keys % BLOCK == 0
-    kind = TileFlash if narrow and units and depth >= TILE else Flash
-    return kind(b, caps, operands, depth, rows, keys, scale, softcap)
+    """The blocked attention for these operands and the composite's `params`."""
+    kinds = [(x.buffer.dtype, x.step) for x in operands]
+    kind = TileFlash if in_tiles(caps, kinds, depth) else Flash
+    return kind(b, caps, operands, depth, rows, length, params["scale"], params["softcap"])
 
 
 class TileFlash(Flash):
     """The parts of a blocked attention kernel, in tiles."""
 
+    tile = step = BLOCK
+    exp: Exp = staticmethod(math.exp2_below)
+
     def _arrays(self, rows: int) -> None:
         b, keys = self.b, self.keys
-        rows = -(-rows // BLOCK) * BLOCK
         self.deep = -(-self.depth // BLOCK) * BLOCK  # D padded to whole tiles of k
         self.qs = b.array("q", dt.bfloat16, rows * self.deep)
         self.kt = b.array("kt", dt.bfloat16, self.deep * keys)
         self.vs = b.array("v", dt.bfloat16, keys * self.wide)
         self.s = b.array("s", dt.float32, BLOCK * keys)
         self.p = b.array("p", dt.bfloat16, BLOCK * keys)
-        self.o = b.array("o", dt.float32, rows * self.wide)
-        self.top = b.array("top", dt.float32, rows)
-        self.total = b.array("total", dt.float32, rows * self.lanes)
         self.factor = base_two(self.scale, self.softcap)
         pair = range(2)
         self.sums = [[b.tile("c", dt.float32, TILE, TILE) for _ in pair] for _ in pair]
@@ -80,10 +93,9 @@ class TileFlash(Flash):
         self.count = count
         self.last = b.let(count - 1, "last_row")
         whole = self.depth % BLOCK == 0
-        padded = b.let(ceil_div(count, BLOCK) * BLOCK, "padded")
+        self.held = padded = b.let(ceil_div(count, BLOCK) * BLOCK, "padded")
         packer = Packer(b, self.q.buffer, base, self.qs, self.deep, BLOCK, dt.bfloat16)
         packer.rows(self.q.row, padded, const(self.depth), whole, self.last)
-        self._nothing_seen(padded)
 
     def take_keys(self, k_base: Expr, v_base: Expr, count: Expr) -> None:
         b, lanes = self.b, self.lanes
@@ -95,7 +107,7 @@ class TileFlash(Flash):
         limit = None if self.depth == self.wide else const(self.depth)
         pack.pairs((self.v.row, 1), count, self.wide, limit, False)
 
-    def sweep(self, k0: Expr, count: Expr, limits: Callable[[Expr], tuple[Expr, Expr]]) -> None:
+    def sweep(self, k0: Expr, count: Expr, limits: Limits) -> None:
         b = self.b
         with b.loop(self.count, step=BLOCK, name="r") as r:
             near, far = b.var(1 << 30, "near", I32), b.var(0, "far", I32)
@@ -147,32 +159,33 @@ class TileFlash(Flash):
         with b.loop(keys, step=lanes, name="c") as c:
             for m, top in enumerate(tops):
                 b.assign(top, maximum(top, load(self.s, base + c + m * keys, lanes)))
-        old = b.let(load(self.top, row, MR), "old")
-        most = fold_lanes(b, tops, "max") * (self.factor or 1.0)
-        new = b.let(maximum(old, most), "new")
+        best = fold_lanes(b, tops, "max") * (self.factor or 1.0)
+        new, shrink = follow(b, b.let(load(self.top, row, MR), "old"), best, self.exp)
         b.store(self.top, row, new)
-        shrink = b.let(math.exp2_below(b, b.let(old - new, "fall")), "shrink")
+        strands = []
         for m in range(MR):
             fade = b.let(splat(extract(shrink, m), lanes), "fade")
-            self._row_weights(base + m * keys, row + m, extract(new, m), fade)
+            strands.append([self._row_weights(base + m * keys, row + m, extract(new, m), fade)])
+        old = load(self.total, row, MR)
+        b.store(self.total, row, fma(old, shrink, fold_strands(b, strands)))
 
-    def _row_weights(self, start: Expr, row: Expr, top: Expr, fade: Expr) -> None:
+    def _row_weights(self, start: Expr, row: Expr, top: Expr, fade: Expr) -> Expr:
+        """One row's weights, rounded, and its sums of values faded; its weights' partial sums."""
         b, lanes = self.b, self.lanes
         start, row = b.let(start, "start"), b.let(row, "row")
         wide = b.let(splat(top, lanes), "top")
-        spot = b.let(row * lanes, "spot")
-        total = b.var(load(self.total, spot, lanes) * fade, "total")
+        strand = b.var(const(0.0, wide.type), "strand")
         with b.loop(self.keys, step=lanes, name="c") as c:
             at = b.let(start + c, "at")
             s = load(self.s, at, lanes)
             gap = b.let(fma(s, self.factor, -wide) if self.factor else s - wide, "gap")
-            p = b.let(fma(gap, 0.0, math.exp2_below(b, gap)), "p")  # NaN stays NaN
+            p = b.let(fma(gap, 0.0, self.exp(b, gap)), "p")  # NaN stays NaN
             b.store(self.p, at, cast(p, dt.bfloat16))
-            b.assign(total, total + p)
-        b.store(self.total, spot, total)
+            b.assign(strand, strand + p)
         with b.loop(self.wide, step=lanes, name="c") as c:
             at = b.let(row * self.wide + c, "at")
             b.store(self.o, at, load(self.o, at, lanes) * fade)
+        return strand
 
     def _hide_keys(
         self, k0: Expr, base: Expr, bounds: list[tuple[Expr, Expr]], value: float

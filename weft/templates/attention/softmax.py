@@ -2,17 +2,17 @@
 
 A row's state is the largest score so far, the sum of weights under it and the weighted values
 (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018). Within a span `follow`
-and `block_sum` take a block of KEYS scores, each weight being exp(score - maximum); `join` adds a
-span to the row's total; `inverse` ends it. A block or span in which a row sees nothing changes
+and `fold_strands` take a block of KEYS scores, whose weights are exp(score - maximum); `join` adds
+a span to the row's total; `inverse` ends it. A block or span in which a row sees nothing changes
 nothing: its weights are exactly 0, its factors exactly 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from weft.core import dtypes as dt
-from weft.core.order import STRANDS
+from weft.core.order import CHUNK, SPAN
 from weft.kernel import math
 from weft.kernel.builder import Builder, Expr, bitcast, const, fma, maximum, ne, select
 from weft.templates.product.pack import fold_lanes
@@ -20,6 +20,8 @@ from weft.templates.product.pack import fold_lanes
 HIDDEN = -1e30  # the score of a key that a row does not see
 FLOOR = -1e29  # a row's first maximum: above HIDDEN, so that hidden keys weigh exactly 0
 LOG2E = 1.4426950408889634
+
+Exp = Callable[[Builder, Expr], Expr]
 
 
 def capped(b: Builder, score: Expr, scale: float, softcap: float) -> Expr:
@@ -35,39 +37,55 @@ def base_two(scale: float, softcap: float) -> float:
     return factor if not softcap and factor > 1e-4 else 0.0
 
 
-def follow(b: Builder, top: Expr, best: Expr) -> tuple[Expr, Expr]:
+def follow(b: Builder, top: Expr, best: Expr, exp: Exp = math.exp) -> tuple[Expr, Expr]:
     """The maximum after a block whose largest score is `best`, and what the sums so far must be
-    multiplied by (both bound)."""
+    multiplied by (both bound). `exp` is that of the kernel's scores: another where they are in
+    base 2."""
     new = b.let(maximum(top, best), "new")
-    return new, b.let(math.exp(b, b.let(top - new, "fall")), "fade")
+    return new, b.let(exp(b, b.let(top - new, "fall")), "fade")
 
 
-def block_sum(b: Builder, rows: Sequence[Sequence[Expr]]) -> Expr:
-    """Each row's weights of one block added up, lane i for rows[i] (a power of two of them). A row
-    comes as vectors of weights in ascending order; strand i of STRANDS adds keys i, i + STRANDS,
-    ... and strands fold by halves."""
-    lanes = rows[0][0].type.lanes
+def fold_strands(b: Builder, rows: Sequence[Sequence[Expr]]) -> Expr:
+    """Each row's weights of one block added up (bound), lane i for rows[i] (a power of two of
+    them). A row comes as its STRANDS partial sums, strand i of keys i, i + STRANDS, ..., in one or
+    more vectors; they fold by halves."""
     sums = []
     for row in rows:
-        step = max(STRANDS // lanes, 1)
-        strands = list(row[:step])
-        for i, weights in enumerate(row[step:]):
-            strands[i % step] = b.let(strands[i % step] + weights, "strand")
-        while step > 1:
-            step //= 2
-            for i, x in enumerate(strands[step:]):
-                strands[i] = b.let(strands[i] + x, "strand")
-            del strands[step:]
-        sums.append(strands[0])
+        strands = list(row)
+        while len(strands) > 1:
+            half = len(strands) // 2
+            pairs = zip(strands[:half], strands[half:], strict=True)
+            strands = [b.let(x + y, "strand") for x, y in pairs]
+        sums.append(b.let(strands[0], "strand"))
     return b.let(fold_lanes(b, sums), "added")
 
 
-def join(b: Builder, top: Expr, span_top: Expr) -> tuple[Expr, Expr, Expr]:
+def product(b: Builder, depth: int, chain: Callable[[range], Sequence[Expr]]) -> list[Expr]:
+    """Sums over `depth` in the order of products: chain(part of it) gives, bound, sums of fused
+    multiply-adds from zero in ascending order; chunks of a span and then spans are added up."""
+
+    def add(sums: Sequence[Expr] | None, more: Sequence[Expr]) -> list[Expr]:
+        if sums is None:
+            return list(more)
+        return [b.let(x + y, "sum") for x, y in zip(sums, more, strict=True)]
+
+    total = None
+    for start in range(0, depth, SPAN):
+        end, span = min(start + SPAN, depth), None
+        for k in range(start, end, CHUNK):
+            span = add(span, chain(range(k, min(k + CHUNK, end))))
+        assert span is not None
+        total = add(total, span)
+    assert total is not None
+    return total
+
+
+def join(b: Builder, top: Expr, span_top: Expr, exp: Exp = math.exp) -> tuple[Expr, Expr, Expr]:
     """The maximum of a row's total (`top`) and a span of it, and what the total's and the span's
     sums must be multiplied by (all bound): x = fma(span's x, by, x * fade)."""
-    new = b.let(maximum(top, span_top), "new")
-    fade = b.let(math.exp(b, b.let(top - new, "fall")), "fade")
-    return new, fade, b.let(math.exp(b, b.let(span_top - new, "gap")), "by")
+    span_top = b.let(span_top, "top")
+    new, fade = follow(b, b.let(top, "top"), span_top, exp)
+    return new, fade, b.let(exp(b, b.let(span_top - new, "gap")), "by")
 
 
 def joined(total: Expr, span: Expr, fade: Expr, by: Expr) -> Expr:

@@ -12,7 +12,7 @@ from weft.kernel.ir import Kernel
 from weft.templates import affine
 from weft.templates.attention.flash import Operand
 from weft.templates.attention.flash_amx import flash_for
-from weft.templates.attention.places import visible_keys
+from weft.templates.attention.places import length_of, visible_keys
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import traffic
@@ -28,7 +28,7 @@ def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Ke
     q, k, v = (operand(group, x) for x in node.inputs[:3])
     batch, heads, t, depth = node.shape
     groups, s = node.inputs[1].shape[1:3]
-    rows, keys = blocks_of(caps, config, batch * heads, t, s)
+    rows = rows_of(caps, config, batch * heads, t)
 
     bi = em.axis(b.group(2), batch)
     head = b.let(b.group(1), "head")
@@ -44,13 +44,9 @@ def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Ke
         for view, x in ((q, h), (k, kv_head), (v, kv_head))
     ]
     flash = flash_for(
-        b, caps, (_operand(em, q), _operand(em, k), _operand(em, v)), depth, rows, keys,
-        params["scale"], params["softcap"],
-    )  # fmt: skip
-    length = const(s)
-    if len(node.inputs) == 4:
-        given = em.value(node.inputs[3], (bi,))
-        length = b.let(minimum(given, s), "length")  # type: ignore[assignment]
+        b, caps, (_operand(em, q), _operand(em, k), _operand(em, v)), depth, rows, s, params
+    )
+    length = length_of(em, node, 3, bi)
 
     def limits(row: Expr) -> tuple[Expr, Expr]:
         return visible_keys(b, t0 + row, t, s, length, params["causal"], params["window"])
@@ -59,13 +55,8 @@ def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Ke
     flash.start(b.let(bases[0] + t0 * q.strides[2], "q0"), count)
     first, _ = limits(const(0))
     _, stop = limits(b.let(count - 1, "last"))
-    start = b.let(first, "first")
-    with b.loop(stop, start - start % keys, step=keys, name="k0") as k0, em.scope():
-        seen = b.let(minimum(length - k0, keys), "seen")
-        k_base = b.let(bases[1] + k0 * k.strides[2], "k")
-        v_base = b.let(bases[2] + k0 * v.strides[2], "v")
-        flash.take_keys(k_base, v_base, seen)
-        flash.sweep(k0, seen, limits)
+
+    flash.walk(bases[1:], b.let(first, "first"), b.let(stop, "stop"), limits)
 
     def write(row: Expr, column: int, mask: Expr | None, value: Expr) -> None:
         ti = em.axis(t0 + row, t)
@@ -83,14 +74,9 @@ def _operand(em: Emitter, view: View) -> Operand:
     return Operand(em.buffers[id(view.node)], view.strides[2], view.strides[3])
 
 
-def blocks_of(
-    caps: Caps, config: Mapping[str, Any], planes: int, t: int, s: int
-) -> tuple[int, int]:
-    """Query rows and keys per block: large blocks share a packed K, small ones fill the cores."""
-    rows = config.get("rows", 128)
+def rows_of(caps: Caps, config: Mapping[str, Any], planes: int, t: int) -> int:
+    """Query rows per block: large blocks share a packed K, small ones fill the cores."""
+    rows: int = config.get("rows", 128)
     while rows > 16 and planes * -(-t // rows) < 4 * caps.cores:
         rows //= 2
-    keys = config.get("keys", 64)
-    while keys > caps.lanes and keys >= 2 * s:
-        keys //= 2
-    return min(rows, t), max(keys, caps.lanes)
+    return min(rows, t)

@@ -1,0 +1,203 @@
+"""One order of attention's sums (weft/core/order.py): prefill, decode and whole attention give the
+same bits, and for f32 those of the rule taken at its word."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import dotkit as kit
+import numpy as np
+import pytest
+from dotkit import f, source
+
+from weft.backends.cpu import CpuDevice
+from weft.backends.interp import InterpDevice
+from weft.backends.registry import devices, get
+from weft.conform.harness import elementwise_kernel, run_kernel
+from weft.core import dtypes as dt
+from weft.core.caps import PRESETS
+from weft.core.dtypes import DType
+from weft.core.order import KEY_SPAN, KEYS, STRANDS
+from weft.kernel import math
+from weft.kernel.lanewise import fma
+from weft.program.device import Device
+from weft.templates.attention.softmax import FLOOR, HIDDEN
+
+MODELLED = [n for n, caps in PRESETS.items() if caps.is_cpu]
+TARGETS = [*MODELLED, "cpu"]
+PLAIN = {"scale": 0.25, "window": 0, "softcap": 0.0}
+
+
+def device_of(name: str) -> Device:
+    if name == "cpu":
+        return CpuDevice()
+    if name == "vulkan":
+        if not any(d.kind == "vulkan" and d.available for d in devices()):
+            pytest.skip("no Vulkan device; install mesa-vulkan-drivers for a software one")
+        return get("vulkan")
+    return InterpDevice(name)
+
+
+class Cache:
+    """Keys and values in slots, and query rows with their places."""
+
+    def __init__(self, length: int, n: int, h: int, g: int, d: int, dtype: DType) -> None:
+        shapes = [(n, h, d), (2, g, length, d), (2, g, length, d)]
+        rng = np.random.default_rng(length + d)
+        self.arrays = [rng.standard_normal(s, np.float32).astype(dtype.numpy) for s in shapes]
+        self.dtype = dtype
+
+    def play(self, device: Device, rows: slice, slot, pos, **params) -> np.ndarray:  # type: ignore[no-untyped-def]
+        """Some of the rows; those are `slot` and `pos` of all."""
+        q, kc, vc = self.arrays
+        q = q[rows]
+        places = [np.asarray(x, np.int32)[rows] for x in (slot, pos)]
+        shapes = [("q", q.shape), ("kc", kc.shape), ("vc", vc.shape)]
+        ins = [source(n, s, self.dtype) for n, s in shapes]
+        ins += [source(n, (len(q),), dt.int32) for n in ("slot", "pos")]
+        out = f.call("cached_attention", *ins, **{**PLAIN, **params})
+        (got,) = kit.play(device, "cached_attention", ins, [out], [q, kc, vc, *places])
+        return got
+
+
+def same(got: np.ndarray, want: np.ndarray) -> None:
+    """Equal bit for bit."""
+    word = {2: np.uint16, 4: np.uint32}[got.dtype.itemsize]
+    np.testing.assert_array_equal(got.view(word), want.view(word))
+
+
+def parts_agree(device: Device, cache: Cache, slot, pos, parts, **params) -> None:  # type: ignore[no-untyped-def]
+    """All rows at once, and parts (first, count) of them, give the same."""
+    whole = cache.play(device, slice(0, len(pos)), slot, pos, **params)
+    for first, count in parts:
+        rows = slice(first, first + count)
+        same(cache.play(device, rows, slot, pos, **params), whole[rows])
+
+
+@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16], ids=repr)
+@pytest.mark.parametrize("name", MODELLED)
+def test_any_number_of_rows(name: str, dtype: DType) -> None:
+    """In the interpreter: a row alone, two, 17 and 18, on both sides of seams."""
+    cache = Cache(530, 18, 2, 1, 16, dtype)
+    pos = [529, 63, 64, 511, 512, 0, *range(518, 530)]
+    parts_agree(InterpDevice(name), cache, [0] * 4 + [1] * 14, pos, ((0, 1), (3, 2), (1, 17)))
+
+
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float16, dt.bfloat16], ids=repr)
+@pytest.mark.parametrize("name", ["cpu"])
+def test_any_number_of_rows_on_devices(name: str, dtype: DType) -> None:
+    cache = Cache(1100, 34, 4, 2, 64, dtype)
+    pos = [0, 62, 63, 64, 510, 511, 512, 1099, *range(500, 526)]
+    parts = [(i, 1) for i in range(9)] + [(i, 2) for i in range(0, 34, 5)] + [(0, 17), (17, 17)]
+    parts_agree(device_of(name), cache, [0] * 4 + [1] * 30, pos, parts)
+
+
+@pytest.mark.parametrize("params", [{"window": 70}, {"window": 600}, {"softcap": 0.7}], ids=repr)
+@pytest.mark.parametrize("name", ["cpu"])
+def test_windows_and_caps(name: str, params: dict[str, float]) -> None:
+    cache = Cache(1100, 18, 2, 1, 8, dt.float32)
+    pos = [0, 69, 70, 571, 1099, *range(600, 613)]
+    parts_agree(device_of(name), cache, [1] * 18, pos, ((0, 2), (3, 2)), **params)
+
+
+@pytest.mark.parametrize("h,g,d", [(1, 1, 20), (6, 2, 80), (22, 1, 7), (2, 2, 272)])
+@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16], ids=repr)
+@pytest.mark.parametrize("name", ["cpu"])
+def test_heads_and_depths(name: str, h: int, g: int, d: int, dtype: DType) -> None:
+    """Depths beyond a chunk too."""
+    cache = Cache(600, 20, h, g, d, dtype)
+    parts_agree(device_of(name), cache, [1] * 20, range(561, 581), ((0, 2), (1, 17)))
+
+
+def test_many_rows() -> None:
+    """300 at once on this CPU."""
+    cache = Cache(1100, 300, 4, 2, 64, dt.bfloat16)
+    parts_agree(CpuDevice(), cache, [0] * 300, range(800, 1100), ((0, 16), (7, 150), (299, 1)))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_whole_attention_is_prefill(name: str) -> None:
+    """Causal attention of a sequence and the same rows over a cache that holds it."""
+    device = device_of(name)
+    h, d = 2, 16
+    interp = name in PRESETS
+    t = 20 if interp else 70
+    for s, dtype in ((t, dt.float32), (130 if interp else 530, dt.bfloat16)):
+        cache = Cache(s, t, h, h, d, dtype)
+        q, kc, vc = cache.arrays
+        ins = [source(n, (1, h, x, d), dtype) for n, x in (("q", t), ("k", s), ("v", s))]
+        out = f.call("attention", *ins, causal=True, **PLAIN)
+        arrays = [q.transpose(1, 0, 2)[None], kc[:1], vc[:1]]
+        (got,) = kit.play(device, "attention", ins, [out], arrays)
+        cached = cache.play(device, slice(0, t), [0] * t, range(s - t, s))
+        same(np.ascontiguousarray(got[0].transpose(1, 0, 2)), cached)
+
+
+# -- the rule, taken at its word
+
+
+@cache
+def _exp_kernel(n: int):  # type: ignore[no-untyped-def]
+    caps = PRESETS["webgpu"]
+    return elementwise_kernel(
+        "exp", caps, n, [dt.float32], dt.float32, lambda b, i, x: math.exp(b, x)
+    )
+
+
+def exp(x: np.ndarray) -> np.ndarray:
+    """weft's polynomial, in the interpreter."""
+    flat = np.asarray(x, np.float32).ravel()
+    out = run_kernel(InterpDevice("webgpu"), _exp_kernel(flat.size), [flat, flat])[1]
+    return out.reshape(np.shape(x))
+
+
+def by_the_rule(q, k, v, scale: float, window: int) -> np.ndarray:  # type: ignore[no-untyped-def]
+    """One row q[D] over its keys k[n, D] and values v[n, D]; the row stands at the last key."""
+    f32 = np.float32
+    n, d = k.shape
+    score = np.zeros(n, f32)
+    for i in range(d):
+        score = fma(np.full(n, q[i]), k[:, i], score)
+    score = score * f32(scale)
+    low = max(n - window, 0) if window else 0
+    score[:low] = HIDDEN
+    top, total, out = f32(FLOOR), f32(0), np.zeros(d, f32)
+    for span in range(0, n, KEY_SPAN):
+        m, one, o = f32(FLOOR), f32(0), np.zeros(d, f32)
+        for k0 in range(span, min(span + KEY_SPAN, n), KEYS):
+            s = np.full(KEYS, HIDDEN, f32)
+            block = score[k0 : k0 + KEYS]
+            s[: len(block)] = block
+            new = max(m, s.max())
+            p, fade = exp(s - new), exp(m - new)[()]
+            strands = np.zeros(STRANDS, f32)
+            for i in range(0, KEYS, STRANDS):
+                strands = strands + p[i : i + STRANDS]
+            while len(strands) > 1:
+                half = len(strands) // 2
+                strands = strands[:half] + strands[half:]
+            m, one = new, fma(one, fade, strands[0])
+            o = o * fade
+            for j in range(len(block)):
+                o = fma(np.full(d, p[j]), v[k0 + j], o)
+        new = max(top, m)
+        fade, by = exp(top - new)[()], exp(m - new)[()]
+        top, total, out = new, fma(one, by, total * fade), fma(o, np.full(d, by), out * fade)
+    return out * (f32(1) / total) if total else out * f32(0)
+
+
+@pytest.mark.parametrize("window", [0, 100])
+@pytest.mark.parametrize("name", ["cpu", "cpu-avx2"])
+def test_the_rule(name: str, window: int) -> None:
+    """f32 on CPUs: few rows and many are what the rule says, bit for bit."""
+    device = device_of(name)
+    cache = Cache(1100, 18, 2, 1, 24, dt.float32)
+    pos = [0, 62, 63, 64, 510, 511, 512, 1099, *range(600, 610)]
+    many = cache.play(device, slice(0, 18), [1] * 18, pos, window=window)
+    few = cache.play(device, slice(0, 3), [1] * 18, pos, window=window)
+    same(few, many[:3])
+    q, kc, vc = cache.arrays
+    for n in (0, 3, 4, 6, 7):
+        stop = pos[n] + 1
+        want = by_the_rule(q[n, 1], kc[1, 0, :stop], vc[1, 0, :stop], 0.25, window)
+        same(many[n, 1], want)
