@@ -7,6 +7,14 @@ adds in an order of its own, so what it takes of a span is one chain of unit ste
 
 Attention's keys are cut into spans of KEY_SPAN and these into blocks of KEYS, from position 0 on.
 A span is an online softmax over its blocks, in ascending order; spans join in ascending order.
+
+A row of at most ROW_SEGMENT elements is added up in ROW_STRANDS strands: strand i adds elements i,
+i + ROW_STRANDS, ... in ascending order from zero, and strands fold by halves (i with i + 32, then
+i + 16, ... i + 1). A longer row is the row of its segments' sums. Elements that do not exist add
+nothing. Several reduced axes that lie apart are one row, in which each run of the last of them
+begins at a multiple of ROW_STRANDS. Sums over other axes than the last ones, column by column, are
+chains of COLUMN_SEGMENT elements in ascending order from zero; more are the column of their
+chains' sums.
 """
 
 from __future__ import annotations
@@ -17,4 +25,5 @@ KEYS = 64  # keys under one running maximum
 KEY_SPAN = 512  # keys of one online softmax; a multiple of KEYS
 STRANDS = 16  # partial sums of a block's weights: strand i adds keys i, i + 16, ...
 ROW_STRANDS = 64  # partial sums of a row: strand i adds elements i, i + 64, ...
-ROW_SEGMENT = 4096  # elements of a row that one set of strands adds up
+ROW_SEGMENT = 1024  # elements of a row that one set of strands adds up
+COLUMN_SEGMENT = 32  # elements of a column that one chain adds up

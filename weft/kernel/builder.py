@@ -283,9 +283,10 @@ class Builder:
         return tile
 
     def array(self, name: str, dtype: DType, size: int, space: str = "private") -> ir.Array:
-        """A local array, "private" or "shared"; its content is undefined until stored."""
+        """A local array, "private" or "shared"; its content is undefined until stored. A shared one
+        belongs to the kernel: it is declared before the statement that is being written."""
         array = ir.Array(self.unique(name), dtype, size, space)  # type: ignore[arg-type]
-        self.emit(array)
+        self._stack[0 if space == "shared" else -1].append(array)
         return array
 
     def group(self, dim: int = 0) -> Expr:

@@ -1,4 +1,4 @@
-"""How a GPU's threads share out memory: 16 bytes at a time, rows by subgroups or by groups."""
+"""How a GPU's threads share out memory: 16 bytes at a time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ from weft.graph.ir import Node
 
 WORD = 16  # bytes that a thread moves at once
 ROW_THREADS = 128  # threads to a group that holds several short rows
-STREAM = 4  # vectors asked for together where a row is longer than the registers
-_OWN = 32  # values of a row per thread up to which a subgroup keeps the row to itself
-_SHARED = 16  # values per thread that groups aim at, up to _MOST threads
-_MOST = 512
 
 
 def vector_lanes(caps: Caps, n: int, nodes: Iterable[Node]) -> int:
@@ -23,18 +19,3 @@ def vector_lanes(caps: Caps, n: int, nodes: Iterable[Node]) -> int:
     while n % lanes:
         lanes //= 2
     return lanes
-
-
-def row_threads(caps: Caps, n: int, lanes: int) -> int:
-    """How many threads share a row of n elements, in vectors of `lanes`: a power of two, by the
-    length alone."""
-    vectors, width = -(-n // lanes), caps.subgroup
-    if width and n <= _OWN * width and vectors <= _OWN // lanes * width:
-        return min(width, _power(vectors))
-    limit = min(_MOST if width else 256, caps.max_threads)
-    return min(limit, max(width, 16, _power(-(-n // _SHARED))))
-
-
-def _power(n: int) -> int:
-    """The least power of two from n on."""
-    return 1 << max(n - 1, 0).bit_length()

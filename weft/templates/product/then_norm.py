@@ -16,7 +16,7 @@ from weft.kernel import ir
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group, reached
-from weft.templates.rows.norm import CpuRows
+from weft.templates.rows.styles import Rows
 
 NORMS = ("layer_norm", "rms_norm")
 
@@ -56,7 +56,7 @@ def following(group: Group) -> Following | None:
     return Following(before, value, norm)
 
 
-class NormRows(CpuRows):
+class NormRows(Rows):
     """The norm's rows inside the product's kernel."""
 
     def __init__(self, norm: Following, caps: Caps, em: Emitter) -> None:

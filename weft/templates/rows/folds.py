@@ -13,13 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.caps import Caps
 from weft.core.dtypes import DType
 from weft.kernel import builder as kb
-from weft.kernel import ir
 from weft.kernel import math as km
 from weft.kernel.builder import Builder
-from weft.kernel.ir import F32, I32, Expr, Type
+from weft.kernel.ir import F32, Expr, Type
 
 State = tuple[Expr, ...]
 
@@ -29,7 +27,7 @@ class Fold:
     """`lift(b, value, index)` makes a state of one element, `combine(b, s, t)` joins two,
     `finish(b, s)` gives the result; `identity` is the state of no elements (one constant per
     entry, with its dtype). `quick` is a cheaper combine for states of at most 32 elements, and for
-    what is finished next."""
+    what is finished next. A `free` fold gives the same bits in any order."""
 
     name: str
     dtypes: tuple[DType, ...]
@@ -38,6 +36,7 @@ class Fold:
     combine: Callable[[Builder, State, State], State]
     finish: Callable[[Builder, State], Expr]
     quick: Callable[[Builder, State, State], State] | None = None
+    free: bool = False
 
     def empty(self, lanes: int = 1) -> State:
         """The identity in every lane."""
@@ -70,6 +69,7 @@ def sum_fold(dtype: DType) -> Fold:
         lambda b, x, i: (kb.cast(x, acc),),
         lambda b, s, t: (s[0] + t[0],),
         lambda b, s: kb.cast(s[0], dtype),
+        free=not acc.is_float,
     )  # fmt: skip
 
 
@@ -87,6 +87,7 @@ def max_fold(dtype: DType, nan: bool = True) -> Fold:
         "max", (acc,), (least,),
         lambda b, x, i: (kb.cast(x, acc),), combine,
         lambda b, s: kb.cast(s[0], dtype),
+        free=True,
     )  # fmt: skip
 
 
@@ -104,7 +105,7 @@ def top_fold() -> Fold:
     def finish(b: Builder, s: State) -> Expr:
         return kb.select(s[1] > 0x7F800000, kb.const(np.nan, F32), s[0])
 
-    return Fold("top", (dt.float32, dt.int32), (-np.inf, 0), lift, combine, finish)
+    return Fold("top", (dt.float32, dt.int32), (-np.inf, 0), lift, combine, finish, free=True)
 
 
 def argmax_fold(dtype: DType) -> Fold:
@@ -123,6 +124,7 @@ def argmax_fold(dtype: DType) -> Fold:
     return Fold(
         "argmax", (dt.int32, dt.int32), (-(1 << 31), 0x7FFFFFFF), lift, combine,
         lambda b, s: s[1],
+        free=True,
     )  # fmt: skip
 
 
@@ -141,10 +143,10 @@ class Accumulator:
         """Joins one element per lane; lanes where `keep` is false stay as they are."""
         b, lanes = self.b, self.lanes
         index = None if index is None else kb.splat(index, lanes)
-        state = self.fold.lift(b, kb.splat(value, lanes), index)
-        self.join(tuple(kb.splat(v, lanes) for v in state), keep)
+        self.join(self.fold.lift(b, kb.splat(value, lanes), index), keep)
 
     def join(self, state: State, keep: Expr | None = None) -> None:
+        state = tuple(kb.splat(v, self.lanes) for v in state)
         if keep is not None:
             empty = self.fold.empty(self.lanes)
             state = tuple(kb.select(keep, v, e) for v, e in zip(state, empty))
@@ -159,15 +161,16 @@ class Accumulator:
         return bind(self.b, self.vars)
 
 
-def fold_states(b: Builder, fold: Fold, states: Sequence[State]) -> State:
-    """Joins accumulators pairwise: ((0 1) (2 3)) ..."""
-    states = list(states)
-    while len(states) > 1:
-        pairs = [
-            bind(b, fold.combine(b, s, t)) for s, t in zip(states[::2], states[1::2], strict=False)
-        ]
-        states = pairs + ([states[-1]] if len(states) % 2 else [])
-    return states[0]
+def fold_strands(b: Builder, fold: Fold, states: Sequence[State]) -> State:
+    """Joins states by halves of the least power of two that holds them: i with i + half."""
+    found = list(states)
+    half = 1 << max(len(found) - 1, 0).bit_length()
+    while half > 1:
+        half //= 2
+        for i, far in enumerate(found[half:]):
+            found[i] = bind(b, fold.combine(b, found[i], far))
+        del found[half:]
+    return found[0]
 
 
 def fold_lanes(b: Builder, fold: Fold, state: State) -> State:
@@ -203,64 +206,9 @@ def several(folds: Sequence[Fold]) -> Fold:
 
     return replace(
         folds[0],
-        name="sum" if all(fold.name == "sum" for fold in folds) else "several",
+        name="several",
         dtypes=tuple(d for fold in folds for d in fold.dtypes),
         identity=tuple(v for fold in folds for v in fold.identity),
         combine=combine,
+        free=all(fold.free for fold in folds),
     )
-
-
-def fold_group(
-    b: Builder, fold: Fold, state: State, thread: Expr, threads: int, caps: Caps
-) -> State:
-    """Joins one state per thread of a group of `threads` (a power of two), or of each aligned run
-    of `threads` within a subgroup; every thread gets the result. Every thread must arrive."""
-    state = bind(b, state)
-    width = caps.subgroup
-    if threads == 1:
-        return state
-    if width and threads <= width:
-        return _fold_subgroup(b, fold, state, threads, width)
-    if width:
-        return _fold_subgroups(b, fold, state, thread, threads, width)
-    arrays = [b.array("part", d, threads, "shared") for d in fold.dtypes]
-    for array, v in zip(arrays, state):
-        b.store(array, thread, v)
-    half = threads // 2
-    while half:
-        b.barrier()
-        with b.when(thread < half):
-            mine = tuple(b.let(kb.load(a, thread)) for a in arrays)
-            other = tuple(b.let(kb.load(a, thread + half)) for a in arrays)
-            for a, v in zip(arrays, fold.combine(b, mine, other)):
-                b.store(a, thread, v)
-        half //= 2
-    b.barrier()
-    return tuple(b.let(kb.load(a, 0), "all") for a in arrays)
-
-
-def _fold_subgroup(b: Builder, fold: Fold, state: State, threads: int, width: int) -> State:
-    """Joins the states of each run of `threads` lanes, partners first half a run apart."""
-    if fold.name == "sum" and threads == width:
-        return bind(b, tuple(ir.Collective("subgroup_add", (x,), x.type) for x in state), "wave")
-    while threads > 1:
-        threads //= 2
-        other = bind(
-            b, tuple(ir.Collective("subgroup_xor", (x,), x.type, threads) for x in state), "other"
-        )
-        state = bind(b, fold.combine(b, state, other))
-    return state
-
-
-def _fold_subgroups(
-    b: Builder, fold: Fold, state: State, thread: Expr, threads: int, width: int
-) -> State:
-    state = _fold_subgroup(b, fold, state, width, width)
-    count = threads // width
-    parts = [b.array("part", d, count, "shared") for d in fold.dtypes]
-    with b.when(kb.eq(thread % width, 0)):
-        for part, x in zip(parts, state):
-            b.store(part, thread // width, x)
-    b.barrier()
-    waves = [bind(b, tuple(kb.load(p, kb.const(k, I32)) for p in parts)) for k in range(count)]
-    return fold_states(b, fold, waves)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from weft.core.caps import Caps
 from weft.core.dtypes import compute_dtype
@@ -14,10 +14,12 @@ from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
-from weft.templates.loops import Space, bounded_rows, kernel_name, probe, times, traffic
+from weft.templates.loops import Bound, Space, bounded_rows, kernel_name, probe, times, traffic
 from weft.templates.map import store_all
-from weft.templates.rows.folds import Fold, argmax_fold, max_fold, sum_fold
+from weft.templates.rows.folds import Fold, State, argmax_fold, max_fold, sum_fold
 from weft.templates.rows.product_fold import prod_fold
+from weft.templates.rows.walk import States, Walk
+from weft.templates.rows.walk_gpu import walk_of
 from weft.templates.view import Index
 
 FOLDS = {"sum": sum_fold, "max": max_fold, "argmax": argmax_fold, "prod": prod_fold}
@@ -44,11 +46,15 @@ class Plan:
         self.outputs, self.count = math.prod(self.kept), math.prod(self.reduced)
         self.fold: Fold = FOLDS[self.op](compute_dtype(self.source.dtype))
         self.strided = bool(self.is_reduced) and not self.is_reduced[-1]
-        self.across = self.strided or (self.count < caps.lanes and self.outputs >= caps.lanes)
+        tail = 0  # loops at the end that are reduced: a run
+        while tail < len(self.is_reduced) and self.is_reduced[-1 - tail]:
+            tail += 1
+        self.outer = self.reduced[: len(self.reduced) - tail]
+        self.inner = self.reduced[len(self.reduced) - tail :]
         self.b = Builder(kernel_name(group))
         self.em = Emitter(self.b, group, caps)
 
-    def wanted(self) -> Expr | int:
+    def wanted(self) -> Bound:
         """How many outputs a run wants."""
         shape = self.anchor.shape
         if not shape or self.group.rows is None:
@@ -66,25 +72,43 @@ class Plan:
             return value, None
         return value, self.em.expr(index[self.anchor.attrs["axis"]])
 
-    def finish(self, kept: Sequence[Affine], result: Expr) -> None:
+    def states(self, kept: Sequence[Affine]) -> States:
+        """The elements of an output as the walk of its row wants them."""
+
+        def state(run: Affine, j: Affine) -> State:
+            at = (*affine.unflatten(run, self.outer), *affine.unflatten(j, self.inner))
+            return self.fold.lift(self.b, *self.element(kept, at))
+
+        return state
+
+    def walk(self) -> Walk:
+        """The walk of an output's row."""
+        if not self.count:
+            return walk_of(self.em, 0)
+        n, runs = math.prod(self.inner), math.prod(self.outer)
+        inner = self.reduced[-1] if self.reduced and self.space.unit_inner else 1
+        return walk_of(self.em, n, runs, self.like(), inner)
+
+    def like(self) -> list[Node]:
+        """What has a value for each element."""
+        return [x for x in self.group.inputs if x.size == self.source.size] or [self.source]
+
+    def finish(self, kept: Sequence[Affine], state: State) -> None:
         """Runs the epilogue for one output (or a vector of them) and stores it."""
+        result = self.b.let(self.fold.finish(self.b, state), "out")
         full = self.space.index(self._spread(kept))
         index: Index = tuple(i for i, r in zip(full, self.reduced_axis) if not r)
         with self.em.scope():
-            self.em.define(self.anchor, self._only(index, result))
+            self.em.define(self.anchor, self.em.only(self.anchor, index, result))
             outputs = self.group.outputs
             first = outputs[0].shape
             at = affine.reshape_index(index, self.anchor.shape, first)
             store_all(self.em, outputs, at)
 
-    def _only(self, index: Index, result: Expr) -> Callable[[Index], Expr]:
-        return self.em.only(self.anchor, index, result)
-
     def _spread(self, kept: Sequence[Affine]) -> list[Affine]:
         k = iter(kept)
         return [affine.ZERO if flag else next(k) for flag in self.is_reduced]
 
-    def kernel(self, grid: Expr | int, threads: int = 1) -> Kernel:
-        return self.b.kernel(
-            grid=(grid,), threads=(threads,), flops=self.source.size, bytes=traffic(self.group)
-        )
+    def kernel(self, grid: Bound, *threads: int) -> Kernel:
+        flops, nbytes = self.source.size, traffic(self.group)
+        return self.b.kernel(grid=(grid,), threads=threads or (1,), flops=flops, bytes=nbytes)

@@ -1,7 +1,8 @@
-"""What the styles of the norm template share: the group's rows, its prologue and its epilogue."""
+"""The rows of a group around a norm: its prologue and its epilogue, around a walk of any kind."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 from weft.core.caps import Caps
@@ -14,13 +15,16 @@ from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
-from weft.templates.loops import bounded_rows, kernel_name, times, traffic
+from weft.templates.loops import Bound, bounded_rows, kernel_name, times, traffic
 from weft.templates.map import streams
 from weft.templates.rows import formulas, grads
-from weft.templates.rows.folds import Fold
+from weft.templates.rows.folds import Fold, State, several
 from weft.templates.rows.row import Formula, Row
+from weft.templates.rows.walk import CpuWalk
+from weft.templates.rows.walk_gpu import walk_of
 from weft.templates.view import Index
 
+NEXT_BYTES = 8192  # of a row: the hardware itself runs ahead in longer ones
 Element = Callable[[Affine], tuple[Expr, ...]]
 
 FORMULAS: dict[str, Formula] = {
@@ -40,8 +44,8 @@ FORMULAS: dict[str, Formula] = {
 
 
 class Rows:
-    """What the styles share; the loops over a row (`fold`, `each`) are theirs. With an Emitter
-    given, the rows are part of its kernel."""
+    """A group's rows, of which `walk` makes loops. With an Emitter given, the rows are part of its
+    kernel."""
 
     def __init__(self, group: Group, caps: Caps, em: Emitter | None = None) -> None:
         assert group.anchor is not None
@@ -51,6 +55,8 @@ class Rows:
         self.rows = self.anchor.inputs[0].size // self.n
         self.em = em or Emitter(Builder(kernel_name(group)), group, caps)
         self.b = self.em.b
+        like = [x for x in (*group.inputs, *group.outputs) if x.size == self.rows * self.n]
+        self.walk = walk_of(self.em, self.n, like=like or group.outputs)
         after = _after(group)
         self.late = [o for o in group.outputs if id(o) in after]
         self.early = [o for o in group.outputs if id(o) not in after]
@@ -62,47 +68,78 @@ class Rows:
                 raise CompileError(f"{o!r} cannot be an output of {name} {self.anchor!r}")
 
     def fold(self, folds: Sequence[Fold], element: Element) -> tuple[Expr, ...]:
-        raise NotImplementedError
+        b = self.b
+
+        def states(_: Affine, j: Affine) -> State:
+            values = zip(folds, element(j), strict=True)
+            return tuple(v for fold, x in values for v in fold.lift(b, x, None))
+
+        state = iter(self.walk.fold(several(folds), states))
+        parts = [tuple(itertools.islice(state, len(f.dtypes))) for f in folds]
+        return tuple(b.let(f.finish(b, s), f.name) for f, s in zip(folds, parts))
 
     def each(self, body: Callable[[Affine], None]) -> None:
-        raise NotImplementedError
+        self.walk.each(lambda _, j: body(j))
+
+    def kernel(self) -> Kernel:
+        """The kernel of all rows."""
+        grid, threads = self.walk.spread(self.rows, self.wanted(), self.run)
+        return self.finished(grid, threads)
 
     def run(self, row: Affine) -> None:
         """Emits one row."""
         FORMULAS[self.anchor.attrs["name"]](Row(self, affine.unflatten(row, self.shape[:-1])))
 
-    def wanted(self) -> Expr | int:
+    def wanted(self) -> Bound:
         """How many rows a run wants."""
         if self.group.rows is None or len(self.shape) < 2:
             return self.rows
         return times(bounded_rows(self.group, self.shape[0]), self.rows // self.shape[0])
 
     def array(self, cheap: bool) -> ir.Array | None:
-        return None
+        return self.walk.keep(cheap)
 
     def place(self, j: Affine) -> Expr | None:
-        return None
+        return self.walk.place(j)
 
     def see(self, index: Index) -> None:
         for node in self.early:
             self._write(node, index, self.shape)
 
     def ahead(self, index: Index) -> None:
-        """Nothing: on a GPU other groups run while one waits."""
+        """On a CPU, asks for the next row's operands and for where this row's results go. On a
+        GPU other groups run while one waits."""
+        walk = self.walk
+        if not isinstance(walk, CpuWalk) or self.rows == 1 or 4 * self.n > NEXT_BYTES:
+            return
+        if index[-1].lanes < walk.lanes:
+            return
+        at = self.em.address(affine.flatten(index, affine.contiguous(self.shape)))
+        for node in self.group.inputs:
+            if node.shape == self.shape:
+                self.b.prefetch(self.em.buffers[id(node)], at + self.n)
+        for k, node in enumerate(self.group.outputs):
+            plain = not self.large[id(node)] and k not in self.group.in_place
+            if node.shape == self.shape and plain:
+                self.b.prefetch(self.em.buffers[~id(node)], at)
 
     def put(self, index: Index, value: Expr) -> None:
-        """Runs the epilogue on one (or a vector) of the results."""
-        bound = self.b.let(value, "y")
-        self.em.define(self.anchor, self.em.only(self.anchor, index, bound))
-        for node in self.late:
-            self._write(node, index, self.anchor.shape)
+        """Runs the epilogue on one (or a vector) of the results; a number of the row is the work
+        of one thread."""
+        whole = len(index) == len(self.shape) and self.anchor.shape == self.shape
+        with self.walk.only(None if whole else self.walk.writer):
+            bound = self.b.let(value, "y")
+            self.em.define(self.anchor, self.em.only(self.anchor, index, bound))
+            for node in self.late:
+                self._write(node, index, self.anchor.shape)
 
     def _write(self, node: Node, index: Index, shape: tuple[int, ...]) -> None:
-        at = affine.reshape_index(index, shape, node.shape)
-        linear = affine.flatten(index, affine.contiguous(shape))
-        self.em.store(node, at, self.large[id(node)] and linear.aligned(linear.lanes))
+        with self.walk.only(self.walk.real):
+            at = affine.reshape_index(index, shape, node.shape)
+            linear = affine.flatten(index, affine.contiguous(shape))
+            self.em.store(node, at, self.large[id(node)] and linear.aligned(linear.lanes))
 
-    def finished(self, grid: Expr | int, threads: int = 1) -> Kernel:
+    def finished(self, grid: Bound, threads: int = 1) -> Kernel:
         flops = 8 * self.rows * self.n
         return self.b.kernel((grid,), (threads,), flops=flops, bytes=traffic(self.group))
 

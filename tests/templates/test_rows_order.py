@@ -1,0 +1,183 @@
+"""The one order of sums over rows and columns (core/order.py): the same bits on every target, for
+any number of rows, and those of a reference in NumPy."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import group_of, random, run_cpu, run_device, run_interp, trace
+
+from weft import ops
+from weft.backends.llvm import gpu_target
+from weft.core import dtypes as dt
+from weft.core.caps import PRESETS
+from weft.core.order import COLUMN_SEGMENT, ROW_SEGMENT, ROW_STRANDS
+
+sys.path.append(str(Path(__file__).parent.parent / "backends"))
+F32 = np.float32
+LENGTHS = [1, 15, 63, 64, 65, 700, 1024, 1025, 4096, 4097, 9000]
+
+
+def row_sum(x: np.ndarray) -> np.float32:
+    """The sum of a row by the rule."""
+    if len(x) > ROW_SEGMENT:
+        segments = [x[i : i + ROW_SEGMENT] for i in range(0, len(x), ROW_SEGMENT)]
+        return row_sum(np.array([row_sum(s) for s in segments], F32))
+    padded = np.zeros(-(-max(len(x), 1) // ROW_STRANDS) * ROW_STRANDS, F32)
+    padded[: len(x)] = x
+    strands = np.zeros(ROW_STRANDS, F32)
+    for block in padded.reshape(-1, ROW_STRANDS):
+        strands = strands + block
+    while len(strands) > 1:
+        half = len(strands) // 2
+        strands = strands[:half] + strands[half:]
+    return strands[0]
+
+
+def column_sums(x: np.ndarray) -> np.ndarray:
+    """The sums over axis 0 by the rule."""
+    if len(x) > COLUMN_SEGMENT:
+        chains = [x[i : i + COLUMN_SEGMENT] for i in range(0, len(x), COLUMN_SEGMENT)]
+        return column_sums(np.array([column_sums(c) for c in chains]))
+    total = np.zeros(x.shape[1:], F32)
+    for row in x:
+        total = total + row
+    return total
+
+
+def rows_of(fn: Callable[[np.ndarray], np.ndarray], *arrays: np.ndarray) -> np.ndarray:
+    return np.stack([fn(*row) for row in zip(*arrays)]).astype(F32)
+
+
+def scale_of(x: np.ndarray, eps: float) -> np.float32:
+    """1 / sqrt(mean(x^2) + eps)."""
+    var = row_sum(x * x) * F32(1.0 / len(x))
+    return F32(1) / np.sqrt(var + F32(eps))
+
+
+def moments(x: np.ndarray) -> np.ndarray:
+    mean = row_sum(x) * F32(1.0 / len(x))
+    return np.array([mean, scale_of(x - mean, 1e-2)], F32)
+
+
+def rms_norm(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    return x * scale_of(x, 1e-2) * (w + F32(1))
+
+
+def softmax_grad(y: np.ndarray, g: np.ndarray) -> np.ndarray:
+    return y * (g - row_sum(y * g))
+
+
+def everywhere(fn: Any, arrays: list[np.ndarray], kind: str, anchor: str) -> np.ndarray:
+    """The result of every target, which must be one."""
+    group = group_of(trace(fn, arrays), kind, anchor)
+    (want,) = run_cpu(group, arrays)
+    for name, caps in PRESETS.items():
+        (got,) = run_interp(group, caps, arrays)
+        assert np.array_equal(got, want), name
+    return want
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_row_sums(n: int) -> None:
+    x, g, w = (random(dt.float32, shape, k) for k, shape in enumerate([(3, n), (3, n), (n,)]))
+    got = everywhere(lambda x: ops.sum_(x, (1,)), [x], "reduce", "sum")
+    assert np.array_equal(got, rows_of(row_sum, x))
+    got = everywhere(lambda x: ops.call("moments", x, eps=1e-2), [x], "norm", "call")
+    assert np.array_equal(got, rows_of(moments, x))
+    fn = lambda x, w: ops.call("rms_norm", x, w, eps=1e-2, offset=1.0)  # noqa: E731
+    got = everywhere(fn, [x, w], "norm", "call")
+    assert np.array_equal(got, rows_of(lambda row: rms_norm(row, w), x))
+    got = everywhere(lambda y, g: ops.call("softmax_grad", y, g), [x, g], "norm", "call")
+    assert np.array_equal(got, rows_of(softmax_grad, x, g))
+
+
+CALLS: dict[str, tuple[str, dict[str, float]]] = {
+    "softmax": ("x", {}),
+    "log_softmax": ("x", {}),
+    "layer_norm": ("xww", {"eps": 1e-5}),
+    "rms_scale": ("x", {"eps": 1e-2}),
+    "cross_entropy": ("xt", {"label_smoothing": 0.1}),
+    "log_softmax_grad": ("xx", {}),
+    "layer_norm_grad": ("xwx", {"eps": 1e-2}),
+    "rms_norm_grad": ("xwx", {"eps": 1e-2, "offset": 1.0}),
+    "cross_entropy_grad": ("xtg", {"label_smoothing": 0.1}),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("n", [15, 65, 700, 4097])
+def test_targets_agree(n: int, name: str) -> None:
+    kinds, params = CALLS[name]
+    shapes = {"x": (2, n), "w": (n,), "g": (2,)}
+    target = np.array([7, -100], np.int32)
+    arrays = [target if k == "t" else random(dt.float32, shapes[k], i) for i, k in enumerate(kinds)]
+    everywhere(lambda *v: ops.call(name, *v, **params), arrays, "norm", "call")
+
+
+@pytest.mark.parametrize("dtype", [dt.float16, dt.bfloat16], ids=repr)
+def test_narrow_rows(dtype: dt.DType) -> None:
+    """The same strands, in f32."""
+    x = random(dtype, (2, 1160))
+    got = everywhere(lambda x: ops.cast(ops.sum_(x, (1,)), dt.float32), [x], "reduce", "sum")
+    assert np.array_equal(got, rows_of(row_sum, x.astype(F32)))
+    everywhere(lambda x: ops.call("softmax", x), [x], "norm", "call")
+
+
+@pytest.mark.parametrize("n", [5, 64, 100, 196])
+def test_runs(n: int) -> None:
+    """Reduced axes that lie apart: each run of the last begins at a multiple of the strands."""
+    x = random(dt.float32, (21, 3, n))
+    got = everywhere(lambda x: ops.sum_(x, (0, 2)), [x], "reduce", "sum")
+    wide = np.zeros((21, 3, -(-n // ROW_STRANDS) * ROW_STRANDS), F32)
+    wide[..., :n] = x
+    assert np.array_equal(got, rows_of(row_sum, wide.transpose(1, 0, 2).reshape(3, -1)))
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (31, 33), (32, 40), (33, 5), (1100, 36)], ids=repr)
+def test_columns(shape: tuple[int, int]) -> None:
+    x = random(dt.float32, shape)
+    got = everywhere(lambda x: ops.sum_(x, (0,)), [x], "reduce", "sum")
+    assert np.array_equal(got, column_sums(x))
+
+
+@pytest.mark.parametrize("target", ["cpu-avx512", "cuda"])
+def test_a_row_longer_than_a_segment_of_segments(target: str) -> None:
+    x = random(dt.float32, (1, ROW_SEGMENT**2 + 1500))
+    group = group_of(trace(lambda x: ops.sum_(x, (1,)), [x]), "reduce", "sum")
+    assert run_interp(group, PRESETS[target], [x])[0][0] == row_sum(x[0])
+
+
+@pytest.mark.parametrize("n", [50, 700, 4097])
+def test_rows_do_not_depend_on_their_number(n: int) -> None:
+    x = random(dt.float32, (7, n))
+    for fn, kind, anchor in (
+        (lambda x: ops.sum_(x, (1,)), "reduce", "sum"),
+        (lambda x: ops.call("softmax", x), "norm", "call"),
+    ):
+        whole = everywhere(fn, [x], kind, anchor)
+        for rows in (slice(0, 1), slice(2, 5)):
+            assert np.array_equal(everywhere(fn, [x[rows]], kind, anchor), whole[rows])
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "gfx90a", "gfx1100"])
+@pytest.mark.parametrize("n", [65, 768, 2100])
+def test_machine_code_of_gpus_agrees(arch: str, n: int) -> None:
+    """What the LLVM dialect makes of these kernels for GPUs, executed, against the CPU's."""
+    from gpu_emulator import Emulated
+
+    device = Emulated(gpu_target(arch))
+    x, w = random(dt.float32, (2, n)), random(dt.float32, (n,), 1)
+    for fn, arrays, kind, anchor in (
+        (lambda x: ops.sum_(x, (1,)), [x], "reduce", "sum"),
+        (lambda x: ops.call("softmax", x), [x], "norm", "call"),
+        (lambda x, w: ops.call("layer_norm", x, w, w, eps=1e-5), [x, w], "norm", "call"),
+        (lambda x, w: ops.call("rms_norm_grad", x, w, x, eps=1e-2), [x, w], "norm", "call"),
+    ):
+        group = group_of(trace(fn, arrays), kind, anchor)
+        assert np.array_equal(run_device(device, group, arrays)[0], run_cpu(group, arrays)[0])
