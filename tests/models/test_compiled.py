@@ -179,7 +179,7 @@ def test_programs_come_back_from_disk(zoo, tmp_path: Path, monkeypatch) -> None:
         assert set(again.programs()) == {"prefill", "decode"}
         with pytest.raises(AssertionError, match="compiled again"):
             weft.load(folder, device="cpu", context=47).generate([1])
-        patch.setattr(programs, "_source", lambda: "another version")
+        patch.setattr(programs.versions, "stamp", lambda kind: "another version")
         with pytest.raises(AssertionError, match="compiled again"):
             weft.load(folder, device="cpu", context=48).generate([1])
     monkeypatch.setattr(DiskCache, "get", lambda self, key: b"not a program")

@@ -15,7 +15,6 @@ import functools
 import hashlib
 import os
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from weft.core.files import default_directory, replacing
@@ -26,12 +25,6 @@ _DIGEST = 32  # bytes of the checksum, and of its key
 _KEY = "key"
 _MOST_BYTES = 1 << 30  # of an entry
 _KEPT = 0.75  # of the limit: what a pruning leaves, so that the next one is far
-
-
-def code_version(files: Iterable[Path]) -> str:
-    """Changes whenever one of the files that make cached code does: their sizes and times."""
-    marks = ((os.path.basename(f), os.stat(f)) for f in files if f.exists())
-    return ";".join(f"{name}:{status.st_size}:{status.st_mtime_ns}" for name, status in marks)
 
 
 class DiskCache:

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
+from weft.core.order import STREAM_ROWS
 from weft.graph.ir import Graph, Node, Shape
 from weft.templates.group import Group
 from weft.transform.movement import matched_dims
 from weft.transform.rebuild import kind_of
 
 FUSIBLE = ("elementwise", "movement", "gather")
-MATVEC_ROWS = 16  # a dot with at most this many rows on the left is read-bound: kind "matvec"
 
 _COST = {
     "exp": 8, "log": 8, "sin": 8, "cos": 8, "tanh": 8, "erf": 8, "ndtr": 8, "pow": 16,
@@ -59,7 +59,7 @@ def kind_for(anchor: Node, claimed: str | None) -> str:
         assert claimed is not None
         return claimed
     if anchor.op == "dot":
-        return "matvec" if anchor.inputs[0].shape[-2] <= MATVEC_ROWS else "matmul"
+        return "matvec" if anchor.inputs[0].shape[-2] <= STREAM_ROWS else "matmul"
     return kind_of(anchor)
 
 

@@ -49,18 +49,7 @@ def _alike(a: Group, b: Group, caps: Caps) -> bool:
 
 def _dots(group: Group) -> list[Node]:
     """The dots that a group computes."""
-    stop = {id(x) for x in group.inputs}
-    found, stack, seen = [], list(group.outputs), set(stop)
-    while stack:
-        node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if node.op == "dot":
-            found.append(node)
-        else:
-            stack.extend(node.inputs)
-    return found
+    return [n for n in group.inside() if n.op == "dot"]
 
 
 def _joined(a: Group, b: Group, outputs: tuple[Node, ...], drop: Node | None) -> Group:

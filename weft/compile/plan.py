@@ -269,14 +269,5 @@ def _shape(node: Node) -> str:
 
 def _computed(group: Group) -> list[str]:
     """The ops a group computes, operands first (reports and tests of fusion read this)."""
-    stop = {id(x) for x in group.inputs}
-    names, seen, stack = [], set(stop), list(group.outputs)
-    while stack:
-        node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if kind_of(node) != "source":
-            names.append(str(node.attrs["name"]) if node.op == "call" else node.op)
-        stack.extend(node.inputs)
-    return names[::-1]
+    computed = (n for n in reversed(group.inside()) if kind_of(n) != "source")
+    return [str(n.attrs["name"]) if n.op == "call" else n.op for n in computed]

@@ -19,6 +19,7 @@ chains' sums.
 
 from __future__ import annotations
 
+STREAM_ROWS = 16  # up to so many rows, or sequences of a decode step, stream the other operand
 CHUNK = 256  # k of one chain of fused multiply-adds
 SPAN = 2048  # k of one sum of chunks; a multiple of CHUNK
 KEYS = 64  # keys under one running maximum

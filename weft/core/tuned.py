@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from weft.core import versions
 from weft.core.caps import Caps
 from weft.core.errors import FileFormatError, UsageError
 from weft.core.files import default_directory, write_text
@@ -54,7 +55,7 @@ class Table:
 
 def new(device: str, caps: Caps) -> Table:
     """An empty table for a device and the templates as they are."""
-    return Table(device, caps_digest(caps), code_digest(), {})
+    return Table(device, caps_digest(caps), versions.digest("tuning"), {})
 
 
 @functools.lru_cache(maxsize=32)
@@ -62,15 +63,6 @@ def caps_digest(caps: Caps) -> str:
     """16 hex digits: equal for Caps that templates cannot tell apart (a library of the vendor's is
     nothing to them, and models are compiled without it)."""
     return hashlib.sha256(caps.without("gemm_library").text().encode()).hexdigest()[:16]
-
-
-@functools.cache
-def code_digest() -> str:
-    """16 hex digits that change with the source of the templates."""
-    total = hashlib.sha256()
-    for path in sorted((Path(__file__).parents[1] / "templates").rglob("*.py")):
-        total.update(path.name.encode() + b"\0" + path.read_bytes())
-    return total.hexdigest()[:16]
 
 
 def default_path(caps: Caps) -> Path | None:
@@ -126,7 +118,7 @@ def _fitting(table: Table, caps: Caps, where: str) -> Table | None:
     target = caps.model or caps.name
     if table.caps != caps_digest(caps):
         _say(f"{where}: measured on {table.device} with other limits, not used for {target} here")
-    elif table.code != code_digest():
+    elif table.code != versions.digest("tuning"):
         _say(f"{where}: measured with other templates, not used; run `weft tune` again")
     else:
         return table

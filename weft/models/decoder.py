@@ -279,7 +279,7 @@ def decoder_graph(
         return ops.input_node(label, (size,), int32, "input", rows=bound)
 
     with ops.building():
-        ins = [given(label, rows) for label in ("ids", "slot", "pos")]
+        ins = [given(label, rows) for label in ("ids", "slot", "place")]
         ins.append(given("at", rows * c.kv_heads, None))
         if last:
             ins.append(given("last", 1, None))

@@ -15,6 +15,7 @@ import numpy as np
 from weft.core.clock import compiling
 from weft.core.dtypes import as_dtype
 from weft.core.errors import OutOfMemoryError
+from weft.core.order import STREAM_ROWS
 from weft.models.config import DecoderConfig, EncoderConfig
 from weft.models.inputs import cache_rows
 from weft.models.progress import progress
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from weft.program.session import Session
 
 CHUNK = 512  # rows of a prefill step
-DECODE_ROWS = 16  # sequences of a decode step: more would go to kernels that sum in another order,
-# and a sequence's tokens would depend on how many run beside it
 SCORE_CHUNK = 64  # rows of a step that returns every row's logits
 
 
@@ -106,7 +105,7 @@ class Runner(abc.ABC):
         place = np.arange(pos, pos + len(ids)) if isinstance(pos, int) else np.asarray(pos)
         place = place.astype(np.int32)
         at = cache_rows(self.config, slot, place, self.context, self.room(kind))
-        return {"ids": np.asarray(ids, np.int32), "slot": slot, "pos": place, "at": at}
+        return {"ids": np.asarray(ids, np.int32), "slot": slot, "place": place, "at": at}
 
 
 class EagerRunner(Runner):
@@ -128,14 +127,14 @@ class EagerRunner(Runner):
         return 0  # NumPy's products of fewer rows may sum in another order
 
     def room(self, kind: str) -> int:
-        return min(self.slots, DECODE_ROWS) if kind == "decode" else CHUNK
+        return min(self.slots, STREAM_ROWS) if kind == "decode" else CHUNK
 
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
         from weft.models import decoder
 
         at = rows["at"][: n * self.config.kv_heads]
         last = rows["last"] if kind == "prefill" else None
-        given = decoder.Rows(rows["ids"], rows["slot"], rows["pos"], at, last)
+        given = decoder.Rows(rows["ids"], rows["slot"], rows["place"], at, last)
         logits, self._keys, self._values = decoder.forward(
             self.config, self._weights, given, self._keys, self._values
         )
@@ -172,7 +171,7 @@ class CompiledRunner(Runner):
 
     def room(self, kind: str) -> int:
         if kind == "decode":
-            return min(self.slots, DECODE_ROWS)
+            return min(self.slots, STREAM_ROWS)
         return min(CHUNK if kind == "prefill" else SCORE_CHUNK, self.context)
 
     def session(self, kind: str) -> Session:

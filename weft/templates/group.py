@@ -42,6 +42,13 @@ class Group:
     name: str = ""
     starts: Mapping[int, tuple[tuple[int, Node], ...]] = field(default_factory=dict)
 
+    def inside(self, roots: Iterable[Node] | None = None) -> list[Node]:
+        """The nodes that the kernel computes for `roots` (by default its outputs), each once, users
+        before their operands."""
+        stop = {id(n) for n in self.inputs}
+        wanted = self.outputs if roots is None else roots
+        return [n for n in reached(wanted, stop) if id(n) not in stop]
+
 
 def reached(roots: Iterable[Node], stop: Collection[int]) -> list[Node]:
     """The nodes that `roots` need, each once, not looking behind those of `stop` (ids)."""

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import lru_cache
-from pathlib import Path
 
-from weft.backends.cache import DiskCache, code_version, default_directory
-from weft.core import tuned
+from weft.backends.cache import DiskCache, default_directory
+from weft.core import tuned, versions
 from weft.core.caps import Caps
 from weft.core.clock import compiling
 from weft.core.errors import FileFormatError
@@ -21,7 +19,6 @@ from weft.graph.digest import digest
 from weft.graph.ir import Graph, toposort
 from weft.program.program import Program
 
-_CODE = ("compile", "core", "graph", "kernel", "models", "ops", "program", "templates", "transform")
 LARGE = 64  # nodes from which a traced graph is worth a place on the disk
 
 
@@ -34,7 +31,9 @@ def program_for(what: object, caps: Caps, build: Callable[[], Graph]) -> Program
     from weft.program import serial
 
     cache = DiskCache(default_directory())
-    text = "\n".join(("program", _source(), caps.text(), tuned.digest(caps), repr(what)))
+    text = "\n".join(
+        ("program", versions.stamp("programs"), caps.text(), tuned.digest(caps), repr(what))
+    )
     key = hashlib.sha256(text.encode()).hexdigest()
     stored = cache.get(key)
     if stored is not None:
@@ -57,10 +56,3 @@ def program_of(graph: Graph, caps: Caps) -> Program:
 
         return compile_graph(graph, caps, graph.name)
     return program_for(("graph", digest(graph)), caps, lambda: graph)
-
-
-@lru_cache(maxsize=1)
-def _source() -> str:
-    """A stamp of the source files that a Program depends on."""
-    root = Path(__file__).parent.parent
-    return code_version(f for package in _CODE for f in sorted((root / package).rglob("*.py")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from weft.ops.nodes import line_of
 from weft.ops.tape import plain, recording
 from weft.tensor.base import CURRENT, TensorBase
 from weft.tensor.core import Tensor
+from weft.transform.rebuild import over
 
 Role = Literal["input", "scalar", "state", "weight"]
 
@@ -115,7 +116,6 @@ class Trace:
         else:
             self.capture(tensor)
             state = self.captured[id(tensor)][1]
-            state.attrs["role"] = "state"  # type: ignore[index]  # ours until the Graph is made
             self.current[id(tensor)] = value
         self.assigned[id(state)] = (state, value)
 
@@ -185,7 +185,9 @@ class Trace:
         for node in toposort(graph.roots()):
             if node.op == "input" and id(node) not in mine:
                 raise TraceError(f"{name}: uses a tensor that was left over from another trace")
-        return graph
+        assigned = [n for n, _ in graph.assigns if n.attrs["role"] != "state"]
+        states = {id(n): replace(n, attrs={**n.attrs, "role": "state"}) for n in assigned}
+        return over(graph, states) if states else graph
 
 
 def _gradient_store(tensor: TensorBase) -> TensorBase:

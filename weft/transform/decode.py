@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from weft.core.order import STREAM_ROWS
 from weft.graph.ir import Graph, Node
 from weft.ops.nodes import make_node
 from weft.transform.rebuild import make, remake, rewrite
 
-DECODE_ROWS = 16  # up to this many rows each row reads the cache on its own
 _LENGTH = 1024  # of a cache: a shorter one is read before a second kernel has begun
 _PART, _PARTS = 256, 64  # keys of a part at least; parts at most
 
@@ -24,7 +24,7 @@ def _split(node: Node, claimed: Callable[[Node], bool]) -> Node:
     if node.op != "call" or node.attrs["name"] != "cached_attention" or 0 in node.shape:
         return node
     length = node.inputs[1].shape[2]
-    if node.shape[0] > DECODE_ROWS or length <= _LENGTH:
+    if node.shape[0] > STREAM_ROWS or length <= _LENGTH:
         return node
     part = -(-length // (_PARTS * _PART)) * _PART
     params = {**node.attrs["params"], "part": part}

@@ -53,6 +53,21 @@ def rewrite(graph: Graph, visit: Visit) -> Graph:
     )
 
 
+def over(graph: Graph, new: Mapping[int, Node]) -> Graph:
+    """The graph over other inputs, by the ids of those in whose place they stand."""
+    made: dict[int, Node] = dict(new)
+    for node in toposort((*graph.inputs, *graph.roots())):
+        if id(node) not in made:
+            made[id(node)] = remake(node, tuple(made[id(x)] for x in node.inputs))
+    return Graph(
+        tuple(made[id(x)] for x in graph.inputs),
+        tuple(made[id(x)] for x in graph.outputs),
+        tuple((made[id(state)], made[id(x)]) for state, x in graph.assigns),
+        graph.name,
+        graph.meta,
+    )
+
+
 def users(graph: Graph) -> dict[int, list[Node]]:
     """id(node) -> the nodes that read it, in topological order (outputs are not users)."""
     found: dict[int, list[Node]] = {}

@@ -9,14 +9,13 @@ Only x transposed times g is split, where M and N are the weight's axes.
 from __future__ import annotations
 
 from weft.core import dtypes as dt
-from weft.core.order import SPAN
+from weft.core.order import SPAN, STREAM_ROWS
 from weft.graph.ir import Graph, Node
 from weft.transform.rebuild import make, remake, rewrite
 
 GROUPS = 128  # groups of threads that keep a large GPU busy
 BLOCK = 128  # rows and columns of results per group
 MOST = 512  # groups' blocks that are stored: 64 KiB each
-FEW_ROWS = 16  # so few rows are another template's business, which shares K among threads anyway
 
 
 def split_k(graph: Graph) -> Graph:
@@ -36,7 +35,7 @@ def _split(node: Node) -> Node:
         return node
     a, b = node.inputs
     (m, k), n = a.shape, b.shape[1]
-    if a.op != "transpose" or not a.dtype.is_float or m <= FEW_ROWS or min(m, n, k) == 0:
+    if a.op != "transpose" or not a.dtype.is_float or m <= STREAM_ROWS or min(m, n, k) == 0:
         return node
     count = slices(m, n, k)
     if count == 1:

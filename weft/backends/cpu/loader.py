@@ -6,12 +6,12 @@ import hashlib
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-from weft.backends.cache import DiskCache, code_version
+from weft.backends.cache import DiskCache
 from weft.backends.cpu import link, runtime
 from weft.backends.cpu.host import Host
+from weft.core import versions
 from weft.core.caps import Caps
 from weft.core.forks import lock_of
 from weft.kernel.ir import Kernel
@@ -44,7 +44,9 @@ class Loader:
         self.threads = threads
         self.cache = cache
         self.compiled = 0  # how many modules LLVM has compiled here (the rest were cached)
-        self._salt = f"{_code_version()}|{host.triple}|{host.cpu}|{host.features}|{host.version}|"
+        self._salt = (
+            f"{versions.stamp('cpu code')}|{host.triple}|{host.cpu}|{host.features}|{host.version}|"
+        )
 
     def kernels(self, kernels: Sequence[Kernel], caps: Caps) -> list[int]:
         """The entry address of each kernel. A kernel with a `digest` (its kernel_hash, stored
@@ -113,12 +115,3 @@ class Loader:
 
             found = [jit.link_by_llvm(self.host, data, wanted) for data in objects.values()]
         _linked.update(zip(objects, found))
-
-
-def _code_version() -> str:
-    """Changes whenever the code that turns kernels into machine code changes: the size and time
-    of the dialect's and the compiler's files."""
-    here = Path(__file__).parent
-    files = [here / "jit.py", *sorted((here.parent / "llvm").glob("*.py"))]
-    files += [here.parents[1] / "kernel" / name for name in ("linear.py", "tiles.py")]
-    return code_version(files)

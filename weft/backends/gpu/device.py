@@ -10,12 +10,11 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.backends.cache import DiskCache, code_version, default_directory
+from weft.backends.cache import DiskCache, default_directory
 from weft.backends.gpu.api import wished
 from weft.backends.gpu.blas import Blas, Product
 from weft.backends.gpu.bound import GpuBound
@@ -23,6 +22,7 @@ from weft.backends.gpu.driver import Driver
 from weft.backends.llvm import launch
 from weft.backends.llvm.gpu_target import GpuTarget, gpu_target
 from weft.core import dtypes as dt
+from weft.core import versions
 from weft.core.dtypes import DType
 from weft.core.errors import DeviceError
 from weft.kernel.ir import Kernel
@@ -31,7 +31,6 @@ from weft.program.gemm import Gemm
 from weft.program.program import Program
 
 _SIZE = 4  # bytes that tell the dynamic shared memory, before a kernel's code in the cache
-_FOLDER = Path(__file__).resolve().parents[1] / "llvm"
 
 
 class GpuBuffer(Buffer):
@@ -239,7 +238,4 @@ def _version() -> str:
     """Changes with the code that turns kernels into GPU code, and with LLVM."""
     from importlib import metadata
 
-    kernel = _FOLDER.parents[1] / "kernel"
-    shared = (kernel / name for name in ("align.py", "linear.py", "tiles.py"))
-    files = [*sorted(_FOLDER.glob("*.py")), *shared]
-    return f"{code_version(files)}|{metadata.version('llvmlite')}"
+    return f"{versions.stamp('gpu code')}|{metadata.version('llvmlite')}"

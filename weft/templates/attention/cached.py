@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.core.caps import Caps
+from weft.core.order import STREAM_ROWS
 from weft.graph.ir import Node
 from weft.kernel.ir import Kernel
 from weft.templates.attention import (
@@ -18,7 +19,6 @@ from weft.templates.attention import (
 from weft.templates.group import Group
 from weft.templates.product.epilogue import find_call
 from weft.templates.registry import claims, template
-from weft.transform.decode import DECODE_ROWS
 
 
 @claims("cached_attention_parts", kind="cached_attention")
@@ -30,7 +30,7 @@ def claim_parts(node: Node, caps: Caps) -> bool:
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
     """What `weft tune` may choose from for this group (see `attention_blocks`)."""
     node = find_call(group)
-    many = node.attrs["name"] == "cached_attention" and node.shape[0] > DECODE_ROWS
+    many = node.attrs["name"] == "cached_attention" and node.shape[0] > STREAM_ROWS
     units = many and not caps.is_cpu
     return units_blocks.candidates(group, node, caps) if units else []
 
@@ -51,7 +51,7 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
 
 
 def _gpu(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Kernel:
-    if node.shape[0] <= DECODE_ROWS:
+    if node.shape[0] <= STREAM_ROWS:
         if decode_gpu.suits(node, caps):
             return decode_gpu.build(group, node, caps)
     else:

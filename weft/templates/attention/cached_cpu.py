@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.core.caps import Caps
+from weft.core.order import STREAM_ROWS
 from weft.graph.ir import Node
 from weft.kernel.builder import Builder, Expr, const, load, maximum, minimum, ne, select
 from weft.kernel.ir import I32, Kernel
@@ -26,12 +27,11 @@ from weft.templates.group import Group
 from weft.templates.loops import traffic
 from weft.templates.product.epilogue import row_limit, store_all
 from weft.templates.product.problem import operand
-from weft.transform.decode import DECODE_ROWS
 
 
 def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel for one `cached_attention` call (see the composite for its meaning)."""
-    if node.shape[0] > DECODE_ROWS:
+    if node.shape[0] > STREAM_ROWS:
         return _Prefill(group, node, caps, config).kernel()
     views = [operand(group, x) for x in node.inputs[:3]]
     if in_tiles(caps, [(x.dtype, x.strides[-1]) for x in views], node.shape[-1]):

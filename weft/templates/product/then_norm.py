@@ -43,8 +43,7 @@ def normalised(call: Node) -> Node:
 def following(group: Group) -> Following | None:
     """The norm that a matmul group ends with, or None."""
     stop = {id(n) for n in group.inputs}
-    inside = (n for n in reached(group.outputs, stop) if id(n) not in stop)
-    call = next((n for n in inside if n.op == "call"), None)
+    call = next((n for n in group.inside() if n.op == "call"), None)
     if call is None:
         return None
     value = normalised(call)
