@@ -62,6 +62,16 @@ class Bound(abc.ABC):
     def rebind(self, index: int, buffer: Buffer) -> None:
         """Use `buffer` for Program buffer number `index` from the next run on."""
 
+    def direct(
+        self, inputs: Sequence[int], outputs: Sequence[int], holder: type | None = None
+    ) -> Callable[..., int] | None:
+        """For a small Program in host memory, a shorter way to play it: a function of one array per
+        output and then per input (Program buffer numbers). Where each is a contiguous np.ndarray of
+        its buffer's shape and dtype, or a `holder` of one in a slot `_value`, it plays the Program
+        over them in place and returns 1; else 0, and nothing was done. None where there is none
+        (yet: a Program may have to run before it is known to be small)."""
+        return None
+
 
 class Dialect(abc.ABC):
     """Kernel → source text. Pure: the same kernel and Caps give the same text."""

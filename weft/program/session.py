@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from weft.core.clock import compiling
-from weft.core.dtypes import DType, int32
-from weft.core.errors import DTypeError, LimitError, OutOfMemoryError, ShapeError, UsageError
+from weft.core.errors import LimitError, ShapeError, UsageError
 from weft.program.arena import Arena
 from weft.program.array import DeviceArray
 from weft.program.device import OWN_KERNEL, Buffer, Device
 from weft.program.memory import check_fits, clear
 from weft.program.program import BufferSpec, Library, Program
+from weft.program.values import check_fit, fitted, zeros
 
 Value = np.ndarray | DeviceArray | Buffer
+Direct = tuple[list[tuple[tuple[int, ...], np.dtype]], Callable[..., int]]
 _WRAP_BYTES = 1 << 16  # below this, copying an input is cheaper than rebinding
 
 
@@ -59,6 +60,7 @@ class Session:
         self._own = {i: self._buffers[i] for i in program.inputs}  # where NumPy inputs go
         self._inputs = {program.buffers[i].name: i for i in program.inputs}
         self._seen: dict[int, np.ndarray] = {}  # inputs read in place at the last run
+        self._small = self._small_inputs() if device.is_host else {}
         with compiling.running():
             self._bound = device.bind(program, self._buffers)
 
@@ -75,7 +77,7 @@ class Session:
         taken: Mapping[int, str] = self._bound.products
         return {n: taken.get(n, OWN_KERNEL) for n, s in steps if isinstance(s, Library)}
 
-    # -- binding --------------------------------------------------------------------------------
+    # -- binding
 
     def _make(
         self, i: int, spec: BufferSpec, weights: Mapping[str, Value], state: Mapping[str, Value]
@@ -99,7 +101,7 @@ class Session:
             start = state.get(spec.name)
             fresh = start is None
             if start is None:  # zero pages that the host maps lazily, where the device can wrap
-                start = _zeros(spec)
+                start = zeros(spec)
             made = self.state[spec.name] = self._place(spec, start, wrap=fresh)
             return made
         buffer = self._fresh(self.device.alloc(spec.nbytes), spec)
@@ -112,6 +114,12 @@ class Session:
         if self.program.meta.get("foreign"):
             clear(self.device, buffer, spec.nbytes)
         return buffer
+
+    def _small_inputs(self) -> dict[int, np.ndarray]:
+        """Arrays over the memory where NumPy inputs go, of those small enough to be copied."""
+        specs = ((i, self.program.buffers[i]) for i in self.program.inputs)
+        small = ((i, s) for i, s in specs if 0 < s.nbytes < _WRAP_BYTES)
+        return {i: DeviceArray(self._own[i], s.shape, s.dtype).view() for i, s in small}
 
     def _given(self, spec: BufferSpec, weights: Mapping[str, Value]) -> Value:
         """What goes into a weight's buffer: the weight, or some rows of one cut for the device."""
@@ -133,7 +141,7 @@ class Session:
     def _place(self, spec: BufferSpec, value: Value, wrap: bool = True) -> Buffer:
         """A buffer holding `value`: the very one given, host memory in place, or a copy."""
         if isinstance(value, DeviceArray):
-            _check_fit(spec, value.shape, value.dtype, None)
+            check_fit(spec, value.shape, value.dtype, None)
             value = value.buffer
         if isinstance(value, Buffer):
             if value.device is not self.device or value.nbytes < spec.nbytes:
@@ -142,7 +150,7 @@ class Session:
                     f"{self.device.info.id}, got {value.nbytes} on {value.device.info.id}"
                 )
             return value
-        array = _host(spec, np.asarray(value), None)
+        array = fitted(spec, np.asarray(value), None)
         if wrap and array.nbytes:
             wrapped = self._wrap(array)
             if wrapped is not None:
@@ -171,7 +179,7 @@ class Session:
             if self._bound is not None:
                 self._bound.rebind(index, buffer)
 
-    # -- running --------------------------------------------------------------------------------
+    # -- running
 
     def run(
         self,
@@ -203,6 +211,21 @@ class Session:
         outputs = self._bind_outputs()
         self.device.submit(self._bound, self._scalars(scalars or {}))
         return outputs
+
+    def direct(self, names: Sequence[str], holder: type | None = None) -> Direct | None:
+        """A shorter way to run a small Program in host memory, where there is one: what makes
+        empty arrays (shape, dtype) for the outputs, and Bound.direct's function of these and then
+        the inputs `names`."""
+        p = self.program
+        specs = [p.buffers[i] for i in p.outputs]
+        plain = all(spec.role == "output" for spec in specs) and len(set(p.outputs)) == len(specs)
+        empty = not all(p.buffers[i].nbytes for i in (*p.outputs, *p.inputs))
+        if not plain or empty or sorted(names) != sorted(self._inputs):
+            return None
+        if p.scalars or self.state or p.meta.get("foreign") or p.meta.get("rows"):
+            return None
+        call = self._bound.direct([self._inputs[n] for n in names], p.outputs, holder)
+        return None if call is None else ([(b.shape, b.dtype.numpy) for b in specs], call)
 
     def prepare(
         self,
@@ -238,11 +261,15 @@ class Session:
         if seen is not None and seen is value and in_place and seen.shape == spec.shape:
             return  # the very array of the last run, read where it lies
         self._seen.pop(i, None)
+        if (small := self._small.get(i)) is not None and _alike(value, small):
+            self._set(i, self._own[i])
+            small[...] = value
+            return
         rows = self._rows.get(spec.name)
         if isinstance(value, DeviceArray | Buffer):
             self._set(i, self._place(spec, value))
             return
-        array = _host(spec, np.asarray(value), rows)
+        array = fitted(spec, np.asarray(value), rows)
         if not array.nbytes:
             return
         if in_place and array.nbytes >= max(_WRAP_BYTES, spec.nbytes):
@@ -300,7 +327,7 @@ class Session:
                 )
         return values
 
-    # -- state ----------------------------------------------------------------------------------
+    # -- state
 
     def read_state(self, name: str) -> np.ndarray:
         """A host copy of a state's (or weight's) content. Raises UsageError for an unknown one."""
@@ -310,7 +337,7 @@ class Session:
     def write_state(self, name: str, value: np.ndarray) -> None:
         """Overwrites a state from NumPy; shape and dtype must fit."""
         spec = self._named(name)
-        self.device.write(self._buffers[self._index[name]], _host(spec, np.asarray(value), None))
+        self.device.write(self._buffers[self._index[name]], fitted(spec, np.asarray(value), None))
 
     def _named(self, name: str) -> BufferSpec:
         if name not in self.state and name not in self.weights:
@@ -319,35 +346,5 @@ class Session:
         return self.program.buffers[self._index[name]]
 
 
-def _zeros(spec: BufferSpec) -> np.ndarray:
-    try:
-        return np.zeros(spec.shape, spec.dtype.numpy)
-    except (MemoryError, ValueError):  # ValueError: more elements than an address can count
-        raise OutOfMemoryError(
-            f"{spec.role} {spec.name!r} takes {spec.nbytes:,} bytes, more than this system has; "
-            "use a smaller context, batch or model"
-        ) from None
-
-
-def _check_fit(spec: BufferSpec, shape: tuple[int, ...], dtype: DType, rows: str | None) -> None:
-    """Refuses a value of another shape (fewer rows pass where rows are bounded) or dtype."""
-    fewer = rows is not None and len(shape) == len(spec.shape) and shape[1:] == spec.shape[1:]
-    if shape != spec.shape and not (fewer and shape[0] <= spec.shape[0]):
-        raise ShapeError(
-            f"{spec.role} {spec.name!r} has shape {list(spec.shape)}, got {list(shape)}"
-        )
-    if dtype is not spec.dtype:
-        raise DTypeError(f"{spec.role} {spec.name!r} is {spec.dtype.name}, got {dtype.name}")
-
-
-def _host(spec: BufferSpec, array: np.ndarray, rows: str | None) -> np.ndarray:
-    """`array` as the C-contiguous array that `spec` wants; int64 passes as int32 if it fits."""
-    if spec.dtype is int32 and array.dtype == np.int64:
-        if array.size and (array.min() < -(1 << 31) or array.max() >= 1 << 31):
-            raise DTypeError(f"{spec.role} {spec.name!r}: int64 values do not fit int32")
-        array = array.astype(np.int32)
-    if array.dtype != spec.dtype.numpy:
-        got = array.dtype.name
-        raise DTypeError(f"{spec.role} {spec.name!r} is {spec.dtype.name}, got {got}")
-    _check_fit(spec, array.shape, spec.dtype, rows)
-    return np.ascontiguousarray(array)
+def _alike(value: Value, array: np.ndarray) -> bool:
+    return type(value) is np.ndarray and value.dtype is array.dtype and value.shape == array.shape

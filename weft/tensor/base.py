@@ -219,6 +219,16 @@ class TensorBase:
         return type(self)(value)
 
 
+def tensor_of(cls: type[TensorBase], array: np.ndarray) -> Any:
+    """What `cls(array)` makes of an array of one of weft's dtypes outside of traces, sooner."""
+    made = cls.__new__(cls)
+    made._value = array
+    made._tape = made._home = made._grad = made._store = None
+    made._leaf = made._weak = False
+    made.name = ""
+    return made
+
+
 def values(op: str, tensors: Sequence[TensorBase]) -> Any:
     """The operands for one op, all on one device; raises DeviceError naming two that differ."""
     found = [t.value for t in tensors]

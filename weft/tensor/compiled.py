@@ -8,8 +8,7 @@ from then on the tensor shows that buffer, and every Program that uses the tenso
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from weft.backends import registry
@@ -17,7 +16,7 @@ from weft.core import dtypes as dt
 from weft.core.clock import compiling
 from weft.core.errors import CallError, DeviceError, DTypeError, LimitError, UsageError
 from weft.core.forks import lock_of
-from weft.core.trees import Tree, unflatten
+from weft.core.trees import unflatten
 from weft.graph.ir import Graph
 from weft.program.arena import Arena
 from weft.program.array import DeviceArray
@@ -27,7 +26,9 @@ from weft.program.program import Program
 from weft.program.session import Session
 from weft.tensor.base import CURRENT, TensorBase
 from weft.tensor.core import Tensor
-from weft.tensor.device import StateArray, check_dtype
+from weft.tensor.device import check_dtype
+from weft.tensor.direct import Direct, direct_call
+from weft.tensor.entries import TRIALS, Entry, Signature
 from weft.tensor.operands import (
     apart,
     argument_names,
@@ -44,34 +45,7 @@ from weft.tensor.programs import program_of
 from weft.tensor.trace import Spec, trace_call
 
 CACHE_SIZE = 128  # Programs that a compiled function keeps
-
-
-@dataclass
-class _Entry:
-    """What one signature compiled to."""
-
-    graph: Graph
-    parted: PartedProgram  # one part, unless partition=True found that the device needs help
-    tree: Tree  # of what the function returns
-    wanted: list[tuple[int, str]]  # (argument number, name) of those that a Program takes
-    roles: Sequence[str]  # of the outputs' buffers
-    captured: dict[str, Tensor]
-    states: frozenset[str]
-    bound: dict[str, Any]  # name -> the value that the session's weight was made from
-    fed: list[tuple[str, TensorBase]]  # inputs that take the .grad of a tensor
-    grads: tuple[tuple[TensorBase, TensorBase | None], ...] = ()  # tensors and .grad after a run
-    guards: tuple[Callable[[], bool], ...] = ()  # it serves while these hold
-    session: Session | PartedSession | None = None
-    written: Sequence[StateArray] = ()  # the homes of `states`
-    used: int = 0  # when it last ran: the number of that call
-
-
-@dataclass
-class _Signature:
-    """Shapes and dtypes of a call's arrays, and what was compiled for them (one per guard)."""
-
-    operands: tuple[tuple[tuple[int, ...], dt.DType], ...]
-    entries: list[_Entry]
+DIRECT = 4  # shorter ways that a compiled function tries
 
 
 class Compiled:
@@ -93,11 +67,12 @@ class Compiled:
         self._wanted = device
         self._partition = partition
         self._device: Device | None = None
-        self._signatures: dict[Any, _Signature] = {}
-        self._seen: dict[Any, _Signature] = {}  # the same, by the dtypes as they were given
+        self._signatures: dict[Any, Signature] = {}
+        self._seen: dict[Any, Signature] = {}  # the same, by the dtypes as they were given
         self._arena: Arena | None = None
         self._shared: dict[str, tuple[Any, dict[str, Any]]] = {}  # weight -> (value, buffers)
         self.__name__ = getattr(fn, "__name__", "compiled").strip("<>") or "compiled"
+        self._direct: list[tuple[Entry, Direct]] = []  # shorter ways, the latest first
         self._lock = lock_of(
             self,
             torn=f"{self.__name__}() ran in another thread when this process was forked, so its "
@@ -112,6 +87,12 @@ class Compiled:
         """
         if CURRENT.trace is not None:
             return self.fn(*args, **kwargs)  # inside another trace: just more of its graph
+        if not kwargs and self._direct:
+            with self._lock:
+                for entry, play in self._direct:
+                    if (made := play(args)) is not None:
+                        entry.used = next(self._calls)
+                        return made
         leaves: list[Any] = []
         shape: Any = len(args)
         if not kwargs and all(map(is_array, args)):  # the plain case costs a call the least
@@ -132,7 +113,10 @@ class Compiled:
                 self._make_room()
                 found.entries.append(entry)
             entry.used = next(self._calls)
-            return self._run(device, entry, values)
+            made = self._run(device, entry, values)
+            if isinstance(shape, int):
+                self._shorten(entry, shape)
+            return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise CallError(
@@ -162,7 +146,7 @@ class Compiled:
                 shown.append(part.program.meta.get("report") or self._explained(entry))
         return "\n\n".join(r.text() for r in shown if r is not None)
 
-    def _explained(self, entry: _Entry) -> Any:
+    def _explained(self, entry: Entry) -> Any:
         """The report of a Program that came from the disk: its graph compiled once more."""
         from weft.compile import compile_graph
 
@@ -173,12 +157,12 @@ class Compiled:
         """The sessions that play the Programs, in the order of `programs`; of those run so far."""
         return [e.session for e in self._all() if e.session is not None]
 
-    def _all(self) -> list[_Entry]:
+    def _all(self) -> list[Entry]:
         return [entry for s in self._signatures.values() for entry in s.entries]
 
     # -- one call
 
-    def _found(self, shape: Any, values: list[Any]) -> _Signature:
+    def _found(self, shape: Any, values: list[Any]) -> Signature:
         """What was compiled for arguments like these."""
         seen = (shape, tuple([(v.shape, v.dtype) for v in values]))
         try:
@@ -194,7 +178,7 @@ class Compiled:
                 self._signatures = {k: s for k, s in self._signatures.items() if s.entries}
             # dtypes have several names: NumPy's, weft's, 64 bits for 32
             operands = tuple((v.shape, program_dtype(v)) for v in values)
-            made = _Signature(operands, [])
+            made = Signature(operands, [])
             known = self._seen[seen] = self._signatures.setdefault((shape, operands), made)
         return known
 
@@ -204,6 +188,20 @@ class Compiled:
             oldest = min(kept, key=lambda entry: entry.used)
             for signature in self._signatures.values():
                 signature.entries = [e for e in signature.entries if e is not oldest]
+            self._direct = [pair for pair in self._direct if pair[0] is not oldest]
+
+    def _shorten(self, entry: Entry, count: int) -> None:
+        """Looks for a shorter way to make calls with `count` arrays like the one just made."""
+        if entry.trials:
+            entry.trials -= 1
+            plain = not (entry.states or entry.fed or entry.grads) and len(entry.wanted) == count
+            if plain and isinstance(entry.session, Session):
+                bound = [(entry.captured[name], value) for name, value in entry.bound.items()]
+                names = [name for _, name in entry.wanted]
+                play = direct_call(entry.session, names, entry.tree, entry.guards, bound)
+                entry.direct, entry.trials = play, 0 if play else entry.trials
+        if entry.direct is not None and all(e is not entry for e, _ in self._direct):
+            self._direct = [(entry, entry.direct), *self._direct[: DIRECT - 1]]
 
     def _place(self, leaves: list[Any]) -> Device:
         """The device: the one asked for, else that of the first device tensor, else the default."""
@@ -218,7 +216,7 @@ class Compiled:
             self._arena = Arena(self._device)
         return self._device
 
-    def _compile(self, device: Device, call: Any, operands: Any) -> _Entry:
+    def _compile(self, device: Device, call: Any, operands: Any) -> Entry:
         given, known = call
         _, tree = arguments(given, known, self.__name__)
         specs = [Spec(s, d, name) for (s, d), name in zip(operands, argument_names(tree))]
@@ -237,7 +235,7 @@ class Compiled:
         wanted = [(i, s.name) for i, s in enumerate(specs) if s.name in taken]
         fed = [(name, t) for name, t in traced.fed if name in taken]
         roles = parted.roles()
-        return _Entry(
+        return Entry(
             traced.graph, parted, traced.tree, wanted, roles, traced.captured, states, {},
             fed, traced.grads, traced.guards,
         )  # fmt: skip
@@ -259,7 +257,7 @@ class Compiled:
         outputs = tuple(f"out{i}" for i in range(len(program.outputs)))
         return PartedProgram(self.__name__, (Part("device", program, outputs),), outputs)
 
-    def _run(self, device: Device, entry: _Entry, values: list[Any]) -> Any:
+    def _run(self, device: Device, entry: Entry, values: list[Any]) -> Any:
         session = self._session(device, entry)
         inputs = {name: values[i] for i, name in entry.wanted}
         for name, tensor in entry.fed:
@@ -275,11 +273,13 @@ class Compiled:
             tensor._grad = gradient
         return unflatten(entry.tree, results)
 
-    def _session(self, device: Device, entry: _Entry) -> Session | PartedSession:
+    def _session(self, device: Device, entry: Entry) -> Session | PartedSession:
         tensors = entry.captured
         bound = entry.bound.items()
         if entry.session is not None and all(content(tensors[n]) is v for n, v in bound):
             return entry.session
+        self._direct = [pair for pair in self._direct if pair[0] is not entry]
+        entry.direct, entry.trials = None, TRIALS
         parts = entry.parted.parts
         host = device if all(p.side == "device" for p in parts) else registry.host()
         weights: dict[str, Any] = {}

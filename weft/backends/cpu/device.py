@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from weft.backends.cache import DiskCache, default_directory
-from weft.backends.cpu import host
+from weft.backends.cpu import direct, host
 from weft.backends.cpu.loader import Loader
 from weft.backends.cpu.memory import CpuBuffer, Pool
 from weft.backends.cpu.table import Table
@@ -20,7 +20,10 @@ from weft.core.errors import DeviceError
 from weft.core.forks import lock_of
 from weft.kernel.ir import Kernel
 from weft.program.device import Bound, Buffer, Device, DeviceInfo
-from weft.program.program import Program
+from weft.program.program import Dispatch, Program
+
+_TRIALS = 3  # runs in which a small Program may prove short
+_SMALL_BYTES, _SMALL_FLOPS = 1 << 20, 2 << 20  # what is worth a trial
 
 
 class CpuBound(Bound):
@@ -35,6 +38,19 @@ class CpuBound(Bound):
         for i, buffer in enumerate(buffers):
             self._table.check(i, buffer.nbytes, buffer.writable)
             self._table.point(i, buffer.address)
+        self._trials = _TRIALS if self._small() else 0
+        self._alone = False  # whether runs are so short that one thread does them best
+        self._direct: list[Table] = []  # the tables of functions from `direct`
+
+    def _small(self) -> bool:
+        """Whether a run may turn out to be that short."""
+        p = self.program
+        kernels = [p.kernels[step.kernel] for step in p.steps if isinstance(step, Dispatch)]
+        return (
+            not p.scalars
+            and sum(b.nbytes for b in p.buffers) <= _SMALL_BYTES
+            and sum(k.flops for k in kernels) <= _SMALL_FLOPS
+        )
 
     def rebind(self, index: int, buffer: Buffer) -> None:
         """Use `buffer` for Program buffer `index` from the next run on. Raises DeviceError when
@@ -42,12 +58,37 @@ class CpuBound(Bound):
         checked = self.device.own(buffer)
         self._table.check(index, checked.nbytes, checked.writable)
         self._buffers[index] = checked
-        self._table.point(index, checked.address)
+        for table in (self._table, *self._direct):
+            table.point(index, checked.address)
 
     def run(self, scalars: Sequence[int]) -> None:
-        table = self._table
+        table, workers = self._table, self.device.workers
         table.set_scalars(scalars)
-        self.device.workers.run(table.address, table.steps, table.scalars_address)
+        alone = self._alone or self._trials > 0
+        workers.run(table.address, table.steps, table.scalars_address, alone)
+        if self._trials:  # the first run may be slow: memory and code are touched for once
+            self._trials -= 1
+            if table.ticks <= workers.alone_ticks:
+                self._alone, self._trials = True, 0
+
+    def direct(
+        self, inputs: Sequence[int], outputs: Sequence[int], holder: type | None = None
+    ) -> Callable[..., int] | None:
+        """See Bound: only for a Program so small that it never asks another thread."""
+        if not self._alone or not all(
+            self._table.fits(i, i in outputs) for i in (*inputs, *outputs)
+        ):
+            return None
+        table = Table(self.program, self._handles, self.device.functions)
+        for i, buffer in enumerate(self._buffers):
+            table.point(i, buffer.address)
+        specs = [(i, self.program.buffers[i]) for i in (*outputs, *inputs)]
+        operands = [(i, spec.shape, spec.dtype.numpy) for i, spec in specs]
+        scratch = self.device.workers.locked_scratch
+        made = direct.caller(table, self.device.functions, operands, scratch, holder, keep=self)
+        if made is not None:
+            self._direct.append(table)
+        return made
 
 
 class CpuDevice(Device):

@@ -17,7 +17,9 @@ from weft.core.forks import lock_of
 from weft.kernel.ir import Kernel
 
 ENTRY = "weft_kernel"  # as in llvm.dialect, which is imported only to compile
-_RUNTIME = ("weft_run", "weft_worker", "weft_copy", "weft_fill", "weft_clock")
+_RUNTIME = (
+    "weft_run", "weft_alone", "weft_worker", "weft_copy", "weft_fill", "weft_clock", "weft_call",
+)  # fmt: skip
 
 
 KEPT = 2048  # modules whose code stays loaded though no Program may use it any more

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from weft.backends.cpu.runtime import ENTRY_DTYPE
+from weft.backends.cpu.layout import ENTRY_DTYPE
 from weft.core.errors import DeviceError
 from weft.kernel import ir
 from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program
@@ -133,6 +134,25 @@ class Table:
         use = self._uses.get(index)
         if use is not None:
             self._words[use[0]] = use[1] + np.uint64(address)
+
+    def uses(self, index: int) -> list[tuple[int, int]]:
+        """The addresses of the words that point into Program buffer `index`, each with the byte of
+        the buffer that it points at."""
+        words, offsets = self._uses.get(index, ((), ()))
+        base = self._words.ctypes.data
+        return [(base + 8 * int(w), int(o)) for w, o in zip(words, offsets)]
+
+    def fits(self, index: int, written: bool) -> bool:
+        """Whether an array of Program buffer `index`'s shape has all that the steps reach, which
+        may write it only where that is said."""
+        spec = self.program.buffers[index]
+        nbytes = math.prod(spec.shape) * spec.dtype.itemsize
+        return self._ends.get(index, 0) <= nbytes and (written or index not in self._written)
+
+    @property
+    def ticks(self) -> int:
+        """The clock ticks that a run takes on one thread, as far as runs so far have shown."""
+        return int((self._entries["cost"] * np.maximum(self._entries["groups"], 0) >> 8).sum())
 
     def set_scalars(self, scalars: Sequence[int]) -> None:
         """Writes the scalar buffer and the grids that depend on it. Raises DeviceError for a

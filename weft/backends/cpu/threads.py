@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from weft.backends.cpu.host import SCRATCH_BYTES
+from weft.backends.cpu.layout import POOL_DTYPE, POOL_OFFSETS
 from weft.backends.cpu.places import Places
-from weft.backends.cpu.runtime import POOL_DTYPE, POOL_OFFSETS
 
 # Clock units are nanoseconds here and become ticks by calibration.
 _SERIAL_NS = 3_000  # less work than this stays on the caller while workers are awake
 _WAKE_NS = 20_000  # ... and while they sleep: waking one costs several microseconds
+_ALONE_NS = 20_000  # a Program of less work than this in all never asks the workers
 _CHUNK_NS = 2_000  # the least work worth a ticket
 _SPINS = 1500  # some 30 us of waiting: longer than a caller's gap between runs, then sleep
 _FUTEX = {"x86_64": 202, "aarch64": 98, "arm64": 98, "riscv64": 98}
@@ -42,9 +43,14 @@ class Workers:
         self._work = ctypes.CFUNCTYPE(ctypes.c_int32, pointer, pointer, ctypes.c_int64)(
             functions["weft_worker"]
         )
+        self._alone = ctypes.CFUNCTYPE(None, pointer, ctypes.c_int64, pointer, pointer)(
+            functions["weft_alone"]
+        )
         self._clock = ctypes.CFUNCTYPE(ctypes.c_int64)(functions["weft_clock"])
         self._state = _zeros(POOL_DTYPE.itemsize + 64 * threads)
-        self._scratch = [_zeros(SCRATCH_BYTES) for _ in range(threads)]
+        self._scratch = [_zeros(SCRATCH_BYTES) for _ in range(threads + 1)]
+        self._scratch_at = [int(memory.ctypes.data) for memory in self._scratch]
+        self.locked_scratch = self._scratch_at[-1]  # of what runs while it holds Python's lock
         self._reset()
 
     @classmethod
@@ -64,6 +70,7 @@ class Workers:
         self._fields = self._state[: POOL_DTYPE.itemsize].view(POOL_DTYPE)[0]
         self._state[:] = 0
         rate = _ticks_per_ns(self._clock)
+        self.alone_ticks = int(_ALONE_NS * rate)  # a Program's work that one thread does best
         number = _FUTEX.get(platform.machine()) if sys.platform == "linux" else None
         self._futex = number is not None
         values = {
@@ -72,7 +79,7 @@ class Workers:
             "serial_ticks": int(_SERIAL_NS * rate),
             "wake_ticks": int(_WAKE_NS * rate),
             "chunk_ticks": max(1, int(_CHUNK_NS * rate)),
-            "scratch": self._scratch[0].ctypes.data,
+            "scratch": self._scratch_at[0],
             "syscall": _address("syscall") if number is not None else 0,
             "futex": number or 0,
             "yield": _address("SwitchToThread" if os.name == "nt" else "sched_yield"),
@@ -81,15 +88,18 @@ class Workers:
             self._fields[name] = value
         self._pool = self._state.ctypes.data
 
-    def run(self, table: int, steps: int, scalars: int) -> None:
-        """Plays the `steps` entries at address `table`, with the int32 scalars at `scalars`."""
+    def run(self, table: int, steps: int, scalars: int, alone: bool = False) -> None:
+        """Plays the `steps` entries at address `table`, with the int32 scalars at `scalars`; if
+        `alone`, without the workers."""
         with self.lock:
-            if self.threads > 1:
-                if not self._started:
-                    self._start()
-                self._places.settle()
-                if not self._futex:
-                    self._idle.set()
+            if alone or self.threads == 1:
+                self._alone(table, steps, scalars, self._scratch_at[0])
+                return
+            if not self._started:
+                self._start()
+            self._places.settle()
+            if not self._futex:
+                self._idle.set()
             self._run(self._pool, table, steps, scalars)
 
     def _start(self) -> None:
@@ -102,7 +112,7 @@ class Workers:
 
     def _loop(self, i: int, places: Places) -> None:
         places.joined(threading.get_native_id())
-        while self._work(self._pool, self._scratch[i].ctypes.data, i):
+        while self._work(self._pool, self._scratch_at[i], i):
             self._idle.clear()  # no futex on this system: sleep here until the next run
             self._idle.wait(1.0)
 

@@ -1,0 +1,272 @@
+"""Functions in LLVM IR, written by Python: values with operators, variables, blocks that nest.
+
+A variable is a place on the stack, which LLVM turns into a register; so no block names another, and
+a loop is a `with`. Comparisons are signed. An `order` makes an access atomic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_ALIGN = {"i1": 1, "i8": 1, "i32": 4, "i64": 8, "ptr": 8}
+ATTRIBUTES = "attributes #0 = { nounwind }\n"
+INTRINSICS = """\
+declare i64 @llvm.smin.i64(i64, i64)
+declare i64 @llvm.smax.i64(i64, i64)
+declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+"""
+
+
+class Value:
+    """A result, an argument or a constant of type i1, i8, i32, i64 or ptr."""
+
+    def __init__(self, fn: Function, type: str, text: str) -> None:
+        self.fn, self.type, self.text = fn, type, text
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.text}"
+
+    def _binary(self, op: str, other: Value | int, type: str = "") -> Value:
+        right = other.text if isinstance(other, Value) else str(other)
+        return self.fn.let(type or self.type, f"{op} {self}, {right}")
+
+    def __add__(self, other: Value | int) -> Value:
+        return self._binary("add", other)
+
+    def __sub__(self, other: Value | int) -> Value:
+        return self._binary("sub", other)
+
+    def __mul__(self, other: Value | int) -> Value:
+        return self._binary("mul", other)
+
+    def __floordiv__(self, other: Value | int) -> Value:
+        return self._binary("udiv", other)
+
+    def __lshift__(self, other: int) -> Value:
+        return self._binary("shl", other)
+
+    def __rshift__(self, other: int) -> Value:
+        return self._binary("lshr", other)
+
+    def half(self, times: int) -> Value:
+        """Divided by 2 so many times, with the sign kept."""
+        return self._binary("ashr", times)
+
+    def __and__(self, other: Value | int) -> Value:
+        return self._binary("and", other)
+
+    def __or__(self, other: Value | int) -> Value:
+        return self._binary("or", other)
+
+    def __lt__(self, other: Value | int) -> Value:
+        return self._binary("icmp slt", other, "i1")
+
+    def __le__(self, other: Value | int) -> Value:
+        return self._binary("icmp sle", other, "i1")
+
+    def __gt__(self, other: Value | int) -> Value:
+        return self._binary("icmp sgt", other, "i1")
+
+    def __ge__(self, other: Value | int) -> Value:
+        return self._binary("icmp sge", other, "i1")
+
+    def same(self, other: Value | int) -> Value:
+        return self._binary("icmp eq", other, "i1")
+
+    def differs(self, other: Value | int) -> Value:
+        return self._binary("icmp ne", other, "i1")
+
+    def missing(self) -> Value:
+        """Of a pointer: whether it is null."""
+        return self.fn.let("i1", f"icmp eq {self}, null")
+
+    def to(self, type: str) -> Value:
+        """A wider (filled with zeros) or narrower integer."""
+        wider = int(type[1:]) > int(self.type[1:])
+        return self.fn.let(type, f"{'zext' if wider else 'trunc'} {self} to {type}")
+
+    def at(self, type: str, offset: Value | int = 0, scale: int = 1) -> Place:
+        """The memory of a `type` that lies `offset` times `scale` bytes behind this pointer."""
+        index = offset if isinstance(offset, Value) else self.fn.const("i64", offset)
+        unit = "i8" if scale == 1 else f"[{scale} x i8]"
+        return Place(self.fn.let("ptr", f"getelementptr {unit}, {self}, {index}"), type)
+
+
+class Place:
+    """Memory that holds a `type`."""
+
+    def __init__(self, address: Value, type: str) -> None:
+        self.address, self.type, self._fn = address, type, address.fn
+        self._align = f"align {_ALIGN[type]}"
+
+    def get(self, order: str = "") -> Value:
+        if not order:
+            return self._fn.let(self.type, f"load {self.type}, {self.address}")
+        text = f"load atomic {self.type}, {self.address} {order}, {self._align}"
+        return self._fn.let(self.type, text)
+
+    def set(self, value: Value | int, order: str = "") -> None:
+        operand = value if isinstance(value, Value) else self._fn.const(self.type, value)
+        if not order:
+            self._fn.line(f"store {operand}, {self.address}")
+        else:
+            self._fn.line(f"store atomic {operand}, {self.address} {order}, {self._align}")
+
+    def add(self, value: Value | int, order: str) -> Value:
+        """Adds atomically; what was there before."""
+        operand = value if isinstance(value, Value) else self._fn.const(self.type, value)
+        text = f"atomicrmw add {self.address}, {operand} {order}, {self._align}"
+        return self._fn.let(self.type, text)
+
+    def exchange(self, old: Value, new: Value, orders: str) -> tuple[Value, Value]:
+        """Puts `new` where `old` still is, atomically; what was there, and whether it was `old`."""
+        text = f"cmpxchg {self.address}, {old}, {new} {orders}, {self._align}"
+        both = f"{{ {self.type}, i1 }}"
+        pair = self._fn.let(both, text)
+        seen = self._fn.let(self.type, f"extractvalue {both} {pair.text}, 0")
+        return seen, self._fn.let("i1", f"extractvalue {both} {pair.text}, 1")
+
+
+class Loop:
+    """An endless loop, left by `leave` or by a return."""
+
+    def __init__(self, fn: Function) -> None:
+        self.fn, self.top, self.out = fn, fn.name("loop"), fn.name("out")
+
+    def leave(self, condition: Value) -> None:
+        """Goes on behind the loop where the condition holds."""
+        self.fn.branch(condition, self.out)
+
+    def again(self, condition: Value | None = None) -> None:
+        """Begins the next turn, where the condition holds if there is one."""
+        self.fn.branch(condition, self.top)
+
+
+class Function:
+    """One function being written. `arguments` is "type name, ..."; they are `fn[name]`."""
+
+    def __init__(self, name: str, arguments: str, result: str = "void", local: bool = True) -> None:
+        pairs = [argument.split() for argument in arguments.split(", ")] if arguments else []
+        self._head = (
+            f"define {'internal ' if local else ''}{result} @{name}"
+            f"({', '.join(f'{type} %{name}' for type, name in pairs)}) #0 {{"
+        )
+        self._arguments = {name: Value(self, type, f"%{name}") for type, name in pairs}
+        self._result = result
+        self._variables: list[str] = []
+        self._lines: list[str] = []
+        self._names = 0
+        self._open = True  # whether the present block still needs an end
+
+    def __getitem__(self, name: str) -> Value:
+        return self._arguments[name]
+
+    def text(self) -> str:
+        """The whole function."""
+        if self._open and self._result == "void":
+            self.give()
+        end = ["  unreachable"] if self._open else []
+        return "\n".join([self._head, "start:", *self._variables, *self._lines, *end, "}", "", ""])
+
+    # -- values
+
+    def name(self, kind: str) -> str:
+        self._names += 1
+        return f"{kind}.{self._names}"
+
+    def line(self, text: str) -> None:
+        self._lines.append(f"  {text}")
+
+    def let(self, type: str, text: str) -> Value:
+        made = Value(self, type, f"%{self.name('v')}")
+        self.line(f"{made.text} = {text}")
+        return made
+
+    def const(self, type: str, value: int) -> Value:
+        return Value(self, type, str(value))
+
+    def variable(self, type: str, value: Value | int = 0) -> Place:
+        """A place of its own that starts as `value` each time this line is reached."""
+        address = Value(self, "ptr", f"%{self.name('var')}")
+        self._variables.append(f"  {address.text} = alloca {type}")
+        made = Place(address, type)
+        made.set(value)
+        return made
+
+    def choose(self, condition: Value, yes: Value, no: Value) -> Value:
+        return self.let(yes.type, f"select {condition}, {yes}, {no}")
+
+    def call(self, callee: str | Value, result: str, *arguments: Value, form: str = "") -> Value:
+        """The result of a function, by name or address; `form` is its type where it is variadic."""
+        where = callee.text if isinstance(callee, Value) else f"@{callee}"
+        text = f"call {form or result} {where}({', '.join(map(str, arguments))})"
+        if result != "void":
+            return self.let(result, text)
+        self.line(text)
+        return self.const("i32", 0)
+
+    def least(self, a: Value, b: Value) -> Value:
+        return self.call("llvm.smin.i64", "i64", a, b)
+
+    def most(self, a: Value, b: Value | int) -> Value:
+        other = b if isinstance(b, Value) else self.const("i64", b)
+        return self.call("llvm.smax.i64", "i64", a, other)
+
+    # -- blocks
+
+    def give(self, value: Value | int | None = None) -> None:
+        """Returns."""
+        if value is None:
+            self._end("ret void")
+        else:
+            self._end(f"ret {value}" if isinstance(value, Value) else f"ret {self._result} {value}")
+
+    def branch(self, condition: Value | None, target: str) -> None:
+        """Goes to a block where the condition holds, else on; without a condition, always."""
+        if condition is None:
+            self._end(f"br label %{target}")
+            return
+        rest = self.name("on")
+        self._end(f"br {condition}, label %{target}, label %{rest}")
+        self._label(rest)
+
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        """What runs only where the condition holds."""
+        then, after = self.name("then"), self.name("after")
+        self._end(f"br {condition}, label %{then}, label %{after}")
+        self._label(then)
+        yield
+        self._label(after)
+
+    @contextmanager
+    def loop(self) -> Iterator[Loop]:
+        """What runs again and again until it is left."""
+        loop = Loop(self)
+        self._label(loop.top)
+        yield loop
+        if self._open:
+            self.branch(None, loop.top)
+        self._label(loop.out)
+
+    @contextmanager
+    def count(self, limit: Value) -> Iterator[Value]:
+        """What runs for each number from 0 below `limit` (an i64)."""
+        at = self.variable("i64")
+        with self.loop() as loop:
+            now = at.get()
+            loop.leave(now >= limit)
+            yield now
+            at.set(now + 1)
+
+    def _end(self, text: str) -> None:
+        self.line(text)
+        self._open = False
+
+    def _label(self, name: str) -> None:
+        if self._open:
+            self.line(f"br label %{name}")
+        self._lines.append(f"{name}:")
+        self._open = True

@@ -1,0 +1,84 @@
+"""The CPU runtime's function for Python: plays a small Program over arrays that fit (direct.py)."""
+
+from __future__ import annotations
+
+from weft.backends.cpu.native import Function, Value
+
+# CPython's PyObject and NumPy's PyArrayObject on 64-bit systems: byte offsets (direct.py makes sure
+# that they hold). numpy/_core/include/numpy/ndarraytypes.h: PyArrayObject_fields.
+TYPE, DATA, NDIM, SHAPE, DTYPE, FLAGS = 8, 16, 24, 32, 56, 64
+FIT = 0x101  # NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED
+
+# What weft_call knows of its Program: words of 8 bytes, then OPERAND words per argument.
+HEADER = (
+    "count", "table", "steps", "scalars", "scratch", "array", "holder", "held_at", "long",
+)  # fmt: skip
+OPERAND = ("dtype", "ndim", "shape", "uses", "many")
+
+
+def call() -> Function:
+    """A C function of Python's (METH_FASTCALL) whose `self` is an array of such words. Arguments
+    are arrays, or objects of type `holder` with one at byte `held_at`. Where each has its dtype
+    and shape, the words that point at it are set (`uses`: pairs of a word's address and what to
+    add), the table is played, and 1 is returned; else 0."""
+    f = Function("weft_call", "ptr self, ptr args, i64 many", "ptr", local=False)
+    known = f["self"].at("ptr", DATA).get()
+    word = {name: known.at("i64", 8 * i) for i, name in enumerate(HEADER)}
+    address = {name: known.at("ptr", 8 * i) for i, name in enumerate(HEADER)}
+    long = address["long"].get()
+    with f.when(f["many"].differs(word["count"].get())):
+        _answer(f, long, 0)
+    array, holder = address["array"].get(), address["holder"].get()
+    with f.count(f["many"]) as i:
+        item = f.variable("ptr", f["args"].at("ptr", i, 8).get())
+        with f.when(item.get().at("ptr", TYPE).get().same(holder)):
+            item.set(item.get().at("i8", word["held_at"].get()).address.at("ptr").get())
+            with f.when(item.get().missing()):
+                _answer(f, long, 0)
+        operand = known.at("i8", 8 * len(HEADER)).address.at("i8", i, 8 * len(OPERAND)).address
+        fits = f.call("fits", "i1", item.get(), array, operand)
+        with f.when(fits.same(0)):
+            _answer(f, long, 0)
+        _point(f, operand, item.get().at("i64", DATA).get())
+    table, scalars, scratch = (address[n].get() for n in ("table", "scalars", "scratch"))
+    f.call("weft_alone", "void", table, word["steps"].get(), scalars, scratch)
+    _answer(f, long, 1)
+    return f
+
+
+def fits() -> Function:
+    """Is `item` an array, exactly, of this operand's dtype and shape, contiguous and aligned?"""
+    f = Function("fits", "ptr item, ptr array, ptr operand", "i1")
+    item = f["item"]
+    own = {name: f["operand"].at("i64", 8 * i) for i, name in enumerate(OPERAND)}
+    checks = (
+        lambda: item.at("ptr", TYPE).get().differs(f["array"]),
+        lambda: item.at("i64", DTYPE).get().differs(own["dtype"].get()),
+        lambda: (item.at("i32", FLAGS).get() & FIT).differs(FIT),
+        lambda: item.at("i32", NDIM).get().to("i64").differs(own["ndim"].get()),
+    )
+    for wrong in checks:
+        with f.when(wrong()):
+            f.give(0)
+    sizes = item.at("ptr", SHAPE).get()
+    wanted = f["operand"].at("ptr", 8 * OPERAND.index("shape")).get()
+    with (
+        f.count(own["ndim"].get()) as axis,
+        f.when(sizes.at("i64", axis, 8).get().differs(wanted.at("i64", axis, 8).get())),
+    ):
+        f.give(0)
+    f.give(1)
+    return f
+
+
+def _point(f: Function, operand: Value, data: Value) -> None:
+    """Sets the words that use an operand."""
+    uses = operand.at("ptr", 8 * OPERAND.index("uses")).get()
+    with f.count(operand.at("i64", 8 * OPERAND.index("many")).get()) as use:
+        pair = uses.at("i8", use, 16).address
+        pair.at("ptr").get().at("i64").set(data + pair.at("i64", 8).get())
+
+
+def _answer(f: Function, long: Value, number: int) -> None:
+    """Returns a Python int, made by PyLong_FromLong."""
+    f.give(f.call(long, "ptr", f.const("i64", number)))

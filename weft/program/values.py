@@ -1,0 +1,44 @@
+"""Values that are given for a Program's buffers, as these want them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.core.dtypes import DType, int32
+from weft.core.errors import DTypeError, OutOfMemoryError, ShapeError
+from weft.program.program import BufferSpec
+
+
+def zeros(spec: BufferSpec) -> np.ndarray:
+    """What a state starts as. Raises OutOfMemoryError."""
+    try:
+        return np.zeros(spec.shape, spec.dtype.numpy)
+    except (MemoryError, ValueError):  # ValueError: more elements than an address can count
+        raise OutOfMemoryError(
+            f"{spec.role} {spec.name!r} takes {spec.nbytes:,} bytes, more than this system has; "
+            "use a smaller context, batch or model"
+        ) from None
+
+
+def check_fit(spec: BufferSpec, shape: tuple[int, ...], dtype: DType, rows: str | None) -> None:
+    """Refuses a value of another shape (fewer rows pass where rows are bounded) or dtype."""
+    fewer = rows is not None and len(shape) == len(spec.shape) and shape[1:] == spec.shape[1:]
+    if shape != spec.shape and not (fewer and shape[0] <= spec.shape[0]):
+        raise ShapeError(
+            f"{spec.role} {spec.name!r} has shape {list(spec.shape)}, got {list(shape)}"
+        )
+    if dtype is not spec.dtype:
+        raise DTypeError(f"{spec.role} {spec.name!r} is {spec.dtype.name}, got {dtype.name}")
+
+
+def fitted(spec: BufferSpec, array: np.ndarray, rows: str | None) -> np.ndarray:
+    """`array` as the C-contiguous array that `spec` wants; int64 passes as int32 if it fits."""
+    if spec.dtype is int32 and array.dtype == np.int64:
+        if array.size and (array.min() < -(1 << 31) or array.max() >= 1 << 31):
+            raise DTypeError(f"{spec.role} {spec.name!r}: int64 values do not fit int32")
+        array = array.astype(np.int32)
+    if array.dtype != spec.dtype.numpy:
+        got = array.dtype.name
+        raise DTypeError(f"{spec.role} {spec.name!r} is {spec.dtype.name}, got {got}")
+    check_fit(spec, array.shape, spec.dtype, rows)
+    return np.ascontiguousarray(array)

@@ -1,0 +1,58 @@
+"""Calls of compiled functions that need nothing but their arrays: a few steps of Python each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.core.trees import Tree, unflatten
+from weft.program.session import Session
+from weft.tensor.base import tensor_of
+from weft.tensor.core import Tensor
+from weft.tensor.operands import content
+
+Direct = Callable[[tuple[Any, ...]], Any]
+
+
+def direct_call(
+    session: Session,
+    names: Sequence[str],
+    tree: Tree,
+    guards: Sequence[Callable[[], bool]],
+    bound: Sequence[tuple[Tensor, Any]],
+) -> Direct | None:
+    """A function of a call's arguments, which are arrays or tensors for the inputs `names`: what
+    the compiled function returns; or None where something is not as the Program needs it, and
+    nothing was done. `guards` must hold, and the tensors in `bound` have the content beside them.
+    None for a Program that cannot be called so."""
+    found = session.direct(names, Tensor)
+    if found is None:
+        return None
+    outputs, play = found
+    empty = np.empty
+
+    def several(arguments: tuple[Any, ...]) -> Any:
+        if not all(holds() for holds in guards) or any(content(t) is not v for t, v in bound):
+            return None
+        made = [empty(shape, dtype) for shape, dtype in outputs]
+        if not play(*made, *arguments):
+            return None
+        return unflatten(tree, [tensor_of(Tensor, array) for array in made])
+
+    if len(outputs) > 1 or len(tree.makers) > 1:
+        return several
+    ((shape, dtype),) = outputs
+
+    def single(arguments: tuple[Any, ...]) -> Any:  # loops: generators take twice as long
+        for holds in guards:
+            if not holds():
+                return None
+        for tensor, value in bound:
+            if content(tensor) is not value:
+                return None
+        made = empty(shape, dtype)
+        return tensor_of(Tensor, made) if play(made, *arguments) else None
+
+    return single

@@ -1,0 +1,49 @@
+"""What a compiled function keeps of each signature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.core.trees import Tree
+from weft.graph.ir import Graph
+from weft.program.parted import PartedProgram, PartedSession
+from weft.program.session import Session
+from weft.tensor.base import TensorBase
+from weft.tensor.core import Tensor
+from weft.tensor.device import StateArray
+from weft.tensor.direct import Direct
+
+TRIALS = 4  # first calls of a Program, after each of which it may be known to be small
+
+
+@dataclass
+class Entry:
+    """What one signature compiled to."""
+
+    graph: Graph
+    parted: PartedProgram  # one part, unless partition=True found that the device needs help
+    tree: Tree  # of what the function returns
+    wanted: list[tuple[int, str]]  # (argument number, name) of those that a Program takes
+    roles: Sequence[str]  # of the outputs' buffers
+    captured: dict[str, Tensor]
+    states: frozenset[str]
+    bound: dict[str, Any]  # name -> the value that the session's weight was made from
+    fed: list[tuple[str, TensorBase]]  # inputs that take the .grad of a tensor
+    grads: tuple[tuple[TensorBase, TensorBase | None], ...] = ()  # tensors and .grad after a run
+    guards: tuple[Callable[[], bool], ...] = ()  # it serves while these hold
+    session: Session | PartedSession | None = None
+    written: Sequence[StateArray] = ()  # the homes of `states`
+    used: int = 0  # when it last ran: the number of that call
+    trials: int = TRIALS  # calls after which a shorter way is looked for
+    direct: Direct | None = None  # the shorter way
+
+
+@dataclass
+class Signature:
+    """Shapes and dtypes of a call's arrays, and what was compiled for them (one per guard)."""
+
+    operands: tuple[tuple[tuple[int, ...], dt.DType], ...]
+    entries: list[Entry]
