@@ -54,11 +54,15 @@ NO_INTEGERS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("bad", NO_INTEGERS, ids=lambda bad: type(bad).__name__)
 @pytest.mark.parametrize("name", [*AXES, *AXIS, *SIZES])
-def test_only_integers_are_taken(name: str, bad: Any) -> None:
-    with pytest.raises(WeftError):
-        (AXES | AXIS | SIZES)[name](bad)
+def test_only_integers_are_taken(name: str) -> None:
+    taken = []
+    for bad in NO_INTEGERS:
+        try:
+            taken.append((bad, (AXES | AXIS | SIZES)[name](bad)))
+        except WeftError:
+            continue
+    assert not taken
 
 
 @pytest.mark.parametrize("name", [*AXES, *AXIS])
