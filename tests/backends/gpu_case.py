@@ -8,6 +8,9 @@ import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import weft
 from weft.backends import registry
@@ -138,8 +141,10 @@ def model_kernels(caps: Caps, name: str, folder: Path) -> list[Kernel]:
     return list(found.values())
 
 
-def targets(names: tuple[str, ...]) -> list[GpuTarget]:
-    return [gpu_target(name) for name in names]
+def targets(names: tuple[str, ...], default: str = "") -> list[Any]:
+    """Parameters: a vendor's targets; with `default`, the others are for the slow tests."""
+    slow = {name: pytest.mark.slow for name in names if default not in ("", name)}
+    return [pytest.param(gpu_target(n), id=n, marks=slow.get(n, ())) for n in names]
 
 
 @functools.cache

@@ -27,6 +27,8 @@ from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.core.errors import DTypeError, FileFormatError
 from weft.graph.ir import Graph
+from weft.kernel.builder import Builder
+from weft.kernel.ir import Kernel
 from weft.ops.nodes import input_node
 from weft.program import serial
 from weft.program.program import Library, Program
@@ -157,13 +159,22 @@ def test_files_that_lie(name: str) -> None:
         read_with(program, changed(honest, at, value))
 
 
+def brief(kernel: Kernel) -> Kernel:
+    """A short kernel of the same buffers, which is quick to read."""
+    b = Builder(kernel.name)
+    buffers = [b.buffer(x.name, x.dtype, x.size, x.access) for x in kernel.buffers]
+    b.store(buffers[-1], 0, 0.0)
+    return b.kernel((1,), kernel.threads)
+
+
 def test_what_is_read_stays_in_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever stands in a file's Gemm: it is refused by name, or touches its arguments only."""
     device = blas_device(monkeypatch)
     program, values = compile_graph(with_residual(), device.caps), values_for(with_residual())
+    program = dataclasses.replace(program, kernels=tuple(map(brief, program.kernels)))
     honest = serial._gemm(program.steps[0].gemm)  # type: ignore[union-attr]
     places = [(i,) for i in range(5)] + [(i, j) for i in range(5, 10) for j in range(6)]
-    played = 0
+    played: set[Library] = set()
     for at in places:
         for value in (-1, 0, 1, 2, 3, 16, N, 1 << 31, 1.5, True, None, "float16", [], "x"):
             try:
@@ -172,9 +183,11 @@ def test_what_is_read_stays_in_its_memory(monkeypatch: pytest.MonkeyPatch) -> No
                 continue
             except (TypeError, ValueError, DTypeError):
                 continue  # what reading a file calls damaged
-            Session(read, device).run(values)
-            played += 1
-    assert played > 5 and not blas_of(device).wrong
+            (step,) = read.steps
+            if step not in played:
+                Session(read, device).run(values)
+                played.add(step)
+    assert len(played) > 5 and not blas_of(device).wrong
 
 
 def test_a_copy_has_no_product() -> None:

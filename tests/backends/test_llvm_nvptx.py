@@ -18,7 +18,9 @@ from weft.kernel.builder import Builder, cast, const, load
 from weft.kernel.ir import Collective, Kernel, Param, Type
 
 needs_ptxas = pytest.mark.skipif(ptxas.find() is None, reason="ptxas was not found")
+# In the default suite every kernel meets one of the architectures, each its share of the kernels.
 TARGETS = case.targets(case.NVIDIA)
+FIRST, SECOND, THIRD = (case.targets(case.NVIDIA, name) for name in case.NVIDIA)
 F32, I32 = dt.float32, dt.int32
 
 
@@ -212,7 +214,7 @@ def assemble(kernels: list[Kernel], target) -> dict[str, resources.Resources]:  
 
 
 @needs_ptxas
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.arch)
+@pytest.mark.parametrize("target", TARGETS)
 def test_samples_assemble(target) -> None:  # type: ignore[no-untyped-def]
     found = assemble(case.samples(case.caps_of(target)), target)
     assert not any(r.spills or r.stack for r in found.values()), resources.text(found)
@@ -220,13 +222,7 @@ def test_samples_assemble(target) -> None:  # type: ignore[no-untyped-def]
 
 
 @needs_ptxas
-def test_every_node_assembles() -> None:
-    target = gpu_target("sm_80")
-    assemble(case.nodes(case.caps_of(target)), target)
-
-
-@needs_ptxas
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.arch)
+@pytest.mark.parametrize("target", FIRST)
 def test_everything_assembles(target) -> None:  # type: ignore[no-untyped-def]
     """Every kernel of the primitives, gradients and templates."""
     caps = case.caps_of(target)
@@ -239,7 +235,7 @@ def test_everything_assembles(target) -> None:  # type: ignore[no-untyped-def]
 
 @needs_ptxas
 @pytest.mark.parametrize("name", case.MODELS)
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.arch)
+@pytest.mark.parametrize("target", SECOND)
 def test_models_assemble(target, name: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     kernels = case.model_kernels(case.caps_of(target), name, tmp_path)
     found = assemble(kernels, target)
@@ -247,7 +243,7 @@ def test_models_assemble(target, name: str, tmp_path: Path) -> None:  # type: ig
 
 
 @needs_ptxas
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.arch)
+@pytest.mark.parametrize("target", THIRD)
 def test_training_assembles(target) -> None:  # type: ignore[no-untyped-def]
     found = assemble(case.training(case.caps_of(target)), target)
     assert not any(r.spills for r in found.values()), resources.text(found)

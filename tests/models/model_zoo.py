@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,12 +139,11 @@ def reference_logits(model: Any, ids: Any) -> Any:
         return model(torch.tensor([list(map(int, ids))])).logits[0].float().numpy()
 
 
-def reference_greedy(model: Any, ids: Any, count: int) -> list[int]:
-    """Greedy continuation by whole forward passes: no cache to trust."""
-    out = list(map(int, ids))
-    for _ in range(count):
-        out.append(int(reference_logits(model, out)[-1].argmax()))
-    return out[len(ids) :]
+def reference_greedy(model: Any, ids: Any, found: Sequence[int]) -> list[int]:
+    """What transformers would write after `ids`, and after each token of `found` that follows: one
+    whole pass, no cache to trust. A greedy continuation is its own answer."""
+    logits = reference_logits(model, [*ids, *found])
+    return [int(i) for i in logits[len(ids) - 1 : -1].argmax(-1)]
 
 
 CORPUS = [
