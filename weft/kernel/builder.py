@@ -167,7 +167,9 @@ def cast(x: Value, dtype: DType) -> Expr:
 
 
 def bitcast(x: Expr, dtype: DType) -> Expr:
-    return x if x.type.dtype == dtype else ir.Bitcast(x, Type(dtype, x.type.lanes))
+    """The same bits as lanes of `dtype` (see ir.Bitcast)."""
+    lanes = x.type.lanes * x.type.dtype.itemsize // dtype.itemsize
+    return x if x.type.dtype == dtype else ir.Bitcast(x, Type(dtype, lanes))
 
 
 def load(

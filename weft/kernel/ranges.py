@@ -127,7 +127,7 @@ class Ranges:
             low, high = self.bounds(self.value(e.args[0]))
             bounded = INT32[0] < low and high < INT32[1]
             return self.unknown(low, high, e.type.lanes > 1) if bounded else self._any(e)
-        if isinstance(e, ir.Cast | ir.Bitcast):
+        if isinstance(e, ir.Cast | ir.Bitcast) and e.x.type.lanes == e.type.lanes:
             low, high = self.integer(e.x)
             fits = low >= INT32[0] and high <= INT32[1]
             return self.unknown(low, high, e.type.lanes > 1) if fits else self._any(e)
@@ -274,7 +274,7 @@ class Ranges:
             return self.value(e).range
         if isinstance(e, ir.Const) and dtype.is_int:
             return int(e.value), int(e.value)
-        if isinstance(e, ir.Cast | ir.Bitcast):
+        if isinstance(e, ir.Cast | ir.Bitcast) and e.x.type.lanes == e.type.lanes:
             low, high = self.integer(e.x)
             return (low, high) if full[0] <= low and high <= full[1] else full
         if isinstance(e, ir.Vec) and e.op == "splat":

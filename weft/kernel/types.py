@@ -100,9 +100,12 @@ def _cast(e: ir.Cast) -> str | None:
 
 
 def _bitcast(e: ir.Bitcast) -> str | None:
-    if e.x.type.dtype not in _BITS32 or e.type.dtype not in _BITS32:
-        return f"a bitcast is between 32-bit types, not {e.x.type} to {e.type}"
-    return None if e.x.type.lanes == e.type.lanes else f"a bitcast of {e.x.type} to {e.type}"
+    x, y = e.x.type, e.type
+    if x.dtype in _BITS32 and y.dtype in _BITS32 and x.lanes == y.lanes:
+        return None
+    whole = dt.bool_ not in (x.dtype, y.dtype) and min(x.lanes, y.lanes) > 1
+    same = x.lanes * x.dtype.itemsize == y.lanes * y.dtype.itemsize
+    return None if whole and same else f"a bitcast of {x} to {y}"
 
 
 def _load(e: ir.Load) -> str | None:

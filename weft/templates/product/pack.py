@@ -1,8 +1,8 @@
 """Copying operand blocks into scratch, in the order that the register tiles read them.
 
 A panel keeps its minor axis contiguous. Where the source is contiguous along the major axis
-instead (a weight w[N, K] read as its transpose), square blocks are turned in registers by a
-butterfly of two-source shuffles: log2(lanes) stages, stage s exchanging lanes whose bit s differs.
+instead (a weight w[N, K] read as its transpose), square blocks are turned in registers by
+two-source shuffles, log2(lanes) of them per vector.
 """
 
 from __future__ import annotations
@@ -32,23 +32,40 @@ from weft.kernel.builder import (
 
 def transpose_block(b: Builder, rows: Sequence[Expr], width: int = 1) -> list[Expr]:
     """A square block of `len(rows)` vectors, transposed. Each vector holds len(rows) items of
-    `width` adjacent lanes that move together (2 for pairs of bf16)."""
-    n = len(rows)
-    rows = list(rows)
+    `width` adjacent lanes that move together (2 for pairs of bf16).
 
-    def lanes(pick: Callable[[int], int]) -> list[int]:
-        return [pick(i) * width + w for i in range(n) for w in range(width)]
+    First whole quarters of four items are exchanged by the butterfly, then squares of 4 x 4 turned
+    within each: shuffles that a CPU has, and no more live vectors than the block's.
+    """
+    n, rows = len(rows), list(rows)
 
-    s = 1
-    while s < n:
-        low = lanes(lambda i, s=s: i if not i & s else n + i - s)  # type: ignore[misc]
-        high = lanes(lambda i, s=s: i + s if not i & s else n + i)  # type: ignore[misc]
+    def mix(x: Expr, y: Expr, lanes: Sequence[int]) -> Expr:
+        """Items `lanes` of x ++ y."""
+        return b.let(shuffle([i * width + w for i in lanes for w in range(width)], x, y), "t")
+
+    s = n // 2
+    while s >= (4 if n >= 4 else 1):
         for i in range(n):
             if not i & s:
                 x, y = rows[i], rows[i + s]
-                rows[i] = b.let(shuffle(low, x, y), "t")
-                rows[i + s] = b.let(shuffle(high, x, y), "t")
-        s *= 2
+                rows[i] = mix(x, y, [j if not j & s else n + j - s for j in range(n)])
+                rows[i + s] = mix(x, y, [j + s if not j & s else n + j for j in range(n)])
+        s //= 2
+    if n < 4:
+        return rows
+
+    def woven(x: Expr, y: Expr, first: int, run: int) -> Expr:
+        """In each quarter: `run` items of x from `first` on and as many of y, in turn."""
+        turns = [first + t for t in range(2 // run)] if run == 1 else [first]
+        spots = [(side, t * run + r) for t in turns for side in (0, n) for r in range(run)]
+        return mix(x, y, [side + q + j for q in range(0, n, 4) for side, j in spots])
+
+    for q in range(0, n, 4):
+        top, low = [
+            [woven(x, y, first, 1) for first in (0, 2)]
+            for x, y in ((rows[q], rows[q + 1]), (rows[q + 2], rows[q + 3]))
+        ]
+        rows[q : q + 4] = [woven(top[h], low[h], f, 2) for h in (0, 1) for f in (0, 1)]
     return rows
 
 

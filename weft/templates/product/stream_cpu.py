@@ -1,96 +1,58 @@
-"""Matrix times a few vectors on a CPU.
+"""Matrix times a few vectors on a CPU: a lane is a row of w, and its sum one chain (see Sums).
 
-Two layouts of the matrix. w[N, K] contiguous along K (checkpoints): a group streams several rows of
-w at once, lanes run along K, one accumulator per row of w and row of x, and a fixed shuffle tree
-adds the lanes of several rows together. w[K, N] contiguous along N: lanes run along N and K is
-walked in order, a strip of columns per group.
+Of w[N, K], contiguous along K (checkpoints), a group streams `lanes` rows at once: squares of them
+are transposed in registers. The rows are many streams for the memory, too many and too short for
+the hardware to follow, so every stretch is asked for while the one before it is used. Of w[K, N],
+contiguous along N, it streams a strip of columns, K in order.
 
-The chain of operations behind one output element is the same whatever the number of rows of x and
-whichever rows share a register tile, so results are bit-identical for any batch.
+The chain behind an output element is the same whatever the number of rows of x and whichever rows
+share a register tile, and that of every other product (core.order).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
-from weft.graph.ir import Node
+from weft.core.order import CHUNK
 from weft.kernel import ir
-from weft.kernel.builder import (
-    Builder,
-    Expr,
-    cast,
-    const,
-    fma,
-    iota,
-    load,
-    minimum,
-    splat,
-)
-from weft.kernel.ir import Kernel, Type
+from weft.kernel.builder import Expr, const, fma, iota, load, minimum, select, shuffle, splat
+from weft.kernel.ir import Type
 from weft.templates import affine
 from weft.templates.emit import Emitter
-from weft.templates.group import Group
-from weft.templates.loops import traffic
-from weft.templates.product.epilogue import Tail, count_flops, row_limit
-from weft.templates.product.pack import Packer, fold_lanes, tail_mask
-from weft.templates.product.problem import Problem
+from weft.templates.operand import Reader, widen
+from weft.templates.product.epilogue import Tail, row_limit
+from weft.templates.product.pack import Packer, interleave, tail_mask, transpose_block
+from weft.templates.product.problem import Problem, Segment, mode
+from weft.templates.product.sums import Sums
 
-
-@dataclass(frozen=True)
-class Segment:
-    """Dots of one N whose values meet, and the outputs they feed."""
-
-    problem: Problem
-    outputs: tuple[Node, ...]
-
-
-def build(
-    group: Group, segments: tuple[Segment, ...], caps: Caps, config: Mapping[str, Any]
-) -> Kernel:
-    """The kernel of a matvec group for a CPU."""
-    b = Builder(group.name or "matvec")
-    em = Emitter(b, group, caps)
-    makers = [_Streamer(em, caps, s, config) for s in segments]
-    first = segments[0].problem
-    batches: Any = max(first.batches, 1)
-    if first.batch and group.rows is not None:
-        batches = row_limit(group, first.batches // first.batch[0], first.batches)
-    index = b.let(b.group(0), "chunk")
-    bi = em.axis(b.group(2), max(first.batches, 1))
-    start = 0
-    for maker in makers:
-        stop = start + maker.groups
-        if len(makers) == 1:
-            maker.emit(index, bi)
-        else:
-            inside = index < stop if start == 0 else (index >= start) & (index < stop)
-            with b.when(inside), em.scope():
-                maker.emit(b.let(index - start, "own"), bi)
-        start = stop
-    flops = sum(count_flops(s.problem) for s in segments)
-    return b.kernel((start, 1, batches), (1,), flops, traffic(group))
+_LINE = 64  # bytes of a cache line
 
 
 def candidates(segments: tuple[Segment, ...], caps: Caps) -> list[dict[str, Any]]:
-    """Rows (or vectors of columns) of the matrix read at once, how many chunks of them a group
-    takes, and how far ahead memory is asked for."""
-    n = min(s.problem.n for s in segments)
-    across = all(s.problem.b_strides(0)[2] == 1 for s in segments)
-    if across:
+    """Vectors of columns of w[K, N] read at once and how far ahead memory is asked for; how many
+    bands of rows of w[N, K] a group takes."""
+    p = segments[0].problem
+    if _across(p):
+        n = min(s.problem.n for s in segments)
         wide = [v for v in (1, 2, 4, 8) if v * caps.lanes <= n]
         return [*({"vectors": v} for v in wide), *({"further": f} for f in (0, 4, 16))]
-    rows = [r for r in (1, 2, 4, 8) if r <= min(n, caps.lanes)]
-    found: list[dict[str, Any]] = [{"rows": r} for r in rows]
-    return [*found, *({"ahead": a} for a in (2, 8)), *({"chunks": c} for c in (1, 2, 4, 8))]
+    return [*({"bands": c} for c in (1, 2, 4, 8)), {"ahead": False}]
 
 
-class _Streamer:
+def _across(p: Problem) -> bool:
+    """Whether w is contiguous along N, and K not."""
+    return all(p.b_strides(i)[2] == 1 and p.n > 1 for i in range(len(p.dots)))
+
+
+class Streamer:
     """Emits the part of the kernel that computes one segment."""
+
+    threads = 1
 
     def __init__(
         self, em: Emitter, caps: Caps, segment: Segment, config: Mapping[str, Any]
@@ -98,36 +60,22 @@ class _Streamer:
         self.em, self.b, self.caps = em, em.b, caps
         self.p = p = segment.problem
         self.tail = Tail(em, p, segment.outputs)
-        self.lanes = caps.lanes
-        strides = [p.b_strides(i) for i in range(len(p.dots))]
-        self.along_n = all(sn == 1 and p.n > 1 for _, _, sn in strides)
-        self.mode = self._mode()
+        self.mode = mode(p, caps)
         self.acc: DType = dt.int32 if self.mode == "i32" else dt.float32
-        self.mb = min(p.m, 4)
+        self.across, self.lanes = _across(p), caps.lanes
         big, dots = caps.registers >= 32, len(p.dots)
-        if self.along_n:
-            room = (16 if big else 8) // (self.mb * dots)
-            self.width = config.get("vectors", self._strip(max(room, 1))) * self.lanes
+        self.further, self.ahead = config.get("further", 8), config.get("ahead", True)
+        if self.across:
+            self.mb = min(p.m, 4)
+            room = max((16 if big else 8) // (self.mb * dots), 1)
+            self.width = config.get("vectors", self._strip(room)) * self.lanes
         else:
-            room = (2 if self.mb == 1 else 4 if big else 2) // min(dots, 2)
-            rows = max(1, min(room, self.lanes, p.n))
-            self.width = config.get("rows", 1 << (rows.bit_length() - 1))
-        self.ahead = config.get("ahead", max(self.width, 4))
-        self.further = config.get("further", 8)
-        chunks = -(-p.n // self.width)
-        many = config.get("chunks", 1 if self.along_n else max(1, chunks // (16 * caps.cores)))
-        self.per_group = min(many, chunks)
-        self.groups = -(-chunks // self.per_group)
-
-    def _mode(self) -> str:
-        p = self.p
-        if not p.dots[0].inputs[0].dtype.is_float:
-            return "i32"
-        narrow = {v.dtype for v in (p.a, *p.bs)} == {dt.bfloat16}
-        contiguous = p.a_k == 1 and all(p.b_strides(i)[1] == 1 for i in range(len(p.dots)))
-        if narrow and contiguous and not self.along_n and "dot2_bf16" in self.caps.features:
-            return "dot2"
-        return "f32"
+            self.mb = min(p.m, max((16 if big else 4) // dots, 1))
+            self.width = self.lanes
+        self.bands = -(-p.n // self.width)
+        many = config.get("bands", 1 if self.across else max(1, self.bands // (16 * caps.cores)))
+        self.per_group = min(many, self.bands)
+        self.groups = -(-self.bands // self.per_group) if self.bands else 0
 
     def _strip(self, room: int) -> int:
         """Vectors per strip of columns: wide, but enough strips for every core."""
@@ -139,206 +87,220 @@ class _Streamer:
     # -- one group
 
     def emit(self, index: Expr, bi: affine.Affine) -> None:
-        b, p = self.b, self.p
+        """The code of group number `index` of this segment, batch entry `bi`."""
+        b, p, em = self.b, self.p, self.em
         self.batch = affine.unflatten(bi, p.batch)
-        self.a_base = self._base(p.a.offset, p.a_batch)
-        self.b_base = [self._base(v.offset, p.b_strides(i)[0]) for i, v in enumerate(p.bs)]
-        self.left, self.start, self.a_m, self.a_k = self._operand()
-        bounded = self.em.group.rows is not None and not p.batch
+        self.ws = []
+        for i, view in enumerate(p.bs):
+            strides, sk, sn = p.b_strides(i)
+            base = self._base(view.offset, strides)
+            self.ws.append(Reader(em.buffers[id(view.node)], base, sn, sk, self.acc))
+        self.x = self._left(self._base(p.a.offset, p.a_batch))
+        bounded = em.group.rows is not None and not p.batch
         self.limit: Expr | None = None
         if bounded:
-            self.limit = b.let(row_limit(self.em.group, p.m // p.rows[0], p.m), "limit")
-        chunks = -(-p.n // self.width)
+            self.limit = b.let(row_limit(em.group, p.m // p.rows[0], p.m), "limit")
         if self.per_group == 1:
-            self._chunk(index)
+            self._band(index)
             return
         first = b.let(index * self.per_group, "first")
-        stop = b.let(minimum(first + self.per_group, chunks), "stop")
-        with b.loop(stop, first, name="chunk") as c, self.em.scope():
-            self._chunk(c)
+        stop = b.let(minimum(first + self.per_group, self.bands), "stop")
+        with b.loop(stop, first, name="band") as band, em.scope():
+            self._band(band)
 
     def _base(self, offset: int, strides: tuple[int, ...]) -> Expr:
         return self.b.let(self.em.expr(affine.flatten(self.batch, strides, offset)), "base")
 
-    def _operand(self) -> tuple[ir.Buffer | ir.Array, Expr, int, int]:
-        """x as (source, first element, row stride, k stride): in place when it can be read as it
-        is, else widened once per group into scratch."""
+    def _left(self, base: Expr) -> Reader:
+        """x, in place when it can be read as it is, else widened into scratch once per group."""
         b, p = self.b, self.p
         source = self.em.buffers[id(p.a.node)]
         natural = p.a.dtype == self.acc or self.mode == "dot2"
-        if natural and (self.along_n or p.a_k == 1):
-            return source, self.a_base, p.a_m, p.a_k
+        if natural and (self.across or p.a_k == 1):
+            return Reader(source, base, p.a_m, p.a_k, self.acc)
         ld = -(-p.k // self.lanes) * self.lanes
-        staged = b.array("x", self.acc, p.m * ld)
-        packer = Packer(b, source, self.a_base, staged, ld, self.lanes, self.acc)
+        staged = b.array("x", self.acc, max(p.m * ld, 1))
+        packer = Packer(b, source, base, staged, ld, self.lanes, self.acc)
         if p.a_k == 1:
             packer.rows(p.a_m, const(p.m), const(p.k), p.k % self.lanes == 0)
         else:
             packer.scalars((p.a_m, p.a_k), const(p.m), const(p.k), None)
-        return staged, const(0), ld, 1
+        return Reader(staged, const(0), ld, 1, self.acc)
 
-    def _chunk(self, chunk: Expr) -> None:
+    def _band(self, band: Expr) -> None:
         """`width` columns of the output, for all rows."""
         b, p = self.b, self.p
-        n0 = b.let(chunk * self.width, "n0")
+        n0 = b.let(band * self.width, "n0")
+        streamed = self._columns if self.across else self._rows
         if p.m <= self.mb and self.limit is None:
-            self._rows([const(i) for i in range(p.m)], n0)
+            streamed([const(i) for i in range(p.m)], n0)
             return
         limit = const(p.m) if self.limit is None else self.limit
         with b.loop(limit, step=self.mb, name="m") as m, self.em.scope():
-            self._rows([b.let(m + i, "row") for i in range(self.mb)], n0)
+            streamed([b.let(m + i, "row") for i in range(self.mb)], n0)
 
-    def _rows(self, rows: Sequence[Expr], n0: Expr) -> None:
-        if self.along_n:
-            self._along_n(rows, n0)
-        else:
-            self._along_k(rows, n0)
+    def _chains(self, rows: Sequence[Expr], vectors: int) -> tuple[Sums, list[list[Any]]]:
+        """Sums, and its accumulators as acc[dot][row][vector]; where rows of x start."""
+        b, p = self.b, self.p
+        zero = const(0, Type(self.acc, self.lanes))
+        flat = [b.var(zero, "acc", zero.type) for _ in range(len(p.dots) * len(rows) * vectors)]
+        last = p.m - 1  # rows that do not exist repeat it
+        self.starts = [
+            b.let(self.x.at(r if isinstance(r, ir.Const) else minimum(r, last), 0), "x")
+            for r in rows
+        ]
+        return Sums(b, p.k, flat), self._shaped(flat, len(rows), vectors)
 
-    def _starts(self, rows: Sequence[Expr]) -> list[Expr]:
-        """Where each row of x starts; rows that do not exist repeat the last one."""
-        last = self.p.m - 1
-        rows = [r if isinstance(r, ir.Const) else minimum(r, last) for r in rows]
-        return [self.b.let(self.start + r * self.a_m, "xrow") for r in rows]
+    def _shaped(self, flat: Sequence[ir.Var], rows: int, vectors: int) -> list[list[Any]]:
+        left = iter(flat)
+        return [[[next(left) for _ in range(vectors)] for _ in range(rows)] for _ in self.p.dots]
 
     def _store(
-        self,
-        rows: Sequence[Expr],
-        n: Expr,
-        lanes: int,
-        mask: Expr | None,
-        values: Sequence[Sequence[Expr]],
-        step: int,
+        self, rows: Sequence[Expr], n: Expr, mask: Expr | None, values: list[list[Any]], step: int
     ) -> None:
-        """values[row][dot] for columns n.. of each row that is wanted."""
-        em, p = self.em, self.p
-        limit = p.m if self.limit is None else self.limit
-        for r, accs in zip(rows, values):
-            if isinstance(r, ir.Const):
-                self.tail.position(self.batch, em.axis(r, p.m))
-                self.tail.write(n, lanes, mask, accs, step)
-                continue
-            with self.b.when(r < limit), em.scope():
-                self.tail.position(self.batch, em.axis(r, p.m))
-                self.tail.write(n, lanes, mask, accs, step)
+        """values[dot][row] for the `lanes` columns from n on, of each row that is wanted."""
+        em, limit = self.em, self.p.m if self.limit is None else self.limit
+        for i, r in enumerate(rows):
+            wanted = None if isinstance(r, ir.Const) else self.b.when(r < limit)
+            with wanted or contextlib.nullcontext(), em.scope():
+                self.tail.position(self.batch, em.axis(r, self.p.m))
+                self.tail.write(n, self.lanes, mask, [dot[i] for dot in values], step)
 
-    # -- w[N, K]: lanes along K
-
-    def _along_k(self, rows: Sequence[Expr], n0: Expr) -> None:
-        b, p, width = self.b, self.p, self.width
-        ragged = p.n % width != 0
-        n = b.let(minimum(n0, p.n - width), "n") if ragged else n0
-        starts = self._starts(rows)
-        zero = const(0, Type(self.acc, self.lanes))
-        acc = [
-            [[b.var(zero, "acc", zero.type) for _ in range(width)] for _ in rows] for _ in p.dots
-        ]
-        bases = []
-        for i in range(len(p.dots)):
-            sn = p.b_strides(i)[2]
-            bases.append(b.let(self.b_base[i] + n * sn, "w"))
-        step = self.lanes * (2 if self.mode == "dot2" else 1)
-        line = max(step, 64 // min(v.dtype.itemsize for v in p.bs))  # a cache line of w
-        whole = p.k - p.k % line
-        if whole:
-            with b.loop(whole, step=line, name="k") as k:
-                self._prefetch(bases, k)
-                for at in range(0, line, step):
-                    self._step(starts, bases, acc, b.let(k + at, "k"), step, None)
-        for at in range(whole, p.k, step):
-            mask = None
-            if at + step > p.k:
-                mask = b.let(tail_mask(const(at), p.k, step), "tail")
-            self._step(starts, bases, acc, const(at), step, mask)
-        values = [
-            [b.let(fold_lanes(b, acc[d][i]), "dot") for d in range(len(p.dots))]
-            for i in range(len(rows))
-        ]
-        mask = None
-        if ragged and width > 1:
-            mask = b.let(n + iota(width) >= splat(n0, width), "own")
-        self._store(rows, n, width, mask, values, 1 if ragged else width)
-
-    def _prefetch(self, bases: Sequence[Expr], k: Expr) -> None:
-        """Asks for what `ahead` rows further down is at this place: rows are too short for the
-        hardware to follow several of them (measured: 0.6 of the bandwidth without)."""
-        for d, base in enumerate(bases):
-            _, sk, sn = self.p.b_strides(d)
-            if sk != 1:
-                continue
-            size = self.p.bs[d].dtype.itemsize
-            if self.ahead * sn * size <= 16384:
-                further = self.ahead * sn
-            else:
-                further = 2048 // size  # long rows: far enough in the same row
-            source = self.em.buffers[id(self.p.bs[d].node)]
-            for r in range(self.width):
-                self.b.prefetch(source, base + k + (r * sn + further))
-
-    def _step(
-        self,
-        starts: Sequence[Expr],
-        bases: Sequence[Expr],
-        acc: list[list[list[ir.Var]]],
-        k: Expr,
-        step: int,
-        mask: Expr | None,
-    ) -> None:
-        """One vector of K for every row of x and of w."""
-        b, p = self.b, self.p
-        xs = [b.let(self._read(self.left, s + k, step, mask), "x") for s in starts]
-        for d, base in enumerate(bases):
-            _, sk, sn = p.b_strides(d)
-            source = self.em.buffers[id(p.bs[d].node)]
-            for r in range(self.width):
-                if sk == 1:
-                    at = base + k + r * sn
-                else:
-                    at = base + (k + iota(step)) * sk + r * sn
-                w = b.let(self._read(source, at, step, mask), "w")
-                for i, x in enumerate(xs):
-                    var = acc[d][i][r]
-                    b.assign(var, self._multiply(x, w, var))
-
-    def _read(self, source: ir.Buffer | ir.Array, at: Expr, lanes: int, mask: Expr | None) -> Expr:
-        value = load(source, at, lanes, mask)
-        return value if self.mode == "dot2" else cast(value, self.acc)
-
-    def _multiply(self, x: Expr, w: Expr, acc: ir.Var) -> Expr:
+    def _x(self, start: Expr, k: Expr) -> Expr:
+        """The element of x at k (the pair there, of pairs), in every lane."""
+        source, lanes = self.x.source, self.lanes
         if self.mode == "dot2":
-            return ir.Collective("dot2", (acc, x, w), acc.type)
-        return acc + x * w if self.mode == "i32" else fma(x, w, acc)
+            return self.b.let(shuffle([0, 1] * lanes, load(source, start + k, 2)), "x")
+        x = self.b.let(load(source, start + k * self.x.s_k), "x")
+        return self.b.let(splat(x if x.type.dtype == self.acc else ir.Cast(x, Type(self.acc)), lanes), "x")
 
-    # -- w[K, N]: lanes along N
+    def _multiply(self, x: Expr, w: Expr, acc: ir.Var) -> None:
+        if self.mode == "dot2":
+            value: Expr = ir.Collective("dot2", (acc, x, w), acc.type)
+        else:
+            value = acc + x * w if self.mode == "i32" else fma(x, w, acc)
+        self.b.assign(acc, value)
 
-    def _along_n(self, rows: Sequence[Expr], n0: Expr) -> None:
+    # -- w[N, K]
+
+    def _rows(self, rows: Sequence[Expr], n0: Expr) -> None:
+        """`lanes` rows of w, square by square."""
         b, p, lanes = self.b, self.p, self.lanes
-        vectors = self.width // lanes
-        ragged = p.n % self.width != 0
+        overlaps = p.n % lanes != 0 and p.n > lanes  # the last band starts early
+        n = b.let(minimum(n0, p.n - lanes), "n") if overlaps else n0
+        sums, acc = self._chains(rows, 1)
+        ws = [Reader(w.source, b.let(w.at(n, 0), "w"), w.s_row, w.s_k, w.wide) for w in self.ws]
+        width = lanes * max(w.item for w in ws)
+        whole = p.k - p.k % width
+
+        def chunk(first: Expr, stop: Expr) -> None:
+            if whole:
+                end = stop if whole == p.k else b.let(minimum(stop, whole), "whole")
+                following = self._following(stop)
+                with b.loop(end, first, step=width, name="k") as k:
+                    for w, down in zip(ws, following):
+                        self._prefetch(w, down, b.let((k - first) // width, "square"), width)
+                    self._square(ws, acc, k, width)
+            if whole < p.k:
+                with b.when(stop > whole) if whole else contextlib.nullcontext():
+                    self._square(ws, acc, const(whole), p.k - whole)
+
+        sums.chunks(chunk)
+        mask = None
+        if overlaps:
+            mask = b.let(n + iota(lanes) >= splat(n0, lanes), "own")
+        elif p.n < lanes:
+            mask = b.let(tail_mask(n, p.n, lanes), "own")
+        values = [[v for (v,) in dot] for dot in self._shaped(sums.result, len(rows), 1)]
+        self._store(rows, n, mask, values, 1 if overlaps else lanes)
+
+    def _following(self, stop: Expr) -> list[Expr]:
+        """Per dot, how far from a band's first element the next stretch starts: the next chunk of
+        the same rows, or the next band; none where there is nothing to ask for."""
+        ws = [w for w in self.ws if w.s_k == 1] if self.ahead else []
+        found = []
+        for w in ws:
+            band = const(self.lanes * w.s_row)
+            found.append(band if self.p.k <= CHUNK else select(stop < self.p.k, stop, band))
+        return [self.b.let(down, "following") for down in found]
+
+    def _prefetch(self, w: Reader, down: Expr, square: Expr, width: int) -> None:
+        """Asks for a part of the next stretch: some rows' lines, in the order they lie in."""
+        line = _LINE // w.source.dtype.itemsize
+        length = min(self.p.k, CHUNK)
+        rows = -(-self.lanes // max(length // width, 1))
+        first = self.b.let(w.base + down + square * (rows * w.s_row), "coming")
+        for r in range(rows):
+            for at in range(0, length, line):
+                assert isinstance(w.source, ir.Buffer)
+                self.b.prefetch(w.source, first + (r * w.s_row + at))
+
+    def _square(self, ws: Sequence[Reader], acc: list[list[Any]], k: Expr, count: int) -> None:
+        """`count` of k, at most a square's."""
+        b, lanes = self.b, self.lanes
+        for w, sums in zip(ws, acc):
+            for part in range(0, count, lanes * w.item):
+                inside = min(count - part, lanes * w.item)
+                for u, vector in enumerate(self._turned(w, k + part, inside)):
+                    at = b.let(k + (part + u * self.pair), "k")
+                    for start, (var,) in zip(self.starts, sums):
+                        self._multiply(self._x(start, at), vector, var)
+
+    @property
+    def pair(self) -> int:
+        """How many k one step of a chain takes."""
+        return 2 if self.mode == "dot2" else 1
+
+    def _turned(self, w: Reader, k: Expr, count: int) -> list[Expr]:
+        """What each step of `count` of k takes of w: a vector with a lane (or pair) per row."""
+        b, lanes, item = self.b, self.lanes, w.item
+        size = lanes * item
+        mask = None if count == size else b.let(iota(size) < count, "tail")
+        rows = [
+            b.let(w.words(r, k, size, mask), "w") for r in range(min(lanes, self.p.n))
+        ]
+        words = transpose_block(b, [*rows, *rows[-1:] * (lanes - len(rows))], item)
+        words = words[: -(-count // item)]
+        if self.mode == "dot2":
+            return words
+        wide = [b.let(widen(v, item, u, self.acc), "wide") for v in words for u in range(item)]
+        return wide[:count]
+
+    # -- w[K, N]
+
+    def _columns(self, rows: Sequence[Expr], n0: Expr) -> None:
+        """A strip of columns, a lane each."""
+        b, p, lanes = self.b, self.p, self.lanes
+        vectors, ragged = self.width // lanes, p.n % self.width != 0
         columns = [b.let(n0 + v * lanes, "n") for v in range(vectors)]
         masks = [b.let(tail_mask(c, p.n, lanes), "cols") if ragged else None for c in columns]
-        starts = self._starts(rows)
-        zero = const(0, Type(self.acc, lanes))
-        acc = [
-            [[b.var(zero, "acc", zero.type) for _ in range(vectors)] for _ in rows] for _ in p.dots
-        ]
-        bases = [b.let(base + n0, "w") for base in self.b_base]
-        with b.loop(p.k, name="k") as k:
-            xs = []
-            for s in starts:
-                x = cast(load(self.left, s + k * self.a_k), self.acc)
-                xs.append(b.let(splat(x, lanes), "x"))
-            for d, base in enumerate(bases):
-                sk = p.b_strides(d)[1]
-                source = self.em.buffers[id(p.bs[d].node)]
-                line = 64 // source.dtype.itemsize
-                for c in range(0, self.width, line) if self.further else ():
-                    b.prefetch(source, base + (k + self.further) * sk + c)
-                for v in range(vectors):
-                    at = base + k * sk + v * lanes
-                    w = b.let(cast(load(source, at, lanes, masks[v]), self.acc), "w")
-                    for i, x in enumerate(xs):
-                        var = acc[d][i][v]
-                        b.assign(var, self._multiply(x, w, var))
+        sums, acc = self._chains(rows, vectors)
+
+        def chunk(first: Expr, stop: Expr) -> None:
+            with b.loop(stop, first, step=self.pair, name="k") as k:
+                xs = [self._x(start, k) for start in self.starts]
+                for w, dot in zip(self.ws, acc):
+                    line = _LINE // w.source.dtype.itemsize
+                    for c in range(0, self.width, line) if self.further else ():
+                        assert isinstance(w.source, ir.Buffer)
+                        b.prefetch(w.source, w.at(n0 + c, k + self.further))
+                    for v, (column, mask) in enumerate(zip(columns, masks)):
+                        vector = self._line(w, k, column, mask)
+                        for x, line_ in zip(xs, dot):
+                            self._multiply(x, vector, line_[v])
+
+        sums.chunks(chunk)
+        acc = self._shaped(sums.result, len(rows), vectors)
         for v in range(vectors):
-            values = [[acc[d][i][v] for d in range(len(p.dots))] for i in range(len(rows))]
-            self._store(rows, columns[v], lanes, masks[v], values, lanes)
+            values = [[line[v] for line in dot] for dot in acc]
+            self._store(rows, columns[v], masks[v], values, lanes)
+
+    def _line(self, w: Reader, k: Expr, column: Expr, mask: Expr | None) -> Expr:
+        """A vector of columns at k, or pairs of it and the next."""
+        b, lanes = self.b, self.lanes
+        lines = [
+            b.let(load(w.source, w.at(column, k + u), lanes, mask), "w") for u in range(self.pair)
+        ]
+        if self.mode == "dot2":
+            return b.let(interleave(b, *lines), "w")
+        return b.let(widen(lines[0], 1, 0, self.acc), "w")
