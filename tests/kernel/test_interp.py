@@ -10,7 +10,7 @@ from playing import ints, play
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.kernel import builder as k
-from weft.kernel import ir
+from weft.kernel import interp, ir
 from weft.kernel.builder import Builder
 from weft.kernel.ir import F32, I32, Type
 
@@ -160,6 +160,25 @@ def test_float_semantics() -> None:
     np.testing.assert_array_equal(y[1], [0.5, 1, -2.5, 1])
     np.testing.assert_array_equal(y[2], [0, 2, 6, np.nan])
     np.testing.assert_array_equal(y[3][:3], [0.5, 8, -2.5])
+
+
+def test_bits_of_a_vector_as_other_lanes() -> None:
+    """The interpreter and the host's own code agree: the first lane is the lowest bits."""
+    from weft.backends.cpu import CpuDevice
+    from weft.conform.harness import run_kernel
+
+    for dtype, item in ((dt.bfloat16, 2), (dt.float16, 2), (dt.int8, 4)):
+        b = Builder("bits")
+        x, y = b.buffer("x", dtype, 4 * item), b.buffer("y", dt.uint32, 4, "w")
+        b.store(y, 0, k.bitcast(k.load(x, 0, 4 * item), dt.uint32))
+        kernel = b.kernel((1,))
+        data = np.arange(-3, 4 * item - 3).astype(dtype.numpy)
+        want = data.view(np.uint32)
+        got = np.zeros(4, np.uint32)
+        interp.run(kernel, [data.copy(), got], ())
+        np.testing.assert_array_equal(got, want)
+        done = run_kernel(CpuDevice(), kernel, [data, np.zeros(4, np.uint32)])
+        np.testing.assert_array_equal(done[1], want)
 
 
 def test_fma_rounds_once() -> None:

@@ -105,7 +105,11 @@ def _bitcast(e: ir.Bitcast) -> str | None:
         return None
     whole = dt.bool_ not in (x.dtype, y.dtype) and min(x.lanes, y.lanes) > 1
     same = x.lanes * x.dtype.itemsize == y.lanes * y.dtype.itemsize
-    return None if whole and same else f"a bitcast of {x} to {y}"
+    return (
+        None
+        if whole and same
+        else f"a bitcast of {x} to {y}: neither 32-bit lanes nor vectors of as many bits"
+    )
 
 
 def _load(e: ir.Load) -> str | None:

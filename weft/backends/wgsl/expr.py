@@ -284,6 +284,8 @@ def cast(w: Writer, x: str, of: DType, to: DType, n: int) -> str:
 
 
 def _bitcast(w: Writer, e: ir.Bitcast) -> list[str]:
+    if e.x.type.lanes != e.type.lanes:
+        raise w.fail(f"a bitcast of {e.x.type} to {e.type}")
     if isinstance(e.x, ir.Const) and e.type.dtype is dt.float32:
         bits = np.asarray(int(e.x.value) & 0xFFFFFFFF, np.uint32)
         return _const(w, ir.Const(float(bits.view(np.float32)), e.type))

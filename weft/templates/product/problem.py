@@ -96,6 +96,14 @@ class Problem:
         return s[: len(self.batch)], s[-2], s[-1]
 
 
+@dataclass(frozen=True)
+class Segment:
+    """Dots of one N whose values meet, and the outputs they feed."""
+
+    problem: Problem
+    outputs: tuple[Node, ...]
+
+
 def problem_of(group: Group, dots: tuple[Node, ...]) -> Problem:
     """The Problem of dots over the same left operand. Raises CompileError where they differ."""
     first = dots[0]

@@ -13,28 +13,17 @@ from typing import Any
 from weft.core.caps import Caps
 from weft.core.errors import CompileError
 from weft.graph.ir import Node
+from weft.kernel.builder import Builder
 from weft.kernel.ir import Kernel
-from weft.templates.group import Group
-from weft.templates.product import stream_cpu, stream_gpu
-from weft.templates.product.problem import find_dots, problem_of
-from weft.templates.product.stream_cpu import Segment
+from weft.templates.emit import Emitter
+from weft.templates.group import Group, reached
+from weft.templates.loops import traffic
+from weft.templates.product import blocked_amx, stream_cpu, stream_gpu
+from weft.templates.product.epilogue import count_flops, row_limit
+from weft.templates.product.problem import Problem, Segment, find_dots, problem_of
+from weft.templates.product.stream_amx import TileStreamer
+from weft.templates.product.stream_cpu import Streamer
 from weft.templates.registry import template
-
-
-def _reaches(group: Group, output: Node, dots: tuple[Node, ...]) -> set[int]:
-    stop = {id(n) for n in group.inputs}
-    wanted, found, seen = {id(d) for d in dots}, set(), set()
-    stack = [output]
-    while stack:
-        node = stack.pop()
-        if id(node) in seen or id(node) in stop:
-            continue
-        seen.add(id(node))
-        if id(node) in wanted:
-            found.add(id(node))
-        else:
-            stack.extend(node.inputs)
-    return found
 
 
 def segments_of(group: Group) -> tuple[Segment, ...]:
@@ -43,9 +32,10 @@ def segments_of(group: Group) -> tuple[Segment, ...]:
     Raises CompileError where dots disagree in the left operand or in the rows.
     """
     dots = find_dots(group)
+    stop = {id(n) for n in (*group.inputs, *dots)}
     parts: list[tuple[set[int], list[Node]]] = []
     for out in group.outputs:
-        needs = _reaches(group, out, dots)
+        needs = {id(n) for n in reached([out], stop)} & {id(d) for d in dots}
         joined: list[Node] = [out]
         for part in [p for p in parts if p[0] & needs]:
             needs |= part[0]
@@ -71,9 +61,34 @@ def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
     return variant.candidates(segments_of(group), caps)
 
 
+def _maker(p: Problem, caps: Caps) -> type[Streamer]:
+    return TileStreamer if blocked_amx.suits(p, caps) else Streamer
+
+
 @template("matvec")
 def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group of dots with at most 16 rows."""
     segments = segments_of(group)
-    variant = stream_cpu if caps.is_cpu else stream_gpu
-    return variant.build(group, segments, caps, config)
+    if not caps.is_cpu:
+        return stream_gpu.build(group, segments, caps, config)
+    b = Builder(group.name or "matvec")
+    em = Emitter(b, group, caps)
+    makers = [_maker(s.problem, caps)(em, caps, s, config) for s in segments]
+    first = segments[0].problem
+    batches: Any = max(first.batches, 1)
+    if first.batch and group.rows is not None:
+        batches = row_limit(group, first.batches // first.batch[0], first.batches)
+    index = b.let(b.group(0), "block")
+    bi = em.axis(b.group(2), max(first.batches, 1))
+    start = 0
+    for maker in makers:
+        stop = start + maker.groups
+        if len(makers) == 1:
+            maker.emit(index, bi)
+        else:
+            inside = index < stop if start == 0 else (index >= start) & (index < stop)
+            with b.when(inside), em.scope():
+                maker.emit(b.let(index - start, "own"), bi)
+        start = stop
+    flops = sum(count_flops(s.problem) for s in segments)
+    return b.kernel((start, 1, batches), (1,), flops, traffic(group))

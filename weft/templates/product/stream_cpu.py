@@ -20,14 +20,15 @@ from weft.core.caps import Caps
 from weft.core.dtypes import DType
 from weft.core.order import CHUNK
 from weft.kernel import ir
-from weft.kernel.builder import Expr, const, fma, iota, load, minimum, select, shuffle, splat
+from weft.kernel.builder import Expr, cast, const, fma, iota, load, minimum, select, shuffle, splat
 from weft.kernel.ir import Type
 from weft.templates import affine
 from weft.templates.emit import Emitter
 from weft.templates.operand import Reader, widen
 from weft.templates.product.epilogue import Tail, row_limit
 from weft.templates.product.pack import Packer, interleave, tail_mask, transpose_block
-from weft.templates.product.problem import Problem, Segment, mode
+from weft.templates.product.plan import mode
+from weft.templates.product.problem import Problem, Segment
 from weft.templates.product.sums import Sums
 
 _LINE = 64  # bytes of a cache line
@@ -171,8 +172,8 @@ class Streamer:
         source, lanes = self.x.source, self.lanes
         if self.mode == "dot2":
             return self.b.let(shuffle([0, 1] * lanes, load(source, start + k, 2)), "x")
-        x = self.b.let(load(source, start + k * self.x.s_k), "x")
-        return self.b.let(splat(x if x.type.dtype == self.acc else ir.Cast(x, Type(self.acc)), lanes), "x")
+        x = cast(load(source, start + k * self.x.s_k), self.acc)
+        return self.b.let(splat(x, lanes), "x")
 
     def _multiply(self, x: Expr, w: Expr, acc: ir.Var) -> None:
         if self.mode == "dot2":
@@ -214,20 +215,19 @@ class Streamer:
         values = [[v for (v,) in dot] for dot in self._shaped(sums.result, len(rows), 1)]
         self._store(rows, n, mask, values, 1 if overlaps else lanes)
 
-    def _following(self, stop: Expr) -> list[Expr]:
-        """Per dot, how far from a band's first element the next stretch starts: the next chunk of
-        the same rows, or the next band; none where there is nothing to ask for."""
-        ws = [w for w in self.ws if w.s_k == 1] if self.ahead else []
-        found = []
-        for w in ws:
-            band = const(self.lanes * w.s_row)
-            found.append(band if self.p.k <= CHUNK else select(stop < self.p.k, stop, band))
-        return [self.b.let(down, "following") for down in found]
+    def _following(self, stop: Expr) -> Sequence[Expr]:
+        """Per dot, how far from a band's first element the next stretch starts: at the next chunk
+        of the same rows, or at the next band."""
+        bands = [const(self.lanes * w.s_row) for w in self.ws]
+        if self.p.k <= CHUNK:
+            return bands
+        return [self.b.let(select(stop < self.p.k, stop, band), "following") for band in bands]
 
     def _prefetch(self, w: Reader, down: Expr, square: Expr, width: int) -> None:
         """Asks for a part of the next stretch: some rows' lines, in the order they lie in."""
-        line = _LINE // w.source.dtype.itemsize
-        length = min(self.p.k, CHUNK)
+        if w.s_k != 1 or not self.ahead:
+            return
+        line, length = _LINE // w.source.dtype.itemsize, min(self.p.k, CHUNK)
         rows = -(-self.lanes // max(length // width, 1))
         first = self.b.let(w.base + down + square * (rows * w.s_row), "coming")
         for r in range(rows):
@@ -256,9 +256,7 @@ class Streamer:
         b, lanes, item = self.b, self.lanes, w.item
         size = lanes * item
         mask = None if count == size else b.let(iota(size) < count, "tail")
-        rows = [
-            b.let(w.words(r, k, size, mask), "w") for r in range(min(lanes, self.p.n))
-        ]
+        rows = [b.let(w.words(r, k, size, mask), "w") for r in range(min(lanes, self.p.n))]
         words = transpose_block(b, [*rows, *rows[-1:] * (lanes - len(rows))], item)
         words = words[: -(-count // item)]
         if self.mode == "dot2":

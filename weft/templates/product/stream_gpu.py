@@ -34,7 +34,7 @@ from weft.templates.group import Group
 from weft.templates.loops import traffic
 from weft.templates.product import stream_subgroup
 from weft.templates.product.epilogue import Tail, count_flops, row_limit
-from weft.templates.product.stream_cpu import Segment
+from weft.templates.product.problem import Segment
 from weft.templates.product.stream_subgroup import Rows, Strips, along_k
 
 

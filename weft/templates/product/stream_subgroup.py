@@ -36,8 +36,7 @@ from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.product.epilogue import Tail, row_limit
 from weft.templates.product.pipeline import Operand
-from weft.templates.product.problem import Problem
-from weft.templates.product.stream_cpu import Segment
+from weft.templates.product.problem import Problem, Segment
 
 _QUAD = 4  # lanes of a sum
 SUBGROUPS = 4  # of a group

@@ -1,0 +1,122 @@
+"""Matrix times a few vectors in a CPU's matrix registers: bf16 operands, where blocked_amx takes
+them for many rows.
+
+16 rows of w are a tile as they lie in memory, the left operand; the rows of x are the columns of
+the right one, pairs of k packed once per group. Swapping the operands changes nothing in an
+element's chain: one of unit steps per span (core.order).
+"""
+
+from __future__ import annotations
+
+from weft.core import dtypes as dt
+from weft.core.order import CHUNK, SPAN
+from weft.kernel import ir
+from weft.kernel.builder import Expr, const, eq, iota, load, maximum, minimum, not_
+from weft.templates.operand import Reader
+from weft.templates.product.blocked_amx import DEPTH, TILE
+from weft.templates.product.pack import Packer, tail_mask
+from weft.templates.product.stream_cpu import Streamer
+
+
+class TileStreamer(Streamer):
+    """Emits the part of the kernel that computes one segment."""
+
+    def _left(self, base: Expr) -> Reader:
+        """x as pairs[k / 2][row][2], zeros up to a whole tile of k."""
+        b, p = self.b, self.p
+        source: ir.Buffer | ir.Array = self.em.buffers[id(p.a.node)]
+        depth = -(-max(p.k, 1) // DEPTH) * DEPTH
+        pairs = b.array("pairs", dt.bfloat16, depth * TILE)
+        if p.a_k != 1:
+            rows = b.array("rows", dt.bfloat16, TILE * depth)
+            packer = Packer(b, source, base, rows, depth, TILE, dt.bfloat16)
+            packer.filled((p.a_m, p.a_k), const(p.m), const(p.k), const(p.m - 1))
+            source, base, step = rows, const(0), depth
+        else:
+            step = p.a_m
+        packer = Packer(b, source, base, pairs, TILE, TILE, dt.bfloat16)
+        packer.turned(step, const(p.k), TILE, const(p.m - 1), p.k % DEPTH == 0, 2)
+        size = len(p.dots) * TILE * TILE
+        self.sums, self.totals = (b.array(n, dt.float32, size) for n in ("sums", "totals"))
+        self.edge = b.array("edge", dt.bfloat16, TILE * CHUNK)
+        self.c = b.tile("c", dt.float32, TILE, TILE)
+        self.w = b.tile("w", dt.bfloat16, TILE, DEPTH)
+        self.right = b.tile("x", dt.bfloat16, DEPTH // 2, 2 * TILE)
+        return Reader(pairs, const(0), 1, 1, dt.float32)
+
+    def _band(self, band: Expr) -> None:
+        b, p = self.b, self.p
+        n0 = b.let(band * TILE, "n0")
+        overlaps = p.n % TILE != 0 and p.n > TILE  # the last band starts early
+        n = b.let(minimum(n0, p.n - TILE), "n") if overlaps else n0
+        for d, w in enumerate(self.ws):
+            self._dot(d, Reader(w.source, b.let(w.at(n, 0), "w"), w.s_row, w.s_k, w.wide))
+        mask = b.let(tail_mask(n, p.n, TILE), "own") if p.n < TILE else None
+        mask = b.let(n + iota(TILE) >= n0, "own") if overlaps else mask
+        limit = const(p.m) if self.limit is None else self.limit
+        with b.loop(limit, name="m") as m, self.em.scope():
+            at = b.let(iota(TILE) * TILE + m, "at")
+            values = [
+                b.let(load(self.totals, at + d * TILE * TILE), "sum") for d in range(len(p.dots))
+            ]
+            self.tail.position(self.batch, self.em.axis(m, p.m))
+            self.tail.write(n, TILE, mask, values, 1 if overlaps else TILE)
+
+    def _dot(self, d: int, w: Reader) -> None:
+        """totals[d][row of w][row of x]."""
+        b, p = self.b, self.p
+        b.tile_zero(self.c)
+        with b.loop(p.k, step=CHUNK, name="k0") as k0:
+            stop = b.let(minimum(k0 + CHUNK, p.k), "stop")
+            down = self._following(stop)[d]
+            self._chunk(w, k0, stop, down)
+            ends = eq(stop, p.k) | eq(stop % SPAN, 0)
+            with b.when(ends):
+                self._join(d, k0 < SPAN)
+                b.tile_zero(self.c)
+
+    def _chunk(self, w: Reader, k0: Expr, stop: Expr, down: Expr) -> None:
+        b, p = self.b, self.p
+        direct = p.k - p.k % DEPTH if w.s_k == 1 and p.n >= TILE else 0
+        if direct:
+            end = b.let(minimum(stop, direct), "end")
+            with b.loop(end, k0, step=DEPTH, name="k") as k:
+                self._prefetch(w, down, b.let((k - k0) // DEPTH, "square"), DEPTH)
+                self._step(w.source, w.at(0, k), w.s_row, k)
+        if direct == p.k:
+            return
+        first = b.let(maximum(k0, direct), "first")
+        with b.when(first < stop):
+            self._pack(w, first, b.let(stop - first, "count"))
+            with b.loop(stop, first, step=DEPTH, name="k") as k:
+                self._step(self.edge, k - first, CHUNK, k)
+
+    def _step(self, source: ir.Buffer | ir.Array, at: Expr, stride: int, k: Expr) -> None:
+        b = self.b
+        b.tile_load(self.w, source, at, stride)
+        b.tile_load(self.right, self.x.source, k * TILE, 2 * TILE)
+        b.mma(self.c, self.w, self.right)
+
+    def _pack(self, w: Reader, k: Expr, count: Expr) -> None:
+        """edge[row][k], zeros up to a whole tile of k; rows that do not exist repeat the last."""
+        b, n = self.b, self.p.n
+        base = b.let(w.at(0, k), "from")
+        last = const(min(n, TILE) - 1)
+        packer = Packer(b, w.source, base, self.edge, CHUNK, DEPTH, dt.bfloat16)
+        if w.s_k == 1:
+            packer.rows(w.s_row, TILE, count, False, last)
+        elif w.s_row == 1:
+            packer = Packer(b, w.source, base, self.edge, CHUNK, TILE, dt.bfloat16)
+            packer.woven(w.s_k, TILE, count, None if n >= TILE else const(n), False)
+        else:
+            packer.filled((w.s_row, w.s_k), const(TILE), count, last)
+
+    def _join(self, d: int, first: Expr) -> None:
+        """Adds a span's sums to the product's."""
+        b, size = self.b, TILE * TILE
+        b.tile_store(self.sums, const(d * size), TILE, self.c)
+        with b.loop((d + 1) * size, d * size, step=TILE, name="row") as at:
+            total = b.var(load(self.sums, at, TILE), "total", ir.Type(dt.float32, TILE))
+            with b.when(not_(first)):
+                b.assign(total, load(self.totals, at, TILE) + total)
+            b.store(self.totals, at, total)
