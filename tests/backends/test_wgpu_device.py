@@ -49,6 +49,24 @@ def program(kernels, steps, specs, scalars=()):
     return Program("p", tuple(specs), tuple(kernels), tuple(steps), scalars, (), ())
 
 
+def test_few_pipelines_are_kept(monkeypatch):
+    """The least recently used go; a Program that is bound keeps its own."""
+    monkeypatch.setattr("weft.backends.wgpu.device.KEPT", 2)
+    gpu = device()
+    gpu._compiled.clear()
+    steps = [Dispatch(0, tuple(BufferRef(k, 0, 256) for k in range(3)))]
+    buffers = [gpu.alloc(256) for _ in range(3)]
+    for buffer in buffers:
+        gpu.write(buffer, np.ones(64, np.float32))
+    bound = gpu.bind(program([axpy(2.0)], steps, [floats(64)] * 3), buffers)
+    gpu.load([axpy(3.0), axpy(2.0), axpy(4.0)])
+    assert list(gpu._compiled) == [gpu.source(axpy(2.0)), gpu.source(axpy(4.0))]
+    gpu.load([axpy(5.0), axpy(6.0)])
+    gc.collect()
+    gpu.submit(bound, [])
+    np.testing.assert_array_equal(gpu.read(buffers[2], (64,), F32), 3)
+
+
 def test_operands_and_result_in_one_arena():
     """A kernel may read and write ranges of the same buffer (declared read-write for WebGPU)."""
     gpu = device()

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import weakref
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +24,7 @@ from weft.kernel.ir import Kernel
 from weft.program.device import Bound, Buffer, Device
 from weft.program.program import Program
 
-MAX_PIPELINES = 4096
+KEPT = 256  # pipelines that no Program may use any more; each takes 0.3 MB of lavapipe and more
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +80,8 @@ class WgpuDevice(Device):
         self.native = adapters.native()
         self.memory = Memory(self)
         self._group_layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
-        self._compiled: dict[str, tuple[Any, Any]] = {}  # by text: group layout, pipeline
+        # By text, least recently used first: group layout, pipeline.
+        self._compiled: OrderedDict[str, tuple[Any, Any]] = OrderedDict()
 
     # -- errors ---------------------------------------------------------------------------------
 
@@ -163,11 +165,12 @@ class WgpuDevice(Device):
         plan = wgsl.plan(kernel, self.caps, writable)
         text = wgsl.render(kernel, self.caps, writable)
         with self._lock:
-            found = self._compiled.get(text)
-            if found is None:
-                if len(self._compiled) >= MAX_PIPELINES:
-                    self._compiled.pop(next(iter(self._compiled)))
-                found = self._compiled[text] = self._compile(kernel, plan, text)
+            if text not in self._compiled:
+                self._compiled[text] = self._compile(kernel, plan, text)
+            self._compiled.move_to_end(text)
+            found = self._compiled[text]
+            while len(self._compiled) > KEPT:
+                self._compiled.popitem(last=False)
         return Pipeline(plan, *found)  # kernels of one text may differ in their buffers' sizes
 
     def _compile(self, kernel: Kernel, plan: wgsl.Layout, text: str) -> tuple[Any, Any]:
