@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,26 +41,28 @@ def caps_of(target: GpuTarget) -> Caps:
     return dataclasses.replace(target.caps, name=f"wave{target.wave}-{least}", shared_bytes=least)
 
 
+def apart(kernel: Kernel) -> Kernel:
+    """The kernel by a name that no other has."""
+    fields = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(Kernel)}
+    return Kernel(**fields | {"name": f"{kernel.name}_{kernel_hash(kernel)[:12]}"})
+
+
 class Recorder(InterpDevice):
-    """Keeps every kernel it meets; runs them in the interpreter only where asked to."""
+    """Keeps every kernel it meets and runs none."""
 
     kind = "recorder"
 
-    def __init__(self, caps: Caps, run: bool = False) -> None:
+    def __init__(self, caps: Caps) -> None:
         super().__init__(caps)
-        self.run, self.found = run, {}
+        self.found: dict[str, Kernel] = {}
 
     def bind(self, program, buffers) -> Bound:  # type: ignore[no-untyped-def]
         for kernel in program.kernels:
-            digest = kernel_hash(kernel)
-            name = f"{kernel.name}_{digest[:12]}"
-            fields = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(Kernel)}
-            self.found[digest] = Kernel(**fields | {"name": name})
+            self.found[kernel_hash(kernel)] = apart(kernel)
         return super().bind(program, buffers)
 
     def submit(self, bound, scalars) -> None:  # type: ignore[no-untyped-def]
-        if self.run:
-            super().submit(bound, scalars)
+        pass
 
     def gather(self, checks: Iterator) -> None:
         """Runs conformance checks for the sake of their kernels: results are not computed."""
@@ -109,8 +110,33 @@ def samples(caps: Caps) -> list[Kernel]:
         (lambda q, k, v: f.attention(q, k, v, causal=True),
          [((1, 4, 9, 32), F32), ((1, 2, 20, 32), F32), ((1, 2, 20, 32), F32)]),
     ]  # fmt: skip
+    return kernels_of(cases, caps)
+
+
+def kernels_of(cases: list[tuple[Any, list[Any]]], caps: Caps) -> list[Kernel]:
+    """The kernels of functions of tensors with these shapes and dtypes."""
     programs = [compile_graph(trace(fn, [Spec(*s) for s in specs]), caps) for fn, specs in cases]
-    return [kernel for program in programs for kernel in program.kernels]
+    return [apart(kernel) for program in programs for kernel in program.kernels]
+
+
+@functools.cache
+def products(caps: Caps) -> list[Kernel]:
+    """Products of odd sizes: layouts, few rows, several weights, gate and residual, integers."""
+    silu, half, byte = weft.functional.silu, dt.float16, dt.int8
+    cases: list[tuple[Any, list[Any]]] = []
+    for dtype in (F32, dt.bfloat16):
+        cases += [
+            (lambda x, w: x @ w.mT, [((2, 19, 21), dtype), ((2, 37, 21), dtype)]),
+            (lambda x, w: x.mT @ w, [((2, 21, 19), dtype), ((2, 21, 37), dtype)]),
+            (lambda x, w: x @ w, [((2, 20, 40), dtype), ((2, 40, 36), dtype)]),
+        ]
+    for m in (1, 6, 18):
+        gated = lambda x, g, u, r: r + silu(x @ g.mT) * (x @ u.mT)  # noqa: E731
+        cases.append((gated, [((m, 24), F32), *[((21, 24), F32)] * 2, ((m, 21), F32)]))
+        cases.append((lambda x, w: x @ w.mT, [((m, 30), byte), ((17, 30), byte)]))
+    widths = [((5, 36), half), *[((n, 36), half) for n in (40, 9, 17)]]
+    cases.append((lambda x, *ws: tuple(x @ w.mT for w in ws), widths))
+    return kernels_of(cases, caps)
 
 
 LLAMA = {
@@ -165,33 +191,3 @@ def shared_bytes(kernel: Kernel) -> int:
     """Bytes of the kernel's shared arrays."""
     arrays = [s for s in kernel.body.body if isinstance(s, ir.Array) and s.space == "shared"]
     return sum(a.size * a.dtype.itemsize for a in arrays)
-
-
-@functools.cache
-def templates_tests(caps: Caps) -> list[Kernel]:
-    """The kernels that tests/templates/test_matmul_targets.py builds: layouts, epilogues, bounds,
-    cached attention."""
-    folder = str(Path(__file__).parents[1] / "templates")
-    sys.path.insert(0, folder)
-    try:
-        import test_matmul_targets as tests
-    finally:
-        sys.path.remove(folder)
-    recorder = Recorder(caps, run=True)
-    real, tests.device = tests.device, lambda name: recorder
-    try:
-        for a_t, b_t in ((False, True), (True, False), (False, False)):
-            tests.test_matmul_layouts("", a_t, b_t)
-        for kind, m in (("matmul", 18), ("matvec", 1), ("matvec", 6)):
-            tests.test_gate_and_residual("", kind, m)
-            tests.test_integers("", kind)
-        for kind, m in (("matmul", 40), ("matvec", 8)):
-            tests.test_rows_do_not_depend_on_how_many_there_are("", kind, m)
-        tests.test_matvec_several_widths("", True)
-        tests.test_matvec_several_widths("", False)
-        tests.test_whole_attention("")
-        tests.test_attention_gradients("")
-        tests.test_cached_attention("")
-    finally:
-        tests.device = real
-    return recorder.kernels

@@ -86,7 +86,7 @@ def test_samples_link(target) -> None:  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("target", FIRST)
 def test_everything_links(target) -> None:  # type: ignore[no-untyped-def]
     caps = case.caps_of(target)
-    kernels = case.conformance(caps) + case.nodes(caps) + case.templates_tests(caps)
+    kernels = case.conformance(caps) + case.nodes(caps) + case.products(caps)
     assert len(kernels) > 1000
     spilled = [k.name for k in kernels if check(k, target).spills]
     assert len(spilled) <= len(kernels) // 100, spilled

@@ -226,7 +226,7 @@ def test_samples_assemble(target) -> None:  # type: ignore[no-untyped-def]
 def test_everything_assembles(target) -> None:  # type: ignore[no-untyped-def]
     """Every kernel of the primitives, gradients and templates."""
     caps = case.caps_of(target)
-    kernels = case.conformance(caps) + case.nodes(caps) + case.templates_tests(caps)
+    kernels = case.conformance(caps) + case.nodes(caps) + case.products(caps)
     assert len(kernels) > 1000
     found = assemble(kernels, target)
     spilled = [n for n, r in found.items() if r.spills]

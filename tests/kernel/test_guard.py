@@ -236,5 +236,5 @@ def test_models_need_no_guards(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["cpu-avx512", "cpu-amx", "webgpu", "cuda", "hip-wave64"])
 def test_nearly_all_accesses_are_proved(name: str) -> None:
     caps = PRESETS[name]
-    kernels = [*case.conformance(caps), *case.templates_tests(caps), *case.training(caps)]
+    kernels = [*case.conformance(caps), *case.products(caps), *case.training(caps)]
     assert share(guarded(kernels)) < 0.01
