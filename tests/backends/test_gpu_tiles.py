@@ -57,8 +57,8 @@ CASES = {
 
 
 def kernel_of(c: Case, wave: int) -> ir.Kernel:
-    """out = factors * (start + x . y) per subgroup: x [16, K] and y [16, K] (nt) or [K, 16] of its
-    own, moved to shared memory where asked for; rows of factors 3 apart."""
+    """out = factors * (start + x . y + start) per subgroup: x [16, K] and y [16, K] (nt) or [K, 16]
+    of its own, moved to shared memory where asked for; rows of factors 3 apart."""
     b = Builder("tiles")
     threads = (2 * wave,) if c.threads == (0,) else c.threads
     count = int(np.prod(threads))
@@ -86,6 +86,9 @@ def kernel_of(c: Case, wave: int) -> ir.Kernel:
         b.tile_load(left, memory["x"], at["x"] + k, wide["x"])
         b.tile_load(right, memory["y"], at["y"] + (k if c.nt else k * wide["y"]), wide["y"])
         (b.mma_nt if c.nt else b.mma)(sums, left, right)
+    again = b.tile("again", F32, 16, 16)
+    b.tile_load(again, start, subgroup * 256, 16)
+    b.tile_add(sums, again)
     b.tile_scale(sums, factors, subgroup * 48 + 1, 3)
     b.tile_store(out, subgroup * 256, 16, sums)
     return b.kernel((1,), threads)
@@ -107,7 +110,7 @@ def want_of(c: Case, arrays: list[np.ndarray]) -> np.ndarray:
         else y.reshape(waves, K, -1)[..., :16]
     )
     scaled = factors.reshape(waves, 16, 3)[..., 1:2]
-    return ((start.reshape(waves, 16, 16) + x @ y) * scaled).reshape(-1)
+    return ((2 * start.reshape(waves, 16, 16) + x @ y) * scaled).reshape(-1)
 
 
 @emulated

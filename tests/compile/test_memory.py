@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from graphs import check, f32, i32, random_graph
+from graphs import check, f32, i32, random_graph, values_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,10 +14,11 @@ from weft.backends.interp import InterpDevice
 from weft.backends.registry import get
 from weft.compile import compile_graph, limits
 from weft.compile.arena import ALIGN, Span, place
+from weft.compile.split import split
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.core.errors import DTypeError, LimitError, ShapeError, UsageError
-from weft.graph.ir import Graph
+from weft.graph.ir import Graph, toposort
 from weft.ops.nodes import input_node
 from weft.program.program import Dispatch, Program
 from weft.program.session import Session
@@ -151,6 +152,34 @@ def test_a_large_matrix_used_untransposed():
     caps = dataclasses.replace(PRESETS["webgpu"], max_binding_bytes=4096)
     x, w = f32("x", 3, 100), f32("w", 100, 32, role="weight")
     check(Graph((x, w), (ops.tanh(ops.dot(x, w)),)), InterpDevice(caps), tol=1e-4)
+
+
+def test_ranges_of_the_summed_axis_add_in_the_one_order():
+    """As many dots as chunks or spans, and the bits of a product that is not cut."""
+    whole = PRESETS["webgpu"]
+    small = dataclasses.replace(whole, max_binding_bytes=1 << 16)
+    x, w = f32("x", 20, 600), f32("w", 600, 64, role="weight")
+    graph = Graph((x, w), (ops.dot(x, w),))
+    values = values_for(graph)
+    one, cut = (run(graph, caps, values) for caps in (whole, small))
+    np.testing.assert_array_equal(one, cut)
+    assert summed(graph, small) == [256, 256, 88]
+    x, w = f32("x", 20, 5000), f32("w", 5000, 64, role="weight")
+    graph = Graph((x, w), (ops.dot(x, w),))
+    large = dataclasses.replace(whole, max_binding_bytes=1 << 20)
+    assert summed(graph, large) == [2048, 2048, 904]
+
+
+def run(graph, caps, values):
+    device = InterpDevice(caps)
+    session = Session(compile_graph(graph, caps), device, {"w": values["w"]})
+    return session.run({"x": values["x"]})[0]
+
+
+def summed(graph, caps):
+    """The lengths of the summed axes after what is too large was cut."""
+    nodes = toposort(split(graph, caps).roots())
+    return [n.inputs[1].shape[0] for n in nodes if n.op == "dot"]
 
 
 def test_what_cannot_fit_is_refused_by_name():

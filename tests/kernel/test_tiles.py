@@ -55,6 +55,22 @@ def arrays(kernel: ir.Kernel) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("way", [lambda k: k, expand], ids=["tiles", "expanded"])
+def test_sums_of_tiles(way: Callable[[ir.Kernel], ir.Kernel]) -> None:
+    b = Builder("sum")
+    x, out = b.buffer("x", F32, 32), b.buffer("out", F32, 16, "w")
+    first, second = b.tile("first", F32, 4, 4), b.tile("second", F32, 4, 4)
+    b.tile_load(first, x, 0, 4)
+    b.tile_load(second, x, 16, 4)
+    b.tile_add(first, second)
+    b.tile_store(out, 0, 4, first)
+    kernel = way(b.kernel((1,), (1,)))
+    verify(kernel)
+    data = arrays(kernel)
+    interp.run(kernel, data)
+    np.testing.assert_array_equal(data[1], data[0][:16] + data[0][16:])
+
+
+@pytest.mark.parametrize("way", [lambda k: k, expand], ids=["tiles", "expanded"])
 @pytest.mark.parametrize("dtype,pair", [(BF16, 2), (F32, 1), (dt.float16, 2), (dt.int8, 4)])
 def test_meaning(dtype: dt.DType, pair: int, way: Callable[[ir.Kernel], ir.Kernel]) -> None:
     kernel = way(product(4, 8, 8, pair, dtype))
@@ -192,6 +208,7 @@ BAD: dict[str, tuple[Callable[[Builder, ir.Buffer, ir.Buffer], None], str]] = {
     "memory": (lambda b, x, y: b.emit(ir.TileOp("load", (tile(b, 4, 4),))), "needs memory"),
     "op": (lambda b, x, y: b.emit(ir.TileOp("turn", (tile(b, 4, 4),))), "no tile operation"),
     "count": (lambda b, x, y: b.emit(ir.TileOp("mma", (tile(b, 4, 4),))), "of 1 tiles"),
+    "sum": (lambda b, x, y: b.tile_add(tile(b, 4, 4, F32), tile(b, 4, 4)), "a sum of tiles"),
     "dtype": (lambda b, x, y: b.tile_load(tile(b, 4, 4, F32), x, 0, 4), "memory of"),
     "read-only": (lambda b, x, y: b.tile_store(x, 0, 4, tile(b, 4, 4)), "access 'r'"),
     "overlap": (lambda b, x, y: b.tile_store(y, 0, 3, tile(b, 4, 4)), "overlap"),

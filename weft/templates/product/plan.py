@@ -40,10 +40,13 @@ class Plan:
 
 ROWS = 1024  # of A that one group sweeps at most: the more, the less its packing weighs
 PACKED_ROWS = 576  # the same, where the rows are packed
-WANTED = 4  # groups per core at least, so that cores share evenly
+COPY = 0.5  # cycles to copy an element into a panel
+LATE = 0.1  # of a group's time that cores wait for the last one
 PACKING = 24
 TALL = 1024  # rows from which on a block of them is worth its own packing
 PACK, READ = 0.65, 0.25  # cycles an element: to pack B; to read rows again for their norm
+# Of the peak, what a tile of so many vectors per row reaches while its panel lies in L2.
+_SHARE = {1: 0.6, 2: 0.85, 3: 0.95}
 _TILES = {  # vectors per row of the tile -> rows, so that accumulators and operands fit registers
     32: {1: 12, 2: 12, 3: 8, 4: 6},
     16: {1: 8, 2: 6, 3: 4, 4: 3},
@@ -55,7 +58,7 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
     kind = mode(p, caps)
     pack_a = packs_left(p, kind, config)
     mr, nv = register_tile(p, caps, pack_a, config)
-    mb = config.get("mb", row_block(p, caps, mr, nv * caps.lanes, pack_a))
+    mb = config.get("mb", row_block(p, caps, mr, nv, pack_a))
     blocks = -(-p.m // mb) * max(p.batches, 1)
     many = _shared(_panels(p, nv * caps.lanes, 1), blocks, nv * caps.lanes, caps.cores)
     panels = config.get("panels", many if pack_a else 1)
@@ -83,24 +86,49 @@ def register_tile(
     p: Problem, caps: Caps, pack_a: bool, config: Mapping[str, Any]
 ) -> tuple[int, int]:
     """(rows, vectors per dot) of the accumulators that one sweep along k fills."""
-    big, dots = caps.registers >= 32, len(p.dots)
-    nv = max(1, min(4 if big else 2, -(-p.n // caps.lanes) * dots) // dots)
-    while nv > 2 and _panels(p, nv * caps.lanes) < WANTED * caps.cores and not pack_a:
-        nv -= 1  # narrower panels rather than row blocks: each block packs its panel again
-    nv = config.get("nv", nv)
-    mr = config.get("mr", _TILES[32 if big else 16].get(nv * dots, 4))
-    return min(mr, p.m), nv
+    nv = config.get("nv", _widest(p, caps))
+    if not pack_a and "nv" not in config:
+        nv = min(range(nv, 0, -1), key=lambda n: least(p, caps, n)[0])
+    return min(config.get("mr", _rows(p, caps, nv)), p.m), nv
 
 
-def row_block(p: Problem, caps: Caps, mr: int, columns: int, pack_a: bool) -> int:
-    """Rows that one group sweeps, in whole tiles: few enough that every core has groups."""
+def row_block(p: Problem, caps: Caps, mr: int, nv: int, pack_a: bool) -> int:
+    """Rows that one group sweeps, in whole tiles."""
     if pack_a:
         blocks = -(-p.m // PACKED_ROWS)
         blocks = -(-blocks // caps.cores) * caps.cores if blocks > 1 else 1
     else:
-        blocks = max(1, -(-WANTED * caps.cores // _panels(p, columns)))
-    rows = min(ROWS, max(-(-p.m // blocks), 32))
-    return -(-min(rows, p.m) // mr) * mr
+        blocks = least(p, caps, nv)[1]
+    rows = -(-p.m // blocks)
+    return -(-rows // mr) * mr
+
+
+def least(p: Problem, caps: Caps, nv: int) -> tuple[float, int]:
+    """(cycles per k of the busiest core, blocks of rows that take it so few) with panels of `nv`
+    vectors. Each block packs its panels again, and cores that have few groups wait for each
+    other."""
+
+    def cost(blocks: int) -> tuple[float, int]:
+        rows = min(-(-p.m // (blocks * mr)) * mr, p.m)
+        products = rows * columns / (2 * caps.lanes) / _SHARE.get(nv * len(p.dots), 1.0)
+        turns = -(-_panels(p, nv * caps.lanes) * -(-p.m // max(rows, 1)) // caps.cores)
+        return (turns + LATE) * (products + COPY * columns), blocks
+
+    mr, columns = _rows(p, caps, nv), nv * caps.lanes * len(p.dots)
+    fewest, most = -(-p.m // ROWS) or 1, max(p.m // 32, 1)
+    tried = {min(fewest << i, max(most, fewest)) for i in range(caps.cores.bit_length() + 3)}
+    return min(cost(blocks) for blocks in tried)
+
+
+def _widest(p: Problem, caps: Caps) -> int:
+    """Vectors per dot of the widest tile."""
+    dots = len(p.dots)
+    return max(1, min(4 if caps.registers >= 32 else 2, -(-p.n // caps.lanes) * dots) // dots)
+
+
+def _rows(p: Problem, caps: Caps, nv: int) -> int:
+    """Rows of a tile of `nv` vectors per dot."""
+    return _TILES[32 if caps.registers >= 32 else 16].get(nv * len(p.dots), 4)
 
 
 def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
