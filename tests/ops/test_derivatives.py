@@ -17,13 +17,13 @@ from weft.core.errors import GradientError
 from weft.ops.primitive import PRIMITIVES
 from weft.ops.tape import Tracked, vjp, walk
 
+SMOOTH = {"abs": (0.1, 3), "floor": (0.1, 0.9), "round": (0.1, 0.4)}  # within one piece
 ONE = {
-    "neg": (-3, 3), "abs": (0.1, 3), "floor": (0.1, 0.9), "round": (0.1, 0.4), "sqrt": (0.1, 4),
-    "exp": (-2, 2), "log": (0.1, 4), "sin": (-4, 4), "cos": (-4, 4), "tanh": (-3, 3),
-    "erf": (-3, 3),
-    "ndtr": (-3, 3),
-}  # fmt: skip
-TWO = ("add", "sub", "mul", "div", "remainder", "floor_divide", "pow", "maximum", "minimum")
+    p.name: SMOOTH.get(p.name, p.ranges[0])
+    for p in PRIMITIVES.values()
+    if len(p.ranges) == 1 and p.vjp is not None
+}
+TWO = [p.name for p in PRIMITIVES.values() if len(p.ranges) == 2 and p.vjp is not None]
 NONE = {
     "argmax", "bitwise_and", "bitwise_or", "bitwise_xor", "call", "const", "equal", "input", "iota",
     "isnan", "less", "less_equal", "shift_left", "shift_right",

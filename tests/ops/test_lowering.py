@@ -17,8 +17,7 @@ from weft.kernel.builder import Builder
 
 N = 144
 ELEMENTWISE = [p for p in ops.PRIMITIVES.values() if p.kind == "elementwise" and p.name != "cast"]
-_ONE = "neg abs floor round sqrt exp log sin cos tanh erf ndtr isnan"
-ARITY = {"where": 3} | dict.fromkeys(_ONE.split(), 1)
+ARITY = {p.name: len(p.ranges) or 3 for p in ELEMENTWISE}  # 3: of where
 
 
 def lowered(name: str, arrays: list[np.ndarray], lanes: int, **attrs: object) -> np.ndarray:
@@ -44,7 +43,7 @@ def cases() -> list[tuple[str, DType]]:
     for p in ELEMENTWISE:
         for d in (*FLOATS, *INTS, dt.bool_):
             a = ops.Aval((N,), d)
-            operands = [a] * ARITY.get(p.name, 2)
+            operands = [a] * ARITY[p.name]
             if p.name == "where":
                 operands[0] = ops.Aval((N,), dt.bool_)
             try:
@@ -57,7 +56,7 @@ def cases() -> list[tuple[str, DType]]:
 
 def operands(name: str, dtype: DType) -> list[np.ndarray]:
     """Every pairing of the dtype's awkward values, and some random ones."""
-    count = ARITY.get(name, 2)
+    count = ARITY[name]
     if count == 1:
         return [values(dtype, N)]
     x, y = np.repeat(values(dtype, 12), 12), np.tile(values(dtype, 12, seed=1), 12)

@@ -10,16 +10,12 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.core.order import STREAM_ROWS
 from weft.graph.ir import Graph, Node, Shape
+from weft.ops.primitive import PRIMITIVES
 from weft.templates.group import Group
 from weft.transform.movement import matched_dims
 from weft.transform.rebuild import kind_of
 
 FUSIBLE = ("elementwise", "movement", "gather")
-
-_COST = {
-    "exp": 8, "log": 8, "sin": 8, "cos": 8, "tanh": 8, "erf": 8, "ndtr": 8, "pow": 16,
-    "div": 4, "sqrt": 4, "remainder": 40, "floor_divide": 40, "gather": 2, "concat": 2, "pad": 1,
-}  # fmt: skip
 
 
 def is_buffer(node: Node) -> bool:
@@ -47,10 +43,7 @@ def base(node: Node) -> Node:
 
 def own_cost(node: Node) -> int:
     """Rough operations per element of the node alone."""
-    kind = kind_of(node)
-    if node.op in _COST:
-        return _COST[node.op]
-    return 1 if kind == "elementwise" else 0
+    return PRIMITIVES[node.op].cost
 
 
 def kind_for(anchor: Node, claimed: str | None) -> str:

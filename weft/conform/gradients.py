@@ -18,6 +18,7 @@ from weft.conform.harness import check_close
 from weft.conform.report import Check, Skip
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
+from weft.ops.primitive import PRIMITIVES
 from weft.program.device import Device
 from weft.tensor import Tensor
 
@@ -58,13 +59,6 @@ def run_case(device: Device, fn: Fn, arrays: Sequence[np.ndarray], kind: str) ->
 
 # -- primitives -----------------------------------------------------------------------------------
 
-_UNARY = {
-    "neg": (-2, 2), "abs": (-2, 2), "floor": (-2, 2), "round": (-2, 2), "sqrt": (0.1, 4),
-    "exp": (-2, 2), "log": (0.1, 4), "sin": (-4, 4), "cos": (-4, 4), "tanh": (-3, 3),
-    "erf": (-3, 3),
-    "ndtr": (-3, 3),
-}  # fmt: skip
-_BINARY = ("add", "sub", "mul", "div", "remainder", "floor_divide", "pow", "maximum", "minimum")
 _MOVEMENT: dict[str, dict[str, Any]] = {
     "reshape": {"shape": (6, 20)},
     "transpose": {"perm": (2, 0, 1)},
@@ -85,14 +79,12 @@ Case = tuple[str, Fn, list[np.ndarray], str]
 
 def _elementwise() -> Iterator[Case]:
     for shape in ((7,), (2, 3, 64)):
-        for name, (low, high) in _UNARY.items():
-            fn = partial(ops.bind, name)
-            yield f"{name} {list(shape)}", fn, [_data(shape, 1, low, high)], "reduce"
-        for name in _BINARY:
-            x, y = _data(shape, 1, 0.4, 3.0), _data(shape, 2, 0.5, 1.5)
-            if name in ("maximum", "minimum"):
-                y.ravel()[::2] = x.ravel()[::2]  # ties
-            yield f"{name} {list(shape)}", partial(ops.bind, name), [x, y], "reduce"
+        for p in PRIMITIVES.values():
+            if p.ranges and p.vjp is not None:
+                arrays = [_data(shape, i, *r) for i, r in enumerate(p.ranges, 1)]
+                if p.name in ("maximum", "minimum"):
+                    arrays[1].ravel()[::2] = arrays[0].ravel()[::2]  # ties
+                yield f"{p.name} {list(shape)}", partial(ops.bind, p.name), arrays, "reduce"
     choose = np.array([True, False, True])
     where = lambda x, y: ops.where(ops.const(choose), x, y)  # noqa: E731
     yield "where", where, [_data((3,), 1), _data((3,), 2)], "exact"

@@ -5,6 +5,7 @@ Each case is a one-op function of tensors, compiled for the device and evaluated
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -19,38 +20,14 @@ from weft.conform.kernels import sample
 from weft.conform.report import Check, Skip
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
+from weft.core.errors import DTypeError
+from weft.ops.primitive import PRIMITIVES, Aval, Primitive
 from weft.program.device import Device
 from weft.tensor import Tensor
 
 _FLOATS = (dt.float32, dt.float16, dt.bfloat16)
 _INTS = (dt.int32, dt.uint32, dt.int8, dt.uint8)
 _SHAPES = ((), (7,), (3, 5), (2, 3, 64))
-
-# name -> (kind of tolerance, dtypes, low, high of the inputs)
-_UNARY = {
-    "neg": (*_FLOATS, dt.int32, dt.int8),
-    "abs": (*_FLOATS, dt.int32, dt.int8),
-    "floor": _FLOATS,
-    "round": _FLOATS,
-    "sqrt": _FLOATS,
-    "exp": _FLOATS,
-    "log": _FLOATS,
-    "sin": _FLOATS,
-    "cos": _FLOATS,
-    "tanh": _FLOATS,
-    "erf": _FLOATS,
-    "ndtr": _FLOATS,
-    "isnan": _FLOATS,
-}
-_POSITIVE = {"sqrt", "log"}
-_BINARY = {
-    **dict.fromkeys(("add", "sub", "mul", "maximum", "minimum"), (*_FLOATS, *_INTS)),
-    **dict.fromkeys(("remainder", "floor_divide"), (*_FLOATS, *_INTS)),
-    **dict.fromkeys(("div", "pow"), _FLOATS),
-    **dict.fromkeys(("less", "less_equal", "equal"), (*_FLOATS, *_INTS)),
-    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), (*_INTS, dt.bool_)),
-    **dict.fromkeys(("shift_left", "shift_right"), (dt.int32, dt.uint32)),
-}
 
 
 def data(dtype: DType, shape: tuple[int, ...], seed: int, positive: bool = False) -> np.ndarray:
@@ -74,27 +51,26 @@ def run_case(device: Device, fn: Callable[..., Any], arrays: list[np.ndarray], k
     return check_close(got.numpy(), np.asarray(want), kind, dt.as_dtype(want.dtype))
 
 
+def accepted(p: Primitive) -> list[DType]:
+    """The dtypes that an elementwise primitive takes."""
+    found = []
+    for d in (*_FLOATS, *_INTS, dt.bool_):
+        with contextlib.suppress(DTypeError):
+            p.abstract(*(Aval((), d) for _ in p.ranges))
+            found.append(d)
+    return found
+
+
 def _elementwise(device: Device) -> Iterator[Check]:
-    for name, dtypes in _UNARY.items():
-        for d in dtypes:
-            for k, shape in enumerate(_SHAPES):
-                arrays = [data(d, shape, k, name in _POSITIVE)]
-                fn = partial(ops.bind, name)
-                yield (
-                    f"{name} {d} {list(shape)}",
-                    partial(run_case, device, fn, arrays, "elementwise"),
-                )
-    for name, dtypes in _BINARY.items():
-        for d in dtypes:
-            for k, shape in enumerate(_SHAPES[1:3]):
-                arrays = [data(d, shape, k, name == "pow"), data(d, shape, k + 9)]
-                if name.startswith("shift"):
-                    arrays[1] = (np.abs(arrays[1].astype(np.int64)) % 32).astype(d.numpy)
-                fn = partial(ops.bind, name)
-                yield (
-                    f"{name} {d} {list(shape)}",
-                    partial(run_case, device, fn, arrays, "elementwise"),
-                )
+    tried = [p for p in PRIMITIVES.values() if p.ranges]
+    for p, d in [(one, d) for one in tried for d in accepted(one)]:
+        for k, shape in enumerate(_SHAPES if len(p.ranges) == 1 else _SHAPES[1:3]):
+            arrays = [data(d, shape, k, p.ranges[0][0] > 0)]
+            arrays += [data(d, shape, k + 9) for _ in p.ranges[1:]]
+            if p.name.startswith("shift"):
+                arrays[1] = (np.abs(arrays[1].astype(np.int64)) % 32).astype(d.numpy)
+            run = partial(run_case, device, partial(ops.bind, p.name), arrays, "elementwise")
+            yield f"{p.name} {d} {list(shape)}", run
     for name, kind in {"remainder": "exact", "floor_divide": "elementwise"}.items():
         # quotients of every size; the largest are as right as the device's division
         arrays = [data(dt.float32, (500,), 1), data(dt.float32, (500,), 2)]

@@ -13,7 +13,7 @@ Lowering: as in unary.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,20 +24,26 @@ from weft.core.errors import DTypeError, ShapeError
 from weft.kernel import builder as kb
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Expr
+from weft.ops import functions as f
+from weft.ops.functions import Value
 from weft.ops.lazy import division, km
-from weft.ops.primitive import Aval, Primitive, register
+from weft.ops.primitive import Aval, Primitive, VjpRule, register
 from weft.ops.rules import in_f32, same, want
 
 Lower = Callable[[Builder, Expr, Expr], Expr]
 
 
-def _register(name: str, kinds: str, numpy: Any, lower: Lower, out: DType | None = None) -> None:
+def _register(
+    name: str, kinds: str, numpy: Any, lower: Lower, vjp: VjpRule | None = None, *,
+    cost: int = 1, first: tuple[float, float] = (-2, 2), out: DType | None = None,
+) -> None:  # fmt: skip
     def abstract(x: Aval, y: Aval) -> Aval:
         same(name, x, y)
         want(name, x, kinds)
         return Aval(x.shape, out or x.dtype)
 
-    register(Primitive(name, "elementwise", abstract, in_f32(numpy), lower))
+    numpy, ranges = in_f32(numpy), (first, (0.5, 1.5))
+    register(Primitive(name, "elementwise", abstract, numpy, lower, vjp, cost, ranges))
 
 
 def _in_int32(lower: Lower) -> Lower:
@@ -213,18 +219,64 @@ def _shift(op: str) -> Lower:
     return by_dtype
 
 
-_register("add", "numeric", np.add, _plain("add"))
-_register("sub", "numeric", np.subtract, _plain("sub"))
-_register("mul", "numeric", np.multiply, _plain("mul"))
-_register("div", "numeric", _np_div, _in_int32(_div))
-_register("remainder", "numeric", _np_remainder, _in_int32(_remainder))
-_register("floor_divide", "numeric", _np_floor_divide, _in_int32(_floor_divide))
-_register("pow", "numeric", _np_pow, _in_int32(_pow))
-_register("maximum", "numeric", np.maximum, _in_int32(_maximum))
-_register("minimum", "numeric", np.minimum, _in_int32(_minimum))
-_register("less", "numeric", np.less, _compare("lt"), dt.bool_)
-_register("less_equal", "numeric", np.less_equal, _compare("le"), dt.bool_)
-_register("equal", "any", np.equal, _compare("eq"), dt.bool_)
+# -- derivatives (see VjpRule) -------------------------------------------------------------------
+
+
+def _pow_vjp(g: Value, out: Value, x: Value, y: Value) -> Sequence[Any]:
+    def base() -> Value:
+        slope = f.mul(y, f.pow_(x, f.sub(y, 1.0)))
+        return f.mul(g, f.where(f.equal(y, 0), 0, slope))
+
+    def exponent() -> Value:
+        at_zero = f.bitwise_and(f.equal(x, 0), f.less_equal(f.full_like(y, 0), y))
+        return f.where(at_zero, 0, f.mul(g, f.mul(out, f.log(f.where(at_zero, 1, x)))))
+
+    return base, exponent
+
+
+def _remainder_vjp(g: Value, out: Value, x: Value, y: Value) -> Sequence[Any]:
+    """x - floor(x / y) y: the floor is constant almost everywhere."""
+    return g, lambda: f.neg(f.mul(g, f.floor_divide(x, y)))
+
+
+def _floor_divide_vjp(g: Value, out: Value, x: Value, y: Value) -> Sequence[Any]:
+    return f.full_like(g, 0), f.full_like(g, 0)
+
+
+def _unless(g: Value, loses: Value, ties: Value) -> Value:
+    """The share of an operand of maximum or minimum; a NaN passes the gradient on."""
+    return f.where(loses, 0, f.where(ties, f.mul(g, 0.5), g))
+
+
+def _maximum_vjp(g: Value, out: Value, x: Value, y: Value) -> Sequence[Any]:
+    same = f.equal(x, y)
+    return (lambda: _unless(g, f.less(x, y), same)), (lambda: _unless(g, f.less(y, x), same))
+
+
+def _minimum_vjp(g: Value, out: Value, x: Value, y: Value) -> Sequence[Any]:
+    same = f.equal(x, y)
+    return (lambda: _unless(g, f.less(y, x), same)), (lambda: _unless(g, f.less(x, y), same))
+
+
+# -- the records ----------------------------------------------------------------------------------
+
+_register("add", "numeric", np.add, _plain("add"), lambda g, out, x, y: (g, g))
+_register("sub", "numeric", np.subtract, _plain("sub"),
+          lambda g, out, x, y: (g, lambda: f.neg(g)))  # fmt: skip
+_register("mul", "numeric", np.multiply, _plain("mul"),
+          lambda g, out, x, y: (lambda: f.mul(g, y), lambda: f.mul(g, x)))  # fmt: skip
+_register("div", "numeric", _np_div, _in_int32(_div),
+          lambda g, out, x, y: (lambda: f.div(g, y), lambda: f.neg(f.mul(g, f.div(out, y)))),
+          cost=4)  # fmt: skip
+_register("remainder", "numeric", _np_remainder, _in_int32(_remainder), _remainder_vjp, cost=40)
+_register("floor_divide", "numeric", _np_floor_divide, _in_int32(_floor_divide),
+          _floor_divide_vjp, cost=40)  # fmt: skip
+_register("pow", "numeric", _np_pow, _in_int32(_pow), _pow_vjp, cost=16, first=(0.4, 3))
+_register("maximum", "numeric", np.maximum, _in_int32(_maximum), _maximum_vjp)
+_register("minimum", "numeric", np.minimum, _in_int32(_minimum), _minimum_vjp)
+_register("less", "numeric", np.less, _compare("lt"), out=dt.bool_)
+_register("less_equal", "numeric", np.less_equal, _compare("le"), out=dt.bool_)
+_register("equal", "any", np.equal, _compare("eq"), out=dt.bool_)
 _register("bitwise_and", "bits", np.bitwise_and, _plain("and"))
 _register("bitwise_or", "bits", np.bitwise_or, _plain("or"))
 _register("bitwise_xor", "bits", np.bitwise_xor, _plain("xor"))
@@ -246,8 +298,13 @@ def _where_abstract(cond: Aval, a: Aval, b: Aval) -> Aval:
     return a
 
 
+def _where_vjp(g: Value, out: Value, cond: Value, a: Value, b: Value) -> Sequence[Any]:
+    return None, (lambda: f.where(cond, g, 0)), (lambda: f.where(cond, 0, g))
+
+
 register(
     Primitive(
-        "where", "elementwise", _where_abstract, np.where, lambda b, c, x, y: kb.select(c, x, y)
+        "where", "elementwise", _where_abstract, np.where, lambda b, c, x, y: kb.select(c, x, y),
+        _where_vjp, cost=1,
     )
-)
+)  # fmt: skip

@@ -16,10 +16,18 @@ import numpy as np
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DTypeError, ShapeError, UsageError
 from weft.ops.composite import COMPOSITES
-from weft.ops.dot import default_out
 from weft.ops.nodes import NODES, as_node
 from weft.ops.primitive import NUMPY, aval, bind, tracing
-from weft.ops.rules import axes_of, axis_of, dims
+from weft.ops.rules import axes_of, axis_of, default_out, dims
+
+__all__ = [
+    "abs_", "add", "argmax", "bitwise_and", "bitwise_or", "bitwise_xor", "broadcast", "call",
+    "cast", "concat", "const", "cos", "div", "dot", "equal", "erf", "exp", "floor",
+    "floor_divide", "full_like", "gather", "iota", "isnan", "less", "less_equal", "log", "max_",
+    "maximum", "minimum", "mul", "ndtr", "neg", "pad", "pow_", "remainder", "reshape", "round_",
+    "scatter_add", "shift_left", "shift_right", "sin", "slice_", "sort", "sqrt", "sub", "sum_",
+    "swap_last", "tanh", "transpose", "update", "where",
+]  # fmt: skip
 
 Value = Any  # np.ndarray, graph Node or device array
 Number = int | float | bool

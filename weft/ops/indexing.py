@@ -8,11 +8,17 @@ last (first when descending).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, ShapeError
-from weft.ops.primitive import Aval, Primitive, register
+from weft.ops import functions as f
+from weft.ops.functions import Value
+from weft.ops.primitive import Aval, Primitive, aval, register
 from weft.ops.rules import canonical_axis, countable, want, wide
 
 
@@ -107,7 +113,70 @@ def _sort_numpy(x: np.ndarray, *, axis: int, descending: bool, indices: bool) ->
     return order.astype(np.int32) if indices else np.take_along_axis(x, order, axis)
 
 
-register(Primitive("gather", "gather", _gather_abstract, _gather_numpy))
-register(Primitive("scatter_add", "scatter", _scatter_add_abstract, _scatter_add_numpy))
-register(Primitive("update", "scatter", _update_abstract, _update_numpy))
-register(Primitive("sort", "sort", _sort_abstract, _sort_numpy))
+# -- derivatives (see VjpRule) -------------------------------------------------------------------
+
+
+def _gather_vjp(g: Value, out: Value, x: Value, idx: Value, *, axis: int) -> Sequence[Any]:
+    """Rows are added up where they were taken from, in their order; those from outside drop."""
+    shape, taken = aval(x).shape, aval(idx).shape
+    if shape[axis] == 0:
+        return f.full_like(x, 0), None
+    count = math.prod(taken)
+    at = f.reshape(idx, (count,))
+    flat = f.reshape(g, (*shape[:axis], count, *shape[axis + 1 :]))
+    order = (axis, *(i for i in range(len(shape)) if i != axis))
+    rows = f.transpose(flat, order)
+    zeros = f.full_like(f.transpose(x, order), 0)
+    back = sorted(range(len(order)), key=lambda i: order[i])
+    return f.transpose(f.scatter_add(zeros, at, rows), back), None
+
+
+def _rows_of(g: Value, idx: Value) -> Value:
+    """Rows idx of g; zeros for those outside."""
+    n = aval(g).shape[0]
+    count = aval(idx).shape[0]
+    if n == 0:
+        rank = len(aval(g).shape)
+        return f.pad(g, [0] * rank, [count, *[0] * (rank - 1)])
+    inside = f.bitwise_and(f.less_equal(f.full_like(idx, 0), idx), f.less(idx, n))
+    shape = (count, *aval(g).shape[1:])
+    keep = f.broadcast(f.reshape(inside, (count, *(1 for _ in shape[1:]))), shape)
+    return f.where(keep, f.gather(g, idx), 0)
+
+
+def _scatter_add_vjp(g: Value, out: Value, x: Value, idx: Value, upd: Value) -> Sequence[Any]:
+    return g, None, lambda: _rows_of(g, idx)
+
+
+def _update_vjp(g: Value, out: Value, x: Value, idx: Value, value: Value) -> Sequence[Any]:
+    return (lambda: f.update(g, idx, f.full_like(value, 0))), None, lambda: _rows_of(g, idx)
+
+
+def _sort_vjp(
+    g: Value, out: Value, x: Value, *, axis: int, descending: bool, indices: bool
+) -> Sequence[Any]:
+    """Each element of the gradient goes back along the inverse permutation."""
+    order = f.sort(x, axis, descending, indices=True)
+    inverse = f.sort(order, axis, indices=True)
+    shape = aval(x).shape
+    n, rank = shape[axis], len(shape)
+    perm = (*(i for i in range(rank) if i != axis), axis)
+    moved = tuple(shape[p] for p in perm)
+    rows = math.prod(moved[:-1])
+    if not rows * n:
+        return (g,)
+    countable("sort", rows * n)
+    start = f.mul(f.iota((rows, n), 0, dt.int32), n)
+    at = f.add(f.reshape(f.transpose(inverse, perm), (rows, n)), start)
+    flat = f.reshape(f.transpose(g, perm), (rows * n,))
+    back = sorted(range(rank), key=lambda i: perm[i])
+    return (f.transpose(f.reshape(f.gather(flat, at), moved), back),)
+
+
+register(Primitive("gather", "gather", _gather_abstract, _gather_numpy, vjp=_gather_vjp, cost=2))
+register(
+    Primitive("scatter_add", "scatter", _scatter_add_abstract, _scatter_add_numpy,
+              vjp=_scatter_add_vjp)
+)  # fmt: skip
+register(Primitive("update", "scatter", _update_abstract, _update_numpy, vjp=_update_vjp))
+register(Primitive("sort", "sort", _sort_abstract, _sort_numpy, vjp=_sort_vjp))

@@ -8,12 +8,16 @@ first") when the step is negative.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from weft.core.errors import DTypeError, ShapeError
 from weft.graph.ir import Shape
-from weft.ops.primitive import Aval, Primitive, register
+from weft.ops import functions as f
+from weft.ops.functions import Value
+from weft.ops.primitive import Aval, Primitive, aval, register
 from weft.ops.rules import canonical_axis, dims, same
 
 Ints = tuple[int, ...]
@@ -110,21 +114,91 @@ def _concat_abstract(*xs: Aval, axis: int) -> Aval:
     return Aval((*xs[0].shape[:axis], total, *xs[0].shape[axis + 1 :]), xs[0].dtype)
 
 
-register(
-    Primitive("reshape", "movement", _reshape_abstract, lambda x, *, shape: np.reshape(x, shape))
-)
-register(
-    Primitive("transpose", "movement", _transpose_abstract, lambda x, *, perm: x.transpose(perm))
-)
+# -- derivatives (see VjpRule) -------------------------------------------------------------------
+
+
+def _transpose_vjp(g: Value, out: Value, x: Value, *, perm: Ints) -> Sequence[Any]:
+    back = sorted(range(len(perm)), key=lambda i: perm[i])
+    return (f.transpose(g, back),)
+
+
+def _broadcast_vjp(g: Value, out: Value, x: Value, *, shape: Ints) -> Sequence[Any]:
+    old = aval(x).shape
+    new = len(shape) - len(old)
+    axes = [*range(new), *(i + new for i, d in enumerate(old) if d == 1 and shape[i + new] != 1)]
+    return (f.reshape(f.sum_(g, axes), old) if axes else f.reshape(g, old),)
+
+
+def _slice_vjp(
+    g: Value, out: Value, x: Value, *, starts: Ints, stops: Ints, steps: Ints
+) -> Sequence[Any]:
+    """The elements go back where they came from: turned round, spread out, then padded."""
+    shape = list(aval(g).shape)
+    if 0 in shape:
+        return (f.full_like(x, 0),)
+    if any(s < 0 for s in steps):
+        flips = [-1 if s < 0 else 1 for s in steps]
+        first = [n - 1 if s < 0 else 0 for n, s in zip(shape, steps)]
+        last = [-1 if s < 0 else n for n, s in zip(shape, steps)]
+        g = f.slice_(g, first, last, flips)
+    low = [a + (n - 1) * s if s < 0 else a for a, s, n in zip(starts, steps, shape)]
+    for axis, step in enumerate(map(abs, steps)):
+        if step > 1 and shape[axis] > 1:
+            g, shape[axis] = _spread(g, axis, step), (shape[axis] - 1) * step + 1
+    high = [d - a - n for d, a, n in zip(aval(x).shape, low, shape)]
+    return (f.pad(g, low, high),)
+
+
+def _spread(x: Value, axis: int, step: int) -> Value:
+    """x with step - 1 zeros between neighbours along an axis."""
+    shape = aval(x).shape
+    n, rank = shape[axis], len(shape)
+    x = f.reshape(x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    x = f.pad(x, [0] * (rank + 1), [step - 1 if i == axis + 1 else 0 for i in range(rank + 1)])
+    x = f.reshape(x, (*shape[:axis], n * step, *shape[axis + 1 :]))
+    stops = [d if i != axis else (n - 1) * step + 1 for i, d in enumerate(shape)]
+    return f.slice_(x, [0] * rank, stops)
+
+
+def _pad_vjp(g: Value, out: Value, x: Value, *, low: Ints, high: Ints, value: Any) -> Sequence[Any]:
+    return (f.slice_(g, low, [a + d for a, d in zip(low, aval(x).shape)]),)
+
+
+def _concat_vjp(g: Value, out: Value, *xs: Value, axis: int) -> Sequence[Any]:
+    shape = aval(g).shape
+    parts, at = [], 0
+    for x in xs:
+        size = aval(x).shape[axis]
+        starts = [at if i == axis else 0 for i in range(len(shape))]
+        stops = [at + size if i == axis else d for i, d in enumerate(shape)]
+        parts.append(lambda a=starts, z=stops: f.slice_(g, a, z))
+        at += size
+    return parts
+
+
 register(
     Primitive(
-        "broadcast", "movement", _broadcast_abstract, lambda x, *, shape: np.broadcast_to(x, shape)
+        "reshape", "movement", _reshape_abstract, lambda x, *, shape: np.reshape(x, shape),
+        vjp=lambda g, out, x, *, shape: (f.reshape(g, aval(x).shape),),
     )
-)
-register(Primitive("slice", "movement", _slice_abstract, _slice_numpy))
-register(Primitive("pad", "movement", _pad_abstract, _pad_numpy))
+)  # fmt: skip
 register(
     Primitive(
-        "concat", "movement", _concat_abstract, lambda *xs, axis: np.concatenate(xs, axis=axis)
+        "transpose", "movement", _transpose_abstract, lambda x, *, perm: x.transpose(perm),
+        vjp=_transpose_vjp,
     )
-)
+)  # fmt: skip
+register(
+    Primitive(
+        "broadcast", "movement", _broadcast_abstract,
+        lambda x, *, shape: np.broadcast_to(x, shape), vjp=_broadcast_vjp,
+    )
+)  # fmt: skip
+register(Primitive("slice", "movement", _slice_abstract, _slice_numpy, vjp=_slice_vjp))
+register(Primitive("pad", "movement", _pad_abstract, _pad_numpy, vjp=_pad_vjp, cost=1))
+register(
+    Primitive(
+        "concat", "movement", _concat_abstract, lambda *xs, axis: np.concatenate(xs, axis=axis),
+        vjp=_concat_vjp, cost=2,
+    )
+)  # fmt: skip

@@ -34,14 +34,20 @@ class Aval:
 AbstractRule = Callable[..., Aval]  # (*avals, **attrs) -> Aval; raises ShapeError, DTypeError
 NumpyRule = Callable[..., np.ndarray]  # (*arrays, **attrs) -> array of the abstract shape/dtype
 LowerRule = Callable[..., Any]  # elementwise only: (builder, *exprs, **attrs) -> Expr
-# (grad, out, *inputs, **attrs) -> per input: None, a gradient, or a function that makes one
+# (grad, out, *inputs, **attrs) -> per input: None, a gradient, or a function that makes one when
+# it is wanted. Made of ordinary ops, so it runs wherever its primitive does and can itself be
+# differentiated (Griewank & Walther 2008). Ties of maximum, minimum and max share the gradient.
 VjpRule = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Primitive:
-    """One of the primitives. `kind` says which template family computes it: "elementwise",
-    "movement", "reduce", "dot", "gather", "scatter", "sort", "source" or "call"."""
+    """One of the primitives, whole: what is not in its record nobody needs to know of it.
+
+    `kind` says which template family computes it: "elementwise", "movement", "reduce", "dot",
+    "gather", "scatter", "sort", "source" or "call". `cost` is its work per element, in additions:
+    what grouping weighs against memory. `ranges` has an entry for each operand of an elementwise
+    one: the floats that it is tried on, forward and backward, in tests and in `weft check`."""
 
     name: str
     kind: str
@@ -49,6 +55,8 @@ class Primitive:
     numpy: NumpyRule | None
     lower: LowerRule | None = None
     vjp: VjpRule | None = None
+    cost: int = 0
+    ranges: tuple[tuple[float, float], ...] = ()
 
 
 PRIMITIVES: dict[str, Primitive] = {}

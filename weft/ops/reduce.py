@@ -6,11 +6,16 @@ largest (the first NaN wins); ties go to the first index.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
-from weft.ops.primitive import Aval, Primitive, register
+from weft.ops import functions as f
+from weft.ops.functions import Value
+from weft.ops.primitive import Aval, Primitive, aval, register
 from weft.ops.rules import canonical_axis, countable, in_f32, want, wide
 
 
@@ -62,6 +67,31 @@ def _argmax_numpy(x: np.ndarray, *, axis: int) -> np.ndarray:
     return np.asarray(found).astype(np.int32)
 
 
-register(Primitive("sum", "reduce", _sum_abstract, in_f32(_sum_numpy)))
-register(Primitive("max", "reduce", _max_abstract, in_f32(_max_numpy)))
+# -- derivatives (see VjpRule) -------------------------------------------------------------------
+
+
+def _along(g: Value, like: Value, axes: tuple[int, ...]) -> Value:
+    """A reduction over `axes` of `like`, repeated along them again."""
+    shape = aval(like).shape
+    kept = tuple(1 if i in axes else d for i, d in enumerate(shape))
+    return f.broadcast(f.reshape(g, kept), shape)
+
+
+def _sum_vjp(g: Value, out: Value, x: Value, *, axes: tuple[int, ...]) -> Sequence[Any]:
+    return (_along(g, x, axes),)
+
+
+def _is_top(x: Value, top: Value) -> Value:
+    """Where x is the largest, given that (bool): a NaN is."""
+    return f.bitwise_or(f.equal(x, top), f.isnan(x))
+
+
+def _max_vjp(g: Value, out: Value, x: Value, *, axes: tuple[int, ...]) -> Sequence[Any]:
+    top = _is_top(x, _along(out, x, axes))
+    count = f.sum_(f.cast(top, aval(g).dtype), axes)
+    return (f.where(top, _along(f.div(g, count), x, axes), 0),)
+
+
+register(Primitive("sum", "reduce", _sum_abstract, in_f32(_sum_numpy), vjp=_sum_vjp))
+register(Primitive("max", "reduce", _max_abstract, in_f32(_max_numpy), vjp=_max_vjp))
 register(Primitive("argmax", "reduce", _argmax_abstract, _argmax_numpy))

@@ -118,3 +118,8 @@ def in_f32(rule: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
         return out.astype(xs[0].dtype) if out.dtype == np.float32 else out
 
     return widened
+
+
+def default_out(dtype: dt.DType) -> dt.DType:
+    """The dtype of a product of `dtype` values: int32 for 8-bit integers, else the same."""
+    return dt.int32 if dtype in (dt.int8, dt.uint8) else dtype

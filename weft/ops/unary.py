@@ -1,5 +1,4 @@
-"""Elementwise primitives of one argument: neg abs floor round sqrt exp log sin cos tanh erf ndtr
-isnan cast.
+"""Elementwise primitives of one argument, and cast: each in one record.
 
 Lowering: `(builder, x[, attrs]) -> Expr` in f32, int32, uint32, int8, uint8 or bool, any lane
 count. The caller casts f16 and bf16 to f32 before and back after. 8-bit integers are computed in
@@ -8,7 +7,8 @@ int32 and wrapped by the cast back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,18 +18,24 @@ from weft.core.dtypes import DType
 from weft.kernel import builder as kb
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Expr, Type
+from weft.ops import functions as f
 from weft.ops import special
+from weft.ops.functions import Value
 from weft.ops.lazy import km
-from weft.ops.primitive import Aval, Primitive, register
+from weft.ops.primitive import Aval, Primitive, VjpRule, aval, register
 from weft.ops.rules import in_f32, is_narrow, want, wide
 
 
-def _register(name: str, kinds: str, numpy: Any, lower: Any, out: DType | None = None) -> None:
+def _register(
+    name: str, kinds: str, numpy: Any, lower: Any, vjp: VjpRule | None, *,
+    cost: int = 1, range_: tuple[float, float] = (-3, 3), out: DType | None = None,
+) -> None:  # fmt: skip
     def abstract(x: Aval) -> Aval:
         want(name, x, kinds)
         return Aval(x.shape, out or x.dtype)
 
-    register(Primitive(name, "elementwise", abstract, in_f32(numpy), lower))
+    numpy = in_f32(numpy)
+    register(Primitive(name, "elementwise", abstract, numpy, lower, vjp, cost, (range_,)))
 
 
 def _in_int32(lower: Callable[[Builder, Expr], Expr]) -> Callable[[Builder, Expr], Expr]:
@@ -80,19 +86,52 @@ def _np_isnan(x: np.ndarray) -> np.ndarray:
     return np.isnan(x) if x.dtype.kind == "f" else np.zeros(x.shape, np.bool_)
 
 
-_register("neg", "numeric", np.negative, _in_int32(_neg))
-_register("abs", "numeric", np.abs, _in_int32(_abs))
-_register("floor", "numeric", _np_floats(np.floor), _on_floats("floor"))
-_register("round", "numeric", _np_floats(np.rint), _on_floats("rint"))  # half to even
-_register("sqrt", "float", np.sqrt, lambda b, x: kb.unary("sqrt", x))
-_register("exp", "float", np.exp, lambda b, x: km.exp(b, x))
-_register("log", "float", np.log, lambda b, x: km.log(b, x))
-_register("sin", "float", np.sin, lambda b, x: km.sin(b, x))
-_register("cos", "float", np.cos, lambda b, x: km.cos(b, x))
-_register("tanh", "float", np.tanh, lambda b, x: km.tanh(b, x))
-_register("erf", "float", _np_erf, lambda b, x: km.erf(b, x))
-_register("ndtr", "float", _np_ndtr, lambda b, x: km.ndtr(b, x))
-_register("isnan", "numeric", _np_isnan, _isnan, dt.bool_)
+# -- derivatives (see VjpRule) -------------------------------------------------------------------
+
+
+def _abs_vjp(g: Value, out: Value, x: Value) -> Sequence[Any]:
+    below = f.where(f.less(x, 0), f.neg(g), 0)
+    return (f.where(f.less(f.full_like(x, 0), x), g, below),)
+
+
+def _flat_vjp(g: Value, out: Value, x: Value) -> Sequence[Any]:
+    """floor and round are constant almost everywhere."""
+    return (f.full_like(g, 0),)
+
+
+def _erf_vjp(g: Value, out: Value, x: Value) -> Sequence[Any]:
+    return (f.mul(g, f.mul(f.exp(f.neg(f.mul(x, x))), 2.0 / math.sqrt(math.pi))),)
+
+
+def _ndtr_vjp(g: Value, out: Value, x: Value) -> Sequence[Any]:
+    bell = f.exp(f.mul(f.mul(x, x), -0.5))
+    return (f.mul(g, f.mul(bell, 1.0 / math.sqrt(2.0 * math.pi))),)
+
+
+def _tanh_vjp(g: Value, out: Value, x: Value) -> Sequence[Any]:
+    return (f.mul(g, f.sub(1.0, f.mul(out, out))),)
+
+
+# -- the records ----------------------------------------------------------------------------------
+
+_register("neg", "numeric", np.negative, _in_int32(_neg), lambda g, out, x: (f.neg(g),))
+_register("abs", "numeric", np.abs, _in_int32(_abs), _abs_vjp)
+_register("floor", "numeric", _np_floats(np.floor), _on_floats("floor"), _flat_vjp)
+_register("round", "numeric", _np_floats(np.rint), _on_floats("rint"), _flat_vjp)  # half to even
+_register("sqrt", "float", np.sqrt, lambda b, x: kb.unary("sqrt", x),
+          lambda g, out, x: (f.mul(g, f.div(0.5, out)),), cost=4, range_=(0.1, 4))  # fmt: skip
+_register("exp", "float", np.exp, lambda b, x: km.exp(b, x),
+          lambda g, out, x: (f.mul(g, out),), cost=8)  # fmt: skip
+_register("log", "float", np.log, lambda b, x: km.log(b, x),
+          lambda g, out, x: (f.div(g, x),), cost=8, range_=(0.1, 4))  # fmt: skip
+_register("sin", "float", np.sin, lambda b, x: km.sin(b, x),
+          lambda g, out, x: (f.mul(g, f.cos(x)),), cost=8, range_=(-4, 4))  # fmt: skip
+_register("cos", "float", np.cos, lambda b, x: km.cos(b, x),
+          lambda g, out, x: (f.neg(f.mul(g, f.sin(x))),), cost=8, range_=(-4, 4))  # fmt: skip
+_register("tanh", "float", np.tanh, lambda b, x: km.tanh(b, x), _tanh_vjp, cost=8)
+_register("erf", "float", _np_erf, lambda b, x: km.erf(b, x), _erf_vjp, cost=8)
+_register("ndtr", "float", _np_ndtr, lambda b, x: km.ndtr(b, x), _ndtr_vjp, cost=8)
+_register("isnan", "numeric", _np_isnan, _isnan, None, out=dt.bool_)
 
 
 # -- cast ---------------------------------------------------------------------------------------
@@ -126,4 +165,10 @@ def _cast_lower(b: Builder, x: Expr, *, dtype: DType) -> Expr:
     return kb.cast(x, dt.compute_dtype(dtype))
 
 
-register(Primitive("cast", "elementwise", _cast_abstract, _cast_numpy, _cast_lower))
+def _cast_vjp(g: Value, out: Value, x: Value, *, dtype: Any) -> Sequence[Any]:
+    return (f.cast(g, aval(x).dtype) if aval(x).dtype.is_float else None,)
+
+
+register(
+    Primitive("cast", "elementwise", _cast_abstract, _cast_numpy, _cast_lower, _cast_vjp, cost=1)
+)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.core.errors import DTypeError, ShapeError
-from weft.ops.primitive import Aval, Primitive, register
+from weft.ops import functions as f
+from weft.ops.functions import Value
+from weft.ops.primitive import Aval, Primitive, aval, register
 from weft.ops.rules import want, wide
 
 _BYTES = (dt.int8, dt.uint8)
-
-
-def default_out(dtype: DType) -> DType:
-    """The dtype of a product of `dtype` values: int32 for 8-bit integers, else the same."""
-    return dt.int32 if dtype in _BYTES else dtype
 
 
 def _abstract(a: Aval, b: Aval, *, out_dtype: DType) -> Aval:
@@ -52,4 +52,10 @@ def _numpy(a: np.ndarray, b: np.ndarray, *, out_dtype: DType) -> np.ndarray:
     return np.matmul(wide(a), wide(b)).astype(out_dtype.numpy)
 
 
-register(Primitive("dot", "dot", _abstract, _numpy))
+def _vjp(g: Value, out: Value, a: Value, b: Value, *, out_dtype: Any) -> Sequence[Any]:
+    d = aval(a).dtype
+    g = f.cast(g, d)
+    return (lambda: f.dot(g, f.swap_last(b), d)), (lambda: f.dot(f.swap_last(a), g, d))
+
+
+register(Primitive("dot", "dot", _abstract, _numpy, vjp=_vjp))
