@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import weft
 from weft.core import dtypes as dt
 from weft.core.errors import DeviceError, DTypeError, ShapeError, UsageError
+from weft.graph.ir import toposort
 
 rng = np.random.default_rng(7)
 X = rng.standard_normal((3, 4, 5)).astype(np.float32)
@@ -354,3 +355,22 @@ def test_conversions() -> None:
         t + weft.ones((3,))
     with pytest.raises(DeviceError, match="unknown device"):
         t.to("abacus")
+
+
+def test_topk_sorts_once() -> None:
+    graph = weft.trace(lambda x: x.topk(3, axis=0), [weft.Spec((5, 4))])
+    assert sum(node.op == "sort" for node in toposort(graph.roots())) == 1
+    x = np.array([[0.0, -0.0, np.nan, np.inf], [-0.0, 0.0, 1.0, np.nan]], np.float32)
+    for largest in (True, False):
+        t = weft.tensor(x)
+        values, order = t.topk(2, 1, largest)
+        want = t.sort(1, descending=largest).numpy()[:, :2]
+        assert values.numpy().tobytes() == want.tobytes()
+        assert order.numpy().tolist() == t.argsort(1, descending=largest).numpy()[:, :2].tolist()
+
+
+def test_topk_has_the_gradient_of_what_it_picks() -> None:
+    x = weft.tensor(np.float32([[3, 1, 2], [5, 5, 4]]), requires_grad=True)
+    values, _ = x.topk(2)
+    (values * weft.tensor(np.float32([[1, 2], [3, 4]]))).sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), [[1, 0, 2], [3, 4, 0]])

@@ -160,19 +160,30 @@ class Indexing(Reductions):
                 f"take_along_axis: indices {list(index.shape)} for {list(self.shape)}; all "
                 f"axes but {a} must agree"
             )
+        return self._along(index, a, out_of_range(index, self.shape[a]))
+
+    def _along(self, index: Any, a: int, wrong: Any = None) -> Self:
+        """What stands at `index` (int32) along axis a; NaN, 0 or False where it is `wrong`."""
         n = self.shape[a]
-        x = self.transpose(a, -1)
-        index = index.transpose(a, -1)
+        x, index = self.transpose(a, -1), index.transpose(a, -1)
         rows = math.prod(x.shape[:-1])
         countable("take_along_axis", rows * n)
         base = ops.iota((index.shape[:-1] and (rows,)) or (1,), 0, dt.int32)
         start = self._wrap(place_like(self, base)).reshape((*x.shape[:-1], 1)) * n
         flat = x.reshape((rows * n,))
-        wrong, index = out_of_range(index, n), index + start
-        index = index if wrong is None else wrong.where(-1, index)
+        index = index + start
+        index = index if wrong is None else wrong.transpose(a, -1).where(-1, index)
         source, at = values("take_along_axis", (flat, index))
         out = self._wrap(ops.gather(source, at, 0))
         return out.transpose(a, -1)
+
+    def topk(self, k: int, axis: int = -1, largest: bool = True) -> tuple[Self, Self]:
+        """The k largest (or smallest) along an axis, in order, and their indices (int32)."""
+        a = axis_of("topk", axis, self.ndim)
+        if not 0 <= k <= self.shape[a]:
+            raise ShapeError(f"topk: k = {k} of {self.shape[a]} elements; 0 <= k <= the axis size")
+        order = self.argsort(a, descending=largest).narrow(a, 0, k)
+        return self._along(order, a), order
 
     def gather(self, axis: int, index: Any) -> Self:
         """PyTorch's gather: take_along_axis with the axis first."""

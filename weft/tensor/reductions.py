@@ -248,12 +248,3 @@ class Reductions(Movement):
         x = self._as_number()
         out = self._wrap(ops.sort(x.value, axis, descending, indices))
         return out if indices else out._as(self.dtype)
-
-    def topk(self, k: int, axis: int = -1, largest: bool = True) -> tuple[Self, Self]:
-        """The k largest (or smallest) along an axis, in order, and their indices (int32)."""
-        a = axis_of("topk", axis, self.ndim)
-        if not 0 <= k <= self.shape[a]:
-            raise ShapeError(f"topk: k = {k} of {self.shape[a]} elements; 0 <= k <= the axis size")
-        order = self.argsort(a, descending=largest)
-        ranked = self.sort(a, descending=largest)
-        return ranked.narrow(a, 0, k), order.narrow(a, 0, k)
