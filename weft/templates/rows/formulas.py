@@ -11,42 +11,58 @@ from weft.kernel import builder as kb
 from weft.kernel import math as km
 from weft.kernel.ir import Expr
 from weft.templates.affine import Affine
-from weft.templates.rows.folds import sum_fold, top_fold
+from weft.templates.rows.folds import number_fold, sum_fold, top_fold
 from weft.templates.rows.row import Held, Row
 
-TOP, SUM = top_fold(), sum_fold(dt.float32)
+TOP, NUMBER, SUM = top_fold(), number_fold(), sum_fold(dt.float32)
+
+
+class Weights:
+    """exp(x - top) of a row's elements, where `top` is their maximum. A CPU's exponentials hand a
+    NaN on by themselves; elsewhere the maximum does, and `total` is told."""
+
+    def __init__(self, row: Row, x: Held) -> None:
+        self.row, self.x = row, x
+        self.plain = row.em.caps.is_cpu
+        (self.top,) = row.fold((NUMBER if self.plain else TOP,), lambda j: (x.first(j),))
+
+    def below(self, j: Affine) -> Expr:
+        """x - top."""
+        return self.row.b.let(self.x.again(j) - self.top, "d")
+
+    def exp(self, d: Expr) -> Expr:
+        return (km.exp_below_plain if self.plain else km.exp_below)(self.row.b, d)
+
+    def total(self, found: Expr) -> Expr:
+        """The sum of the weights, NaN if the row holds one."""
+        if self.plain:
+            return found
+        return self.row.b.let(kb.select(km.isnan(self.row.b, self.top), self.top, found), "total")
 
 
 def exps(row: Row, x: Held) -> tuple[Expr, Expr]:
-    """The row's maximum and the sum of exp(x - maximum); both are NaN if the row holds one."""
-    b = row.b
-    (top,) = row.fold((TOP,), lambda j: (x.first(j),))
+    """The row's maximum and the sum of exp(x - maximum); the sum is NaN if the row holds one."""
+    weights = Weights(row, x)
 
     def term(j: Affine) -> tuple[Expr]:
         row.ahead(j)
-        return (km.exp_below(b, x.again(j) - top),)
+        return (weights.exp(weights.below(j)),)
 
     (total,) = row.fold((SUM,), term)
-    return top, nan_total(row, top, total)
+    return weights.top, weights.total(total)
 
 
 def kept_exps(row: Row, x: Held) -> tuple[Held, Expr]:
     """exp(x - maximum) of each element, kept, and their sum (NaN if the row holds one)."""
-    b = row.b
-    (top,) = row.fold((TOP,), lambda j: (x.first(j),))
-    e = row.held(lambda j: km.exp_below(b, x.again(j) - top), over=x)
+    weights = Weights(row, x)
+    e = row.held(lambda j: weights.exp(weights.below(j)), over=x)
 
     def term(j: Affine) -> tuple[Expr]:
         row.ahead(j)
         return (e.first(j),)
 
     (total,) = row.fold((SUM,), term)
-    return e, nan_total(row, top, total)
-
-
-def nan_total(row: Row, top: Expr, total: Expr) -> Expr:
-    """exp_below takes no notice of NaN; the maximum does."""
-    return row.b.let(kb.select(km.isnan(row.b, top), top, total), "total")
+    return e, weights.total(total)
 
 
 def softmax(row: Row) -> None:
@@ -66,16 +82,16 @@ def cross_entropy(row: Row) -> None:
     """log(sum(exp(x - top))) - (1 - smoothing) (x[target] - top) - smoothing mean(x - top)."""
     b, smoothing = row.b, row.params["label_smoothing"]
     x = row.operand(0)
-    (top,) = row.fold((TOP,), lambda j: (x.first(j),))
+    weights = Weights(row, x)
 
     def terms(j: Affine) -> tuple[Expr, ...]:
-        d = b.let(x.again(j) - top, "d")
-        e = km.exp_below(b, d)
+        d = weights.below(j)
+        e = weights.exp(d)
         return (e, d) if smoothing else (e,)
 
     total, *rest = row.fold((SUM,) * (2 if smoothing else 1), terms)
-    log = km.log(b, nan_total(row, top, total))
-    loss = log - (x.again(row_class(row)) - top) * (1.0 - smoothing)
+    log = km.log(b, weights.total(total))
+    loss = log - (x.again(row_class(row)) - weights.top) * (1.0 - smoothing)
     if smoothing:
         loss = loss - rest[0] * (smoothing / row.n)
     ignored, known = row_target(row)

@@ -147,7 +147,7 @@ class CpuWalk(Walk):
 
     def spread(self, rows: int, wanted: Bound, run: Callable[[Affine], None]) -> tuple[Bound, int]:
         b, em = self.b, self.em
-        per = max(1, CHUNK // max(self.n * self.runs, 1))
+        per = _evenly(rows, max(1, CHUNK // max(self.n * self.runs, 1)), em.caps.cores)
         low = b.let(b.group(0) * per, "low")
         high = kb.minimum(low + per, wanted)
         with b.loop(high, low, name="r") as r, em.scope():
@@ -235,6 +235,17 @@ class CpuWalk(Walk):
             with b.loop(rest, name="i") as i, em.scope():
                 lane.store(i, states(run, start + em.axis(i, rest)))
             acc.join(lane.load(kb.const(0), lanes))
+
+
+def _evenly(rows: int, per: int, cores: int) -> int:
+    """Rows to a group: `per` or somewhat fewer, so that each core gets as many."""
+
+    def last(n: int) -> int:
+        """When the last core ends, in rows."""
+        groups = -(-rows // n)
+        return -(-groups // cores) * n
+
+    return min(range(per, per * 2 // 3, -1), key=last)
 
 
 class Alone(Walk):
