@@ -16,6 +16,7 @@ from llvmlite.binding import ffi
 
 from weft.backends.cpu import CpuDevice, jit
 from weft.backends.cpu.memory import rounded
+from weft.backends.cpu.threads import Workers
 from weft.backends.llvm import optimise
 from weft.core import dtypes as dt
 from weft.core.errors import CompileError, DeviceError, OutOfMemoryError, UsageError
@@ -401,3 +402,69 @@ def test_large_memory_can_be_huge_pages(nbytes: int) -> None:
     data = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
     d.write(buffer, data)
     np.testing.assert_array_equal(np.asarray(buffer), data)
+
+
+# -- one thread or several
+
+
+def own_workers(threads: int = 2) -> CpuDevice:
+    """A device whose workers no other device has."""
+    d = CpuDevice(threads=1)
+    d.threads = threads
+    d._workers = Workers(d.functions, threads)
+    return d
+
+
+def test_a_small_program_never_asks_for_a_worker() -> None:
+    n, steps = 640, 30
+    d = own_workers()
+    ref = BufferRef(0, 0, 4 * n)
+    other = BufferRef(1, 0, 4 * n)
+    program = two_buffers(
+        n, kernels=(scale_kernel(n, 1.0),), steps=(Dispatch(0, (ref, other)),) * steps
+    )
+    buffers = [d.alloc(4 * n), d.alloc(4 * n)]
+    d.write(buffers[0], np.ones(n, np.float32))
+    bound = d.bind(program, buffers)
+    for _ in range(10):
+        d.submit(bound, ())
+    assert d.workers._started == []
+    assert int(d.workers._fields["wake"]) == 0 and int(d.workers._fields["entry"]) == 0
+    want = 1 + np.repeat(np.arange(n // 64), 64)
+    np.testing.assert_array_equal(d.read(buffers[1], (n,), dt.float32), want)
+
+
+def test_a_program_that_proves_long_is_shared() -> None:
+    """Its kernels' figures say nothing; that it is no small one, its first runs show."""
+    n, steps = 64 * 1000, 40
+    d = own_workers()
+    ref, other = BufferRef(0, 0, 4 * n), BufferRef(1, 0, 4 * n)
+    dispatches = (Dispatch(0, (ref, other)),) * steps
+    program = two_buffers(n, kernels=(scale_kernel(n, 2.0),), steps=dispatches)
+    buffers = [d.alloc(4 * n), d.alloc(4 * n)]
+    d.write(buffers[0], np.ones(n, np.float32))
+    bound = d.bind(program, buffers)
+    want = 2 + np.repeat(np.arange(n // 64), 64)
+    for i in range(6):
+        d.submit(bound, ())
+        assert bool(d.workers._started) == (i >= 3)  # three trials alone
+        np.testing.assert_array_equal(d.read(buffers[1], (n,), dt.float32), want)
+    d.workers.stop()
+
+
+def test_a_program_over_scalars_is_never_held_small() -> None:
+    """Its work may grow with them from run to run."""
+    d = own_workers()
+    b = Builder("fill")
+    x = b.buffer("x", dt.float32, 64, "w")
+    with b.loop(ir.Param("n", 0)) as i:
+        b.store(x, i, 1.0)
+    spec = BufferSpec("x", "input", dt.float32, (64,), 256)
+    steps = (Dispatch(0, (BufferRef(0, 0, 256),)),)
+    program = Program("p", (spec,), (b.kernel((1,)),), steps, ("n",), (0,), (0,))
+    bound = d.bind(program, [d.alloc(256)])
+    for _ in range(5):
+        d.submit(bound, (3,))
+    assert d.workers._started
+    assert bound.direct((0,), ()) is None
+    d.workers.stop()
