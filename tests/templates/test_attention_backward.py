@@ -1,7 +1,10 @@
-"""The templates of attention's derivative against PyTorch, on every kind of target."""
+"""The templates of attention's derivative: one contract, a row per tier of execution."""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import dotkit as kit
@@ -11,18 +14,25 @@ import torch
 from dotkit import f, source
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_attention import case as forward
+from test_attention_cached import case as cached
 
 from weft.backends.cpu import CpuDevice
 from weft.backends.interp import InterpDevice
+from weft.backends.llvm import gpu_target, offline, ptxas
 from weft.backends.registry import devices, get
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.core.dtypes import DType
+from weft.kernel.ir import Kernel
+from weft.kernel.tiles import has_tiles
 from weft.ops import input_node
+from weft.templates import registry
+from weft.templates.group import Group
 from weft.templates.registry import claimed_by
 
 CPU = CpuDevice()
-SMALL = (1, 2, 1, 7, 9, 5)
+sys.path.append(str(Path(__file__).parent.parent / "backends"))
 # batch, heads, kv heads, T, S, D, then what differs from plain attention
 CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "causal": ((2, 4, 2, 40, 40, 16), {"causal": True}),
@@ -34,8 +44,49 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "softcap": ((1, 2, 2, 20, 20, 7), {"softcap": 0.7, "causal": True}),
     "padding": ((3, 2, 1, 20, 30, 8), {"lengths": [30, 0, 11], "causal": True}),
     "full": ((2, 2, 2, 33, 66, 20), {"lengths": [66, 64]}),
+    "chunks": ((1, 2, 1, 300, 290, 4), {"causal": True}),
 }
-TARGETS = ("cpu-avx512", "cpu-avx2", "cpu-neon", "webgpu", "webgpu-small", "lavapipe", "cuda")
+BF16, F16, F32 = dt.bfloat16, dt.float16, dt.float32
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A device (by its preset's name, "cpu" or "vulkan" for a real one), the dtype that leads to
+    the tier, and whether its kernels are the three parts or one for all gradients."""
+
+    target: str
+    dtype: DType = F32
+    parts: bool = True
+
+    def device(self) -> Any:
+        if self.target == "cpu":
+            return CPU
+        if self.target != "vulkan":
+            return InterpDevice(self.target)
+        if not any(d.kind == "vulkan" and d.available for d in devices()):
+            pytest.skip("no Vulkan device; install mesa-vulkan-drivers for a software one")
+        return get("vulkan")
+
+
+TIERS = {
+    "one thread, all at once": Tier("cpu", parts=False),
+    "one thread, in parts": Tier("cpu"),
+    "8 lanes, all at once": Tier("cpu-avx2", parts=False),
+    "4 lanes, all at once": Tier("cpu-neon", parts=False),
+    "16 lanes": Tier("cpu-avx512"),
+    "8 lanes": Tier("cpu-avx2"),
+    "4 lanes": Tier("cpu-neon"),
+    "matrix registers": Tier("cpu-amx", BF16),
+    "threads alone": Tier("lavapipe"),
+    "threads alone, real": Tier("vulkan"),
+    "small groups": Tier("webgpu-small"),
+    "groups": Tier("webgpu"),
+    "large groups": Tier("cuda"),
+    "units, wave 32": Tier("cuda", BF16),
+    "units, wave 64": Tier("hip-wave64", BF16),
+    "units, f16": Tier("hip-wave32", F16),
+}
+each_tier = pytest.mark.parametrize("tier", TIERS.values(), ids=list(TIERS))
 
 
 def torch_grads(q, k, v, g, lengths, causal, scale, window, softcap):  # type: ignore[no-untyped-def]
@@ -108,51 +159,91 @@ def case(  # type: ignore[no-untyped-def]
         kit.close(one, truth, dtype, 64)
 
 
+@each_tier
+@pytest.mark.parametrize("name", ["grouped", "window", "padding", "softcap", "near"])
+def test_gradients(tier, name) -> None:  # type: ignore[no-untyped-def]
+    """Against PyTorch, whatever rows see."""
+    shape, params = CASES[name]
+    if tier.target not in ("cpu", "vulkan"):
+        shape = (*shape[:3], min(shape[3], 40), min(shape[4], 45), shape[5])
+    if tier.dtype != F32:
+        shape = (*shape[:3], shape[3], shape[4], -(-shape[5] // 8) * 8)  # what units take
+    case(tier.device(), *shape, tier.dtype, parts=tier.parts, **params)
+
+
+@each_tier
+def test_places_in_memory(tier) -> None:  # type: ignore[no-untyped-def]
+    """Heads side by side, components far apart, f16, depths that fill no vector."""
+    d, parts = tier.device(), tier.parts
+    case(d, 1, 2, 1, 7, 9, 5, tier.dtype, parts=parts, packed="turned", causal=True)
+    case(d, 1, 1, 1, 5, 6, 24, F16, parts=parts, packed=True)
+
+
+@each_tier
+def test_the_same_bits_every_time_and_nan(tier) -> None:  # type: ignore[no-untyped-def]
+    device = tier.device()
+    for group in calls((1, 2, 40, 16), tier.dtype, tier.parts):
+        arrays = [kit.fill(x) for x in group.inputs]
+        inputs, outputs = list(group.inputs), list(group.outputs)
+        runs = [kit.play(device, group.kind, inputs, outputs, arrays)[0] for _ in range(2)]
+        np.testing.assert_array_equal(*runs)
+        for i in range(len(arrays)):
+            poisoned = [a.copy() for a in arrays]
+            poisoned[i].reshape(-1)[5] = np.nan
+            (got,) = kit.play(device, group.kind, inputs, outputs, poisoned)
+            assert np.isnan(got.astype(np.float32)).any()
+
+
+def same_bits_on(parts: bool) -> list[Any]:
+    """This CPU as if it had vectors of 16, 8 and 4 lanes, and groups of threads."""
+    found: list[Any] = []
+    for name in ("cpu-avx512", "cpu-avx2", "cpu-neon"):
+        device = CpuDevice()
+        device.caps = replace(PRESETS[name], features=device.caps.features)
+        found.append(device)
+    return found + [InterpDevice(name) for name in ("cuda", "hip-wave64") if parts]
+
+
 @pytest.mark.parametrize("parts", [False, True])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("shape", [(1, 2, 40, 20), (1, 1, 290, 4)])
+def test_the_same_bits_everywhere(parts, shape) -> None:  # type: ignore[no-untyped-def]
+    """f32 gradients do not depend on lanes or on how many threads share the work: 290 keys are
+    more than one chain."""
+    for group in calls(shape, F32, parts):
+        arrays = [kit.fill(x) for x in group.inputs]
+        inputs, outputs = list(group.inputs), list(group.outputs)
+        first, *others = (
+            kit.play(device, group.kind, inputs, outputs, arrays)[0]
+            for device in same_bits_on(parts)
+        )
+        for other in others:
+            np.testing.assert_array_equal(first, other, err_msg=group.name)
+
+
+def calls(shape: tuple[int, ...], dtype: DType, parts: bool) -> list[Group]:
+    """The composites over causal operands of one shape, a group each."""
+    ins = [source(n, shape, dtype) for n in "qkvg"]
+    rows = [source(n, shape[:3]) for n in ("lse", "delta")]
+    params = {"causal": True, "scale": 0.125, "window": 0, "softcap": 0.0}
+    taken = {"attention_lse": ins[:2], "attention_dq": ins + rows, "attention_dkv": ins + rows}
+    groups = []
+    for name, inputs in taken.items() if parts else [("attention_grad", ins)]:
+        out = f.call(name, *inputs, **params)
+        groups.append(Group("attention_grad", tuple(inputs), (out,), None, name=name))
+    return groups
+
+
+@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.parametrize("name", ["causal", "long", "short", "full", "chunks"])
 def test_cpu(name, parts) -> None:  # type: ignore[no-untyped-def]
     shape, params = CASES[name]
     case(CPU, *shape, parts=parts, **params)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", ["grouped", "padding", "softcap", "near"])
-def test_parts_everywhere(target, name) -> None:  # type: ignore[no-untyped-def]
-    shape, params = CASES[name]
-    shape = (*shape[:3], min(shape[3], 40), min(shape[4], 45), shape[5])
+@pytest.mark.parametrize("target", ["lavapipe", "webgpu"])
+def test_chunks_in_threads(target) -> None:  # type: ignore[no-untyped-def]
+    shape, params = CASES["chunks"]
     case(InterpDevice(target), *shape, parts=True, **params)
-
-
-@pytest.mark.parametrize("target", TARGETS[:3])
-@pytest.mark.parametrize("name", ["window", "padding", "softcap"])
-def test_whole_on_other_cpus(target, name) -> None:  # type: ignore[no-untyped-def]
-    shape, params = CASES[name]
-    case(InterpDevice(target), *shape, **params)
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("dtype", [dt.float16, dt.bfloat16])
-def test_narrow(dtype, packed) -> None:  # type: ignore[no-untyped-def]
-    for parts in (False, True):
-        case(CPU, 2, 4, 2, 21, 21, 24, dtype, parts=parts, packed=packed, causal=True)
-    case(InterpDevice("webgpu"), *SMALL, dtype, parts=True, packed=packed)
-
-
-@pytest.mark.parametrize("dtype", [dt.float32, dt.float16])
-def test_turned_operands(dtype) -> None:  # type: ignore[no-untyped-def]
-    """Components far apart in memory."""
-    for parts in (False, True):
-        case(CPU, 2, 2, 1, 9, 21, 20, dtype, parts=parts, packed="turned", causal=True)
-    for target in ("webgpu", "lavapipe"):
-        case(InterpDevice(target), *SMALL, dtype, parts=True, packed="turned")
-
-
-@pytest.mark.parametrize("d", [1, 80, 256])
-def test_depths(d) -> None:  # type: ignore[no-untyped-def]
-    for parts in (False, True):
-        case(CPU, 1, 2, 1, 13, 17, d, parts=parts, causal=True)
-    for target in ("webgpu", "cuda", "lavapipe"):
-        case(InterpDevice(target), 1, 1, 1, 5, 6, d, parts=True)
 
 
 @given(
@@ -170,33 +261,6 @@ def test_any_shape(shape, causal, window, packed, random) -> None:  # type: igno
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["grouped", "window", "padding", "softcap"])
-def test_vulkan(name) -> None:  # type: ignore[no-untyped-def]
-    if not any(d.kind == "vulkan" and d.available for d in devices()):
-        pytest.skip("no Vulkan device; install mesa-vulkan-drivers for a software one")
-    shape, params = CASES[name]
-    case(get("vulkan"), *shape, parts=True, **params)
-
-
-def test_the_same_bits_every_time() -> None:
-    ins = [source(n, (2, 2, 70, 16)) for n in "qkvg"]
-    arrays = [kit.fill(x) for x in ins]
-    call = f.call("attention_grad", *ins, scale=0.3, causal=True)
-    first, *others = (kit.play(CPU, "attention_grad", ins, [call], arrays)[0] for _ in range(3))
-    for other in others:
-        np.testing.assert_array_equal(first, other)
-
-
-def test_nan_comes_through() -> None:
-    ins = [source(n, (1, 2, 9, 8)) for n in "qkvg"]
-    call = f.call("attention_grad", *ins, scale=0.3, causal=True)
-    for i in range(4):
-        arrays = [kit.fill(x) for x in ins]
-        arrays[i][0, 1, 4, 3] = np.nan
-        (got,) = kit.play(CPU, "attention_grad", ins, [call], arrays)
-        assert np.isnan(got).any()
-
-
 def test_claims() -> None:
     """Whole where the keys of a head fit in scratch and heads fill the cores."""
 
@@ -208,3 +272,62 @@ def test_claims() -> None:
     assert claimed("cpu-avx512", 12, 8192) is None
     assert claimed("cpu-avx512", 1, 256) is None
     assert claimed("cuda", 12, 1024) is None
+
+
+# -- as GPUs' own code
+
+
+def some(few: tuple[str, ...], more: tuple[str, ...]) -> pytest.MarkDecorator:
+    """Architectures of which all but a few are for the long run of the tests."""
+    slow = [pytest.param(a, marks=pytest.mark.slow) for a in more]
+    return pytest.mark.parametrize("arch", [*few, *slow])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the emulator needs Linux")
+@some(("sm_80", "gfx1100"), ("gfx90a", "gfx942"))
+def test_as_code(arch: str) -> None:
+    """What LLVM makes of it, executed: matrix units and all."""
+    from gpu_emulator import Emulated
+
+    device = Emulated(gpu_target(arch))
+    forward(device, 1, 2, 1, 70, 70, 32, BF16)
+    case(device, 1, 1, 1, 40, 40, 16, BF16, parts=True, causal=True)
+    slot = [0] * 7 + [2] * 9 + [0] * 3
+    cached(device, slot, [5, 90, 3, 3, 17, 64, 63, *range(9), 1, 2, 95], dtype=F16)
+    cached(device, [0, 2, 1], [0, 95, 40], 7, 1, dtype=BF16)
+
+
+def kernels(arch: str) -> list[Kernel]:
+    """Attention at the sizes of models, as an architecture gets it."""
+    caps, found = gpu_target(arch).caps, []
+    for depth in (64, 128):
+        ins = [source(n, (1, 8, 4096, depth), BF16) for n in "qkv"]
+        out = f.call("attention", *ins, causal=True, scale=0.125, window=0, softcap=0.0)
+        groups = [Group("attention", tuple(ins), (out,), None, name="attention")]
+        for rows in (1, 2048):
+            ins = [source("q", (rows, 32, depth), BF16)]
+            ins += [source(n, (4, 8, 4096, depth), BF16) for n in "kv"]
+            ins += [source(n, (rows,), dt.int32) for n in ("slot", "pos")]
+            out = f.call("cached_attention", *ins, scale=0.125, window=0, softcap=0.0)
+            name = f"cached{rows}"
+            groups.append(Group("cached_attention", tuple(ins), (out,), None, name=name))
+        groups += calls((1, 8, 1024, depth), BF16, True)
+        for group in groups:
+            kernel = registry.get(group.kind)(group, caps, {})
+            found.append(replace(kernel, name=f"{kernel.name}_{depth}"))
+    return found
+
+
+@some(("sm_90", "gfx1100"), ("sm_80", "sm_120", "gfx90a", "gfx942"))
+def test_resources(arch: str) -> None:
+    """Everything large runs in the units, and no thread spills registers."""
+    if arch.startswith("sm_") and ptxas.find() is None:
+        pytest.skip("ptxas was not found")
+    made = kernels(arch)
+    plain = {k.name for k in made if not has_tiles(k.body)}
+    allowed = {"cached1_64", "cached1_128"} | (
+        {"attention_dkv_128"} if arch == "gfx1100" else set()
+    )
+    assert plain == allowed
+    for name, taken in offline.resources(made, gpu_target(arch)).items():
+        assert taken.spills == 0 and taken.stack == 0, (name, taken)

@@ -8,10 +8,12 @@ from typing import Any
 from weft.core.caps import Caps
 from weft.graph.ir import Node
 from weft.kernel.ir import Kernel
-from weft.templates.attention import backward_cpu, backward_fused, backward_units
+from weft.templates.attention import backward_units
+from weft.templates.attention.backward_fused import Whole, fits
 from weft.templates.attention.backward_pairs import Call, Team
 from weft.templates.attention.backward_threads import Alone, Shared
 from weft.templates.attention.backward_units import Units
+from weft.templates.attention.backward_vector import Vector
 from weft.templates.group import Group
 from weft.templates.product.epilogue import find_call
 from weft.templates.registry import claims, template
@@ -20,7 +22,7 @@ from weft.templates.registry import claims, template
 @claims("attention_grad", kind="attention_grad")
 def claim_whole(node: Node, caps: Caps) -> bool:
     """All three gradients at once on a CPU; elsewhere the body takes them apart."""
-    return caps.is_cpu and node.size > 0 and backward_fused.fits(node, caps)
+    return caps.is_cpu and node.size > 0 and fits(node, caps)
 
 
 @claims("attention_lse", "attention_dq", "attention_dkv", kind="attention_grad")
@@ -41,16 +43,13 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
 
     Raises CompileError where an operand is not a strided view of an input.
     """
-    node = find_call(group)
-    if node.attrs["name"] == "attention_grad":
-        return backward_fused.build(group, node, caps, config)
-    if caps.is_cpu:
-        return backward_cpu.build(group, node, caps, config)
-    call = Call(group, node, caps)
+    call = Call(group, find_call(group), caps)
     return call.kernel(_team(call, config))
 
 
 def _team(call: Call, config: Mapping[str, Any]) -> Team:
+    if call.caps.is_cpu:
+        return (Whole if call.name == "attention_grad" else Vector)(call, config)
     plan = backward_units.plan_for(call.group, call.node, call.caps, config)
     if plan is not None:
         return Units(call, plan)

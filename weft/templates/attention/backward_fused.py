@@ -1,4 +1,4 @@
-"""`attention_grad` on a CPU: one group per (kv head, batch entry), all three gradients at once.
+"""`attention_grad` on a CPU: all three gradients at once, one group per kv head and batch entry.
 
 The group keeps its keys, values and their gradients in scratch and takes the query rows of its
 heads in blocks. A block's weights against all keys fit in scratch too, so each score is computed
@@ -7,21 +7,20 @@ once: five matrix products, the least there is.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
+from weft.core.order import CHUNK, STRANDS
 from weft.graph.ir import Node
-from weft.kernel.builder import Expr, const, extract, load, maximum, select
-from weft.kernel.ir import Kernel
-from weft.templates import affine
-from weft.templates.affine import Affine
-from weft.templates.attention.backward_rows import Rows
-from weft.templates.attention.backward_tiles import MR, Sizes, Write, sizes_of
-from weft.templates.group import Group
-from weft.templates.loops import traffic
+from weft.kernel import ir, math
+from weft.kernel.builder import Expr, const, extract, fma, load, maximum, minimum, select, splat
+from weft.templates.attention.backward_pairs import Call, Source, Team
+from weft.templates.attention.backward_tiles import MR, Seen, Sizes, Tiles, sizes_of
+from weft.templates.attention.backward_vector import Vector
+from weft.templates.attention.places import seeing_rows
+from weft.templates.attention.softmax import FLOOR, fold_strands, inverse
 from weft.templates.product.pack import fold_lanes
 
 SCORES = 1 << 15  # weights that a block of query rows holds: what the second cache takes easily
@@ -30,130 +29,213 @@ SCORES = 1 << 15  # weights that a block of query rows holds: what the second ca
 def fits(node: Node, caps: Caps) -> bool:
     """Whether one group can hold its keys in scratch, and there are groups enough for all cores."""
     q, k = node.inputs[:2]
-    size = _sizes(caps, {}, q.shape[2], k.shape[2])
-    return _bytes(size, k.shape[3]) <= caps.scratch_bytes and k.shape[0] * k.shape[1] >= caps.cores
+    size, span = _sizes(caps, {}, q.shape[2], k.shape[2])
+    wide = -(-k.shape[3] // size.lanes) * size.lanes
+    kept = 7 * span * wide + (4 * wide + 3 * (span + size.lanes) + 8) * size.rows
+    return 4 * kept + 4096 <= caps.scratch_bytes and k.shape[0] * k.shape[1] >= caps.cores
 
 
-def _sizes(caps: Caps, config: Mapping[str, Any], t: int, s: int) -> Sizes:
-    rows = min(64, max(16, SCORES // s // MR * MR))
-    return sizes_of(caps, config, t, s, rows).spanning(s)
+def _sizes(caps: Caps, config: Mapping[str, Any], t: int, s: int) -> tuple[Sizes, int]:
+    """Blocks of query rows against blocks of keys, and keys in whole blocks."""
+    rows = 64
+    while rows > 16 and rows * s > SCORES:
+        rows //= 2
+    size = sizes_of(caps, config, t, s, rows)
+    return size, -(-s // size.keys) * size.keys
 
 
-def _bytes(size: Sizes, depth: int) -> int:
-    """Scratch that the arrays of a kernel take, with something to spare."""
-    wide = -(-depth // size.lanes) * size.lanes
-    kept = 5 * size.span * wide + (3 * wide + 3 * size.ld + 8) * size.rows
-    return 4 * kept + 4096
+class Whole(Vector):
+    """A thread that holds all keys of a head."""
 
-
-def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Kernel:
-    """The kernel for one `attention_grad` call (see the composite for its meaning)."""
-    return _Fused(group, node, caps, config).kernel()
-
-
-class _Fused(Rows):
-    def __init__(self, group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> None:
-        t, s = node.inputs[0].shape[2], node.inputs[1].shape[2]
-        super().__init__(group, node, caps, _sizes(caps, config, t, s), 4, 4)
-        x, size = self.tiles, self.size
-        self.q, self.g = x.rows_array("q", size.rows), x.rows_array("g", size.rows)
+    def __init__(self, call: Call, config: Mapping[str, Any]) -> None:
+        Team.__init__(self, call)
+        b, caps = self.b, call.caps
+        self.size, self.rows = size, span = _sizes(caps, config, call.t, call.s)
+        self.x = x = Tiles(b, size, call.depth, span)
+        self.k, self.kt, self.vt = (x.rows_array(n, span) for n in ("k", "kt", "vt"))
+        self.q, self.g = (x.rows_array(n, size.rows) for n in "qg")
         self.dq = x.rows_array("dq", size.rows)
-        self.k = x.rows_array("k", size.span)
-        self.kt, self.vt = x.rows_array("kt", size.span), x.rows_array("vt", size.span)
-        self.dk, self.dv = x.rows_array("dk", size.span), x.rows_array("dv", size.span)
-        self.p, self.ds = x.scores_array("p"), x.scores_array("ds")
-        self.slope = x.scores_array("slope") if x.softcap else None
-        self.inverse = self.b.array("inverse", dt.float32, size.rows)  # of the sums of p
+        self.dq_total = x.rows_array("dq_total", size.rows) if call.s > CHUNK else self.dq
+        self.p, self.ds = x.pairs_array("p"), x.pairs_array("ds")
+        self.slope = x.pairs_array("slope") if call.params["softcap"] else None
+        self.inverse = b.array("inverse", dt.float32, size.rows)  # of the sums of p
+        self.padded: Expr = const(span)
+        self.count: Expr = const(call.s)
 
-    def kernel(self) -> Kernel:
-        b, em = self.b, self.em
-        self.batch_entry(b.group(1))
-        at = b.let(b.group(0), "kv")
-        kv = em.axis(at, self.groups)
-        self._take_keys(kv)
-        with b.loop(self.share, name="h") as i, em.scope():
-            head = em.axis(at * self.share + i, self.heads)
-            with b.loop(self.t, step=self.size.rows, name="t0") as t0, em.scope():
-                self._block(head, t0)
-        start, one = (math.prod(x.shape) for x in self.node.inputs[:2])
-        scale = self.params["scale"]
-        for x, offset, factor in ((self.dk, start, scale), (self.dv, start + one, 1.0)):
-            with em.scope():
-                write = self._writer(kv, const(0), self.s, self.groups, offset)
-                self.tiles.write(x, const(0), const(self.s), factor, write)
-        pairs = self.t * self.s // (2 if self.params["causal"] else 1)
-        flops = 10 * self.batch * self.heads * pairs * self.depth
-        return b.kernel((self.groups, self.batch), (1,), flops, traffic(self.group))
+    def range(self) -> tuple[Expr, Expr]:
+        return const(0), const(self.call.t)
 
-    def _writer(self, head: Affine, first: Expr, rows: int, heads: int, offset: int) -> Write:
-        """Writes rows from `first` of a [B, rows, heads, D] array that starts at `offset`."""
-        em = self.em
-        strides = affine.contiguous((self.batch, rows, heads, self.depth))
-
-        def write(row: Expr, column: int, mask: Expr | None, value: Expr) -> None:
-            at = em.axis(first + row, rows)
-            lane = em.lane(value.type.lanes) + column
-            flat = affine.flatten((self.bi, at, head, lane), strides, offset)
-            self.store((flat,), value, mask)
-
-        return write
-
-    def _take_keys(self, kv: Affine) -> None:
-        b, x, size = self.b, self.tiles, self.size
-        for i, turned in ((2, self.vt), (1, self.kt)):
-            source, base = self.operand_of(i, kv, const(0))
-            x.pack(source, base, self.k, const(self.s), size.span)
-            with b.loop(size.span, step=size.keys, name="k0") as k0:
+    def hold(self, sources: Sequence[Source]) -> None:
+        b, x = self.b, self.x
+        for source, turned in zip(reversed(sources), (self.vt, self.kt)):
+            x.pack(source, const(0), self.k, const(self.call.s), self.rows)
+            with b.loop(self.rows, step=self.size.keys, name="k0") as k0:
                 x.turn(self.k, k0, turned, k0 * x.wide)
-        for target in (self.dk, self.dv):
-            x.clear(target, const(0), size.span)
 
-    def _block(self, head: Affine, t0: Expr) -> None:
-        b, x, keys = self.b, self.tiles, self.size.keys
-        self.take(t0)
-        self.take_rows(0, head, self.q)
-        self.take_rows(3, head, self.g)
-        first = b.let(self.first - self.first % keys, "first")
-        with b.loop(self.stop, first, step=keys, name="k0") as k0:
-            self.each_seen(k0, lambda *tile: self.scores(k0, *tile))
-        self.each_tile(self._weigh)
-        with b.loop(self.stop, first, step=keys, name="k0") as k0:
-            self.each_seen(k0, lambda r, low, high: self._products(k0, r))
-        self.each_tile(self._dq)
-        write = self._writer(head, t0, self.t, self.heads, 0)
-        x.write(self.dq, const(0), self.count, x.scale, write)
-        start = b.let(self.first - self.first % MR, "start")
-        self.add_rows(start, self.stop, self.dk, self.dv)
+    def join(self) -> None:
+        """Only keys that the rows of the chunk see have sums."""
+        for array, total in zip(self.sums, self.totals):
+            self.x.join(array, total, *self.met)
 
-    def _blocks(self, r: Expr) -> tuple[Expr, Expr]:
-        """The key blocks that a tile of rows has scores for."""
+    def meet(self, sources: Sequence[Source], start: Expr, stop: Expr) -> None:
+        first, _ = self.call.keys_of(start)
+        _, last = self.call.keys_of(self.b.let(stop - 1, "last_row"))
+        self.met = self.b.let(first, "first_met"), self.b.let(last, "stop_met")
+        with self.b.loop(stop, start, self.size.rows, "t0") as t0, self.em.scope():
+            self._take(sources, t0)
+            self._scores()
+            with self.b.loop(self.taken, step=MR, name="r") as r:
+                self._weigh(r)
+            self._changes()
+            with self.b.loop(self.taken, step=MR, name="r") as r:
+                self._settle(r)
+            self._add_keys()
+            self._write("dq", self.dq_total, t0, self.present)
+            self._add_rows(t0)
+
+    def _take(self, sources: Sequence[Source], t0: Expr) -> None:
+        """A block of query rows: `present` of them, `taken` in whole tiles, and what they see."""
+        b, x, call = self.b, self.x, self.call
+        self.present = present = b.let(minimum(call.t - t0, self.size.rows), "present")
+        self.taken = b.let((present + (MR - 1)) // MR * MR, "taken")
+        for source, target in zip(sources, (self.q, self.g)):
+            x.pack(source, t0, target, present, self.taken)
+        with b.loop(self.taken, name="r") as r:
+            low, high = call.keys_of(b.let(t0 + r, "row"))
+            x.limit(r, (low, select(r < present, high, 0)))
+        first = b.let(load(x.low, const(0)), "first")
+        self.first = b.let(first - first % self.size.keys, "first")
+        self.stop = b.let(load(x.high, present - 1), "stop")
+
+    def _each_seen(self, body: Callable[[Expr, Expr, Seen], None], start: Expr, stop: Expr) -> None:
+        """body(k0, r, seen) for every block of keys and every tile of rows that sees some of it."""
         b, keys = self.b, self.size.keys
-        _, _, near, far = self.tile_limits(r)
-        first = b.let(near - near % keys, "first")
-        return first, b.let((far + (keys - 1)) // keys * keys, "stop")
+        with (
+            b.loop(stop, start, step=keys, name="k0") as k0,
+            b.loop(self.taken, step=MR, name="r") as r,
+        ):
+            seen = self.x.seen(r)
+            with b.when((seen[3] > k0) & (seen[2] < k0 + keys)):
+                body(k0, r, seen)
+
+    def _blocks(self, seen: Seen) -> tuple[Expr, Expr]:
+        """The keys, in whole blocks, that a tile of rows has scores for."""
+        b, keys, (_, _, near, far) = self.b, self.size.keys, seen
+        return b.let(near - near % keys, "first"), b.let((far + (keys - 1)) // keys * keys, "stop")
+
+    def _scores(self) -> None:
+        b, x = self.b, self.x
+
+        def keep(i: int, column: Expr, at: Expr, product: Expr) -> None:
+            score, slope = self.call.score(product)
+            b.store(self.p, at, score)
+            if slope is not None and self.slope is not None:
+                b.store(self.slope, at, slope)
+
+        def scores(k0: Expr, r: Expr, seen: Seen) -> None:
+            x.against(self.q, r, self.kt, k0 * x.wide, k0, keep)
+            x.hide(self.p, r, k0, k0, seen)
+
+        self._each_seen(scores, self.first, self.stop)
+
+    def _row_sums(
+        self, r: Expr, first: Expr, stop: Expr, add: Callable[[int, Expr, ir.Var], Expr]
+    ) -> Expr:
+        """A lane per row: sums over columns first .. stop, strand by strand. add(row of the tile,
+        element of p, sum so far) is the new sum."""
+        b, x, lanes = self.b, self.x, self.x.lanes
+        steps = range(0, STRANDS, lanes)
+        sums = [[b.var(const(0.0, x.zero), "sum") for _ in steps] for _ in range(MR)]
+        with b.loop(stop, first, STRANDS, "c") as c:
+            for i, line in enumerate(sums):
+                for step, var in zip(steps, line):
+                    at = b.let((r + i) * x.ld + step + c, "at")
+                    b.assign(var, add(i, at, var))
+        return fold_strands(b, sums)
 
     def _weigh(self, r: Expr) -> None:
         """Scores become weights without their common factor, which the rows of g take."""
-        b, x = self.b, self.tiles
-        first, stop = self._blocks(r)
-        tops = x.row_tops(self.p, r, first, stop)
-        sums = x.exponents(self.p, r, first, stop, [extract(tops, i) for i in range(MR)])
-        totals = b.let(fold_lanes(b, sums), "totals")
-        some = b.let(totals > 0.0, "some")
-        inverse = b.let(select(some, 1.0 / select(some, totals, 1.0), 0.0), "inverse")
-        b.store(self.inverse, r, inverse)
-        x.scale_rows(self.g, r, inverse)
+        b, x, lanes = self.b, self.x, self.x.lanes
+        first, stop = self._blocks(x.seen(r))
+        best = [b.var(const(FLOOR, x.zero), "top") for _ in range(MR)]
+        with b.loop(stop, first, lanes, "c") as c:
+            for i, var in enumerate(best):
+                b.assign(var, maximum(var, load(self.p, (r + i) * x.ld + c, lanes)))
+        most = b.let(fold_lanes(b, best, "max"), "tops")
+        tops = [b.let(splat(extract(most, i), lanes), "top") for i in range(MR)]
 
-    def _products(self, k0: Expr, r: Expr) -> None:
-        """ds = g v^T for a tile of rows against a key block."""
-        b, x = self.b, self.tiles
-        block = b.let(k0 * x.wide, "block")
-        x.against_keys(
-            self.g, r, self.vt, block, k0, lambda i, at, value: b.store(self.ds, at, value)
-        )
+        def add(i: int, at: Expr, total: ir.Var) -> Expr:
+            gap = b.let(load(self.p, at, lanes) - tops[i], "gap")
+            p = b.let(math.exp(b, gap), "p")
+            b.store(self.p, at, p)
+            return total + p
 
-    def _dq(self, r: Expr) -> None:
-        b, x = self.b, self.tiles
-        x.settle(self.p, self.ds, self.slope, load(self.inverse, r, MR), r, *self._blocks(r))
-        _, _, near, far = self.tile_limits(r)
-        x.add_keys(self.ds, r, near, b.let(maximum(far, near), "stop"), self.k, self.dq, True)
+        by = inverse(b, self._row_sums(r, first, stop, add))
+        b.store(self.inverse, r, by)
+        x.scale_rows(self.g, r, by)
+
+    def _changes(self) -> None:
+        """ds = g v^T."""
+        b, x = self.b, self.x
+
+        def keep(i: int, column: Expr, at: Expr, product: Expr) -> None:
+            b.store(self.ds, at, product)
+
+        def changes(k0: Expr, r: Expr, seen: Seen) -> None:
+            x.against(self.g, r, self.vt, k0 * x.wide, k0, keep)
+
+        self._each_seen(changes, self.first, self.stop)
+
+    def _settle(self, r: Expr) -> None:
+        """ds = p (ds - delta) times the cap's slope, delta being the mean of ds under the rows'
+        weights."""
+        b, x, lanes = self.b, self.x, self.x.lanes
+        first, stop = self._blocks(x.seen(r))
+
+        def add(i: int, at: Expr, total: ir.Var) -> Expr:
+            return fma(load(self.p, at, lanes), load(self.ds, at, lanes), total)
+
+        sums = self._row_sums(r, first, stop, add)
+        delta = b.let(sums * load(self.inverse, r, MR), "delta")
+        deltas = [b.let(splat(extract(delta, i), lanes), "delta") for i in range(MR)]
+        with b.loop(stop, first, lanes, "c") as c:
+            for i, mean in enumerate(deltas):
+                at = b.let((r + i) * x.ld + c, "at")
+                change = load(self.p, at, lanes) * (load(self.ds, at, lanes) - mean)
+                if self.slope is not None:
+                    change = change * load(self.slope, at, lanes)
+                b.store(self.ds, at, change)
+
+    def _add_keys(self) -> None:
+        """dq = ds k, joined where a chain of keys ends."""
+        b, x, keys = self.b, self.x, self.size.keys
+
+        def add(k0: Expr, r: Expr, seen: Seen) -> None:
+            first = b.let(maximum(seen[2], k0), "first")
+            count = b.let(minimum(seen[3], k0 + keys) - first, "count")
+            start = b.let(r * x.ld + first, "w0")
+            x.add(self.ds, start, x.ld, 1, count, self.k, first, self.dq, r)
+
+        x.clear(self.dq, const(0), self.taken)
+        if self.dq_total is self.dq:
+            self._each_seen(add, self.first, self.stop)
+            return
+        x.clear(self.dq_total, const(0), self.taken)
+        with b.loop(self.stop, self.first - self.first % CHUNK, CHUNK, "c0") as c0:
+            first = b.let(maximum(c0, self.first), "first")
+            self._each_seen(add, first, b.let(minimum(c0 + CHUNK, self.stop), "stop"))
+            x.join(self.dq, self.dq_total, const(0), self.taken)
+
+    def _add_rows(self, t0: Expr) -> None:
+        """dv += p^T g and dk += ds^T q: every tile of keys meets the rows that see some."""
+        b, x, call = self.b, self.x, self.call
+        causal, window = call.params["causal"], call.params["window"]
+        ahead = b.let(t0 + (call.s - call.t), "ahead")
+        dk, dv = self.sums
+        for weights, rows, target in ((self.p, self.g, dv), (self.ds, self.q, dk)):
+            with b.loop(self.stop, self.first, MR, "j") as j:
+                first, stop = seeing_rows(b, j, MR, ahead, self.taken, causal, window)
+                first = b.let(first - first % MR, "first")
+                count = b.let((stop + (MR - 1)) // MR * MR - first, "count")
+                start = b.let(first * x.ld + j, "w0")
+                x.add(weights, start, 1, x.ld, count, rows, first, target, j)

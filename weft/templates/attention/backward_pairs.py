@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import CHUNK
 from weft.graph.ir import Node
-from weft.kernel import ir, math
+from weft.kernel import ir
+from weft.kernel import math as km
 from weft.kernel.builder import (
     Builder,
     Expr,
@@ -50,7 +52,26 @@ from weft.templates.product.epilogue import store_all
 from weft.templates.product.problem import operand
 
 Q, K, V, G = range(4)  # operands that hold components; then come lse and delta
-PRODUCTS = {"attention_lse": 1, "attention_dq": 3, "attention_dkv": 4}
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a composite takes and gives: how many operands hold components and how many there are
+    before lengths, results, products per pair, whether query rows stay (or keys)."""
+
+    wide: int
+    narrow: int
+    results: tuple[str, ...]
+    products: int
+    rows_stay: bool = True
+
+
+FORMS = {
+    "attention_lse": Form(2, 2, (), 1),
+    "attention_dq": Form(4, 6, ("dq",), 3),
+    "attention_dkv": Form(4, 6, ("dk", "dv"), 4, False),
+    "attention_grad": Form(4, 4, ("dk", "dv"), 5, False),  # and dq, of each block that passes
+}
 
 
 @dataclass(frozen=True)
@@ -83,16 +104,15 @@ class Call:
         self.batch, self.heads, self.t, self.depth = node.inputs[0].shape
         self.groups, self.s = node.inputs[1].shape[1:3]
         self.share = self.heads // self.groups
-        forward = self.name == "attention_lse"
-        self.rows_stay = self.name != "attention_dkv"
-        rows, keys = ((Q,), (K,)) if forward else ((Q, G), (K, V))
+        self.form = form = FORMS[self.name]
+        self.results, self.rows_stay = form.results, form.rows_stay
+        rows, keys = ((Q, G), (K, V)) if self.results else ((Q,), (K,))
         self.held, self.passing = (rows, keys) if self.rows_stay else (keys, rows)
         self.items, self.others = (self.t, self.s) if self.rows_stay else (self.s, self.t)
-        self.results = 1 if self.rows_stay else 2
-        self.views = [operand(group, x) for x in node.inputs[: 2 if forward else 4]]
-        self.sums = node.inputs[4:6]  # lse, delta
+        self.views = [operand(group, x) for x in node.inputs[: form.wide]]
+        self.sums = node.inputs[form.wide : form.narrow]  # lse, delta
         self.bi = self.em.axis(b.group(2), self.batch)
-        self.length = length_of(self.em, node, 2 if forward else 6, self.bi)
+        self.length = length_of(self.em, node, form.narrow, self.bi)
         at = b.let(b.group(1), "head")
         self.own = self.em.axis(at, self.heads if self.rows_stay else self.groups)
         self.head = self.own  # the query head at work
@@ -108,10 +128,10 @@ class Call:
         self.first = b.let(block * team.rows, "first_item")
         with team.inside():
             team.hold([self.source(i, self.own) for i in self.held])
-            (self._gradients if self.sums else self._statistics)(team)
+            (self._gradients if self.results else self._statistics)(team)
         heads = self.heads if self.rows_stay else self.groups
         pairs = self.batch * self.heads * self.t * self.s
-        flops = 2 * PRODUCTS[self.name] * pairs * self.depth
+        flops = 2 * self.form.products * pairs * self.depth
         return b.kernel((blocks, heads, self.batch), team.threads, flops, traffic(self.group))
 
     def _statistics(self, team: Team) -> None:
@@ -161,7 +181,7 @@ class Call:
         where there is no such item."""
         b = self.b
         if self.rows_stay:
-            low, high = self._keys(item)
+            low, high = self.keys_of(item)
             exists = item < self.t
         else:
             low, high = self._rows(item, 1)
@@ -173,11 +193,12 @@ class Call:
         b = self.b
         if self.rows_stay:
             last = b.let(minimum(first + (count - 1), self.t - 1), "last")
-            return b.let(self._keys(first)[0], "start"), b.let(self._keys(last)[1], "stop")
+            return b.let(self.keys_of(first)[0], "start"), b.let(self.keys_of(last)[1], "stop")
         start, stop = self._rows(first, count)
         return start, b.let(select(first < self.length, stop, 0), "stop")
 
-    def _keys(self, row: Expr) -> tuple[Expr, Expr]:
+    def keys_of(self, row: Expr) -> tuple[Expr, Expr]:
+        """The keys that a query row sees."""
         causal, window = self.params["causal"], self.params["window"]
         return visible_keys(self.b, row, self.t, self.s, self.length, causal, window)
 
@@ -198,7 +219,7 @@ class Call:
         b, cap, scale = self.b, self.params["softcap"], self.params["scale"]
         if not cap:
             return b.let(product * scale, "s"), None
-        bent = b.let(math.tanh(b, b.let(product * (scale / cap), "s")), "bent")
+        bent = b.let(km.tanh(b, b.let(product * (scale / cap), "s")), "bent")
         return b.let(bent * cap, "s"), b.let(fma(-bent, bent, 1.0), "slope")
 
     def weigh(
@@ -207,7 +228,7 @@ class Call:
     ) -> list[Expr]:  # fmt: skip
         """ds without the scale and p (bound), from the score and the product g . v of a pair."""
         b, (lse, delta) = self.b, note
-        p = b.let(math.exp(b, b.let(score - lse, "gap")), "p")
+        p = b.let(km.exp(b, b.let(score - lse, "gap")), "p")
         p = p if seen is None else b.let(select(seen, p, 0.0), "p")
         ds = p * (change - delta)
         return [b.let(ds if slope is None else ds * slope, "ds"), p]
@@ -218,16 +239,25 @@ class Call:
 
     # -- results
 
-    def factor(self, part: int) -> float:
-        """What sum number `part` lacks: dq and dk are without the scale."""
-        return 1.0 if part else self.params["scale"]
+    def factor(self, result: str) -> float:
+        """What the sums of a result lack: dq and dk are without the scale."""
+        return 1.0 if result == "dv" else self.params["scale"]
 
     def write(
-        self, part: int, item: Affine, column: Affine, value: Expr, mask: Expr | None = None
+        self, result: str, item: Affine, column: Affine, value: Expr, mask: Expr | None = None
     ) -> None:
-        """Components of result number `part` (0 dq or dk, 1 dv) of an item."""
-        where = (self.bi, self.own, item, column)
-        self._store(where if self.rows_stay else (affine.number(part), *where), value, mask)
+        """Components of a result ("dq", "dk", "dv") of an item (with its factor)."""
+        head = self.head if result == "dq" else self.own
+        where: tuple[Affine, ...] = (self.bi, head, item, column)
+        if self.name == "attention_dkv":
+            where = (affine.number(self.results.index(result)), *where)
+        elif self.name == "attention_grad":  # [B, rows, heads, D] of each, flat
+            heads, rows = (self.heads, self.t) if result == "dq" else (self.groups, self.s)
+            strides = affine.contiguous((self.batch, rows, heads, self.depth))
+            sizes = [math.prod(x.shape) for x in self.node.inputs[:2]]
+            start = {"dq": 0, "dk": sizes[0], "dv": sum(sizes)}[result]
+            where = (affine.flatten((self.bi, item, head, column), strides, start),)
+        self._store(where, value, mask)
 
     def write_row(self, row: Affine, lse: Expr, mask: Expr | None = None) -> None:
         self._store((self.bi, self.own, row), lse, mask)

@@ -72,9 +72,8 @@ class Alone(Team):
             b.assign(self.top, new)
 
     def clear(self, totals: bool) -> None:
-        count = range(self.call.results)
-        self.sums = [self._array("sum") for _ in count]
-        self.totals = [self._array("total") for _ in count] if totals else self.sums
+        self.sums = [self._array("sum") for _ in self.call.results]
+        self.totals = [self._array("total") for _ in self.call.results] if totals else self.sums
         for x in self.sums + (self.totals if totals else []):
             with self._components() as d:
                 self.b.store(x, d, const(0.0, F32))
@@ -99,13 +98,13 @@ class Alone(Team):
     def finish(self) -> None:
         b, em, call = self.b, self.em, self.call
         item = em.axis(self.at, call.items)
-        if not call.sums:
+        if not call.results:
             call.write_row(item, call.log_sum(self.top, b.let(self.total, "total")))
             return
-        for part, x in enumerate(self.totals):
+        for result, x in zip(call.results, self.totals):
             with self._components() as d, em.scope():
-                value = b.let(load(x, d) * call.factor(part), "y")
-                call.write(part, item, em.axis(d, call.depth), value)
+                value = b.let(load(x, d) * call.factor(result), "y")
+                call.write(result, item, em.axis(d, call.depth), value)
 
 
 class Shared(Team):
@@ -126,7 +125,7 @@ class Shared(Team):
         self.across = [b.let(self.tx + i, "x") for i in range(0, self.rows, side)]
         size, pairs = self.slice * self.rows, range(len(call.held))
         self.staged = [[self._array(n, size) for n in ("left", "right")] for _ in pairs]
-        self.weights = [self._array("weight", self.rows**2) for _ in range(call.results)]
+        self.weights = [self._array("weight", self.rows**2) for _ in call.results]
 
     def _array(self, name: str, size: int) -> ir.Array:
         return self.b.array(name, dt.float32, size, "shared")
@@ -189,8 +188,8 @@ class Shared(Team):
         self.totals = self._zeros("total") if totals else self.sums
 
     def _zeros(self, name: str) -> list[list[list[ir.Var]]]:
-        b, results = self.b, range(self.call.results)
-        return [[[b.var(0.0, name) for _ in self.columns] for _ in self.mine] for _ in results]
+        var, results = self.b.var, self.call.results
+        return [[[var(0.0, name) for _ in self.columns] for _ in self.mine] for _ in results]
 
     def meet(self, sources: Sequence[Source], start: Expr, stop: Expr) -> None:
         b, call = self.b, self.call
@@ -237,18 +236,18 @@ class Shared(Team):
 
     def finish(self) -> None:
         b, em, call = self.b, self.em, self.call
-        if not call.sums:
+        if not call.results:
             self._log_sums()
             return
         for at, *lines in zip(self.at, *self.totals):
             with b.when(at < call.items), em.scope():
                 item = em.axis(at, call.items)
-                for part, line in enumerate(lines):
+                for result, line in zip(call.results, lines):
                     for c, var in zip(self.columns, line):
                         column = b.let(self.tx + c, "column")
                         with b.when(column < as_expr(call.depth)), em.scope():
-                            value = b.let(var * call.factor(part), "y")
-                            call.write(part, item, em.axis(column, call.depth), value)
+                            value = b.let(var * call.factor(result), "y")
+                            call.write(result, item, em.axis(column, call.depth), value)
 
     # -- row statistics
 

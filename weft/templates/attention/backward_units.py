@@ -80,7 +80,7 @@ class Units(Team):
         self.rows, self.threads, self.plan = plan.rows, (plan.threads,), plan
         self.dtype = call.node.inputs[0].dtype
         self.factor = base_two(call.params["scale"], call.params["softcap"])
-        if call.sums:
+        if call.results:
             self.blocks = Blocks(self.b, call.caps, plan, self.dtype, call.depth)
             self._arrays()
 
@@ -92,7 +92,7 @@ class Units(Team):
         size = plan.rows * blocks.s_ld
         self.products = [b.array("product", dt.float32, size, "shared") for _ in range(2)]
         size = plan.rows * blocks.p_ld
-        self.weights = [b.array("weight", dtype, size, "shared") for _ in range(self.call.results)]
+        self.weights = [b.array("weight", dtype, size, "shared") for _ in self.call.results]
         self.lefts = [b.tile("left", dtype, SIDE, SIDE) for _ in range(plan.per_wave // SIDE)]
         self.by, self.turned = b.tile("by", dtype, SIDE, SIDE), b.tile("turned", dtype, SIDE, SIDE)
         self.pairs = [blocks.tiles("pair", plan.keys) for _ in range(2)]
@@ -101,7 +101,7 @@ class Units(Team):
 
     def hold(self, sources: Sequence[Source]) -> None:
         b, call, last = self.b, self.call, const(self.call.items - 1)
-        if not call.sums:
+        if not call.results:
             self._hold_rows(sources[0], last)
             return
         item = b.let(call.first + self.blocks.row, "item")
@@ -113,7 +113,7 @@ class Units(Team):
             self.blocks.take(_operand(source), call.first, last, target)
 
     def clear(self, totals: bool) -> None:
-        self.sums = [self.blocks.tiles("sum", self.plan.wide) for _ in range(self.call.results)]
+        self.sums = [self.blocks.tiles("sum", self.plan.wide) for _ in self.call.results]
         for x in self.sums:
             self.blocks.clear(x)
 
@@ -191,17 +191,17 @@ class Units(Team):
 
     def finish(self) -> None:
         b, em, call = self.b, self.em, self.call
-        if not call.sums:
+        if not call.results:
             self._log_sums()
             return
-        for part, sums in enumerate(self.sums):
+        for result, sums in zip(call.results, self.sums):
 
-            def write(row: Expr, column: Expr, value: Expr, part: int = part) -> None:
+            def write(row: Expr, column: Expr, value: Expr, result: str = result) -> None:
                 at = b.let(call.first + row, "at")
                 with b.when((at < call.items) & (column < as_expr(call.depth))), em.scope():
                     c = em.axis(column, call.depth - WORD + 1, WORD) + em.lane(WORD)
                     item = em.axis(at, call.items)
-                    call.write(part, item, c, b.let(value * call.factor(part), "y"))
+                    call.write(result, item, c, b.let(value * call.factor(result), "y"))
 
             self.blocks.leave(sums, self.products[0], write)
 
