@@ -10,7 +10,7 @@ from weft import ops
 from weft.compile import compile_graph
 from weft.core import dtypes as dt
 from weft.graph.ir import Graph, Node
-from weft.ops.nodes import input_node
+from weft.ops.graph_listener import input_node
 from weft.program import serial
 from weft.program.gemm import Gemm, Matrix
 from weft.program.program import Program

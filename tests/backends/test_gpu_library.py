@@ -29,7 +29,7 @@ from weft.core.errors import DTypeError, FileFormatError
 from weft.graph.ir import Graph
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Kernel
-from weft.ops.nodes import input_node
+from weft.ops.graph_listener import input_node
 from weft.program import serial
 from weft.program.program import Library, Program
 from weft.program.session import Session

@@ -9,7 +9,7 @@ from weft.compile import compile_graph
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.graph.ir import Graph, Node
-from weft.ops.nodes import as_node, input_node
+from weft.ops.graph_listener import as_node, input_node
 from weft.program.program import Program
 from weft.program.session import Session
 

@@ -19,7 +19,7 @@ from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.core.errors import LimitError
 from weft.graph.ir import Graph, Node
-from weft.ops.nodes import input_node
+from weft.ops.graph_listener import input_node
 
 LIMIT = (1 << 31) - (1 << 20)
 ROW = input_node("row", (1,), dt.float32)

@@ -152,7 +152,7 @@ def test_a_cheap_value_of_two_kernels_is_computed_twice():
 
 def test_constants_fold_and_unused_work_goes():
     x = f32("x", 4, 4)
-    two = ops.broadcast(ops.nodes.as_node(np.float32(2)), (4, 4))
+    two = ops.broadcast(ops.as_node(np.float32(2)), (4, 4))
     unused = ops.exp(x)
     y = ops.mul(x, ops.div(two, two))
     program = check(Graph((x,), (ops.transpose(ops.transpose(y, (1, 0)), (1, 0)),)), CPU)

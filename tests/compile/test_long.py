@@ -14,8 +14,8 @@ from test_growth import size_of
 import weft
 from weft.backends import registry
 from weft.compile import arena, compile_graph, cuts, grouping
-from weft.compile.homes import Task, Value
 from weft.compile.passes import groups_of
+from weft.compile.placement import Task, Value
 from weft.compile.precedence import Precedence
 from weft.compile.schedule import schedule
 from weft.core.caps import PRESETS

@@ -19,7 +19,7 @@ from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.core.errors import DTypeError, LimitError, ShapeError, UsageError
 from weft.graph.ir import Graph, toposort
-from weft.ops.nodes import input_node
+from weft.ops.graph_listener import input_node
 from weft.program.program import Dispatch, Program
 from weft.program.session import Session
 

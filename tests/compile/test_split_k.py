@@ -13,7 +13,7 @@ from weft.compile.passes import simplify_graph
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.graph.ir import Graph, Node, toposort
-from weft.ops.nodes import input_node
+from weft.ops.graph_listener import input_node
 from weft.transform.split_k import slices, split_k
 
 

@@ -111,7 +111,7 @@ def test_outputs_that_are_inputs_constants_or_each_other(spec):
     x, s = f32("x", 3, 4), f32("s", 3, 4, role="state")
     n = i32("n", role="scalar")
     y = ops.exp(x)
-    c = ops.nodes.as_node(np.float32(3))
+    c = ops.as_node(np.float32(3))
     numbers = make("iota", shape=(5,), axis=0, dtype=dt.int32)
     outs = (x, y, y, ops.reshape(y, (12,)), s, c, n, ops.reshape(n, (1,)), numbers)
     graph = Graph((x, s, n), outs, ((s, y),))

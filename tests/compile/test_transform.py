@@ -9,15 +9,15 @@ from weft.backends.registry import get
 from weft.core import dtypes as dt
 from weft.graph.ir import Graph, toposort
 from weft.ops.evaluate import evaluate
-from weft.ops.nodes import as_node, input_node
+from weft.ops.graph_listener import as_node, input_node
 from weft.transform.cse import cse
 from weft.transform.dce import dce
 from weft.transform.fold import fold
 from weft.transform.inline import inline
 from weft.transform.join import join_pads
-from weft.transform.narrow import narrow_rows
 from weft.transform.reduce import split_reductions
-from weft.transform.sink import sink_reshapes
+from weft.transform.select_rows_early import select_rows_early
+from weft.transform.sink_reshapes import sink_reshapes
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -2.5, np.inf, -np.inf, np.nan, 1e-45, 3e38], np.float32)
 
@@ -131,7 +131,7 @@ def test_only_the_rows_that_are_read_are_computed():
     y = ops.add(h, ops.tanh(ops.dot(n, w)))
     halves = ops.concat([ops.slice_(y, (0, 4), (12, 8)), ops.slice_(y, (0, 0), (12, 4))], axis=1)
     graph = Graph((x, last, w, g), (ops.gather(halves, last, axis=0),))
-    narrow = narrow_rows(graph)
+    narrow = select_rows_early(graph)
     wide = [n for n in toposort(narrow.roots()) if n.shape[:1] == (12,) and n.op != "input"]
     assert wide == []
     values = {**values_for(graph), "last": np.array([7], np.int32)}
@@ -146,7 +146,7 @@ def test_rows_needed_elsewhere_stay_whole():
     y = ops.exp(x)
     z = ops.sin(y)
     graph = Graph((x, last), (ops.sum_(y, (0,)), ops.gather(z, last, axis=0)))
-    narrow = narrow_rows(graph)
+    narrow = select_rows_early(graph)
     by_op = {n.op: n.shape for n in toposort(narrow.roots())}
     assert by_op["exp"] == (12, 8) and by_op["sin"] == (1, 8)
     check(graph, get("cpu"))

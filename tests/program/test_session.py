@@ -14,7 +14,7 @@ from weft.compile import compile_graph
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, LimitError, ShapeError, UsageError
 from weft.graph.ir import Graph
-from weft.ops.nodes import input_node
+from weft.ops.graph_listener import input_node
 from weft.program.arena import Arena
 from weft.program.session import Session
 

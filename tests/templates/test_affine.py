@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from weft import ops
 from weft.core import dtypes as dt
+from weft.graph.ir import Graph
 from weft.templates import affine
 from weft.templates.affine import Affine, Sym
 from weft.templates.group import Group
@@ -89,7 +90,7 @@ def test_view_of(case: str) -> None:
         return
     assert view is not None and view.node is x
     data = np.arange(48).reshape(6, 8)
-    want = ops.evaluate(ops.nodes.Graph((x,), (y,)), [data.astype(np.float32)])[0]
+    want = ops.evaluate(Graph((x,), (y,)), [data.astype(np.float32)])[0]
     got = np.empty(y.shape)
     for at in np.ndindex(y.shape):
         got[at] = data.ravel()[view.offset + sum(a * s for a, s in zip(at, view.strides))]

@@ -25,10 +25,10 @@ from weft.transform.decode import split_decoding
 from weft.transform.fold import fold
 from weft.transform.inline import inline
 from weft.transform.join import join_pads
-from weft.transform.narrow import narrow_rows
 from weft.transform.reduce import split_reductions
 from weft.transform.scan import split_scans
-from weft.transform.sink import sink_reshapes
+from weft.transform.select_rows_early import select_rows_early
+from weft.transform.sink_reshapes import sink_reshapes
 from weft.transform.split_k import split_k
 
 Pass = Callable[[Graph, Caps], Graph]
@@ -38,7 +38,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("fold", lambda g, caps: fold(g)),
     ("cse", lambda g, caps: cse(g)),
     ("join pads", lambda g, caps: join_pads(g)),
-    ("narrow rows", lambda g, caps: narrow_rows(g)),
+    ("select rows early", lambda g, caps: select_rows_early(g)),
     ("split reductions", lambda g, caps: split_reductions(g)),
     ("split scans", split_scans),
     ("split decoding", lambda g, c: split_decoding(g, lambda n: claimed_by(n, c) is not None)),

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.compile import arena, library, limits, tuning
 from weft.compile.analysis import scalar_names
-from weft.compile.homes import Layout, Task, Value, lay_out
+from weft.compile.placement import Layout, Task, Value, lay_out
 from weft.compile.report import GroupLine, Report
 from weft.compile.schedule import schedule
 from weft.compile.signature import signature

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from weft.compile.homes import Task, Value
+from weft.compile.placement import Task, Value
 
 
 def schedule(tasks: list[Task]) -> list[Task]:

@@ -29,7 +29,7 @@ from weft.ops import (  # noqa: F401  (importing registers the primitives)
 from weft.ops.composite import COMPOSITES, body_graph
 from weft.ops.evaluate import evaluate
 from weft.ops.functions import *  # noqa: F403
-from weft.ops.nodes import as_node, input_node, make_node
+from weft.ops.graph_listener import as_node, input_node, make_node
 from weft.ops.primitive import (
     PRIMITIVES,
     Aval,

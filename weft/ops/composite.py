@@ -1,7 +1,7 @@
 """What a composite is: a named op with a body written in primitives.
 
-A template may claim a composite by its name; otherwise its body is inlined, so nothing is found by
-pattern matching.
+A template may claim a composite by its name; otherwise its body is inlined. So no template has to
+find its work by matching patterns.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import numpy as np
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DTypeError, ShapeError, UsageError
 from weft.ops.composite import COMPOSITES
-from weft.ops.nodes import NODES, as_node
+from weft.ops.graph_listener import NODES, as_node
 from weft.ops.primitive import NUMPY, aval, bind, tracing
 from weft.ops.rules import axes_of, axis_of, default_out, dims
 

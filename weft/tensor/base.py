@@ -19,7 +19,7 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DeviceError, DTypeError, ShapeError, TraceError, UsageError
 from weft.graph.ir import Node, Shape
-from weft.ops.nodes import user_line
+from weft.ops.graph_listener import user_line
 from weft.ops.tape import Tracked, recording
 from weft.program.array import DeviceArray
 from weft.program.device import HOST

@@ -15,7 +15,7 @@ from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DTypeError, ShapeError, TraceError, UsageError
 from weft.core.trees import Tree, flatten, values
 from weft.graph.ir import Graph, Node, toposort
-from weft.ops.nodes import line_of
+from weft.ops.graph_listener import line_of
 from weft.ops.tape import plain, recording
 from weft.tensor.base import CURRENT, TensorBase
 from weft.tensor.core import Tensor

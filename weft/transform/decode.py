@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from weft.core.order import STREAM_ROWS
 from weft.graph.ir import Graph, Node
-from weft.ops.nodes import make_node
+from weft.ops.graph_listener import make_node
 from weft.transform.rebuild import make, remake, rewrite
 
 _LENGTH = 1024  # of a cache: a shorter one is read before a second kernel has begun

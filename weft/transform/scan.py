@@ -12,7 +12,7 @@ import math
 
 from weft.core.caps import Caps
 from weft.graph.ir import Graph, Node, Shape
-from weft.ops.nodes import make_node
+from weft.ops.graph_listener import make_node
 from weft.transform.rebuild import make, remake, rewrite
 
 BLOCK = 4096  # elements of a block at least, where vectors or many threads share it
@@ -25,7 +25,7 @@ THREADS = 1 << 14  # ... and threads, where each works alone
 
 
 def alone(caps: Caps, last: bool) -> bool:
-    """Whether one thread of a GPU walks a row: where barriers are dear, and across rows."""
+    """Whether one thread of a GPU walks a row: where barriers are expensive, and across rows."""
     return not caps.is_cpu and not (caps.cheap_barrier and last)
 
 

@@ -1,4 +1,4 @@
-"""Homes: where each stored value lives, which kernels write a state's buffer in place, which
+"""Placement: where each stored value lives, which kernels write a state's buffer in place, which
 copies a run needs, and the order that this demands.
 
 A state's new value is computed straight into the state's buffer when everything that reads the

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from weft.graph.ir import Graph, Node, Shape, toposort
+from weft.ops.graph_listener import make_node
 from weft.ops.indexing import missing
-from weft.ops.nodes import make_node
 from weft.transform.rebuild import const, kind_of, make, remake, rewrite, users
 
 FACTOR = 4  # rows must shrink by at least this much
@@ -20,7 +20,7 @@ ROW_WISE = ("softmax", "log_softmax", "layer_norm", "rms_norm")
 ROW_OPERANDS = {"cached_attention": (0, 3, 4)}  # operands of a composite that hold its rows
 
 
-def narrow_rows(graph: Graph) -> Graph:
+def select_rows_early(graph: Graph) -> Graph:
     """The graph with gathers of few rows (axis 0) done as early as all their source allows."""
     cone = _cone(graph)
     return rewrite(graph, _Narrower(cone).visit) if cone else graph
