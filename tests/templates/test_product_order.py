@@ -20,7 +20,7 @@ from weft.program.device import Device
 
 ROWS = (1, 2, 5, 16)  # of the streaming product; the blocked one takes these and more
 MORE = (17, 67)
-TARGETS = [name for name, caps in PRESETS.items() if caps.is_cpu]
+TARGETS = [*PRESETS, "vulkan"]
 DTYPES = (dt.float32, dt.float16, dt.bfloat16, dt.int8)
 LENGTHS = (1, 15, CHUNK, CHUNK + 1, 700, SPAN, SPAN + 1, 4100)
 
@@ -89,3 +89,9 @@ def test_spans_on_every_target(name: str, dtype: dt.DType, b_t: bool) -> None:
 def test_every_length_on_the_cpu(dtype: dt.DType, b_t: bool) -> None:
     for k in LENGTHS:
         check("cpu", 37, k, dtype, b_t, ROWS, (*ROWS, *MORE))
+
+
+@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16], ids=str)
+def test_every_length_on_vulkan(dtype: dt.DType) -> None:
+    for k in LENGTHS[2:]:
+        check("vulkan", 7, k, dtype, True, (1, 5), (5, 17))

@@ -20,9 +20,11 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import SPAN
+from weft.graph.ir import Node
 from weft.kernel import ir
 from weft.kernel.builder import Expr, eq, load
 from weft.kernel.ir import Kernel
+from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.product.blocks import BlockMatmul, choose, variants
 from weft.templates.product.pipeline import ASYNC, Operand, Stage, pitch, rotate
@@ -119,14 +121,19 @@ def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
 def build(group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a dot group for a target with matrix units. Raises CompileError for a
     configuration that the target cannot hold."""
-    return _Units(group, p, caps, choose(plans(p, caps), p, caps, config)).kernel()
+    return Units(group, p, caps, choose(plans(p, caps), p, caps, config)).kernel()
 
 
-class _Units(BlockMatmul):
+class Units(BlockMatmul):
+    """The kernel, or a part of one, of a plan."""
+
     resident = 2  # one multiplies while the other waits at its barrier
 
-    def __init__(self, group: Group, p: Problem, caps: Caps, plan: Plan) -> None:
-        super().__init__(group, p, caps)
+    def __init__(
+        self, group: Group, p: Problem, caps: Caps, plan: Plan, em: Emitter | None = None,
+        outputs: Sequence[Node] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(group, p, caps, em, outputs)
         self.plan = plan
         self.rows, self.columns = plan.rows, plan.columns
         self.threads = plan.down * plan.across * caps.subgroup
@@ -232,7 +239,7 @@ class _Units(BlockMatmul):
     def _write(self, results: ir.Array, i: int, limit: Expr) -> None:
         """Tile row i of all subgroups, from shared memory to the outputs."""
         b, p, plan, em = self.b, self.p, self.plan, self.em
-        lanes = 8 if all(o.dtype.itemsize == _HALF for o in self.group.outputs) else 4
+        lanes = 8 if all(o.dtype.itemsize == _HALF for o in self.tail.outputs) else 4
         while p.n % lanes:
             lanes //= 2
         wide, across = pitch(plan.columns, dt.float32), plan.columns // lanes

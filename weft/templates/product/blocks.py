@@ -11,6 +11,7 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
 from weft.core.errors import CompileError
+from weft.graph.ir import Node
 from weft.kernel.builder import Builder, Expr, ceil_div, const, minimum
 from weft.kernel.ir import Kernel
 from weft.templates import affine
@@ -34,11 +35,15 @@ class BlockMatmul:
     threads: int
     resident = 1  # groups per core
 
-    def __init__(self, group: Group, p: Problem, caps: Caps) -> None:
+    def __init__(
+        self, group: Group, p: Problem, caps: Caps, em: Emitter | None = None,
+        outputs: Sequence[Node] | None = None,
+    ) -> None:  # fmt: skip
+        """`em` and `outputs`: where it is a part of a larger kernel."""
         self.group, self.p, self.caps = group, p, caps
-        self.b = b = Builder(group.name or "matmul")
-        self.em = em = Emitter(b, group, caps)
-        self.tail = Tail(em, p, group.outputs)
+        self.em = em = em or Emitter(Builder(group.name or "matmul"), group, caps)
+        self.b = em.b
+        self.tail = Tail(em, p, group.outputs if outputs is None else outputs)
         integer = not p.dots[0].inputs[0].dtype.is_float
         self.acc_type: DType = dt.int32 if integer else dt.float32
 

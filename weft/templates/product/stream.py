@@ -7,20 +7,29 @@ segments may differ in N and share the launch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from weft.core.caps import Caps
+from weft.core.dtypes import DType
 from weft.core.errors import CompileError
 from weft.graph.ir import Node
-from weft.kernel.builder import Builder
+from weft.kernel import ir
+from weft.kernel.builder import Builder, Expr
 from weft.kernel.ir import Kernel
+from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group, reached
 from weft.templates.loops import traffic
-from weft.templates.product import blocked_amx, stream_cpu, stream_gpu
+from weft.templates.product import (
+    blocked_amx,
+    blocked_units,
+    stream_cpu,
+    stream_gpu,
+    stream_units,
+)
 from weft.templates.product.epilogue import count_flops, row_limit
-from weft.templates.product.problem import Problem, Segment, find_dots, problem_of
+from weft.templates.product.problem import Segment, find_dots, problem_of
 from weft.templates.product.stream_amx import TileStreamer
 from weft.templates.product.stream_cpu import Streamer
 from weft.templates.registry import template
@@ -57,38 +66,95 @@ def segments_of(group: Group) -> tuple[Segment, ...]:
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
     """What `weft tune` may choose from for this group; any of it sums a row in the same way for
     every number of rows."""
-    variant = stream_cpu if caps.is_cpu else stream_gpu
-    return variant.candidates(segments_of(group), caps)
+    segments = segments_of(group)
+    if caps.is_cpu:
+        tiles = blocked_amx.suits(segments[0].problem, caps)
+        return [] if tiles else stream_cpu.candidates(segments, caps)
+    if blocked_units.suits(segments[0].problem, caps):
+        return stream_units.candidates(caps)
+    return stream_gpu.candidates(segments, caps)
 
 
-def _maker(p: Problem, caps: Caps) -> type[Streamer]:
-    return TileStreamer if blocked_amx.suits(p, caps) else Streamer
+class Part(Protocol):
+    """Emits the code that computes one segment, in some of a launch's groups."""
+
+    groups: int
+    mb: int  # rows of x that a group takes
+    acc: DType  # of a sum
+
+    @property
+    def shared_size(self) -> int:
+        """Elements of the shared array that `emit` wants."""
+        ...
+
+    def emit(self, index: Expr, rows: Expr, bi: Affine, sums: ir.Array | None) -> None:
+        """The code of group number `index` of the segment, block of rows `rows`, batch entry
+        `bi`."""
+        ...
+
+
+def _parts(
+    em: Emitter, segments: Sequence[Segment], caps: Caps, config: Mapping[str, Any]
+) -> tuple[Sequence[Part], int]:
+    """What computes each segment, and the threads of a group. A product takes the unit that it
+    would take with many rows."""
+    if caps.is_cpu:
+        made: list[Part] = []
+        for s in segments:
+            kind = TileStreamer if blocked_amx.suits(s.problem, caps) else Streamer
+            made.append(kind(em, caps, s, config))
+        return made, 1
+    return _gpu_parts(em, segments, caps, config)
+
+
+def _gpu_parts(
+    em: Emitter, segments: Sequence[Segment], caps: Caps, config: Mapping[str, Any]
+) -> tuple[Sequence[Part], int]:
+    units = [s.problem for s in segments if blocked_units.suits(s.problem, caps)]
+    team = stream_gpu.team(segments[0].problem, caps, config)
+    if not units:
+        columns: list[Part] = [stream_gpu.Columns(em, caps, s, team, config) for s in segments]
+        return columns, team[0] * team[1]
+    plan = stream_units.plan_of(units, caps, config)
+    threads = plan.across * caps.subgroup
+    alone, config = (threads, 1), {"rows": stream_units.UnitStreamer.mb}
+    made: list[Part] = []
+    for s in segments:
+        if s.problem in units:
+            made.append(stream_units.UnitStreamer(em, caps, s, plan))
+        else:
+            made.append(stream_gpu.Columns(em, caps, s, alone, config))
+    return made, threads
 
 
 @template("matvec")
 def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
-    """The kernel of a group of dots with at most 16 rows."""
+    """The kernel of a group of dots with few rows."""
     segments = segments_of(group)
-    if not caps.is_cpu:
-        return stream_gpu.build(group, segments, caps, config)
     b = Builder(group.name or "matvec")
     em = Emitter(b, group, caps)
-    makers = [_maker(s.problem, caps)(em, caps, s, config) for s in segments]
+    parts, threads = _parts(em, segments, caps, config)
     first = segments[0].problem
+    down = -(-first.m // parts[0].mb) if not caps.is_cpu else 1
+    # Groups of the same weights start together where caches are large enough to share them.
+    axis, other = (1, 0) if caps.subgroup and down > 1 else (0, 1)
     batches: Any = max(first.batches, 1)
     if first.batch and group.rows is not None:
         batches = row_limit(group, first.batches // first.batch[0], first.batches)
-    index = b.let(b.group(0), "block")
+    size = max(part.shared_size for part in parts)
+    sums = b.array("parts", parts[0].acc, size, "shared") if size else None
+    index, rows = b.let(b.group(axis), "block"), b.group(other)
     bi = em.axis(b.group(2), max(first.batches, 1))
     start = 0
-    for maker in makers:
-        stop = start + maker.groups
-        if len(makers) == 1:
-            maker.emit(index, bi)
+    for part in parts:
+        stop = start + part.groups
+        if len(parts) == 1:
+            part.emit(index, rows, bi, sums)
         else:
             inside = index < stop if start == 0 else (index >= start) & (index < stop)
             with b.when(inside), em.scope():
-                maker.emit(b.let(index - start, "own"), bi)
+                part.emit(b.let(index - start, "own"), rows, bi, sums)
         start = stop
     flops = sum(count_flops(s.problem) for s in segments)
-    return b.kernel((start, 1, batches), (1,), flops, traffic(group))
+    grid = (down, start, batches) if axis else (start, down, batches)
+    return b.kernel(grid, (threads,), flops, traffic(group))

@@ -23,6 +23,7 @@ from weft.kernel import ir
 from weft.kernel.builder import Expr, cast, const, fma, iota, load, minimum, select, shuffle, splat
 from weft.kernel.ir import Type
 from weft.templates import affine
+from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.operand import Reader, widen
 from weft.templates.product.epilogue import Tail, row_limit
@@ -53,7 +54,7 @@ def _across(p: Problem) -> bool:
 class Streamer:
     """Emits the part of the kernel that computes one segment."""
 
-    threads = 1
+    shared_size = 0
 
     def __init__(
         self, em: Emitter, caps: Caps, segment: Segment, config: Mapping[str, Any]
@@ -87,8 +88,8 @@ class Streamer:
 
     # -- one group
 
-    def emit(self, index: Expr, bi: affine.Affine) -> None:
-        """The code of group number `index` of this segment, batch entry `bi`."""
+    def emit(self, index: Expr, rows: Expr, bi: Affine, sums: ir.Array | None) -> None:
+        """The code of group number `index` of this segment, for all rows, batch entry `bi`."""
         b, p, em = self.b, self.p, self.em
         self.batch = affine.unflatten(bi, p.batch)
         self.ws = []

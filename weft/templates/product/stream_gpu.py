@@ -1,249 +1,277 @@
-"""Matrix times a few vectors in many threads: matvec_wide where the target has subgroups, else the
-columns of this module. config: threads; see matvec_wide for more.
+"""Matrix times a few vectors in many threads: a thread takes whole chunks of K, one chain each.
 
-With cheap barriers a group splits K among its threads and adds their parts in a shared-memory
-tree: along rows of w[N, K] neighbouring threads read neighbouring k, along rows of w[K, N]
-neighbouring columns. Where barriers are dear every thread computes one column alone. The order of
-additions is fixed and the same for any number of rows.
+Where barriers are cheap the chunks of a column go to different threads, and their sums meet in
+shared memory, where one thread adds them up in order (core.order); where they are expensive one
+thread walks all of K. Of w[N, K] a thread reads rows of its own, whole cache lines of them at a
+time; of w[K, N] neighbouring threads read neighbouring columns.
+
+config: threads (of a group at most), rows (of x in a group), each (rows of w in a thread), ahead
+(loads under way together).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
+from weft.core.order import CHUNK, SPAN
 from weft.kernel import ir
 from weft.kernel.builder import (
-    Builder,
     Expr,
     cast,
     const,
+    eq,
     extract,
     fma,
     load,
     minimum,
+    pack,
+    splat,
 )
-from weft.kernel.ir import Kernel, Type
+from weft.kernel.ir import Type
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
-from weft.templates.group import Group
-from weft.templates.loops import traffic
-from weft.templates.product import stream_subgroup
-from weft.templates.product.epilogue import Tail, count_flops, row_limit
-from weft.templates.product.problem import Segment
-from weft.templates.product.stream_subgroup import Rows, Strips, along_k
+from weft.templates.product.epilogue import Tail, row_limit
+from weft.templates.product.pipeline import Operand
+from weft.templates.product.problem import Problem, Segment
+from weft.templates.product.sums import Sums
 
-
-def build(
-    group: Group, segments: tuple[Segment, ...], caps: Caps, config: Mapping[str, Any]
-) -> Kernel:
-    """The kernel of a matvec group for a target with many threads per group."""
-    b = Builder(group.name or "matvec")
-    em = Emitter(b, group, caps)
-    first = segments[0].problem
-    threads = config.get("threads", _threads(caps))
-    makers = [_maker(em, caps, s, threads, config) for s in segments]
-    rows = min(m.mb for m in makers)
-    row_blocks = -(-first.m // rows)
-    # Groups of the same weights start together where caches are large enough to share them.
-    columns, down = (1, 0) if caps.subgroup and row_blocks > 1 else (0, 1)
-    for maker in makers:
-        maker.mb, maker.down = rows, down
-    batches: Any = max(first.batches, 1)
-    if first.batch and group.rows is not None:
-        batches = row_limit(group, first.batches // first.batch[0], first.batches)
-    size = max(m.shared_size for m in makers)
-    sums = b.array("parts", makers[0].acc_type, size, "shared") if size else None
-    index = b.let(b.group(columns), "block")
-    bi = em.axis(b.group(2), max(first.batches, 1))
-    start = 0
-    for maker in makers:
-        stop = start + maker.groups
-        if len(makers) == 1:
-            maker.emit(index, bi, sums)
-        else:
-            inside = index < stop if start == 0 else (index >= start) & (index < stop)
-            with b.when(inside), em.scope():
-                maker.emit(b.let(index - start, "own"), bi, sums)
-        start = stop
-    flops = sum(count_flops(s.problem) for s in segments)
-    grid = (row_blocks, start, batches) if columns else (start, row_blocks, batches)
-    return b.kernel(grid, (threads,), flops, traffic(group))
-
-
-def _threads(caps: Caps) -> int:
-    """Of a group."""
-    return stream_subgroup.SUBGROUPS * caps.subgroup if caps.subgroup else min(64, caps.max_threads)
-
-
-def _maker(
-    em: Emitter, caps: Caps, segment: Segment, threads: int, config: Mapping[str, Any]
-) -> _Columns | Rows | Strips:
-    if not caps.subgroup:
-        return _Columns(em, caps, segment, threads, config)
-    return (Rows if along_k(segment.problem) else Strips)(em, caps, segment, threads, config)
+_PARTS = 16  # threads that share a column at most
 
 
 def candidates(segments: tuple[Segment, ...], caps: Caps) -> list[dict[str, Any]]:
     """Configurations worth measuring, all of one order of additions."""
     if not caps.subgroup:
         return []
-    return stream_subgroup.candidates(segments[0].problem, caps)
+    sizes = [t for t in (64, 128, 256, 512) if t <= caps.max_threads]
+    found = [{"threads": t, "ahead": a} for t in sizes for a in (2, 4, 8)]
+    return [*found, *({"each": e} for e in (1, 2, 4)), *({"rows": r} for r in (1, 2, 8))]
 
 
-class _Columns:
-    """Emits the part of the kernel that computes one segment."""
+def _along_k(p: Problem) -> bool:
+    """Whether every dot's weights lie row by row, w[N, K]."""
+    return all(p.b_strides(i)[1] == 1 for i in range(len(p.dots)))
+
+
+def team(p: Problem, caps: Caps, config: Mapping[str, Any]) -> tuple[int, int]:
+    """(threads along N, threads that share the chunks of a column) of a group."""
+    threads = min(config.get("threads", 128 if caps.subgroup else 64), caps.max_threads)
+    chunks = max(-(-p.k // CHUNK), 1)
+    parts = min(chunks, _PARTS, threads) if caps.cheap_barrier else 1
+    across = 1 << (threads // parts).bit_length() - 1
+    values = chunks * len(p.dots) * 4 * 4 * across  # bytes of sums of four rows
+    while parts > 1 and across > 1 and values > caps.shared_bytes:
+        across, values = across // 2, values // 2
+    return (across, parts) if values <= caps.shared_bytes else (threads, 1)
+
+
+class Columns:
+    """Emits the part of the kernel that computes one segment, for a team of threads."""
 
     def __init__(
-        self, em: Emitter, caps: Caps, segment: Segment, threads: int, config: Mapping[str, Any]
-    ) -> None:
+        self, em: Emitter, caps: Caps, segment: Segment, shape: tuple[int, int],
+        config: Mapping[str, Any],
+    ) -> None:  # fmt: skip
         self.em, self.b = em, em.b
         self.p = p = segment.problem
         self.tail = Tail(em, p, segment.outputs)
-        self.threads = threads
         integer = not p.dots[0].inputs[0].dtype.is_float
-        self.acc_type: DType = dt.int32 if integer else dt.float32
-        self.mb, self.down = min(p.m, 4), 1  # rows of x in a group; the grid's axis of such blocks
-        self.split = config.get("shared", caps.cheap_barrier)
-        along_k = all(p.b_strides(i)[1] == 1 for i in range(len(p.dots)))
-        if not self.split:
-            self.columns = threads
-        elif along_k:
-            self.columns = 4
-            while self.columns > 1 and self.columns * 2 > threads:
-                self.columns //= 2
-        else:
-            self.columns = max(threads // 4, 1)
-        self.along_k = along_k
+        self.acc: DType = dt.int32 if integer else dt.float32
+        self.across, self.parts = shape
+        self.mb = min(p.m, config.get("rows", 4))  # rows of x in a group
+        self.ahead = config.get("ahead", 4 if caps.subgroup else 1)
+        self.chunks = -(-p.k // CHUNK)
+        self.along = _along_k(p)
+        self.lanes = self._lanes(CHUNK) if self.along else self._lanes(1)
+        if not self.along and not caps.cheap_barrier:
+            self.lanes = 1
+        self.vector = 1 if self.along else self.lanes  # neighbouring columns of a thread
+        self.each = config.get("each", 1) if self.along else 1
+        self.columns = self.across * self.each * self.vector
         self.groups = -(-p.n // self.columns)
 
     @property
     def shared_size(self) -> int:
-        """Elements of the shared array that `emit` wants."""
-        if not self.split:
-            return 0
-        wide = self.columns if self.along_k else 1
-        return len(self.p.dots) * self.mb * wide * self.threads
+        """Elements of the shared array that `emit` wants: sums[chunk][dot][row][column]."""
+        per = len(self.p.dots) * self.mb * self.columns
+        return self.chunks * per if self.parts > 1 else 0
 
-    def emit(self, index: Expr, bi: Affine, sums: ir.Array | None) -> None:
-        """The code of group number `index` of this segment, batch entry `bi`."""
+    def _lanes(self, depth: int) -> int:
+        """Neighbours that one load of every dot's weights may take: along K or along N."""
+        p, found = self.p, []
+        for i, view in enumerate(p.bs):
+            strides, s_k, s_n = p.b_strides(i)
+            buffer = self.em.buffers[id(view.node)]
+            operand = Operand(buffer, const(0), s_n, s_k, p.n, p.k, (*strides, view.offset))
+            found.append(operand.lanes(1 if depth > 1 else p.n, depth))
+        return min(found)
+
+    # -- one group
+
+    def emit(self, index: Expr, row_block: Expr, bi: Affine, sums: ir.Array | None) -> None:
+        """The code of group number `index` of this segment, rows number `row_block`, batch entry
+        `bi`."""
         b, p, em = self.b, self.p, self.em
         self.batch = affine.unflatten(bi, p.batch)
-        m0 = b.let(b.group(self.down) * self.mb, "m0")
-        self.rows = [b.let(m0 + i, "m") for i in range(self.mb)]
+        self.m0 = b.let(row_block * self.mb, "m0")
         bounded = em.group.rows is not None and not p.batch
         limit = row_limit(em.group, p.m // p.rows[0], p.m) if bounded else const(p.m)
         self.limit = b.let(limit, "limit")
-        a_base = em.expr(affine.flatten(self.batch, p.a_batch, p.a.offset))
-        self.starts = [b.let(a_base + minimum(r, p.m - 1) * p.a_m, "x") for r in self.rows]
+        base = em.expr(affine.flatten(self.batch, p.a_batch, p.a.offset))
+        rows = [minimum(self.m0 + i, p.m - 1) for i in range(self.mb)]
+        self.xs = [b.let(base + r * p.a_m, "x") for r in rows]
         self.n0 = b.let(index * self.columns, "n0")
         t = b.let(b.thread(0), "t")
         if sums is None:
-            n = b.let(self.n0 + t, "n")
-            self._alone(n)
-        elif self.along_k:
-            self._together(sums, t, [const(c) for c in range(self.columns)], t, self.threads)
-        else:
-            column = b.let(t % self.columns, "column")
-            part = b.let(t // self.columns, "part")
-            self._together(sums, t, [column], part, self.threads // self.columns)
-
-    # -- the inner product
-
-    def _accumulate(
-        self, columns: Sequence[Expr], part: Expr, parts: int
-    ) -> list[list[list[ir.Var]]]:
-        """acc[dot][row][column] over k in steps of `parts` (quads of them where K allows)."""
-        b, p, em = self.b, self.p, self.em
-        zero = const(0, Type(self.acc_type))
-        acc = [
-            [[b.var(zero, "acc", zero.type) for _ in columns] for _ in self.starts] for _ in p.dots
-        ]
-        bases = []
-        for d, view in enumerate(p.bs):
-            strides, _, sn = p.b_strides(d)
-            base = b.let(em.expr(affine.flatten(self.batch, strides, view.offset)), "base")
-            bases.append([b.let(base + minimum(c, p.n - 1) * sn, "w") for c in columns])
-        quad = 4 if self.along_k and p.a_k == 1 and p.k % 4 == 0 else 1
-        with b.loop(p.k, part * quad, step=parts * quad, name="k") as k:
-            xs = [self._read(p.a.node, s + k * p.a_k, quad) for s in self.starts]
-            for d, starts in enumerate(bases):
-                sk = p.b_strides(d)[1]
-                for c, start in enumerate(starts):
-                    w = self._read(p.bs[d].node, start + k * sk, quad)
-                    for i, x in enumerate(xs):
-                        var = acc[d][i][c]
-                        for t in range(quad):
-                            b.assign(var, self._multiply(x[t], w[t], var))
-        return acc
-
-    def _read(self, node: Any, index: Expr, lanes: int) -> list[Expr]:
-        b = self.b
-        value = b.let(cast(load(self.em.buffers[id(node)], index, lanes), self.acc_type), "v")
-        return [b.let(extract(value, t), "e") for t in range(lanes)]
-
-    def _multiply(self, x: Expr, y: Expr, acc: ir.Var) -> Expr:
-        return acc + x * y if self.acc_type == dt.int32 else fma(x, y, acc)
-
-    # -- one thread per column
-
-    def _alone(self, n: Expr) -> None:
-        b, p = self.b, self.p
-        with b.when(n < p.n), self.em.scope():
-            acc = self._accumulate([n], const(0), 1)
-            for i, m in enumerate(self.rows):
-                self._write(m, n, [acc[d][i][0] for d in range(len(p.dots))])
-
-    def _write(self, m: Expr, n: Expr, values: Sequence[Expr]) -> None:
-        em = self.em
-        with self.b.when(m < self.limit), em.scope():
-            self.tail.position(self.batch, em.axis(m, self.p.m))
-            self.tail.write(n, 1, None, values)
-
-    # -- a group per few columns
-
-    def _together(
-        self, sums: ir.Array, t: Expr, columns: Sequence[Expr], part: Expr, parts: int
-    ) -> None:
-        """Partial sums meet in shared memory: parts[value][thread], halved until one is left."""
-        b, threads = self.b, self.threads
-        spots = [b.let(self.n0 + c, "n") for c in columns]
-        acc = self._accumulate(spots, part, parts)
-        flat = [v for tile in acc for line in tile for v in line]
-        for i, var in enumerate(flat):
-            b.store(sums, t + i * threads, var)
-        stride = threads // parts  # threads whose parts belong to different columns
+            self._alone(t)
+            return
+        column, part = b.let(t % self.across, "column"), b.let(t // self.across, "part")
+        self._begin(column)
+        with b.loop(self.chunks, part, step=self.parts, name="chunk") as c:
+            for var in self.flat:
+                b.assign(var, const(0, var.type))
+            first = b.let(c * CHUNK, "first")
+            self._chunk(first, b.let(minimum(first + CHUNK, p.k), "stop"))
+            self._put(sums, c, column)
         b.barrier()
-        half = parts // 2
-        while half:
-            with b.when(t < half * stride):
-                for i in range(len(flat)):
-                    at = b.let(t + i * threads, "at")
-                    total = load(sums, at) + load(sums, at + half * stride)
-                    b.store(sums, at, total)
-            b.barrier()
-            half //= 2
-        count = self.mb * self.columns
-        with b.when(t < count), self.em.scope():
-            self._collect(sums, t, count, len(columns))
+        self._collect(sums, t)
 
-    def _collect(self, sums: ir.Array, t: Expr, count: int, wide: int) -> None:
-        """Thread t writes value number t of the group's rows x columns."""
-        b, p, threads = self.b, self.p, self.threads
-        row = b.let(t // self.columns, "row")
-        column = b.let(t % self.columns, "column")
-        n = b.let(self.n0 + column, "n")
-        values = []
-        for d in range(len(p.dots)):
-            if wide == 1:
-                at = (row + d * self.mb) * threads + column
-            else:
-                at = (row * wide + column + d * self.mb * wide) * threads
-            values.append(b.let(load(sums, at), "value"))
-        m = b.let(self.rows[0] + row, "m")
-        with b.when(n < p.n), self.em.scope():
-            self._write(m, n, values)
+    def _begin(self, column: Expr) -> None:
+        """Accumulators acc[dot][column of this thread][row], and where its weights start."""
+        b, p = self.b, self.p
+        zero = const(0, Type(self.acc, self.vector))
+        self.ns = [
+            b.let(self.n0 + (column + e * self.across) * self.vector, "n") for e in range(self.each)
+        ]
+        self.ws, self.accs = [], []
+        for i, view in enumerate(p.bs):
+            strides, _, s_n = p.b_strides(i)
+            start = self.em.expr(affine.flatten(self.batch, strides, view.offset))
+            base = b.let(start, "base")
+            inside = [minimum(n, p.n - self.vector) for n in self.ns]
+            self.ws.append([b.let(base + n * s_n, "w") for n in inside])
+            self.accs.append([[b.var(zero, "acc", zero.type) for _ in self.xs] for _ in self.ns])
+        self.flat = [var for dot in self.accs for line in dot for var in line]
+
+    # -- products
+
+    def _chunk(self, first: Expr, stop: Expr) -> None:
+        """The chains from k = first to stop: `ahead` loads at a time, the rest one by one."""
+        b, step = self.b, self.lanes if self.along else 1
+        run = step * self.ahead
+        if self.ahead == 1 or self.p.k < run:
+            with b.loop(stop, first, step=step, name="k") as k:
+                self._steps([k])
+            return
+        whole = b.let(stop - (stop - first) % run, "whole") if self.p.k % run else stop
+        with b.loop(whole, first, step=run, name="k") as k:
+            self._steps([b.let(k + u * step, "k") for u in range(self.ahead)])
+        if self.p.k % run:
+            with b.loop(stop, whole, step=step, name="k") as k:
+                self._steps([k])
+
+    def _steps(self, places: Sequence[Expr]) -> None:
+        """Loads of every place first, then their products in order."""
+        loaded = [(self._weights(k), [self._left(s, k) for s in self.xs]) for k in places]
+        for weights, lefts in loaded:
+            xs = [list(self._elements(x)) for x in lefts]
+            for dot, accs in zip(weights, self.accs):
+                for w, line in zip(dot, accs):
+                    ws = list(self._elements(w)) if self.along else [self._wide(w)]
+                    for x, acc in zip(xs, line):
+                        for u, y in zip(x, ws):
+                            self._add(acc, splat(u, self.vector), y)
+
+    def _weights(self, k: Expr) -> list[list[Expr]]:
+        b, p = self.b, self.p
+        found = []
+        for i, starts in enumerate(self.ws):
+            buffer, s_k = self.em.buffers[id(p.bs[i].node)], p.b_strides(i)[1]
+            found.append([b.let(load(buffer, s + k * s_k, self.lanes), "w") for s in starts])
+        return found
+
+    def _left(self, start: Expr, k: Expr) -> Expr:
+        """The elements of x that go with one load of w."""
+        b, p = self.b, self.p
+        source, count = self.em.buffers[id(p.a.node)], self.lanes if self.along else 1
+        if p.a_k == 1:
+            return b.let(load(source, start + k, count), "x")
+        first = b.let(start + k * p.a_k, "at")
+        return b.let(pack(*(load(source, first + u * p.a_k) for u in range(count))), "x")
+
+    def _wide(self, x: Expr) -> Expr:
+        return self.b.let(cast(x, self.acc), "wide")
+
+    def _elements(self, x: Expr) -> Iterator[Expr]:
+        wide = self._wide(x)
+        for u in range(x.type.lanes):
+            yield self.b.let(extract(wide, u), "e")
+
+    def _add(self, acc: ir.Var, x: Expr, y: Expr) -> None:
+        exact = self.acc == dt.int32
+        self.b.assign(acc, acc + x * y if exact else fma(x, y, acc))
+
+    # -- sums
+
+    def _alone(self, t: Expr) -> None:
+        """All of K in one thread."""
+        b, em = self.b, self.em
+        with b.when(self.n0 + t * self.vector < self.p.n), em.scope():
+            self._begin(t)
+            sums = Sums(b, self.p.k, self.flat)
+            sums.chunks(self._chunk)
+            found = iter(sums.result)
+            values = [[[next(found) for _ in self.xs] for _ in self.ns] for _ in self.p.dots]
+            for e, n in enumerate(self.ns):
+                with b.when(n < self.p.n), em.scope():
+                    for i in range(self.mb):
+                        m = b.let(self.m0 + i, "m")
+                        self._write(m, n, [dot[e][i] for dot in values], self.vector)
+
+    def _write(self, m: Expr, n: Expr, values: Sequence[Expr], lanes: int = 1) -> None:
+        with self.b.when(m < self.limit), self.em.scope():
+            self.tail.position(self.batch, self.em.axis(m, self.p.m))
+            self.tail.write(n, lanes, None, values)
+
+    def _put(self, sums: ir.Array, chunk: Expr, column: Expr) -> None:
+        """The sums of a chunk, where `_collect` finds them."""
+        b = self.b
+        count = len(self.p.dots) * self.mb * self.columns
+        base = b.let(chunk * count + column * self.vector, "put")
+        for d, dot in enumerate(self.accs):
+            for e, line in enumerate(dot):
+                for i, var in enumerate(line):
+                    at = (d * self.mb + i) * self.columns + e * self.across * self.vector
+                    b.store(sums, base + at, var)
+
+    def _collect(self, sums: ir.Array, t: Expr) -> None:
+        """Each thread adds up the chunks of some of the group's rows x columns."""
+        b, p = self.b, self.p
+        per, count = self.mb * self.columns, len(p.dots) * self.mb * self.columns
+        with b.loop(per, t, step=self.across * self.parts, name="e") as e, self.em.scope():
+            m = b.let(self.m0 + e // self.columns, "m")
+            n = b.let(self.n0 + e % self.columns, "n")
+            with b.when((m < self.limit) & (n < p.n)), self.em.scope():
+                values = [
+                    self._joined(sums, b.let(e + d * per, "at"), count) for d in range(len(p.dots))
+                ]
+                self.tail.position(self.batch, self.em.axis(m, p.m))
+                self.tail.write(n, 1, None, values)
+
+    def _joined(self, sums: ir.Array, at: Expr, count: int) -> Expr:
+        """The chunks' sums, `count` elements apart, in order: spans of them, then the spans."""
+        b, many = self.b, SPAN // CHUNK
+        nothing = const(-0.0 if self.acc.is_float else 0, Type(self.acc))  # leaves all as it is
+        span, total = (b.var(nothing, name, nothing.type) for name in ("span", "total"))
+        with b.loop(self.chunks, name="chunk") as c:
+            b.assign(span, span + load(sums, at + c * count))
+            with b.when(eq(c % many, many - 1)):
+                b.assign(total, total + span)
+                b.assign(span, nothing)
+        if self.chunks % many:
+            b.assign(total, total + span)
+        return b.let(total, "sum")
