@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 from harness import group_of, random, run_cpu, run_device, run_interp, trace
 
+import weft
 from weft import ops
 from weft.backends.llvm import gpu_target
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.core.order import COLUMN_SEGMENT, ROW_SEGMENT, ROW_STRANDS
+from weft.graph.ir import toposort
+from weft.transform.reduce import split_reductions
 
 sys.path.append(str(Path(__file__).parent.parent / "backends"))
 F32 = np.float32
@@ -163,6 +166,19 @@ def test_rows_do_not_depend_on_their_number(n: int) -> None:
         whole = everywhere(fn, [x], kind, anchor)
         for rows in (slice(0, 1), slice(2, 5)):
             assert np.array_equal(everywhere(fn, [x[rows]], kind, anchor), whole[rows])
+
+
+@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16], ids=repr)
+@pytest.mark.parametrize("shape", [(1 << 18,), (700, 400), (9000, 31), (300, 1000)], ids=repr)
+def test_a_split_changes_no_bit(shape: tuple[int, ...], dtype: dt.DType) -> None:
+    """A long sum computed in pieces, by several kernels, and by one."""
+    x = random(dtype, shape)
+    for axes in {(0,), tuple(range(len(shape)))}:
+        graph = trace(lambda x: ops.sum_(x, axes), [x])  # noqa: B023
+        assert sum(n.op == "sum" for n in toposort(split_reductions(graph).outputs)) > 1
+        whole = run_cpu(group_of(graph, "reduce", "sum"), [x])[0]
+        split = weft.compile(lambda x: x.sum(axes), device="cpu")(weft.tensor(x))  # noqa: B023
+        assert np.array_equal(split.numpy(), whole)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "gfx90a", "gfx1100"])
