@@ -1,4 +1,4 @@
-"""The map, reduce, norm, scatter and sort templates on a Vulkan device (lavapipe suffices)."""
+"""The map, reduce, scatter and sort templates on a Vulkan device (lavapipe suffices)."""
 
 from __future__ import annotations
 
@@ -48,19 +48,6 @@ def test_reduce(vulkan: Any, axes: tuple[int, ...]) -> None:
         _check(vulkan, lambda x: ops.sum_(x, axes), [x], "reduce", "sum", tolerance="reduce")
         _check(vulkan, lambda x: ops.max_(x, axes), [x], "reduce", "max")
     _check(vulkan, lambda x: ops.argmax(x, axes[0]), [x], "reduce", "argmax")
-
-
-@pytest.mark.parametrize("n", [1, 33, 768])
-def test_norm(vulkan: Any, n: int) -> None:
-    for dtype in (F32, dt.float16):
-        x, w, b = random(dtype, (3, n)), random(dtype, (n,), 1), random(dtype, (n,), 2)
-        for fn, arrays in (
-            (lambda x: ops.call("softmax", x), [x]),
-            (lambda x: ops.call("log_softmax", x), [x]),
-            (lambda x, w, b: ops.call("layer_norm", x, w, b, eps=1e-5), [x, w, b]),
-            (lambda x, w: ops.call("rms_norm", x, w, eps=1e-5, offset=1.0), [x, w]),
-        ):
-            _check(vulkan, fn, arrays, "norm", "call", tolerance="reduce")
 
 
 @pytest.mark.parametrize("dtype", [F32, dt.bfloat16, dt.int8], ids=repr)

@@ -72,17 +72,6 @@ def test_columns(shape: tuple[int, ...], dtype: dt.DType) -> None:
     _check(lambda x: ops.argmax(x, axis), [x], "reduce", "argmax")
 
 
-@pytest.mark.parametrize("target", GPUS)
-@pytest.mark.parametrize("axis", [1, 2])
-def test_row_bound(target: str, axis: int) -> None:
-    x = random(F32, (9, 40, 50))
-    graph = trace(lambda x: ops.sum_(x, (axis,)), [x])
-    group = group_of(graph, "reduce", "sum", rows="n", slots={"n": 0})
-    for n in (0, 1, 8, 9):
-        got = run_interp(group, PRESETS[target], [x], [n])[0]
-        assert np.allclose(got[:n], x.sum(axis)[:n], atol=1e-4)
-
-
 def test_large_maps_take_several_vectors() -> None:
     """A thread moves four vectors of a large map, and the kernel says so by its grid."""
     x = np.zeros((2048, 2048), np.float32)

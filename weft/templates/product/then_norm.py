@@ -16,7 +16,7 @@ from weft.kernel import ir
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group, reached
-from weft.templates.rows.styles import Rows
+from weft.templates.rows.rows import Rows
 
 NORMS = ("layer_norm", "rms_norm")
 

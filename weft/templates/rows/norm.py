@@ -22,7 +22,7 @@ from weft.templates.group import Group
 from weft.templates.registry import claims, template
 from weft.templates.rows import grads
 from weft.templates.rows.row import Row
-from weft.templates.rows.styles import FORMULAS, Rows
+from weft.templates.rows.rows import FORMULAS, Rows
 from weft.templates.rows.walk import CpuWalk
 
 

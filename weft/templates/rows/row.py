@@ -1,11 +1,11 @@
-"""What the formulas of the norm template are written against: one row, and passes over it that the
-template runs as loops in the style of the target.
+"""What the formulas of the norm template are written against: one row, and passes over it that a
+walk makes loops of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from weft.graph.ir import Node
 from weft.kernel import builder as kb
@@ -15,8 +15,10 @@ from weft.kernel.ir import Expr
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
-from weft.templates.rows.folds import Fold
 from weft.templates.view import Index
+
+if TYPE_CHECKING:
+    from weft.templates.rows.rows import Rows
 
 ElementFn = Callable[[Affine], Expr]
 
@@ -24,93 +26,60 @@ ElementFn = Callable[[Affine], Expr]
 Formula = Callable[["Row"], None]
 
 
-class Style(Protocol):
-    """What a row asks of the template's style."""
-
-    em: Emitter
-    anchor: Node
-    n: int
-
-    def fold(
-        self, folds: Sequence[Fold], element: Callable[[Affine], tuple[Expr, ...]]
-    ) -> tuple[Expr, ...]:
-        """The results of `folds` over a row; `element(j)` gives a value for each."""
-
-    def each(self, body: Callable[[Affine], None]) -> None:
-        """Runs body(j) for every element of a row."""
-
-    def array(self, cheap: bool) -> ir.Array | None:
-        """Memory for one value per element of a row; None where values are computed again (as they
-        may be where that is as `cheap` as reading a kept one)."""
-
-    def place(self, j: Affine) -> Expr | None:
-        """Where in such memory element j lies; None when it is not at hand."""
-
-    def see(self, index: Index) -> None:
-        """An element of the row operands has been met: prologue values that are outputs are
-        written."""
-
-    def ahead(self, index: Index) -> None:
-        """This element is being worked on: a good time to ask memory for the next row's."""
-
-    def put(self, index: Index, value: Expr) -> None:
-        """The anchor's element at `index` is known: runs the epilogue."""
-
-
 class Row:
     """One row of the anchor's operands; `lead` is its index without the last axis."""
 
-    def __init__(self, style: Style, lead: Index) -> None:
-        self.style, self.lead = style, lead
-        self.em: Emitter = style.em
-        self.b: Builder = style.em.b
-        self.n, self.fold, self.each = style.n, style.fold, style.each
-        self.params: dict[str, Any] = dict(style.anchor.attrs.get("params", {}))
+    def __init__(self, rows: Rows, lead: Index) -> None:
+        self.rows, self.lead = rows, lead
+        self.em: Emitter = rows.em
+        self.b: Builder = rows.em.b
+        self.n, self.fold, self.each = rows.n, rows.fold, rows.each
+        self.params: dict[str, Any] = dict(rows.anchor.attrs.get("params", {}))
 
     def operand(self, k: int, once: bool = False) -> Held:
         """The anchor's k-th operand, which has the rows' shape; one read `once` is not kept."""
-        node = self.style.anchor.inputs[k]
+        node = self.rows.anchor.inputs[k]
 
         def compute(j: Affine) -> Expr:
             index = (*self.lead, j)
             if k == 0:
-                self.style.see(index)
+                self.rows.see(index)
             return self.em.value(node, index)
 
         def again(j: Affine) -> Expr:
             return self.em.value(node, (*self.lead, j))
 
-        array = None if once else self.style.array(_is_load(node, self.em))
+        array = None if once else self.rows.array(_is_load(node, self.em))
         return Held(self, compute, again, array)
 
     def held(self, compute: ElementFn, over: Held) -> Held:
         """A computed value of each element, in the memory of one that is needed no more."""
-        array = over.array or self.style.array(False)
+        array = over.array or self.rows.array(False)
         return Held(self, compute, compute, array)
 
     def weight(self, k: int, j: Affine) -> Expr:
         """Element j of the anchor's k-th operand, a vector for all rows."""
-        return self.em.value(self.style.anchor.inputs[k], (j,))
+        return self.em.value(self.rows.anchor.inputs[k], (j,))
 
     def number(self, k: int) -> Expr:
         """The row's entry of the anchor's k-th operand, one number per row."""
-        return self.em.value(self.style.anchor.inputs[k], self.lead)
+        return self.em.value(self.rows.anchor.inputs[k], self.lead)
 
     def ahead(self, j: Affine) -> None:
         """Stands in the pass that computes most, where waiting for memory costs least."""
-        self.style.ahead((*self.lead, j))
+        self.rows.ahead((*self.lead, j))
 
     def write(self, j: Affine, value: Expr) -> None:
         """Element j of the result (or a vector of them) is known."""
-        self.style.put((*self.lead, j), value)
+        self.rows.put((*self.lead, j), value)
 
     def results(self, *values: Expr) -> None:
         """The row's numbers: one, or some along a last axis of the result."""
         tails: Sequence[Index] = [()]
-        if len(self.style.anchor.shape) > len(self.lead):
+        if len(self.rows.anchor.shape) > len(self.lead):
             tails = [(affine.number(k),) for k in range(len(values))]
         for tail, value in zip(tails, values, strict=True):
-            self.style.put((*self.lead, *tail), value)
+            self.rows.put((*self.lead, *tail), value)
 
 
 class Held:
@@ -126,14 +95,14 @@ class Held:
         """Element j, kept."""
         value = self.row.b.let(self._first(j), "x")
         if self.array is not None:
-            at = self.row.style.place(j)
+            at = self.row.rows.place(j)
             assert at is not None
             self.row.b.store(self.array, at, kb.splat(value, j.lanes))
         return value
 
     def again(self, j: Affine) -> Expr:
         """Element j, which `first` has met."""
-        at = None if self.array is None else self.row.style.place(j)
+        at = None if self.array is None else self.row.rows.place(j)
         if self.array is None or at is None:
             return self.row.b.let(self._again(j), "x")
         return self.row.b.let(kb.load(self.array, at, j.lanes), "x")

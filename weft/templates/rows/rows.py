@@ -68,6 +68,7 @@ class Rows:
                 raise CompileError(f"{o!r} cannot be an output of {name} {self.anchor!r}")
 
     def fold(self, folds: Sequence[Fold], element: Element) -> tuple[Expr, ...]:
+        """The results of `folds` over a row; `element(j)` gives a value for each."""
         b = self.b
 
         def states(_: Affine, j: Affine) -> State:
@@ -79,6 +80,7 @@ class Rows:
         return tuple(b.let(f.finish(b, s), f.name) for f, s in zip(folds, parts))
 
     def each(self, body: Callable[[Affine], None]) -> None:
+        """Runs body(j) for every element of a row."""
         self.walk.each(lambda _, j: body(j))
 
     def kernel(self) -> Kernel:
@@ -97,17 +99,20 @@ class Rows:
         return times(bounded_rows(self.group, self.shape[0]), self.rows // self.shape[0])
 
     def array(self, cheap: bool) -> ir.Array | None:
+        """Memory for one value per element of a row, or None (see Walk.keep)."""
         return self.walk.keep(cheap)
 
     def place(self, j: Affine) -> Expr | None:
+        """Where in such memory element j lies; None when it is not at hand."""
         return self.walk.place(j)
 
     def see(self, index: Index) -> None:
+        """An element of the row operands has been met: writes prologue values that are outputs."""
         for node in self.early:
             self._write(node, index, self.shape)
 
     def ahead(self, index: Index) -> None:
-        """On a CPU, asks for the next row's operands and for where this row's results go. On a
+        """Prefetches, on a CPU, the next row's operands and where this row's results go. On a
         GPU other groups run while one waits."""
         walk = self.walk
         if not isinstance(walk, CpuWalk) or self.rows == 1 or 4 * self.n > NEXT_BYTES:
