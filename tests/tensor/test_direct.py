@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -75,6 +78,7 @@ def kinds(rng: np.random.Generator) -> dict[str, Callable[[], Any]]:
         "bfloat16": lambda: fresh(dtype=weft.bfloat16.numpy),
         "other shape": lambda: fresh((4, 4)),
         "other rank": lambda: fresh((1, 3, 4)),
+        "another axis": lambda: fresh((3, 4, 1)),
         "row": lambda: fresh((4,)),
         "empty": lambda: fresh((0, 4)),
         "number": lambda: 2.5,
@@ -116,16 +120,17 @@ LONG = weft.compile(combine, device="cpu")
 
 
 def test_the_plain_case_takes_it() -> None:
-    SHORT(SMALL, SMALL)  # other signatures may have come since
+    fn = compiled(combine, SMALL, SMALL)
     for x in (SMALL, weft.tensor(SMALL), SMALL[:], weft.tensor(SMALL, requires_grad=True)):
-        assert taken(SHORT, x, SMALL)
+        assert taken(fn, x, SMALL)
     frozen = SMALL.copy()
     frozen.flags.writeable = False
-    assert taken(SHORT, frozen, frozen)
-    for x in (SMALL.T.copy().T, SMALL.astype(np.float64), SMALL[:, :2], SMALL[0], 1.0, None):
-        assert not taken(SHORT, x, SMALL)
-    assert not taken(SHORT, SMALL)
-    assert not taken(SHORT, SMALL, SMALL, SMALL)
+    assert taken(fn, frozen, frozen)
+    others = (SMALL.T.copy().T, SMALL.astype(np.float64), SMALL[:, :2], SMALL[0], SMALL[..., None])
+    for x in (*others, 1.0, None):
+        assert not taken(fn, x, SMALL)
+    assert not taken(fn, SMALL)
+    assert not taken(fn, SMALL, SMALL, SMALL)
 
 
 def test_outputs_are_new_each_time() -> None:
@@ -245,6 +250,50 @@ def test_threads() -> None:
     for t in threads:
         t.join()
     assert not failures
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_after_a_fork() -> None:
+    want = SHORT(SMALL, SMALL).numpy()  # the latest shorter way again
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            status = 0 if taken(SHORT, SMALL, SMALL) else 3
+            status = status or (0 if (SHORT(SMALL, SMALL).numpy() == want).all() else 2)
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers on this system")
+def test_an_interruption_leaves_it_usable() -> None:
+    """An exception from a signal, as Ctrl-C makes one, at any place of a call."""
+
+    class Interrupted(Exception):
+        pass
+
+    def raise_(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, raise_)
+    count = 0
+    try:
+        for i in range(200):
+            with contextlib.suppress(Interrupted):
+                signal.setitimer(signal.ITIMER_REAL, 1e-5 * (1 + i % 20))
+                while True:
+                    SHORT(SMALL, SMALL)
+            count += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert count == 200
+    results: list[Any] = []
+    other = threading.Thread(target=lambda: results.append(SHORT(SMALL, SMALL)))
+    other.start()
+    other.join(30)
+    np.testing.assert_array_equal(results[0].numpy(), SMALL * 3)
 
 
 @pytest.mark.parametrize("field", ["DATA", "NDIM", "SHAPE", "DTYPE", "FLAGS"])
