@@ -23,8 +23,7 @@ from weft.kernel.lanewise import fma
 from weft.program.device import Device
 from weft.templates.attention.softmax import FLOOR, HIDDEN
 
-MODELLED = [n for n, caps in PRESETS.items() if caps.is_cpu]
-TARGETS = [*MODELLED, "cpu"]
+TARGETS = [*PRESETS, "cpu", "vulkan"]
 PLAIN = {"scale": 0.25, "window": 0, "softcap": 0.0}
 
 
@@ -75,7 +74,7 @@ def parts_agree(device: Device, cache: Cache, slot, pos, parts, **params) -> Non
 
 
 @pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16], ids=repr)
-@pytest.mark.parametrize("name", MODELLED)
+@pytest.mark.parametrize("name", PRESETS)
 def test_any_number_of_rows(name: str, dtype: DType) -> None:
     """In the interpreter: a row alone, two, 17 and 18, on both sides of seams."""
     cache = Cache(530, 18, 2, 1, 16, dtype)
@@ -84,7 +83,7 @@ def test_any_number_of_rows(name: str, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", [dt.float32, dt.float16, dt.bfloat16], ids=repr)
-@pytest.mark.parametrize("name", ["cpu"])
+@pytest.mark.parametrize("name", ["cpu", "vulkan"])
 def test_any_number_of_rows_on_devices(name: str, dtype: DType) -> None:
     cache = Cache(1100, 34, 4, 2, 64, dtype)
     pos = [0, 62, 63, 64, 510, 511, 512, 1099, *range(500, 526)]
@@ -93,7 +92,7 @@ def test_any_number_of_rows_on_devices(name: str, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("params", [{"window": 70}, {"window": 600}, {"softcap": 0.7}], ids=repr)
-@pytest.mark.parametrize("name", ["cpu"])
+@pytest.mark.parametrize("name", ["cpu", "vulkan"])
 def test_windows_and_caps(name: str, params: dict[str, float]) -> None:
     cache = Cache(1100, 18, 2, 1, 8, dt.float32)
     pos = [0, 69, 70, 571, 1099, *range(600, 613)]
@@ -102,7 +101,7 @@ def test_windows_and_caps(name: str, params: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("h,g,d", [(1, 1, 20), (6, 2, 80), (22, 1, 7), (2, 2, 272)])
 @pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16], ids=repr)
-@pytest.mark.parametrize("name", ["cpu"])
+@pytest.mark.parametrize("name", ["cpu", "vulkan"])
 def test_heads_and_depths(name: str, h: int, g: int, d: int, dtype: DType) -> None:
     """Depths beyond a chunk too."""
     cache = Cache(600, 20, h, g, d, dtype)

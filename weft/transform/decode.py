@@ -5,18 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weft.core.order import STREAM_ROWS
+from weft.core.order import KEY_SPAN, STREAM_ROWS
 from weft.graph.ir import Graph, Node
 from weft.ops.graph_listener import make_node
 from weft.transform.rebuild import make, remake, rewrite
 
 _LENGTH = 1024  # of a cache: a shorter one is read before a second kernel has begun
-_PART, _PARTS = 256, 64  # keys of a part at least; parts at most
 
 
 def split_decoding(graph: Graph, claimed: Callable[[Node], bool]) -> Graph:
     """The graph with `cached_attention` of few rows over long caches in parts, where a template
-    has `claimed` the call that computes them. Parts depend on the cache's length alone."""
+    has `claimed` the call that computes them. A part is a span of keys: sums stay as they are."""
     return rewrite(graph, lambda node, inputs: _split(remake(node, inputs), claimed))
 
 
@@ -26,8 +25,7 @@ def _split(node: Node, claimed: Callable[[Node], bool]) -> Node:
     length = node.inputs[1].shape[2]
     if node.shape[0] > STREAM_ROWS or length <= _LENGTH:
         return node
-    part = -(-length // (_PARTS * _PART)) * _PART
-    params = {**node.attrs["params"], "part": part}
+    params = {**node.attrs["params"], "part": KEY_SPAN}
     attrs = {"name": "cached_attention_parts", "params": params}
     parts = make_node("call", node.inputs, attrs, node.where)
     if not claimed(parts):

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.core.caps import Caps
-from weft.core.order import STREAM_ROWS
+from weft.core.order import KEY_SPAN, STREAM_ROWS
 from weft.graph.ir import Node
 from weft.kernel.ir import Kernel
 from weft.templates.attention import (
     cached_cpu,
-    decode_gpu,
-    flash_gpu,
+    forward_threads,
     merge,
     units_blocks,
 )
@@ -23,8 +22,8 @@ from weft.templates.registry import claims, template
 
 @claims("cached_attention_parts", kind="cached_attention")
 def claim_parts(node: Node, caps: Caps) -> bool:
-    """Where threads work in subgroups that read a key at once."""
-    return decode_gpu.suits(node, caps)
+    """On every GPU: one group per row and key/value head would leave most of it idle."""
+    return not caps.is_cpu and node.attrs["params"]["part"] == KEY_SPAN
 
 
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
@@ -51,11 +50,7 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
 
 
 def _gpu(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Kernel:
-    if node.shape[0] <= STREAM_ROWS:
-        if decode_gpu.suits(node, caps):
-            return decode_gpu.build(group, node, caps)
-    else:
-        many = units_blocks.plan_for(group, node, caps, config)
-        if many is not None:
-            return units_blocks.build(group, node, caps, many)
-    return flash_gpu.build(group, node, caps, config)
+    plan = units_blocks.plan_for(group, node, caps, config)
+    if plan is not None:
+        return units_blocks.build(group, node, caps, plan)
+    return forward_threads.build(group, node, caps, config)

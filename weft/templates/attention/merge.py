@@ -1,15 +1,14 @@
-"""attention_merge: parts of a decoding step meet, in ascending order of their keys. A thread takes
-an element of the result; its parts lie next to its neighbours'."""
+"""attention_merge: the spans of a decoding step joined, in ascending order. A thread takes an
+element of the result; its parts lie next to its neighbours'."""
 
 from __future__ import annotations
 
 from weft.core.caps import Caps
 from weft.graph.ir import Node
-from weft.kernel import math
-from weft.kernel.builder import Builder, Expr, ceil_div, const, eq, fma, load, maximum, select
-from weft.kernel.ir import F32, Kernel
+from weft.kernel.builder import Builder, Expr, ceil_div, const, load
+from weft.kernel.ir import Kernel
 from weft.templates import affine
-from weft.templates.attention.softmax import FLOOR
+from weft.templates.attention.softmax import FLOOR, inverse, join, joined
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import traffic
@@ -37,17 +36,14 @@ def build(group: Group, node: Node, caps: Caps) -> Kernel:
         def read(part: Expr, component: Expr | int) -> Expr:
             return load(source, start + part * step + component * along)
 
-        top = b.var(FLOOR, "top")
-        with b.loop(parts, name="p") as p:
-            b.assign(top, maximum(top, read(p, const(depth))))
-        total, value = b.var(0.0, "total"), b.var(0.0, "value")
+        top, total, value = b.var(FLOOR, "top"), b.var(0.0, "total"), b.var(0.0, "value")
         mine = b.let(em.expr(column), "column")
         with b.loop(parts, name="p") as p:
-            by = b.let(math.exp(b, b.let(read(p, const(depth)) - top, "gap")), "by")
-            b.assign(total, fma(by, read(p, const(depth + 1)), total))
-            b.assign(value, fma(by, read(p, mine), value))
-        whole = b.let(total, "whole")
-        y = value / select(eq(whole, 0.0), const(1.0, F32), whole)
+            new, fade, by = join(b, top, read(p, const(depth)))
+            b.assign(top, new)
+            b.assign(total, joined(total, read(p, const(depth + 1)), fade, by))
+            b.assign(value, joined(value, read(p, mine), fade, by))
+        y = value * inverse(b, b.let(total, "whole"))
         store_all(em, node, (row, head, column), b.let(y, "y"), None)
     grid = ceil_div(row_limit(group, heads * depth, n * heads * depth), threads)
     return b.kernel((grid,), (threads,), 4 * parts * n * heads * depth, traffic(group))

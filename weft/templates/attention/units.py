@@ -16,24 +16,33 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
+from weft.core.order import KEY_SPAN
 from weft.kernel import ir, math
 from weft.kernel.builder import (
     Builder,
     Expr,
-    binary,
-    bitcast,
     cast,
     const,
     fma,
     iota,
     load,
     maximum,
-    ne,
+    minimum,
     select,
     splat,
 )
 from weft.kernel.ir import F32, Type
-from weft.templates.attention.softmax import FLOOR, HIDDEN, LOG2E, base_two, capped
+from weft.templates.attention.softmax import (
+    FLOOR,
+    HIDDEN,
+    LOG2E,
+    base_two,
+    capped,
+    inverse,
+    join,
+    joined,
+    seen,
+)
 from weft.templates.attention.units_tiles import SIDE, WORD, Blocks, Need, Operand, Plan, plan_of
 from weft.templates.product.pack import fold_lanes
 from weft.templates.product.problem import View
@@ -62,6 +71,7 @@ class Units(Blocks):
         scale: float,
         softcap: float,
         values: bool = True,
+        spans: bool = False,
     ) -> None:
         super().__init__(b, caps, plan, dtype, depth)
         self.scale, self.softcap = scale, softcap
@@ -80,12 +90,56 @@ class Units(Blocks):
             self.sums = self.tiles("sum", plan.wide)
             self.clear(self.sums)
         self.top, self.total = b.var(FLOOR, "top"), b.var(0.0, "total")
+        self.spans = spans
+        if spans:
+            self.by = b.array("by", dt.float32, plan.rows, "shared")
+            self.all = self.kept("all")
+            self.all_top, self.all_total = b.var(FLOOR, "top"), b.var(0.0, "total")
+            with b.loop(self.all.size, step=WORD, name="i") as i:
+                b.store(self.all, i, const(0.0, Type(dt.float32, WORD)))
 
     def take_rows(self, source: Operand, first: Expr, last: Expr) -> None:
         """Query rows first .. to shared memory; those beyond `last` repeat it."""
         self.take(source, first, last, self.q)
 
     # -- a sweep over keys
+
+    def walk(self, k: Operand, v: Operand, start: Expr, stop: Expr, low: Expr, high: Expr) -> None:
+        """As `sweep`, span by span."""
+        b = self.b
+        if not self.spans:
+            self.sweep(k, v, start, stop, low, high)
+            return
+        with b.loop(stop, start - start % KEY_SPAN, KEY_SPAN, "span") as span:
+            begin = b.let(maximum(span, start), "begin")
+            self.sweep(k, v, begin, b.let(minimum(span + KEY_SPAN, stop), "end"), low, high)
+            self._join()
+
+    def _join(self) -> None:
+        """The span joins the rows' totals, by natural exponentials, as in `merge`."""
+        b = self.b
+        top, total = self.state()
+        new, fade, by = join(b, self.all_top, top)
+        b.assign(self.all_top, new)
+        b.assign(self.all_total, joined(self.all_total, total, fade, by))
+        b.barrier()
+        with b.when(self.part < 1):
+            b.store(self.fade, self.row, fade)
+            b.store(self.by, self.row, by)
+
+        def add(place: Expr, row: Expr, column: Expr, value: Expr) -> None:
+            fade, by = (splat(load(x, row), WORD) for x in (self.fade, self.by))
+            old = load(self.all, place, WORD)
+            b.store(self.all, place, joined(old, value, fade, by))
+
+        self.each_word(add, lambda *part: self._put(self.sums, self.s, *part), self.s)
+        self.clear(self.sums)
+        b.assign(self.top, FLOOR)
+        b.assign(self.total, 0.0)
+
+    def state(self) -> tuple[Expr, Expr]:
+        """The row's maximum (of natural scores) and total, in all its threads (bound)."""
+        return self.b.let(self.top * (1.0 / LOG2E), "top"), self.whole_total()
 
     def sweep(
         self, k: Operand, v: Operand | None, start: Expr, stop: Expr, low: Expr, high: Expr
@@ -191,15 +245,11 @@ class Units(Blocks):
             total = b.let(total + ir.Collective("subgroup_xor", (total,), F32, k), "total")
         return total
 
-    def _some(self, total: Expr) -> Expr:
-        """Whether the row saw a key: NaN is not nothing."""
-        return self.b.let(ne(bitcast(total, dt.int32) & 0x7FFFFFFF, 0), "some")
-
     def log_sum(self) -> tuple[Expr, Expr]:
         """The row's natural log-sum-exp, and whether it saw a key (both bound)."""
         b = self.b
         total = self.whole_total()
-        some = self._some(total)
+        some = seen(b, total)
         log = b.let(math.log(b, b.let(select(some, total, 1.0), "total")), "log")
         return b.let(fma(self.top, 1.0 / LOG2E, log), "lse"), some
 
@@ -207,12 +257,17 @@ class Units(Blocks):
         """write(row of the block, column (a multiple of 8), 8 values) for everything; rows and
         columns that do not exist included."""
         b = self.b
-        total = self.whole_total()
-        some = self._some(total)
-        inverse = select(some, binary("div", const(1.0, F32), select(some, total, 1.0)), 0.0)
+        by = inverse(b, b.let(self.all_total, "total") if self.spans else self.whole_total())
         b.barrier()
         with b.when(self.part < 1):
-            b.store(self.fade, self.row, inverse)
+            b.store(self.fade, self.row, by)
         b.barrier()
-        self._rescale()
-        self.leave(self.sums, self.s, write)
+        if not self.spans:
+            self._rescale()
+            self.leave(self.sums, self.s, write)
+            return
+
+        def out(_: Expr, row: Expr, column: Expr, value: Expr) -> None:
+            write(row, column, b.let(value * splat(load(self.fade, row), WORD), "y"))
+
+        self.each_word(out, lambda *_: None, self.all)

@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
+from weft.core.order import KEY_SPAN, STREAM_ROWS
 from weft.graph.ir import Node
 from weft.kernel import ir
 from weft.kernel.builder import (
@@ -25,9 +26,15 @@ from weft.kernel.builder import (
 from weft.kernel.ir import I32, Kernel
 from weft.templates import affine
 from weft.templates.affine import Affine
-from weft.templates.attention.places import visible_keys
+from weft.templates.attention.places import (
+    keys_until,
+    length_of,
+    position_of,
+    slot_of,
+    visible_keys,
+)
 from weft.templates.attention.units import Units, forward_plan
-from weft.templates.attention.units_tiles import WORD, Need, Operand, Plan, others
+from weft.templates.attention.units_tiles import WORD, Need, Operand, Plan, fewer, others
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import traffic
@@ -38,17 +45,27 @@ from weft.templates.product.problem import View, operand
 def plan_for(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Plan | None:
     """How the units take an `attention` or `cached_attention` call, or None."""
     views = [operand(group, x) for x in node.inputs[:3]]
-    return forward_plan(node.inputs[0].dtype, node.shape[-1], views, caps, config)
+    q = node.inputs[0]
+    plan = forward_plan(q.dtype, q.shape[-1], views, caps, config)
+    if plan is None or not few(node):
+        return plan
+    return fewer(plan, node.shape[1] // node.inputs[1].shape[1], q.shape[-1], caps, Need())
+
+
+def few(node: Node) -> bool:
+    """Whether the call is a decoding step, whose blocks hold heads."""
+    return node.attrs["name"] != "attention" and node.shape[0] <= STREAM_ROWS
 
 
 def candidates(group: Group, node: Node, caps: Caps) -> list[dict[str, Any]]:
     """Other numbers of subgroups for the call; a row's sums stay as they are."""
-    return others(plan_for(group, node, caps, {}), node.shape[-1], caps, Need())
+    plan = None if few(node) else plan_for(group, node, caps, {})
+    return others(plan, node.shape[-1], caps, Need())
 
 
 def build(group: Group, node: Node, caps: Caps, plan: Plan) -> Kernel:
     """The kernel for one `attention` or `cached_attention` call (see the composites)."""
-    kind = _Cached if node.attrs["name"] == "cached_attention" else _Whole
+    kind = _Heads if few(node) else _Cached if node.attrs["name"] != "attention" else _Whole
     return kind(group, node, caps, plan).kernel()
 
 
@@ -61,16 +78,22 @@ class _Blocks:
         self.em = Emitter(b, group, caps)
         self.params = node.attrs["params"]
         self.views = tuple(operand(group, x) for x in node.inputs[:3])
-        self.heads, self.depth = node.shape[1], node.shape[-1]
+        self.heads, self.depth = node.shape[1], node.inputs[0].shape[-1]
+        self.parts = -(-node.inputs[1].shape[2] // KEY_SPAN) if "part" in self.params else 0
         self.groups, self.keys = node.inputs[1].shape[1:3]
-        head = b.let(b.group(1), "head")
-        self.head = self.em.axis(head, self.heads)
-        kv = b.let(head // (self.heads // self.groups), "kv_head")
-        self.kv = self.em.axis(kv, self.groups)
+        self.share = self.heads // self.groups
+        self._place()
         self.units = Units(
             b, caps, plan, node.inputs[0].dtype, self.depth,
             self.params["scale"], self.params["softcap"],
+            spans=self.keys > KEY_SPAN and not self.parts,
         )  # fmt: skip
+
+    def _place(self) -> None:
+        """The group's head and key/value head."""
+        head = self.b.let(self.b.group(1), "head")
+        self.head = self.em.axis(head, self.heads)
+        self.kv = self.em.axis(self.b.let(head // self.share, "kv_head"), self.groups)
 
     def _operand(self, view: View, lead: tuple[Affine, ...], axes: tuple[int, ...]) -> Operand:
         """The rows at `lead`, which indexes `axes`; they lie along the axis that is left out."""
@@ -89,7 +112,7 @@ class _Blocks:
         """Eight columns of a row that exists; `index` lacks the column."""
         b, em = self.b, self.em
         with b.when(column < as_expr(self.depth)), em.scope():
-            at = em.axis(column, self.depth - WORD + 1, WORD) + em.lane(WORD)
+            at = em.axis(column, self.node.shape[-1] - WORD + 1, WORD) + em.lane(WORD)
             store_all(em, self.node, (*index, at), value, None)
 
 
@@ -106,9 +129,7 @@ class _Whole(_Blocks):
             block = (blocks - 1) - block  # the longest rows first
         t0 = b.let(block * rows, "t0")
         bi = em.axis(b.group(2), batch)
-        length: Expr = const(s)
-        if len(node.inputs) == 4:
-            length = b.let(minimum(em.value(node.inputs[3], (bi,)), s), "length")
+        length = length_of(em, node, 3, bi)
 
         def limits(row: Expr) -> tuple[Expr, Expr]:
             low, high = visible_keys(b, row, t, s, length, params["causal"], params["window"])
@@ -121,7 +142,7 @@ class _Whole(_Blocks):
         _, stop = limits(b.let(minimum(t0 + (rows - 1), t - 1), "last"))
         q = self._operand(self.views[0], (bi, self.head), (0, 1))
         units.take_rows(q, t0, const(t - 1))
-        units.sweep(*self._keys(bi), start, stop, low, high)
+        units.walk(*self._keys(bi), start, stop, low, high)
 
         def write(row: Expr, column: Expr, value: Expr) -> None:
             at = b.let(t0 + row, "at")
@@ -141,7 +162,7 @@ class _Cached(_Blocks):
         b, em, node, units = self.b, self.em, self.node, self.units
         waves = self.plan.threads // self.caps.subgroup
         self.meet = b.array("meet", dt.int32, 2 * waves, "shared")
-        n, rows, window = node.shape[0], self.plan.rows, self.params["window"]
+        n, rows = node.shape[0], self.plan.rows
         blocks = ceil_div(row_limit(self.group, 1, n), rows)
         wanted = b.let(row_limit(self.group, 1, n), "limit")
         turned = ceil_div(wanted, rows) - 1 - b.group(0)  # the longest rows first
@@ -149,12 +170,9 @@ class _Cached(_Blocks):
         mine = b.let(n0 + units.row, "row")
         exists = b.let(mine < wanted, "exists")
         row = em.axis(minimum(mine, wanted - 1), n)
-        slots = node.inputs[1].shape[0]
-        slot = minimum(maximum(em.value(node.inputs[3], (row,)), 0), slots - 1)
-        slot = b.let(slot, "slot")
-        pos = b.let(minimum(em.value(node.inputs[4], (row,)), self.keys - 1), "pos")
-        low = b.let(maximum(pos - (window - 1), 0) if window else const(0), "low")
-        high = b.let(select(exists, maximum(pos + 1, 0), 0), "high")
+        slots, slot = node.inputs[1].shape[0], slot_of(em, node, row)
+        low, high = keys_until(position_of(em, node, row), self.params["window"])
+        low, high = b.let(low, "low"), b.let(select(exists, high, 0), "high")
         q = self._operand(self.views[0], (self.head,), (1,))
         units.take_rows(q, n0, b.let(wanted - 1, "last"))
         first, last = self._range(slot, slot)
@@ -162,7 +180,7 @@ class _Cached(_Blocks):
             here = b.let(eq(slot, place), "here")
             stop = b.let(select(here, high, 0), "stop")
             start, end = self._range(b.let(select(here, low, self.keys), "low"), stop)
-            units.sweep(*self._keys(em.axis(place, slots)), start, end, low, stop)
+            units.walk(*self._keys(em.axis(place, slots)), start, end, low, stop)
 
         def write(row: Expr, column: Expr, value: Expr) -> None:
             at = b.let(n0 + row, "at")
@@ -190,3 +208,67 @@ class _Cached(_Blocks):
                 most = maximum(most, load(self.meet, k))
             found.append(b.let(most, "most"))
         return b.let(-found[0], "least"), found[1]
+
+
+class _Heads(_Blocks):
+    """cached_attention of few rows, or a part of it: the query heads that share a key/value head,
+    for one row and perhaps one span."""
+
+    def _place(self) -> None:
+        b, em, rows = self.b, self.em, self.plan.rows
+        blocks = -(-self.share // rows)
+        self.first = b.let(b.group(0) % blocks * rows, "first_head")
+        self.part = b.let(b.group(0) // blocks, "part")
+        self.grid = (blocks * max(self.parts, 1), self.groups, row_limit(self.group, 1, self.n))
+        self.kv = em.axis(b.group(1), self.groups)
+        self.row = em.axis(b.group(2), self.n)
+
+    @property
+    def n(self) -> int:
+        return self.node.shape[0]
+
+    def kernel(self) -> Kernel:
+        b, em, node, units = self.b, self.em, self.node, self.units
+        low, high = keys_until(position_of(em, node, self.row), self.params["window"])
+        if self.parts:
+            low = maximum(low, self.part * KEY_SPAN)
+            high = minimum(high, (self.part + 1) * KEY_SPAN)
+        low, high = b.let(low, "low"), b.let(high, "high")
+        view = self.views[0]
+        at = affine.flatten((self.row, affine.combine([(self.kv, self.share)])), view.strides[:2])
+        base = b.let(em.expr(at) + view.offset, "q")
+        q = Operand(em.buffers[id(view.node)], base, view.strides[1])
+        units.take_rows(q, self.first, const(self.share - 1))
+        place = em.axis(slot_of(em, node, self.row), node.inputs[1].shape[0])
+        start = b.let(minimum(low, high), "start")
+        units.walk(*self._keys(place), start, high, low, high)
+        if self.parts:
+            self._hand_over()
+        else:
+            units.finish(self._out)
+        flops = 4 * self.n * self.heads * self.keys * self.depth
+        return b.kernel(self.grid, (self.plan.threads,), flops, traffic(self.group))
+
+    def _out(self, row: Expr, column: Expr, value: Expr) -> None:
+        b, em = self.b, self.em
+        at = b.let(self.first + row, "at")
+        with b.when(at < as_expr(self.share)), em.scope():
+            self._write(self._index(at), column, value)
+
+    def _index(self, at: Expr) -> tuple[Affine, ...]:
+        head = affine.combine([(self.kv, self.share), (self.em.axis(at, self.share), 1)])
+        part = (self.em.axis(self.part, self.parts),) if self.parts else ()
+        return (self.row, head, *part)
+
+    def _hand_over(self) -> None:
+        """The state of the span: sums, maximum, total."""
+        b, em, units = self.b, self.em, self.units
+        state = units.state()
+        units.leave(units.sums, units.s, self._out)
+        at = b.let(self.first + units.row, "at")
+        with b.when((units.part < 1) & (at < self.share)), em.scope():
+            index = self._index(at)
+            for i, x in enumerate(state):
+                column = em.axis(self.depth + i, self.depth + 2)
+                with em.scope():
+                    store_all(em, self.node, (*index, column), x, None)

@@ -121,6 +121,15 @@ def others(plan: Plan | None, depth: int, caps: Caps, need: Need) -> list[dict[s
     return [{"shape": s} for s in shapes if _plan(s, depth, caps).fits(need, caps)]
 
 
+def fewer(plan: Plan, rows: int, depth: int, caps: Caps, need: Need) -> Plan:
+    """The plan with as few subgroups (two at least, to move blocks) as `rows` rows want."""
+    for waves in (2, 4, 8):
+        less = _plan((plan.per_wave, waves, plan.keys), depth, caps)
+        if less.rows >= min(rows, plan.rows) and less.fits(need, caps):
+            return less
+    return plan
+
+
 @dataclass(frozen=True)
 class Operand:
     """A head of q, k or v: its row r starts at element base + r * step (base bound)."""
@@ -249,18 +258,46 @@ class Blocks:
     ) -> None:
         """write(row of the block, column (a multiple of 8), 8 values) for everything, by way of the
         scores' memory; rows and columns that do not exist included."""
-        b, plan = self.b, self.plan
+        self.each_word(
+            lambda _, row, column, value: write(row, column, value),
+            lambda c0, width: self._put(sums, through, c0, width),
+            through,
+        )
+
+    def _put(self, sums: Tiles, through: ir.Array, c0: int, width: int) -> None:
+        b = self.b
+        b.barrier()
+        for m, line in enumerate(sums):
+            for n in range(width // SIDE):
+                at = (self.first + m * SIDE) * self.s_ld + n * SIDE
+                b.tile_store(through, at, self.s_ld, line[c0 // SIDE + n])
+        b.barrier()
+
+    def each_word(
+        self,
+        visit: Callable[[Expr, Expr, Expr, Expr], None],
+        prepare: Callable[[int, int], None],
+        source: ir.Array,
+    ) -> None:
+        """visit(place of the thread, row, column, 8 values in `source`) of every word of a result
+        that this thread meets, after prepare(first column, columns) of each part of it."""
+        b, plan, base = self.b, self.plan, 0
         for c0 in range(0, plan.wide, plan.keys):
             width = min(plan.keys, plan.wide - c0)
-            b.barrier()
-            for m, line in enumerate(sums):
-                for n in range(width // SIDE):
-                    at = (self.first + m * SIDE) * self.s_ld + n * SIDE
-                    b.tile_store(through, at, self.s_ld, line[c0 // SIDE + n])
-            b.barrier()
+            prepare(c0, width)
             words = plan.rows * width // WORD
             with b.loop(words, self.t, plan.threads, name="v") as v:
                 row = b.let(v // (width // WORD), "row")
                 column = b.let(v % (width // WORD) * WORD, "column")
-                value = b.let(load(through, row * self.s_ld + column, WORD), "y")
-                write(row, b.let(column + c0, "column"), value)
+                place = b.let((v // plan.threads + base) * WORD, "place")
+                at = place if source.space == "private" else row * self.s_ld + column
+                value = b.let(load(source, at, WORD), "y")
+                visit(place, row, b.let(column + c0, "column"), value)
+            base += -(-words // plan.threads)
+
+    def kept(self, name: str) -> ir.Array:
+        """Private memory for this thread's words of a result, in the order of `each_word`."""
+        plan = self.plan
+        widths = [min(plan.keys, plan.wide - c0) for c0 in range(0, plan.wide, plan.keys)]
+        words = sum(-(-(plan.rows * w // WORD) // plan.threads) for w in widths)
+        return self.b.array(name, dt.float32, words * WORD)

@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.core.caps import Caps
 from weft.kernel.ir import Kernel
-from weft.templates.attention import flash_gpu, units_blocks, whole_cpu
+from weft.templates.attention import forward_threads, units_blocks, whole_cpu
 from weft.templates.group import Group
 from weft.templates.product.epilogue import find_call
 from weft.templates.registry import template
@@ -33,4 +33,4 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     plan = units_blocks.plan_for(group, node, caps, config)
     if plan is not None:
         return units_blocks.build(group, node, caps, plan)
-    return flash_gpu.build(group, node, caps, config)
+    return forward_threads.build(group, node, caps, config)

@@ -1,0 +1,394 @@
+"""Attention in the threads of a GPU: alone, or sharing tiles (see `forward`).
+
+Where barriers are expensive a thread takes a row alone. Elsewhere a group of side x side threads
+takes a block of rows: products of a block of rows and one of keys are staged through shared memory
+a slice of D at a time, weights go to shared memory, and each thread adds up its rows and columns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from itertools import chain
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.core.order import KEYS, STRANDS
+from weft.graph.ir import Node
+from weft.kernel import ir, math
+from weft.kernel.builder import (
+    Builder,
+    Expr,
+    as_expr,
+    const,
+    eq,
+    extract,
+    fma,
+    load,
+    maximum,
+    minimum,
+    pack,
+    select,
+)
+from weft.kernel.ir import F32, I32, Kernel, Type
+from weft.templates.attention.forward import Call, K, Source, Team, V
+from weft.templates.attention.softmax import (
+    FLOOR,
+    HIDDEN,
+    capped,
+    fold_strands,
+    follow,
+    inverse,
+    join,
+    joined,
+    product,
+)
+from weft.templates.group import Group
+
+THREADS = 64  # of a group whose threads work alone
+SLICE = 8  # of D, staged at once
+
+
+def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+    """The kernel for one `attention`, `cached_attention` or `cached_attention_parts` call."""
+    shared = config.get("shared", caps.cheap_barrier)
+    call = Call(group, node, caps, flat=not shared)
+    return call.kernel((Shared if shared else Alone)(call, config))
+
+
+class Alone(Team):
+    """A thread per row. Components are not looped over: a software rasteriser ends every loop of a
+    thread that has gone round 65,535 times in all."""
+
+    def __init__(self, call: Call, config: Mapping[str, Any]) -> None:
+        super().__init__(call)
+        self.rows = config.get("threads", min(THREADS, call.caps.max_threads))
+        self.threads = (self.rows,)
+        self.quad = 4 if call.depth % 4 == 0 else 1
+        self.columns = range(0, call.depth, self.quad)
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        self.at = self.b.let(self.call.first + self.b.thread(0), "row")
+        with self.b.when(self.at < self.call.limit), self.em.scope():
+            yield
+
+    def hold(self) -> None:
+        b, call = self.b, self.call
+        self.row = call.item(self.at)
+        query = call.query(self.row.q)
+        self.q = [b.let(self._load(query, 0, d), "q") for d in self.columns]
+        self.scores = b.array("scores", dt.float32, KEYS)
+        self.strands = b.array("strands", dt.float32, STRANDS)
+        self.span, self.all = self._state(), self._state() if call.spans else None
+
+    def _state(self) -> list[ir.Var]:
+        """The row's maximum, its total and its columns."""
+        zero = const(0.0, Type(dt.float32, self.quad))
+        top, total = self.b.var(FLOOR, "top"), self.b.var(0.0, "total")
+        return [top, total, *(self.b.var(zero, "o", zero.type) for _ in self.columns)]
+
+    def _load(self, source: Source, row: Expr | int, d: int) -> Expr:
+        """The components from d on of a row."""
+        if source.step == 1 or self.quad == 1:
+            return source.load(row, d, self.quad)
+        return pack(*(source.load(row, d + i) for i in range(self.quad)))
+
+    @contextlib.contextmanager
+    def slots(self) -> Iterator[tuple[Expr, Expr, Expr]]:
+        head = self.b.let(self.at % self.call.heads, "head") if self.call.flat else None
+        self.sources = [self.call.source(i, self.row.slot, head) for i in (K, V)]
+        yield self.row.slot, self.row.low, self.row.high
+
+    def meet(self, slot: Expr, start: Expr, stop: Expr) -> None:
+        b, (top, total, *o) = self.b, self.span
+        keys, values = self.sources
+        with b.loop(stop, start - start % KEYS, KEYS, "k0") as k0:
+            first = b.let(maximum(start - k0, 0), "first")
+            count = b.let(minimum(stop - k0, KEYS), "count")
+            best = b.var(HIDDEN, "best")
+            with b.loop(count, first, name="j") as j:
+                s = b.let(self._score(keys, b.let(k0 + j, "key")), "score")
+                b.store(self.scores, j, s)
+                b.assign(best, maximum(best, s))
+            new, fade = follow(b, top, best)
+            b.assign(top, new)
+            for var in o:
+                b.assign(var, var * fade)
+            for i in range(STRANDS):
+                b.store(self.strands, const(i), const(0.0, F32))
+            with b.loop(count, first, name="j") as j:
+                p = b.let(math.exp(b, b.let(load(self.scores, j) - new, "gap")), "p")
+                at = b.let(j % STRANDS, "strand")
+                b.store(self.strands, at, load(self.strands, at) + p)
+                key = b.let(k0 + j, "key")
+                for d, var in zip(self.columns, o):
+                    b.assign(var, fma(p, self._load(values, key, d), var))
+            strands = [b.let(load(self.strands, const(i)), "strand") for i in range(STRANDS)]
+            b.assign(total, fma(total, fade, fold_strands(b, [strands])))
+
+    def _score(self, keys: Source, key: Expr) -> Expr:
+        b, params = self.b, self.call.params
+
+        def chain(part: range) -> list[Expr]:
+            acc: Expr = const(0.0, F32)
+            for d in range(part.start, part.stop, self.quad):
+                x, y = self.q[d // self.quad], b.let(self._load(keys, key, d), "k")
+                for i in range(self.quad):
+                    acc = fma(extract(x, i), extract(y, i), acc)
+                acc = b.let(acc, "acc")
+            return [acc]
+
+        (dot,) = product(b, self.call.depth, chain)
+        return capped(b, dot, params["scale"], params["softcap"])
+
+    def join(self) -> None:
+        assert self.all is not None
+        _join(self.b, self.span, self.all)
+
+    def finish(self) -> None:
+        b, em, call = self.b, self.em, self.call
+        top, total, *o = self.all or self.span
+        by = inverse(b, b.let(total, "total"))
+        columns = call.depth + 2 if call.parts else call.depth
+        for d, var in zip(self.columns, o):
+            y = b.let(var if call.parts else var * by, "y")
+            for i in range(self.quad):
+                call.write(self.row, em.axis(d + i, columns), b.let(extract(y, i), "y"))
+        if call.parts:
+            for i, x in enumerate((top, total)):
+                call.write(self.row, em.axis(call.depth + i, columns), b.let(x, "y"))
+
+
+def _join(b: Builder, span: Sequence[ir.Var], every: Sequence[ir.Var]) -> None:
+    """A row's span (its maximum and its sums) joins the total and is as if it had seen nothing."""
+    new, fade, by = join(b, every[0], span[0])
+    b.assign(every[0], new)
+    b.assign(span[0], FLOOR)
+    for var, total in zip(span[1:], every[1:]):
+        b.assign(total, joined(total, var, fade, by))
+        b.assign(var, 0.0)
+
+
+class Shared(Team):
+    """Side x side threads: rows ty, ty + side, ... of the block, keys and columns tx, tx + side,
+    ... Each of a row's threads knows its maximum and total."""
+
+    def __init__(self, call: Call, config: Mapping[str, Any]) -> None:
+        super().__init__(call)
+        b, caps = self.b, call.caps
+        self.side = side = STRANDS if caps.max_threads >= STRANDS**2 else STRANDS // 2
+        self.columns = range(0, call.depth, side)
+        self.rows = side if call.few else config.get("rows", self._rows())
+        self.threads = (side, side)
+        self.tx, self.ty = b.let(b.thread(0), "tx"), b.let(b.thread(1), "ty")
+        self.flat = b.let(self.ty * side + self.tx, "flat")
+        self.mine = [b.let(self.ty + i, "y") for i in range(0, self.rows, side)]
+        self.across = [b.let(self.tx + i, "x") for i in range(0, KEYS, side)]
+        self.left = self._array("left", SLICE * self.rows)
+        self.right = self._array("right", SLICE * KEYS)
+        self.weights = self._array("weights", self.rows * KEYS)
+        self.meeting = self._array("meeting", self.rows * STRANDS)
+
+    def _rows(self) -> int:
+        """Rows of a block: as many as shared memory and registers take easily."""
+        caps, side = self.call.caps, self.side
+        rows = 4 * side
+        while rows > side:
+            shared = 4 * (SLICE * (rows + KEYS) + rows * (KEYS + STRANDS))
+            held = rows // side * len(self.columns) * (2 if self.call.spans else 1)
+            if shared <= caps.shared_bytes and held <= 64:
+                break
+            rows //= 2
+        return rows
+
+    def _array(self, name: str, size: int, dtype: dt.DType = dt.float32) -> ir.Array:
+        return self.b.array(name, dtype, size, "shared")
+
+    # -- rows
+
+    def hold(self) -> None:
+        b, call = self.b, self.call
+        self.held = [call.item(b.let(call.first + y, "at")) for y in self.mine]
+        self.highs = [row.high for row in self.held]
+        self.span, self.all = self._state(), self._state() if call.spans else None
+        fields = ("slot", "low", "high", "q")
+        self.notes = {name: self._array(name, self.rows, dt.int32) for name in fields}
+        with b.when(eq(self.tx, 0)):
+            for y, row in zip(self.mine, self.held):
+                for name, array in self.notes.items():
+                    b.store(array, y, getattr(row, name))
+        b.barrier()
+
+    def _state(self) -> list[list[ir.Var]]:
+        """Per row of the thread its maximum, its total and its columns."""
+        b = self.b
+        zeros = [("total", 0.0)] + [("o", 0.0)] * len(self.columns)
+        return [[b.var(x, n) for n, x in [("top", FLOOR), *zeros]] for _ in self.mine]
+
+    @contextlib.contextmanager
+    def slots(self) -> Iterator[tuple[Expr, Expr, Expr]]:
+        b, call = self.b, self.call
+        if not call.cached or call.few:
+            slot = self.held[0].slot
+            yield slot, *self._range(None)
+            return
+        first, last = (b.var(load(self.notes["slot"], const(0)), "slot", I32) for _ in range(2))
+        with b.loop(self.rows, 1, name="i") as i:
+            slot = b.let(load(self.notes["slot"], i), "slot")
+            b.assign(first, minimum(first, slot))
+            b.assign(last, maximum(last, slot))
+        with b.loop(last + 1, first, name="slot") as here, self.em.scope():
+            highs = (select(eq(row.slot, here), row.high, 0) for row in self.held)
+            self.highs = [b.let(x, "high") for x in highs]
+            yield here, *self._range(here)
+
+    def _range(self, slot: Expr | None) -> tuple[Expr, Expr]:
+        """The first key that any row (of a slot) sees, and the one after the last."""
+        b = self.b
+        start, stop = b.var(self.call.length, "start", I32), b.var(0, "stop", I32)
+        with b.loop(self.rows, name="i") as i:
+            low, high = (b.let(load(self.notes[n], i), n) for n in ("low", "high"))
+            if slot is not None:
+                here = eq(load(self.notes["slot"], i), slot)
+                high = b.let(select(here, high, 0), "high")
+            b.assign(start, minimum(start, select(high > low, low, self.call.length)))
+            b.assign(stop, maximum(stop, high))
+        last = b.let(stop, "stop")
+        return b.let(minimum(start, last), "start"), last
+
+    # -- a block of keys
+
+    def meet(self, slot: Expr, start: Expr, stop: Expr) -> None:
+        b, call = self.b, self.call
+        keys, values = (call.source(i, slot) for i in (K, V))
+        with b.loop(stop, start - start % KEYS, KEYS, "k0") as k0, self.em.scope():
+            scores = product(b, call.depth, lambda part: self._products(keys, k0, part))
+            self._weigh(k0, scores)
+            count = b.let(minimum(stop - k0, KEYS), "count")
+            with b.loop(count, name="j") as j:
+                key = b.let(k0 + j, "key")
+                vs = [b.let(values.load(key, c), "v") for c in self._inside()]
+                for y, (_, _, *line) in zip(self.mine, self.span):
+                    w = b.let(load(self.weights, y * KEYS + j), "w")
+                    for v, var in zip(vs, line):
+                        b.assign(var, fma(w, v, var))
+            b.barrier()
+
+    def _inside(self) -> list[Expr]:
+        """The thread's columns, the last instead of those that do not exist."""
+        last = self.call.depth - 1
+        return [self.b.let(minimum(self.tx + c, last), "column") for c in self.columns]
+
+    def _products(self, keys: Source, k0: Expr, part: range) -> list[Expr]:
+        """q . k of the thread's rows and keys, row by row, over a part of D."""
+        b, call = self.b, self.call
+        acc = [[b.var(0.0, "acc") for _ in self.across] for _ in self.mine]
+
+        def query(item: Expr, d: Expr) -> Expr:
+            return call.query(b.let(load(self.notes["q"], item), "q")).load(0, d)
+
+        def key(item: Expr, d: Expr) -> Expr:
+            return keys.load(b.let(minimum(k0 + item, call.length - 1), "key"), d)
+
+        with b.loop(part.stop, part.start, SLICE, "d0") as d0:
+            self._stage(self.left, self.rows, d0, part.stop, query)
+            self._stage(self.right, KEYS, d0, part.stop, key)
+            b.barrier()
+            with b.loop(minimum(part.stop - d0, SLICE), name="d") as d:
+                xs = [b.let(load(self.left, d * self.rows + y), "x") for y in self.mine]
+                ys = [b.let(load(self.right, d * KEYS + x), "y") for x in self.across]
+                for x, line in zip(xs, acc):
+                    for y, var in zip(ys, line):
+                        b.assign(var, fma(x, y, var))
+            b.barrier()
+        return list(chain(*acc))
+
+    def _stage(
+        self, target: ir.Array, items: int, d0: Expr, stop: int, take: Callable[[Expr, Expr], Expr]
+    ) -> None:
+        """target[d][item] for a slice of D; threads run along D, which is contiguous in memory."""
+        b, count = self.b, self.side**2
+        for step in range(0, SLICE * items, count):
+            e = b.let(self.flat + step, "e")
+            inside = e < SLICE * items if step + count > SLICE * items else None
+            with b.when(inside) if inside is not None else contextlib.nullcontext():
+                d, item = b.let(e % SLICE, "d"), b.let(e // SLICE, "item")
+                column = b.let(minimum(d0 + d, stop - 1), "column")
+                b.store(target, d * items + item, take(item, column))
+
+    # -- weights
+
+    def _weigh(self, k0: Expr, products: list[Expr]) -> None:
+        """Scores become weights in shared memory; the rows' states move on."""
+        b, params, n = self.b, self.call.params, len(self.across)
+        scores, bests = [], []
+        for i, (row, high) in enumerate(zip(self.held, self.highs)):
+            line = []
+            for x, dot in zip(self.across, products[i * n : (i + 1) * n]):
+                key = b.let(k0 + x, "key")
+                seen = (key >= row.low) & (key < high)
+                score = capped(b, dot, params["scale"], params["softcap"])
+                line.append(b.let(select(seen, score, HIDDEN), "score"))
+            scores.append(line)
+            bests.append([reduce(maximum, line)])
+        fades = []
+        for y, line, (top, _, *o), best in zip(self.mine, scores, self.span, self._gather(bests)):
+            new, fade = follow(b, top, reduce(maximum, best))
+            fades.append(fade)
+            b.assign(top, new)
+            for var in o:
+                b.assign(var, var * fade)
+            for x, score in zip(self.across, line):
+                p = math.exp(b, b.let(score - new, "gap"))
+                b.store(self.weights, y * KEYS + x, p)
+        b.barrier()
+        for (_, total, *_), fade, strands in zip(self.span, fades, self._gather(self._strands())):
+            added = fold_strands(b, [[b.let(x, "strand") for x in strands]])
+            b.assign(total, fma(total, fade, added))
+
+    def _strands(self) -> list[list[Expr]]:
+        """Per row, this thread's partial sums of the block's weights."""
+        b, rows = self.b, []
+        for y in self.mine:
+            line = []
+            for s in range(0, STRANDS, self.side):
+                at = b.let(y * KEYS + self.tx + s, "at")
+                p = [load(self.weights, at + i) for i in range(0, KEYS, STRANDS)]
+                line.append(reduce(lambda x, y: x + y, p))
+            rows.append(line)
+        return rows
+
+    def _gather(self, rows: list[list[Expr]]) -> list[list[Expr]]:
+        """Per row, the values of all its threads, in the order of tx."""
+        b, count = self.b, self.side * len(rows[0])
+        for y, line in zip(self.mine, rows):
+            for i, x in enumerate(line):
+                b.store(self.meeting, y * STRANDS + self.tx + i * self.side, x)
+        b.barrier()
+        return [[load(self.meeting, y * STRANDS + i) for i in range(count)] for y in self.mine]
+
+    # -- results
+
+    def join(self) -> None:
+        assert self.all is not None
+        for span, every in zip(self.span, self.all):
+            _join(self.b, span, every)
+
+    def finish(self) -> None:
+        b, em, call = self.b, self.em, self.call
+        columns = call.depth + 2 if call.parts else call.depth
+        for y, row, (top, total, *line) in zip(self.mine, self.held, self.all or self.span):
+            by = inverse(b, b.let(total, "total"))
+            with b.when(call.first + y < call.limit), em.scope():
+                for c, var in zip(self.columns, line):
+                    column = b.let(self.tx + c, "column")
+                    with b.when(column < as_expr(call.depth)), em.scope():
+                        value = b.let(var if call.parts else var * by, "y")
+                        call.write(row, em.axis(column, columns), value)
+                if call.parts:
+                    with b.when(eq(self.tx, 0)), em.scope():
+                        for i, x in enumerate((top, total)):
+                            call.write(row, em.axis(call.depth + i, columns), b.let(x, "y"))
