@@ -9,6 +9,8 @@ import dotkit as kit
 import numpy as np
 import pytest
 from dotkit import f, source
+from test_attention import case as whole
+from test_attention_cached import case as cached
 
 from weft.backends.cpu import CpuDevice
 from weft.backends.interp import InterpDevice
@@ -67,14 +69,16 @@ def same(got: np.ndarray, want: np.ndarray) -> None:
 
 def parts_agree(device: Device, cache: Cache, slot, pos, parts, **params) -> None:  # type: ignore[no-untyped-def]
     """All rows at once, and parts (first, count) of them, give the same."""
-    whole = cache.play(device, slice(0, len(pos)), slot, pos, **params)
+    every = cache.play(device, slice(0, len(pos)), slot, pos, **params)
     for first, count in parts:
         rows = slice(first, first + count)
-        same(cache.play(device, rows, slot, pos, **params), whole[rows])
+        same(cache.play(device, rows, slot, pos, **params), every[rows])
 
 
-@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16], ids=repr)
-@pytest.mark.parametrize("name", PRESETS)
+UNITS = [(name, dt.bfloat16) for name in ("cpu-amx", "cuda", "hip-wave64")]  # they have some
+
+
+@pytest.mark.parametrize("name,dtype", [*((n, dt.float32) for n in PRESETS), *UNITS], ids=repr)
 def test_any_number_of_rows(name: str, dtype: DType) -> None:
     """In the interpreter: a row alone, two, 17 and 18, on both sides of seams."""
     cache = Cache(530, 18, 2, 1, 16, dtype)
@@ -108,6 +112,13 @@ def test_heads_and_depths(name: str, h: int, g: int, d: int, dtype: DType) -> No
     parts_agree(device_of(name), cache, [1] * 20, range(561, 581), ((0, 2), (1, 17)))
 
 
+@pytest.mark.parametrize("name", ["cpu", "vulkan"])
+def test_long_contexts(name: str) -> None:
+    """Against float64. (llvmpipe ends loops that have gone round 65,535 times in all.)"""
+    whole(device_of(name), 1, 1, 1, 1100, 1100, 64)
+    cached(device_of(name), [0, 1, 1], [1099, 700, 3], length=1100, d=64)
+
+
 def test_many_rows() -> None:
     """300 at once on this CPU."""
     cache = Cache(1100, 300, 4, 2, 64, dt.bfloat16)
@@ -128,8 +139,8 @@ def test_whole_attention_is_prefill(name: str) -> None:
         out = f.call("attention", *ins, causal=True, **PLAIN)
         arrays = [q.transpose(1, 0, 2)[None], kc[:1], vc[:1]]
         (got,) = kit.play(device, "attention", ins, [out], arrays)
-        cached = cache.play(device, slice(0, t), [0] * t, range(s - t, s))
-        same(np.ascontiguousarray(got[0].transpose(1, 0, 2)), cached)
+        want = cache.play(device, slice(0, t), [0] * t, range(s - t, s))
+        same(np.ascontiguousarray(got[0].transpose(1, 0, 2)), want)
 
 
 # -- the rule, taken at its word
