@@ -8,8 +8,9 @@ that share tiles, or matrix units.
 
 A result is a chain of fused multiply-adds in ascending order over CHUNK of what passes, and chunks
 are added in ascending order, head after head; matrix units make one chain of everything. So every
-element is one sum in a fixed order, and f32 gradients are the same bits on all targets that keep
-products and sums as written.
+element is one sum in a fixed order. In f32 the three parts give the same bits with vectors of any
+width and in threads, where targets keep products and sums as written; `attention_grad`, which
+scales its weights at another place, gives its own, the same for vectors of any width.
 """
 
 from __future__ import annotations
