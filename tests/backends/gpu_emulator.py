@@ -32,6 +32,7 @@ from weft.kernel.ir import Kernel
 from weft.program.device import Bound, Buffer
 from weft.program.program import BufferRef, Copy, Dispatch, Fill
 
+Arrays, Ints = list[np.ndarray], Sequence[int]
 _DOTS = {"llvm.nvvm.idp4a.s.s": "ss", "llvm.nvvm.idp4a.u.s": "us", "llvm.amdgcn.sdot4": "ss"}
 
 
@@ -323,13 +324,7 @@ class Emulated(InterpDevice):
                 bound.view(step.dst)[:] = step.byte
                 known(step.dst)[:] = True
 
-    def launch(
-        self,
-        kernel: Kernel,
-        arrays: list[np.ndarray],
-        scalars: Sequence[int],
-        known: list[np.ndarray],
-    ) -> None:
+    def launch(self, kernel: Kernel, arrays: Arrays, scalars: Ints, known: Arrays) -> None:
         """One dispatch, in place; `known` marks the bytes that were written."""
         play(kernel, self.target, arrays, scalars, known, self.kinds)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from gpu_emulator import Emulated
+from gpu_emulator import Arrays, Emulated, Ints
 
 from weft.backends.llvm import gpu_target
 from weft.conform import primitives, templates
@@ -27,13 +26,7 @@ class Fresh(Emulated):
         super().__init__(gpu_target("sm_80"))
         self.caps = PRESETS[caps]
 
-    def launch(
-        self,
-        kernel: Kernel,
-        arrays: list[np.ndarray],
-        scalars: Sequence[int],
-        known: list[np.ndarray],
-    ) -> None:
+    def launch(self, kernel: Kernel, arrays: Arrays, scalars: Ints, known: Arrays) -> None:
         missing = [~k.reshape(a.size, -1).all(1) for a, k in zip(arrays, known, strict=True)]
         interp.run(kernel, arrays, scalars, caps=self.caps, undefined=missing)
         for array, mark, left in zip(arrays, known, missing, strict=True):

@@ -4,13 +4,12 @@ and memory that are read before they are written, and what lies beyond a buffer.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 
 import gpu_case as case
 import numpy as np
 import ptx_machine
 import pytest
-from gpu_emulator import Emulated
+from gpu_emulator import Arrays, Emulated, Ints
 
 from weft.backends.llvm import gpu_target, launch, offline
 from weft.conform import kernels, primitives, templates
@@ -28,13 +27,7 @@ OTHERS = ["cached_attention: a row does not see its neighbours", GRADIENT + "ful
 class Printed(Emulated):
     """A device whose kernels are PTX, executed by the machine."""
 
-    def launch(
-        self,
-        kernel: Kernel,
-        arrays: list[np.ndarray],
-        scalars: Sequence[int],
-        known: list[np.ndarray],
-    ) -> None:
+    def launch(self, kernel: Kernel, arrays: Arrays, scalars: Ints, known: Arrays) -> None:
         grid = launch.launch_grid(kernel, scalars)
         if 0 in grid:
             return

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from robust_kit import BERT, fails, said, tiny
+from robust_kit import fails, said, tiny
 from robust_kit import weft as command
 
 import weft
@@ -33,16 +33,6 @@ from weft.core.errors import (
 from weft.models.chat import ChatTemplate
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny(tmp_path_factory.mktemp("llama"))
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny(tmp_path_factory.mktemp("bert"), BERT)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from robust_kit import BERT, tiny
 
 import weft
 from weft.backends import registry
@@ -52,16 +51,6 @@ def steady(cycle: Callable[[int], Any], runs: int, allowed: int, warm: int = 30)
         if grown <= allowed:
             return
     raise AssertionError(f"{grown / KIB:.0f} KiB more after {runs} runs, the third time in a row")
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny(tmp_path_factory.mktemp("llama"))
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny(tmp_path_factory.mktemp("bert"), BERT)
 
 
 def counts(short: int, long: int) -> Any:

@@ -29,11 +29,6 @@ FAILURES = {
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return text_file(tmp_path_factory.mktemp("text"))
-
-
-@pytest.fixture(scope="module")
 def half(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped after two of four steps."""
     run = tmp_path_factory.mktemp("half") / "run"

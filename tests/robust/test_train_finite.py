@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from train_kit import text_file, tiny
+from train_kit import tiny
 
 import weft
 from weft import optim
@@ -16,19 +16,6 @@ from weft.importers.safetensors import SafetensorsFile
 from weft.models.training import loop
 from weft.models.training.model import folder_weights
 from weft.models.training.report import read_log
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return text_file(tmp_path_factory.mktemp("text"))
-
-
-@pytest.fixture(scope="module")
-def base(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("base") / "run"
-    loop.train(tiny(text, run))
-    return run / "model"
-
 
 WILD = {"lr": 10.0, "betas": [0.0, 0.0], "weight_decay": 10.0, "clip": 0.0, "schedule": "constant"}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
-from train_kit import text_file, tiny
+from train_kit import tiny
 
 from weft.cli.main import invoke
 from weft.core.errors import DeviceError, LimitError, UsageError, WeftError
@@ -26,18 +26,6 @@ KEYS = [
     for section in dataclasses.fields(Settings)
     for f in dataclasses.fields(get_type_hints(Settings)[section.name])
 ]
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return text_file(tmp_path_factory.mktemp("text"))
-
-
-@pytest.fixture(scope="module")
-def base(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("base") / "run"
-    loop.train(tiny(text, run))
-    return run / "model"
 
 
 @pytest.mark.parametrize("section, key", KEYS, ids=[".".join(k) for k in KEYS])

@@ -14,20 +14,9 @@ import torch
 from autograd_kit import B, W, X, close, leaf, mlp
 
 import weft
-from weft.backends import registry
 from weft.core.errors import DeviceError, DTypeError, GradientError, ShapeError
 from weft.tensor import Tensor
 from weft.tensor import functional as F
-
-
-@pytest.fixture(params=["cpu", "interp", "vulkan"])
-def device(request: pytest.FixtureRequest) -> str:
-    try:
-        registry.get(request.param)
-    except DeviceError as error:
-        pytest.skip(str(error))
-    return str(request.param)
-
 
 # -- backward and .grad ---------------------------------------------------------------------------
 

@@ -8,18 +8,8 @@ import torch
 from autograd_kit import B, W, X, close, leaf, mlp
 
 import weft
-from weft.backends import registry
-from weft.core.errors import DeviceError, GradientError, TraceError
+from weft.core.errors import GradientError, TraceError
 from weft.tensor import Tensor
-
-
-@pytest.fixture(params=["cpu", "interp", "vulkan"])
-def device(request: pytest.FixtureRequest) -> str:
-    try:
-        registry.get(request.param)
-    except DeviceError as error:
-        pytest.skip(str(error))
-    return str(request.param)
 
 
 def test_a_compiled_step_leaves_gradients(device: str) -> None:

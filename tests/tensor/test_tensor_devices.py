@@ -22,15 +22,6 @@ X = rng.standard_normal((4, 8)).astype(np.float32)
 W = rng.standard_normal((8, 3)).astype(np.float32)
 
 
-@pytest.fixture(params=["cpu", "interp", "vulkan"])
-def device(request: pytest.FixtureRequest) -> str:
-    try:
-        registry.get(request.param)
-    except DeviceError as error:
-        pytest.skip(str(error))
-    return str(request.param)
-
-
 def same(got: Tensor, want: Tensor, atol: float = 1e-5) -> None:
     assert (got.shape, got.dtype) == (want.shape, want.dtype)
     a, b = got.numpy().astype(np.float64), want.numpy().astype(np.float64)
