@@ -81,7 +81,7 @@ class TileStreamer(Streamer):
         if direct:
             end = b.let(minimum(stop, direct), "end")
             with b.loop(end, k0, step=DEPTH, name="k") as k:
-                self._prefetch(w, down, b.let((k - k0) // DEPTH, "square"), DEPTH)
+                self._prefetch(w, down, k, k0, DEPTH)
                 self._step(w.source, w.at(0, k), w.s_row, k)
         if direct == p.k:
             return

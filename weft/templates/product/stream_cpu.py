@@ -33,6 +33,7 @@ from weft.templates.product.problem import Problem, Segment
 from weft.templates.product.sums import Sums
 
 _LINE = 64  # bytes of a cache line
+_NEAR = 1 << 16  # bytes of a band that is asked for as a whole
 
 
 def candidates(segments: tuple[Segment, ...], caps: Caps) -> list[dict[str, Any]]:
@@ -201,7 +202,7 @@ class Streamer:
                 following = self._following(stop)
                 with b.loop(end, first, step=width, name="k") as k:
                     for w, down in zip(ws, following):
-                        self._prefetch(w, down, b.let((k - first) // width, "square"), width)
+                        self._prefetch(w, down, k, first, width)
                     self._square(ws, acc, k, width)
             if whole < p.k:
                 with b.when(stop > whole) if whole else contextlib.nullcontext():
@@ -224,17 +225,25 @@ class Streamer:
             return bands
         return [self.b.let(select(stop < self.p.k, stop, band), "following") for band in bands]
 
-    def _prefetch(self, w: Reader, down: Expr, square: Expr, width: int) -> None:
-        """Asks for a part of the next stretch: some rows' lines, in the order they lie in."""
+    def _prefetch(self, w: Reader, down: Expr, k: Expr, first: Expr, width: int) -> None:
+        """Asks for a square's worth of what comes after the stretch from `first` on: of the next
+        band, in the order it lies in, where the second cache easily holds it; else whole rows of
+        the next stretch."""
         if w.s_k != 1 or not self.ahead:
             return
-        line, length = _LINE // w.source.dtype.itemsize, min(self.p.k, CHUNK)
-        rows = -(-self.lanes // max(length // width, 1))
-        first = self.b.let(w.base + down + square * (rows * w.s_row), "coming")
+        b, size, lanes = self.b, w.source.dtype.itemsize, self.lanes
+        line, length = _LINE // size, min(self.p.k, CHUNK)
+        assert isinstance(w.source, ir.Buffer)
+        if lanes * w.s_row * size <= _NEAR:
+            coming = b.let(w.base + lanes * w.s_row + k * lanes, "coming")
+            for at in range(0, lanes * width, line):
+                b.prefetch(w.source, coming + at)
+            return
+        rows = -(-lanes // max(length // width, 1))
+        coming = b.let(w.base + down + (k - first) // width * (rows * w.s_row), "coming")
         for r in range(rows):
             for at in range(0, length, line):
-                assert isinstance(w.source, ir.Buffer)
-                self.b.prefetch(w.source, first + (r * w.s_row + at))
+                b.prefetch(w.source, coming + (r * w.s_row + at))
 
     def _square(self, ws: Sequence[Reader], acc: list[list[Any]], k: Expr, count: int) -> None:
         """`count` of k, at most a square's."""
