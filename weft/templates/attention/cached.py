@@ -27,7 +27,7 @@ def claim_parts(node: Node, caps: Caps) -> bool:
 
 
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
-    """What `weft tune` may choose from for this group (see `attention_blocks`)."""
+    """What `weft tune` may choose from for this group (see `units_blocks`)."""
     node = find_call(group)
     many = node.attrs["name"] == "cached_attention" and node.shape[0] > STREAM_ROWS
     units = many and not caps.is_cpu

@@ -1,9 +1,9 @@
 """Blocked attention of bf16 operands in a CPU's matrix registers, f32 sums (Intel AMX).
 
-As `attention_flash`, but 32 query rows at a time: scores are four tiles that leave through memory,
+As `flash`, but 32 query rows at a time: scores are four tiles that leave through memory,
 become weights there, and the weights, rounded to bf16, meet the values in tiles again. Keys are
 packed as pairs of components, values as pairs of keys, as the unit reads its right operand. A row
-of a tile does not depend on the others, so the promise of `attention_flash` holds.
+of a tile does not depend on the others, so the promise of `flash` holds.
 """
 
 from __future__ import annotations

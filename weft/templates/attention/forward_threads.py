@@ -1,14 +1,14 @@
-"""Attention in the threads of a GPU: alone, or sharing tiles (see `forward`).
+"""Attention in the threads of a GPU that share tiles (see `forward`).
 
-Where barriers are expensive a thread takes a row alone. Elsewhere a group of side x side threads
-takes a block of rows: products of a block of rows and one of keys are staged through shared memory
-a slice of D at a time, weights go to shared memory, and each thread adds up its rows and columns.
+A group of side x side threads takes a block of rows: products of a block of rows and one of keys
+are staged through shared memory a slice of D at a time, weights go to shared memory, and each
+thread adds up its rows and columns. Where barriers are expensive threads work alone.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from itertools import chain
 from typing import Any
@@ -19,21 +19,19 @@ from weft.core.order import KEYS, STRANDS
 from weft.graph.ir import Node
 from weft.kernel import ir, math
 from weft.kernel.builder import (
-    Builder,
     Expr,
     as_expr,
     const,
     eq,
-    extract,
     fma,
     load,
     maximum,
     minimum,
-    pack,
     select,
 )
-from weft.kernel.ir import F32, I32, Kernel, Type
+from weft.kernel.ir import I32, Kernel
 from weft.templates.attention.forward import Call, K, Source, Team, V
+from weft.templates.attention.forward_alone import Alone, join_state
 from weft.templates.attention.softmax import (
     FLOOR,
     HIDDEN,
@@ -41,13 +39,10 @@ from weft.templates.attention.softmax import (
     fold_strands,
     follow,
     inverse,
-    join,
-    joined,
     product,
 )
 from weft.templates.group import Group
 
-THREADS = 64  # of a group whose threads work alone
 SLICE = 8  # of D, staged at once
 
 
@@ -56,120 +51,6 @@ def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Ke
     shared = config.get("shared", caps.cheap_barrier)
     call = Call(group, node, caps, flat=not shared)
     return call.kernel((Shared if shared else Alone)(call, config))
-
-
-class Alone(Team):
-    """A thread per row. Components are not looped over: a software rasteriser ends every loop of a
-    thread that has gone round 65,535 times in all."""
-
-    def __init__(self, call: Call, config: Mapping[str, Any]) -> None:
-        super().__init__(call)
-        self.rows = config.get("threads", min(THREADS, call.caps.max_threads))
-        self.threads = (self.rows,)
-        self.quad = 4 if call.depth % 4 == 0 else 1
-        self.columns = range(0, call.depth, self.quad)
-
-    @contextlib.contextmanager
-    def inside(self) -> Iterator[None]:
-        self.at = self.b.let(self.call.first + self.b.thread(0), "row")
-        with self.b.when(self.at < self.call.limit), self.em.scope():
-            yield
-
-    def hold(self) -> None:
-        b, call = self.b, self.call
-        self.row = call.item(self.at)
-        query = call.query(self.row.q)
-        self.q = [b.let(self._load(query, 0, d), "q") for d in self.columns]
-        self.scores = b.array("scores", dt.float32, KEYS)
-        self.strands = b.array("strands", dt.float32, STRANDS)
-        self.span, self.all = self._state(), self._state() if call.spans else None
-
-    def _state(self) -> list[ir.Var]:
-        """The row's maximum, its total and its columns."""
-        zero = const(0.0, Type(dt.float32, self.quad))
-        top, total = self.b.var(FLOOR, "top"), self.b.var(0.0, "total")
-        return [top, total, *(self.b.var(zero, "o", zero.type) for _ in self.columns)]
-
-    def _load(self, source: Source, row: Expr | int, d: int) -> Expr:
-        """The components from d on of a row."""
-        if source.step == 1 or self.quad == 1:
-            return source.load(row, d, self.quad)
-        return pack(*(source.load(row, d + i) for i in range(self.quad)))
-
-    @contextlib.contextmanager
-    def slots(self) -> Iterator[tuple[Expr, Expr, Expr]]:
-        head = self.b.let(self.at % self.call.heads, "head") if self.call.flat else None
-        self.sources = [self.call.source(i, self.row.slot, head) for i in (K, V)]
-        yield self.row.slot, self.row.low, self.row.high
-
-    def meet(self, slot: Expr, start: Expr, stop: Expr) -> None:
-        b, (top, total, *o) = self.b, self.span
-        keys, values = self.sources
-        with b.loop(stop, start - start % KEYS, KEYS, "k0") as k0:
-            first = b.let(maximum(start - k0, 0), "first")
-            count = b.let(minimum(stop - k0, KEYS), "count")
-            best = b.var(HIDDEN, "best")
-            with b.loop(count, first, name="j") as j:
-                s = b.let(self._score(keys, b.let(k0 + j, "key")), "score")
-                b.store(self.scores, j, s)
-                b.assign(best, maximum(best, s))
-            new, fade = follow(b, top, best)
-            b.assign(top, new)
-            for var in o:
-                b.assign(var, var * fade)
-            for i in range(STRANDS):
-                b.store(self.strands, const(i), const(0.0, F32))
-            with b.loop(count, first, name="j") as j:
-                p = b.let(math.exp(b, b.let(load(self.scores, j) - new, "gap")), "p")
-                at = b.let(j % STRANDS, "strand")
-                b.store(self.strands, at, load(self.strands, at) + p)
-                key = b.let(k0 + j, "key")
-                for d, var in zip(self.columns, o):
-                    b.assign(var, fma(p, self._load(values, key, d), var))
-            strands = [b.let(load(self.strands, const(i)), "strand") for i in range(STRANDS)]
-            b.assign(total, fma(total, fade, fold_strands(b, [strands])))
-
-    def _score(self, keys: Source, key: Expr) -> Expr:
-        b, params = self.b, self.call.params
-
-        def chain(part: range) -> list[Expr]:
-            acc: Expr = const(0.0, F32)
-            for d in range(part.start, part.stop, self.quad):
-                x, y = self.q[d // self.quad], b.let(self._load(keys, key, d), "k")
-                for i in range(self.quad):
-                    acc = fma(extract(x, i), extract(y, i), acc)
-                acc = b.let(acc, "acc")
-            return [acc]
-
-        (dot,) = product(b, self.call.depth, chain)
-        return capped(b, dot, params["scale"], params["softcap"])
-
-    def join(self) -> None:
-        assert self.all is not None
-        _join(self.b, self.span, self.all)
-
-    def finish(self) -> None:
-        b, em, call = self.b, self.em, self.call
-        top, total, *o = self.all or self.span
-        by = inverse(b, b.let(total, "total"))
-        columns = call.depth + 2 if call.parts else call.depth
-        for d, var in zip(self.columns, o):
-            y = b.let(var if call.parts else var * by, "y")
-            for i in range(self.quad):
-                call.write(self.row, em.axis(d + i, columns), b.let(extract(y, i), "y"))
-        if call.parts:
-            for i, x in enumerate((top, total)):
-                call.write(self.row, em.axis(call.depth + i, columns), b.let(x, "y"))
-
-
-def _join(b: Builder, span: Sequence[ir.Var], every: Sequence[ir.Var]) -> None:
-    """A row's span (its maximum and its sums) joins the total and is as if it had seen nothing."""
-    new, fade, by = join(b, every[0], span[0])
-    b.assign(every[0], new)
-    b.assign(span[0], FLOOR)
-    for var, total in zip(span[1:], every[1:]):
-        b.assign(total, joined(total, var, fade, by))
-        b.assign(var, 0.0)
 
 
 class Shared(Team):
@@ -375,7 +256,7 @@ class Shared(Team):
     def join(self) -> None:
         assert self.all is not None
         for span, every in zip(self.span, self.all):
-            _join(self.b, span, every)
+            join_state(self.b, span, every)
 
     def finish(self) -> None:
         b, em, call = self.b, self.em, self.call

@@ -1,6 +1,6 @@
 """Attention in the matrix units of GPUs, with an online softmax; no matrix of scores exists.
 
-A group takes a block of query rows of one head (`attention_tiles` says how they and the keys move).
+A group takes a block of query rows of one head (`units_tiles` says how they and the keys move).
 Threads turn scores into weights, one or a few threads to a row, in base 2 (Dao, "FlashAttention-2",
 2023); the rows' sums stay in the units and are rescaled there.
 

@@ -1,5 +1,5 @@
 """Both attention composites in the matrix units of GPUs: which rows a group takes, which keys they
-see, where results go. The work itself is `attention_units`."""
+see, where results go. The work itself is `units`."""
 
 from __future__ import annotations
 

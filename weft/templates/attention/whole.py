@@ -14,7 +14,7 @@ from weft.templates.registry import template
 
 
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
-    """What `weft tune` may choose from for this group (see `attention_blocks`)."""
+    """What `weft tune` may choose from for this group (see `units_blocks`)."""
     node = find_call(group)
     units = not caps.is_cpu
     return units_blocks.candidates(group, node, caps) if units else []
