@@ -201,7 +201,7 @@ def test_a_common_prefix_is_kept_and_changes_no_bit(tmp_path: Path, name: str, d
     first = model.generate(ids[:20], **options)
     turns = [
         (ids[:20], 19),
-        ([*ids[:20], *first.ids, 5, 6], 20),  # what decoding left is read again
+        ([*ids[:20], *first.ids, 5, 6], 20),  # the prefill below left no more
         ([*ids[:20], *first.ids, 5, 6, 7], 30),
         (ids[:10] + ids[20:30], 10),
         (ids[:30], 10),
@@ -216,7 +216,7 @@ def test_a_common_prefix_is_kept_and_changes_no_bit(tmp_path: Path, name: str, d
         kept = runner.prefill(0, prompt[9:], 9).copy()
         np.testing.assert_array_equal(kept, fresh.runner().prefill(0, prompt))
     model.logits(ids[30:])
-    assert model.generate(ids[30:], max_new_tokens=1).reused == 0
+    assert model.generate(ids[30:], max_new_tokens=1).reused == len(ids[30:]) - 1
 
 
 def test_an_interrupted_prefill_keeps_only_what_it_finished(zoo, monkeypatch) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 from weft.core.clock import compiling
 from weft.core.dtypes import as_dtype
 from weft.core.errors import OutOfMemoryError
-from weft.core.order import STREAM_ROWS
 from weft.models.config import DecoderConfig, EncoderConfig
 from weft.models.inputs import cache_rows
 from weft.models.progress import progress
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from weft.program.session import Session
 
 CHUNK = 512  # rows of a prefill step
+DECODE_ROWS = 64  # sequences of a decode step
 SCORE_CHUNK = 64  # rows of a step that returns every row's logits
 
 
@@ -36,7 +36,7 @@ class Runner(abc.ABC):
 
     def __init__(self, config: DecoderConfig, context: int, slots: int) -> None:
         self.config, self.context, self.slots = config, context, slots
-        self._fed: list[list[int]] = [[] for _ in range(slots)]  # what prefill left in each slot
+        self._fed: list[list[int]] = [[] for _ in range(slots)]  # whose keys each slot holds
 
     @abc.abstractmethod
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
@@ -48,8 +48,8 @@ class Runner(abc.ABC):
 
     def kept(self, slot: int, ids: Sequence[int]) -> int:
         """How many of `ids`, the last not counted, a prefill of this slot may leave out: their
-        keys and values are there, bit for bit what it would compute. Those of decoded tokens
-        are not (a step of one row may sum in another order)."""
+        keys and values are there, of prompts and answers alike, bit for bit what it would compute
+        (docs/numerics.md, "One order of every sum")."""
         count = 0
         for have, want in zip(self._fed[slot], ids[:-1]):
             if have != want:
@@ -77,24 +77,35 @@ class Runner(abc.ABC):
         step = self.room("decode")
         parts = []
         for slot, place in zip(slots, pos):
-            del self._fed[slot][place:]
+            del self._fed[slot][place:]  # before the step: it may be interrupted
         for i in range(0, len(ids), step):
             part = ids[i : i + step]
             rows = self._rows("decode", part, slots[i : i + step], pos[i : i + step])
             parts.append(self.step("decode", rows, len(part))[: len(part)])
+            for token, slot, place in zip(part, slots[i:], pos[i:]):
+                if len(self._fed[slot]) == place:
+                    self._fed[slot].append(token)
             if len(ids) > step:
                 parts[-1] = parts[-1].copy()  # the next step reuses its memory
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def score(self, ids: Sequence[int]) -> np.ndarray:
         """Logits float32 [len(ids), vocab] of every position, in slot 0."""
+        return self.verify(0, ids)
+
+    def verify(self, slot: int, ids: Sequence[int], start: int = 0) -> np.ndarray:
+        """Feeds ids to a slot from position `start`; logits float32 [len(ids), vocab] of each of
+        them, bit for bit those of decoding one by one: proposed tokens are checked as rows."""
         chunk = self.room("score")
-        self._fed[0].clear()
+        fed = self._fed[slot]
         out = np.empty((len(ids), self.config.vocab), np.float32)
         for begin in range(0, len(ids), chunk):
             part = ids[begin : begin + chunk]
-            rows = self._rows("score", part, [0] * len(part), begin)
+            rows = self._rows("score", part, [slot] * len(part), start + begin)
+            del fed[start + begin :]  # before the step: it may be interrupted
             out[begin : begin + len(part)] = self.step("score", rows, len(part))[: len(part)]
+            if len(fed) == start + begin:
+                fed.extend(part)
         return out
 
     def _rows(
@@ -127,7 +138,7 @@ class EagerRunner(Runner):
         return 0  # NumPy's products of fewer rows may sum in another order
 
     def room(self, kind: str) -> int:
-        return min(self.slots, STREAM_ROWS) if kind == "decode" else CHUNK
+        return min(self.slots, DECODE_ROWS) if kind == "decode" else CHUNK
 
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
         from weft.models import decoder
@@ -171,7 +182,7 @@ class CompiledRunner(Runner):
 
     def room(self, kind: str) -> int:
         if kind == "decode":
-            return min(self.slots, STREAM_ROWS)
+            return min(self.slots, DECODE_ROWS)
         return min(CHUNK if kind == "prefill" else SCORE_CHUNK, self.context)
 
     def session(self, kind: str) -> Session:
