@@ -69,7 +69,7 @@ ROWS: dict[str, Fn] = {
     "concat": lambda x: weft.concat([x, x[:, 1:]], axis=1),
     "einsum": lambda x: weft.einsum("ij,kj->ik", x, x),
 }  # fmt: skip
-LARGEST = 3000  # of a kernel: some unroll by what fits a vector, a team or the registers
+LARGEST = 4000  # of a kernel: some unroll by what fits a vector, a team or the registers
 EXTENTS = (64, 256, 4096, 65536)
 
 

@@ -31,7 +31,8 @@ def verify(graph: Graph, rule: ShapeRule | None = None) -> None:
     bodies: set[int] = set()
     for node in toposort((*graph.inputs, *graph.roots())):
         if node.op == "input":
-            _require(id(node) in listed, graph, node, "is used but not among the graph's inputs")
+            known = id(node) in listed or "part" in node.attrs  # rows of a weight (compile/split)
+            _require(known, graph, node, "is used but not among the graph's inputs")
             rows = node.attrs.get("rows", "")
             _require(isinstance(rows, str), graph, node, f"is bounded by rows {rows!r}, no name")
             continue
