@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-os.environ.setdefault("WEFT_CHECK", "1")  # every pass of the compiler gives a verified graph
+os.environ.setdefault("WEFT_VERIFY", "1")  # every pass of the compiler gives a verified graph
 
 # A shell has its background jobs ignore SIGINT, and what they start inherits that: the tests that
 # interrupt would wait for ever. A handler of Python's is not inherited, so children begin afresh.

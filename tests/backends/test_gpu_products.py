@@ -90,9 +90,10 @@ def test_large_products_assemble(arch: str) -> None:
     assert len(found) == 12
     for name, said in found.items():
         assert not said.spills and not said.stack, (name, said)
-        # A tile of 64 sums per thread, and what feeds it; two groups per core from matrix units.
+        # A tile of 64 sums per thread, its running totals and what feeds it: a group per core; two
+        # of matrix units.
         if said.threads == 256:
-            assert said.registers <= (128 if said.dynamic else 160), (name, said)
+            assert said.registers <= (128 if said.dynamic else 208), (name, said)
 
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx1100"])

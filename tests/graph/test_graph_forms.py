@@ -81,5 +81,5 @@ def test_a_pass_that_breaks_a_graph_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(passes, "PASSES", (*passes.PASSES, ("lose the inputs", lose)))
     with pytest.raises(CompileError, match=r"after pass 'lose the inputs'.*not among"):
         passes.simplify_graph(graph, PRESETS["cpu-avx512"])
-    monkeypatch.setenv("WEFT_CHECK", "0")
+    monkeypatch.setenv("WEFT_VERIFY", "0")
     assert not passes.simplify_graph(graph, PRESETS["cpu-avx512"]).inputs
