@@ -30,7 +30,7 @@ from weft.kernel.builder import (
     select,
 )
 from weft.kernel.ir import I32, Kernel
-from weft.templates.attention.forward import Call, K, Source, Team, V
+from weft.templates.attention.forward import Call, K, Row, Source, Team, V
 from weft.templates.attention.forward_alone import Alone, join_state
 from weft.templates.attention.softmax import (
     FLOOR,
@@ -95,12 +95,10 @@ class Shared(Team):
         self.held = [call.item(b.let(call.first + y, "at")) for y in self.mine]
         self.highs = [row.high for row in self.held]
         self.span, self.all = self._state(), self._state() if call.spans else None
-        fields = ("slot", "low", "high", "q")
-        self.notes = {name: self._array(name, self.rows, dt.int32) for name in fields}
+        self.starts = self._array("starts", self.rows, dt.int32)
         with b.when(eq(self.tx, 0)):
             for y, row in zip(self.mine, self.held):
-                for name, array in self.notes.items():
-                    b.store(array, y, getattr(row, name))
+                b.store(self.starts, y, row.q)
         b.barrier()
 
     def _state(self) -> list[list[ir.Var]]:
@@ -116,9 +114,9 @@ class Shared(Team):
             slot = self.held[0].slot
             yield slot, *self._range(None)
             return
-        first, last = (b.var(load(self.notes["slot"], const(0)), "slot", I32) for _ in range(2))
-        with b.loop(self.rows, 1, name="i") as i:
-            slot = b.let(load(self.notes["slot"], i), "slot")
+        first, last = (b.var(self.held_by(const(0)).slot, "slot", I32) for _ in range(2))
+        with b.loop(self.rows, 1, name="i") as i, self.em.scope():
+            slot = self.held_by(i).slot
             b.assign(first, minimum(first, slot))
             b.assign(last, maximum(last, slot))
         with b.loop(last + 1, first, name="slot") as here, self.em.scope():
@@ -126,15 +124,20 @@ class Shared(Team):
             self.highs = [b.let(x, "high") for x in highs]
             yield here, *self._range(here)
 
+    def held_by(self, i: Expr) -> Row:
+        """Row i of the block. What loops with barriers run over is worked out by every thread
+        alike: a WGSL compiler takes nothing from shared memory for the same in all of them."""
+        return self.call.item(self.b.let(self.call.first + i, "at"))
+
     def _range(self, slot: Expr | None) -> tuple[Expr, Expr]:
         """The first key that any row (of a slot) sees, and the one after the last."""
         b = self.b
         start, stop = b.var(self.call.length, "start", I32), b.var(0, "stop", I32)
-        with b.loop(self.rows, name="i") as i:
-            low, high = (b.let(load(self.notes[n], i), n) for n in ("low", "high"))
+        with b.loop(self.rows, name="i") as i, self.em.scope():
+            row = self.held_by(i)
+            low, high = row.low, row.high
             if slot is not None:
-                here = eq(load(self.notes["slot"], i), slot)
-                high = b.let(select(here, high, 0), "high")
+                high = b.let(select(eq(row.slot, slot), high, 0), "high")
             b.assign(start, minimum(start, select(high > low, low, self.call.length)))
             b.assign(stop, maximum(stop, high))
         last = b.let(stop, "stop")
@@ -169,7 +172,7 @@ class Shared(Team):
         acc = [[b.var(0.0, "acc") for _ in self.across] for _ in self.mine]
 
         def query(item: Expr, d: Expr) -> Expr:
-            return call.query(b.let(load(self.notes["q"], item), "q")).load(0, d)
+            return call.query(b.let(load(self.starts, item), "q")).load(0, d)
 
         def key(item: Expr, d: Expr) -> Expr:
             return keys.load(b.let(minimum(k0 + item, call.length - 1), "key"), d)
