@@ -205,10 +205,10 @@ def test_compiling_goes_by_the_table() -> None:
     assert before.meta["report"].groups[0].config == "default"
     shapes = tuning.shape_class(groups_of(graph, CAPS)[0])
     assert shapes == "float32 float32 kn n64 k64"
-    tuned.write(path, table_for(CAPS, **{f"matmul/{shapes}": Row({"nv": 1}, 1.0, 2.0)}))
+    tuned.write(path, table_for(CAPS, **{f"matmul/{shapes}": Row({"nv": 2}, 1.0, 2.0)}))
     after = compile_graph(graph, CAPS)
     assert names(after) != names(before)
-    assert f"nv=1 (tuned for a test, {shapes})" in after.meta["report"].text()
+    assert f"nv=2 (tuned for a test, {shapes})" in after.meta["report"].text()
     # what the template does not list for this group is not used
     tuned.write(path, table_for(CAPS, **{f"matmul/{shapes}": Row({"nv": 777}, 1.0, 2.0)}))
     assert names(compile_graph(graph, CAPS)) == names(before)
@@ -231,7 +231,7 @@ def test_the_key_of_a_kept_program_holds_the_table() -> None:
         program_for("p", CAPS, build)
     path = tuned.default_path(CAPS)
     assert path is not None and len(built) == 1
-    row = Row({"nv": 1}, 1.0, 2.0)
+    row = Row({"nv": 2}, 1.0, 2.0)
     tuned.write(path, table_for(CAPS, **{"matmul/float32 float32 kn n64 k64": row}))
     program_for("p", CAPS, build)
     assert len(built) == 2

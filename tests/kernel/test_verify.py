@@ -71,7 +71,7 @@ def assign_other_type(b: Builder, x: ir.Buffer, y: ir.Buffer) -> None:
 
 def shared_inside(b: Builder, x: ir.Buffer, y: ir.Buffer) -> None:
     with b.loop(3):
-        b.array("s", dt.float32, 4, "shared")
+        b.emit(ir.Array("s", dt.float32, 4, "shared"))
 
 
 def barrier_under_if(b: Builder, x: ir.Buffer, y: ir.Buffer) -> None:

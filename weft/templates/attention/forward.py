@@ -107,12 +107,14 @@ class Call:
         part = b.let(b.group(1), "part") if self.flat else None
         blocks: Value
         grid: tuple[Value, ...]
+        limit: Value
+        longest_first = False
         if self.flat:
-            self.items, self.limit = self.n * self.heads, self.wanted * self.heads
-            grid = (ceil_div(self.limit, rows), max(self.parts, 1))
+            self.items, limit = self.n * self.heads, self.wanted * self.heads
+            grid = (ceil_div(limit, rows), max(self.parts, 1))
             block = b.group(0)
         elif self.few:
-            self.items, self.limit = self.share, ir.Const(self.share, ir.I32)
+            self.items = limit = self.share
             blocks = -(-self.share // rows)
             block, part = b.group(0) % blocks, b.let(b.group(0) // blocks, "part")
             self.row = em.axis(b.group(2), self.n)
@@ -120,18 +122,17 @@ class Call:
             grid = (blocks * max(self.parts, 1), self.groups, self.wanted)
         else:
             self.items = self.n if self.cached else self.node.shape[2]
-            self.limit = self.wanted if self.cached else ir.Const(self.items, ir.I32)
-            blocks = ceil_div(self.limit, rows)
-            block = b.group(0)
-            if self.cached or self.params["causal"]:
-                block = blocks - 1 - block  # the longest rows first
+            limit = self.wanted if self.cached else self.items
+            block, longest_first = b.group(0), self.cached or self.params["causal"]
             head = b.let(b.group(1), "head")
             self.head = em.axis(head, self.heads)
             self.kv = em.axis(b.let(head // self.share, "kv"), self.groups)
-            grid = (blocks, self.heads, 1 if self.cached else self.wanted)
+            grid = (ceil_div(limit, rows), self.heads, 1 if self.cached else self.wanted)
             self.entry = em.axis(b.group(2), 1 if self.cached else self.n)
         self.part = part if self.parts else None
-        self.limit = b.let(self.limit, "limit")
+        self.limit = b.let(limit, "limit")
+        if longest_first:
+            block = ceil_div(self.limit, rows) - 1 - block
         self.first = b.let(block * rows, "first")
         if not self.cached:
             self.keys = length_of(em, self.node, 3, self.entry)
