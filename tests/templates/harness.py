@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from weft import ops
 from weft.conform.harness import check_close, check_equal, run_kernel
@@ -20,6 +21,15 @@ from weft.templates.group import Group
 
 TARGETS = ("cpu-avx512", "cpu-avx2", "cpu-neon", "webgpu", "lavapipe", "cuda", "hip-wave64")
 CPU_STYLE, GPU_STYLE = TARGETS[:3], TARGETS[3:]
+# Each has kernels of its own; the other presets are variations, for the slow tests.
+QUICK = ("cpu", "vulkan", "cpu-avx512", "cpu-amx", "webgpu", "cuda")
+
+
+def targets(*cases: Any) -> list[Any]:
+    """Names of targets, or tuples that begin with one, as parameters: most are slow tests."""
+    named = [c if isinstance(c, tuple) else (c,) for c in cases]
+    slow = pytest.mark.slow
+    return [pytest.param(*c, marks=[] if c[0] in QUICK else [slow]) for c in named]
 
 
 def random(dtype: DType, shape: Sequence[int], seed: int = 0, scale: float = 2.0) -> np.ndarray:

@@ -86,7 +86,14 @@ TIERS = {
     "units, wave 64": Tier("hip-wave64", BF16),
     "units, f16": Tier("hip-wave32", F16),
 }
-each_tier = pytest.mark.parametrize("tier", TIERS.values(), ids=list(TIERS))
+QUICK = {"one thread, all at once", "16 lanes", "threads alone, real", "groups", "units, wave 32"}
+each_tier = pytest.mark.parametrize(
+    "tier",
+    [
+        pytest.param(tier, id=name, marks=[] if name in QUICK else [pytest.mark.slow])
+        for name, tier in TIERS.items()
+    ],
+)
 
 
 def torch_grads(q, k, v, g, lengths, causal, scale, window, softcap):  # type: ignore[no-untyped-def]
@@ -320,14 +327,12 @@ def kernels(arch: str) -> list[Kernel]:
 
 @some(("sm_90", "gfx1100"), ("sm_80", "sm_120", "gfx90a", "gfx942"))
 def test_resources(arch: str) -> None:
-    """Everything large runs in the units, and no thread spills registers."""
+    """Everything runs in the units, and no thread spills registers. Totals of spans, which are
+    touched once in 512 keys, may lie in memory."""
     if arch.startswith("sm_") and ptxas.find() is None:
         pytest.skip("ptxas was not found")
     made = kernels(arch)
     plain = {k.name for k in made if not has_tiles(k.body)}
-    allowed = {"cached1_64", "cached1_128"} | (
-        {"attention_dkv_128"} if arch == "gfx1100" else set()
-    )
-    assert plain == allowed
+    assert plain == ({"attention_dkv_128"} if arch == "gfx1100" else set())
     for name, taken in offline.resources(made, gpu_target(arch)).items():
-        assert taken.spills == 0 and taken.stack == 0, (name, taken)
+        assert taken.spills == 0 and taken.stack <= 528, (name, taken)

@@ -9,6 +9,7 @@ import dotkit as kit
 import numpy as np
 import pytest
 from dotkit import f, source
+from harness import targets
 from test_attention import case as whole
 from test_attention_cached import case as cached
 
@@ -78,7 +79,7 @@ def parts_agree(device: Device, cache: Cache, slot, pos, parts, **params) -> Non
 UNITS = [(name, dt.bfloat16) for name in ("cpu-amx", "cuda", "hip-wave64")]  # they have some
 
 
-@pytest.mark.parametrize("name,dtype", [*((n, dt.float32) for n in PRESETS), *UNITS], ids=repr)
+@pytest.mark.parametrize("name,dtype", targets(*((n, dt.float32) for n in PRESETS), *UNITS))
 def test_any_number_of_rows(name: str, dtype: DType) -> None:
     """In the interpreter: a row alone, two, 17 and 18, on both sides of seams."""
     cache = Cache(530, 18, 2, 1, 16, dtype)
@@ -125,7 +126,7 @@ def test_many_rows() -> None:
     parts_agree(CpuDevice(), cache, [0] * 300, range(800, 1100), ((0, 16), (7, 150), (299, 1)))
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", targets(*TARGETS))
 def test_whole_attention_is_prefill(name: str) -> None:
     """Causal attention of a sequence and the same rows over a cache that holds it."""
     device = device_of(name)

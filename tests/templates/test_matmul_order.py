@@ -10,6 +10,7 @@ import dotkit as kit
 import numpy as np
 import pytest
 from dotkit import f, source
+from harness import targets
 from test_matmul_targets import TARGETS, device
 
 from weft.backends.cpu import CpuDevice
@@ -94,7 +95,7 @@ def test_the_reference_rounds_once() -> None:
         assert gaps[0] == min(gaps)
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", targets(*TARGETS))
 @pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16, dt.float16])
 def test_order_on_every_target(name: str, dtype: dt.DType) -> None:
     if dtype not in plain(device(name).caps):

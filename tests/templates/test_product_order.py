@@ -9,6 +9,7 @@ import dotkit as kit
 import numpy as np
 import pytest
 from dotkit import f, source
+from harness import targets
 from test_matmul_order import chain, plain
 from test_matmul_targets import device as machine
 
@@ -70,7 +71,7 @@ def check(name: str, n: int, k: int, dtype: dt.DType, b_t: bool, few: tuple, mor
 
 @pytest.mark.parametrize("b_t", [True, False], ids=["NK", "KN"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", targets(*TARGETS))
 def test_any_number_of_rows_on_every_target(name: str, dtype: dt.DType, b_t: bool) -> None:
     """Small sizes: most targets are interpreted."""
     for n, k in ((5, CHUNK + 9), (19, 47), (3, 1)):
@@ -79,7 +80,7 @@ def test_any_number_of_rows_on_every_target(name: str, dtype: dt.DType, b_t: boo
 
 @pytest.mark.parametrize("b_t", [True, False], ids=["NK", "KN"])
 @pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16], ids=str)
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", targets(*TARGETS))
 def test_spans_on_every_target(name: str, dtype: dt.DType, b_t: bool) -> None:
     check(name, 3, SPAN + CHUNK + 34, dtype, b_t, (1, 2), (2,))
 
