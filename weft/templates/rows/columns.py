@@ -97,10 +97,10 @@ def across(plan: Plan) -> Kernel:
 
 def _short(plan: Plan, kept: Sequence[Affine], lanes: int, mask: Expr | None) -> State:
     """A row of fewer elements than strands, strand by strand."""
-    element = plan.states(kept)
-    strands = [Accumulator(plan.b, plan.fold, lanes) for _ in range(math.prod(plan.inner))]
+    element, count = plan.states(kept), math.prod(plan.inner)
+    strands = [Accumulator(plan.b, plan.fold, lanes) for _ in range(max(count, 1))]
     with plan.em.masked(mask):
-        for j, strand in enumerate(strands):
+        for j, strand in enumerate(strands[:count]):
             for run in range(math.prod(plan.outer)):
                 strand.join(element(affine.number(run), affine.number(j)))
         return fold_strands(plan.b, plan.fold, [strand.state() for strand in strands])
