@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -24,8 +23,10 @@ def _homes() -> dict[str, tuple[str, str]]:
     """Public name -> its module, and its name there: what __init__.pyi exports (`import x as x`,
     and `x = y` of what it imports)."""
     import ast
+    from pkgutil import get_data
 
-    stub = Path(__file__).with_name("__init__.pyi").read_text(encoding="utf-8")
+    stub = get_data("weft", "__init__.pyi")  # also of a zipped installation
+    assert stub is not None
     found, private = {}, {}
     for node in ast.parse(stub).body:
         if isinstance(node, ast.ImportFrom):

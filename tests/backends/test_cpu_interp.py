@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cpu_case import device, play
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from weft.conform import kernels
 from weft.conform.report import Skip

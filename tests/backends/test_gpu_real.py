@@ -9,8 +9,7 @@ import pytest
 
 from weft.backends import drivers, registry
 from weft.backends.gpu import GpuDevice, staging
-from weft.conform import device as contract
-from weft.conform import kernels, templates
+from weft.conform import device as contract, kernels, templates
 from weft.conform.gpt import Shape, Trainer
 from weft.conform.harness import elementwise_kernel, program_of
 from weft.conform.report import Skip

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from wgpu_case import device
 
-from weft.conform import device as contract
-from weft.conform import kernels as nodes
+from weft.conform import device as contract, kernels as nodes
 from weft.conform.harness import run_kernel
 from weft.conform.report import Skip
 from weft.core import dtypes as dt

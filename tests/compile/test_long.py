@@ -7,8 +7,7 @@ import sys
 import numpy as np
 import pytest
 from graphs import check
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from test_growth import size_of
 
 import weft

@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from graphs import check, f32, i32, random_graph, values_for
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import weft
 from weft import ops

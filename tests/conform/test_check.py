@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from weft.backends.interp import InterpDevice
-from weft.conform import device as device_level
-from weft.conform import kernels
+from weft.conform import device as device_level, kernels
 from weft.conform.check import check_device
 from weft.conform.report import Report, run_checks, support_table
 from weft.core.caps import PRESETS

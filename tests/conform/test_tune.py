@@ -19,8 +19,7 @@ from weft.compile import compile_graph, tuning
 from weft.compile.passes import groups_of
 from weft.conform import roofline, tune, tune_cases
 from weft.conform.roofline import Roofline
-from weft.core import dtypes as dt
-from weft.core import tuned
+from weft.core import dtypes as dt, tuned
 from weft.core.caps import PRESETS, Caps
 from weft.core.errors import FileFormatError, UsageError
 from weft.core.tuned import Row

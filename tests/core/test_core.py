@@ -7,11 +7,9 @@ import doctest
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from weft.core import dtypes as dt
-from weft.core import text
+from weft.core import dtypes as dt, text
 from weft.core.errors import DTypeError
 from weft.core.tolerance import TABLE, compare
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from weft.core.errors import FileFormatError, UsageError
 from weft.importers.safetensors import INDEX, SafetensorsFile, open_checkpoint, save_file

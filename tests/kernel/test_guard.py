@@ -13,8 +13,7 @@ import pytest
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.core.errors import KernelError
-from weft.kernel import builder as kb
-from weft.kernel import interp, ir
+from weft.kernel import builder as kb, interp, ir
 from weft.kernel.builder import Builder, iota, load, splat
 from weft.kernel.clean import cleared
 from weft.kernel.guard import Guarded, guard

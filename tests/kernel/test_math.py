@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from weft.core import dtypes as dt
-from weft.kernel import builder as k
-from weft.kernel import lanewise
-from weft.kernel import math as km
+from weft.kernel import builder as k, lanewise, math as km
 from weft.kernel.interp import run
 from weft.kernel.verify import verify
 

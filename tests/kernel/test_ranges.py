@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from weft.core import dtypes as dt
-from weft.kernel import builder as kb
-from weft.kernel import ir, sums
+from weft.kernel import builder as kb, ir, sums
 from weft.kernel.builder import Builder
 from weft.kernel.facts import Facts
 from weft.kernel.ir import BOOL, I32, Expr

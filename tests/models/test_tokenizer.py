@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from model_zoo import CORPUS, VOCAB, write_tokenizer
 
 from weft.core.errors import ModelError, UsageError

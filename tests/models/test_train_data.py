@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from weft.core.errors import FileFormatError, ModelError, UsageError
-from weft.models.training import corpus as corpus_module
-from weft.models.training import loop
-from weft.models.training import prepare as prepare_module
+from weft.models.training import corpus as corpus_module, loop, prepare as prepare_module
 from weft.models.training.corpus import Corpus, read_corpus, skipped_line
 from weft.models.training.prepare import Data, prepare_data
 from weft.models.training.settings import settings_from

@@ -7,8 +7,7 @@ import math
 import torch
 
 import weft
-from weft import functional as F
-from weft import nn
+from weft import functional as F, nn
 
 T = torch.nn
 

@@ -8,8 +8,7 @@ import torch
 from nnkit import close, random, twin
 
 import weft
-from weft import functional as F
-from weft import nn, optim
+from weft import functional as F, nn, optim
 from weft.core.errors import DTypeError
 
 X = weft.tensor(random(6, 8))

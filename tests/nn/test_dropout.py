@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft import functional as F
-from weft import nn
+from weft import functional as F, nn
 from weft.core.errors import DeviceError, TraceError
 
 X = np.full((300, 100), 3.0, np.float32)

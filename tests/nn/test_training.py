@@ -13,8 +13,7 @@ import torch
 from nnkit import twin
 
 import weft
-from weft import functional as F
-from weft import nn, optim
+from weft import functional as F, nn, optim
 
 rng = np.random.default_rng(7)
 SMALL = {"vocab": 31, "context": 24, "width": 32, "layers": 2, "heads": 4}

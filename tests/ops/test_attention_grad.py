@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gradkit import check, grads
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from weft import ops
 from weft.compile.passes import compile_graph

@@ -11,8 +11,7 @@ import torch
 from gradkit import check
 
 import weft
-from weft import functional as F
-from weft import ops
+from weft import functional as F, ops
 from weft.core.errors import DeviceError, ShapeError
 
 rng = np.random.default_rng(3)

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exact import floats, floor_divide, nearest, remainder, same_bits
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from opkit import FLOATS
 
 import weft

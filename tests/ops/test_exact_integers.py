@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exact import INTEGER, ONE_INTEGER, binary, integers, wrap
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from opkit import INTS
 
 import weft

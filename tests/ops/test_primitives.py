@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from opkit import FLOATS, INTS, TORCH, agree, from_torch, to_torch, values
 
 from weft import ops

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from robust_kit import fails, said, tiny
-from robust_kit import weft as command
+from robust_kit import fails, said, tiny, weft as command
 
 import weft
 from weft.backends import registry

@@ -10,8 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from weft.core.confined import Confined, Failed, Limits, Stopped
 from weft.core.errors import ModelError, UsageError, WeftError

@@ -11,8 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from robust_kit import tiny
-from robust_kit import weft as command
+from robust_kit import tiny, weft as command
 
 RUN = [sys.executable, "-c", "from weft.cli.main import main; main()"]
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 from dotkit import f, source
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from test_attention import case as forward
 from test_attention_cached import case as cached
 

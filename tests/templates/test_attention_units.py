@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from dotkit import f, source
 from test_attention import case
-from test_attention_cached import case as cached
-from test_attention_cached import truth as cached_truth
+from test_attention_cached import case as cached, truth as cached_truth
 
 from weft.backends.interp import InterpDevice
 from weft.core import dtypes as dt

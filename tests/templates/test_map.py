@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import TARGETS, check, group_of, random, run_cpu, run_interp, trace
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from weft import ops
 from weft.core import dtypes as dt

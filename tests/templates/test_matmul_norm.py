@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 from dotkit import source
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import weft
 from weft import ops

@@ -10,8 +10,7 @@ import dotkit as kit
 import numpy as np
 import pytest
 from dotkit import f, source
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from weft.backends.cpu import CpuDevice
 from weft.backends.interp import InterpDevice

@@ -7,8 +7,7 @@ import dotkit as kit
 import numpy as np
 import pytest
 from dotkit import f, source
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from weft.backends.interp import InterpDevice
 from weft.core import dtypes as dt

@@ -15,8 +15,7 @@ from autograd_kit import B, W, X, close, leaf, mlp
 
 import weft
 from weft.core.errors import DeviceError, DTypeError, GradientError, ShapeError
-from weft.tensor import Tensor
-from weft.tensor import functional as F
+from weft.tensor import Tensor, functional as F
 
 # -- backward and .grad ---------------------------------------------------------------------------
 

@@ -14,8 +14,7 @@ import weft
 from weft.backends import registry
 from weft.core import dtypes as dt
 from weft.core.errors import DeviceError, DTypeError, LimitError, TraceError, UsageError
-from weft.tensor import Tensor
-from weft.tensor import functional as F
+from weft.tensor import Tensor, functional as F
 
 rng = np.random.default_rng(11)
 X = rng.standard_normal((4, 8)).astype(np.float32)

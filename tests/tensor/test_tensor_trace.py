@@ -13,8 +13,7 @@ from weft import ops
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, ShapeError, TraceError, UsageError
 from weft.core.trees import unflatten
-from weft.tensor import Spec, Tensor, trace, trace_call
-from weft.tensor import functional as F
+from weft.tensor import Spec, Tensor, functional as F, trace, trace_call
 
 rng = np.random.default_rng(3)
 A, B = rng.standard_normal((4, 6)).astype(np.float32), rng.standard_normal((6, 3)).astype("f4")

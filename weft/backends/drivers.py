@@ -10,8 +10,7 @@ import os
 import platform
 import sys
 
-from weft.core import caps
-from weft.core import dtypes as dt
+from weft.core import caps, dtypes as dt
 from weft.program.device import DeviceInfo
 
 NAMES = tuple(d.name for d in dt.DEVICE)

@@ -161,8 +161,7 @@ def model(
     if threads:
         os.environ["WEFT_NUM_THREADS"] = str(threads)
     from weft.backends import registry
-    from weft.conform import bench_model, roofline
-    from weft.conform import profile as steps
+    from weft.conform import bench_model, profile as steps, roofline
 
     options = bench_model.Options(path, device, dtype, act_dtype, prompt, gen, reps)
     result = bench_model.run(options, lambda: roofline.measure(registry.get(device)), _note)
@@ -219,8 +218,7 @@ def train(
     if width % 64:
         raise click.UsageError(f"--width takes a multiple of 64 (a head's width), not {width}")
     from weft.backends import registry
-    from weft.conform import bench_train, roofline
-    from weft.conform import profile as kernels
+    from weft.conform import bench_train, profile as kernels, roofline
     from weft.conform.gpt import Shape
 
     found = registry.get(device)

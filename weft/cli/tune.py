@@ -51,8 +51,7 @@ def tune(
     products of given sizes or the groups of a MODEL folder. Compiling on the same device then goes
     by the table; nothing is measured at any other time."""
     from weft.backends import registry
-    from weft.conform import roofline, tune_cases
-    from weft.conform import tune as tuning
+    from weft.conform import roofline, tune as tuning, tune_cases
     from weft.core import tuned
 
     chosen = _kinds(kinds)

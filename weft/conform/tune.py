@@ -19,8 +19,7 @@ import numpy as np
 
 from weft.conform.roofline import Roofline
 from weft.conform.tune_cases import Case
-from weft.core import dtypes as dt
-from weft.core import tuned
+from weft.core import dtypes as dt, tuned
 from weft.core.errors import WeftError
 from weft.core.tolerance import compare
 from weft.graph.ir import Node

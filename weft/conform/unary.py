@@ -17,8 +17,7 @@ import numpy as np
 
 import weft
 from weft import functional
-from weft.core import dtypes as dt
-from weft.core import text
+from weft.core import dtypes as dt, text
 from weft.core.dtypes import DType
 from weft.tensor import Tensor
 

@@ -18,8 +18,7 @@ from weft.core.dtypes import DType
 from weft.kernel import builder as kb
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Expr, Type
-from weft.ops import functions as f
-from weft.ops import special
+from weft.ops import functions as f, special
 from weft.ops.functions import Value
 from weft.ops.lazy import km
 from weft.ops.primitive import Aval, Primitive, VjpRule, aval, register

@@ -16,11 +16,9 @@ from weft.tensor.attention import (  # noqa: F401  (as are those of losses and s
     scaled_dot_product_attention,
 )
 from weft.tensor.autocast import autocast_dtype, narrowed, widened
-from weft.tensor.base import place as _place
-from weft.tensor.base import values
+from weft.tensor.base import place as _place, values
 from weft.tensor.core import Tensor
-from weft.tensor.create import full
-from weft.tensor.create import placed as _placed
+from weft.tensor.create import full, placed as _placed
 from weft.tensor.keys import as_index
 from weft.tensor.losses import (  # noqa: F401  (all of them are functions of this module)
     binary_cross_entropy_with_logits,

@@ -21,8 +21,7 @@ from weft.backends.gpu.bound import GpuBound
 from weft.backends.gpu.driver import Driver
 from weft.backends.llvm import launch
 from weft.backends.llvm.gpu_target import GpuTarget, gpu_target
-from weft.core import dtypes as dt
-from weft.core import versions
+from weft.core import dtypes as dt, versions
 from weft.core.dtypes import DType
 from weft.core.errors import DeviceError
 from weft.kernel.ir import Kernel

@@ -24,8 +24,7 @@ LEAST_VOCAB = 257  # the bytes, and END
 def train_tokenizer(texts: Iterable[str], vocab: int, folder: Path) -> None:
     """Writes tokenizer.json and tokenizer_config.json: a byte-level BPE (Sennrich et al. 2016; as
     GPT-2's) of at most `vocab` tokens, of which the first is END. Equal texts give equal files."""
-    from tokenizers import Tokenizer as Raw
-    from tokenizers import decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer as Raw, decoders, models, pre_tokenizers
     from tokenizers.trainers import BpeTrainer
 
     if vocab < LEAST_VOCAB:

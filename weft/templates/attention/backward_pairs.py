@@ -26,8 +26,7 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import CHUNK
 from weft.graph.ir import Node
-from weft.kernel import ir
-from weft.kernel import math as km
+from weft.kernel import ir, math as km
 from weft.kernel.builder import (
     Builder,
     Expr,
