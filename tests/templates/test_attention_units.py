@@ -14,7 +14,7 @@ from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.kernel.tiles import has_tiles
 from weft.templates import registry
-from weft.templates.attention.units import forward_plan
+from weft.templates.attention.forward_units import forward_plan
 from weft.templates.attention.units_tiles import Need
 from weft.templates.group import Group
 from weft.templates.product.problem import View

@@ -3,12 +3,23 @@ integers)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.kernel import ir
-from weft.kernel.builder import Expr, Value, as_expr, bitcast, cast, const, iota, load, shuffle
+from weft.kernel.builder import (
+    Builder,
+    Expr,
+    Value,
+    as_expr,
+    bitcast,
+    cast,
+    const,
+    iota,
+    load,
+    shuffle,
+)
 
 WORD = 4  # bytes of what moves as one item when a square of elements is transposed
 
@@ -31,6 +42,10 @@ class Reader:
     def at(self, row: Value, k: Value) -> Expr:
         """The index of an element."""
         return self.base + as_expr(k) * self.s_k + as_expr(row) * self.s_row
+
+    def row(self, b: Builder, row: Value) -> Reader:
+        """The same elements from a row on: it is row 0, its start bound."""
+        return replace(self, base=b.let(self.at(row, 0), "row"))
 
     def read(self, row: Value, k: Value, lanes: int = 1, mask: Expr | None = None) -> Expr:
         """`lanes` elements of a row, from k on; 0 where `mask` is false."""

@@ -16,11 +16,12 @@ from weft.core.order import CHUNK, STRANDS
 from weft.graph.ir import Node
 from weft.kernel import ir, math
 from weft.kernel.builder import Expr, const, extract, fma, load, maximum, minimum, select, splat
-from weft.templates.attention.backward_pairs import Call, Source, Team
+from weft.templates.attention.backward_pairs import Call, Team
 from weft.templates.attention.backward_tiles import MR, Seen, Sizes, Tiles, sizes_of
 from weft.templates.attention.backward_vector import Vector
 from weft.templates.attention.places import seeing_rows
 from weft.templates.attention.softmax import FLOOR, fold_strands, inverse
+from weft.templates.operand import Reader
 from weft.templates.product.pack import fold_lanes
 
 SCORES = 1 << 15  # weights that a block of query rows holds: what the second cache takes easily
@@ -68,14 +69,14 @@ class Whole(Vector):
     def range(self) -> tuple[Expr, Expr]:
         return const(0), const(self.call.t)
 
-    def hold(self, sources: Sequence[Source]) -> None:
+    def hold(self, sources: Sequence[Reader]) -> None:
         b, x = self.b, self.x
         for source, turned in zip(reversed(sources), (self.vt, self.kt)):
             x.pack(source, const(0), self.k, const(self.call.s), self.rows)
             with b.loop(self.rows, step=self.size.keys, name="k0") as k0:
                 x.turn(self.k, k0, turned, k0 * x.wide)
 
-    def meet(self, sources: Sequence[Source], start: Expr, stop: Expr) -> None:
+    def meet(self, sources: Sequence[Reader], start: Expr, stop: Expr) -> None:
         with self.b.loop(stop, start, self.size.rows, "t0") as t0, self.em.scope():
             self._take(sources, t0)
             self._scores()
@@ -88,7 +89,7 @@ class Whole(Vector):
             self._write("dq", self.dq_total, t0, self.present)
             self._add_rows(t0)
 
-    def _take(self, sources: Sequence[Source], t0: Expr) -> None:
+    def _take(self, sources: Sequence[Reader], t0: Expr) -> None:
         """A block of query rows: `present` of them, `taken` in whole tiles, and what they see."""
         b, x, call = self.b, self.x, self.call
         self.present = present = b.let(minimum(call.t - t0, self.size.rows), "present")

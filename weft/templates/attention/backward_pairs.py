@@ -26,15 +26,12 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import CHUNK
 from weft.graph.ir import Node
-from weft.kernel import ir, math as km
+from weft.kernel import math as km
 from weft.kernel.builder import (
     Builder,
     Expr,
-    Value,
-    cast,
     const,
     fma,
-    load,
     maximum,
     minimum,
     select,
@@ -48,6 +45,7 @@ from weft.templates.attention.places import length_of, seeing_rows, visible_keys
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import traffic
+from weft.templates.operand import Reader
 from weft.templates.product.epilogue import store_all
 from weft.templates.product.problem import operand
 
@@ -72,24 +70,6 @@ FORMS = {
     "attention_dkv": Form(4, 6, ("dk", "dv"), 4, False),
     "attention_grad": Form(4, 4, ("dk", "dv"), 5, False),  # and dq, of each block that passes
 }
-
-
-@dataclass(frozen=True)
-class Source:
-    """A head of an operand: rows `row` elements apart from `base` (bound), components `step`."""
-
-    buffer: ir.Buffer
-    base: Expr
-    row: int
-    step: int
-
-    def start(self, row: Value) -> Expr:
-        """Where a row starts."""
-        return self.base + row * self.row
-
-    def load(self, start: Expr, column: Value, lanes: int = 1) -> Expr:
-        """Components of the row that starts there, in f32."""
-        return cast(load(self.buffer, start + column * self.step, lanes), dt.float32)
 
 
 class Call:
@@ -157,7 +137,7 @@ class Call:
         team.finish()
 
     @contextlib.contextmanager
-    def _met(self) -> Iterator[list[Source]]:
+    def _met(self) -> Iterator[list[Reader]]:
         """The heads of what passes, one after the other: their sources."""
         b, em = self.b, self.em
         if self.rows_stay:
@@ -170,11 +150,12 @@ class Call:
 
     # -- places
 
-    def source(self, i: int, head: Affine) -> Source:
+    def source(self, i: int, head: Affine) -> Reader:
         view = self.views[i]
         at = affine.flatten((self.bi, head), view.strides[:2], view.offset)
         base = self.b.let(self.em.expr(at), "base")
-        return Source(self.em.buffers[id(view.node)], base, *view.strides[2:])
+        row, step = view.strides[2:]
+        return Reader(self.em.buffers[id(view.node)], base, row, step, dt.float32)
 
     def sees(self, item: Expr) -> tuple[Expr, Expr]:
         """The first that passes of what an item meets, and the one after the last (bound): nothing
@@ -286,11 +267,11 @@ class Team(abc.ABC):
         return self.call.meets(self.call.first, self.rows)
 
     @abc.abstractmethod
-    def hold(self, sources: Sequence[Source]) -> None:
+    def hold(self, sources: Sequence[Reader]) -> None:
         """Takes what stays."""
 
     @abc.abstractmethod
-    def follow(self, source: Source, start: Expr, stop: Expr) -> None:
+    def follow(self, source: Reader, start: Expr, stop: Expr) -> None:
         """Maxima and sums of the scores against start .. stop of what passes."""
 
     @abc.abstractmethod
@@ -298,7 +279,7 @@ class Team(abc.ABC):
         """Sums (and, should chunks be joined, totals) from zero."""
 
     @abc.abstractmethod
-    def meet(self, sources: Sequence[Source], start: Expr, stop: Expr) -> None:
+    def meet(self, sources: Sequence[Reader], start: Expr, stop: Expr) -> None:
         """Adds start .. stop of what passes (bound) to the sums."""
 
     @abc.abstractmethod

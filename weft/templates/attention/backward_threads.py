@@ -16,8 +16,9 @@ from weft.core import dtypes as dt
 from weft.kernel import ir, math
 from weft.kernel.builder import Expr, as_expr, const, fma, load, maximum, minimum, select
 from weft.kernel.ir import F32
-from weft.templates.attention.backward_pairs import Call, Source, Team
+from weft.templates.attention.backward_pairs import Call, Team
 from weft.templates.attention.softmax import FLOOR, HIDDEN, follow
+from weft.templates.operand import Reader
 
 THREADS = 64  # of a group whose threads work alone
 LARGE = 40 << 10  # bytes of shared memory that blocks of 64 want
@@ -40,12 +41,12 @@ class Alone(Team):
     def range(self) -> tuple[Expr, Expr]:
         return self.call.sees(self.at)
 
-    def hold(self, sources: Sequence[Source]) -> None:
+    def hold(self, sources: Sequence[Reader]) -> None:
         self.held = [self._array("held") for _ in sources]
         for array, source in zip(self.held, sources):
-            start = self.b.let(source.start(self.at), "row")
+            row = source.row(self.b, self.at)
             with self._components() as d:
-                self.b.store(array, d, source.load(start, d))
+                self.b.store(array, d, row.read(0, d))
         if self.call.rows_stay:
             self.note = self.call.note(self.at)
 
@@ -55,18 +56,18 @@ class Alone(Team):
     def _components(self) -> contextlib.AbstractContextManager[Expr]:
         return self.b.loop(self.call.depth, name="d")
 
-    def _dot(self, x: ir.Array, source: Source, start: Expr) -> Expr:
-        """x times a row (bound)."""
+    def _dot(self, x: ir.Array, row: Reader) -> Expr:
+        """x times a row."""
         acc = self.b.var(0.0, "acc")
         with self._components() as d:
-            self.b.assign(acc, fma(load(x, d), source.load(start, d), acc))
+            self.b.assign(acc, fma(load(x, d), row.read(0, d), acc))
         return self.b.let(acc, "dot")
 
-    def follow(self, source: Source, start: Expr, stop: Expr) -> None:
+    def follow(self, source: Reader, start: Expr, stop: Expr) -> None:
         b = self.b
         self.top, self.total = b.var(FLOOR, "top"), b.var(0.0, "total")
         with b.loop(stop, start, name="j") as j:
-            s, _ = self.call.score(self._dot(self.held[0], source, b.let(source.start(j), "row")))
+            s, _ = self.call.score(self._dot(self.held[0], source.row(b, j)))
             new, fade = follow(b, self.top, s)
             b.assign(self.total, fma(self.total, fade, math.exp(b, b.let(s - new, "gap"))))
             b.assign(self.top, new)
@@ -78,16 +79,16 @@ class Alone(Team):
             with self._components() as d:
                 self.b.store(x, d, const(0.0, F32))
 
-    def meet(self, sources: Sequence[Source], start: Expr, stop: Expr) -> None:
+    def meet(self, sources: Sequence[Reader], start: Expr, stop: Expr) -> None:
         b, call = self.b, self.call
         with b.loop(stop, start, name="j") as j, self.em.scope():
-            rows = [b.let(x.start(j), "row") for x in sources]
+            rows = [x.row(b, j) for x in sources]
             note = self.note if call.rows_stay else call.note(j)
-            qk, gv = (self._dot(*x) for x in zip(self.held, sources, rows))
+            qk, gv = (self._dot(*x) for x in zip(self.held, rows))
             weights = call.weigh(*call.score(qk), gv, note)
-            for total, w, source, row in zip(self.sums, weights, sources, rows):
+            for total, w, row in zip(self.sums, weights, rows):
                 with self._components() as d:
-                    b.store(total, d, fma(w, source.load(row, d), load(total, d)))
+                    b.store(total, d, fma(w, row.read(0, d), load(total, d)))
 
     def join(self) -> None:
         for x, total in zip(self.sums, self.totals):
@@ -130,7 +131,7 @@ class Shared(Team):
     def _array(self, name: str, size: int) -> ir.Array:
         return self.b.array(name, dt.float32, size, "shared")
 
-    def hold(self, sources: Sequence[Source]) -> None:
+    def hold(self, sources: Sequence[Reader]) -> None:
         b, call = self.b, self.call
         self.held = sources
         self.at = [b.let(call.first + y, "item") for y in self.mine]
@@ -140,7 +141,7 @@ class Shared(Team):
 
     # -- products of two blocks
 
-    def _stage(self, target: ir.Array, source: Source, first: Expr, limit: int, d0: Expr) -> None:
+    def _stage(self, target: ir.Array, source: Reader, first: Expr, limit: int, d0: Expr) -> None:
         """target[d][item] for a slice of D and a block of items; zeros where there is nothing.
         Threads run along D, which is contiguous in memory."""
         b, depth = self.b, self.call.depth
@@ -148,12 +149,12 @@ class Shared(Team):
             e = b.let(self.flat + step, "e")
             d, item = b.let(e % self.slice, "d"), b.let(e // self.slice, "item")
             column, at = b.let(d0 + d, "column"), b.let(first + item, "at")
-            row = b.let(source.start(minimum(at, limit - 1)), "row")
-            value = source.load(row, b.let(minimum(column, depth - 1), "column"))
+            row = source.row(b, minimum(at, limit - 1))
+            value = row.read(0, b.let(minimum(column, depth - 1), "column"))
             inside = (column < depth) & (at < limit)
             b.store(target, d * self.rows + item, select(inside, value, 0.0))
 
-    def _products(self, sources: Sequence[Source], p0: Expr) -> list[list[list[ir.Var]]]:
+    def _products(self, sources: Sequence[Reader], p0: Expr) -> list[list[list[ir.Var]]]:
         """Per pair of operands, the products of the thread's items that stay and that pass."""
         b, call = self.b, self.call
         acc = [[[b.var(0.0, "acc") for _ in self.across] for _ in self.mine] for _ in sources]
@@ -191,7 +192,7 @@ class Shared(Team):
         var, results = self.b.var, self.call.results
         return [[[var(0.0, name) for _ in self.columns] for _ in self.mine] for _ in results]
 
-    def meet(self, sources: Sequence[Source], start: Expr, stop: Expr) -> None:
+    def meet(self, sources: Sequence[Reader], start: Expr, stop: Expr) -> None:
         b, call = self.b, self.call
         with self._blocks(start, stop) as (p0, passing):
             acc = self._products(sources, p0)
@@ -201,8 +202,8 @@ class Shared(Team):
             with b.loop(count, name="j") as j:
                 at = b.let(p0 + j, "at")
                 for weights, source, sums in zip(self.weights, sources, self.sums):
-                    row = b.let(source.start(at), "row")
-                    xs = [b.let(source.load(row, c), "x") for c in self._inside()]
+                    row = source.row(b, at)
+                    xs = [b.let(row.read(0, c), "x") for c in self._inside()]
                     for y, line in zip(self.mine, sums):
                         w = b.let(load(weights, y * self.rows + j), "w")
                         for x, var in zip(xs, line):
@@ -251,7 +252,7 @@ class Shared(Team):
 
     # -- row statistics
 
-    def follow(self, source: Source, start: Expr, stop: Expr) -> None:
+    def follow(self, source: Reader, start: Expr, stop: Expr) -> None:
         """Each thread follows its rows through its keys."""
         b = self.b
         self.state = [(b.var(FLOOR, "top"), b.var(0.0, "total")) for _ in self.mine]

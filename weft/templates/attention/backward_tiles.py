@@ -29,8 +29,8 @@ from weft.kernel.builder import (
     splat,
 )
 from weft.kernel.ir import Type
-from weft.templates.attention.backward_pairs import Source
 from weft.templates.attention.softmax import HIDDEN
+from weft.templates.operand import Reader
 from weft.templates.product.pack import Packer
 
 MR = 4  # rows per register tile
@@ -85,19 +85,19 @@ class Tiles:
     # -- operands
 
     def pack(
-        self, source: Source, first: Expr, target: ir.Array, count: Expr, padded: Value
+        self, source: Reader, first: Expr, target: ir.Array, count: Expr, padded: Value
     ) -> None:
         """target = `count` rows of the operand from row `first`, then zeros up to row `padded`;
         zeros beyond D."""
         b, lanes, depth = self.b, self.lanes, const(self.depth)
-        base = b.let(source.start(first), "rows")
-        packer = Packer(b, source.buffer, base, target, self.wide, lanes, dt.float32)
-        if source.step == 1:
-            packer.rows(source.row, count, depth, self.depth % lanes == 0)
+        base = b.let(source.at(first, 0), "rows")
+        packer = Packer(b, source.source, base, target, self.wide, lanes, dt.float32)
+        if source.s_k == 1:
+            packer.rows(source.s_row, count, depth, self.depth % lanes == 0)
         else:
             if self.wide != self.depth:
                 self.clear(target, const(0), count)
-            packer.scalars((source.row, source.step), count, depth, None)
+            packer.scalars((source.s_row, source.s_k), count, depth, None)
         self.clear(target, count, padded)
 
     def clear(self, target: ir.Array, first: Expr, stop: Value) -> None:

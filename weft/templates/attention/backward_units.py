@@ -28,20 +28,20 @@ from weft.kernel.builder import (
     splat,
 )
 from weft.ops.attention_grad import UNSEEN
-from weft.templates.attention.backward_pairs import Call, Source, Team
+from weft.templates.attention.backward_pairs import Call, Team
 from weft.templates.attention.softmax import LOG2E, base_two
-from weft.templates.attention.units import Units as Forward
+from weft.templates.attention.units import Softmax
 from weft.templates.attention.units_tiles import (
     SIDE,
     WORD,
     Blocks,
     Need,
-    Operand,
     Plan,
     others,
     plan_of,
 )
 from weft.templates.group import Group
+from weft.templates.operand import Reader
 from weft.templates.product.problem import operand
 
 # (rows of a subgroup, subgroups, keys of a block), the quickest first
@@ -99,7 +99,7 @@ class Units(Team):
         if not self.call.rows_stay:
             self.noted = [b.array("noted", dt.float32, plan.keys, "shared") for _ in range(2)]
 
-    def hold(self, sources: Sequence[Source]) -> None:
+    def hold(self, sources: Sequence[Reader]) -> None:
         b, call, last = self.b, self.call, const(self.call.items - 1)
         if not call.results:
             self._hold_rows(sources[0], last)
@@ -110,19 +110,18 @@ class Units(Team):
             lse, delta = call.note(b.let(minimum(item, call.t - 1), "near"))
             self.own = [b.let(splat(x, WORD), "own") for x in (b.let(lse * LOG2E), delta)]
         for source, target in zip(sources, self.held):
-            self.blocks.take(_operand(source), call.first, last, target)
+            self.blocks.take(source, call.first, last, target)
 
     def clear(self, totals: bool) -> None:
         self.sums = [self.blocks.tiles("sum", self.plan.wide) for _ in self.call.results]
         for x in self.sums:
             self.blocks.clear(x)
 
-    def meet(self, sources: Sequence[Source], start: Expr, stop: Expr) -> None:
+    def meet(self, sources: Sequence[Reader], start: Expr, stop: Expr) -> None:
         b, blocks, keys = self.b, self.blocks, self.plan.keys
-        operands = [_operand(x) for x in sources]
         begin = b.let(start - start % keys, "begin")
         last = b.let(maximum(stop - 1, 0), "last")
-        for source, target in zip(operands, self.fetched):
+        for source, target in zip(sources, self.fetched):
             blocks.fetch(source, begin, last, target)
         with b.loop(stop, begin, step=keys, name="at") as at, self.em.scope():
             b.barrier()
@@ -136,7 +135,7 @@ class Units(Team):
             ):
                 blocks.against(pair, held, passing, self.lefts, self.by, target)
             b.barrier()
-            for source, target in zip(operands, self.fetched):
+            for source, target in zip(sources, self.fetched):
                 blocks.fetch(source, at + keys, last, target)
             self._weigh(at)
             b.barrier()
@@ -207,18 +206,18 @@ class Units(Team):
 
     # -- row statistics: the forward kernel without its values
 
-    def _hold_rows(self, source: Source, last: Expr) -> None:
+    def _hold_rows(self, source: Reader, last: Expr) -> None:
         b, call = self.b, self.call
-        self.forward = Forward(
+        self.forward = Softmax(
             b, call.caps, self.plan, self.dtype, call.depth, call.params["scale"],
             call.params["softcap"], values=False,
         )  # fmt: skip
         self.row = b.let(call.first + self.forward.row, "row")
         self.sees = call.sees(self.row)
-        self.forward.take_rows(_operand(source), call.first, last)
+        self.forward.take_rows(source, call.first, last)
 
-    def follow(self, source: Source, start: Expr, stop: Expr) -> None:
-        self.forward.sweep(_operand(source), None, start, stop, *self.sees)
+    def follow(self, source: Reader, start: Expr, stop: Expr) -> None:
+        self.forward.sweep(source, None, start, stop, *self.sees)
 
     def _log_sums(self) -> None:
         b, call = self.b, self.call
@@ -226,7 +225,3 @@ class Units(Team):
         value = b.let(select(some, lse, UNSEEN), "lse")
         with b.when((self.forward.part < 1) & (self.row < call.t)), self.em.scope():
             call.write_row(self.em.axis(self.row, call.t), value)
-
-
-def _operand(source: Source) -> Operand:
-    return Operand(source.buffer, source.base, source.row)

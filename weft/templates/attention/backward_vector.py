@@ -14,9 +14,10 @@ from weft.core.order import STRANDS
 from weft.kernel import math
 from weft.kernel.builder import Expr, const, extract, fma, iota, load, maximum, minimum, splat
 from weft.kernel.ir import Array, Type
-from weft.templates.attention.backward_pairs import Call, Source, Team
+from weft.templates.attention.backward_pairs import Call, Team
 from weft.templates.attention.backward_tiles import MR, Seen, Tiles, sizes_of
 from weft.templates.attention.softmax import FLOOR, fold_strands, follow
+from weft.templates.operand import Reader
 from weft.templates.product.pack import fold_lanes
 
 ROWS = 128  # items per group
@@ -39,7 +40,7 @@ class Vector(Team):
         noted = size.rows if call.rows_stay else size.keys
         self.notes = [b.array(n, dt.float32, noted) for n in ("lse", "delta")[: len(call.sums)]]
 
-    def hold(self, sources: Sequence[Source]) -> None:
+    def hold(self, sources: Sequence[Reader]) -> None:
         b, call = self.b, self.call
         self.count = b.let(minimum(call.items - call.first, self.rows), "count")
         self.padded = b.let((self.count + (MR - 1)) // MR * MR, "padded")
@@ -57,7 +58,7 @@ class Vector(Team):
             for value, target in zip(call.note(minimum(first + r, call.t - 1)), self.notes):
                 b.store(target, r, value)
 
-    def _take(self, sources: Sequence[Source], p0: Expr) -> None:
+    def _take(self, sources: Sequence[Reader], p0: Expr) -> None:
         """The block that passes, zeros beyond the last."""
         b, x, keys = self.b, self.x, self.size.keys
         count = b.let(minimum(self.call.others - p0, keys), "passing")
@@ -98,7 +99,7 @@ class Vector(Team):
 
         x.against(self.held[1], r, self.turned[1], 0, 0, weigh)
 
-    def _each(self, sources: Sequence[Source], start: Expr, stop: Expr, body: Any) -> None:
+    def _each(self, sources: Sequence[Reader], start: Expr, stop: Expr, body: Any) -> None:
         """body(p0, r, seen) for every block that passes and every tile that sees some of it, after
         its pairs."""
         b, keys = self.b, self.size.keys
@@ -119,7 +120,7 @@ class Vector(Team):
         for array in self.sums + (self.totals if totals else []):
             x.clear(array, const(0), self.padded)
 
-    def meet(self, sources: Sequence[Source], start: Expr, stop: Expr) -> None:
+    def meet(self, sources: Sequence[Reader], start: Expr, stop: Expr) -> None:
         b, x, keys = self.b, self.x, self.size.keys
 
         def add(p0: Expr, r: Expr, seen: Seen) -> None:
@@ -158,7 +159,7 @@ class Vector(Team):
 
     # -- row statistics
 
-    def follow(self, source: Source, start: Expr, stop: Expr) -> None:
+    def follow(self, source: Reader, start: Expr, stop: Expr) -> None:
         """Strand i of STRANDS has its own maximum and sum, of keys i, i + STRANDS, ..."""
         b, lanes = self.b, self.x.lanes
         size = self.rows * STRANDS

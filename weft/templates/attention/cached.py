@@ -12,9 +12,10 @@ from weft.kernel.ir import Kernel
 from weft.templates.attention import (
     cached_cpu,
     forward_threads,
+    forward_units,
     merge,
-    units_blocks,
 )
+from weft.templates.attention.forward import Call
 from weft.templates.group import Group
 from weft.templates.product.epilogue import find_call
 from weft.templates.registry import claims, template
@@ -27,11 +28,11 @@ def claim_parts(node: Node, caps: Caps) -> bool:
 
 
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
-    """What `weft tune` may choose from for this group (see `units_blocks`)."""
+    """What `weft tune` may choose from for this group (see `forward_units`)."""
     node = find_call(group)
     many = node.attrs["name"] == "cached_attention" and node.shape[0] > STREAM_ROWS
     units = many and not caps.is_cpu
-    return units_blocks.candidates(group, node, caps) if units else []
+    return forward_units.candidates(group, node, caps) if units else []
 
 
 @template("cached_attention")
@@ -50,7 +51,8 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
 
 
 def _gpu(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Kernel:
-    plan = units_blocks.plan_for(group, node, caps, config)
+    plan = forward_units.plan_for(group, node, caps, config)
     if plan is not None:
-        return units_blocks.build(group, node, caps, plan)
+        call = Call(group, node, caps)
+        return call.kernel(forward_units.Units(call, plan))
     return forward_threads.build(group, node, caps, config)

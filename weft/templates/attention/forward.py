@@ -19,8 +19,7 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import KEY_SPAN, STREAM_ROWS
 from weft.graph.ir import Node
-from weft.kernel import ir
-from weft.kernel.builder import Builder, Expr, Value, cast, ceil_div, load, maximum, minimum, select
+from weft.kernel.builder import Builder, Expr, Value, ceil_div, const, maximum, minimum, select
 from weft.kernel.ir import Kernel
 from weft.templates import affine
 from weft.templates.affine import Affine
@@ -34,36 +33,26 @@ from weft.templates.attention.places import (
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import traffic
+from weft.templates.operand import Reader
 from weft.templates.product.epilogue import row_limit, store_all
 from weft.templates.product.problem import View, operand
 
 Q, K, V = range(3)
 
 
-@dataclass(frozen=True)
-class Source:
-    """A head of an operand: rows `row` elements apart from `base` (bound), components `step`."""
-
-    buffer: ir.Buffer
-    base: Expr
-    row: int
-    step: int
-
-    def load(self, row: Value, column: Value, lanes: int = 1) -> Expr:
-        """Components of a row, in f32."""
-        at = self.base + row * self.row + column * self.step
-        return cast(load(self.buffer, at, lanes), dt.float32)
+def few(node: Node) -> bool:
+    """Whether the call is a decoding step, whose blocks hold heads."""
+    return node.attrs["name"] != "attention" and node.shape[0] <= STREAM_ROWS
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row: its cache slot (or batch entry), the keys it sees (none if there is no such row), its
-    query, where its result goes; all bound."""
+    """A row: its cache slot (or batch entry) and the keys it sees, none if there is no such row
+    (all bound); its index in the query and in the result."""
 
     slot: Expr
     low: Expr
     high: Expr
-    q: Expr
     index: tuple[Affine, ...]
 
 
@@ -82,10 +71,11 @@ class Call:
         self.n, self.heads, self.depth = q.shape[0], q.shape[1], q.shape[-1]
         self.slots, self.groups, self.length, _ = k.shape
         self.share = self.heads // self.groups
-        self.few = self.cached and self.n <= STREAM_ROWS
+        self.few = few(node)
         self.flat = self.few and flat
         self.parts = -(-self.length // KEY_SPAN) if "part" in self.params else 0
         self.spans = self.length > KEY_SPAN and not self.parts
+        self.growing = not self.few and (self.cached or self.params["causal"])  # what rows see
         self.wanted = row_limit(group, 1, self.n)  # rows, or batch entries
 
     def kernel(self, team: Team) -> Kernel:
@@ -98,7 +88,7 @@ class Call:
                 self._walk(team, slot, start, stop)
             team.finish()
         rows = self.n * self.heads * (1 if self.cached else self.items)
-        flops = 4 * rows * self.length * self.depth
+        flops = 4 * rows * self.length * self.depth // (2 if self.growing else 1)
         return b.kernel(at, team.threads, flops, traffic(self.group))
 
     def _place(self, rows: int) -> tuple[Value, ...]:
@@ -108,7 +98,6 @@ class Call:
         blocks: Value
         grid: tuple[Value, ...]
         limit: Value
-        longest_first = False
         if self.flat:
             self.items, limit = self.n * self.heads, self.wanted * self.heads
             grid = (ceil_div(limit, rows), max(self.parts, 1))
@@ -123,7 +112,7 @@ class Call:
         else:
             self.items = self.n if self.cached else self.node.shape[2]
             limit = self.wanted if self.cached else self.items
-            block, longest_first = b.group(0), self.cached or self.params["causal"]
+            block = b.group(0)
             head = b.let(b.group(1), "head")
             self.head = em.axis(head, self.heads)
             self.kv = em.axis(b.let(head // self.share, "kv"), self.groups)
@@ -131,7 +120,7 @@ class Call:
             self.entry = em.axis(b.group(2), 1 if self.cached else self.n)
         self.part = part if self.parts else None
         self.limit = b.let(limit, "limit")
-        if longest_first:
+        if self.growing:  # the longest rows first
             block = ceil_div(self.limit, rows) - 1 - block
         self.first = b.let(block * rows, "first")
         if not self.cached:
@@ -151,56 +140,85 @@ class Call:
 
     # -- places
 
+    def index(self, at: Expr) -> tuple[Affine, ...]:
+        """Row `at` of the group's head, which exists, in the query and in the result."""
+        em = self.em
+        if self.flat:
+            return affine.unflatten(em.axis(at, self.items), (self.n, self.heads))
+        if self.few:
+            return self.row, affine.combine([(self.kv, self.share), (em.axis(at, self.share), 1)])
+        if self.cached:
+            return em.axis(at, self.n), self.head
+        return self.entry, self.head, em.axis(at, self.items)
+
     def item(self, at: Expr) -> Row:
         """Row `at` (bound) of the group's head; one beyond the last sees nothing."""
-        b, em, node = self.b, self.em, self.node
+        b, em, node, params = self.b, self.em, self.node, self.params
         real = b.let(minimum(at, self.limit - 1), "real")
+        index = self.index(real)
         if self.cached:
-            if self.flat:
-                row, head = affine.unflatten(em.axis(real, self.items), (self.n, self.heads))
-            elif self.few:
-                row = self.row
-                head = affine.combine([(self.kv, self.share), (em.axis(real, self.share), 1)])
-            else:
-                row, head = em.axis(real, self.n), self.head
-            slot, pos = slot_of(em, node, row), position_of(em, node, row)
-            low, high = keys_until(pos, self.params["window"])
-            index: tuple[Affine, ...] = (row, head)
+            slot, pos = slot_of(em, node, index[0]), position_of(em, node, index[0])
+            low, high = keys_until(pos, params["window"])
         else:
             slot, t = em.expr(self.entry), self.items
-            causal, window = self.params["causal"], self.params["window"]
+            causal, window = params["causal"], params["window"]
             low, high = visible_keys(b, real, t, self.length, self.keys, causal, window)
-            index = (self.entry, self.head, em.axis(real, t))
         if self.part is not None:
             low = maximum(low, self.part * KEY_SPAN)
             high = minimum(high, (self.part + 1) * KEY_SPAN)
-            index = (*index, em.axis(self.part, self.parts))
-        exists = at < self.limit
-        q = self.base(self.views[Q], index[:2] if self.cached else index)
-        return Row(slot, b.let(low, "low"), b.let(select(exists, high, 0), "high"), q, index)
+        high = b.let(select(at < self.limit, high, 0), "high")
+        return Row(slot, b.let(low, "low"), high, index)
 
-    def base(self, view: View, lead: tuple[Affine, ...]) -> Expr:
-        at = affine.flatten(lead, view.strides[: len(lead)], view.offset)
-        return self.b.let(self.em.expr(at), "base")
+    @property
+    def one_slot(self) -> bool:
+        """Whether the group's rows all meet the same keys and values."""
+        return not self.cached or self.few
 
-    def query(self, base: Expr) -> Source:
-        """The query of a row that starts at `base` (bound), as row 0."""
+    def range(self, rows: int) -> tuple[Expr, Expr]:
+        """The first key that any of the group's `rows` rows sees and the one after the last (bound,
+        the same in every thread), where they have one slot: then later rows see no earlier keys."""
+        b, first = self.b, self.first
+        low = self.item(first).low
+        high = self.item(b.let(minimum(first + (rows - 1), self.limit - 1), "last")).high
+        return b.let(minimum(low, high), "start"), high
+
+    def queries(self) -> Reader:
+        """The query of the group's head: its rows as they are counted (not flat)."""
+        view, axis = self.views[Q], 1 if self.few else 0 if self.cached else 2
+        return self._reader(view, self.index(const(0)), view.strides[axis])
+
+    def start(self, row: Row) -> Expr:
+        """Where the query of a row starts (bound)."""
+        return self._base(self.views[Q], row.index)
+
+    def query(self, start: Expr) -> Reader:
+        """The query that starts there, as row 0."""
         view = self.views[Q]
-        return Source(self.em.buffers[id(view.node)], base, 0, view.strides[-1])
+        return Reader(self.em.buffers[id(view.node)], start, 0, view.strides[-1], dt.float32)
 
-    def source(self, i: int, slot: Expr, head: Expr | None = None) -> Source:
+    def source(self, i: int, slot: Expr, head: Expr | None = None) -> Reader:
         """Keys or values of a slot, of the group's head or that of a query head (flat)."""
         view, em = self.views[i], self.em
         kv = self.kv if head is None else em.axis(head // self.share, self.groups)
-        base = self.base(view, (em.axis(slot, self.slots), kv))
-        return Source(em.buffers[id(view.node)], base, *view.strides[2:])
+        return self._reader(view, (em.axis(slot, self.slots), kv), view.strides[2])
+
+    def _reader(self, view: View, lead: tuple[Affine, ...], row: int) -> Reader:
+        base, source = self._base(view, lead), self.em.buffers[id(view.node)]
+        return Reader(source, base, row, view.strides[-1], dt.float32)
+
+    def _base(self, view: View, lead: tuple[Affine, ...]) -> Expr:
+        at = affine.flatten(lead, view.strides[: len(lead)], view.offset)
+        return self.b.let(self.em.expr(at), "base")
 
     # -- results
 
-    def write(self, row: Row, column: Affine, value: Expr) -> None:
+    def write(
+        self, index: tuple[Affine, ...], column: Affine, value: Expr, mask: Expr | None = None
+    ) -> None:
         """Components of a row's result; with `parts`, of its sums, its maximum and its total."""
+        part = () if self.part is None else (self.em.axis(self.part, self.parts),)
         with self.em.scope():
-            store_all(self.em, self.node, (*row.index, column), value, None)
+            store_all(self.em, self.node, (*index, *part, column), value, mask)
 
 
 class Team(abc.ABC):

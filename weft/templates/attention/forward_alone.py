@@ -21,7 +21,7 @@ from weft.kernel.builder import (
     pack,
 )
 from weft.kernel.ir import F32, Type
-from weft.templates.attention.forward import Call, K, Source, Team, V
+from weft.templates.attention.forward import Call, K, Team, V
 from weft.templates.attention.softmax import (
     FLOOR,
     HIDDEN,
@@ -33,6 +33,7 @@ from weft.templates.attention.softmax import (
     joined,
     product,
 )
+from weft.templates.operand import Reader
 
 THREADS = 64  # of a group
 
@@ -57,7 +58,7 @@ class Alone(Team):
     def hold(self) -> None:
         b, call = self.b, self.call
         self.row = call.item(self.at)
-        query = call.query(self.row.q)
+        query = call.query(call.start(self.row))
         self.q = [b.let(self._load(query, 0, d), "q") for d in self.columns]
         self.scores = b.array("scores", dt.float32, KEYS)
         self.strands = b.array("strands", dt.float32, STRANDS)
@@ -69,11 +70,11 @@ class Alone(Team):
         top, total = self.b.var(FLOOR, "top"), self.b.var(0.0, "total")
         return [top, total, *(self.b.var(zero, "o", zero.type) for _ in self.columns)]
 
-    def _load(self, source: Source, row: Expr | int, d: int) -> Expr:
+    def _load(self, source: Reader, row: Expr | int, d: int) -> Expr:
         """The components from d on of a row."""
-        if source.step == 1 or self.quad == 1:
-            return source.load(row, d, self.quad)
-        return pack(*(source.load(row, d + i) for i in range(self.quad)))
+        if source.s_k == 1 or self.quad == 1:
+            return source.read(row, d, self.quad)
+        return pack(*(source.read(row, d + i) for i in range(self.quad)))
 
     @contextlib.contextmanager
     def slots(self) -> Iterator[tuple[Expr, Expr, Expr]]:
@@ -108,7 +109,7 @@ class Alone(Team):
             strands = [b.let(load(self.strands, const(i)), "strand") for i in range(STRANDS)]
             b.assign(total, fma(total, fade, fold_strands(b, [strands])))
 
-    def _score(self, keys: Source, key: Expr) -> Expr:
+    def _score(self, keys: Reader, key: Expr) -> Expr:
         b, params = self.b, self.call.params
 
         def chain(part: range) -> list[Expr]:
@@ -135,10 +136,10 @@ class Alone(Team):
         for d, var in zip(self.columns, o):
             y = b.let(var if call.parts else var * by, "y")
             for i in range(self.quad):
-                call.write(self.row, em.axis(d + i, columns), b.let(extract(y, i), "y"))
+                call.write(self.row.index, em.axis(d + i, columns), b.let(extract(y, i), "y"))
         if call.parts:
             for i, x in enumerate((top, total)):
-                call.write(self.row, em.axis(call.depth + i, columns), b.let(x, "y"))
+                call.write(self.row.index, em.axis(call.depth + i, columns), b.let(x, "y"))
 
 
 def join_state(b: Builder, span: Sequence[ir.Var], every: Sequence[ir.Var]) -> None:

@@ -30,7 +30,7 @@ from weft.kernel.builder import (
     select,
 )
 from weft.kernel.ir import I32, Kernel
-from weft.templates.attention.forward import Call, K, Row, Source, Team, V
+from weft.templates.attention.forward import Call, K, Row, Team, V
 from weft.templates.attention.forward_alone import Alone, join_state
 from weft.templates.attention.softmax import (
     FLOOR,
@@ -42,6 +42,7 @@ from weft.templates.attention.softmax import (
     product,
 )
 from weft.templates.group import Group
+from weft.templates.operand import Reader
 
 SLICE = 8  # of D, staged at once
 
@@ -98,7 +99,7 @@ class Shared(Team):
         self.starts = self._array("starts", self.rows, dt.int32)
         with b.when(eq(self.tx, 0)):
             for y, row in zip(self.mine, self.held):
-                b.store(self.starts, y, row.q)
+                b.store(self.starts, y, call.start(row))
         b.barrier()
 
     def _state(self) -> list[list[ir.Var]]:
@@ -110,9 +111,8 @@ class Shared(Team):
     @contextlib.contextmanager
     def slots(self) -> Iterator[tuple[Expr, Expr, Expr]]:
         b, call = self.b, self.call
-        if not call.cached or call.few:
-            slot = self.held[0].slot
-            yield slot, *self._range(None)
+        if call.one_slot:
+            yield self.held[0].slot, *call.range(self.rows)
             return
         first, last = (b.var(self.held_by(const(0)).slot, "slot", I32) for _ in range(2))
         with b.loop(self.rows, 1, name="i") as i, self.em.scope():
@@ -129,16 +129,14 @@ class Shared(Team):
         alike: a WGSL compiler takes nothing from shared memory for the same in all of them."""
         return self.call.item(self.b.let(self.call.first + i, "at"))
 
-    def _range(self, slot: Expr | None) -> tuple[Expr, Expr]:
-        """The first key that any row (of a slot) sees, and the one after the last."""
+    def _range(self, slot: Expr) -> tuple[Expr, Expr]:
+        """The first key that any row of a slot sees, and the one after the last."""
         b = self.b
         start, stop = b.var(self.call.length, "start", I32), b.var(0, "stop", I32)
         with b.loop(self.rows, name="i") as i, self.em.scope():
             row = self.held_by(i)
-            low, high = row.low, row.high
-            if slot is not None:
-                high = b.let(select(eq(row.slot, slot), high, 0), "high")
-            b.assign(start, minimum(start, select(high > low, low, self.call.length)))
+            high = b.let(select(eq(row.slot, slot), row.high, 0), "high")
+            b.assign(start, minimum(start, select(high > row.low, row.low, self.call.length)))
             b.assign(stop, maximum(stop, high))
         last = b.let(stop, "stop")
         return b.let(minimum(start, last), "start"), last
@@ -154,7 +152,7 @@ class Shared(Team):
             count = b.let(minimum(stop - k0, KEYS), "count")
             with b.loop(count, name="j") as j:
                 key = b.let(k0 + j, "key")
-                vs = [b.let(values.load(key, c), "v") for c in self._inside()]
+                vs = [b.let(values.read(key, c), "v") for c in self._inside()]
                 for y, (_, _, *line) in zip(self.mine, self.span):
                     w = b.let(load(self.weights, y * KEYS + j), "w")
                     for v, var in zip(vs, line):
@@ -166,16 +164,16 @@ class Shared(Team):
         last = self.call.depth - 1
         return [self.b.let(minimum(self.tx + c, last), "column") for c in self.columns]
 
-    def _products(self, keys: Source, k0: Expr, part: range) -> list[Expr]:
+    def _products(self, keys: Reader, k0: Expr, part: range) -> list[Expr]:
         """q . k of the thread's rows and keys, row by row, over a part of D."""
         b, call = self.b, self.call
         acc = [[b.var(0.0, "acc") for _ in self.across] for _ in self.mine]
 
         def query(item: Expr, d: Expr) -> Expr:
-            return call.query(b.let(load(self.starts, item), "q")).load(0, d)
+            return call.query(b.let(load(self.starts, item), "q")).read(0, d)
 
         def key(item: Expr, d: Expr) -> Expr:
-            return keys.load(b.let(minimum(k0 + item, call.length - 1), "key"), d)
+            return keys.read(b.let(minimum(k0 + item, call.length - 1), "key"), d)
 
         with b.loop(part.stop, part.start, SLICE, "d0") as d0:
             self._stage(self.left, self.rows, d0, part.stop, query)
@@ -271,8 +269,8 @@ class Shared(Team):
                     column = b.let(self.tx + c, "column")
                     with b.when(column < as_expr(call.depth)), em.scope():
                         value = b.let(var if call.parts else var * by, "y")
-                        call.write(row, em.axis(column, columns), value)
+                        call.write(row.index, em.axis(column, columns), value)
                 if call.parts:
                     with b.when(eq(self.tx, 0)), em.scope():
                         for i, x in enumerate((top, total)):
-                            call.write(row, em.axis(call.depth + i, columns), b.let(x, "y"))
+                            call.write(row.index, em.axis(call.depth + i, columns), b.let(x, "y"))

@@ -1,8 +1,8 @@
-"""Attention in the matrix units of GPUs, with an online softmax; no matrix of scores exists.
+"""The online softmax of attention in the matrix units of GPUs; no matrix of scores exists.
 
-A group takes a block of query rows of one head (`units_tiles` says how they and the keys move).
-Threads turn scores into weights, one or a few threads to a row, in base 2 (Dao, "FlashAttention-2",
-2023); the rows' sums stay in the units and are rescaled there.
+A group takes a block of rows (`units_tiles` says how they and the keys move). Threads turn scores
+into weights, one or a few threads to a row, in base 2 (Dao, "FlashAttention-2", 2023); the rows'
+sums stay in the units and are rescaled there.
 
 Blocks of keys start at multiples of their size and a block in which a row sees nothing leaves it
 unchanged bit for bit, so a row's result does not depend on the rows around it.
@@ -10,13 +10,11 @@ unchanged bit for bit, so a row's result does not depend on the rows around it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
-from weft.core.order import KEY_SPAN
 from weft.kernel import ir, math
 from weft.kernel.builder import (
     Builder,
@@ -27,7 +25,6 @@ from weft.kernel.builder import (
     iota,
     load,
     maximum,
-    minimum,
     select,
     splat,
 )
@@ -43,22 +40,12 @@ from weft.templates.attention.softmax import (
     joined,
     seen,
 )
-from weft.templates.attention.units_tiles import SIDE, WORD, Blocks, Need, Operand, Plan, plan_of
+from weft.templates.attention.units_tiles import SIDE, WORD, Blocks, Plan
+from weft.templates.operand import Reader
 from weft.templates.product.pack import fold_lanes
-from weft.templates.product.problem import View
-
-# (rows of a subgroup, subgroups, keys of a block), the quickest first
-SHAPES = ((32, 4, 64), (32, 4, 32), (32, 2, 64), (32, 2, 32), (16, 4, 32), (16, 2, 32))
 
 
-def forward_plan(
-    dtype: DType, depth: int, views: Sequence[View], caps: Caps, config: Mapping[str, Any]
-) -> Plan | None:
-    """The blocks of a forward kernel for these operands, or None (see `plan_of`)."""
-    return plan_of(dtype, depth, views, caps, config, SHAPES, Need())
-
-
-class Units(Blocks):
+class Softmax(Blocks):
     """Emits the parts of a kernel. Without values only the rows' maxima and sums are computed."""
 
     def __init__(
@@ -98,24 +85,38 @@ class Units(Blocks):
             with b.loop(self.all.size, step=WORD, name="i") as i:
                 b.store(self.all, i, const(0.0, Type(dt.float32, WORD)))
 
-    def take_rows(self, source: Operand, first: Expr, last: Expr) -> None:
+    def take_rows(self, source: Reader, first: Expr, last: Expr) -> None:
         """Query rows first .. to shared memory; those beyond `last` repeat it."""
         self.take(source, first, last, self.q)
 
     # -- a sweep over keys
 
-    def walk(self, k: Operand, v: Operand, start: Expr, stop: Expr, low: Expr, high: Expr) -> None:
-        """As `sweep`, span by span."""
-        b = self.b
-        if not self.spans:
-            self.sweep(k, v, start, stop, low, high)
-            return
-        with b.loop(stop, start - start % KEY_SPAN, KEY_SPAN, "span") as span:
-            begin = b.let(maximum(span, start), "begin")
-            self.sweep(k, v, begin, b.let(minimum(span + KEY_SPAN, stop), "end"), low, high)
-            self._join()
+    def sweep(
+        self, k: Reader, v: Reader | None, start: Expr, stop: Expr, low: Expr, high: Expr
+    ) -> None:
+        """The rows meet keys start .. stop (bound, the same in every thread); this thread's row
+        sees low .. high of them."""
+        b, keys = self.b, self.plan.keys
+        begin = b.let(start - start % keys, "begin")
+        last = b.let(maximum(stop - 1, 0), "last_key")
+        self.fetch(k, begin, last, self.fetched)
+        with b.loop(stop, begin, step=keys, name="k0") as k0:
+            self.keep(self.fetched, self.k)
+            b.barrier()
+            if v is not None:
+                self.fetch(v, k0, last, self.fetched)
+            self.against(self.scores, self.q, self.k, self.lefts, self.key, self.s)
+            if v is not None:
+                self.keep(self.fetched, self.v)
+            b.barrier()
+            self.fetch(k, k0 + keys, last, self.fetched)
+            self._weigh(k0, low, high, v is not None)
+            b.barrier()
+            if v is not None:
+                self._rescale()
+                self.add(self.sums, self.p, self.v, self.lefts, self.value)
 
-    def _join(self) -> None:
+    def join(self) -> None:
         """The span joins the rows' totals, by natural exponentials, as in `merge`."""
         b = self.b
         top, total = self.state()
@@ -140,31 +141,6 @@ class Units(Blocks):
     def state(self) -> tuple[Expr, Expr]:
         """The row's maximum (of natural scores) and total, in all its threads (bound)."""
         return self.b.let(self.top * (1.0 / LOG2E), "top"), self.whole_total()
-
-    def sweep(
-        self, k: Operand, v: Operand | None, start: Expr, stop: Expr, low: Expr, high: Expr
-    ) -> None:
-        """The rows meet keys start .. stop (bound, the same in every thread); this thread's row
-        sees low .. high of them."""
-        b, keys = self.b, self.plan.keys
-        begin = b.let(start - start % keys, "begin")
-        last = b.let(maximum(stop - 1, 0), "last_key")
-        self.fetch(k, begin, last, self.fetched)
-        with b.loop(stop, begin, step=keys, name="k0") as k0:
-            self.keep(self.fetched, self.k)
-            b.barrier()
-            if v is not None:
-                self.fetch(v, k0, last, self.fetched)
-            self.against(self.scores, self.q, self.k, self.lefts, self.key, self.s)
-            if v is not None:
-                self.keep(self.fetched, self.v)
-            b.barrier()
-            self.fetch(k, k0 + keys, last, self.fetched)
-            self._weigh(k0, low, high, v is not None)
-            b.barrier()
-            if v is not None:
-                self._rescale()
-                self.add(self.sums, self.p, self.v, self.lefts, self.value)
 
     def _weigh(self, k0: Expr, low: Expr, high: Expr, values: bool) -> None:
         """This thread's scores become weights under the row's new maximum."""

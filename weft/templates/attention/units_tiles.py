@@ -18,6 +18,7 @@ from weft.core.dtypes import DType
 from weft.kernel import ir
 from weft.kernel.builder import Builder, Expr, const, load, minimum, select, splat
 from weft.kernel.ir import Type
+from weft.templates.operand import Reader
 from weft.templates.product.problem import View
 
 SIDE = 16  # rows and columns of a tile
@@ -130,15 +131,6 @@ def fewer(plan: Plan, rows: int, depth: int, caps: Caps, need: Need) -> Plan:
     return plan
 
 
-@dataclass(frozen=True)
-class Operand:
-    """A head of q, k or v: its row r starts at element base + r * step (base bound)."""
-
-    buffer: ir.Buffer
-    base: Expr
-    step: int
-
-
 class Blocks:
     """What kernels in matrix units share: places, moving blocks, results that leave the units."""
 
@@ -162,21 +154,21 @@ class Blocks:
         words = self.plan.keys * self.plan.wide // WORD
         return self.b.array(name, self.dtype, -(-words // self.plan.threads) * WORD)
 
-    def take(self, source: Operand, first: Expr, last: Expr, target: ir.Array) -> None:
+    def take(self, source: Reader, first: Expr, last: Expr, target: ir.Array) -> None:
         """The group's rows first .. to shared memory; those beyond `last` repeat it."""
         b = self.b
         for at, row, column, inside in self._reads(source, first, last, self.plan.rows):
-            value = load(source.buffer, at, WORD)
+            value = load(source.source, at, WORD)
             if self.depth < self.plan.wide:  # products see zeros in the padding
                 zero = const(0.0, Type(self.dtype, WORD))
                 value = select(splat(column < self.depth, WORD), value, zero)
             with b.when(inside) if inside is not None else nullcontext():
                 b.store(target, row * self.plan.ld + column, value)
 
-    def fetch(self, source: Operand, first: Expr, last: Expr, target: ir.Array) -> None:
+    def fetch(self, source: Reader, first: Expr, last: Expr, target: ir.Array) -> None:
         """A block of keys (or values) on its way to registers; rows beyond `last` repeat it."""
         for u, (at, *_) in enumerate(self._reads(source, first, last, self.plan.keys)):
-            self.b.store(target, u * WORD, load(source.buffer, at, WORD))
+            self.b.store(target, u * WORD, load(source.source, at, WORD))
 
     def keep(self, fetched: ir.Array, target: ir.Array) -> None:
         """What was fetched, to shared memory."""
@@ -186,7 +178,7 @@ class Blocks:
                 b.store(target, row * self.plan.ld + column, load(fetched, u * WORD, WORD))
 
     def _reads(
-        self, source: Operand, first: Expr, last: Expr, rows: int
+        self, source: Reader, first: Expr, last: Expr, rows: int
     ) -> list[tuple[Expr, Expr, Expr, Expr | None]]:
         """Where this thread's vectors of a block start in memory, and their places."""
         b, padded = self.b, self.depth < self.plan.wide
@@ -194,7 +186,7 @@ class Blocks:
         found = []
         for row, column, inside in self._places(rows):
             real = minimum(column, self.depth - WORD) if padded else column
-            at = source.base + minimum(first + row, last) * source.step + real
+            at = source.base + minimum(first + row, last) * source.s_row + real
             found.append((at, row, column, inside))
         return found
 

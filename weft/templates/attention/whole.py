@@ -7,17 +7,18 @@ from typing import Any
 
 from weft.core.caps import Caps
 from weft.kernel.ir import Kernel
-from weft.templates.attention import forward_threads, units_blocks, whole_cpu
+from weft.templates.attention import forward_threads, forward_units, whole_cpu
+from weft.templates.attention.forward import Call
 from weft.templates.group import Group
 from weft.templates.product.epilogue import find_call
 from weft.templates.registry import template
 
 
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
-    """What `weft tune` may choose from for this group (see `units_blocks`)."""
+    """What `weft tune` may choose from for this group (see `forward_units`)."""
     node = find_call(group)
     units = not caps.is_cpu
-    return units_blocks.candidates(group, node, caps) if units else []
+    return forward_units.candidates(group, node, caps) if units else []
 
 
 @template("attention")
@@ -30,7 +31,8 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     node = find_call(group)
     if caps.is_cpu:
         return whole_cpu.build(group, node, caps, config)
-    plan = units_blocks.plan_for(group, node, caps, config)
+    plan = forward_units.plan_for(group, node, caps, config)
     if plan is not None:
-        return units_blocks.build(group, node, caps, plan)
+        call = Call(group, node, caps)
+        return call.kernel(forward_units.Units(call, plan))
     return forward_threads.build(group, node, caps, config)

@@ -50,7 +50,7 @@ class TileStreamer(Streamer):
         overlaps = p.n % TILE != 0 and p.n > TILE  # the last band starts early
         n = b.let(minimum(n0, p.n - TILE), "n") if overlaps else n0
         for d, w in enumerate(self.ws):
-            self._dot(d, Reader(w.source, b.let(w.at(n, 0), "w"), w.s_row, w.s_k, w.wide))
+            self._dot(d, w.row(b, n))
         mask = b.let(tail_mask(n, p.n, TILE), "own") if p.n < TILE else None
         mask = b.let(n + iota(TILE) >= n0, "own") if overlaps else mask
         limit = const(p.m) if self.limit is None else self.limit

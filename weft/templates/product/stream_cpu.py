@@ -192,7 +192,7 @@ class Streamer:
         overlaps = p.n % lanes != 0 and p.n > lanes  # the last band starts early
         n = b.let(minimum(n0, p.n - lanes), "n") if overlaps else n0
         sums, acc = self._chains(rows, 1)
-        ws = [Reader(w.source, b.let(w.at(n, 0), "w"), w.s_row, w.s_k, w.wide) for w in self.ws]
+        ws = [w.row(b, n) for w in self.ws]
         width = lanes * max(w.item for w in ws)
         whole = p.k - p.k % width
 
