@@ -35,6 +35,12 @@ class Reader:
     wide: DType
 
     @property
+    def buffer(self) -> ir.Buffer:
+        """The source, which is no array of the kernel's own."""
+        assert isinstance(self.source, ir.Buffer)
+        return self.source
+
+    @property
     def item(self) -> int:
         """Neighbours along k in one word of what `words` gives."""
         return max(WORD // self.source.dtype.itemsize, 1)

@@ -34,9 +34,9 @@ MODULES: dict[str, str] = {
     "sort": "weft.templates.sort",
     "matmul": "weft.templates.product.blocked",
     "matvec": "weft.templates.product.stream",
-    "attention": "weft.templates.attention.whole",
+    "attention": "weft.templates.attention.choice",
     "attention_grad": "weft.templates.attention.backward",
-    "cached_attention": "weft.templates.attention.cached",
+    "cached_attention": "weft.templates.attention.choice",
 }
 
 # composite name -> kind of the template that may claim it

@@ -1,86 +1,37 @@
 """A few query rows over a KV cache on a CPU: each key and value is read once, at bandwidth.
 
 One group takes one row and one key/value head with all the query heads that share it. Keys are
-turned in registers, so that scores run along keys as in `flash`: the same blocks, spans and sums,
-hence the same bits as among many rows, and in any batch.
+turned in registers, so that scores run along keys as in `forward_vector`: the same blocks, spans
+and sums, hence the same bits as among many rows, and in any batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 from weft.core import dtypes as dt
-from weft.core.caps import Caps
-from weft.core.order import KEY_SPAN, KEYS, STRANDS
-from weft.graph.ir import Node
+from weft.core.order import KEYS, STRANDS
 from weft.kernel import ir, math
-from weft.kernel.builder import (
-    Builder,
-    Expr,
-    cast,
-    const,
-    fma,
-    iota,
-    load,
-    maximum,
-    minimum,
-    select,
-    splat,
-)
-from weft.kernel.ir import F32, Kernel, Type
-from weft.templates import affine
-from weft.templates.affine import Affine
-from weft.templates.attention.places import keys_until, position_of, slot_of
-from weft.templates.attention.softmax import (
-    FLOOR,
-    HIDDEN,
-    capped,
-    fold_strands,
-    follow,
-    inverse,
-    join,
-    joined,
-    product,
-)
+from weft.kernel.builder import Expr, const, fma, iota, load, maximum, minimum, select, splat
+from weft.kernel.ir import Type
+from weft.templates.attention.forward import Call, K, Team, V
+from weft.templates.attention.softmax import HIDDEN, State, capped, fold_strands, follow, product
 from weft.templates.attention.transpose import transposed_16
-from weft.templates.emit import Emitter
-from weft.templates.group import Group
-from weft.templates.loops import traffic
-from weft.templates.product.epilogue import row_limit, store_all
+from weft.templates.operand import Reader
 from weft.templates.product.pack import fold_lanes, transpose_block
-from weft.templates.product.problem import View, operand
 
 
-def build(group: Group, node: Node, caps: Caps) -> Kernel:
-    """The kernel for one `cached_attention` call (see the composite for its meaning)."""
-    return _Decode(group, node, caps).kernel()
+class Decode(Team):
+    """One thread with vectors; the query heads of one row that share a key/value head."""
 
+    threads = (1,)
 
-@dataclass(frozen=True)
-class Sums:
-    """The state of an online softmax: weighted values, maxima, sums of weights."""
-
-    o: ir.Array
-    top: ir.Array
-    total: ir.Array
-
-    @classmethod
-    def of(cls, b: Builder, rows: int, wide: int) -> Sums:
-        sizes = {"o": rows * wide, "top": rows, "total": rows}
-        return cls(*(b.array(n, dt.float32, size) for n, size in sizes.items()))
-
-
-class _Decode:
-    def __init__(self, group: Group, node: Node, caps: Caps) -> None:
-        self.group, self.node = group, node
-        self.b = b = Builder(group.name or "cached_attention")
-        self.em = Emitter(b, group, caps)
-        self.params = node.attrs["params"]
-        self.q, self.k, self.v = (operand(group, x) for x in node.inputs[:3])
-        self.n, self.heads, self.depth = node.shape
-        self.slots, self.groups, self.length, _ = node.inputs[1].shape
-        self.share = self.heads // self.groups  # query heads per key/value head
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        b, caps, self.depth = self.b, call.caps, call.depth
+        self.rows = self.share = call.share
+        self.length = call.length
         self.lanes = lanes = min(caps.lanes, STRANDS)
         self.big = caps.registers >= 32
         self.block = min(KEYS, -(-self.length // STRANDS) * STRANDS)
@@ -89,126 +40,88 @@ class _Decode:
         self.qs = b.array("q", dt.float32, self.share * self.wide)
         self.s = b.array("s", dt.float32, self.share * self.block)
         self.fade = b.array("fade", dt.float32, self.share)
-        self.span = self.all = Sums.of(b, self.share, self.wide)
-        if self.length > KEY_SPAN:
-            self.all = Sums.of(b, self.share, self.wide)
+        self.span = self.all = State.of(b, self.share, self.wide, lanes)
+        if call.spans:
+            self.all = State.of(b, self.share, self.wide, lanes)
         self.tail = None
         if self.depth % lanes:
             self.tail = b.let(iota(lanes) < self.depth % lanes, "tail")
 
-    def kernel(self) -> Kernel:
-        b, em = self.b, self.em
-        self.row = em.axis(b.group(1), self.n)
-        self.kv = em.axis(b.group(0), self.groups)
-        place = em.axis(slot_of(em, self.node, self.row), self.slots)
-        pos = position_of(em, self.node, self.row)
-        self.k_base = self._base(self.k, (place, self.kv))
-        self.v_base = self._base(self.v, (place, self.kv))
-        self._start()
-        low, high = keys_until(pos, self.params["window"])
-        self.low, self.stop = b.let(low, "low"), b.let(high, "stop")
-        first = b.let(self.low - self.low % self.block, "first")
-        if self.all is self.span:
-            self._clear(self.span)
-            with b.loop(self.stop, first, step=self.block, name="k0") as k0:
-                self._block(k0)
-        else:
-            self._clear(self.all)
-            begin = self.low - self.low % KEY_SPAN
-            with b.loop(self.stop, begin, step=KEY_SPAN, name="span") as span:
-                self._clear(self.span)
-                end = b.let(minimum(span + KEY_SPAN, self.stop), "end")
-                with b.loop(end, maximum(span, first), step=self.block, name="k0") as k0:
-                    self._block(k0)
-                self._join()
-        self._finish()
-        rows = row_limit(self.group, 1, self.n)
-        flops = 4 * self.n * self.heads * self.length * self.depth
-        return b.kernel((self.groups, rows), (1,), flops, traffic(self.group))
-
-    def _base(self, view: View, index: Sequence[Affine]) -> Expr:
-        return self.b.let(self.em.expr(affine.flatten(index, view.strides[:2], view.offset)))
-
     def _columns(self, vector: int) -> Expr | None:
         return self.tail if (vector + 1) * self.lanes > self.depth else None
 
-    def _read(self, view: View, at: Expr, mask: Expr | None) -> Expr:
-        """A vector of components (f32) of q, K or V that starts at element `at`."""
-        source, step = self.em.buffers[id(view.node)], view.strides[-1]
-        index = at if step == 1 else at + iota(self.lanes) * step
-        return cast(load(source, index, self.lanes, mask), dt.float32)
-
-    def _start(self) -> None:
+    def hold(self) -> None:
         """Widens the query heads into scratch."""
-        b, em, lanes = self.b, self.em, self.lanes
-        with b.loop(self.share, name="h") as h, em.scope():
-            head = affine.combine([(self.kv, self.share), (em.axis(h, self.share), 1)])
-            at = affine.flatten((self.row, head), self.q.strides[:2], self.q.offset)
-            base = b.let(em.expr(at), "q")
+        b, lanes = self.b, self.lanes
+        queries = self.call.queries()
+        with b.loop(self.share, name="h") as h, self.em.scope():
+            query = queries.row(b, h)
             for v in range(self.vectors):
-                first = base + v * lanes * self.q.strides[2]
-                value = self._read(self.q, first, self._columns(v))
+                value = query.read(0, v * lanes, lanes, self._columns(v))
                 b.store(self.qs, h * self.wide + v * lanes, value)
+        self.span.clear(const(self.share))
+        if self.all is not self.span:
+            self.all.clear(const(self.share))
 
-    def _clear(self, sums: Sums) -> None:
-        """Nothing has been seen."""
-        b, zero = self.b, const(0.0, Type(dt.float32, self.lanes))
-        with b.loop(self.share, name="h") as h:
-            for v in range(self.vectors):
-                b.store(sums.o, h * self.wide + v * self.lanes, zero)
-            b.store(sums.top, h, const(FLOOR, F32))
-            b.store(sums.total, h, const(0.0, F32))
+    @contextlib.contextmanager
+    def slots(self) -> Iterator[tuple[Expr, Expr, Expr]]:
+        self.row = row = self.call.item(self.call.first)
+        self.k, self.v = (self.call.source(i, row.slot) for i in (K, V))
+        yield row.slot, row.low, row.high
+
+    def join(self) -> None:
+        self.all.join(self.span, const(self.share))
 
     # -- a block of keys
 
-    def _block(self, k0: Expr) -> None:
-        b = self.b
-        seen = b.let(minimum(self.stop - k0, self.block), "seen")
+    def meet(self, slot: Expr, start: Expr, stop: Expr) -> None:
+        with self.b.loop(stop, start - start % self.block, step=self.block, name="k0") as k0:
+            self._block(k0, self.b.let(minimum(stop - k0, self.block), "seen"))
+
+    def _block(self, k0: Expr, seen: Expr) -> None:
+        b, row, params = self.b, self.row, self.call.params
         padded = b.let((seen + (STRANDS - 1)) // STRANDS * STRANDS, "padded")
         room = 8 if self.big else 4
         with b.loop(padded, step=self.lanes, name="c") as c:
             first = b.let(k0 + c, "first")
             key = b.let(splat(first, self.lanes) + iota(self.lanes), "key")
-            visible = b.let((key >= self.low) & (key < self.stop), "visible")
-            starts = self._keys(first)
+            visible = b.let((key >= row.low) & (key < row.high), "visible")
+            keys = self._keys(first)
             for i in range(0, self.share, room):
                 heads = range(i, min(i + room, self.share))
-                scores = product(b, self.depth, self._chain(first, starts, heads))
+                scores = product(b, self.depth, self._chain(first, keys, heads))
                 for n, score in zip(heads, scores):
-                    score = capped(b, score, self.params["scale"], self.params["softcap"])
+                    score = capped(b, score, params["scale"], params["softcap"])
                     b.store(self.s, c + n * self.block, select(visible, score, HIDDEN))
         with b.loop(self.share, name="h") as h:
             self._weigh(h, padded)
         self._values(k0, seen)
 
-    def _keys(self, first: Expr) -> list[Expr]:
-        """Where `lanes` keys from `first` start; those beyond the cache repeat its last."""
-        b, last = self.b, self.length - 1
-        starts = []
+    def _keys(self, first: Expr) -> list[Reader]:
+        """`lanes` keys from `first`; those beyond the cache repeat its last."""
+        last, keys = self.length - 1, []
         for t in range(self.lanes):
             at = first + t if self.length % STRANDS == 0 else minimum(first + t, last)
-            starts.append(b.let(self.k_base + at * self.k.strides[2], "k"))
-        return starts
+            keys.append(self.k.row(self.b, at))
+        return keys
 
     def _ask_values(self, first: Expr, d: Expr) -> None:
         """Asks memory for the values of keys from `first` at the line of components `d`; where a
         line holds the components of several steps, for some of them in each."""
-        source, lanes = self.em.buffers[id(self.v.node)], self.lanes
+        source, lanes = self.v.buffer, self.lanes
         turns = max(64 // source.dtype.itemsize // lanes, 1)
         base = self.b.let(first + d // lanes % turns, "ask")
         for t in range(0, lanes, turns):
-            at = self.v_base + (base + t) * self.v.strides[2] + d * self.v.strides[3]
-            self.b.prefetch(source, at)
+            self.b.prefetch(source, self.v.at(base + t, d))
 
     def _ask_keys(self, key: Expr) -> None:
         """Asks memory for a key of the next block."""
-        source = self.em.buffers[id(self.k.node)]
-        start = self.b.let(self.k_base + key * self.k.strides[2], "next")
-        for d in range(0, self.depth, 64 // source.dtype.itemsize):
-            self.b.prefetch(source, start + d * self.k.strides[3])
+        row = self.k.row(self.b, key)
+        for d in range(0, self.depth, 64 // row.buffer.dtype.itemsize):
+            self.b.prefetch(row.buffer, row.at(0, d))
 
     def _chain(
-        self, first: Expr, starts: Sequence[Expr], heads: range
+        self, first: Expr, keys: Sequence[Reader], heads: range
     ) -> Callable[[range], list[ir.Var]]:
         """See `product`: q_h . k for some heads and `lanes` keys."""
         b, lanes = self.b, self.lanes
@@ -227,22 +140,20 @@ class _Decode:
         def step(d: Expr, count: int, accs: list[ir.Var]) -> None:
             if heads.start == 0:
                 self._ask_values(first, d)
-            for i, keys in enumerate(self._turned(starts, d, count)):
+            for i, components in enumerate(self._turned(keys, d, count)):
                 for h, acc in zip(heads, accs):
                     x = splat(load(self.qs, d + (h * self.wide + i)), lanes)
-                    b.assign(acc, fma(x, keys, acc))
+                    b.assign(acc, fma(x, components, acc))
 
         return chain
 
-    def _turned(self, starts: Sequence[Expr], d: Expr, count: int) -> list[Expr]:
-        """Components d .. d + count of the keys that begin at `starts`, a vector of each."""
-        b, step = self.b, self.k.strides[3]
-        along = b.let(d * step, "along")
-        if self.lanes == 16 and step == 1 and count == 16:
-            source = self.em.buffers[id(self.k.node)]
-            return transposed_16(b, source, [b.let(x + along, "k") for x in starts])
+    def _turned(self, keys: Sequence[Reader], d: Expr, count: int) -> list[Expr]:
+        """Components d .. d + count of the keys, a vector of each."""
+        b = self.b
+        if self.lanes == 16 and self.k.s_k == 1 and count == 16:
+            return transposed_16(b, self.k.buffer, [b.let(x.at(0, d), "k") for x in keys])
         mask = self.tail if count < self.lanes else None
-        rows = [b.let(self._read(self.k, x + along, mask), "k") for x in starts]
+        rows = [b.let(x.read(0, d, self.lanes, mask), "k") for x in keys]
         return transpose_block(b, rows)[:count]
 
     def _weigh(self, h: Expr, count: Expr) -> None:
@@ -291,12 +202,9 @@ class _Decode:
             for line, fade in zip(spots, fades)
         ]
         with b.loop(seen, name="j") as j:
-            base = b.let(self.v_base + (k0 + j) * self.v.strides[2], "v")
+            row = self.v.row(b, k0 + j)
             self._ask_keys(k0 + self.block + j)
-            vs = []
-            for v in columns:
-                at = base + v * lanes * self.v.strides[3]
-                vs.append(b.let(self._read(self.v, at, self._columns(v)), "v"))
+            vs = [b.let(row.read(0, v * lanes, lanes, self._columns(v)), "v") for v in columns]
             for h, line in zip(heads, acc):
                 p = b.let(splat(load(self.s, h * self.block + j), lanes), "p")
                 for var, value in zip(line, vs):
@@ -307,28 +215,11 @@ class _Decode:
 
     # -- results
 
-    def _join(self) -> None:
-        """The span just walked joins the heads' totals."""
-        b, lanes, every, span = self.b, self.lanes, self.all, self.span
-        with b.loop(self.share, name="h") as h:
-            new, fade, by = join(b, load(every.top, h), load(span.top, h))
-            b.store(every.top, h, new)
-            total = joined(load(every.total, h), load(span.total, h), fade, by)
-            b.store(every.total, h, total)
-            fade, by = (b.let(splat(x, lanes), "by") for x in (fade, by))
-            for v in range(self.vectors):
-                at = b.let(h * self.wide + v * lanes, "at")
-                old = load(every.o, at, lanes)
-                b.store(every.o, at, joined(old, load(span.o, at, lanes), fade, by))
+    def finish(self) -> None:
+        call, em = self.call, self.em
 
-    def _finish(self) -> None:
-        b, em, lanes = self.b, self.em, self.lanes
-        with b.loop(self.share, name="h") as h, em.scope():
-            by = inverse(b, b.let(load(self.all.total, h), "total"))
-            by = b.let(splat(by, lanes), "by")
-            head = affine.combine([(self.kv, self.share), (em.axis(h, self.share), 1)])
-            for v in range(self.vectors):
-                value = b.let(load(self.all.o, h * self.wide + v * lanes, lanes) * by, "y")
-                index = (self.row, head, em.lane(lanes) + v * lanes)
-                with em.scope():
-                    store_all(em, self.node, index, value, self._columns(v))
+        def out(h: Expr, column: int, value: Expr, mask: Expr | None) -> None:
+            with em.scope():
+                call.write(call.index(h), em.lane(self.lanes) + column, value, mask)
+
+        self.all.write(const(self.share), self.depth, out)

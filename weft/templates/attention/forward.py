@@ -75,6 +75,7 @@ class Call:
         self.flat = self.few and flat
         self.parts = -(-self.length // KEY_SPAN) if "part" in self.params else 0
         self.spans = self.length > KEY_SPAN and not self.parts
+        self.count = self.n if self.cached else node.shape[2]  # rows of a head
         self.growing = not self.few and (self.cached or self.params["causal"])  # what rows see
         self.wanted = row_limit(group, 1, self.n)  # rows, or batch entries
 
@@ -110,7 +111,7 @@ class Call:
             self.kv = em.axis(b.group(1), self.groups)
             grid = (blocks * max(self.parts, 1), self.groups, self.wanted)
         else:
-            self.items = self.n if self.cached else self.node.shape[2]
+            self.items = self.count
             limit = self.wanted if self.cached else self.items
             block = b.group(0)
             head = b.let(b.group(1), "head")

@@ -14,9 +14,7 @@ from itertools import chain
 from typing import Any
 
 from weft.core import dtypes as dt
-from weft.core.caps import Caps
 from weft.core.order import KEYS, STRANDS
-from weft.graph.ir import Node
 from weft.kernel import ir, math
 from weft.kernel.builder import (
     Expr,
@@ -29,9 +27,9 @@ from weft.kernel.builder import (
     minimum,
     select,
 )
-from weft.kernel.ir import I32, Kernel
+from weft.kernel.ir import I32
 from weft.templates.attention.forward import Call, K, Row, Team, V
-from weft.templates.attention.forward_alone import Alone, join_state
+from weft.templates.attention.forward_alone import join_state
 from weft.templates.attention.softmax import (
     FLOOR,
     HIDDEN,
@@ -41,17 +39,9 @@ from weft.templates.attention.softmax import (
     inverse,
     product,
 )
-from weft.templates.group import Group
 from weft.templates.operand import Reader
 
 SLICE = 8  # of D, staged at once
-
-
-def build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Kernel:
-    """The kernel for one `attention`, `cached_attention` or `cached_attention_parts` call."""
-    shared = config.get("shared", caps.cheap_barrier)
-    call = Call(group, node, caps, flat=not shared)
-    return call.kernel((Shared if shared else Alone)(call, config))
 
 
 class Shared(Team):

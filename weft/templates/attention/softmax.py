@@ -10,11 +10,25 @@ nothing: its weights are exactly 0, its factors exactly 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from weft.core import dtypes as dt
 from weft.core.order import CHUNK, SPAN
-from weft.kernel import math
-from weft.kernel.builder import Builder, Expr, bitcast, const, fma, maximum, ne, select
+from weft.kernel import ir, math
+from weft.kernel.builder import (
+    Builder,
+    Expr,
+    bitcast,
+    const,
+    fma,
+    iota,
+    load,
+    maximum,
+    ne,
+    select,
+    splat,
+)
+from weft.kernel.ir import F32, Type
 from weft.templates.product.pack import fold_lanes
 
 HIDDEN = -1e30  # the score of a key that a row does not see
@@ -110,3 +124,58 @@ def log_sum(b: Builder, top: Expr, total: Expr, nothing: float) -> Expr:
     some = seen(b, total)
     log = b.let(math.log(b, b.let(select(some, total, 1.0), "total")), "log")
     return b.let(select(some, top + log, nothing), "lse")
+
+
+@dataclass(frozen=True)
+class State:
+    """The state of rows in a CPU's scratch: weighted values, `wide` columns in vectors of `lanes`,
+    maxima, and sums of weights."""
+
+    b: Builder
+    o: ir.Array
+    top: ir.Array
+    total: ir.Array
+    wide: int
+    lanes: int
+
+    @classmethod
+    def of(cls, b: Builder, rows: int, wide: int, lanes: int) -> State:
+        sizes = {"o": rows * wide, "top": rows, "total": rows}
+        o, top, total = (b.array(n, dt.float32, size) for n, size in sizes.items())
+        return cls(b, o, top, total, wide, lanes)
+
+    def clear(self, rows: Expr) -> None:
+        """The first `rows` rows have seen nothing."""
+        b, zero = self.b, const(0.0, Type(dt.float32, self.lanes))
+        with b.loop(rows, name="r") as r:
+            b.store(self.top, r, const(FLOOR, F32))
+            b.store(self.total, r, const(0.0, F32))
+            with b.loop(self.wide, step=self.lanes, name="c") as c:
+                b.store(self.o, r * self.wide + c, zero)
+
+    def join(self, span: State, rows: Expr, exp: Exp = math.exp) -> None:
+        """A span joins the totals of the first `rows` rows and is as if it had seen nothing."""
+        b, lanes = self.b, self.lanes
+        with b.loop(rows, name="r") as r:
+            new, fade, by = join(b, load(self.top, r), load(span.top, r), exp)
+            b.store(self.top, r, new)
+            total = joined(load(self.total, r), load(span.total, r), fade, by)
+            b.store(self.total, r, total)
+            fade, by = (b.let(splat(x, lanes), "by") for x in (fade, by))
+            with b.loop(self.wide, step=lanes, name="c") as c:
+                at = b.let(r * self.wide + c, "at")
+                old = load(self.o, at, lanes)
+                b.store(self.o, at, joined(old, load(span.o, at, lanes), fade, by))
+        span.clear(rows)
+
+    def write(
+        self, rows: Expr, depth: int, out: Callable[[Expr, int, Expr, Expr | None], None]
+    ) -> None:
+        """out(row, first column, values, mask) for every vector of `depth` columns of the rows."""
+        b, lanes = self.b, self.lanes
+        tail = b.let(iota(lanes) < depth % lanes, "tail") if depth % lanes else None
+        with b.loop(rows, name="r") as r:
+            by = b.let(splat(inverse(b, b.let(load(self.total, r), "total")), lanes), "by")
+            for c in range(0, depth, lanes):
+                value = b.let(load(self.o, r * self.wide + c, lanes) * by, "y")
+                out(r, c, value, tail if c + lanes > depth else None)

@@ -1,37 +1,29 @@
-"""Blocked attention of bf16 operands in a CPU's matrix registers, f32 sums (Intel AMX).
+"""Attention of bf16 operands in a CPU's matrix registers, f32 sums (Intel AMX).
 
-As `flash`, but 32 query rows at a time: scores are four tiles that leave through memory,
+As `forward_vector`, but 32 query rows at a time: scores are four tiles that leave through memory,
 become weights there, and the weights, rounded to bf16, meet the values in tiles again. Keys are
 packed as pairs of components, values as pairs of keys, as the unit reads its right operand. A row
-of a tile does not depend on the others, so the promise of `flash` holds.
+of a tile does not depend on the others, so it keeps the order of sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from weft.core import dtypes as dt
-from weft.core.caps import Caps
-from weft.core.dtypes import DType
 from weft.kernel import math
 from weft.kernel.builder import (
-    Builder,
     Expr,
     cast,
-    ceil_div,
     const,
     extract,
     fma,
-    iota,
     load,
     maximum,
     minimum,
-    select,
     splat,
 )
-from weft.kernel.ir import I32, Type
-from weft.templates.attention.flash import MR, Flash, Limits, Operand
+from weft.kernel.ir import I32
+from weft.templates.attention.forward import Call
+from weft.templates.attention.forward_vector import MR, Vector
 from weft.templates.attention.softmax import (
     HIDDEN,
     LOG2E,
@@ -41,35 +33,21 @@ from weft.templates.attention.softmax import (
     fold_strands,
     follow,
 )
-from weft.templates.product.pack import Packer, fold_lanes
+from weft.templates.operand import Reader
+from weft.templates.product.pack import Packer
 
 TILE, BLOCK = 16, 32  # rows and columns of a tile of sums; of the four that are summed at once
 
 
-def in_tiles(caps: Caps, kinds: Sequence[tuple[DType, int]], depth: int) -> bool:
-    """Whether the matrix registers take operands of these dtypes and distances between components:
-    bf16, side by side."""
-    narrow = all(kind == (dt.bfloat16, 1) for kind in kinds)
-    return narrow and "mma_bf16" in caps.features and caps.lanes == TILE and depth >= TILE
+def in_tiles(call: Call) -> bool:
+    """Whether the matrix registers take a call's operands: bf16, components side by side."""
+    narrow = all(x.dtype == dt.bfloat16 and x.strides[-1] == 1 for x in call.views)
+    unit = "mma_bf16" in call.caps.features and call.caps.lanes == TILE
+    return narrow and unit and call.depth >= TILE
 
 
-def flash_for(
-    b: Builder,
-    caps: Caps,
-    operands: tuple[Operand, Operand, Operand],
-    depth: int,
-    rows: int,
-    length: int,
-    params: Mapping[str, Any],
-) -> Flash:
-    """The blocked attention for these operands and the composite's `params`."""
-    kinds = [(x.buffer.dtype, x.step) for x in operands]
-    kind = TileFlash if in_tiles(caps, kinds, depth) else Flash
-    return kind(b, caps, operands, depth, rows, length, params["scale"], params["softcap"])
-
-
-class TileFlash(Flash):
-    """The parts of a blocked attention kernel, in tiles."""
+class Tiles(Vector):
+    """One thread with matrix registers."""
 
     tile = step = BLOCK
     exp: Exp = staticmethod(math.exp2_below)
@@ -88,39 +66,35 @@ class TileFlash(Flash):
         self.lefts = [b.tile("a", dt.bfloat16, TILE, BLOCK) for _ in pair]
         self.rights = [b.tile("b", dt.bfloat16, TILE, BLOCK) for _ in pair]
 
-    def start(self, base: Expr, count: Expr) -> None:
-        b = self.b
-        self.count = count
-        self.last = b.let(count - 1, "last_row")
+    def _pack_rows(self) -> None:
+        b, query = self.b, self.query
         whole = self.depth % BLOCK == 0
-        self.held = padded = b.let(ceil_div(count, BLOCK) * BLOCK, "padded")
-        packer = Packer(b, self.q.buffer, base, self.qs, self.deep, BLOCK, dt.bfloat16)
-        packer.rows(self.q.row, padded, const(self.depth), whole, self.last)
+        packer = Packer(b, query.source, query.base, self.qs, self.deep, BLOCK, dt.bfloat16)
+        packer.rows(query.s_row, self.held, const(self.depth), whole, self.last)
 
-    def take_keys(self, k_base: Expr, v_base: Expr, count: Expr) -> None:
+    def take_keys(self, k: Reader, v: Reader, count: Expr) -> None:
         b, lanes = self.b, self.lanes
         last = b.let(count - 1, "last_key")
         whole = self.depth % BLOCK == 0
-        pack = Packer(b, self.k.buffer, k_base, self.kt, self.keys, lanes, dt.bfloat16)
-        pack.turned(self.k.row, const(self.depth), self.keys, last, whole, 2)
-        pack = Packer(b, self.v.buffer, v_base, self.vs, self.wide, lanes, dt.bfloat16)
+        pack = Packer(b, k.source, k.base, self.kt, self.keys, lanes, dt.bfloat16)
+        pack.turned(k.s_row, const(self.depth), self.keys, last, whole, 2)
+        pack = Packer(b, v.source, v.base, self.vs, self.wide, lanes, dt.bfloat16)
         limit = None if self.depth == self.wide else const(self.depth)
-        pack.pairs((self.v.row, 1), count, self.wide, limit, False)
+        pack.pairs((v.s_row, 1), count, self.wide, limit, False)
 
-    def sweep(self, k0: Expr, count: Expr, limits: Limits) -> None:
+    def sweep(self, k0: Expr, count: Expr) -> None:
         b = self.b
         with b.loop(self.count, step=BLOCK, name="r") as r:
             near, far = b.var(1 << 30, "near", I32), b.var(0, "far", I32)
             with b.loop(minimum(r + BLOCK, self.count), r, name="row") as row:
-                low, high = limits(row)
+                low, high = self.limits(row)
                 b.assign(near, minimum(near, low))
                 b.assign(far, maximum(far, high))
             with b.when((far > k0) & (near < k0 + count)):
                 self._products(r)
                 with b.loop(BLOCK, step=MR, name="i") as i:
                     at = [b.let(minimum(r + i + m, self.last), "row") for m in range(MR)]
-                    pairs = [limits(row) for row in at]
-                    bounds = [(b.let(x, "low"), b.let(y, "high")) for x, y in pairs]
+                    bounds = [self.limits(row) for row in at]
                     self._tile_weights(k0, b.let(r + i, "first"), i, bounds)
                 self._tile_values(r, b.let(minimum(far - k0, count), "seen"))
 
@@ -146,32 +120,29 @@ class TileFlash(Flash):
 
     def _tile_weights(self, k0: Expr, row: Expr, i: Expr, bounds: list[tuple[Expr, Expr]]) -> None:
         """Scores of rows `row` .. (i .. of the block) become weights; what they summed fades."""
-        b, lanes, keys = self.b, self.lanes, self.keys
+        b, keys = self.b, self.keys
         base = b.let(i * keys, "base")
         end = b.let(k0 + keys, "end")
         cut = [b.let((low > k0) | (high < end), "cut") for low, high in bounds]
         if self.factor:
             with b.when((cut[0] | cut[1]) | (cut[2] | cut[3])):
-                self._hide_keys(k0, base, bounds, HIDDEN / min(self.factor, 1.0))
+                self._hide(k0, base, bounds, HIDDEN / min(self.factor, 1.0))
         else:
-            self._hide_keys(k0, base, bounds, HIDDEN)
-        tops = [b.var(const(HIDDEN, Type(dt.float32, lanes)), "top") for _ in range(MR)]
-        with b.loop(keys, step=lanes, name="c") as c:
-            for m, top in enumerate(tops):
-                b.assign(top, maximum(top, load(self.s, base + c + m * keys, lanes)))
-        best = fold_lanes(b, tops, "max") * (self.factor or 1.0)
-        new, shrink = follow(b, b.let(load(self.top, row, MR), "old"), best, self.exp)
-        b.store(self.top, row, new)
+            self._hide(k0, base, bounds, HIDDEN, self._score)
+        best = self._best(base) * (self.factor or 1.0)
+        span = self.span
+        new, shrink = follow(b, b.let(load(span.top, row, MR), "old"), best, self.exp)
+        b.store(span.top, row, new)
         strands = []
         for m in range(MR):
-            fade = b.let(splat(extract(shrink, m), lanes), "fade")
+            fade = b.let(splat(extract(shrink, m), self.lanes), "fade")
             strands.append([self._row_weights(base + m * keys, row + m, extract(new, m), fade)])
-        old = load(self.total, row, MR)
-        b.store(self.total, row, fma(old, shrink, fold_strands(b, strands)))
+        old = load(span.total, row, MR)
+        b.store(span.total, row, fma(old, shrink, fold_strands(b, strands)))
 
     def _row_weights(self, start: Expr, row: Expr, top: Expr, fade: Expr) -> Expr:
         """One row's weights, rounded, and its sums of values faded; its weights' partial sums."""
-        b, lanes = self.b, self.lanes
+        b, lanes, o = self.b, self.lanes, self.span.o
         start, row = b.let(start, "start"), b.let(row, "row")
         wide = b.let(splat(top, lanes), "top")
         strand = b.var(const(0.0, wide.type), "strand")
@@ -184,34 +155,21 @@ class TileFlash(Flash):
             b.assign(strand, strand + p)
         with b.loop(self.wide, step=lanes, name="c") as c:
             at = b.let(row * self.wide + c, "at")
-            b.store(self.o, at, load(self.o, at, lanes) * fade)
+            b.store(o, at, load(o, at, lanes) * fade)
         return strand
 
-    def _hide_keys(
-        self, k0: Expr, base: Expr, bounds: list[tuple[Expr, Expr]], value: float
-    ) -> None:
-        """Scores of keys that a row does not see become `value`; others are finished where one
-        factor does not do that."""
-        b, lanes, keys = self.b, self.lanes, self.keys
-        with b.loop(keys, step=lanes, name="c") as c:
-            key = b.let(splat(k0 + c, lanes) + iota(lanes), "key")
-            for m, (low, high) in enumerate(bounds):
-                at = b.let(base + c + m * keys, "at")
-                x = load(self.s, at, lanes)
-                if not self.factor:
-                    x = capped(b, b.let(x, "s"), self.scale, self.softcap) * LOG2E
-                seen = (key >= splat(low, lanes)) & (key < splat(high, lanes))
-                b.store(self.s, at, select(seen, x, value))
+    def _score(self, s: Expr) -> Expr:
+        return capped(self.b, s, self.scale, self.softcap) * LOG2E
 
     def _tile_values(self, r: Expr, seen: Expr) -> None:
         """o += p . v for the keys seen."""
-        b, keys, wide = self.b, self.keys, self.wide
+        b, keys, wide, o = self.b, self.keys, self.wide, self.span.o
         for c in range(0, wide, BLOCK):
             across = range(min(2, (wide - c) // TILE))
             cells = [(i, j) for i in range(2) for j in across]
             for i, j in cells:
                 at = (r + i * TILE) * wide + (c + j * TILE)
-                b.tile_load(self.sums[i][j], self.o, at, wide)
+                b.tile_load(self.sums[i][j], o, at, wide)
             with b.loop(seen, step=BLOCK, name="k") as k:
                 for j in across:
                     b.tile_load(self.rights[j], self.vs, k * wide + (c + j * TILE) * 2, 2 * wide)
@@ -221,4 +179,4 @@ class TileFlash(Flash):
                         b.mma(self.sums[i][j], left, self.rights[j])
             for i, j in cells:
                 at = (r + i * TILE) * wide + (c + j * TILE)
-                b.tile_store(self.o, at, wide, self.sums[i][j])
+                b.tile_store(o, at, wide, self.sums[i][j])
