@@ -4,18 +4,19 @@ operands are strided views, and how a run-time bound on rows travels through ops
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.core.order import STREAM_ROWS
-from weft.graph.ir import Graph, Node, Shape
+from weft.graph.ir import Graph, Node, Shape, results
 from weft.ops.primitive import PRIMITIVES
 from weft.templates.group import Group
 from weft.transform.movement import matched_dims
 from weft.transform.rebuild import kind_of
 
 FUSIBLE = ("elementwise", "movement", "gather")
+EPILOGUES = ("dot", "reduce", "call")  # anchors that take elementwise work after them
 
 
 def is_buffer(node: Node) -> bool:
@@ -32,6 +33,18 @@ def is_inline(node: Node) -> bool:
 
 def is_anchor(node: Node) -> bool:
     return kind_of(node) not in ("source", *FUSIBLE)
+
+
+def takes_epilogue(node: Node) -> bool:
+    """Whether a kernel can end in elementwise work on what the node, an anchor with one output,
+    gives."""
+    return kind_of(node) in EPILOGUES and is_anchor(node) and len(results(node)) == 1
+
+
+def written(anchor: Node, users: Mapping[int, Sequence[Node]]) -> tuple[Node, ...]:
+    """What an anchor's kernel writes: of a call also the outputs that nobody reads."""
+    read = {x.attrs["index"]: x for x in users[id(anchor)] if x.op == "result"}
+    return tuple(read.get(i, x) for i, x in enumerate(results(anchor)))
 
 
 def base(node: Node) -> Node:
@@ -199,7 +212,10 @@ def _rows(node: Node, given: list[Rows]) -> Rows:
         params = node.attrs["params"]
         if 0 in params.get("axes", (params.get("axis"),)):
             return None
-        return first if node.shape and x.shape and node.shape[0] == x.shape[0] else None
+        same = bool(x.shape) and all(y.shape[:1] == x.shape[:1] for y in results(node))
+        return first if same else None
+    if kind == "result":
+        return first
     return _movement_rows(node, x, given)
 
 

@@ -27,7 +27,6 @@ AGAIN = 32  # ... that may be done again by other kernels: memory costs more tha
 ENDLESS = 1 << 20  # operations beyond which their exact number does not matter
 MANY = 4  # operands beyond which their exact number does not matter
 _NONE: frozenset[int] = frozenset()
-EPILOGUES = ("dot", "reduce", "call")  # anchors that take elementwise work after them
 READS_VALUES = ("norm", "reduce", "scan")  # templates of calls that take operands as they come
 Claimed = Callable[[Node], str | None]
 
@@ -195,6 +194,7 @@ class _Grouper:
 
     def groups(self) -> list[Group]:
         stored = [n for n in self.order if not is_buffer(n) and self._in_memory(n) and n.size]
+        stored = [n for n in stored if n.op != "result"]  # the call's kernel writes it
         absorbed: set[int] = set()  # anchors whose epilogue writes another value
         made = []
         for node in stored:
@@ -227,7 +227,7 @@ class _Grouper:
                 if id(x) in seen or x.shape != root.shape:
                     continue
                 seen.add(id(x))
-                if is_anchor(x) and kind_of(x) in EPILOGUES and id(x) not in absorbed:
+                if analysis.takes_epilogue(x) and id(x) not in absorbed:
                     found.append(x)
                 elif kind_of(x) == "elementwise" and not self._in_memory(x):
                     stack.append(x)
@@ -244,7 +244,7 @@ class _Grouper:
             if len(self.users[id(at)]) != 1 or self._is_root(at):
                 return None
             if is_anchor(at):
-                return at if self._wants_strided(at) else None
+                return at if analysis.takes_epilogue(at) and self._wants_strided(at) else None
             if self._in_memory(at):
                 return None
         return None
@@ -298,7 +298,7 @@ class _Grouper:
         return Group(
             kind,
             inputs,
-            (root,),
+            analysis.written(root, self.users) if root is anchor else (root,),
             anchor,
             rows=bound[0] if bound else None,
             rows_scale=bound[1] if bound else 1,

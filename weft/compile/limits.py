@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from weft.core.caps import Caps
 from weft.core.errors import DTypeError, LimitError
-from weft.graph.ir import Graph, Node, toposort
+from weft.graph.ir import Graph, Node, results, toposort
 from weft.transform.rebuild import kind_of, shown
 
 
@@ -37,11 +37,14 @@ def reason(node: Node, caps: Caps) -> str | None:
 
     Stricter than compile_graph: a value that fusion would keep out of memory counts as stored.
     """
+    if node.op == "result":  # one kernel writes all that a call gives
+        return reason(node.inputs[0], caps)
+    given = results(node)
     inside = toposort(node.body.roots()) if node.body is not None else ()
-    for value in (node, *node.inputs, *inside):
+    for value in (*given, *node.inputs, *inside):
         if value.dtype not in caps.dtypes:
             return f"{caps.name} has no {value.dtype.name}"
-    for value in (node, *node.inputs):
+    for value in (*given, *node.inputs):
         if value.nbytes > caps.max_buffer_bytes:
             return (
                 f"{_kind(value)} of {value.nbytes:,} bytes, {caps.name} allows "
@@ -52,7 +55,7 @@ def reason(node: Node, caps: Caps) -> str | None:
                 f"{_kind(value)} of {value.size:,} elements, {caps.name} counts at most "
                 f"{caps.max_elements:,}"
             )
-    stored = {id(x): x.nbytes for x in (node, *node.inputs) if x.attrs.get("role") != "weight"}
+    stored = {id(x): x.nbytes for x in (*given, *node.inputs) if x.attrs.get("role") != "weight"}
     bindings = sum(map(caps.bindings, stored.values())) + 1  # and the runtime scalars
     largest = max(stored.values(), default=0)
     if largest > caps.max_binding_bytes and bindings > caps.max_bindings:

@@ -269,5 +269,6 @@ def _shape(node: Node) -> str:
 
 def _computed(group: Group) -> list[str]:
     """The ops a group computes, operands first (reports and tests of fusion read this)."""
-    computed = (n for n in reversed(group.inside()) if kind_of(n) != "source")
+    inside = reversed(group.inside())
+    computed = (n for n in inside if kind_of(n) not in ("source", "result"))
     return [str(n.attrs["name"]) if n.op == "call" else n.op for n in computed]

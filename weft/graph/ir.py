@@ -21,6 +21,9 @@ class Node:
     """One value. `attrs` are plain data (ints, floats, strings, dtypes, tuples); for op "const"
     `attrs["value"]` is a NumPy array, and for op "call" `body` is the composite's Graph.
 
+    A call stands for the first output of its body. Each further one is a node of op "result" over
+    the call, with attrs index: the output's number in the body.
+
     op "input" has attrs name and role: an "input" is passed at each run; a "scalar" is a 0-d int32
     passed at each run and kept in the scalar buffer (lengths, positions); "state" lives on the
     device between runs; a "weight" is read-only, named, and bound when the Program is loaded.
@@ -64,6 +67,17 @@ class Graph:
 
     def roots(self) -> tuple[Node, ...]:
         return (*self.outputs, *(new for _, new in self.assigns))
+
+
+def results(node: Node) -> tuple[Node, ...]:
+    """The value of a node; of a call, one node per output of its body."""
+    if node.body is None:
+        return (node,)
+    others = enumerate(node.body.outputs[1:], 1)
+    made = (
+        Node("result", (node,), {"index": i}, x.shape, x.dtype, None, node.where) for i, x in others
+    )
+    return (node, *made)
 
 
 def toposort(roots: Iterable[Node], stop: Collection[int] = ()) -> Iterator[Node]:

@@ -79,6 +79,9 @@ def _node(graph: Graph, node: Node, rule: ShapeRule | None) -> None:
         _body(graph, node)
     else:
         _require(node.body is None, graph, node, "has a body but is no call")
+    if node.op == "result":
+        _result(graph, node)
+        return
     if rule is None:
         return
     operands = [(x.shape, x.dtype) for x in node.inputs]
@@ -98,11 +101,23 @@ def _body(graph: Graph, node: Node) -> None:
         (a.shape, a.dtype) == (b.shape, b.dtype) for a, b in zip(body.inputs, node.inputs)
     )
     _require(fits, graph, node, "has a body whose inputs do not fit its operands")
-    one = len(body.outputs) == 1 and not body.assigns
-    _require(one, graph, node, "has a body that is not one plain output")
+    plain = bool(body.outputs) and not body.assigns
+    _require(plain, graph, node, "has a body without outputs, or with assignments")
     out = body.outputs[0]
     same = (out.shape, out.dtype) == (node.shape, node.dtype)
     _require(same, graph, node, f"has a body that gives {out}")
+
+
+def _result(graph: Graph, node: Node) -> None:
+    call = node.inputs[0] if len(node.inputs) == 1 else None
+    body, index = call.body if call is not None else None, node.attrs.get("index")
+    _require(body is not None, graph, node, "is a result of what is no call")
+    assert body is not None
+    known = type(index) is int and 0 < index < len(body.outputs)
+    _require(known, graph, node, f"has index {index!r} of {len(body.outputs)} outputs")
+    out = body.outputs[node.attrs["index"]]
+    same = (out.shape, out.dtype) == (node.shape, node.dtype)
+    _require(same, graph, node, f"stands for {out}")
 
 
 def _assigns(graph: Graph) -> None:

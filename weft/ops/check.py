@@ -22,6 +22,7 @@ def shape_rule(
     if op == "call" and attrs.get("name") not in COMPOSITES:
         raise UsageError(f"{attrs.get('name')!r} is no composite")
     out = PRIMITIVES[op].abstract(*(Aval(s, d) for s, d in operands), **attrs)
+    out = out[0] if isinstance(out, tuple) else out
     if not isinstance(out.dtype, DType):
         raise DTypeError(f"{op}: {out.dtype!r} is not a dtype")
     return out.shape, out.dtype

@@ -17,11 +17,12 @@ from weft.ops.primitive import AbstractRule, Aval, NumpyRule, VjpRule, building
 
 @dataclass(frozen=True)
 class Composite:
-    """`body(*values, **params)` computes the result with ops functions, on arrays or Nodes.
-    `numpy`, where given, is a faster form of the same for eager use. `vjp`, where given, is the
-    derivative (else that of the body). `kind` is "movement" where the emitter knows how its index
-    moves, so that it is fused as movement is. `defaults` holds every parameter with its default;
-    None means that the caller must give it."""
+    """`body(*values, **params)` computes the result with ops functions, on arrays or Nodes; of a
+    composite with several outputs it gives a tuple, and so does `abstract`. `numpy`, where given,
+    is a faster form of the same for eager use. `vjp`, where given, is the derivative of the one
+    output (else, and for several outputs, that of the body). `kind` is "movement" where the emitter
+    knows how its index moves, so that it is fused as movement is. `defaults` holds every parameter
+    with its default; None means that the caller must give it."""
 
     name: str
     abstract: AbstractRule
@@ -56,4 +57,4 @@ def _body(name: str, avals: tuple[Aval, ...], params: tuple[tuple[str, Any], ...
     )
     with building():
         out = COMPOSITES[name].body(*inputs, **dict(params))
-    return Graph(inputs, (out,), name=name)
+    return Graph(inputs, out if isinstance(out, tuple) else (out,), name=name)

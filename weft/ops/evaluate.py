@@ -22,9 +22,15 @@ def evaluate(
     their own NumPy meaning. A bounded input (rows) is evaluated at its full shape.
     """
     values = _bind_inputs(graph, inputs)
+    several: dict[int, tuple[np.ndarray, ...]] = {}  # all outputs of a call that has more than one
     for node in toposort(graph.roots()):
-        if id(node) not in values:
-            values[id(node)] = _value(node, values, inline)
+        if node.op == "result":
+            values[id(node)] = several[id(node.inputs[0])][node.attrs["index"]]
+        elif id(node) not in values:
+            made = _value(node, values, inline)
+            if isinstance(made, tuple):
+                several[id(node)] = made
+            values[id(node)] = made[0] if isinstance(made, tuple) else made
     return [values[id(n)] for n in graph.roots()]
 
 
@@ -50,10 +56,11 @@ def _bind_inputs(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any]) -> dic
     return values
 
 
-def _value(node: Node, values: dict[int, np.ndarray], inline: bool) -> np.ndarray:
+def _value(node: Node, values: dict[int, np.ndarray], inline: bool) -> Any:
     if node.op == "input":
         raise UsageError(f"input {node.attrs['name']!r} is used but not listed by its graph")
     args = tuple(values[id(x)] for x in node.inputs)
     if node.op == "call" and inline and node.body is not None:
-        return evaluate(node.body, args, inline)[0]
+        found = tuple(evaluate(node.body, args, inline))
+        return found if len(found) > 1 else found[0]
     return NUMPY.bind(node.op, args, node.attrs)

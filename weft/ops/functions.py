@@ -219,7 +219,8 @@ def iota(shape: Sequence[int], axis: int, dtype: DType) -> Value:
 
 
 def call(name: str, *values: Value, **params: Any) -> Value:
-    """The composite `name` on these values; parameters left out take their defaults."""
+    """The composite `name` on these values: its output, or a tuple of several. Parameters left out
+    take their defaults."""
     composite = COMPOSITES.get(name)
     if composite is None:
         raise UsageError(f"no composite {name!r}; known: {', '.join(sorted(COMPOSITES))}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.core.dtypes import DType
 from weft.core.errors import UsageError
-from weft.graph.ir import Graph, Node, Shape
+from weft.graph.ir import Graph, Node, Shape, results
 from weft.ops.composite import body_graph
 from weft.ops.primitive import PRIMITIVES, Aval, aval, register_listener
 
@@ -41,13 +41,15 @@ def make_node(
     op: str, inputs: tuple[Node, ...], attrs: Mapping[str, Any], where: str | None = None
 ) -> Node:
     """A checked Node: its shape and dtype come from the primitive's shape rule. For op "call" the
-    composite's body is built (or shared)."""
+    composite's body is built (or shared), and the node stands for the first of its outputs (see
+    `graph.ir.results`)."""
     avals = tuple(Aval(x.shape, x.dtype) for x in inputs)
     out = PRIMITIVES[op].abstract(*avals, **attrs)
     body: Graph | None = None
     if op == "call":
         body = body_graph(attrs["name"], avals, attrs["params"])
     where = user_line() if where is None else where
+    out = out[0] if isinstance(out, tuple) else out
     return Node(op, inputs, attrs, out.shape, out.dtype, body, where)
 
 
@@ -73,8 +75,9 @@ def as_node(value: Any) -> Node:
 class NodeListener:
     """Makes Nodes of bound ops; arrays among the operands become consts."""
 
-    def bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> Node:
-        return make_node(op, tuple(as_node(x) for x in inputs), attrs)
+    def bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
+        found = results(make_node(op, tuple(as_node(x) for x in inputs), attrs))
+        return found if len(found) > 1 else found[0]
 
 
 NODES = NodeListener()

@@ -31,8 +31,9 @@ class Aval:
         return f"{self.dtype.name}{list(self.shape)}"
 
 
-AbstractRule = Callable[..., Aval]  # (*avals, **attrs) -> Aval; raises ShapeError, DTypeError
-NumpyRule = Callable[..., np.ndarray]  # (*arrays, **attrs) -> array of the abstract shape/dtype
+# A call with several outputs has a tuple where one value stands.
+AbstractRule = Callable[..., Any]  # (*avals, **attrs) -> Aval; raises ShapeError, DTypeError
+NumpyRule = Callable[..., Any]  # (*arrays, **attrs) -> array of the abstract shape/dtype
 LowerRule = Callable[..., Any]  # elementwise only: (builder, *exprs, **attrs) -> Expr
 # (grad, out, *inputs, **attrs) -> per input: None, a gradient, or a function that makes one when
 # it is wanted. Made of ordinary ops, so it runs wherever its primitive does and can itself be
@@ -45,9 +46,10 @@ class Primitive:
     """One of the primitives, whole: what is not in its record nobody needs to know of it.
 
     `kind` says which template family computes it: "elementwise", "movement", "reduce", "dot",
-    "gather", "scatter", "sort", "source" or "call". `cost` is its work per element, in additions:
-    what grouping weighs against memory. `ranges` has an entry for each operand of an elementwise
-    one: the floats that it is tried on, forward and backward, in tests and in `weft check`."""
+    "gather", "scatter", "sort", "source", "call" or "result". `cost` is its work per element, in
+    additions: what grouping weighs against memory. `ranges` has an entry for each operand of an
+    elementwise one: the floats that it is tried on, forward and backward, in tests and in `weft
+    check`."""
 
     name: str
     kind: str
@@ -79,13 +81,14 @@ class Listener(Protocol):
 class NumpyListener:
     """Runs an op at once through its NumPy rule: the oracle."""
 
-    def bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> np.ndarray:
+    def bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
         primitive = PRIMITIVES[op]
         arrays = tuple(np.asarray(x) for x in inputs)
         primitive.abstract(*(aval(x) for x in arrays), **attrs)
         assert primitive.numpy is not None, f"{op} has no value before a run"
         with np.errstate(all="ignore"):
-            return np.asarray(primitive.numpy(*arrays, **attrs))
+            out = primitive.numpy(*arrays, **attrs)
+        return tuple(map(np.asarray, out)) if isinstance(out, tuple) else np.asarray(out)
 
 
 NUMPY = NumpyListener()
@@ -101,7 +104,8 @@ def register_listener(cls: type, listener: Listener, rank: int = 1) -> None:
 def bind(op: str, *values: Any, **attrs: Any) -> Any:
     """Hands primitive `op` to whoever listens for its arguments; plain arrays run on NumPy.
 
-    Values are at primitive level: equal shapes and dtypes where the primitive wants them.
+    Values are at primitive level: equal shapes and dtypes where the primitive wants them. A call
+    of a composite with several outputs gives a tuple.
     """
     best, listener = 0, None
     for value in values:

@@ -1,4 +1,5 @@
-"""Primitives without operands (input const iota) and `call`, a named composite with a body."""
+"""Primitives without operands (input const iota), `call`, a named composite with a body, and
+`result`, an output of a call other than the first."""
 
 from __future__ import annotations
 
@@ -35,11 +36,15 @@ def _iota_numpy(*, shape: Shape, axis: int, dtype: DType) -> np.ndarray:
     return np.broadcast_to(line.reshape(-1, *[1] * (len(shape) - axis - 1)), shape)
 
 
-def _call_abstract(*xs: Aval, name: str, params: Mapping[str, Any]) -> Aval:
+def _call_abstract(*xs: Aval, name: str, params: Mapping[str, Any]) -> Any:
     return COMPOSITES[name].abstract(*xs, **params)
 
 
-def _call_numpy(*xs: np.ndarray, name: str, params: Mapping[str, Any]) -> np.ndarray:
+def _result_abstract(call: Aval, *, index: int) -> Aval:
+    raise ShapeError("result: a result's shape is that of the call's output")
+
+
+def _call_numpy(*xs: np.ndarray, name: str, params: Mapping[str, Any]) -> Any:
     composite = COMPOSITES[name]
     return (composite.numpy or composite.body)(*xs, **params)
 
@@ -48,3 +53,4 @@ register(Primitive("input", "source", _input_abstract, None))
 register(Primitive("const", "source", _const_abstract, lambda *, value: value))
 register(Primitive("iota", "source", _iota_abstract, _iota_numpy))
 register(Primitive("call", "call", _call_abstract, _call_numpy))
+register(Primitive("result", "result", _result_abstract, None))

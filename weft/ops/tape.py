@@ -86,6 +86,9 @@ class TapeListener:
     def bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
         out = bind(op, *map(plain, inputs), **attrs)
         what = str(attrs["name"]) if op == "call" else op
+        if isinstance(out, tuple):  # each is differentiated by itself
+            rules = [_rule_of(attrs, i) for i in range(len(out))]
+            return tuple(remember(what, y, inputs, rule) for y, rule in zip(out, rules))
         return remember(what, out, inputs, lambda g, y, xs: vjp(op, g, y, xs, attrs))
 
 
@@ -148,6 +151,14 @@ def _through_body(
 ) -> Sequence[Any]:
     body = COMPOSITES[attrs["name"]].body
     return pull_through(lambda *xs: body(*xs, **attrs["params"]), grad, inputs)
+
+
+def _rule_of(attrs: Mapping[str, Any], index: int) -> Rule:
+    """The derivative of one output of a composite that has several: through the body."""
+    body = COMPOSITES[attrs["name"]].body
+    return lambda grad, _, inputs: pull_through(
+        lambda *xs: body(*xs, **attrs["params"])[index], grad, inputs
+    )
 
 
 def pull_through(fn: Callable[..., Value], grad: Value, inputs: tuple[Value, ...]) -> list[Any]:

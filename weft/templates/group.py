@@ -18,7 +18,8 @@ class Group:
     `inputs` are materialised nodes (each becomes a read buffer, in order), `outputs` the nodes it
     writes (each becomes a write buffer, after the inputs). Every node on a path from an input to
     an output is computed in registers; 0-d "const" and "iota" nodes and "scalar" inputs never take
-    a buffer. `anchor` is the reduce, dot, call, sort, ... at the group's heart (None for "map").
+    a buffer. `anchor` is the reduce, dot, call, sort, ... at the group's heart (None for "map"). A
+    group around a call with several outputs writes all of them, in order, and nothing else.
 
     `rows` names the runtime scalar that bounds axis 0 of every output at run time (None: the full
     shape): the first scalar * `rows_scale` rows are wanted, the others may be left unwritten. For
@@ -41,6 +42,12 @@ class Group:
     in_place: Mapping[int, int] = field(default_factory=dict)
     name: str = ""
     starts: Mapping[int, tuple[tuple[int, Node], ...]] = field(default_factory=dict)
+
+    @property
+    def results(self) -> tuple[Node, ...]:
+        """What the anchor gives: its value or, of a call with several outputs, all of them."""
+        assert self.anchor is not None
+        return (self.anchor, *(x for x in self.outputs if x.op == "result"))
 
     def inside(self, roots: Iterable[Node] | None = None) -> list[Node]:
         """The nodes that the kernel computes for `roots` (by default its outputs), each once, users

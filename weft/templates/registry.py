@@ -19,7 +19,7 @@ from typing import Any
 
 from weft.core.caps import Caps
 from weft.core.errors import CompileError
-from weft.graph.ir import Node
+from weft.graph.ir import Node, results
 from weft.templates.group import Group, Template
 
 Claim = Callable[[Node, Caps], bool]  # does the template take this "call" node on these Caps?
@@ -131,8 +131,9 @@ def tunable() -> list[str]:
 def claimed_by(node: Node, caps: Caps) -> str | None:
     """The kind of the template that takes this "call" node whole, or None: inline its body. No
     template makes something of nothing: where an operand has no elements, the body says what the
-    result is, and folding works it out."""
-    if node.size and not all(x.size for x in node.inputs):
+    result is (and which of several has elements), and folding works it out."""
+    sizes = [x.size for x in results(node)]
+    if any(sizes) and not all((*sizes, *(x.size for x in node.inputs))):
         return None
     name = node.attrs.get("name")
     kind = COMPOSITES.get(name) if isinstance(name, str) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import as_dtype
 from weft.core.errors import DTypeError, LimitError
 from weft.core.forks import lock_of
-from weft.graph.ir import Graph
+from weft.graph.ir import Graph, results
 from weft.ops.primitive import PRIMITIVES, Aval, aval, register_listener
 from weft.program.arena import Arena
 from weft.program.array import DeviceArray
@@ -99,27 +99,38 @@ class DeviceListener:
         self._arenas: dict[Device, Arena] = {}
         self._lock = lock_of(self)  # Sessions and the arena are shared: one op at a time
 
-    def bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> DeviceArray:
-        with self._lock:
-            return self._bind(op, inputs, attrs)
-
-    def _bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> DeviceArray:
-        device = next(x.device for x in inputs if isinstance(x, DeviceArray))
+    def bind(self, op: str, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
         avals = tuple(aval(x) for x in inputs)
         out = PRIMITIVES[op].abstract(*avals, **attrs)
-        check_dtype(out.dtype, device)
-        if 0 in out.shape:
-            return DeviceArray(device.alloc(0), out.shape, out.dtype)
+        with self._lock:
+            if isinstance(out, tuple):
+                return tuple(self._bind(op, inputs, attrs, avals, out))
+            return self._bind(op, inputs, attrs, avals, (out,))[0]
+
+    def _bind(
+        self,
+        op: str,
+        inputs: tuple[Any, ...],
+        attrs: Mapping[str, Any],
+        avals: tuple[Aval, ...],
+        outs: tuple[Aval, ...],
+    ) -> Sequence[DeviceArray]:
+        device = next(x.device for x in inputs if isinstance(x, DeviceArray))
+        for out in outs:
+            check_dtype(out.dtype, device)
+        if all(0 in out.shape for out in outs):
+            return [DeviceArray(device.alloc(0), out.shape, out.dtype) for out in outs]
         if op == "reshape" and not isinstance(inputs[0], StateArray):
-            return _Alias(inputs[0], out.shape)
+            return [_Alias(inputs[0], outs[0].shape)]
         splats = tuple(_is_splat(x) for x in inputs)
         operands = [_on_device(device, x, splat) for x, splat in zip(inputs, splats)]
-        small = sum(x.nbytes for x in operands) + math.prod(out.shape) * out.dtype.itemsize <= SMALL
+        given = sum(math.prod(out.shape) * out.dtype.itemsize for out in outs)
+        small = sum(x.nbytes for x in operands) + given <= SMALL
         key = (device, op, _freeze(attrs), avals, splats, small)
         session = self._sessions.get(key) if small else None
         if session is not None:
             self._sessions.move_to_end(key)
-            return session.run_device(operands)[0]
+            return session.run_device(operands)
         program = self._programs.get(key)
         if program is None:
             role = "input" if small else "weight"
@@ -128,10 +139,10 @@ class DeviceListener:
         arena = self._arenas.setdefault(device, Arena(device))
         if not small:
             weights = {f"x{i}": x for i, x in enumerate(operands)}
-            return Session(program, device, weights, arena=Arena(device)).run_device()[0]
+            return Session(program, device, weights, arena=Arena(device)).run_device()
         session = Session(program, device, arena=arena)
         _remember(self._sessions, key, session)
-        return session.run_device(operands)[0]
+        return session.run_device(operands)
 
 
 def _remember(cache: OrderedDict[Any, Any], key: Any, value: Any) -> None:
@@ -164,7 +175,7 @@ def _one_op(
         operands.append(ops.broadcast(node, a.shape) if splat else node)
     out = ops.make_node(op, tuple(operands), dict(attrs), "")
     name = str(attrs["name"]) if op == "call" else op
-    return compile_graph(Graph(tuple(nodes), (out,), name=name), device.caps, name)
+    return compile_graph(Graph(tuple(nodes), results(out), name=name), device.caps, name)
 
 
 def _is_splat(x: Any) -> bool:

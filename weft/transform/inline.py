@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from weft.core.errors import CompileError
 from weft.graph.ir import Graph, Node, toposort
-from weft.transform.rebuild import remake, rewrite
+from weft.transform.rebuild import Visit, remake, rewrite
 
 Claims = Callable[[Node], bool]
 
@@ -14,24 +14,32 @@ Claims = Callable[[Node], bool]
 def inline(graph: Graph, claims: Claims) -> Graph:
     """The graph without "call" nodes except those that `claims` keeps, at any depth."""
 
+    return rewrite(graph, _visitor(claims))
+
+
+def _visitor(claims: Claims) -> Visit:
+    expanded: dict[int, list[Node]] = {}  # id of a call -> what the outputs of its body became
+
     def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
-        node = remake(node, inputs)
-        return _expand(node, claims) if node.op == "call" and not claims(node) else node
+        if node.op == "result" and id(node.inputs[0]) in expanded:
+            return expanded[id(node.inputs[0])][node.attrs["index"]]
+        made = remake(node, inputs)
+        if made.op != "call" or claims(made):
+            return made
+        expanded[id(node)] = _expand(made, claims)
+        return expanded[id(node)][0]
 
-    return rewrite(graph, visit)
+    return visit
 
 
-def _expand(call: Node, claims: Claims) -> Node:
+def _expand(call: Node, claims: Claims) -> list[Node]:
+    """The outputs of the call's body on its operands."""
     body = call.body
-    if body is None or len(body.inputs) != len(call.inputs) or len(body.outputs) != 1:
+    if body is None or len(body.inputs) != len(call.inputs) or not body.outputs:
         name = call.attrs.get("name")
         raise CompileError(f"composite {name!r} has no usable body and no template claims it")
-    new = {id(p): x for p, x in zip(body.inputs, call.inputs)}
+    new, visit = {id(p): x for p, x in zip(body.inputs, call.inputs)}, _visitor(claims)
     for node in toposort(body.outputs):
-        if id(node) in new:
-            continue
-        made = remake(node, tuple(new[id(x)] for x in node.inputs))
-        if made.op == "call" and not claims(made):
-            made = _expand(made, claims)
-        new[id(node)] = made
-    return new[id(body.outputs[0])]
+        if id(node) not in new:
+            new[id(node)] = visit(node, tuple(new[id(x)] for x in node.inputs))
+    return [new[id(x)] for x in body.outputs]

@@ -85,6 +85,8 @@ def kind_of(node: Node) -> str:
 
 def label(node: Node) -> str:
     """What to call a value in messages: its name if it has one, else its op."""
+    if node.op == "result":
+        return f"{label(node.inputs[0])}.{node.attrs['index']}"
     return str(node.attrs.get("name", node.op))
 
 

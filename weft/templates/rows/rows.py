@@ -128,13 +128,14 @@ class Rows:
             if node.shape == self.shape and plain:
                 self.b.prefetch(self.em.buffers[~id(node)], at)
 
-    def put(self, index: Index, value: Expr) -> None:
-        """Runs the epilogue on one (or a vector) of the results; a number of the row is the work
-        of one thread."""
+    def put(self, index: Index, *values: Expr) -> None:
+        """Runs the epilogue on one element (or a vector) of each result; a number of the row is
+        the work of one thread."""
         whole = len(index) == len(self.shape) and self.anchor.shape == self.shape
         with self.walk.only(None if whole else self.walk.writer):
-            bound = self.b.let(value, "y")
-            self.em.define(self.anchor, self.em.only(self.anchor, index, bound))
+            for node, value in zip(self.group.results, values, strict=True):
+                bound = self.b.let(value, "y")
+                self.em.define(node, self.em.only(node, index, bound))
             for node in self.late:
                 self._write(node, index, self.anchor.shape)
 
