@@ -165,8 +165,7 @@ def test_prologue_and_epilogue() -> None:
         return ops.mul(g, y)
 
     def pairs(x: Any, y: Any) -> Any:
-        m = ops.call("moments", ops.transpose(ops.mul(x, y), (1, 0)), eps=1e-2)
-        return ops.reshape(ops.exp(m), (80,))
+        return ops.call("moments", ops.transpose(ops.mul(x, y), (1, 0)), eps=1e-2)
 
     _check(norm, [x, y, w])
     _check(losses, [x, y, t, h])

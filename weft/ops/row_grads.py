@@ -77,12 +77,9 @@ def _rms_norm_grad(x: Value, w: Value, g: Value, *, eps: float, offset: float) -
     return f.cast(f.mul(inner, r), aval(x).dtype)
 
 
-def _moments(x: Value, *, eps: float) -> Value:
-    """The mean and 1 / sqrt(var + eps) of each row: [..., 2], in x's compute dtype."""
-    c = compute(x)
-    _, r = _centred(x, eps)
-    pair = (*aval(r).shape, 1)
-    return f.concat((f.reshape(mean_last(c), pair), f.reshape(r, pair)), len(pair) - 1)
+def _moments(x: Value, *, eps: float) -> tuple[Value, Value]:
+    """The mean and 1 / sqrt(var + eps) of each row: [...], in x's compute dtype."""
+    return mean_last(compute(x)), _centred(x, eps)[1]
 
 
 def _rms_scale(x: Value, *, eps: float) -> Value:
@@ -91,20 +88,13 @@ def _rms_scale(x: Value, *, eps: float) -> Value:
     return rsqrt(f.add(mean_last(f.mul(c, c)), eps))
 
 
-def _column(m: Value, k: int, like: Value) -> Value:
-    """Entry k of a few numbers per row [..., K], repeated along the rows of `like`."""
-    shape = aval(m).shape
-    lead = (0,) * (len(shape) - 1)
-    return f.broadcast(f.slice_(m, (*lead, k), (*shape[:-1], k + 1)), aval(like).shape)
-
-
 def _norm_weight_grads(x: Value, g: Value, *, eps: float, centred: bool, chunks: int) -> Value:
     """Sums over rows of g h and, with `centred`, of g, for each of `chunks` equal runs of rows:
     [chunks, 1 or 2, D]. h is as in layer_norm_grad or (not centred) in rms_norm_grad."""
     c, v = compute(x), compute(g)
     if centred:
-        m = f.call("moments", x, eps=eps)
-        parts = [f.mul(v, f.mul(f.sub(c, _column(m, 0, c)), _column(m, 1, c))), v]
+        mean, r = (keep_last(y, c) for y in f.call("moments", x, eps=eps))
+        parts = [f.mul(v, f.mul(f.sub(c, mean), r)), v]
     else:
         parts = [f.mul(v, f.mul(c, keep_last(f.call("rms_scale", x, eps=eps), c)))]
     n = aval(x).shape[-1]
@@ -128,12 +118,9 @@ def _of_rows(name: str):  # type: ignore[no-untyped-def]
     return abstract
 
 
-def _of_statistics(name: str, *tail: int):  # type: ignore[no-untyped-def]
-    def abstract(x: Aval, **params: Any) -> Aval:
-        floats(name, x)
-        return Aval((*x.shape[:-1], *tail), dt.compute_dtype(x.dtype))
-
-    return abstract
+def _statistic(x: Aval, *, eps: float) -> Aval:
+    floats("a statistic of rows", x)
+    return Aval(x.shape[:-1], dt.compute_dtype(x.dtype))
 
 
 def _of_weights(x: Aval, g: Aval, *, eps: float, centred: bool, chunks: int) -> Aval:
@@ -153,5 +140,5 @@ _add("log_softmax_grad", _of_rows("log_softmax_grad"), _log_softmax_grad)
 _add("layer_norm_grad", _of_rows("layer_norm_grad"), _layer_norm_grad, eps=1e-5)
 _add("rms_norm_grad", _of_rows("rms_norm_grad"), _rms_norm_grad, eps=1e-6, offset=0.0)
 _add("norm_weight_grads", _of_weights, _norm_weight_grads, eps=1e-5, centred=True, chunks=None)
-_add("moments", _of_statistics("moments", 2), _moments, eps=1e-5)
-_add("rms_scale", _of_statistics("rms_scale"), _rms_scale, eps=1e-6)
+_add("moments", lambda x, eps: (_statistic(x, eps=eps),) * 2, _moments, eps=1e-5)
+_add("rms_scale", _statistic, _rms_scale, eps=1e-6)

@@ -4,14 +4,13 @@ walk makes loops of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from weft.graph.ir import Node
 from weft.kernel import builder as kb, ir
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Expr
-from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.view import Index
@@ -73,12 +72,8 @@ class Row:
         self.rows.put((*self.lead, j), value)
 
     def results(self, *values: Expr) -> None:
-        """The row's numbers: one, or some along a last axis of the result."""
-        tails: Sequence[Index] = [()]
-        if len(self.rows.anchor.shape) > len(self.lead):
-            tails = [(affine.number(k),) for k in range(len(values))]
-        for tail, value in zip(tails, values, strict=True):
-            self.rows.put((*self.lead, *tail), value)
+        """The row's numbers: one of each result."""
+        self.rows.put(self.lead, *values)
 
 
 class Held:
