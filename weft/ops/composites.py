@@ -140,26 +140,22 @@ def _chunks(rows: int) -> int:
     return next(c for c in range(min(rows, 64), 0, -1) if rows % c == 0)
 
 
-def _weight_grads(x: Value, g: Value, eps: float, centred: bool) -> Value:
-    """sum(g h) over all axes but the last, and (with `centred`) sum(g): [1 or 2, D]."""
-    parts = _chunks(max(1, math.prod(aval(x).shape[:-1])))
-    return f.sum_(f.call("norm_weight_grads", x, g, eps=eps, centred=centred, chunks=parts), 0)
-
-
-def _part(sums: Value, k: int, like: Value) -> Value:
-    """Row k of `sums`, as the gradient of a weight."""
-    n = aval(sums).shape[1]
-    return f.cast(f.reshape(f.slice_(sums, (k, 0), (k + 1, n)), (n,)), aval(like).dtype)
+def _weight_grads(x: Value, g: Value, eps: float, *weights: Value) -> list[Value]:
+    """sum(g h) over all axes but the last and, for a second weight, sum(g), as the weights are."""
+    parts, centred = _chunks(max(1, math.prod(aval(x).shape[:-1]))), len(weights) > 1
+    found = f.call("norm_weight_grads", x, g, eps=eps, centred=centred, chunks=parts)
+    sums = found if centred else (found,)
+    return [f.cast(f.sum_(s, 0), aval(w).dtype) for s, w in zip(sums, weights, strict=True)]
 
 
 def _layer_norm_vjp(
     g: Value, out: Value, x: Value, w: Value, b: Value, *, eps: float
 ) -> Sequence[Any]:
-    sums = functools.cache(lambda: _weight_grads(x, g, eps, True))
+    sums = functools.cache(lambda: _weight_grads(x, g, eps, w, b))
     return (
         lambda: f.call("layer_norm_grad", x, w, g, eps=eps),
-        lambda: _part(sums(), 0, w),
-        lambda: _part(sums(), 1, b),
+        lambda: sums()[0],
+        lambda: sums()[1],
     )
 
 
@@ -168,7 +164,7 @@ def _rms_norm_vjp(
 ) -> Sequence[Any]:
     return (
         lambda: f.call("rms_norm_grad", x, w, g, eps=eps, offset=offset),
-        lambda: _part(_weight_grads(x, g, eps, False), 0, w),
+        lambda: _weight_grads(x, g, eps, w)[0],
     )
 
 

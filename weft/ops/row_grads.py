@@ -88,9 +88,9 @@ def _rms_scale(x: Value, *, eps: float) -> Value:
     return rsqrt(f.add(mean_last(f.mul(c, c)), eps))
 
 
-def _norm_weight_grads(x: Value, g: Value, *, eps: float, centred: bool, chunks: int) -> Value:
+def _norm_weight_grads(x: Value, g: Value, *, eps: float, centred: bool, chunks: int) -> Any:
     """Sums over rows of g h and, with `centred`, of g, for each of `chunks` equal runs of rows:
-    [chunks, 1 or 2, D]. h is as in layer_norm_grad or (not centred) in rms_norm_grad."""
+    [chunks, D]. h is as in layer_norm_grad or (not centred) in rms_norm_grad."""
     c, v = compute(x), compute(g)
     if centred:
         mean, r = (keep_last(y, c) for y in f.call("moments", x, eps=eps))
@@ -99,8 +99,8 @@ def _norm_weight_grads(x: Value, g: Value, *, eps: float, centred: bool, chunks:
         parts = [f.mul(v, f.mul(c, keep_last(f.call("rms_scale", x, eps=eps), c)))]
     n = aval(x).shape[-1]
     rows = math.prod(aval(x).shape[:-1]) // chunks
-    sums = [f.sum_(f.reshape(p, (chunks, rows, n)), 1) for p in parts]
-    return f.concat([f.reshape(s, (chunks, 1, n)) for s in sums], 1)
+    sums = tuple(f.sum_(f.reshape(p, (chunks, rows, n)), 1) for p in parts)
+    return sums if centred else sums[0]
 
 
 # -- the table ------------------------------------------------------------------------------------
@@ -123,12 +123,13 @@ def _statistic(x: Aval, *, eps: float) -> Aval:
     return Aval(x.shape[:-1], dt.compute_dtype(x.dtype))
 
 
-def _of_weights(x: Aval, g: Aval, *, eps: float, centred: bool, chunks: int) -> Aval:
+def _of_weights(x: Aval, g: Aval, *, eps: float, centred: bool, chunks: int) -> Any:
     floats("norm_weight_grads", x)
     same("norm_weight_grads", x, g)
     if chunks < 1 or math.prod(x.shape[:-1]) % chunks:
         raise ShapeError(f"norm_weight_grads: {list(x.shape)} has no {chunks} equal runs of rows")
-    return Aval((chunks, 1 + centred, x.shape[-1]), dt.compute_dtype(x.dtype))
+    sums = Aval((chunks, x.shape[-1]), dt.compute_dtype(x.dtype))
+    return (sums, sums) if centred else sums
 
 
 def _add(name: str, abstract: Any, body: Any, **defaults: Any) -> None:

@@ -60,9 +60,9 @@ class Columns(Rows):
     def kernel(self) -> Kernel:
         b, em, walk = self.b, self.em, self.walk
         assert isinstance(walk, CpuWalk)
-        chunks, count, _ = self.anchor.shape
+        chunks = self.anchor.shape[0]
         per = self.rows // chunks
-        sums = [walk.array() for _ in range(count)]
+        sums = [walk.array() for _ in self.group.results]
         chunk = em.axis(b.group(0), chunks)
 
         def clear(j: Affine) -> None:
@@ -70,9 +70,7 @@ class Columns(Rows):
                 b.store(s, em.address(j), kb.const(0.0, Type(dt.float32, j.lanes)))
 
         def write(j: Affine) -> None:
-            for k, s in enumerate(sums):
-                value = kb.load(s, em.address(j), j.lanes)
-                self.put((chunk, affine.number(k), j), value)
+            self.put((chunk, j), *(kb.load(s, em.address(j), j.lanes) for s in sums))
 
         self.each(clear)
         with b.loop(per, name="r") as r, em.scope():
