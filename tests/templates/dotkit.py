@@ -50,7 +50,8 @@ def play(
     **fields: Any,
 ) -> list[np.ndarray]:
     """Builds the group's kernel for the device, verifies it, runs it; returns the outputs."""
-    group = Group(kind, tuple(inputs), tuple(outputs), None, name="k", **fields)
+    call = next((x for x in outputs if x.op == "call"), None)
+    group = Group(kind, tuple(inputs), tuple(outputs), call, name="k", **fields)
     kernel = registry.get(kind)(group, device.caps, config or {})
     verify(kernel)
     blanks = [np.full(o.shape, 77, o.dtype.numpy) for o in outputs]

@@ -7,9 +7,9 @@ delta = sum(g * out, -1): dv = p^T g, ds = p * (g v^T - delta), dq = ds k, dk = 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 from weft.core import dtypes as dt
@@ -65,9 +65,10 @@ def _parts_abstract(name: str):  # type: ignore[no-untyped-def]
     return abstract
 
 
-def _grad_abstract(q: Aval, k: Aval, v: Aval, g: Aval, *n: Aval, **params: Any) -> Aval:
+def _grad_abstract(q: Aval, k: Aval, v: Aval, g: Aval, *n: Aval, **params: Any) -> Any:
     _check("attention_grad", q, k, ((v, k), (g, q)), n)
-    return Aval((math.prod(q.shape) + 2 * math.prod(k.shape),), q.dtype)
+    shapes = ((b, rows, heads, d) for b, heads, rows, d in (x.shape for x in (q, k, v)))
+    return tuple(Aval(shape, q.dtype) for shape in shapes)
 
 
 # -- bodies ---------------------------------------------------------------------------------------
@@ -150,42 +151,29 @@ def _dkv(
     return f.cast(both, aval(k).dtype)
 
 
-def _grad(q: Value, k: Value, v: Value, g: Value, *n: Value, **params: Any) -> Value:
-    """The three gradients, each [B, rows, heads, D], flat and one after the other. In a graph the
-    output is the one that the forward pass computed: equal calls become one."""
+def _grad(q: Value, k: Value, v: Value, g: Value, *n: Value, **params: Any) -> tuple[Value, ...]:
+    """The gradients of q, k and v, each [B, rows, heads, D]. In a graph the output of attention is
+    the one that the forward pass computed: equal calls become one."""
     out = f.call("attention", q, k, v, *n, **params)
     lse = f.call("attention_lse", q, k, *n, **params)
     delta = f.sum_(f.mul(wide(g), wide(out)), -1)
     dq = f.call("attention_dq", q, k, v, g, lse, delta, *n, **params)
     dkv = f.call("attention_dkv", q, k, v, g, lse, delta, *n, **params)
     shape = aval(k).shape
-    flat = [f.reshape(f.transpose(dq, (0, 2, 1, 3)), (math.prod(aval(q).shape),))]
-    for i in range(2):
-        one = f.reshape(f.slice_(dkv, (i, 0, 0, 0, 0), (i + 1, *shape)), shape)
-        flat.append(f.reshape(f.transpose(one, (0, 2, 1, 3)), (math.prod(shape),)))
-    return f.concat(flat, 0)
+    both = (f.reshape(f.slice_(dkv, (i, 0, 0, 0, 0), (i + 1, *shape)), shape) for i in range(2))
+    return tuple(f.transpose(x, (0, 2, 1, 3)) for x in (dq, *both))
 
 
 def attention_vjp(
     grad: Value, out: Value, q: Value, k: Value, v: Value, *lengths: Value, **params: Any
 ) -> Sequence[Any]:
-    """The derivative of `attention`: one `attention_grad`, of which each operand takes its part."""
-    packed: list[Value] = []
+    """The derivative of `attention`: one `attention_grad`, with an output for each operand."""
+    made = cache(lambda: f.call("attention_grad", q, k, v, grad, *lengths, **params))
 
-    def part(x: Value, start: int) -> Value:
-        if not packed:
-            packed.append(f.call("attention_grad", q, k, v, grad, *lengths, **params))
-        b, heads, rows, depth = shape = aval(x).shape
-        flat = f.slice_(packed[0], (start,), (start + math.prod(shape),))
-        return f.transpose(f.reshape(flat, (b, rows, heads, depth)), (0, 2, 1, 3))
+    def one(i: int) -> Value:
+        return f.transpose(made()[i], (0, 2, 1, 3))
 
-    first, size = math.prod(aval(q).shape), math.prod(aval(k).shape)
-    return (
-        lambda: part(q, 0),
-        lambda: part(k, first),
-        lambda: part(v, first + size),
-        *(None for _ in lengths),
-    )
+    return (*(partial(one, i) for i in range(3)), *(None for _ in lengths))
 
 
 _DEFAULTS = {"causal": False, "scale": None, "window": 0, "softcap": 0.0}

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -229,23 +228,20 @@ class Call:
     ) -> None:
         """Components of a result ("dq", "dk", "dv") of an item (with its factor)."""
         head = self.head if result == "dq" else self.own
-        where: tuple[Affine, ...] = (self.bi, head, item, column)
+        node, where = self.node, (self.bi, head, item, column)
         if self.name == "attention_dkv":
             where = (affine.number(self.results.index(result)), *where)
-        elif self.name == "attention_grad":  # [B, rows, heads, D] of each, flat
-            heads, rows = (self.heads, self.t) if result == "dq" else (self.groups, self.s)
-            strides = affine.contiguous((self.batch, rows, heads, self.depth))
-            sizes = [math.prod(x.shape) for x in self.node.inputs[:2]]
-            start = {"dq": 0, "dk": sizes[0], "dv": sum(sizes)}[result]
-            where = (affine.flatten((self.bi, item, head, column), strides, start),)
-        self._store(where, value, mask)
+        elif self.name == "attention_grad":
+            node = self.group.results[("dq", "dk", "dv").index(result)]
+            where = (self.bi, item, head, column)
+        self._store(node, where, value, mask)
 
     def write_row(self, row: Affine, lse: Expr, mask: Expr | None = None) -> None:
-        self._store((self.bi, self.own, row), lse, mask)
+        self._store(self.node, (self.bi, self.own, row), lse, mask)
 
-    def _store(self, index: tuple[Affine, ...], value: Expr, mask: Expr | None) -> None:
+    def _store(self, node: Node, index: tuple[Affine, ...], value: Expr, mask: Expr | None) -> None:
         with self.em.scope():
-            store_all(self.em, self.node, index, value, mask)
+            store_all(self.em, node, index, value, mask)
 
 
 class Team(abc.ABC):

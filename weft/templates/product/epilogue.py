@@ -123,13 +123,15 @@ def forward_index(group: Group, anchor: Node, node: Node, index: Index) -> Index
 
 
 def store_all(em: Emitter, anchor: Node, index: Index, value: Expr, mask: Expr | None) -> None:
-    """Writes every output of the group, given the anchor's value at `index`.
+    """Writes every output of the group, given the anchor's value at `index`; in a group around a
+    call with several outputs, the one that is `anchor`.
 
     Raises CompileError where an output is not elementwise, transposed or reshaped of the anchor.
     """
     em.define(anchor, lambda _: value)
+    several = any(out.op == "result" for out in em.group.outputs)
     with em.masked(mask):
-        for out in em.group.outputs:
+        for out in (anchor,) if several else em.group.outputs:
             at = forward_index(em.group, anchor, out, index)
             if at is None:
                 raise CompileError(f"{out!r} does not follow from {anchor!r} element by element")
