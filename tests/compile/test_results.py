@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 from graphs import check, f32, groups, i32, values_for
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import weft
 from weft import ops

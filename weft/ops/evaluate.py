@@ -22,15 +22,14 @@ def evaluate(
     their own NumPy meaning. A bounded input (rows) is evaluated at its full shape.
     """
     values = _bind_inputs(graph, inputs)
-    several: dict[int, tuple[np.ndarray, ...]] = {}  # all outputs of a call that has more than one
+    several: dict[int, tuple[np.ndarray, ...]] = {}  # all that a node gives: more than one of calls
     for node in toposort(graph.roots()):
         if node.op == "result":
             values[id(node)] = several[id(node.inputs[0])][node.attrs["index"]]
         elif id(node) not in values:
             made = _value(node, values, inline)
-            if isinstance(made, tuple):
-                several[id(node)] = made
-            values[id(node)] = made[0] if isinstance(made, tuple) else made
+            several[id(node)] = made if isinstance(made, tuple) else (made,)
+            values[id(node)] = several[id(node)][0]
     return [values[id(n)] for n in graph.roots()]
 
 

@@ -228,7 +228,8 @@ class Call:
     ) -> None:
         """Components of a result ("dq", "dk", "dv") of an item (with its factor)."""
         head = self.head if result == "dq" else self.own
-        node, where = self.node, (self.bi, head, item, column)
+        node = self.node
+        where: tuple[Affine, ...] = (self.bi, head, item, column)
         if self.name == "attention_dkv":
             where = (affine.number(self.results.index(result)), *where)
         elif self.name == "attention_grad":
