@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -88,12 +89,36 @@ def nodes(caps: Caps) -> list[Kernel]:
 
 
 @functools.cache
-def conformance(caps: Caps) -> list[Kernel]:
-    """Every kernel of the primitives, their gradients and the templates' conformance checks."""
+def conformance(caps: Caps, module: ModuleType) -> list[Kernel]:
+    """Every kernel of a module's conformance checks: primitives (gradients too) or templates."""
     recorder = Recorder(caps)
-    for module in (primitives, templates):
-        recorder.gather(module.checks(recorder))
+    recorder.gather(module.checks(recorder))
     return recorder.kernels
+
+
+# What is compiled whole, and how many kernels it has at least.
+PARTS: dict[str, tuple[Callable[[Caps], list[Kernel]], int]] = {
+    "nodes": (lambda caps: nodes(caps) + products(caps), 150),
+    "primitives": (lambda caps: conformance(caps, primitives), 500),
+    "templates": (lambda caps: conformance(caps, templates), 500),
+}
+
+
+def shares(names: tuple[str, ...]) -> list[Any]:
+    """Parameters: a target, and which of every so many kernels it compiles. By default a vendor's
+    first target takes every second one (neighbours are one template at another shape or dtype),
+    the other vendor's the rest; all of them for all targets are for the slow tests."""
+    few = slice(int(names == AMD), None, 2)
+    slow = [pytest.param(gpu_target(n), slice(None), id=n, marks=pytest.mark.slow) for n in names]
+    return [pytest.param(gpu_target(names[0]), few, id=f"{names[0]}-half"), *slow]
+
+
+def part(name: str, caps: Caps, share: slice) -> list[Kernel]:
+    """A share of a part's kernels."""
+    gather, least = PARTS[name]
+    found = gather(caps)
+    assert len(found) >= least
+    return found[share]
 
 
 @functools.cache
