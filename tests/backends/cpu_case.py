@@ -1,4 +1,4 @@
-"""Playing one kernel on the CPU device, for the tests in this folder."""
+"""Playing one kernel on the CPU device, and what Programs of it are made of, for this folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.backends.cpu.host import Host
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype
 from weft.kernel import ir
-from weft.kernel.builder import Builder, load
+from weft.kernel.builder import Builder, cast, load
 from weft.program.program import BufferRef, BufferSpec, Dispatch, Program
 
 # What other x86-64 machines would run: AVX-512 without bf16 and VNNI, AVX2, and the bare base.
@@ -100,3 +100,18 @@ def elementwise_all(
         b.store(result, at, body(*values))
     blanks = [np.zeros(n, out.numpy) for _, out in bodies]
     return play(b.kernel((n // lanes,)), [*inputs, *blanks], target=target)[len(inputs) :]
+
+
+def scale_kernel(n: int, factor: float, block: int = 64) -> ir.Kernel:
+    """y = x * factor + group, `block` elements per group."""
+    b = Builder("scale")
+    x, y = b.buffer("x", dt.float32, n), b.buffer("y", dt.float32, n, "w")
+    g = b.let(b.group(0), "g")
+    with b.loop(block) as i:
+        b.store(y, g * block + i, load(x, g * block + i) * factor + cast(g, dt.float32))
+    return b.kernel((n // block,))
+
+
+def two_buffers(n: int, name: str = "p", **parts: object) -> Program:
+    specs = tuple(BufferSpec(k, "input", dt.float32, (n,), 4 * n) for k in "xy")
+    return Program(name, specs, parts["kernels"], parts["steps"], (), (0,), (1,))  # type: ignore[arg-type]

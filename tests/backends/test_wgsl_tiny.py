@@ -106,7 +106,7 @@ def check(name, draw):
 
 
 def test_every_public_function_has_a_case():
-    """A new one needs a maker in tiny_cases.py, or a word in HOST if it computes nothing."""
+    """A new one needs a maker in tiny_*.py, or a word in HOST if it computes nothing."""
     last = {n.rpartition(".")[2] for n in PUBLIC}
     assert [n for n in NAMES if maker(n) is None] == []
     assert HOST - last == set() and set(CASES) - last - set(PUBLIC) == set()

@@ -1,0 +1,241 @@
+"""Tiny calls that create tensors, and of networks."""
+
+from tiny_public import case
+
+from weft.core import dtypes as dt
+
+I32, F32 = dt.int32, dt.float32
+
+
+# -- creation: the device's name comes with the call
+
+
+@case("zeros ones empty rand randn")
+def _(d, f):
+    shape, key = d.shape(1, 3), {"key": 3} if f.__name__[:4] == "rand" else {}
+    return (lambda: f(shape, **key) * (f.__name__ != "empty")), []
+
+
+@case("randint")
+def _(d, f):
+    shape = d.shape(1, 3)
+    return lambda: f(-2, 5, *shape, key=4), []
+
+
+@case("full")
+def _(d, f):
+    shape, dtype = d.shape(), d.dtype("n")
+    return lambda: f(shape, 1, dtype), []
+
+
+@case("zeros_like ones_like empty_like")
+def _(d, f):
+    return (lambda t: f(t) * (0 if f.__name__ == "empty_like" else 1)), [d.some("n")]
+
+
+@case("full_like")
+def _(d, f):
+    return lambda t: f(t, 1), [d.some("n")]
+
+
+@case("arange")
+def _(d, f):
+    n, dtype = d.extent(), d.pick(F32, I32)
+    return lambda: f(n, dtype=dtype), []
+
+
+@case("eye")
+def _(d, f):
+    n, m, k = d.extent(), d.extent(), d.between(-2, 2)
+    return lambda: f(n, m, k=k), []
+
+
+@case("linspace")
+def _(d, f):
+    n = d.extent()
+    return lambda: f(-1, 2, n), []
+
+
+@case("tensor asarray")
+def _(d, f):
+    return f, [d.some()]
+
+
+# -- networks
+
+
+@case("softmax log_softmax normalize")
+def _(d, f):
+    x = d.some("f", rank=(1, 3), least=1)
+    axis = d.axis(x.shape)
+    return lambda t: f(t, axis=axis), [x]
+
+
+@case("layer_norm rms_norm")
+def _(d, f):
+    x = d.some("f", rank=(1, 3), least=1)
+    dtype, n = dt.as_dtype(x.dtype), 2 if f.__name__ == "layer_norm" else 1
+    n = d.between(0, n)
+    return lambda t, *w: f(t, *w, eps=0.125), [x, *[d.array(x.shape[-1:], dtype) for _ in range(n)]]
+
+
+@case("linear")
+def _(d, f):
+    k, n, dtype = d.extent(), d.extent(), d.dtype("f")
+    arrays = [d.array((*d.shape(0, 2), k), dtype), d.array((n, k), dtype), d.array(n, dtype)]
+    return f, arrays[: d.between(2, 3)]
+
+
+@case("embedding")
+def _(d, f):
+    rows = d.extent()
+    pad = d.pick(None, 0)
+    ids = d.array(d.shape(0, 2), I32, 0, rows - 1)
+    return lambda i, w: f(i, w, padding_idx=pad), [ids, d.array((rows, d.extent()), d.dtype("f"))]
+
+
+@case("rope")
+def _(d, f):
+    n, h, half, dtype = d.extent(), d.extent(), d.extent(), d.dtype("f")
+    turned = d.pick(False, True)
+    shapes = ((n, h, 2 * half), (n, half), (n, half))
+    return lambda *ts: f(*ts, interleaved=turned), [d.array(s, dtype) for s in shapes]
+
+
+@case("dropout")
+def _(d, f):
+    return lambda t: f(t, 0.5, key=5), [d.some("f")]
+
+
+@case("mse_loss l1_loss binary_cross_entropy_with_logits")
+def _(d, f):
+    shape, dtype, how = d.shape(0, 3), d.dtype("f"), d.pick("mean", "sum", "none")
+    arrays = [d.array(shape, dtype), d.array(shape, dtype, 0, 1)]
+    return lambda x, y: f(x, y, reduction=how), arrays
+
+
+@case("cross_entropy nll_loss")
+def _(d, f):
+    n, c, more = d.extent(), d.extent(), d.shape(0, 1)
+    how = d.pick("mean", "sum", "none")
+    smooth = {"label_smoothing": d.pick(0.0, 0.125)} if f.__name__ == "cross_entropy" else {}
+    arrays = [d.array((n, c, *more), d.dtype("f")), d.array((n, *more), I32, 0, c - 1)]
+    return lambda x, y: f(x, y, reduction=how, **smooth), arrays
+
+
+def _heads(d):
+    g = d.between(1, 2)
+    return d.between(1, 2), g * d.between(1, 2), g, d.extent(), d.extent(), d.extent()
+
+
+@case("attention")
+def _(d, f):
+    b, h, g, t, s, dim = _heads(d)
+    options = d.pick(
+        {}, {"causal": True}, {"causal": True, "window": 2}, {"softcap": 2.0}, {"lengths": True}
+    )
+    shapes = ((b, h, t, dim), (b, g, s, dim), (b, g, s, dim))
+    arrays = [d.array(shape, dtype) for dtype in (d.dtype("f"),) for shape in shapes]
+    if "lengths" in options:
+        return f, [*arrays, d.array(b, I32, 0, s)]
+    return lambda *ts: f(*ts, **options), arrays
+
+
+@case("scaled_dot_product_attention")
+def _(d, f):
+    b, h, _, t, s, dim = _heads(d)
+    shapes = ((b, h, t, dim), (b, h, s, dim), (b, h, s, dim))
+    arrays = [d.array(shape, dtype) for dtype in (d.dtype("f"),) for shape in shapes]
+    if d.between(0, 1):
+        return f, [*arrays, d.array((t, s), d.pick(dt.bool_, F32))]
+    return lambda *ts: f(*ts, is_causal=True), arrays
+
+
+@case("cached_attention")
+def _(d, f):
+    n, h, g, slots, length, dim = _heads(d)
+    dtype = d.dtype("f")
+    caches = [d.array((slots, g, length, dim), dtype) for _ in range(2)]
+    slot, pos = d.array(n, I32, 0, slots - 1), d.array(n, I32, 0, length - 1)
+    return f, [d.array((n, h, dim), dtype), *caches, slot, pos]
+
+
+@case("attention_in_parts")
+def _(d, f):
+    n, h, g, slots, length, dim = _heads(d)
+    dtype = d.dtype("f")
+    caches = [d.array((slots, g, length, dim), dtype) for _ in range(2)]
+    slot, pos = d.array(n, I32, 0, slots - 1), d.array(n, I32, 0, length - 1)
+    arrays = [d.array((n, h, dim), dtype), *caches, slot, pos]
+    return lambda *ts: f(*ts, scale=0.5, window=0, softcap=0.0), arrays
+
+
+@case("scan_in_blocks")
+def _(d, f):
+    op = d.pick("sum", "prod", "max", "min", "linear")
+    x = d.some("n" if op in ("sum", "prod", "max", "min") else "f", rank=(1, 3), least=1)
+    factor = [d.array(x.shape, dt.as_dtype(x.dtype))] * (op == "linear")
+    axis, exclusive, reverse = d.between(0, x.ndim - 1), d.pick(False, True), d.pick(False, True)
+    exclusive = exclusive and op != "linear"
+    options = {"op": op, "axis": axis, "exclusive": exclusive, "reverse": reverse}
+    return lambda *ts: f(*ts, **options), [x, *factor]
+
+
+@case("product_in_blocks")
+def _(d, f):
+    x = d.some("n", rank=(1, 3), least=1)
+    axis = d.between(0, x.ndim - 1)
+    return lambda t: f(t, axis), [x]
+
+
+@case("checkpoint")
+def _(d, f):
+    return lambda t: f(lambda x: x.exp() * x, t), [d.some("f")]
+
+
+def _sizes(d):
+    """A kernel, stride and padding that fit an image of at least 2 x 2."""
+    k = d.between(1, 3)
+    return k, d.between(1, 2), d.between(min(1, k // 2), k // 2)
+
+
+@case("conv2d conv1d")
+def _(d, f):
+    k, stride, pad = _sizes(d)
+    groups, axes = d.between(1, 2), 2 if f.__name__ == "conv2d" else 1
+    c, o, dtype = groups * d.between(1, 2), groups * d.between(1, 2), d.dtype("f")
+    image = (d.between(1, 2), c, *[d.between(3, 5) for _ in range(axes)])
+    shapes = (image, (o, c // groups, *[k] * axes), (o,))
+    options = {"stride": stride, "padding": pad, "groups": groups}
+    arrays = [d.array(s, dtype) for s in shapes][: d.between(2, 3)]
+    return lambda *ts: f(*ts, **options), arrays
+
+
+@case("max_pool2d avg_pool2d")
+def _(d, f):
+    k, stride, pad = _sizes(d)
+    ceil, shape = d.pick(False, True), (d.between(1, 2), d.between(1, 2), d.between(3, 5), 4)
+    x = d.array(shape, d.dtype("f"))
+    return lambda t: f(t, k, stride, pad, ceil_mode=ceil), [x]
+
+
+@case("adaptive_avg_pool2d")
+def _(d, f):
+    size = (d.between(1, 3), d.between(1, 3))
+    return lambda t: f(t, size), [d.array((1, 2, d.extent(), d.extent()), d.dtype("f"))]
+
+
+@case("batch_norm")
+def _(d, f):
+    n, c = d.between(2, 5), d.extent()
+    training = d.pick(False, True)
+    stats = [d.array(c, F32), d.array(c, F32, 1, 2)]
+    return (
+        lambda x, m, v, w, b: f(x, m + 0, v + 0, w, b, training=training, eps=0.125),
+        [d.array((n, c, d.extent(), 2), F32), *stats, d.array(c, F32), d.array(c, F32)],
+    )
+
+
+@case("as_index")
+def _(d, f):
+    return f, [d.some("i")]
