@@ -271,9 +271,8 @@ def test_writing_into_a_leaf_is_refused_and_allowed_under_no_grad() -> None:
 # -- devices --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("device", ["interp", "vulkan"], indirect=True)
 def test_devices_are_not_mixed(device: str) -> None:
-    if device == "cpu":
-        pytest.skip("one device")
     x, w = leaf(X, device), leaf(W)
     with pytest.raises(DeviceError, match="on cpu"):
         x @ w
