@@ -11,11 +11,13 @@ from __future__ import annotations
 from weft.core import dtypes as dt
 from weft.core.order import CHUNK, SPAN
 from weft.kernel import ir
-from weft.kernel.builder import Expr, const, eq, iota, load, maximum, minimum, not_
+from weft.kernel.builder import Expr, const, eq, iota, load, maximum, minimum, not_, select
 from weft.templates.operand import Reader
 from weft.templates.product.blocked_amx import DEPTH, TILE
 from weft.templates.product.pack import Packer, tail_mask
 from weft.templates.product.stream_cpu import Streamer
+
+_NEAR = 1 << 16  # bytes of a band that is asked for as a whole
 
 
 class TileStreamer(Streamer):
@@ -68,20 +70,22 @@ class TileStreamer(Streamer):
         b.tile_zero(self.c)
         with b.loop(p.k, step=CHUNK, name="k0") as k0:
             stop = b.let(minimum(k0 + CHUNK, p.k), "stop")
-            down = self._following(stop)[d]
-            self._chunk(w, k0, stop, down)
+            self._chunk(w, k0, stop)
             ends = eq(stop, p.k) | eq(stop % SPAN, 0)
             with b.when(ends):
                 self._join(d, k0 < SPAN)
                 b.tile_zero(self.c)
 
-    def _chunk(self, w: Reader, k0: Expr, stop: Expr, down: Expr) -> None:
+    def _chunk(self, w: Reader, k0: Expr, stop: Expr) -> None:
         b, p = self.b, self.p
+        down: Expr = const(TILE * w.s_row)
+        if p.k > CHUNK:
+            down = b.let(select(stop < p.k, stop, down), "following")
         direct = p.k - p.k % DEPTH if w.s_k == 1 and p.n >= TILE else 0
         if direct:
             end = b.let(minimum(stop, direct), "end")
             with b.loop(end, k0, step=DEPTH, name="k") as k:
-                self._prefetch(w, down, k, k0, DEPTH)
+                self._ask(w, down, k, k0)
                 self._step(w.source, w.at(0, k), w.s_row, k)
         if direct == p.k:
             return
@@ -90,6 +94,25 @@ class TileStreamer(Streamer):
             self._pack(w, first, b.let(stop - first, "count"))
             with b.loop(stop, first, step=DEPTH, name="k") as k:
                 self._step(self.edge, k - first, CHUNK, k)
+
+    def _ask(self, w: Reader, down: Expr, k: Expr, first: Expr) -> None:
+        """Asks for a tile's worth of what comes after the stretch from `first` on: of the next
+        band, in the order it lies in, where the second cache easily holds it; else whole rows of
+        the next stretch, which starts `down` from the band's first element."""
+        if not self.ahead:
+            return
+        b, length = self.b, min(self.p.k, CHUNK)
+        assert isinstance(w.source, ir.Buffer)
+        if TILE * w.s_row * w.source.dtype.itemsize <= _NEAR:
+            coming = b.let(w.base + TILE * w.s_row + k * TILE, "coming")
+            for at in range(0, TILE * DEPTH, DEPTH):
+                b.prefetch(w.source, coming + at)
+            return
+        rows = -(-TILE // max(length // DEPTH, 1))
+        coming = b.let(w.base + down + (k - first) // DEPTH * (rows * w.s_row), "coming")
+        for r in range(rows):
+            for at in range(0, length, DEPTH):
+                b.prefetch(w.source, coming + (r * w.s_row + at))
 
     def _step(self, source: ir.Buffer | ir.Array, at: Expr, stride: int, k: Expr) -> None:
         b = self.b

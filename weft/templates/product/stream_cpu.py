@@ -1,9 +1,9 @@
 """Matrix times a few vectors on a CPU: a lane is a row of w, and its sum one chain (see Sums).
 
 Of w[N, K], contiguous along K (checkpoints), a group streams `lanes` rows at once: squares of them
-are transposed in registers. The rows are many streams for the memory, too many and too short for
-the hardware to follow, so every stretch is asked for while the one before it is used. Of w[K, N],
-contiguous along N, it streams a strip of columns, K in order.
+are transposed in registers. Every row is a stream: a line of each is asked for some lines ahead,
+which the hardware's own prefetcher follows (whole stretches of one row after the other it does
+not). Of w[K, N], contiguous along N, it streams a strip of columns, K in order.
 
 The chain behind an output element is the same whatever the number of rows of x and whichever rows
 share a register tile, and that of every other product (core.order).
@@ -18,7 +18,6 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
-from weft.core.order import CHUNK
 from weft.kernel import ir
 from weft.kernel.builder import Expr, cast, const, fma, iota, load, minimum, select, shuffle, splat
 from weft.kernel.ir import Type
@@ -33,18 +32,19 @@ from weft.templates.product.problem import Problem, Segment
 from weft.templates.product.sums import Sums
 
 _LINE = 64  # bytes of a cache line
-_NEAR = 1 << 16  # bytes of a band that is asked for as a whole
+_SETS = 64  # lines after which a first cache begins anew
+_KEPT = 1 << 20  # bytes of x that stay in a second cache
 
 
 def candidates(segments: tuple[Segment, ...], caps: Caps) -> list[dict[str, Any]]:
     """Vectors of columns of w[K, N] read at once and how far ahead memory is asked for; how many
-    bands of rows of w[N, K] a group takes."""
+    bands of rows of w[N, K] a group takes and how many lines ahead it asks for."""
     p = segments[0].problem
     if _across(p):
         n = min(s.problem.n for s in segments)
         wide = [v for v in (1, 2, 4, 8) if v * caps.lanes <= n]
         return [*({"vectors": v} for v in wide), *({"further": f} for f in (0, 4, 16))]
-    return [*({"bands": c} for c in (1, 2, 4, 8)), {"ahead": False}]
+    return [*({"bands": c} for c in (1, 2, 4, 8)), *({"ahead": a} for a in (0, 4, 16))]
 
 
 def _across(p: Problem) -> bool:
@@ -67,7 +67,7 @@ class Streamer:
         self.acc: DType = dt.int32 if self.mode == "i32" else dt.float32
         self.across, self.lanes = _across(p), caps.lanes
         big, dots = caps.registers >= 32, len(p.dots)
-        self.further, self.ahead = config.get("further", 8), config.get("ahead", True)
+        self.further, self.ahead = config.get("further", 8), config.get("ahead", 8)
         if self.across:
             self.mb = min(p.m, 4)
             room = max((16 if big else 8) // (self.mb * dots), 1)
@@ -119,9 +119,12 @@ class Streamer:
         b, p = self.b, self.p
         source = self.em.buffers[id(p.a.node)]
         natural = p.a.dtype == self.acc or self.mode == "dot2"
-        if natural and (self.across or p.a_k == 1):
+        spread = natural and self.mode != "dot2" and self._collide(p.a_m)
+        if natural and not spread and (self.across or p.a_k == 1):
             return Reader(source, base, p.a_m, p.a_k, self.acc)
         ld = -(-p.k // self.lanes) * self.lanes
+        if self._collide(ld):
+            ld += _LINE // self.acc.itemsize
         staged = b.array("x", self.acc, max(p.m * ld, 1))
         packer = Packer(b, source, base, staged, ld, self.lanes, self.acc)
         if p.a_k == 1:
@@ -129,6 +132,12 @@ class Streamer:
         else:
             packer.scalars((p.a_m, p.a_k), const(p.m), const(p.k), None)
         return Reader(staged, const(0), ld, 1, self.acc)
+
+    def _collide(self, stride: int) -> bool:
+        """Whether so many rows of x, this far apart, push each other out of the first cache, and
+        would not if they lay in scratch, a line further apart."""
+        many = not self.across and self.mb > 4 and self.p.m * self.p.k * self.acc.itemsize <= _KEPT
+        return many and stride * self.acc.itemsize % (_SETS * _LINE // 2) == 0
 
     def _band(self, band: Expr) -> None:
         """`width` columns of the output, for all rows."""
@@ -199,10 +208,9 @@ class Streamer:
         def chunk(first: Expr, stop: Expr) -> None:
             if whole:
                 end = stop if whole == p.k else b.let(minimum(stop, whole), "whole")
-                following = self._following(stop)
                 with b.loop(end, first, step=width, name="k") as k:
-                    for w, down in zip(ws, following):
-                        self._prefetch(w, down, k, first, width)
+                    for w in ws:
+                        self._prefetch(w, k)
                     self._square(ws, acc, k, width)
             if whole < p.k:
                 with b.when(stop > whole) if whole else contextlib.nullcontext():
@@ -217,33 +225,17 @@ class Streamer:
         values = [[v for (v,) in dot] for dot in self._shaped(sums.result, len(rows), 1)]
         self._store(rows, n, mask, values, 1 if overlaps else lanes)
 
-    def _following(self, stop: Expr) -> Sequence[Expr]:
-        """Per dot, how far from a band's first element the next stretch starts: at the next chunk
-        of the same rows, or at the next band."""
-        bands = [const(self.lanes * w.s_row) for w in self.ws]
-        if self.p.k <= CHUNK:
-            return bands
-        return [self.b.let(select(stop < self.p.k, stop, band), "following") for band in bands]
-
-    def _prefetch(self, w: Reader, down: Expr, k: Expr, first: Expr, width: int) -> None:
-        """Asks for a square's worth of what comes after the stretch from `first` on: of the next
-        band, in the order it lies in, where the second cache easily holds it; else whole rows of
-        the next stretch."""
+    def _prefetch(self, w: Reader, k: Expr) -> None:
+        """Asks for a line of each row, `ahead` lines on; past their end come the next band's."""
         if w.s_k != 1 or not self.ahead:
             return
-        b, size, lanes = self.b, w.source.dtype.itemsize, self.lanes
-        line, length = _LINE // size, min(self.p.k, CHUNK)
+        b, k_end = self.b, self.p.k
         assert isinstance(w.source, ir.Buffer)
-        if lanes * w.s_row * size <= _NEAR:
-            coming = b.let(w.base + lanes * w.s_row + k * lanes, "coming")
-            for at in range(0, lanes * width, line):
-                b.prefetch(w.source, coming + at)
-            return
-        rows = -(-lanes // max(length // width, 1))
-        coming = b.let(w.base + down + (k - first) // width * (rows * w.s_row), "coming")
-        for r in range(rows):
-            for at in range(0, length, line):
-                b.prefetch(w.source, coming + (r * w.s_row + at))
+        at = b.let(k + self.ahead * _LINE // w.source.dtype.itemsize, "at")
+        beyond = at + (self.lanes * w.s_row - k_end)
+        coming = b.let(w.base + select(at < k_end, at, beyond), "coming")
+        for r in range(self.lanes):
+            b.prefetch(w.source, coming + r * w.s_row)
 
     def _square(self, ws: Sequence[Reader], acc: list[list[Any]], k: Expr, count: int) -> None:
         """`count` of k, at most a square's."""
