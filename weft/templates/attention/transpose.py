@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from weft.core import dtypes as dt
 from weft.kernel import ir
-from weft.kernel.builder import Builder, Expr, cast, load, shuffle
+from weft.kernel.builder import Builder, Expr, load, shuffle
+from weft.templates.operand import widen
 
 
 def transposed_16(b: Builder, source: ir.Buffer, starts: Sequence[Expr]) -> list[Expr]:
@@ -22,8 +23,7 @@ def transposed_16(b: Builder, source: ir.Buffer, starts: Sequence[Expr]) -> list
         rows = [_quarters(b, source, starts[r::4], c, 4 * width) for r in range(4)]
         for items in _turn_quarters(b, rows, width):
             for i in range(width):
-                one = items if width == 1 else shuffle(range(i, 16 * width, width), items)
-                found.append(b.let(cast(one, dt.float32), "k"))
+                found.append(b.let(widen(items, width, i, dt.float32), "k"))
     return found
 
 
