@@ -20,6 +20,7 @@ from weft.core.errors import CompileError, LimitError
 from weft.graph.ir import Graph, Node
 from weft.kernel.ir import Kernel
 from weft.kernel.printer import kernel_hash
+from weft.kernel.turns import within_turns
 from weft.program.program import (
     BufferRef,
     BufferRole,
@@ -52,6 +53,7 @@ class KernelTable:
             config, why = tuning.config_for(group, self.caps)
             try:
                 kernel = registry.get(group.kind)(group, self.caps, config)
+                kernel = within_turns(kernel, self.caps.max_turns)
             except (CompileError, LimitError) as error:
                 named = f"{group.name} {_shape(group.outputs[0])}: {error}"
                 raise type(error)(named) from error

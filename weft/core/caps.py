@@ -31,6 +31,7 @@ class Caps:
     # bits, and the last group's threads go beyond the end.
     max_elements: int = (1 << 31) - (1 << 20)
     max_groups: int = 65535  # per grid axis; dialects fold a longer axis 0
+    max_turns: int = 0  # of all loops of a thread together, where a target ends them then; 0: none
     exclusive_buffers: bool = False  # one dispatch may not both read and write one buffer (WebGPU)
     scratch_bytes: int = 0  # private scratch per CPU worker for large private arrays
     cores: int = 1
@@ -116,7 +117,14 @@ PRESETS: dict[str, Caps] = {
         replace(_CPU, name="cpu-neon", lanes=4),
         _WEBGPU,
         replace(_WEBGPU, name="webgpu-small", max_threads=64, max_binding_bytes=1 << 16),
-        replace(_WEBGPU, name="lavapipe", cheap_barrier=False, max_bindings=32, shared_bytes=32768),
+        replace(
+            _WEBGPU,
+            name="lavapipe",
+            cheap_barrier=False,
+            max_bindings=32,
+            shared_bytes=32768,
+            max_turns=65535,
+        ),
         replace(
             _GPU,
             name="cuda",

@@ -18,6 +18,7 @@ from weft.program.device import DeviceInfo
 
 NATIVE = {"Vulkan": "vulkan", "Metal": "metal", "D3D12": "dx12"}
 _SOFTWARE = ("llvmpipe", "lavapipe", "swiftshader", "basic render", "warp")
+_TURNS = {"llvmpipe": 65535}  # after how many in all a thread's loops end (see kernel/turns.py)
 _RANK = {"DiscreteGPU": 0, "IntegratedGPU": 1, "CPU": 3}
 _INSTALL = {
     "vulkan": "install the GPU's Vulkan driver (Debian, Ubuntu: apt install libvulkan1 "
@@ -55,6 +56,12 @@ def is_software(adapter: Any) -> bool:
     info = adapter.info
     name = f"{info['device']} {info['vendor']} {info['description']}".lower()
     return info["adapter_type"] == "CPU" or any(word in name for word in _SOFTWARE)
+
+
+def max_turns(adapter: Any) -> int:
+    """How often the loops of a thread may go round in all; 0 where nothing limits it."""
+    name = adapter.info["device"].lower()
+    return next((most for word, most in _TURNS.items() if word in name), 0)
 
 
 def _rank(adapter: Any) -> tuple[bool, int]:

@@ -21,6 +21,7 @@ from weft.core.dtypes import DType
 from weft.core.errors import CompileError, DeviceError
 from weft.core.forks import lock_of
 from weft.kernel.ir import Kernel
+from weft.kernel.turns import within_turns
 from weft.program.device import Bound, Buffer, Device
 from weft.program.program import Program
 
@@ -75,7 +76,7 @@ class WgpuDevice(Device):
             )
         self._trap.take()  # what drivers say while they are looked for is not about this device
         caps = adapters.caps_of(kind, self.raw.limits, asked, self.info.software)
-        self.caps = replace(caps, **limits)
+        self.caps = replace(caps, **{"max_turns": adapters.max_turns(adapter), **limits})
         self.offset_alignment = int(self.raw.limits["min-storage-buffer-offset-alignment"])
         self.native = adapters.native()
         self.memory = Memory(self)
@@ -162,6 +163,7 @@ class WgpuDevice(Device):
     def pipeline(self, kernel: Kernel, writable: frozenset[int] = frozenset()) -> Pipeline:
         """The compiled kernel (from memory when its text was compiled before); `writable` as in
         wgsl.plan. Raises CompileError with the compiler's words and the line that they mean."""
+        kernel = within_turns(kernel, self.caps.max_turns)  # whoever compiled the Program
         plan = wgsl.plan(kernel, self.caps, writable)
         text = wgsl.render(kernel, self.caps, writable)
         with self._lock:

@@ -264,6 +264,16 @@ class Alone(Walk):
         with self.b.loop(self.n, name="j") as j, self.em.scope():
             body(affine.ZERO, self.em.axis(j, self.n))
 
+    def fold(self, fold: Fold, states: States) -> State:
+        """Where no order is at stake, one element after the other."""
+        if not fold.free:
+            return super().fold(fold, states)
+        b, em = self.b, self.em
+        acc = Accumulator(b, fold)
+        with b.loop(self.runs, name="run") as run, b.loop(self.n, name="j") as j, em.scope():
+            acc.join(states(em.axis(run, self.runs), em.axis(j, self.n)))
+        return acc.state()
+
     def segment(self, fold: Fold, states: States, s: Expr) -> State:
         b, em = self.b, self.em
         if self.blocks <= 1 and self.n <= 1:
