@@ -48,6 +48,7 @@ SOFTMAX = ops.call("softmax", X)
     ("graph", "words"),
     [
         (Graph((), (Y,)), "not among"),
+        (Graph((), (replace(X, attrs={**X.attrs, "part": (0, 2)}),)), "not among"),
         (Graph((X, X), (Y,)), "shares the name"),
         (Graph((X,), (replace(Y, shape=(3, 2)),)), r"should be float32\[2, 3\].*user.py:3"),
         (Graph((X,), (replace(Y, dtype=dt.int32),)), "should be"),

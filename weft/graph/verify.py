@@ -31,7 +31,7 @@ def verify(graph: Graph, rule: ShapeRule | None = None) -> None:
     bodies: set[int] = set()
     for node in toposort((*graph.inputs, *graph.roots())):
         if node.op == "input":
-            known = id(node) in listed or "part" in node.attrs  # rows of a weight (compile/split)
+            known = id(node) in listed or {"part", "whole"} <= node.attrs.keys()  # compile/split
             _require(known, graph, node, "is used but not among the graph's inputs")
             rows = node.attrs.get("rows", "")
             _require(isinstance(rows, str), graph, node, f"is bounded by rows {rows!r}, no name")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from weft.core.order import CHUNK, SPAN
 from weft.kernel import ir
-from weft.kernel.builder import Builder, Expr, const, eq
+from weft.kernel.builder import Builder, Expr, const, eq, minimum
 
 
 class Sums:
@@ -48,7 +48,7 @@ class Sums:
             body(const(0), const(self.k))
             return
         with b.loop(self.k, step=CHUNK, name="k0") as k0:
-            stop = b.let(ir.Binary("min", k0 + CHUNK, const(self.k), k0.type), "stop")
+            stop = b.let(minimum(k0 + CHUNK, self.k), "stop")
             body(k0, stop)
             self._join(0)
             if len(self.levels) > 1:
