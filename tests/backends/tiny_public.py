@@ -49,7 +49,7 @@ def attention_in_parts(*operands, **params):
     """Attention to a cache as compiling makes it for a long one."""
     values = [t.value for t in operands]
     parts = ops.call("cached_attention_parts", *values, part=BLOCK, **params)
-    return weft.Tensor(ops.call("attention_merge", parts))
+    return weft.Tensor(ops.call("attention_merge", *parts))
 
 
 # Made after gradients are, so without any of their own.

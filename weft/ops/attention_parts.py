@@ -23,19 +23,21 @@ LEAST = -1e29  # a maximum below every score's, and above what hidden scores bec
 
 def _parts_abstract(
     q: Aval, kc: Aval, vc: Aval, slot: Aval, pos: Aval, *, part: int, **params: Any
-) -> Aval:
+) -> tuple[Aval, Aval]:
     _cached_abstract(q, kc, vc, slot, pos, **params)
     if part < 1:
         raise ShapeError(f"cached_attention_parts: parts of {part} keys")
     n, heads, depth = q.shape
-    return Aval((n, heads, -(-kc.shape[2] // part), depth + 2), dt.float32)
+    lead = (n, heads, -(-kc.shape[2] // part))
+    return Aval((*lead, depth), dt.float32), Aval((*lead, 2), dt.float32)
 
 
 def _parts(
     q: Value, kc: Value, vc: Value, slot: Value, pos: Value, *,
     part: int, scale: float, window: int, softcap: float,
-) -> Value:  # fmt: skip
-    """[N,H,P,D+2] (f32): a part's sums of weighted values, its maximum, its sum of weights."""
+) -> tuple[Value, Value]:  # fmt: skip
+    """A part's sums of weighted values [N,H,P,D], and its maximum and sum of weights [N,H,P,2], all
+    f32. Three outputs would be more buffers than WebGPU may bind."""
     (n, h, d), (g, length) = aval(q).shape, aval(kc).shape[1:3]
     parts = -(-length // part)
     full = (n, g, h // g, parts * part)
@@ -57,30 +59,30 @@ def _parts(
     v = f.reshape(v, (n, g, parts, part, d))
     sums = f.transpose(f.dot(f.transpose(weights, (0, 1, 3, 2, 4)), v), (0, 1, 3, 2, 4))
     stats = [f.reshape(x, (*shape[:-1], 1)) for x in (top, f.sum_(weights, -1))]
-    return f.reshape(f.concat([sums, *stats], -1), (n, h, parts, d + 2))
+    lead = (n, h, parts)
+    return f.reshape(sums, (*lead, d)), f.reshape(f.concat(stats, -1), (*lead, 2))
 
 
-def _merge_abstract(parts: Aval) -> Aval:
-    if len(parts.shape) != 4 or parts.shape[-1] < 3 or parts.dtype != dt.float32:
-        raise ShapeError(f"attention_merge: got {parts!r}; expected f32 [N,H,P,D+2]")
-    n, heads, _, columns = parts.shape
-    return Aval((n, heads, columns - 2), dt.float32)
+def _merge_abstract(sums: Aval, stats: Aval) -> Aval:
+    fits = len(sums.shape) == 4 and stats.shape == (*sums.shape[:3], 2)
+    if not fits or sums.dtype != dt.float32 or stats.dtype != dt.float32:
+        given = f"{sums!r} and {stats!r}"
+        raise ShapeError(f"attention_merge: got {given}; expected f32 [N,H,P,D] and [N,H,P,2]")
+    n, heads, _, depth = sums.shape
+    return Aval((n, heads, depth), dt.float32)
 
 
-def _merge(parts: Value) -> Value:
+def _merge(sums: Value, stats: Value) -> Value:
     """The parts' weighted values over their sum of weights, [N,H,D] (f32); zeros for no key."""
-    n, h, p, columns = aval(parts).shape
-    d = columns - 2
-
-    def part_of(first: int, stop: int) -> Value:
-        return f.slice_(parts, (0, 0, 0, first), (n, h, p, stop))
-
-    top = f.reshape(part_of(d, d + 1), (n, h, p))
+    n, h, p, d = aval(sums).shape
+    top, total = (
+        f.reshape(f.slice_(stats, (0, 0, 0, i), (n, h, p, i + 1)), (n, h, p)) for i in range(2)
+    )
     best = f.broadcast(f.reshape(f.max_(top, -1), (n, h, 1)), (n, h, p))
     by = f.exp(f.sub(top, best))
-    total = f.sum_(f.mul(by, f.reshape(part_of(d + 1, d + 2), (n, h, p))), -1)
+    total = f.sum_(f.mul(by, total), -1)
     wide_by = f.broadcast(f.reshape(by, (n, h, p, 1)), (n, h, p, d))
-    sums = f.sum_(f.mul(wide_by, part_of(0, d)), 2)
+    sums = f.sum_(f.mul(wide_by, sums), 2)
     total = f.where(f.equal(total, 0.0), 1.0, total)
     return f.div(sums, f.broadcast(f.reshape(total, (n, h, 1)), (n, h, d)))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weft.core.order import KEY_SPAN, STREAM_ROWS
-from weft.graph.ir import Graph, Node
+from weft.graph.ir import Graph, Node, results
 from weft.ops.graph_listener import make_node
 from weft.transform.rebuild import make, remake, rewrite
 
@@ -30,5 +30,6 @@ def _split(node: Node, claimed: Callable[[Node], bool]) -> Node:
     parts = make_node("call", node.inputs, attrs, node.where)
     if not claimed(parts):
         return node
-    merged = make_node("call", (parts,), {"name": "attention_merge", "params": {}}, node.where)
+    merge = {"name": "attention_merge", "params": {}}
+    merged = make_node("call", results(parts), merge, node.where)
     return merged if node.dtype is merged.dtype else make("cast", merged, dtype=node.dtype)

@@ -216,10 +216,18 @@ class Call:
     def write(
         self, index: tuple[Affine, ...], column: Affine, value: Expr, mask: Expr | None = None
     ) -> None:
-        """Components of a row's result; with `parts`, of its sums, its maximum and its total."""
+        """Components of a row's result; with `parts`, of its sums."""
         part = () if self.part is None else (self.em.axis(self.part, self.parts),)
         with self.em.scope():
             store_all(self.em, self.node, (*index, *part, column), value, mask)
+
+    def write_state(self, index: tuple[Affine, ...], *state: Expr) -> None:
+        """With `parts`: a row's maximum and its total."""
+        assert self.part is not None
+        for i, x in enumerate(state):
+            with self.em.scope():
+                at = (*index, self.em.axis(self.part, self.parts), affine.number(i))
+                store_all(self.em, self.group.results[1], at, self.b.let(x, "y"), None)
 
 
 class Team(abc.ABC):

@@ -132,14 +132,12 @@ class Alone(Team):
         b, em, call = self.b, self.em, self.call
         top, total, *o = self.all or self.span
         by = inverse(b, b.let(total, "total"))
-        columns = call.depth + 2 if call.parts else call.depth
         for d, var in zip(self.columns, o):
             y = b.let(var if call.parts else var * by, "y")
             for i in range(self.quad):
-                call.write(self.row.index, em.axis(d + i, columns), b.let(extract(y, i), "y"))
+                call.write(self.row.index, em.axis(d + i, call.depth), b.let(extract(y, i), "y"))
         if call.parts:
-            for i, x in enumerate((top, total)):
-                call.write(self.row.index, em.axis(call.depth + i, columns), b.let(x, "y"))
+            call.write_state(self.row.index, top, total)
 
 
 def join_state(b: Builder, span: Sequence[ir.Var], every: Sequence[ir.Var]) -> None:

@@ -251,7 +251,6 @@ class Shared(Team):
 
     def finish(self) -> None:
         b, em, call = self.b, self.em, self.call
-        columns = call.depth + 2 if call.parts else call.depth
         for y, row, (top, total, *line) in zip(self.mine, self.held, self.all or self.span):
             by = inverse(b, b.let(total, "total"))
             with b.when(call.first + y < call.limit), em.scope():
@@ -259,8 +258,7 @@ class Shared(Team):
                     column = b.let(self.tx + c, "column")
                     with b.when(column < as_expr(call.depth)), em.scope():
                         value = b.let(var if call.parts else var * by, "y")
-                        call.write(row.index, em.axis(column, columns), value)
+                        call.write(row.index, em.axis(column, call.depth), value)
                 if call.parts:
                     with b.when(eq(self.tx, 0)), em.scope():
-                        for i, x in enumerate((top, total)):
-                            call.write(row.index, em.axis(call.depth + i, columns), b.let(x, "y"))
+                        call.write_state(row.index, top, total)

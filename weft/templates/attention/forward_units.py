@@ -125,5 +125,4 @@ class Units(Team):
         units.leave(units.sums, units.s, self._write)
         at = b.let(call.first + units.row, "at")
         with b.when((units.part < 1) & (at < call.limit)), em.scope():
-            for i, x in enumerate(state):
-                call.write(call.index(at), em.axis(call.depth + i, call.depth + 2), x)
+            call.write_state(call.index(at), *state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from weft.core.caps import Caps
 from weft.graph.ir import Node
-from weft.kernel.builder import Builder, Expr, ceil_div, const, load
+from weft.kernel.builder import Builder, ceil_div
 from weft.kernel.ir import Kernel
 from weft.templates import affine
 from weft.templates.attention.softmax import FLOOR, inverse, join, joined
@@ -13,7 +13,6 @@ from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import traffic
 from weft.templates.product.epilogue import row_limit, store_all
-from weft.templates.product.problem import operand
 
 THREADS = 128
 
@@ -22,27 +21,21 @@ def build(group: Group, node: Node, caps: Caps) -> Kernel:
     """The kernel for one `attention_merge` call (see weft.ops.attention_parts)."""
     b = Builder(group.name or "attention_merge")
     em = Emitter(b, group, caps)
-    view = operand(group, node.inputs[0])
-    n, heads, parts, _ = node.inputs[0].shape
-    depth, source = node.shape[-1], em.buffers[id(view.node)]
+    sums, stats = node.inputs
+    n, heads, parts, depth = sums.shape
     threads = 1 if caps.is_cpu else min(THREADS, caps.max_threads)
     count = row_limit(group, heads * depth, n * heads * depth)
     e = b.let(b.group(0) * threads + b.thread(0), "e")
     with b.when(e < count), em.scope():
         row, head, column = affine.unflatten(em.axis(e, n * heads * depth), (n, heads, depth))
-        at = affine.flatten((row, head), view.strides[:2], view.offset)
-        start, step, along = b.let(em.expr(at), "start"), view.strides[2], view.strides[3]
-
-        def read(part: Expr, component: Expr | int) -> Expr:
-            return load(source, start + part * step + component * along)
-
         top, total, value = b.var(FLOOR, "top"), b.var(0.0, "total"), b.var(0.0, "value")
-        mine = b.let(em.expr(column), "column")
-        with b.loop(parts, name="p") as p:
-            new, fade, by = join(b, top, read(p, const(depth)))
+        with b.loop(parts, name="p") as p, em.scope():
+            at = (row, head, em.axis(p, parts))
+            best, weight = (em.value(stats, (*at, affine.number(i))) for i in range(2))
+            new, fade, by = join(b, top, best)
             b.assign(top, new)
-            b.assign(total, joined(total, read(p, const(depth + 1)), fade, by))
-            b.assign(value, joined(value, read(p, mine), fade, by))
+            b.assign(total, joined(total, weight, fade, by))
+            b.assign(value, joined(value, em.value(sums, (*at, column)), fade, by))
         y = value * inverse(b, b.let(total, "whole"))
         store_all(em, node, (row, head, column), b.let(y, "y"), None)
     grid = ceil_div(row_limit(group, heads * depth, n * heads * depth), threads)
