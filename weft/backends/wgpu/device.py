@@ -21,7 +21,6 @@ from weft.core.dtypes import DType
 from weft.core.errors import CompileError, DeviceError
 from weft.core.forks import lock_of
 from weft.kernel.ir import Kernel
-from weft.kernel.turns import within_turns
 from weft.program.device import Bound, Buffer, Device
 from weft.program.program import Program
 
@@ -163,7 +162,6 @@ class WgpuDevice(Device):
     def pipeline(self, kernel: Kernel, writable: frozenset[int] = frozenset()) -> Pipeline:
         """The compiled kernel (from memory when its text was compiled before); `writable` as in
         wgsl.plan. Raises CompileError with the compiler's words and the line that they mean."""
-        kernel = within_turns(kernel, self.caps.max_turns)  # whoever compiled the Program
         plan = wgsl.plan(kernel, self.caps, writable)
         text = wgsl.render(kernel, self.caps, writable)
         with self._lock:
