@@ -208,10 +208,10 @@ class Streamer:
         def chunk(first: Expr, stop: Expr) -> None:
             if whole:
                 end = stop if whole == p.k else b.let(minimum(stop, whole), "whole")
-                with b.loop(end, first, step=width, name="k") as k:
-                    for w in ws:
+                for w, dot in zip(ws, acc):  # in turn: no more streams than a band has rows
+                    with b.loop(end, first, step=width, name="k") as k:
                         self._prefetch(w, k)
-                    self._square(ws, acc, k, width)
+                        self._square([w], [dot], k, width)
             if whole < p.k:
                 with b.when(stop > whole) if whole else contextlib.nullcontext():
                     self._square(ws, acc, const(whole), p.k - whole)
