@@ -13,7 +13,8 @@ from weft.backends.cpu.host import Host
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype
 from weft.kernel import ir
-from weft.kernel.builder import Builder, cast, load
+from weft.kernel.builder import Builder
+from weft.kernel.expr import cast, load
 from weft.program.program import BufferRef, BufferSpec, Dispatch, Program
 
 # What other x86-64 machines would run: AVX-512 without bf16 and VNNI, AVX2, and the bare base.

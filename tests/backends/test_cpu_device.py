@@ -14,7 +14,8 @@ from weft.backends.cpu.memory import rounded
 from weft.core import dtypes as dt
 from weft.core.errors import DeviceError, OutOfMemoryError
 from weft.kernel import ir
-from weft.kernel.builder import Builder, load
+from weft.kernel.builder import Builder
+from weft.kernel.expr import load
 from weft.program.program import BufferRef, BufferSpec, Copy, Dispatch, Fill, Program
 
 # -- memory

@@ -11,9 +11,8 @@ from weft.conform import kernels
 from weft.conform.report import Skip
 from weft.core import dtypes as dt
 from weft.kernel import interp, ir
-from weft.kernel.builder import (
-    Builder,
-    Type,
+from weft.kernel.builder import Builder
+from weft.kernel.expr import (
     binary,
     bitcast,
     cast,
@@ -26,7 +25,8 @@ from weft.kernel.builder import (
     shuffle,
     splat,
     unary,
-)  # fmt: skip
+)
+from weft.kernel.ir import Type
 
 
 @pytest.mark.parametrize("target", ["host", "avx512", "avx2"])

@@ -9,7 +9,8 @@ from cpu_case import play
 from weft.conform import unary
 from weft.core import dtypes as dt
 from weft.kernel import math as km
-from weft.kernel.builder import Builder, load
+from weft.kernel.builder import Builder
+from weft.kernel.expr import load
 
 X = unary.operands(dt.float32, 6000)[:6016]
 BOUND = 6.0  # ulp

@@ -15,7 +15,8 @@ from cpu_case import device, program_of
 from weft.backends.cpu import CpuDevice, host
 from weft.core import dtypes as dt
 from weft.kernel import ir
-from weft.kernel.builder import Builder, load
+from weft.kernel.builder import Builder
+from weft.kernel.expr import load
 
 SCRIPT = """
 import sys

@@ -18,7 +18,8 @@ from weft.backends.llvm import optimise
 from weft.core import dtypes as dt
 from weft.core.errors import CompileError, UsageError
 from weft.kernel import ir
-from weft.kernel.builder import Builder, cast
+from weft.kernel.builder import Builder
+from weft.kernel.expr import cast
 from weft.program.program import BufferRef, BufferSpec, Dispatch, Program
 
 # -- threads

@@ -17,7 +17,8 @@ from weft.conform.harness import elementwise_kernel, program_of
 from weft.conform.report import Skip
 from weft.core import dtypes as dt
 from weft.core.errors import DeviceError, OutOfMemoryError
-from weft.kernel.builder import Builder, load
+from weft.kernel.builder import Builder
+from weft.kernel.expr import load
 from weft.kernel.ir import Param
 from weft.program.program import BufferRef, BufferSpec, Copy, Dispatch, Fill, Program
 

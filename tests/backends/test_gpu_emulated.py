@@ -23,7 +23,8 @@ from weft.conform import kernels, primitives, templates, unary
 from weft.conform.gpt import Trainer
 from weft.core import dtypes as dt
 from weft.kernel import interp
-from weft.kernel.builder import Builder, load
+from weft.kernel.builder import Builder
+from weft.kernel.expr import load
 from weft.kernel.ir import Kernel
 from weft.models import random_folder
 

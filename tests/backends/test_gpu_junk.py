@@ -17,7 +17,8 @@ from weft.conform.report import Mismatch, Skip
 from weft.core import dtypes as dt
 from weft.core.errors import KernelError
 from weft.kernel import interp
-from weft.kernel.builder import Builder, load
+from weft.kernel.builder import Builder
+from weft.kernel.expr import load
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the emulator needs Linux")
 

@@ -19,7 +19,9 @@ from weft.backends.llvm.gpu_target import GpuTarget
 from weft.core import dtypes as dt
 from weft.core.errors import CompileError, KernelError
 from weft.kernel import interp, ir
-from weft.kernel.builder import Builder, Expr, const, load, splat
+from weft.kernel.builder import Builder
+from weft.kernel.expr import const, load, splat
+from weft.kernel.ir import Expr
 from weft.kernel.verify import verify
 
 emulated = pytest.mark.skipif(sys.platform != "linux", reason="the emulator needs Linux")

@@ -10,7 +10,8 @@ from weft.conform.harness import run_kernel
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.core.errors import DeviceError, KernelError
-from weft.kernel.builder import Builder, load
+from weft.kernel.builder import Builder
+from weft.kernel.expr import load
 
 
 @pytest.mark.parametrize("make", [*PRESETS, NullDevice], ids=str)

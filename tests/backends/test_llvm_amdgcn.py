@@ -27,7 +27,8 @@ from weft.backends.llvm import (
 from weft.core import dtypes as dt
 from weft.core.errors import CompileError, LimitError, UsageError
 from weft.kernel import ir
-from weft.kernel.builder import Builder, const, load
+from weft.kernel.builder import Builder
+from weft.kernel.expr import const, load
 from weft.kernel.ir import Collective, Kernel
 
 # In the default suite each architecture has its share of the kernels.

@@ -14,7 +14,9 @@ from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.core.errors import CompileError
 from weft.kernel import ir
-from weft.kernel.builder import Builder, Type, cast, const, extract, iota, load, pack, shuffle
+from weft.kernel.builder import Builder
+from weft.kernel.expr import cast, const, extract, iota, load, pack, shuffle
+from weft.kernel.ir import Type
 
 TARGETS = ("host", "avx512", "avx2", "base")
 rng = np.random.default_rng(1)

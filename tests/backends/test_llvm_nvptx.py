@@ -14,7 +14,8 @@ from weft.backends.llvm import gpu_target, launch, nvptx_target, offline, ptxas,
 from weft.core import dtypes as dt
 from weft.core.errors import CompileError, LimitError, UsageError
 from weft.kernel import ir
-from weft.kernel.builder import Builder, cast, const, load
+from weft.kernel.builder import Builder
+from weft.kernel.expr import cast, const, load
 from weft.kernel.ir import Collective, Kernel, Param, Type
 
 needs_ptxas = pytest.mark.skipif(ptxas.find() is None, reason="ptxas was not found")

@@ -10,15 +10,7 @@ from cpu_case import elementwise, elementwise_all
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.core.errors import CompileError
-from weft.kernel.builder import (
-    binary,
-    bitcast,
-    cast,
-    fma,
-    not_,
-    select,
-    unary,
-)  # fmt: skip
+from weft.kernel.expr import binary, bitcast, cast, fma, not_, select, unary
 
 LANES = (1, 4, 16, 32)
 rng = np.random.default_rng(0)

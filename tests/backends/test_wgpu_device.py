@@ -13,7 +13,8 @@ from weft.conform.report import Skip
 from weft.core import dtypes as dt
 from weft.core.errors import CompileError, DeviceError, LimitError, OutOfMemoryError
 from weft.kernel import ir
-from weft.kernel.builder import Builder, const, load
+from weft.kernel.builder import Builder
+from weft.kernel.expr import const, load
 from weft.program.program import BufferRef, BufferSpec, Copy, Dispatch, Fill, Program
 
 F32 = dt.float32

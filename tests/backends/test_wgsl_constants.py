@@ -14,7 +14,8 @@ from weft.conform.harness import run_kernel
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.kernel import ir, lanewise
-from weft.kernel.builder import Builder, binary, cast, const, iota, load, pack
+from weft.kernel.builder import Builder
+from weft.kernel.expr import binary, cast, const, iota, load, pack
 from weft.kernel.ir import Type
 
 INTS = (dt.int32, dt.uint32, dt.int8, dt.uint8)

@@ -7,7 +7,8 @@ from wgpu_case import VARIANTS, device, same, sample
 from weft.conform.harness import run_kernel
 from weft.core import dtypes as dt
 from weft.kernel import ir
-from weft.kernel.builder import Builder, cast, const, iota, load, pack
+from weft.kernel.builder import Builder
+from weft.kernel.expr import cast, const, iota, load, pack
 
 N = 530  # several 1,024-byte parts for every dtype of 2 bytes or more, and an odd tail
 

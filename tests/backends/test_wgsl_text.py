@@ -12,7 +12,8 @@ from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.core.errors import CompileError, LimitError
 from weft.kernel import ir
-from weft.kernel.builder import Builder, cast, load
+from weft.kernel.builder import Builder
+from weft.kernel.expr import cast, load
 
 CAPS = PRESETS["webgpu"]
 

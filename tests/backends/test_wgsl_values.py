@@ -8,8 +8,8 @@ from weft.conform.harness import run_kernel
 from weft.core import dtypes as dt
 from weft.core.errors import CompileError
 from weft.kernel import ir
-from weft.kernel.builder import (
-    Builder,
+from weft.kernel.builder import Builder
+from weft.kernel.expr import (
     binary,
     bitcast,
     cast,
@@ -21,7 +21,7 @@ from weft.kernel.builder import (
     minimum,
     select,
     unary,
-)  # fmt: skip
+)
 from weft.kernel.ir import Type
 
 N = 256

@@ -21,7 +21,8 @@ from weft.core.errors import CompileError, ShapeError
 from weft.graph.digest import digest
 from weft.graph.ir import Graph, Node, results, toposort
 from weft.graph.text import to_text
-from weft.kernel.builder import Builder, const
+from weft.kernel.builder import Builder
+from weft.kernel.expr import const
 from weft.kernel.ir import Type
 from weft.ops import functions as f
 from weft.ops.composite import COMPOSITES, Composite

@@ -11,7 +11,7 @@ from playing import ints, play
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS, Caps
 from weft.core.errors import KernelError
-from weft.kernel import builder as k, ir
+from weft.kernel import expr as k, ir
 from weft.kernel.builder import Builder
 from weft.kernel.interp import run
 from weft.kernel.ir import F32, Type

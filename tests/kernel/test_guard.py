@@ -13,9 +13,10 @@ import pytest
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.core.errors import KernelError
-from weft.kernel import builder as kb, interp, ir
-from weft.kernel.builder import Builder, iota, load, splat
+from weft.kernel import expr as kb, interp, ir
+from weft.kernel.builder import Builder
 from weft.kernel.clean import cleared
+from weft.kernel.expr import iota, load, splat
 from weft.kernel.guard import Guarded, guard
 from weft.kernel.ir import Kernel
 from weft.kernel.printer import kernel_hash, text

@@ -9,7 +9,7 @@ from playing import ints, play
 
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
-from weft.kernel import builder as k, interp, ir
+from weft.kernel import expr as k, interp, ir
 from weft.kernel.builder import Builder
 from weft.kernel.ir import F32, I32, Type
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from weft.core import dtypes as dt
-from weft.kernel import builder as k, lanewise, math as km
+from weft.kernel import expr as k, lanewise, math as km
+from weft.kernel.builder import Builder
 from weft.kernel.interp import run
 from weft.kernel.verify import verify
 
@@ -26,7 +27,7 @@ def compute(fn: Callable, *xs: np.ndarray, lanes: int = 16) -> np.ndarray:
     """fn over f32 arrays, in vectors of `lanes`."""
     n = -(-len(xs[0]) // lanes) * lanes
     padded = [np.resize(x, n).astype(np.float32) for x in xs]
-    b = k.Builder("f")
+    b = Builder("f")
     sources = [b.buffer("x", dt.float32, n) for _ in xs]
     out = b.buffer("out", dt.float32, n, "w")
     i = b.let(b.group(0) * lanes, "i")
@@ -101,7 +102,7 @@ def test_sin_and_cos_of_every_size(name: str, fused: bool, monkeypatch: pytest.M
 
 
 def test_sine_and_cosine_share_their_reduction() -> None:
-    b = k.Builder("both")
+    b = Builder("both")
     x = b.let(k.load(b.buffer("x", dt.float32, 1), 0), "x")
     sine = b.let(km.sin(b, x), "sine")
     once = len(b.statements)

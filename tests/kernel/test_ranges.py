@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from weft.core import dtypes as dt
-from weft.kernel import builder as kb, ir, sums
+from weft.kernel import expr as kb, ir, sums
 from weft.kernel.builder import Builder
 from weft.kernel.facts import Facts
 from weft.kernel.ir import BOOL, I32, Expr

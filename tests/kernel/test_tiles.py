@@ -15,7 +15,8 @@ from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.core.errors import CompileError, FileFormatError, KernelError
 from weft.kernel import interp, ir
-from weft.kernel.builder import Builder, cast, const, load
+from weft.kernel.builder import Builder
+from weft.kernel.expr import cast, const, load
 from weft.kernel.printer import text
 from weft.kernel.tiles import expand
 from weft.kernel.verify import verify

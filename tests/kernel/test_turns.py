@@ -15,7 +15,7 @@ from weft.compile.passes import compile_graph
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.core.errors import LimitError
-from weft.kernel import builder as kb
+from weft.kernel import expr as kb
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Kernel
 from weft.kernel.turns import most_turns, within_turns

@@ -9,7 +9,7 @@ import pytest
 
 from weft.core import dtypes as dt
 from weft.core.errors import KernelError
-from weft.kernel import builder as k, ir
+from weft.kernel import expr as k, ir
 from weft.kernel.builder import Builder
 from weft.kernel.ir import BOOL, F32, I32, Type
 from weft.kernel.printer import kernel_hash, text

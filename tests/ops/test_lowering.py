@@ -11,7 +11,7 @@ from weft import ops
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType, compute_dtype
 from weft.core.errors import DTypeError
-from weft.kernel import builder as kb, interp
+from weft.kernel import expr as kb, interp
 from weft.kernel.builder import Builder
 
 N = 144

@@ -10,7 +10,8 @@ from weft.conform.harness import check_equal, elementwise_kernel, program_of, ru
 from weft.conform.report import Check, Mismatch
 from weft.core import dtypes as dt
 from weft.core.errors import LimitError
-from weft.kernel.builder import Builder, const, load
+from weft.kernel.builder import Builder
+from weft.kernel.expr import const, load
 from weft.kernel.ir import Param
 from weft.program.device import Device
 from weft.program.program import BufferRef, BufferSpec, Copy, Fill, Program

@@ -13,7 +13,8 @@ from weft.core.caps import Caps
 from weft.core.dtypes import DType
 from weft.core.tolerance import compare
 from weft.kernel import ir
-from weft.kernel.builder import Builder, iota, load, minimum
+from weft.kernel.builder import Builder
+from weft.kernel.expr import iota, load, minimum
 from weft.program.device import Device
 from weft.program.program import BufferRef, BufferSpec, Dispatch, Program
 

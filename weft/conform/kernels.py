@@ -13,8 +13,8 @@ from weft.conform.report import Check, Skip
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.kernel import interp, ir
-from weft.kernel.builder import (
-    Builder,
+from weft.kernel.builder import Builder
+from weft.kernel.expr import (
     any_,
     binary,
     bitcast,
@@ -29,7 +29,7 @@ from weft.kernel.builder import (
     select,
     shuffle,
     unary,
-)  # fmt: skip
+)
 from weft.program.device import Device
 
 _N = 150  # not a multiple of any vector width, and several groups

@@ -15,7 +15,9 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.kernel import ir
-from weft.kernel.builder import Builder, Type, ceil_div, const, fma, load
+from weft.kernel.builder import Builder
+from weft.kernel.expr import ceil_div, const, fma, load
+from weft.kernel.ir import Type
 from weft.program.device import Device
 from weft.program.program import BufferRef, BufferSpec, Dispatch, Program
 

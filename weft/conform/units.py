@@ -12,7 +12,9 @@ from weft.conform.report import Check, Skip
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.kernel import ir
-from weft.kernel.builder import Builder, Expr, const, load
+from weft.kernel.builder import Builder
+from weft.kernel.expr import const, load
+from weft.kernel.ir import Expr
 from weft.program.device import Device
 
 Compare = Callable[[Device, ir.Kernel, list[np.ndarray]], float]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.kernel import ir
-from weft.kernel.builder import Builder, Expr
-from weft.kernel.ir import Kernel, Type
+from weft.kernel.builder import Builder
+from weft.kernel.ir import Expr, Kernel, Type
 
 _WIDTH = 16  # bytes that a thread clears at once
 

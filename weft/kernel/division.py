@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.core import dtypes as dt
-from weft.kernel import builder as k
+from weft.kernel import expr as k
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Expr
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.errors import KernelError
-from weft.kernel import builder as kb, ir, sums
+from weft.kernel import expr as kb, ir, sums
 from weft.kernel.builder import Builder
 from weft.kernel.clean import kernel_names
 from weft.kernel.ir import Expr, Kernel, Stmt

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.core import dtypes as dt
-from weft.kernel import builder as k
-from weft.kernel.builder import Builder, Value
+from weft.kernel import expr as k
+from weft.kernel.builder import Builder
+from weft.kernel.expr import Value
 from weft.kernel.half_pi import reduce_half_pi
 from weft.kernel.ir import Expr, Type
 

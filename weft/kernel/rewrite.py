@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from weft.core import dtypes as dt
-from weft.kernel import builder as kb, ir
+from weft.kernel import expr as kb, ir
 from weft.kernel.ir import Expr, Stmt, Type
 from weft.kernel.ranges import INT32
 

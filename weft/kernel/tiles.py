@@ -14,8 +14,9 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.core.errors import KernelError
 from weft.kernel import ir
-from weft.kernel.builder import Builder, Expr, cast, fma, load, splat
-from weft.kernel.ir import Kernel, Type
+from weft.kernel.builder import Builder
+from weft.kernel.expr import cast, fma, load, splat
+from weft.kernel.ir import Expr, Kernel, Type
 
 if TYPE_CHECKING:
     from weft.kernel.interp import _Batch

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from weft.core.errors import LimitError
 from weft.kernel import ir
-from weft.kernel.builder import const
 from weft.kernel.clean import kernel_names
+from weft.kernel.expr import const
 from weft.kernel.ir import I32, Block, Kernel, Stmt
 from weft.kernel.ranges import Ranges
 from weft.kernel.rewrite import assigned

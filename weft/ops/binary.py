@@ -21,7 +21,7 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.core.errors import DTypeError, ShapeError
-from weft.kernel import builder as kb
+from weft.kernel import expr as kb
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Expr
 from weft.ops import functions as f

@@ -20,7 +20,7 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.errors import CompileError, LimitError
 from weft.graph.ir import Node
-from weft.kernel import builder as kb, ir
+from weft.kernel import expr as kb, ir
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Expr
 from weft.ops.primitive import PRIMITIVES

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from weft.core import dtypes as dt
 from weft.core.errors import CompileError
 from weft.graph.ir import Node
-from weft.kernel import builder as kb, ir
+from weft.kernel import expr as kb, ir
 from weft.kernel.ir import Expr, Type
 from weft.ops.indexing import missing
 from weft.templates.view import Index

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from weft.core.caps import Caps
 from weft.graph.ir import Node, Shape
-from weft.kernel import builder as kb, ir
+from weft.kernel import expr as kb, ir
 from weft.kernel.builder import Builder
 from weft.kernel.ir import I32, Expr
 from weft.templates import affine

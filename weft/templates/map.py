@@ -13,7 +13,7 @@ from typing import Any
 from weft.core.caps import Caps
 from weft.core.errors import CompileError
 from weft.graph.ir import Node
-from weft.kernel import builder as kb
+from weft.kernel import expr as kb
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Expr, Kernel
 from weft.templates import affine

@@ -8,18 +8,9 @@ from dataclasses import dataclass, replace
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.kernel import ir
-from weft.kernel.builder import (
-    Builder,
-    Expr,
-    Value,
-    as_expr,
-    bitcast,
-    cast,
-    const,
-    iota,
-    load,
-    shuffle,
-)
+from weft.kernel.builder import Builder
+from weft.kernel.expr import Value, as_expr, bitcast, cast, const, iota, load, shuffle
+from weft.kernel.ir import Expr
 
 WORD = 4  # bytes of what moves as one item when a square of elements is transposed
 

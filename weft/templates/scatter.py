@@ -16,7 +16,7 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.errors import CompileError
-from weft.kernel import builder as kb
+from weft.kernel import expr as kb
 from weft.kernel.builder import Builder
 from weft.kernel.ir import I32, Expr, Kernel
 from weft.templates import affine

@@ -15,7 +15,8 @@ from weft.core.caps import Caps
 from weft.core.order import CHUNK, STRANDS
 from weft.graph.ir import Node
 from weft.kernel import ir, math
-from weft.kernel.builder import Expr, const, extract, fma, load, maximum, minimum, select, splat
+from weft.kernel.expr import const, extract, fma, load, maximum, minimum, select, splat
+from weft.kernel.ir import Expr
 from weft.templates.attention.backward_pairs import Call, Team
 from weft.templates.attention.backward_tiles import MR, Seen, Sizes, Tiles, sizes_of
 from weft.templates.attention.backward_vector import Vector

@@ -26,16 +26,9 @@ from weft.core.caps import Caps
 from weft.core.order import CHUNK
 from weft.graph.ir import Node
 from weft.kernel import math as km
-from weft.kernel.builder import (
-    Builder,
-    Expr,
-    const,
-    fma,
-    maximum,
-    minimum,
-    select,
-)
-from weft.kernel.ir import Kernel
+from weft.kernel.builder import Builder
+from weft.kernel.expr import const, fma, maximum, minimum, select
+from weft.kernel.ir import Expr, Kernel
 from weft.ops.attention_grad import UNSEEN
 from weft.templates import affine
 from weft.templates.affine import Affine

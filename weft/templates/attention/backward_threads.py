@@ -14,8 +14,8 @@ from typing import Any
 
 from weft.core import dtypes as dt
 from weft.kernel import ir, math
-from weft.kernel.builder import Expr, as_expr, const, fma, load, maximum, minimum, select
-from weft.kernel.ir import F32
+from weft.kernel.expr import as_expr, const, fma, load, maximum, minimum, select
+from weft.kernel.ir import F32, Expr
 from weft.templates.attention.backward_pairs import Call, Team
 from weft.templates.attention.softmax import FLOOR, HIDDEN, follow
 from weft.templates.operand import Reader

@@ -14,21 +14,9 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import KEYS, STRANDS
 from weft.kernel import ir
-from weft.kernel.builder import (
-    Builder,
-    Expr,
-    Value,
-    const,
-    extract,
-    fma,
-    iota,
-    load,
-    maximum,
-    minimum,
-    select,
-    splat,
-)
-from weft.kernel.ir import Type
+from weft.kernel.builder import Builder
+from weft.kernel.expr import Value, const, extract, fma, iota, load, maximum, minimum, select, splat
+from weft.kernel.ir import Expr, Type
 from weft.templates.attention.softmax import HIDDEN
 from weft.templates.operand import Reader
 from weft.templates.product.pack import Packer

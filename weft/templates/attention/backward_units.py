@@ -14,19 +14,8 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.graph.ir import Node
 from weft.kernel import math
-from weft.kernel.builder import (
-    Expr,
-    as_expr,
-    cast,
-    const,
-    fma,
-    iota,
-    load,
-    maximum,
-    minimum,
-    select,
-    splat,
-)
+from weft.kernel.expr import as_expr, cast, const, fma, iota, load, maximum, minimum, select, splat
+from weft.kernel.ir import Expr
 from weft.ops.attention_grad import UNSEEN
 from weft.templates.attention.backward_pairs import Call, Team
 from weft.templates.attention.softmax import LOG2E, base_two

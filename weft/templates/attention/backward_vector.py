@@ -12,8 +12,8 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.order import STRANDS
 from weft.kernel import math
-from weft.kernel.builder import Expr, const, extract, fma, iota, load, maximum, minimum, splat
-from weft.kernel.ir import Array, Type
+from weft.kernel.expr import const, extract, fma, iota, load, maximum, minimum, splat
+from weft.kernel.ir import Array, Expr, Type
 from weft.templates.attention.backward_pairs import Call, Team
 from weft.templates.attention.backward_tiles import MR, Seen, Tiles, sizes_of
 from weft.templates.attention.softmax import FLOOR, fold_strands, follow

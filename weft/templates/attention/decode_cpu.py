@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from weft.core import dtypes as dt
 from weft.core.order import KEYS, STRANDS
 from weft.kernel import ir, math
-from weft.kernel.builder import Expr, const, fma, iota, load, maximum, minimum, select, splat
-from weft.kernel.ir import Type
+from weft.kernel.expr import const, fma, iota, load, maximum, minimum, select, splat
+from weft.kernel.ir import Expr, Type
 from weft.templates.attention.forward import Call, K, Team, V
 from weft.templates.attention.softmax import HIDDEN, State, capped, fold_strands, follow, product
 from weft.templates.attention.transpose import transposed_16

@@ -19,8 +19,9 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import KEY_SPAN, STREAM_ROWS
 from weft.graph.ir import Node
-from weft.kernel.builder import Builder, Expr, Value, ceil_div, const, maximum, minimum, select
-from weft.kernel.ir import Kernel
+from weft.kernel.builder import Builder
+from weft.kernel.expr import Value, ceil_div, const, maximum, minimum, select
+from weft.kernel.ir import Expr, Kernel
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.attention.places import (

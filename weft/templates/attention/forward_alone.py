@@ -9,18 +9,9 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.order import KEYS, STRANDS
 from weft.kernel import ir, math
-from weft.kernel.builder import (
-    Builder,
-    Expr,
-    const,
-    extract,
-    fma,
-    load,
-    maximum,
-    minimum,
-    pack,
-)
-from weft.kernel.ir import F32, Type
+from weft.kernel.builder import Builder
+from weft.kernel.expr import const, extract, fma, load, maximum, minimum, pack
+from weft.kernel.ir import F32, Expr, Type
 from weft.templates.attention.forward import Call, K, Team, V
 from weft.templates.attention.softmax import (
     FLOOR,

@@ -10,18 +10,8 @@ from __future__ import annotations
 
 from weft.core import dtypes as dt
 from weft.kernel import math
-from weft.kernel.builder import (
-    Expr,
-    cast,
-    const,
-    extract,
-    fma,
-    load,
-    maximum,
-    minimum,
-    splat,
-)
-from weft.kernel.ir import I32
+from weft.kernel.expr import cast, const, extract, fma, load, maximum, minimum, splat
+from weft.kernel.ir import I32, Expr
 from weft.templates.attention.forward import Call
 from weft.templates.attention.forward_vector import MR, Vector
 from weft.templates.attention.softmax import (

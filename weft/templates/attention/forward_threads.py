@@ -16,18 +16,8 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.order import KEYS, STRANDS
 from weft.kernel import ir, math
-from weft.kernel.builder import (
-    Expr,
-    as_expr,
-    const,
-    eq,
-    fma,
-    load,
-    maximum,
-    minimum,
-    select,
-)
-from weft.kernel.ir import I32
+from weft.kernel.expr import as_expr, const, eq, fma, load, maximum, minimum, select
+from weft.kernel.ir import I32, Expr
 from weft.templates.attention.forward import Call, K, Row, Team, V
 from weft.templates.attention.forward_alone import join_state
 from weft.templates.attention.softmax import (

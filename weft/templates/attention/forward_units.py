@@ -11,8 +11,8 @@ from weft.core.caps import Caps
 from weft.core.dtypes import DType
 from weft.graph.ir import Node
 from weft.kernel import ir
-from weft.kernel.builder import Expr, as_expr, eq, load, maximum, select
-from weft.kernel.ir import I32
+from weft.kernel.expr import as_expr, eq, load, maximum, select
+from weft.kernel.ir import I32, Expr
 from weft.templates.attention.forward import Call, K, Team, V, few
 from weft.templates.attention.units import Softmax
 from weft.templates.attention.units_tiles import WORD, Need, Plan, fewer, others, plan_of

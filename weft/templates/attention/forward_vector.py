@@ -19,8 +19,7 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.order import KEYS, STRANDS
 from weft.kernel import ir, math
-from weft.kernel.builder import (
-    Expr,
+from weft.kernel.expr import (
     ceil_div,
     const,
     extract,
@@ -33,7 +32,7 @@ from weft.kernel.builder import (
     select,
     splat,
 )
-from weft.kernel.ir import I32, Type
+from weft.kernel.ir import I32, Expr, Type
 from weft.templates.attention.forward import Call, K, Q, Team, V
 from weft.templates.attention.softmax import (
     HIDDEN,

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from weft.core.caps import Caps
 from weft.graph.ir import Node
-from weft.kernel.builder import Builder, ceil_div
+from weft.kernel.builder import Builder
+from weft.kernel.expr import ceil_div
 from weft.kernel.ir import Kernel
 from weft.templates import affine
 from weft.templates.attention.softmax import FLOOR, inverse, join, joined

@@ -4,7 +4,9 @@ read of a cache's slots, positions and lengths, kept within bounds."""
 from __future__ import annotations
 
 from weft.graph.ir import Node
-from weft.kernel.builder import Builder, Expr, const, maximum, minimum
+from weft.kernel.builder import Builder
+from weft.kernel.expr import const, maximum, minimum
+from weft.kernel.ir import Expr
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 

@@ -15,20 +15,9 @@ from dataclasses import dataclass
 from weft.core import dtypes as dt
 from weft.core.order import CHUNK, SPAN
 from weft.kernel import ir, math
-from weft.kernel.builder import (
-    Builder,
-    Expr,
-    bitcast,
-    const,
-    fma,
-    iota,
-    load,
-    maximum,
-    ne,
-    select,
-    splat,
-)
-from weft.kernel.ir import F32, Type
+from weft.kernel.builder import Builder
+from weft.kernel.expr import bitcast, const, fma, iota, load, maximum, ne, select, splat
+from weft.kernel.ir import F32, Expr, Type
 from weft.templates.product.pack import fold_lanes
 
 HIDDEN = -1e30  # the score of a key that a row does not see

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from weft.core import dtypes as dt
 from weft.kernel import ir
-from weft.kernel.builder import Builder, Expr, load, shuffle
+from weft.kernel.builder import Builder
+from weft.kernel.expr import load, shuffle
+from weft.kernel.ir import Expr
 from weft.templates.operand import widen
 
 

@@ -16,19 +16,9 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
 from weft.kernel import ir, math
-from weft.kernel.builder import (
-    Builder,
-    Expr,
-    cast,
-    const,
-    fma,
-    iota,
-    load,
-    maximum,
-    select,
-    splat,
-)
-from weft.kernel.ir import F32, Type
+from weft.kernel.builder import Builder
+from weft.kernel.expr import cast, const, fma, iota, load, maximum, select, splat
+from weft.kernel.ir import F32, Expr, Type
 from weft.templates.attention.softmax import (
     FLOOR,
     HIDDEN,

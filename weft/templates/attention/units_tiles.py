@@ -16,8 +16,9 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
 from weft.kernel import ir
-from weft.kernel.builder import Builder, Expr, const, load, minimum, select, splat
-from weft.kernel.ir import Type
+from weft.kernel.builder import Builder
+from weft.kernel.expr import const, load, minimum, select, splat
+from weft.kernel.ir import Expr, Type
 from weft.templates.operand import Reader
 from weft.templates.product.problem import View
 

@@ -21,8 +21,8 @@ from weft.core.caps import Caps
 from weft.core.errors import CompileError
 from weft.core.order import SPAN
 from weft.kernel import ir
-from weft.kernel.builder import Expr, ceil_div, const, eq, load, not_
-from weft.kernel.ir import Kernel
+from weft.kernel.expr import ceil_div, const, eq, load, not_
+from weft.kernel.ir import Expr, Kernel
 from weft.templates.group import Group
 from weft.templates.product.blocked_cpu import CpuMatmul
 from weft.templates.product.pack import Packer

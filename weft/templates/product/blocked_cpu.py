@@ -21,20 +21,9 @@ from weft.core.caps import Caps
 from weft.core.dtypes import DType
 from weft.core.order import SPAN
 from weft.kernel import ir
-from weft.kernel.builder import (
-    Builder,
-    Expr,
-    cast,
-    ceil_div,
-    const,
-    eq,
-    fma,
-    load,
-    minimum,
-    shuffle,
-    splat,
-)
-from weft.kernel.ir import Kernel, Type
+from weft.kernel.builder import Builder
+from weft.kernel.expr import cast, ceil_div, const, eq, fma, load, minimum, shuffle, splat
+from weft.kernel.ir import Expr, Kernel, Type
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter

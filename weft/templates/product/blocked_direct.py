@@ -13,19 +13,9 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
 from weft.kernel import ir
-from weft.kernel.builder import (
-    Builder,
-    Expr,
-    as_expr,
-    cast,
-    ceil_div,
-    const,
-    extract,
-    fma,
-    load,
-    minimum,
-)
-from weft.kernel.ir import Kernel, Type
+from weft.kernel.builder import Builder
+from weft.kernel.expr import as_expr, cast, ceil_div, const, extract, fma, load, minimum
+from weft.kernel.ir import Expr, Kernel, Type
 from weft.templates import affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group

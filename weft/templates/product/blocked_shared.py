@@ -16,8 +16,8 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import CHUNK
-from weft.kernel.builder import Expr, const, extract, fma, load
-from weft.kernel.ir import Kernel, Type
+from weft.kernel.expr import const, extract, fma, load
+from weft.kernel.ir import Expr, Kernel, Type
 from weft.templates.group import Group
 from weft.templates.product.blocks import BlockMatmul, choose, variants
 from weft.templates.product.pipeline import ASYNC, Operand, Stage, pitch, rotate

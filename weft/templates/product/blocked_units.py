@@ -22,8 +22,8 @@ from weft.core.caps import Caps
 from weft.core.order import SPAN
 from weft.graph.ir import Node
 from weft.kernel import ir
-from weft.kernel.builder import Expr, eq, load
-from weft.kernel.ir import Kernel
+from weft.kernel.expr import eq, load
+from weft.kernel.ir import Expr, Kernel
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.product.blocks import BlockMatmul, choose, variants

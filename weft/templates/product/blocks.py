@@ -12,8 +12,9 @@ from weft.core.caps import Caps
 from weft.core.dtypes import DType
 from weft.core.errors import CompileError
 from weft.graph.ir import Node
-from weft.kernel.builder import Builder, Expr, ceil_div, const, minimum
-from weft.kernel.ir import Kernel
+from weft.kernel.builder import Builder
+from weft.kernel.expr import ceil_div, const, minimum
+from weft.kernel.ir import Expr, Kernel
 from weft.templates import affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group

@@ -8,7 +8,8 @@ from weft.core import dtypes as dt
 from weft.core.errors import CompileError
 from weft.graph.ir import Node
 from weft.kernel import ir
-from weft.kernel.builder import Builder, cast, const, iota, minimum
+from weft.kernel.builder import Builder
+from weft.kernel.expr import cast, const, iota, minimum
 from weft.kernel.ir import Expr
 from weft.templates import affine
 from weft.templates.affine import Affine

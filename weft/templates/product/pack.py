@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from weft.core.dtypes import DType
 from weft.kernel import ir
-from weft.kernel.builder import (
-    Builder,
-    Expr,
+from weft.kernel.builder import Builder
+from weft.kernel.expr import (
     Value,
     as_expr,
     binary,
@@ -28,6 +27,7 @@ from weft.kernel.builder import (
     shuffle,
     splat,
 )
+from weft.kernel.ir import Expr
 
 
 def transpose_block(b: Builder, rows: Sequence[Expr], width: int = 1) -> list[Expr]:

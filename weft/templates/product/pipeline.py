@@ -12,19 +12,9 @@ from dataclasses import dataclass
 
 from weft.core.dtypes import DType
 from weft.kernel import ir
-from weft.kernel.builder import (
-    Builder,
-    Expr,
-    cast,
-    const,
-    extract,
-    load,
-    minimum,
-    pack,
-    select,
-    splat,
-)
-from weft.kernel.ir import Type
+from weft.kernel.builder import Builder
+from weft.kernel.expr import cast, const, extract, load, minimum, pack, select, splat
+from weft.kernel.ir import Expr, Type
 
 ASYNC = "async_copy"  # the feature of targets that copy to shared memory by themselves
 _WIDE = 16  # bytes of the widest load

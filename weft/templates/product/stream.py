@@ -15,8 +15,8 @@ from weft.core.dtypes import DType
 from weft.core.errors import CompileError
 from weft.graph.ir import Node
 from weft.kernel import ir
-from weft.kernel.builder import Builder, Expr
-from weft.kernel.ir import Kernel
+from weft.kernel.builder import Builder
+from weft.kernel.ir import Expr, Kernel
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group, reached

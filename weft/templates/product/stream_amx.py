@@ -11,7 +11,8 @@ from __future__ import annotations
 from weft.core import dtypes as dt
 from weft.core.order import CHUNK, SPAN
 from weft.kernel import ir
-from weft.kernel.builder import Expr, const, eq, iota, load, maximum, minimum, not_, select
+from weft.kernel.expr import const, eq, iota, load, maximum, minimum, not_, select
+from weft.kernel.ir import Expr
 from weft.templates.operand import Reader
 from weft.templates.product.blocked_amx import DEPTH, TILE
 from weft.templates.product.pack import Packer, tail_mask

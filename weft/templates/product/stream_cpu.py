@@ -19,8 +19,8 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
 from weft.kernel import ir
-from weft.kernel.builder import Expr, cast, const, fma, iota, load, minimum, select, shuffle, splat
-from weft.kernel.ir import Type
+from weft.kernel.expr import cast, const, fma, iota, load, minimum, select, shuffle, splat
+from weft.kernel.ir import Expr, Type
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter

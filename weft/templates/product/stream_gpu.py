@@ -19,19 +19,8 @@ from weft.core.caps import Caps
 from weft.core.dtypes import DType
 from weft.core.order import CHUNK, SPAN
 from weft.kernel import ir
-from weft.kernel.builder import (
-    Expr,
-    cast,
-    const,
-    eq,
-    extract,
-    fma,
-    load,
-    minimum,
-    pack,
-    splat,
-)
-from weft.kernel.ir import Type
+from weft.kernel.expr import cast, const, eq, extract, fma, load, minimum, pack, splat
+from weft.kernel.ir import Expr, Type
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter

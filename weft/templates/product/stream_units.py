@@ -11,7 +11,7 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.errors import CompileError
 from weft.kernel import ir
-from weft.kernel.builder import Expr
+from weft.kernel.ir import Expr
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 
 from weft.core.order import CHUNK, SPAN
 from weft.kernel import ir
-from weft.kernel.builder import Builder, Expr, const, eq, minimum
+from weft.kernel.builder import Builder
+from weft.kernel.expr import const, eq, minimum
+from weft.kernel.ir import Expr
 
 
 class Sums:

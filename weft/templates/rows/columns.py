@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from weft.core.caps import Caps
 from weft.core.order import COLUMN_SEGMENT
-from weft.kernel import builder as kb
+from weft.kernel import expr as kb
 from weft.kernel.ir import Expr, Kernel
 from weft.templates import affine
 from weft.templates.affine import Affine

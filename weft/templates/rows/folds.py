@@ -14,7 +14,7 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
-from weft.kernel import builder as kb, math as km
+from weft.kernel import expr as kb, math as km
 from weft.kernel.builder import Builder
 from weft.kernel.ir import F32, Expr, Type
 

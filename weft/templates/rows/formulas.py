@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 
 from weft.core import dtypes as dt
-from weft.kernel import builder as kb, math as km
+from weft.kernel import expr as kb, math as km
 from weft.kernel.ir import Expr
 from weft.templates.affine import Affine
 from weft.templates.rows.folds import number_fold, sum_fold, top_fold

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from weft.kernel import builder as kb, math as km
+from weft.kernel import expr as kb, math as km
 from weft.kernel.ir import Expr
 from weft.templates.affine import Affine
 from weft.templates.rows.formulas import (

@@ -14,7 +14,7 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.graph.ir import Node
-from weft.kernel import builder as kb
+from weft.kernel import expr as kb
 from weft.kernel.ir import Kernel, Type
 from weft.templates import affine
 from weft.templates.affine import Affine

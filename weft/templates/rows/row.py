@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from weft.graph.ir import Node
-from weft.kernel import builder as kb, ir
+from weft.kernel import expr as kb, ir
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Expr
 from weft.templates.affine import Affine

@@ -13,7 +13,7 @@ from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.order import ROW_SEGMENT, ROW_STRANDS
-from weft.kernel import builder as kb, ir
+from weft.kernel import expr as kb, ir
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Expr
 from weft.templates import affine

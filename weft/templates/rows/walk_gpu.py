@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from weft.core import dtypes as dt
 from weft.core.order import ROW_SEGMENT, ROW_STRANDS
 from weft.graph.ir import Node
-from weft.kernel import builder as kb, ir
+from weft.kernel import expr as kb, ir
 from weft.kernel.ir import Expr
 from weft.templates import affine
 from weft.templates.affine import Affine

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from weft.core.caps import Caps
 from weft.core.dtypes import compute_dtype
-from weft.kernel import builder as kb
+from weft.kernel import expr as kb
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Expr, Kernel
 from weft.templates import affine

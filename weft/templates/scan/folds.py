@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
-from weft.kernel import builder as kb
+from weft.kernel import expr as kb
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Expr
 from weft.ops.scan import empty

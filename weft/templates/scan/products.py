@@ -12,8 +12,8 @@ from functools import reduce
 from operator import and_
 
 from weft.core import dtypes as dt
-from weft.kernel import builder as kb
-from weft.kernel.builder import Value
+from weft.kernel import expr as kb
+from weft.kernel.expr import Value
 from weft.kernel.ir import Expr
 from weft.templates.affine import Affine
 from weft.templates.rows.folds import Accumulator, State

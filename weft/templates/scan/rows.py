@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from weft.core.caps import Caps
-from weft.kernel import builder as kb
+from weft.kernel import expr as kb
 from weft.kernel.ir import BOOL, Expr, Kernel
 from weft.templates import affine
 from weft.templates.affine import ZERO, Affine

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.core.caps import Caps
-from weft.kernel import builder as kb
+from weft.kernel import expr as kb
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Expr, Kernel
 from weft.templates import affine

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weft.core.caps import Caps
-from weft.kernel import builder as kb, ir
+from weft.kernel import expr as kb, ir
 from weft.kernel.ir import Kernel, Type
 from weft.templates import affine
 from weft.templates.affine import ZERO, Affine

@@ -8,7 +8,7 @@ the next tile. Across rows neighbouring threads take neighbouring columns.
 from __future__ import annotations
 
 from weft.core.caps import Caps
-from weft.kernel import builder as kb
+from weft.kernel import expr as kb
 from weft.kernel.ir import Expr, Kernel
 from weft.templates import affine
 from weft.templates.affine import ZERO, Affine
