@@ -23,7 +23,8 @@ import sys
 import numpy as np
 from weft.backends.cpu import CpuDevice
 from weft.core import dtypes as dt
-from weft.kernel.builder import Builder, load
+from weft.kernel.builder import Builder
+from weft.kernel.expr import load
 from weft.program.program import BufferRef, BufferSpec, Dispatch, Program
 b = Builder("k")
 x = b.buffer("x", dt.float32, 4096, "rw")
