@@ -71,6 +71,7 @@ def invoke(argv: list[str] | None = None) -> int:
         # Not cli.main(): it would print a line of its own about an interrupt.
         with cli.make_context("weft", list(sys.argv[1:] if argv is None else argv)) as context:
             result = cli.invoke(context)
+        sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as done:
         return done.exit_code
@@ -80,13 +81,14 @@ def invoke(argv: list[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", 130)
     except BrokenPipeError:  # whoever read our output has gone; nothing is left to say
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _let_go()
         return 1
     except UsageError as error:
         return _fail(str(error), 2)
     except WeftError as error:
         return _fail(str(error), 1)
     except OSError as error:
+        _let_go()
         where = f"{error.filename}: " if error.filename is not None else ""
         return _fail(f"{where}{error.strerror or error}", 1)
     except MemoryError:
@@ -100,6 +102,14 @@ def invoke(argv: list[str] | None = None) -> int:
             "WEFT_TRACEBACK=1 the same command shows where it happened",
             1,
         )
+
+
+def _let_go() -> None:
+    """Output that cannot be written goes nowhere: the interpreter would try again as it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, status: int) -> int:
