@@ -22,21 +22,15 @@ _CALLING_BACK = ("checkpoint", "trace")  # users' own functions, whose errors ar
 def _homes() -> dict[str, tuple[str, str]]:
     """Public name -> its module, and its name there: what __init__.pyi exports (`import x as x`,
     and `x = y` of what it imports)."""
-    import ast
-    from pkgutil import get_data
+    import re
 
-    stub = get_data("weft", "__init__.pyi")  # also of a zipped installation
-    assert stub is not None
+    stub = __loader__.get_data(f"{__file__}i").decode()  # also of a zipped installation
     found, private = {}, {}
-    for node in ast.parse(stub).body:
-        if isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                names = private if alias.asname is None else found
-                names[alias.name] = (str(node.module), alias.name)
-        elif isinstance(node, ast.Assign):
-            (target,), value = node.targets, node.value
-            assert isinstance(target, ast.Name) and isinstance(value, ast.Name)
-            found[target.id] = private[value.id]
+    for module, names in re.findall(r"^from (\S+) import ([^(\n]+|\([^)]+\))", stub, re.M):
+        for name, public in re.findall(r"(\w+)( as \w+)?", names):
+            (found if public else private)[name] = (module, name)
+    for name, value in re.findall(r"^(\w+) = (\w+)$", stub, re.M):
+        found[name] = private[value]
     return found
 
 

@@ -7,7 +7,8 @@ dtype unless they are of a higher kind.
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -27,6 +28,16 @@ from weft.tensor.base import (
 )
 
 Operand = Any  # a Tensor, a Python number or a NumPy array
+T = TypeVar("T", bound=TensorBase)
+
+
+def _operator(way: Callable[..., T], op: str, swap: bool = False) -> Callable[[T, Operand], T]:
+    """A method that hands `op` to another, which says how operands meet."""
+
+    def function(self: T, other: Operand) -> T:
+        return way(self, op, other, swap)
+
+    return function
 
 
 class Arithmetic(TensorBase):
@@ -98,23 +109,14 @@ class Arithmetic(TensorBase):
                 return self._as(dt.int32)._binary(op, y, swap)
         return self._binary(op, other, swap)
 
-    def __add__(self, other: Operand) -> Self:
-        return self._arith("add", other)
-
-    def __radd__(self, other: Operand) -> Self:
-        return self._arith("add", other, swap=True)
-
-    def __sub__(self, other: Operand) -> Self:
-        return self._arith("sub", other)
-
-    def __rsub__(self, other: Operand) -> Self:
-        return self._arith("sub", other, swap=True)
-
-    def __mul__(self, other: Operand) -> Self:
-        return self._arith("mul", other)
-
-    def __rmul__(self, other: Operand) -> Self:
-        return self._arith("mul", other, swap=True)
+    __add__, __radd__ = _operator(_arith, "add"), _operator(_arith, "add", swap=True)
+    __sub__, __rsub__ = _operator(_arith, "sub"), _operator(_arith, "sub", swap=True)
+    __mul__, __rmul__ = _operator(_arith, "mul"), _operator(_arith, "mul", swap=True)
+    # the remainder has the divisor's sign, the quotient is rounded down; by 0 integers give 0
+    __mod__, __rmod__ = _operator(_arith, "remainder"), _operator(_arith, "remainder", swap=True)
+    __floordiv__ = _operator(_arith, "floor_divide")
+    __rfloordiv__ = _operator(_arith, "floor_divide", swap=True)
+    __rpow__ = _operator(_arith, "pow", swap=True)
 
     def __truediv__(self, other: Operand) -> Self:
         """True division: integers give float32."""
@@ -131,20 +133,6 @@ class Arithmetic(TensorBase):
             return self._pair(op, y, default_float(promote(self.dtype, y.dtype)))
         return self._pair(op, y, default_float(scalar_dtype(op, y, self.dtype)))
 
-    def __mod__(self, other: Operand) -> Self:
-        """The remainder with the divisor's sign (0 for an integer divisor of 0)."""
-        return self._arith("remainder", other)
-
-    def __rmod__(self, other: Operand) -> Self:
-        return self._arith("remainder", other, swap=True)
-
-    def __floordiv__(self, other: Operand) -> Self:
-        """The quotient rounded down (0 for an integer divisor of 0)."""
-        return self._arith("floor_divide", other)
-
-    def __rfloordiv__(self, other: Operand) -> Self:
-        return self._arith("floor_divide", other, swap=True)
-
     def __pow__(self, other: Operand) -> Self:
         if isinstance(other, int | float) and not isinstance(other, bool):
             if other == 2:
@@ -152,9 +140,6 @@ class Arithmetic(TensorBase):
             if other == 0.5 and self.dtype.is_float:
                 return self.sqrt()
         return self._arith("pow", other)
-
-    def __rpow__(self, other: Operand) -> Self:
-        return self._arith("pow", other, swap=True)
 
     def __neg__(self) -> Self:
         return self._unary("neg")
@@ -167,23 +152,14 @@ class Arithmetic(TensorBase):
 
     # -- comparison: bool results
 
-    def __lt__(self, other: Operand) -> Self:
-        return self._compare("less", other)
-
-    def __le__(self, other: Operand) -> Self:
-        return self._compare("less_equal", other)
-
-    def __gt__(self, other: Operand) -> Self:
-        return self._compare("less", other, swap=True)
-
-    def __ge__(self, other: Operand) -> Self:
-        return self._compare("less_equal", other, swap=True)
-
     def _compare(self, op: str, other: Operand, swap: bool = False) -> Self:
         x, y = self._pair(op, other)
         if x.dtype == dt.bool_:
             x, y = x._as(dt.int32), y._as(dt.int32)
         return run(self, op, y, x) if swap else run(self, op, x, y)
+
+    __lt__, __gt__ = _operator(_compare, "less"), _operator(_compare, "less", swap=True)
+    __le__, __ge__ = _operator(_compare, "less_equal"), _operator(_compare, "less_equal", swap=True)
 
     def __eq__(self, other: object) -> Self:  # type: ignore[override]
         return self._binary("equal", other) if _comparable(other) else NotImplemented
@@ -195,28 +171,13 @@ class Arithmetic(TensorBase):
 
     # -- bits and bools
 
-    def __and__(self, other: Operand) -> Self:
-        return self._binary("bitwise_and", other)
-
-    def __or__(self, other: Operand) -> Self:
-        return self._binary("bitwise_or", other)
-
-    def __xor__(self, other: Operand) -> Self:
-        return self._binary("bitwise_xor", other)
-
-    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
-
-    def __lshift__(self, other: Operand) -> Self:
-        return self._binary("shift_left", other)
-
-    def __rshift__(self, other: Operand) -> Self:
-        return self._binary("shift_right", other)
-
-    def __rlshift__(self, other: Operand) -> Self:
-        return self._binary("shift_left", other, swap=True)
-
-    def __rrshift__(self, other: Operand) -> Self:
-        return self._binary("shift_right", other, swap=True)
+    __and__ = __rand__ = _operator(_binary, "bitwise_and")
+    __or__ = __ror__ = _operator(_binary, "bitwise_or")
+    __xor__ = __rxor__ = _operator(_binary, "bitwise_xor")
+    __lshift__ = _operator(_binary, "shift_left")
+    __rlshift__ = _operator(_binary, "shift_left", swap=True)
+    __rshift__ = _operator(_binary, "shift_right")
+    __rrshift__ = _operator(_binary, "shift_right", swap=True)
 
     def __invert__(self) -> Self:
         """Every bit flipped; for bool, not."""

@@ -11,7 +11,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import promote
@@ -21,6 +21,8 @@ from weft.tensor.core import Tensor, tensor
 
 Operand = Any  # a Tensor, a NumPy array or a Python number
 _NUMBERS = (bool, int, float)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def as_tensor(x: Operand) -> Tensor:
@@ -108,13 +110,16 @@ def _operator(name: str, symbol: str, fn: Callable[[Any, Any], Any]) -> Callable
     return function
 
 
-def _method(name: str, method: str = "") -> Callable[..., Tensor]:
-    def function(x: Operand, /) -> Tensor:
-        out: Tensor = getattr(as_tensor(x), method or name)()
-        return out
+def method(
+    of: Callable[Concatenate[Tensor, P], R], name: str = ""
+) -> Callable[Concatenate[Operand, P], R]:
+    """A method of Tensor as a function, of NumPy arrays too."""
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = getattr(Tensor, method or name).__doc__
+    @functools.wraps(of, ("__doc__",), ())
+    def function(x: Operand, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return of(as_tensor(x), *args, **kwargs)
+
+    function.__name__ = function.__qualname__ = name or of.__name__
     return function
 
 
@@ -137,26 +142,27 @@ bitwise_xor = _operator("bitwise_xor", "^", operator.xor)
 bitwise_left_shift = _operator("bitwise_left_shift", "<<", operator.lshift)
 bitwise_right_shift = _operator("bitwise_right_shift", ">>", operator.rshift)
 
-abs = _method("abs")
-ceil = _method("ceil")
-cos = _method("cos")
-exp = _method("exp")
-floor = _method("floor")
-isnan = _method("isnan")
-log = _method("log")
-reciprocal = _method("reciprocal")
-round = _method("round")
-rsqrt = _method("rsqrt")
-sign = _method("sign")
-sin = _method("sin")
-sqrt = _method("sqrt")
-square = _method("square")
-tanh = _method("tanh")
-bitwise_invert = _method("bitwise_invert", "__invert__")
-negative = _method("negative", "__neg__")
-positive = _method("positive", "__pos__")
-erf = _method("erf")
-sigmoid = _method("sigmoid")
+abs = method(Tensor.abs)
+ceil = method(Tensor.ceil)
+cos = method(Tensor.cos)
+exp = method(Tensor.exp)
+floor = method(Tensor.floor)
+isnan = method(Tensor.isnan)
+log = method(Tensor.log)
+reciprocal = method(Tensor.reciprocal)
+round = method(Tensor.round)
+rsqrt = method(Tensor.rsqrt)
+sign = method(Tensor.sign)
+sin = method(Tensor.sin)
+sqrt = method(Tensor.sqrt)
+square = method(Tensor.square)
+tanh = method(Tensor.tanh)
+bitwise_invert = method(Tensor.__invert__, "bitwise_invert")
+negative = method(Tensor.__neg__, "negative")
+positive = method(Tensor.__pos__, "positive")
+erf = method(Tensor.erf)
+sigmoid = method(Tensor.sigmoid)
+clip = method(Tensor.clip)
 
 
 def maximum(x1: Operand, x2: Operand, /) -> Tensor:
@@ -169,11 +175,6 @@ def minimum(x1: Operand, x2: Operand, /) -> Tensor:
     """The smaller of two (NaN when either is)."""
     a, b = _two(x1, x2)
     return a.minimum(b) if isinstance(a, Tensor) else b.minimum(a)
-
-
-def clip(x: Operand, /, min: Operand | None = None, max: Operand | None = None) -> Tensor:
-    """x held within [min, max]; None leaves that side open."""
-    return as_tensor(x).clip(min, max)
 
 
 # -- logic

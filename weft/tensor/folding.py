@@ -18,10 +18,23 @@ from weft.core.errors import ShapeError
 from weft.ops.rules import axes_of, axis_of
 from weft.tensor.arrays import moveaxis
 from weft.tensor.core import Tensor
-from weft.tensor.elementwise import as_tensor
+from weft.tensor.elementwise import as_tensor, method
 
 Operand = Any  # a Tensor or a NumPy array
 Axes = int | Sequence[int] | None
+
+prod = method(Tensor.prod)
+mean = method(Tensor.mean)
+max = method(Tensor.max)
+min = method(Tensor.min)
+all = method(Tensor.all)
+any = method(Tensor.any)
+argmax = method(Tensor.argmax)
+argmin = method(Tensor.argmin)
+sort = method(Tensor.sort)
+argsort = method(Tensor.argsort)
+topk = method(Tensor.topk)
+take_along_axis = method(Tensor.take_along_axis)
 
 # -- reductions
 
@@ -29,16 +42,6 @@ Axes = int | Sequence[int] | None
 def sum(x: Operand, /, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The sum over the axes (all by default); see Tensor.sum for what it accumulates in."""
     return as_tensor(x).sum(axis, keepdims, dtype)
-
-
-def prod(x: Operand, /, axis: Axes = None, keepdims: bool = False, dtype: Any = None) -> Tensor:
-    """The product over the axes (all by default), of the elements as `dtype` where one is given."""
-    return as_tensor(x).prod(axis, keepdims, dtype)
-
-
-def mean(x: Operand, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The average over the axes (all by default); float32 of integers."""
-    return as_tensor(x).mean(axis, keepdims)
 
 
 def var(
@@ -55,39 +58,9 @@ def std(
     return as_tensor(x).std(axis, keepdims, correction)
 
 
-def max(x: Operand, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The largest over the axes; NaN wins. Raises ShapeError over no elements."""
-    return as_tensor(x).max(axis, keepdims)
-
-
-def min(x: Operand, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The smallest over the axes; NaN wins. Raises ShapeError over no elements."""
-    return as_tensor(x).min(axis, keepdims)
-
-
-def all(x: Operand, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Whether every element is not zero (bool)."""
-    return as_tensor(x).all(axis, keepdims)
-
-
-def any(x: Operand, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Whether any element is not zero (bool)."""
-    return as_tensor(x).any(axis, keepdims)
-
-
 def count_nonzero(x: Operand, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """How many elements are not zero (int32)."""
     return as_tensor(x).cast(dt.bool_).sum(axis, keepdims)
-
-
-def argmax(x: Operand, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """The first index (int32) of the largest, along an axis or in the flattened tensor."""
-    return as_tensor(x).argmax(axis, keepdims)
-
-
-def argmin(x: Operand, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """The first index (int32) of the smallest, along an axis or in the flattened tensor."""
-    return as_tensor(x).argmin(axis, keepdims)
 
 
 def cumulative_sum(
@@ -132,21 +105,6 @@ def diff(x: Operand, /, axis: int = -1, n: int = 1) -> Tensor:
 # -- order, choice, products
 
 
-def sort(x: Operand, /, axis: int = -1, descending: bool = False) -> Tensor:
-    """Sorted along an axis; NaN counts as the largest."""
-    return as_tensor(x).sort(axis, descending)
-
-
-def argsort(x: Operand, /, axis: int = -1, descending: bool = False) -> Tensor:
-    """The indices (int32) that sort along an axis; equal elements keep their order."""
-    return as_tensor(x).argsort(axis, descending)
-
-
-def topk(x: Operand, k: int, /, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
-    """The k largest (or smallest) along an axis, in order, and their indices (int32)."""
-    return as_tensor(x).topk(k, axis, largest)
-
-
 def take(x: Operand, indices: Operand, /, axis: int = 0) -> Tensor:
     """Slices along an axis (of size n) at integer indices, of which -n..-1 count from the end.
 
@@ -154,11 +112,6 @@ def take(x: Operand, indices: Operand, /, axis: int = 0) -> Tensor:
     of bools, on every device, and no gradient flows. Those of a list or NumPy array are known
     beforehand: raises ShapeError."""
     return as_tensor(x).take(indices, axis)
-
-
-def take_along_axis(x: Operand, indices: Operand, /, axis: int = -1) -> Tensor:
-    """out[..., i, ...] = x[..., indices[..., i, ...], ...]; indices as in `take`."""
-    return as_tensor(x).take_along_axis(indices, axis)
 
 
 def nonzero(x: Operand, /) -> tuple[Tensor, ...]:

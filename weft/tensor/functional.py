@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from weft import ops
 from weft.core import dtypes as dt
@@ -19,6 +18,7 @@ from weft.tensor.autocast import autocast_dtype, narrowed, widened
 from weft.tensor.base import place as _place, values
 from weft.tensor.core import Tensor
 from weft.tensor.create import full, placed as _placed
+from weft.tensor.elementwise import method as _method
 from weft.tensor.keys import as_index
 from weft.tensor.losses import (  # noqa: F401  (all of them are functions of this module)
     binary_cross_entropy_with_logits,
@@ -36,6 +36,12 @@ from weft.tensor.spatial import (  # noqa: F401
     conv2d,
     max_pool2d,
 )
+
+gelu = _method(Tensor.gelu)
+silu = _method(Tensor.silu)
+relu = _method(Tensor.relu)
+sigmoid = _method(Tensor.sigmoid)
+where = _method(Tensor.where)
 
 
 def _ones_or_zeros(like: Tensor, number: int) -> Tensor:
@@ -93,26 +99,6 @@ def _joined(
     return rows, [None if w is None else w.reshape(-1) for w in weights]
 
 
-def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """x Phi(x), Phi the normal distribution function, or approximate="tanh"."""
-    return x.gelu(approximate)
-
-
-def silu(x: Tensor) -> Tensor:
-    """x sigmoid(x)."""
-    return x.silu()
-
-
-def relu(x: Tensor) -> Tensor:
-    """max(x, 0)."""
-    return x.relu()
-
-
-def sigmoid(x: Tensor) -> Tensor:
-    """1 / (1 + exp(-x))."""
-    return x.sigmoid()
-
-
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, out_dtype: DType | str | None = None
 ) -> Tensor:
@@ -148,11 +134,6 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tens
     """x[N, H, D] turned by angles given as cos, sin [N, D/2]: pairs (i, i + D/2) as in Hugging Face
     checkpoints, or (2i, 2i + 1) when interleaved."""
     return x._call("rope", cos, sin, interleaved=bool(interleaved))
-
-
-def where(cond: Tensor, a: Any, b: Any) -> Tensor:
-    """a where cond holds, else b."""
-    return cond.where(a, b)
 
 
 def update(x: Tensor, index: Tensor, rows: Tensor) -> Tensor:
