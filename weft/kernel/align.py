@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from weft.kernel import ir
+from weft.kernel.walk import children, operands
 
 TOP = 1 << 20  # "divisible by everything that matters"
 
@@ -61,11 +62,11 @@ def accesses(kernel: ir.Kernel) -> Iterator[Access]:
 def _in_stmt(stmt: ir.Stmt, known: dict[str, int]) -> Iterator[Access]:
     if isinstance(stmt, ir.For):
         known[stmt.var.name] = min(alignment(stmt.start, known), stmt.step & -stmt.step)
-    for child in ir.children(stmt):
-        if isinstance(child, ir.Stmt):
-            yield from _in_stmt(child, known)
-        else:
+    for child in children(stmt):
+        if isinstance(child, ir.Expr):
             yield from _in_expr(child, known)
+        else:
+            yield from _in_stmt(child, known)
     if isinstance(stmt, ir.Let) and not stmt.mutable and stmt.var.type == ir.I32:
         known[stmt.var.name] = alignment(stmt.value, known)
     if isinstance(stmt, ir.Store):
@@ -77,9 +78,9 @@ def _in_stmt(stmt: ir.Stmt, known: dict[str, int]) -> Iterator[Access]:
         yield Access(stmt, stmt.tiles[0].cols, min(alignment(stmt.index, known), rows))
 
 
-def _in_expr(expr: ir.Expr | ir.Stmt, known: dict[str, int]) -> Iterator[Access]:
+def _in_expr(expr: ir.Expr, known: dict[str, int]) -> Iterator[Access]:
     if isinstance(expr, ir.Load):
         scalar = expr.index.type.lanes == 1
         yield Access(expr, expr.type.lanes, alignment(expr.index, known) if scalar else 1)
-    for child in ir.children(expr):
+    for child in operands(expr):
         yield from _in_expr(child, known)

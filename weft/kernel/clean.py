@@ -7,6 +7,7 @@ from dataclasses import replace
 from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Expr, Kernel, Type
+from weft.kernel.walk import declared
 
 _WIDTH = 16  # bytes that a thread clears at once
 
@@ -17,7 +18,7 @@ def cleared(kernel: Kernel) -> Kernel:
     arrays = [s for s in top if isinstance(s, ir.Array) and s.space == "shared"]
     if not arrays:
         return kernel
-    b = Builder(kernel.name, {*kernel_names(kernel)})
+    b = Builder(kernel.name, {*declared(kernel)})
     x, y, _ = kernel.threads
     count = x * y * kernel.threads[2]
     t: Expr = b.let(b.thread(0) + (b.thread(1) + b.thread(2) * y) * x, "t")
@@ -32,17 +33,3 @@ def cleared(kernel: Kernel) -> Kernel:
     b.barrier()
     rest = [s for s in top if s not in arrays]
     return replace(kernel, body=ir.Block((*arrays, *b.statements, *rest)))
-
-
-def kernel_names(kernel: Kernel) -> list[str]:
-    """The names of all that a kernel declares."""
-    found: list[str] = [b.name for b in kernel.buffers]
-    todo: list[ir.Expr | ir.Stmt] = [kernel.body]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ir.Let | ir.For):
-            found.append(node.var.name)
-        elif isinstance(node, ir.Array | ir.Tile):
-            found.append(node.name)
-        todo += [c for c in ir.children(node) if isinstance(c, ir.Stmt)]
-    return found

@@ -28,11 +28,11 @@ def remainder(b: Builder, x: Expr, y: Expr) -> Expr:
     (Python's and NumPy's meaning of %). x and y are bound."""
     c = _Operands.of(b, x, y)
     rest, _ = _long_division(b, c)
-    near = k.binary("lt", c.distance, 0)
+    near = c.distance < 0
     size = b.let(k.select(near, c.x, _scaled(b, rest, c.exponent)), "size")
-    other = k.bitcast(k.binary("sub", _float(c.y), _float(size)), dt.int32)
-    turned = k.binary("and", k.binary("lt", c.sign, 0), k.ne(size, 0))
-    undefined = k.binary("or", k.binary("or", _endless(c.x), _is_nan(c.y)), c.zero)
+    other = k.bitcast(_float(c.y) - _float(size), dt.int32)
+    turned = (c.sign < 0) & k.ne(size, 0)
+    undefined = _endless(c.x) | _is_nan(c.y) | c.zero
     return _signed(k.select(turned, other, size), undefined, c.divisor)
 
 
@@ -42,15 +42,14 @@ def floor_divide(b: Builder, x: Expr, y: Expr) -> Expr:
     zero has the sign of x / y. x and y are bound."""
     c = _Operands.of(b, x, y)
     rest, quotient = _long_division(b, c)
-    near = b.let(k.binary("lt", c.distance, 0), "near")
+    near = b.let(c.distance < 0, "near")
     inexact = k.ne(k.select(near, c.x, rest), 0)
-    below = k.binary("and", k.binary("lt", c.sign, 0), inexact)
-    whole = k.binary("add", k.select(near, 0, quotient), k.cast(below, dt.int32))
-    whole = b.let(whole, "whole")
+    below = (c.sign < 0) & inexact
+    whole = b.let(k.select(near, 0, quotient) + k.cast(below, dt.int32), "whole")
     size = k.bitcast(k.cast(whole, dt.float32), dt.int32)
-    size = k.select(k.binary("lt", c.distance, _WHOLE), size, _ratio(b, c, whole))
+    size = k.select(c.distance < _WHOLE, size, _ratio(b, c, whole))
     nothing = k.select(c.zero, k.eq(c.x, 0), _endless(c.x))
-    undefined = k.binary("or", k.binary("or", _is_nan(c.x), _is_nan(c.y)), nothing)
+    undefined = _is_nan(c.x) | _is_nan(c.y) | nothing
     return _signed(k.select(c.zero, _INF, size), undefined, c.sign)
 
 
@@ -74,24 +73,24 @@ class _Operands:
     @staticmethod
     def of(b: Builder, x: Expr, y: Expr) -> _Operands:
         bx, by = b.let(k.bitcast(x, dt.int32), "bits"), b.let(k.bitcast(y, dt.int32), "bits")
-        sign = b.let(k.binary("xor", bx, by), "sign")
-        ax = b.let(k.binary("and", bx, _MAGNITUDE), "size")
-        ay = b.let(k.binary("and", by, _MAGNITUDE), "size")
+        sign = b.let(bx ^ by, "sign")
+        ax = b.let(bx & _MAGNITUDE, "size")
+        ay = b.let(by & _MAGNITUDE, "size")
         zero = b.let(k.eq(ay, 0), "zero")
         (e, left), (f, right) = _parts(b, ax), _parts(b, ay)
-        idle = k.binary("or", k.binary("or", _endless(ax), _is_nan(ay)), zero)
-        distance = b.let(k.select(idle, -1, k.binary("sub", e, f)), "distance")
+        idle = _endless(ax) | _is_nan(ay) | zero
+        distance = b.let(k.select(idle, -1, e - f), "distance")
         return _Operands(ax, ay, by, sign, zero, distance, f, left, right)
 
 
 def _is_nan(size: Expr) -> Expr:
     """Whether these bits of a magnitude are those of a NaN."""
-    return k.binary("lt", k.const(_INF, size.type), size)
+    return size > _INF
 
 
 def _endless(size: Expr) -> Expr:
     """Whether these bits of a magnitude are those of an infinity or a NaN."""
-    return k.binary("le", k.const(_INF, size.type), size)
+    return size >= _INF
 
 
 def _float(bits: Expr) -> Expr:
@@ -100,42 +99,36 @@ def _float(bits: Expr) -> Expr:
 
 def _power(exponent: Expr) -> Expr:
     """2^exponent, for -126..127."""
-    return _float(k.binary("shl", k.binary("add", exponent, 127), 23))
+    return _float((exponent + 127) << 23)
 
 
 def _parts(b: Builder, bits: Expr) -> tuple[Expr, Expr]:
     """(e, X) of the magnitude with these bits: X 2^(e - 150), X in [2^23, 2^24). A subnormal is its
     bits times 2^-149; converted, they are a normal float."""
     raised = k.bitcast(k.cast(bits, dt.float32), dt.int32)
-    lowered = k.binary("sub", raised, 149 << 23)
-    wide = b.let(k.select(k.binary("lt", bits, 1 << 23), lowered, bits), "wide")
-    significand = k.binary("or", k.binary("and", wide, 0x7FFFFF), 0x800000)
-    return b.let(k.binary("shr", wide, 23), "e"), b.let(significand, "significand")
+    wide = b.let(k.select(bits < 1 << 23, raised - (149 << 23), bits), "wide")
+    significand = (wide & 0x7FFFFF) | 0x800000
+    return b.let(wide >> 23, "e"), b.let(significand, "significand")
 
 
 def _long_division(b: Builder, c: _Operands) -> tuple[Expr, Expr]:
     """(X 2^distance mod Y, the quotient modulo 2^32), bound; neither means anything where the
     distance is negative. As many steps as the largest of the lanes needs."""
-    inverse = b.let(k.binary("div", 1.0, k.cast(c.right, dt.float32)), "inverse")
-    reaches = b.let(k.binary("le", c.right, c.left), "reaches")
-    over = k.binary("sub", c.left, c.right)
-    rest = b.var(k.select(reaches, over, c.left), "rest")
+    inverse = b.let(1.0 / k.cast(c.right, dt.float32), "inverse")
+    reaches = b.let(c.right <= c.left, "reaches")
+    rest = b.var(k.select(reaches, c.left - c.right, c.left), "rest")
     quotient = b.var(k.cast(reaches, dt.int32), "quotient")
-    steps = k.binary("div", k.binary("add", _largest(b, c.distance), _DIGIT - 1), _DIGIT)
+    steps = (_largest(b, c.distance) + (_DIGIT - 1)) / _DIGIT
     with b.loop(steps, name="step") as i:
-        due = k.binary("sub", c.distance, k.binary("mul", i, _DIGIT))
-        bits = b.let(k.minimum(k.maximum(due, 0), _DIGIT), "bits")
-        guess = k.binary("mul", k.cast(rest, dt.float32), inverse)
-        digit = b.let(k.cast(k.binary("mul", guess, _power(bits)), dt.int32), "digit")
-        left = k.binary("sub", k.binary("shl", rest, bits), k.binary("mul", digit, c.right))
-        left = b.let(left, "left")
-        less, more = k.binary("lt", left, 0), k.binary("le", c.right, left)
-        less, more = b.let(less, "less"), b.let(more, "more")
-        down = k.select(more, k.binary("sub", left, c.right), left)
-        b.assign(rest, k.select(less, k.binary("add", left, c.right), down))
-        off = k.binary("sub", k.cast(more, dt.int32), k.cast(less, dt.int32))
-        digit = k.binary("add", digit, off)
-        b.assign(quotient, k.binary("add", k.binary("shl", quotient, bits), digit))
+        bits = b.let(k.minimum(k.maximum(c.distance - i * _DIGIT, 0), _DIGIT), "bits")
+        guess = k.cast(rest, dt.float32) * inverse
+        digit = b.let(k.cast(guess * _power(bits), dt.int32), "digit")
+        left = b.let((rest << bits) - digit * c.right, "left")
+        less, more = b.let(left < 0, "less"), b.let(c.right <= left, "more")
+        down = k.select(more, left - c.right, left)
+        b.assign(rest, k.select(less, left + c.right, down))
+        off = k.cast(more, dt.int32) - k.cast(less, dt.int32)
+        b.assign(quotient, (quotient << bits) + (digit + off))
     return b.let(rest, "rest"), b.let(quotient, "quotient")
 
 
@@ -153,38 +146,38 @@ def _largest(b: Builder, x: Expr) -> Expr:
 def _scaled(b: Builder, n: Expr, exponent: Expr) -> Expr:
     """The bits of n 2^(exponent - 150), which is exact, for 0 <= n < 2^24 (bound)."""
     raised = b.let(k.bitcast(k.cast(n, dt.float32), dt.int32), "raised")
-    shift = b.let(k.binary("sub", exponent, 150), "shift")
-    normal = k.binary("add", raised, k.binary("shl", shift, 23))
-    up = k.minimum(k.maximum(k.binary("add", shift, 149), 0), 23)
-    down = k.minimum(k.maximum(k.binary("sub", -149, shift), 0), 31)
-    subnormal = k.binary("shr", k.binary("shl", n, up), down)
-    small = k.binary("lt", k.binary("add", k.binary("shr", raised, 23), shift), 1)
-    return k.select(k.binary("or", small, k.eq(n, 0)), subnormal, normal)
+    shift = b.let(exponent - 150, "shift")
+    normal = raised + (shift << 23)
+    up = k.minimum(k.maximum(shift + 149, 0), 23)
+    down = k.minimum(k.maximum(-149 - shift, 0), 31)
+    subnormal = n << up >> down
+    small = (raised >> 23) + shift < 1
+    return k.select(small | k.eq(n, 0), subnormal, normal)
 
 
 def _ratio(b: Builder, c: _Operands, whole: Expr) -> Expr:
     """The bits of |x| / |y| where that is at least 2^29, infinite beyond the largest float, with
     the tie of `whole`, the integer (modulo 2^32) that it stands for: that may lie in the middle of
     two floats, and belongs to the even one, where |x| / |y| lies beside the middle."""
-    parts = k.binary("div", k.cast(c.left, dt.float32), k.cast(c.right, dt.float32))
-    parts = b.let(k.bitcast(parts, dt.int32), "parts")
-    fits = k.binary("lt", k.binary("add", k.binary("shr", parts, 23), c.distance), 255)
-    bits = b.let(k.binary("add", parts, k.binary("shl", c.distance, 23)), "ratio")
-    unit = b.let(k.binary("sub", k.binary("shr", bits, 23), 150), "unit")  # bits mean n 2^unit
+    ratio = k.cast(c.left, dt.float32) / k.cast(c.right, dt.float32)
+    parts = b.let(k.bitcast(ratio, dt.int32), "parts")
+    fits = (parts >> 23) + c.distance < 255
+    bits = b.let(parts + (c.distance << 23), "ratio")
+    unit = b.let((bits >> 23) - 150, "unit")  # bits mean n 2^unit
     near = b.let(k.minimum(k.maximum(unit, 1), 31), "near")
-    significand = k.binary("or", k.binary("and", bits, 0x7FFFFF), 0x800000)
-    away = b.let(k.binary("sub", whole, k.binary("shl", significand, near)), "away")
-    half = k.binary("shl", k.const(1, near.type), k.binary("sub", near, 1))
-    tie = k.binary("and", k.eq(k.unary("abs", away), half), k.eq(unit, near))
-    odd = k.ne(k.binary("and", bits, 1), 0)
-    step = k.select(k.binary("lt", away, 0), k.const(-1, unit.type), 1)
-    even = k.select(k.binary("and", tie, odd), k.binary("add", bits, step), bits)
+    significand = (bits & 0x7FFFFF) | 0x800000
+    away = b.let(whole - (significand << near), "away")
+    half = k.const(1, near.type) << (near - 1)
+    tie = k.eq(k.unary("abs", away), half) & k.eq(unit, near)
+    odd = k.ne(bits & 1, 0)
+    step = k.select(away < 0, k.const(-1, unit.type), 1)
+    even = k.select(tie & odd, bits + step, bits)
     return k.select(fits, even, _INF)
 
 
 def _signed(size: Expr, undefined: Expr, sign: Expr) -> Expr:
     """The float of these magnitude and sign bits, or NaN."""
-    bits = k.binary("or", size, k.binary("and", sign, _SIGN))
+    bits = size | (sign & _SIGN)
     return _float(k.select(undefined, _NAN, bits))
 
 

@@ -19,23 +19,13 @@ from weft.core import dtypes as dt
 from weft.core.errors import KernelError
 from weft.kernel import expr as kb, ir, sums
 from weft.kernel.builder import Builder
-from weft.kernel.clean import kernel_names
 from weft.kernel.ir import Expr, Kernel, Stmt
 from weft.kernel.linear import address_vars, is_linear
 from weft.kernel.printer import expr_text
 from weft.kernel.ranges import INT32, SAME, Ranges
-from weft.kernel.rewrite import (
-    assigned,
-    changed,
-    lanes_within,
-    no_more,
-    reads,
-    rebuilt,
-    unsigned,
-    within,
-    zero,
-)
+from weft.kernel.rewrite import lanes_within, no_more, reads, rebuilt, unsigned, within, zero
 from weft.kernel.sums import Atom, Range, Sum
+from weft.kernel.walk import assigned, changed, declared, operands
 
 _ROUNDS = 4  # in which ranges of contents grow, before they may be anything
 
@@ -84,7 +74,7 @@ class _Guard:
         self.depths: dict[str, tuple[int, Range]] = {}  # where a variable starts, and as what
         self.facts = self.ranges.facts
         self.addressing = address_vars(kernel.body)
-        self.names = set(kernel_names(kernel))
+        self.names = set(declared(kernel))
         self.written = assigned(kernel.body)  # what variables become
         self.hoisted = Builder(kernel.name, self.names)  # what has to stand before a statement
         self.accesses = self.guards = 0
@@ -331,7 +321,7 @@ class _Guard:
         linear = linear and is_linear(e)
         if linear:
             self.ranges.value(e)
-        made = rebuilt(e, [self.expr(c, linear) for c in ir.children(e)])  # type: ignore[arg-type]
+        made = rebuilt(e, [self.expr(c, linear) for c in operands(e)])
         if isinstance(e, ir.Binary) and e.op in ("shl", "shr"):
             made = self.shift(e, made)
         if isinstance(e, ir.Collective) and e.op in SAME and e.type.dtype == dt.int32:

@@ -32,14 +32,14 @@ def reduce_half_pi(b: Builder, x: Expr) -> tuple[Expr, Expr]:
 
 def _reduce(b: Builder, x: Expr) -> tuple[Expr, Expr]:
     a = b.let(k.unary("abs", x), "a")
-    q = b.let(k.unary("rint", k.binary("mul", a, _TWO_OVER_PI)), "q")
+    q = b.let(k.unary("rint", a * _TWO_OVER_PI), "q")
     r = a
     for part in _PARTS:
         r = k.unary("keep", k.fma(q, -part, r))
-    near = k.bitcast(k.binary("add", q, 8388608.0), dt.int32)  # 2^23: q's low bits are the sum's
+    near = k.bitcast(q + 8388608.0, dt.int32)  # 2^23: q's low bits are the sum's
     quadrant, rest = b.var(near, "quadrant"), b.var(r, "r")
     bits = b.let(k.bitcast(a, dt.uint32), "bits")
-    beyond = b.let(k.binary("le", _LIMIT_BITS, bits), "beyond")
+    beyond = b.let(bits >= _LIMIT_BITS, "beyond")
     with b.when(k.any_(beyond)):
         n, far = _far(b, bits)
         b.assign(quadrant, k.select(beyond, n, quadrant))

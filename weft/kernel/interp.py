@@ -10,17 +10,18 @@ operations that not all threads reach, and kernels beyond the given Caps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from weft.core.caps import Caps
 from weft.core.errors import KernelError
 from weft.kernel import ir, lanewise, tiles
-from weft.kernel.ir import Expr, Kernel, Stmt, host_eval
+from weft.kernel.ir import Expr, Kernel, host_eval
 from weft.kernel.memory import SPAN, Memory, Tracker, Who
 from weft.kernel.printer import expr_text, shorten, stmt_text
 from weft.kernel.verify import verify
+from weft.kernel.walk import statements, walk
 
 _BATCH = 1 << 18  # threads times lanes that advance together
 _PRIVATE = 1 << 23  # elements of private and shared arrays in a batch
@@ -93,22 +94,13 @@ def _check_arguments(kernel: Kernel, buffers: Sequence[np.ndarray], caps: Caps |
         )
 
 
-def _arrays(node: Stmt | Expr) -> Iterator[ir.Array]:
-    if isinstance(node, ir.Array):
-        yield node
-    elif isinstance(node, ir.Block | ir.For | ir.If):
-        for child in ir.children(node):
-            yield from _arrays(child)
-
-
-def _widest(node: Stmt | Expr) -> int:
-    own = node.type.lanes if isinstance(node, Expr) else 1
-    return max([own, *(_widest(c) for c in ir.children(node))])
+def _arrays(body: ir.Block) -> list[ir.Array]:
+    return [s for s in statements(body) if isinstance(s, ir.Array)]
 
 
 def _batch_groups(kernel: Kernel, threads: int) -> int:
     """How many groups advance together."""
-    per_thread = _widest(kernel.body)
+    per_thread = max([1, *(e.type.lanes for e in walk(kernel.body) if isinstance(e, Expr))])
     local = sum(a.size * (threads if a.space == "private" else 1) for a in _arrays(kernel.body))
     return max(1, min(_BATCH // (threads * per_thread), _PRIVATE // max(local, 1)))
 

@@ -11,10 +11,9 @@ The interpreter (`weft.kernel.interp`) defines what each node means.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
@@ -401,37 +400,6 @@ class Kernel:
     bytes: int = 0  # least traffic at full size, for reports
     resident: int = 1
     clean: bool = False
-
-
-# Fields that never hold children (the memory and tiles that a node names are not any).
-_PLAIN = {
-    "source", "target", "type", "op", "name", "slot", "kind", "dim", "attr", "lanes", "step",
-    "nontemporal", "mutable", "unroll", "dtype", "size", "space", "threads", "flops", "bytes",
-    "rows", "cols", "tiles", "memory", "stride", "barriers", "resident", "clean",
-}  # fmt: skip
-
-
-_NODE = (Expr, Stmt)
-
-
-@functools.cache
-def child_fields(kind: Any) -> tuple[str, ...]:
-    """The names of the fields of a class of nodes that may hold children."""
-    return tuple(f.name for f in fields(kind) if f.name not in _PLAIN)
-
-
-def children(node: object) -> list[Expr | Stmt]:
-    """The direct Expr and Stmt fields of a node, in field order (Buffers and Arrays named by a
-    Load or Store are not children)."""
-    kind: Any = type(node)
-    found: list[Expr | Stmt] = []
-    for name in child_fields(kind):
-        value = getattr(node, name)
-        if isinstance(value, _NODE):
-            found.append(value)
-        elif isinstance(value, tuple):
-            found += [item for item in value if isinstance(item, _NODE)]
-    return found
 
 
 def host_eval(expr: Expr, scalars: list[int] | tuple[int, ...]) -> int:

@@ -3,10 +3,9 @@ loop's bounds. Targets may take it not to overflow and do it in wider integers."
 
 from __future__ import annotations
 
-from typing import Any
-
 from weft.kernel import ir
 from weft.kernel.ir import Expr
+from weft.kernel.walk import walk
 
 _LINEAR = ("add", "sub", "mul", "shl")
 _INDEXED = (ir.Load, ir.Store, ir.Prefetch, ir.TileOp)
@@ -31,16 +30,13 @@ def address_vars(body: ir.Block) -> set[str]:
             note(x.a)
             note(x.b)
 
-    stack: list[Any] = [body]
-    while stack:
-        node = stack.pop()
+    for node in walk(body):
         if isinstance(node, _INDEXED) and node.index:
             note(node.index)
         elif isinstance(node, _ASSIGNING):
             lets.append((node.var.name, node.value))
         elif isinstance(node, ir.For):
             lets.extend([(node.var.name, node.start), (node.var.name, node.stop)])
-        stack += ir.children(node)[::-1]
     for name, value in reversed(lets):
         if name in found:
             note(value)

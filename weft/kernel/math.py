@@ -16,7 +16,7 @@ from weft.kernel import expr as k
 from weft.kernel.builder import Builder
 from weft.kernel.expr import Value
 from weft.kernel.half_pi import reduce_half_pi
-from weft.kernel.ir import Expr, Type
+from weft.kernel.ir import Expr
 
 INF, NAN = float("inf"), float("nan")
 _INF_BITS, _ABS_MASK, _SIGN_BIT = 0x7F800000, 0x7FFFFFFF, -0x80000000
@@ -85,11 +85,11 @@ def _abs(x: Expr) -> Expr:
 
 def isnan(b: Builder, x: Expr) -> Expr:
     """True (bool lanes) where x is NaN, decided on bits."""
-    return k.binary("lt", k.const(_INF_BITS, Type(dt.int32, x.type.lanes)), _abs_bits(x))
+    return _abs_bits(x) > _INF_BITS
 
 
 def _abs_bits(x: Expr) -> Expr:
-    return k.binary("and", _bits(x), _ABS_MASK)
+    return _bits(x) & _ABS_MASK
 
 
 def _nan_through(b: Builder, x: Expr, result: Expr) -> Expr:
@@ -127,9 +127,8 @@ def _exp(b: Builder, x: Expr, tail: Expr | None) -> Expr:
     largest finite results need no 2^128 and larger ones overflow by themselves."""
     c = b.let(k.minimum(k.maximum(x, -87.0), 89.0), "c")
     scale, r = _exp_parts(b, c, -1)
-    r = b.let(r if tail is None else k.binary("add", r, tail), "r")
-    p = _horner(r, (2.0, 2.0, *(2.0 * q for q in _EXP)))
-    return k.binary("mul", p, scale)
+    r = b.let(r if tail is None else r + tail, "r")
+    return _horner(r, (2.0, 2.0, *(2.0 * q for q in _EXP))) * scale
 
 
 def _exp_parts(b: Builder, c: Expr, shift: int) -> tuple[Expr, Expr]:
@@ -138,9 +137,8 @@ def _exp_parts(b: Builder, c: Expr, shift: int) -> tuple[Expr, Expr]:
     compilers take x + m - m for x."""
     bias = 127 + shift
     bits = b.let(_bits(k.fma(c, _LOG2E, _MAGIC + bias)), "bits")
-    n = b.let(k.cast(k.binary("sub", bits, _MAGIC_BITS + bias), dt.float32), "n")
-    scale = _float(k.binary("shl", bits, 23))
-    return scale, k.fma(n, -_LN2_LO, k.unary("keep", k.fma(n, -_LN2_HI, c)))
+    n = b.let(k.cast(bits - (_MAGIC_BITS + bias), dt.float32), "n")
+    return _float(bits << 23), k.fma(n, -_LN2_LO, k.unary("keep", k.fma(n, -_LN2_HI, c)))
 
 
 def exp_below(b: Builder, x: Expr) -> Expr:
@@ -148,19 +146,19 @@ def exp_below(b: Builder, x: Expr) -> Expr:
     and NaN need. A NaN gives some finite value."""
     c = b.let(k.maximum(x, -88.0), "c")  # there n is -127 and 2^n is 0
     scale, r = _exp_parts(b, c, 0)
-    return k.binary("mul", _horner(b.let(r, "r"), (1.0, 1.0, *_EXP)), scale)
+    return _horner(b.let(r, "r"), (1.0, 1.0, *_EXP)) * scale
 
 
 def exp_below_plain(b: Builder, x: Expr) -> Expr:
     """The bits of `exp_below`, and NaN for NaN, in an operation less: for CPUs, which keep sums as
     written and choose by a comparison as fast as they take a maximum."""
     x = b.let(x, "x")
-    c = b.let(k.select(k.binary("lt", x, -88.0), _const(-88.0, x), x), "c")
+    c = b.let(k.select(x < -88.0, _const(-88.0, x), x), "c")
     shifted = b.let(k.fma(c, _LOG2E, _MAGIC + 127), "shifted")
-    n = b.let(k.binary("sub", shifted, _MAGIC + 127), "n")
+    n = b.let(shifted - (_MAGIC + 127), "n")
     r = k.fma(n, -_LN2_LO, k.fma(n, -_LN2_HI, c))
-    scale = _float(k.binary("shl", _bits(shifted), 23))
-    return k.binary("mul", _horner(b.let(r, "r"), (1.0, 1.0, *_EXP)), scale)
+    scale = _float(_bits(shifted) << 23)
+    return _horner(b.let(r, "r"), (1.0, 1.0, *_EXP)) * scale
 
 
 def exp2_below(b: Builder, x: Expr) -> Expr:
@@ -168,25 +166,23 @@ def exp2_below(b: Builder, x: Expr) -> Expr:
     weight rounded to f16 or bf16 needs, for targets that keep sums as written (LLVM's). A NaN gives
     some finite value."""
     c = b.let(k.maximum(x, -127.0), "c")
-    shifted = b.let(k.binary("add", c, _MAGIC + 127), "shifted")
-    r = k.binary("sub", c, k.binary("sub", shifted, _MAGIC + 127))
-    scale = _float(k.binary("shl", _bits(shifted), 23))
-    return k.binary("mul", _horner(b.let(r, "r"), (1.0, *_EXP2)), scale)
+    shifted = b.let(c + (_MAGIC + 127), "shifted")
+    r = c - (shifted - (_MAGIC + 127))
+    scale = _float(_bits(shifted) << 23)
+    return _horner(b.let(r, "r"), (1.0, *_EXP2)) * scale
 
 
 def _log_parts(b: Builder, x: Expr) -> tuple[Expr, Expr, Expr]:
     """(e, f, tail): x = 2^e (1 + f) for finite positive x (bound), log(1 + f) = f - f^2/2 + tail;
     all three bound. Denormals are scaled up first."""
-    tiny = b.let(k.binary("lt", _bits(x), 0x00800000), "tiny")
-    scaled = k.select(tiny, k.binary("mul", x, 8388608.0), x)
+    tiny = b.let(_bits(x) < 0x00800000, "tiny")
+    scaled = k.select(tiny, x * 8388608.0, x)
     # Bits relative to sqrt(1/2): the exponent field is then e, the rest 1 + f.
-    w = b.let(k.binary("sub", _bits(scaled), 0x3F3504F3), "w")
-    m = _float(k.binary("add", k.binary("and", w, 0x007FFFFF), 0x3F3504F3))
-    f = b.let(k.binary("sub", m, 1.0), "f")
-    e = k.cast(k.binary("shr", w, 23), dt.float32)
-    e = b.let(k.binary("sub", e, k.select(tiny, _const(23.0, x), 0.0)), "e")
-    cube = k.binary("mul", k.binary("mul", f, f), f)
-    return e, f, b.let(k.binary("mul", cube, _horner(f, _LOG)), "tail")
+    w = b.let(_bits(scaled) - 0x3F3504F3, "w")
+    m = _float((w & 0x007FFFFF) + 0x3F3504F3)
+    f = b.let(m - 1.0, "f")
+    e = b.let(k.cast(w >> 23, dt.float32) - k.select(tiny, _const(23.0, x), 0.0), "e")
+    return e, f, b.let(f * f * f * _horner(f, _LOG), "tail")
 
 
 def log(b: Builder, x: Expr) -> Expr:
@@ -194,13 +190,13 @@ def log(b: Builder, x: Expr) -> Expr:
     log(0) = -inf; x < 0 gives NaN; inf and NaN stay."""
     x = b.let(x, "x")
     e, f, tail = _log_parts(b, x)
-    small = k.fma(k.binary("mul", f, -0.5), f, k.fma(e, _LN2_LO, tail))
-    result = k.fma(e, _LN2_HI, k.binary("add", f, small))
+    small = k.fma(f * -0.5, f, k.fma(e, _LN2_LO, tail))
+    result = k.fma(e, _LN2_HI, f + small)
     bits = b.let(_bits(x), "bits")
-    zero = k.eq(k.binary("and", bits, _ABS_MASK), 0)
+    zero = k.eq(bits & _ABS_MASK, 0)
     # Of what is not positive and finite: zeros, then what has a sign bit, then inf and NaN.
-    result = k.select(k.binary("lt", bits, _INF_BITS), result, x)
-    result = k.select(k.binary("lt", bits, 0), _const(NAN, x), result)
+    result = k.select(bits < _INF_BITS, result, x)
+    result = k.select(bits < 0, _const(NAN, x), result)
     return k.select(zero, _const(-INF, x), result)
 
 
@@ -208,20 +204,20 @@ def _sin_cos(b: Builder, x: Expr, shift: int) -> Expr:
     """sin(|x| + shift * pi/2), NaN where x is not finite; x bound."""
     quadrant, r = reduce_half_pi(b, x)
     if shift:
-        quadrant = b.let(k.binary("add", quadrant, shift), "quadrant")
-    z = b.let(k.binary("mul", r, r), "z")
-    sine = k.fma(k.binary("mul", z, _horner(z, _SIN)), r, r)
-    cosine = k.fma(k.binary("mul", z, z), _horner(z, _COS), k.fma(z, -0.5, 1.0))
-    odd = k.ne(k.binary("and", quadrant, 1), 0)
-    sign = k.binary("shl", k.binary("and", quadrant, 2), 30)
-    return _float(k.binary("xor", _bits(k.select(odd, cosine, sine)), sign))
+        quadrant = b.let(quadrant + shift, "quadrant")
+    z = b.let(r * r, "z")
+    sine = k.fma(z * _horner(z, _SIN), r, r)
+    cosine = k.fma(z * z, _horner(z, _COS), k.fma(z, -0.5, 1.0))
+    odd = k.ne(quadrant & 1, 0)
+    sign = (quadrant & 2) << 30
+    return _float(_bits(k.select(odd, cosine, sine)) ^ sign)
 
 
 def sin(b: Builder, x: Expr) -> Expr:
     """sin(x) within 3 ulp for every x. Infinities and NaN give NaN."""
     x = b.let(x, "x")
-    sign = k.binary("and", _bits(x), _SIGN_BIT)
-    return _float(k.binary("xor", _bits(_sin_cos(b, x, 0)), sign))
+    sign = _bits(x) & _SIGN_BIT
+    return _float(_bits(_sin_cos(b, x, 0)) ^ sign)
 
 
 def cos(b: Builder, x: Expr) -> Expr:
@@ -245,14 +241,13 @@ def ndtr(b: Builder, x: Expr) -> Expr:
     x = b.let(x, "x")
     t = b.let(k.minimum(_abs(x), 15.0), "t")
     high, low = _halves(b, t)
-    half = k.binary("mul", low, -0.5)
-    main = b.let(k.maximum(k.binary("mul", k.binary("mul", high, -0.5), high), -88.0), "main")
+    half = low * -0.5
+    main = b.let(k.maximum(high * -0.5 * high, -88.0), "main")
     scale, r = _exp_parts(b, main, 0)  # at -88 the scale is 0
-    r = b.let(k.fma(half, k.binary("add", t, high), r), "r")
-    bell = k.binary("mul", _horner(r, (1.0, 1.0, *_EXP)), scale)
-    tail = b.let(k.binary("div", k.binary("mul", bell, _horner(t, _TAIL_P)), _horner(t, _TAIL_Q)))
-    below = k.binary("lt", x, 0.0)
-    return _nan_through(b, x, k.select(below, tail, k.binary("sub", 1.0, tail)))
+    r = b.let(k.fma(half, t + high, r), "r")
+    bell = _horner(r, (1.0, 1.0, *_EXP)) * scale
+    tail = b.let(bell * _horner(t, _TAIL_P) / _horner(t, _TAIL_Q))
+    return _nan_through(b, x, k.select(x < 0.0, tail, 1.0 - tail))
 
 
 def _odd_ratio(b: Builder, x: Expr, edge: float, p: Sequence[float], q: Sequence[float]) -> Expr:
@@ -260,16 +255,16 @@ def _odd_ratio(b: Builder, x: Expr, edge: float, p: Sequence[float], q: Sequence
     x = b.let(x, "x")
     size = b.let(_abs(x), "size")
     c = b.let(k.minimum(size, edge), "c")
-    z = b.let(k.binary("mul", c, c), "z")
-    ratio = k.binary("div", k.binary("mul", c, _horner(z, p)), _horner(z, q))
-    value = k.select(k.binary("lt", size, edge), k.minimum(ratio, 1.0), _const(1.0, x))
-    sign = k.binary("and", _bits(x), _SIGN_BIT)
-    return _nan_through(b, x, _float(k.binary("or", _bits(value), sign)))
+    z = b.let(c * c, "z")
+    ratio = c * _horner(z, p) / _horner(z, q)
+    value = k.select(size < edge, k.minimum(ratio, 1.0), _const(1.0, x))
+    sign = _bits(x) & _SIGN_BIT
+    return _nan_through(b, x, _float(_bits(value) | sign))
 
 
 def sigmoid(b: Builder, x: Expr) -> Expr:
     """1 / (1 + e^-x) within 3 ulp (flushing below 1.7e-38)."""
-    return k.binary("div", 1.0, k.binary("add", exp(b, k.unary("neg", x)), 1.0))
+    return 1.0 / (exp(b, -x) + 1.0)
 
 
 def pow_(b: Builder, x: Expr, y: Expr) -> Expr:
@@ -279,22 +274,18 @@ def pow_(b: Builder, x: Expr, y: Expr) -> Expr:
     x, y = b.let(x, "x"), b.let(y, "y")
     a = b.let(_abs(x), "a")
     magnitude = b.let(_pow_magnitude(b, a, y), "magnitude")
-    integral = k.eq(k.unary("floor", y), y)
-    half = b.let(k.binary("mul", y, 0.5), "half")
+    half = b.let(y * 0.5, "half")
     odd = k.not_(k.eq(k.unary("floor", half), half))
-    negative = b.let(k.binary("lt", _bits(x), 0), "negative")
-    integral = b.let(integral, "integral")
-    flip = k.binary("and", negative, k.binary("and", integral, odd))
-    value = k.select(flip, k.unary("neg", magnitude), magnitude)
-    below_zero = k.binary("and", negative, k.binary("lt", 0, _abs_bits(x)))
-    finite = k.binary("lt", _abs_bits(x), _INF_BITS)  # pow(-inf, 0.5) is inf
-    invalid = k.binary("and", k.binary("and", below_zero, finite), k.not_(integral))
+    negative = b.let(_bits(x) < 0, "negative")
+    integral = b.let(k.eq(k.unary("floor", y), y), "integral")
+    value = k.select(negative & (integral & odd), -magnitude, magnitude)
+    finite = _abs_bits(x) < _INF_BITS  # pow(-inf, 0.5) is inf
+    invalid = negative & (_abs_bits(x) > 0) & finite & k.not_(integral)
     value = k.select(invalid, _const(NAN, x), value)
     value = _nan_through(b, x, _nan_through(b, y, value))
     one_bits = 0x3F800000
-    unit = k.eq(_bits(x), one_bits)
-    minus_unit = k.binary("and", k.eq(_abs_bits(x), one_bits), k.eq(_abs_bits(y), _INF_BITS))
-    unit = k.binary("or", unit, k.binary("or", minus_unit, k.eq(_abs_bits(y), 0)))
+    minus_unit = k.eq(_abs_bits(x), one_bits) & k.eq(_abs_bits(y), _INF_BITS)
+    unit = k.eq(_bits(x), one_bits) | (minus_unit | k.eq(_abs_bits(y), 0))
     return k.select(unit, _const(1.0, x), value)
 
 
@@ -306,48 +297,48 @@ def _kept(b: Builder, x: Expr, name: str) -> Expr:
 def _halves(b: Builder, x: Expr) -> tuple[Expr, Expr]:
     """(high, low), x = high + low (bound): high has 12 bits, so that a product of two is exact
     without a fused Fma, which shaders may not have."""
-    high = b.let(_float(k.binary("and", _bits(x), -4096)), "high")
-    return high, b.let(k.binary("sub", x, high), "low")
+    high = b.let(_float(_bits(x) & -4096), "high")
+    return high, b.let(x - high, "low")
 
 
 def _two_sum(b: Builder, x: Expr, y: Expr) -> tuple[Expr, Expr]:
     """(s, x + y - s) with s = x + y rounded, whichever of them is larger (Knuth); x and y bound."""
-    total = _kept(b, k.binary("add", x, y), "total")
-    back = _kept(b, k.binary("sub", total, x), "back")
-    rest = k.binary("sub", x, _kept(b, k.binary("sub", total, back), "front"))
-    return total, k.binary("add", rest, k.binary("sub", y, back))
+    total = _kept(b, x + y, "total")
+    back = _kept(b, total - x, "back")
+    rest = x - _kept(b, total - back, "front")
+    return total, rest + (y - back)
 
 
 def _two_log(b: Builder, a: Expr) -> tuple[Expr, Expr]:
     """log a for finite a > 0 as an unevaluated sum (high, low), both bound."""
     e, f, tail = _log_parts(b, a)
     fh, fl = _halves(b, f)
-    square = b.let(k.binary("mul", k.binary("mul", fh, 0.5), fh), "square")  # exact
-    square_low = k.binary("mul", k.binary("mul", fl, 0.5), k.binary("add", f, fh))
-    main = _kept(b, k.binary("sub", f, square), "main")
-    main_low = k.binary("sub", _kept(b, k.binary("sub", f, main), "rest"), square)
-    low = k.binary("add", k.binary("sub", main_low, square_low), k.fma(e, _LN2_LO, tail))
-    head = b.let(k.binary("mul", e, _LN2_HI), "head")  # exact: 9 bits times 8 bits
+    square = b.let(fh * 0.5 * fh, "square")  # exact
+    square_low = fl * 0.5 * (f + fh)
+    main = _kept(b, f - square, "main")
+    main_low = _kept(b, f - main, "rest") - square
+    low = main_low - square_low + k.fma(e, _LN2_LO, tail)
+    head = b.let(e * _LN2_HI, "head")  # exact: 9 bits times 8 bits
     total, rest = _two_sum(b, head, main)
-    return _two_sum(b, total, b.let(k.binary("add", low, rest), "low"))
+    return _two_sum(b, total, b.let(low + rest, "low"))
 
 
 def _pow_magnitude(b: Builder, a: Expr, y: Expr) -> Expr:
     """a^y for a >= 0: e^(y log a), the logarithm in two floats and both factors in halves."""
     log_a, low = _two_log(b, a)
     high, more = _halves(b, log_a)
-    low = b.let(k.binary("add", low, more), "low")
+    low = b.let(low + more, "low")
     bits = b.let(_bits(a), "bits")
-    high = k.select(k.binary("lt", bits, _INF_BITS), high, _const(INF, a))
+    high = k.select(bits < _INF_BITS, high, _const(INF, a))
     high = b.let(k.select(k.eq(bits, 0), _const(-INF, a), high), "high")
     yh, yl = _halves(b, y)
-    main = b.let(k.binary("mul", yh, high), "main")  # exact
-    rest = b.let(k.fma(yl, high, k.binary("mul", y, low)), "rest")
+    main = b.let(yh * high, "main")  # exact
+    rest = b.let(k.fma(yl, high, y * low), "rest")
     product, error = _two_sum(b, main, rest)
     # Far from zero (and where main is 0 inf) the result is 0 or inf, by the signs.
-    near = b.let(k.binary("lt", _abs_bits(main), 0x43000000), "near")  # |main| < 128
-    sign = k.binary("and", k.binary("xor", _bits(y), _bits(high)), _SIGN_BIT)
-    beyond = _float(k.binary("or", sign, _INF_BITS))
+    near = b.let(_abs_bits(main) < 0x43000000, "near")  # |main| < 128
+    sign = (_bits(y) ^ _bits(high)) & _SIGN_BIT
+    beyond = _float(sign | _INF_BITS)
     product = b.let(k.select(near, product, beyond), "product")
     return _exp(b, product, b.let(k.select(near, error, _const(0.0, a)), "error"))
 

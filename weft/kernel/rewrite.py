@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
 from weft.core import dtypes as dt
 from weft.kernel import expr as kb, ir
-from weft.kernel.ir import Expr, Stmt, Type
+from weft.kernel.ir import U32, Expr, Type
 from weft.kernel.ranges import INT32
-
-_U32 = Type(dt.uint32)
-
-
-def changed(node: Any, **fields: Any) -> Any:
-    """The node with these fields: itself where they are what it has."""
-    same = all(getattr(node, name) is value for name, value in fields.items())
-    return node if same else replace(node, **fields)
+from weft.kernel.walk import child_fields, children
 
 
 def rebuilt(e: Any, parts: list[Expr]) -> Any:
     """The expression over other children."""
-    old = ir.children(e)
+    old = children(e)
     if all(a is b for a, b in zip(old, parts)):
         return e
     if isinstance(e, ir.Vec | ir.Collective):
         return replace(e, args=tuple(parts))
     kind: Any = type(e)
-    names = ir.child_fields(kind)
+    names = child_fields(kind)
     return replace(e, **dict(zip([n for n in names if getattr(e, n) is not None], parts)))
 
 
 def unsigned(e: Any) -> Expr:
     """An int32 sum, product or shift computed in uint32, which every target lets wrap."""
     a, b = kb.bitcast(e.a, dt.uint32), kb.bitcast(e.b, dt.uint32)
-    return ir.Bitcast(ir.Binary(e.op, a, b, _U32), e.type)
+    return ir.Bitcast(ir.Binary(e.op, a, b, U32), e.type)
 
 
 def within(at: Expr, top: int) -> Expr:
@@ -59,18 +51,6 @@ def zero(type_: Type) -> float | int | bool:
 
 def reads(e: Expr, var: ir.Var) -> bool:
     return isinstance(e, ir.Var) and e.name == var.name
-
-
-def assigned(s: Stmt) -> dict[str, list[Expr]]:
-    """The variables that a statement assigns, and what they become."""
-    found: dict[str, list[Expr]] = defaultdict(list)
-    todo = [s]
-    while todo:
-        one = todo.pop()
-        if isinstance(one, ir.Assign):
-            found[one.var.name].append(one.value)
-        todo += [c for c in ir.children(one) if isinstance(c, Stmt)]
-    return found
 
 
 def no_more(e: Expr, name: str) -> bool:

@@ -6,6 +6,7 @@ so a kernel written for a matrix unit runs (slowly) on any target with one threa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,19 +18,13 @@ from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import cast, fma, load, splat
 from weft.kernel.ir import Expr, Kernel, Type
+from weft.kernel.walk import declared, rewritten, statements
 
 if TYPE_CHECKING:
     from weft.kernel.interp import _Batch
 
-_COUNT = {
-    "zero": 1,
-    "load": 1,
-    "store": 1,
-    "mma": 3,
-    "mma_nt": 3,
-    "scale": 1,
-    "add": 2,
-}  # tiles it takes
+# tiles it takes
+_COUNT = {"zero": 1, "load": 1, "store": 1, "mma": 3, "mma_nt": 3, "scale": 1, "add": 2}
 _MOVES = ("load", "store", "scale")  # operations that touch memory
 _PRODUCTS = {  # dtypes of a and b -> dtype of c
     (dt.bfloat16, dt.bfloat16): dt.float32,
@@ -89,7 +84,7 @@ def tile_roles(kernel: Kernel) -> dict[str, str]:
     """What each tile is to a GPU's matrix unit: "result" (sums), "operand" (rows along k), "turned"
     (b of `mma`: rows along n). Raises KernelError for a tile that is more than one of these."""
     roles: dict[str, str] = {}
-    tiles: list[ir.Tile] = []
+    usual: dict[str, str] = {}
 
     def note(tile: ir.Tile, role: str) -> None:
         if roles.setdefault(tile.name, role) != role:
@@ -98,9 +93,9 @@ def tile_roles(kernel: Kernel) -> dict[str, str]:
                 "products; a subgroup holds these in different ways"
             )
 
-    def walk(s: ir.Stmt) -> None:
+    for s in statements(kernel.body):
         if isinstance(s, ir.Tile):
-            tiles.append(s)
+            usual[s.name] = "result" if s.dtype.itemsize == 4 else "operand"
         elif isinstance(s, ir.TileOp) and s.op in ("mma", "mma_nt"):
             right = "operand" if s.op == "mma_nt" else "turned"
             for tile, role in zip(s.tiles, ("result", "operand", right), strict=True):
@@ -108,12 +103,6 @@ def tile_roles(kernel: Kernel) -> dict[str, str]:
         elif isinstance(s, ir.TileOp) and s.op == "add":
             for tile in s.tiles:
                 note(tile, "result")
-        for child in ir.children(s):
-            if isinstance(child, ir.Stmt):
-                walk(child)
-
-    walk(kernel.body)
-    usual = {t.name: "result" if t.dtype.itemsize == 4 else "operand" for t in tiles}
     return usual | roles
 
 
@@ -201,53 +190,28 @@ def expand(kernel: Kernel) -> Kernel:
         return kernel
     if kernel.threads != (1, 1, 1):
         raise KernelError(f"kernel {kernel.name}: tiles of a subgroup have no portable form")
-    return replace(kernel, body=_Expansion(kernel).block(kernel.body))
+    return replace(kernel, body=rewritten(kernel.body, _Expansion(kernel).stmt))
 
 
 def has_tiles(s: ir.Stmt) -> bool:
     """Whether a tile is declared in a statement."""
-    if isinstance(s, ir.Tile):
-        return True
-    inner = ir.Block | ir.For | ir.If
-    return isinstance(s, inner) and any(
-        has_tiles(c) for c in ir.children(s) if isinstance(c, ir.Stmt)
-    )
+    return any(isinstance(x, ir.Tile) for x in statements(s))
 
 
 class _Expansion:
     def __init__(self, kernel: Kernel) -> None:
-        self.taken = {b.name for b in kernel.buffers}
-        self._note(kernel.body)
+        self.taken = set(declared(kernel))
         self.arrays: dict[str, ir.Array] = {}
 
-    def _note(self, s: ir.Stmt) -> None:
-        if isinstance(s, ir.Let | ir.For):
-            self.taken.add(s.var.name)
-        elif isinstance(s, ir.Array | ir.Tile):
-            self.taken.add(s.name)
-        for c in ir.children(s):
-            if isinstance(c, ir.Stmt):
-                self._note(c)
-
-    def block(self, block: ir.Block) -> ir.Block:
-        body: list[ir.Stmt] = []
-        for s in block.body:
-            if isinstance(s, ir.Tile):
-                array = ir.Array(s.name, s.dtype, s.rows * s.cols)
-                self.arrays[s.name] = array
-                body.append(array)
-            elif isinstance(s, ir.TileOp):
-                b = Builder("tiles", self.taken)
-                self._op(b, s)
-                body += b.statements
-            elif isinstance(s, ir.For):
-                body.append(replace(s, body=self.block(s.body)))
-            elif isinstance(s, ir.If):
-                other = None if s.other is None else self.block(s.other)
-                body.append(replace(s, then=self.block(s.then), other=other))
-            else:
-                body.append(self.block(s) if isinstance(s, ir.Block) else s)
-        return ir.Block(tuple(body))
+    def stmt(self, s: ir.Stmt) -> Sequence[ir.Stmt] | None:
+        if isinstance(s, ir.Tile):
+            array = self.arrays[s.name] = ir.Array(s.name, s.dtype, s.rows * s.cols)
+            return [array]
+        if not isinstance(s, ir.TileOp):
+            return None
+        b = Builder("tiles", self.taken)
+        self._op(b, s)
+        return b.statements
 
     def _op(self, b: Builder, s: ir.TileOp) -> None:
         if s.op == "mma":

@@ -7,16 +7,14 @@ the same order, so no bit changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from weft.core.errors import LimitError
 from weft.kernel import ir
-from weft.kernel.clean import kernel_names
 from weft.kernel.expr import const
 from weft.kernel.ir import I32, Block, Kernel, Stmt
 from weft.kernel.ranges import Ranges
-from weft.kernel.rewrite import assigned
+from weft.kernel.walk import assigned, declared, rewritten, statements
 
 STEPS = (2, 4, 8, 16, 32)  # that a turn may take
 _SHARE = 8  # loops with less than this share of all turns stay as they are
@@ -38,7 +36,7 @@ def within_turns(kernel: Kernel, most: int) -> Kernel:
         return kernel
     long = {key for key, n in count.innermost.items() if n > most // _SHARE}
     for steps in STEPS:
-        made = replace(kernel, body=_Unroll(kernel, long, steps).block(kernel.body))
+        made = replace(kernel, body=rewritten(kernel.body, _Unroll(kernel, long, steps).stmt))
         if most_turns(made) <= most:
             return made
     raise LimitError(
@@ -85,7 +83,7 @@ class _Count:
         mark, outer, names = self.ranges.facts.mark(), self.around, assigned(s.body)
         turns = self.ranges.loop(s)
         self.around *= turns
-        if not any(isinstance(x, ir.For | ir.Barrier) for x in _within(s.body)):
+        if not any(isinstance(x, ir.For | ir.Barrier) for x in statements(s.body)):
             self.innermost[id(s)] = self.around
         self.ranges.forget(names)
         inside = self.block(s.body)
@@ -100,20 +98,10 @@ class _Unroll:
 
     def __init__(self, kernel: Kernel, loops: set[int], steps: int) -> None:
         self.loops, self.steps = loops, steps
-        self.names = set(kernel_names(kernel))
+        self.names = set(declared(kernel))
 
-    def block(self, block: Block) -> Block:
-        return Block(tuple(self.stmt(s) for s in block.body))
-
-    def stmt(self, s: Stmt) -> Stmt:
-        if isinstance(s, Block):
-            return self.block(s)
-        if isinstance(s, ir.If):
-            other = None if s.other is None else self.block(s.other)
-            return replace(s, then=self.block(s.then), other=other)
-        if isinstance(s, ir.For):
-            return self.loop(s) if id(s) in self.loops else replace(s, body=self.block(s.body))
-        return s
+    def stmt(self, s: Stmt) -> list[Stmt] | None:
+        return [self.loop(s)] if isinstance(s, ir.For) and id(s) in self.loops else None
 
     def loop(self, s: ir.For) -> Stmt:
         first, step, stop = (self.fresh(n) for n in (s.var.name, "step", "stop"))
@@ -128,10 +116,3 @@ class _Unroll:
             name += "_"
         self.names.add(name)
         return ir.Var(name, I32)
-
-
-def _within(s: Stmt) -> Iterator[Stmt]:
-    for child in ir.children(s):
-        if isinstance(child, Stmt):
-            yield child
-            yield from _within(child)

@@ -6,6 +6,7 @@ from weft.core.errors import KernelError
 from weft.kernel import ir
 from weft.kernel.ir import Expr, Kernel
 from weft.kernel.printer import expr_text
+from weft.kernel.walk import children, operands, walk
 
 
 def check_barriers(kernel: Kernel) -> None:
@@ -41,7 +42,7 @@ class _Taint:
             return e.name in self.names
         if isinstance(e, ir.Load) and e.source.name in self.names:
             return True
-        return any(self.varies(c) for c in ir.children(e))  # type: ignore[arg-type]
+        return any(map(self.varies, operands(e)))
 
     def check(self, what: str, under: Expr | None) -> None:
         if self.report and under is not None:
@@ -50,17 +51,12 @@ class _Taint:
                 f"between threads: {expr_text(under)}"
             )
 
-    def subgroup(self, e: Expr, under: Expr | None) -> None:
-        if isinstance(e, ir.Collective) and e.op.startswith("subgroup"):
-            self.check(e.op, under)
-        for c in ir.children(e):
-            self.subgroup(c, under)  # type: ignore[arg-type]
-
     def block(self, block: ir.Block, under: Expr | None) -> None:
         for s in block.body:
-            for e in ir.children(s):
-                if self.report and isinstance(e, Expr):
-                    self.subgroup(e, under)
+            for child in children(s) if self.report else ():
+                for e in walk(child) if isinstance(child, Expr) else ():
+                    if isinstance(e, ir.Collective) and e.op.startswith("subgroup"):
+                        self.check(e.op, under)
             if isinstance(s, ir.Let | ir.Assign):
                 if under is not None or self.varies(s.value):
                     self.names.add(s.var.name)

@@ -13,6 +13,7 @@ from weft.kernel.printer import expr_text, shorten, stmt_text, type_text
 from weft.kernel.tiles import tile_problem, tile_roles
 from weft.kernel.types import expr_problem
 from weft.kernel.uniform import check_barriers
+from weft.kernel.walk import operands
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHARED_LEAVES = (ir.Const, ir.Param, ir.Var, ir.Axis)
@@ -255,8 +256,8 @@ class _Verifier:
             if id(e) in self.seen:
                 raise KernelError(f"{expr_text(e)} stands in two places: bind it with let")
             self.seen.add(id(e))
-            for child in ir.children(e):
-                self.expr(child)  # type: ignore[arg-type]
+            for child in operands(e):
+                self.expr(child)
         if isinstance(e, ir.Load):
             self.target(e.source)
             if isinstance(e.source, ir.Buffer) and e.source.access == "w":

@@ -15,6 +15,7 @@ from weft.kernel import ir
 from weft.kernel.guard import guard
 from weft.kernel.ir import Kernel
 from weft.kernel.sums import Range
+from weft.kernel.walk import walk
 from weft.program.program import Dispatch, Program
 
 # A kernel's: nodes, and statements once loops are unrolled; lanes of a value; sides of a tile; the
@@ -63,9 +64,7 @@ def _guarded(kernel: Kernel, scalars: Mapping[int, Range]) -> tuple[Kernel, int]
 def check_sizes(kernel: Kernel) -> None:
     """Raises FileFormatError for a kernel that is too large to compile or to hold."""
     nodes, lanes, tile, local = 0, 1, 0, {"shared": 0, "private": 0}
-    todo: list[ir.Expr | ir.Stmt] = [kernel.body]
-    while todo:
-        node = todo.pop()
+    for node in walk(kernel.body):
         nodes += 1
         if isinstance(node, ir.Expr):
             lanes = max(lanes, node.type.lanes)
@@ -74,7 +73,6 @@ def check_sizes(kernel: Kernel) -> None:
         elif isinstance(node, ir.Tile):
             tile = max(tile, node.rows, node.cols)
             local["private"] += node.rows * node.cols * node.dtype.itemsize
-        todo += ir.children(node)
     threads = math.prod(kernel.threads)
     _want(kernel, nodes, MAX_NODES, "nodes")
     _want(kernel, lanes, MAX_LANES, "lanes")
@@ -82,11 +80,8 @@ def check_sizes(kernel: Kernel) -> None:
     _want(kernel, threads, MAX_THREADS, "threads in a group")
     _want(kernel, local["shared"], MAX_SHARED, "bytes of shared arrays")
     _want(kernel, local["private"] * threads, MAX_PRIVATE, "bytes of private arrays in a group")
-    _want(kernel, sum(map(_size, kernel.grid)), MAX_GRID_NODES, "nodes in its grid")
-
-
-def _size(e: ir.Expr | ir.Stmt) -> int:
-    return 1 + sum(map(_size, ir.children(e)))
+    size = sum(1 for entry in kernel.grid for _ in walk(entry))
+    _want(kernel, size, MAX_GRID_NODES, "nodes in its grid")
 
 
 def _want(kernel: Kernel, count: int, most: int, what: str) -> None:

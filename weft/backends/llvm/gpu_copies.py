@@ -8,12 +8,11 @@ Source: NVIDIA "PTX ISA", "cp.async", "cp.async.commit_group", "cp.async.wait_gr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from weft.backends.llvm.gpu_target import GpuTarget
 from weft.backends.llvm.gpu_tiles import GpuTiles
 from weft.kernel import ir
 from weft.kernel.align import lanes_uniform
+from weft.kernel.walk import statements
 
 _NAME = "llvm.nvvm.cp.async"
 _HOW = {4: "ca", 8: "ca", 16: "cg"}  # by bytes: only 16 can go past the first cache
@@ -24,8 +23,8 @@ class GpuCopies(GpuTiles):
 
     def __init__(self, kernel: ir.Kernel, target: GpuTarget) -> None:
         super().__init__(kernel, target)
-        late = list(_late(kernel.body)) if target.copies else []
-        self._urgent = min((s.barriers for s in late), default=0)
+        late = [s.barriers for s in statements(kernel.body) if isinstance(s, ir.Late)]
+        self._urgent = min(late, default=0) if target.copies else 0
 
     def late(self, s: ir.Late) -> None:
         value = s.store.value
@@ -58,11 +57,3 @@ def _single(value: ir.Load) -> bool:
     """Whether one condition decides over all that is loaded."""
     mask = value.mask
     return lanes_uniform(mask) and not (value.type.lanes > 1 and isinstance(mask, ir.Const))
-
-
-def _late(s: ir.Stmt) -> Iterator[ir.Late]:
-    if isinstance(s, ir.Late):
-        yield s
-    for child in ir.children(s):
-        if isinstance(child, ir.Stmt):
-            yield from _late(child)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from weft.core.caps import Caps
 from weft.core.errors import CompileError, LimitError
 from weft.kernel import ir
+from weft.kernel.walk import walk
 
 SCALARS = -1
 
@@ -57,20 +58,9 @@ class Facts:
 @functools.lru_cache(maxsize=64)
 def facts(kernel: ir.Kernel) -> Facts:
     """One walk over the kernel, remembered while it is being compiled."""
-    arrays, scalars = [], False
-    todo: list[object] = [kernel.body]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ir.Array):
-            arrays.append(node)
-        elif isinstance(node, ir.Param):
-            scalars = True
-        todo.extend(ir.children(node))
-    return Facts(tuple(arrays), scalars)
-
-
-def _has_param(expr: ir.Expr | ir.Stmt) -> bool:
-    return isinstance(expr, ir.Param) or any(map(_has_param, ir.children(expr)))
+    nodes = [*walk(kernel.body)]
+    arrays = tuple(node for node in nodes if isinstance(node, ir.Array))
+    return Facts(arrays, any(isinstance(node, ir.Param) for node in nodes))
 
 
 def folds(kernel: ir.Kernel, caps: Caps) -> bool:
@@ -92,7 +82,9 @@ def plan(kernel: ir.Kernel, caps: Caps, writable: frozenset[int] = frozenset()) 
         for at, size in parts(buffer.size * buffer.dtype.itemsize, caps)
     ]
     fold = folds(kernel, caps)
-    scalars = facts(kernel).scalars or (fold and _has_param(kernel.grid[0]))
+    scalars = facts(kernel).scalars or (
+        fold and any(isinstance(node, ir.Param) for node in walk(kernel.grid[0]))
+    )
     if scalars:
         bindings.append(Binding(SCALARS, 0, 16, False))
     if len(bindings) > caps.max_bindings:
