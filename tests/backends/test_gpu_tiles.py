@@ -144,7 +144,7 @@ def piped(stages: int, lanes: int, masked: bool = False, n: int = 6) -> ir.Kerne
         at = b.let(k * width + t * lanes, "at")
         mask = splat(t < 63, lanes) if masked else None
         to = b.let(k % stages * width + t * lanes, "to")
-        b.store_late(ring, to, x, at, lanes, mask, stages - 1)
+        b.copy_async(ring, to, x, at, lanes, mask, stages - 1)
 
     for k in range(stages - 1):
         ask(const(k))
@@ -203,29 +203,32 @@ def test_a_copy_that_is_used_too_early_is_a_race(due: int, passed: int) -> None:
     b = Builder("early")
     x, out = b.buffer("x", F32, 64), b.buffer("out", F32, 64, "w")
     tmp, t = b.array("tmp", F32, 64, "shared"), b.let(b.thread(0), "t")
-    b.store_late(tmp, t, x, t, barriers=due)
+    b.copy_async(tmp, t, x, t, barriers=due)
     for _ in range(passed):
         b.barrier()
     b.store(out, t, load(tmp, t))
     given = np.zeros((2, 64), np.float32)
-    message = "race: .* was touched by group 0, a tile or late store"
+    message = "race: .* was touched by group 0, a tile or async copy"
     with contextlib.nullcontext() if due <= passed else pytest.raises(KernelError, match=message):
         interp.run(b.kernel((1,), (64,)), [*given])
 
 
-def test_what_late_stores_may_be() -> None:
-    def check(message: str, change: Callable[[ir.Store, Builder], ir.Late]) -> None:
-        b = Builder("late")
+def test_what_async_copies_may_be() -> None:
+    def check(message: str, change: Callable[[ir.Store, Builder], ir.AsyncCopy]) -> None:
+        b = Builder("async_copy")
         x, tmp = b.buffer("x", F32, 64), b.array("tmp", F32, 64, "shared")
         b.emit(change(ir.Store(tmp, const(0), load(x, 0)), b))
         with pytest.raises(KernelError, match=message):
             verify(b.kernel((1,), (64,)))
 
-    check("a barrier or more", lambda s, b: ir.Late(s, 0))
-    check("without a mask", lambda s, b: ir.Late(dataclasses.replace(s, mask=const(True, ir.BOOL))))
+    check("a barrier or more", lambda s, b: ir.AsyncCopy(s, 0))
+    check(
+        "without a mask",
+        lambda s, b: ir.AsyncCopy(dataclasses.replace(s, mask=const(True, ir.BOOL))),
+    )
     sums = "from a buffer to shared memory as it is"
-    check(sums, lambda s, b: ir.Late(dataclasses.replace(s, value=const(1.0, ir.F32))))
-    check(sums, lambda s, b: ir.Late(dataclasses.replace(s, target=b.array("own", F32, 9))))
+    check(sums, lambda s, b: ir.AsyncCopy(dataclasses.replace(s, value=const(1.0, ir.F32))))
+    check(sums, lambda s, b: ir.AsyncCopy(dataclasses.replace(s, target=b.array("own", F32, 9))))
 
 
 @pytest.mark.parametrize("arch", (*case.NVIDIA, *case.AMD))

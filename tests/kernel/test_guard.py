@@ -118,12 +118,12 @@ def test_late_stores_stay_late_only_in_range() -> None:
         b = Builder("k")
         x, y = b.buffer("x", dt.float32, 64), b.buffer("y", dt.float32, 64, "w")
         own, t = b.array("own", dt.float32, 64, "shared"), b.thread(0)
-        b.store_late(own, t, x, t + shift)
+        b.copy_async(own, t, x, t + shift)
         b.barrier()
         b.store(y, t, load(own, t))
         found = guard(b.kernel(grid=(1,), threads=(64,)))
         assert found.guards == shift
-        assert any(isinstance(s, ir.Late) for s in found.kernel.body.body) == late
+        assert any(isinstance(s, ir.AsyncCopy) for s in found.kernel.body.body) == late
         got = run(found.kernel, np.ones(64, np.float32), np.zeros(64, np.float32), caps="cuda")
         assert got[1].sum() == 64 - shift
 

@@ -15,7 +15,7 @@ from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.kernel import interp
 from weft.templates import registry
-from weft.templates.wide import vector_lanes
+from weft.templates.lanes import vector_lanes
 
 sys.path.append(str(Path(__file__).parent.parent / "backends"))
 F32, BF16 = dt.float32, dt.bfloat16

@@ -60,17 +60,17 @@ def _product(
     return compare(device, kernel, [*data, np.zeros(512, np.float32)])
 
 
-def _late(device: Device, compare: Compare, stages: int, lanes: int) -> float:
+def _async_copies(device: Device, compare: Compare, stages: int, lanes: int) -> float:
     """Rows on their way to a ring in shared memory, asked for stages - 1 steps ahead."""
     if device.caps.is_cpu:
         raise Skip("a CPU group has one thread: nothing is shared")
-    b, n, row = Builder("late"), 7, 64 * lanes
+    b, n, row = Builder("async_copy"), 7, 64 * lanes
     x, out = b.buffer("x", dt.float32, n * row), b.buffer("out", dt.float32, n * row, "w")
     ring, t = b.array("ring", dt.float32, stages * row, "shared"), b.let(b.thread(0), "t")
 
     def ask(k: Expr) -> None:
         to = b.let(k % stages * row + t * lanes, "to")
-        b.store_late(ring, to, x, k * row + t * lanes, lanes, barriers=stages - 1)
+        b.copy_async(ring, to, x, k * row + t * lanes, lanes, barriers=stages - 1)
 
     for k in range(stages - 1):
         ask(const(k))
@@ -115,5 +115,8 @@ def checks(device: Device, compare: Compare) -> Iterator[Check]:
                 name = f"tiles {dtype} {'a.bT' if nt else 'a.b'} {where}"
                 yield name, partial(_product, device, compare, dtype, nt, shared, pad)
     for stages, lanes in ((2, 4), (3, 4), (4, 1)):
-        yield f"late stores {stages} x {lanes}", partial(_late, device, compare, stages, lanes)
+        yield (
+            f"async copies {stages} x {lanes}",
+            partial(_async_copies, device, compare, stages, lanes),
+        )
     yield "all shared memory", partial(_large, device, compare)

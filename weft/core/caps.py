@@ -39,7 +39,7 @@ class Caps:
     # "dot2_bf16", "dot4", "gather", "nontemporal", "dot2_fast" (a dot2 costs no more than one fma),
     # "mma_bf16" (tiles of 16 x 32 bf16 and 16 x 16 f32, eight of them; see kernel.ir.TileOp),
     # "mma16_bf16", "mma16_f16" (a GPU's: tiles of 16 x 16 elements and 16 x 16 f32, per subgroup),
-    # "async_copy" (an ir.Late arrives without a thread that waits),
+    # "async_copy" (no thread waits for an ir.AsyncCopy),
     # "gemm_library" (its maker has a library of matrix products, which may be there or not)
     features: frozenset[str] = frozenset()
     model: str = ""  # the hardware's own name: tuning tables go by it, templates do not

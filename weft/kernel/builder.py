@@ -186,7 +186,7 @@ class Builder:
     def barrier(self) -> None:
         self.emit(ir.Barrier())
 
-    def store_late(
+    def copy_async(
         self,
         target: ir.Array,
         index: Value,
@@ -197,9 +197,9 @@ class Builder:
         barriers: int = 1,
     ) -> None:
         """Elements of `source` from `at` (0 where the mask is false) to shared memory, to be there
-        after as many barriers (see ir.Late)."""
+        after as many barriers (see ir.AsyncCopy)."""
         value = load(source, at, lanes, mask)
-        self.emit(ir.Late(ir.Store(target, as_expr(index), value), barriers))
+        self.emit(ir.AsyncCopy(ir.Store(target, as_expr(index), value), barriers))
 
     # -- control flow
 

@@ -166,8 +166,8 @@ class _Guard:
             return s
         if isinstance(s, ir.Store):
             return self.store(s)
-        if isinstance(s, ir.Late):
-            return self.late(s)
+        if isinstance(s, ir.AsyncCopy):
+            return self.async_copy(s)
         if isinstance(s, ir.Prefetch):
             return changed(s, index=self.expr(s.index, True))
         return s
@@ -285,8 +285,8 @@ class _Guard:
         ok = within(at, top) if index.type.lanes > 1 else lanes_within(at, lanes, size)
         return replace(s, index=at, value=value, mask=ok if mask is None else mask & ok)
 
-    def late(self, s: ir.Late) -> Stmt | None:
-        """A late store stays one only where nothing has to be guarded."""
+    def async_copy(self, s: ir.AsyncCopy) -> Stmt | None:
+        """A plain store where something has to be guarded."""
         before = self.guards
         store = self.store(s.store)
         if self.guards > before or not isinstance(store, ir.Store):

@@ -380,7 +380,7 @@ class _Batch:
 _STMT: dict[type, Callable[..., None]] = {
     ir.Let: _Batch.let, ir.Assign: _Batch.assign, ir.Array: _Batch.array, ir.Store: _Batch.store,
     ir.For: _Batch.loop, ir.If: _Batch.branch, ir.Barrier: _Batch.barrier,
-    ir.Late: lambda batch, s: batch.store(s.store, s.barriers),
+    ir.AsyncCopy: lambda batch, s: batch.store(s.store, s.barriers),
     ir.Block: _Batch.block, ir.Prefetch: lambda batch, s: None, ir.TileOp: tiles.play,
     ir.Tile: lambda batch, s: batch.tiles.pop(s.name, None),
 }  # fmt: skip

@@ -341,11 +341,11 @@ class Store(Stmt):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Late(Stmt):
+class AsyncCopy(Stmt):
     """A store to shared memory of what is loaded from a buffer (nothing else, without a mask of the
-    store), which arrives in its own time: nobody, this thread included, may touch the elements
-    between it and the `barriers`-th barrier from here. Where hardware copies by itself no thread
-    waits for it; elsewhere it is a store like any other (Caps "async_copy" tells)."""
+    store), which completes asynchronously: until the `barriers`-th barrier from here no thread,
+    this one included, may access the elements. Where hardware copies by itself no thread waits for
+    it; elsewhere it is a store like any other (Caps "async_copy" tells)."""
 
     store: Store
     barriers: int = 1

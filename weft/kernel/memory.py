@@ -29,7 +29,7 @@ class Who:
 
 def _name(owner: int) -> str:
     group, thread = divmod(owner, SPAN)
-    return f"group {group}, {f'thread {thread}' if thread < SPAN // 2 else 'a tile or late store'}"
+    return f"group {group}, {f'thread {thread}' if thread < SPAN // 2 else 'a tile or async copy'}"
 
 
 class Tracker:

@@ -123,7 +123,7 @@ _STMT: dict[type, Callable[..., str]] = {
     ir.Let: _let,
     ir.Assign: lambda s: f"{s.var.name} = {expr_text(s.value)}",
     ir.Store: _store,
-    ir.Late: lambda s: f"late {s.barriers} {_store(s.store)}",
+    ir.AsyncCopy: lambda s: f"async_copy {s.barriers} {_store(s.store)}",
     ir.Prefetch: lambda s: f"prefetch {s.source.name}[{expr_text(s.index)}]",
     ir.For: _for,
     ir.If: lambda s: f"if {expr_text(s.cond)}",

@@ -76,7 +76,7 @@ class _Taint:
                 self.block(s.body, bad if under is None and bad is not None else under)
             elif isinstance(s, ir.Block):
                 self.block(s, under)
-            elif isinstance(s, ir.Late):
+            elif isinstance(s, ir.AsyncCopy):
                 self.block(ir.Block((s.store,)), under)
             elif isinstance(s, ir.Barrier):
                 self.check("a barrier", under)

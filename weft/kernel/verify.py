@@ -116,8 +116,8 @@ class _Verifier:
             self.assign(s)
         elif isinstance(s, ir.Store):
             self.store(s)
-        elif isinstance(s, ir.Late):
-            self.late(s)
+        elif isinstance(s, ir.AsyncCopy):
+            self.async_copy(s)
         elif isinstance(s, ir.For):
             self.loop(s)
         elif isinstance(s, ir.If):
@@ -176,14 +176,14 @@ class _Verifier:
         if problem:
             raise KernelError(problem)
 
-    def late(self, s: ir.Late) -> None:
+    def async_copy(self, s: ir.AsyncCopy) -> None:
         self.stmt(s.store)
         target, value = s.store.target, s.store.value
         shared = isinstance(target, ir.Array) and target.space == "shared"
         if not shared or not isinstance(value, ir.Load) or isinstance(value.source, ir.Array):
-            raise KernelError("late is what goes from a buffer to shared memory as it is")
+            raise KernelError("an async copy goes from a buffer to shared memory as it is")
         if s.store.mask is not None or type(s.barriers) is not int or s.barriers < 1:
-            raise KernelError("late is a store without a mask, a barrier or more before its use")
+            raise KernelError("an async copy is without a mask, a barrier or more before its use")
 
     def loop(self, s: ir.For) -> None:
         for bound in (s.start, s.stop):
@@ -272,7 +272,7 @@ class _Verifier:
 
 _STATEMENTS = (
     ir.Let, ir.Assign, ir.Store, ir.For, ir.If, ir.Array, ir.Prefetch, ir.Block, ir.Barrier,
-    ir.Tile, ir.TileOp, ir.Late,
+    ir.Tile, ir.TileOp, ir.AsyncCopy,
 )  # fmt: skip
 
 

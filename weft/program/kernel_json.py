@@ -23,7 +23,7 @@ _NODES: dict[str, type] = {
     for c in (
         ir.Const, ir.Param, ir.Var, ir.Axis, ir.Unary, ir.Binary, ir.Fma, ir.Select, ir.Cast,
         ir.Bitcast, ir.Load, ir.Vec, ir.Collective, ir.Array, ir.Block, ir.Let, ir.Assign,
-        ir.Store, ir.Prefetch, ir.For, ir.If, ir.Barrier, ir.Tile, ir.TileOp, ir.Late,
+        ir.Store, ir.Prefetch, ir.For, ir.If, ir.Barrier, ir.Tile, ir.TileOp, ir.AsyncCopy,
     )
 }  # fmt: skip
 _FIELDS = {name: tuple(f.name for f in fields(c)) for name, c in _NODES.items()}

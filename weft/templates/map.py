@@ -20,6 +20,7 @@ from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
+from weft.templates.lanes import vector_lanes
 from weft.templates.loops import (
     Bound,
     Space,
@@ -34,7 +35,6 @@ from weft.templates.loops import (
 from weft.templates.map_tile import build_tiles, turned_axis
 from weft.templates.registry import template
 from weft.templates.view import Index
-from weft.templates.wide import vector_lanes
 
 CHUNK = 8192  # elements per group on a CPU: 32 KiB of f32 per buffer
 UNROLL = 2

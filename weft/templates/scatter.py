@@ -46,13 +46,13 @@ LOOK = 16  # indices that it compares before it branches
 def build_scatter(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group around a scatter_add or update node. `group.rows` bounds the rows of
     the index."""
-    plan = _Plan(group, caps)
+    plan = _Scatter(group, caps)
     if plan.anchor.op == "update" and group.in_place:
         return _replace_cpu(plan) if caps.is_cpu else _replace_gpu(plan)
     return _scan_cpu(plan) if caps.is_cpu else _scan_gpu(plan)
 
 
-class _Plan:
+class _Scatter:
     """x[V, *rest] with rows idx[R] joined by rows[R, *rest]; `space` covers the axes of `rows`."""
 
     def __init__(self, group: Group, caps: Caps) -> None:
@@ -98,7 +98,7 @@ class _Plan:
 # -- update in place: visit the replaced rows ---------------------------------------------------
 
 
-def _replace_cpu(plan: _Plan) -> Kernel:
+def _replace_cpu(plan: _Scatter) -> Kernel:
     b, em = plan.b, plan.em
     *outer, n = plan.columns or [1]
     lanes = useful_lanes(plan.caps, n)
@@ -126,7 +126,7 @@ def _replace_cpu(plan: _Plan) -> Kernel:
     return plan.kernel(kb.ceil_div(plan.count, per))
 
 
-def _replace_gpu(plan: _Plan) -> Kernel:
+def _replace_gpu(plan: _Scatter) -> Kernel:
     b, em = plan.b, plan.em
     columns = plan.columns or [1]
     lanes = 4 if plan.caps.lanes >= 4 and columns[-1] % 4 == 0 and plan.space.unit_inner else 1
@@ -147,7 +147,7 @@ def _replace_gpu(plan: _Plan) -> Kernel:
 # -- the general case: every destination scans the indices --------------------------------------
 
 
-def _scan_cpu(plan: _Plan) -> Kernel:
+def _scan_cpu(plan: _Scatter) -> Kernel:
     """A group owns a block of rows (or a part of one), accumulates them in scratch memory and
     writes them once."""
     b, em, fold = plan.b, plan.em, sum_fold(dt.compute_dtype(plan.x.dtype))
@@ -209,7 +209,7 @@ def _scan_cpu(plan: _Plan) -> Kernel:
     return plan.kernel(blocks * parts)
 
 
-def _scan_gpu(plan: _Plan) -> Kernel:
+def _scan_gpu(plan: _Scatter) -> Kernel:
     """A thread owns some columns of a row of the result, so that it looks at the indices once for
     all of them; neighbours own neighbouring columns."""
     b, em, fold = plan.b, plan.em, sum_fold(dt.compute_dtype(plan.x.dtype))
@@ -240,7 +240,7 @@ def _scan_gpu(plan: _Plan) -> Kernel:
 
 
 @contextlib.contextmanager
-def _met(plan: _Plan, mine: Expr) -> Iterator[Affine]:
+def _met(plan: _Scatter, mine: Expr) -> Iterator[Affine]:
     """A loop over the joined rows that go to row `mine`, in their order; its body is what the
     caller emits meanwhile. Some indices are compared before the next branch, since rasterisers in
     software run what a branch skips."""

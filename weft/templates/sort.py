@@ -32,7 +32,7 @@ Pair = tuple[ir.Array, ir.Array]  # keys and positions
 @template("sort")
 def build_sort(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group around a sort node."""
-    plan = _Plan(group, caps)
+    plan = _Sort(group, caps)
     if caps.is_cpu and 16 * plan.n <= caps.scratch_bytes:
         return _merge(plan)
     if caps.cheap_barrier and not caps.is_cpu and 8 * plan.padded <= caps.shared_bytes:
@@ -40,7 +40,7 @@ def build_sort(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     return _count(plan)
 
 
-class _Plan:
+class _Sort:
     """`rows` independent rows of `n` elements along the sort's axis."""
 
     def __init__(self, group: Group, caps: Caps) -> None:
@@ -92,7 +92,7 @@ class _Plan:
 # -- CPU: merge sort ----------------------------------------------------------------------------
 
 
-def _merge(plan: _Plan) -> Kernel:
+def _merge(plan: _Sort) -> Kernel:
     b, em, n = plan.b, plan.em, plan.n
     one, two = (
         (b.array(f"keys{k}", dt.int32, n), b.array(f"places{k}", dt.int32, n)) for k in (0, 1)
@@ -138,7 +138,7 @@ def _pass(b: Builder, source: Pair, target: Pair, width: Expr, n: int) -> None:
 # -- GPU: bitonic network -----------------------------------------------------------------------
 
 
-def _bitonic(plan: _Plan) -> Kernel:
+def _bitonic(plan: _Sort) -> Kernel:
     b, em, n, size = plan.b, plan.em, plan.n, plan.padded
     threads = max(1, min(256, plan.caps.max_threads, size // 2))
     keys = b.array("keys", dt.int32, size, "shared")
@@ -185,7 +185,7 @@ def _compare_swap(
 # -- anywhere: counting predecessors ------------------------------------------------------------
 
 
-def _count(plan: _Plan) -> Kernel:
+def _count(plan: _Sort) -> Kernel:
     """One thread per element: its place is the number of elements that come before it."""
     b, em, n = plan.b, plan.em, plan.n
     threads = min(64, plan.caps.max_threads)

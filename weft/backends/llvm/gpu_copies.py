@@ -19,14 +19,14 @@ _HOW = {4: "ca", 8: "ca", 16: "cg"}  # by bytes: only 16 can go past the first c
 
 
 class GpuCopies(GpuTiles):
-    """Adds late stores to the emitter of a GPU's kernel."""
+    """Adds asynchronous copies to the emitter of a GPU's kernel."""
 
     def __init__(self, kernel: ir.Kernel, target: GpuTarget) -> None:
         super().__init__(kernel, target)
-        late = [s.barriers for s in statements(kernel.body) if isinstance(s, ir.Late)]
-        self._urgent = min(late, default=0) if target.copies else 0
+        copies = [s.barriers for s in statements(kernel.body) if isinstance(s, ir.AsyncCopy)]
+        self._urgent = min(copies, default=0) if target.copies else 0
 
-    def late(self, s: ir.Late) -> None:
+    def async_copy(self, s: ir.AsyncCopy) -> None:
         value = s.store.value
         assert isinstance(value, ir.Load)
         nbytes = value.type.lanes * value.source.dtype.itemsize

@@ -33,7 +33,7 @@ class Statements(Tiles):
     def barrier(self) -> None:
         """All threads of the group meet (a group of one thread always has)."""
 
-    def late(self, s: ir.Late) -> None:
+    def async_copy(self, s: ir.AsyncCopy) -> None:
         """A store that hardware may do by itself."""
         self.store(s.store)
 
@@ -47,8 +47,8 @@ class Statements(Tiles):
             self._set(s.var, s.value)
         elif isinstance(s, ir.Store):
             self.store(s)
-        elif isinstance(s, ir.Late):
-            self.late(s)
+        elif isinstance(s, ir.AsyncCopy):
+            self.async_copy(s)
         elif isinstance(s, ir.For):
             self._for(s)
         elif isinstance(s, ir.If):

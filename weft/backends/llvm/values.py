@@ -65,7 +65,7 @@ class Values:
         self, name: str, result: str, args: Sequence[tuple[str, str]], convergent: bool = False
     ) -> str:
         """A call of an intrinsic; `args` are (type, operand). Returns the operand ("" if void).
-        `convergent` is said of a call where LLVM does not know it of the intrinsic."""
+        Set `convergent` where LLVM does not mark the intrinsic as such itself."""
         types = ", ".join(type_.split(" align")[0] for type_, _ in args)
         self.declared[name] = f"declare {result} @{name}({types})"
         line = f"call {result} @{name}({', '.join(f'{t} {v}' for t, v in args)})"

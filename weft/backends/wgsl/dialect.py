@@ -156,7 +156,7 @@ def _nothing(w: Writer, s: ir.Stmt) -> None:
 
 _STATEMENT: dict[type, Callable[..., None]] = {
     ir.Block: _block, ir.Let: _let, ir.Assign: _assign, ir.Store: memory.store, ir.For: _for,
-    ir.Late: lambda w, s: memory.store(w, s.store),
+    ir.AsyncCopy: lambda w, s: memory.store(w, s.store),
     ir.If: _if, ir.Array: _array, ir.Barrier: _barrier, ir.Prefetch: _nothing,
     ir.Tile: _tile, ir.TileOp: _tile,
 }  # fmt: skip

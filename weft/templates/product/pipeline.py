@@ -134,7 +134,7 @@ class Stage:
                 at, test = self._place(slot, k0)
                 mask = None if test is None else splat(test, self.lanes)
                 source, target = self.source.buffer, self.target
-                b.store_late(target, base + slot.to, source, at, self.lanes, mask, self.ring - 1)
+                b.copy_async(target, base + slot.to, source, at, self.lanes, mask, self.ring - 1)
 
     def fetch(self, k0: Expr) -> None:
         """Asks for the block from `k0` (a multiple of bk) on."""

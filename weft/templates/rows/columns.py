@@ -18,7 +18,7 @@ from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.loops import Bound, useful_lanes
 from weft.templates.rows.folds import Accumulator, State, fold_strands
-from weft.templates.rows.reduce_plan import Plan
+from weft.templates.rows.reduction import Reduction
 from weft.templates.rows.walk import Parts
 
 VECTORS = 8  # side by side on a CPU
@@ -30,7 +30,7 @@ STREAM = 4  # elements of a chain asked for together
 Outputs = Sequence[Sequence[Affine]]  # indices over the kept loops, vectors or numbers
 
 
-def chain(plan: Plan, outputs: Outputs, masks: Sequence[Expr | None] = ()) -> list[State]:
+def chain(plan: Reduction, outputs: Outputs, masks: Sequence[Expr | None] = ()) -> list[State]:
     """The folded columns of some outputs, by one thread."""
     top = COLUMN_SEGMENT
     while top < plan.count:
@@ -41,7 +41,7 @@ def chain(plan: Plan, outputs: Outputs, masks: Sequence[Expr | None] = ()) -> li
 
 
 def _level(
-    plan: Plan, outputs: Outputs, masks: Sequence[Expr | None], start: Bound, span: int
+    plan: Reduction, outputs: Outputs, masks: Sequence[Expr | None], start: Bound, span: int
 ) -> list[State]:
     """The fold of elements start .. start + span: of one chain, or of results of chains."""
     b, em, count = plan.b, plan.em, plan.count
@@ -64,7 +64,7 @@ def _level(
     return [acc.state() for acc in accs]
 
 
-def across(plan: Plan) -> Kernel:
+def across(plan: Reduction) -> Kernel:
     """Vectors across the innermost kept loop of a CPU; each lane folds one output: a column, or a
     row that is shorter than a vector."""
     b, em = plan.b, plan.em
@@ -95,7 +95,7 @@ def across(plan: Plan) -> Kernel:
     return plan.kernel(grid)
 
 
-def _short(plan: Plan, kept: Sequence[Affine], lanes: int, mask: Expr | None) -> State:
+def _short(plan: Reduction, kept: Sequence[Affine], lanes: int, mask: Expr | None) -> State:
     """A row of fewer elements than strands, strand by strand."""
     element, count = plan.states(kept), math.prod(plan.inner)
     strands = [Accumulator(plan.b, plan.fold, lanes) for _ in range(max(count, 1))]
@@ -106,7 +106,7 @@ def _short(plan: Plan, kept: Sequence[Affine], lanes: int, mask: Expr | None) ->
         return fold_strands(plan.b, plan.fold, [strand.state() for strand in strands])
 
 
-def shared(plan: Plan) -> Kernel:
+def shared(plan: Reduction) -> Kernel:
     """Threads (column, row) of a GPU: each row of threads takes a chain of its outputs, and the
     rows' results are joined in ascending order."""
     b, em, caps = plan.b, plan.em, plan.caps
@@ -169,7 +169,7 @@ def shared(plan: Plan) -> Kernel:
     return plan.kernel(kb.ceil_div(wanted, side * lanes), side, rows)
 
 
-def _lanes(plan: Plan, caps: Caps) -> int:
+def _lanes(plan: Reduction, caps: Caps) -> int:
     """Narrow elements side by side, so that a row of threads reads whole lines of memory."""
     lanes = 4 // max(x.dtype.itemsize for x in plan.like()) if caps.subgroup else 1
     while plan.kept[-1] % lanes or plan.outputs % lanes:

@@ -18,7 +18,7 @@ from weft.templates.affine import Affine
 from weft.templates.group import Group
 from weft.templates.registry import template
 from weft.templates.rows import columns
-from weft.templates.rows.reduce_plan import Plan
+from weft.templates.rows.reduction import Reduction
 from weft.templates.rows.walk import Alone
 
 
@@ -26,7 +26,7 @@ from weft.templates.rows.walk import Alone
 def build_reduce(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group around a sum, max or argmax node."""
     assert group.anchor is not None
-    plan = Plan(group, caps, group.anchor)
+    plan = Reduction(group, caps, group.anchor)
     if caps.is_cpu and (plan.strided or (plan.count < caps.lanes <= plan.outputs)):
         return columns.across(plan)
     if plan.strided and caps.cheap_barrier and plan.count > COLUMN_SEGMENT:

@@ -20,6 +20,7 @@ from weft.kernel.ir import Expr
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
+from weft.templates.lanes import ROW_THREADS, vector_lanes
 from weft.templates.loops import Bound
 from weft.templates.rows.folds import (
     Accumulator,
@@ -30,7 +31,6 @@ from weft.templates.rows.folds import (
     fold_strands,
 )
 from weft.templates.rows.walk import BLOCKS, Alone, Body, CpuWalk, Parts, States, Walk
-from weft.templates.wide import ROW_THREADS, vector_lanes
 
 WORKER = 32  # threads of a worker at most
 WORKERS = 16  # of a group at most

@@ -13,11 +13,11 @@ from weft.kernel.ir import Expr, Kernel
 from weft.templates import affine
 from weft.templates.affine import ZERO, Affine
 from weft.templates.group import Group
+from weft.templates.lanes import ROW_THREADS, vector_lanes
 from weft.templates.loops import times
 from weft.templates.rows.folds import Accumulator, State, bind
 from weft.templates.scan.base import Scans
 from weft.templates.view import Index
-from weft.templates.wide import ROW_THREADS, vector_lanes
 from weft.transform.scan import alone
 
 TEAM = 256  # threads to a row at most

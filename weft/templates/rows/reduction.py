@@ -25,7 +25,7 @@ from weft.templates.view import Index
 FOLDS = {"sum": sum_fold, "max": max_fold, "argmax": argmax_fold, "prod": prod_fold}
 
 
-class Plan:
+class Reduction:
     """Loops of a reduction: `kept` and `reduced` dims (row-major), and how to run one element."""
 
     def __init__(self, group: Group, caps: Caps, anchor: Node) -> None:
