@@ -148,10 +148,8 @@ def test_facts_only_bound_what_is_so(
         return 3 + sum(c * v for c, v in zip(by, values))
 
     known = Facts()
-    mark = known.mark()
-    known.add(total(by).plus(Sum(-number(by) - more)) for by, more in zip(facts, slack))
-    assert known.low(total(weights)) <= number(weights) <= known.high(total(weights))
-    known.release(mark)
+    with known.given(total(by).plus(Sum(-number(by) - more)) for by, more in zip(facts, slack)):
+        assert known.low(total(weights)) <= number(weights) <= known.high(total(weights))
     assert (known.low(total(weights)), known.high(total(weights))) == total(weights).range
 
 

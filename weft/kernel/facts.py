@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from math import gcd
 
@@ -13,7 +14,7 @@ _FUEL = 1 << 20  # steps of all searches together: nobody can make them last
 
 
 class Facts:
-    """Sums that are known not to be positive. Those added after a mark go with it."""
+    """Sums that are known not to be positive. Those added inside `given` go with it."""
 
     def __init__(self) -> None:
         self._added: list[list[str]] = []  # the keys of each fact's atoms
@@ -21,10 +22,12 @@ class Facts:
         self._limits: dict[str, Range] = {}  # of single atoms, while no fact comes or goes
         self._fuel = _FUEL
 
-    def mark(self) -> int:
-        return len(self._added)
-
-    def release(self, mark: int) -> None:
+    @contextlib.contextmanager
+    def given(self, facts: Iterable[Sum] = ()) -> Iterator[None]:
+        """Inside, these hold as well."""
+        mark = len(self._added)
+        self.add(facts)
+        yield
         if len(self._added) > mark:
             self._limits.clear()
         while len(self._added) > mark:

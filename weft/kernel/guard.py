@@ -109,17 +109,15 @@ class _Guard:
         """The block where `facts` hold."""
         if self.never(facts or []):
             return block, 0, 0
-        mark = self.facts.mark()
-        self.facts.add(facts or [])
         body: list[Stmt] = []
         steps = code = 0
-        for s in block.body:
-            made, more, longer = self.stmt(s)
-            body += self.before()
-            steps, code = steps + more, code + longer
-            if made is not None:
-                body.append(made)
-        self.facts.release(mark)
+        with self.facts.given(facts or []):
+            for s in block.body:
+                made, more, longer = self.stmt(s)
+                body += self.before()
+                steps, code = steps + more, code + longer
+                if made is not None:
+                    body.append(made)
         same = len(body) == len(block.body) and all(a is b for a, b in zip(body, block.body))
         return (block if same else ir.Block(tuple(body))), steps, code
 
@@ -197,14 +195,13 @@ class _Guard:
             stop = kb.const(min(stop.value, most)) if isinstance(stop, ir.Const) else (
                 ir.Binary("min", stop, kb.const(most), ir.I32))  # fmt: skip
         bounds = self.before()
-        mark = self.facts.mark()
-        turns = self.ranges.loop(s)
-        self.turns.append(turns)
-        self.ranges.forget(assigned(s.body))
-        body, steps, code = self.block(s.body) if turns else (s.body, 0, 0)
-        self.ranges.forget(assigned(s.body))
-        self.turns.pop()
-        self.facts.release(mark)
+        with self.facts.given():
+            turns = self.ranges.loop(s)
+            self.turns.append(turns)
+            self.ranges.forget(assigned(s.body))
+            body, steps, code = self.block(s.body) if turns else (s.body, 0, 0)
+            self.ranges.forget(assigned(s.body))
+            self.turns.pop()
         made: Stmt = changed(s, start=start, stop=stop, body=body)
         if bounds:
             made = ir.Block((*bounds, made))
@@ -216,11 +213,10 @@ class _Guard:
         then, steps, code = self.block(s.then, self.ranges.holds(s.cond))
         self.ranges.forget(assigned(s.then))
         other = s.other
-        if other is not None:
-            names = assigned(other)
-            other, more, longer = self.block(other, self.ranges.holds(s.cond, False))
+        if s.other is not None:
+            other, more, longer = self.block(s.other, self.ranges.holds(s.cond, False))
             steps, code = steps + more, code + longer
-            self.ranges.forget(names)
+            self.ranges.forget(assigned(s.other))
         made: Stmt = changed(s, cond=cond, then=then, other=other)
         return (ir.Block((*first, made)) if first else made), steps + 1, code + 1
 
@@ -238,11 +234,8 @@ class _Guard:
         known = [] if mask is None else self.ranges.holds(mask)
         if self.never(known):
             return True
-        mark = self.facts.mark()
-        self.facts.add(known)
-        found = self.facts.within(at, 0, size - 1)
-        self.facts.release(mark)
-        return found
+        with self.facts.given(known):
+            return self.facts.within(at, 0, size - 1)
 
     def load(self, e: ir.Load) -> Expr:
         self.accesses += 1

@@ -11,7 +11,6 @@ The interpreter (`weft.kernel.interp`) defines what each node means.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -34,6 +33,11 @@ I32, U32, F32, BOOL = Type(dt.int32), Type(dt.uint32), Type(dt.float32), Type(dt
 
 # -- expressions --------------------------------------------------------------------------------
 
+if TYPE_CHECKING:
+
+    def _of_numbers(self: Expr, other: Expr | float) -> Expr: ...
+    def _of_integers(self: Expr, other: Expr | int) -> Expr: ...
+
 
 class Expr:
     """Base of the expressions. Every expression has a `.type`.
@@ -46,28 +50,11 @@ class Expr:
     type: Type
 
     if TYPE_CHECKING:
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _of_numbers
+        __truediv__ = __rtruediv__ = __lt__ = __le__ = __gt__ = __ge__ = _of_numbers
+        __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _of_integers
+        __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = _of_integers
 
-        def __add__(self, other: Expr | float) -> Expr: ...
-        def __radd__(self, other: float) -> Expr: ...
-        def __sub__(self, other: Expr | float) -> Expr: ...
-        def __rsub__(self, other: float) -> Expr: ...
-        def __mul__(self, other: Expr | float) -> Expr: ...
-        def __rmul__(self, other: float) -> Expr: ...
-        def __truediv__(self, other: Expr | float) -> Expr: ...
-        def __rtruediv__(self, other: float) -> Expr: ...
-        def __floordiv__(self, other: Expr | int) -> Expr: ...
-        def __rfloordiv__(self, other: int) -> Expr: ...
-        def __mod__(self, other: Expr | int) -> Expr: ...
-        def __rmod__(self, other: int) -> Expr: ...
-        def __and__(self, other: Expr | int) -> Expr: ...
-        def __or__(self, other: Expr | int) -> Expr: ...
-        def __xor__(self, other: Expr | int) -> Expr: ...
-        def __lshift__(self, other: Expr | int) -> Expr: ...
-        def __rshift__(self, other: Expr | int) -> Expr: ...
-        def __lt__(self, other: Expr | float) -> Expr: ...
-        def __le__(self, other: Expr | float) -> Expr: ...
-        def __gt__(self, other: Expr | float) -> Expr: ...
-        def __ge__(self, other: Expr | float) -> Expr: ...
         def __neg__(self) -> Expr: ...
 
 
@@ -387,9 +374,9 @@ class Barrier(Stmt):
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Kernel:
     """One compiled function. `grid` entries are expressions over Const, Param and Binary only, so
-    that the host can evaluate them (`host_eval`); `threads` is the group's shape. `resident` groups
-    should find room on one core at a time, which limits their registers (a hint for GPUs). In a
-    `clean` one local arrays and tiles start as zeros, or as what this launch has left there."""
+    that the host can evaluate them (kernel/grid.py); `threads` is the group's shape. `resident`
+    groups should find room on one core at a time, which limits their registers (a hint for GPUs).
+    In a `clean` one local arrays and tiles start as zeros, or as what this launch left there."""
 
     name: str
     buffers: tuple[Buffer, ...]
@@ -400,26 +387,3 @@ class Kernel:
     bytes: int = 0  # least traffic at full size, for reports
     resident: int = 1
     clean: bool = False
-
-
-def host_eval(expr: Expr, scalars: list[int] | tuple[int, ...]) -> int:
-    """The value of a grid expression, given the scalar buffer's content."""
-    if isinstance(expr, Const):
-        return int(expr.value)
-    if isinstance(expr, Param):
-        return int(scalars[expr.slot])
-    if isinstance(expr, Binary):
-        a, b = host_eval(expr.a, scalars), host_eval(expr.b, scalars)
-        return int(_HOST[expr.op](a, b))
-    raise TypeError(f"a grid may hold Const, Param and Binary, not {type(expr).__name__}")
-
-
-_HOST: dict[str, Callable[[int, int], int]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a // b,
-    "rem": lambda a, b: a % b,
-    "min": min,
-    "max": max,
-}

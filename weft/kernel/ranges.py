@@ -182,10 +182,9 @@ class Ranges:
         """One of two, each where its condition holds."""
         found = []
         for x, holds in ((e.a, True), (e.b, False)):
-            value, mark = self.value(x), self.facts.mark()
-            self.facts.add(self.holds(e.cond, holds))
-            found.append(self.bounds(value))
-            self.facts.release(mark)
+            value = self.value(x)
+            with self.facts.given(self.holds(e.cond, holds)):
+                found.append(self.bounds(value))
         low, high = min(low for low, _ in found), max(high for _, high in found)
         return self.unknown(low, high, e.type.lanes > 1)
 

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.errors import KernelError
 from weft.kernel import ir
+from weft.kernel.batch import Batch
 from weft.kernel.builder import Builder
 from weft.kernel.expr import cast, fma, load, splat
 from weft.kernel.ir import Expr, Kernel, Type
 from weft.kernel.walk import declared, rewritten, statements
-
-if TYPE_CHECKING:
-    from weft.kernel.interp import _Batch
 
 # tiles it takes
 _COUNT = {"zero": 1, "load": 1, "store": 1, "mma": 3, "mma_nt": 3, "scale": 1, "add": 2}
@@ -109,7 +106,7 @@ def tile_roles(kernel: Kernel) -> dict[str, str]:
 # -- meaning
 
 
-def play(batch: _Batch, s: ir.TileOp) -> None:
+def play(batch: Batch, s: ir.TileOp) -> None:
     """The operation in the interpreter: one copy of a tile per subgroup. Raises KernelError."""
     width = 1 if batch.threads == 1 else batch.together(f"tile.{s.op}")
     active = batch.active[::width]
@@ -128,7 +125,7 @@ def play(batch: _Batch, s: ir.TileOp) -> None:
     _move(batch, s, tile, width, active)
 
 
-def _move(batch: _Batch, s: ir.TileOp, tile: ir.Tile, width: int, active: np.ndarray) -> None:
+def _move(batch: Batch, s: ir.TileOp, tile: ir.Tile, width: int, active: np.ndarray) -> None:
     """load, store and scale, for which the subgroup's first thread stands."""
     assert s.memory is not None and s.index is not None
     index = np.broadcast_to(batch.eval(s.index), (batch.n, 1)).astype(np.int64)
@@ -152,13 +149,13 @@ def _move(batch: _Batch, s: ir.TileOp, tile: ir.Tile, width: int, active: np.nda
     _set(batch, tile, active, _get(batch, tile) * value if s.op == "scale" else value)
 
 
-def _get(batch: _Batch, tile: ir.Tile) -> np.ndarray:
+def _get(batch: Batch, tile: ir.Tile) -> np.ndarray:
     if tile.name not in batch.tiles:
         raise KernelError(f"tile {tile.name} is used before it is zeroed or loaded")
     return batch.tiles[tile.name]
 
 
-def _set(batch: _Batch, tile: ir.Tile, active: np.ndarray, value: np.ndarray) -> None:
+def _set(batch: Batch, tile: ir.Tile, active: np.ndarray, value: np.ndarray) -> None:
     known = batch.tiles.get(tile.name)
     batch.tiles[tile.name] = (
         value if known is None else np.where(active[:, None, None], value, known)

@@ -72,23 +72,21 @@ class _Count:
         return 0
 
     def branch(self, s: ir.If, part: Block, holds: bool) -> int:
-        mark = self.ranges.facts.mark()
-        self.ranges.facts.add(self.ranges.holds(s.cond, holds))
-        found = self.block(part)
-        self.ranges.facts.release(mark)
+        with self.ranges.facts.given(self.ranges.holds(s.cond, holds)):
+            found = self.block(part)
         self.ranges.forget(assigned(part))
         return found
 
     def loop(self, s: ir.For) -> int:
-        mark, outer, names = self.ranges.facts.mark(), self.around, assigned(s.body)
-        turns = self.ranges.loop(s)
-        self.around *= turns
-        if not any(isinstance(x, ir.For | ir.Barrier) for x in statements(s.body)):
-            self.innermost[id(s)] = self.around
-        self.ranges.forget(names)
-        inside = self.block(s.body)
-        self.ranges.forget(names)
-        self.ranges.facts.release(mark)
+        outer, names = self.around, assigned(s.body)
+        with self.ranges.facts.given():
+            turns = self.ranges.loop(s)
+            self.around *= turns
+            if not any(isinstance(x, ir.For | ir.Barrier) for x in statements(s.body)):
+                self.innermost[id(s)] = self.around
+            self.ranges.forget(names)
+            inside = self.block(s.body)
+            self.ranges.forget(names)
         self.around = outer
         return turns * inside if s.unroll else 1 + turns * (1 + inside)
 

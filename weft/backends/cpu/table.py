@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from weft.backends.cpu.layout import ENTRY_DTYPE
 from weft.core.errors import DeviceError
 from weft.kernel import ir
+from weft.kernel.grid import grid_function, grid_text
 from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program
 
 _BLOCK = 256 << 10  # bytes of a Copy or Fill that make one group
@@ -64,8 +64,7 @@ class Table:
                     pointer(ref)
                 pairs = zip(kernel.buffers, step.args)
                 self._written.update(ref.buffer for buffer, ref in pairs if buffer.access != "r")
-                text = ", ".join(_host_text(g) for g in kernel.grid)
-                grids.setdefault(text, []).append(i)
+                grids.setdefault(grid_text(kernel), []).append(i)
                 continue
             pointer(step.dst)
             self._written.add(step.dst.buffer)
@@ -107,10 +106,9 @@ class Table:
         for text, indices in grids.items():
             at = np.array(indices)
             if "s[" in text:
-                # The text is our own arithmetic over the integer scalars (see _host_text).
-                self._moving.append((eval(f"lambda s: ({text})"), at))
+                self._moving.append((grid_function(text), at))
             else:
-                self._write_grid(at, eval(f"({text})"))
+                self._write_grid(at, grid_function(text)(()))
 
     def _write_grid(self, at: np.ndarray, grid: tuple[int, ...]) -> None:
         e = self._entries
@@ -172,19 +170,3 @@ class Table:
         for grid, at in self._moving:
             self._write_grid(at, grid(values))
         self._seen = values
-
-
-def _host_text(x: ir.Expr) -> str:
-    """A grid expression as Python arithmetic over `s`, with ir.host_eval's meaning."""
-    if isinstance(x, ir.Const):
-        return str(int(x.value))
-    if isinstance(x, ir.Param):
-        return f"s[{int(x.slot)}]"
-    if isinstance(x, ir.Binary):
-        a, b = _host_text(x.a), _host_text(x.b)
-        if x.op in ("min", "max"):
-            return f"{x.op}({a}, {b})"
-        symbols: dict[str, Any] = {"add": "+", "sub": "-", "mul": "*", "div": "//", "rem": "%"}
-        if x.op in symbols:
-            return f"({a} {symbols[x.op]} {b})"
-    raise DeviceError(f"a grid may hold Const, Param and Binary, not {type(x).__name__}")

@@ -166,7 +166,7 @@ class _GpuRenderer(GpuCopies):
         at = self.shared_places[array.name]
         return f"getelementptr (i8, ptr addrspace({_SHARED}) {whole}, i32 {at})"
 
-    def barrier(self) -> None:
+    def barrier(self, s: ir.Barrier) -> None:
         """All threads of the group meet, and see what the others wrote."""
         self.arrive()
         for line in self.gpu.barrier:

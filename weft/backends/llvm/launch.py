@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from weft.core.errors import LimitError
 from weft.kernel import ir
+from weft.kernel.grid import groups
 
 ALIGN = 16
 _UPPER = 65535  # groups along axes 1 and 2
@@ -54,7 +55,7 @@ def launch_grid(
 
     Raises LimitError when the grid is beyond what a GPU takes.
     """
-    x, y, z = (max(ir.host_eval(g, list(scalars)), 0) for g in kernel.grid)
+    x, y, z = groups(kernel, scalars)
     wanted = (x * y * z, 1, 1) if folded(kernel) else (x, y, z)
     if wanted[0] > _FIRST:
         raise LimitError(

@@ -7,10 +7,14 @@ from weft.backends.llvm import text
 from weft.backends.llvm.tiles import Tiles
 from weft.backends.llvm.values import is_literal
 from weft.kernel import ir
-from weft.kernel.ir import Expr
 from weft.kernel.linear import address_vars, is_linear
 
 _MAX_UNROLL = 4096  # bodies that one fully unrolled loop may expand to
+_RULES: dict[type, str] = {
+    ir.Block: "_block", ir.Let: "_let", ir.Assign: "_assign", ir.Store: "store", ir.For: "_for",
+    ir.If: "_if", ir.Array: "declare_array", ir.Tile: "declare_tile", ir.TileOp: "tile_op",
+    ir.AsyncCopy: "async_copy", ir.Prefetch: "prefetch", ir.Barrier: "barrier",
+}  # fmt: skip
 
 
 class Statements(Tiles):
@@ -30,7 +34,7 @@ class Statements(Tiles):
             raise self.fail("an expression is nested too deeply; bind its parts with let") from None
         return self.lines
 
-    def barrier(self) -> None:
+    def barrier(self, s: ir.Barrier) -> None:
         """All threads of the group meet (a group of one thread always has)."""
 
     def async_copy(self, s: ir.AsyncCopy) -> None:
@@ -38,33 +42,14 @@ class Statements(Tiles):
         self.store(s.store)
 
     def statement(self, s: ir.Stmt) -> None:
-        if isinstance(s, ir.Block):
-            for inner in s.body:
-                self.statement(inner)
-        elif isinstance(s, ir.Let):
-            self._let(s)
-        elif isinstance(s, ir.Assign):
-            self._set(s.var, s.value)
-        elif isinstance(s, ir.Store):
-            self.store(s)
-        elif isinstance(s, ir.AsyncCopy):
-            self.async_copy(s)
-        elif isinstance(s, ir.For):
-            self._for(s)
-        elif isinstance(s, ir.If):
-            self._if(s)
-        elif isinstance(s, ir.Prefetch):
-            self.prefetch(s)
-        elif isinstance(s, ir.Array):
-            self.declare_array(s)
-        elif isinstance(s, ir.Tile):
-            self.declare_tile(s)
-        elif isinstance(s, ir.TileOp):
-            self.tile_op(s)
-        elif isinstance(s, ir.Barrier):
-            self.barrier()
-        else:
+        rule = _RULES.get(type(s))
+        if rule is None:
             raise self.fail(f"the LLVM dialect has no rule for {type(s).__name__}")
+        getattr(self, rule)(s)
+
+    def _block(self, s: ir.Block) -> None:
+        for inner in s.body:
+            self.statement(inner)
 
     def _let(self, s: ir.Let) -> None:
         if not s.mutable:
@@ -80,7 +65,7 @@ class Statements(Tiles):
             self.slots.add(s.var.name)
             self.env[s.var.name] = slot
             self.prologue.append(f"  {slot} = alloca {text.register(s.var.type)}{self.stack_note}")
-        self._set(s.var, s.value)
+        self._assign(s)
 
     def _bind_wide(self, var: ir.Var, operand: str) -> None:
         """`var` is `operand`, of the target's index type, which int32 holds."""
@@ -88,9 +73,9 @@ class Statements(Tiles):
         if self.target.index == "i64" and not is_literal(operand):
             self.env[var.name] = self.emit(f"trunc nsw i64 {operand} to i32")
 
-    def _set(self, var: ir.Var, value: Expr) -> None:
-        operand, place = self.value(value), self.env[var.name]
-        self.lines.append(f"  store {text.register(var.type)} {operand}, {self.stack} {place}")
+    def _assign(self, s: ir.Let | ir.Assign) -> None:
+        operand, place = self.value(s.value), self.env[s.var.name]
+        self.lines.append(f"  store {text.register(s.var.type)} {operand}, {self.stack} {place}")
 
     def _if(self, s: ir.If) -> None:
         cond = self.value(s.cond)

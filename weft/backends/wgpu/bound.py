@@ -11,6 +11,7 @@ from weft.backends import wgsl
 from weft.backends.wgpu.memory import ALIGN, WgpuBuffer
 from weft.core.errors import DeviceError
 from weft.kernel import ir
+from weft.kernel.grid import groups
 from weft.program.device import Bound, Buffer
 from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program
 
@@ -134,7 +135,7 @@ class WgpuBound(Bound):
         return {"buffer": buffer.raw, "offset": offset, "size": size}
 
     def _grid(self, call: Call, scalars: Sequence[int]) -> tuple[int, int, int]:
-        x, y, z = (max(ir.host_eval(g, scalars), 0) for g in call.kernel.grid)  # type: ignore[arg-type]
+        x, y, z = groups(call.kernel, scalars)
         if not x * y * z:
             return 0, 0, 0
         return wgsl.fold_grid((x, y, z), self.device.caps, call.kernel.name)
