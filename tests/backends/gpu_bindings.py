@@ -19,7 +19,7 @@ from gpu_machine import Handle, Machine
 
 from weft.backends import cuda, hip
 from weft.backends.cache import DiskCache
-from weft.backends.gpu import GpuDevice, StreamDriver
+from weft.backends.gpu import Driver, GpuDevice
 from weft.backends.llvm import launch
 from weft.kernel.grid import groups
 from weft.kernel.ir import Kernel
@@ -213,7 +213,7 @@ class Taught(GpuDevice):
     the entry's name is all that the stand-in looks for."""
 
     def __init__(self, gpu: Bindings, cache: DiskCache | None = None, real: bool = False) -> None:
-        super().__init__(StreamDriver(APIS[gpu.kind](), 0), cache or DiskCache(None))
+        super().__init__(Driver(APIS[gpu.kind](), 0), cache or DiskCache(None))
         self.gpu, self.real = gpu, real
         gpu.target = self.target
         gpu.calls.clear()
@@ -232,9 +232,9 @@ def named(gpu: Bindings, *shorts: str) -> list[str]:
     return [of[short] for short in shorts]
 
 
-def opened(gpu: Bindings, index: int = 0) -> StreamDriver:
+def opened(gpu: Bindings, index: int = 0) -> Driver:
     """A driver on the stand-in, whose calls so far are forgotten."""
-    driver = StreamDriver(APIS[gpu.kind](), index)
+    driver = Driver(APIS[gpu.kind](), index)
     gpu.calls.clear()
     return driver
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gpu_bindings import APIS, BACKENDS, Bindings, named, opened, pointer
 
-from weft.backends.gpu import StreamDriver
+from weft.backends.gpu import Driver
 from weft.backends.gpu.memory import rounded
 from weft.core.errors import CompileError, DeviceError, OutOfMemoryError
 
@@ -25,7 +25,7 @@ def shown(calls: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 def test_opening(gpu: Bindings) -> None:
-    driver = StreamDriver(APIS[gpu.kind](), 0)
+    driver = Driver(APIS[gpu.kind](), 0)
     want = {"cuda": ("sm_90", "CUDA 12.4"), "hip": ("gfx90a", "HIP 6.3")}[gpu.kind]
     assert (driver.arch, driver.version) == want
     assert (driver.kind, driver.index, driver.name, driver.memory) == (
@@ -40,16 +40,16 @@ def test_opening(gpu: Bindings) -> None:
     tail = ["retain", *tail[:3], "number", *tail[3:]] if gpu.kind == "cuda" else tail
     assert names[-len(tail) :] == named(gpu, *tail)
     with pytest.raises(DeviceError, match=f'is 1 [A-Z]+ GPU; "{gpu.kind}:1" does not exist'):
-        StreamDriver(APIS[gpu.kind](), 1)
+        Driver(APIS[gpu.kind](), 1)
 
 
 def test_a_gpu_that_others_hold(gpu: Bindings) -> None:
     first = named(gpu, "retain" if gpu.kind == "cuda" else "stream")[0]
     gpu.fail = {first: [2, 46]}
     with pytest.raises(OutOfMemoryError, match="other programs"):
-        StreamDriver(APIS[gpu.kind](), 0)
+        Driver(APIS[gpu.kind](), 0)
     with pytest.raises(DeviceError, match="another process has the GPU to itself"):
-        StreamDriver(APIS[gpu.kind](), 0)
+        Driver(APIS[gpu.kind](), 0)
     assert gpu.left() == []
 
 
@@ -57,7 +57,7 @@ def test_a_failed_opening_leaves_nothing(gpu: Bindings) -> None:
     for short in ("stream", "pool", f"{gpu.kind}_keep"):
         gpu.fail = {named(gpu, short)[0]: [3]}
         with pytest.raises(DeviceError, match="ERROR_3"):
-            StreamDriver(APIS[gpu.kind](), 0)
+            Driver(APIS[gpu.kind](), 0)
         assert gpu.left() == []
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 PLAY = """
 import ctypes, importlib, sys
 import numpy as np
-from weft.backends.gpu import StreamDriver
+from weft.backends.gpu import Driver
 from weft.core.errors import CompileError, DeviceError, OutOfMemoryError
 
 kind, library = sys.argv[1:]
@@ -30,7 +30,7 @@ api, arch = {"cuda": ("CudaApi", "sm_90"), "hip": ("HipApi", "gfx942")}[kind]
 (line,) = backend.probe()
 assert (line.available, line.name, line.memory, line.extra["arch"]) == (
     True, "fake GPU", 1 << 30, arch), line
-driver = StreamDriver(getattr(backend, api)(), 0)
+driver = Driver(getattr(backend, api)(), 0)
 a, b = driver.alloc(1000), driver.alloc(1000)
 x, y = np.arange(250, dtype=np.int32), np.zeros(250, np.int32)
 driver.write(a, x.ctypes.data, 1000)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.backends.gpu import Api, Card, Failed, GpuDevice, StreamDriver, api
+from weft.backends.gpu import Api, Card, Driver, Failed, GpuDevice, api
 from weft.backends.gpu.blas_api import CUBLASLT
 from weft.backends.llvm.gpu_target import nvidia_arch
 from weft.program.device import DeviceInfo
@@ -87,4 +87,4 @@ def probe() -> list[DeviceInfo]:
 
 def open_device(index: int) -> GpuDevice:
     """GPU number `index`. Raises DeviceError saying why not and what to install."""
-    return GpuDevice(StreamDriver(CudaApi(), index))
+    return GpuDevice(Driver(CudaApi(), index))

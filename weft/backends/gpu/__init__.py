@@ -3,6 +3,5 @@
 from weft.backends.gpu.api import Api, Card, Failed
 from weft.backends.gpu.device import GpuDevice
 from weft.backends.gpu.driver import Driver
-from weft.backends.gpu.stream import StreamDriver
 
-__all__ = ["Api", "Card", "Driver", "Failed", "GpuDevice", "StreamDriver"]
+__all__ = ["Api", "Card", "Driver", "Failed", "GpuDevice"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from weft.backends.gpu import Api, Card, Failed, GpuDevice, StreamDriver, api
+from weft.backends.gpu import Api, Card, Driver, Failed, GpuDevice, api
 from weft.backends.gpu.blas_api import HIPBLASLT
 from weft.backends.llvm.gpu_target import amd_arch
 from weft.program.device import DeviceInfo
@@ -88,4 +88,4 @@ def probe() -> list[DeviceInfo]:
 
 def open_device(index: int) -> GpuDevice:
     """GPU number `index`. Raises DeviceError saying why not and what to install."""
-    return GpuDevice(StreamDriver(HipApi(), index))
+    return GpuDevice(Driver(HipApi(), index))
