@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -11,7 +11,6 @@ import pytest
 from weft.backends.cpu import CpuDevice
 from weft.backends.cpu.host import Host
 from weft.core import dtypes as dt
-from weft.core.dtypes import DType, as_dtype
 from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import cast, load
@@ -70,37 +69,6 @@ def play(
     for a, b in zip(arrays, buffers):
         assert (d.view(b, (64,), dt.uint8, a.nbytes) == 0xA5).all(), "wrote beyond its buffer"
     return [d.read(b, a.shape, buf.dtype) for a, b, buf in zip(arrays, buffers, kernel.buffers)]
-
-
-def elementwise(
-    body: Callable[..., ir.Expr],
-    inputs: Sequence[np.ndarray],
-    out: DType,
-    lanes: int = 1,
-    target: str = "host",
-) -> np.ndarray:
-    """body over whole arrays, `lanes` elements at a time."""
-    return elementwise_all([(body, out)], inputs, lanes, target)[0]
-
-
-def elementwise_all(
-    bodies: Sequence[tuple[Callable[..., ir.Expr], DType]],
-    inputs: Sequence[np.ndarray],
-    lanes: int = 1,
-    target: str = "host",
-) -> list[np.ndarray]:
-    """Several bodies over the same inputs in one kernel, with one output each."""
-    n = len(inputs[0])
-    assert n % lanes == 0
-    b = Builder("elementwise")
-    sources = [b.buffer(f"x{i}", as_dtype(x.dtype), n) for i, x in enumerate(inputs)]
-    results = [b.buffer(f"out{i}", out, n, "w") for i, (_, out) in enumerate(bodies)]
-    at = b.let(b.group(0) * lanes, "at")
-    values = [b.let(load(s, at, lanes)) for s in sources]
-    for (body, _), result in zip(bodies, results):
-        b.store(result, at, body(*values))
-    blanks = [np.zeros(n, out.numpy) for _, out in bodies]
-    return play(b.kernel((n // lanes,)), [*inputs, *blanks], target=target)[len(inputs) :]
 
 
 def scale_kernel(n: int, factor: float, block: int = 64) -> ir.Kernel:

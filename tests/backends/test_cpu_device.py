@@ -16,7 +16,7 @@ from weft.core.errors import DeviceError, OutOfMemoryError
 from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import load
-from weft.program.program import BufferRef, BufferSpec, Copy, Dispatch, Fill, Program
+from weft.program.program import BufferRef, Dispatch
 
 # -- memory
 
@@ -69,30 +69,8 @@ def test_write_read_view_and_wrap() -> None:
     d.wrap(unaligned)
     with pytest.raises(DeviceError, match="C-contiguous"):
         d.wrap(data.T)
-
-
-def test_bfloat16_and_bool_views() -> None:
-    d = device()
-    for dtype in dt.DEVICE:
-        data = np.array([0, 1, 1, 0, 1, 1, 1, 0]).astype(dtype.numpy)
-        buffer = d.alloc(data.nbytes)
-        d.write(buffer, data)
-        got = d.read(buffer, (2, 4), dtype)
-        assert got.dtype == dtype.numpy
-        np.testing.assert_array_equal(got, data.reshape(2, 4))
-
-
-def test_access_beyond_a_buffer_is_refused() -> None:
-    d = device()
-    buffer = d.alloc(16)
-    for call in (
-        lambda: d.write(buffer, np.zeros(5, np.float32)),
-        lambda: d.read(buffer, (4,), dt.float32, 4),
-        lambda: d.read(buffer, (1,), dt.float32, -4),
-        lambda: d.view(buffer, (17,), dt.uint8),
-    ):
-        with pytest.raises(DeviceError, match="of a buffer of 16"):
-            call()
+    with pytest.raises(DeviceError, match="of a buffer of 96"):
+        d.view(wrapped, (97,), dt.uint8)
 
 
 def test_an_allocation_beyond_the_memory() -> None:
@@ -140,26 +118,6 @@ def test_many_steps_in_order() -> None:
             np.testing.assert_array_equal(d.read(buffers[0], (n,), dt.float32), want)
 
 
-def test_copy_fill_offsets_and_empty_steps() -> None:
-    n = 1_000_000
-    spec = BufferSpec("arena", "arena", dt.uint8, (4 * n,), 4 * n)
-    other = BufferSpec("out", "output", dt.uint8, (n,), n)
-    steps = (
-        Fill(BufferRef(0, 0, n), 7),
-        Fill(BufferRef(0, n, n), 255),
-        Copy(BufferRef(0, 256, n), BufferRef(1, 0, n)),
-        Copy(BufferRef(0, 0, 1000), BufferRef(0, 100, 1000)),  # overlapping
-        Copy(BufferRef(0, 0, 0), BufferRef(1, 0, 0)),
-        Fill(BufferRef(1, 5, 0), 9),
-    )
-    program = Program("moves", (spec, other), (), steps, (), (), (1,))
-    d = device()
-    buffers = [d.alloc(4 * n), d.alloc(n)]
-    d.submit(d.bind(program, buffers), ())
-    got = d.read(buffers[1], (n,), dt.uint8)
-    assert (got[: n - 256] == 7).all() and (got[n - 256 :] == 255).all()
-
-
 def test_grids_follow_the_scalars() -> None:
     n = 4096
     b = Builder("rows")
@@ -181,26 +139,6 @@ def test_grids_follow_the_scalars() -> None:
         d.submit(bound, (1,))
     with pytest.raises(DeviceError, match="rows=2147483648 is not an int32"):
         d.submit(bound, (1 << 31, 0))
-
-
-def test_rebind() -> None:
-    n = 640
-    program = two_buffers(
-        n, kernels=(scale_kernel(n, 2.0),),
-        steps=(Dispatch(0, (BufferRef(0, 0, 4 * n), BufferRef(1, 0, 4 * n))),),
-    )  # fmt: skip
-    d = device()
-    first, second, out = (d.alloc(4 * n) for _ in range(3))
-    d.write(first, np.zeros(n, np.float32))
-    d.write(second, np.ones(n, np.float32))
-    bound = d.bind(program, [first, out])
-    d.submit(bound, ())
-    assert d.read(out, (1,), dt.float32)[0] == 0
-    bound.rebind(0, second)
-    d.submit(bound, ())
-    assert d.read(out, (1,), dt.float32)[0] == 2
-    with pytest.raises(DeviceError, match="needs 2560 bytes"):
-        bound.rebind(0, d.alloc(100))
 
 
 def test_a_wrapped_read_only_array_may_only_be_read() -> None:
@@ -242,5 +180,7 @@ def test_binding_errors() -> None:
     with pytest.raises(DeviceError, match="kernel scale: buffer x has 640 float32 elements"):
         d.bind(short, [d.alloc(4 * n), d.alloc(4 * n)])
     bound = d.bind(good, [d.alloc(4 * n), d.alloc(4 * n)])
+    with pytest.raises(DeviceError, match="needs 2560 bytes"):
+        bound.rebind(0, d.alloc(100))
     with pytest.raises(DeviceError, match="another device"):
         other.submit(bound, ())

@@ -12,32 +12,19 @@ import pytest
 from gpu_bindings import Bindings, Taught, named
 
 from weft.backends.cache import DiskCache
-from weft.conform import device as contract
 from weft.conform.harness import elementwise_kernel, program_of
-from weft.conform.report import Skip
 from weft.core import dtypes as dt
 from weft.core.errors import DeviceError, OutOfMemoryError
 from weft.kernel.builder import Builder
 from weft.kernel.expr import load
 from weft.kernel.ir import Param
-from weft.program.program import BufferRef, BufferSpec, Copy, Dispatch, Fill, Program
+from weft.program.program import BufferRef, BufferSpec, Dispatch, Program
 
 F32 = dt.float32
 
 
 def double(device: Taught, n: int = 64):  # type: ignore[no-untyped-def]
     return elementwise_kernel("double", device.caps, n, [F32], F32, lambda b, i, x: x * 2.0)
-
-
-def test_the_contract_of_devices(gpu: Bindings) -> None:
-    device = Taught(gpu)
-    for name, check in contract.checks(device):
-        try:
-            check()
-        except Skip:
-            continue
-        except Exception as error:
-            raise AssertionError(f"{name}: {error}") from error
 
 
 def test_order_and_arguments(gpu: Bindings) -> None:
@@ -161,27 +148,6 @@ def test_memory_lives_as_long_as_it_is_used(gpu: Bindings) -> None:
     gc.collect()
     device.sync()
     assert not gpu.blocks
-
-
-def test_copies_and_fills(gpu: Bindings) -> None:
-    device = Taught(gpu)
-    spec = BufferSpec("x", "input", dt.uint8, (64,), 64)
-    steps = (
-        Copy(BufferRef(0, 0, 32), BufferRef(0, 32, 32)),
-        Copy(BufferRef(0, 0, 40), BufferRef(0, 8, 40)),
-        Copy(BufferRef(0, 3, 5), BufferRef(0, 3, 5)),
-        Fill(BufferRef(0, 60, 4), 7),
-    )
-    program = Program("moves", (spec,), (), steps, (), (0,), ())
-    x = np.arange(64, dtype=np.uint8)
-    buffer = device.alloc(64)
-    device.write(buffer, x)
-    device.submit(device.bind(program, [buffer]), [])
-    want = x.copy()
-    want[32:64] = want[:32].copy()
-    want[8:48] = want[:40].copy()
-    want[60:] = 7
-    np.testing.assert_array_equal(device.read(buffer, (64,), dt.uint8), want)
 
 
 def test_code_is_compiled_once(gpu: Bindings, tmp_path: Path) -> None:

@@ -1,13 +1,13 @@
-"""Loads, stores, arrays, control flow and collectives of the LLVM dialect against NumPy."""
+"""Loads, stores, arrays and lanes of the LLVM dialect against NumPy, and what it refuses."""
 
 from __future__ import annotations
 
 import re
 
-import ml_dtypes
 import numpy as np
 import pytest
-from cpu_case import device, elementwise, play
+from cpu_case import device, play
+from node_case import Row, dot_kernel
 
 from weft.backends.llvm import cpu_target, render
 from weft.core import dtypes as dt
@@ -167,57 +167,14 @@ def test_register_tile_leaves_no_memory_traffic() -> None:
     np.testing.assert_allclose(got, xs @ ys.astype(np.float32), rtol=1e-5, atol=1e-5)
 
 
-def test_loops_with_runtime_bounds_and_scalars() -> None:
-    b = Builder("loops")
-    out = b.buffer("out", dt.int32, 8, "w")
-    n, m = ir.Param("n", 0), ir.Param("m", 1)
-    total = b.var(const(0), "total", ir.I32)
-    with b.loop(n, start=b.group(0), step=3) as i, b.loop(m) as j:
-        b.assign(total, total + i * j)
-    b.store(out, b.group(0), total)
-    kernel = b.kernel((8,))
-    for scalars in ((0, 5), (7, 0), (20, 4), (3, -1)):
-        got = play(kernel, [np.zeros(8, np.int32)], scalars)[0]
-        want = [
-            sum(i * j for i in range(g, scalars[0], 3) for j in range(scalars[1])) for g in range(8)
-        ]
-        np.testing.assert_array_equal(got, want)
-
-
-def test_branches() -> None:
-    b = Builder("branches")
-    out = b.buffer("out", dt.int32, 30, "rw")
-    g = b.let(b.group(0), "g")
-    with b.when(g % 3 < 1):
-        b.store(out, g, 7)
-    with b.otherwise(), b.when(g % 3 < 2), b.loop(5) as i, b.when(g < i * 6):
-        b.store(out, g, load(out, g) + 1)
-    got = play(b.kernel((30,)), [np.full(30, 100, np.int32)])[0]
-    more = [sum(g < i * 6 for i in range(5)) for g in range(30)]
-    want = [(7, 100 + more[g], 100)[g % 3] for g in range(30)]
-    np.testing.assert_array_equal(got, want)
-
-
-@pytest.mark.parametrize("grid", [(3, 5, 2), (7, 1, 1), (1, 4, 1), (1, 1, 6), (2, 3, 1)])
-def test_axes(grid: tuple[int, int, int]) -> None:
-    count = grid[0] * grid[1] * grid[2]
-    b = Builder("axes")
-    out = b.buffer("out", dt.int32, count, "w")
-    x, y, z = (b.let(b.group(d), "xyz"[d]) for d in range(3))
-    b.store(out, (z * grid[1] + y) * grid[0] + x, x + y * 100 + z * 10000)
-    got = play(b.kernel(grid), [np.zeros(count, np.int32)])[0].reshape(grid[::-1])
-    zz, yy, xx = np.indices(grid[::-1])
-    np.testing.assert_array_equal(got, xx + yy * 100 + zz * 10000)
-
-
 @pytest.mark.parametrize("lanes", [4, 16])
 def test_lane_plumbing(lanes: int) -> None:
     x, y = values(dt.float32, lanes), values(dt.float32, lanes)
     reverse = tuple(range(lanes - 1, -1, -1))
     zipped = tuple(i // 2 + (i % 2) * lanes for i in range(lanes))
-    got = elementwise(lambda a, c: shuffle(reverse, a), [x, y], dt.float32, lanes)
+    got = Row("host", lanes).run(lambda a, c: shuffle(reverse, a), [x, y], dt.float32)
     np.testing.assert_array_equal(got, x[::-1])
-    got = elementwise(lambda a, c: shuffle(zipped, a, c), [x, y], dt.float32, lanes)
+    got = Row("host", lanes).run(lambda a, c: shuffle(zipped, a, c), [x, y], dt.float32)
     np.testing.assert_array_equal(got, np.concatenate([x, y])[list(zipped)])
     b = Builder("pack")
     source, out = b.buffer("x", dt.float32, lanes), b.buffer("out", dt.float32, lanes, "w")
@@ -229,47 +186,15 @@ def test_lane_plumbing(lanes: int) -> None:
     np.testing.assert_array_equal(got, x[3 * index % lanes] * index.astype(np.float32))
 
 
-def dot_kernel(op: str, n: int, a_dtype: dt.DType) -> ir.Kernel:
-    k, acc, b_dtype = (2, dt.float32, dt.bfloat16) if op == "dot2" else (4, dt.int32, dt.int8)
-    b = Builder(op)
-    acc_in, a = b.buffer("acc", acc, n), b.buffer("a", a_dtype, n * k)
-    w, out = b.buffer("b", b_dtype, n * k), b.buffer("out", acc, n, "w")
-    args = (load(acc_in, 0, n), load(a, 0, n * k), load(w, 0, n * k))
-    b.store(out, 0, ir.Collective(op, args, Type(acc, n)))
-    return b.kernel((1,))
-
-
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("n", [1, 2, 4, 16, 32])
-def test_dot2(n: int, target: str) -> None:
-    acc = values(dt.float32, n)
-    a, w = values(dt.bfloat16, 2 * n), values(dt.bfloat16, 2 * n)
-    got = play(dot_kernel("dot2", n, dt.bfloat16), [acc, a, w, acc * 0], target=target)[-1]
-    products = (a.astype(np.float64) * w.astype(np.float64)).reshape(n, 2)
-    np.testing.assert_allclose(got, acc + products.sum(1), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("n", [1, 2, 8, 16, 32])
-@pytest.mark.parametrize("a_dtype", [dt.uint8, dt.int8])
-def test_dot4_with_extremes(n: int, a_dtype: dt.DType, target: str) -> None:
-    acc, a, w = values(dt.int32, n), values(a_dtype, 4 * n), values(dt.int8, 4 * n)
-    info = np.iinfo(a_dtype.numpy)
-    a[:4], w[:4] = info.max, -128
-    a[-4:] = info.min
-    got = play(dot_kernel("dot4", n, a_dtype), [acc, a, w, acc * 0], target=target)[-1]
-    products = (a.astype(np.int64) * w.astype(np.int64)).reshape(n, 4)
-    np.testing.assert_array_equal(got, (acc + products.sum(1)).astype(np.int32))
-
-
 def test_dot_instructions_are_used_where_the_cpu_has_them() -> None:
     from weft.backends.cpu import jit
 
     d = device()
-    for op, feature, instruction in (("dot2", "dot2_bf16", "dpbf16"), ("dot4", "dot4", "vpdpbusd")):
+    for op, dtype, feature, instruction in (
+        ("dot2", dt.bfloat16, "dot2_bf16", "dpbf16"), ("dot4", dt.uint8, "dot4", "vpdpbusd"),
+    ):  # fmt: skip
         if feature in d.caps.features:
-            a_dtype = ml_dtypes.bfloat16 if op == "dot2" else np.uint8
-            kernel = dot_kernel(op, 16, dt.as_dtype(a_dtype))
+            kernel = dot_kernel(op, Row("host", 16), dtype)
             assert instruction in jit.assembly(d.source(kernel), d.host)
 
 
@@ -301,7 +226,7 @@ def test_kernels_for_threads_and_subgroups_are_refused() -> None:
 
 
 def test_rendering_is_pure_and_needs_no_llvm() -> None:
-    kernel = dot_kernel("dot4", 4, dt.int8)
+    kernel = dot_kernel("dot4", Row("host", 4), dt.int8)
     texts = {
         render(kernel, PRESETS["cpu-neon"], cpu_target("aarch64-linux", frozenset())) for _ in "ab"
     }

@@ -7,29 +7,15 @@ import numpy as np
 import pytest
 from wgpu_case import device
 
-from weft.conform import device as contract, kernels as nodes
 from weft.conform.harness import run_kernel
-from weft.conform.report import Skip
 from weft.core import dtypes as dt
 from weft.core.errors import CompileError, DeviceError, LimitError, OutOfMemoryError
 from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import const, load
-from weft.program.program import BufferRef, BufferSpec, Copy, Dispatch, Fill, Program
+from weft.program.program import BufferRef, BufferSpec, Dispatch, Fill, Program
 
 F32 = dt.float32
-
-
-def test_contract_and_nodes():
-    """What `weft check` runs at the levels "device" and "kernels"."""
-    gpu = device()
-    for name, check in [*contract.checks(gpu), *nodes.checks(gpu)]:
-        try:
-            check()
-        except Skip:
-            continue
-        except Exception as error:
-            pytest.fail(f"{name}: {error}")
 
 
 def axpy(a=2.0, n=64):
@@ -145,38 +131,6 @@ def test_folded_groups_meet_at_barriers():
     too_many = gpu.bind(program([kernel], steps, [spec], ("n",)), [buffer])
     with pytest.raises(LimitError, match="grid"):
         gpu.submit(too_many, (63 * 63 + 1,))
-
-
-def test_copies_within_a_buffer_and_byte_fills():
-    gpu = device()
-    a = gpu.alloc(1024)
-    gpu.write(a, np.arange(256, dtype=np.float32))
-    steps = [
-        Copy(BufferRef(0, 0, 512), BufferRef(0, 256, 512)),  # overlapping
-        Fill(BufferRef(0, 896, 128), 7),
-    ]
-    bound = gpu.bind(program([], steps, [floats(256)]), [a])
-    gpu.submit(bound, ())
-    got = gpu.read(a, (256,), F32)
-    want = np.arange(256, dtype=np.float32)
-    want[64:192] = np.arange(128)
-    np.testing.assert_array_equal(got[:224], want[:224])
-    assert got[224:].tobytes() == b"\7" * 128
-
-
-def test_bytes_at_any_offset():
-    gpu = device()
-    a = gpu.alloc(33)
-    want = np.arange(33, dtype=np.uint8)
-    gpu.write(a, want)
-    for offset, size in ((1, 1), (3, 7), (30, 3), (5, 11), (32, 1), (8, 4)):
-        data = np.arange(100, 100 + size, dtype=np.uint8)
-        gpu.write(a, data, offset)
-        want[offset : offset + size] = data
-        np.testing.assert_array_equal(gpu.read(a, (33,), dt.uint8), want)
-        np.testing.assert_array_equal(gpu.read(a, (size,), dt.uint8, offset), data)
-    with pytest.raises(DeviceError, match=r"bytes 30\.\.34 of a buffer of 33"):
-        gpu.write(a, np.zeros(4, np.uint8), 30)
 
 
 def test_freed_buffers_are_reused():
@@ -309,12 +263,6 @@ def test_a_lost_device_says_so_for_good():
         with pytest.raises(DeviceError, match=r"lost|gone"):
             act()
     assert gpu.lost
-
-
-def test_foreign_buffers_are_refused():
-    one, other = device(), device("packed")
-    with pytest.raises(DeviceError, match="another device"):
-        one.read(other.alloc(4), (1,), F32)
 
 
 def test_replay_costs_few_microseconds_per_dispatch():
