@@ -3,14 +3,17 @@
     python scripts/bits.py [--family llama] [--rows 12]
 
 The same tiny model of random weights runs on this CPU, on this CPU as an older one would (AVX2),
-and in the interpreter with the Caps of each preset. Printed per target: how many logits are equal,
-and by how much the others differ.
+in the interpreter with the Caps of each preset, and as the code written for GPUs, executed by the
+tests' emulators (gpu_emulator.py and test_ptx_machine.py of tests/backends; Linux only). Printed
+per target: how many logits are equal, and by how much the others differ.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +25,13 @@ from rich.table import Table
 import weft
 from weft.backends import registry
 from weft.backends.cpu.device import CpuDevice
+from weft.backends.llvm import gpu_target
 from weft.conform.models import CONFIGS
 from weft.models import random_folder
 
 TARGETS = ("interp:cpu-avx512", "interp:cpu-avx2", "interp:cpu-neon", "interp:cuda",
            "interp:hip-wave32", "interp:hip-wave64", "interp:webgpu", "vulkan")  # fmt: skip
+EMULATED = ("sm_80", "gfx90a", "gfx1100")
 
 
 def older_cpu() -> CpuDevice:
@@ -34,6 +39,20 @@ def older_cpu() -> CpuDevice:
     host = registry.get("cpu").host
     kept = [f for f in host.features.split(",") if "avx512" not in f and "amx" not in f]
     return CpuDevice(target=replace(host, cpu="haswell", features=",".join(kept)))
+
+
+def targets() -> Iterator[tuple[str, Any]]:
+    """Name and device of each."""
+    yield "cpu without AVX-512", older_cpu()
+    yield from ((name, name) for name in TARGETS)
+    if sys.platform == "linux":
+        sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "backends"))
+        from gpu_emulator import Emulated
+        from test_ptx_machine import Printed
+
+        for arch in EMULATED:
+            yield f"emulated {arch}", Emulated(gpu_target(arch))
+        yield "PTX of sm_80", Printed(gpu_target("sm_80"))
 
 
 def run(folder: Path, device: Any, ids: list[int]) -> np.ndarray:
@@ -57,10 +76,9 @@ def main() -> None:
         ids = np.random.default_rng(1).integers(0, 120, given.rows).tolist()
         want = run(folder, "cpu", ids)
         table = Table("target", "logits equal", "largest difference")
-        for target in (older_cpu(), *TARGETS):
-            got = run(folder, target, ids)
-            name_ = target if isinstance(target, str) else "cpu without AVX-512"
-            table.add_row(name_, f"{(got == want).mean():.1%}", f"{abs(got - want).max():.1e}")
+        for target, device in targets():
+            got = run(folder, device, ids)
+            table.add_row(target, f"{(got == want).mean():.1%}", f"{abs(got - want).max():.1e}")
         Console().print(table)
 
 

@@ -1,7 +1,7 @@
 """What the matrix instructions of GPUs compute, from the registers of all lanes of a subgroup.
 
-Written from the vendors' documents alone (element by element, as they state it), so that what
-weft.backends.llvm.gpu_tiles believes of layouts is checked, not repeated. Sources: NVIDIA PTX ISA,
+Written from the vendors' documents alone (element by element, as they state it), so that layouts
+as weft.backends.llvm.matrix_units has them are checked, not repeated. Sources: NVIDIA PTX ISA,
 "Matrix Fragments for mma.m16n8k16 with floating point type" and "ldmatrix"; AMD CDNA3 ISA, "Matrix
 Arithmetic Instructions"; AMD RDNA3 ISA, "Wave Matrix Multiply Accumulate".
 """

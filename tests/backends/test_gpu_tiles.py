@@ -13,7 +13,7 @@ import gpu_emulator
 import numpy as np
 import pytest
 
-from weft.backends.llvm import gpu_target, gpu_tiles, offline, ptxas
+from weft.backends.llvm import gpu_target, matrix_units, offline, ptxas
 from weft.backends.llvm.gpu_copies import GpuCopies
 from weft.backends.llvm.gpu_target import GpuTarget
 from weft.core import dtypes as dt
@@ -270,11 +270,11 @@ def test_instructions(arch: str, name: str, words: dict[str, int]) -> None:
 def test_the_emulator_sees_a_wrong_layout(
     arch: str, kind: str, field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unit, target, c = gpu_tiles.UNITS[kind], gpu_target(arch), CASES["pairs"]
+    unit, target, c = matrix_units.UNITS[kind], gpu_target(arch), CASES["pairs"]
     right = getattr(unit, field)
     places = tuple(tuple((c, r) for r, c in held) for held in right.registers)
-    wrong = gpu_tiles.Layout(right.col, right.row, places)  # transposed
-    monkeypatch.setitem(gpu_tiles.UNITS, kind, dataclasses.replace(unit, **{field: wrong}))
+    wrong = matrix_units.Layout(right.col, right.row, places)  # transposed
+    monkeypatch.setitem(matrix_units.UNITS, kind, dataclasses.replace(unit, **{field: wrong}))
     arrays = arrays_of(kernel_of(c, target.wave))
     with pytest.raises(AssertionError):  # here, or because the lanes of WMMA differ
         gpu_emulator.play(kernel_of(c, target.wave), target, arrays, [])

@@ -26,7 +26,6 @@ CHEAP = 4  # operations per element that may be done again wherever an element i
 AGAIN = 32  # ... that may be done again by other kernels: memory costs more than this on any target
 ENDLESS = 1 << 20  # operations beyond which their exact number does not matter
 MANY = 4  # operands beyond which their exact number does not matter
-_NONE: frozenset[int] = frozenset()
 READS_VALUES = ("norm", "reduce", "scan")  # templates of calls that take operands as they come
 Claimed = Callable[[Node], str | None]
 
@@ -61,8 +60,7 @@ def partition(graph: Graph, caps: Caps, claimed: Claimed) -> Partition:
                     f"{group.name} needs {_bindings(group)} buffers, {caps.name} allows "
                     f"{caps.max_bindings} per kernel"
                 )
-            for node in points:
-                forced[id(node)] = "to stay within the buffers a kernel may use"
+            forced |= dict.fromkeys(map(id, points), "to stay within the buffers a kernel may use")
 
 
 def _bindings(group: Group) -> int:
@@ -96,8 +94,8 @@ class _Grouper:
         if is_anchor(node) or self._in_memory(node):
             return 0, frozenset((id(node),))
         if is_inline(node):
-            return 0, _NONE
-        ops, loads = analysis.own_cost(node), _NONE
+            return 0, frozenset()
+        ops, loads = analysis.own_cost(node), frozenset[int]()
         for x in {id(x): x for x in node.inputs}.values():
             more, leaves = self.cost[id(x)]
             ops = min(ops + more, ENDLESS)
@@ -120,10 +118,9 @@ class _Grouper:
                 continue
             self._keep(node, "it is an anchor")
             if node.op == "dot" or self._wants_strided(node):
+                reason = f"{analysis.label_of(node)} reads it from memory"
                 for x in node.inputs:
-                    self._keep(
-                        analysis.strided_base(x), f"{analysis.label_of(node)} reads it from memory"
-                    )
+                    self._keep(analysis.strided_base(x), reason)
             elif node.op == "update":
                 self._keep(base(node.inputs[0]), "update replaces rows of it")
             elif node.op == "sort" and self.cost[id(node.inputs[0])][0] > CHEAP:
@@ -139,14 +136,12 @@ class _Grouper:
         for node in reversed(self.order):
             reached: set[int] = set()
             for user in self.users[id(node)]:
-                in_memory = id(user) in self.reason
-                reached |= {id(user)} if in_memory else self.kernels[id(user)]
+                reached |= {id(user)} if id(user) in self.reason else self.kernels[id(user)]
                 if len(reached) > AGAIN + 1:
                     break  # more of them would not change a thing
-            if kind_of(node) != "source" and not self._in_memory(node):
-                why = self._worth(node, reached)
-                if why:
-                    self._keep(node, why)
+            fusible = kind_of(node) != "source" and not self._in_memory(node)
+            if fusible and (why := self._worth(node, reached)):
+                self._keep(node, why)
             self.kernels[id(node)] = reached
 
     def _reconsider(self, required: set[int]) -> None:
@@ -193,7 +188,7 @@ class _Grouper:
     # -- groups ----------------------------------------------------------------------------------
 
     def groups(self) -> list[Group]:
-        stored = [n for n in self.order if not is_buffer(n) and self._in_memory(n) and n.size]
+        stored = [n for n in self.order if id(n) in self.reason and not is_buffer(n) and n.size]
         stored = [n for n in stored if n.op != "result"]  # the call's kernel writes it
         absorbed: set[int] = set()  # anchors whose epilogue writes another value
         made = []
@@ -210,8 +205,7 @@ class _Grouper:
     def merged(self, found: list[Group]) -> list[Group]:
         """The groups, joined where one kernel does their work better."""
         found = merge_dots(found, self.caps, self.users, self._is_root)
-        found = merge_norms(found, self.caps, self._is_root)
-        return merge_maps(found, self.caps)
+        return merge_maps(merge_norms(found, self.caps, self._is_root), self.caps)
 
     def _epilogue_of(self, root: Node, absorbed: set[int]) -> Node | None:
         """The anchor that `root` can be the epilogue of: the costliest one used by root alone."""
@@ -352,6 +346,5 @@ class _Grouper:
 
 def _expands(node: Node, user: Node) -> bool:
     """Whether `user` reads each element of `node` several times."""
-    if user.op == "broadcast":
-        return user.size > node.size
-    return user.op == "gather" and user.inputs[0] is node and user.size > node.size
+    repeats = user.op == "broadcast" or (user.op == "gather" and user.inputs[0] is node)
+    return repeats and user.size > node.size

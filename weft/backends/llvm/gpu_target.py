@@ -26,7 +26,7 @@ class GpuTarget(LlvmTarget):
     and {resident} for the groups that a core should hold.
     `shuffle` moves an i32 by lane ^ {k} within `swizzle` lanes. `reduce` maps a subgroup's integer
     reductions to one intrinsic; `dot4_word` a dtype to the product of four bytes in a word. `unit`
-    is the kind of matrix unit (see gpu_tiles); `copies` says that memory is copied to shared
+    is the kind of matrix unit (see matrix_units); `copies` says that memory is copied to shared
     memory without threads (see gpu_copies).
     `axis_threads` limits how many threads run along one axis of a grid. Code may declare
     `static_shared` bytes of shared memory; more is dynamic (see launch.py).

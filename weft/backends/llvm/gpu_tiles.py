@@ -1,14 +1,7 @@
-"""Tiles in the matrix units of GPUs: which lane of a subgroup holds which element, and by which
-instruction tiles are multiplied.
+"""Tiles in the matrix units of GPUs: registers that lanes hold as matrix_units.py has it, and the
+instructions that move and multiply them.
 
-A unit takes tiles of 16 x 16: both operands with rows along k ("operand"), so a right operand that
-is stored with rows of n is held transposed; sums in float32 ("result"). Layouts are tables; the
-rest follows from them.
-
-Sources: NVIDIA "PTX ISA", "Matrix Fragments for mma.m16n8k16 with floating point type" and
-"Warp-level matrix load instruction: ldmatrix"; AMD "CDNA3 Instruction Set Architecture", "Matrix
-Arithmetic Instructions", and AMD's matrix instruction calculator (v_mfma_f32_16x16x16);
-AMD GPUOpen "How to accelerate AI applications on RDNA 3 using WMMA".
+Source: NVIDIA "PTX ISA", "Warp-level matrix load instruction: ldmatrix".
 """
 
 from __future__ import annotations
@@ -18,79 +11,14 @@ from dataclasses import dataclass
 
 from weft.backends.llvm import text
 from weft.backends.llvm.gpu_target import GpuTarget
+from weft.backends.llvm.matrix_units import SIDE, UNITS, Layout, Part, Unit
 from weft.backends.llvm.statements import Statements
 from weft.core import dtypes as dt
 from weft.kernel import ir
 from weft.kernel.tiles import tile_roles
 
-SIDE = 16  # rows, columns and k of a tile
 _SHARED = 3  # the address space of memory that a group shares
 _ROW = 8  # elements of 2 bytes in a row that ldmatrix reads
-
-
-@dataclass(frozen=True)
-class Part:
-    """What a lane's number adds to a row or column: lane / `div` % `mod` * `times`."""
-
-    div: int
-    mod: int
-    times: int = 1
-
-
-Place = tuple[int, int]  # row and column
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where the elements of a lane's registers lie: each at its place plus the lane's parts."""
-
-    row: Part
-    col: Part
-    registers: tuple[tuple[Place, ...], ...]
-
-
-@dataclass(frozen=True)
-class Unit:
-    """A kind of matrix unit. `products` maps the operands' dtype to an intrinsic and the LLVM type
-    of an operand's register in it."""
-
-    operand: Layout
-    result: Layout
-    products: dict[dt.DType, tuple[str, str]]
-
-
-_MMA = "llvm.nvvm.mma.m16n8k16.row.col"
-UNITS = {
-    "mma": Unit(
-        Layout(
-            Part(4, 8),
-            Part(1, 4, 2),
-            tuple(tuple((r % 2 * 8, r // 2 * 8 + e) for e in range(2)) for r in range(4)),
-        ),
-        Layout(
-            Part(4, 8),
-            Part(1, 4, 2),
-            tuple(((r // 2 % 2 * 8, r // 4 * 8 + r % 2),) for r in range(8)),
-        ),
-        {dt.bfloat16: (f"{_MMA}.bf16", "i32"), dt.float16: (f"{_MMA}.f32.f32", "<2 x half>")},
-    ),
-    "mfma": Unit(
-        Layout(Part(1, 16), Part(16, 4, 4), (tuple((0, e) for e in range(4)),)),
-        Layout(Part(16, 4, 4), Part(1, 16), (tuple((e, 0) for e in range(4)),)),
-        {
-            dt.bfloat16: ("llvm.amdgcn.mfma.f32.16x16x16bf16.1k", "<4 x i16>"),
-            dt.float16: ("llvm.amdgcn.mfma.f32.16x16x16f16", "<4 x half>"),
-        },
-    ),
-    "wmma": Unit(  # lanes 16 to 31 hold the same operands as lanes 0 to 15
-        Layout(Part(1, 16), Part(1, 1), (tuple((0, e) for e in range(16)),)),
-        Layout(Part(16, 2), Part(1, 16), (tuple((2 * e, 0) for e in range(8)),)),
-        {
-            dt.bfloat16: ("llvm.amdgcn.wmma.f32.16x16x16.bf16.v8f32.v16i16", "<16 x i16>"),
-            dt.float16: ("llvm.amdgcn.wmma.f32.16x16x16.f16.v8f32.v16f16", "<16 x half>"),
-        },
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -177,12 +105,8 @@ class GpuTiles(Statements):
         if s.op == "zero":
             for n in range(len(held[0].slots)):
                 self._put(held[0], n, "zeroinitializer")
-        elif s.op == "scale":
-            self._scale(s, held[0])
-        elif s.op == "store":
-            self._store(s, held[0])
-        elif s.op == "load":
-            self._load(s, held[0])
+        elif s.op in ("scale", "store", "load"):
+            {"scale": self._scale, "store": self._store, "load": self._load}[s.op](s, held[0])
         elif s.op == "add":
             for n in range(len(held[0].slots)):
                 parts = [self._get(h, n) for h in held]

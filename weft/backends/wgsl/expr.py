@@ -342,12 +342,8 @@ def _dot4(w: Writer, e: ir.Collective, acc: list[str]) -> list[str]:
     return [f"({s} + dot(vec4<i32>({a}), vec4<i32>({b})))" for s, a, b in chunks]
 
 
-def _load(w: Writer, e: ir.Load) -> list[str]:
-    return memory.load(w, e)
-
-
 _RENDER: dict[type, Callable[..., list[str]]] = {
     ir.Const: _const, ir.Param: _param, ir.Var: _var, ir.Axis: _axis, ir.Unary: _unary,
     ir.Binary: _binary, ir.Fma: _fma, ir.Select: _select, ir.Cast: _cast, ir.Bitcast: _bitcast,
-    ir.Vec: _vec, ir.Collective: _collective, ir.Load: _load,
+    ir.Vec: _vec, ir.Collective: _collective, ir.Load: lambda w, e: memory.load(w, e),
 }  # fmt: skip

@@ -1,0 +1,83 @@
+"""The matrix units of GPUs as data: which lane of a subgroup holds which element of a tile.
+
+A unit takes tiles of 16 x 16: both operands with rows along k ("operand"), so a right operand that
+is stored with rows of n is held transposed; sums in float32 ("result").
+
+Sources: NVIDIA "PTX ISA", "Matrix Fragments for mma.m16n8k16 with floating point type"; AMD "CDNA3
+Instruction Set Architecture", "Matrix Arithmetic Instructions", and AMD's matrix instruction
+calculator (v_mfma_f32_16x16x16); AMD GPUOpen "How to accelerate AI applications on RDNA 3 using
+WMMA".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.core import dtypes as dt
+
+SIDE = 16  # rows, columns and k of a tile
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a lane's number adds to a row or column: lane / `div` % `mod` * `times`."""
+
+    div: int
+    mod: int
+    times: int = 1
+
+
+Place = tuple[int, int]  # row and column
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the elements of a lane's registers lie: each at its place plus the lane's parts."""
+
+    row: Part
+    col: Part
+    registers: tuple[tuple[Place, ...], ...]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A kind of matrix unit. `products` maps the operands' dtype to an intrinsic and the LLVM type
+    of an operand's register in it."""
+
+    operand: Layout
+    result: Layout
+    products: dict[dt.DType, tuple[str, str]]
+
+
+_MMA = "llvm.nvvm.mma.m16n8k16.row.col"
+UNITS = {
+    "mma": Unit(
+        Layout(
+            Part(4, 8),
+            Part(1, 4, 2),
+            tuple(tuple((r % 2 * 8, r // 2 * 8 + e) for e in range(2)) for r in range(4)),
+        ),
+        Layout(
+            Part(4, 8),
+            Part(1, 4, 2),
+            tuple(((r // 2 % 2 * 8, r // 4 * 8 + r % 2),) for r in range(8)),
+        ),
+        {dt.bfloat16: (f"{_MMA}.bf16", "i32"), dt.float16: (f"{_MMA}.f32.f32", "<2 x half>")},
+    ),
+    "mfma": Unit(
+        Layout(Part(1, 16), Part(16, 4, 4), (tuple((0, e) for e in range(4)),)),
+        Layout(Part(16, 4, 4), Part(1, 16), (tuple((e, 0) for e in range(4)),)),
+        {
+            dt.bfloat16: ("llvm.amdgcn.mfma.f32.16x16x16bf16.1k", "<4 x i16>"),
+            dt.float16: ("llvm.amdgcn.mfma.f32.16x16x16f16", "<4 x half>"),
+        },
+    ),
+    "wmma": Unit(  # lanes 16 to 31 hold the same operands as lanes 0 to 15
+        Layout(Part(1, 16), Part(1, 1), (tuple((0, e) for e in range(16)),)),
+        Layout(Part(16, 2), Part(1, 16), (tuple((2 * e, 0) for e in range(8)),)),
+        {
+            dt.bfloat16: ("llvm.amdgcn.wmma.f32.16x16x16.bf16.v8f32.v16i16", "<16 x i16>"),
+            dt.float16: ("llvm.amdgcn.wmma.f32.16x16x16.f16.v8f32.v16f16", "<16 x half>"),
+        },
+    ),
+}
