@@ -129,9 +129,9 @@ def test_a_broadcast_weight_merges_the_batch_into_rows() -> None:
 @each_width
 @pytest.mark.parametrize("kind,shape", [
     ("matmul", (0, 9, 16)), ("matmul", (9, 0, 16)), ("matmul", (9, 17, 0)),
-    ("matvec", (3, 0, 9)), ("matvec", (3, 9, 0)),
+    ("matvec", (0, 9, 16)), ("matvec", (3, 0, 9)), ("matvec", (3, 9, 0)),
 ])  # fmt: skip
-@pytest.mark.parametrize("tier", GPUS[:2])
+@pytest.mark.parametrize("tier", [*GPUS[:2], "lavapipe", "cpu-avx2", "cpu-amx"])
 def test_nothing(tier: str, kind: str, shape: tuple[int, int, int], dtype: dt.DType) -> None:
     for layout in LAYOUTS[:2]:
         p, caps = Product(*shape, dtype, layout), device(tier).caps

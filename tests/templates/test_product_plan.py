@@ -12,7 +12,7 @@ from weft.core.caps import PRESETS, Caps
 from weft.core.order import CHUNK
 from weft.templates.group import Group
 from weft.templates.product import plan
-from weft.templates.product.problem import Problem, find_dots, problem_of
+from weft.templates.product.problem import Problem, find_dots, mode, problem_of
 
 WIDE, NARROW = PRESETS["cpu-avx512"], PRESETS["cpu-avx2"]
 
@@ -29,11 +29,11 @@ def problem(
 
 def test_the_mode_depends_on_dtypes_k_and_the_machine() -> None:
     for m in (1, 17, 4096):
-        assert plan.mode(problem(m, 64, 64), WIDE) == "f32"
-        assert plan.mode(problem(m, 64, 64, dt.bfloat16), WIDE) == "dot2"
-        assert plan.mode(problem(m, 64, 63, dt.bfloat16), WIDE) == "f32"
-        assert plan.mode(problem(m, 64, 64, dt.bfloat16), NARROW) == "f32"
-        assert plan.mode(problem(m, 64, 64, dt.int8), WIDE) == "i32"
+        assert mode(problem(m, 64, 64), WIDE) == "f32"
+        assert mode(problem(m, 64, 64, dt.bfloat16), WIDE) == "dot2"
+        assert mode(problem(m, 64, 63, dt.bfloat16), WIDE) == "f32"
+        assert mode(problem(m, 64, 64, dt.bfloat16), NARROW) == "f32"
+        assert mode(problem(m, 64, 64, dt.int8), WIDE) == "i32"
 
 
 def test_the_left_operand_is_packed_where_rows_cannot_be_read_or_are_many() -> None:

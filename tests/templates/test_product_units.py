@@ -13,7 +13,7 @@ from weft.core.caps import PRESETS
 from weft.core.errors import CompileError
 from weft.kernel.tiles import has_tiles
 from weft.templates import registry
-from weft.templates.product import blocked_shared, blocked_units
+from weft.templates.product import blocked_threads, blocked_units
 
 BF16 = dt.bfloat16
 
@@ -23,7 +23,7 @@ BF16 = dt.bfloat16
 @pytest.mark.parametrize("tier", GPUS[:2])
 def test_large_blocks(tier: str, dtype: dt.DType, layout: str) -> None:
     """Blocks of 128 x 128, with and without edges."""
-    largest: Any = blocked_units if dtype == dt.float16 else blocked_shared
+    largest: Any = blocked_units if dtype == dt.float16 else blocked_threads
     names = ("down", "across") if dtype == dt.float16 else ("tm", "tn")
     for m, n, k in ((128, 128, 64), (136, 129, 50)):
         p = Product(m, n, k, dtype, layout)

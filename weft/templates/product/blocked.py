@@ -6,21 +6,30 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.core.caps import Caps
+from weft.kernel.builder import Builder
 from weft.kernel.ir import Kernel
+from weft.templates.emit import Emitter
 from weft.templates.group import Group
-from weft.templates.product import blocked_amx, blocked_cpu, blocked_gpu, plan
-from weft.templates.product.problem import find_dots, problem_of
+from weft.templates.product import blocked_amx, blocked_cpu, blocked_threads, blocked_units, plan
+from weft.templates.product.call import nothing
+from weft.templates.product.problem import Problem, find_dots, problem_of
 from weft.templates.registry import template
+
+
+def _variant(p: Problem, caps: Caps) -> Any:
+    """Who computes a product: it follows from the target and from the operands' dtypes, never from
+    the number of rows."""
+    if caps.is_cpu:
+        return blocked_amx if blocked_amx.suits(p, caps) else blocked_cpu
+    return blocked_units if blocked_units.suits(p, caps) else blocked_threads
 
 
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
     """What `weft tune` may choose from for this group; any of it sums a row in the same way for
     every number of rows."""
     problem = problem_of(group, find_dots(group))
-    if not caps.is_cpu:
-        return blocked_gpu.candidates(problem, caps)
-    variant = blocked_amx if blocked_amx.suits(problem, caps) else plan
-    return variant.candidates(problem, caps)
+    found: list[dict[str, Any]] = _variant(problem, caps).candidates(problem, caps)
+    return found
 
 
 def takes_norm(group: Group, caps: Caps, config: Mapping[str, Any]) -> bool:
@@ -41,7 +50,6 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     Raises CompileError where an operand is not a strided view of an input.
     """
     problem = problem_of(group, find_dots(group))
-    if not caps.is_cpu:
-        return blocked_gpu.build(group, problem, caps, config)
-    variant = blocked_amx if blocked_amx.suits(problem, caps) else blocked_cpu
-    return variant.build(group, problem, caps, config)
+    em = Emitter(Builder(group.name or "matmul"), group, caps)
+    kernel: Kernel = nothing(em, problem) or _variant(problem, caps).build(em, problem, config)
+    return kernel

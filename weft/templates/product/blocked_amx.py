@@ -1,6 +1,6 @@
 """Matrix multiplication of bf16 operands in a CPU's matrix registers, f32 sums (Intel AMX).
 
-The blocks are those of matmul_cpu. The right operand's panel holds 32 columns of pairs of k; a
+The blocks are those of blocked_cpu. The right operand's panel holds 32 columns of pairs of k; a
 block of 32 x 32 sums is four tiles, which four tiles of operands feed at every 32 k. The left
 operand is read where it lies when its rows are contiguous along k and whole tiles of k and of
 rows exist; else it is packed (and turned) first, edges filled with zeros or copies of a row.
@@ -23,7 +23,7 @@ from weft.core.order import SPAN
 from weft.kernel import ir
 from weft.kernel.expr import ceil_div, const, eq, load, not_
 from weft.kernel.ir import Expr, Kernel
-from weft.templates.group import Group
+from weft.templates.emit import Emitter
 from weft.templates.product.blocked_cpu import CpuMatmul
 from weft.templates.product.pack import Packer
 from weft.templates.product.plan import Plan
@@ -101,16 +101,16 @@ def _scratch(p: Problem, mb: int, kc: int, panels: int, pack_a: bool) -> int:
     return wide * (kc * 2 + sums) + (mb * kc * 2 if pack_a else 0)
 
 
-def build(group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+def build(em: Emitter, p: Problem, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a dot group for a CPU with matrix registers."""
-    return _Tiled(group, p, caps, plan_of(p, caps, config)).kernel()
+    return _Tiled(em, p, plan_of(p, em.caps, config)).kernel()
 
 
 class _Tiled(CpuMatmul):
     def _setup(self) -> None:
         super()._setup()
         b, plan = self.b, self.plan
-        if not plan.pack_a and not (self.fixed_rows and self.p.m % TILE == 0):
+        if not plan.pack_a and (self.bounded or self.p.m % TILE):
             self.edge = b.array("edge", dt.bfloat16, BLOCK * self.kc)
         self.sums = [
             [b.tile(f"c{i}{j}", dt.float32, TILE, TILE) for j in range(2)] for i in range(2)
@@ -123,13 +123,12 @@ class _Tiled(CpuMatmul):
     def _pack_a(self) -> None:
         """left[row][k], contiguous along k; whole tiles of rows and of k are written."""
         b, p = self.b, self.p
-        source = self.em.buffers[id(p.a.node)]
-        base = b.let(self.a_base + self.m0 * p.a_m + self.k0 * p.a_k, "a0")
+        source, base = self.x.source, b.let(self.x.at(self.m0, self.k0), "a0")
         rows = b.let(ceil_div(self.rows, BLOCK) * BLOCK, "padded")
         whole = p.k % DEPTH == 0
         if p.a_m == 1 and p.a_k != 1:
             packer = Packer(b, source, base, self.left, self.kc, TILE, dt.bfloat16)
-            limit = None if self.fixed_rows and p.m % BLOCK == 0 else self.rows
+            limit = self.rows if self.bounded or p.m % BLOCK else None
             packer.woven(p.a_k, rows, self.klen, limit, whole)
             return
         packer = Packer(b, source, base, self.left, self.kc, DEPTH, dt.bfloat16)
@@ -142,9 +141,8 @@ class _Tiled(CpuMatmul):
     def _edge(self, row: Expr, count: int, last: Expr) -> None:
         """edge[i][k]: `count` rows from `row`, those beyond `last` repeat it."""
         b, p = self.b, self.p
-        base = b.let(self.a_base + (self.m0 + row) * p.a_m + self.k0, "a0")
-        source = self.em.buffers[id(p.a.node)]
-        packer = Packer(b, source, base, self.edge, self.kc, DEPTH, dt.bfloat16)
+        base = b.let(self.x.at(self.m0 + row, self.k0), "a0")
+        packer = Packer(b, self.x.source, base, self.edge, self.kc, DEPTH, dt.bfloat16)
         packer.rows(p.a_m, count, self.klen, True, b.let(last - row, "last"))
 
     # -- computing
@@ -156,8 +154,8 @@ class _Tiled(CpuMatmul):
         if plan.pack_a:
             source, start, stride = self.left, b.let(row * self.kc, "left_at"), self.kc
         elif last is None and mr % TILE == 0:
-            source, stride = self.em.buffers[id(p.a.node)], p.a_m
-            start = b.let(self.a_base + (self.m0 + row) * p.a_m + self.k0, "left_at")
+            source, stride = self.x.source, p.a_m
+            start = b.let(self.x.at(self.m0 + row, self.k0), "left_at")
         else:
             self._edge(row, tall * TILE, row + (mr - 1) if last is None else last)
             source, start, stride = self.edge, const(0), self.kc

@@ -17,63 +17,50 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weft.core import dtypes as dt
-from weft.core.caps import Caps
-from weft.core.dtypes import DType
 from weft.core.order import SPAN
 from weft.kernel import ir
-from weft.kernel.builder import Builder
-from weft.kernel.expr import cast, ceil_div, const, eq, fma, load, minimum, shuffle, splat
+from weft.kernel.expr import cast, ceil_div, const, eq, load, minimum, shuffle, splat
 from weft.kernel.ir import Expr, Kernel, Type
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
-from weft.templates.group import Group
 from weft.templates.loops import traffic
-from weft.templates.product.epilogue import Tail, column_mask, count_flops, row_limit
+from weft.templates.product.call import Call
+from weft.templates.product.epilogue import column_mask, count_flops
 from weft.templates.product.pack import Packer
-from weft.templates.product.plan import Plan, plan_of, whole_rows
+from weft.templates.product.plan import Plan, candidates, plan_of, whole_rows
 from weft.templates.product.problem import Problem
 from weft.templates.product.then_norm import NormRows, following
+
+__all__ = ["CpuMatmul", "build", "candidates"]
 
 Held = tuple[ir.Var, Expr, int]  # an accumulator, its row in the block and its vector
 
 
-def build(group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+def build(em: Emitter, p: Problem, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a dot group for a CPU."""
-    return CpuMatmul(group, p, caps, plan_of(p, caps, config)).kernel()
+    return CpuMatmul(em, p, plan_of(p, em.caps, config)).kernel()
 
 
-class CpuMatmul:
+class CpuMatmul(Call):
     """The kernel under construction; `_tile` is what a matrix unit does in its own way."""
 
-    def __init__(self, group: Group, p: Problem, caps: Caps, plan: Plan) -> None:
-        norm = following(group)
-        self.group, self.p = group, p
-        self.plan = plan = plan if norm is None else whole_rows(plan, p, caps)
-        self.b = Builder(group.name or "matmul")
-        self.em = Emitter(self.b, group, caps)
-        self.then = None if norm is None else NormRows(norm, caps, self.em)
-        kept = (group.outputs, None) if norm is None else (norm.before, norm.value)
-        self.tail = Tail(self.em, p, *kept)
+    def __init__(self, em: Emitter, p: Problem, plan: Plan) -> None:
+        norm = following(em.group)
+        self.plan = plan = plan if norm is None else whole_rows(plan, p, em.caps)
+        self.then = None if norm is None else NormRows(norm, em.caps, em)
+        kept = (em.group.outputs, None) if norm is None else (norm.before, norm.value)
+        super().__init__(em, p, *kept)
         self.wide = plan.nr * len(p.dots)  # columns of a panel, all dots together
-        self.blocks_k = -(-p.k // plan.kc)
-        self.spans = -(-p.k // SPAN) if plan.mode != "i32" else 1
+        self.blocks_k = -(-p.k // plan.kc) or 1
+        self.spans = -(-p.k // SPAN) if self.acc.is_float else 1
         self.per_span = SPAN // plan.kc  # blocks of K
-        self.acc: DType = dt.int32 if plan.mode == "i32" else dt.float32
-        self.fixed_rows = group.rows is None or bool(p.batch)
         self.kb: Expr = const(0)  # the current block of K
-
-    def _limit(self) -> Expr:
-        p = self.p
-        return const(p.m) if self.fixed_rows else row_limit(self.group, p.m // p.rows[0], p.m)
 
     def kernel(self) -> Kernel:
         b, p, plan = self.b, self.p, self.plan
-        batches: Any = p.batches
-        if p.batch and self.group.rows is not None:
-            batches = row_limit(self.group, p.batches // p.batch[0], p.batches)
         strips = ceil_div(ceil_div(p.n, plan.nr), plan.panels)
-        grid = (strips, ceil_div(self._limit(), plan.mb), batches)
+        grid = (strips, ceil_div(self.rows_wanted(), plan.mb), self.entries())
         self._setup()
         if self.blocks_k == 1:
             self._k_block(const(0), const(p.k))
@@ -90,11 +77,11 @@ class CpuMatmul:
         b, p, plan = self.b, self.p, self.plan
         self.strip = b.let(b.group(0), "strip")
         self.m0 = b.let(b.group(1) * plan.mb, "m0")
-        self.batch = affine.unflatten(self.em.axis(b.group(2), max(p.batches, 1)), p.batch)
-        limit = b.let(self._limit(), "limit")
+        self.enter(b.group(2))
+        limit = b.let(self.rows_wanted(), "limit")
         self.rows = b.let(minimum(limit - self.m0, plan.mb), "rows")
         packed = dt.bfloat16 if plan.pair == 2 else self.acc
-        kc = -(-min(plan.kc, p.k) // (2 * plan.lanes)) * 2 * plan.lanes
+        kc = -(-max(min(plan.kc, p.k), 1) // (2 * plan.lanes)) * 2 * plan.lanes
         self.panel = b.array("panel", packed, kc * self.wide)
         self.kc = kc
         if plan.pack_a:
@@ -106,11 +93,6 @@ class CpuMatmul:
             self.total = b.array("total", self.acc, plan.mb * self.wide * plan.panels)
         if plan.mode == "mma" or not self.tail.cheap:
             self.staged = b.array("staged", self.acc, plan.mr * self.wide)
-        self.a_base = self._base(p.a.offset, p.a_batch, "a")
-        self.b_base = [self._base(v.offset, p.b_strides(i)[0], "b") for i, v in enumerate(p.bs)]
-
-    def _base(self, offset: int, strides: tuple[int, ...], name: str) -> Expr:
-        return self.b.let(self.em.expr(affine.flatten(self.batch, strides, offset)), name)
 
     # -- packing
 
@@ -130,9 +112,8 @@ class CpuMatmul:
     def _pack_a(self) -> None:
         """left[row][k], contiguous along k."""
         b, p, plan = self.b, self.p, self.plan
-        source = self.em.buffers[id(p.a.node)]
-        base = b.let(self.a_base + self.m0 * p.a_m + self.k0 * p.a_k, "a0")
-        packer = Packer(b, source, base, self.left, self.kc, plan.lanes, self.acc)
+        base = b.let(self.x.at(self.m0, self.k0), "a0")
+        packer = Packer(b, self.x.source, base, self.left, self.kc, plan.lanes, self.acc)
         if p.a_k == 1:
             packer.rows(p.a_m, self.rows, self.klen, p.k % plan.lanes == 0)
         elif p.a_m == 1:
@@ -146,13 +127,13 @@ class CpuMatmul:
         b, p, plan = self.b, self.p, self.plan
         pair = plan.pair
         kind = dt.bfloat16 if pair == 2 else self.acc
-        source = self.em.buffers[id(p.bs[i].node)]
-        _, sk, sn = p.b_strides(i)
-        base = b.let(self.b_base[i] + self.k0 * sk + n0 * sn, "b0")
+        w = self.ws[i]
+        sk, sn = w.s_k, w.s_row
+        base = b.let(w.at(n0, self.k0), "b0")
         ragged = p.n % plan.nr != 0
         left = b.let(p.n - n0, "left") if ragged else None
         at = i * plan.nr * pair
-        packer = Packer(b, source, base, self.panel, self.wide, plan.lanes, kind, at)
+        packer = Packer(b, w.source, base, self.panel, self.wide, plan.lanes, kind, at)
         if sk == 1:
             last = b.let(left - 1, "last") if left is not None else None
             packer.turned(sn, self.klen, plan.nr, last, p.k % (plan.lanes * pair) == 0, pair)
@@ -179,10 +160,10 @@ class CpuMatmul:
         full = b.let(self.rows - self.rows % plan.mr, "full")
         with b.loop(full, step=plan.mr, name="row") as row, self.em.scope():
             self._tile(row, plan.mr, None)
-        rest = self.p.m % plan.mr if self.fixed_rows else plan.mr - 1
+        rest = self.p.m % plan.mr if not self.bounded else plan.mr - 1
         if rest:
             with b.when(full < self.rows), self.em.scope():
-                if self.fixed_rows:
+                if not self.bounded:
                     self._tile(full, rest, None)
                 else:
                     self._tile(full, rest, b.let(self.rows - 1, "last_row"))
@@ -251,45 +232,36 @@ class CpuMatmul:
     def _accumulate(
         self, row: Expr, at: list[Expr], acc: list[list[ir.Var]], clamped: bool
     ) -> None:
-        b, p, plan = self.b, self.p, self.plan
+        b, plan = self.b, self.plan
         if plan.pack_a:
             source: ir.Buffer | ir.Array = self.left
             start: Expr = const(0)
             sm, sk = self.kc, 1
         else:
-            source = self.em.buffers[id(p.a.node)]
-            start = b.let(self.a_base + self.m0 * p.a_m + self.k0 * p.a_k, "a0")
-            sm, sk = p.a_m, p.a_k
+            source, sm, sk = self.x.source, self.x.s_row, self.x.s_k
+            start = b.let(self.x.at(self.m0, self.k0), "a0")
         if clamped:
             rows = [(b.let(start + r * sm, "arow"), 0) for r in at]
         else:
             first = b.let(start + row * sm, "arow")
             rows = [(first, i * sm) for i in range(len(at))]
-        step = 2 if plan.mode == "dot2" else 1
-        with b.loop(self.klen, step=step, name="k") as k:
+        with b.loop(self.klen, step=self.pair, name="k") as k:
             spot = b.let(k * self.wide, "spot")
-            width = plan.lanes * step
+            width = plan.lanes * self.pair
             right = [
                 b.let(load(self.panel, spot + j * width, width), "bv") for j in range(len(acc[0]))
             ]
             for (base, offset), line in zip(rows, acc):
                 x = self._broadcast(source, base + k * sk + offset)
                 for var, y in zip(line, right):
-                    b.assign(var, self._multiply(x, y, var))
+                    self.add(var, x, y)
 
     def _broadcast(self, source: ir.Buffer | ir.Array, index: Expr) -> Expr:
         lanes = self.plan.lanes
-        if self.plan.mode == "dot2":
+        if self.mode == "dot2":
             pair = self.b.let(load(source, index, 2), "a")
             return self.b.let(shuffle([0, 1] * lanes, pair), "av")
         return self.b.let(splat(cast(load(source, index), self.acc), lanes), "av")
-
-    def _multiply(self, x: Expr, y: Expr, acc: ir.Var) -> Expr:
-        if self.plan.mode == "dot2":
-            return ir.Collective("dot2", (acc, x, y), acc.type)
-        if self.plan.mode == "i32":
-            return acc + x * y
-        return fma(x, y, acc)
 
     # -- results
 

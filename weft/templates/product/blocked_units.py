@@ -1,6 +1,6 @@
 """Matrix multiplication of 16-bit operands in a GPU's matrix units, f32 sums.
 
-As in matmul_shared a group multiplies one block of its operands in shared memory while the next
+As in blocked_threads a group multiplies one block of its operands in shared memory while the next
 ones arrive. Subgroups share the group's block of results, each holds its part in tiles of 16 x 16.
 The left block lies [row][k], a right one [column][k] or [k][column]. Results leave the tiles
 through shared memory, tile row by tile row, and the group's threads run the epilogue on them in
@@ -25,9 +25,8 @@ from weft.kernel import ir
 from weft.kernel.expr import eq, load
 from weft.kernel.ir import Expr, Kernel
 from weft.templates.emit import Emitter
-from weft.templates.group import Group
-from weft.templates.product.blocks import BlockMatmul, choose, variants
-from weft.templates.product.pipeline import ASYNC, Operand, Stage, pitch, rotate
+from weft.templates.product.blocks import Blocks, choose, variants
+from weft.templates.product.pipeline import ASYNC, Stage, pitch, rotate
 from weft.templates.product.problem import Problem
 
 TILE = 16
@@ -118,25 +117,23 @@ def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
     return variants(plans(p, caps), p, caps, (32, 64))
 
 
-def build(group: Group, p: Problem, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+def build(em: Emitter, p: Problem, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a dot group for a target with matrix units. Raises CompileError for a
     configuration that the target cannot hold."""
-    return Units(group, p, caps, choose(plans(p, caps), p, caps, config)).kernel()
+    chosen = choose(plans(p, em.caps), p, em.caps, config)
+    return Units(em, p, em.group.outputs, chosen).kernel()
 
 
-class Units(BlockMatmul):
+class Units(Blocks):
     """The kernel, or a part of one, of a plan."""
 
     resident = 2  # one multiplies while the other waits at its barrier
 
-    def __init__(
-        self, group: Group, p: Problem, caps: Caps, plan: Plan, em: Emitter | None = None,
-        outputs: Sequence[Node] | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(group, p, caps, em, outputs)
+    def __init__(self, em: Emitter, p: Problem, outputs: Sequence[Node], plan: Plan) -> None:
+        super().__init__(em, p, outputs)
         self.plan = plan
         self.rows, self.columns = plan.rows, plan.columns
-        self.threads = plan.down * plan.across * caps.subgroup
+        self.threads = (plan.down * plan.across * em.caps.subgroup,)
         self.tall = plan.rows // plan.down // TILE  # tiles of a subgroup, down and across
         self.wide = plan.columns // plan.across // TILE
 
@@ -168,10 +165,8 @@ class Units(BlockMatmul):
         half = p.a.dtype
         self.lefts = [b.tile("a", half, TILE, TILE) for _ in range(self.tall)]
         self.rights = [b.tile("b", half, TILE, TILE) for _ in range(self.wide)]
-        stages = [self._stage("left", self.left(), self.m0, plan.rows, False)]
-        for i in range(len(p.dots)):
-            k_major = rows_of_k(p, i, self.caps)
-            stages.append(self._stage("right", self.right(i), self.n0, plan.columns, k_major))
+        turned = [rows_of_k(p, i, self.caps) for i in range(len(p.dots))]
+        stages = self.stages(plan, half, [False, *turned])
 
         def step(k0: Expr, bases: list[Expr]) -> None:
             self._step(stages, bases)
@@ -190,11 +185,6 @@ class Units(BlockMatmul):
                 for whole, sum_ in zip(to, line):
                     self.b.tile_add(whole, sum_)
                     self.b.tile_zero(sum_)
-
-    def _stage(self, name: str, operand: Operand, first: Expr, items: int, k_major: bool) -> Stage:
-        block, team = (items, self.plan.bk, self.plan.ring), (self.flat, self.threads)
-        copies = ASYNC in self.caps.features
-        return Stage(self.b, name, operand, first, block, k_major, self.p.a.dtype, team, copies)
 
     def _step(self, stages: Sequence[Stage], bases: Sequence[Expr]) -> None:
         """The subgroup's rows of the left block times its columns of the others."""
@@ -222,7 +212,7 @@ class Units(BlockMatmul):
     def _finish(self) -> None:
         """Tile row by tile row: into shared memory, then written by all threads."""
         b, p, plan = self.b, self.p, self.plan
-        limit = b.let(self.limit(), "limit")
+        limit = b.let(self.rows_wanted(), "limit")
         wide = pitch(plan.columns, dt.float32)
         size = plan.down * TILE * wide
         results = b.array("results", dt.float32, len(p.dots) * size, "shared")
@@ -244,13 +234,13 @@ class Units(BlockMatmul):
             lanes //= 2
         wide, across = pitch(plan.columns, dt.float32), plan.columns // lanes
         rows = plan.down * TILE
-        with b.loop(rows * across, step=self.threads, name="from") as start, em.scope():
+        with b.loop(rows * across, step=self.threads[0], name="from") as start, em.scope():
             e = b.let(start + self.flat, "e")
             row, column = b.let(e // across, "row"), b.let(e % across * lanes, "column")
             block = row // TILE * (self.tall * TILE) + row % TILE + i * TILE
             m, n = b.let(self.m0 + block, "m"), b.let(self.n0 + column, "n")
             inside = (m < limit) & (n < p.n)
-            if rows * across % self.threads:
+            if rows * across % self.threads[0]:
                 inside = inside & (e < rows * across)
             with b.when(inside), em.scope():
                 at = b.let(row * wide + column, "at")

@@ -15,46 +15,17 @@ from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import cast, const, extract, load, minimum, pack, select, splat
 from weft.kernel.ir import Expr, Type
+from weft.templates.product.call import Operand
+from weft.templates.wide import WORD
 
 ASYNC = "async_copy"  # the feature of targets that copy to shared memory by themselves
-_WIDE = 16  # bytes of the widest load
-_WORD = 4  # bytes of the narrowest copy
-
-
-@dataclass(frozen=True)
-class Operand:
-    """Element (item, k) is element base + item * s_item + k * s_k of `buffer`; items are rows of
-    the left operand, columns of the right one. What divides all of `known` divides `base`."""
-
-    buffer: ir.Buffer
-    base: Expr
-    s_item: int
-    s_k: int
-    items: int
-    k: int
-    known: tuple[int, ...] = ()
-
-    @property
-    def along_k(self) -> bool:
-        """Whether neighbours in memory are neighbours along k."""
-        return self.s_k == 1
-
-    def lanes(self, items: int, bk: int) -> int:
-        """How many neighbours to load at once: no vector is cut by an edge, each is aligned."""
-        if 1 not in (self.s_k, self.s_item):
-            return 1
-        length, limit = (self.k, bk) if self.along_k else (self.items, items)
-        other = self.s_item if self.along_k else self.s_k
-        lanes = _WIDE // self.buffer.dtype.itemsize
-        while lanes > max(limit, 1) or any(n % lanes for n in (length, other, *self.known)):
-            lanes //= 2
-        return lanes
+_NARROW = 4  # bytes of the narrowest copy
 
 
 def pitch(length: int, dtype: DType) -> int:
     """Elements from one row of a shared block to the next: 16 bytes more than a row holds, so that
     neighbours down a column lie in different banks."""
-    return length + _WIDE // dtype.itemsize
+    return length + WORD // dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -91,11 +62,11 @@ class Stage:
         self.size = self.pitch * (bk if k_major else items)
         self.target = b.array(name, dtype, ring * self.size, "shared")
         lanes, turned = source.lanes(items, bk), self.along == k_major
-        if turned and copies and dtype.itemsize == _WORD:
+        if turned and copies and dtype.itemsize == _NARROW:
             lanes, turned = 1, False  # word by word
         self.turned, self.lanes = turned, lanes
         same = source.buffer.dtype == dtype
-        self.late = copies and same and not turned and lanes * dtype.itemsize >= _WORD
+        self.late = copies and same and not turned and lanes * dtype.itemsize >= _NARROW
         # Two rows of k at once turn into pairs of neighbours along k.
         self.depth = 2 if not self.along and not k_major else 1
         of_k, self.of_item = (lanes, 1) if self.along else (self.depth, lanes)
@@ -117,7 +88,7 @@ class Stage:
         b, s = self.b, self.source
         at = b.let(first + item, "at")
         inside = at if s.items % self.items == 0 else minimum(at, s.items - self.of_item)
-        start = b.let(s.base + inside * s.s_item, "start")
+        start = b.let(s.base + inside * s.s_row, "start")
         zero = const(0, Type(s.buffer.dtype, self.lanes))
         count = 0 if self.late else self.depth
         held = [b.var(zero, "held", zero.type) for _ in range(count)]

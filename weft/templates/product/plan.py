@@ -10,7 +10,7 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import CHUNK, SPAN
-from weft.templates.product.problem import Problem
+from weft.templates.product.problem import Problem, mode
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,6 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
     many = _shared(_panels(p, nv * caps.lanes, 1), blocks, nv * caps.lanes, caps.cores)
     panels = config.get("panels", many if pack_a else 1)
     return Plan(kind, caps.lanes, mr, nv, CHUNK, mb, panels, pack_a)
-
-
-def mode(p: Problem, caps: Caps) -> str:
-    """How products are taken: it follows from dtypes, K and the machine, not from the rows."""
-    if not p.dots[0].inputs[0].dtype.is_float:
-        return "i32"
-    pairs = {v.dtype for v in (p.a, *p.bs)} == {dt.bfloat16} and p.a_k == 1 and p.k % 2 == 0
-    return "dot2" if pairs and {"dot2_bf16", "dot2_fast"} <= caps.features else "f32"
 
 
 def packs_left(p: Problem, kind: str, config: Mapping[str, Any]) -> bool:

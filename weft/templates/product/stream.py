@@ -16,8 +16,8 @@ from weft.core.errors import CompileError
 from weft.graph.ir import Node
 from weft.kernel import ir
 from weft.kernel.builder import Builder
+from weft.kernel.expr import Value
 from weft.kernel.ir import Expr, Kernel
-from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group, reached
 from weft.templates.loops import traffic
@@ -28,7 +28,8 @@ from weft.templates.product import (
     stream_gpu,
     stream_units,
 )
-from weft.templates.product.epilogue import count_flops, row_limit
+from weft.templates.product.call import nothing
+from weft.templates.product.epilogue import count_flops
 from weft.templates.product.problem import Segment, find_dots, problem_of
 from weft.templates.product.stream_amx import TileStreamer
 from weft.templates.product.stream_cpu import Streamer
@@ -82,14 +83,18 @@ class Part(Protocol):
     mb: int  # rows of x that a group takes
     acc: DType  # of a sum
 
+    def entries(self) -> Value:
+        """How many batch entries a run wants."""
+        ...
+
     @property
     def shared_size(self) -> int:
         """Elements of the shared array that `emit` wants."""
         ...
 
-    def emit(self, index: Expr, rows: Expr, bi: Affine, sums: ir.Array | None) -> None:
-        """The code of group number `index` of the segment, block of rows `rows`, batch entry
-        `bi`."""
+    def emit(self, index: Expr, rows: Expr, entry: Expr, sums: ir.Array | None) -> None:
+        """The code of group number `index` of the segment, block of rows `rows` (a CPU takes all
+        rows), batch entry `entry`."""
         ...
 
 
@@ -102,7 +107,7 @@ def _parts(
         made: list[Part] = []
         for s in segments:
             kind = TileStreamer if blocked_amx.suits(s.problem, caps) else Streamer
-            made.append(kind(em, caps, s, config))
+            made.append(kind(em, s, config))
         return made, 1
     return _gpu_parts(em, segments, caps, config)
 
@@ -113,7 +118,7 @@ def _gpu_parts(
     units = [s.problem for s in segments if blocked_units.suits(s.problem, caps)]
     team = stream_gpu.team(segments[0].problem, caps, config)
     if not units:
-        columns: list[Part] = [stream_gpu.Columns(em, caps, s, team, config) for s in segments]
+        columns: list[Part] = [stream_gpu.Columns(em, s, team, config) for s in segments]
         return columns, team[0] * team[1]
     plan = stream_units.plan_of(units, caps, config)
     threads = plan.across * caps.subgroup
@@ -121,9 +126,9 @@ def _gpu_parts(
     made: list[Part] = []
     for s in segments:
         if s.problem in units:
-            made.append(stream_units.UnitStreamer(em, caps, s, plan))
+            made.append(stream_units.UnitStreamer(em, s, plan))
         else:
-            made.append(stream_gpu.Columns(em, caps, s, alone, config))
+            made.append(stream_gpu.Columns(em, s, alone, config))
     return made, threads
 
 
@@ -133,28 +138,28 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     segments = segments_of(group)
     b = Builder(group.name or "matvec")
     em = Emitter(b, group, caps)
-    parts, threads = _parts(em, segments, caps, config)
     first = segments[0].problem
+    if (empty := nothing(em, *(s.problem for s in segments))) is not None:
+        return empty
+    parts, threads = _parts(em, segments, caps, config)
     down = -(-first.m // parts[0].mb) if not caps.is_cpu else 1
     # Groups of the same weights start together where caches are large enough to share them.
     axis, other = (1, 0) if caps.subgroup and down > 1 else (0, 1)
-    batches: Any = max(first.batches, 1)
-    if first.batch and group.rows is not None:
-        batches = row_limit(group, first.batches // first.batch[0], first.batches)
     size = max(part.shared_size for part in parts)
     sums = b.array("parts", parts[0].acc, size, "shared") if size else None
     index, rows = b.let(b.group(axis), "block"), b.group(other)
-    bi = em.axis(b.group(2), max(first.batches, 1))
+    entry = b.let(b.group(2), "entry")
     start = 0
     for part in parts:
         stop = start + part.groups
         if len(parts) == 1:
-            part.emit(index, rows, bi, sums)
+            part.emit(index, rows, entry, sums)
         else:
             inside = index < stop if start == 0 else (index >= start) & (index < stop)
             with b.when(inside), em.scope():
-                part.emit(b.let(index - start, "own"), rows, bi, sums)
+                part.emit(b.let(index - start, "own"), rows, entry, sums)
         start = stop
     flops = sum(count_flops(s.problem) for s in segments)
-    grid = (down, start, batches) if axis else (start, down, batches)
+    entries = parts[0].entries()
+    grid = (down, start, entries) if axis else (start, down, entries)
     return b.kernel(grid, (threads,), flops, traffic(group))

@@ -24,10 +24,10 @@ _NEAR = 1 << 16  # bytes of a band that is asked for as a whole
 class TileStreamer(Streamer):
     """Emits the part of the kernel that computes one segment."""
 
-    def _left(self, base: Expr) -> Reader:
+    def _left(self) -> Reader:
         """x as pairs[k / 2][row][2], zeros up to a whole tile of k."""
         b, p = self.b, self.p
-        source: ir.Buffer | ir.Array = self.em.buffers[id(p.a.node)]
+        source, base = self.x.source, self.x.base
         depth = -(-max(p.k, 1) // DEPTH) * DEPTH
         pairs = b.array("pairs", dt.bfloat16, depth * TILE)
         if p.a_k != 1:
@@ -118,7 +118,7 @@ class TileStreamer(Streamer):
     def _step(self, source: ir.Buffer | ir.Array, at: Expr, stride: int, k: Expr) -> None:
         b = self.b
         b.tile_load(self.w, source, at, stride)
-        b.tile_load(self.right, self.x.source, k * TILE, 2 * TILE)
+        b.tile_load(self.right, self.left.source, k * TILE, 2 * TILE)
         b.mma(self.c, self.w, self.right)
 
     def _pack(self, w: Reader, k: Expr, count: Expr) -> None:

@@ -15,19 +15,14 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.core import dtypes as dt
 from weft.core.caps import Caps
-from weft.core.dtypes import DType
 from weft.kernel import ir
-from weft.kernel.expr import cast, const, fma, iota, load, minimum, select, shuffle, splat
+from weft.kernel.expr import cast, const, iota, load, minimum, select, shuffle, splat
 from weft.kernel.ir import Expr, Type
-from weft.templates import affine
-from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.operand import Reader, widen
-from weft.templates.product.epilogue import Tail, row_limit
+from weft.templates.product.call import Call
 from weft.templates.product.pack import Packer, interleave, tail_mask, transpose_block
-from weft.templates.product.plan import mode
 from weft.templates.product.problem import Problem, Segment
 from weft.templates.product.sums import Sums
 
@@ -52,19 +47,14 @@ def _across(p: Problem) -> bool:
     return all(p.b_strides(i)[2] == 1 and p.n > 1 for i in range(len(p.dots)))
 
 
-class Streamer:
+class Streamer(Call):
     """Emits the part of the kernel that computes one segment."""
 
     shared_size = 0
 
-    def __init__(
-        self, em: Emitter, caps: Caps, segment: Segment, config: Mapping[str, Any]
-    ) -> None:
-        self.em, self.b, self.caps = em, em.b, caps
-        self.p = p = segment.problem
-        self.tail = Tail(em, p, segment.outputs)
-        self.mode = mode(p, caps)
-        self.acc: DType = dt.int32 if self.mode == "i32" else dt.float32
+    def __init__(self, em: Emitter, segment: Segment, config: Mapping[str, Any]) -> None:
+        super().__init__(em, segment.problem, segment.outputs)
+        p, caps = self.p, self.caps
         self.across, self.lanes = _across(p), caps.lanes
         big, dots = caps.registers >= 32, len(p.dots)
         self.further, self.ahead = config.get("further", 8), config.get("ahead", 8)
@@ -89,44 +79,31 @@ class Streamer:
 
     # -- one group
 
-    def emit(self, index: Expr, rows: Expr, bi: Affine, sums: ir.Array | None) -> None:
-        """The code of group number `index` of this segment, for all rows, batch entry `bi`."""
-        b, p, em = self.b, self.p, self.em
-        self.batch = affine.unflatten(bi, p.batch)
-        self.ws = []
-        for i, view in enumerate(p.bs):
-            strides, sk, sn = p.b_strides(i)
-            base = self._base(view.offset, strides)
-            self.ws.append(Reader(em.buffers[id(view.node)], base, sn, sk, self.acc))
-        self.x = self._left(self._base(p.a.offset, p.a_batch))
-        bounded = em.group.rows is not None and not p.batch
-        self.limit: Expr | None = None
-        if bounded:
-            self.limit = b.let(row_limit(em.group, p.m // p.rows[0], p.m), "limit")
+    def emit(self, index: Expr, rows: Expr, entry: Expr, sums: ir.Array | None) -> None:
+        b = self.b
+        self.enter(entry)
+        self.left = self._left()
+        self.limit = b.let(self.rows_wanted(), "limit") if self.bounded else None
         if self.per_group == 1:
             self._band(index)
             return
         first = b.let(index * self.per_group, "first")
         stop = b.let(minimum(first + self.per_group, self.bands), "stop")
-        with b.loop(stop, first, name="band") as band, em.scope():
+        with b.loop(stop, first, name="band") as band, self.em.scope():
             self._band(band)
 
-    def _base(self, offset: int, strides: tuple[int, ...]) -> Expr:
-        return self.b.let(self.em.expr(affine.flatten(self.batch, strides, offset)), "base")
-
-    def _left(self, base: Expr) -> Reader:
+    def _left(self) -> Reader:
         """x, in place when it can be read as it is, else widened into scratch once per group."""
-        b, p = self.b, self.p
-        source = self.em.buffers[id(p.a.node)]
+        b, p, x = self.b, self.p, self.x
         natural = p.a.dtype == self.acc or self.mode == "dot2"
         spread = natural and self.mode != "dot2" and self._collide(p.a_m)
         if natural and not spread and (self.across or p.a_k == 1):
-            return Reader(source, base, p.a_m, p.a_k, self.acc)
+            return x
         ld = -(-p.k // self.lanes) * self.lanes
         if self._collide(ld):
             ld += _LINE // self.acc.itemsize
         staged = b.array("x", self.acc, max(p.m * ld, 1))
-        packer = Packer(b, source, base, staged, ld, self.lanes, self.acc)
+        packer = Packer(b, x.source, x.base, staged, ld, self.lanes, self.acc)
         if p.a_k == 1:
             packer.rows(p.a_m, const(p.m), const(p.k), p.k % self.lanes == 0)
         else:
@@ -158,7 +135,7 @@ class Streamer:
         flat = [b.var(zero, "acc", zero.type) for _ in range(len(p.dots) * len(rows) * vectors)]
         last = p.m - 1  # rows that do not exist repeat it
         self.starts = [
-            b.let(self.x.at(r if isinstance(r, ir.Const) else minimum(r, last), 0), "x")
+            b.let(self.left.at(r if isinstance(r, ir.Const) else minimum(r, last), 0), "x")
             for r in rows
         ]
         return Sums(b, p.k, flat), self._shaped(flat, len(rows), vectors)
@@ -180,18 +157,11 @@ class Streamer:
 
     def _x(self, start: Expr, k: Expr) -> Expr:
         """The element of x at k (the pair there, of pairs), in every lane."""
-        source, lanes = self.x.source, self.lanes
+        source, lanes = self.left.source, self.lanes
         if self.mode == "dot2":
             return self.b.let(shuffle([0, 1] * lanes, load(source, start + k, 2)), "x")
-        x = cast(load(source, start + k * self.x.s_k), self.acc)
+        x = cast(load(source, start + k * self.left.s_k), self.acc)
         return self.b.let(splat(x, lanes), "x")
-
-    def _multiply(self, x: Expr, w: Expr, acc: ir.Var) -> None:
-        if self.mode == "dot2":
-            value: Expr = ir.Collective("dot2", (acc, x, w), acc.type)
-        else:
-            value = acc + x * w if self.mode == "i32" else fma(x, w, acc)
-        self.b.assign(acc, value)
 
     # -- w[N, K]
 
@@ -246,12 +216,7 @@ class Streamer:
                 for u, vector in enumerate(self._turned(w, k + part, inside)):
                     at = b.let(k + (part + u * self.pair), "k")
                     for start, (var,) in zip(self.starts, sums):
-                        self._multiply(self._x(start, at), vector, var)
-
-    @property
-    def pair(self) -> int:
-        """How many k one step of a chain takes."""
-        return 2 if self.mode == "dot2" else 1
+                        self.add(var, self._x(start, at), vector)
 
     def _turned(self, w: Reader, k: Expr, count: int) -> list[Expr]:
         """What each step of `count` of k takes of w: a vector with a lane (or pair) per row."""
@@ -287,7 +252,7 @@ class Streamer:
                     for v, (column, mask) in enumerate(zip(columns, masks)):
                         vector = self._line(w, k, column, mask)
                         for x, line_ in zip(xs, dot):
-                            self._multiply(x, vector, line_[v])
+                            self.add(line_[v], x, vector)
 
         sums.chunks(chunk)
         acc = self._shaped(sums.result, len(rows), vectors)

@@ -14,18 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from weft.core import dtypes as dt
 from weft.core.caps import Caps
-from weft.core.dtypes import DType
 from weft.core.order import CHUNK, SPAN
 from weft.kernel import ir
-from weft.kernel.expr import cast, const, eq, extract, fma, load, minimum, pack, splat
+from weft.kernel.expr import cast, const, eq, extract, load, minimum, pack, splat
 from weft.kernel.ir import Expr, Type
-from weft.templates import affine
-from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
-from weft.templates.product.epilogue import Tail, row_limit
-from weft.templates.product.pipeline import Operand
+from weft.templates.product.call import Call
 from weft.templates.product.problem import Problem, Segment
 from weft.templates.product.sums import Sums
 
@@ -58,18 +53,14 @@ def team(p: Problem, caps: Caps, config: Mapping[str, Any]) -> tuple[int, int]:
     return (across, parts) if values <= caps.shared_bytes else (threads, 1)
 
 
-class Columns:
+class Columns(Call):
     """Emits the part of the kernel that computes one segment, for a team of threads."""
 
     def __init__(
-        self, em: Emitter, caps: Caps, segment: Segment, shape: tuple[int, int],
-        config: Mapping[str, Any],
-    ) -> None:  # fmt: skip
-        self.em, self.b = em, em.b
-        self.p = p = segment.problem
-        self.tail = Tail(em, p, segment.outputs)
-        integer = not p.dots[0].inputs[0].dtype.is_float
-        self.acc: DType = dt.int32 if integer else dt.float32
+        self, em: Emitter, segment: Segment, shape: tuple[int, int], config: Mapping[str, Any]
+    ) -> None:
+        super().__init__(em, segment.problem, segment.outputs)
+        p, caps = self.p, self.caps
         self.across, self.parts = shape
         self.mb = min(p.m, config.get("rows", 4))  # rows of x in a group
         self.ahead = config.get("ahead", 4 if caps.subgroup else 1)
@@ -91,28 +82,17 @@ class Columns:
 
     def _lanes(self, depth: int) -> int:
         """Neighbours that one load of every dot's weights may take: along K or along N."""
-        p, found = self.p, []
-        for i, view in enumerate(p.bs):
-            strides, s_k, s_n = p.b_strides(i)
-            buffer = self.em.buffers[id(view.node)]
-            operand = Operand(buffer, const(0), s_n, s_k, p.n, p.k, (*strides, view.offset))
-            found.append(operand.lanes(1 if depth > 1 else p.n, depth))
-        return min(found)
+        return min(w.lanes(1 if depth > 1 else self.p.n, depth) for w in self.ws)
 
     # -- one group
 
-    def emit(self, index: Expr, row_block: Expr, bi: Affine, sums: ir.Array | None) -> None:
-        """The code of group number `index` of this segment, rows number `row_block`, batch entry
-        `bi`."""
-        b, p, em = self.b, self.p, self.em
-        self.batch = affine.unflatten(bi, p.batch)
-        self.m0 = b.let(row_block * self.mb, "m0")
-        bounded = em.group.rows is not None and not p.batch
-        limit = row_limit(em.group, p.m // p.rows[0], p.m) if bounded else const(p.m)
-        self.limit = b.let(limit, "limit")
-        base = em.expr(affine.flatten(self.batch, p.a_batch, p.a.offset))
-        rows = [minimum(self.m0 + i, p.m - 1) for i in range(self.mb)]
-        self.xs = [b.let(base + r * p.a_m, "x") for r in rows]
+    def emit(self, index: Expr, rows: Expr, entry: Expr, sums: ir.Array | None) -> None:
+        b, p = self.b, self.p
+        self.enter(entry)
+        self.m0 = b.let(rows * self.mb, "m0")
+        self.limit = b.let(self.rows_wanted(), "limit")
+        near = [minimum(self.m0 + i, p.m - 1) for i in range(self.mb)]
+        self.xs = [b.let(self.x.at(r, 0), "x") for r in near]
         self.n0 = b.let(index * self.columns, "n0")
         t = b.let(b.thread(0), "t")
         if sums is None:
@@ -136,14 +116,11 @@ class Columns:
         self.ns = [
             b.let(self.n0 + (column + e * self.across) * self.vector, "n") for e in range(self.each)
         ]
-        self.ws, self.accs = [], []
-        for i, view in enumerate(p.bs):
-            strides, _, s_n = p.b_strides(i)
-            start = self.em.expr(affine.flatten(self.batch, strides, view.offset))
-            base = b.let(start, "base")
-            inside = [minimum(n, p.n - self.vector) for n in self.ns]
-            self.ws.append([b.let(base + n * s_n, "w") for n in inside])
-            self.accs.append([[b.var(zero, "acc", zero.type) for _ in self.xs] for _ in self.ns])
+        inside = [b.let(minimum(n, p.n - self.vector), "inside") for n in self.ns]
+        self.starts = [[b.let(w.at(n, 0), "w") for n in inside] for w in self.ws]
+        self.accs = [
+            [[b.var(zero, "acc", zero.type) for _ in self.xs] for _ in self.ns] for _ in self.ws
+        ]
         self.flat = [var for dot in self.accs for line in dot for var in line]
 
     # -- products
@@ -173,24 +150,21 @@ class Columns:
                     ws = list(self._elements(w)) if self.along else [self._wide(w)]
                     for x, acc in zip(xs, line):
                         for u, y in zip(x, ws):
-                            self._add(acc, splat(u, self.vector), y)
+                            self.add(acc, splat(u, self.vector), y)
 
     def _weights(self, k: Expr) -> list[list[Expr]]:
-        b, p = self.b, self.p
-        found = []
-        for i, starts in enumerate(self.ws):
-            buffer, s_k = self.em.buffers[id(p.bs[i].node)], p.b_strides(i)[1]
-            found.append([b.let(load(buffer, s + k * s_k, self.lanes), "w") for s in starts])
-        return found
+        return [
+            [self.b.let(load(w.source, s + k * w.s_k, self.lanes), "w") for s in starts]
+            for w, starts in zip(self.ws, self.starts)
+        ]
 
     def _left(self, start: Expr, k: Expr) -> Expr:
         """The elements of x that go with one load of w."""
-        b, p = self.b, self.p
-        source, count = self.em.buffers[id(p.a.node)], self.lanes if self.along else 1
-        if p.a_k == 1:
+        b, source, count = self.b, self.x.source, self.lanes if self.along else 1
+        if self.x.s_k == 1:
             return b.let(load(source, start + k, count), "x")
-        first = b.let(start + k * p.a_k, "at")
-        return b.let(pack(*(load(source, first + u * p.a_k) for u in range(count))), "x")
+        first = b.let(start + k * self.x.s_k, "at")
+        return b.let(pack(*(load(source, first + u * self.x.s_k) for u in range(count))), "x")
 
     def _wide(self, x: Expr) -> Expr:
         return self.b.let(cast(x, self.acc), "wide")
@@ -199,10 +173,6 @@ class Columns:
         wide = self._wide(x)
         for u in range(x.type.lanes):
             yield self.b.let(extract(wide, u), "e")
-
-    def _add(self, acc: ir.Var, x: Expr, y: Expr) -> None:
-        exact = self.acc == dt.int32
-        self.b.assign(acc, acc + x * y if exact else fma(x, y, acc))
 
     # -- sums
 

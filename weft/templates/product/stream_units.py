@@ -7,13 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.errors import CompileError
 from weft.kernel import ir
 from weft.kernel.ir import Expr
-from weft.templates import affine
-from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.product.blocked_units import TILE, Plan, Units
 from weft.templates.product.pipeline import ASYNC
@@ -45,18 +42,14 @@ class UnitStreamer(Units):
 
     mb = TILE
     shared_size = 0
-    acc = dt.float32
 
-    def __init__(self, em: Emitter, caps: Caps, segment: Segment, plan: Plan) -> None:
-        p = segment.problem
-        super().__init__(em.group, p, caps, plan, em, segment.outputs)
-        self.groups = -(-p.n // plan.columns)
+    def __init__(self, em: Emitter, segment: Segment, plan: Plan) -> None:
+        super().__init__(em, segment.problem, segment.outputs, plan)
+        self.groups = -(-segment.problem.n // plan.columns)
 
-    def emit(self, index: Expr, row_block: Expr, bi: Affine, sums: ir.Array | None) -> None:
-        """The code of group number `index` of this segment, rows number `row_block`, batch entry
-        `bi`."""
+    def emit(self, index: Expr, row_block: Expr, entry: Expr, sums: ir.Array | None) -> None:
         b = self.b
-        self.batch = affine.unflatten(bi, self.p.batch)
+        self.enter(entry)
         self.flat = b.let(b.thread(0), "flat")
         self.m0 = b.let(row_block * TILE, "m0")
         self.n0 = b.let(index * self.columns, "n0")

@@ -1,0 +1,278 @@
+"""Blocked products in many threads, each of which sums a tile of the group's block: through shared
+memory where barriers are cheap, else (software rasterisers) every thread for itself.
+
+In shared memory blocks of either operand lie [k][row] and [k][column]: one is multiplied while the
+next ones arrive (pipeline). A thread's rows and columns come in fours, which vector loads fetch. An
+element's sum takes the one order of core/order, so a row's result does not depend on M nor on the
+block.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.core.order import CHUNK
+from weft.kernel.expr import cast, const, extract, load, minimum
+from weft.kernel.ir import Expr, Kernel, Type
+from weft.templates.emit import Emitter
+from weft.templates.product.blocks import Blocks, choose, variants
+from weft.templates.product.call import Operand
+from weft.templates.product.pipeline import ASYNC, Stage, pitch, rotate
+from weft.templates.product.problem import Problem
+from weft.templates.product.sums import Sums
+
+FOUR = 4
+# Neighbouring threads form patches of 4 x 8: they read few different words of shared memory.
+_DOWN, _ACROSS = 4, 8
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Rows and columns of a group's block, its depth along k, a thread's tile `tm` x `tn`, and how
+    many blocks of either operand lie in shared memory."""
+
+    rows: int
+    columns: int
+    bk: int
+    tm: int
+    tn: int
+    ring: int = 2
+
+    @property
+    def threads(self) -> int:
+        return self.rows // self.tm * (self.columns // self.tn)
+
+    def problem(self, p: Problem, caps: Caps) -> str | None:
+        """Why it cannot be had, or None."""
+        if self.ring < 2:
+            return "one block is multiplied while another arrives"
+        if self.tm % FOUR or self.tn % FOUR or self.bk % FOUR:
+            return "tiles and the depth come in fours"
+        if CHUNK % self.bk:
+            return f"a depth of {self.bk} is no part of a chunk of {CHUNK}"
+        if self.rows % (_DOWN * self.tm) or self.columns % (_ACROSS * self.tn):
+            return f"threads form patches of {_DOWN} x {_ACROSS}"
+        if self.threads > caps.max_threads:
+            return f"{self.threads} threads of {caps.max_threads}"
+        wide = pitch(self.rows, dt.float32) + len(p.dots) * pitch(self.columns, dt.float32)
+        shared = self.ring * self.bk * wide * dt.float32.itemsize
+        return None if shared <= caps.shared_bytes else f"{shared} bytes of {caps.shared_bytes}"
+
+
+def plans(p: Problem, caps: Caps) -> list[Plan]:
+    """Blocks worth having on the target, the largest first; each fits, except perhaps the last."""
+    sizes = [(64, 64, 4, 4), (32, 32, 4, 4)]
+    if caps.subgroup:  # real hardware: its registers hold 64 sums per thread
+        large = {1: [(128, 128, 8, 8), (128, 64, 8, 8)], 2: [(128, 64, 8, 4)]}
+        sizes = large.get(len(p.dots), []) + sizes
+    found: list[Plan] = []
+    for rows, columns, tm, tn in sizes:
+        if found and not caps.subgroup:
+            break
+        depths = [Plan(rows, columns, bk, tm, tn) for bk in ((8, 4) if tm == 8 else (16, 8, 4))]
+        if ASYNC in caps.features:
+            depths.insert(0, replace(depths[0], ring=4 if tm == 8 else 3))
+        found += [plan for plan in depths if plan.problem(p, caps) is None][:1]
+    return found or [Plan(32, 32, 4, 4, 4)]
+
+
+def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
+    """Configurations worth measuring."""
+    if caps.cheap_barrier:
+        return variants(plans(p, caps), p, caps, (8, 16))
+    return [{"side": side} for side in (4, 8, 16) if side * side <= caps.max_threads]
+
+
+def build(em: Emitter, p: Problem, config: Mapping[str, Any]) -> Kernel:
+    """The kernel of a dot group; config: rows, columns, bk, tm, tn, ring, or, where barriers are
+    expensive, side (threads along either side of a group). Raises CompileError for a configuration
+    that the target cannot hold."""
+    if em.caps.cheap_barrier:
+        return _Shared(em, p, choose(plans(p, em.caps), p, em.caps, config)).kernel()
+    return _Direct(em, p, config.get("side", 8)).kernel()
+
+
+class _Tiles(Blocks):
+    """A thread sums `tm` x `tn` results, in vectors of `lanes` columns that lie `step` apart, from
+    `row` and `column` of the group's block on."""
+
+    tm = tn = FOUR
+    lanes = step = 1
+    row: Expr
+    column: Expr
+
+    def hold(self) -> Sums:
+        """Accumulators acc[dot][row][vector], for `take` to replace by the finished sums."""
+        zero = const(0, Type(self.acc, self.lanes))
+        count = len(self.p.dots) * self.tm * (self.tn // self.lanes)
+        sums = Sums(self.b, self.p.k, [self.b.var(zero, "acc", zero.type) for _ in range(count)])
+        self.take(sums.acc)
+        return sums
+
+    def take(self, flat: Sequence[Any]) -> None:
+        left = iter(flat)
+        self.sums = [
+            [[next(left) for _ in range(self.tn // self.lanes)] for _ in range(self.tm)]
+            for _ in self.p.dots
+        ]
+
+    def outer(self, xs: Sequence[Expr], ys: Sequence[Expr], tile: list[list[Any]]) -> None:
+        """Adds a column of elements times a row of vectors to a dot's tile."""
+        for x, line in zip(xs, tile):
+            for y, var in zip(ys, line):
+                self.add(var, x, y)
+
+    # -- results
+
+    def finish(self) -> None:
+        """Short epilogues are written out for every row. For others all rows take their turn in the
+        place of the first, so that a loop need not index registers."""
+        b = self.b
+        limit = b.let(self.rows_wanted(), "limit")
+        first = b.let(self.m0 + self.row, "first")
+        if self.tail.cheap:
+            for i in range(self.tm):
+                self._row(first + (i // FOUR * _DOWN * FOUR + i % FOUR), limit, i)
+            return
+        with b.loop(self.tm, name="i") as turn, self.em.scope():
+            self._row(first + (turn // FOUR * (_DOWN * FOUR) + turn % FOUR), limit, 0)
+            for tile in self.sums:
+                for here, below in itertools.pairwise(tile):
+                    for var, value in zip(here, below):
+                        b.assign(var, value)
+
+    def _row(self, at: Expr, limit: Expr, i: int) -> None:
+        """Writes row i of the thread's tile, which is row m of the result."""
+        b, p, em = self.b, self.p, self.em
+        m = b.let(at, "m")
+        with b.when(m < limit), em.scope():
+            self.tail.position(self.batch, em.axis(m, p.m))
+            for c in range(self.tn // self.lanes):
+                values = [tile[i][c] for tile in self.sums]
+                n = b.let(self.n0 + self.column + c * self.step, "n")
+                if p.n % self.lanes == 0:
+                    self._write(n, self.lanes, values)
+                    continue
+                for t in range(self.lanes):
+                    self._write(b.let(n + t, "n"), 1, [extract(v, t) for v in values])
+
+    def _write(self, n: Expr, lanes: int, values: Sequence[Expr]) -> None:
+        with self.b.when(n < self.p.n), self.em.scope():
+            self.tail.write(n, lanes, None, [self.b.let(v, "sum") for v in values])
+
+
+class _Shared(_Tiles):
+    lanes, step = FOUR, _ACROSS * FOUR
+
+    def __init__(self, em: Emitter, p: Problem, plan: Plan) -> None:
+        super().__init__(em, p, em.group.outputs)
+        self.plan, self.tm, self.tn = plan, plan.tm, plan.tn
+        self.rows, self.columns, self.threads = plan.rows, plan.columns, (plan.threads,)
+
+    def body(self) -> None:
+        b, p, plan = self.b, self.p, self.plan
+        patch, lane = b.let(self.flat // 32, "patch"), b.let(self.flat % 32, "lane")
+        across = plan.columns // (_ACROSS * plan.tn)
+        row = patch // across * (_DOWN * plan.tm) + lane // _ACROSS * FOUR
+        column = patch % across * (_ACROSS * plan.tn) + lane % _ACROSS * FOUR
+        self.row, self.column = b.let(row, "row"), b.let(column, "column")
+        sums = self.hold()
+        stages = self.stages(plan, self.acc, [True] * (1 + len(p.dots)))
+
+        def step(k0: Expr, bases: Sequence[Expr]) -> None:
+            with b.loop(plan.bk, name="k", unroll=True) as k:
+                self._step(stages, bases, k)
+            sums.after(b.let(k0 + plan.bk, "done"))
+
+        rotate(b, stages, p.k, plan.bk, step)
+        sums.finish()
+        self.take(sums.result)
+        self.finish()
+
+    def _step(self, stages: Sequence[Stage], bases: Sequence[Expr], k: Expr) -> None:
+        """One k: the thread's rows of the left block times its columns of the others."""
+        xs = self._fours(stages[0], bases[0], k, self.row, self.tm, _DOWN)
+        scalars = [self.b.let(extract(x, t), "x") for x in xs for t in range(FOUR)]
+        for tile, stage, base in zip(self.sums, stages[1:], bases[1:]):
+            self.outer(scalars, self._fours(stage, base, k, self.column, self.tn, _ACROSS), tile)
+
+    def _fours(
+        self, stage: Stage, base: Expr, k: Expr, start: Expr, items: int, apart: int
+    ) -> list[Expr]:
+        b = self.b
+        at = b.let(base + k * stage.pitch + start, "at")
+        return [
+            b.let(load(stage.target, at + c * apart * FOUR, FOUR), "four")
+            for c in range(items // FOUR)
+        ]
+
+
+class _Direct(_Tiles):
+    """Every thread reads its rows and columns itself, four elements at a time where they are
+    contiguous."""
+
+    def __init__(self, em: Emitter, p: Problem, side: int) -> None:
+        super().__init__(em, p, em.group.outputs)
+        self.rows = self.columns = side * FOUR
+        self.threads = (side, side)
+
+    def _place(self) -> tuple[Expr, Expr]:
+        return self.b.group(1), self.b.group(0)
+
+    def body(self) -> None:
+        b = self.b
+        self.row, self.column = b.let(b.thread(1) * FOUR, "row"), b.let(self.flat * FOUR, "column")
+        sums = self.hold()
+        self.starts = [self._starts(self.x, self.m0 + self.row)]
+        self.starts += [self._starts(w, self.n0 + self.column) for w in self.ws]
+        sums.chunks(self._chunk)
+        self.take(sums.result)
+        self.finish()
+
+    def _starts(self, x: Operand, first: Expr) -> list[Expr]:
+        """Where this thread's rows (or columns) start; those that do not exist repeat others, and
+        where tiles divide the items a tile stays whole."""
+        b, count = self.b, x.items
+        first = b.let(first, "first")
+        if count % FOUR == 0:
+            near = b.let(minimum(first, count - FOUR), "near")
+            return [b.let(x.at(near + i, 0), "start") for i in range(FOUR)]
+        return [b.let(x.at(minimum(first + i, count - 1), 0), "start") for i in range(FOUR)]
+
+    def _chunk(self, start: Expr, stop: Expr) -> None:
+        b, k = self.b, self.p.k
+        whole = stop if k % FOUR == 0 else b.let(stop - stop % FOUR, "whole")
+        with b.loop(whole, start, step=FOUR, name="k") as at:
+            self._steps(at, FOUR, self._four)
+        if k % FOUR:
+            with b.loop(stop, whole, name="k") as at:
+                self._steps(at, 1, lambda x, starts, k: [[self._read(x, s, k)] for s in starts])
+
+    def _steps(
+        self, k: Expr, count: int, items: Callable[[Operand, list[Expr], Expr], list[list[Expr]]]
+    ) -> None:
+        """`count` of k: items(...)[i][t] is element k + t of row (or column) i."""
+        xs = items(self.x, self.starts[0], k)
+        for w, starts, tile in zip(self.ws, self.starts[1:], self.sums):
+            ys = items(w, starts, k)
+            for t in range(count):
+                self.outer([x[t] for x in xs], [y[t] for y in ys], tile)
+
+    def _four(self, x: Operand, starts: list[Expr], k: Expr) -> list[list[Expr]]:
+        b, steps = self.b, range(FOUR)
+        if x.s_k == 1:
+            quads = [self._read(x, s, k, FOUR) for s in starts]
+            return [[b.let(extract(q, t), "e") for t in steps] for q in quads]
+        if x.s_row == 1 and x.items % FOUR == 0:
+            quads = [self._read(x, starts[0], k + t, FOUR) for t in steps]
+            return [[b.let(extract(q, i), "e") for q in quads] for i in steps]
+        return [[self._read(x, s, k + t) for t in steps] for s in starts]
+
+    def _read(self, x: Operand, start: Expr, k: Expr, lanes: int = 1) -> Expr:
+        """`lanes` neighbours in memory, from k on after `start`."""
+        return self.b.let(cast(load(x.source, start + k * x.s_k, lanes), x.wide), "v")

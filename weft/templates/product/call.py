@@ -1,0 +1,113 @@
+"""A product inside a kernel: which rows and batch entries a run wants, its operands as readers, and
+its multiply-add. Blocked and streaming kernels of every tier are written over it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType
+from weft.graph.ir import Node
+from weft.kernel import ir
+from weft.kernel.expr import Value, const, fma
+from weft.kernel.ir import Expr, Kernel
+from weft.templates import affine
+from weft.templates.emit import Emitter
+from weft.templates.loops import traffic
+from weft.templates.operand import Reader
+from weft.templates.product.epilogue import Tail, row_limit
+from weft.templates.product.problem import Problem, View, mode
+from weft.templates.wide import WORD
+
+
+@dataclass(frozen=True)
+class Operand(Reader):
+    """A dot's operand: its `items` are the rows of the left one, the columns of a right one. What
+    divides all of `known` (batch strides and the offset) divides `base`."""
+
+    items: int
+    k: int
+    known: tuple[int, ...]
+
+    @property
+    def along_k(self) -> bool:
+        """Whether neighbours in memory are neighbours along k."""
+        return self.s_k == 1
+
+    def lanes(self, items: int, bk: int) -> int:
+        """How many neighbours to load at once: no vector is cut by an edge, each is aligned."""
+        if 1 not in (self.s_k, self.s_row):
+            return 1
+        length, limit = (self.k, bk) if self.along_k else (self.items, items)
+        other = self.s_row if self.along_k else self.s_k
+        lanes = WORD // self.source.dtype.itemsize
+        while lanes > max(limit, 1) or any(n % lanes for n in (length, other, *self.known)):
+            lanes //= 2
+        return lanes
+
+
+class Call:
+    """The dots of one problem in a kernel under construction; `outputs` (and `kept`, see Tail)
+    follow from them."""
+
+    def __init__(
+        self, em: Emitter, p: Problem, outputs: Sequence[Node], kept: Node | None = None
+    ) -> None:
+        self.em, self.b, self.group, self.caps, self.p = em, em.b, em.group, em.caps, p
+        self.tail = Tail(em, p, outputs, kept)
+        self.mode = mode(p, em.caps)
+        self.acc: DType = dt.int32 if self.mode == "i32" else dt.float32
+        self.bounded = em.group.rows is not None and not p.batch  # rows are counted at run time
+        self.x = self._operand(p.a, p.a_batch, p.a_m, p.a_k, p.m)
+        strides = [p.b_strides(i) for i in range(len(p.dots))]
+        self.ws = [self._operand(v, s, s_n, s_k, p.n) for v, (s, s_k, s_n) in zip(p.bs, strides)]
+
+    def _operand(
+        self, view: View, strides: tuple[int, ...], s_row: int, s_k: int, items: int
+    ) -> Operand:
+        source, known = self.em.buffers[id(view.node)], (*strides, view.offset)
+        return Operand(source, const(0), s_row, s_k, self.acc, items, self.p.k, known)
+
+    @property
+    def pair(self) -> int:
+        """How many k one step of a chain takes."""
+        return 2 if self.mode == "dot2" else 1
+
+    def rows_wanted(self) -> Expr:
+        """How many rows a run wants. Host-evaluable, so a grid may use it."""
+        p = self.p
+        return row_limit(self.group, p.m // p.rows[0], p.m) if self.bounded else const(p.m)
+
+    def entries(self) -> Value:
+        """How many batch entries a run wants, for a grid."""
+        p = self.p
+        if self.group.rows is None or not p.batch:
+            return p.batches
+        return row_limit(self.group, p.batches // p.batch[0], p.batches)
+
+    def enter(self, entry: Expr) -> None:
+        """Moves to a batch entry: its operands start there."""
+        p = self.p
+        self.batch = affine.unflatten(self.em.axis(entry, max(p.batches, 1)), p.batch)
+        self.x, *self.ws = (self._placed(x) for x in (self.x, *self.ws))
+
+    def _placed(self, x: Operand) -> Operand:
+        *strides, offset = x.known
+        start = self.em.expr(affine.flatten(self.batch, strides, offset))
+        return replace(x, base=self.b.let(start, "base"))
+
+    def add(self, acc: ir.Var, x: Expr, y: Expr) -> None:
+        """acc += x * y, or x0 * y0 + x1 * y1 of pairs."""
+        if self.mode == "dot2":
+            value: Expr = ir.Collective("dot2", (acc, x, y), acc.type)
+        else:
+            value = acc + x * y if self.mode == "i32" else fma(x, y, acc)
+        self.b.assign(acc, value)
+
+
+def nothing(em: Emitter, *problems: Problem) -> Kernel | None:
+    """The kernel of products without results, which has no groups; None where there are some."""
+    if any(p.m and p.n and p.batches for p in problems):
+        return None
+    return em.b.kernel((0,), (1,), 0, traffic(em.group))
