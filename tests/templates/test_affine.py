@@ -14,7 +14,7 @@ from weft.graph.ir import Graph
 from weft.templates import affine
 from weft.templates.affine import Affine, Sym
 from weft.templates.group import Group
-from weft.templates.product.problem import view_of
+from weft.templates.view import view_of
 
 
 def value(x: Affine, at: dict[str, int]) -> int:

@@ -17,7 +17,7 @@ from weft.templates import registry
 from weft.templates.attention.forward_units import forward_plan
 from weft.templates.attention.units_tiles import Need
 from weft.templates.group import Group
-from weft.templates.product.problem import View
+from weft.templates.view import View
 
 GPUS = [InterpDevice(PRESETS[name]) for name in ("cuda", "hip-wave64", "hip-wave32")]
 BF16, F16 = dt.bfloat16, dt.float16

@@ -20,7 +20,8 @@ from weft.ops.primitive import building
 from weft.program.gemm import DTYPES, Gemm, Matrix, plain
 from weft.templates import affine
 from weft.templates.group import Group
-from weft.templates.product.problem import Problem, find_dots, problem_of, view_of
+from weft.templates.product.problem import Problem, find_dots, problem_of
+from weft.templates.view import view_of
 from weft.transform.rebuild import frozen
 
 FEATURE = "gemm_library"

@@ -20,6 +20,7 @@ from weft.templates.affine import Affine, Sym
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import Space, kernel_name, traffic
+from weft.templates.registers import transpose_block
 from weft.templates.view import Index
 
 
@@ -96,7 +97,7 @@ def _tile(
             index = at(first + em.lane(lanes), start + c)
             value = em.value(node, affine.reshape_index(index, shape, node.shape))
             rows.append(b.let(kb.splat(value, lanes), "row"))
-    for r, column in enumerate(transpose(b, rows)):
+    for r, column in enumerate(transpose_block(b, rows)):
         index = at(first + r, start + em.lane(lanes))
         index = affine.reshape_index(index, shape, node.shape)
         if left is None:
@@ -104,21 +105,3 @@ def _tile(
         else:
             with b.when(left > r), em.scope():
                 em.put(node, index, column)
-
-
-def transpose(b: Builder, rows: list[Expr]) -> list[Expr]:
-    """The square matrix whose rows are n vectors of n lanes, transposed: log2(n) rounds that swap
-    off-diagonal blocks (Eklundh 1972)."""
-    n = len(rows)
-    rows, h = list(rows), n // 2
-    while h:
-        for r in range(n):
-            if r & h:
-                continue
-            low, high = rows[r], rows[r + h]
-            keep = [c if not c & h else n + c - h for c in range(n)]
-            move = [c + h if not c & h else n + c for c in range(n)]
-            rows[r] = b.let(kb.shuffle(keep, low, high), "turn")
-            rows[r + h] = b.let(kb.shuffle(move, low, high), "turn")
-        h //= 2
-    return rows

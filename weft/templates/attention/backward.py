@@ -14,8 +14,8 @@ from weft.templates.attention.backward_pairs import Call, Team
 from weft.templates.attention.backward_threads import Alone, Shared
 from weft.templates.attention.backward_units import Units
 from weft.templates.attention.backward_vector import Vector
+from weft.templates.following import find_call
 from weft.templates.group import Group
-from weft.templates.product.epilogue import find_call
 from weft.templates.registry import claims, template
 
 

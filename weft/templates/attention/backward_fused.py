@@ -23,7 +23,7 @@ from weft.templates.attention.backward_vector import Vector
 from weft.templates.attention.places import seeing_rows
 from weft.templates.attention.softmax import FLOOR, fold_strands, inverse
 from weft.templates.operand import Reader
-from weft.templates.product.pack import fold_lanes
+from weft.templates.registers import fold_lanes
 
 SCORES = 1 << 15  # weights that a block of query rows holds: what the second cache takes easily
 

@@ -35,11 +35,11 @@ from weft.templates.affine import Affine
 from weft.templates.attention import softmax
 from weft.templates.attention.places import length_of, seeing_rows, visible_keys
 from weft.templates.emit import Emitter
+from weft.templates.following import store_all
 from weft.templates.group import Group
 from weft.templates.loops import traffic
 from weft.templates.operand import Reader
-from weft.templates.product.epilogue import store_all
-from weft.templates.product.problem import operand
+from weft.templates.view import operand
 
 Q, K, V, G = range(4)  # operands that hold components; then come lse and delta
 

@@ -31,7 +31,7 @@ from weft.templates.attention.units_tiles import (
 )
 from weft.templates.group import Group
 from weft.templates.operand import Reader
-from weft.templates.product.problem import operand
+from weft.templates.view import operand
 
 # (rows of a subgroup, subgroups, keys of a block), the quickest first
 _SHAPES = ((16, 4, 64), (16, 4, 32), (16, 2, 32))

@@ -18,7 +18,7 @@ from weft.templates.attention.backward_pairs import Call, Team
 from weft.templates.attention.backward_tiles import MR, Seen, Tiles, sizes_of
 from weft.templates.attention.softmax import FLOOR, fold_strands, follow
 from weft.templates.operand import Reader
-from weft.templates.product.pack import fold_lanes
+from weft.templates.registers import fold_lanes
 
 ROWS = 128  # items per group
 

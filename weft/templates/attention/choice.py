@@ -18,8 +18,8 @@ from weft.templates.attention.forward_amx import Tiles, in_tiles
 from weft.templates.attention.forward_threads import Shared
 from weft.templates.attention.forward_units import Units
 from weft.templates.attention.forward_vector import Vector
+from weft.templates.following import find_call
 from weft.templates.group import Group
-from weft.templates.product.epilogue import find_call
 from weft.templates.registry import claims, template
 
 

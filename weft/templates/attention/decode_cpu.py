@@ -19,7 +19,7 @@ from weft.templates.attention.forward import Call, K, Team, V
 from weft.templates.attention.softmax import HIDDEN, State, capped, fold_strands, follow, product
 from weft.templates.attention.transpose import transposed_16
 from weft.templates.operand import Reader
-from weft.templates.product.pack import fold_lanes, transpose_block
+from weft.templates.registers import fold_lanes, transpose_block
 
 
 class Decode(Team):

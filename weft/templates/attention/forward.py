@@ -32,11 +32,11 @@ from weft.templates.attention.places import (
     visible_keys,
 )
 from weft.templates.emit import Emitter
+from weft.templates.following import store_all
 from weft.templates.group import Group
-from weft.templates.loops import traffic
+from weft.templates.loops import bounded_rows, traffic
 from weft.templates.operand import Reader
-from weft.templates.product.epilogue import row_limit, store_all
-from weft.templates.product.problem import View, operand
+from weft.templates.view import View, operand
 
 Q, K, V = range(3)
 
@@ -78,7 +78,7 @@ class Call:
         self.spans = self.length > KEY_SPAN and not self.parts
         self.count = self.n if self.cached else node.shape[2]  # rows of a head
         self.growing = not self.few and (self.cached or self.params["causal"])  # what rows see
-        self.wanted = row_limit(group, 1, self.n)  # rows, or batch entries
+        self.wanted = bounded_rows(group, self.n)  # rows, or batch entries
 
     def kernel(self, team: Team) -> Kernel:
         """The finished kernel."""

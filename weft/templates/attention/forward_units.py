@@ -17,7 +17,7 @@ from weft.templates.attention.forward import Call, K, Team, V, few
 from weft.templates.attention.units import Softmax
 from weft.templates.attention.units_tiles import WORD, Need, Plan, fewer, others, plan_of
 from weft.templates.group import Group
-from weft.templates.product.problem import View, operand
+from weft.templates.view import View, operand
 
 # (rows of a subgroup, subgroups, keys of a block), the quickest first
 SHAPES = ((32, 4, 64), (32, 4, 32), (32, 2, 64), (32, 2, 32), (16, 4, 32), (16, 2, 32))

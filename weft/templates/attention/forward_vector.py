@@ -44,7 +44,8 @@ from weft.templates.attention.softmax import (
     product,
 )
 from weft.templates.operand import Reader
-from weft.templates.product.pack import Packer, fold_lanes
+from weft.templates.product.pack import Packer
+from weft.templates.registers import fold_lanes
 
 MR = 4  # query rows per register tile
 

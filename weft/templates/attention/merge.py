@@ -11,9 +11,9 @@ from weft.kernel.ir import Kernel
 from weft.templates import affine
 from weft.templates.attention.softmax import FLOOR, inverse, join, joined
 from weft.templates.emit import Emitter
+from weft.templates.following import store_all
 from weft.templates.group import Group
-from weft.templates.loops import traffic
-from weft.templates.product.epilogue import row_limit, store_all
+from weft.templates.loops import bounded_rows, traffic
 
 THREADS = 128
 
@@ -25,7 +25,7 @@ def build(group: Group, node: Node, caps: Caps) -> Kernel:
     sums, stats = node.inputs
     n, heads, parts, depth = sums.shape
     threads = 1 if caps.is_cpu else min(THREADS, caps.max_threads)
-    count = row_limit(group, heads * depth, n * heads * depth)
+    count = bounded_rows(group, n) * (heads * depth)
     e = b.let(b.group(0) * threads + b.thread(0), "e")
     with b.when(e < count), em.scope():
         row, head, column = affine.unflatten(em.axis(e, n * heads * depth), (n, heads, depth))
@@ -39,5 +39,5 @@ def build(group: Group, node: Node, caps: Caps) -> Kernel:
             b.assign(value, joined(value, em.value(sums, (*at, column)), fade, by))
         y = value * inverse(b, b.let(total, "whole"))
         store_all(em, node, (row, head, column), b.let(y, "y"), None)
-    grid = ceil_div(row_limit(group, heads * depth, n * heads * depth), threads)
-    return b.kernel((grid,), (threads,), 4 * parts * n * heads * depth, traffic(group))
+    grid = (ceil_div(count, threads),)
+    return b.kernel(grid, (threads,), 4 * parts * n * heads * depth, traffic(group))

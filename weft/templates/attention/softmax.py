@@ -18,7 +18,7 @@ from weft.kernel import ir, math
 from weft.kernel.builder import Builder
 from weft.kernel.expr import bitcast, const, fma, iota, load, maximum, ne, select, splat
 from weft.kernel.ir import F32, Expr, Type
-from weft.templates.product.pack import fold_lanes
+from weft.templates.registers import fold_lanes
 
 HIDDEN = -1e30  # the score of a key that a row does not see
 FLOOR = -1e29  # a row's first maximum: above HIDDEN, so that hidden keys weigh exactly 0

@@ -32,7 +32,7 @@ from weft.templates.attention.softmax import (
 )
 from weft.templates.attention.units_tiles import SIDE, WORD, Blocks, Plan
 from weft.templates.operand import Reader
-from weft.templates.product.pack import fold_lanes
+from weft.templates.registers import fold_lanes
 
 
 class Softmax(Blocks):

@@ -20,7 +20,7 @@ from weft.kernel.builder import Builder
 from weft.kernel.expr import const, load, minimum, select, splat
 from weft.kernel.ir import Expr, Type
 from weft.templates.operand import Reader
-from weft.templates.product.problem import View
+from weft.templates.view import View
 
 SIDE = 16  # rows and columns of a tile
 WORD = 8  # elements that a thread moves at once: 16 bytes

@@ -10,15 +10,16 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.graph.ir import Node
 from weft.kernel import ir
-from weft.kernel.expr import Value, const, fma
+from weft.kernel.expr import const, fma
 from weft.kernel.ir import Expr, Kernel
 from weft.templates import affine
 from weft.templates.emit import Emitter
-from weft.templates.loops import traffic
+from weft.templates.lanes import WORD
+from weft.templates.loops import Bound, bounded_rows, traffic
 from weft.templates.operand import Reader
-from weft.templates.product.epilogue import Tail, row_limit
-from weft.templates.product.problem import Problem, View, mode
-from weft.templates.wide import WORD
+from weft.templates.product.epilogue import Tail
+from weft.templates.product.problem import Problem, mode
+from weft.templates.view import View
 
 
 @dataclass(frozen=True)
@@ -74,17 +75,19 @@ class Call:
         """How many k one step of a chain takes."""
         return 2 if self.mode == "dot2" else 1
 
-    def rows_wanted(self) -> Expr:
+    def rows_wanted(self) -> Bound:
         """How many rows a run wants. Host-evaluable, so a grid may use it."""
         p = self.p
-        return row_limit(self.group, p.m // p.rows[0], p.m) if self.bounded else const(p.m)
+        if not self.bounded:
+            return p.m
+        return bounded_rows(self.group, p.rows[0]) * (p.m // p.rows[0])
 
-    def entries(self) -> Value:
+    def entries(self) -> Bound:
         """How many batch entries a run wants, for a grid."""
         p = self.p
-        if self.group.rows is None or not p.batch:
+        if not p.batch:
             return p.batches
-        return row_limit(self.group, p.batches // p.batch[0], p.batches)
+        return bounded_rows(self.group, p.batch[0]) * (p.batches // p.batch[0])
 
     def enter(self, entry: Expr) -> None:
         """Moves to a batch entry: its operands start there."""

@@ -5,27 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.core import dtypes as dt
-from weft.core.errors import CompileError
 from weft.graph.ir import Node
-from weft.kernel import ir
 from weft.kernel.builder import Builder
-from weft.kernel.expr import cast, const, iota, minimum
+from weft.kernel.expr import cast, iota
 from weft.kernel.ir import Expr
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
-from weft.templates.group import Group, reached
+from weft.templates.group import reached
 from weft.templates.product.problem import Problem
-from weft.templates.view import Index
-
-
-def row_limit(group: Group, inner: int, rows: int) -> Expr:
-    """How many of `rows` merged rows are wanted: all, or the runtime bound times `inner` (the rows
-    that one step of axis 0 stands for). Host-evaluable, so a grid may use it."""
-    if group.rows is None:
-        return const(rows)
-    bound: Expr = ir.Param(group.rows, group.slots[group.rows])
-    return minimum(bound * (group.rows_scale * inner), rows)
 
 
 class Tail:
@@ -102,51 +90,3 @@ def column_mask(b: Builder, n: Expr, limit: int, lanes: int, panel: int) -> Expr
 
 def count_flops(problem: Problem) -> int:
     return 2 * problem.batches * problem.m * problem.n * problem.k * len(problem.dots)
-
-
-def forward_index(group: Group, anchor: Node, node: Node, index: Index) -> Index | None:
-    """Where the element of `anchor` at `index` lies in `node`, which follows from it by elementwise
-    ops, transposes and reshapes; None when it does not."""
-    if node is anchor:
-        return index
-    if any(node is n for n in group.inputs) or node.op in ("broadcast", "slice", "pad", "concat"):
-        return None
-    for x in node.inputs:
-        inner = forward_index(group, anchor, x, index)
-        if inner is None:
-            continue
-        if node.op == "transpose":
-            return tuple(inner[p] for p in node.attrs["perm"])
-        if node.op == "reshape":
-            return affine.reshape_index(inner, x.shape, node.shape)
-        return inner
-    return None
-
-
-def store_all(em: Emitter, anchor: Node, index: Index, value: Expr, mask: Expr | None) -> None:
-    """Writes every output of the group, given the anchor's value at `index`; in a group around a
-    call with several outputs, the one that is `anchor`.
-
-    Raises CompileError where an output is not elementwise, transposed or reshaped of the anchor.
-    """
-    em.define(anchor, lambda _: value)
-    several = any(out.op == "result" for out in em.group.outputs)
-    with em.masked(mask):
-        for out in (anchor,) if several else em.group.outputs:
-            at = forward_index(em.group, anchor, out, index)
-            if at is None:
-                raise CompileError(f"{out!r} does not follow from {anchor!r} element by element")
-            em.store(out, at)
-
-
-def find_call(group: Group) -> Node:
-    """The composite that the group computes."""
-    stack, stop = list(group.outputs), {id(n) for n in group.inputs}
-    while stack:
-        node = stack.pop()
-        if id(node) in stop:
-            continue
-        if node.op == "call":
-            return node
-        stack.extend(node.inputs)
-    raise CompileError(f"a {group.kind} group without a composite")

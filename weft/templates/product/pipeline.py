@@ -15,8 +15,8 @@ from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import cast, const, extract, load, minimum, pack, select, splat
 from weft.kernel.ir import Expr, Type
+from weft.templates.lanes import WORD
 from weft.templates.product.call import Operand
-from weft.templates.wide import WORD
 
 ASYNC = "async_copy"  # the feature of targets that copy to shared memory by themselves
 _NARROW = 4  # bytes of the narrowest copy

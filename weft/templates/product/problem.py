@@ -7,63 +7,10 @@ from dataclasses import dataclass
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
-from weft.core.dtypes import DType
 from weft.core.errors import CompileError
 from weft.graph.ir import Node
-from weft.templates import affine
-from weft.templates.affine import Sym
 from weft.templates.group import Group
-from weft.templates.view import PURE, Index, source_index
-
-
-@dataclass(frozen=True)
-class View:
-    """Element (i0, i1, ...) of the viewed value is element offset + i0 * strides[0] + ... of
-    `node`'s row-major storage. A load yields `dtype`, which a widening cast may have hidden."""
-
-    node: Node
-    offset: int
-    strides: tuple[int, ...]
-
-    @property
-    def dtype(self) -> DType:
-        return self.node.dtype
-
-
-def _exact_cast(node: Node) -> bool:
-    narrow = (dt.float16, dt.bfloat16)
-    return node.op == "cast" and node.dtype == dt.float32 and node.inputs[0].dtype in narrow
-
-
-def view_of(group: Group, node: Node) -> View | None:
-    """How `node` lies in one of the group's inputs, one stride (in elements) per axis, or None.
-
-    Sees through movement ops and through casts of f16 and bf16 to f32, which are exact: the
-    template loads the narrow value and widens it in registers.
-    """
-    syms = [Sym(f"axis{i}", "var", max(d, 1)) for i, d in enumerate(node.shape)]
-    index: Index = tuple(affine.symbol(s) for s in syms)
-    materialised = {id(n) for n in group.inputs}
-    while id(node) not in materialised:
-        if _exact_cast(node):
-            node = node.inputs[0]
-            continue
-        if node.op not in PURE:
-            return None
-        index = source_index(node, index)
-        node = node.inputs[0]
-    linear = affine.flatten(index, affine.contiguous(node.shape))
-    if any(s.kind != "var" for s, _ in linear.terms):
-        return None
-    return View(node, linear.const, tuple(linear.coefficient(s) for s in syms))
-
-
-def operand(group: Group, node: Node) -> View:
-    """`view_of`, or a CompileError that names what stands in the way."""
-    view = view_of(group, node)
-    if view is None:
-        raise CompileError(f"operand {node!r} of {group.kind} is not a strided view of an input")
-    return view
+from weft.templates.view import View, operand
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from weft.kernel.expr import const, eq, iota, load, maximum, minimum, not_, sele
 from weft.kernel.ir import Expr
 from weft.templates.operand import Reader
 from weft.templates.product.blocked_amx import DEPTH, TILE
-from weft.templates.product.pack import Packer, tail_mask
+from weft.templates.product.pack import Packer
 from weft.templates.product.stream_cpu import Streamer
+from weft.templates.registers import tail_mask
 
 _NEAR = 1 << 16  # bytes of a band that is asked for as a whole
 

@@ -22,9 +22,10 @@ from weft.kernel.ir import Expr, Type
 from weft.templates.emit import Emitter
 from weft.templates.operand import Reader, widen
 from weft.templates.product.call import Call
-from weft.templates.product.pack import Packer, interleave, tail_mask, transpose_block
+from weft.templates.product.pack import Packer
 from weft.templates.product.problem import Problem, Segment
 from weft.templates.product.sums import Sums
+from weft.templates.registers import interleave, tail_mask, transpose_block
 
 _LINE = 64  # bytes of a cache line
 _SETS = 64  # lines after which a first cache begins anew
