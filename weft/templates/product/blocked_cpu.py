@@ -294,12 +294,11 @@ class CpuMatmul(Call):
             )
 
     def _row(self, row: Expr, value: Callable[[int, int], Expr]) -> None:
-        b, p, plan, em = self.b, self.p, self.plan, self.em
-        m = em.axis(self.m0 + row, p.m)
-        self.tail.position(self.batch, m)
+        b, p, plan = self.b, self.p, self.plan
+        m = b.let(self.m0 + row, "m")
         for v in range(plan.nv):
             accs = [value(d, v) for d in range(len(p.dots))]
-            kept = self.tail.write(self.columns[v], plan.lanes, self.masks[v], accs)
+            kept = self.write(m, self.columns[v], plan.lanes, accs, self.masks[v])
             if kept is not None:
                 b.store(self.partial, self._partial_at(row, v), splat(kept, plan.lanes))
 

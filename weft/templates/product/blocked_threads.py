@@ -10,14 +10,14 @@ block.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import CHUNK
-from weft.kernel.expr import cast, const, extract, load, minimum
+from weft.kernel.expr import cast, extract, load, minimum
 from weft.kernel.ir import Expr, Kernel, Type
 from weft.templates.emit import Emitter
 from weft.templates.product.blocks import Blocks, choose, variants
@@ -107,19 +107,9 @@ class _Tiles(Blocks):
     column: Expr
 
     def hold(self) -> Sums:
-        """Accumulators acc[dot][row][vector], for `take` to replace by the finished sums."""
-        zero = const(0, Type(self.acc, self.lanes))
-        count = len(self.p.dots) * self.tm * (self.tn // self.lanes)
-        sums = Sums(self.b, self.p.k, [self.b.var(zero, "acc", zero.type) for _ in range(count)])
-        self.take(sums.acc)
-        return sums
-
-    def take(self, flat: Sequence[Any]) -> None:
-        left = iter(flat)
-        self.sums = [
-            [[next(left) for _ in range(self.tn // self.lanes)] for _ in range(self.tm)]
-            for _ in self.p.dots
-        ]
+        """Accumulators [dot][row][vector]."""
+        lengths = len(self.p.dots), self.tm, self.tn // self.lanes
+        return Sums(self.b, self.p.k, Type(self.acc, self.lanes), *lengths)
 
     def outer(self, xs: Sequence[Expr], ys: Sequence[Expr], tile: list[list[Any]]) -> None:
         """Adds a column of elements times a row of vectors to a dot's tile."""
@@ -129,7 +119,7 @@ class _Tiles(Blocks):
 
     # -- results
 
-    def finish(self) -> None:
+    def finish(self, sums: list[Any]) -> None:
         """Short epilogues are written out for every row. For others all rows take their turn in the
         place of the first, so that a loop need not index registers."""
         b = self.b
@@ -137,33 +127,32 @@ class _Tiles(Blocks):
         first = b.let(self.m0 + self.row, "first")
         if self.tail.cheap:
             for i in range(self.tm):
-                self._row(first + (i // FOUR * _DOWN * FOUR + i % FOUR), limit, i)
+                self._row(first + (i // FOUR * _DOWN * FOUR + i % FOUR), limit, sums, i)
             return
         with b.loop(self.tm, name="i") as turn, self.em.scope():
-            self._row(first + (turn // FOUR * (_DOWN * FOUR) + turn % FOUR), limit, 0)
-            for tile in self.sums:
+            self._row(first + (turn // FOUR * (_DOWN * FOUR) + turn % FOUR), limit, sums, 0)
+            for tile in sums:
                 for here, below in itertools.pairwise(tile):
                     for var, value in zip(here, below):
                         b.assign(var, value)
 
-    def _row(self, at: Expr, limit: Expr, i: int) -> None:
+    def _row(self, at: Expr, limit: Expr, sums: list[Any], i: int) -> None:
         """Writes row i of the thread's tile, which is row m of the result."""
         b, p, em = self.b, self.p, self.em
         m = b.let(at, "m")
         with b.when(m < limit), em.scope():
-            self.tail.position(self.batch, em.axis(m, p.m))
             for c in range(self.tn // self.lanes):
-                values = [tile[i][c] for tile in self.sums]
+                values = [tile[i][c] for tile in sums]
                 n = b.let(self.n0 + self.column + c * self.step, "n")
                 if p.n % self.lanes == 0:
-                    self._write(n, self.lanes, values)
+                    self._write(m, n, self.lanes, values)
                     continue
                 for t in range(self.lanes):
-                    self._write(b.let(n + t, "n"), 1, [extract(v, t) for v in values])
+                    self._write(m, b.let(n + t, "n"), 1, [extract(v, t) for v in values])
 
-    def _write(self, n: Expr, lanes: int, values: Sequence[Expr]) -> None:
+    def _write(self, m: Expr, n: Expr, lanes: int, values: Sequence[Expr]) -> None:
         with self.b.when(n < self.p.n), self.em.scope():
-            self.tail.write(n, lanes, None, [self.b.let(v, "sum") for v in values])
+            self.write(m, n, lanes, [self.b.let(v, "sum") for v in values])
 
 
 class _Shared(_Tiles):
@@ -186,19 +175,20 @@ class _Shared(_Tiles):
 
         def step(k0: Expr, bases: Sequence[Expr]) -> None:
             with b.loop(plan.bk, name="k", unroll=True) as k:
-                self._step(stages, bases, k)
+                self._step(sums.acc, stages, bases, k)
             sums.after(b.let(k0 + plan.bk, "done"))
 
         rotate(b, stages, p.k, plan.bk, step)
         sums.finish()
-        self.take(sums.result)
-        self.finish()
+        self.finish(sums.result)
 
-    def _step(self, stages: Sequence[Stage], bases: Sequence[Expr], k: Expr) -> None:
+    def _step(
+        self, acc: list[Any], stages: Sequence[Stage], bases: Sequence[Expr], k: Expr
+    ) -> None:
         """One k: the thread's rows of the left block times its columns of the others."""
         xs = self._fours(stages[0], bases[0], k, self.row, self.tm, _DOWN)
         scalars = [self.b.let(extract(x, t), "x") for x in xs for t in range(FOUR)]
-        for tile, stage, base in zip(self.sums, stages[1:], bases[1:]):
+        for tile, stage, base in zip(acc, stages[1:], bases[1:]):
             self.outer(scalars, self._fours(stage, base, k, self.column, self.tn, _ACROSS), tile)
 
     def _fours(
@@ -230,9 +220,8 @@ class _Direct(_Tiles):
         sums = self.hold()
         self.starts = [self._starts(self.x, self.m0 + self.row)]
         self.starts += [self._starts(w, self.n0 + self.column) for w in self.ws]
-        sums.chunks(self._chunk)
-        self.take(sums.result)
-        self.finish()
+        sums.chunks(lambda start, stop: self._chunk(sums.acc, start, stop))
+        self.finish(sums.result)
 
     def _starts(self, x: Operand, first: Expr) -> list[Expr]:
         """Where this thread's rows (or columns) start; those that do not exist repeat others, and
@@ -244,27 +233,28 @@ class _Direct(_Tiles):
             return [b.let(x.at(near + i, 0), "start") for i in range(FOUR)]
         return [b.let(x.at(minimum(first + i, count - 1), 0), "start") for i in range(FOUR)]
 
-    def _chunk(self, start: Expr, stop: Expr) -> None:
+    def _chunk(self, acc: list[Any], start: Expr, stop: Expr) -> None:
         b, k = self.b, self.p.k
         whole = stop if k % FOUR == 0 else b.let(stop - stop % FOUR, "whole")
         with b.loop(whole, start, step=FOUR, name="k") as at:
-            self._steps(at, FOUR, self._four)
+            self._steps(acc, at, FOUR)
         if k % FOUR:
             with b.loop(stop, whole, name="k") as at:
-                self._steps(at, 1, lambda x, starts, k: [[self._read(x, s, k)] for s in starts])
+                self._steps(acc, at, 1)
 
-    def _steps(
-        self, k: Expr, count: int, items: Callable[[Operand, list[Expr], Expr], list[list[Expr]]]
-    ) -> None:
-        """`count` of k: items(...)[i][t] is element k + t of row (or column) i."""
-        xs = items(self.x, self.starts[0], k)
-        for w, starts, tile in zip(self.ws, self.starts[1:], self.sums):
-            ys = items(w, starts, k)
+    def _steps(self, acc: list[Any], k: Expr, count: int) -> None:
+        """`count` of k: four or one."""
+        xs = self._items(self.x, self.starts[0], k, count)
+        for w, starts, tile in zip(self.ws, self.starts[1:], acc):
+            ys = self._items(w, starts, k, count)
             for t in range(count):
                 self.outer([x[t] for x in xs], [y[t] for y in ys], tile)
 
-    def _four(self, x: Operand, starts: list[Expr], k: Expr) -> list[list[Expr]]:
-        b, steps = self.b, range(FOUR)
+    def _items(self, x: Operand, starts: list[Expr], k: Expr, count: int) -> list[list[Expr]]:
+        """[i][t] is element k + t of row (or column) i."""
+        b, steps = self.b, range(count)
+        if count == 1:
+            return [[self._read(x, s, k)] for s in starts]
         if x.s_k == 1:
             quads = [self._read(x, s, k, FOUR) for s in starts]
             return [[b.let(extract(q, t), "e") for t in steps] for q in quads]

@@ -244,9 +244,8 @@ class Units(Blocks):
                 inside = inside & (e < rows * across)
             with b.when(inside), em.scope():
                 at = b.let(row * wide + column, "at")
-                self.tail.position(self.batch, em.axis(m, p.m))
                 values = [
                     b.let(load(results, at + d * rows * wide, lanes), "sum")
                     for d in range(len(p.dots))
                 ]
-                self.tail.write(n, lanes, None, values)
+                self.write(m, n, lanes, values)

@@ -108,6 +108,14 @@ class Call:
             value = acc + x * y if self.mode == "i32" else fma(x, y, acc)
         self.b.assign(acc, value)
 
+    def write(
+        self, m: Expr, n: Expr, lanes: int, values: Sequence[Expr], mask: Expr | None = None,
+        step: int = 0,
+    ) -> Expr | None:  # fmt: skip
+        """Columns n + 0..lanes-1 of row m, given each dot's values there: see Tail.write."""
+        self.tail.position(self.batch, self.em.axis(m, self.p.m))
+        return self.tail.write(n, lanes, mask, values, step)
+
 
 def nothing(em: Emitter, *problems: Problem) -> Kernel | None:
     """The kernel of products without results, which has no groups; None where there are some."""

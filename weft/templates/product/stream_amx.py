@@ -63,8 +63,7 @@ class TileStreamer(Streamer):
             values = [
                 b.let(load(self.totals, at + d * TILE * TILE), "sum") for d in range(len(p.dots))
             ]
-            self.tail.position(self.batch, self.em.axis(m, p.m))
-            self.tail.write(n, TILE, mask, values, 1 if overlaps else TILE)
+            self.write(m, n, TILE, values, mask, 1 if overlaps else TILE)
 
     def _dot(self, d: int, w: Reader) -> None:
         """totals[d][row of w][row of x]."""

@@ -129,21 +129,15 @@ class Streamer(Call):
         with b.loop(limit, step=self.mb, name="m") as m, self.em.scope():
             streamed([b.let(m + i, "row") for i in range(self.mb)], n0)
 
-    def _chains(self, rows: Sequence[Expr], vectors: int) -> tuple[Sums, list[list[Any]]]:
-        """Sums, and its accumulators as acc[dot][row][vector]; where rows of x start."""
+    def _chains(self, rows: Sequence[Expr], vectors: int) -> Sums:
+        """Sums [dot][row][vector]; where rows of x start."""
         b, p = self.b, self.p
-        zero = const(0, Type(self.acc, self.lanes))
-        flat = [b.var(zero, "acc", zero.type) for _ in range(len(p.dots) * len(rows) * vectors)]
         last = p.m - 1  # rows that do not exist repeat it
         self.starts = [
             b.let(self.left.at(r if isinstance(r, ir.Const) else minimum(r, last), 0), "x")
             for r in rows
         ]
-        return Sums(b, p.k, flat), self._shaped(flat, len(rows), vectors)
-
-    def _shaped(self, flat: Sequence[ir.Var], rows: int, vectors: int) -> list[list[Any]]:
-        left = iter(flat)
-        return [[[next(left) for _ in range(vectors)] for _ in range(rows)] for _ in self.p.dots]
+        return Sums(b, p.k, Type(self.acc, self.lanes), len(p.dots), len(rows), vectors)
 
     def _store(
         self, rows: Sequence[Expr], n: Expr, mask: Expr | None, values: list[list[Any]], step: int
@@ -153,8 +147,7 @@ class Streamer(Call):
         for i, r in enumerate(rows):
             wanted = None if isinstance(r, ir.Const) else self.b.when(r < limit)
             with wanted or contextlib.nullcontext(), em.scope():
-                self.tail.position(self.batch, em.axis(r, self.p.m))
-                self.tail.write(n, self.lanes, mask, [dot[i] for dot in values], step)
+                self.write(r, n, self.lanes, [dot[i] for dot in values], mask, step)
 
     def _x(self, start: Expr, k: Expr) -> Expr:
         """The element of x at k (the pair there, of pairs), in every lane."""
@@ -171,7 +164,8 @@ class Streamer(Call):
         b, p, lanes = self.b, self.p, self.lanes
         overlaps = p.n % lanes != 0 and p.n > lanes  # the last band starts early
         n = b.let(minimum(n0, p.n - lanes), "n") if overlaps else n0
-        sums, acc = self._chains(rows, 1)
+        sums = self._chains(rows, 1)
+        acc = sums.acc
         ws = [w.row(b, n) for w in self.ws]
         width = lanes * max(w.item for w in ws)
         whole = p.k - p.k % width
@@ -193,7 +187,7 @@ class Streamer(Call):
             mask = b.let(n + iota(lanes) >= splat(n0, lanes), "own")
         elif p.n < lanes:
             mask = b.let(tail_mask(n, p.n, lanes), "own")
-        values = [[v for (v,) in dot] for dot in self._shaped(sums.result, len(rows), 1)]
+        values = [[v for (v,) in dot] for dot in sums.result]
         self._store(rows, n, mask, values, 1 if overlaps else lanes)
 
     def _prefetch(self, w: Reader, k: Expr) -> None:
@@ -240,7 +234,8 @@ class Streamer(Call):
         vectors, ragged = self.width // lanes, p.n % self.width != 0
         columns = [b.let(n0 + v * lanes, "n") for v in range(vectors)]
         masks = [b.let(tail_mask(c, p.n, lanes), "cols") if ragged else None for c in columns]
-        sums, acc = self._chains(rows, vectors)
+        sums = self._chains(rows, vectors)
+        acc = sums.acc
 
         def chunk(first: Expr, stop: Expr) -> None:
             with b.loop(stop, first, step=self.pair, name="k") as k:
@@ -256,9 +251,8 @@ class Streamer(Call):
                             self.add(line_[v], x, vector)
 
         sums.chunks(chunk)
-        acc = self._shaped(sums.result, len(rows), vectors)
         for v in range(vectors):
-            values = [[line[v] for line in dot] for dot in acc]
+            values = [[line[v] for line in dot] for dot in sums.result]
             self._store(rows, columns[v], masks[v], values, lanes)
 
     def _line(self, w: Reader, k: Expr, column: Expr, mask: Expr | None) -> Expr:

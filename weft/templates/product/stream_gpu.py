@@ -99,9 +99,9 @@ class Columns(Call):
             self._alone(t)
             return
         column, part = b.let(t % self.across, "column"), b.let(t // self.across, "part")
-        self._begin(column)
+        self._begin(column, min(p.k, CHUNK))
         with b.loop(self.chunks, part, step=self.parts, name="chunk") as c:
-            for var in self.flat:
+            for var in self.sums.flat:
                 b.assign(var, const(0, var.type))
             first = b.let(c * CHUNK, "first")
             self._chunk(first, b.let(minimum(first + CHUNK, p.k), "stop"))
@@ -109,19 +109,16 @@ class Columns(Call):
         b.barrier()
         self._collect(sums, t)
 
-    def _begin(self, column: Expr) -> None:
-        """Accumulators acc[dot][column of this thread][row], and where its weights start."""
+    def _begin(self, column: Expr, k: int) -> None:
+        """Sums [dot][column of this thread][row] over so many k, and where its weights start."""
         b, p = self.b, self.p
-        zero = const(0, Type(self.acc, self.vector))
         self.ns = [
             b.let(self.n0 + (column + e * self.across) * self.vector, "n") for e in range(self.each)
         ]
         inside = [b.let(minimum(n, p.n - self.vector), "inside") for n in self.ns]
         self.starts = [[b.let(w.at(n, 0), "w") for n in inside] for w in self.ws]
-        self.accs = [
-            [[b.var(zero, "acc", zero.type) for _ in self.xs] for _ in self.ns] for _ in self.ws
-        ]
-        self.flat = [var for dot in self.accs for line in dot for var in line]
+        shape = len(self.ws), self.each, self.mb
+        self.sums = Sums(b, k, Type(self.acc, self.vector), *shape)
 
     # -- products
 
@@ -145,7 +142,7 @@ class Columns(Call):
         loaded = [(self._weights(k), [self._left(s, k) for s in self.xs]) for k in places]
         for weights, lefts in loaded:
             xs = [list(self._elements(x)) for x in lefts]
-            for dot, accs in zip(weights, self.accs):
+            for dot, accs in zip(weights, self.sums.acc):
                 for w, line in zip(dot, accs):
                     ws = list(self._elements(w)) if self.along else [self._wide(w)]
                     for x, acc in zip(xs, line):
@@ -180,28 +177,21 @@ class Columns(Call):
         """All of K in one thread."""
         b, em = self.b, self.em
         with b.when(self.n0 + t * self.vector < self.p.n), em.scope():
-            self._begin(t)
-            sums = Sums(b, self.p.k, self.flat)
-            sums.chunks(self._chunk)
-            found = iter(sums.result)
-            values = [[[next(found) for _ in self.xs] for _ in self.ns] for _ in self.p.dots]
+            self._begin(t, self.p.k)
+            self.sums.chunks(self._chunk)
             for e, n in enumerate(self.ns):
                 with b.when(n < self.p.n), em.scope():
                     for i in range(self.mb):
                         m = b.let(self.m0 + i, "m")
-                        self._write(m, n, [dot[e][i] for dot in values], self.vector)
-
-    def _write(self, m: Expr, n: Expr, values: Sequence[Expr], lanes: int = 1) -> None:
-        with self.b.when(m < self.limit), self.em.scope():
-            self.tail.position(self.batch, self.em.axis(m, self.p.m))
-            self.tail.write(n, lanes, None, values)
+                        with b.when(m < self.limit), em.scope():
+                            self.write(m, n, self.vector, [dot[e][i] for dot in self.sums.result])
 
     def _put(self, sums: ir.Array, chunk: Expr, column: Expr) -> None:
         """The sums of a chunk, where `_collect` finds them."""
         b = self.b
         count = len(self.p.dots) * self.mb * self.columns
         base = b.let(chunk * count + column * self.vector, "put")
-        for d, dot in enumerate(self.accs):
+        for d, dot in enumerate(self.sums.acc):
             for e, line in enumerate(dot):
                 for i, var in enumerate(line):
                     at = (d * self.mb + i) * self.columns + e * self.across * self.vector
@@ -218,8 +208,7 @@ class Columns(Call):
                 values = [
                     self._joined(sums, b.let(e + d * per, "at"), count) for d in range(len(p.dots))
                 ]
-                self.tail.position(self.batch, self.em.axis(m, p.m))
-                self.tail.write(n, 1, None, values)
+                self.write(m, n, 1, values)
 
     def _joined(self, sums: ir.Array, at: Expr, count: int) -> Expr:
         """The chunks' sums, `count` elements apart, in order: spans of them, then the spans."""

@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from weft.core.order import CHUNK, SPAN
-from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import const, eq, minimum
-from weft.kernel.ir import Expr
+from weft.kernel.ir import Expr, Type
+
+
+def nested(values: Iterable[Any], lengths: Sequence[int]) -> list[Any]:
+    """The values as lists of these lengths within each other, the first the outermost."""
+    left = iter(values)
+    if len(lengths) == 1:
+        return [next(left) for _ in range(lengths[0])]
+    return [nested(left, lengths[1:]) for _ in range(lengths[0])]
 
 
 class Sums:
-    """Accumulators of one chunk, and behind them running sums of the span and of the product where
-    K has several chunks or spans. `acc` are the variables that the chain of a chunk goes through;
-    `result` hold the product once everything has joined. Integers are exact in any order: they
-    have one chain only."""
+    """Accumulators of one chunk, nested lists of `lengths`, and behind them running sums of the
+    span and of the product where K has several chunks or spans. The chain of a chunk goes through
+    `acc`; `result` holds the product once everything has joined. Integers are exact in any order:
+    they have one chain only."""
 
-    def __init__(self, b: Builder, k: int, acc: Sequence[ir.Var]) -> None:
-        self.b, self.k = b, k
-        exact = not acc[0].type.dtype.is_float
-        lengths = [] if exact else [n for n in (CHUNK, SPAN) if k > n]
+    def __init__(self, b: Builder, k: int, type_: Type, *lengths: int) -> None:
+        self.b, self.k, self.lengths = b, k, lengths
+        zero = const(0, type_)
+        self.flat = [b.var(zero, "acc", type_) for _ in range(math.prod(lengths))]
+        cuts = [n for n in (CHUNK, SPAN) if k > n] if type_.dtype.is_float else []
         # The first sum joins -0, which leaves every value as it is.
-        self.levels = [
-            (n, [b.var(const(-0.0, v.type), "sum", v.type) for v in acc]) for n in lengths
-        ]
-        self.acc = list(acc)
+        nothing = const(-0.0, type_)
+        self.levels = [(n, [b.var(nothing, "sum", type_) for _ in self.flat]) for n in cuts]
 
     @property
-    def result(self) -> list[ir.Var]:
-        return self.levels[-1][1] if self.levels else self.acc
+    def acc(self) -> list[Any]:
+        return nested(self.flat, self.lengths)
+
+    @property
+    def result(self) -> list[Any]:
+        return nested(self.levels[-1][1] if self.levels else self.flat, self.lengths)
 
     def after(self, done: Expr) -> None:
         """Joins what ends at k = `done`, a multiple of what one step takes of a chunk."""
@@ -62,7 +74,7 @@ class Sums:
     def _join(self, i: int) -> None:
         """Adds the sums of level i - 1 (the accumulators: -1) to those of level i."""
         b = self.b
-        lower = self.levels[i - 1][1] if i else self.acc
+        lower = self.levels[i - 1][1] if i else self.flat
         for low, high in zip(lower, self.levels[i][1]):
             b.assign(high, high + low)
             b.assign(low, const(-0.0 if i else 0.0, low.type))
