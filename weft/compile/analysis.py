@@ -3,16 +3,13 @@ operands are strided views, and how a run-time bound on rows travels through ops
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
-from weft.core import dtypes as dt
-from weft.core.dtypes import DType
 from weft.core.order import STREAM_ROWS
 from weft.graph.ir import Graph, Node, Shape, results
 from weft.ops.primitive import PRIMITIVES
 from weft.templates.group import Group
-from weft.transform.movement import matched_dims
+from weft.templates.view import views
 from weft.transform.rebuild import kind_of
 
 FUSIBLE = ("elementwise", "movement", "gather")
@@ -87,82 +84,11 @@ def group_name(kind: str, nodes: list[Node], anchor: Node | None, buffers: set[i
     return "+".join([head, *list(ops)[:6]])
 
 
-# -- strided operands -------------------------------------------------------------------------
-
-_EXACT: dict[DType, tuple[DType, ...]] = {
-    dt.float16: (dt.float32,),
-    dt.bfloat16: (dt.float32,),
-}
-
-
 def strided_base(node: Node) -> Node:
-    """The node that must be in memory so that a template can read `node` with one stride per axis.
-
-    Reshapes (where strides allow), transposes, slices, broadcasts and exact casts are looked
-    through; an inline source is not (something above it must be in memory).
-    """
-    chain: list[Node] = []
-    at = node
-    while _strides_pass(at):
-        chain.append(at)
-        at = at.inputs[0]
-    if is_inline(at):
-        return node
-    strides = contiguous(at.shape)
-    for step in reversed(chain):
-        found = _step(step, strides)
-        if found is None:
-            at, found = step, contiguous(step.shape)
-        strides = found
-    return at
-
-
-def _strides_pass(node: Node) -> bool:
-    if node.op == "cast":
-        return node.dtype in _EXACT.get(node.inputs[0].dtype, ())
-    return node.op in ("reshape", "transpose", "slice", "broadcast")
-
-
-def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Row-major strides, in elements."""
-    out, n = [], 1
-    for d in reversed(shape):
-        out.append(n)
-        n *= d
-    return tuple(reversed(out))
-
-
-def _step(node: Node, strides: tuple[int, ...]) -> tuple[int, ...] | None:
-    shape = node.inputs[0].shape
-    if node.op == "transpose":
-        return tuple(strides[p] for p in node.attrs["perm"])
-    if node.op == "slice":
-        return tuple(s * k for s, k in zip(strides, node.attrs["steps"]))
-    if node.op == "broadcast":
-        lead = len(node.shape) - len(shape)
-        kept = (0 if a != b else s for a, b, s in zip(shape, node.shape[lead:], strides))
-        return (*(0 for _ in range(lead)), *kept)
-    if node.op == "reshape":
-        return reshaped_strides(shape, strides, node.shape)
-    return strides
-
-
-def reshaped_strides(
-    shape: tuple[int, ...], strides: tuple[int, ...], new: tuple[int, ...]
-) -> tuple[int, ...] | None:
-    """Strides of a strided array seen in another shape, or None where it needs a copy."""
-    if 0 in shape:
-        return contiguous(new)
-    out: list[int] = []
-    for old_axes, new_axes in matched_dims(shape, new):
-        axes = [a for a in old_axes if shape[a] != 1]
-        for a, b in itertools.pairwise(axes):
-            if strides[a] != strides[b] * shape[b]:
-                return None
-        step = strides[axes[-1]] if axes else 0
-        inner = contiguous(tuple(new[a] for a in new_axes))
-        out += [step * i for i in inner]
-    return tuple(out)
+    """The node that must be in memory so that a template can read `node` as a strided view of it:
+    the furthest that strides reach. An inline source is in no memory: then it is `node` itself."""
+    *_, furthest = views(node)
+    return node if is_inline(furthest.node) else furthest.node
 
 
 # -- row bounds ---------------------------------------------------------------------------------

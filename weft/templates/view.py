@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from weft.core import dtypes as dt
@@ -55,27 +55,30 @@ def _exact_cast(node: Node) -> bool:
     return node.op == "cast" and node.dtype == dt.float32 and node.inputs[0].dtype in narrow
 
 
-def view_of(group: Group, node: Node) -> View | None:
-    """How `node` lies in one of the group's inputs, one stride (in elements) per axis, or None.
+def views(node: Node) -> Iterator[View]:
+    """`node` as a view of itself, then of what each movement op or exact cast under it reads, as far
+    as strides (in elements, one per axis) say where its elements lie.
 
-    Sees through movement ops and through casts of f16 and bf16 to f32, which are exact: the
-    template loads the narrow value and widens it in registers.
+    An exact cast is one of f16 or bf16 to f32: a template loads the narrow value and widens it.
     """
     syms = [Sym(f"axis{i}", "var", max(d, 1)) for i, d in enumerate(node.shape)]
     index: Index = tuple(affine.symbol(s) for s in syms)
-    materialised = {id(n) for n in group.inputs}
-    while id(node) not in materialised:
-        if _exact_cast(node):
-            node = node.inputs[0]
-            continue
-        if node.op not in PURE:
-            return None
-        index = source_index(node, index)
+    while True:
+        linear = affine.flatten(index, affine.contiguous(node.shape))
+        if any(s.kind != "var" for s, _ in linear.terms):
+            return
+        yield View(node, linear.const, tuple(linear.coefficient(s) for s in syms))
+        if node.op in PURE:
+            index = source_index(node, index)
+        elif not _exact_cast(node):
+            return
         node = node.inputs[0]
-    linear = affine.flatten(index, affine.contiguous(node.shape))
-    if any(s.kind != "var" for s, _ in linear.terms):
-        return None
-    return View(node, linear.const, tuple(linear.coefficient(s) for s in syms))
+
+
+def view_of(group: Group, node: Node) -> View | None:
+    """How `node` lies in one of the group's inputs, or None."""
+    materialised = {id(n) for n in group.inputs}
+    return next((view for view in views(node) if id(view.node) in materialised), None)
 
 
 def operand(group: Group, node: Node) -> View:
