@@ -56,8 +56,8 @@ def _exact_cast(node: Node) -> bool:
 
 
 def views(node: Node) -> Iterator[View]:
-    """`node` as a view of itself, then of what each movement op or exact cast under it reads, as far
-    as strides (in elements, one per axis) say where its elements lie.
+    """`node` as a view of itself, then of what each movement op or exact cast under it reads, as
+    far as strides (in elements, one per axis) say where its elements lie.
 
     An exact cast is one of f16 or bf16 to f32: a template loads the narrow value and widens it.
     """

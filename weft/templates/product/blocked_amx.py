@@ -26,13 +26,15 @@ from weft.kernel.ir import Expr, Kernel
 from weft.templates.emit import Emitter
 from weft.templates.product.blocked_cpu import CpuMatmul
 from weft.templates.product.pack import Packer
-from weft.templates.product.plan import Plan
+from weft.templates.product.plan import COPY, LATE, TURN, Plan
 from weft.templates.product.problem import Problem
 
 TILE, DEPTH, BLOCK = 16, 32, 32  # rows and columns of a tile of sums; its k; rows of a block
 _KC = 256  # of K at once: a panel of that depth (16 KiB) stays in the first cache
 _ROWS = 512  # of A in a block at most: the block (256 KiB) stays in the second cache
 _PANELS = 4  # in a group at most, where A need not be packed again for the next
+_COPY_A, _WEAVE_A = 0.35, 0.6  # cycles to pack an element of A: copied; woven and turned (measured)
+_SUMS = 256  # results to which the unit adds one k in a cycle, loads included
 
 
 def suits(p: Problem, caps: Caps) -> bool:
@@ -65,8 +67,8 @@ def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
 def _cut(p: Problem, caps: Caps, kc: int, pack_a: bool) -> tuple[int, int]:
     """(rows of a block, strips of columns): enough groups for the cores, with the least packing.
     Each strip packs its block of A again, each block its panels of B."""
-    of_a = 0.0 if not pack_a else 0.35 if p.a_k == 1 else 0.6  # cycles per element, measured
-    of_b = max(0.65 if p.b_strides(i)[1] == 1 else 0.5 for i in range(len(p.dots)))
+    of_a = 0.0 if not pack_a else _COPY_A if p.a_k == 1 else _WEAVE_A
+    of_b = max(TURN if p.b_strides(i)[1] == 1 else COPY for i in range(len(p.dots)))
     panels, batches = _over(p.n, BLOCK), max(p.batches, 1)
     room = caps.scratch_bytes * 3 // 4
     best, found = math.inf, (BLOCK, panels)
@@ -82,8 +84,10 @@ def _cut(p: Problem, caps: Caps, kc: int, pack_a: bool) -> tuple[int, int]:
                 strips += 1
             groups = blocks * strips * batches
             turns = _over(groups, caps.cores)
-            idle = turns * caps.cores / groups - 1 + 0.1 / turns
-            cost = of_a * p.m * strips + of_b * p.n * len(p.dots) * blocks + idle * p.m * p.n / 256
+            idle = turns * caps.cores / groups - 1 + LATE / turns
+            cost = (
+                of_a * p.m * strips + of_b * p.n * len(p.dots) * blocks + idle * p.m * p.n / _SUMS
+            )
             if cost < best:
                 best, found = cost, (mb, strips)
         blocks *= 2

@@ -38,13 +38,19 @@ class Plan:
         return 2 if self.mode in ("dot2", "mma") else 1
 
 
-ROWS = 1024  # of A that one group sweeps at most: the more, the less its packing weighs
-PACKED_ROWS = 576  # the same, where the rows are packed
-COPY = 0.5  # cycles to copy an element into a panel
+# Sizes, in rows of A:
+ROWS = 1024  # that one group sweeps at most: the more, the less the packing of its panels weighs
+PACKED_ROWS = 576  # the same where they are packed: with a chunk of K 576 KiB, which L2 keeps
+LEAST_ROWS = 32  # of a block that is cut only to keep cores at work: fewer do not pay a panel
+TALL = 1024  # from which on a block of them, or a kernel by whole rows, is worth its packing
+# and in columns:
+BROAD = 256  # from which on so many panels read A that its packing pays
+SHARED_PANELS = 8  # that share one packing of A at most
+PACKING = 24  # whose products take as long as packing the A that they meet
+# Cycles per element of an operand:
+COPY, TURN = 0.5, 0.65  # into a panel as it lies; turned in registers on the way
+READ = 0.25  # of a row, to read it again for its norm
 LATE = 0.1  # of a group's time that cores wait for the last one
-PACKING = 24
-TALL = 1024  # rows from which on a block of them is worth its own packing
-PACK, READ = 0.65, 0.25  # cycles an element: to pack B; to read rows again for their norm
 # Of the peak, what a tile of so many vectors per row reaches while its panel lies in L2.
 _SHARE = {1: 0.6, 2: 0.85, 3: 0.95}
 _TILES = {  # vectors per row of the tile -> rows, so that accumulators and operands fit registers
@@ -60,7 +66,7 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
     mr, nv = register_tile(p, caps, pack_a, config)
     mb = config.get("mb", row_block(p, caps, mr, nv, pack_a))
     blocks = -(-p.m // mb) * max(p.batches, 1)
-    many = _shared(_panels(p, nv * caps.lanes, 1), blocks, nv * caps.lanes, caps.cores)
+    many = _shared(-(-p.n // (nv * caps.lanes)), blocks, nv * caps.lanes, caps.cores)
     panels = config.get("panels", many if pack_a else 1)
     return Plan(kind, caps.lanes, mr, nv, CHUNK, mb, panels, pack_a)
 
@@ -70,7 +76,9 @@ def packs_left(p: Problem, kind: str, config: Mapping[str, Any]) -> bool:
     where there are so many that reading them in place for every panel costs more."""
     if kind != "dot2" and (p.a.dtype != dt.float32 or p.a_k != 1):
         return True
-    tall = p.m >= TALL and 256 <= p.n <= 2 * p.k  # wider: the block of A is packed again and again
+    tall = (
+        p.m >= TALL and BROAD <= p.n <= 2 * p.k
+    )  # wider: the block of A is packed again and again
     return bool(config.get("pack_a", kind == "f32" and tall and p.batches <= 1))
 
 
@@ -103,11 +111,12 @@ def least(p: Problem, caps: Caps, nv: int) -> tuple[float, int]:
     def cost(blocks: int) -> tuple[float, int]:
         rows = min(-(-p.m // (blocks * mr)) * mr, p.m)
         products = rows * columns / (2 * caps.lanes) / _SHARE.get(nv * len(p.dots), 1.0)
-        turns = -(-_panels(p, nv * caps.lanes) * -(-p.m // max(rows, 1)) // caps.cores)
+        panels = -(-p.n // (nv * caps.lanes)) * max(p.batches, 1)
+        turns = -(-panels * -(-p.m // max(rows, 1)) // caps.cores)
         return (turns + LATE) * (products + COPY * columns), blocks
 
     mr, columns = _rows(p, caps, nv), nv * caps.lanes * len(p.dots)
-    fewest, most = -(-p.m // ROWS) or 1, max(p.m // 32, 1)
+    fewest, most = -(-p.m // ROWS) or 1, max(p.m // LEAST_ROWS, 1)
     tried = {min(fewest << i, max(most, fewest)) for i in range(caps.cores.bit_length() + 3)}
     return min(cost(blocks) for blocks in tried)
 
@@ -132,10 +141,6 @@ def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
     return found
 
 
-def _panels(p: Problem, columns: int, batches: int | None = None) -> int:
-    return -(-p.n // columns) * max(p.batches if batches is None else batches, 1)
-
-
 def _shared(panels: int, blocks: int, columns: int, cores: int) -> int:
     """How many column panels share one packing of the left operand: what the busiest core does is
     least, where packing costs about as much as PACKING columns do."""
@@ -144,7 +149,7 @@ def _shared(panels: int, blocks: int, columns: int, cores: int) -> int:
         rounds = -(-(-(-panels // many) * blocks) // cores)
         return rounds * (many * columns + PACKING)
 
-    return min(range(1, min(panels, 8) + 1), key=cost)
+    return min(range(1, min(panels, SHARED_PANELS) + 1), key=cost)
 
 
 def whole_rows(plan: Plan, p: Problem, caps: Caps) -> Plan:
@@ -169,4 +174,4 @@ def pays(plan: Plan, p: Problem, caps: Caps) -> bool:
     even = blocks * max(p.batches, 1) % caps.cores == 0
     fits = plan.mode == "f32" and p.m >= TALL and even and room <= caps.scratch_bytes // 2
     more = blocks - -(-p.m // plan.mb)
-    return fits and more * p.k * PACK <= p.m * READ
+    return fits and more * p.k * TURN <= p.m * READ
