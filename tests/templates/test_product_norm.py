@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import dotkit as kit
@@ -11,10 +10,10 @@ import pytest
 import torch
 from dotkit import source
 from hypothesis import given, settings, strategies as st
+from product_kit import device
 
 import weft
 from weft import ops
-from weft.backends.interp import InterpDevice
 from weft.backends.registry import get
 from weft.compile import compile_graph
 from weft.conform.harness import run_kernel
@@ -23,17 +22,11 @@ from weft.core.caps import PRESETS
 from weft.core.dtypes import DType
 from weft.graph.ir import Graph
 from weft.kernel.verify import verify
-from weft.program.device import Device
 from weft.templates import registry
 from weft.templates.group import Group
 
 CPUS = [name for name, caps in PRESETS.items() if caps.is_cpu]
 CPU = PRESETS["cpu-avx512"]
-
-
-@functools.cache
-def device(name: str) -> Device:
-    return get("cpu") if name == "cpu" else InterpDevice(name)
 
 
 class Case:

@@ -5,26 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from dotkit import f, source
+from product_kit import Product
 
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS, Caps
 from weft.core.order import CHUNK
-from weft.templates.group import Group
 from weft.templates.product import plan
-from weft.templates.product.problem import Problem, find_dots, mode, problem_of
+from weft.templates.product.problem import Problem, mode
 
 WIDE, NARROW = PRESETS["cpu-avx512"], PRESETS["cpu-avx2"]
 
 
 def problem(
-    m: int, n: int, k: int, dtype: dt.DType = dt.float32, dots: int = 1, a_t: bool = False
+    m: int, n: int, k: int, dtype: dt.DType = dt.float32, dots: int = 1, layout: str = "NN"
 ) -> Problem:
-    x = source("x", (k, m) if a_t else (m, k), dtype)
-    ws = [source(f"w{i}", (k, n), dtype) for i in range(dots)]
-    outs = [f.dot(f.swap_last(x) if a_t else x, w) for w in ws]
-    group = Group("matmul", (x, *ws), tuple(outs), None, name="k")
-    return problem_of(group, find_dots(group))
+    return Product(m, n, k, dtype, layout, dots=dots).problem()
 
 
 def test_the_mode_depends_on_dtypes_k_and_the_machine() -> None:
@@ -37,7 +32,7 @@ def test_the_mode_depends_on_dtypes_k_and_the_machine() -> None:
 
 
 def test_the_left_operand_is_packed_where_rows_cannot_be_read_or_are_many() -> None:
-    assert plan.packs_left(problem(40, 64, 64, a_t=True), "f32", {"pack_a": False})
+    assert plan.packs_left(problem(40, 64, 64, layout="TN"), "f32", {"pack_a": False})
     assert plan.packs_left(problem(40, 64, 64, dt.float16), "f32", {})
     assert not plan.packs_left(problem(40, 64, 64), "f32", {})
     assert plan.packs_left(problem(plan.TALL, 512, 512), "f32", {})
