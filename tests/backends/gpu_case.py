@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -106,11 +107,11 @@ PARTS: dict[str, tuple[Callable[[Caps], list[Kernel]], int]] = {
 
 def shares(names: tuple[str, ...]) -> list[Any]:
     """Parameters: a target, and which of every so many kernels it compiles. By default a vendor's
-    first target takes every second one (neighbours are one template at another shape or dtype),
-    the other vendor's the rest; all of them for all targets are for the slow tests."""
-    few = slice(int(names == AMD), None, 2)
+    first target takes every fourth one (neighbours are one template at another shape or dtype),
+    the other vendor's those between; all of them for all targets are for the slow tests."""
+    few = slice(2 * (names == AMD), None, 4)
     slow = [pytest.param(gpu_target(n), slice(None), id=n, marks=pytest.mark.slow) for n in names]
-    return [pytest.param(gpu_target(names[0]), few, id=f"{names[0]}-half"), *slow]
+    return [pytest.param(gpu_target(names[0]), few, id=f"{names[0]}-quarter"), *slow]
 
 
 def part(name: str, caps: Caps, share: slice) -> list[Kernel]:
@@ -198,15 +199,25 @@ def targets(names: tuple[str, ...], default: str = "") -> list[Any]:
     return [pytest.param(gpu_target(n), id=n, marks=slow.get(n, ())) for n in names]
 
 
+STEPS = tuple(itertools.product((TINY, Shape(layers=1)), (F32, dt.bfloat16)))
+
+
+def steps(names: tuple[str, ...]) -> list[Any]:
+    """Parameters: a target, and its training steps. By default a vendor's third target takes a
+    small step of one dtype and a larger one of the other, the other vendor's the rest."""
+    few = STEPS[1:3] if names == AMD else STEPS[::3]
+    slow = [pytest.param(gpu_target(n), STEPS, id=n, marks=pytest.mark.slow) for n in names]
+    return [pytest.param(gpu_target(names[2]), few, id=f"{names[2]}-half"), *slow]
+
+
 @functools.cache
-def training(caps: Caps) -> list[Kernel]:
-    """The kernels of whole training steps (forward, backward, AdamW), float32 and bfloat16."""
+def training(caps: Caps, steps: tuple[tuple[Shape, dt.DType], ...]) -> list[Kernel]:
+    """The kernels of whole training steps (forward, backward, AdamW)."""
     recorder = Recorder(caps)
     registry._open_devices["recorder:0"] = recorder
     try:
-        for shape in (TINY, Shape(layers=1)):
-            for dtype in (F32, dt.bfloat16):
-                Trainer(shape, "recorder:0", dtype).step()
+        for shape, dtype in steps:
+            Trainer(shape, "recorder:0", dtype).step()
     finally:
         del registry._open_devices["recorder:0"]
     return recorder.kernels

@@ -21,7 +21,7 @@ from weft.kernel.ir import Collective, Kernel, Param, Type
 needs_ptxas = pytest.mark.skipif(ptxas.find() is None, reason="ptxas was not found")
 # In the default suite each architecture has its share of the kernels.
 TARGETS = case.targets(case.NVIDIA)
-_, SECOND, THIRD = (case.targets(case.NVIDIA, name) for name in case.NVIDIA)
+SECOND = case.targets(case.NVIDIA, case.NVIDIA[1])
 F32, I32 = dt.float32, dt.int32
 
 
@@ -242,9 +242,9 @@ def test_models_assemble(target, name: str, tmp_path: Path) -> None:  # type: ig
 
 
 @needs_ptxas
-@pytest.mark.parametrize("target", THIRD)
-def test_training_assembles(target) -> None:  # type: ignore[no-untyped-def]
-    found = assemble(case.training(case.caps_of(target)), target)
+@pytest.mark.parametrize("target,steps", case.steps(case.NVIDIA))
+def test_training_assembles(target, steps) -> None:  # type: ignore[no-untyped-def]
+    found = assemble(case.training(case.caps_of(target), steps), target)
     assert not any(r.spills for r in found.values()), resources.text(found)
 
 

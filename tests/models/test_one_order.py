@@ -21,6 +21,11 @@ from weft.models.runner import Runner
 DTYPES = ["float32", "bfloat16", "float16"]
 DEVICES = ["cpu", "vulkan"]
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+each_place = pytest.mark.parametrize(
+    "dtype,device",
+    [*((dtype, "cpu") for dtype in DTYPES), ("float32", "vulkan"),
+     slow("bfloat16", "vulkan"), slow("float16", "vulkan")],
+)  # fmt: skip
 SMALL = {"hidden_size": 48, "n_embd": 48, "intermediate_size": 80, "vocab_size": 97}
 # more than a chunk of K, and more than a span of keys
 LARGE = {**CONFIGS["llama"], "hidden_size": 320, "intermediate_size": 700, "num_hidden_layers": 1,
@@ -78,20 +83,21 @@ def test_prefill_is_decode(tmp_path: Path, family: str, dtype: str, device: str)
     np.testing.assert_array_equal(runner.score(ids)[9:], rows)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", DTYPES)
+@each_place
 def test_long_sums_and_contexts(tmp_path: Path, dtype: str, device: str) -> None:
     """Several chunks of K, several spans of keys, several steps of prefill."""
     model = model_of(tmp_path, LARGE, dtype, device, context=600, max_batch=2)
     runner, ids = model.runner(2), ids_of(560)
     whole = runner.prefill(0, ids).copy()
-    runner.prefill(1, ids[:500])
-    rows = one_by_one(runner, 1, ids[500:], 500)
+    runner.prefill(1, ids[:530])
+    rows = one_by_one(runner, 1, ids[530:], 530)
     np.testing.assert_array_equal(rows[-1], whole)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("count", [1, slow(2), slow(3), slow(7), 16])
+@pytest.mark.parametrize(
+    "count,device", [(1, "cpu"), (16, "cpu"), (16, "vulkan"),
+                     *(slow(n, "cpu") for n in (2, 3, 7)), *(slow(n, "vulkan") for n in (1, 2, 7))]
+)  # fmt: skip
 def test_proposals_are_verified_as_rows(tmp_path: Path, count: int, device: str) -> None:
     model = model_of(tmp_path, CONFIGS["llama"], "float32", device, context=64, max_batch=2)
     runner, ids = model.runner(2), ids_of(40)
@@ -102,8 +108,10 @@ def test_proposals_are_verified_as_rows(tmp_path: Path, count: int, device: str)
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("slots", [slow(1), 3, slow(20), 70])
+@pytest.mark.parametrize(
+    "slots,device", [(3, "cpu"), (70, "cpu"), (3, "vulkan"),
+                     *(slow(n, "cpu") for n in (1, 20)), *(slow(n, "vulkan") for n in (1, 20, 70))]
+)  # fmt: skip
 def test_a_sequence_among_any_number(tmp_path: Path, slots: int, device: str) -> None:
     config = {**CONFIGS["gpt2"], **SMALL}
     model = model_of(tmp_path, config, "float32", device, context=32, max_batch=slots)
@@ -113,17 +121,13 @@ def test_a_sequence_among_any_number(tmp_path: Path, slots: int, device: str) ->
     assert got[:9] == [alone.generate(p, max_new_tokens=5) for p in prompts[:9]]
 
 
-@pytest.mark.parametrize(
-    "dtype,device",
-    [*((dtype, "cpu") for dtype in DTYPES), ("float32", "vulkan"),
-     slow("bfloat16", "vulkan"), slow("float16", "vulkan")],
-)  # fmt: skip
+@each_place
 def test_a_text_alone_and_among_forty(tmp_path: Path, dtype: str, device: str) -> None:
     model = model_of(tmp_path, _BERT, dtype, device)
     rng = np.random.default_rng(0)
     texts = [rng.integers(0, 120, n).tolist() for n in rng.integers(1, 60, 40)]
     among = model.embed_ids(texts)
-    for i in (0, 1, 7, 22, 39):
+    for i in (0, 7, 39):
         np.testing.assert_array_equal(model.embed_ids([texts[i]])[0], among[i])
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,19 +23,22 @@ if not any(line.available for line in registry.probe("vulkan")):
 IDS = np.random.default_rng(0).integers(0, VOCAB, 24)
 
 
-DEFAULT = {  # the rest of the matrix is slow
-    *((name, "float32") for name in DECODERS if name not in ("llama2", "llama-linear")),
-    ("gpt2", "float16"),
-    ("llama3", "bfloat16"),
-}
-CASES = [
-    pytest.param(name, dtype, marks=[] if (name, dtype) in DEFAULT else pytest.mark.slow)
-    for dtype in ("float32", "float16", "bfloat16")
-    for name in DECODERS
-]
+DTYPES = ("float32", "float16", "bfloat16")
+# Every dtype and kind of layer; the rest of the matrix is slow.
+QUICK = {
+    *(("gpt2", dtype) for dtype in DTYPES[:2]), ("llama3", "bfloat16"),
+    ("qwen3", "float32"), ("gemma3", "float32"),
+    *((name, "float32") for name in ENCODERS), ("bert", "float16"), ("distilbert", "bfloat16"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "dtype"), CASES)
+def cases(names: Iterable[str]) -> list[Any]:
+    """(name, dtype) of all."""
+    every = itertools.product(names, DTYPES)
+    return [pytest.param(*c, marks=[] if c in QUICK else pytest.mark.slow) for c in every]
+
+
+@pytest.mark.parametrize(("name", "dtype"), cases(DECODERS))
 def test_forced_decode_agrees_on_every_token(tmp_path: Path, name: str, dtype: str) -> None:
     """Prefill of a few tokens, then the true tokens one by one: same top token at each step (of
     half checkpoints, wherever the best two are further apart than rounding)."""
@@ -50,8 +56,7 @@ def test_forced_decode_agrees_on_every_token(tmp_path: Path, name: str, dtype: s
     np.testing.assert_array_equal(got.argmax(1)[~close], want.argmax(1)[~close])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize(("name", "dtype"), cases(ENCODERS))
 def test_encoders(tmp_path: Path, name: str, dtype: str) -> None:
     import torch
 
@@ -81,12 +86,13 @@ def test_weights_beyond_a_buffer(tmp_path: Path) -> None:
     assert sum(name.startswith("embed[") for name in held) == 3
 
 
-def test_minilm_agrees_with_transformers_and_ranks_alike() -> None:
-    folder = minilm_folder()
-    got = weft.load(folder, device="vulkan").embed(SENTENCES)
-    want = reference_embeddings(folder, SENTENCES)
+@pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.slow)])
+def test_minilm_agrees_with_transformers_and_ranks_alike(every: int) -> None:
+    folder, texts = minilm_folder(), SENTENCES[::every]
+    got = weft.load(folder, device="vulkan").embed(texts)
+    want = reference_embeddings(folder, texts)
     np.testing.assert_allclose(got, want, atol=1e-4)
-    for query in range(50):
+    for query in range(len(texts)):
         np.testing.assert_array_equal(
             np.argsort(-(got @ got[query])), np.argsort(-(want @ want[query]))
         )

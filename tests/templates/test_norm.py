@@ -81,15 +81,22 @@ def test_weight_gradients(n: int) -> None:
     assert claimed == {t: "norm" if t in CPU_STYLE else None for t in TARGETS}
 
 
-@pytest.mark.parametrize("n", [1, 33, 768])
-def test_on_vulkan(n: int) -> None:
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    "n,dtype",
+    [(33, dt.float16), (768, F32), *(slow(*c) for c in ((1, F32), (33, F32), (768, dt.float16)))],
+    ids=repr,
+)
+def test_on_vulkan(n: int, dtype: dt.DType) -> None:
     if not any(d.kind == "vulkan" and d.available for d in devices()):
         pytest.skip("no Vulkan device; install mesa-vulkan-drivers for a software one")
     device = get("vulkan")
-    for dtype in (F32, dt.float16):
-        if device.supports(dtype):
-            for fn, arrays in _cases(dtype, 3, n):
-                _check(fn, arrays, targets=(), cpu=False, device=device)
+    if not device.supports(dtype):
+        pytest.skip(f"{device.info.id} does not store this dtype")
+    for fn, arrays in _cases(dtype, 3, n):
+        _check(fn, arrays, targets=(), cpu=False, device=device)
 
 
 def test_every_target_claims_them() -> None:

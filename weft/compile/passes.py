@@ -56,21 +56,22 @@ def simplify_graph(graph: Graph, caps: Caps, report: Report | None = None) -> Gr
     WEFT_VERIFY=1 each pass's graph is verified: CompileError names the pass that broke it."""
     size = _count(graph) if report is not None else 0
     checked = os.environ.get("WEFT_VERIFY", "0") not in ("", "0")
+    sound: dict[int, Node] = {}
     if checked:
-        verify(graph)
+        verify(graph, sound)
     for name, run in PASSES:
         graph = run(graph, caps)
         if checked:
-            _verify_after(name, graph)
+            _verify_after(name, graph, sound)
         if report is not None:
             before, size = size, _count(graph)
             report.passes.append((name, before, size))
     return graph
 
 
-def _verify_after(name: str, graph: Graph) -> None:
+def _verify_after(name: str, graph: Graph, sound: dict[int, Node]) -> None:
     try:
-        verify(graph)
+        verify(graph, sound)
     except CompileError as error:
         raise CompileError(f"after pass {name!r}: {error}") from None
 

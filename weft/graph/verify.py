@@ -19,14 +19,19 @@ MAX_RANK = 8
 ShapeRule = Callable[[str, list[tuple[Shape, DType]], Mapping[str, Any]], tuple[Shape, DType]]
 
 
-def verify(graph: Graph, rule: ShapeRule | None = None) -> None:
-    """Raises CompileError naming the graph, the node and what is wrong with it.
+def verify(
+    graph: Graph, rule: ShapeRule | None = None, sound: dict[int, Node] | None = None
+) -> None:
+    """Raises CompileError naming the graph, the node and what is wrong with it. `sound` holds nodes
+    by their ids that were found well formed before, and is given those found now: what a pass left
+    as it was is not looked at again.
 
     Checked: inputs are listed once and named apart; every node reached has sound attributes, and
     (with a rule) the shape and dtype that its op gives; a body fits its call; assignments go to
     state of the same shape and dtype.
     """
     _inputs(graph)
+    sound = {} if sound is None else sound
     listed = {id(n) for n in graph.inputs}
     bodies: set[int] = set()
     for node in toposort((*graph.inputs, *graph.roots())):
@@ -36,10 +41,13 @@ def verify(graph: Graph, rule: ShapeRule | None = None) -> None:
             rows = node.attrs.get("rows", "")
             _require(isinstance(rows, str), graph, node, f"is bounded by rows {rows!r}, no name")
             continue
+        if id(node) in sound:
+            continue
         _node(graph, node, rule)
         if node.body is not None and id(node.body) not in bodies:
             bodies.add(id(node.body))
             verify(node.body, rule)
+        sound[id(node)] = node
     _assigns(graph)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from weft.core.dtypes import DType
 from weft.core.errors import DTypeError, UsageError
 from weft.graph import verify as structure
-from weft.graph.ir import Graph, Shape
+from weft.graph.ir import Graph, Node, Shape
 from weft.ops.composite import COMPOSITES
 from weft.ops.primitive import PRIMITIVES, Aval
 
@@ -28,6 +28,7 @@ def shape_rule(
     return out.shape, out.dtype
 
 
-def verify(graph: Graph) -> None:
-    """Raises CompileError unless the graph is well formed and every shape is what its op gives."""
-    structure.verify(graph, shape_rule)
+def verify(graph: Graph, sound: dict[int, Node] | None = None) -> None:
+    """Raises CompileError unless the graph is well formed and every shape is what its op gives.
+    `sound`: the nodes of which both are known, as in weft.graph.verify."""
+    structure.verify(graph, shape_rule, sound)

@@ -29,15 +29,13 @@ class Sym:
     expr: Expr | None = field(compare=False, default=None)
     src: Affine | None = field(compare=False, default=None)
     d: int = field(compare=False, default=1)
+    # How many lanes the value has; 1 when it is the same in all. Kept: many share what they read.
+    lanes: int = field(init=False, compare=False, repr=False)
 
-    @property
-    def lanes(self) -> int:
-        """How many lanes the value has; 1 when it is the same in all."""
-        if self.kind == "lane":
-            return self.extent
-        if self.src is not None:
-            return self.src.lanes
-        return self.expr.type.lanes if self.expr is not None else 1
+    def __post_init__(self) -> None:
+        lanes = self.expr.type.lanes if self.expr is not None else 1
+        lanes = lanes if self.src is None else self.src.lanes
+        object.__setattr__(self, "lanes", self.extent if self.kind == "lane" else lanes)
 
 
 @dataclass(frozen=True, slots=True)
