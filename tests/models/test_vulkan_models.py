@@ -86,13 +86,13 @@ def test_weights_beyond_a_buffer(tmp_path: Path) -> None:
     assert sum(name.startswith("embed[") for name in held) == 3
 
 
-@pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.slow)])
-def test_minilm_agrees_with_transformers_and_ranks_alike(every: int) -> None:
-    folder, texts = minilm_folder(), SENTENCES[::every]
-    got = weft.load(folder, device="vulkan").embed(texts)
-    want = reference_embeddings(folder, texts)
+@pytest.mark.slow  # test_encoders is the quick witness, tests of the CPU have these weights
+def test_minilm_agrees_with_transformers_and_ranks_alike() -> None:
+    folder = minilm_folder()
+    got = weft.load(folder, device="vulkan").embed(SENTENCES)
+    want = reference_embeddings(folder, SENTENCES)
     np.testing.assert_allclose(got, want, atol=1e-4)
-    for query in range(len(texts)):
+    for query in range(50):
         np.testing.assert_array_equal(
             np.argsort(-(got @ got[query])), np.argsort(-(want @ want[query]))
         )
