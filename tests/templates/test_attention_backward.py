@@ -28,7 +28,7 @@ from weft.kernel.tiles import has_tiles
 from weft.ops import input_node
 from weft.templates import registry
 from weft.templates.group import Group
-from weft.templates.registry import claimed_by
+from weft.templates.registry import COMPOSITES, claimed_by
 
 CPU = CpuDevice()
 sys.path.append(str(Path(__file__).parent.parent / "backends"))
@@ -147,7 +147,7 @@ def case(  # type: ignore[no-untyped-def]
         values = [*(arrays[i] for i in picked), *rows, *extra]
         kept = [*(ins[i] for i in picked), *sums, *n]
         outputs = call if isinstance(call, tuple) else [call]
-        return kit.play(device, "attention_grad", kept, outputs, values, config=config)
+        return kit.play(device, COMPOSITES[name], kept, outputs, values, config=config)
 
     if parts:
         (lse,) = play("attention_lse", [0, 1])
@@ -233,7 +233,7 @@ def calls(shape: tuple[int, ...], dtype: DType, parts: bool) -> list[Group]:
     for name, inputs in taken.items() if parts else [("attention_grad", ins)]:
         call = f.call(name, *inputs, **params)
         outs = call if isinstance(call, tuple) else (call,)
-        groups.append(Group("attention_grad", tuple(inputs), outs, outs[0], name=name))
+        groups.append(Group(COMPOSITES[name], tuple(inputs), outs, outs[0], name=name))
     return groups
 
 

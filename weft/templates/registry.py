@@ -64,7 +64,7 @@ COMPOSITES: dict[str, str] = {
     "norm_weight_grads": "norm",
     "attention": "attention",
     "attention_grad": "attention_grad",
-    "attention_lse": "attention_grad",
+    "attention_lse": "attention",
     "attention_dq": "attention_grad",
     "attention_dkv": "attention_grad",
     "cached_attention": "cached_attention",

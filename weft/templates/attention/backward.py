@@ -25,7 +25,7 @@ def claim_whole(node: Node, caps: Caps) -> bool:
     return caps.is_cpu and node.size > 0 and fits(node, caps)
 
 
-@claims("attention_lse", "attention_dq", "attention_dkv", kind="attention_grad")
+@claims("attention_dq", "attention_dkv", kind="attention_grad")
 def claim_part(node: Node, caps: Caps) -> bool:
     """Every shape that has elements."""
     return node.size > 0 and node.inputs[0].size > 0 and node.inputs[1].size > 0

@@ -12,18 +12,18 @@ from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
-from weft.core.order import CHUNK, STRANDS
+from weft.core.order import CHUNK
 from weft.graph.ir import Node
-from weft.kernel import ir, math
-from weft.kernel.expr import const, extract, fma, load, maximum, minimum, select, splat
+from weft.kernel import ir
+from weft.kernel.expr import const, fma, load, maximum, minimum, select
 from weft.kernel.ir import Expr
 from weft.templates.attention.backward_pairs import Call, Team
-from weft.templates.attention.backward_tiles import MR, Seen, Sizes, Tiles, sizes_of
+from weft.templates.attention.backward_tiles import Seen, Sizes, Tiles, sizes_of
 from weft.templates.attention.backward_vector import Vector
 from weft.templates.attention.places import seeing_rows
-from weft.templates.attention.softmax import FLOOR, fold_strands, inverse
+from weft.templates.attention.softmax import FLOOR, inverse
+from weft.templates.attention.tile import MR
 from weft.templates.operand import Reader
-from weft.templates.registers import fold_lanes
 
 SCORES = 1 << 15  # weights that a block of query rows holds: what the second cache takes easily
 
@@ -125,9 +125,9 @@ class Whole(Vector):
 
         def keep(i: int, column: Expr, at: Expr, product: Expr) -> None:
             score, slope = self.call.score(product)
-            b.store(self.p, at, score)
+            b.store(self.p.s, at, score)
             if slope is not None and self.slope is not None:
-                b.store(self.slope, at, slope)
+                b.store(self.slope.s, at, slope)
 
         def scores(k0: Expr, r: Expr, seen: Seen) -> None:
             x.against(self.q, r, self.kt, k0 * x.wide, k0, keep)
@@ -135,39 +135,15 @@ class Whole(Vector):
 
         self._each_seen(scores, self.first, self.stop)
 
-    def _row_sums(
-        self, r: Expr, first: Expr, stop: Expr, add: Callable[[int, Expr, ir.Var], Expr]
-    ) -> Expr:
-        """A lane per row: sums over columns first .. stop, strand by strand. add(row of the tile,
-        element of p, sum so far) is the new sum."""
-        b, x, lanes = self.b, self.x, self.x.lanes
-        steps = range(0, STRANDS, lanes)
-        sums = [[b.var(const(0.0, x.zero), "sum") for _ in steps] for _ in range(MR)]
-        with b.loop(stop, first, STRANDS, "c") as c:
-            for i, line in enumerate(sums):
-                for step, var in zip(steps, line):
-                    at = b.let((r + i) * x.ld + step + c, "at")
-                    b.assign(var, add(i, at, var))
-        return fold_strands(b, sums)
-
     def _weigh(self, r: Expr) -> None:
         """Scores become weights without their common factor, which the rows of g take."""
-        b, x, lanes = self.b, self.x, self.x.lanes
+        b, x, p = self.b, self.x, self.p
         first, stop = self._blocks(x.seen(r))
-        best = [b.var(const(FLOOR, x.zero), "top") for _ in range(MR)]
-        with b.loop(stop, first, lanes, "c") as c:
-            for i, var in enumerate(best):
-                b.assign(var, maximum(var, load(self.p, (r + i) * x.ld + c, lanes)))
-        most = b.let(fold_lanes(b, best, "max"), "tops")
-        tops = [b.let(splat(extract(most, i), lanes), "top") for i in range(MR)]
-
-        def add(i: int, at: Expr, total: ir.Var) -> Expr:
-            gap = b.let(load(self.p, at, lanes) - tops[i], "gap")
-            p = b.let(math.exp(b, gap), "p")
-            b.store(self.p, at, p)
-            return total + p
-
-        by = inverse(b, self._row_sums(r, first, stop, add))
+        base = b.let(r * x.ld, "base")
+        most = b.let(maximum(p.best(base, MR, stop, first), FLOOR), "tops")
+        tops = p.spread(most, MR, "top")
+        total = p.sums(base, MR, stop, lambda i, at, sum_: sum_ + p.weight(at, tops[i]), first)
+        by = inverse(b, total)
         b.store(self.inverse, r, by)
         x.scale_rows(self.g, r, by)
 
@@ -176,7 +152,7 @@ class Whole(Vector):
         b, x = self.b, self.x
 
         def keep(i: int, column: Expr, at: Expr, product: Expr) -> None:
-            b.store(self.ds, at, product)
+            b.store(self.ds.s, at, product)
 
         def changes(k0: Expr, r: Expr, seen: Seen) -> None:
             x.against(self.g, r, self.vt, k0 * x.wide, k0, keep)
@@ -189,19 +165,19 @@ class Whole(Vector):
         b, x, lanes = self.b, self.x, self.x.lanes
         first, stop = self._blocks(x.seen(r))
 
-        def add(i: int, at: Expr, total: ir.Var) -> Expr:
-            return fma(load(self.p, at, lanes), load(self.ds, at, lanes), total)
+        def term(i: int, at: Expr, total: ir.Var) -> Expr:
+            return fma(load(self.p.s, at, lanes), load(self.ds.s, at, lanes), total)
 
-        sums = self._row_sums(r, first, stop, add)
+        sums = self.p.sums(b.let(r * x.ld, "base"), MR, stop, term, first)
         delta = b.let(sums * load(self.inverse, r, MR), "delta")
-        deltas = [b.let(splat(extract(delta, i), lanes), "delta") for i in range(MR)]
+        deltas = self.p.spread(delta, MR, "delta")
         with b.loop(stop, first, lanes, "c") as c:
             for i, mean in enumerate(deltas):
                 at = b.let((r + i) * x.ld + c, "at")
-                change = load(self.p, at, lanes) * (load(self.ds, at, lanes) - mean)
+                change = load(self.p.s, at, lanes) * (load(self.ds.s, at, lanes) - mean)
                 if self.slope is not None:
-                    change = change * load(self.slope, at, lanes)
-                b.store(self.ds, at, change)
+                    change = change * load(self.slope.s, at, lanes)
+                b.store(self.ds.s, at, change)
 
     def _add_keys(self) -> None:
         """dq = ds k, joined where a chain of keys ends."""
@@ -211,7 +187,7 @@ class Whole(Vector):
             first = b.let(maximum(seen[2], k0), "first")
             count = b.let(minimum(seen[3], k0 + keys) - first, "count")
             start = b.let(r * x.ld + first, "w0")
-            x.add(self.ds, start, x.ld, 1, count, self.k, first, self.dq, r)
+            x.add(self.ds.s, start, x.ld, 1, count, self.k, first, self.dq, r)
 
         x.clear(self.dq, const(0), self.taken)
         if self.dq_total is self.dq:
@@ -229,7 +205,7 @@ class Whole(Vector):
         causal, window = call.params["causal"], call.params["window"]
         ahead = b.let(t0 + (call.s - call.t), "ahead")
         dk, dv = self.sums
-        for weights, rows, target in ((self.p, self.g, dv), (self.ds, self.q, dk)):
+        for weights, rows, target in ((self.p.s, self.g, dv), (self.ds.s, self.q, dk)):
             with b.loop(self.stop, self.first, MR, "j") as j:
                 first, stop = seeing_rows(b, j, MR, ahead, self.taken, causal, window)
                 first = b.let(first - first % MR, "first")

@@ -1,14 +1,15 @@
-"""The derivative of attention in parts: row statistics, dq, and dk with dv, for every target.
+"""The derivative of attention in parts: dq, and dk with dv, for every target.
 
-Some items stay and others pass: query rows stay and keys pass for the statistics and dq, keys stay
-and the rows that see them pass, head after head, for dk and dv. Of each pair come two products
+Some items stay and others pass: query rows stay and keys pass for dq, keys stay and the rows that
+see them pass, head after head, for dk and dv. The rows' log-sum-exp and delta (see
+`weft.ops.attention_grad`) are there already. Of each pair come two products
 (q . k, g . v), of these its weights p and ds = p (g . v - delta), and weights times what passes add
 up to the results. Who computes is a `Team`: one thread with vectors, a thread per item, threads
 that share tiles, or matrix units.
 
 A result is a chain of fused multiply-adds in ascending order over CHUNK of what passes, and chunks
 are added in ascending order, head after head; matrix units make one chain of everything. So every
-element is one sum in a fixed order. In f32 the three parts give the same bits with vectors of any
+element is one sum in a fixed order. In f32 the parts give the same bits with vectors of any
 width and in threads, where targets keep products and sums as written; `attention_grad`, which
 scales its weights at another place, gives its own, the same for vectors of any width.
 """
@@ -29,10 +30,8 @@ from weft.kernel import math as km
 from weft.kernel.builder import Builder
 from weft.kernel.expr import const, fma, maximum, minimum, select
 from weft.kernel.ir import Expr, Kernel
-from weft.ops.attention_grad import UNSEEN
 from weft.templates import affine
 from weft.templates.affine import Affine
-from weft.templates.attention import softmax
 from weft.templates.attention.places import length_of, seeing_rows, visible_keys
 from weft.templates.emit import Emitter
 from weft.templates.following import store_all
@@ -46,27 +45,23 @@ Q, K, V, G = range(4)  # operands that hold components; then come lse and delta
 
 @dataclass(frozen=True)
 class Form:
-    """What a composite takes and gives: how many operands hold components and how many there are
-    before lengths, results, products per pair, whether query rows stay (or keys)."""
+    """What a composite gives: results, products per pair, whether query rows stay (or keys)."""
 
-    wide: int
-    narrow: int
     results: tuple[str, ...]
     products: int
-    rows_stay: bool = True
+    rows_stay: bool = False
 
 
 FORMS = {
-    "attention_lse": Form(2, 2, (), 1),
-    "attention_dq": Form(4, 6, ("dq",), 3),
-    "attention_dkv": Form(4, 6, ("dk", "dv"), 4, False),
-    "attention_grad": Form(4, 4, ("dk", "dv"), 5, False),  # and dq, of each block that passes
+    "attention_dq": Form(("dq",), 3, True),
+    "attention_dkv": Form(("dk", "dv"), 4),
+    "attention_grad": Form(("dk", "dv"), 5),  # and dq, of each block that passes
 }
 
 
 class Call:
-    """One `attention_lse`, `attention_dq` or `attention_dkv` call: what pairs there are, what they
-    weigh, where results go. Axis 0 of the grid counts blocks of what stays, 1 heads, 2 batches."""
+    """One call of those in FORMS: what pairs there are, what they weigh, where results go. Axis 0
+    of the grid counts blocks of what stays, 1 heads, 2 batches."""
 
     def __init__(self, group: Group, node: Node, caps: Caps) -> None:
         self.group, self.node, self.caps = group, node, caps
@@ -78,13 +73,13 @@ class Call:
         self.share = self.heads // self.groups
         self.form = form = FORMS[self.name]
         self.results, self.rows_stay = form.results, form.rows_stay
-        rows, keys = ((Q, G), (K, V)) if self.results else ((Q,), (K,))
-        self.held, self.passing = (rows, keys) if self.rows_stay else (keys, rows)
+        sides = ((Q, G), (K, V))
+        self.held, self.passing = sides if self.rows_stay else sides[::-1]
         self.items, self.others = (self.t, self.s) if self.rows_stay else (self.s, self.t)
-        self.views = [operand(group, x) for x in node.inputs[: form.wide]]
-        self.sums = node.inputs[form.wide : form.narrow]  # lse, delta
+        self.views = [operand(group, x) for x in node.inputs[:4]]
+        self.sums = () if self.name == "attention_grad" else node.inputs[4:6]  # lse, delta
         self.bi = self.em.axis(b.group(2), self.batch)
-        self.length = length_of(self.em, node, form.narrow, self.bi)
+        self.length = length_of(self.em, node, 4 + len(self.sums), self.bi)
         at = b.let(b.group(1), "head")
         self.own = self.em.axis(at, self.heads if self.rows_stay else self.groups)
         self.head = self.own  # the query head at work
@@ -100,17 +95,12 @@ class Call:
         self.first = b.let(block * team.rows, "first_item")
         with team.inside():
             team.hold([self.source(i, self.own) for i in self.held])
-            (self._gradients if self.results else self._statistics)(team)
+            self._gradients(team)
+            team.finish()
         heads = self.heads if self.rows_stay else self.groups
         pairs = self.batch * self.heads * self.t * self.s
         flops = 2 * self.form.products * pairs * self.depth
         return b.kernel((blocks, heads, self.batch), team.threads, flops, traffic(self.group))
-
-    def _statistics(self, team: Team) -> None:
-        with self._met() as (source,):
-            start, stop = team.range()
-            team.follow(source, start, stop)
-        team.finish()
 
     def _gradients(self, team: Team) -> None:
         whole = not team.cut or (self.others <= team.cut and (self.rows_stay or self.share == 1))
@@ -126,7 +116,6 @@ class Call:
                     with self.em.scope():
                         team.meet(sources, low, high)
                         team.join()
-        team.finish()
 
     @contextlib.contextmanager
     def _met(self) -> Iterator[list[Reader]]:
@@ -206,10 +195,6 @@ class Call:
         ds = p * (change - delta)
         return [b.let(ds if slope is None else ds * slope, "ds"), p]
 
-    def log_sum(self, top: Expr, total: Expr) -> Expr:
-        """The log-sum-exp (bound), from the maximum and the sum under it (bound)."""
-        return softmax.log_sum(self.b, top, total, UNSEEN)
-
     # -- results
 
     def factor(self, result: str) -> float:
@@ -228,14 +213,8 @@ class Call:
         elif self.name == "attention_grad":
             node = self.group.results[("dq", "dk", "dv").index(result)]
             where = (self.bi, item, head, column)
-        self._store(node, where, value, mask)
-
-    def write_row(self, row: Affine, lse: Expr, mask: Expr | None = None) -> None:
-        self._store(self.node, (self.bi, self.own, row), lse, mask)
-
-    def _store(self, node: Node, index: tuple[Affine, ...], value: Expr, mask: Expr | None) -> None:
         with self.em.scope():
-            store_all(self.em, node, index, value, mask)
+            store_all(self.em, node, where, value, mask)
 
 
 class Team(abc.ABC):
@@ -259,10 +238,6 @@ class Team(abc.ABC):
     @abc.abstractmethod
     def hold(self, sources: Sequence[Reader]) -> None:
         """Takes what stays."""
-
-    @abc.abstractmethod
-    def follow(self, source: Reader, start: Expr, stop: Expr) -> None:
-        """Maxima and sums of the scores against start .. stop of what passes."""
 
     @abc.abstractmethod
     def clear(self, totals: bool) -> None:

@@ -13,11 +13,10 @@ from itertools import chain
 from typing import Any
 
 from weft.core import dtypes as dt
-from weft.kernel import ir, math
-from weft.kernel.expr import as_expr, const, fma, load, maximum, minimum, select
+from weft.kernel import ir
+from weft.kernel.expr import as_expr, const, fma, load, minimum, select
 from weft.kernel.ir import F32, Expr
 from weft.templates.attention.backward_pairs import Call, Team
-from weft.templates.attention.softmax import FLOOR, HIDDEN, follow
 from weft.templates.operand import Reader
 
 THREADS = 64  # of a group whose threads work alone
@@ -63,15 +62,6 @@ class Alone(Team):
             self.b.assign(acc, fma(load(x, d), row.read(0, d), acc))
         return self.b.let(acc, "dot")
 
-    def follow(self, source: Reader, start: Expr, stop: Expr) -> None:
-        b = self.b
-        self.top, self.total = b.var(FLOOR, "top"), b.var(0.0, "total")
-        with b.loop(stop, start, name="j") as j:
-            s, _ = self.call.score(self._dot(self.held[0], source.row(b, j)))
-            new, fade = follow(b, self.top, s)
-            b.assign(self.total, fma(self.total, fade, math.exp(b, b.let(s - new, "gap"))))
-            b.assign(self.top, new)
-
     def clear(self, totals: bool) -> None:
         self.sums = [self._array("sum") for _ in self.call.results]
         self.totals = [self._array("total") for _ in self.call.results] if totals else self.sums
@@ -99,9 +89,6 @@ class Alone(Team):
     def finish(self) -> None:
         b, em, call = self.b, self.em, self.call
         item = em.axis(self.at, call.items)
-        if not call.results:
-            call.write_row(item, call.log_sum(self.top, b.let(self.total, "total")))
-            return
         for result, x in zip(call.results, self.totals):
             with self._components() as d, em.scope():
                 value = b.let(load(x, d) * call.factor(result), "y")
@@ -237,9 +224,6 @@ class Shared(Team):
 
     def finish(self) -> None:
         b, em, call = self.b, self.em, self.call
-        if not call.results:
-            self._log_sums()
-            return
         for at, *lines in zip(self.at, *self.totals):
             with b.when(at < call.items), em.scope():
                 item = em.axis(at, call.items)
@@ -249,61 +233,3 @@ class Shared(Team):
                         with b.when(column < as_expr(call.depth)), em.scope():
                             value = b.let(var * call.factor(result), "y")
                             call.write(result, item, em.axis(column, call.depth), value)
-
-    # -- row statistics
-
-    def follow(self, source: Reader, start: Expr, stop: Expr) -> None:
-        """Each thread follows its rows through its keys."""
-        b = self.b
-        self.state = [(b.var(FLOOR, "top"), b.var(0.0, "total")) for _ in self.mine]
-        with self._blocks(start, stop) as (p0, keys):
-            (acc,) = self._products([source], p0)
-            for (top, total), (low, high), line in zip(self.state, self.sees, acc):
-                self._step(top, total, low, high, line, keys)
-
-    def _step(
-        self, top: ir.Var, total: ir.Var, low: Expr, high: Expr, line: list[ir.Var],
-        keys: list[Expr],
-    ) -> None:  # fmt: skip
-        b = self.b
-        scores = []
-        for x, key in zip(line, keys):
-            seen = b.let((key >= low) & (key < high), "seen")
-            s, _ = self.call.score(b.let(x, "product"))
-            scores.append(b.let(select(seen, s, HIDDEN), "s"))
-        best = scores[0]
-        for s in scores[1:]:
-            best = b.let(maximum(best, s), "best")
-        new, fade = follow(b, top, best)
-        added: Expr | None = None
-        for s in scores:
-            p = math.exp(b, b.let(s - new, "gap"))
-            added = b.let(p if added is None else added + p, "added")
-        assert added is not None
-        b.assign(total, fma(total, fade, added))
-        b.assign(top, new)
-
-    def _log_sums(self) -> None:
-        """Threads of a row come together: their sums fold by halves."""
-        b, em, call, side = self.b, self.em, self.call, self.side
-        tops, totals = (self._array(n, self.rows * side) for n in ("tops", "totals"))
-        for y, (top, _) in zip(self.mine, self.state):
-            b.store(tops, y * side + self.tx, top)
-        b.barrier()
-        best = []
-        for y, (top, total) in zip(self.mine, self.state):
-            most = b.var(FLOOR, "most")
-            with b.loop(side, name="i") as i:
-                b.assign(most, maximum(most, load(tops, y * side + i)))
-            best.append(most)
-            fade = math.exp(b, b.let(top - most, "fall"))
-            b.store(totals, y * side + self.tx, total * fade)
-        b.barrier()
-        with b.when(self.tx < 1), em.scope():
-            for y, at, most in zip(self.mine, self.at, best):
-                with b.when(at < call.items), em.scope():
-                    xs = [b.let(load(totals, y * side + i), "x") for i in range(side)]
-                    while len(xs) > 1:
-                        half = len(xs) // 2
-                        xs = [b.let(p + q, "x") for p, q in zip(xs, xs[half:])]
-                    call.write_row(em.axis(at, call.items), call.log_sum(most, xs[0]))

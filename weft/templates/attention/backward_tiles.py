@@ -15,13 +15,12 @@ from weft.core.caps import Caps
 from weft.core.order import KEYS, STRANDS
 from weft.kernel import ir
 from weft.kernel.builder import Builder
-from weft.kernel.expr import Value, const, extract, fma, iota, load, maximum, minimum, select, splat
+from weft.kernel.expr import Value, const, extract, iota, load, maximum, minimum, splat
 from weft.kernel.ir import Expr, Type
-from weft.templates.attention.softmax import HIDDEN
+from weft.templates.attention.tile import MR, Scores, add, against
 from weft.templates.operand import Reader
 from weft.templates.product.pack import Packer
 
-MR = 4  # rows per register tile
 Seen = tuple[list[Expr], list[Expr], Expr, Expr]  # of a tile: low, high, the least, the greatest
 
 
@@ -67,8 +66,9 @@ class Tiles:
     def rows_array(self, name: str, rows: int) -> ir.Array:
         return self.b.array(name, dt.float32, rows * self.wide)
 
-    def pairs_array(self, name: str) -> ir.Array:
-        return self.b.array(name, dt.float32, self.size.rows * self.ld)
+    def pairs_array(self, name: str) -> Scores:
+        array = self.b.array(name, dt.float32, self.size.rows * self.ld)
+        return Scores(self.b, array, self.ld, self.lanes)
 
     # -- operands
 
@@ -128,18 +128,13 @@ class Tiles:
         near = b.let(functools.reduce(minimum, low), "near")
         return low, high, near, b.let(functools.reduce(maximum, high), "far")
 
-    def hide(self, p: ir.Array, r: Expr, column: Value, first: Expr, seen: Seen) -> None:
+    def hide(self, p: Scores, r: Expr, column: Value, first: Expr, seen: Seen) -> None:
         """Columns column .. of p, which are number `first` .., become HIDDEN where a row does not
         see them."""
-        b, lanes, (low, high, _, _) = self.b, self.lanes, seen
+        low, high, keys = seen[0], seen[1], self.size.keys
         least, last = functools.reduce(minimum, high), functools.reduce(maximum, low)
-        cut = (least < first + self.size.keys) | (last > first)
-        with b.when(cut), b.loop(self.size.keys, step=lanes, name="c") as c:
-            key = b.let(splat(first + c, lanes) + iota(lanes), "key")
-            for i in range(MR):
-                at = b.let((r + i) * self.ld + column + c, "at")
-                inside = (key >= splat(low[i], lanes)) & (key < splat(high[i], lanes))
-                b.store(p, at, select(inside, load(p, at, lanes), HIDDEN))
+        with self.b.when((least < first + keys) | (last > first)):
+            p.hide(self.b.let(r * self.ld + column, "base"), keys, first, list(zip(low, high)))
 
     # -- products
 
@@ -149,17 +144,20 @@ class Tiles:
     ) -> None:  # fmt: skip
         """Rows r .. r + MR of x times the turned block at element `at`: finish(i, column of the
         block, element of p, products) for each vector; `column` is where the block is in p."""
-        b, size, lanes = self.b, self.size, self.lanes
-        start = b.let(r * self.wide, "x0")
-        with b.loop(size.keys, step=size.vectors * lanes, name="c") as c:
-            acc = self._fresh(size.vectors)
-            base = b.let(at + c, "block")
-            self._multiply(acc, const(self.depth), x, start, self.wide, 1, turned, base, size.keys)
-            spot = b.let(r * self.ld + column + c, "at")
-            for i, line in enumerate(acc):
-                for v, var in enumerate(line):
-                    at_v = b.let(spot + (i * self.ld + v * lanes), "at")
-                    finish(i, b.let(c + v * lanes, "column"), at_v, var)
+        b, size, wide = self.b, self.size, self.wide
+        start = b.let(r * wide, "x0")
+        spot = b.let(r * self.ld + column, "p0")
+
+        def left(d: Expr) -> list[Expr]:
+            first = b.let(start + d, "at")
+            return [load(x, first + i * wide) for i in range(MR)]
+
+        def keep(i: int, c: Expr, value: Expr) -> None:
+            finish(i, c, b.let(spot + i * self.ld + c, "at"), b.let(value, "product"))
+
+        against(
+            b, MR, self.depth, left, turned, at, size.keys, size.vectors, self.lanes, keep
+        )  # fmt: skip
 
     def add(
         self, weights: ir.Array, start: Expr, row: int, step: int, count: Expr,
@@ -168,44 +166,17 @@ class Tiles:
         """target[r + i] += sum over k < count of weights[start + i row + k step] * right[first + k]
         for i < MR."""
         b, lanes, wide = self.b, self.lanes, self.wide
-        for columns in self._chunks():
-            acc = self._fresh(len(columns))
-            place = b.let(r * wide + columns.start * lanes, "o")
-            spots = [[i * wide + v * lanes for v in range(len(columns))] for i in range(MR)]
-            for line, offsets in zip(acc, spots):
-                for var, offset in zip(line, offsets):
-                    b.assign(var, load(target, place + offset, lanes))
-            base = b.let(first * wide + columns.start * lanes, "base")
-            self._multiply(acc, count, weights, start, row, step, right, base, wide)
-            for line, offsets in zip(acc, spots):
-                for var, offset in zip(line, offsets):
-                    b.store(target, place + offset, var)
+        base = b.let(first * wide, "base")
 
-    def _multiply(
-        self, acc: list[list[ir.Var]], count: Expr,
-        left: ir.Array, start: Expr, row: int, step: int, right: ir.Array, base: Expr, ld: int,
-    ) -> None:  # fmt: skip
-        """acc[i][v] += sum over k < count of left[start + i row + k step] * right[base + k ld + v
-        lanes ...]."""
-        b, lanes = self.b, self.lanes
-        with b.loop(count, name="k") as k:
-            spot = b.let(base + k * ld, "spot")
-            ys = [b.let(load(right, spot + v * lanes, lanes), "y") for v in range(len(acc[0]))]
+        def left(k: Expr) -> list[Expr]:
             at = b.let(start + k * step, "at")
-            for i, line in enumerate(acc):
-                x = b.let(splat(load(left, at + i * row), lanes), "x")
-                for var, y in zip(line, ys):
-                    b.assign(var, fma(x, y, var))
+            return [load(weights, at + i * row) for i in range(MR)]
 
-    def _fresh(self, vectors: int) -> list[list[ir.Var]]:
-        zero = const(0.0, self.zero)
-        return [[self.b.var(zero, "acc") for _ in range(vectors)] for _ in range(MR)]
+        def vectors(k: Expr, columns: range) -> list[Expr]:
+            spot = b.let(base + k * wide, "spot")
+            return [load(right, spot + v * lanes, lanes) for v in columns]
 
-    def _chunks(self) -> list[range]:
-        """The vectors of a row of D, a tile's worth at a time."""
-        count = self.wide // self.lanes
-        parts = -(-count // self.size.chunk)
-        return [range(count * i // parts, count * (i + 1) // parts) for i in range(parts)]
+        add(b, target, r, MR, wide, lanes, self.size.chunk, count, left, vectors)
 
     def scale_rows(self, x: ir.Array, r: Expr, by: Expr) -> None:
         """Rows r .. r + MR times the lanes of `by`."""

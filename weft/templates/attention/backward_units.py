@@ -16,10 +16,8 @@ from weft.graph.ir import Node
 from weft.kernel import math
 from weft.kernel.expr import as_expr, cast, const, fma, iota, load, maximum, minimum, select, splat
 from weft.kernel.ir import Expr
-from weft.ops.attention_grad import UNSEEN
 from weft.templates.attention.backward_pairs import Call, Team
 from weft.templates.attention.softmax import LOG2E, base_two
-from weft.templates.attention.units import Softmax
 from weft.templates.attention.units_tiles import (
     SIDE,
     WORD,
@@ -35,22 +33,17 @@ from weft.templates.view import operand
 
 # (rows of a subgroup, subgroups, keys of a block), the quickest first
 _SHAPES = ((16, 4, 64), (16, 4, 32), (16, 2, 32))
-_LSE = ((32, 4, 64), (32, 4, 32), (16, 4, 32), (16, 2, 32))
 _NEEDS = {
-    "attention_lse": Need(weights=0, sums=0),
     "attention_dq": Need(held=2, scores=2, travelling=2),
     "attention_dkv": Need(held=2, scores=2, weights=2, sums=2, travelling=2, most=192),
 }
 
 
 def plan_for(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Plan | None:
-    """How the units take an `attention_lse`, `attention_dq` or `attention_dkv` call, or None."""
-    name = node.attrs["name"]
-    forward = name == "attention_lse"
-    views = [operand(group, x) for x in node.inputs[: 2 if forward else 4]]
+    """How the units take an `attention_dq` or `attention_dkv` call, or None."""
+    views = [operand(group, x) for x in node.inputs[:4]]
     dtype, depth = node.inputs[0].dtype, node.inputs[0].shape[-1]
-    shapes = _LSE if forward else _SHAPES
-    return plan_of(dtype, depth, views, caps, config, shapes, _NEEDS[name])
+    return plan_of(dtype, depth, views, caps, config, _SHAPES, _NEEDS[node.attrs["name"]])
 
 
 def candidates(group: Group, node: Node, caps: Caps) -> list[dict[str, Any]]:
@@ -69,9 +62,8 @@ class Units(Team):
         self.rows, self.threads, self.plan = plan.rows, (plan.threads,), plan
         self.dtype = call.node.inputs[0].dtype
         self.factor = base_two(call.params["scale"], call.params["softcap"])
-        if call.results:
-            self.blocks = Blocks(self.b, call.caps, plan, self.dtype, call.depth)
-            self._arrays()
+        self.blocks = Blocks(self.b, call.caps, plan, self.dtype, call.depth)
+        self._arrays()
 
     def _arrays(self) -> None:
         b, blocks, plan, dtype = self.b, self.blocks, self.plan, self.dtype
@@ -90,9 +82,6 @@ class Units(Team):
 
     def hold(self, sources: Sequence[Reader]) -> None:
         b, call, last = self.b, self.call, const(self.call.items - 1)
-        if not call.results:
-            self._hold_rows(sources[0], last)
-            return
         item = b.let(call.first + self.blocks.row, "item")
         self.sees = call.sees(item)
         if call.rows_stay:
@@ -179,9 +168,6 @@ class Units(Team):
 
     def finish(self) -> None:
         b, em, call = self.b, self.em, self.call
-        if not call.results:
-            self._log_sums()
-            return
         for result, sums in zip(call.results, self.sums):
 
             def write(row: Expr, column: Expr, value: Expr, result: str = result) -> None:
@@ -192,25 +178,3 @@ class Units(Team):
                     call.write(result, item, c, b.let(value * call.factor(result), "y"))
 
             self.blocks.leave(sums, self.products[0], write)
-
-    # -- row statistics: the forward kernel without its values
-
-    def _hold_rows(self, source: Reader, last: Expr) -> None:
-        b, call = self.b, self.call
-        self.forward = Softmax(
-            b, call.caps, self.plan, self.dtype, call.depth, call.params["scale"],
-            call.params["softcap"], values=False,
-        )  # fmt: skip
-        self.row = b.let(call.first + self.forward.row, "row")
-        self.sees = call.sees(self.row)
-        self.forward.take_rows(source, call.first, last)
-
-    def follow(self, source: Reader, start: Expr, stop: Expr) -> None:
-        self.forward.sweep(source, None, start, stop, *self.sees)
-
-    def _log_sums(self) -> None:
-        b, call = self.b, self.call
-        lse, some = self.forward.log_sum()
-        value = b.let(select(some, lse, UNSEEN), "lse")
-        with b.when((self.forward.part < 1) & (self.row < call.t)), self.em.scope():
-            call.write_row(self.em.axis(self.row, call.t), value)

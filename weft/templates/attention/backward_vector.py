@@ -10,15 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.core import dtypes as dt
-from weft.core.order import STRANDS
-from weft.kernel import math
-from weft.kernel.expr import const, extract, fma, iota, load, maximum, minimum, splat
-from weft.kernel.ir import Array, Expr, Type
+from weft.kernel.expr import const, load, maximum, minimum, splat
+from weft.kernel.ir import Array, Expr
 from weft.templates.attention.backward_pairs import Call, Team
-from weft.templates.attention.backward_tiles import MR, Seen, Tiles, sizes_of
-from weft.templates.attention.softmax import FLOOR, fold_strands, follow
+from weft.templates.attention.backward_tiles import Seen, Tiles, sizes_of
+from weft.templates.attention.tile import MR
 from weft.templates.operand import Reader
-from weft.templates.registers import fold_lanes
 
 ROWS = 128  # items per group
 
@@ -33,12 +30,12 @@ class Vector(Team):
         self.x = x = Tiles(b, size, call.depth, size.keys)
         self.rows = size.rows
         self.held = [x.rows_array("held", size.rows) for _ in call.held]
-        self.plain = [x.rows_array("passing", size.keys) for _ in call.results or "k"]
+        self.plain = [x.rows_array("passing", size.keys) for _ in call.results]
         self.turned = [x.rows_array("turned", size.keys) for _ in call.passing]
         self.p = x.pairs_array("p")
-        self.ds = x.pairs_array("ds") if call.results else self.p
+        self.ds = x.pairs_array("ds")
         noted = size.rows if call.rows_stay else size.keys
-        self.notes = [b.array(n, dt.float32, noted) for n in ("lse", "delta")[: len(call.sums)]]
+        self.notes = [b.array(n, dt.float32, noted) for n in ("lse", "delta")]
 
     def hold(self, sources: Sequence[Reader]) -> None:
         b, call = self.b, self.call
@@ -54,7 +51,7 @@ class Vector(Team):
     def _note(self, first: Expr, count: Expr) -> None:
         """lse and delta of query rows from `first` on; the last instead of those beyond it."""
         b, call = self.b, self.call
-        with b.loop(count if self.notes else const(0), name="r") as r, self.em.scope():
+        with b.loop(count, name="r") as r, self.em.scope():
             for value, target in zip(call.note(minimum(first + r, call.t - 1)), self.notes):
                 b.store(target, r, value)
 
@@ -70,19 +67,17 @@ class Vector(Team):
             self._note(p0, const(keys))
 
     def _pairs(self, p0: Expr, r: Expr, seen: Seen) -> None:
-        """p and ds of rows r .. r + MR, or their scores where that is all."""
+        """p and ds of rows r .. r + MR."""
         b, x, call, lanes = self.b, self.x, self.call, self.x.lanes
 
         def keep(i: int, column: Expr, at: Expr, product: Expr) -> None:
             score, slope = call.score(product)
-            b.store(self.p, at, score)
-            if slope is not None and call.results:
-                b.store(self.ds, at, slope)
+            b.store(self.p.s, at, score)
+            if slope is not None:
+                b.store(self.ds.s, at, slope)
 
         x.against(self.held[0], r, self.turned[0], 0, 0, keep)
         x.hide(self.p, r, 0, p0, seen)
-        if not call.results:
-            return
         if call.rows_stay:
             lines = [[splat(load(n, r + i), lanes) for n in self.notes] for i in range(MR)]
             notes = [[b.let(value, "note") for value in line] for line in lines]
@@ -92,10 +87,10 @@ class Vector(Team):
                 note = notes[i]
             else:
                 note = [b.let(load(n, column, lanes), "note") for n in self.notes]
-            slope = load(self.ds, at, lanes) if call.params["softcap"] else None
-            ds, p = call.weigh(load(self.p, at, lanes), slope, change, note)
-            b.store(self.ds, at, ds)
-            b.store(self.p, at, p)
+            slope = load(self.ds.s, at, lanes) if call.params["softcap"] else None
+            ds, p = call.weigh(load(self.p.s, at, lanes), slope, change, note)
+            b.store(self.ds.s, at, ds)
+            b.store(self.p.s, at, p)
 
         x.against(self.held[1], r, self.turned[1], 0, 0, weigh)
 
@@ -127,7 +122,7 @@ class Vector(Team):
             first = b.let(maximum(seen[2] - p0, 0), "first")
             count = b.let(minimum(seen[3] - p0, keys) - first, "count")
             at = b.let(r * x.ld + first, "w0")
-            for weights, plain, sums in zip((self.ds, self.p), self.plain, self.sums):
+            for weights, plain, sums in zip((self.ds.s, self.p.s), self.plain, self.sums):
                 x.add(weights, at, x.ld, 1, count, plain, first, sums, r)
 
         self._each(sources, start, stop, add)
@@ -138,10 +133,6 @@ class Vector(Team):
 
     def finish(self) -> None:
         call = self.call
-        if not call.results:
-            with self.b.loop(self.padded, step=MR, name="r") as r:
-                self._log_sums(r)
-            return
         for result, array in zip(call.results, self.totals):
             self._write(result, array, call.first, self.count)
 
@@ -156,64 +147,3 @@ class Vector(Team):
                 call.write(result, em.axis(first + row, items), lane, value, mask)
 
         self.x.write(array, count, call.factor(result), write)
-
-    # -- row statistics
-
-    def follow(self, source: Reader, start: Expr, stop: Expr) -> None:
-        """Strand i of STRANDS has its own maximum and sum, of keys i, i + STRANDS, ..."""
-        b, lanes = self.b, self.x.lanes
-        size = self.rows * STRANDS
-        self.tops, self.under = (b.array(n, dt.float32, size) for n in ("tops", "under"))
-        with b.loop(self.padded * STRANDS, step=lanes, name="at") as at:
-            b.store(self.tops, at, const(FLOOR, Type(dt.float32, lanes)))
-            b.store(self.under, at, const(0.0, Type(dt.float32, lanes)))
-
-        def step(p0: Expr, r: Expr, seen: Seen) -> None:
-            for i in range(MR):
-                for strand in range(0, STRANDS, lanes):
-                    self._follow(b.let(r + i, "row"), strand)
-
-        self._each([source], start, stop, step)
-
-    def _follow(self, row: Expr, strand: int) -> None:
-        """A row's strands from `strand` on take the block's scores."""
-        b, x, lanes = self.b, self.x, self.x.lanes
-        at = b.let(row * STRANDS + strand, "state")
-        columns = range(strand, self.size.keys, STRANDS)
-        scores = [b.let(load(self.p, row * x.ld + c, lanes), "s") for c in columns]
-        best = scores[0]
-        for s in scores[1:]:
-            best = b.let(maximum(best, s), "best")
-        new, fade = follow(b, b.let(load(self.tops, at, lanes), "top"), best)
-        weights = [b.let(math.exp(b, b.let(s - new, "gap")), "p") for s in scores]
-        added = weights[0]
-        for p in weights[1:]:
-            added = b.let(added + p, "added")
-        b.store(self.tops, at, new)
-        b.store(self.under, at, fma(load(self.under, at, lanes), fade, added))
-
-    def _log_sums(self, r: Expr) -> None:
-        b, em, call, lanes = self.b, self.em, self.call, self.x.lanes
-
-        def state(array: Array, i: int) -> list[Expr]:
-            at = b.let((r + i) * STRANDS, "at")
-            steps = range(0, STRANDS, lanes)
-            return [b.let(load(array, at + c, lanes), "state") for c in steps]
-
-        tops = [state(self.tops, i) for i in range(MR)]
-        most = []
-        for line in tops:
-            best = line[0]
-            for top in line[1:]:
-                best = b.let(maximum(best, top), "best")
-            most.append(best)
-        top = b.let(fold_lanes(b, most, "max"), "top")
-        faded = []
-        for i, line in enumerate(tops):
-            wide = b.let(splat(extract(top, i), lanes), "top")
-            fades = [math.exp(b, b.let(x - wide, "fall")) for x in line]
-            faded.append([b.let(x * f, "sum") for x, f in zip(state(self.under, i), fades)])
-        lse = call.log_sum(top, fold_strands(b, faded))
-        mask = b.let(iota(MR) < splat(self.count - r, MR), "mask")
-        with em.scope():
-            call.write_row(em.axis(call.first + r, call.t) + em.lane(MR), lse, mask)

@@ -32,7 +32,7 @@ def claim_parts(node: Node, caps: Caps) -> bool:
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
     """What `weft tune` may choose from for this group (see `forward_units`)."""
     node = find_call(group)
-    if caps.is_cpu or node.attrs["name"] not in ("attention", "cached_attention"):
+    if caps.is_cpu or node.attrs["name"] in ("cached_attention_parts", "attention_merge"):
         return []
     return forward_units.candidates(group, node, caps)
 
@@ -40,7 +40,7 @@ def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
 @template("attention")
 def build_whole(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group around one `attention` call: q[B,H,T,D], k and v [B,G,S,D] and
-    optionally lengths[B], operands read in place as strided views.
+    optionally lengths[B], operands read in place as strided views; or one `attention_lse`: q, k.
 
     Raises CompileError where an operand is not a strided view of an input.
     """

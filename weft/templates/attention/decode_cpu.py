@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 from weft.core import dtypes as dt
 from weft.core.order import KEYS, STRANDS
-from weft.kernel import ir, math
-from weft.kernel.expr import const, fma, iota, load, maximum, minimum, select, splat
+from weft.kernel import ir
+from weft.kernel.expr import const, fma, iota, load, minimum, select, splat
 from weft.kernel.ir import Expr, Type
 from weft.templates.attention.forward import Call, K, Team, V
-from weft.templates.attention.softmax import HIDDEN, State, capped, fold_strands, follow, product
+from weft.templates.attention.softmax import HIDDEN, State, capped, product
+from weft.templates.attention.tile import Scores, add
 from weft.templates.attention.transpose import transposed_16
 from weft.templates.operand import Reader
-from weft.templates.registers import fold_lanes, transpose_block
+from weft.templates.registers import transpose_block
 
 
 class Decode(Team):
@@ -38,7 +39,8 @@ class Decode(Team):
         self.vectors = -(-self.depth // lanes)
         self.wide = self.vectors * lanes
         self.qs = b.array("q", dt.float32, self.share * self.wide)
-        self.s = b.array("s", dt.float32, self.share * self.block)
+        s = b.array("s", dt.float32, self.share * self.block)
+        self.scores = Scores(b, s, self.block, lanes)
         self.fade = b.array("fade", dt.float32, self.share)
         self.span = self.all = State.of(b, self.share, self.wide, lanes)
         if call.spans:
@@ -92,7 +94,7 @@ class Decode(Team):
                 scores = product(b, self.depth, self._chain(first, keys, heads))
                 for n, score in zip(heads, scores):
                     score = capped(b, score, params["scale"], params["softcap"])
-                    b.store(self.s, c + n * self.block, select(visible, score, HIDDEN))
+                    b.store(self.scores.s, c + n * self.block, select(visible, score, HIDDEN))
         with b.loop(self.share, name="h") as h:
             self._weigh(h, padded)
         self._values(k0, seen)
@@ -158,60 +160,33 @@ class Decode(Team):
 
     def _weigh(self, h: Expr, count: Expr) -> None:
         """Scores of one head become weights."""
-        b, lanes = self.b, self.lanes
-        base = b.let(h * self.block, "s")
-        floor, zero = (const(x, Type(dt.float32, lanes)) for x in (HIDDEN, 0.0))
-        best = b.var(floor, "best")
-        with b.loop(count, step=lanes, name="c") as c:
-            b.assign(best, maximum(best, load(self.s, base + c, lanes)))
-        old = b.let(load(self.span.top, h), "old")
-        new, fade = follow(b, old, fold_lanes(b, [best], "max"))
-        b.store(self.span.top, h, new)
-        b.store(self.fade, h, fade)
-        strands = [b.var(zero, "strand") for _ in range(0, STRANDS, lanes)]
-        top = b.let(splat(new, lanes), "top")
-        with b.loop(count, step=STRANDS, name="c") as c:
-            for v, strand in enumerate(strands):
-                at = b.let(base + c + v * lanes, "at")
-                p = b.let(math.exp(b, b.let(load(self.s, at, lanes) - top, "gap")), "p")
-                b.store(self.s, at, p)
-                b.assign(strand, strand + p)
-        old = load(self.span.total, h)
-        b.store(self.span.total, h, fma(old, fade, fold_strands(b, [strands])))
+        base = self.b.let(h * self.block, "s")
+        self.b.store(self.fade, h, self.scores.weigh(self.span, h, base, 1, count))
 
     def _values(self, k0: Expr, seen: Expr) -> None:
         """o[h] = o[h] * fade + sum over keys of p[h][key] * v[key]: V is read once for a few heads
         at a time, then again from the cache."""
+        b, lanes, s = self.b, self.lanes, self.scores.s
         room = 16 if self.big else 8
         columns = min(self.vectors, room)
         heads = 1
         while heads * 2 * columns <= room and self.share % (heads * 2) == 0:
             heads *= 2
-        for start in range(0, self.vectors, columns):
-            part = range(start, min(start + columns, self.vectors))
-            with self.b.loop(self.share, step=heads, name="h") as h:
-                self._value_tile(k0, seen, [h + i for i in range(heads)], part)
 
-    def _value_tile(self, k0: Expr, seen: Expr, heads: Sequence[Expr], columns: range) -> None:
-        b, lanes, o = self.b, self.lanes, self.span.o
-        heads = [b.let(h, "h") for h in heads]
-        fades = [b.let(splat(load(self.fade, h), lanes), "fade") for h in heads]
-        spots = [[b.let(h * self.wide + v * lanes, "o") for v in columns] for h in heads]
-        acc = [
-            [b.var(load(o, at, lanes) * fade, "acc") for at in line]
-            for line, fade in zip(spots, fades)
-        ]
-        with b.loop(seen, name="j") as j:
+        def right(j: Expr, part: range) -> list[Expr]:
             row = self.v.row(b, k0 + j)
             self._ask_keys(k0 + self.block + j)
-            vs = [b.let(row.read(0, v * lanes, lanes, self._columns(v)), "v") for v in columns]
-            for h, line in zip(heads, acc):
-                p = b.let(splat(load(self.s, h * self.block + j), lanes), "p")
-                for var, value in zip(line, vs):
-                    b.assign(var, fma(p, value, var))
-        for marks, line in zip(spots, acc):
-            for at, var in zip(marks, line):
-                b.store(o, at, var)
+            return [row.read(0, v * lanes, lanes, self._columns(v)) for v in part]
+
+        with b.loop(self.share, step=heads, name="h") as h:
+            taken = [b.let(h + i, "h") for i in range(heads)]
+            fades = [b.let(splat(load(self.fade, i), lanes), "fade") for i in taken]
+
+            def left(j: Expr) -> list[Expr]:
+                return [load(s, i * self.block + j) for i in taken]
+
+            o = self.span.o
+            add(b, o, h, heads, self.wide, lanes, columns, seen, left, right, fades)
 
     # -- results
 

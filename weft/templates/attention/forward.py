@@ -1,4 +1,4 @@
-"""Attention in many threads: both attention composites, and parts of a decoding step.
+"""Attention: both composites, parts of a decoding step, and the rows' log-sum-exp alone.
 
 A group takes a block of rows under one key/value head: query rows of one head, or, where there are
 few (decoding), the query heads that share it. Keys pass in blocks and spans at fixed places
@@ -22,6 +22,7 @@ from weft.graph.ir import Node
 from weft.kernel.builder import Builder
 from weft.kernel.expr import Value, ceil_div, const, maximum, minimum, select
 from weft.kernel.ir import Expr, Kernel
+from weft.ops.attention_grad import UNSEEN
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.attention.places import (
@@ -31,6 +32,7 @@ from weft.templates.attention.places import (
     slot_of,
     visible_keys,
 )
+from weft.templates.attention.softmax import log_sum
 from weft.templates.emit import Emitter
 from weft.templates.following import store_all
 from weft.templates.group import Group
@@ -41,9 +43,19 @@ from weft.templates.view import View, operand
 Q, K, V = range(3)
 
 
+def cached(node: Node) -> bool:
+    """Whether the keys are a cache's."""
+    return str(node.attrs["name"]).startswith("cached")
+
+
 def few(node: Node) -> bool:
     """Whether the call is a decoding step, whose blocks hold heads."""
-    return node.attrs["name"] != "attention" and node.shape[0] <= STREAM_ROWS
+    return cached(node) and node.shape[0] <= STREAM_ROWS
+
+
+def operands(node: Node) -> tuple[Node, ...]:
+    """The query, the keys and, unless the call is `attention_lse`, the values."""
+    return node.inputs[: 2 if node.attrs["name"] == "attention_lse" else 3]
 
 
 @dataclass(frozen=True)
@@ -58,16 +70,18 @@ class Row:
 
 
 class Call:
-    """One call: what rows there are, what they see, where results go. `heads`: rows of a group
-    are query heads; `flat`: those of all sequences (else of one key/value head)."""
+    """One call: what rows there are, what they see, where results go. `few`: rows of a group are
+    query heads; `flat`: those of all sequences (else of one key/value head); `statistics`: rows
+    have no values, and their log-sum-exp is the result."""
 
     def __init__(self, group: Group, node: Node, caps: Caps, flat: bool = False) -> None:
         self.group, self.node, self.caps = group, node, caps
         self.params = node.attrs["params"]
         self.b = b = Builder(group.name or node.attrs["name"])
         self.em = Emitter(b, group, caps)
-        self.views = [operand(group, x) for x in node.inputs[:3]]
-        self.cached = node.attrs["name"] != "attention"
+        self.views = [operand(group, x) for x in operands(node)]
+        self.passing = (K, V)[: len(self.views) - 1]
+        self.cached, self.statistics = cached(node), len(self.views) == 2
         q, k = node.inputs[:2]
         self.n, self.heads, self.depth = q.shape[0], q.shape[1], q.shape[-1]
         self.slots, self.groups, self.length, _ = k.shape
@@ -75,7 +89,7 @@ class Call:
         self.few = few(node)
         self.flat = self.few and flat
         self.parts = -(-self.length // KEY_SPAN) if "part" in self.params else 0
-        self.spans = self.length > KEY_SPAN and not self.parts
+        self.spans = self.length > KEY_SPAN and not (self.parts or self.statistics)
         self.count = self.n if self.cached else node.shape[2]  # rows of a head
         self.growing = not self.few and (self.cached or self.params["causal"])  # what rows see
         self.wanted = bounded_rows(group, self.n)  # rows, or batch entries
@@ -90,7 +104,8 @@ class Call:
                 self._walk(team, slot, start, stop)
             team.finish()
         rows = self.n * self.heads * (1 if self.cached else self.items)
-        flops = 4 * rows * self.length * self.depth // (2 if self.growing else 1)
+        products = 2 * len(self.passing) * rows * self.length * self.depth
+        flops = products // (2 if self.growing else 1)
         return b.kernel(at, team.threads, flops, traffic(self.group))
 
     def _place(self, rows: int) -> tuple[Value, ...]:
@@ -126,7 +141,7 @@ class Call:
             block = ceil_div(self.limit, rows) - 1 - block
         self.first = b.let(block * rows, "first")
         if not self.cached:
-            self.keys = length_of(em, self.node, 3, self.entry)
+            self.keys = length_of(em, self.node, len(self.views), self.entry)
         return grid
 
     def _walk(self, team: Team, slot: Expr, start: Expr, stop: Expr) -> None:
@@ -223,8 +238,13 @@ class Call:
             store_all(self.em, self.node, (*index, *part, column), value, mask)
 
     def write_state(self, index: tuple[Affine, ...], *state: Expr) -> None:
-        """With `parts`: a row's maximum and its total."""
-        assert self.part is not None
+        """With `parts` a row's maximum and its total, else its log-sum-exp."""
+        if self.part is None:
+            with self.em.scope():
+                top, total = (self.b.let(x, "state") for x in state)
+                lse = log_sum(self.b, top, total, UNSEEN)
+                store_all(self.em, self.node, index, lse, None)
+            return
         for i, x in enumerate(state):
             with self.em.scope():
                 at = (*index, self.em.axis(self.part, self.parts), affine.number(i))

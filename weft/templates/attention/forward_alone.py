@@ -12,7 +12,7 @@ from weft.kernel import ir, math
 from weft.kernel.builder import Builder
 from weft.kernel.expr import const, extract, fma, load, maximum, minimum, pack
 from weft.kernel.ir import F32, Expr, Type
-from weft.templates.attention.forward import Call, K, Team, V
+from weft.templates.attention.forward import Call, Team
 from weft.templates.attention.softmax import (
     FLOOR,
     HIDDEN,
@@ -39,6 +39,7 @@ class Alone(Team):
         self.threads = (self.rows,)
         self.quad = 4 if call.depth % 4 == 0 else 1
         self.columns = range(0, call.depth, self.quad)
+        self.results = self.columns[:0] if call.statistics else self.columns
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
@@ -59,7 +60,7 @@ class Alone(Team):
         """The row's maximum, its total and its columns."""
         zero = const(0.0, Type(dt.float32, self.quad))
         top, total = self.b.var(FLOOR, "top"), self.b.var(0.0, "total")
-        return [top, total, *(self.b.var(zero, "o", zero.type) for _ in self.columns)]
+        return [top, total, *(self.b.var(zero, "o", zero.type) for _ in self.results)]
 
     def _load(self, source: Reader, row: Expr | int, d: int) -> Expr:
         """The components from d on of a row."""
@@ -70,12 +71,12 @@ class Alone(Team):
     @contextlib.contextmanager
     def slots(self) -> Iterator[tuple[Expr, Expr, Expr]]:
         head = self.b.let(self.at % self.call.heads, "head") if self.call.flat else None
-        self.sources = [self.call.source(i, self.row.slot, head) for i in (K, V)]
+        self.sources = [self.call.source(i, self.row.slot, head) for i in self.call.passing]
         yield self.row.slot, self.row.low, self.row.high
 
     def meet(self, slot: Expr, start: Expr, stop: Expr) -> None:
         b, (top, total, *o) = self.b, self.span
-        keys, values = self.sources
+        keys, *values = self.sources
         with b.loop(stop, start - start % KEYS, KEYS, "k0") as k0:
             first = b.let(maximum(start - k0, 0), "first")
             count = b.let(minimum(stop - k0, KEYS), "count")
@@ -95,8 +96,8 @@ class Alone(Team):
                 at = b.let(j % STRANDS, "strand")
                 b.store(self.strands, at, load(self.strands, at) + p)
                 key = b.let(k0 + j, "key")
-                for d, var in zip(self.columns, o):
-                    b.assign(var, fma(p, self._load(values, key, d), var))
+                for d, var in zip(self.results, o):
+                    b.assign(var, fma(p, self._load(values[0], key, d), var))
             strands = [b.let(load(self.strands, const(i)), "strand") for i in range(STRANDS)]
             b.assign(total, fma(total, fade, fold_strands(b, [strands])))
 
@@ -123,11 +124,11 @@ class Alone(Team):
         b, em, call = self.b, self.em, self.call
         top, total, *o = self.all or self.span
         by = inverse(b, b.let(total, "total"))
-        for d, var in zip(self.columns, o):
+        for d, var in zip(self.results, o):
             y = b.let(var if call.parts else var * by, "y")
             for i in range(self.quad):
                 call.write(self.row.index, em.axis(d + i, call.depth), b.let(extract(y, i), "y"))
-        if call.parts:
+        if call.parts or call.statistics:
             call.write_state(self.row.index, top, total)
 
 

@@ -10,19 +10,12 @@ from __future__ import annotations
 
 from weft.core import dtypes as dt
 from weft.kernel import math
-from weft.kernel.expr import cast, const, extract, fma, load, maximum, minimum, splat
+from weft.kernel.expr import cast, const, fma, load, maximum, minimum
 from weft.kernel.ir import I32, Expr
 from weft.templates.attention.forward import Call
-from weft.templates.attention.forward_vector import MR, Vector
-from weft.templates.attention.softmax import (
-    HIDDEN,
-    LOG2E,
-    Exp,
-    base_two,
-    capped,
-    fold_strands,
-    follow,
-)
+from weft.templates.attention.forward_vector import Vector
+from weft.templates.attention.softmax import HIDDEN, LOG2E, Exp, base_two, capped
+from weft.templates.attention.tile import MR, Scores
 from weft.templates.operand import Reader
 from weft.templates.product.pack import Packer
 
@@ -30,10 +23,10 @@ TILE, BLOCK = 16, 32  # rows and columns of a tile of sums; of the four that are
 
 
 def in_tiles(call: Call) -> bool:
-    """Whether the matrix registers take a call's operands: bf16, components side by side."""
+    """Whether the matrix registers take a call: its operands are bf16, components side by side."""
     narrow = all(x.dtype == dt.bfloat16 and x.strides[-1] == 1 for x in call.views)
     unit = "mma_bf16" in call.caps.features and call.caps.lanes == TILE
-    return narrow and unit and call.depth >= TILE
+    return narrow and unit and call.depth >= TILE and not call.statistics
 
 
 class Tiles(Vector):
@@ -48,7 +41,8 @@ class Tiles(Vector):
         self.qs = b.array("q", dt.bfloat16, rows * self.deep)
         self.kt = b.array("kt", dt.bfloat16, self.deep * keys)
         self.vs = b.array("v", dt.bfloat16, keys * self.wide)
-        self.s = b.array("s", dt.float32, BLOCK * keys)
+        s = b.array("s", dt.float32, BLOCK * keys)
+        self.scores = Scores(b, s, keys, self.lanes)
         self.p = b.array("p", dt.bfloat16, BLOCK * keys)
         self.factor = base_two(self.scale, self.softcap)
         pair = range(2)
@@ -62,8 +56,9 @@ class Tiles(Vector):
         packer = Packer(b, query.source, query.base, self.qs, self.deep, BLOCK, dt.bfloat16)
         packer.rows(query.s_row, self.held, const(self.depth), whole, self.last)
 
-    def take_keys(self, k: Reader, v: Reader, count: Expr) -> None:
+    def take_keys(self, count: Expr, k: Reader, v: Reader | None = None) -> None:
         b, lanes = self.b, self.lanes
+        assert v is not None
         last = b.let(count - 1, "last_key")
         whole = self.depth % BLOCK == 0
         pack = Packer(b, k.source, k.base, self.kt, self.keys, lanes, dt.bfloat16)
@@ -81,7 +76,7 @@ class Tiles(Vector):
                 b.assign(near, minimum(near, low))
                 b.assign(far, maximum(far, high))
             with b.when((far > k0) & (near < k0 + count)):
-                self._products(r)
+                self._tile_products(r)
                 with b.loop(BLOCK, step=MR, name="i") as i:
                     at = [b.let(minimum(r + i + m, self.last), "row") for m in range(MR)]
                     bounds = [self.limits(row) for row in at]
@@ -90,7 +85,7 @@ class Tiles(Vector):
 
     # -- one block of 32 rows
 
-    def _products(self, r: Expr) -> None:
+    def _tile_products(self, r: Expr) -> None:
         """s = q . k for the block, not scaled yet."""
         b, keys = self.b, self.keys
         with b.loop(keys, step=BLOCK, name="c") as c:
@@ -106,47 +101,39 @@ class Tiles(Vector):
                         b.mma(tile, left, right)
             for i, line in enumerate(self.sums):
                 for j, tile in enumerate(line):
-                    b.tile_store(self.s, c + (i * TILE * keys + j * TILE), keys, tile)
+                    b.tile_store(self.scores.s, c + (i * TILE * keys + j * TILE), keys, tile)
 
     def _tile_weights(self, k0: Expr, row: Expr, i: Expr, bounds: list[tuple[Expr, Expr]]) -> None:
         """Scores of rows `row` .. (i .. of the block) become weights; what they summed fades."""
-        b, keys = self.b, self.keys
+        b, keys, scores = self.b, self.keys, self.scores
         base = b.let(i * keys, "base")
         end = b.let(k0 + keys, "end")
         cut = [b.let((low > k0) | (high < end), "cut") for low, high in bounds]
         if self.factor:
             with b.when((cut[0] | cut[1]) | (cut[2] | cut[3])):
-                self._hide(k0, base, bounds, HIDDEN / min(self.factor, 1.0))
+                scores.hide(base, keys, k0, bounds, HIDDEN / min(self.factor, 1.0))
         else:
-            self._hide(k0, base, bounds, HIDDEN, self._score)
-        best = self._best(base) * (self.factor or 1.0)
-        span = self.span
-        new, shrink = follow(b, b.let(load(span.top, row, MR), "old"), best, self.exp)
-        b.store(span.top, row, new)
-        strands = []
-        for m in range(MR):
-            fade = b.let(splat(extract(shrink, m), self.lanes), "fade")
-            strands.append([self._row_weights(base + m * keys, row + m, extract(new, m), fade)])
-        old = load(span.total, row, MR)
-        b.store(span.total, row, fma(old, shrink, fold_strands(b, strands)))
+            scores.hide(base, keys, k0, bounds, HIDDEN, self._score)
+        fade = scores.weigh(
+            self.span, row, base, MR, keys, self.factor or 1.0, self._weight, self.exp
+        )
+        for m, by in enumerate(scores.spread(fade, MR, "fade")):
+            self._fade(b.let(row + m, "row"), by)
 
-    def _row_weights(self, start: Expr, row: Expr, top: Expr, fade: Expr) -> Expr:
-        """One row's weights, rounded, and its sums of values faded; its weights' partial sums."""
+    def _weight(self, at: Expr, top: Expr) -> Expr:
+        """A vector of weights (bound), stored rounded."""
+        b, s = self.b, load(self.scores.s, at, self.lanes)
+        gap = b.let(fma(s, self.factor, -top) if self.factor else s - top, "gap")
+        p = b.let(fma(gap, 0.0, self.exp(b, gap)), "p")  # NaN stays NaN
+        b.store(self.p, at, cast(p, dt.bfloat16))
+        return p
+
+    def _fade(self, row: Expr, by: Expr) -> None:
+        """A row's sums of values times the vector `by`."""
         b, lanes, o = self.b, self.lanes, self.span.o
-        start, row = b.let(start, "start"), b.let(row, "row")
-        wide = b.let(splat(top, lanes), "top")
-        strand = b.var(const(0.0, wide.type), "strand")
-        with b.loop(self.keys, step=lanes, name="c") as c:
-            at = b.let(start + c, "at")
-            s = load(self.s, at, lanes)
-            gap = b.let(fma(s, self.factor, -wide) if self.factor else s - wide, "gap")
-            p = b.let(fma(gap, 0.0, self.exp(b, gap)), "p")  # NaN stays NaN
-            b.store(self.p, at, cast(p, dt.bfloat16))
-            b.assign(strand, strand + p)
         with b.loop(self.wide, step=lanes, name="c") as c:
             at = b.let(row * self.wide + c, "at")
-            b.store(o, at, load(o, at, lanes) * fade)
-        return strand
+            b.store(o, at, load(o, at, lanes) * by)
 
     def _score(self, s: Expr) -> Expr:
         return capped(self.b, s, self.scale, self.softcap) * LOG2E

@@ -18,7 +18,7 @@ from weft.core.order import KEYS, STRANDS
 from weft.kernel import ir, math
 from weft.kernel.expr import as_expr, const, eq, fma, load, maximum, minimum, select
 from weft.kernel.ir import I32, Expr
-from weft.templates.attention.forward import Call, K, Row, Team, V
+from weft.templates.attention.forward import Call, Row, Team
 from weft.templates.attention.forward_alone import join_state
 from weft.templates.attention.softmax import (
     FLOOR,
@@ -42,7 +42,7 @@ class Shared(Team):
         super().__init__(call)
         b, caps = self.b, call.caps
         self.side = side = STRANDS if caps.max_threads >= STRANDS**2 else STRANDS // 2
-        self.columns = range(0, call.depth, side)
+        self.columns = range(0, 0 if call.statistics else call.depth, side)
         self.rows = side if call.few else config.get("rows", self._rows())
         self.threads = (side, side)
         self.tx, self.ty = b.let(b.thread(0), "tx"), b.let(b.thread(1), "ty")
@@ -125,19 +125,24 @@ class Shared(Team):
 
     def meet(self, slot: Expr, start: Expr, stop: Expr) -> None:
         b, call = self.b, self.call
-        keys, values = (call.source(i, slot) for i in (K, V))
+        keys, *values = (call.source(i, slot) for i in call.passing)
         with b.loop(stop, start - start % KEYS, KEYS, "k0") as k0, self.em.scope():
             scores = product(b, call.depth, lambda part: self._products(keys, k0, part))
             self._weigh(k0, scores)
-            count = b.let(minimum(stop - k0, KEYS), "count")
-            with b.loop(count, name="j") as j:
-                key = b.let(k0 + j, "key")
-                vs = [b.let(values.read(key, c), "v") for c in self._inside()]
-                for y, (_, _, *line) in zip(self.mine, self.span):
-                    w = b.let(load(self.weights, y * KEYS + j), "w")
-                    for v, var in zip(vs, line):
-                        b.assign(var, fma(w, v, var))
+            for v in values:
+                self._add(v, k0, b.let(minimum(stop - k0, KEYS), "count"))
             b.barrier()
+
+    def _add(self, values: Reader, k0: Expr, count: Expr) -> None:
+        """The rows' columns take `count` values from k0 on."""
+        b = self.b
+        with b.loop(count, name="j") as j:
+            key = b.let(k0 + j, "key")
+            vs = [b.let(values.read(key, c), "v") for c in self._inside()]
+            for y, (_, _, *line) in zip(self.mine, self.span):
+                w = b.let(load(self.weights, y * KEYS + j), "w")
+                for v, var in zip(vs, line):
+                    b.assign(var, fma(w, v, var))
 
     def _inside(self) -> list[Expr]:
         """The thread's columns, the last instead of those that do not exist."""
@@ -249,6 +254,6 @@ class Shared(Team):
                     with b.when(column < as_expr(call.depth)), em.scope():
                         value = b.let(var if call.parts else var * by, "y")
                         call.write(row.index, em.axis(column, call.depth), value)
-                if call.parts:
+                if call.parts or call.statistics:
                     with b.when(eq(self.tx, 0)), em.scope():
                         call.write_state(row.index, top, total)

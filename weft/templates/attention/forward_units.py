@@ -1,22 +1,49 @@
-"""Attention in the matrix units of GPUs (see `forward`); the work itself is `units`."""
+"""Attention in the matrix units of GPUs (see `forward`).
+
+`units_tiles` says how rows and keys move. Threads turn scores into weights, one or a few threads to
+a row, in base 2 (Dao, "FlashAttention-2", 2023); the rows' sums stay in the units and are rescaled
+there.
+
+Blocks of keys start at multiples of their size and a block in which a row sees nothing leaves it
+unchanged bit for bit, so a row's result does not depend on the rows around it.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
 from weft.graph.ir import Node
-from weft.kernel import ir
-from weft.kernel.expr import as_expr, eq, load, maximum, select
-from weft.kernel.ir import I32, Expr
-from weft.templates.attention.forward import Call, K, Team, V, few
-from weft.templates.attention.units import Softmax
-from weft.templates.attention.units_tiles import WORD, Need, Plan, fewer, others, plan_of
+from weft.kernel import ir, math
+from weft.kernel.expr import as_expr, cast, const, eq, fma, iota, load, maximum, select, splat
+from weft.kernel.ir import F32, I32, Expr, Type
+from weft.templates.attention.forward import Call, Team, few, operands
+from weft.templates.attention.softmax import (
+    FLOOR,
+    HIDDEN,
+    LOG2E,
+    base_two,
+    capped,
+    inverse,
+    join,
+    joined,
+)
+from weft.templates.attention.units_tiles import (
+    SIDE,
+    WORD,
+    Blocks,
+    Need,
+    Plan,
+    fewer,
+    others,
+    plan_of,
+)
 from weft.templates.group import Group
+from weft.templates.registers import fold_lanes
 from weft.templates.view import View, operand
 
 # (rows of a subgroup, subgroups, keys of a block), the quickest first
@@ -31,8 +58,8 @@ def forward_plan(
 
 
 def plan_for(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Plan | None:
-    """How the units take an `attention` or `cached_attention` call, or None."""
-    views = [operand(group, x) for x in node.inputs[:3]]
+    """How the units take a call, or None."""
+    views = [operand(group, x) for x in operands(node)]
     q = node.inputs[0]
     plan = forward_plan(q.dtype, q.shape[-1], views, caps, config)
     if plan is None or not few(node):
@@ -46,25 +73,48 @@ def candidates(group: Group, node: Node, caps: Caps) -> list[dict[str, Any]]:
     return others(plan, node.inputs[0].shape[-1], caps, Need())
 
 
-class Units(Team):
+class Units(Blocks, Team):
     """Subgroups with matrix units; `plan` says how large blocks are."""
 
     def __init__(self, call: Call, plan: Plan) -> None:
-        super().__init__(call)
+        Team.__init__(self, call)
+        dtype, b = call.node.inputs[0].dtype, call.b
+        Blocks.__init__(self, b, call.caps, plan, dtype, call.depth)
         self.rows, self.threads = plan.rows, (plan.threads,)
         self.waves = plan.threads // call.caps.subgroup
-        self.units = Softmax(
-            self.b, call.caps, plan, call.node.inputs[0].dtype, call.depth,
-            call.params["scale"], call.params["softcap"], spans=call.spans,
-        )  # fmt: skip
+        self.scale, self.softcap = call.params["scale"], call.params["softcap"]
+        self.factor = base_two(self.scale, self.softcap)
+        self.q, self.k = self.staged("q", plan.rows), self.staged("k", plan.keys)
+        self.s = b.array("s", dt.float32, plan.rows * self.s_ld, "shared")
+        self.lefts = [b.tile("left", dtype, SIDE, SIDE) for _ in range(plan.per_wave // SIDE)]
+        self.key = b.tile("key", dtype, SIDE, SIDE)
+        self.scores = self.tiles("score", plan.keys)
+        self.fetched = self.travelling("fetched")
+        if not call.statistics:
+            self.v = self.staged("v", plan.keys)
+            self.p = b.array("p", dtype, plan.rows * self.p_ld, "shared")
+            self.fade = b.array("fade", dt.float32, plan.rows, "shared")
+            self.value = b.tile("value", dtype, SIDE, SIDE)
+            self.sums = self.tiles("sum", plan.wide)
+            self.clear(self.sums)
+        self.top, self.total = b.var(FLOOR, "top"), b.var(0.0, "total")
+        if call.spans:
+            self.by = b.array("by", dt.float32, plan.rows, "shared")
+            self.all = self.kept("all")
+            self.all_top, self.all_total = b.var(FLOOR, "top"), b.var(0.0, "total")
+            with b.loop(self.all.size, step=WORD, name="i") as i:
+                b.store(self.all, i, const(0.0, Type(dt.float32, WORD)))
         if not call.one_slot:
-            self.meeting = self.b.array("meeting", dt.int32, 2 * self.waves, "shared")
+            self.meeting = b.array("meeting", dt.int32, 2 * self.waves, "shared")
+
+    # -- rows and what they see
 
     def hold(self) -> None:
         b, call = self.b, self.call
-        self.mine = call.item(b.let(call.first + self.units.row, "at"))
+        self.at = b.let(call.first + self.row, "at")
+        self.mine = call.item(self.at)
         self.high = self.mine.high
-        self.units.take_rows(call.queries(), call.first, b.let(call.limit - 1, "last"))
+        self.take(call.queries(), call.first, b.let(call.limit - 1, "last"), self.q)
 
     @contextlib.contextmanager
     def slots(self) -> Iterator[tuple[Expr, Expr, Expr]]:
@@ -82,7 +132,7 @@ class Units(Team):
     def _range(self, low: Expr, high: Expr) -> tuple[Expr, Expr]:
         """The least of `low` and the greatest of `high` over the group."""
         b, waves = self.b, self.waves
-        width, t = self.call.caps.subgroup, self.units.t
+        width, t = self.caps.subgroup, self.t
         tops = [b.let(ir.Collective("subgroup_max", (x,), I32), "top") for x in (b.let(-low), high)]
         b.barrier()
         with b.when(eq(t % width, 0)):
@@ -97,18 +147,159 @@ class Units(Team):
             found.append(b.let(most, "most"))
         return b.let(-found[0], "least"), found[1]
 
+    # -- a sweep over keys
+
     def meet(self, slot: Expr, start: Expr, stop: Expr) -> None:
-        keys, values = (self.call.source(i, slot) for i in (K, V))
-        self.units.sweep(keys, values, start, stop, self.mine.low, self.high)
+        b, keys, row = self.b, self.plan.keys, self.mine
+        k, *values = (self.call.source(i, slot) for i in self.call.passing)
+        begin = b.let(start - start % keys, "begin")
+        last = b.let(maximum(stop - 1, 0), "last_key")
+        self.fetch(k, begin, last, self.fetched)
+        with b.loop(stop, begin, step=keys, name="k0") as k0:
+            self.keep(self.fetched, self.k)
+            b.barrier()
+            for v in values:
+                self.fetch(v, k0, last, self.fetched)
+            self.against(self.scores, self.q, self.k, self.lefts, self.key, self.s)
+            if values:
+                self.keep(self.fetched, self.v)
+            b.barrier()
+            self.fetch(k, k0 + keys, last, self.fetched)
+            self._weigh(k0, row.low, self.high)
+            b.barrier()
+            if values:
+                self._rescale()
+                self.add(self.sums, self.p, self.v, self.lefts, self.value)
 
     def join(self) -> None:
-        self.units.join()
+        """The span joins the rows' totals, by natural exponentials, as in `merge`."""
+        b = self.b
+        top, total = self._state()
+        new, fade, by = join(b, self.all_top, top)
+        b.assign(self.all_top, new)
+        b.assign(self.all_total, joined(self.all_total, total, fade, by))
+        b.barrier()
+        with b.when(self.part < 1):
+            b.store(self.fade, self.row, fade)
+            b.store(self.by, self.row, by)
+
+        def add(place: Expr, row: Expr, column: Expr, value: Expr) -> None:
+            fade, by = (splat(load(x, row), WORD) for x in (self.fade, self.by))
+            old = load(self.all, place, WORD)
+            b.store(self.all, place, joined(old, value, fade, by))
+
+        self.each_word(add, lambda *part: self._put(self.sums, self.s, *part), self.s)
+        self.clear(self.sums)
+        b.assign(self.top, FLOOR)
+        b.assign(self.total, 0.0)
+
+    def _state(self) -> tuple[Expr, Expr]:
+        """The row's maximum (of natural scores) and total, in all its threads (bound)."""
+        return self.b.let(self.top * (1.0 / LOG2E), "top"), self._whole_total()
+
+    def _weigh(self, k0: Expr, low: Expr, high: Expr) -> None:
+        """This thread's scores become weights under the row's new maximum."""
+        b, count = self.b, self.plan.keys // self.plan.parts
+        base = b.let(self.row * self.s_ld + self.part * count, "scores_at")
+        first = b.let(k0 + self.part * count, "first_key")
+        if self.factor:
+            with b.when((low > first) | (high < first + count)):
+                self._hide(base, first, low, high, HIDDEN / min(self.factor, 1.0), None)
+        else:
+            self._hide(base, first, low, high, HIDDEN, self._score)
+        best = b.var(const(HIDDEN, Type(dt.float32, 4)), "best")
+        with b.loop(count, step=4, name="j") as j:
+            b.assign(best, maximum(best, load(self.s, base + j, 4)))
+        most = b.let(fold_lanes(b, [b.let(best, "best")], "max"), "most")
+        for k in self._partners():
+            other = ir.Collective("subgroup_xor", (most,), F32, k)
+            most = b.let(maximum(most, other), "most")
+        new = b.let(maximum(self.top, most * (self.factor or 1.0)), "new")
+        fade = b.let(math.exp2_below(b, b.let(self.top - new, "fall")), "fade")
+        b.assign(self.top, new)
+        self._exponents(base, count, new, fade)
+
+    def _partners(self) -> list[int]:
+        """Distances to the threads of the same row."""
+        return [1 << i for i in range(self.plan.parts.bit_length() - 1)]
+
+    def _score(self, s: Expr) -> Expr:
+        return capped(self.b, s, self.scale, self.softcap) * LOG2E
+
+    def _hide(
+        self, base: Expr, first: Expr, low: Expr, high: Expr, value: float,
+        change: Callable[[Expr], Expr] | None,
+    ) -> None:  # fmt: skip
+        """Scores that the row does not see become `value`, others change."""
+        b, count = self.b, self.plan.keys // self.plan.parts
+        lower = b.let(splat(b.let(low - first, "low"), 4), "low")
+        upper = b.let(splat(b.let(high - first, "high"), 4), "high")
+        with b.loop(count, step=4, name="j") as j:
+            key = b.let(splat(j, 4) + iota(4), "key")
+            seen = b.let((key >= lower) & (key < upper), "seen")
+            at = b.let(base + j, "at")
+            s = load(self.s, at, 4)
+            s = s if change is None else change(b.let(s, "s"))
+            b.store(self.s, at, select(seen, s, value))
+
+    def _exponents(self, base: Expr, count: int, new: Expr, fade: Expr) -> None:
+        b, values = self.b, not self.call.statistics
+        sums = b.var(const(0.0, Type(dt.float32, WORD)), "sums")
+        wide = b.let(splat(new, WORD), "wide")
+        out = b.let(self.row * self.p_ld + self.part * count, "weights_at") if values else const(0)
+        with b.loop(count, step=WORD, name="j") as j:
+            s = load(self.s, base + j, WORD)
+            gap = fma(s, self.factor, -wide) if self.factor else s - wide
+            gap = b.let(gap, "gap")
+            p = b.let(math.exp2_below(b, gap), "p")
+            b.assign(sums, sums + fma(gap, 0.0, p))  # NaN stays NaN
+            if values:
+                b.store(self.p, out + j, cast(p, self.dtype))
+        b.assign(self.total, fma(self.total, fade, fold_lanes(b, [b.let(sums, "sums")])))
+        if values:
+            with b.when(self.part < 1):
+                b.store(self.fade, self.row, fade)
+
+    def _rescale(self) -> None:
+        for m, line in enumerate(self.sums):
+            at = self.b.let(self.first + m * SIDE, "fade_at")
+            for tile in line:
+                self.b.tile_scale(tile, self.fade, at, 1)
+
+    # -- results
+
+    def _whole_total(self) -> Expr:
+        """The sum of the row's weights, the same in all its threads (bound)."""
+        b = self.b
+        total = b.let(self.total, "total")
+        for k in self._partners():
+            total = b.let(total + ir.Collective("subgroup_xor", (total,), F32, k), "total")
+        return total
 
     def finish(self) -> None:
-        if self.call.parts:
-            self._hand_over()
-        else:
-            self.units.finish(self._write)
+        b, call = self.b, self.call
+        if call.parts or call.statistics:
+            state = self._state()
+            if call.parts:
+                self.leave(self.sums, self.s, self._write)
+            with b.when((self.part < 1) & (self.at < call.limit)), self.em.scope():
+                call.write_state(call.index(self.at), *state)
+            return
+        by = inverse(b, b.let(self.all_total, "total") if call.spans else self._whole_total())
+        b.barrier()
+        with b.when(self.part < 1):
+            b.store(self.fade, self.row, by)
+        b.barrier()
+        if not call.spans:
+            self._rescale()
+            self.leave(self.sums, self.s, self._write)
+            return
+
+        def out(_: Expr, row: Expr, column: Expr, value: Expr) -> None:
+            y = b.let(value * splat(load(self.fade, row), WORD), "y")
+            self._write(row, column, y)
+
+        self.each_word(out, lambda *_: None, self.all)
 
     def _write(self, row: Expr, column: Expr, value: Expr) -> None:
         """Eight columns of a row of the block, where both exist."""
@@ -117,12 +308,3 @@ class Units(Team):
         with b.when((at < call.limit) & (column < as_expr(call.depth))), em.scope():
             columns = em.axis(column, call.node.shape[-1] - WORD + 1, WORD) + em.lane(WORD)
             call.write(call.index(at), columns, value)
-
-    def _hand_over(self) -> None:
-        """The state of the span: sums, maximum, total."""
-        b, em, call, units = self.b, self.em, self.call, self.units
-        state = units.state()
-        units.leave(units.sums, units.s, self._write)
-        at = b.let(call.first + units.row, "at")
-        with b.when((units.part < 1) & (at < call.limit)), em.scope():
-            call.write_state(call.index(at), *state)

@@ -12,7 +12,7 @@ cache rows need not be in order, and a group takes its runs in turn.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -22,32 +22,19 @@ from weft.kernel import ir, math
 from weft.kernel.expr import (
     ceil_div,
     const,
-    extract,
-    fma,
     iota,
     load,
     maximum,
     minimum,
     ne,
     select,
-    splat,
 )
-from weft.kernel.ir import I32, Expr, Type
-from weft.templates.attention.forward import Call, K, Q, Team, V
-from weft.templates.attention.softmax import (
-    HIDDEN,
-    Exp,
-    State,
-    capped,
-    fold_strands,
-    follow,
-    product,
-)
+from weft.kernel.ir import I32, Expr
+from weft.templates.attention.forward import Call, Q, Team, V
+from weft.templates.attention.softmax import Exp, State, capped
+from weft.templates.attention.tile import MR, Scores, add, against
 from weft.templates.operand import Reader
 from weft.templates.product.pack import Packer
-from weft.templates.registers import fold_lanes
-
-MR = 4  # query rows per register tile
 
 
 def rows_of(call: Call, config: Mapping[str, Any]) -> int:
@@ -83,9 +70,10 @@ class Vector(Team):
         )
         padded = -(-self.rows // self.tile) * self.tile
         self._arrays(padded)
-        self.span = self.all = State.of(b, padded, self.wide, lanes)
+        columns = 0 if call.statistics else self.wide
+        self.span = self.all = State.of(b, padded, columns, lanes)
         if call.spans:
-            self.all = State.of(b, padded, self.wide, lanes)
+            self.all = State.of(b, padded, columns, lanes)
 
     def _arrays(self, rows: int) -> None:
         """Scratch memory for blocks of `rows` query rows."""
@@ -93,9 +81,13 @@ class Vector(Team):
         if not self.in_place[Q]:
             self.qs = b.array("q", dt.float32, rows * self.wide)
         self.kt = b.array("kt", dt.float32, self.wide * keys)
-        if not self.in_place[V]:
+        if not all(self.in_place[V:]):
             self.vs = b.array("v", dt.float32, keys * self.wide)
-        self.s = b.array("s", dt.float32, MR * keys)
+        s = b.array("s", dt.float32, MR * keys)
+        self.scores = Scores(b, s, keys, self.lanes)
+        self.tail = None
+        if self.depth % self.lanes and all(self.in_place[V:]):
+            self.tail = b.let(iota(self.lanes) < self.depth % self.lanes, "tail")
 
     # -- rows
 
@@ -180,13 +172,13 @@ class Vector(Team):
 
     def meet(self, slot: Expr, start: Expr, stop: Expr) -> None:
         b, keys = self.b, self.keys
-        keys_of, values_of = (self.call.source(i, slot) for i in (K, V))
+        sources = [self.call.source(i, slot) for i in self.call.passing]
         with b.loop(stop, start - start % keys, step=keys, name="k0") as k0:
             seen = b.let(minimum(stop - k0, keys), "seen")
-            self.take_keys(keys_of.row(b, k0), values_of.row(b, k0), seen)
+            self.take_keys(seen, *(x.row(b, k0) for x in sources))
             self.sweep(k0, seen)
 
-    def take_keys(self, k: Reader, v: Reader, count: Expr) -> None:
+    def take_keys(self, count: Expr, k: Reader, v: Reader | None = None) -> None:
         """Packs `count` <= `keys` keys (and values, where they cannot be read in place)."""
         b, lanes, depth = self.b, self.lanes, const(self.depth)
         pack = Packer(b, k.source, k.base, self.kt, self.keys, lanes, dt.float32)
@@ -197,6 +189,8 @@ class Vector(Team):
             pack.columns(k.s_k, depth, self.keys, count)
         else:
             pack.scalars((k.s_k, k.s_row), depth, const(self.keys), last)
+        if v is None:
+            return
         self.values = v
         if not self.in_place[V]:
             self.values = self._packed(v, self.vs, count, const(self.wide))
@@ -212,128 +206,66 @@ class Vector(Team):
             near = reduce(minimum, low)
             end = b.let(k0 + count, "end")
             with b.when((far > k0) & (near < end)):
-                self._scores(rows)
+                self._products(rows)
                 cut = (reduce(minimum, high) < k0 + self.keys) | (reduce(maximum, low) > k0)
                 with b.when(cut):
-                    self._hide(k0, const(0), bounds)
+                    self.scores.hide(const(0), self.keys, k0, bounds)
                 self._weigh(r, b.let(minimum(far - k0, count), "seen"))
 
     # -- one tile
 
-    def _scores(self, rows: Sequence[Expr]) -> None:
+    def _products(self, rows: Sequence[Expr]) -> None:
         """s[i][key] = q_i . k_key, scaled."""
         b, lanes = self.b, self.lanes
         vectors = 4 if self.big else 2
         while self.keys % (vectors * lanes):
             vectors //= 2
         starts = [b.let(self.query.at(r, 0), "q") for r in rows]
-        zero = const(0.0, Type(dt.float32, lanes))
-        with b.loop(self.keys, step=vectors * lanes, name="c") as c:
 
-            def chain(part: range) -> list[ir.Var]:
-                acc = [[b.var(zero, "s", zero.type) for _ in range(vectors)] for _ in starts]
-                with b.loop(part.stop, part.start, name="d") as d:
-                    spot = b.let(d * self.keys + c, "spot")
-                    ks = [b.let(load(self.kt, spot + v * lanes, lanes)) for v in range(vectors)]
-                    for start, line in zip(starts, acc):
-                        x = b.let(splat(load(self.query.source, start + d), lanes), "x")
-                        for var, k in zip(line, ks):
-                            b.assign(var, fma(x, k, var))
-                return [var for line in acc for var in line]
+        def left(d: Expr) -> list[Expr]:
+            return [load(self.query.source, start + d) for start in starts]
 
-            for i, sum_ in enumerate(product(b, self.depth, chain)):
-                at = c + (i // vectors * self.keys + i % vectors * lanes)
-                b.store(self.s, at, capped(b, sum_, self.scale, self.softcap))
+        def keep(i: int, column: Expr, dot: Expr) -> None:
+            value = capped(b, dot, self.scale, self.softcap)
+            b.store(self.scores.s, column + i * self.keys, value)
 
-    def _hide(
-        self, k0: Expr, base: Expr, bounds: Sequence[tuple[Expr, Expr]], value: float = HIDDEN,
-        change: Callable[[Expr], Expr] | None = None,
-    ) -> None:  # fmt: skip
-        """Scores from `base` on of keys that a row does not see become `value`, others change."""
-        b, lanes = self.b, self.lanes
-        with b.loop(self.keys, step=lanes, name="c") as c:
-            key = b.let(splat(k0 + c, lanes) + iota(lanes), "key")
-            for i, (low, high) in enumerate(bounds):
-                seen = (key >= splat(low, lanes)) & (key < splat(high, lanes))
-                at = b.let(base + c + i * self.keys, "at")
-                s = load(self.s, at, lanes)
-                s = s if change is None else change(b.let(s, "s"))
-                b.store(self.s, at, select(seen, s, value))
-
-    def _best(self, base: Expr) -> Expr:
-        """The largest score of each of MR rows, whose scores begin at `base`."""
-        b, lanes = self.b, self.lanes
-        floor = const(HIDDEN, Type(dt.float32, lanes))
-        tops = [b.var(floor, "top") for _ in range(MR)]
-        with b.loop(self.keys, step=lanes, name="c") as c:
-            for i, var in enumerate(tops):
-                b.assign(var, maximum(var, load(self.s, base + c + i * self.keys, lanes)))
-        return fold_lanes(b, tops, "max")
+        against(
+            b, MR, self.depth, left, self.kt, 0, self.keys, vectors, lanes, keep
+        )  # fmt: skip
 
     def _weigh(self, r: Expr, seen: Expr) -> None:
         """Scores become weights under the rows' new maxima; sums and outputs move on."""
-        b, lanes, span = self.b, self.lanes, self.span
-        zero = const(0.0, Type(dt.float32, lanes))
-        new, shrink = follow(b, b.let(load(span.top, r, MR), "old"), self._best(const(0)))
-        b.store(span.top, r, new)
-        tops = [b.let(splat(extract(new, i), lanes), "top") for i in range(MR)]
-        fade = [b.let(splat(extract(shrink, i), lanes), "fade") for i in range(MR)]
-        strands = [[b.var(zero, "strand") for _ in range(0, STRANDS, lanes)] for _ in range(MR)]
-        with b.loop(self.keys, step=STRANDS, name="c") as c:
-            for i, line in enumerate(strands):
-                for v, strand in enumerate(line):
-                    at = b.let(c + (i * self.keys + v * lanes), "at")
-                    gap = b.let(load(self.s, at, lanes) - tops[i], "gap")
-                    p = b.let(math.exp(b, gap), "p")
-                    b.store(self.s, at, p)
-                    b.assign(strand, strand + p)
-        old = load(span.total, r, MR)
-        b.store(span.total, r, fma(old, shrink, fold_strands(b, strands)))
-        chunk = -(-self.wide // lanes)
-        parts = -(-chunk // (5 if self.big else 2))
-        start = 0
-        for part in range(parts):
-            stop = chunk * (part + 1) // parts
-            self._values(r, range(start, stop), fade, seen)
-            start = stop
+        b, lanes, s = self.b, self.lanes, self.scores
+        fade = s.weigh(self.span, r, const(0), MR, self.keys)
+        if self.call.statistics:
+            return
 
-    def _values(self, r: Expr, columns: range, fade: Sequence[Expr], seen: Expr) -> None:
-        """o[i] = o[i] * fade[i] + sum over keys of p[i][key] * v[key], for some columns."""
-        b, lanes, o = self.b, self.lanes, self.span.o
-        first = b.let(r * self.wide, "o")
-        acc = []
-        for i in range(MR):
-            line = []
-            for c in columns:
-                old = load(o, first + (i * self.wide + c * lanes), lanes)
-                line.append(b.var(old * fade[i], "acc"))
-            acc.append(line)
-        tail = None
-        if self.in_place[V] and columns.stop * lanes > self.depth:
-            tail = b.let(iota(lanes) < self.depth % lanes, "tail")
-        with b.loop(seen, name="j") as j:
+        def left(j: Expr) -> list[Expr]:
+            return [load(s.s, j + i * self.keys) for i in range(MR)]
+
+        def right(j: Expr, columns: range) -> list[Expr]:
             spot = b.let(self.values.at(j, 0), "spot")
-            vs = []
-            for c in columns:
-                mask = tail if (c + 1) * lanes > self.depth else None
-                value = load(self.values.source, spot + c * lanes, lanes, mask)
-                vs.append(b.let(value, "v"))
-            for i, line in enumerate(acc):
-                p = b.let(splat(load(self.s, j + i * self.keys), lanes), "p")
-                for var, v in zip(line, vs):
-                    b.assign(var, fma(p, v, var))
-        for i, line in enumerate(acc):
-            for c, var in zip(columns, line):
-                b.store(o, first + (i * self.wide + c * lanes), var)
+            masks = (self.tail if (c + 1) * lanes > self.depth else None for c in columns)
+            return [
+                load(self.values.source, spot + c * lanes, lanes, m) for c, m in zip(columns, masks)
+            ]
+
+        most, fades = 5 if self.big else 2, s.spread(fade, MR, "fade")
+        add(b, self.span.o, r, MR, self.wide, lanes, most, seen, left, right, fades)
 
     # -- results
 
     def _write(self) -> None:
-        call, em = self.call, self.em
+        b, call, em = self.b, self.call, self.em
+        if call.statistics:
+            with b.loop(self.count, name="r") as r, em.scope():
+                state = (load(x, r) for x in (self.all.top, self.all.total))
+                call.write_state(call.index(b.let(self.at + r, "at")), *state)
+            return
 
         def out(r: Expr, column: int, value: Expr, mask: Expr | None) -> None:
             with em.scope():
-                index = call.index(self.b.let(self.at + r, "at"))
+                index = call.index(b.let(self.at + r, "at"))
                 call.write(index, em.lane(self.lanes) + column, value, mask)
 
         self.all.write(self.count, self.depth, out)

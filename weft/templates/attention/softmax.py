@@ -129,7 +129,7 @@ class State:
 
     @classmethod
     def of(cls, b: Builder, rows: int, wide: int, lanes: int) -> State:
-        sizes = {"o": rows * wide, "top": rows, "total": rows}
+        sizes = {"o": max(rows * wide, 1), "top": rows, "total": rows}
         o, top, total = (b.array(n, dt.float32, size) for n, size in sizes.items())
         return cls(b, o, top, total, wide, lanes)
 
