@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dotkit as kit
 import numpy as np
 import pytest
-import torch
+from attention_kit import (
+    BF16,
+    F16,
+    F32,
+    PLAIN,
+    QUICK,
+    TIERS,
+    Tier,
+    cached,
+    gradients,
+    operands,
+    whole,
+)
 from dotkit import f, source
 from hypothesis import given, settings, strategies as st
-from test_attention import case as forward
-from test_attention_cached import case as cached
+from test_attention import PLACES, SLOTS
 
 from weft.backends.cpu import CpuDevice
-from weft.backends.interp import InterpDevice
 from weft.backends.llvm import gpu_target, offline, ptxas
-from weft.backends.registry import devices, get
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.core.dtypes import DType
@@ -30,7 +39,6 @@ from weft.templates import registry
 from weft.templates.group import Group
 from weft.templates.registry import COMPOSITES, claimed_by
 
-CPU = CpuDevice()
 sys.path.append(str(Path(__file__).parent.parent / "backends"))
 # batch, heads, kv heads, T, S, D, then what differs from plain attention
 CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
@@ -45,146 +53,40 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "full": ((2, 2, 2, 33, 66, 20), {"lengths": [66, 64]}),
     "chunks": ((1, 2, 1, 300, 290, 4), {"causal": True}),
 }
-BF16, F16, F32 = dt.bfloat16, dt.float16, dt.float32
+CPU = TIERS["one thread"]
+RUNS = [
+    pytest.param(tier, parts, id=f"{name}, {'in parts' if parts else 'at once'}", marks=marks)
+    for name, tier in TIERS.items()
+    for parts in (True, False)
+    if parts or (tier.target.startswith("cpu") and tier.dtype == F32)
+    for marks in [[] if name in QUICK else [pytest.mark.slow]]
+]
+each_run = pytest.mark.parametrize("tier,parts", RUNS)
 
 
-@dataclass(frozen=True)
-class Tier:
-    """A device (by its preset's name, "cpu" or "vulkan" for a real one), the dtype that leads to
-    the tier, and whether its kernels are the three parts or one for all gradients."""
-
-    target: str
-    dtype: DType = F32
-    parts: bool = True
-
-    def device(self) -> Any:
-        if self.target == "cpu":
-            return CPU
-        if self.target != "vulkan":
-            return InterpDevice(self.target)
-        if not any(d.kind == "vulkan" and d.available for d in devices()):
-            pytest.skip("no Vulkan device; install mesa-vulkan-drivers for a software one")
-        return get("vulkan")
-
-
-TIERS = {
-    "one thread, all at once": Tier("cpu", parts=False),
-    "one thread, in parts": Tier("cpu"),
-    "8 lanes, all at once": Tier("cpu-avx2", parts=False),
-    "4 lanes, all at once": Tier("cpu-neon", parts=False),
-    "16 lanes": Tier("cpu-avx512"),
-    "8 lanes": Tier("cpu-avx2"),
-    "4 lanes": Tier("cpu-neon"),
-    "matrix registers": Tier("cpu-amx", BF16),
-    "threads alone": Tier("lavapipe"),
-    "threads alone, real": Tier("vulkan"),
-    "small groups": Tier("webgpu-small"),
-    "groups": Tier("webgpu"),
-    "large groups": Tier("cuda"),
-    "units, wave 32": Tier("cuda", BF16),
-    "units, wave 64": Tier("hip-wave64", BF16),
-    "units, f16": Tier("hip-wave32", F16),
-}
-QUICK = {"one thread, all at once", "16 lanes", "threads alone, real", "groups", "units, wave 32"}
-each_tier = pytest.mark.parametrize(
-    "tier",
-    [
-        pytest.param(tier, id=name, marks=[] if name in QUICK else [pytest.mark.slow])
-        for name, tier in TIERS.items()
-    ],
-)
-
-
-def torch_grads(q, k, v, g, lengths, causal, scale, window, softcap):  # type: ignore[no-untyped-def]
-    """PyTorch's gradients of attention by the book, in float64."""
-    leaves = [torch.tensor(x.astype(np.float64), requires_grad=True) for x in (q, k, v)]
-    (heads, t), (groups, s) = q.shape[1:3], k.shape[1:3]
-    kk, vv = (x.repeat_interleave(heads // groups, 1) for x in leaves[1:])
-    scores = leaves[0] @ kk.mT * scale
-    scores = torch.tanh(scores / softcap) * softcap if softcap else scores
-    gap = torch.arange(t)[:, None] + s - t - torch.arange(s)[None]  # how far a key lies behind
-    seen = (gap >= 0) if causal else torch.ones(t, s, dtype=torch.bool)
-    seen = seen & (gap.abs() < window) if window else seen
-    seen = seen.expand(scores.shape)
-    if lengths is not None:
-        seen = seen & (torch.arange(s) < torch.tensor(lengths)[:, None, None, None])
-    p = torch.softmax(scores.masked_fill(~seen, -1e30), -1) * seen
-    (p @ vv).backward(torch.tensor(g.astype(np.float64)))
-    return [x.grad.numpy() for x in leaves]
-
-
-ORDERS = {False: (0, 1, 2, 3), True: (0, 2, 1, 3), "turned": (0, 1, 3, 2)}  # of [B,H,T,D]
-
-
-def place(packed: Any, name: str, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Any]:
-    """An operand [B,H,T,D] and the value in memory that it is, its axes in another order."""
-    order = ORDERS[packed]
-    x = source(name, tuple(shape[i] for i in order), dtype)
-    return x, (f.transpose(x, order) if packed else x)
-
-
-def case(  # type: ignore[no-untyped-def]
-    device, b, h, g, t, s, d, dtype: DType = dt.float32, lengths=None, parts=False, packed=False,
-    config=None, **params,
-) -> None:  # fmt: skip
-    """Plays `attention_grad`, or the three parts, and compares all gradients."""
-    params = {"causal": False, "window": 0, "softcap": 0.0, "scale": d**-0.5, **params}
-    shapes = ((b, h, t, d), (b, g, s, d), (b, g, s, d), (b, h, t, d), (b, h, t, d))
-    ins, nodes = zip(*(place(packed, n, x, dtype) for n, x in zip("qkvog", shapes)))
-    arrays = [kit.fill(x) for x in ins]
-    n = [] if lengths is None else [source("lengths", (b,), dt.int32)]
-    extra = [] if lengths is None else [np.asarray(lengths, np.int32)]
-    plain = [x.transpose(ORDERS[packed]) for x in arrays]
-    like = [source("x", x, dtype) for x in shapes[:3]]
-    forward = f.call("attention", *like, *n, **params)
-    (out,) = kit.oracle([*like, *n], [forward], [*plain[:3], *extra])
-    arrays[3][:] = out.transpose(ORDERS[packed])
-    plain[3] = out
-
-    def play(name: str, picked: list[int], *rows: np.ndarray) -> list[np.ndarray]:
-        sums = [source("row", r.shape) for r in rows]
-        call = f.call(name, *(nodes[i] for i in picked), *sums, *n, **params)
-        values = [*(arrays[i] for i in picked), *rows, *extra]
-        kept = [*(ins[i] for i in picked), *sums, *n]
-        outputs = call if isinstance(call, tuple) else [call]
-        return kit.play(device, COMPOSITES[name], kept, outputs, values, config=config)
-
-    if parts:
-        (lse,) = play("attention_lse", [0, 1])
-        delta = (plain[4].astype(np.float32) * out.astype(np.float32)).sum(-1)
-        got = play("attention_dq", [0, 1, 2, 4], lse, delta)
-        got += [*play("attention_dkv", [0, 1, 2, 4], lse, delta)[0]]
-    else:
-        got = [x.transpose(0, 2, 1, 3) for x in play("attention_grad", [0, 1, 2, 4])]
-    want = torch_grads(*(plain[i] for i in (0, 1, 2, 4)), lengths, **params)
-    for one, truth in zip(got, want):
-        kit.close(one, truth, dtype, 64)
-
-
-@each_tier
+@each_run
 @pytest.mark.parametrize("name", ["grouped", "window", "padding", "softcap", "near"])
-def test_gradients(tier, name) -> None:  # type: ignore[no-untyped-def]
+def test_gradients(tier: Tier, parts: bool, name: str) -> None:
     """Against PyTorch, whatever rows see."""
-    shape, params = CASES[name]
+    (b, h, g, t, s, d), params = CASES[name]
     if tier.target not in ("cpu", "vulkan"):
-        shape = (*shape[:3], min(shape[3], 40), min(shape[4], 45), shape[5])
-    if tier.dtype != F32:
-        shape = (*shape[:3], shape[3], shape[4], -(-shape[5] // 8) * 8)  # what units take
-    case(tier.device(), *shape, tier.dtype, parts=tier.parts, **params)
+        t, s = min(t, 40), min(s, 45)
+    d = d if tier.dtype == F32 else -(-d // 8) * 8  # what units take
+    gradients(tier.device, b, h, g, t, s, d, tier.dtype, parts=parts, **params)
 
 
-@each_tier
-def test_places_in_memory(tier) -> None:  # type: ignore[no-untyped-def]
+@each_run
+def test_places_in_memory(tier: Tier, parts: bool) -> None:
     """Heads side by side, components far apart, f16, depths that fill no vector."""
-    d, parts = tier.device(), tier.parts
-    case(d, 1, 2, 1, 7, 9, 5, tier.dtype, parts=parts, packed="turned", causal=True)
-    case(d, 1, 1, 1, 5, 6, 24, F16, parts=parts, packed=True)
+    d, more = tier.device, {"parts": parts, "causal": True}
+    gradients(d, 1, 2, 1, 7, 9, 5, tier.dtype, packed="turned", **more)
+    gradients(d, 1, 1, 1, 5, 6, 24, F16, packed=True, **more)
 
 
-@each_tier
-def test_the_same_bits_every_time_and_nan(tier) -> None:  # type: ignore[no-untyped-def]
-    device = tier.device()
-    for group in calls((1, 2, 40, 16), tier.dtype, tier.parts):
+@each_run
+def test_the_same_bits_every_time_and_nan(tier: Tier, parts: bool) -> None:
+    device = tier.device
+    for group in calls((1, 1, 20, 16), tier.dtype, parts):
         arrays = [kit.fill(x) for x in group.inputs]
         inputs, outputs = list(group.inputs), list(group.outputs)
         runs = [kit.play(device, group.kind, inputs, outputs, arrays) for _ in range(2)]
@@ -204,7 +106,7 @@ def same_bits_on(parts: bool) -> list[Any]:
         device = CpuDevice()
         device.caps = replace(PRESETS[name], features=device.caps.features)
         found.append(device)
-    return found + [InterpDevice(name) for name in ("cuda", "hip-wave64") if parts]
+    return found + [Tier(name).device for name in ("cuda", "hip-wave64") if parts]
 
 
 @pytest.mark.parametrize("parts", [False, True])
@@ -225,9 +127,9 @@ def test_the_same_bits_everywhere(parts, shape) -> None:  # type: ignore[no-unty
 
 def calls(shape: tuple[int, ...], dtype: DType, parts: bool) -> list[Group]:
     """The composites over causal operands of one shape, a group each."""
-    ins = [source(n, shape, dtype) for n in "qkvg"]
+    ins = [*operands(shape, dtype, "qkvg")]
     rows = [source(n, shape[:3]) for n in ("lse", "delta")]
-    params = {"causal": True, "scale": 0.125, "window": 0, "softcap": 0.0}
+    params = {**PLAIN, "causal": True}
     taken = {"attention_lse": ins[:2], "attention_dq": ins + rows, "attention_dkv": ins + rows}
     groups = []
     for name, inputs in taken.items() if parts else [("attention_grad", ins)]:
@@ -239,15 +141,15 @@ def calls(shape: tuple[int, ...], dtype: DType, parts: bool) -> list[Group]:
 
 @pytest.mark.parametrize("parts", [False, True])
 @pytest.mark.parametrize("name", ["causal", "long", "short", "full", "chunks"])
-def test_cpu(name, parts) -> None:  # type: ignore[no-untyped-def]
+def test_more_sizes(name: str, parts: bool) -> None:
     shape, params = CASES[name]
-    case(CPU, *shape, parts=parts, **params)
+    gradients(CPU.device, *shape, parts=parts, **params)
 
 
 @pytest.mark.parametrize("target", ["lavapipe", "webgpu"])
-def test_chunks_in_threads(target) -> None:  # type: ignore[no-untyped-def]
+def test_chunks_in_threads(target: str) -> None:
     shape, params = CASES["chunks"]
-    case(InterpDevice(target), *shape, parts=True, **params)
+    gradients(Tier(target).device, *shape, parts=True, **params)
 
 
 @given(
@@ -259,8 +161,8 @@ def test_any_shape(shape, causal, window, packed, random) -> None:  # type: igno
     b, groups, share, t, s, d = shape
     lengths = random.choice([None, [random.randrange(s + 1) for _ in range(b)]])
     for parts in (False, True):
-        case(
-            CPU, b, groups * share, groups, t, s, d, causal=causal, window=window,
+        gradients(
+            CPU.device, b, groups * share, groups, t, s, d, causal=causal, window=window,
             packed=packed, lengths=lengths, parts=parts,
         )  # fmt: skip
 
@@ -294,10 +196,9 @@ def test_as_code(arch: str) -> None:
     from gpu_emulator import Emulated
 
     device = Emulated(gpu_target(arch))
-    forward(device, 1, 2, 1, 70, 70, 32, BF16)
-    case(device, 1, 1, 1, 40, 40, 16, BF16, parts=True, causal=True)
-    slot = [0] * 7 + [2] * 9 + [0] * 3
-    cached(device, slot, [5, 90, 3, 3, 17, 64, 63, *range(9), 1, 2, 95], dtype=F16)
+    whole(device, 1, 2, 1, 70, 70, 32, BF16)
+    gradients(device, 1, 1, 1, 40, 40, 16, BF16, parts=True, causal=True)
+    cached(device, SLOTS[:19], PLACES[:19], dtype=F16)
     cached(device, [0, 2, 1], [0, 95, 40], 7, 1, dtype=BF16)
 
 
@@ -305,14 +206,14 @@ def kernels(arch: str) -> list[Kernel]:
     """Attention at the sizes of models, as an architecture gets it."""
     caps, found = gpu_target(arch).caps, []
     for depth in (64, 128):
-        ins = [source(n, (1, 8, 4096, depth), BF16) for n in "qkv"]
-        out = f.call("attention", *ins, causal=True, scale=0.125, window=0, softcap=0.0)
+        ins = [*operands((1, 8, 4096, depth), BF16)]
+        out = f.call("attention", *ins, causal=True, **PLAIN)
         groups = [Group("attention", tuple(ins), (out,), None, name="attention")]
         for rows in (1, 2048):
             ins = [source("q", (rows, 32, depth), BF16)]
             ins += [source(n, (4, 8, 4096, depth), BF16) for n in "kv"]
             ins += [source(n, (rows,), dt.int32) for n in ("slot", "pos")]
-            out = f.call("cached_attention", *ins, scale=0.125, window=0, softcap=0.0)
+            out = f.call("cached_attention", *ins, **PLAIN)
             name = f"cached{rows}"
             groups.append(Group("cached_attention", tuple(ins), (out,), None, name=name))
         groups += calls((1, 8, 1024, depth), BF16, True)

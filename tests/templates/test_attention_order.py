@@ -8,14 +8,11 @@ from functools import cache
 import dotkit as kit
 import numpy as np
 import pytest
+from attention_kit import PLAIN, Tier, cached, whole
 from dotkit import f, source
 from harness import targets
-from test_attention import case as whole
-from test_attention_cached import case as cached
 
-from weft.backends.cpu import CpuDevice
 from weft.backends.interp import InterpDevice
-from weft.backends.registry import devices, get
 from weft.conform.harness import elementwise_kernel, run_kernel
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
@@ -27,17 +24,6 @@ from weft.program.device import Device
 from weft.templates.attention.softmax import FLOOR, HIDDEN
 
 TARGETS = [*PRESETS, "cpu", "vulkan"]
-PLAIN = {"scale": 0.25, "window": 0, "softcap": 0.0}
-
-
-def device_of(name: str) -> Device:
-    if name == "cpu":
-        return CpuDevice()
-    if name == "vulkan":
-        if not any(d.kind == "vulkan" and d.available for d in devices()):
-            pytest.skip("no Vulkan device; install mesa-vulkan-drivers for a software one")
-        return get("vulkan")
-    return InterpDevice(name)
 
 
 class Cache:
@@ -82,9 +68,9 @@ UNITS = [(name, dt.bfloat16) for name in ("cpu-amx", "cuda", "hip-wave64")]  # t
 @pytest.mark.parametrize("name,dtype", targets(*((n, dt.float32) for n in PRESETS), *UNITS))
 def test_any_number_of_rows(name: str, dtype: DType) -> None:
     """In the interpreter: a row alone, two, 17 and 18, on both sides of seams."""
-    cache = Cache(530, 18, 2, 1, 16, dtype)
-    pos = [529, 63, 64, 511, 512, 0, *range(518, 530)]
-    parts_agree(InterpDevice(name), cache, [0] * 4 + [1] * 14, pos, ((0, 1), (3, 2), (1, 17)))
+    cache = Cache(514, 18, 2, 1, 8, dtype)
+    pos = [513, 63, 64, 511, 512, 0, *range(12)]
+    parts_agree(Tier(name).device, cache, [0] * 4 + [1] * 14, pos, ((0, 1), (3, 2), (1, 17)))
 
 
 @pytest.mark.parametrize("dtype", [dt.float32, dt.float16, dt.bfloat16], ids=repr)
@@ -93,7 +79,7 @@ def test_any_number_of_rows_on_devices(name: str, dtype: DType) -> None:
     cache = Cache(1100, 34, 4, 2, 64, dtype)
     pos = [0, 62, 63, 64, 510, 511, 512, 1099, *range(500, 526)]
     parts = [(i, 1) for i in range(9)] + [(i, 2) for i in range(0, 34, 5)] + [(0, 17), (17, 17)]
-    parts_agree(device_of(name), cache, [0] * 4 + [1] * 30, pos, parts)
+    parts_agree(Tier(name).device, cache, [0] * 4 + [1] * 30, pos, parts)
 
 
 @pytest.mark.parametrize("params", [{"window": 70}, {"window": 600}, {"softcap": 0.7}], ids=repr)
@@ -101,7 +87,7 @@ def test_any_number_of_rows_on_devices(name: str, dtype: DType) -> None:
 def test_windows_and_caps(name: str, params: dict[str, float]) -> None:
     cache = Cache(1100, 18, 2, 1, 8, dt.float32)
     pos = [0, 69, 70, 571, 1099, *range(600, 613)]
-    parts_agree(device_of(name), cache, [1] * 18, pos, ((0, 2), (3, 2)), **params)
+    parts_agree(Tier(name).device, cache, [1] * 18, pos, ((0, 2), (3, 2)), **params)
 
 
 @pytest.mark.parametrize("h,g,d", [(1, 1, 20), (6, 2, 80), (22, 1, 7), (2, 2, 272)])
@@ -110,26 +96,28 @@ def test_windows_and_caps(name: str, params: dict[str, float]) -> None:
 def test_heads_and_depths(name: str, h: int, g: int, d: int, dtype: DType) -> None:
     """Depths beyond a chunk too."""
     cache = Cache(600, 20, h, g, d, dtype)
-    parts_agree(device_of(name), cache, [1] * 20, range(561, 581), ((0, 2), (1, 17)))
+    parts_agree(Tier(name).device, cache, [1] * 20, range(561, 581), ((0, 2), (1, 17)))
 
 
 @pytest.mark.parametrize("name", ["cpu", "vulkan"])
 def test_long_contexts(name: str) -> None:
     """Against float64. (llvmpipe ends loops that have gone round 65,535 times in all.)"""
-    whole(device_of(name), 1, 1, 1, 1100, 1100, 64)
-    cached(device_of(name), [0, 1, 1], [1099, 700, 3], length=1100, d=64)
+    whole(Tier(name).device, 1, 1, 1, 1100, 1100, 64)
+    cached(Tier(name).device, [0, 1, 1], [1099, 700, 3], length=1100, d=64)
 
 
 def test_many_rows() -> None:
     """300 at once on this CPU."""
     cache = Cache(1100, 300, 4, 2, 64, dt.bfloat16)
-    parts_agree(CpuDevice(), cache, [0] * 300, range(800, 1100), ((0, 16), (7, 150), (299, 1)))
+    parts_agree(
+        Tier("cpu").device, cache, [0] * 300, range(800, 1100), ((0, 16), (7, 150), (299, 1))
+    )
 
 
 @pytest.mark.parametrize("name", targets(*TARGETS))
 def test_whole_attention_is_prefill(name: str) -> None:
     """Causal attention of a sequence and the same rows over a cache that holds it."""
-    device = device_of(name)
+    device = Tier(name).device
     h, d = 2, 16
     interp = name in PRESETS
     t = 20 if interp else 70
@@ -201,7 +189,7 @@ def by_the_rule(q, k, v, scale: float, window: int) -> np.ndarray:  # type: igno
 @pytest.mark.parametrize("name", ["cpu", "cpu-avx2"])
 def test_the_rule(name: str, window: int) -> None:
     """f32 on CPUs: few rows and many are what the rule says, bit for bit."""
-    device = device_of(name)
+    device = Tier(name).device
     cache = Cache(1100, 18, 2, 1, 24, dt.float32)
     pos = [0, 62, 63, 64, 510, 511, 512, 1099, *range(600, 610)]
     many = cache.play(device, slice(0, 18), [1] * 18, pos, window=window)

@@ -35,7 +35,7 @@ MODULES: dict[str, str] = {
     "matmul": "weft.templates.product.blocked",
     "matvec": "weft.templates.product.stream",
     "attention": "weft.templates.attention.choice",
-    "attention_grad": "weft.templates.attention.backward",
+    "attention_grad": "weft.templates.attention.choice",
     "cached_attention": "weft.templates.attention.choice",
 }
 

@@ -1,57 +1,256 @@
-"""The derivative of attention without the T x T matrix: picks the variant for the target."""
+"""The derivative of attention in parts: dq, and dk with dv, for every target.
+
+Some items stay and others pass: query rows stay and keys pass for dq, keys stay and the rows that
+see them pass, head after head, for dk and dv. The rows' log-sum-exp and delta (see
+`weft.ops.attention_grad`) are there already. Of each pair come two products
+(q . k, g . v), of these its weights p and ds = p (g . v - delta), and weights times what passes add
+up to the results. Who computes is a `Team`: one thread with vectors, a thread per item, threads
+that share tiles, or matrix units.
+
+A result is a chain of fused multiply-adds in ascending order over CHUNK of what passes, and chunks
+are added in ascending order, head after head; matrix units make one chain of everything. So every
+element is one sum in a fixed order. In f32 the parts give the same bits with vectors of any
+width and in threads, where targets keep products and sums as written; `attention_grad`, whose
+weights are not taken from a rounded log-sum-exp, gives its own, the same for vectors of any width.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import abc
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
+from weft.core import dtypes as dt
 from weft.core.caps import Caps
+from weft.core.order import CHUNK
 from weft.graph.ir import Node
-from weft.kernel.ir import Kernel
-from weft.templates.attention import backward_units
-from weft.templates.attention.backward_fused import Whole, fits
-from weft.templates.attention.backward_pairs import Call, Team
-from weft.templates.attention.backward_threads import Alone, Shared
-from weft.templates.attention.backward_units import Units
-from weft.templates.attention.backward_vector import Vector
-from weft.templates.following import find_call
+from weft.kernel import math as km
+from weft.kernel.builder import Builder
+from weft.kernel.expr import const, fma, maximum, minimum, select
+from weft.kernel.ir import Expr, Kernel
+from weft.templates import affine
+from weft.templates.affine import Affine
+from weft.templates.attention.places import length_of, seeing_rows, visible_keys
+from weft.templates.emit import Emitter
+from weft.templates.following import store_all
 from weft.templates.group import Group
-from weft.templates.registry import claims, template
+from weft.templates.loops import traffic
+from weft.templates.operand import Reader
+from weft.templates.view import operand
+
+Q, K, V, G = range(4)  # operands that hold components; then come lse and delta
 
 
-@claims("attention_grad", kind="attention_grad")
-def claim_whole(node: Node, caps: Caps) -> bool:
-    """All three gradients at once on a CPU; elsewhere the body takes them apart."""
-    return caps.is_cpu and node.size > 0 and fits(node, caps)
+@dataclass(frozen=True)
+class Form:
+    """What a composite gives: results, products per pair, whether query rows stay (or keys)."""
+
+    results: tuple[str, ...]
+    products: int
+    rows_stay: bool = False
 
 
-@claims("attention_dq", "attention_dkv", kind="attention_grad")
-def claim_part(node: Node, caps: Caps) -> bool:
-    """Every shape that has elements."""
-    return node.size > 0 and node.inputs[0].size > 0 and node.inputs[1].size > 0
+FORMS = {
+    "attention_dq": Form(("dq",), 3, True),
+    "attention_dkv": Form(("dk", "dv"), 4),
+    "attention_grad": Form(("dk", "dv"), 5),  # and dq, of each block that passes
+}
 
 
-def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
-    """What `weft tune` may choose from for this group (see `backward_units`)."""
-    return [] if caps.is_cpu else backward_units.candidates(group, find_call(group), caps)
+class Call:
+    """One call of those in FORMS: what pairs there are, what they weigh, where results go. Axis 0
+    of the grid counts blocks of what stays, 1 heads, 2 batches."""
+
+    def __init__(self, group: Group, node: Node, caps: Caps) -> None:
+        self.group, self.node, self.caps = group, node, caps
+        self.name, self.params = node.attrs["name"], node.attrs["params"]
+        self.b = b = Builder(group.name or self.name)
+        self.em = Emitter(b, group, caps)
+        self.batch, self.heads, self.t, self.depth = node.inputs[0].shape
+        self.groups, self.s = node.inputs[1].shape[1:3]
+        self.share = self.heads // self.groups
+        self.form = form = FORMS[self.name]
+        self.results, self.rows_stay = form.results, form.rows_stay
+        sides = ((Q, G), (K, V))
+        self.held, self.passing = sides if self.rows_stay else sides[::-1]
+        self.items, self.others = (self.t, self.s) if self.rows_stay else (self.s, self.t)
+        self.views = [operand(group, x) for x in node.inputs[:4]]
+        self.sums = () if self.name == "attention_grad" else node.inputs[4:6]  # lse, delta
+        self.bi = self.em.axis(b.group(2), self.batch)
+        self.length = length_of(self.em, node, 4 + len(self.sums), self.bi)
+        at = b.let(b.group(1), "head")
+        self.own = self.em.axis(at, self.heads if self.rows_stay else self.groups)
+        self.head = self.own  # the query head at work
+        self._at = at
+
+    # -- the algorithm
+
+    def kernel(self, team: Team) -> Kernel:
+        """The finished kernel."""
+        b = self.b
+        blocks = -(-self.items // team.rows)
+        block = (blocks - 1) - b.group(0) if self.rows_stay else b.group(0)  # the longest first
+        self.first = b.let(block * team.rows, "first_item")
+        with team.inside():
+            team.hold([self.source(i, self.own) for i in self.held])
+            self._gradients(team)
+            team.finish()
+        heads = self.heads if self.rows_stay else self.groups
+        pairs = self.batch * self.heads * self.t * self.s
+        flops = 2 * self.form.products * pairs * self.depth
+        return b.kernel((blocks, heads, self.batch), team.threads, flops, traffic(self.group))
+
+    def _gradients(self, team: Team) -> None:
+        whole = not team.cut or (self.others <= team.cut and (self.rows_stay or self.share == 1))
+        team.clear(not whole)
+        with self._met() as sources:
+            start, stop = team.range()
+            if whole:
+                team.meet(sources, start, stop)
+            else:
+                with self.b.loop(stop, start - start % team.cut, team.cut, "c0") as c0:
+                    low = self.b.let(maximum(start, c0), "low")
+                    high = self.b.let(minimum(stop, c0 + team.cut), "high")
+                    with self.em.scope():
+                        team.meet(sources, low, high)
+                        team.join()
+
+    @contextlib.contextmanager
+    def _met(self) -> Iterator[list[Reader]]:
+        """The heads of what passes, one after the other: their sources."""
+        b, em = self.b, self.em
+        if self.rows_stay:
+            kv = em.axis(b.let(self._at // self.share, "kv"), self.groups)
+            yield [self.source(i, kv) for i in self.passing]
+            return
+        with b.loop(self.share, name="h") as h, em.scope():
+            self.head = em.axis(self._at * self.share + h, self.heads)
+            yield [self.source(i, self.head) for i in self.passing]
+
+    # -- places
+
+    def source(self, i: int, head: Affine) -> Reader:
+        view = self.views[i]
+        at = affine.flatten((self.bi, head), view.strides[:2], view.offset)
+        base = self.b.let(self.em.expr(at), "base")
+        row, step = view.strides[2:]
+        return Reader(self.em.buffers[id(view.node)], base, row, step, dt.float32)
+
+    def sees(self, item: Expr) -> tuple[Expr, Expr]:
+        """The first that passes of what an item meets, and the one after the last (bound): nothing
+        where there is no such item."""
+        b = self.b
+        if self.rows_stay:
+            low, high = self.keys_of(item)
+            exists = item < self.t
+        else:
+            low, high = self._rows(item, 1)
+            exists = item < self.length
+        return b.let(low, "low"), b.let(select(exists, high, 0), "high")
+
+    def meets(self, first: Expr, count: int) -> tuple[Expr, Expr]:
+        """The same of `count` items together; the first of them exists."""
+        b = self.b
+        if self.rows_stay:
+            last = b.let(minimum(first + (count - 1), self.t - 1), "last")
+            return b.let(self.keys_of(first)[0], "start"), b.let(self.keys_of(last)[1], "stop")
+        start, stop = self._rows(first, count)
+        return start, b.let(select(first < self.length, stop, 0), "stop")
+
+    def keys_of(self, row: Expr) -> tuple[Expr, Expr]:
+        """The keys that a query row sees."""
+        causal, window = self.params["causal"], self.params["window"]
+        return visible_keys(self.b, row, self.t, self.s, self.length, causal, window)
+
+    def _rows(self, key: Expr, keys: int) -> tuple[Expr, Expr]:
+        ahead, rows = const(self.s - self.t), const(self.t)
+        causal, window = self.params["causal"], self.params["window"]
+        return seeing_rows(self.b, key, keys, ahead, rows, causal, window)
+
+    def note(self, row: Expr) -> list[Expr]:
+        """lse and delta of a query row of the head at work (bound)."""
+        at = (self.bi, self.head, self.em.axis(row, self.t))
+        return [self.em.value(x, at) for x in self.sums]
+
+    # -- formulas
+
+    def score(self, product: Expr) -> tuple[Expr, Expr | None]:
+        """The (capped) score of q . k, and the cap's derivative (both bound)."""
+        b, cap, scale = self.b, self.params["softcap"], self.params["scale"]
+        if not cap:
+            return b.let(product * scale, "s"), None
+        bent = b.let(km.tanh(b, b.let(product * (scale / cap), "s")), "bent")
+        return b.let(bent * cap, "s"), b.let(fma(-bent, bent, 1.0), "slope")
+
+    def weigh(
+        self, score: Expr, slope: Expr | None, change: Expr, note: Sequence[Expr],
+        seen: Expr | None = None,
+    ) -> list[Expr]:  # fmt: skip
+        """ds without the scale and p (bound), from the score and the product g . v of a pair."""
+        b, (lse, delta) = self.b, note
+        p = b.let(km.exp(b, b.let(score - lse, "gap")), "p")
+        p = p if seen is None else b.let(select(seen, p, 0.0), "p")
+        ds = p * (change - delta)
+        return [b.let(ds if slope is None else ds * slope, "ds"), p]
+
+    # -- results
+
+    def factor(self, result: str) -> float:
+        """What the sums of a result lack: dq and dk are without the scale."""
+        return 1.0 if result == "dv" else self.params["scale"]
+
+    def write(
+        self, result: str, item: Affine, column: Affine, value: Expr, mask: Expr | None = None
+    ) -> None:
+        """Components of a result ("dq", "dk", "dv") of an item (with its factor)."""
+        head = self.head if result == "dq" else self.own
+        node = self.node
+        where: tuple[Affine, ...] = (self.bi, head, item, column)
+        if self.name == "attention_dkv":
+            where = (affine.number(self.results.index(result)), *where)
+        elif self.name == "attention_grad":
+            node = self.group.results[("dq", "dk", "dv").index(result)]
+            where = (self.bi, item, head, column)
+        with self.em.scope():
+            store_all(self.em, node, where, value, mask)
 
 
-@template("attention_grad")
-def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
-    """The kernel of a group around one of the composites of `weft.ops.attention_grad`, operands
-    read in place as strided views.
+class Team(abc.ABC):
+    """Who computes a call. `rows` items stay per group, from `call.first` on."""
 
-    Raises CompileError where an operand is not a strided view of an input.
-    """
-    call = Call(group, find_call(group), caps)
-    return call.kernel(_team(call, config))
+    rows: int
+    threads: tuple[int, ...] = (1,)
+    cut = CHUNK  # of what passes, in one chain; 0: everything
 
+    def __init__(self, call: Call) -> None:
+        self.call, self.b, self.em = call, call.b, call.em
 
-def _team(call: Call, config: Mapping[str, Any]) -> Team:
-    if call.caps.is_cpu:
-        return (Whole if call.name == "attention_grad" else Vector)(call, config)
-    plan = backward_units.plan_for(call.group, call.node, call.caps, config)
-    if plan is not None:
-        return Units(call, plan)
-    shared = config.get("shared", call.caps.cheap_barrier)
-    return Shared(call, config) if shared else Alone(call, config)
+    def inside(self) -> AbstractContextManager[None]:
+        """Around everything that a thread does."""
+        return nullcontext()
+
+    def range(self) -> tuple[Expr, Expr]:
+        """What passes and meets any of what stays: the first and the one after the last."""
+        return self.call.meets(self.call.first, self.rows)
+
+    @abc.abstractmethod
+    def hold(self, sources: Sequence[Reader]) -> None:
+        """Takes what stays."""
+
+    @abc.abstractmethod
+    def clear(self, totals: bool) -> None:
+        """Sums (and, should chunks be joined, totals) from zero."""
+
+    @abc.abstractmethod
+    def meet(self, sources: Sequence[Reader], start: Expr, stop: Expr) -> None:
+        """Adds start .. stop of what passes (bound) to the sums."""
+
+    @abc.abstractmethod
+    def join(self) -> None:
+        """Adds the sums to the totals; they are zero again."""
+
+    @abc.abstractmethod
+    def finish(self) -> None:
+        """Writes the results."""

@@ -17,7 +17,7 @@ from weft.graph.ir import Node
 from weft.kernel import ir
 from weft.kernel.expr import const, fma, load, maximum, minimum, select
 from weft.kernel.ir import Expr
-from weft.templates.attention.backward_pairs import Call, Team
+from weft.templates.attention.backward import Call, Team
 from weft.templates.attention.backward_tiles import Seen, Sizes, Tiles, sizes_of
 from weft.templates.attention.backward_vector import Vector
 from weft.templates.attention.places import seeing_rows

@@ -7,49 +7,21 @@ multiplied by what passes. A sum is one chain of unit steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from weft.core import dtypes as dt
-from weft.core.caps import Caps
-from weft.graph.ir import Node
 from weft.kernel import math
 from weft.kernel.expr import as_expr, cast, const, fma, iota, load, maximum, minimum, select, splat
 from weft.kernel.ir import Expr
-from weft.templates.attention.backward_pairs import Call, Team
+from weft.templates.attention.backward import Call, Team
 from weft.templates.attention.softmax import LOG2E, base_two
 from weft.templates.attention.units_tiles import (
     SIDE,
     WORD,
     Blocks,
-    Need,
     Plan,
-    others,
-    plan_of,
 )
-from weft.templates.group import Group
 from weft.templates.operand import Reader
-from weft.templates.view import operand
-
-# (rows of a subgroup, subgroups, keys of a block), the quickest first
-_SHAPES = ((16, 4, 64), (16, 4, 32), (16, 2, 32))
-_NEEDS = {
-    "attention_dq": Need(held=2, scores=2, travelling=2),
-    "attention_dkv": Need(held=2, scores=2, weights=2, sums=2, travelling=2, most=192),
-}
-
-
-def plan_for(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Plan | None:
-    """How the units take an `attention_dq` or `attention_dkv` call, or None."""
-    views = [operand(group, x) for x in node.inputs[:4]]
-    dtype, depth = node.inputs[0].dtype, node.inputs[0].shape[-1]
-    return plan_of(dtype, depth, views, caps, config, _SHAPES, _NEEDS[node.attrs["name"]])
-
-
-def candidates(group: Group, node: Node, caps: Caps) -> list[dict[str, Any]]:
-    """Other numbers of subgroups for the call; a row's sums stay as they are."""
-    depth, need = node.inputs[0].shape[-1], _NEEDS[node.attrs["name"]]
-    return others(plan_for(group, node, caps, {}), depth, caps, need)
 
 
 class Units(Team):

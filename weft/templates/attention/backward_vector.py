@@ -12,7 +12,7 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.kernel.expr import const, load, maximum, minimum, splat
 from weft.kernel.ir import Array, Expr
-from weft.templates.attention.backward_pairs import Call, Team
+from weft.templates.attention.backward import Call, Team
 from weft.templates.attention.backward_tiles import Seen, Tiles, sizes_of
 from weft.templates.attention.tile import MR
 from weft.templates.operand import Reader

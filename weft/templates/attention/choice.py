@@ -1,5 +1,6 @@
-"""Attention that never holds the T x T matrix, over whole sequences and over a KV cache: who
-computes a call follows from the target, the operands' dtypes and whether it is a decoding step."""
+"""Attention that never holds the T x T matrix, over whole sequences and over a KV cache, and its
+derivative: who computes a call follows from the target, the operands' dtypes and whether it is a
+decoding step."""
 
 from __future__ import annotations
 
@@ -10,13 +11,21 @@ from weft.core.caps import Caps
 from weft.core.order import KEY_SPAN
 from weft.graph.ir import Node
 from weft.kernel.ir import Kernel
-from weft.templates.attention import forward_units, merge
+from weft.templates.attention import (
+    backward,
+    backward_threads,
+    backward_units,
+    backward_vector,
+    forward_units,
+    merge,
+    units_tiles,
+)
+from weft.templates.attention.backward_fused import Whole, fits
 from weft.templates.attention.decode_cpu import Decode
 from weft.templates.attention.forward import Call, Team
 from weft.templates.attention.forward_alone import Alone
 from weft.templates.attention.forward_amx import Tiles, in_tiles
 from weft.templates.attention.forward_threads import Shared
-from weft.templates.attention.forward_units import Units
 from weft.templates.attention.forward_vector import Vector
 from weft.templates.following import find_call
 from weft.templates.group import Group
@@ -30,11 +39,23 @@ def claim_parts(node: Node, caps: Caps) -> bool:
 
 
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
-    """What `weft tune` may choose from for this group (see `forward_units`)."""
+    """What `weft tune` may choose from for this group: other shapes of blocks in matrix units."""
     node = find_call(group)
     if caps.is_cpu or node.attrs["name"] in ("cached_attention_parts", "attention_merge"):
         return []
-    return forward_units.candidates(group, node, caps)
+    return units_tiles.candidates(group, node, caps)
+
+
+@claims("attention_grad", kind="attention_grad")
+def claim_whole(node: Node, caps: Caps) -> bool:
+    """All three gradients at once on a CPU; elsewhere the body takes them apart."""
+    return caps.is_cpu and node.size > 0 and fits(node, caps)
+
+
+@claims("attention_dq", "attention_dkv", kind="attention_grad")
+def claim_part(node: Node, caps: Caps) -> bool:
+    """Every shape that has elements."""
+    return node.size > 0 and node.inputs[0].size > 0 and node.inputs[1].size > 0
 
 
 @template("attention")
@@ -66,12 +87,34 @@ def _build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> K
         if in_tiles(call):
             return call.kernel(Tiles(call, config))
         return call.kernel(Decode(call) if call.few else Vector(call, config))
-    plan = forward_units.plan_for(group, node, caps, config)
+    plan = units_tiles.plan_for(group, node, caps, config)
     shared = plan is not None or config.get("shared", caps.cheap_barrier)
     call = Call(group, node, caps, flat=not shared)
     team: Team
     if plan is not None:
-        team = Units(call, plan)
+        team = forward_units.Units(call, plan)
     else:
         team = (Shared if shared else Alone)(call, config)
     return call.kernel(team)
+
+
+@template("attention_grad")
+def build_gradients(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+    """The kernel of a group around one of `backward.FORMS`, operands read in place as strided
+    views.
+
+    Raises CompileError where an operand is not a strided view of an input.
+    """
+    call = backward.Call(group, find_call(group), caps)
+    return call.kernel(_gradient_team(call, config))
+
+
+def _gradient_team(call: backward.Call, config: Mapping[str, Any]) -> backward.Team:
+    if call.caps.is_cpu:
+        team = Whole if call.name == "attention_grad" else backward_vector.Vector
+        return team(call, config)
+    plan = units_tiles.plan_for(call.group, call.node, call.caps, config)
+    if plan is not None:
+        return backward_units.Units(call, plan)
+    shared = config.get("shared", call.caps.cheap_barrier)
+    return (backward_threads.Shared if shared else backward_threads.Alone)(call, config)

@@ -8,16 +8,16 @@ thread adds up its rows and columns. Where barriers are expensive threads work a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
-from itertools import chain
 from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.order import KEYS, STRANDS
 from weft.kernel import ir, math
-from weft.kernel.expr import as_expr, const, eq, fma, load, maximum, minimum, select
+from weft.kernel.expr import Value, as_expr, const, eq, fma, load, maximum, minimum, select
 from weft.kernel.ir import I32, Expr
+from weft.templates.attention import backward
 from weft.templates.attention.forward import Call, Row, Team
 from weft.templates.attention.forward_alone import join_state
 from weft.templates.attention.softmax import (
@@ -34,30 +34,112 @@ from weft.templates.operand import Reader
 SLICE = 8  # of D, staged at once
 
 
+Take = Callable[[Expr, Expr], Expr]  # an element of an operand: item of the block, component
+
+
+class Grid:
+    """Side x side threads: items ty, ty + side, ... of a block of `rows` meet items tx, tx + side,
+    ... of one of `others`, and columns tx, tx + side, ... of results. Operands are staged through
+    shared memory `deep` components at a time."""
+
+    def __init__(
+        self, call: Call | backward.Call, side: int, rows: int, others: int, deep: int, pairs: int
+    ) -> None:
+        self.b = b = call.b
+        self.depth, self.deep = call.depth, deep
+        self.side, self.rows, self.others = side, rows, others
+        self.tx, self.ty = b.let(b.thread(0), "tx"), b.let(b.thread(1), "ty")
+        self.flat = b.let(self.ty * side + self.tx, "flat")
+        self.mine = [b.let(self.ty + i, "y") for i in range(0, rows, side)]
+        self.across = [b.let(self.tx + i, "x") for i in range(0, others, side)]
+        self.columns = range(0, self.depth, side)
+        self.staged = [
+            (self.array("left", deep * rows), self.array("right", deep * others))
+            for _ in range(pairs)
+        ]
+
+    def array(self, name: str, size: int, dtype: dt.DType = dt.float32) -> ir.Array:
+        return self.b.array(name, dtype, size, "shared")
+
+    def products(self, takes: Sequence[tuple[Take, Take]]) -> list[list[list[Expr]]]:
+        """Per pair of operands, the products of the thread's items, [its own][those they meet]."""
+        flat = iter(product(self.b, self.depth, lambda part: self._chain(takes, part)))
+        return [[[next(flat) for _ in self.across] for _ in self.mine] for _ in takes]
+
+    def _chain(self, takes: Sequence[tuple[Take, Take]], part: range) -> list[ir.Var]:
+        b = self.b
+        acc = [[[b.var(0.0, "acc") for _ in self.across] for _ in self.mine] for _ in takes]
+        with b.loop(part.stop, part.start, self.deep, "d0") as d0:
+            for pair, arrays in zip(takes, self.staged):
+                for take, target, items in zip(pair, arrays, (self.rows, self.others)):
+                    self._stage(target, items, d0, part.stop, take)
+            b.barrier()
+            whole = len(part) % self.deep == 0
+            with b.loop(self.deep if whole else minimum(part.stop - d0, self.deep), name="d") as d:
+                for sums, (left, right) in zip(acc, self.staged):
+                    xs = [b.let(load(left, d * self.rows + y), "x") for y in self.mine]
+                    ys = [b.let(load(right, d * self.others + x), "y") for x in self.across]
+                    for x, line in zip(xs, sums):
+                        for y, var in zip(ys, line):
+                            b.assign(var, fma(x, y, var))
+            b.barrier()
+        return [var for sums in acc for line in sums for var in line]
+
+    def _stage(self, target: ir.Array, items: int, d0: Expr, stop: int, take: Take) -> None:
+        """target[d][item] for a slice of D; threads run along D, which is contiguous in memory."""
+        b, deep, count = self.b, self.deep, self.side**2
+        for step in range(0, deep * items, count):
+            e = b.let(self.flat + step, "e")
+            inside = e < deep * items if step + count > deep * items else None
+            with b.when(inside) if inside is not None else contextlib.nullcontext():
+                d, item = b.let(e % deep, "d"), b.let(e // deep, "item")
+                column = b.let(minimum(d0 + d, stop - 1), "column")
+                b.store(target, d * items + item, take(item, column))
+
+    def add(
+        self, first: Expr, count: Expr,
+        parts: Sequence[tuple[ir.Array, Reader, Sequence[Sequence[ir.Var]]]],
+    ) -> None:  # fmt: skip
+        """For each part the thread's sums [own][columns] take `count` rows of the operand, from
+        `first` on, times the block of weights."""
+        b, last = self.b, self.depth - 1
+        with b.loop(count, name="j") as j:
+            at = b.let(first + j, "at")
+            for weights, source, sums in parts:
+                row = source.row(b, at)
+                columns = [b.let(minimum(self.tx + c, last), "column") for c in self.columns]
+                xs = [b.let(row.read(0, c), "x") for c in columns]
+                for y, line in zip(self.mine, sums):
+                    w = b.let(load(weights, y * self.others + j), "w")
+                    for x, var in zip(xs, line):
+                        b.assign(var, fma(w, x, var))
+
+    def inside(self, values: Sequence[Value]) -> Iterator[tuple[Expr, Value]]:
+        """Each of the thread's columns that exists, and its value."""
+        for c, value in zip(self.columns, values):
+            column = self.b.let(self.tx + c, "column")
+            with self.b.when(column < as_expr(self.depth)):
+                yield column, value
+
+
 class Shared(Team):
     """Side x side threads: rows ty, ty + side, ... of the block, keys and columns tx, tx + side,
     ... Each of a row's threads knows its maximum and total."""
 
     def __init__(self, call: Call, config: Mapping[str, Any]) -> None:
         super().__init__(call)
-        b, caps = self.b, call.caps
-        self.side = side = STRANDS if caps.max_threads >= STRANDS**2 else STRANDS // 2
+        side = STRANDS if call.caps.max_threads >= STRANDS**2 else STRANDS // 2
         self.columns = range(0, 0 if call.statistics else call.depth, side)
-        self.rows = side if call.few else config.get("rows", self._rows())
+        self.rows = side if call.few else config.get("rows", self._rows(side))
         self.threads = (side, side)
-        self.tx, self.ty = b.let(b.thread(0), "tx"), b.let(b.thread(1), "ty")
-        self.flat = b.let(self.ty * side + self.tx, "flat")
-        self.mine = [b.let(self.ty + i, "y") for i in range(0, self.rows, side)]
-        self.across = [b.let(self.tx + i, "x") for i in range(0, KEYS, side)]
-        self.left = self._array("left", SLICE * self.rows)
-        self.right = self._array("right", SLICE * KEYS)
-        self.weights = self._array("weights", self.rows * KEYS)
-        self.meeting = self._array("meeting", self.rows * STRANDS)
+        self.grid = Grid(call, side, self.rows, KEYS, SLICE, 1)
+        self.mine, self.across, self.tx = self.grid.mine, self.grid.across, self.grid.tx
+        self.weights = self.grid.array("weights", self.rows * KEYS)
+        self.meeting = self.grid.array("meeting", self.rows * STRANDS)
 
-    def _rows(self) -> int:
+    def _rows(self, side: int) -> int:
         """Rows of a block: as many as shared memory and registers take easily."""
-        caps, side = self.call.caps, self.side
-        rows = 4 * side
+        caps, rows = self.call.caps, 4 * side
         while rows > side:
             shared = 4 * (SLICE * (rows + KEYS) + rows * (KEYS + STRANDS))
             held = rows // side * len(self.columns) * (2 if self.call.spans else 1)
@@ -66,9 +148,6 @@ class Shared(Team):
             rows //= 2
         return rows
 
-    def _array(self, name: str, size: int, dtype: dt.DType = dt.float32) -> ir.Array:
-        return self.b.array(name, dtype, size, "shared")
-
     # -- rows
 
     def hold(self) -> None:
@@ -76,7 +155,7 @@ class Shared(Team):
         self.held = [call.item(b.let(call.first + y, "at")) for y in self.mine]
         self.highs = [row.high for row in self.held]
         self.span, self.all = self._state(), self._state() if call.spans else None
-        self.starts = self._array("starts", self.rows, dt.int32)
+        self.starts = self.grid.array("starts", self.rows, dt.int32)
         with b.when(eq(self.tx, 0)):
             for y, row in zip(self.mine, self.held):
                 b.store(self.starts, y, call.start(row))
@@ -126,75 +205,31 @@ class Shared(Team):
     def meet(self, slot: Expr, start: Expr, stop: Expr) -> None:
         b, call = self.b, self.call
         keys, *values = (call.source(i, slot) for i in call.passing)
-        with b.loop(stop, start - start % KEYS, KEYS, "k0") as k0, self.em.scope():
-            scores = product(b, call.depth, lambda part: self._products(keys, k0, part))
-            self._weigh(k0, scores)
-            for v in values:
-                self._add(v, k0, b.let(minimum(stop - k0, KEYS), "count"))
-            b.barrier()
-
-    def _add(self, values: Reader, k0: Expr, count: Expr) -> None:
-        """The rows' columns take `count` values from k0 on."""
-        b = self.b
-        with b.loop(count, name="j") as j:
-            key = b.let(k0 + j, "key")
-            vs = [b.let(values.read(key, c), "v") for c in self._inside()]
-            for y, (_, _, *line) in zip(self.mine, self.span):
-                w = b.let(load(self.weights, y * KEYS + j), "w")
-                for v, var in zip(vs, line):
-                    b.assign(var, fma(w, v, var))
-
-    def _inside(self) -> list[Expr]:
-        """The thread's columns, the last instead of those that do not exist."""
-        last = self.call.depth - 1
-        return [self.b.let(minimum(self.tx + c, last), "column") for c in self.columns]
-
-    def _products(self, keys: Reader, k0: Expr, part: range) -> list[Expr]:
-        """q . k of the thread's rows and keys, row by row, over a part of D."""
-        b, call = self.b, self.call
-        acc = [[b.var(0.0, "acc") for _ in self.across] for _ in self.mine]
 
         def query(item: Expr, d: Expr) -> Expr:
             return call.query(b.let(load(self.starts, item), "q")).read(0, d)
 
-        def key(item: Expr, d: Expr) -> Expr:
-            return keys.read(b.let(minimum(k0 + item, call.length - 1), "key"), d)
+        with b.loop(stop, start - start % KEYS, KEYS, "k0") as k0, self.em.scope():
 
-        with b.loop(part.stop, part.start, SLICE, "d0") as d0:
-            self._stage(self.left, self.rows, d0, part.stop, query)
-            self._stage(self.right, KEYS, d0, part.stop, key)
-            b.barrier()
-            with b.loop(minimum(part.stop - d0, SLICE), name="d") as d:
-                xs = [b.let(load(self.left, d * self.rows + y), "x") for y in self.mine]
-                ys = [b.let(load(self.right, d * KEYS + x), "y") for x in self.across]
-                for x, line in zip(xs, acc):
-                    for y, var in zip(ys, line):
-                        b.assign(var, fma(x, y, var))
-            b.barrier()
-        return list(chain(*acc))
+            def key(item: Expr, d: Expr) -> Expr:
+                return keys.read(b.let(minimum(k0 + item, call.length - 1), "key"), d)
 
-    def _stage(
-        self, target: ir.Array, items: int, d0: Expr, stop: int, take: Callable[[Expr, Expr], Expr]
-    ) -> None:
-        """target[d][item] for a slice of D; threads run along D, which is contiguous in memory."""
-        b, count = self.b, self.side**2
-        for step in range(0, SLICE * items, count):
-            e = b.let(self.flat + step, "e")
-            inside = e < SLICE * items if step + count > SLICE * items else None
-            with b.when(inside) if inside is not None else contextlib.nullcontext():
-                d, item = b.let(e % SLICE, "d"), b.let(e // SLICE, "item")
-                column = b.let(minimum(d0 + d, stop - 1), "column")
-                b.store(target, d * items + item, take(item, column))
+            (products,) = self.grid.products([(query, key)])
+            self._weigh(k0, products)
+            count = b.let(minimum(stop - k0, KEYS), "count")
+            for v in values:
+                self.grid.add(k0, count, [(self.weights, v, [line for _, _, *line in self.span])])
+            b.barrier()
 
     # -- weights
 
-    def _weigh(self, k0: Expr, products: list[Expr]) -> None:
+    def _weigh(self, k0: Expr, products: list[list[Expr]]) -> None:
         """Scores become weights in shared memory; the rows' states move on."""
-        b, params, n = self.b, self.call.params, len(self.across)
+        b, params = self.b, self.call.params
         scores, bests = [], []
-        for i, (row, high) in enumerate(zip(self.held, self.highs)):
+        for row, high, dots in zip(self.held, self.highs, products):
             line = []
-            for x, dot in zip(self.across, products[i * n : (i + 1) * n]):
+            for x, dot in zip(self.across, dots):
                 key = b.let(k0 + x, "key")
                 seen = (key >= row.low) & (key < high)
                 score = capped(b, dot, params["scale"], params["softcap"])
@@ -221,7 +256,7 @@ class Shared(Team):
         b, rows = self.b, []
         for y in self.mine:
             line = []
-            for s in range(0, STRANDS, self.side):
+            for s in range(0, STRANDS, self.grid.side):
                 at = b.let(y * KEYS + self.tx + s, "at")
                 p = [load(self.weights, at + i) for i in range(0, KEYS, STRANDS)]
                 line.append(reduce(lambda x, y: x + y, p))
@@ -230,10 +265,10 @@ class Shared(Team):
 
     def _gather(self, rows: list[list[Expr]]) -> list[list[Expr]]:
         """Per row, the values of all its threads, in the order of tx."""
-        b, count = self.b, self.side * len(rows[0])
+        b, count = self.b, self.grid.side * len(rows[0])
         for y, line in zip(self.mine, rows):
             for i, x in enumerate(line):
-                b.store(self.meeting, y * STRANDS + self.tx + i * self.side, x)
+                b.store(self.meeting, y * STRANDS + self.tx + i * self.grid.side, x)
         b.barrier()
         return [[load(self.meeting, y * STRANDS + i) for i in range(count)] for y in self.mine]
 
@@ -249,9 +284,8 @@ class Shared(Team):
         for y, row, (top, total, *line) in zip(self.mine, self.held, self.all or self.span):
             by = inverse(b, b.let(total, "total"))
             with b.when(call.first + y < call.limit), em.scope():
-                for c, var in zip(self.columns, line):
-                    column = b.let(self.tx + c, "column")
-                    with b.when(column < as_expr(call.depth)), em.scope():
+                for column, var in self.grid.inside(line):
+                    with em.scope():
                         value = b.let(var if call.parts else var * by, "y")
                         call.write(row.index, em.axis(column, call.depth), value)
                 if call.parts or call.statistics:

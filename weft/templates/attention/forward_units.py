@@ -11,17 +11,13 @@ unchanged bit for bit, so a row's result does not depend on the rows around it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from weft.core import dtypes as dt
-from weft.core.caps import Caps
-from weft.core.dtypes import DType
-from weft.graph.ir import Node
 from weft.kernel import ir, math
-from weft.kernel.expr import as_expr, cast, const, eq, fma, iota, load, maximum, select, splat
+from weft.kernel.expr import as_expr, cast, const, eq, fma, load, maximum, select, splat
 from weft.kernel.ir import F32, I32, Expr, Type
-from weft.templates.attention.forward import Call, Team, few, operands
+from weft.templates.attention.forward import Call, Team
 from weft.templates.attention.softmax import (
     FLOOR,
     HIDDEN,
@@ -32,45 +28,14 @@ from weft.templates.attention.softmax import (
     join,
     joined,
 )
+from weft.templates.attention.tile import Scores
 from weft.templates.attention.units_tiles import (
     SIDE,
     WORD,
     Blocks,
-    Need,
     Plan,
-    fewer,
-    others,
-    plan_of,
 )
-from weft.templates.group import Group
 from weft.templates.registers import fold_lanes
-from weft.templates.view import View, operand
-
-# (rows of a subgroup, subgroups, keys of a block), the quickest first
-SHAPES = ((32, 4, 64), (32, 4, 32), (32, 2, 64), (32, 2, 32), (16, 4, 32), (16, 2, 32))
-
-
-def forward_plan(
-    dtype: DType, depth: int, views: Sequence[View], caps: Caps, config: Mapping[str, Any]
-) -> Plan | None:
-    """The blocks of a forward kernel for these operands, or None (see `plan_of`)."""
-    return plan_of(dtype, depth, views, caps, config, SHAPES, Need())
-
-
-def plan_for(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Plan | None:
-    """How the units take a call, or None."""
-    views = [operand(group, x) for x in operands(node)]
-    q = node.inputs[0]
-    plan = forward_plan(q.dtype, q.shape[-1], views, caps, config)
-    if plan is None or not few(node):
-        return plan
-    return fewer(plan, node.shape[1] // node.inputs[1].shape[1], q.shape[-1], caps, Need())
-
-
-def candidates(group: Group, node: Node, caps: Caps) -> list[dict[str, Any]]:
-    """Other numbers of subgroups for the call; a row's sums stay as they are."""
-    plan = None if few(node) else plan_for(group, node, caps, {})
-    return others(plan, node.inputs[0].shape[-1], caps, Need())
 
 
 class Units(Blocks, Team):
@@ -202,15 +167,13 @@ class Units(Blocks, Team):
         b, count = self.b, self.plan.keys // self.plan.parts
         base = b.let(self.row * self.s_ld + self.part * count, "scores_at")
         first = b.let(k0 + self.part * count, "first_key")
+        scores, bounds = Scores(b, self.s, self.s_ld, 4), [(low, high)]
         if self.factor:
             with b.when((low > first) | (high < first + count)):
-                self._hide(base, first, low, high, HIDDEN / min(self.factor, 1.0), None)
+                scores.hide(base, count, first, bounds, HIDDEN / min(self.factor, 1.0))
         else:
-            self._hide(base, first, low, high, HIDDEN, self._score)
-        best = b.var(const(HIDDEN, Type(dt.float32, 4)), "best")
-        with b.loop(count, step=4, name="j") as j:
-            b.assign(best, maximum(best, load(self.s, base + j, 4)))
-        most = b.let(fold_lanes(b, [b.let(best, "best")], "max"), "most")
+            scores.hide(base, count, first, bounds, HIDDEN, self._score)
+        most = b.let(scores.best(base, 1, count), "most")
         for k in self._partners():
             other = ir.Collective("subgroup_xor", (most,), F32, k)
             most = b.let(maximum(most, other), "most")
@@ -225,22 +188,6 @@ class Units(Blocks, Team):
 
     def _score(self, s: Expr) -> Expr:
         return capped(self.b, s, self.scale, self.softcap) * LOG2E
-
-    def _hide(
-        self, base: Expr, first: Expr, low: Expr, high: Expr, value: float,
-        change: Callable[[Expr], Expr] | None,
-    ) -> None:  # fmt: skip
-        """Scores that the row does not see become `value`, others change."""
-        b, count = self.b, self.plan.keys // self.plan.parts
-        lower = b.let(splat(b.let(low - first, "low"), 4), "low")
-        upper = b.let(splat(b.let(high - first, "high"), 4), "high")
-        with b.loop(count, step=4, name="j") as j:
-            key = b.let(splat(j, 4) + iota(4), "key")
-            seen = b.let((key >= lower) & (key < upper), "seen")
-            at = b.let(base + j, "at")
-            s = load(self.s, at, 4)
-            s = s if change is None else change(b.let(s, "s"))
-            b.store(self.s, at, select(seen, s, value))
 
     def _exponents(self, base: Expr, count: int, new: Expr, fade: Expr) -> None:
         b, values = self.b, not self.call.statistics

@@ -229,9 +229,7 @@ class Vector(Team):
             value = capped(b, dot, self.scale, self.softcap)
             b.store(self.scores.s, column + i * self.keys, value)
 
-        against(
-            b, MR, self.depth, left, self.kt, 0, self.keys, vectors, lanes, keep
-        )  # fmt: skip
+        against(b, MR, self.depth, left, self.kt, 0, self.keys, vectors, lanes, keep)
 
     def _weigh(self, r: Expr, seen: Expr) -> None:
         """Scores become weights under the rows' new maxima; sums and outputs move on."""

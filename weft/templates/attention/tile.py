@@ -41,8 +41,8 @@ def against(
     b: Builder, rows: int, depth: int, left: Left, turned: ir.Array, at: Value, columns: int,
     vectors: int, lanes: int, finish: Callable[[int, Expr, Expr], None],
 ) -> None:  # fmt: skip
-    """finish(row, first column, products) for `rows` rows times a turned block [depth][columns],
-    which begins at element `at`, a vector at a time, `vectors` of them at once."""
+    """finish(row, first column, products) for `rows` rows times a turned block [depth][columns]
+    from element `at` on, a vector at a time, `vectors` of them at once."""
     zero = const(0.0, Type(dt.float32, lanes))
     with b.loop(columns, step=vectors * lanes, name="c") as c:
         start = b.let(at + c, "block")
@@ -83,8 +83,8 @@ def add(
 
 @dataclass(frozen=True)
 class Scores:
-    """Rows of scores in scratch, `ld` elements apart, taken in vectors of `lanes`. `base` is where
-    the first of the rows begins."""
+    """Rows of scores in scratch or shared memory, `ld` elements apart, taken in vectors of `lanes`.
+    `base` is where the first of the rows begins."""
 
     b: Builder
     s: ir.Array

@@ -15,12 +15,15 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
+from weft.graph.ir import Node
 from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import const, load, minimum, select, splat
 from weft.kernel.ir import Expr, Type
+from weft.templates.attention.forward import few
+from weft.templates.group import Group
 from weft.templates.operand import Reader
-from weft.templates.view import View
+from weft.templates.view import View, operand
 
 SIDE = 16  # rows and columns of a tile
 WORD = 8  # elements that a thread moves at once: 16 bytes
@@ -82,25 +85,54 @@ class Plan:
         )
 
 
+# (rows of a subgroup, subgroups, keys of a block), the quickest first
+_FORWARD = ((32, 4, 64), (32, 4, 32), (32, 2, 64), (32, 2, 32), (16, 4, 32), (16, 2, 32))
+_BACKWARD = ((16, 4, 64), (16, 4, 32), (16, 2, 32))
+_NEEDS = {
+    "attention_lse": Need(weights=0, sums=0),
+    "attention_dq": Need(held=2, scores=2, travelling=2),
+    "attention_dkv": Need(held=2, scores=2, weights=2, sums=2, travelling=2, most=192),
+}
+
+
+def plan_for(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Plan | None:
+    """How the units take a call, or None (see `plan_of`)."""
+    name, (q, k) = node.attrs["name"], node.inputs[:2]
+    values = 2 if name == "attention_lse" else 4 if name in _NEEDS else 3
+    views = [operand(group, x) for x in node.inputs[:values]]
+    plan = plan_of(name, q.dtype, q.shape[-1], views, caps, config)
+    if plan is None or not few(node):
+        return plan
+    return _fewer(plan, node.shape[1] // k.shape[1], q.shape[-1], caps)
+
+
+def candidates(group: Group, node: Node, caps: Caps) -> list[dict[str, Any]]:
+    """Other numbers of subgroups for the call: whatever a thread adds up, and in which order,
+    stays."""
+    plan = None if few(node) else plan_for(group, node, caps, {})
+    if plan is None:
+        return []
+    need, now = _NEEDS.get(node.attrs["name"], Need()), plan.threads // caps.subgroup
+    shapes = [[plan.per_wave, waves, plan.keys] for waves in (2, 4, 8) if waves != now]
+    depth = node.inputs[0].shape[-1]
+    return [{"shape": s} for s in shapes if _plan(s, depth, caps).fits(need, caps)]
+
+
 def plan_of(
-    dtype: DType,
-    depth: int,
-    views: Sequence[View],
-    caps: Caps,
+    name: str, dtype: DType, depth: int, views: Sequence[View], caps: Caps,
     config: Mapping[str, Any],
-    shapes: Sequence[tuple[int, int, int]],
-    need: Need,
-) -> Plan | None:
-    """The first of `shapes` (rows of a subgroup, subgroups, keys) that fits these operands, their
-    components last; None where the units do not take them: another dtype, components apart, an odd
-    depth, too little shared memory. Nothing here depends on how many rows there are. config:
-    "units" (False: never), "shape" (to be tried first)."""
+) -> Plan | None:  # fmt: skip
+    """The first shape that fits these operands of a composite, their components last; None where
+    the units do not take them: another dtype, components apart, an odd depth, too little shared
+    memory. Nothing here depends on how many rows there are. config: "units" (False: never), "shape"
+    (to be tried first)."""
     if _FEATURES.get(dtype, "") not in caps.features or depth % WORD or not config.get("units", 1):
         return None
     if any(v.strides[-1] != 1 or v.dtype != dtype for v in views):
         return None
+    need = _NEEDS.get(name, Need())
     tuned = [config["shape"]] if "shape" in config else []
-    for shape in (*tuned, *shapes):
+    for shape in (*tuned, *(_BACKWARD if need.held == 2 else _FORWARD)):
         plan = _plan(shape, depth, caps)
         if plan.fits(need, caps):
             return plan
@@ -113,21 +145,11 @@ def _plan(shape: Sequence[int], depth: int, caps: Caps) -> Plan:
     return Plan(per_wave * waves, per_wave, keys, waves * caps.subgroup, wide)
 
 
-def others(plan: Plan | None, depth: int, caps: Caps, need: Need) -> list[dict[str, Any]]:
-    """Configurations like `plan` with another number of subgroups: whatever a thread adds up, and
-    in which order, stays."""
-    if plan is None:
-        return []
-    now = plan.threads // caps.subgroup
-    shapes = [[plan.per_wave, waves, plan.keys] for waves in (2, 4, 8) if waves != now]
-    return [{"shape": s} for s in shapes if _plan(s, depth, caps).fits(need, caps)]
-
-
-def fewer(plan: Plan, rows: int, depth: int, caps: Caps, need: Need) -> Plan:
+def _fewer(plan: Plan, rows: int, depth: int, caps: Caps) -> Plan:
     """The plan with as few subgroups (two at least, to move blocks) as `rows` rows want."""
     for waves in (2, 4, 8):
         less = _plan((plan.per_wave, waves, plan.keys), depth, caps)
-        if less.rows >= min(rows, plan.rows) and less.fits(need, caps):
+        if less.rows >= min(rows, plan.rows) and less.fits(Need(), caps):
             return less
     return plan
 
