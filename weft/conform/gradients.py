@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 import weft
 from weft import ops
-from weft.conform.harness import check_close
-from weft.conform.report import Check, Skip
+from weft.conform.harness import Case, check_close, each, need
+from weft.conform.report import Check
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.ops.primitive import PRIMITIVES
@@ -40,9 +41,7 @@ def _gradients(fn: Fn, *tensors: Tensor) -> list[Tensor]:
 def run_case(device: Device, fn: Fn, arrays: Sequence[np.ndarray], kind: str) -> float:
     """Compares the gradients of fn's float operands; returns the largest error."""
     dtypes = [dt.as_dtype(a.dtype) for a in arrays]
-    for d in dtypes:
-        if not device.supports(d):
-            raise Skip(f"{device.info.id} does not store {d}")
+    need(device, dtypes)
     wide = [a.astype(np.float32) if d.is_float else a for a, d in zip(arrays, dtypes)]
     shape = np.shape(np.asarray(fn(*wide)))
     # Numbers that every float dtype holds: what is compared is the device's rounding alone.
@@ -59,7 +58,7 @@ def run_case(device: Device, fn: Fn, arrays: Sequence[np.ndarray], kind: str) ->
 
 # -- primitives -----------------------------------------------------------------------------------
 
-_MOVEMENT: dict[str, dict[str, Any]] = {
+MOVEMENT: dict[str, dict[str, Any]] = {
     "reshape": {"shape": (6, 20)},
     "transpose": {"perm": (2, 0, 1)},
     "slice": {"starts": (3, 0, 4), "stops": (0, 4, 1), "steps": (-1, 2, -2)},
@@ -70,11 +69,8 @@ _MOVEMENT: dict[str, dict[str, Any]] = {
 
 def primitives(device: Device) -> Iterator[Check]:
     """The gradient of every primitive that has one."""
-    for label, fn, arrays, kind in [*_elementwise(), *_moving(), *_folding(), *_indexing()]:
-        yield f"gradient of {label}", partial(run_case, device, fn, arrays, kind)
-
-
-Case = tuple[str, Fn, list[np.ndarray], str]
+    cases = chain(_elementwise(), _moving(), _folding(), _indexing())
+    return each(run_case, device, cases, "gradient of ")
 
 
 def _elementwise() -> Iterator[Case]:
@@ -94,7 +90,7 @@ def _elementwise() -> Iterator[Case]:
 
 
 def _moving() -> Iterator[Case]:
-    for name, attrs in _MOVEMENT.items():
+    for name, attrs in MOVEMENT.items():
         kind = "reduce" if name == "broadcast" else "exact"
         yield name, partial(ops.bind, name, **attrs), [_data((4, 6, 5), 1)], kind
     arrays = [_data((3, n, 2), n) for n in (1, 4, 2)]
@@ -134,11 +130,16 @@ def _indexing() -> Iterator[Case]:
 
 def composites(device: Device) -> Iterator[Check]:
     """The gradient of every composite that training uses."""
-    for label, fn, arrays, kind in [*_rows(), *_losses(), *_attention(), *_images()]:
-        yield f"gradient of {label}", partial(run_case, device, fn, arrays, kind)
+    sizes = ((1, 2, 2, 5, 5, 16), (2, 4, 2, 9, 20, 24), (1, 3, 1, 33, 33, 64))
+    cases = chain(_rows(), _losses(), attention(sizes, _values), _images())
+    return each(run_case, device, cases, "gradient of ")
 
 
-def _call(name: str, **params: Any) -> Fn:
+def _values(d: DType, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    return _data(shape, seed).astype(d.numpy)
+
+
+def call(name: str, **params: Any) -> Fn:
     return lambda *values: ops.call(name, *values, **params)
 
 
@@ -152,41 +153,40 @@ def _rows() -> Iterator[Case]:
         for shape in ((3, 130), (2, 5, 64)):
             x, w, b = _narrow(d, _data(shape, 1), _data(shape[-1:], 2), _data(shape[-1:], 3))
             label = f"{d} {list(shape)}"
-            yield f"softmax {label}", _call("softmax"), [x], kind
-            yield f"log_softmax {label}", _call("log_softmax"), [x], "dot"
-            yield f"layer_norm {label}", _call("layer_norm", eps=1e-5), [x, w, b], "dot"
-            rms = _call("rms_norm", eps=1e-6, offset=1.0)
+            yield f"softmax {label}", call("softmax"), [x], kind
+            yield f"log_softmax {label}", call("log_softmax"), [x], "dot"
+            yield f"layer_norm {label}", call("layer_norm", eps=1e-5), [x, w, b], "dot"
+            rms = call("rms_norm", eps=1e-6, offset=1.0)
             yield f"rms_norm {label}", rms, [x, w], "dot"
         (x,) = _narrow(d, _data((7, 33), 4))
         for approximate in ("none", "tanh"):
-            gelu = _call("gelu", approximate=approximate)
+            gelu = call("gelu", approximate=approximate)
             yield f"gelu {approximate} {d}", gelu, [x], kind
-        yield f"silu {d}", _call("silu"), [x], kind
+        yield f"silu {d}", call("silu"), [x], kind
 
 
 def _losses() -> Iterator[Case]:
     logits, targets = _data((9, 50), 1), np.arange(9, dtype=np.int32) * 5
     targets[[2, 5]] = -100
     for smoothing in (0.0, 0.1):
-        fn = _call("cross_entropy", ignore_index=-100, label_smoothing=smoothing)
+        fn = call("cross_entropy", ignore_index=-100, label_smoothing=smoothing)
         yield f"cross_entropy, smoothing {smoothing}", fn, [logits, targets], "reduce"
 
 
-def _attention() -> Iterator[Case]:
+def attention(
+    sizes: Sequence[tuple[int, ...]], values: Callable[[DType, tuple[int, ...], int], np.ndarray]
+) -> Iterator[Case]:
+    """Attention of (batch, heads, groups, queries, keys, width), in its variants."""
     for d in (dt.float32, dt.bfloat16):
-        for b, h, g, t, s, dim in (
-            (1, 2, 2, 5, 5, 16),
-            (2, 4, 2, 9, 20, 24),
-            (1, 3, 1, 33, 33, 64),
-        ):
+        for b, h, g, t, s, dim in sizes:
             shapes = ((b, h, t, dim), (b, g, s, dim), (b, g, s, dim))
-            arrays = _narrow(d, *[_data(shape, i) for i, shape in enumerate(shapes)])
+            arrays = [values(d, shape, i) for i, shape in enumerate(shapes)]
             for extra in ({}, {"causal": True}, {"causal": True, "window": 4}, {"softcap": 5.0}):
                 params = {"causal": False, "scale": dim**-0.5, "window": 0, "softcap": 0.0} | extra
                 label = f"attention {d} {b}x{h}/{g}x{t}x{s}x{dim} {extra or 'full'}"
-                yield label, _call("attention", **params), arrays, "dot"
-    q = [_data((2, 2, 6, 16), i) for i in range(3)]
-    fn = _call("attention", causal=False, scale=0.25, window=0, softcap=0.0)
+                yield label, call("attention", **params), arrays, "dot"
+    q = [values(dt.float32, (2, 2, 6, 16), i) for i in range(3)]
+    fn = call("attention", causal=False, scale=0.25, window=0, softcap=0.0)
     lengths = np.array([0, 4], np.int32)
     yield "attention with lengths, one of them 0", fn, [*q, lengths], "dot"
 
@@ -198,10 +198,10 @@ def _images() -> Iterator[Case]:
         ("groups, dilation", (6, 2, 2, 3), {"groups": 2, "dilation": (2, 1)}),
         ("depthwise", (4, 1, 3, 3), {"groups": 4, "padding": (1, 1)}),
     ):
-        yield f"conv2d, {label}", _call("conv2d", **params), [x, _data(shape, 2)], "dot"
-    pool = _call("max_pool2d", kernel=(3, 3), stride=(2, 2), padding=(1, 1))
+        yield f"conv2d, {label}", call("conv2d", **params), [x, _data(shape, 2)], "dot"
+    pool = call("max_pool2d", kernel=(3, 3), stride=(2, 2), padding=(1, 1))
     yield "max_pool2d", pool, [np.round(x)], "dot"  # ties
     for d in (dt.float16, dt.bfloat16):
         yield f"max_pool2d {d}", pool, _narrow(d, x), "dot"
         pointwise = _narrow(d, x, _data((6, 4, 1, 1), 2))
-        yield f"conv2d {d}, pointwise", _call("conv2d"), pointwise, "dot"
+        yield f"conv2d {d}, pointwise", call("conv2d"), pointwise, "dot"

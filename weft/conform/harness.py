@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from weft.conform.report import Mismatch
+from weft.conform.report import Check, Mismatch, Skip
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
@@ -19,6 +20,25 @@ from weft.program.device import Device
 from weft.program.program import BufferRef, BufferSpec, Dispatch, Program
 
 _GUARD = 256  # bytes before and after each buffer: the alignment every device can bind at
+
+
+# What is compared: a label, a function of values, its operands, and the kind of tolerance.
+Case = tuple[str, Callable[..., Any], list[np.ndarray], str]
+
+
+def each(
+    run: Callable[..., float], device: Device, cases: Iterable[Case], prefix: str = ""
+) -> Iterator[Check]:
+    """A check per case: `run` on the device."""
+    for label, *case in cases:
+        yield prefix + label, partial(run, device, *case)
+
+
+def need(device: Device, dtypes: Iterable[DType]) -> None:
+    """Raises Skip unless the device stores them all."""
+    for d in dtypes:
+        if not device.supports(d):
+            raise Skip(f"{device.info.id} does not store {d}")
 
 
 def check_equal(got: np.ndarray, want: np.ndarray) -> None:
@@ -69,19 +89,20 @@ def elementwise_kernel(
 
 
 def program_of(
-    kernel: ir.Kernel, repeat: int = 1, scalars: tuple[str, ...] = (), guard: int = 0
+    kernel: ir.Kernel, repeat: int = 1, scalars: tuple[str, ...] = (), guard: int = 0, sets: int = 1
 ) -> tuple[Program, list[int]]:
-    """A Program that runs one kernel `repeat` times over one buffer per parameter, each starting
-    `guard` bytes into its allocation; and the allocation sizes."""
-    specs, sizes = [], []
-    for buf in kernel.buffers:
+    """A Program that runs one kernel `repeat` times, in turn over `sets` of one buffer per
+    parameter, each starting `guard` bytes into its allocation; and the allocation sizes."""
+    specs: list[BufferSpec] = []
+    refs = []
+    for buf in kernel.buffers * sets:
         nbytes = buf.size * buf.dtype.itemsize
-        sizes.append(nbytes + 2 * guard)
-        specs.append(BufferSpec(buf.name, "input", buf.dtype, (buf.size,), sizes[-1]))
-    args = tuple(
-        BufferRef(i, guard, b.size * b.dtype.itemsize) for i, b in enumerate(kernel.buffers)
-    )
-    steps = (Dispatch(0, args, kernel.name),) * repeat
+        refs.append(BufferRef(len(specs), guard, nbytes))
+        specs.append(BufferSpec(buf.name, "input", buf.dtype, (buf.size,), nbytes + 2 * guard))
+    wide = len(kernel.buffers)
+    args = [tuple(refs[i * wide : (i + 1) * wide]) for i in range(sets)]
+    steps = tuple(Dispatch(0, args[i % sets], kernel.name) for i in range(repeat))
+    sizes = [s.nbytes for s in specs]
     everything = tuple(range(len(specs)))
     return Program(kernel.name, tuple(specs), (kernel,), steps, scalars, everything, ()), sizes
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
 from weft.conform import units
-from weft.conform.harness import check_close, check_equal, elementwise_kernel, run_kernel
+from weft.conform.harness import check_close, check_equal, elementwise_kernel, need, run_kernel
 from weft.conform.report import Check, Skip
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
@@ -79,17 +81,15 @@ def _elementwise(
     inputs: list[DType],
     output: DType,
     body: Callable[..., ir.Expr],
-    arrays: list[np.ndarray] | None = None,
+    arrays: list[np.ndarray] | None,
 ) -> float:
-    for d in (*inputs, output):
-        if not device.supports(d):
-            raise Skip(f"{device.info.id} does not store {d}")
+    need(device, (*inputs, output))
     kernel = elementwise_kernel(name, device.caps, _N, inputs, output, body)
     arrays = arrays or [sample(d, seed) for seed, d in enumerate(inputs)]
     return _against_interp(device, kernel, [*arrays, np.zeros(_N, output.numpy)])
 
 
-def _unary_checks(device: Device) -> Iterator[Check]:
+def _unary() -> Iterator[tuple[Any, ...]]:
     table = {
         dt.float32: ("neg", "abs", "sqrt", "floor", "ceil", "trunc", "rint", "keep"),
         dt.int32: ("neg", "abs", "not"),
@@ -99,10 +99,10 @@ def _unary_checks(device: Device) -> Iterator[Check]:
         for op in ops:
             arrays = [np.abs(sample(d))] if op == "sqrt" else None
             body = lambda b, i, x, op=op: unary(op, x)  # noqa: E731
-            yield f"Unary {op} {d}", partial(_elementwise, device, op, [d], d, body, arrays)
+            yield f"Unary {op} {d}", op, [d], d, body, arrays
 
 
-def _binary_checks(device: Device) -> Iterator[Check]:
+def _binary() -> Iterator[tuple[Any, ...]]:
     for d in _WIDE:
         for op in ir.BINARY:
             if d.is_float and op in ("and", "or", "xor", "shl", "shr", "rem"):
@@ -118,7 +118,7 @@ def _binary_checks(device: Device) -> Iterator[Check]:
                 a, c = np.clip(a, -1e15, 1e15), np.clip(c, -1e15, 1e15)  # no inf - inf
             out = dt.bool_ if op in ir.COMPARE else d
             body = lambda b, i, x, y, op=op: binary(op, x, _divisor(op, y))  # noqa: E731
-            yield f"Binary {op} {d}", partial(_elementwise, device, op, [d, d], out, body, [a, c])
+            yield f"Binary {op} {d}", op, [d, d], out, body, [a, c]
 
 
 def _divisor(op: str, y: ir.Expr) -> ir.Expr:
@@ -126,7 +126,7 @@ def _divisor(op: str, y: ir.Expr) -> ir.Expr:
     return select(eq(y, 0), 1, y) if op in ("div", "rem") and not y.type.dtype.is_float else y
 
 
-def _cast_checks(device: Device) -> Iterator[Check]:
+def _casts() -> Iterator[tuple[Any, ...]]:
     for src in dt.DEVICE:
         for dst in dt.DEVICE:
             if src is dst:
@@ -136,38 +136,21 @@ def _cast_checks(device: Device) -> Iterator[Check]:
                 narrow = x.type.dtype in (dt.float16, dt.bfloat16)
                 return cast(cast(x, dt.float32) if narrow else x, dst)
 
-            yield (
-                f"Cast {src} to {dst}",
-                partial(_elementwise, device, f"cast_{src}_{dst}", [src], dst, body),
-            )
+            yield f"Cast {src} to {dst}", f"cast_{src}_{dst}", [src], dst, body, None
 
 
-def _other_checks(device: Device) -> Iterator[Check]:
+def _others() -> Iterator[tuple[Any, ...]]:
     f = dt.float32
     three = [np.clip(sample(f, s), -1e6, 1e6) for s in range(3)]
-    yield (
-        "Fma",
-        partial(_elementwise, device, "fma", [f] * 3, f, lambda b, i, x, y, z: fma(x, y, z), three),
-    )
-    yield "Select", partial(
-        _elementwise, device, "select", [dt.bool_, f, f], f,
-        lambda b, i, c, x, y: select(c, x, y),
-    )  # fmt: skip
+    yield "Fma", "fma", [f] * 3, f, lambda b, i, x, y, z: fma(x, y, z), three
+    choose = lambda b, i, c, x, y: select(c, x, y)  # noqa: E731
+    yield "Select", "select", [dt.bool_, f, f], f, choose, None
     for src, dst in ((f, dt.int32), (dt.uint32, f), (dt.int32, dt.uint32)):
         arrays = [np.abs(sample(dt.int32) % 1000).astype(np.uint32)] if dst is f else None
-        yield f"Bitcast {src} to {dst}", partial(
-            _elementwise, device, "bitcast", [src], dst,
-            lambda b, i, x, dst=dst: bitcast(x, dst), arrays,
-        )  # fmt: skip
+        body = lambda b, i, x, dst=dst: bitcast(x, dst)  # noqa: E731
+        yield f"Bitcast {src} to {dst}", "bitcast", [src], dst, body, arrays
     for d in dt.DEVICE:
-        yield (
-            f"Load and Store {d}",
-            partial(_elementwise, device, f"copy_{d}", [d], d, lambda b, i, x: x),
-        )
-    for maker in (
-        _gather, _loop, _branch, _private, _vectors, _any, _axes, _shared, _fold, _subgroup, _tiles,
-    ):  # fmt: skip
-        yield maker.__doc__ or "", partial(maker, device)
+        yield f"Load and Store {d}", f"copy_{d}", [d], d, lambda b, i, x: x, None
 
 
 def _gather(device: Device) -> float:
@@ -325,8 +308,10 @@ def _tiles(device: Device) -> float:
 
 def checks(device: Device) -> Iterator[Check]:
     """Every node, in every dtype it takes."""
-    yield from _unary_checks(device)
-    yield from _binary_checks(device)
-    yield from _cast_checks(device)
-    yield from _other_checks(device)
+    for label, *case in chain(_unary(), _binary(), _casts(), _others()):
+        yield label, partial(_elementwise, device, *case)
+    for maker in (
+        _gather, _loop, _branch, _private, _vectors, _any, _axes, _shared, _fold, _subgroup, _tiles,
+    ):  # fmt: skip
+        yield maker.__doc__ or "", partial(maker, device)
     yield from units.checks(device, _against_interp)

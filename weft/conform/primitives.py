@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ import numpy as np
 import weft
 from weft import ops
 from weft.conform import gradients
-from weft.conform.harness import check_close
+from weft.conform.harness import Case, check_close, each, need
 from weft.conform.kernels import sample
-from weft.conform.report import Check, Skip
+from weft.conform.report import Check
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.core.errors import DTypeError
@@ -42,9 +43,7 @@ def data(dtype: DType, shape: tuple[int, ...], seed: int, positive: bool = False
 
 def run_case(device: Device, fn: Callable[..., Any], arrays: list[np.ndarray], kind: str) -> float:
     """Compiles fn for the device, runs it, and compares with the same function on NumPy."""
-    for a in arrays:
-        if not device.supports(dt.as_dtype(a.dtype)):
-            raise Skip(f"{device.info.id} does not store {dt.as_dtype(a.dtype)}")
+    need(device, (dt.as_dtype(a.dtype) for a in arrays))
 
     def results(*values: Any) -> list[Any]:
         out = fn(*values)
@@ -68,7 +67,7 @@ def accepted(p: Primitive) -> list[DType]:
     return found
 
 
-def _elementwise(device: Device) -> Iterator[Check]:
+def _elementwise() -> Iterator[Case]:
     tried = [p for p in PRIMITIVES.values() if p.ranges]
     for p, d in [(one, d) for one in tried for d in accepted(one)]:
         for k, shape in enumerate(_SHAPES if len(p.ranges) == 1 else _SHAPES[1:3]):
@@ -76,100 +75,84 @@ def _elementwise(device: Device) -> Iterator[Check]:
             arrays += [data(d, shape, k + 9) for _ in p.ranges[1:]]
             if p.name.startswith("shift"):
                 arrays[1] = (np.abs(arrays[1].astype(np.int64)) % 32).astype(d.numpy)
-            run = partial(run_case, device, partial(ops.bind, p.name), arrays, "elementwise")
-            yield f"{p.name} {d} {list(shape)}", run
+            yield f"{p.name} {d} {list(shape)}", partial(ops.bind, p.name), arrays, "elementwise"
     for name, kind in {"remainder": "exact", "floor_divide": "elementwise"}.items():
         # quotients of every size; the largest are as right as the device's division
         arrays = [data(dt.float32, (500,), 1), data(dt.float32, (500,), 2)]
         arrays[0] *= np.exp2(np.linspace(-60, 60, 500, dtype=np.float32))
-        yield f"{name} far", partial(run_case, device, partial(ops.bind, name), arrays, kind)
+        yield f"{name} far", partial(ops.bind, name), arrays, kind
     for d in (*_FLOATS, dt.int32, dt.bool_):
         arrays = [data(dt.bool_, (4, 9), 1), data(d, (4, 9), 2), data(d, (4, 9), 3)]
-        yield f"where {d}", partial(run_case, device, partial(ops.bind, "where"), arrays, "exact")
+        yield f"where {d}", partial(ops.bind, "where"), arrays, "exact"
     for src in (*_FLOATS, *_INTS, dt.bool_):
         for dst in (*_FLOATS, *_INTS, dt.bool_):
             if src.is_float and dst.is_int:
                 continue  # out of range is the Kernel IR's business (level kernels)
             fn = partial(ops.bind, "cast", dtype=dst)
-            yield (
-                f"cast {src} to {dst}",
-                partial(run_case, device, fn, [data(src, (5, 7), 4)], "elementwise"),
-            )
+            yield f"cast {src} to {dst}", fn, [data(src, (5, 7), 4)], "elementwise"
 
 
-def _movement(device: Device) -> Iterator[Check]:
-    cases: dict[str, dict[str, Any]] = {
-        "reshape": {"shape": (6, 20)},
-        "transpose": {"perm": (2, 0, 1)},
-        "slice": {"starts": (3, 0, 4), "stops": (0, 4, 1), "steps": (-1, 2, -2)},
-        "pad": {"low": (1, 0, 2), "high": (0, 3, 1), "value": 1.0},
-        "broadcast": {"shape": (2, 4, 6, 5)},
-    }
+def _movement() -> Iterator[Case]:
     for d in (*_FLOATS, dt.int32, dt.uint8, dt.bool_):
-        for name, attrs in cases.items():
+        for name, attrs in gradients.MOVEMENT.items():
             fn = partial(ops.bind, name, **attrs)
-            yield f"{name} {d}", partial(run_case, device, fn, [data(d, (4, 6, 5), 1)], "exact")
+            yield f"{name} {d}", fn, [data(d, (4, 6, 5), 1)], "exact"
         arrays = [data(d, (3, n, 2), n) for n in (1, 4, 2)]
-        fn = partial(ops.bind, "concat", axis=1)
-        yield f"concat {d}", partial(run_case, device, fn, arrays, "exact")
+        yield f"concat {d}", partial(ops.bind, "concat", axis=1), arrays, "exact"
 
 
-def _reductions(device: Device) -> Iterator[Check]:
+def _reductions() -> Iterator[Case]:
     for d in (*_FLOATS, dt.int32):
         x = data(d, (6, 37, 5), 1)
         x = x % 1000 if d.is_int else x
         for axes in ((1,), (0, 2), (2,), (0, 1, 2)):
             for name in ("sum", "max"):
                 fn = partial(ops.bind, name, axes=axes)
-                yield f"{name} {d} over {list(axes)}", partial(run_case, device, fn, [x], "reduce")
+                yield f"{name} {d} over {list(axes)}", fn, [x], "reduce"
         for axis in (0, 1, 2):
             fn = partial(ops.bind, "argmax", axis=axis)
-            yield f"argmax {d} axis {axis}", partial(run_case, device, fn, [x], "exact")
+            yield f"argmax {d} axis {axis}", fn, [x], "exact"
 
 
-def _dots(device: Device) -> Iterator[Check]:
+def _dots() -> Iterator[Case]:
     for d in _FLOATS:
         for m, k, n in ((1, 1, 1), (1, 64, 48), (5, 33, 7), (40, 96, 64), (70, 130, 50)):
             arrays = [data(d, (m, k), 1), data(d, (k, n), 2)]
             scaled = [(a.astype(np.float32) / 4).astype(d.numpy) for a in arrays]
             fn = partial(ops.bind, "dot", out_dtype=d)
-            yield f"dot {d} {m}x{k}x{n}", partial(run_case, device, fn, scaled, "dot")
+            yield f"dot {d} {m}x{k}x{n}", fn, scaled, "dot"
     batch = [data(dt.float32, (2, 3, 9, 17), 1), data(dt.float32, (2, 3, 17, 6), 2)]
     fn = partial(ops.bind, "dot", out_dtype=dt.float32)
-    yield "dot float32 batched", partial(run_case, device, fn, batch, "dot")
+    yield "dot float32 batched", fn, batch, "dot"
     ints = [data(dt.int8, (9, 40), 1), data(dt.int8, (40, 12), 2)]
     fn = partial(ops.bind, "dot", out_dtype=dt.int32)
-    yield "dot int8", partial(run_case, device, fn, ints, "exact")
+    yield "dot int8", fn, ints, "exact"
 
 
-def _indexing(device: Device) -> Iterator[Check]:
+def _indexing() -> Iterator[Case]:
     index = np.array([3, 0, 7, 7, 1], np.int32)
     picks = np.array([3, 0, 8, -1, 1], np.int32)  # 8 and -1 are outside of either axis
     for d in (*_FLOATS, dt.int32):
         x = data(d, (8, 6), 1)
         for axis in (0, 1):
             fn = partial(ops.bind, "gather", axis=axis)
-            yield f"gather {d} axis {axis}", partial(run_case, device, fn, [x, picks], "exact")
+            yield f"gather {d} axis {axis}", fn, [x, picks], "exact"
         rows = data(d, (5, 6), 2)
         unique = np.array([6, 0, -1, 2, 5], np.int32)
-        update = partial(run_case, device, partial(ops.bind, "update"), [x, unique, rows], "exact")
-        yield f"update {d}", update
+        yield f"update {d}", partial(ops.bind, "update"), [x, unique, rows], "exact"
         keys = data(d, (3, 45), 3)
         for descending in (False, True):
             for indices in (False, True):
                 fn = partial(ops.bind, "sort", axis=1, descending=descending, indices=indices)
                 name = f"sort {d}{' descending' * descending}{' indices' * indices}"
-                yield name, partial(run_case, device, fn, [keys], "exact")
+                yield name, fn, [keys], "exact"
     x, rows = data(dt.float32, (8, 6), 1), data(dt.float32, (5, 6), 2)
     fn = partial(ops.bind, "scatter_add")
-    yield "scatter_add float32", partial(run_case, device, fn, [x, index, rows], "reduce")
+    yield "scatter_add float32", fn, [x, index, rows], "reduce"
 
 
 def checks(device: Device) -> Iterator[Check]:
     """Every primitive in every dtype family, several shapes each; every gradient."""
-    yield from _elementwise(device)
-    yield from _movement(device)
-    yield from _reductions(device)
-    yield from _dots(device)
-    yield from _indexing(device)
+    cases = chain(_elementwise(), _movement(), _reductions(), _dots(), _indexing())
+    yield from each(run_case, device, cases)
     yield from gradients.primitives(device)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from weft.conform.harness import program_of
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.kernel import ir
@@ -19,7 +20,6 @@ from weft.kernel.builder import Builder
 from weft.kernel.expr import ceil_div, const, fma, load
 from weft.kernel.ir import Type
 from weft.program.device import Device
-from weft.program.program import BufferRef, BufferSpec, Dispatch, Program
 
 _ITERATIONS = 2048
 
@@ -153,18 +153,11 @@ def read_kernel(caps: Caps, size: int) -> ir.Kernel:
 
 def _time(device: Device, kernel: ir.Kernel, repeats: int) -> float:
     """Best seconds of one run of a kernel over buffers of its own."""
-    specs, buffers = [], []
-    for buf in kernel.buffers:
-        nbytes = buf.size * buf.dtype.itemsize
-        buffers.append(device.alloc(nbytes))
-        specs.append(BufferSpec(buf.name, "input", buf.dtype, (buf.size,), nbytes))
+    program, sizes = program_of(kernel)
+    buffers = [device.alloc(nbytes) for nbytes in sizes]
+    for buf, buffer in zip(kernel.buffers, buffers):
         if buf.access == "r":
-            device.write(buffers[-1], np.ones(buf.size, buf.dtype.numpy))
-    args = tuple(BufferRef(i, 0, s.nbytes) for i, s in enumerate(specs))
-    program = Program(
-        kernel.name, tuple(specs), (kernel,), (Dispatch(0, args),), (),
-        tuple(range(len(specs))), (),
-    )  # fmt: skip
+            device.write(buffer, np.ones(buf.size, buf.dtype.numpy))
     bound = device.bind(program, buffers)
     best = float("inf")
     for _ in range(repeats):

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from weft import ops
-from weft.conform import gradients
-from weft.conform.primitives import data, run_case
-from weft.conform.report import Check
+from weft.conform.harness import Case
+from weft.conform.primitives import data
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
-from weft.program.device import Device
 
 _FLOATS = (dt.float32, dt.float16, dt.bfloat16)
 _SHAPES = (((7,), 0), ((3, 70), 1), ((9, 5), 0), ((2, 33, 6), 1))
 _LONG = (((70_000,), 0), ((2, 40_000), 1), ((9000, 8), 0))  # rows in blocks
+
+_PRODUCTS = (((3, 70), (1,)), ((9, 5), (0,)), ((4, 3, 8), (0, 2)), ((70_000,), (0,)))
 
 
 def _values(d: DType, shape: tuple[int, ...], op: str) -> np.ndarray:
@@ -41,8 +41,8 @@ def _linear(axis: int, reverse: bool) -> Any:
     return lambda x, a: ops.scan(x, "linear", axis, reverse=reverse, factor=a)
 
 
-def checks(device: Device) -> Iterator[Check]:
-    """Every operation, direction and dtype; long rows; gradients."""
+def cases() -> Iterator[Case]:
+    """Every operation, direction and dtype; long rows."""
     for op in ("sum", "prod", "max", "min"):
         for d in (*_FLOATS, dt.int32, dt.uint8):
             for k, (shape, axis) in enumerate(_SHAPES if d == dt.float32 else _SHAPES[1::2]):
@@ -51,42 +51,34 @@ def checks(device: Device) -> Iterator[Check]:
                     label = f"scan {op} {d} {list(shape)} axis {axis}"
                     label += " exclusive" * exclusive + " reverse" * reverse
                     fn = _scan(op, axis, exclusive, reverse)
-                    yield label, partial(run_case, device, fn, [_values(d, shape, op)], "reduce")
+                    yield label, fn, [_values(d, shape, op)], "reduce"
         for shape, axis in _LONG:
-            fn = _scan(op, axis, False, axis == 1)
-            run = partial(run_case, device, fn, [_values(dt.float32, shape, op)], "reduce")
-            yield f"scan {op} {list(shape)} axis {axis}", run
+            fn, x = _scan(op, axis, False, axis == 1), _values(dt.float32, shape, op)
+            yield f"scan {op} {list(shape)} axis {axis}", fn, [x], "reduce"
     for shape, axis in (*_SHAPES, *_LONG):
         arrays = [data(dt.float32, shape, 1), data(dt.float32, shape, 2) / 8]
         for reverse in (False, True):
-            run = partial(run_case, device, _linear(axis, reverse), arrays, "reduce")
-            yield f"scan linear {list(shape)} axis {axis}{' reverse' * reverse}", run
+            label = f"scan linear {list(shape)} axis {axis}{' reverse' * reverse}"
+            yield label, _linear(axis, reverse), arrays, "reduce"
     for d in (*_FLOATS, dt.int32):
-        for shape, axes in (
-            ((3, 70), (1,)),
-            ((9, 5), (0,)),
-            ((4, 3, 8), (0, 2)),
-            ((70_000,), (0,)),
-        ):
-            fn = partial(ops.prod, axes=axes)
-            run = partial(run_case, device, fn, [_values(d, shape, "prod")], "reduce")
-            yield f"prod {d} {list(shape)} over {list(axes)}", run
-    yield from _gradients(device)
+        for shape, axes in _PRODUCTS:
+            fn, x = partial(ops.prod, axes=axes), _values(d, shape, "prod")
+            yield f"prod {d} {list(shape)} over {list(axes)}", fn, [x], "reduce"
+    yield "logcumsumexp", *_LOGCUMSUMEXP
 
 
-def _gradients(device: Device) -> Iterator[Check]:
+def differentiated() -> Iterator[Case]:
+    """What the gradient is taken of."""
     for d in (dt.float32, dt.bfloat16):
         for shape, axis in _SHAPES:
             for op in ("sum", "prod", "max"):
-                run = partial(
-                    gradients.run_case, device, _scan(op, axis, False, False),
-                    [_values(d, shape, op)], "reduce",
-                )  # fmt: skip
-                yield f"gradient of scan {op} {d} {list(shape)} axis {axis}", run
-        fn = partial(ops.prod, axes=(1,))
-        run = partial(gradients.run_case, device, fn, [_values(d, (3, 70), "prod")], "reduce")
-        yield f"gradient of prod {d}", run
-    fn = partial(ops.call, "logcumsumexp", axis=1)
-    x = data(dt.float32, (3, 70), 7)
-    yield "logcumsumexp", partial(run_case, device, fn, [x], "reduce")
-    yield "gradient of logcumsumexp", partial(gradients.run_case, device, fn, [x], "reduce")
+                fn = _scan(op, axis, False, False)
+                label = f"scan {op} {d} {list(shape)} axis {axis}"
+                yield label, fn, [_values(d, shape, op)], "reduce"
+        yield f"prod {d}", partial(ops.prod, axes=(1,)), [_values(d, (3, 70), "prod")], "reduce"
+    yield "logcumsumexp", *_LOGCUMSUMEXP
+
+
+_LOGCUMSUMEXP: Any = (
+    partial(ops.call, "logcumsumexp", axis=1), [data(dt.float32, (3, 70), 7)], "reduce",
+)  # fmt: skip

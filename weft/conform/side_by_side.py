@@ -3,7 +3,6 @@ and size by size: speed, with and without transfers, and the error against the C
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from weft.backends import registry
 from weft.conform.timing import peak_rss_mib, summary, time_calls
 from weft.core import dtypes as dt
 from weft.core.errors import LimitError, UsageError
-from weft.core.files import write_bytes
 from weft.core.tolerance import compare, tolerance
 from weft.program.device import Device
 from weft.tensor import functional as F
@@ -206,19 +204,16 @@ def _labels(result: dict[str, Any]) -> dict[str, str]:
 
 def new_figure(width: float = 8.0, height: float = 4.5) -> Any:
     """An empty picture, inches. Raises UsageError when matplotlib is missing."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError("the picture needs matplotlib: pip install 'weft[bench]'") from None
-    figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    from weft.models.training.report import new_figure
+
+    return new_figure("the picture needs matplotlib: pip install 'weft[bench]'", width, height)
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """A PNG of speed by size, one panel per op and a line per device, both axes logarithmic.
     Raises UsageError when matplotlib is missing."""
+    from weft.models.training.report import save_figure
+
     names = list(dict.fromkeys(r["op"] for r in result["results"]))
     columns = min(3, len(names))
     lines = -(-len(names) // columns)
@@ -231,9 +226,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     figure.suptitle("Speed by size, float32 (without transfers; higher is faster)")
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    write_bytes(path, picture.getvalue())
+    save_figure(figure, path)
 
 
 def _panel(axes: Any, op: str, result: dict[str, Any]) -> None:

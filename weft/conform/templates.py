@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,10 @@ import numpy as np
 import weft
 from weft import ops
 from weft.conform import gradients, scans
-from weft.conform.harness import check_close, check_equal
+from weft.conform.gradients import call
+from weft.conform.harness import Case, check_close, check_equal, each, need
 from weft.conform.primitives import data, run_case
-from weft.conform.report import Check, Skip
+from weft.conform.report import Check
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.program.device import Device
@@ -23,11 +25,7 @@ from weft.tensor import Tensor
 _FLOATS = (dt.float32, dt.float16, dt.bfloat16)
 
 
-def _call(name: str, **params: Any):  # type: ignore[no-untyped-def]
-    return lambda *values: ops.call(name, *values, **params)
-
-
-def _rows(device: Device) -> Iterator[Check]:
+def _rows() -> Iterator[Case]:
     for d in _FLOATS:
         for shape in ((1, 8), (3, 130), (2, 5, 64)):
             x, w, b = data(d, shape, 1), data(d, shape[-1:], 2), data(d, shape[-1:], 3)
@@ -37,16 +35,16 @@ def _rows(device: Device) -> Iterator[Check]:
                 ("layer_norm", [x, w, b], {"eps": 1e-5}),
                 ("rms_norm", [x, w], {"eps": 1e-6, "offset": 0.0}),
             ):
-                fn = _call(name, **params)
+                fn = call(name, **params)
                 label = f"{name} {d} {list(shape)}"
-                yield label, partial(run_case, device, fn, arrays, "reduce")
+                yield label, fn, arrays, "reduce"
         for approximate in ("none", "tanh"):
-            fn = _call("gelu", approximate=approximate)
+            fn = call("gelu", approximate=approximate)
             x = data(d, (7, 33), 4)
-            yield f"gelu {approximate} {d}", partial(run_case, device, fn, [x], "elementwise")
+            yield f"gelu {approximate} {d}", fn, [x], "elementwise"
 
 
-def _row_gradients(device: Device) -> Iterator[Check]:
+def _row_gradients() -> Iterator[Case]:
     for d in _FLOATS:
         for rows, n in ((1, 8), (3, 130)):
             x, w, g = data(d, (rows, n), 1), data(d, (n,), 2), data(d, (rows, n), 3)
@@ -64,28 +62,9 @@ def _row_gradients(device: Device) -> Iterator[Check]:
                 ("cross_entropy", [x, target], loss),
                 ("cross_entropy_grad", [x, target, each], loss),
             ):
-                fn = _call(name, **params)
+                fn = call(name, **params)
                 label = f"{name} {d} {[rows, n]}"
-                yield label, partial(run_case, device, fn, arrays, "reduce")
-
-
-def _attention(device: Device) -> Iterator[Check]:
-    for d in (dt.float32, dt.bfloat16):
-        for b, h, g, t, s, dim in ((1, 2, 2, 5, 5, 16), (2, 4, 2, 9, 20, 24), (1, 3, 1, 1, 33, 64)):
-            arrays = [
-                data(d, (b, n, m, dim), i) for i, (n, m) in enumerate(((h, t), (g, s), (g, s)))
-            ]
-            for extra in ({}, {"causal": True}, {"causal": True, "window": 4}, {"softcap": 5.0}):
-                params = {"causal": False, "scale": dim**-0.5, "window": 0, "softcap": 0.0} | extra
-                label = f"attention {d} {b}x{h}/{g}x{t}x{s}x{dim} {extra or 'full'}"
-                yield label, partial(run_case, device, _call("attention", **params), arrays, "dot")
-    q = [data(dt.float32, (2, 2, 6, 16), i) for i in range(3)]
-    lengths = np.array([0, 4], np.int32)
-    fn = _call("attention", causal=False, scale=0.25, window=0, softcap=0.0)
-    yield (
-        "attention with lengths, one of them 0",
-        partial(run_case, device, fn, [*q, lengths], "dot"),
-    )
+                yield label, fn, arrays, "reduce"
 
 
 def _cached_inputs(d: DType, n: int, slots: int = 4, length: int = 40) -> list[np.ndarray]:
@@ -97,48 +76,43 @@ def _cached_inputs(d: DType, n: int, slots: int = 4, length: int = 40) -> list[n
     return [q, *caches, slot, pos]
 
 
-def _cached(device: Device) -> Iterator[Check]:
+def _cached() -> Iterator[Case]:
     for d in _FLOATS:
         for extra in ({}, {"window": 7}, {"softcap": 5.0}):
             params = {"scale": 32**-0.5, "window": 0, "softcap": 0.0} | extra
-            fn = _call("cached_attention", **params)
-            yield (
-                f"cached_attention {d} {extra or ''}",
-                partial(run_case, device, fn, _cached_inputs(d, 4), "dot"),
-            )
-    yield "cached_attention: a row does not see its neighbours", partial(_cached_alone, device)
+            fn = call("cached_attention", **params)
+            yield f"cached_attention {d} {extra or ''}", fn, _cached_inputs(d, 4), "dot"
 
 
-def _large(device: Device) -> Iterator[Check]:
+def _large() -> Iterator[Case]:
     """Sizes at which GPUs take other kernels: rows of many threads, blocks of attention in matrix
     units, caches in parts."""
     for d in (dt.float32, dt.bfloat16):
         for shape in ((3, 1030), (2, 4096), (1, 20000)):
             x, w, b = data(d, shape, 1), data(d, shape[-1:], 2), data(d, shape[-1:], 3)
-            fn = _call("layer_norm", eps=1e-5)
-            yield f"layer_norm {d} {shape}", partial(run_case, device, fn, [x, w, b], "reduce")
-            run = partial(run_case, device, _call("softmax"), [x], "reduce")
-            yield f"softmax {d} {shape}", run
+            fn = call("layer_norm", eps=1e-5)
+            yield f"layer_norm {d} {shape}", fn, [x, w, b], "reduce"
+            yield f"softmax {d} {shape}", call("softmax"), [x], "reduce"
         x = data(d, (300, 66), 4)
         for axis in (0, 1):
             fn = partial(ops.sum_, axes=axis)
-            yield f"sum {d} {x.shape} over {axis}", partial(run_case, device, fn, [x], "reduce")
+            yield f"sum {d} {x.shape} over {axis}", fn, [x], "reduce"
     params: dict[str, Any] = {"window": 0, "softcap": 0.0}
     for d in (dt.float16, dt.bfloat16):
         for t, s, dim in ((150, 150, 64), (70, 130, 128)):
             shapes = ((1, 4, t, dim), (1, 2, s, dim), (1, 2, s, dim))
             arrays = [data(d, x, i) for i, x in enumerate(shapes)]
-            fn = _call("attention", causal=True, scale=dim**-0.5, **params)
-            yield f"attention {d} {t}x{s}x{dim}", partial(run_case, device, fn, arrays, "dot")
-        fn = _call("cached_attention", scale=32**-0.5, **params)
+            fn = call("attention", causal=True, scale=dim**-0.5, **params)
+            yield f"attention {d} {t}x{s}x{dim}", fn, arrays, "dot"
+        fn = call("cached_attention", scale=32**-0.5, **params)
         for rows, length in ((40, 40), (3, 1300)):
             arrays = _cached_inputs(d, rows, 2, length)
             label = f"cached_attention {d}, {rows} rows over {length}"
-            yield label, partial(run_case, device, fn, arrays, "dot")
+            yield label, fn, arrays, "dot"
 
 
 def _cached_alone(device: Device) -> float:
-    fn = _call("cached_attention", scale=32**-0.5, window=0, softcap=0.0)
+    fn = call("cached_attention", scale=32**-0.5, window=0, softcap=0.0)
     arrays = _cached_inputs(dt.float32, 4)
     whole = _run(device, fn, arrays)
     for n in range(4):
@@ -149,9 +123,7 @@ def _cached_alone(device: Device) -> float:
 
 
 def _run(device: Device, fn: Any, arrays: list[np.ndarray]) -> np.ndarray:
-    for a in arrays:
-        if not device.supports(dt.as_dtype(a.dtype)):
-            raise Skip(f"{device.info.id} does not store {dt.as_dtype(a.dtype)}")
+    need(device, (dt.as_dtype(a.dtype) for a in arrays))
     wrapped = lambda *ts: Tensor(fn(*[t.value for t in ts]))  # noqa: E731
     compiled = weft.compile(wrapped, device=device.info.id)
     result: np.ndarray = compiled(*[weft.tensor(a) for a in arrays]).numpy()
@@ -186,12 +158,12 @@ def _fused_block(device: Device) -> float:
 
 def checks(device: Device) -> Iterator[Check]:
     """Every template of composites, their gradients, and the invariants."""
-    yield from _rows(device)
-    yield from _row_gradients(device)
-    yield from _attention(device)
-    yield from _cached(device)
-    yield from _large(device)
-    yield from scans.checks(device)
+    sizes = ((1, 2, 2, 5, 5, 16), (2, 4, 2, 9, 20, 24), (1, 3, 1, 1, 33, 64))
+    cases = chain(_rows(), _row_gradients(), gradients.attention(sizes, data), _cached())
+    yield from each(run_case, device, cases)
+    yield "cached_attention: a row does not see its neighbours", partial(_cached_alone, device)
+    yield from each(run_case, device, chain(_large(), scans.cases()))
+    yield from each(gradients.run_case, device, scans.differentiated(), "gradient of ")
     yield from gradients.composites(device)
     yield "a fused block", partial(_fused_block, device)
     for d in _FLOATS:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.conform.harness import program_of
 from weft.conform.roofline import Roofline
 from weft.conform.tune_cases import Case
 from weft.core import dtypes as dt, tuned
@@ -27,7 +28,6 @@ from weft.kernel.ir import Kernel
 from weft.kernel.printer import kernel_hash
 from weft.kernel.tiles import has_tiles
 from weft.program.device import Buffer, Device
-from weft.program.program import BufferRef, BufferSpec, Dispatch, Program
 from weft.templates import registry
 from weft.templates.group import Group
 
@@ -94,20 +94,8 @@ class Bench:
 
     def _bind(self, kernel: Kernel, launches: int) -> Any:
         """A Program of so many launches that walks through the sets of operands."""
-        specs = [
-            BufferSpec(f"{b.name}{i}", "input", b.dtype, (b.size,), b.size * b.dtype.itemsize)
-            for i in range(len(self.sets))
-            for b in kernel.buffers
-        ]
-        refs = [BufferRef(i, 0, s.nbytes) for i, s in enumerate(specs)]
-        wide = len(kernel.buffers)
-        steps = tuple(
-            Dispatch(0, tuple(refs[i * wide : (i + 1) * wide]), kernel.name)
-            for i in (launch % len(self.sets) for launch in range(launches))
-        )
         slots = tuple(f"s{i}" for i in range(len(self.scalars)))
-        every = tuple(range(len(specs)))
-        program = Program(kernel.name, tuple(specs), (kernel,), steps, slots, every, ())
+        program, _ = program_of(kernel, launches, slots, sets=len(self.sets))
         return self.device.bind(program, [b for group in self.sets for b in group])
 
     def times(self, kernels: Sequence[Kernel]) -> list[float]:

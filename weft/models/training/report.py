@@ -125,15 +125,9 @@ def _console() -> Any:
 def draw_curve(records: list[dict[str, Any]], path: Path, title: str = "") -> None:
     """A PNG of the training loss by step, with evaluation where there was one. Raises UsageError
     when matplotlib is missing."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError(
-            "the loss curve needs matplotlib: pip install 'weft[train]' (the log has the numbers)"
-        ) from None
-    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(
+        "the loss curve needs matplotlib: pip install 'weft[train]' (the log has the numbers)"
+    )
     axes = figure.subplots()
     steps, held = _points(records, "loss"), _points(records, "eval_loss")
     if steps:
@@ -144,6 +138,23 @@ def draw_curve(records: list[dict[str, Any]], path: Path, title: str = "") -> No
     axes.set(xlabel="step", ylabel="loss (nats per token)", title=title)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
+    save_figure(figure, path)
+
+
+def new_figure(without: str, width: float = 8.0, height: float = 4.5) -> Any:
+    """An empty picture, inches. Raises UsageError, which says `without`, without matplotlib."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError(without) from None
+    figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """The picture as a PNG. Raises StorageError."""
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     write_bytes(path, picture.getvalue())
