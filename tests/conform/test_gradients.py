@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from present import opened
 
-from weft.backends import registry
 from weft.conform import gradients
 from weft.conform.report import Report, run_checks
-from weft.core.errors import DeviceError
 from weft.program.device import Device
 
 TARGETS = ("cpu", "interp:cuda", "interp:hip-wave64", "interp:webgpu", "vulkan")
@@ -15,12 +14,7 @@ TARGETS = ("cpu", "interp:cuda", "interp:hip-wave64", "interp:webgpu", "vulkan")
 
 @pytest.fixture(params=TARGETS)
 def device(request: pytest.FixtureRequest) -> Device:
-    try:
-        return registry.get(request.param)
-    except DeviceError as error:
-        if request.param != "vulkan":
-            raise
-        pytest.skip(str(error))
+    return opened(request.param)
 
 
 def test_gradients_of_primitives(device: Device) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from present import opened
 
 import weft
 from weft.conform import unary
@@ -21,11 +22,6 @@ OTHERS = {"bitwise_invert", "logical_not", "clip"}  # of integers, of bools, of 
 WITHIN_NN = {"gelu", "gelu, tanh", "relu", "silu"}  # of weft.functional
 POLYNOMIALS = ["cos", "erf", "exp", "expm1", "gelu", "gelu, tanh", "log", "log1p", "sin", "tan"]
 POLYNOMIALS += ["sign", "tanh"]
-
-
-def vulkan() -> None:
-    if not any(d.id.startswith("vulkan") for d in weft.devices()):
-        pytest.skip("no Vulkan device")
 
 
 def test_the_table_has_every_function_of_one_argument() -> None:
@@ -57,7 +53,7 @@ def test_some_values(name: str, column: str) -> None:
 
 @pytest.mark.parametrize("name", POLYNOMIALS)
 def test_some_values_on_vulkan(name: str) -> None:
-    vulkan()
+    opened("vulkan")
     within(name, "vulkan", dt.float32, unary.operands(dt.float32, 20_000))
 
 
@@ -67,7 +63,7 @@ def test_some_values_on_vulkan(name: str) -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_all_values(name: str, column: str, dtype: dt.DType) -> None:
     if column == "vulkan":
-        vulkan()
+        opened("vulkan")
     within(name, column, dtype, unary.operands(dtype, 1_000_000))
 
 

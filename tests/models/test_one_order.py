@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from present import opened
 
 import weft
-from weft.backends import registry
 from weft.conform.models import _BERT, CONFIGS
 from weft.core.dtypes import as_dtype
-from weft.core.errors import DeviceError
 from weft.models import random_folder
 from weft.models.runner import Runner
 
@@ -51,11 +50,7 @@ def ids_of(n: int, vocab: int = 97) -> list[int]:
 
 
 def model_of(folder: Path, config: dict[str, Any], dtype: str, device: str, **options: Any) -> Any:
-    try:
-        opened = registry.get(device)
-    except DeviceError as error:
-        pytest.skip(str(error))
-    if not opened.supports(as_dtype(dtype)):
+    if not opened(device).supports(as_dtype(dtype)):
         pytest.skip(f"{device} does not store {dtype}")
     path = random_folder(folder / "model", {**config, "dtype": dtype}, 3, 0.2)
     return weft.load(path, device=device, **options)

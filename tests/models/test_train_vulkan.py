@@ -7,15 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from model_zoo import VOCAB, write_model
+from present import opened
 
-from weft.backends import registry
 from weft.models.training import TrainableDecoder
 from weft.models.training.model import folder_weights
 from weft.models.training.settings import OptimizerSettings, TrainSettings
 from weft.models.training.step import make_optimizer, make_step
 
-if not any(line.available for line in registry.probe("vulkan")):
-    pytest.skip("no Vulkan device (install mesa-vulkan-drivers)", allow_module_level=True)
+opened("vulkan")
 
 BATCHES = np.random.default_rng(0).integers(0, VOCAB, (3, 1, 2, 13)).astype(np.int32)
 

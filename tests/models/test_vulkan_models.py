@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from model_zoo import DECODERS, ENCODERS, VOCAB, reference_logits, write_model
+from present import opened
 from sentences import SENTENCES, minilm_folder, reference_embeddings
 
 import weft
-from weft.backends import registry
 from weft.core.dtypes import as_dtype
 from weft.core.tolerance import compare
 
-if not any(line.available for line in registry.probe("vulkan")):
-    pytest.skip("no Vulkan device (install mesa-vulkan-drivers)", allow_module_level=True)
+opened("vulkan")
 
 IDS = np.random.default_rng(0).integers(0, VOCAB, 24)
 

@@ -10,12 +10,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from exact import nearest, same_bits
+from present import opened
 
 import weft
-from weft.backends import registry
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
-from weft.core.errors import DeviceError
 
 NARROW = (dt.float16, dt.bfloat16)
 
@@ -23,10 +22,7 @@ NARROW = (dt.float16, dt.bfloat16)
 @pytest.fixture(params=["oracle", "cpu", "vulkan", "interp"])
 def device(request: pytest.FixtureRequest) -> str:
     if request.param != "oracle":
-        try:
-            registry.get(request.param)
-        except DeviceError as error:
-            pytest.skip(str(error))
+        opened(request.param)
     return str(request.param)
 
 

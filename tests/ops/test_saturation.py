@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from present import opened
 
 import weft
 from weft import functional as F
-from weft.backends import registry
-from weft.core.errors import DeviceError
 
 FAR = [30.0, 150.0, 65504.0]
 HUGE = [*FAR, 1e20, 3.4e38, np.inf]
@@ -29,12 +28,7 @@ SLOPES: dict[str, tuple[Callable[[Any], Any], float, float]] = {
 
 @pytest.fixture(params=["eager", "cpu", "interp", "vulkan"])
 def device(request: pytest.FixtureRequest) -> str | None:
-    if request.param == "eager":
-        return None
-    try:
-        return registry.get(request.param).info.id
-    except DeviceError as error:
-        pytest.skip(str(error))
+    return None if request.param == "eager" else opened(request.param).info.id
 
 
 def far_out(dtype: weft.DType) -> np.ndarray:

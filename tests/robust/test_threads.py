@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from present import opened
 from robust_kit import BERT, tiny
 
 import weft
@@ -118,8 +119,7 @@ def test_tensors_in_many_threads(device: str) -> None:
 
 
 def test_two_models_on_vulkan(folder: Path) -> None:
-    if not registry.probe("vulkan")[0].available:
-        pytest.skip("no Vulkan device")
+    opened("vulkan")
 
     def work(context: int) -> list[Any]:
         model = weft.load(folder, device="vulkan", context=context)

@@ -12,9 +12,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from harness import CPU_STYLE, TARGETS, check, group_of, random, run_cpu, run_interp, trace
+from present import opened
 
 from weft import ops
-from weft.backends.registry import devices, get
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.templates.registry import claimed_by
@@ -90,9 +90,7 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
     ids=repr,
 )
 def test_on_vulkan(n: int, dtype: dt.DType) -> None:
-    if not any(d.kind == "vulkan" and d.available for d in devices()):
-        pytest.skip("no Vulkan device; install mesa-vulkan-drivers for a software one")
-    device = get("vulkan")
+    device = opened("vulkan")
     if not device.supports(dtype):
         pytest.skip(f"{device.info.id} does not store this dtype")
     for fn, arrays in _cases(dtype, 3, n):

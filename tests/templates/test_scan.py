@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from harness import TARGETS, check, cpu_device, group_of, random, run_cpu, run_interp, trace
 from hypothesis import given, settings, strategies as st
+from present import opened
 
 import weft
 from weft import ops
@@ -227,11 +228,7 @@ def test_an_infinity_after_what_vanished(target: str) -> None:
 
 
 def test_vulkan() -> None:
-    from weft.backends.registry import devices, get
-
-    if not any(d.kind == "vulkan" and d.available for d in devices()):
-        pytest.skip("no Vulkan device; install mesa-vulkan-drivers for a software one")
-    device = get("vulkan")
+    device = opened("vulkan")
     for shape, axis in (((1,), 0), ((2, 3), 1), ((3, 70), 1), ((40, 3), 0)):
         _check("sum", random(F32, shape), axis, targets=(), cpu=False, device=device)
         x = weft.tensor(random(F32, shape, scale=0.5))

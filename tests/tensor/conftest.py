@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
-from weft.backends import registry
-from weft.core.errors import DeviceError
+from present import opened
 
 
 @pytest.fixture(params=["cpu", "interp", "vulkan"])
 def device(request: pytest.FixtureRequest) -> str:
-    try:
-        registry.get(request.param)
-    except DeviceError as error:
-        pytest.skip(str(error))
+    opened(request.param)
     return str(request.param)
