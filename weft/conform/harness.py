@@ -64,14 +64,13 @@ def elementwise_kernel(
     output: DType,
     body: Callable[..., ir.Expr],
     access: ir.Access = "w",
-    vector: bool = True,
 ) -> ir.Kernel:
     """out[i] = body(builder, index, *loaded inputs) for i < n, spread the way this target likes:
     masked vectors of caps.lanes on a CPU, one element per thread elsewhere."""
     b = Builder(name)
     sources = [b.buffer(f"x{k}", d, n) for k, d in enumerate(inputs)]
     out = b.buffer("out", output, n, access)
-    if caps.is_cpu and vector:
+    if caps.is_cpu:
         lanes = caps.lanes
         first = b.let(b.group(0) * lanes, "first")
         index = b.let(first + iota(lanes), "index")
@@ -81,7 +80,7 @@ def elementwise_kernel(
         at: Any = first if access == "w" else b.let(minimum(index, n - 1))
         b.store(out, first, body(b, at, *values), mask)
         return b.kernel(grid=(-(-n // lanes),))
-    threads = 1 if caps.is_cpu else min(64, caps.max_threads)
+    threads = min(64, caps.max_threads)
     i = b.let(b.group(0) * threads + b.thread(0), "i")
     with b.when(i < n):
         b.store(out, i, body(b, i, *[b.let(load(s, i)) for s in sources]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from weft.core.errors import ModelError
@@ -54,17 +55,9 @@ def roberta(c: Fields) -> EncoderConfig:
     """BERT whose positions start at pad + 1 (transformers' create_position_ids_from_input_ids)."""
     made = bert(c)
     pad = c.integer("pad_token_id", 0, MAX_TOKENS, 1)
-    changed = {
-        "family": "roberta",
-        "pad_id": pad,
-        "position_offset": pad + 1,
-        "max_positions": made.max_positions - pad - 1,
-    }
-    return _checked(EncoderConfig(**{**_fields(made), **changed}), c.where)
-
-
-def _fields(config: EncoderConfig) -> dict:
-    return {name: getattr(config, name) for name in config.__dataclass_fields__}
+    room = made.max_positions - pad - 1
+    made = replace(made, family="roberta", pad_id=pad, position_offset=pad + 1, max_positions=room)
+    return _checked(made, c.where)
 
 
 def distilbert(c: Fields) -> EncoderConfig:

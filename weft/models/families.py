@@ -83,9 +83,9 @@ def _yarn(old: Fields, theta: float, factor: float) -> Rope:
     return Rope(theta, "yarn", factor, slow, fast, original, magnitude)
 
 
-def _single_rope(c: Fields, theta: float = 10000.0) -> Rope:
+def _single_rope(c: Fields) -> Rope:
     refuse(c, "partial_rotary_factor", 1.0, "partial rotary embedding")
-    theta = c.number("rope_theta", 1.0, 1e12, theta)
+    theta = c.number("rope_theta", 1.0, 1e12, 10000.0)
     return _rope(c, c.section("rope_parameters") or c.section("rope_scaling"), theta)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from weft.core.errors import ShapeError
 from weft.nn import init
 from weft.nn.layers import empty
-from weft.nn.module import Module, Parameter, lacks
+from weft.nn.module import Module, lacks
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
 from weft.tensor.spatial import Sizes
@@ -18,10 +18,17 @@ class _Conv(Module):
     """What convolutions share: weight [O, C / groups, *kernel] and bias [O], both uniform in
     +- 1/sqrt(inputs per output)."""
 
-    weight: Parameter
-    bias: Parameter | None
+    _axes: int  # of the kernel
 
-    def _make(self, inputs: int, outputs: int, kernel: tuple[int, ...], groups: int, bias: bool):  # type: ignore[no-untyped-def]
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
+        padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True,
+        padding_mode: str = "zeros",
+    ):  # fmt: skip
+        lacks(self, padding_mode=None if padding_mode == "zeros" else padding_mode)
+        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+        k, inputs, outputs = kernel_size, in_channels, out_channels
+        kernel = (k,) * self._axes if isinstance(k, int) else tuple(k)
         if groups < 1 or inputs % groups or outputs % groups:
             raise ShapeError(
                 f"{type(self).__name__}: {groups} groups of {inputs} and {outputs} channels; both "
@@ -46,16 +53,7 @@ class _Conv(Module):
 class Conv2d(_Conv):
     """Cross-correlation of x[N, C, H, W] with learned weights; see functional.conv2d."""
 
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
-        padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True,
-        padding_mode: str = "zeros",
-    ):  # fmt: skip
-        lacks(self, padding_mode=None if padding_mode == "zeros" else padding_mode)
-        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
-        k = kernel_size
-        kernel = (k, k) if isinstance(k, int) else tuple(k)
-        self._make(in_channels, out_channels, kernel, groups, bias)
+    _axes = 2
 
     def forward(self, x: Tensor) -> Tensor:
         rest = (self.stride, self.padding, self.dilation, self.groups)
@@ -65,15 +63,7 @@ class Conv2d(_Conv):
 class Conv1d(_Conv):
     """Cross-correlation of x[N, C, L] with learned weights; see functional.conv1d."""
 
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
-        padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True,
-        padding_mode: str = "zeros",
-    ):  # fmt: skip
-        lacks(self, padding_mode=None if padding_mode == "zeros" else padding_mode)
-        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
-        kernel = (kernel_size,) if isinstance(kernel_size, int) else tuple(kernel_size)
-        self._make(in_channels, out_channels, kernel, groups, bias)
+    _axes = 1
 
     def forward(self, x: Tensor) -> Tensor:
         rest = (self.stride, self.padding, self.dilation, self.groups)

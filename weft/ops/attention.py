@@ -8,7 +8,7 @@ from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, ShapeError
 from weft.ops import functions as f
 from weft.ops.composite import Composite, register_composite
-from weft.ops.composites import MASKED
+from weft.ops.composites import MASKED, compute
 from weft.ops.functions import Value
 from weft.ops.primitive import Aval, aval
 from weft.ops.rules import want
@@ -61,8 +61,8 @@ def _attend(
 ) -> Value:
     """softmax(q k^T scale) v in f32 for q[B,G,R,D], k and v [B,G,S,D], mask[B,G,R,S] (bool, False
     where hidden); a row that sees nothing gives zeros."""
-    kt, v = f.swap_last(wide(k)), wide(v)
-    scores = f.mul(f.dot(wide(q), kt), scale)
+    kt, v = f.swap_last(compute(k)), compute(v)
+    scores = f.mul(f.dot(compute(q), kt), scale)
     if softcap:
         scores = f.mul(f.tanh(f.mul(scores, 1.0 / softcap)), softcap)
     if mask is not None:
@@ -77,11 +77,6 @@ def _attend(
     total = f.where(f.equal(total, 0.0), 1.0, total)
     out = f.dot(weights, v)
     return f.div(out, f.broadcast(total, aval(out).shape))
-
-
-def wide(x: Value) -> Value:
-    """x in the dtype that it is computed in."""
-    return f.cast(x, dt.compute_dtype(aval(x).dtype))
 
 
 def _visible(query: Value, key: Value, window: int) -> Value:

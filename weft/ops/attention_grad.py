@@ -15,9 +15,9 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, ShapeError
 from weft.ops import functions as f
-from weft.ops.attention import seen_keys, wide
+from weft.ops.attention import seen_keys
 from weft.ops.composite import COMPOSITES, Composite, register_composite
-from weft.ops.composites import MASKED
+from weft.ops.composites import MASKED, compute
 from weft.ops.functions import Value
 from weft.ops.primitive import Aval, aval
 from weft.ops.rules import want
@@ -85,7 +85,7 @@ def _scores(
     q: Value, k: Value, lengths: Sequence[Value], params: dict[str, Any]
 ) -> tuple[Value, Value | None, Value | None]:
     """(scores [B,G,R,S], their mask, the slope of the soft cap), the last two None without one."""
-    scores = f.mul(f.dot(wide(_grouped(q, k)), f.swap_last(wide(k))), params["scale"])
+    scores = f.mul(f.dot(compute(_grouped(q, k)), f.swap_last(compute(k))), params["scale"])
     slope = None
     if params["softcap"]:
         bent = f.tanh(f.mul(scores, 1.0 / params["softcap"]))
@@ -103,7 +103,7 @@ def _along(row: Value, like: Value) -> Value:
 def _lse(q: Value, k: Value, *lengths: Value, **params: Any) -> Value:
     shape = aval(q).shape[:3]
     if 0 in (*aval(q).shape, *aval(k).shape):
-        return f.full_like(f.sum_(wide(q), 3), UNSEEN)
+        return f.full_like(f.sum_(compute(q), 3), UNSEEN)
     scores, mask, _ = _scores(q, k, lengths, params)
     top = f.max_(scores, -1)
     weights = f.exp(f.sub(scores, _along(top, scores)))
@@ -124,7 +124,7 @@ def _weights(
     p = f.exp(f.sub(scores, _along(lse, scores)))
     if mask is not None:
         p = f.where(mask, p, 0.0)
-    dp = f.dot(_grouped(wide(g), k), f.swap_last(wide(v)))
+    dp = f.dot(_grouped(compute(g), k), f.swap_last(compute(v)))
     ds = f.mul(f.mul(p, f.sub(dp, _along(delta, dp))), params["scale"])
     return p, (ds if slope is None else f.mul(ds, slope))
 
@@ -135,7 +135,7 @@ def _dq(
     if 0 in (*aval(q).shape, *aval(k).shape):
         return f.full_like(q, 0)
     _, ds = _weights(q, k, v, g, lse, delta, n, params)
-    return f.cast(f.reshape(f.dot(ds, wide(k)), aval(q).shape), aval(q).dtype)
+    return f.cast(f.reshape(f.dot(ds, compute(k)), aval(q).shape), aval(q).dtype)
 
 
 def _dkv(
@@ -145,8 +145,8 @@ def _dkv(
     if 0 in (*aval(q).shape, *shape):
         return f.broadcast(f.full_like(f.reshape(k, (1, *shape)), 0), (2, *shape))
     p, ds = _weights(q, k, v, g, lse, delta, n, params)
-    dk = f.dot(f.swap_last(ds), _grouped(wide(q), k))
-    dv = f.dot(f.swap_last(p), _grouped(wide(g), k))
+    dk = f.dot(f.swap_last(ds), _grouped(compute(q), k))
+    dv = f.dot(f.swap_last(p), _grouped(compute(g), k))
     both = f.concat([f.reshape(x, (1, *shape)) for x in (dk, dv)], 0)
     return f.cast(both, aval(k).dtype)
 
@@ -156,7 +156,7 @@ def _grad(q: Value, k: Value, v: Value, g: Value, *n: Value, **params: Any) -> t
     the one that the forward pass computed: equal calls become one."""
     out = f.call("attention", q, k, v, *n, **params)
     lse = f.call("attention_lse", q, k, *n, **params)
-    delta = f.sum_(f.mul(wide(g), wide(out)), -1)
+    delta = f.sum_(f.mul(compute(g), compute(out)), -1)
     dq = f.call("attention_dq", q, k, v, g, lse, delta, *n, **params)
     dkv = f.call("attention_dkv", q, k, v, g, lse, delta, *n, **params)
     shape = aval(k).shape

@@ -12,9 +12,9 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
 from weft.ops import functions as f
-from weft.ops.attention import _cached_abstract, _visible, wide
+from weft.ops.attention import _cached_abstract, _visible
 from weft.ops.composite import Composite, register_composite
-from weft.ops.composites import MASKED
+from weft.ops.composites import MASKED, compute
 from weft.ops.functions import Value
 from weft.ops.primitive import Aval, aval
 
@@ -41,7 +41,9 @@ def _parts(
     (n, h, d), (g, length) = aval(q).shape, aval(kc).shape[1:3]
     parts = -(-length // part)
     full = (n, g, h // g, parts * part)
-    scores = f.dot(wide(f.reshape(q, (n, g, h // g, d))), f.swap_last(wide(f.gather(kc, slot))))
+    scores = f.dot(
+        compute(f.reshape(q, (n, g, h // g, d))), f.swap_last(compute(f.gather(kc, slot)))
+    )
     scores = f.mul(scores, scale)
     if softcap:
         scores = f.mul(f.tanh(f.mul(scores, 1.0 / softcap)), softcap)
@@ -55,7 +57,7 @@ def _parts(
     top = f.maximum(f.max_(scores, -1), LEAST)
     column = f.broadcast(f.reshape(top, (*shape[:-1], 1)), shape)
     weights = f.where(f.reshape(seen, shape), f.exp(f.sub(scores, column)), 0.0)
-    v = f.pad(wide(f.gather(vc, slot)), (0, 0, 0, 0), (0, 0, extra, 0))
+    v = f.pad(compute(f.gather(vc, slot)), (0, 0, 0, 0), (0, 0, extra, 0))
     v = f.reshape(v, (n, g, parts, part, d))
     sums = f.transpose(f.dot(f.transpose(weights, (0, 1, 3, 2, 4)), v), (0, 1, 3, 2, 4))
     stats = [f.reshape(x, (*shape[:-1], 1)) for x in (top, f.sum_(weights, -1))]

@@ -29,6 +29,7 @@ from weft.ops.functions import Value
 from weft.ops.lazy import division, km
 from weft.ops.primitive import Aval, Primitive, VjpRule, register
 from weft.ops.rules import in_f32, same, want
+from weft.ops.unary import in_int32
 
 Lower = Callable[[Builder, Expr, Expr], Expr]
 
@@ -46,21 +47,8 @@ def _register(
     register(Primitive(name, "elementwise", abstract, numpy, lower, vjp, cost, ranges))
 
 
-def _in_int32(lower: Lower) -> Lower:
-    """8-bit integers are computed in int32; a result that is not bool wraps back."""
-
-    def lowered(b: Builder, x: Expr, y: Expr) -> Expr:
-        dtype = x.type.dtype
-        if dtype not in (dt.int8, dt.uint8):
-            return lower(b, x, y)
-        out = lower(b, kb.cast(x, dt.int32), kb.cast(y, dt.int32))
-        return out if out.type.dtype == dt.bool_ else kb.cast(out, dtype)
-
-    return lowered
-
-
 def _plain(op: str) -> Lower:
-    return _in_int32(lambda b, x, y: kb.binary(op, x, y))
+    return in_int32(lambda b, x, y: kb.binary(op, x, y))
 
 
 # -- division -----------------------------------------------------------------------------------
@@ -177,12 +165,11 @@ def _np_pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 # -- order --------------------------------------------------------------------------------------
 
 
-def _maximum(b: Builder, x: Expr, y: Expr) -> Expr:
-    return km.nan_max(b, x, y) if x.type.dtype.is_float else kb.maximum(x, y)
+def _extreme(op: str) -> Lower:
+    def lower(b: Builder, x: Expr, y: Expr) -> Expr:
+        return getattr(km, f"nan_{op}")(b, x, y) if x.type.dtype.is_float else kb.binary(op, x, y)
 
-
-def _minimum(b: Builder, x: Expr, y: Expr) -> Expr:
-    return km.nan_min(b, x, y) if x.type.dtype.is_float else kb.minimum(x, y)
+    return in_int32(lower)
 
 
 def _compare(op: str) -> Lower:
@@ -195,7 +182,7 @@ def _compare(op: str) -> Lower:
         nan = kb.binary("or", km.isnan(b, x), km.isnan(b, y))
         return kb.binary("and", kb.binary(op, x, y), kb.not_(nan))
 
-    return _in_int32(lower)
+    return in_int32(lower)
 
 
 # -- bits ---------------------------------------------------------------------------------------
@@ -214,7 +201,7 @@ def _shift(op: str) -> Lower:
 
     def by_dtype(b: Builder, x: Expr, y: Expr) -> Expr:
         dtype = x.type.dtype
-        return _in_int32(lambda b, x, y: lower(b, x, y, dtype))(b, x, y)
+        return in_int32(lambda b, x, y: lower(b, x, y, dtype))(b, x, y)
 
     return by_dtype
 
@@ -265,15 +252,15 @@ _register("sub", "numeric", np.subtract, _plain("sub"),
           lambda g, out, x, y: (g, lambda: f.neg(g)))  # fmt: skip
 _register("mul", "numeric", np.multiply, _plain("mul"),
           lambda g, out, x, y: (lambda: f.mul(g, y), lambda: f.mul(g, x)))  # fmt: skip
-_register("div", "numeric", _np_div, _in_int32(_div),
+_register("div", "numeric", _np_div, in_int32(_div),
           lambda g, out, x, y: (lambda: f.div(g, y), lambda: f.neg(f.mul(g, f.div(out, y)))),
           cost=4)  # fmt: skip
-_register("remainder", "numeric", _np_remainder, _in_int32(_remainder), _remainder_vjp, cost=40)
-_register("floor_divide", "numeric", _np_floor_divide, _in_int32(_floor_divide),
+_register("remainder", "numeric", _np_remainder, in_int32(_remainder), _remainder_vjp, cost=40)
+_register("floor_divide", "numeric", _np_floor_divide, in_int32(_floor_divide),
           _floor_divide_vjp, cost=40)  # fmt: skip
-_register("pow", "numeric", _np_pow, _in_int32(_pow), _pow_vjp, cost=16, first=(0.4, 3))
-_register("maximum", "numeric", np.maximum, _in_int32(_maximum), _maximum_vjp)
-_register("minimum", "numeric", np.minimum, _in_int32(_minimum), _minimum_vjp)
+_register("pow", "numeric", _np_pow, in_int32(_pow), _pow_vjp, cost=16, first=(0.4, 3))
+_register("maximum", "numeric", np.maximum, _extreme("max"), _maximum_vjp)
+_register("minimum", "numeric", np.minimum, _extreme("min"), _minimum_vjp)
 _register("less", "numeric", np.less, _compare("lt"), out=dt.bool_)
 _register("less_equal", "numeric", np.less_equal, _compare("le"), out=dt.bool_)
 _register("equal", "any", np.equal, _compare("eq"), out=dt.bool_)

@@ -140,11 +140,10 @@ def tracing() -> bool:
 
 
 @contextmanager
-def building(on: bool = True) -> Iterator[None]:
-    """While inside, sources become graph nodes (or, with on=False, arrays again)."""
-    before = _TRACING.depth
-    _TRACING.depth = before + 1 if on else 0
+def building() -> Iterator[None]:
+    """While inside, sources become graph nodes."""
+    _TRACING.depth += 1
     try:
         yield
     finally:
-        _TRACING.depth = before
+        _TRACING.depth -= 1

@@ -37,13 +37,15 @@ def _register(
     register(Primitive(name, "elementwise", abstract, numpy, lower, vjp, cost, (range_,)))
 
 
-def _in_int32(lower: Callable[[Builder, Expr], Expr]) -> Callable[[Builder, Expr], Expr]:
-    """The lowering of an integer op on 8-bit values: in int32, then wrapped."""
+def in_int32(lower: Callable[..., Expr]) -> Callable[..., Expr]:
+    """8-bit integers are computed in int32; a result that is not bool wraps back."""
 
-    def lowered(b: Builder, x: Expr) -> Expr:
-        if x.type.dtype in (dt.int8, dt.uint8):
-            return kb.cast(lower(b, kb.cast(x, dt.int32)), x.type.dtype)
-        return lower(b, x)
+    def lowered(b: Builder, *operands: Expr) -> Expr:
+        dtype = operands[0].type.dtype
+        if dtype not in (dt.int8, dt.uint8):
+            return lower(b, *operands)
+        out = lower(b, *(kb.cast(x, dt.int32) for x in operands))
+        return out if out.type.dtype == dt.bool_ else kb.cast(out, dtype)
 
     return lowered
 
@@ -113,8 +115,8 @@ def _tanh_vjp(g: Value, out: Value, x: Value) -> Sequence[Any]:
 
 # -- the records ----------------------------------------------------------------------------------
 
-_register("neg", "numeric", np.negative, _in_int32(_neg), lambda g, out, x: (f.neg(g),))
-_register("abs", "numeric", np.abs, _in_int32(_abs), _abs_vjp)
+_register("neg", "numeric", np.negative, in_int32(_neg), lambda g, out, x: (f.neg(g),))
+_register("abs", "numeric", np.abs, in_int32(_abs), _abs_vjp)
 _register("floor", "numeric", _np_floats(np.floor), _on_floats("floor"), _flat_vjp)
 _register("round", "numeric", _np_floats(np.rint), _on_floats("rint"), _flat_vjp)  # half to even
 _register("sqrt", "float", np.sqrt, lambda b, x: kb.unary("sqrt", x),

@@ -99,17 +99,12 @@ def bounded_rows(group: Group, extent: int) -> Bound:
     return kb.minimum(rows, extent)
 
 
-def times(a: Bound, n: int) -> Bound:
-    """a * n; stays a Python int when `a` is one."""
-    return a * n
-
-
 def first_extent(group: Group, space: Space) -> Bound:
     """The run-time extent of the space's first loop (axis 0 is its outermost axis)."""
     dims, shape = space.dims, space.shape
     if not dims or space.spans[0][0] != 0:
         return dims[0] if dims else 1
-    return times(bounded_rows(group, shape[0]), dims[0] // shape[0])
+    return bounded_rows(group, shape[0]) * (dims[0] // shape[0])
 
 
 def vector_loop(

@@ -27,7 +27,6 @@ from weft.templates.loops import (
     first_extent,
     kernel_name,
     probe,
-    times,
     traffic,
     useful_lanes,
     vector_loop,
@@ -129,7 +128,7 @@ def _rows(
     b = em.b
     *outer, n = dims
     total = math.prod(outer)
-    rows = times(first, total // outer[0])
+    rows = first * (total // outer[0])
     if n >= chunk * 2:
         parts = -(-n // chunk)
         size = -(-n // parts)
@@ -143,7 +142,7 @@ def _rows(
         if n % size:
             stop = b.let(kb.minimum(size, n - em.expr(start)), "size")
         vector_loop(em, 0, stop, size, lambda i: element([*coords, start + i]), lanes, UNROLL)
-        return times(rows, parts)
+        return rows * parts
     step = max(1, chunk // n)
     low = b.let(b.group(0) * step, "low")
     high = kb.minimum(low + step, rows)
@@ -161,7 +160,7 @@ def _gpu(group: Group, caps: Caps, space: Space, config: Mapping[str, Any]) -> K
     like = [x for x in (*group.inputs, *group.outputs) if x.size == size]
     lanes = vector_lanes(caps, dims[-1], like) if space.unit_inner else 1
     threads = min(config.get("threads", 256), caps.max_threads)
-    total = kb.ceil_div(times(first_extent(group, space), size // dims[0]), lanes)
+    total = kb.ceil_div(first_extent(group, space) * (size // dims[0]), lanes)
     per = _vectors_per_thread(caps, total, threads, config)
     at = b.let(b.group(0) * (threads * per) + b.thread(0), "at")
 

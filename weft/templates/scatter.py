@@ -28,7 +28,6 @@ from weft.templates.loops import (
     bounded_rows,
     kernel_name,
     probe,
-    times,
     traffic,
     useful_lanes,
     vector_loop,
@@ -132,7 +131,7 @@ def _replace_gpu(plan: _Scatter) -> Kernel:
     lanes = 4 if plan.caps.lanes >= 4 and columns[-1] % 4 == 0 and plan.space.unit_inner else 1
     threads = min(256, plan.caps.max_threads)
     per = plan.width // lanes
-    total = times(plan.count, per)
+    total = plan.count * per
     at = b.let(b.group(0) * threads + b.thread(0), "at")
     with b.when(at < total), em.scope():
         source, part = affine.divide(em.axis(at, plan.idx.shape[0] * per), per)

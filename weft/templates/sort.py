@@ -20,7 +20,7 @@ from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
-from weft.templates.loops import bounded_rows, kernel_name, times, traffic
+from weft.templates.loops import bounded_rows, kernel_name, traffic
 from weft.templates.registry import template
 from weft.templates.rows.folds import order_key
 from weft.templates.view import Index
@@ -65,7 +65,7 @@ class _Sort:
         if self.group.rows is None or self.axis == 0:
             return self.rows
         shape = self.x.shape
-        return times(bounded_rows(self.group, shape[0]), self.rows // shape[0])
+        return bounded_rows(self.group, shape[0]) * (self.rows // shape[0])
 
     def index(self, row: Affine, i: Affine) -> Index:
         lead = affine.unflatten(row, self.others)
@@ -189,7 +189,7 @@ def _count(plan: _Sort) -> Kernel:
     """One thread per element: its place is the number of elements that come before it."""
     b, em, n = plan.b, plan.em, plan.n
     threads = min(64, plan.caps.max_threads)
-    total = times(plan.wanted(), n)
+    total = plan.wanted() * n
     at = b.let(b.group(0) * threads + b.thread(0), "at")
     with b.when(at < total), em.scope():
         row, i = affine.divide(em.axis(at, plan.rows * n), n)

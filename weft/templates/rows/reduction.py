@@ -14,7 +14,7 @@ from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
-from weft.templates.loops import Bound, Space, bounded_rows, kernel_name, probe, times, traffic
+from weft.templates.loops import Bound, Space, bounded_rows, kernel_name, probe, traffic
 from weft.templates.map import store_all
 from weft.templates.rows.folds import Fold, State, argmax_fold, max_fold, sum_fold
 from weft.templates.rows.product_fold import prod_fold
@@ -59,7 +59,7 @@ class Reduction:
         shape = self.anchor.shape
         if not shape or self.group.rows is None:
             return self.outputs
-        return times(bounded_rows(self.group, shape[0]), self.outputs // shape[0])
+        return bounded_rows(self.group, shape[0]) * (self.outputs // shape[0])
 
     def element(
         self, kept: Sequence[Affine], reduced: Sequence[Affine]

@@ -15,7 +15,7 @@ from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
-from weft.templates.loops import Bound, bounded_rows, kernel_name, times, traffic
+from weft.templates.loops import Bound, bounded_rows, kernel_name, traffic
 from weft.templates.map import streams
 from weft.templates.rows import formulas, grads
 from weft.templates.rows.folds import Fold, State, several
@@ -96,7 +96,7 @@ class Rows:
         """How many rows a run wants."""
         if self.group.rows is None or len(self.shape) < 2:
             return self.rows
-        return times(bounded_rows(self.group, self.shape[0]), self.rows // self.shape[0])
+        return bounded_rows(self.group, self.shape[0]) * (self.rows // self.shape[0])
 
     def array(self, cheap: bool) -> ir.Array | None:
         """Memory for one value per element of a row, or None (see Walk.keep)."""

@@ -131,10 +131,10 @@ class Team(Walk):
                 self._vector(body, affine.ZERO, block, set_, self._full(k), step)
 
     @contextlib.contextmanager
-    def _rounds(self, count: int, first: Expr | int = 0):  # type: ignore[no-untyped-def]
+    def _rounds(self, count: int):  # type: ignore[no-untyped-def]
         """Over segments in turn, one to a worker, `count` of them and up to workers - 1 more."""
         with self.b.loop(count, step=self.workers, name="s") as s, self.em.scope():
-            yield self.b.let(s + self.w + first, "s")
+            yield self.b.let(s + self.w, "s")
 
     def _segment(self, body: Body, s: Expr) -> None:
         """Segment s, which may reach beyond the row."""

@@ -20,7 +20,7 @@ from weft.templates import affine
 from weft.templates.affine import ZERO, Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
-from weft.templates.loops import bounded_rows, kernel_name, times, traffic
+from weft.templates.loops import bounded_rows, kernel_name, traffic
 from weft.templates.map import streams
 from weft.templates.rows.folds import Accumulator, Fold, State, bind
 from weft.templates.scan.folds import beginning, kept, restored, scan_fold
@@ -63,7 +63,7 @@ class Scans:
         if self.group.rows is None or not self.axis:
             return self.outer
         first = self.shape[0]
-        return times(bounded_rows(self.group, first), self.outer // first)
+        return bounded_rows(self.group, first) * (self.outer // first)
 
     def parted(self, unit: Affine) -> tuple[Affine, Affine | None]:
         """The row of a unit of work, and its block where that is a unit of its own."""

@@ -14,7 +14,7 @@ from weft.kernel.ir import BOOL, Expr, Kernel
 from weft.templates import affine
 from weft.templates.affine import ZERO, Affine
 from weft.templates.group import Group
-from weft.templates.loops import Bound, times, useful_lanes
+from weft.templates.loops import Bound, useful_lanes
 from weft.templates.rows.folds import Accumulator, State, bind
 from weft.templates.scan.base import Scans
 from weft.templates.view import Index
@@ -31,7 +31,7 @@ class Cpu(Scans):
         each."""
         b, em = self.b, self.em
         per = max(1, CHUNK // max(size, 1))
-        wanted = times(self.wanted(), units)
+        wanted = self.wanted() * units
         low = b.let(b.group(0) * per, "low")
         high = kb.minimum(low + per, wanted)
         with b.loop(high, low, name="unit") as u, em.scope():

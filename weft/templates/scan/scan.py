@@ -18,7 +18,7 @@ from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
-from weft.templates.loops import bounded_rows, kernel_name, times, traffic
+from weft.templates.loops import bounded_rows, kernel_name, traffic
 from weft.templates.registry import template
 from weft.templates.rows.folds import Accumulator, State, bind
 from weft.templates.scan import scan_cpu, scan_gpu
@@ -66,7 +66,7 @@ class _Totals:
         wanted: Expr | int = self.rows
         if self.group.rows is not None and self.axis:
             first = self.others[0]
-            wanted = times(bounded_rows(self.group, first), self.rows // first)
+            wanted = bounded_rows(self.group, first) * (self.rows // first)
         low = b.let((b.group(0) * threads + b.thread(0)) * each, "low")
         with b.loop(kb.minimum(low + each, wanted), low, name="row") as at, em.scope():
             self.row(affine.unflatten(em.axis(at, self.rows), self.others))

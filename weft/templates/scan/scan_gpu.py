@@ -14,7 +14,6 @@ from weft.templates import affine
 from weft.templates.affine import ZERO, Affine
 from weft.templates.group import Group
 from weft.templates.lanes import ROW_THREADS, vector_lanes
-from weft.templates.loops import times
 from weft.templates.rows.folds import Accumulator, State, bind
 from weft.templates.scan.base import Scans
 from weft.templates.view import Index
@@ -38,7 +37,7 @@ class _Alone(Scans):
     def kernel(self) -> Kernel:
         b, em = self.b, self.em
         threads = min(ALONE, self.caps.max_threads)
-        wanted = times(self.wanted(), self.units * self.inner)
+        wanted = self.wanted() * (self.units * self.inner)
         at = b.let(b.group(0) * threads + b.thread(0), "at")
         with b.when(at < wanted), em.scope():
             unit, inner = affine.divide(
@@ -108,7 +107,7 @@ class _Teams(Scans):
     def kernel(self) -> Kernel:
         b, em = self.b, self.em
         per = self.threads // self.team
-        wanted, most = times(self.wanted(), self.units), self.outer * self.units
+        wanted, most = self.wanted() * self.units, self.outer * self.units
         unit: Expr = b.group(0)
         if per > 1:
             unit = b.let(b.group(0) * per + self.here // self.team, "unit")
