@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,17 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def _use_threads(context: click.Context, option: click.Parameter, count: int | None) -> None:
+    if count:
+        os.environ["WEFT_NUM_THREADS"] = str(count)
+
+
+_threads = click.option(
+    "--threads", type=click.IntRange(1), callback=_use_threads, expose_value=False,
+    help="CPU threads (default: all cores).",
+)  # fmt: skip
+
+
 def _emit(result: dict[str, Any], as_json: bool, header: list[str], rows: list[list[Any]]) -> None:
     if as_json:
         click.echo(json.dumps(result))
@@ -47,7 +59,7 @@ def bench() -> None:
 @click.option("--device", help="Device(s) to measure, comma list (default: see below).")
 @click.option("--only", default="", help="Comma list: cases whose name contains one of these.")
 @click.option("--sizes", help="128..1024 (powers of two) or a comma list: CPU beside GPUs.")
-@click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all cores).")
+@_threads
 @click.option("--repeats", default=30, show_default=True, type=click.IntRange(5))
 @click.option("--budget", type=float, help="Seconds per case (2; with --sizes 0.3).")
 @click.option("--plot", type=click.Path(), help="With --sizes: write a picture (PNG) here.")
@@ -56,7 +68,6 @@ def ops(
     device: str | None,
     only: str,
     sizes: str | None,
-    threads: int | None,
     repeats: int,
     budget: float | None,
     plot: str | None,
@@ -66,10 +77,6 @@ def ops(
     elementwise chain at each size, the CPU beside every GPU that is present (or --device), with
     the error against the CPU. Without: the fixed cases on one device (the CPU, or --device),
     beside its roofline."""
-    import os
-
-    if threads:
-        os.environ["WEFT_NUM_THREADS"] = str(threads)
     names = [s for s in only.split(",") if s]
     if sizes is not None:
         _side_by_side(device, sizes, names, repeats, budget, plot, as_json)
@@ -140,7 +147,7 @@ def _side_by_side(
 @click.option("--prompt", type=click.IntRange(1), help="Tokens (default: 512, or what fits).")
 @click.option("--gen", type=click.IntRange(1), help="Tokens (default: 128, or what fits).")
 @click.option("--reps", default=5, show_default=True, type=click.IntRange(1))
-@click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all cores).")
+@_threads
 @click.option("--profile", type=click.Path(), help="Write a Chrome trace here; print per kernel.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def model(
@@ -151,15 +158,10 @@ def model(
     prompt: int | None,
     gen: int | None,
     reps: int,
-    threads: int | None,
     profile: str | None,
     as_json: bool,
 ) -> None:
     """Time prefill (ppN), decode at an empty context (tgN) and after a prompt (tgN@dN)."""
-    import os
-
-    if threads:
-        os.environ["WEFT_NUM_THREADS"] = str(threads)
     from weft.backends import registry
     from weft.conform import bench_model, profile as steps, roofline
 
@@ -183,7 +185,7 @@ def model(
 @click.option("--device", default="cpu", show_default=True, help="Device to measure.")
 @click.option("--dtype", default="f32", show_default=True, type=click.Choice(["f32", "bf16"]))
 @click.option("--steps", default=20, show_default=True, type=click.IntRange(1))
-@click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all cores).")
+@_threads
 @click.option("--layers", default=6, show_default=True, type=click.IntRange(1))
 @click.option("--width", default=384, show_default=True, type=click.IntRange(1))
 @click.option("--context", default=256, show_default=True, type=click.IntRange(1))
@@ -199,7 +201,6 @@ def train(
     device: str,
     dtype: str,
     steps: int,
-    threads: int | None,
     layers: int,
     width: int,
     context: int,
@@ -211,10 +212,6 @@ def train(
     as_json: bool,
 ) -> None:
     """Time a training step of a small GPT (forward, backward, AdamW as one Program)."""
-    import os
-
-    if threads:
-        os.environ["WEFT_NUM_THREADS"] = str(threads)
     if width % 64:
         raise click.UsageError(f"--width takes a multiple of 64 (a head's width), not {width}")
     from weft.backends import registry
