@@ -1,4 +1,4 @@
-"""Encoders and sentence-transformers folders on the NumPy oracle, against transformers."""
+"""Encoders and sentence-transformers folders against transformers, most on the NumPy oracle."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from model_zoo import ENCODERS, VOCAB, write_model, write_tokenizer
+from present import opened
 from sentences import SENTENCES, minilm_folder, reference_embeddings
 
 from weft.core.errors import LimitError, ModelError, UsageError
@@ -58,15 +59,23 @@ def test_pooling_modes(tmp_path: Path, mode: str, normalize: bool) -> None:
     np.testing.assert_allclose(got, want, atol=1e-5, rtol=1e-4)
 
 
-def test_minilm_agrees_with_transformers_and_ranks_alike() -> None:
-    folder = minilm_folder()
-    model = load(folder, device="oracle")
-    got, want = model.embed(SENTENCES), reference_embeddings(folder, SENTENCES)
-    np.testing.assert_allclose(got, want, atol=1e-4)
-    for query in range(0, 50, 7):
-        np.testing.assert_array_equal(
-            np.argsort(-(got @ got[query])), np.argsort(-(want @ want[query]))
-        )
+@pytest.fixture(scope="module")
+def reference() -> np.ndarray:
+    return reference_embeddings(minilm_folder(), SENTENCES)
+
+
+@pytest.mark.parametrize(
+    "device", ["oracle", "cpu", pytest.param("vulkan", marks=pytest.mark.slow)]
+)
+def test_minilm_agrees_with_transformers_and_ranks_alike(
+    reference: np.ndarray, device: str
+) -> None:
+    if device == "vulkan":
+        opened(device)
+    got = load(minilm_folder(), device=device).embed(SENTENCES)
+    np.testing.assert_allclose(got, reference, atol=1e-4)
+    for a, b in zip(got, reference):
+        np.testing.assert_array_equal(np.argsort(-(got @ a)), np.argsort(-(reference @ b)))
 
 
 def test_long_texts_are_cut_and_empty_ones_work() -> None:

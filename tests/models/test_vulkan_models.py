@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from model_zoo import DECODERS, ENCODERS, VOCAB, reference_logits, write_model
 from present import opened
-from sentences import SENTENCES, minilm_folder, reference_embeddings
 
 import weft
 from weft.core.dtypes import as_dtype
@@ -83,15 +82,3 @@ def test_weights_beyond_a_buffer(tmp_path: Path) -> None:
     assert outcome.ok, outcome.message
     held = runner.weight_buffers
     assert sum(name.startswith("embed[") for name in held) == 3
-
-
-@pytest.mark.slow  # test_encoders is the quick witness, tests of the CPU have these weights
-def test_minilm_agrees_with_transformers_and_ranks_alike() -> None:
-    folder = minilm_folder()
-    got = weft.load(folder, device="vulkan").embed(SENTENCES)
-    want = reference_embeddings(folder, SENTENCES)
-    np.testing.assert_allclose(got, want, atol=1e-4)
-    for query in range(50):
-        np.testing.assert_array_equal(
-            np.argsort(-(got @ got[query])), np.argsort(-(want @ want[query]))
-        )

@@ -45,6 +45,12 @@ def whole(text: Path, half: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return run
 
 
+@pytest.fixture
+def run(half: Path, tmp_path: Path) -> Path:
+    """A copy of `half`, to be spoilt."""
+    return Path(shutil.copytree(half, tmp_path / "run"))
+
+
 def weights(folder: Path) -> dict[str, Any]:
     return {k: v.tolist() for k, v in SafetensorsFile(folder / "model.safetensors").items()}
 
@@ -174,9 +180,7 @@ def test_resuming_a_finished_run_changes_nothing(text: Path, whole: Path, tmp_pa
     assert config["dtype"] == "bfloat16"
 
 
-def test_what_a_killed_run_left_is_removed(text: Path, half: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(half, run)
+def test_what_a_killed_run_left_is_removed(text: Path, half: Path, run: Path) -> None:
     for name in (".step-000003.0a1b2c3d.weft-new", "data/.train.npy.0a1b2c3d.weft-new"):
         (run / name).mkdir()
         (run / name / "model.safetensors").write_text("half")
@@ -186,11 +190,9 @@ def test_what_a_killed_run_left_is_removed(text: Path, half: Path, tmp_path: Pat
     assert leftovers(run) == [".mine"]
 
 
-def test_two_runs_do_not_share_a_folder(text: Path, half: Path, tmp_path: Path) -> None:
+def test_two_runs_do_not_share_a_folder(text: Path, run: Path) -> None:
     from weft.core.files import owned
 
-    run = tmp_path / "run"
-    shutil.copytree(half, run)
     refused = pytest.raises(UsageError, match="another process is writing there")
     with owned(run), refused:
         loop.train(tiny(text, run), resume=True)
@@ -201,10 +203,8 @@ def test_two_runs_do_not_share_a_folder(text: Path, half: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["train.npy", "eval.npy", "tokenizer.json"])
 def test_a_flipped_bit_in_the_data_is_seen(
-    text: Path, half: Path, tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]
+    text: Path, run: Path, tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(half, run)
     path = run / "data" / name
     for bit in (3, path.stat().st_size * 4, path.stat().st_size * 8 - 2):
         data = bytearray(path.read_bytes())
@@ -229,11 +229,7 @@ def test_a_flipped_bit_in_the_data_is_seen(
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "config.json"])
-def test_a_flipped_bit_in_a_checkpoint_is_seen(
-    text: Path, half: Path, tmp_path: Path, name: str
-) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(half, run)
+def test_a_flipped_bit_in_a_checkpoint_is_seen(text: Path, run: Path, name: str) -> None:
     path = run / "step-000002" / name
     data = bytearray(path.read_bytes())
     for at in (len(data) // 2, len(data) - 1):
@@ -245,9 +241,7 @@ def test_a_flipped_bit_in_a_checkpoint_is_seen(
         loop.train(tiny(text, run), resume=True)
 
 
-def test_other_text_than_a_checkpoint_saw_is_refused(half: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(half, run)
+def test_other_text_than_a_checkpoint_saw_is_refused(run: Path, tmp_path: Path) -> None:
     shutil.rmtree(run / "data")
     state = json.loads((run / "step-000002" / "trainer.json").read_text())
     other = text_file(tmp_path, "another text altogether\n" * 300)
@@ -269,11 +263,7 @@ BAD: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("field", BAD)
-def test_each_field_of_a_state_is_checked(
-    text: Path, half: Path, tmp_path: Path, field: str
-) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(half, run)
+def test_each_field_of_a_state_is_checked(text: Path, run: Path, field: str) -> None:
     path = run / "step-000002" / "trainer.json"
     good = json.loads(path.read_text())
     broken = [{**good, field: value} for value in BAD[field]]
@@ -288,9 +278,7 @@ def test_each_field_of_a_state_is_checked(
     assert loop.train(tiny(text, run), resume=True).step == 4
 
 
-def test_a_state_that_is_no_json(text: Path, half: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(half, run)
+def test_a_state_that_is_no_json(text: Path, run: Path) -> None:
     path = run / "step-000002" / "trainer.json"
     for content in (b"", b"[]", b"\xff", b"[" * 100_000, b'{"step": ' + b"9" * 9999 + b"}"):
         path.write_bytes(content)
@@ -310,9 +298,7 @@ def test_an_adapter_resumes_on_its_own_base_only(text: Path, whole: Path, tmp_pa
         loop.train(settings, resume=True)
 
 
-def test_a_log_that_is_no_log_is_named(text: Path, half: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(half, run)
+def test_a_log_that_is_no_log_is_named(text: Path, run: Path) -> None:
     for content in (b"\x00\xff\n{}\n", b'5\n{"step": 1}\n', b'{"loss": 1}\n{"step": 1}\n'):
         (run / "log.jsonl").write_bytes(content)
         with pytest.raises(FileFormatError, match=r"log\.jsonl: line 1.*remove the file"):
