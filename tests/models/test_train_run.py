@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from train_kit import tiny
 
 import weft
 from weft.core.errors import FileFormatError, ModelError, StorageError, UsageError
@@ -35,20 +36,13 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def config(corpus: Path, run: Path, **sections: dict[str, Any]) -> Any:
     """Settings of a tiny model."""
-    data: dict[str, dict[str, Any]] = {
-        "model": {"hidden": 16, "layers": 1, "heads": 2},
-        "data": {"paths": [str(corpus)], "holdout": 0.2},
-        "tokenizer": {"vocab": 300},
-        "train": {"steps": 20, "batch": 2, "context": 16, "device": "cpu"},
-        "optimizer": {"lr": 1e-2, "warmup": 3},
-        "output": {
-            "folder": str(run), "eval_every": 10, "eval_batches": 1, "sample_every": 0,
-            "checkpoint_every": 5,
-        },
+    usual: dict[str, dict[str, Any]] = {
+        "train": {"steps": 20}, "optimizer": {"warmup": 3},
+        "output": {"eval_every": 10, "eval_batches": 1, "checkpoint_every": 5},
     }  # fmt: skip
-    for name, more in sections.items():
-        data[name] = {**data.get(name, {}), **more}
-    return settings_from(data, "config")
+    return tiny(
+        corpus, run, **{k: usual.get(k, {}) | sections.get(k, {}) for k in usual | sections}
+    )
 
 
 def numbers(run: Path) -> list[Any]:
