@@ -85,7 +85,7 @@ class Tiles:
         else:
             if self.wide != self.depth:
                 self.clear(target, const(0), count)
-            packer.scalars((source.s_row, source.s_k), count, depth, None)
+            packer.scalars((source.s_row, source.s_k), count, depth)
         self.clear(target, count, padded)
 
     def clear(self, target: ir.Array, first: Expr, stop: Value) -> None:

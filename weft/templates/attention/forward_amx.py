@@ -65,7 +65,7 @@ class Tiles(Vector):
         pack.turned(k.s_row, const(self.depth), self.keys, last, whole, 2)
         pack = Packer(b, v.source, v.base, self.vs, self.wide, lanes, dt.bfloat16)
         limit = None if self.depth == self.wide else const(self.depth)
-        pack.pairs((v.s_row, 1), count, self.wide, limit, False)
+        pack.columns((v.s_row, 1), count, self.wide, limit, 2, False)
 
     def sweep(self, k0: Expr, count: Expr) -> None:
         b = self.b

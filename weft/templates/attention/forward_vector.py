@@ -157,7 +157,7 @@ class Vector(Team):
         if source.s_k == 1:
             packer.rows(source.s_row, count, const(depth), depth % lanes == 0)
         else:
-            packer.scalars((source.s_row, source.s_k), count, columns, const(depth - 1))
+            packer.scalars((source.s_row, source.s_k), count, columns, (None, const(depth - 1)))
         return Reader(target, const(0), self.wide, 1, dt.float32)
 
     def limits(self, row: Expr) -> tuple[Expr, Expr]:
@@ -186,9 +186,9 @@ class Vector(Team):
         if k.s_k == 1:
             pack.turned(k.s_row, depth, self.keys, last, self.depth % lanes == 0)
         elif k.s_row == 1:
-            pack.columns(k.s_k, depth, self.keys, count)
+            pack.columns((k.s_k, 1), depth, self.keys, count)
         else:
-            pack.scalars((k.s_k, k.s_row), depth, const(self.keys), last)
+            pack.scalars((k.s_k, k.s_row), depth, const(self.keys), (None, last))
         if v is None:
             return
         self.values = v

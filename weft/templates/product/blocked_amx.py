@@ -129,25 +129,16 @@ class _Tiled(CpuMatmul):
         b, p = self.b, self.p
         source, base = self.x.source, b.let(self.x.at(self.m0, self.k0), "a0")
         rows = b.let(ceil_div(self.rows, BLOCK) * BLOCK, "padded")
-        whole = p.k % DEPTH == 0
-        if p.a_m == 1 and p.a_k != 1:
-            packer = Packer(b, source, base, self.left, self.kc, TILE, dt.bfloat16)
-            limit = self.rows if self.bounded or p.m % BLOCK else None
-            packer.woven(p.a_k, rows, self.klen, limit, whole)
-            return
-        packer = Packer(b, source, base, self.left, self.kc, DEPTH, dt.bfloat16)
-        last = b.let(self.rows - 1, "last")
-        if p.a_k == 1:
-            packer.rows(p.a_m, rows, self.klen, whole, last)
-        else:
-            packer.filled((p.a_m, p.a_k), rows, self.klen, last)
+        last = b.let(self.rows - 1, "last") if self.bounded or p.m % BLOCK else None
+        packer = Packer(b, source, base, self.left, self.kc, TILE, dt.bfloat16)
+        packer.tiles((p.a_m, p.a_k), rows, self.klen, last, p.k % DEPTH == 0)
 
     def _edge(self, row: Expr, count: int, last: Expr) -> None:
         """edge[i][k]: `count` rows from `row`, those beyond `last` repeat it."""
         b, p = self.b, self.p
         base = b.let(self.x.at(self.m0 + row, self.k0), "a0")
-        packer = Packer(b, self.x.source, base, self.edge, self.kc, DEPTH, dt.bfloat16)
-        packer.rows(p.a_m, count, self.klen, True, b.let(last - row, "last"))
+        packer = Packer(b, self.x.source, base, self.edge, self.kc, TILE, dt.bfloat16)
+        packer.tiles((p.a_m, 1), count, self.klen, b.let(last - row, "last"), True)
 
     # -- computing
 

@@ -120,7 +120,7 @@ class CpuMatmul(Call):
             last = b.let(self.klen - 1, "last")
             packer.turned(p.a_k, self.rows, self.kc, last, False)
         else:
-            packer.scalars((p.a_m, p.a_k), self.rows, self.klen, None)
+            packer.scalars((p.a_m, p.a_k), self.rows, self.klen)
 
     def _pack_b(self, i: int, n0: Expr) -> None:
         """panel[k][column], or panel[k / 2][column][2] for pairs."""
@@ -139,12 +139,12 @@ class CpuMatmul(Call):
             packer.turned(sn, self.klen, plan.nr, last, p.k % (plan.lanes * pair) == 0, pair)
         elif pair == 2:
             whole = plan.mode == "dot2" or p.k % (2 * plan.lanes) == 0
-            packer.pairs((sk, sn), self.klen, plan.nr, left, whole)
+            packer.columns((sk, sn), self.klen, plan.nr, left, 2, whole)
         elif sn == 1:
-            packer.columns(sk, self.klen, plan.nr, left)
+            packer.columns((sk, sn), self.klen, plan.nr, left)
         else:
             last = b.let(left - 1, "last") if left is not None else None
-            packer.scalars((sk, sn), self.klen, plan.nr, last)
+            packer.scalars((sk, sn), self.klen, plan.nr, (None, last))
 
     # -- computing
 

@@ -8,13 +8,14 @@ two-source shuffles, log2(lanes) of them per vector.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.core.dtypes import DType
 from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import (
     Value,
+    as_expr,
     cast,
     ceil_div,
     const,
@@ -77,39 +78,32 @@ class Packer:
 
             self._chunks(cols, self.lanes, whole, copy)
 
-    def columns(self, stride: int, rows: Value, cols: int, limit: Expr | None) -> None:
-        """As `rows` for a fixed number of columns; those at or beyond `limit` become 0."""
-        b, n = self.b, self.lanes
-        starts = range(0, cols, n)
-        masks = [None if limit is None else b.let(tail_mask(const(c), limit, n)) for c in starts]
-        with b.loop(rows, name="r") as r:
-            row = b.let(self.base + r * stride, "row")
-            for c, mask in zip(starts, masks):
-                value = self._load(row + c, n, mask)
-                b.store(self.target, r * self.ld + (c + self.at), value)
-
-    def pairs(
-        self, strides: tuple[int, int], rows: Expr, cols: int, limit: Expr | None, whole: bool
-    ) -> None:
-        """target[r, 2c], target[r, 2c + 1] = source[2r, c], source[2r + 1, c]: pairs of rows woven
-        together. Rows up to the next multiple of 2 * lanes become 0 unless all are `whole`."""
+    def columns(
+        self, strides: tuple[int, int], rows: Value, cols: int, limit: Expr | None, pair: int = 1,
+        whole: bool = True,
+    ) -> None:  # fmt: skip
+        """As `rows` for a fixed number of columns; those at or beyond `limit` become 0. With `pair`
+        = 2 pairs of rows are woven together, target[2r, 2c], target[2r, 2c + 1] = source[2r, c],
+        source[2r + 1, c], and rows up to the next multiple of 2 * lanes become 0 unless all are
+        `whole`."""
         b, n = self.b, self.lanes
         starts = range(0, cols, n)
         masks = [None if limit is None else b.let(tail_mask(const(c), limit, n)) for c in starts]
 
-        def weave(r: Expr, tail: bool) -> None:
+        def put(r: Expr, below: Expr | None) -> None:
             for c, mask in zip(starts, masks):
-                below = rows if tail else None
-                x, y = (self._strided(r + u, c, strides, mask, below) for u in (0, 1))
-                b.store(self.target, r * self.ld + (2 * c + self.at), interleave(b, x, y))
+                lines = [self._strided(r + u, c, strides, mask, below) for u in range(pair)]
+                value = lines[0] if pair == 1 else interleave(b, *lines)
+                b.store(self.target, r * self.ld + (pair * c + self.at), value)
 
-        even = rows if whole else b.let(rows - rows % 2, "even")
-        with b.loop(even, step=2, name="r") as r:
-            weave(r, False)
+        rows = as_expr(rows)
+        even = rows if whole else b.let(rows - rows % pair, "even")
+        with b.loop(even, step=pair, name="r") as r:
+            put(r, None)
         if not whole:
             padded = b.let(ceil_div(rows, 2 * n) * (2 * n), "padded")
-            with b.loop(padded, even, step=2, name="r") as r:
-                weave(r, True)
+            with b.loop(padded, even, step=pair, name="r") as r:
+                put(r, rows)
 
     def _strided(
         self, r: Expr, c: Value, strides: tuple[int, int], mask: Expr | None, rows: Expr | None
@@ -170,22 +164,31 @@ class Packer:
 
             self._chunks(major, n * pair, whole, turn)
 
-    def filled(self, strides: tuple[int, int], rows: Expr, cols: Expr, last: Expr) -> None:
-        """target[i, j] = source[i * strides[0] + j * strides[1]], one by one; rows beyond `last`
-        repeat it, columns from `cols` up to a multiple of lanes become 0."""
-        b, n = self.b, self.lanes
-        with b.loop(rows, name="i") as i, b.loop(ceil_div(cols, n) * n, name="j") as j:
-            index = self.base + minimum(i, last) * strides[0] + j * strides[1]
-            b.store(self.target, i * self.ld + j + self.at, self._load(index, 1, j < cols))
+    def tiles(
+        self, strides: tuple[int, int], rows: Value, cols: Expr, last: Expr | None, whole: bool
+    ) -> None:
+        """target[i, j] = source[i * strides[0] + j * strides[1]] for matrix registers, whose tiles
+        are `lanes` by 2 * lanes: columns up to whole tiles are 0 from `cols` on (there are none
+        when all are `whole`), rows beyond `last` (None: there are none) hold anything."""
+        n = self.lanes
+        if strides[1] == 1:
+            replace(self, lanes=2 * n).rows(strides[0], rows, cols, whole, last)
+        elif strides[0] == 1:
+            limit = None if last is None else self.b.let(last + 1, "limit")
+            self.woven(strides[1], rows, cols, limit, whole)
+        else:
+            padded = self.b.let(ceil_div(cols, 2 * n) * (2 * n), "padded")
+            self.scalars(strides, rows, padded, (last, None), cols)
 
     def scalars(
-        self, strides: tuple[int, int], major: Value, minor: Value, last: Expr | None
-    ) -> None:
-        """target[i, j] = source[i * strides[0] + j * strides[1]], one by one; j beyond `last`
-        repeats it."""
+        self, strides: tuple[int, int], major: Value, minor: Value,
+        last: tuple[Expr | None, Expr | None] = (None, None), cols: Expr | None = None,
+    ) -> None:  # fmt: skip
+        """target[i, j] = source[i * strides[0] + j * strides[1]], one by one; what is beyond `last`
+        repeats it, columns from `cols` on become 0."""
         b = self.b
         with b.loop(major, name="i") as i, b.loop(minor, name="j") as j:
-            at = j if last is None else minimum(j, last)
-            index = self.base + i * strides[0] + at * strides[1]
-            value = self._load(index, 1)
+            near = [x if end is None else minimum(x, end) for x, end in zip((i, j), last)]
+            index = self.base + near[0] * strides[0] + near[1] * strides[1]
+            value = self._load(index, 1, None if cols is None else j < cols)
             b.store(self.target, i * self.ld + j + self.at, value)

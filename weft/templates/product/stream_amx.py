@@ -34,7 +34,7 @@ class TileStreamer(Streamer):
         if p.a_k != 1:
             rows = b.array("rows", dt.bfloat16, TILE * depth)
             packer = Packer(b, source, base, rows, depth, TILE, dt.bfloat16)
-            packer.filled((p.a_m, p.a_k), const(p.m), const(p.k), const(p.m - 1))
+            packer.tiles((p.a_m, p.a_k), const(p.m), const(p.k), const(p.m - 1), False)
             source, base, step = rows, const(0), depth
         else:
             step = p.a_m
@@ -124,16 +124,9 @@ class TileStreamer(Streamer):
     def _pack(self, w: Reader, k: Expr, count: Expr) -> None:
         """edge[row][k], zeros up to a whole tile of k; rows that do not exist repeat the last."""
         b, n = self.b, self.p.n
-        base = b.let(w.at(0, k), "from")
-        last = const(min(n, TILE) - 1)
-        packer = Packer(b, w.source, base, self.edge, CHUNK, DEPTH, dt.bfloat16)
-        if w.s_k == 1:
-            packer.rows(w.s_row, TILE, count, False, last)
-        elif w.s_row == 1:
-            packer = Packer(b, w.source, base, self.edge, CHUNK, TILE, dt.bfloat16)
-            packer.woven(w.s_k, TILE, count, None if n >= TILE else const(n), False)
-        else:
-            packer.filled((w.s_row, w.s_k), const(TILE), count, last)
+        base, last = b.let(w.at(0, k), "from"), const(n - 1) if n < TILE else None
+        packer = Packer(b, w.source, base, self.edge, CHUNK, TILE, dt.bfloat16)
+        packer.tiles((w.s_row, w.s_k), TILE, count, last, False)
 
     def _join(self, d: int, first: Expr) -> None:
         """Adds a span's sums to the product's."""

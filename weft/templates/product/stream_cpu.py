@@ -108,7 +108,7 @@ class Streamer(Call):
         if p.a_k == 1:
             packer.rows(p.a_m, const(p.m), const(p.k), p.k % self.lanes == 0)
         else:
-            packer.scalars((p.a_m, p.a_k), const(p.m), const(p.k), None)
+            packer.scalars((p.a_m, p.a_k), const(p.m), const(p.k))
         return Reader(staged, const(0), ld, 1, self.acc)
 
     def _collide(self, stride: int) -> bool:
