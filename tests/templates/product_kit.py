@@ -24,7 +24,7 @@ from weft.kernel.ir import Kernel
 from weft.kernel.tiles import expand
 from weft.program.device import Device
 from weft.templates.group import Group
-from weft.templates.product.problem import Problem, find_dots, problem_of
+from weft.templates.product.problem import Problem, problem_of
 
 GPUS = ["cuda", "hip-wave64", "hip-wave32"]
 TILES = ["cpu-amx", "tiles", "amx"]  # interpreted, expanded for this CPU, in its own registers
@@ -117,7 +117,7 @@ class Product:
 
 def problem(ins: Sequence[Node], outs: Sequence[Node]) -> Problem:
     group = Group("matmul", tuple(ins), tuple(outs), None, name="k")
-    return problem_of(group, find_dots(group))
+    return problem_of(group)
 
 
 def plain(caps: Caps) -> set[dt.DType]:

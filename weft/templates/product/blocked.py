@@ -12,7 +12,7 @@ from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.product import blocked_amx, blocked_cpu, blocked_threads, blocked_units, plan
 from weft.templates.product.call import nothing
-from weft.templates.product.problem import Problem, find_dots, problem_of
+from weft.templates.product.problem import Problem, problem_of
 from weft.templates.registry import template
 
 
@@ -27,7 +27,7 @@ def _variant(p: Problem, caps: Caps) -> Any:
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
     """What `weft tune` may choose from for this group; any of it sums a row in the same way for
     every number of rows."""
-    problem = problem_of(group, find_dots(group))
+    problem = problem_of(group)
     found: list[dict[str, Any]] = _variant(problem, caps).candidates(problem, caps)
     return found
 
@@ -35,7 +35,7 @@ def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
 def takes_norm(group: Group, caps: Caps, config: Mapping[str, Any]) -> bool:
     """Whether a matmul group that ends with a norm should be one kernel: its groups can own whole
     rows, and two kernels would be no faster."""
-    p = problem_of(group, find_dots(group))
+    p = problem_of(group)
     if not caps.is_cpu or group.rows is not None or len(p.dots) > 1:
         return False
     # with matrix registers a product is so short that sums of whole rows, beyond L2, cost more
@@ -49,7 +49,7 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
 
     Raises CompileError where an operand is not a strided view of an input.
     """
-    problem = problem_of(group, find_dots(group))
+    problem = problem_of(group)
     em = Emitter(Builder(group.name or "matmul"), group, caps)
     kernel: Kernel = nothing(em, problem) or _variant(problem, caps).build(em, problem, config)
     return kernel

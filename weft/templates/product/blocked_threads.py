@@ -20,6 +20,7 @@ from weft.core.order import CHUNK
 from weft.kernel.expr import cast, extract, load, minimum
 from weft.kernel.ir import Expr, Kernel, Type
 from weft.templates.emit import Emitter
+from weft.templates.product import blocks
 from weft.templates.product.blocks import Blocks, choose, variants
 from weft.templates.product.call import Operand
 from weft.templates.product.pipeline import ASYNC, Stage, pitch, rotate
@@ -32,36 +33,27 @@ _DOWN, _ACROSS = 4, 8
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Rows and columns of a group's block, its depth along k, a thread's tile `tm` x `tn`, and how
-    many blocks of either operand lie in shared memory."""
+class Plan(blocks.Plan):
+    """A thread's tile is `tm` x `tn`."""
 
-    rows: int
-    columns: int
-    bk: int
     tm: int
     tn: int
-    ring: int = 2
 
-    @property
-    def threads(self) -> int:
+    def threads(self, caps: Caps) -> int:
         return self.rows // self.tm * (self.columns // self.tn)
 
-    def problem(self, p: Problem, caps: Caps) -> str | None:
-        """Why it cannot be had, or None."""
-        if self.ring < 2:
-            return "one block is multiplied while another arrives"
+    def shared(self, p: Problem, caps: Caps) -> int:
+        wide = pitch(self.rows, dt.float32) + len(p.dots) * pitch(self.columns, dt.float32)
+        return self.ring * self.bk * wide * dt.float32.itemsize
+
+    def misfit(self) -> str | None:
         if self.tm % FOUR or self.tn % FOUR or self.bk % FOUR:
             return "tiles and the depth come in fours"
         if CHUNK % self.bk:
             return f"a depth of {self.bk} is no part of a chunk of {CHUNK}"
         if self.rows % (_DOWN * self.tm) or self.columns % (_ACROSS * self.tn):
             return f"threads form patches of {_DOWN} x {_ACROSS}"
-        if self.threads > caps.max_threads:
-            return f"{self.threads} threads of {caps.max_threads}"
-        wide = pitch(self.rows, dt.float32) + len(p.dots) * pitch(self.columns, dt.float32)
-        shared = self.ring * self.bk * wide * dt.float32.itemsize
-        return None if shared <= caps.shared_bytes else f"{shared} bytes of {caps.shared_bytes}"
+        return None
 
 
 def plans(p: Problem, caps: Caps) -> list[Plan]:
@@ -74,11 +66,11 @@ def plans(p: Problem, caps: Caps) -> list[Plan]:
     for rows, columns, tm, tn in sizes:
         if found and not caps.subgroup:
             break
-        depths = [Plan(rows, columns, bk, tm, tn) for bk in ((8, 4) if tm == 8 else (16, 8, 4))]
+        depths = [Plan(rows, columns, bk, 2, tm, tn) for bk in ((8, 4) if tm == 8 else (16, 8, 4))]
         if ASYNC in caps.features:
             depths.insert(0, replace(depths[0], ring=4 if tm == 8 else 3))
         found += [plan for plan in depths if plan.problem(p, caps) is None][:1]
-    return found or [Plan(32, 32, 4, 4, 4)]
+    return found or [Plan(32, 32, 4, 2, 4, 4)]
 
 
 def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
@@ -161,7 +153,7 @@ class _Shared(_Tiles):
     def __init__(self, em: Emitter, p: Problem, plan: Plan) -> None:
         super().__init__(em, p, em.group.outputs)
         self.plan, self.tm, self.tn = plan, plan.tm, plan.tn
-        self.rows, self.columns, self.threads = plan.rows, plan.columns, (plan.threads,)
+        self.rows, self.columns, self.threads = plan.rows, plan.columns, (plan.threads(em.caps),)
 
     def body(self) -> None:
         b, p, plan = self.b, self.p, self.plan

@@ -25,6 +25,7 @@ from weft.kernel import ir
 from weft.kernel.expr import eq, load
 from weft.kernel.ir import Expr, Kernel
 from weft.templates.emit import Emitter
+from weft.templates.product import blocks
 from weft.templates.product.blocks import Blocks, choose, variants
 from weft.templates.product.pipeline import ASYNC, Stage, pitch, rotate
 from weft.templates.product.problem import Problem
@@ -43,20 +44,16 @@ def suits(p: Problem, caps: Caps) -> bool:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Rows and columns of a group's block, its depth along k, how many subgroups share the block's
-    rows (`down`) and columns (`across`), and how many blocks of either operand lie in shared memory
-    (`ring`)."""
+class Plan(blocks.Plan):
+    """`down` subgroups share the block's rows, `across` its columns."""
 
-    rows: int
-    columns: int
-    bk: int
     down: int
     across: int
-    ring: int = 2
+
+    def threads(self, caps: Caps) -> int:
+        return self.down * self.across * caps.subgroup
 
     def shared(self, p: Problem, caps: Caps) -> int:
-        """Bytes of shared memory."""
         dots, half = len(p.dots), p.a.dtype
         rights = [
             self.bk * pitch(self.columns, half)
@@ -64,22 +61,15 @@ class Plan:
             else self.columns * pitch(self.bk, half)
             for i in range(dots)
         ]
-        blocks = self.ring * _HALF * (self.rows * pitch(self.bk, half) + sum(rights))
-        return blocks + 4 * dots * self.down * TILE * pitch(self.columns, dt.float32)
+        moved = self.ring * _HALF * (self.rows * pitch(self.bk, half) + sum(rights))
+        return moved + 4 * dots * self.down * TILE * pitch(self.columns, dt.float32)
 
-    def problem(self, p: Problem, caps: Caps) -> str | None:
-        """Why it cannot be had, or None."""
-        if self.ring < 2:
-            return "one block is multiplied while another arrives"
+    def misfit(self) -> str | None:
         if self.rows % (TILE * self.down) or self.columns % (TILE * self.across) or self.bk % TILE:
             return f"subgroups hold tiles of {TILE} x {TILE}"
         if SPAN % self.bk:
             return f"a depth of {self.bk} is no part of a span of {SPAN}"
-        threads = self.down * self.across * caps.subgroup
-        if threads > caps.max_threads:
-            return f"{threads} threads of {caps.max_threads}"
-        shared = self.shared(p, caps)
-        return None if shared <= caps.shared_bytes else f"{shared} bytes of {caps.shared_bytes}"
+        return None
 
 
 def rows_of_k(p: Problem, i: int, caps: Caps) -> bool:
@@ -97,10 +87,11 @@ def plans(p: Problem, caps: Caps) -> list[Plan]:
     for rows, whole, bk, subgroups in [*large, (64, 64, 64, 4), (32, 64, 64, 4), (32, 32, 64, 2)]:
         columns = max(whole // narrow, TILE)
         down = min((1, 2, 4, 8), key=lambda d: _edge(rows, columns, subgroups, d, len(p.dots)))
-        plan = Plan(rows, columns, bk, down, subgroups // down, 3 if ASYNC in caps.features else 2)
+        ring = 3 if ASYNC in caps.features else 2
+        plan = Plan(rows, columns, bk, ring, down, subgroups // down)
         depths = [plan, *(replace(plan, bk=depth, ring=2) for depth in (bk, 32, 16))]
         found += [plan for plan in depths if plan.problem(p, caps) is None][:1]
-    return found or [Plan(TILE, TILE, TILE, 1, 1)]
+    return found or [Plan(TILE, TILE, TILE, 2, 1, 1)]
 
 
 def _edge(rows: int, columns: int, subgroups: int, down: int, dots: int) -> float:
@@ -133,7 +124,7 @@ class Units(Blocks):
         super().__init__(em, p, outputs)
         self.plan = plan
         self.rows, self.columns = plan.rows, plan.columns
-        self.threads = (plan.down * plan.across * em.caps.subgroup,)
+        self.threads = (plan.threads(em.caps),)
         self.tall = plan.rows // plan.down // TILE  # tiles of a subgroup, down and across
         self.wide = plan.columns // plan.across // TILE
 

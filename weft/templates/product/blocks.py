@@ -3,9 +3,10 @@ other, the choice of a block."""
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, TypeVar
 
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
@@ -22,24 +23,37 @@ _STRIP = 8  # rows of blocks that are walked together: they share what the cache
 _FILL = 100  # groups from which on a GPU counts as busy
 
 
-class Plan(Protocol):
-    """A group's block, its depth along k and how many blocks of an operand lie in shared memory."""
+@dataclass(frozen=True)
+class Plan(abc.ABC):
+    """A group's block: its rows and columns, its depth along k, and how many blocks of either
+    operand lie in shared memory (`ring`)."""
 
-    @property
-    def rows(self) -> int: ...
+    rows: int
+    columns: int
+    bk: int
+    ring: int
 
-    @property
-    def columns(self) -> int: ...
+    @abc.abstractmethod
+    def threads(self, caps: Caps) -> int: ...
 
-    @property
-    def bk(self) -> int: ...
+    @abc.abstractmethod
+    def shared(self, p: Problem, caps: Caps) -> int:
+        """Bytes of shared memory."""
 
-    @property
-    def ring(self) -> int: ...
+    @abc.abstractmethod
+    def misfit(self) -> str | None:
+        """Why no target can have it, or None."""
 
     def problem(self, p: Problem, caps: Caps) -> str | None:
         """Why it cannot be had, or None."""
-        ...
+        if self.ring < 2:
+            return "one block is multiplied while another arrives"
+        if (reason := self.misfit()) is not None:
+            return reason
+        if self.threads(caps) > caps.max_threads:
+            return f"{self.threads(caps)} threads of {caps.max_threads}"
+        shared = self.shared(p, caps)
+        return None if shared <= caps.shared_bytes else f"{shared} bytes of {caps.shared_bytes}"
 
 
 class Blocks(Call):
@@ -107,8 +121,8 @@ def choose(plans: Sequence[P], p: Problem, caps: Caps, config: Mapping[str, Any]
         if -(-p.m // plan.rows) * -(-p.n // plan.columns) * max(p.batches, 1) >= _FILL:
             chosen = plan
             break
-    names = [f.name for f in fields(chosen) if f.name in config]  # type: ignore[arg-type]
-    chosen = replace(chosen, **{name: config[name] for name in names})  # type: ignore[type-var]
+    names = [f.name for f in fields(chosen) if f.name in config]
+    chosen = replace(chosen, **{name: config[name] for name in names})
     problem = chosen.problem(p, caps)
     if problem is not None:
         raise CompileError(f"matmul with {chosen} on {caps.name}: {problem}")
@@ -124,6 +138,6 @@ def variants(
     for plan in plans:
         changes = [{"bk": bk} for bk in depths if bk < 2 * p.k]
         changes += [{"ring": ring} for ring in (2, 3, 4)] if ASYNC in caps.features else []
-        found += [replace(plan, **change) for change in changes]  # type: ignore[type-var]
+        found += [replace(plan, **change) for change in changes]
     fitting = [plan for plan in found if plan.problem(p, caps) is None]
-    return [asdict(plan) for plan in dict.fromkeys(fitting)]  # type: ignore[call-overload]
+    return [asdict(plan) for plan in dict.fromkeys(fitting)]

@@ -52,8 +52,10 @@ class Segment:
     outputs: tuple[Node, ...]
 
 
-def problem_of(group: Group, dots: tuple[Node, ...]) -> Problem:
-    """The Problem of dots over the same left operand. Raises CompileError where they differ."""
+def problem_of(group: Group, dots: tuple[Node, ...] = ()) -> Problem:
+    """The Problem of dots (by default all of the group) over the same left operand. Raises
+    CompileError where they differ."""
+    dots = dots or find_dots(group)
     first = dots[0]
     a = operand(group, first.inputs[0])
     for other in dots[1:]:

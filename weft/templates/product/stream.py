@@ -79,57 +79,43 @@ def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
 class Part(Protocol):
     """Emits the code that computes one segment, in some of a launch's groups."""
 
-    groups: int
-    mb: int  # rows of x that a group takes
+    groups: int  # that share the columns
+    down: int  # blocks of rows
+    shared_size: int  # elements of the shared array that `emit` wants
     acc: DType  # of a sum
 
     def entries(self) -> Value:
         """How many batch entries a run wants."""
         ...
 
-    @property
-    def shared_size(self) -> int:
-        """Elements of the shared array that `emit` wants."""
-        ...
-
     def emit(self, index: Expr, rows: Expr, entry: Expr, sums: ir.Array | None) -> None:
-        """The code of group number `index` of the segment, block of rows `rows` (a CPU takes all
-        rows), batch entry `entry`."""
+        """The code of group number `index` of the segment, block of rows `rows`, batch entry
+        `entry`."""
         ...
 
 
 def _parts(
-    em: Emitter, segments: Sequence[Segment], caps: Caps, config: Mapping[str, Any]
+    em: Emitter, segments: Sequence[Segment], config: Mapping[str, Any]
 ) -> tuple[Sequence[Part], int]:
     """What computes each segment, and the threads of a group. A product takes the unit that it
     would take with many rows."""
+    caps = em.caps
     if caps.is_cpu:
-        made: list[Part] = []
-        for s in segments:
-            kind = TileStreamer if blocked_amx.suits(s.problem, caps) else Streamer
-            made.append(kind(em, s, config))
-        return made, 1
-    return _gpu_parts(em, segments, caps, config)
-
-
-def _gpu_parts(
-    em: Emitter, segments: Sequence[Segment], caps: Caps, config: Mapping[str, Any]
-) -> tuple[Sequence[Part], int]:
+        tiles = [blocked_amx.suits(s.problem, caps) for s in segments]
+        kinds = [TileStreamer if x else Streamer for x in tiles]
+        return [kind(em, s, config) for kind, s in zip(kinds, segments)], 1
     units = [s.problem for s in segments if blocked_units.suits(s.problem, caps)]
     team = stream_gpu.team(segments[0].problem, caps, config)
     if not units:
-        columns: list[Part] = [stream_gpu.Columns(em, s, team, config) for s in segments]
-        return columns, team[0] * team[1]
+        return [stream_gpu.Columns(em, s, team, config) for s in segments], team[0] * team[1]
     plan = stream_units.plan_of(units, caps, config)
-    threads = plan.across * caps.subgroup
-    alone, config = (threads, 1), {"rows": stream_units.UnitStreamer.mb}
-    made: list[Part] = []
-    for s in segments:
-        if s.problem in units:
-            made.append(stream_units.UnitStreamer(em, s, plan))
-        else:
-            made.append(stream_gpu.Columns(em, s, alone, config))
-    return made, threads
+    threads, rows = plan.across * caps.subgroup, {"rows": stream_units.TILE}
+    return [
+        stream_units.UnitStreamer(em, s, plan)
+        if s.problem in units
+        else stream_gpu.Columns(em, s, (threads, 1), rows)
+        for s in segments
+    ], threads
 
 
 @template("matvec")
@@ -138,11 +124,10 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     segments = segments_of(group)
     b = Builder(group.name or "matvec")
     em = Emitter(b, group, caps)
-    first = segments[0].problem
     if (empty := nothing(em, *(s.problem for s in segments))) is not None:
         return empty
-    parts, threads = _parts(em, segments, caps, config)
-    down = -(-first.m // parts[0].mb) if not caps.is_cpu else 1
+    parts, threads = _parts(em, segments, config)
+    down = parts[0].down
     # Groups of the same weights start together where caches are large enough to share them.
     axis, other = (1, 0) if caps.subgroup and down > 1 else (0, 1)
     size = max(part.shared_size for part in parts)

@@ -17,7 +17,6 @@ from weft.templates.operand import Reader
 from weft.templates.product.blocked_amx import DEPTH, TILE
 from weft.templates.product.pack import Packer
 from weft.templates.product.stream_cpu import Streamer
-from weft.templates.registers import tail_mask
 
 _NEAR = 1 << 16  # bytes of a band that is asked for as a whole
 
@@ -50,20 +49,16 @@ class TileStreamer(Streamer):
 
     def _band(self, band: Expr) -> None:
         b, p = self.b, self.p
-        n0 = b.let(band * TILE, "n0")
-        overlaps = p.n % TILE != 0 and p.n > TILE  # the last band starts early
-        n = b.let(minimum(n0, p.n - TILE), "n") if overlaps else n0
+        n, mask, step = self._own(b.let(band * TILE, "n0"))
         for d, w in enumerate(self.ws):
             self._dot(d, w.row(b, n))
-        mask = b.let(tail_mask(n, p.n, TILE), "own") if p.n < TILE else None
-        mask = b.let(n + iota(TILE) >= n0, "own") if overlaps else mask
         limit = const(p.m) if self.limit is None else self.limit
         with b.loop(limit, name="m") as m, self.em.scope():
             at = b.let(iota(TILE) * TILE + m, "at")
             values = [
                 b.let(load(self.totals, at + d * TILE * TILE), "sum") for d in range(len(p.dots))
             ]
-            self.write(m, n, TILE, values, mask, 1 if overlaps else TILE)
+            self.write(m, n, TILE, values, mask, step)
 
     def _dot(self, d: int, w: Reader) -> None:
         """totals[d][row of w][row of x]."""

@@ -51,7 +51,7 @@ def _across(p: Problem) -> bool:
 class Streamer(Call):
     """Emits the part of the kernel that computes one segment."""
 
-    shared_size = 0
+    shared_size, down = 0, 1
 
     def __init__(self, em: Emitter, segment: Segment, config: Mapping[str, Any]) -> None:
         super().__init__(em, segment.problem, segment.outputs)
@@ -159,11 +159,21 @@ class Streamer(Call):
 
     # -- w[N, K]
 
+    def _own(self, n0: Expr) -> tuple[Expr, Expr | None, int]:
+        """The first row of w that the band at n0 takes (the last one starts early), which of its
+        lanes are its own, and what divides the first row."""
+        b, n, lanes = self.b, self.p.n, self.lanes
+        if n % lanes == 0:
+            return n0, None, lanes
+        if n < lanes:
+            return n0, b.let(tail_mask(n0, n, lanes), "own"), lanes
+        first = b.let(minimum(n0, n - lanes), "n")
+        return first, b.let(first + iota(lanes) >= splat(n0, lanes), "own"), 1
+
     def _rows(self, rows: Sequence[Expr], n0: Expr) -> None:
         """`lanes` rows of w, square by square."""
         b, p, lanes = self.b, self.p, self.lanes
-        overlaps = p.n % lanes != 0 and p.n > lanes  # the last band starts early
-        n = b.let(minimum(n0, p.n - lanes), "n") if overlaps else n0
+        n, mask, step = self._own(n0)
         sums = self._chains(rows, 1)
         acc = sums.acc
         ws = [w.row(b, n) for w in self.ws]
@@ -182,13 +192,8 @@ class Streamer(Call):
                     self._square(ws, acc, const(whole), p.k - whole)
 
         sums.chunks(chunk)
-        mask = None
-        if overlaps:
-            mask = b.let(n + iota(lanes) >= splat(n0, lanes), "own")
-        elif p.n < lanes:
-            mask = b.let(tail_mask(n, p.n, lanes), "own")
         values = [[v for (v,) in dot] for dot in sums.result]
-        self._store(rows, n, mask, values, 1 if overlaps else lanes)
+        self._store(rows, n, mask, values, step)
 
     def _prefetch(self, w: Reader, k: Expr) -> None:
         """Asks for a line of each row, `ahead` lines on; past their end come the next band's."""

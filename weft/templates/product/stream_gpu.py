@@ -72,13 +72,9 @@ class Columns(Call):
         self.vector = 1 if self.along else self.lanes  # neighbouring columns of a thread
         self.each = config.get("each", 1) if self.along else 1
         self.columns = self.across * self.each * self.vector
-        self.groups = -(-p.n // self.columns)
-
-    @property
-    def shared_size(self) -> int:
-        """Elements of the shared array that `emit` wants: sums[chunk][dot][row][column]."""
-        per = len(self.p.dots) * self.mb * self.columns
-        return self.chunks * per if self.parts > 1 else 0
+        self.groups, self.down = -(-p.n // self.columns), -(-p.m // self.mb)
+        self.per_chunk = len(p.dots) * self.mb * self.columns  # sums [dot][row][column]
+        self.shared_size = self.chunks * self.per_chunk if self.parts > 1 else 0
 
     def _lanes(self, depth: int) -> int:
         """Neighbours that one load of every dot's weights may take: along K or along N."""
@@ -189,8 +185,7 @@ class Columns(Call):
     def _put(self, sums: ir.Array, chunk: Expr, column: Expr) -> None:
         """The sums of a chunk, where `_collect` finds them."""
         b = self.b
-        count = len(self.p.dots) * self.mb * self.columns
-        base = b.let(chunk * count + column * self.vector, "put")
+        base = b.let(chunk * self.per_chunk + column * self.vector, "put")
         for d, dot in enumerate(self.sums.acc):
             for e, line in enumerate(dot):
                 for i, var in enumerate(line):
@@ -200,7 +195,7 @@ class Columns(Call):
     def _collect(self, sums: ir.Array, t: Expr) -> None:
         """Each thread adds up the chunks of some of the group's rows x columns."""
         b, p = self.b, self.p
-        per, count = self.mb * self.columns, len(p.dots) * self.mb * self.columns
+        per, count = self.mb * self.columns, self.per_chunk
         with b.loop(per, t, step=self.across * self.parts, name="e") as e, self.em.scope():
             m = b.let(self.m0 + e // self.columns, "m")
             n = b.let(self.n0 + e % self.columns, "n")

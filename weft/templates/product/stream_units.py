@@ -26,7 +26,7 @@ def plan_of(ps: list[Problem], caps: Caps, config: Mapping[str, Any]) -> Plan:
     most = 3 if ASYNC in caps.features else 2
     for depth in _DEPTHS if "bk" not in config else (config["bk"],):
         for ring in range(config.get("ring", most), 1, -1):
-            plan = Plan(TILE, SUBGROUPS * TILE, depth, 1, SUBGROUPS, ring)
+            plan = Plan(TILE, SUBGROUPS * TILE, depth, ring, 1, SUBGROUPS)
             if sum(plan.shared(p, caps) for p in ps) <= caps.shared_bytes:
                 return plan
     raise CompileError(f"{len(ps)} products in one launch do not fit {caps.shared_bytes} bytes")
@@ -40,12 +40,11 @@ def candidates(caps: Caps) -> list[dict[str, Any]]:
 class UnitStreamer(Units):
     """Emits the part of the kernel that computes one segment."""
 
-    mb = TILE
     shared_size = 0
 
     def __init__(self, em: Emitter, segment: Segment, plan: Plan) -> None:
         super().__init__(em, segment.problem, segment.outputs, plan)
-        self.groups = -(-segment.problem.n // plan.columns)
+        self.groups, self.down = -(-self.p.n // plan.columns), -(-self.p.m // TILE)
 
     def emit(self, index: Expr, row_block: Expr, entry: Expr, sums: ir.Array | None) -> None:
         b = self.b
