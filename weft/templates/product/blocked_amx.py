@@ -128,8 +128,8 @@ class _Tiled(CpuMatmul):
         """left[row][k], contiguous along k; whole tiles of rows and of k are written."""
         b, p = self.b, self.p
         source, base = self.x.source, b.let(self.x.at(self.m0, self.k0), "a0")
-        rows = b.let(ceil_div(self.rows, BLOCK) * BLOCK, "padded")
-        last = b.let(self.rows - 1, "last") if self.bounded or p.m % BLOCK else None
+        rows = b.let(ceil_div(self.count, BLOCK) * BLOCK, "padded")
+        last = b.let(self.count - 1, "last") if self.bounded or p.m % BLOCK else None
         packer = Packer(b, source, base, self.left, self.kc, TILE, dt.bfloat16)
         packer.tiles((p.a_m, p.a_k), rows, self.klen, last, p.k % DEPTH == 0)
 

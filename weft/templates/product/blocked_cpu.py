@@ -19,14 +19,13 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.order import SPAN
 from weft.kernel import ir
-from weft.kernel.expr import cast, ceil_div, const, eq, load, minimum, shuffle, splat
+from weft.kernel.expr import cast, const, eq, load, minimum, shuffle, splat
 from weft.kernel.ir import Expr, Kernel, Type
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
-from weft.templates.loops import traffic
-from weft.templates.product.call import Call
-from weft.templates.product.epilogue import column_mask, count_flops
+from weft.templates.product.blocks import Blocks
+from weft.templates.product.epilogue import column_mask
 from weft.templates.product.pack import Packer
 from weft.templates.product.plan import Plan, candidates, plan_of, whole_rows
 from weft.templates.product.problem import Problem
@@ -42,7 +41,7 @@ def build(em: Emitter, p: Problem, config: Mapping[str, Any]) -> Kernel:
     return CpuMatmul(em, p, plan_of(p, em.caps, config)).kernel()
 
 
-class CpuMatmul(Call):
+class CpuMatmul(Blocks):
     """The kernel under construction; `_tile` is what a matrix unit does in its own way."""
 
     def __init__(self, em: Emitter, p: Problem, plan: Plan) -> None:
@@ -51,16 +50,15 @@ class CpuMatmul(Call):
         self.then = None if norm is None else NormRows(norm, em.caps, em)
         kept = (em.group.outputs, None) if norm is None else (norm.before, norm.value)
         super().__init__(em, p, *kept)
+        self.rows, self.columns = plan.mb, plan.nr * plan.panels
         self.wide = plan.nr * len(p.dots)  # columns of a panel, all dots together
         self.blocks_k = -(-p.k // plan.kc) or 1
         self.spans = -(-p.k // SPAN) if self.acc.is_float else 1
         self.per_span = SPAN // plan.kc  # blocks of K
         self.kb: Expr = const(0)  # the current block of K
 
-    def kernel(self) -> Kernel:
+    def body(self) -> None:
         b, p, plan = self.b, self.p, self.plan
-        strips = ceil_div(ceil_div(p.n, plan.nr), plan.panels)
-        grid = (strips, ceil_div(self.rows_wanted(), plan.mb), self.entries())
         self._setup()
         if self.blocks_k == 1:
             self._k_block(const(0), const(p.k))
@@ -71,15 +69,11 @@ class CpuMatmul(Call):
                 self._k_block(k0, b.let(minimum(plan.kc, p.k - k0), "klen"))
         if self.then is not None:
             self._normalise(self.then)
-        return b.kernel(grid, (1,), count_flops(p), traffic(self.group))
 
     def _setup(self) -> None:
         b, p, plan = self.b, self.p, self.plan
-        self.strip = b.let(b.group(0), "strip")
-        self.m0 = b.let(b.group(1) * plan.mb, "m0")
-        self.enter(b.group(2))
         limit = b.let(self.rows_wanted(), "limit")
-        self.rows = b.let(minimum(limit - self.m0, plan.mb), "rows")
+        self.count = b.let(minimum(limit - self.m0, plan.mb), "rows")
         packed = dt.bfloat16 if plan.pair == 2 else self.acc
         kc = -(-max(min(plan.kc, p.k), 1) // (2 * plan.lanes)) * 2 * plan.lanes
         self.panel = b.array("panel", packed, kc * self.wide)
@@ -102,12 +96,12 @@ class CpuMatmul(Call):
         if plan.pack_a:
             self._pack_a()
         if plan.panels == 1:
-            self._panel(self.strip, const(0))
+            self._panel(self.n0, const(0))
             return
         with b.loop(plan.panels, name="jp") as jp, self.em.scope():
-            index = b.let(self.strip * plan.panels + jp, "panel_index")
-            with b.when(index < -(-self.p.n // plan.nr)), self.em.scope():
-                self._panel(index, jp)
+            n = b.let(self.n0 + jp * plan.nr, "n")
+            with b.when(n < self.p.n), self.em.scope():
+                self._panel(n, jp)
 
     def _pack_a(self) -> None:
         """left[row][k], contiguous along k."""
@@ -115,12 +109,12 @@ class CpuMatmul(Call):
         base = b.let(self.x.at(self.m0, self.k0), "a0")
         packer = Packer(b, self.x.source, base, self.left, self.kc, plan.lanes, self.acc)
         if p.a_k == 1:
-            packer.rows(p.a_m, self.rows, self.klen, p.k % plan.lanes == 0)
+            packer.rows(p.a_m, self.count, self.klen, p.k % plan.lanes == 0)
         elif p.a_m == 1:
             last = b.let(self.klen - 1, "last")
-            packer.turned(p.a_k, self.rows, self.kc, last, False)
+            packer.turned(p.a_k, self.count, self.kc, last, False)
         else:
-            packer.scalars((p.a_m, p.a_k), self.rows, self.klen)
+            packer.scalars((p.a_m, p.a_k), self.count, self.klen)
 
     def _pack_b(self, i: int, n0: Expr) -> None:
         """panel[k][column], or panel[k / 2][column][2] for pairs."""
@@ -148,25 +142,24 @@ class CpuMatmul(Call):
 
     # -- computing
 
-    def _panel(self, index: Expr, jp: Expr) -> None:
-        """All row tiles of one column panel, for one block of K."""
+    def _panel(self, n0: Expr, jp: Expr) -> None:
+        """All row tiles of the column panel from n0 on, for one block of K."""
         b, plan = self.b, self.plan
-        self.n0 = b.let(index * plan.nr, "n0")
         self.jp = jp
         for i in range(len(self.p.dots)):
-            self._pack_b(i, self.n0)
-        self.columns = [b.let(self.n0 + v * plan.lanes, "n") for v in range(plan.nv)]
-        self.masks = [column_mask(b, n, self.p.n, plan.lanes, plan.nr) for n in self.columns]
-        full = b.let(self.rows - self.rows % plan.mr, "full")
+            self._pack_b(i, n0)
+        self.vectors = [b.let(n0 + v * plan.lanes, "n") for v in range(plan.nv)]
+        self.masks = [column_mask(b, n, self.p.n, plan.lanes, plan.nr) for n in self.vectors]
+        full = b.let(self.count - self.count % plan.mr, "full")
         with b.loop(full, step=plan.mr, name="row") as row, self.em.scope():
             self._tile(row, plan.mr, None)
         rest = self.p.m % plan.mr if not self.bounded else plan.mr - 1
         if rest:
-            with b.when(full < self.rows), self.em.scope():
+            with b.when(full < self.count), self.em.scope():
                 if not self.bounded:
                     self._tile(full, rest, None)
                 else:
-                    self._tile(full, rest, b.let(self.rows - 1, "last_row"))
+                    self._tile(full, rest, b.let(self.count - 1, "last_row"))
 
     def _tile(self, row: Expr, mr: int, last: Expr | None) -> None:
         """`mr` rows from `row` (those beyond `last` repeat it and are not stored)."""
@@ -224,7 +217,7 @@ class CpuMatmul(Call):
         with final or contextlib.nullcontext(), self.em.scope():
             for r in at:
                 self.tail.position(self.batch, self.em.axis(self.m0 + r, p.m))
-                self.tail.prefetch(self.columns, self.plan.lanes)
+                self.tail.prefetch(self.vectors, self.plan.lanes)
 
     def _partial_at(self, row: Expr, j: int) -> Expr:
         return (self.jp * self.plan.mb + row) * self.wide + j * self.plan.lanes
@@ -298,14 +291,14 @@ class CpuMatmul(Call):
         m = b.let(self.m0 + row, "m")
         for v in range(plan.nv):
             accs = [value(d, v) for d in range(len(p.dots))]
-            kept = self.write(m, self.columns[v], plan.lanes, accs, self.masks[v])
+            kept = self.write(m, self.vectors[v], plan.lanes, accs, self.masks[v])
             if kept is not None:
                 b.store(self.partial, self._partial_at(row, v), splat(kept, plan.lanes))
 
     def _normalise(self, norm: NormRows) -> None:
         """The rows of this group, which are finished."""
         b, p, em = self.b, self.p, self.em
-        with b.loop(self.rows, name="r") as r, em.scope():
+        with b.loop(self.count, name="r") as r, em.scope():
             row = em.axis(r, self.plan.mb)
 
             def kept(j: Affine) -> Expr:

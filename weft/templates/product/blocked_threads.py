@@ -21,7 +21,7 @@ from weft.kernel.expr import cast, extract, load, minimum
 from weft.kernel.ir import Expr, Kernel, Type
 from weft.templates.emit import Emitter
 from weft.templates.product import blocks
-from weft.templates.product.blocks import Blocks, choose, variants
+from weft.templates.product.blocks import STRIP, Blocks, choose, variants
 from weft.templates.product.call import Operand
 from weft.templates.product.pipeline import ASYNC, Stage, pitch, rotate
 from weft.templates.product.problem import Problem
@@ -148,7 +148,7 @@ class _Tiles(Blocks):
 
 
 class _Shared(_Tiles):
-    lanes, step = FOUR, _ACROSS * FOUR
+    lanes, step, strip = FOUR, _ACROSS * FOUR, STRIP
 
     def __init__(self, em: Emitter, p: Problem, plan: Plan) -> None:
         super().__init__(em, p, em.group.outputs)
@@ -157,6 +157,7 @@ class _Shared(_Tiles):
 
     def body(self) -> None:
         b, p, plan = self.b, self.p, self.plan
+        self.flat = b.let(b.thread(0), "flat")
         patch, lane = b.let(self.flat // 32, "patch"), b.let(self.flat % 32, "lane")
         across = plan.columns // (_ACROSS * plan.tn)
         row = patch // across * (_DOWN * plan.tm) + lane // _ACROSS * FOUR
@@ -203,12 +204,9 @@ class _Direct(_Tiles):
         self.rows = self.columns = side * FOUR
         self.threads = (side, side)
 
-    def _place(self) -> tuple[Expr, Expr]:
-        return self.b.group(1), self.b.group(0)
-
     def body(self) -> None:
         b = self.b
-        self.row, self.column = b.let(b.thread(1) * FOUR, "row"), b.let(self.flat * FOUR, "column")
+        self.row, self.column = (b.let(b.thread(i) * FOUR, "corner") for i in (1, 0))
         sums = self.hold()
         self.starts = [self._starts(self.x, self.m0 + self.row)]
         self.starts += [self._starts(w, self.n0 + self.column) for w in self.ws]

@@ -26,7 +26,7 @@ from weft.kernel.expr import eq, load
 from weft.kernel.ir import Expr, Kernel
 from weft.templates.emit import Emitter
 from weft.templates.product import blocks
-from weft.templates.product.blocks import Blocks, choose, variants
+from weft.templates.product.blocks import STRIP, Blocks, choose, variants
 from weft.templates.product.pipeline import ASYNC, Stage, pitch, rotate
 from weft.templates.product.problem import Problem
 
@@ -118,6 +118,7 @@ def build(em: Emitter, p: Problem, config: Mapping[str, Any]) -> Kernel:
 class Units(Blocks):
     """The kernel, or a part of one, of a plan."""
 
+    strip = STRIP
     resident = 2  # one multiplies while the other waits at its barrier
 
     def __init__(self, em: Emitter, p: Problem, outputs: Sequence[Node], plan: Plan) -> None:
@@ -130,6 +131,7 @@ class Units(Blocks):
 
     def body(self) -> None:
         b, p, plan = self.b, self.p, self.plan
+        self.flat = b.let(b.thread(0), "flat")
         number = b.let(self.flat // self.caps.subgroup, "subgroup")
         self.top = b.let(number // plan.across * (self.tall * TILE), "top")
         self.side = b.let(number % plan.across * (self.wide * TILE), "side")

@@ -1,5 +1,5 @@
-"""Blocked products of groups of threads: a group per block of the result, which blocks follow each
-other, the choice of a block."""
+"""Blocked products: a group per block of the result, which blocks follow each other, and the choice
+of a block for many threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from weft.templates.product.epilogue import count_flops
 from weft.templates.product.pipeline import ASYNC, Stage
 from weft.templates.product.problem import Problem
 
-_STRIP = 8  # rows of blocks that are walked together: they share what the caches hold of B
+STRIP = 8  # rows of blocks that a GPU walks together
 _FILL = 100  # groups from which on a GPU counts as busy
 
 
@@ -57,25 +57,28 @@ class Plan(abc.ABC):
 
 
 class Blocks(Call):
-    """A product in which a group of `threads` computes `rows` x `columns` results of every dot. A
-    subclass sets these and writes `body`, with `m0` and `n0` at hand."""
+    """A blocked product: each group computes `rows` x `columns` results of every dot. Who computes
+    (vectors, matrix registers, threads, matrix units) is a subclass, which sets these and writes
+    `body`, with the block's corner `m0`, `n0` at hand: it walks along K, joins chunks and spans in
+    the one order of core/order and hands the sums to `write`."""
 
     rows: int
     columns: int
-    threads: tuple[int, ...]
+    threads: tuple[int, ...] = (1,)
+    flat: Expr  # the thread's number, where threads share memory
     resident = 1  # groups per core
+    strip = 0  # rows of blocks that are walked together, as they share what caches hold of B
 
     def body(self) -> None:
         raise NotImplementedError
 
     def kernel(self) -> Kernel:
         b, p = self.b, self.p
-        rows = self.rows_wanted()
-        grid = (ceil_div(p.n, self.columns), ceil_div(rows, self.rows), self.entries())
+        down = ceil_div(self.rows_wanted(), self.rows)
+        grid = (ceil_div(p.n, self.columns), down, self.entries())
         self.enter(b.group(2))
-        self.flat = b.let(b.thread(0), "flat")
-        down, across = self._place()
-        self.m0, self.n0 = b.let(down * self.rows, "m0"), b.let(across * self.columns, "n0")
+        row, column = self._place()
+        self.m0, self.n0 = b.let(row * self.rows, "m0"), b.let(column * self.columns, "n0")
         self.body()
         flops, nbytes = count_flops(p), traffic(self.group)
         return b.kernel(grid, self.threads, flops, nbytes, self.resident)
@@ -83,14 +86,14 @@ class Blocks(Call):
     def _place(self) -> tuple[Expr, Expr]:
         """The group's block: row and column of blocks. In large problems groups go down strips of
         a few rows of blocks, so that those at work together read little of A and of B."""
-        b, p = self.b, self.p
+        b, p, strip = self.b, self.p, self.strip
         across = -(-p.n // self.columns)
-        if p.m <= _STRIP * self.rows or across <= _STRIP:
+        if p.m <= strip * self.rows or across <= strip or not strip:
             return b.group(1), b.group(0)
         number = b.let(b.group(1) * across + b.group(0), "number")
-        top = b.let(number // (_STRIP * across) * _STRIP, "top")
+        top = b.let(number // (strip * across) * strip, "top")
         down = ceil_div(self.rows_wanted(), self.rows)
-        high = b.let(minimum(down - top, _STRIP), "high")
+        high = b.let(minimum(down - top, strip), "high")
         own = b.let(number - top * across, "own")
         return top + own % high, own // high
 

@@ -49,7 +49,6 @@ class UnitStreamer(Units):
     def emit(self, index: Expr, row_block: Expr, entry: Expr, sums: ir.Array | None) -> None:
         b = self.b
         self.enter(entry)
-        self.flat = b.let(b.thread(0), "flat")
         self.m0 = b.let(row_block * TILE, "m0")
         self.n0 = b.let(index * self.columns, "n0")
         self.body()
