@@ -19,17 +19,17 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.order import SPAN
 from weft.kernel import ir
-from weft.kernel.expr import cast, const, eq, load, minimum, shuffle, splat
+from weft.kernel.expr import const, eq, load, minimum, splat
 from weft.kernel.ir import Expr, Kernel, Type
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.product.blocks import Blocks
-from weft.templates.product.epilogue import column_mask
 from weft.templates.product.pack import Packer
 from weft.templates.product.plan import Plan, candidates, plan_of, whole_rows
 from weft.templates.product.problem import Problem
 from weft.templates.product.then_norm import NormRows, following
+from weft.templates.registers import tail_mask
 
 __all__ = ["CpuMatmul", "build", "candidates"]
 
@@ -149,7 +149,11 @@ class CpuMatmul(Blocks):
         for i in range(len(self.p.dots)):
             self._pack_b(i, n0)
         self.vectors = [b.let(n0 + v * plan.lanes, "n") for v in range(plan.nv)]
-        self.masks = [column_mask(b, n, self.p.n, plan.lanes, plan.nr) for n in self.vectors]
+        ragged = self.p.n % plan.nr
+        self.masks = [
+            b.let(tail_mask(n, self.p.n, plan.lanes), "cols") if ragged else None
+            for n in self.vectors
+        ]
         full = b.let(self.count - self.count % plan.mr, "full")
         with b.loop(full, step=plan.mr, name="row") as row, self.em.scope():
             self._tile(row, plan.mr, None)
@@ -245,16 +249,9 @@ class CpuMatmul(Blocks):
                 b.let(load(self.panel, spot + j * width, width), "bv") for j in range(len(acc[0]))
             ]
             for (base, offset), line in zip(rows, acc):
-                x = self._broadcast(source, base + k * sk + offset)
+                x = self.spread(source, base + k * sk + offset, plan.lanes)
                 for var, y in zip(line, right):
                     self.add(var, x, y)
-
-    def _broadcast(self, source: ir.Buffer | ir.Array, index: Expr) -> Expr:
-        lanes = self.plan.lanes
-        if self.mode == "dot2":
-            pair = self.b.let(load(source, index, 2), "a")
-            return self.b.let(shuffle([0, 1] * lanes, pair), "av")
-        return self.b.let(splat(cast(load(source, index), self.acc), lanes), "av")
 
     # -- results
 

@@ -15,7 +15,6 @@ from weft.kernel.expr import ceil_div, minimum
 from weft.kernel.ir import Expr, Kernel
 from weft.templates.loops import traffic
 from weft.templates.product.call import Call
-from weft.templates.product.epilogue import count_flops
 from weft.templates.product.pipeline import ASYNC, Stage
 from weft.templates.product.problem import Problem
 
@@ -80,8 +79,7 @@ class Blocks(Call):
         row, column = self._place()
         self.m0, self.n0 = b.let(row * self.rows, "m0"), b.let(column * self.columns, "n0")
         self.body()
-        flops, nbytes = count_flops(p), traffic(self.group)
-        return b.kernel(grid, self.threads, flops, nbytes, self.resident)
+        return b.kernel(grid, self.threads, p.flops, traffic(self.group), self.resident)
 
     def _place(self) -> tuple[Expr, Expr]:
         """The group's block: row and column of blocks. In large problems groups go down strips of

@@ -10,7 +10,7 @@ from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.graph.ir import Node
 from weft.kernel import ir
-from weft.kernel.expr import const, fma
+from weft.kernel.expr import cast, const, fma, load, shuffle, splat
 from weft.kernel.ir import Expr, Kernel
 from weft.templates import affine
 from weft.templates.emit import Emitter
@@ -107,6 +107,12 @@ class Call:
         else:
             value = acc + x * y if self.mode == "i32" else fma(x, y, acc)
         self.b.assign(acc, value)
+
+    def spread(self, source: ir.Buffer | ir.Array, index: Expr, lanes: int) -> Expr:
+        """The element of the left operand at `index` (of pairs: it and the next) in every lane."""
+        if self.mode == "dot2":
+            return self.b.let(shuffle([0, 1] * lanes, load(source, index, 2)), "x")
+        return self.b.let(splat(cast(load(source, index), self.acc), lanes), "x")
 
     def write(
         self, m: Expr, n: Expr, lanes: int, values: Sequence[Expr], mask: Expr | None = None,

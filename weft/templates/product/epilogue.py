@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from weft.core import dtypes as dt
 from weft.graph.ir import Node
-from weft.kernel.builder import Builder
-from weft.kernel.expr import cast, iota
+from weft.kernel.expr import cast
 from weft.kernel.ir import Expr
 from weft.templates import affine
 from weft.templates.affine import Affine
@@ -79,14 +78,3 @@ class Tail:
                 at = affine.reshape_index(index, p.dots[0].shape, node.shape)
                 linear = affine.flatten(at, affine.contiguous(node.shape))
                 em.b.prefetch(em.buffers[id(node)], em.expr(linear))
-
-
-def column_mask(b: Builder, n: Expr, limit: int, lanes: int, panel: int) -> Expr | None:
-    """Lanes of columns n .. that exist; None where panels of `panel` columns divide the limit."""
-    if limit % panel == 0:
-        return None
-    return b.let(n + iota(lanes) < limit, "cols")
-
-
-def count_flops(problem: Problem) -> int:
-    return 2 * problem.batches * problem.m * problem.n * problem.k * len(problem.dots)

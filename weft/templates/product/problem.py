@@ -38,6 +38,10 @@ class Problem:
     def batches(self) -> int:
         return math.prod(self.batch)
 
+    @property
+    def flops(self) -> int:
+        return 2 * self.batches * self.m * self.n * self.k * len(self.dots)
+
     def b_strides(self, i: int) -> tuple[tuple[int, ...], int, int]:
         """(batch strides, stride along k, stride along n) of operand b of dot number i."""
         s = self.bs[i].strides

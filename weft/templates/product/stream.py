@@ -29,7 +29,6 @@ from weft.templates.product import (
     stream_units,
 )
 from weft.templates.product.call import nothing
-from weft.templates.product.epilogue import count_flops
 from weft.templates.product.problem import Segment, find_dots, problem_of
 from weft.templates.product.stream_amx import TileStreamer
 from weft.templates.product.stream_cpu import Streamer
@@ -144,7 +143,7 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
             with b.when(inside), em.scope():
                 part.emit(b.let(index - start, "own"), rows, entry, sums)
         start = stop
-    flops = sum(count_flops(s.problem) for s in segments)
+    flops = sum(s.problem.flops for s in segments)
     entries = parts[0].entries()
     grid = (down, start, entries) if axis else (start, down, entries)
     return b.kernel(grid, (threads,), flops, traffic(group))

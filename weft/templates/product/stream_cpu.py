@@ -17,7 +17,7 @@ from typing import Any
 
 from weft.core.caps import Caps
 from weft.kernel import ir
-from weft.kernel.expr import cast, const, iota, load, minimum, select, shuffle, splat
+from weft.kernel.expr import const, iota, load, minimum, select, splat
 from weft.kernel.ir import Expr, Type
 from weft.templates.emit import Emitter
 from weft.templates.operand import Reader, widen
@@ -150,12 +150,7 @@ class Streamer(Call):
                 self.write(r, n, self.lanes, [dot[i] for dot in values], mask, step)
 
     def _x(self, start: Expr, k: Expr) -> Expr:
-        """The element of x at k (the pair there, of pairs), in every lane."""
-        source, lanes = self.left.source, self.lanes
-        if self.mode == "dot2":
-            return self.b.let(shuffle([0, 1] * lanes, load(source, start + k, 2)), "x")
-        x = cast(load(source, start + k * self.left.s_k), self.acc)
-        return self.b.let(splat(x, lanes), "x")
+        return self.spread(self.left.source, start + k * self.left.s_k, self.lanes)
 
     # -- w[N, K]
 
