@@ -214,14 +214,13 @@ class CpuMatmul(Blocks):
 
     def _prefetch(self, at: list[Expr]) -> None:
         """What the epilogue reads besides the products, ahead of the last block of K."""
-        b, p = self.b, self.p
+        b = self.b
         if not self.tail.others:
             return
         final = b.when(self.kb >= self.blocks_k - 1) if self.blocks_k > 1 else None
         with final or contextlib.nullcontext(), self.em.scope():
             for r in at:
-                self.tail.position(self.batch, self.em.axis(self.m0 + r, p.m))
-                self.tail.prefetch(self.vectors, self.plan.lanes)
+                self.tail.prefetch(self.lead(self.m0 + r), self.vectors, self.plan.lanes)
 
     def _partial_at(self, row: Expr, j: int) -> Expr:
         return (self.jp * self.plan.mb + row) * self.wide + j * self.plan.lanes

@@ -19,7 +19,7 @@ from weft.templates.loops import Bound, bounded_rows, traffic
 from weft.templates.operand import Reader
 from weft.templates.product.epilogue import Tail
 from weft.templates.product.problem import Problem, mode
-from weft.templates.view import View
+from weft.templates.view import Index, View
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,11 @@ class Call:
         step: int = 0,
     ) -> Expr | None:  # fmt: skip
         """Columns n + 0..lanes-1 of row m, given each dot's values there: see Tail.write."""
-        self.tail.position(self.batch, self.em.axis(m, self.p.m))
-        return self.tail.write(n, lanes, mask, values, step)
+        return self.tail.write(self.lead(m), n, lanes, mask, values, step)
+
+    def lead(self, m: Expr) -> Index:
+        """The index of row m of the batch entry on an output's axes before N."""
+        return (*self.batch, *affine.unflatten(self.em.axis(m, self.p.m), self.p.rows))
 
 
 def nothing(em: Emitter, *problems: Problem) -> Kernel | None:

@@ -9,18 +9,18 @@ from weft.graph.ir import Node
 from weft.kernel.expr import cast
 from weft.kernel.ir import Expr
 from weft.templates import affine
-from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import reached
 from weft.templates.product.problem import Problem
+from weft.templates.view import Index
 
 
 class Tail:
     """Writes the group's outputs from accumulators of its dots, a vector along N at a time.
 
-    `position` fixes the batch and row; `write` then takes one accumulator per dot, for columns
-    n .. n + lanes - 1. It returns the value of `kept` there, if something in the same kernel goes
-    on with one: as it would be read from memory.
+    `write` takes one accumulator per dot, for columns n .. n + lanes - 1 of a row, given by its
+    index on the axes before. It returns the value of `kept` there, if something in the same kernel
+    goes on with one: as it would be read from memory.
     """
 
     def __init__(
@@ -31,7 +31,6 @@ class Tail:
         self.outputs = tuple(outputs)
         self.kept = kept
         self.roots = self.outputs if kept is None else (*self.outputs, kept)
-        self._lead: tuple[Affine, ...] = ()
 
     @property
     def others(self) -> list[Node]:
@@ -47,17 +46,14 @@ class Tail:
         stop = {id(n) for n in (*self.em.group.inputs, *self.p.dots)}
         return sum(id(n) not in stop for n in reached(self.roots, stop)) <= 3
 
-    def position(self, batch: Sequence[Affine], row: Affine) -> None:
-        self._lead = (*batch, *affine.unflatten(row, self.p.rows))
-
     def write(
-        self, n: Expr, lanes: int, mask: Expr | None, values: Sequence[Expr], step: int = 0
+        self, row: Index, n: Expr, lanes: int, mask: Expr | None, values: Sequence[Expr], step: int
     ) -> Expr | None:
-        """Computes and stores every output at the position's columns n + 0..lanes-1; n is a
+        """Computes and stores every output at the row's columns n + 0..lanes-1; n is a
         multiple of `step` (0: of `lanes`)."""
         em, p = self.em, self.p
         first = em.axis(n, max(p.n - lanes + 1, 1), step or lanes)
-        index = (*self._lead, first + em.lane(lanes))
+        index = (*row, first + em.lane(lanes))
         for dot, value in zip(p.dots, values):
             em.define(dot, lambda _, value=value: value)  # type: ignore[misc]
         with em.masked(mask):
@@ -68,13 +64,13 @@ class Tail:
             at = affine.reshape_index(index, p.dots[0].shape, self.kept.shape)
             return em.b.let(cast(em.stored(self.kept, at), dt.float32), "kept")
 
-    def prefetch(self, columns: Sequence[Expr], lanes: int) -> None:
-        """Asks for the elements of other operands that `write` will read at the position, a vector
+    def prefetch(self, row: Index, columns: Sequence[Expr], lanes: int) -> None:
+        """Asks for the elements of other operands that `write` will read of the row, a vector
         from each of `columns`: they arrive while the products are summed."""
         em, p = self.em, self.p
         for node in self.others:
             for n in columns:
-                index = (*self._lead, em.axis(n, max(p.n - lanes + 1, 1), lanes))
+                index = (*row, em.axis(n, max(p.n - lanes + 1, 1), lanes))
                 at = affine.reshape_index(index, p.dots[0].shape, node.shape)
                 linear = affine.flatten(at, affine.contiguous(node.shape))
                 em.b.prefetch(em.buffers[id(node)], em.expr(linear))

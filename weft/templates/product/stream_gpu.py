@@ -36,11 +36,6 @@ def candidates(segments: tuple[Segment, ...], caps: Caps) -> list[dict[str, Any]
     return [*found, *({"each": e} for e in (1, 2, 4)), *({"rows": r} for r in (1, 2, 8))]
 
 
-def _along_k(p: Problem) -> bool:
-    """Whether every dot's weights lie row by row, w[N, K]."""
-    return all(p.b_strides(i)[1] == 1 for i in range(len(p.dots)))
-
-
 def team(p: Problem, caps: Caps, config: Mapping[str, Any]) -> tuple[int, int]:
     """(threads along N, threads that share the chunks of a column) of a group."""
     threads = min(config.get("threads", 128 if caps.subgroup else 64), caps.max_threads)
@@ -65,8 +60,9 @@ class Columns(Call):
         self.mb = min(p.m, config.get("rows", 4))  # rows of x in a group
         self.ahead = config.get("ahead", 4 if caps.subgroup else 1)
         self.chunks = -(-p.k // CHUNK)
-        self.along = _along_k(p)
-        self.lanes = self._lanes(CHUNK) if self.along else self._lanes(1)
+        self.along = all(w.along_k for w in self.ws)  # row by row, w[N, K]
+        # Neighbours that one load of every dot's weights may take, along K or along N.
+        self.lanes = min(w.lanes(1, CHUNK) if self.along else w.lanes(p.n, 1) for w in self.ws)
         if not self.along and not caps.cheap_barrier:
             self.lanes = 1
         self.vector = 1 if self.along else self.lanes  # neighbouring columns of a thread
@@ -75,10 +71,6 @@ class Columns(Call):
         self.groups, self.down = -(-p.n // self.columns), -(-p.m // self.mb)
         self.per_chunk = len(p.dots) * self.mb * self.columns  # sums [dot][row][column]
         self.shared_size = self.chunks * self.per_chunk if self.parts > 1 else 0
-
-    def _lanes(self, depth: int) -> int:
-        """Neighbours that one load of every dot's weights may take: along K or along N."""
-        return min(w.lanes(1 if depth > 1 else self.p.n, depth) for w in self.ws)
 
     # -- one group
 
