@@ -86,20 +86,7 @@ def problem_of(group: Group, dots: tuple[Node, ...] = ()) -> Problem:
 
 def find_dots(group: Group) -> tuple[Node, ...]:
     """The dots that the group computes, in the order its outputs reach them."""
-    stop = {id(n) for n in group.inputs}
-    found: list[Node] = []
-    seen: set[int] = set()
-    stack = list(reversed(group.outputs))
-    while stack:
-        node = stack.pop()
-        if id(node) in seen or id(node) in stop:
-            continue
-        seen.add(id(node))
-        if node.op == "dot":
-            found.append(node)
-        else:
-            stack.extend(reversed(node.inputs))
-    return tuple(found)
+    return tuple(n for n in reversed(group.inside()) if n.op == "dot")
 
 
 def mode(p: Problem, caps: Caps) -> str:
