@@ -16,7 +16,7 @@ def transposed_16(b: Builder, source: ir.Buffer, starts: Sequence[Expr]) -> list
     """Sixteen f32 vectors (bound), vector i of elements starts[0] + i, starts[1] + i, ...
 
     Four rows at a time are loaded into the quarters of a vector, so that only squares of 4 x 4
-    items are left to turn: half the shuffles of a butterfly (`pack.transpose_block`). An item is
+    items are left to turn: half the shuffles of a butterfly (`transpose_block`). An item is
     32 bits, two elements of a narrow dtype.
     """
     width = 4 // source.dtype.itemsize

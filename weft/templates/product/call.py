@@ -4,13 +4,15 @@ its multiply-add. Blocked and streaming kernels of every tier are written over i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.graph.ir import Node
 from weft.kernel import ir
-from weft.kernel.expr import cast, const, fma, load, shuffle, splat
+from weft.kernel.expr import cast, const, fma, load, minimum, shuffle, splat
 from weft.kernel.ir import Expr, Kernel
 from weft.templates import affine
 from weft.templates.emit import Emitter
@@ -124,6 +126,39 @@ class Call:
     def lead(self, m: Expr) -> Index:
         """The index of row m of the batch entry on an output's axes before N."""
         return (*self.batch, *affine.unflatten(self.em.axis(m, self.p.m), self.p.rows))
+
+
+class Part(Call):
+    """A product that streams its weights past few rows, in some of a launch's groups: `groups` of
+    them share the columns, `down` the rows. `emit` wants a shared array of `shared_size`."""
+
+    groups: int
+    down = 1
+    shared_size = 0
+
+    def emit(self, index: Expr, rows: Expr, entry: Expr, sums: ir.Array | None) -> None:
+        """The code of group number `index`, block of rows `rows`, batch entry `entry`."""
+        raise NotImplementedError
+
+    def begin(self, entry: Expr) -> None:
+        self.enter(entry)
+        self.limit = self.b.let(self.rows_wanted(), "limit")
+
+    def starts(self, x: Reader, rows: Sequence[Expr]) -> list[Expr]:
+        """Where rows of x start; those that do not exist repeat the last."""
+        last = self.p.m - 1
+        near = [r if isinstance(r, ir.Const) else minimum(r, last) for r in rows]
+        return [self.b.let(x.at(r, 0), "x") for r in near]
+
+    def store(
+        self, rows: Sequence[Expr], n: Expr, lanes: int, sums: list[list[Any]],
+        mask: Expr | None = None, step: int = 0,
+    ) -> None:  # fmt: skip
+        """sums[dot][row] of the columns n + 0..lanes-1, of each row that is wanted."""
+        for i, r in enumerate(rows):
+            wanted = nullcontext() if isinstance(r, ir.Const) else self.b.when(r < self.limit)
+            with wanted, self.em.scope():
+                self.write(r, n, lanes, [dot[i] for dot in sums], mask, step)
 
 
 def nothing(em: Emitter, *problems: Problem) -> Kernel | None:

@@ -8,16 +8,13 @@ segments may differ in N and share the launch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from weft.core.caps import Caps
-from weft.core.dtypes import DType
 from weft.core.errors import CompileError
 from weft.graph.ir import Node
-from weft.kernel import ir
 from weft.kernel.builder import Builder
-from weft.kernel.expr import Value
-from weft.kernel.ir import Expr, Kernel
+from weft.kernel.ir import Kernel
 from weft.templates.emit import Emitter
 from weft.templates.group import Group, reached
 from weft.templates.loops import traffic
@@ -28,7 +25,7 @@ from weft.templates.product import (
     stream_gpu,
     stream_units,
 )
-from weft.templates.product.call import nothing
+from weft.templates.product.call import Part, nothing
 from weft.templates.product.problem import Segment, find_dots, problem_of
 from weft.templates.product.stream_amx import TileStreamer
 from weft.templates.product.stream_cpu import Streamer
@@ -73,24 +70,6 @@ def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
     if blocked_units.suits(segments[0].problem, caps):
         return stream_units.candidates(caps)
     return stream_gpu.candidates(segments, caps)
-
-
-class Part(Protocol):
-    """Emits the code that computes one segment, in some of a launch's groups."""
-
-    groups: int  # that share the columns
-    down: int  # blocks of rows
-    shared_size: int  # elements of the shared array that `emit` wants
-    acc: DType  # of a sum
-
-    def entries(self) -> Value:
-        """How many batch entries a run wants."""
-        ...
-
-    def emit(self, index: Expr, rows: Expr, entry: Expr, sums: ir.Array | None) -> None:
-        """The code of group number `index` of the segment, block of rows `rows`, batch entry
-        `entry`."""
-        ...
 
 
 def _parts(

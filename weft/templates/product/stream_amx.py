@@ -52,8 +52,7 @@ class TileStreamer(Streamer):
         n, mask, step = self._own(b.let(band * TILE, "n0"))
         for d, w in enumerate(self.ws):
             self._dot(d, w.row(b, n))
-        limit = const(p.m) if self.limit is None else self.limit
-        with b.loop(limit, name="m") as m, self.em.scope():
+        with b.loop(self.limit, name="m") as m, self.em.scope():
             at = b.let(iota(TILE) * TILE + m, "at")
             values = [
                 b.let(load(self.totals, at + d * TILE * TILE), "sum") for d in range(len(p.dots))

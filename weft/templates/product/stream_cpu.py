@@ -21,7 +21,7 @@ from weft.kernel.expr import const, iota, load, minimum, select, splat
 from weft.kernel.ir import Expr, Type
 from weft.templates.emit import Emitter
 from weft.templates.operand import Reader, widen
-from weft.templates.product.call import Call
+from weft.templates.product.call import Part
 from weft.templates.product.pack import Packer
 from weft.templates.product.problem import Problem, Segment
 from weft.templates.product.sums import Sums
@@ -48,10 +48,8 @@ def _across(p: Problem) -> bool:
     return all(p.b_strides(i)[2] == 1 and p.n > 1 for i in range(len(p.dots)))
 
 
-class Streamer(Call):
+class Streamer(Part):
     """Emits the part of the kernel that computes one segment."""
-
-    shared_size, down = 0, 1
 
     def __init__(self, em: Emitter, segment: Segment, config: Mapping[str, Any]) -> None:
         super().__init__(em, segment.problem, segment.outputs)
@@ -82,9 +80,8 @@ class Streamer(Call):
 
     def emit(self, index: Expr, rows: Expr, entry: Expr, sums: ir.Array | None) -> None:
         b = self.b
-        self.enter(entry)
+        self.begin(entry)
         self.left = self._left()
-        self.limit = b.let(self.rows_wanted(), "limit") if self.bounded else None
         if self.per_group == 1:
             self._band(index)
             return
@@ -122,32 +119,16 @@ class Streamer(Call):
         b, p = self.b, self.p
         n0 = b.let(band * self.width, "n0")
         streamed = self._columns if self.across else self._rows
-        if p.m <= self.mb and self.limit is None:
+        if p.m <= self.mb and not self.bounded:
             streamed([const(i) for i in range(p.m)], n0)
             return
-        limit = const(p.m) if self.limit is None else self.limit
-        with b.loop(limit, step=self.mb, name="m") as m, self.em.scope():
+        with b.loop(self.limit, step=self.mb, name="m") as m, self.em.scope():
             streamed([b.let(m + i, "row") for i in range(self.mb)], n0)
 
     def _chains(self, rows: Sequence[Expr], vectors: int) -> Sums:
-        """Sums [dot][row][vector]; where rows of x start."""
-        b, p = self.b, self.p
-        last = p.m - 1  # rows that do not exist repeat it
-        self.starts = [
-            b.let(self.left.at(r if isinstance(r, ir.Const) else minimum(r, last), 0), "x")
-            for r in rows
-        ]
-        return Sums(b, p.k, Type(self.acc, self.lanes), len(p.dots), len(rows), vectors)
-
-    def _store(
-        self, rows: Sequence[Expr], n: Expr, mask: Expr | None, values: list[list[Any]], step: int
-    ) -> None:
-        """values[dot][row] for the `lanes` columns from n on, of each row that is wanted."""
-        em, limit = self.em, self.p.m if self.limit is None else self.limit
-        for i, r in enumerate(rows):
-            wanted = None if isinstance(r, ir.Const) else self.b.when(r < limit)
-            with wanted or contextlib.nullcontext(), em.scope():
-                self.write(r, n, self.lanes, [dot[i] for dot in values], mask, step)
+        """Sums [dot][row][vector]."""
+        lengths = len(self.p.dots), len(rows), vectors
+        return Sums(self.b, self.p.k, Type(self.acc, self.lanes), *lengths)
 
     def _x(self, start: Expr, k: Expr) -> Expr:
         return self.spread(self.left.source, start + k * self.left.s_k, self.lanes)
@@ -170,7 +151,7 @@ class Streamer(Call):
         b, p, lanes = self.b, self.p, self.lanes
         n, mask, step = self._own(n0)
         sums = self._chains(rows, 1)
-        acc = sums.acc
+        acc, starts = sums.acc, self.starts(self.left, rows)
         ws = [w.row(b, n) for w in self.ws]
         width = lanes * max(w.item for w in ws)
         whole = p.k - p.k % width
@@ -181,14 +162,14 @@ class Streamer(Call):
                 for w, dot in zip(ws, acc):  # in turn: no more streams than a band has rows
                     with b.loop(end, first, step=width, name="k") as k:
                         self._prefetch(w, k)
-                        self._square([w], [dot], k, width)
+                        self._square([w], [dot], starts, k, width)
             if whole < p.k:
                 with b.when(stop > whole) if whole else contextlib.nullcontext():
-                    self._square(ws, acc, const(whole), p.k - whole)
+                    self._square(ws, acc, starts, const(whole), p.k - whole)
 
         sums.chunks(chunk)
         values = [[v for (v,) in dot] for dot in sums.result]
-        self._store(rows, n, mask, values, step)
+        self.store(rows, n, lanes, values, mask, step)
 
     def _prefetch(self, w: Reader, k: Expr) -> None:
         """Asks for a line of each row, `ahead` lines on; past their end come the next band's."""
@@ -202,7 +183,9 @@ class Streamer(Call):
         for r in range(self.lanes):
             b.prefetch(w.source, coming + r * w.s_row)
 
-    def _square(self, ws: Sequence[Reader], acc: list[list[Any]], k: Expr, count: int) -> None:
+    def _square(
+        self, ws: Sequence[Reader], acc: list[list[Any]], starts: list[Expr], k: Expr, count: int
+    ) -> None:
         """`count` of k, at most a square's."""
         b, lanes = self.b, self.lanes
         for w, sums in zip(ws, acc):
@@ -210,7 +193,7 @@ class Streamer(Call):
                 inside = min(count - part, lanes * w.item)
                 for u, vector in enumerate(self._turned(w, k + part, inside)):
                     at = b.let(k + (part + u * self.pair), "k")
-                    for start, (var,) in zip(self.starts, sums):
+                    for start, (var,) in zip(starts, sums):
                         self.add(var, self._x(start, at), vector)
 
     def _turned(self, w: Reader, k: Expr, count: int) -> list[Expr]:
@@ -235,11 +218,11 @@ class Streamer(Call):
         columns = [b.let(n0 + v * lanes, "n") for v in range(vectors)]
         masks = [b.let(tail_mask(c, p.n, lanes), "cols") if ragged else None for c in columns]
         sums = self._chains(rows, vectors)
-        acc = sums.acc
+        acc, starts = sums.acc, self.starts(self.left, rows)
 
         def chunk(first: Expr, stop: Expr) -> None:
             with b.loop(stop, first, step=self.pair, name="k") as k:
-                xs = [self._x(start, k) for start in self.starts]
+                xs = [self._x(start, k) for start in starts]
                 for w, dot in zip(self.ws, acc):
                     line = _LINE // w.source.dtype.itemsize
                     for c in range(0, self.width, line) if self.further else ():
@@ -253,7 +236,7 @@ class Streamer(Call):
         sums.chunks(chunk)
         for v in range(vectors):
             values = [[line[v] for line in dot] for dot in sums.result]
-            self._store(rows, columns[v], masks[v], values, lanes)
+            self.store(rows, columns[v], lanes, values, masks[v])
 
     def _line(self, w: Reader, k: Expr, column: Expr, mask: Expr | None) -> Expr:
         """A vector of columns at k, or pairs of it and the next."""

@@ -20,7 +20,7 @@ from weft.kernel import ir
 from weft.kernel.expr import cast, const, eq, extract, load, minimum, pack, splat
 from weft.kernel.ir import Expr, Type
 from weft.templates.emit import Emitter
-from weft.templates.product.call import Call
+from weft.templates.product.call import Part
 from weft.templates.product.problem import Problem, Segment
 from weft.templates.product.sums import Sums
 
@@ -48,7 +48,7 @@ def team(p: Problem, caps: Caps, config: Mapping[str, Any]) -> tuple[int, int]:
     return (across, parts) if values <= caps.shared_bytes else (threads, 1)
 
 
-class Columns(Call):
+class Columns(Part):
     """Emits the part of the kernel that computes one segment, for a team of threads."""
 
     def __init__(
@@ -76,11 +76,10 @@ class Columns(Call):
 
     def emit(self, index: Expr, rows: Expr, entry: Expr, sums: ir.Array | None) -> None:
         b, p = self.b, self.p
-        self.enter(entry)
+        self.begin(entry)
         self.m0 = b.let(rows * self.mb, "m0")
-        self.limit = b.let(self.rows_wanted(), "limit")
-        near = [minimum(self.m0 + i, p.m - 1) for i in range(self.mb)]
-        self.xs = [b.let(self.x.at(r, 0), "x") for r in near]
+        self.rows = [b.let(self.m0 + i, "row") for i in range(self.mb)]
+        self.xs = self.starts(self.x, self.rows)
         self.n0 = b.let(index * self.columns, "n0")
         t = b.let(b.thread(0), "t")
         if sums is None:
@@ -104,7 +103,7 @@ class Columns(Call):
             b.let(self.n0 + (column + e * self.across) * self.vector, "n") for e in range(self.each)
         ]
         inside = [b.let(minimum(n, p.n - self.vector), "inside") for n in self.ns]
-        self.starts = [[b.let(w.at(n, 0), "w") for n in inside] for w in self.ws]
+        self.places = [[b.let(w.at(n, 0), "w") for n in inside] for w in self.ws]
         shape = len(self.ws), self.each, self.mb
         self.sums = Sums(b, k, Type(self.acc, self.vector), *shape)
 
@@ -140,7 +139,7 @@ class Columns(Call):
     def _weights(self, k: Expr) -> list[list[Expr]]:
         return [
             [self.b.let(load(w.source, s + k * w.s_k, self.lanes), "w") for s in starts]
-            for w, starts in zip(self.ws, self.starts)
+            for w, starts in zip(self.ws, self.places)
         ]
 
     def _left(self, start: Expr, k: Expr) -> Expr:
@@ -169,10 +168,7 @@ class Columns(Call):
             self.sums.chunks(self._chunk)
             for e, n in enumerate(self.ns):
                 with b.when(n < self.p.n), em.scope():
-                    for i in range(self.mb):
-                        m = b.let(self.m0 + i, "m")
-                        with b.when(m < self.limit), em.scope():
-                            self.write(m, n, self.vector, [dot[e][i] for dot in self.sums.result])
+                    self.store(self.rows, n, self.vector, [dot[e] for dot in self.sums.result])
 
     def _put(self, sums: ir.Array, chunk: Expr, column: Expr) -> None:
         """The sums of a chunk, where `_collect` finds them."""

@@ -13,6 +13,7 @@ from weft.kernel import ir
 from weft.kernel.ir import Expr
 from weft.templates.emit import Emitter
 from weft.templates.product.blocked_units import TILE, Plan, Units
+from weft.templates.product.call import Part
 from weft.templates.product.pipeline import ASYNC
 from weft.templates.product.problem import Problem, Segment
 
@@ -37,18 +38,16 @@ def candidates(caps: Caps) -> list[dict[str, Any]]:
     return [{"bk": depth} for depth in _DEPTHS]
 
 
-class UnitStreamer(Units):
+class UnitStreamer(Part, Units):
     """Emits the part of the kernel that computes one segment."""
-
-    shared_size = 0
 
     def __init__(self, em: Emitter, segment: Segment, plan: Plan) -> None:
         super().__init__(em, segment.problem, segment.outputs, plan)
         self.groups, self.down = -(-self.p.n // plan.columns), -(-self.p.m // TILE)
 
-    def emit(self, index: Expr, row_block: Expr, entry: Expr, sums: ir.Array | None) -> None:
+    def emit(self, index: Expr, rows: Expr, entry: Expr, sums: ir.Array | None) -> None:
         b = self.b
         self.enter(entry)
-        self.m0 = b.let(row_block * TILE, "m0")
+        self.m0 = b.let(rows * TILE, "m0")
         self.n0 = b.let(index * self.columns, "n0")
         self.body()
