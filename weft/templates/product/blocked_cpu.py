@@ -124,20 +124,17 @@ class CpuMatmul(Blocks):
         w = self.ws[i]
         sk, sn = w.s_k, w.s_row
         base = b.let(w.at(n0, self.k0), "b0")
-        ragged = p.n % plan.nr != 0
-        left = b.let(p.n - n0, "left") if ragged else None
+        left = b.let(p.n - n0, "left") if p.n % plan.nr else None
         at = i * plan.nr * pair
         packer = Packer(b, w.source, base, self.panel, self.wide, plan.lanes, kind, at)
+        if sk != 1 and (sn == 1 or pair == 2):
+            whole = pair == 1 or plan.mode == "dot2" or p.k % (2 * plan.lanes) == 0
+            packer.columns((sk, sn), self.klen, plan.nr, left, pair, whole)
+            return
+        last = None if left is None else b.let(left - 1, "last")
         if sk == 1:
-            last = b.let(left - 1, "last") if left is not None else None
             packer.turned(sn, self.klen, plan.nr, last, p.k % (plan.lanes * pair) == 0, pair)
-        elif pair == 2:
-            whole = plan.mode == "dot2" or p.k % (2 * plan.lanes) == 0
-            packer.columns((sk, sn), self.klen, plan.nr, left, 2, whole)
-        elif sn == 1:
-            packer.columns((sk, sn), self.klen, plan.nr, left)
         else:
-            last = b.let(left - 1, "last") if left is not None else None
             packer.scalars((sk, sn), self.klen, plan.nr, (None, last))
 
     # -- computing

@@ -94,7 +94,7 @@ class Call:
     def enter(self, entry: Expr) -> None:
         """Moves to a batch entry: its operands start there."""
         p = self.p
-        self.batch = affine.unflatten(self.em.axis(entry, max(p.batches, 1)), p.batch)
+        self.batch = affine.unflatten(self.em.axis(entry, p.batches), p.batch)
         self.x, *self.ws = (self._placed(x) for x in (self.x, *self.ws))
 
     def _placed(self, x: Operand) -> Operand:
