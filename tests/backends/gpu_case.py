@@ -90,36 +90,39 @@ def nodes(caps: Caps) -> list[Kernel]:
 
 
 @functools.cache
-def conformance(caps: Caps, module: ModuleType) -> list[Kernel]:
-    """Every kernel of a module's conformance checks: primitives (gradients too) or templates."""
+def conformance(caps: Caps, module: ModuleType, first: int = 0, step: int = 1) -> list[Kernel]:
+    """The kernels of a module's conformance checks, of all or of every so many: primitives
+    (gradients too) or templates."""
     recorder = Recorder(caps)
-    recorder.gather(module.checks(recorder))
+    recorder.gather(itertools.islice(module.checks(recorder), first, None, step))
     return recorder.kernels
 
 
+Gather = Callable[[Caps, int, int], list[Kernel]]
 # What is compiled whole, and how many kernels it has at least.
-PARTS: dict[str, tuple[Callable[[Caps], list[Kernel]], int]] = {
-    "nodes": (lambda caps: nodes(caps) + products(caps), 150),
-    "primitives": (lambda caps: conformance(caps, primitives), 500),
-    "templates": (lambda caps: conformance(caps, templates), 500),
+PARTS: dict[str, tuple[Gather, int]] = {
+    "nodes": (lambda caps, first, step: (nodes(caps) + products(caps))[first::step], 150),
+    "primitives": (lambda caps, *share: conformance(caps, primitives, *share), 500),
+    "templates": (lambda caps, *share: conformance(caps, templates, *share), 500),
 }
 
 
 def shares(names: tuple[str, ...]) -> list[Any]:
-    """Parameters: a target, and which of every so many kernels it compiles. By default a vendor's
-    first target takes every fourth one (neighbours are one template at another shape or dtype),
-    the other vendor's those between; all of them for all targets are for the slow tests."""
-    few = slice(2 * (names == AMD), None, 4)
-    slow = [pytest.param(gpu_target(n), slice(None), id=n, marks=pytest.mark.slow) for n in names]
-    return [pytest.param(gpu_target(names[0]), few, id=f"{names[0]}-quarter"), *slow]
+    """Parameters: a target, and which of every so many checks it compiles. By default a vendor's
+    first target takes every fifth one (neighbours are one template at another shape or dtype, in
+    rounds of four or six functions), the other vendor's as many between; all of them for all
+    targets are for the slow tests."""
+    few = (2 * (names == AMD), 5)
+    slow = [pytest.param(gpu_target(n), (0, 1), id=n, marks=pytest.mark.slow) for n in names]
+    return [pytest.param(gpu_target(names[0]), few, id=f"{names[0]}-fifth"), *slow]
 
 
-def part(name: str, caps: Caps, share: slice) -> list[Kernel]:
+def part(name: str, caps: Caps, share: tuple[int, int]) -> list[Kernel]:
     """A share of a part's kernels."""
     gather, least = PARTS[name]
-    found = gather(caps)
-    assert len(found) >= least
-    return found[share]
+    found = gather(caps, *share)
+    assert len(found) >= least // share[1]
+    return found
 
 
 @functools.cache

@@ -86,7 +86,7 @@ def test_samples_link(target) -> None:  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("part", case.PARTS)
 @pytest.mark.parametrize("target,share", case.shares(case.AMD))
-def test_everything_links(target, share: slice, part: str) -> None:  # type: ignore[no-untyped-def]
+def test_everything_links(target, share: tuple[int, int], part: str) -> None:  # type: ignore[no-untyped-def]
     """The kernels of nodes, products, primitives, gradients and templates."""
     kernels = case.part(part, case.caps_of(target), share)
     spilled = [k.name for k in kernels if check(k, target).spills]

@@ -225,7 +225,7 @@ def test_samples_assemble(target) -> None:  # type: ignore[no-untyped-def]
 @needs_ptxas
 @pytest.mark.parametrize("part", case.PARTS)
 @pytest.mark.parametrize("target,share", case.shares(case.NVIDIA))
-def test_everything_assembles(target, share: slice, part: str) -> None:  # type: ignore[no-untyped-def]
+def test_everything_assembles(target, share: tuple[int, int], part: str) -> None:  # type: ignore[no-untyped-def]
     """The kernels of nodes, products, primitives, gradients and templates."""
     found = assemble(case.part(part, case.caps_of(target), share), target)
     spilled = [n for n, r in found.items() if r.spills]

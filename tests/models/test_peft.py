@@ -15,8 +15,6 @@ import weft
 from weft.models import adapters
 from weft.models.training.model import folder_weights
 
-peft = pytest.importorskip("peft")
-
 RNG = np.random.default_rng(0)
 IDS = RNG.integers(0, VOCAB, 13).astype(np.int32)
 FAMILIES = [
@@ -24,6 +22,12 @@ FAMILIES = [
     ("llama2", ()),
     ("llama2", ("k_proj", "o_proj", "gate_proj", "down_proj")),
 ]
+
+
+@pytest.fixture(scope="module")
+def peft() -> Any:
+    """PEFT, whose import takes seconds that only these tests have to wait."""
+    return pytest.importorskip("peft")
 
 
 def logits_of(model: Any) -> np.ndarray:
@@ -37,7 +41,9 @@ def agree(got: np.ndarray, want: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(("name", "targets"), FAMILIES)
-def test_peft_reads_what_weft_writes(name: str, targets: tuple[str, ...], tmp_path: Path) -> None:
+def test_peft_reads_what_weft_writes(
+    name: str, targets: tuple[str, ...], tmp_path: Path, peft: Any
+) -> None:
     base, low, out = (tmp_path / n for n in ("base", "low", "out"))
     reference = write_model(name, base).eval()
     plain = logits_of(reference)
@@ -57,7 +63,9 @@ def test_peft_reads_what_weft_writes(name: str, targets: tuple[str, ...], tmp_pa
 
 
 @pytest.mark.parametrize(("name", "targets"), FAMILIES)
-def test_weft_reads_what_peft_writes(name: str, targets: tuple[str, ...], tmp_path: Path) -> None:
+def test_weft_reads_what_peft_writes(
+    name: str, targets: tuple[str, ...], tmp_path: Path, peft: Any
+) -> None:
     base, low = tmp_path / "base", tmp_path / "low"
     reference = write_model(name, base).eval()
     options = {"target_modules": list(targets)} if targets else {}

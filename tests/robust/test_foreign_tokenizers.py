@@ -112,7 +112,7 @@ def test_what_fails_is_a_model_error_and_quiet(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Read, encoded or decoded: panics are not printed, and nothing goes on without end."""
-    monkeypatch.setattr("weft.models.tokenizer_coder.MAX_SECONDS", 4.0)
+    monkeypatch.setattr("weft.models.tokenizer_coder.MAX_SECONDS", 2.0)
     write(tmp_path, FAIL[name])
     path = tmp_path / "tokenizer.json"
     hidden = '\\u0052egex": "(a+)+$c'

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from product_kit import device
 
 from weft import ops
 from weft.conform.harness import check_close, check_equal, run_kernel
 from weft.core.caps import PRESETS, Caps
-from weft.core.dtypes import DType
+from weft.core.dtypes import DType, as_dtype
 from weft.graph.ir import Graph, Node, toposort
+from weft.kernel import interp
 from weft.kernel.verify import verify
 from weft.ops.evaluate import evaluate
+from weft.program.device import Device
 from weft.templates import registry
 from weft.templates.group import Group
 
 TARGETS = ("cpu-avx512", "cpu-avx2", "cpu-neon", "webgpu", "lavapipe", "cuda", "hip-wave64")
-CPU_STYLE, GPU_STYLE = TARGETS[:3], TARGETS[3:]
+TIERS = (*TARGETS, "cpu")  # interpreted for these, and this CPU's own code
 # Each has kernels of its own; the other presets are variations, for the slow tests.
 QUICK = ("cpu", "vulkan", "cpu-avx512", "cpu-amx", "webgpu", "cuda")
 
@@ -45,8 +47,6 @@ def random(dtype: DType, shape: Sequence[int], seed: int = 0, scale: float = 2.0
 
 def trace(fn: Callable[..., Any], arrays: Sequence[np.ndarray]) -> Graph:
     """The graph of `fn` on inputs like `arrays`."""
-    from weft.core.dtypes import as_dtype
-
     inputs = tuple(
         ops.input_node(f"x{i}", a.shape, as_dtype(a.dtype)) for i, a in enumerate(arrays)
     )
@@ -65,41 +65,23 @@ def group_of(graph: Graph, kind: str, anchor: str | None, **extra: Any) -> Group
     return Group(kind, (*graph.inputs, *big), graph.outputs, node, **extra)
 
 
-@functools.lru_cache
-def cpu_device() -> Any:
-    from weft.backends.registry import get
-
-    return get("cpu")
-
-
-def run_interp(
-    group: Group, caps: Caps, arrays: Sequence[np.ndarray], scalars: Sequence[int] = ()
+def play(
+    tier: str | Caps | Device, group: Group, arrays: Sequence[np.ndarray], *scalars: int
 ) -> list[np.ndarray]:
-    """The group's outputs, computed by the interpreter on these Caps."""
-    from weft.kernel import interp
-
+    """The group's outputs, computed by the interpreter with a target's Caps, or by a device."""
+    if isinstance(tier, str):
+        tier = PRESETS[tier] if tier in PRESETS else device(tier)
+    caps = tier if isinstance(tier, Caps) else tier.caps
+    if tier is not caps and not all(tier.supports(as_dtype(a.dtype)) for a in arrays):
+        pytest.skip(f"{tier.info.id} does not store these dtypes")
     kernel = registry.get(group.kind)(group, caps, {})
     verify(kernel)
     buffers, where = _buffers(group, arrays)
-    interp.run(kernel, buffers, list(scalars), caps=caps)
-    return _outputs(group, buffers, where)
-
-
-def run_device(
-    device: Any, group: Group, arrays: Sequence[np.ndarray], scalars: Sequence[int] = ()
-) -> list[np.ndarray]:
-    """The group's outputs, computed by a device."""
-    kernel = registry.get(group.kind)(group, device.caps, {})
-    verify(kernel)
-    buffers, where = _buffers(group, arrays)
-    return _outputs(group, run_kernel(device, kernel, buffers, scalars), where)
-
-
-def run_cpu(
-    group: Group, arrays: Sequence[np.ndarray], scalars: Sequence[int] = ()
-) -> list[np.ndarray]:
-    """The group's outputs, computed by native code on the host."""
-    return run_device(cpu_device(), group, arrays, scalars)
+    if isinstance(tier, Caps):
+        interp.run(kernel, buffers, list(scalars), caps=caps)
+    else:
+        buffers = run_kernel(tier, kernel, buffers, scalars)
+    return [buffers[w][: o.size].reshape(o.shape) for o, w in zip(group.outputs, where)]
 
 
 def _buffers(group: Group, arrays: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
@@ -117,37 +99,26 @@ def _buffers(group: Group, arrays: Sequence[np.ndarray]) -> tuple[list[np.ndarra
     return flat, where
 
 
-def _outputs(group: Group, buffers: Sequence[np.ndarray], where: Sequence[int]) -> list[np.ndarray]:
-    return [buffers[w][: o.size].reshape(o.shape) for o, w in zip(group.outputs, where)]
-
-
 def check(
     fn: Callable[..., Any],
     arrays: Sequence[np.ndarray],
     kind: str = "map",
     anchor: str | None = None,
-    targets: Sequence[str] = TARGETS,
-    cpu: bool = True,
+    tiers: Sequence[str] = TIERS,
     tolerance: str | None = None,
-    device: Any = None,
 ) -> None:
-    """Runs fn's group everywhere and compares with the oracle: exactly for integers, else by the
-    tolerance table."""
+    """Plays fn's group on every tier and compares with the oracle: exactly for integers, else by
+    the tolerance table."""
     graph = trace(fn, arrays)
     group = group_of(graph, kind, anchor)
     with np.errstate(all="ignore"):
         want = evaluate(graph, list(arrays))
-    runs = {t: functools.partial(run_interp, group, PRESETS[t], arrays) for t in targets}
-    if cpu:
-        runs["cpu"] = functools.partial(run_cpu, group, arrays)
-    if device is not None:
-        runs[device.info.id] = functools.partial(run_device, device, group, arrays)
-    for name, run in runs.items():
-        for got, w, node in zip(run(), want, group.outputs):
+    for tier in tiers:
+        for got, w, node in zip(play(tier, group, arrays), want, group.outputs):
             try:
                 if node.dtype.is_float and tolerance != "exact":
                     check_close(got, w, tolerance or "elementwise", node.dtype)
                 else:
                     check_equal(got, w)
             except Exception as error:
-                raise AssertionError(f"{name}: {node!r}: {error}") from error
+                raise AssertionError(f"{tier}: {node!r}: {error}") from error

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import TARGETS, check, group_of, random, run_cpu, run_interp, trace
+from harness import TIERS, check, group_of, play, random, trace
 
 from weft import ops
 from weft.core import dtypes as dt
-from weft.core.caps import PRESETS
 
 F32 = dt.float32
 AXES = [a for n in (1, 2, 3) for a in itertools.combinations(range(3), n)]
@@ -30,6 +29,15 @@ def test_sum_and_max(axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
 
     check(sums, [x], "reduce", "sum", tolerance="reduce")
     check(maxima, [x], "reduce", "max")
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 2), (0, 1, 2)], ids=repr)
+@pytest.mark.parametrize("dtype", [F32, dt.bfloat16, dt.int8], ids=repr)
+def test_on_vulkan(dtype: dt.DType, axes: tuple[int, ...]) -> None:
+    x = random(dtype, (5, 70, 9))
+    check(lambda x: ops.sum_(x, axes), [x], "reduce", "sum", ("vulkan",), "reduce")
+    check(lambda x: ops.max_(x, axes), [x], "reduce", "max", ("vulkan",))
+    check(lambda x: ops.argmax(x, axes[0]), [x], "reduce", "argmax", ("vulkan",))
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -81,15 +89,15 @@ def test_long(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
     x = random(F32, shape)
     group = group_of(trace(lambda x: ops.sum_(x, axes), [x]), "reduce", "sum")
     want = x.astype(np.float64).sum(axes)
-    assert np.allclose(run_cpu(group, [x])[0], want, rtol=1e-5, atol=1e-2)
+    assert np.allclose(play("cpu", group, [x])[0], want, rtol=1e-5, atol=1e-2)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("axis", [1, 2])
-def test_row_bound(target: str, axis: int) -> None:
+def test_row_bound(tier: str, axis: int) -> None:
     x = random(F32, (9, 40, 50))
     graph = trace(lambda x: ops.sum_(x, (axis,)), [x])
     group = group_of(graph, "reduce", "sum", rows="n", slots={"n": 0})
     for n in (0, 1, 8, 9):
-        got = run_interp(group, PRESETS[target], [x], [n])[0]
+        got = play(tier, group, [x], n)[0]
         assert np.allclose(got[:n], x.sum(axis)[:n], atol=1e-4)

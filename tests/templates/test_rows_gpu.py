@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import check, group_of, random, run_interp, trace
+from harness import check, group_of, play, random, trace
 
 from weft import ops
 from weft.core import dtypes as dt
@@ -23,7 +23,7 @@ GPUS = [t for t in ("cuda", "hip-wave64", "hip-wave32", "webgpu") if t in PRESET
 
 
 def _check(fn: Any, arrays: list[np.ndarray], kind: str = "norm", anchor: Any = "call") -> None:
-    check(fn, arrays, kind, anchor, GPUS, cpu=False, tolerance="reduce")
+    check(fn, arrays, kind, anchor, GPUS, tolerance="reduce")
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=repr)
@@ -86,7 +86,7 @@ def test_several_vectors_compute_the_same() -> None:
     x, y = random(BF16, (64, 256)), random(BF16, (64, 256), 1)
     graph = trace(lambda x, y: (ops.mul(x, y), ops.reshape(ops.add(x, y), (32, 512))), [x, y])
     group = group_of(graph, "map", None)
-    want = run_interp(group, PRESETS["webgpu"], [x, y])
+    want = play("webgpu", group, [x, y])
     kernel = registry.get("map")(group, PRESETS["cuda"], {"threads": 64, "vectors": 4})
     out = [np.zeros(x.size, x.dtype) for _ in range(2)]
     interp.run(kernel, [x.reshape(-1), y.reshape(-1), *out], [], caps=PRESETS["cuda"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import group_of, random, run_cpu, run_device, run_interp, trace
+from harness import group_of, play, random, trace
 
 import weft
 from weft import ops
@@ -78,9 +78,9 @@ def softmax_grad(y: np.ndarray, g: np.ndarray) -> np.ndarray:
 def everywhere(fn: Any, arrays: list[np.ndarray], kind: str, anchor: str) -> Any:
     """The result of every target (or a list of several), which must be one."""
     group = group_of(trace(fn, arrays), kind, anchor)
-    want = run_cpu(group, arrays)
-    for name, caps in PRESETS.items():
-        for got, same in zip(run_interp(group, caps, arrays), want, strict=True):
+    want = play("cpu", group, arrays)
+    for name in PRESETS:
+        for got, same in zip(play(name, group, arrays), want, strict=True):
             assert np.array_equal(got, same), name
     return want if len(want) > 1 else want[0]
 
@@ -153,7 +153,7 @@ def test_columns(shape: tuple[int, int]) -> None:
 def test_a_row_longer_than_a_segment_of_segments(target: str) -> None:
     x = random(dt.float32, (1, ROW_SEGMENT**2 + 1500))
     group = group_of(trace(lambda x: ops.sum_(x, (1,)), [x]), "reduce", "sum")
-    assert run_interp(group, PRESETS[target], [x])[0][0] == row_sum(x[0])
+    assert play(target, group, [x])[0][0] == row_sum(x[0])
 
 
 @pytest.mark.parametrize("n", [50, 700, 4097])
@@ -176,7 +176,7 @@ def test_a_split_changes_no_bit(shape: tuple[int, ...], dtype: dt.DType) -> None
     for axes in {(0,), tuple(range(len(shape)))}:
         graph = trace(lambda x: ops.sum_(x, axes), [x])  # noqa: B023
         assert sum(n.op == "sum" for n in toposort(split_reductions(graph).outputs)) > 1
-        whole = run_cpu(group_of(graph, "reduce", "sum"), [x])[0]
+        whole = play("cpu", group_of(graph, "reduce", "sum"), [x])[0]
         split = weft.compile(lambda x: x.sum(axes), device="cpu")(weft.tensor(x))  # noqa: B023
         assert np.array_equal(split.numpy(), whole)
 
@@ -196,4 +196,4 @@ def test_machine_code_of_gpus_agrees(arch: str, n: int) -> None:
         (lambda x, w: ops.call("rms_norm_grad", x, w, x, eps=1e-2), [x, w], "norm", "call"),
     ):
         group = group_of(trace(fn, arrays), kind, anchor)
-        assert np.array_equal(run_device(device, group, arrays)[0], run_cpu(group, arrays)[0])
+        assert np.array_equal(*(play(at, group, arrays)[0] for at in (device, "cpu")))

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import TARGETS, check, cpu_device, group_of, random, run_cpu, run_interp, trace
+from harness import TARGETS, TIERS, check, group_of, play, random, trace
 from hypothesis import given, settings, strategies as st
-from present import opened
+from product_kit import device
 
 import weft
 from weft import ops
@@ -48,7 +48,7 @@ def test_every_target(op: str, shape: tuple[int, ...], axis: int) -> None:
 @pytest.mark.parametrize("dtype", [d for d in dt.DEVICE if d.kind != "bool"], ids=repr)
 def test_dtypes(dtype: dt.DType) -> None:
     for op in NUMPY:
-        _check(op, random(dtype, (2, 37), scale=1.0), 1, targets=("cpu-avx2", "webgpu"))
+        _check(op, random(dtype, (2, 37), scale=1.0), 1, tiers=("cpu-avx2", "webgpu", "cpu"))
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -135,18 +135,17 @@ def test_row_bound() -> None:
     for axis in (1, 2):
         graph = trace(lambda x: ops.scan(x, "sum", axis), [x])  # noqa: B023
         group = group_of(graph, "scan", "call", rows="n", slots={"n": 0})
-        for target in TARGETS:
+        for tier in TIERS:
             for n in (0, 1, 8):
-                got = run_interp(group, PRESETS[target], [x], [n])[0]
+                got = play(tier, group, [x], n)[0]
                 assert np.allclose(got[:n], np.cumsum(x, axis)[:n], atol=1e-4)
 
 
 def test_zeros_keep_their_sign() -> None:
     x = np.array([-0.0, -0.0, 0.0, -0.0], np.float32)
     group = group_of(trace(lambda x: ops.scan(x, "sum", 0), [x]), "scan", "call")
-    for run in (*(lambda t=t: run_interp(group, PRESETS[t], [x])[0] for t in TARGETS),
-                lambda: run_cpu(group, [x])[0]):  # fmt: skip
-        assert np.signbit(run()).tolist() == [True, True, False, False]
+    for tier in TIERS:
+        assert np.signbit(play(tier, group, [x])[0]).tolist() == [True, True, False, False], tier
 
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_subnormal=False)
@@ -160,8 +159,8 @@ def test_any_floats(numbers: list[float], op: str) -> None:
     group = group_of(trace(lambda x: ops.scan(x, op, 0), [x]), "scan", "call")
     with np.errstate(all="ignore"):
         want = NUMPY[op].accumulate(x)
-    for target in ("cpu-avx2", "webgpu", "lavapipe"):
-        got = run_interp(group, PRESETS[target], [x])[0]
+    for tier in ("cpu-avx2", "webgpu", "lavapipe"):
+        got = play(tier, group, [x])[0]
         if op != "prod":
             assert np.array_equal(got, want)
             continue
@@ -205,14 +204,14 @@ def test_products_have_the_same_bits_the_short_way(short_blocks: Any, target: st
         short_blocks.setattr(lengths, "BLOCK", 128 if busy else 192)
         short_blocks.setattr(lengths, "busy", lambda *_, busy=busy: busy)
         graph = trace(lambda x: ops.scan(x, "prod", 1, *way), [x])  # noqa: B023
-        device = cpu_device() if target == "cpu" else InterpDevice(PRESETS[target])
+        at = device(target)
         found = []
         for more in ({}, {"abreast": False}):
             with pytest.MonkeyPatch.context() as patch:
                 for name, value in more.items():
                     patch.setattr(Products, name, value)
-                program = compile_graph(graph, device.caps)
-            found.append(np.asarray(Session(program, device).run([x])[0]))
+                program = compile_graph(graph, at.caps)
+            found.append(np.asarray(Session(program, at).run([x])[0]))
         np.testing.assert_array_equal(*(y.view(np.uint32) for y in found))
         with np.errstate(all="ignore"):
             want = evaluate(graph, [x])[0]
@@ -228,9 +227,9 @@ def test_an_infinity_after_what_vanished(target: str) -> None:
 
 
 def test_vulkan() -> None:
-    device = opened("vulkan")
+    device("vulkan")  # or there is none
     for shape, axis in (((1,), 0), ((2, 3), 1), ((3, 70), 1), ((40, 3), 0)):
-        _check("sum", random(F32, shape), axis, targets=(), cpu=False, device=device)
+        _check("sum", random(F32, shape), axis, tiers=("vulkan",))
         x = weft.tensor(random(F32, shape, scale=0.5))
         got = weft.compile(lambda x: x.cumprod(axis), device="vulkan")(x)  # noqa: B023
         check_close(got.numpy(), x.cumprod(axis).numpy(), "reduce", F32)

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import TARGETS, check, group_of, random, run_cpu, run_interp, trace
+from harness import TIERS, check, group_of, play, random, trace
 
 from weft import ops
 from weft.core import dtypes as dt
-from weft.core.caps import PRESETS
 from weft.ops.evaluate import evaluate
 
 F32 = dt.float32
@@ -25,12 +24,13 @@ def _case(v: int, r: int, rest: tuple[int, ...], dtype: dt.DType) -> tuple[np.nd
     return random(dtype, (v, *rest)), many, unique, random(dtype, (r, *rest), 1)
 
 
+@pytest.mark.parametrize("tiers", [TIERS, ("vulkan",)], ids=["here", "vulkan"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=repr)
 @pytest.mark.parametrize("shape", SHAPES, ids=repr)
-def test_out_of_place(shape: Any, dtype: dt.DType) -> None:
+def test_out_of_place(shape: Any, dtype: dt.DType, tiers: tuple[str, ...]) -> None:
     x, many, unique, rows = _case(*shape, dtype)
-    check(ops.scatter_add, [x, many, rows], "scatter", "scatter_add", tolerance="reduce")
-    check(ops.update, [x, unique, rows], "scatter", "update", tolerance="exact")
+    check(ops.scatter_add, [x, many, rows], "scatter", "scatter_add", tiers, "reduce")
+    check(ops.update, [x, unique, rows], "scatter", "update", tiers, "exact")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=repr)
@@ -43,17 +43,15 @@ def test_in_place_with_row_bound(shape: Any, dtype: dt.DType) -> None:
     for n in (0, len(unique) // 2, len(unique)):
         cut = np.where(np.arange(len(unique)) < n, unique, -1).astype(np.int32)
         want = evaluate(graph, [x, cut, rows])[0]
-        for target in TARGETS:
-            got = run_interp(group, PRESETS[target], [x, unique, rows], [n])[0]
-            assert np.array_equal(got, want), target
-        assert np.array_equal(run_cpu(group, [x, unique, rows], [n])[0], want)
+        for tier in TIERS:
+            assert np.array_equal(play(tier, group, [x, unique, rows], n)[0], want), tier
 
 
 def test_wide_rows_and_fused_operands() -> None:
     x, many, _, rows = _case(3, 4, (70000,), F32)
     check(
         lambda x, i, r: ops.scatter_add(ops.mul(x, 2.0), i, ops.neg(r)),
-        [x, many, rows], "scatter", "scatter_add", targets=(), tolerance="reduce",
+        [x, many, rows], "scatter", "scatter_add", tiers=("cpu",), tolerance="reduce",
     )  # fmt: skip
 
 
@@ -62,7 +60,7 @@ def test_scatter_add_in_place() -> None:
     graph = trace(ops.scatter_add, [x, many, rows])
     group = group_of(graph, "scatter", "scatter_add", in_place={0: 0})
     want = evaluate(graph, [x, many, rows])[0]
-    assert np.allclose(run_cpu(group, [x, many, rows])[0], want, atol=1e-5)
+    assert np.allclose(play("cpu", group, [x, many, rows])[0], want, atol=1e-5)
 
 
 def test_many_to_one_row_with_row_bound() -> None:
@@ -77,7 +75,5 @@ def test_many_to_one_row_with_row_bound() -> None:
         for i, row in zip(idx[:n], rows):
             if 0 <= i < 3:
                 want[i] += row
-        for target in TARGETS:
-            got = run_interp(group, PRESETS[target], [x, idx, rows], [n])[0]
-            assert np.array_equal(got, want), (target, n)
-        assert np.array_equal(run_cpu(group, [x, idx, rows], [n])[0], want)
+        for tier in TIERS:
+            assert np.array_equal(play(tier, group, [x, idx, rows], n)[0], want), (tier, n)

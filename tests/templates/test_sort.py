@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from harness import TARGETS, check, group_of, random, run_cpu, run_interp, trace
+from harness import TIERS, check, group_of, play, random, trace
 
 from weft import ops
 from weft.core import dtypes as dt
@@ -34,8 +34,15 @@ def test_sorts(n: int, dtype: dt.DType) -> None:
             check(
                 lambda x: ops.sort(x, 1, descending, indices),  # noqa: B023
                 [x], "sort", "sort", tolerance="exact",
-                targets=TARGETS if dtype == dt.float32 else ("cpu-avx2", "webgpu"),
+                tiers=TIERS if dtype == dt.float32 else ("cpu-avx2", "webgpu", "cpu"),
             )  # fmt: skip
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16, dt.int8], ids=repr)
+def test_on_vulkan(dtype: dt.DType, axis: int) -> None:
+    x = _values(dtype, (9, 30))
+    check(lambda x: ops.sort(x, axis), [x], "sort", "sort", ("vulkan",), "exact")
 
 
 @pytest.mark.parametrize("n", [100, 4096, 50000])
@@ -43,7 +50,7 @@ def test_sorts(n: int, dtype: dt.DType) -> None:
 def test_long(n: int, axis: int) -> None:
     x = _values(dt.float32, (n, 2) if axis == 0 else (2, n))
     for fn in (lambda x: ops.sort(x, axis, True, True), lambda x: ops.sort(ops.neg(x), axis)):
-        check(fn, [x], "sort", "sort", tolerance="exact", targets=())
+        check(fn, [x], "sort", "sort", tolerance="exact", tiers=("cpu",))
 
 
 def test_rows_beyond_shared_and_scratch_memory() -> None:
@@ -53,14 +60,12 @@ def test_rows_beyond_shared_and_scratch_memory() -> None:
     group = group_of(graph, "sort", "sort")
     for name in ("cpu-avx2", "cuda"):
         caps = dataclasses.replace(PRESETS[name], scratch_bytes=0, shared_bytes=64)
-        assert np.array_equal(run_interp(group, caps, [x])[0], evaluate(graph, [x])[0])
+        assert np.array_equal(play(caps, group, [x])[0], evaluate(graph, [x])[0])
 
 
 def test_row_bound() -> None:
     x = _values(dt.float32, (4, 9))
     group = group_of(trace(lambda x: ops.sort(x, 1), [x]), "sort", "sort", rows="n", slots={"n": 0})
     want = np.sort(x, 1)
-    for target in TARGETS:
-        got = run_interp(group, PRESETS[target], [x], [3])[0]
-        assert np.array_equal(got[:3], want[:3], equal_nan=True)
-    assert np.array_equal(run_cpu(group, [x], [3])[0][:3], want[:3], equal_nan=True)
+    for tier in TIERS:
+        assert np.array_equal(play(tier, group, [x], 3)[0][:3], want[:3], equal_nan=True), tier
