@@ -4,8 +4,8 @@
 
 The same tiny model of random weights runs on this CPU, on this CPU as an older one would (AVX2),
 in the interpreter with the Caps of each preset, and as the code written for GPUs, executed by the
-tests' emulators (gpu_emulator.py and test_ptx_machine.py of tests/backends; Linux only). Printed
-per target: how many logits are equal, and by how much the others differ.
+tests' emulator (tests/backends/gpu_emulator.py; Linux only). Printed per target: how many logits
+are equal, and by how much the others differ.
 """
 
 from __future__ import annotations
@@ -48,11 +48,9 @@ def targets() -> Iterator[tuple[str, Any]]:
     if sys.platform == "linux":
         sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "backends"))
         from gpu_emulator import Emulated
-        from test_ptx_machine import Printed
 
         for arch in EMULATED:
             yield f"emulated {arch}", Emulated(gpu_target(arch))
-        yield "PTX of sm_80", Printed(gpu_target("sm_80"))
 
 
 def run(folder: Path, device: Any, ids: list[int]) -> np.ndarray:

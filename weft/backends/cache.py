@@ -19,6 +19,7 @@ from pathlib import Path
 
 from weft.core.files import default_directory, replacing
 from weft.core.private import distrust, make_private, read_regular
+from weft.kernel.ir import Kernel
 
 _MAGIC = b"weft2\n"
 _DIGEST = 32  # bytes of the checksum, and of its key
@@ -143,6 +144,16 @@ def _place() -> str:
 def _say(line: str) -> None:
     """One line on stderr, once per process."""
     print(f"weft: {line}", file=sys.stderr)
+
+
+def digest(kernel: Kernel) -> str:
+    """The kernel_hash of a kernel: stored beside it, or found by printing it."""
+    found: str | None = getattr(kernel, "digest", None)
+    if found is None:
+        from weft.kernel.printer import kernel_hash
+
+        found = kernel_hash(kernel)
+    return found
 
 
 def shared() -> DiskCache:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from weft.backends.cache import DiskCache
+from weft.backends.cache import DiskCache, digest
 from weft.backends.cpu import link, runtime
 from weft.backends.cpu.host import Host
 from weft.core import versions
@@ -65,12 +65,7 @@ class Loader:
         return found
 
     def _source(self, kernel: Kernel, caps: Caps) -> _Source:
-        digest = getattr(kernel, "digest", None)
-        if digest is None:
-            from weft.kernel.printer import kernel_hash
-
-            digest = kernel_hash(kernel)
-        identity = f"{digest}|{caps.scratch_bytes}"
+        identity = f"{digest(kernel)}|{caps.scratch_bytes}"
         return _Source(kernel.name, identity, lambda: self.render(kernel, caps))
 
     def render(self, kernel: Kernel, caps: Caps) -> str:

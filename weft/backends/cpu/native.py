@@ -6,7 +6,7 @@ a loop is a `with`. Comparisons are signed. An `order` makes an access atomic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _ALIGN = {"i1": 1, "i8": 1, "i32": 4, "i64": 8, "ptr": 8}
@@ -19,6 +19,17 @@ declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 """
 
 
+def _operator(op: str, type: str = "") -> Callable[[Value, Value | int], Value]:
+    """The method that computes `op` of a value and another or a constant; of the value's own type
+    without a `type`."""
+
+    def method(self: Value, other: Value | int) -> Value:
+        right = other.text if isinstance(other, Value) else str(other)
+        return self.fn.let(type or self.type, f"{op} {self}, {right}")
+
+    return method
+
+
 class Value:
     """A result, an argument or a constant of type i1, i8, i32, i64 or ptr."""
 
@@ -28,55 +39,13 @@ class Value:
     def __str__(self) -> str:
         return f"{self.type} {self.text}"
 
-    def _binary(self, op: str, other: Value | int, type: str = "") -> Value:
-        right = other.text if isinstance(other, Value) else str(other)
-        return self.fn.let(type or self.type, f"{op} {self}, {right}")
-
-    def __add__(self, other: Value | int) -> Value:
-        return self._binary("add", other)
-
-    def __sub__(self, other: Value | int) -> Value:
-        return self._binary("sub", other)
-
-    def __mul__(self, other: Value | int) -> Value:
-        return self._binary("mul", other)
-
-    def __floordiv__(self, other: Value | int) -> Value:
-        return self._binary("udiv", other)
-
-    def __lshift__(self, other: int) -> Value:
-        return self._binary("shl", other)
-
-    def __rshift__(self, other: int) -> Value:
-        return self._binary("lshr", other)
-
-    def half(self, times: int) -> Value:
-        """Divided by 2 so many times, with the sign kept."""
-        return self._binary("ashr", times)
-
-    def __and__(self, other: Value | int) -> Value:
-        return self._binary("and", other)
-
-    def __or__(self, other: Value | int) -> Value:
-        return self._binary("or", other)
-
-    def __lt__(self, other: Value | int) -> Value:
-        return self._binary("icmp slt", other, "i1")
-
-    def __le__(self, other: Value | int) -> Value:
-        return self._binary("icmp sle", other, "i1")
-
-    def __gt__(self, other: Value | int) -> Value:
-        return self._binary("icmp sgt", other, "i1")
-
-    def __ge__(self, other: Value | int) -> Value:
-        return self._binary("icmp sge", other, "i1")
-
-    def same(self, other: Value | int) -> Value:
-        return self._binary("icmp eq", other, "i1")
-
-    def differs(self, other: Value | int) -> Value:
-        return self._binary("icmp ne", other, "i1")
+    __add__, __sub__, __mul__ = _operator("add"), _operator("sub"), _operator("mul")
+    __floordiv__, __and__, __or__ = _operator("udiv"), _operator("and"), _operator("or")
+    __lshift__, __rshift__ = _operator("shl"), _operator("lshr")
+    __lt__, __le__ = _operator("icmp slt", "i1"), _operator("icmp sle", "i1")
+    __gt__, __ge__ = _operator("icmp sgt", "i1"), _operator("icmp sge", "i1")
+    same, differs = _operator("icmp eq", "i1"), _operator("icmp ne", "i1")
+    half = _operator("ashr")  # divided by 2 so many times, with the sign kept
 
     def missing(self) -> Value:
         """Of a pointer: whether it is null."""

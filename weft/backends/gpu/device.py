@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.backends.cache import DiskCache, default_directory
+from weft.backends.cache import DiskCache, default_directory, digest
 from weft.backends.gpu.api import wished
 from weft.backends.gpu.blas import Blas, Product
 from weft.backends.gpu.bound import GpuBound
@@ -161,12 +161,8 @@ class GpuDevice(Device):
         return self._functions[key]
 
     def _key(self, kernel: Kernel) -> str:
-        digest = getattr(kernel, "digest", None)
-        if digest is None:
-            from weft.kernel.printer import kernel_hash
-
-            digest = kernel_hash(kernel)
-        salt = f"{_version()}|{self.target.arch}|{self.target.features}|{kernel.name}|{digest}"
+        target, name = f"{self.target.arch}|{self.target.features}", kernel.name
+        salt = f"{_version()}|{target}|{name}|{digest(kernel)}"
         return f"{self.kind}:{hashlib.sha256(salt.encode()).hexdigest()}"
 
     def code(self, kernel: Kernel) -> bytes:
