@@ -168,11 +168,9 @@ def test_binding_errors() -> None:
     refs = (BufferRef(0, 0, 4 * n), BufferRef(1, 0, 4 * n))
     good = two_buffers(n, kernels=(scale_kernel(n, 2.0),), steps=(Dispatch(0, refs),))
     d, other = device(), CpuDevice(threads=1)
-    with pytest.raises(DeviceError, match="1 buffers for a Program of 2"):
-        d.bind(good, [d.alloc(4 * n)])
     with pytest.raises(DeviceError, match="needs 2560 bytes, got 100"):
         d.bind(good, [d.alloc(100), d.alloc(4 * n)])
-    with pytest.raises(DeviceError, match="a buffer of cpu:0 was given to cpu:0"):
+    with pytest.raises(DeviceError, match="a buffer of cpu:0 belongs to another"):
         d.bind(good, [other.alloc(4 * n), d.alloc(4 * n)])
     short = two_buffers(
         n, kernels=good.kernels, steps=(Dispatch(0, (BufferRef(0, 0, 4), refs[1])),)

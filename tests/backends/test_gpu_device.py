@@ -178,14 +178,8 @@ def test_errors_name_what_failed(gpu: Bindings) -> None:
     gpu.fail = {named(gpu, "launch")[0]: [1]}
     with pytest.raises(DeviceError, match=r"double, step 0, double \(kernel double\): .*ERROR_1"):
         device.submit(bound, [])
-    with pytest.raises(DeviceError, match="needs 256 bytes, got 255"):
-        device.bind(program, [buffers[0], device.alloc(255)])
-    with pytest.raises(DeviceError, match="has 2 buffers, got 1"):
-        device.bind(program, buffers[:1])
     with pytest.raises(DeviceError, match="another device"):
         device.bind(program, [Taught(gpu).alloc(256)] * 2)
-    with pytest.raises(DeviceError, match=r"bytes 200\.\.300 of a buffer of 256"):
-        device.read(buffers[0], (25,), F32, 200)
     with pytest.raises(DeviceError, match="bound on another device"):
         Taught(gpu).submit(bound, [])
 

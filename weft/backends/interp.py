@@ -39,16 +39,15 @@ class HostBuffer(Buffer):
 
 
 class InterpBound(Bound):
-    def __init__(self, program: Program, buffers: Sequence[Buffer]) -> None:
-        self.program, self.buffers = program, list(buffers)
+    def __init__(self, device: Device, program: Program, buffers: Sequence[Buffer]) -> None:
+        self.device, self.program = device, program
+        self.buffers: list[HostBuffer] = device.bindable(program, buffers)
 
     def rebind(self, index: int, buffer: Buffer) -> None:
-        self.buffers[index] = buffer
+        self.buffers[index] = self.device.fitting(self.program, index, buffer)
 
     def view(self, ref: BufferRef) -> np.ndarray:
-        buffer = self.buffers[ref.buffer]
-        assert isinstance(buffer, HostBuffer)
-        return buffer.view(ref)
+        return self.buffers[ref.buffer].view(ref)
 
 
 class InterpDevice(Device):
@@ -89,21 +88,15 @@ class InterpDevice(Device):
         return raw.view(dtype.numpy).reshape(shape)
 
     def _range(self, buffer: Buffer, offset: int, size: int) -> np.ndarray:
-        if not isinstance(buffer, HostBuffer) or buffer.device is not self:
-            raise DeviceError(f"{self.kind}: the buffer belongs to another device")
-        if offset < 0 or offset + size > buffer.nbytes:
-            raise DeviceError(
-                f"{self.kind}: bytes {offset}..{offset + size} of a buffer of {buffer.nbytes}"
-            )
-        return buffer.data[offset : offset + size]
+        own: HostBuffer = self.own(buffer)
+        own.check(offset, size)
+        return own.data[offset : offset + size]
 
     def load(self, kernels: Sequence[Kernel]) -> Sequence[Kernel]:
         return list(kernels)
 
     def bind(self, program: Program, buffers: Sequence[Buffer]) -> InterpBound:
-        for spec, buffer in zip(program.buffers, buffers, strict=True):
-            self._range(buffer, 0, spec.nbytes)
-        return InterpBound(program, buffers)
+        return InterpBound(self, program, buffers)
 
     def submit(self, bound: Bound, scalars: Sequence[int]) -> None:
         assert isinstance(bound, InterpBound)

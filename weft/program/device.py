@@ -16,6 +16,7 @@ import numpy as np
 
 from weft.core.caps import Caps
 from weft.core.dtypes import DType
+from weft.core.errors import DeviceError
 from weft.kernel.ir import Kernel
 from weft.program.program import Program
 
@@ -49,6 +50,14 @@ class Buffer(abc.ABC):
 
     nbytes: int
     device: Device
+
+    def check(self, offset: int, nbytes: int) -> None:
+        """Raises DeviceError unless `nbytes` from byte `offset` are its own."""
+        if offset < 0 or offset + nbytes > self.nbytes:
+            raise DeviceError(
+                f"{self.device.info.id}: bytes {offset}..{offset + nbytes} of a buffer of "
+                f"{self.nbytes}"
+            )
 
 
 class Bound(abc.ABC):
@@ -121,6 +130,36 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def sync(self) -> None:
         """Waits for everything submitted."""
+
+    def own(self, buffer: Buffer) -> Any:
+        """The buffer, if it is this device's; else DeviceError."""
+        if not isinstance(buffer, Buffer) or buffer.device is not self:
+            given = buffer.device.info.id if isinstance(buffer, Buffer) else type(buffer).__name__
+            raise DeviceError(
+                f"{self.info.id}: a buffer of {given} belongs to another device; copy it with read "
+                "and write"
+            )
+        return buffer
+
+    def fitting(self, program: Program, index: int, buffer: Buffer) -> Any:
+        """The buffer, if it is this device's and may be Program buffer `index`; else
+        DeviceError."""
+        spec = program.buffers[index]
+        if self.own(buffer).nbytes < spec.nbytes:
+            raise DeviceError(
+                f"{program.name}: buffer {spec.name!r} needs {spec.nbytes} bytes, "
+                f"got {buffer.nbytes}"
+            )
+        return buffer
+
+    def bindable(self, program: Program, buffers: Sequence[Buffer]) -> list[Any]:
+        """What `bind` was given, if there is a fitting buffer for each of the Program's; else
+        DeviceError."""
+        if len(buffers) != len(program.buffers):
+            raise DeviceError(
+                f"{program.name} has {len(program.buffers)} buffers, got {len(buffers)}"
+            )
+        return [self.fitting(program, n, buffer) for n, buffer in enumerate(buffers)]
 
     def free_memory(self) -> int:
         """How many bytes may still be allocated; 0 where the device cannot tell."""

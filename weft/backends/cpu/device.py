@@ -157,15 +157,10 @@ class CpuDevice(Device):
 
     # -- memory
 
-    def own(self, buffer: Buffer) -> CpuBuffer:
-        """The buffer, if it belongs to this device; else DeviceError."""
-        if not isinstance(buffer, CpuBuffer) or buffer.device is not self:
-            where = getattr(getattr(buffer, "device", None), "info", None)
-            raise DeviceError(
-                f"a buffer of {where.id if where else type(buffer).__name__} was given to "
-                f"{self.info.id}; copy it with read and write"
-            )
-        return buffer
+    def fitting(self, program: Program, index: int, buffer: Buffer) -> CpuBuffer:
+        """The buffer, if it is this device's. How much of it the steps reach, the table knows."""
+        own: CpuBuffer = self.own(buffer)
+        return own
 
     def alloc(self, nbytes: int) -> CpuBuffer:
         """Host memory, 64-byte aligned, content undefined. Raises OutOfMemoryError."""
@@ -209,10 +204,7 @@ class CpuDevice(Device):
         return self.view(buffer, shape, dtype, offset).copy()
 
     def _window(self, buffer: CpuBuffer, offset: int, nbytes: int) -> np.ndarray:
-        if offset < 0 or offset + nbytes > buffer.nbytes:
-            raise DeviceError(
-                f"cpu: bytes {offset} to {offset + nbytes} of a buffer of {buffer.nbytes}"
-            )
+        buffer.check(offset, nbytes)
         return np.asarray(buffer)[offset : offset + nbytes]
 
     def free_memory(self) -> int:
@@ -223,11 +215,7 @@ class CpuDevice(Device):
     def bind(self, program: Program, buffers: Sequence[Buffer]) -> CpuBound:
         """Compiles the Program's kernels and resolves its steps. Raises CompileError, or
         DeviceError when a buffer is missing, too small or must be writable and is not."""
-        if len(buffers) != len(program.buffers):
-            raise DeviceError(
-                f"{program.name}: {len(buffers)} buffers for a Program of {len(program.buffers)}"
-            )
-        return CpuBound(self, program, [self.own(b) for b in buffers])
+        return CpuBound(self, program, self.bindable(program, buffers))
 
     def submit(self, bound: Bound, scalars: Sequence[int]) -> None:
         """Plays the steps; they are done when this returns."""

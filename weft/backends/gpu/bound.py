@@ -35,12 +35,8 @@ class GpuBound(Bound):
     of steps that the vendor's library does are not loaded."""
 
     def __init__(self, device: GpuDevice, program: Program, buffers: Sequence[Buffer]) -> None:
-        if len(buffers) != len(program.buffers):
-            raise DeviceError(
-                f"{program.name} has {len(program.buffers)} buffers, got {len(buffers)}"
-            )
         self.device, self.program = device, program
-        self.buffers = [self._fitting(n, buffer) for n, buffer in enumerate(buffers)]
+        self.buffers: list[GpuBuffer] = device.bindable(program, buffers)
         self._products: dict[int, Product] = {}  # Library steps that the library does, by number
         self.products: dict[int, str] = {}
         self._offer()
@@ -82,17 +78,8 @@ class GpuBound(Bound):
         kernels = [self.program.kernels[number] for number in run]
         return dict(zip(run, self.device.load(kernels)))
 
-    def _fitting(self, index: int, buffer: Buffer) -> GpuBuffer:
-        own, spec = self.device.own(buffer), self.program.buffers[index]
-        if own.nbytes < spec.nbytes:
-            raise DeviceError(
-                f"{self.program.name}: buffer {spec.name!r} needs {spec.nbytes} bytes, "
-                f"got {own.nbytes}"
-            )
-        return own
-
     def rebind(self, index: int, buffer: Buffer) -> None:
-        self.buffers[index] = self._fitting(index, buffer)
+        self.buffers[index] = self.device.fitting(self.program, index, buffer)
         self._key = None
 
     def _check_alignment(self) -> None:

@@ -108,18 +108,9 @@ class GpuDevice(Device):
             with contextlib.suppress(DeviceError, IndexError):  # IndexError: swept meanwhile
                 self._gone.pop(0)()
 
-    def own(self, buffer: Buffer) -> GpuBuffer:
-        """The buffer, if it is this device's."""
-        if not isinstance(buffer, GpuBuffer) or buffer.device is not self:
-            raise DeviceError(f"{self.info.id}: the buffer belongs to another device")
-        return buffer
-
     def _place(self, buffer: Buffer, offset: int, nbytes: int) -> int:
-        own = self.own(buffer)
-        if offset < 0 or offset + nbytes > own.nbytes:
-            raise DeviceError(
-                f"{self.info.id}: bytes {offset}..{offset + nbytes} of a buffer of {own.nbytes}"
-            )
+        own: GpuBuffer = self.own(buffer)
+        own.check(offset, nbytes)
         return own.address + offset
 
     def write(self, buffer: Buffer, data: np.ndarray, offset: int = 0) -> None:

@@ -38,13 +38,7 @@ class WgpuBound(Bound):
     """See Bound. Bind groups are rebuilt only for dispatches that use a rebound buffer."""
 
     def __init__(self, device: WgpuDevice, program: Program, buffers: list[WgpuBuffer]) -> None:
-        if len(buffers) != len(program.buffers):
-            raise DeviceError(
-                f"{program.name} has {len(program.buffers)} buffers, got {len(buffers)}"
-            )
-        self.device, self.program, self.buffers = device, program, list(buffers)
-        for n, buffer in enumerate(self.buffers):
-            self._fits(n, buffer)
+        self.device, self.program, self.buffers = device, program, buffers
         self.scalars = device.memory.alloc(max(4 * len(program.scalars), 16))
         self._values: list[int] | None = None
         self._scratch: WgpuBuffer | None = None  # for copies within one buffer
@@ -58,14 +52,6 @@ class WgpuBound(Bound):
         for item in self.items:
             for call in item if isinstance(item, list) else ():
                 self._resolve(call)
-
-    def _fits(self, index: int, buffer: WgpuBuffer) -> None:
-        spec = self.program.buffers[index]
-        if buffer.nbytes < spec.nbytes:
-            raise DeviceError(
-                f"{self.program.name}: buffer {spec.name!r} needs {spec.nbytes} bytes, "
-                f"got {buffer.nbytes}"
-            )
 
     def _add(self, step: Dispatch | Copy | Fill) -> None:
         if not isinstance(step, Dispatch):
@@ -82,9 +68,7 @@ class WgpuBound(Bound):
             self._users.setdefault(index, []).append(call)
 
     def rebind(self, index: int, buffer: Buffer) -> None:
-        own = self.device.memory.own(buffer)
-        self._fits(index, own)
-        self.buffers[index] = own
+        self.buffers[index] = self.device.fitting(self.program, index, buffer)
         for call in self._users.get(index, ()):
             call.now = None
         self._flat.clear()

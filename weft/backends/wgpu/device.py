@@ -122,9 +122,9 @@ class WgpuDevice(Device):
             return self.memory.alloc(nbytes)
 
     def write(self, buffer: Buffer, data: np.ndarray, offset: int = 0) -> None:
-        own = self.memory.own(buffer)
+        own = self.own(buffer)
         raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-        self._range(own, offset, raw.size)
+        own.check(offset, raw.size)
         if raw.size:
             with self._lock, self.guarded(f"writing {raw.size} bytes"):
                 self.check()
@@ -133,9 +133,9 @@ class WgpuDevice(Device):
     def read(
         self, buffer: Buffer, shape: tuple[int, ...], dtype: DType, offset: int = 0
     ) -> np.ndarray:
-        own = self.memory.own(buffer)
+        own = self.own(buffer)
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        self._range(own, offset, size)
+        own.check(offset, size)
         if not size:
             return np.empty(shape, dtype.numpy)
         with self._lock, self.guarded(f"reading {size} bytes"):
@@ -143,12 +143,6 @@ class WgpuDevice(Device):
             raw = self.memory.read(own, offset, size)
             self.check()
         return raw.view(dtype.numpy).reshape(shape)
-
-    def _range(self, buffer: WgpuBuffer, offset: int, size: int) -> None:
-        if offset < 0 or offset + size > buffer.nbytes:
-            raise DeviceError(
-                f"{self.info.id}: bytes {offset}..{offset + size} of a buffer of {buffer.nbytes}"
-            )
 
     # -- kernels --------------------------------------------------------------------------------
 
@@ -207,7 +201,7 @@ class WgpuDevice(Device):
     # -- Programs -------------------------------------------------------------------------------
 
     def bind(self, program: Program, buffers: Sequence[Buffer]) -> WgpuBound:
-        own = [self.memory.own(b) for b in buffers]
+        own = self.bindable(program, buffers)
         with self._lock, self.guarded(f"binding {program.name}"):
             self.check()
             return WgpuBound(self, program, own)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.backends import drivers
-from weft.core.errors import DeviceError, LimitError, OutOfMemoryError
+from weft.core.errors import LimitError, OutOfMemoryError
 from weft.program.device import Buffer
 
 if TYPE_CHECKING:
@@ -167,9 +167,3 @@ class Memory:
         if size <= 1 << 20:
             self.staging[size] = stage
         return data
-
-    def own(self, buffer: Buffer) -> WgpuBuffer:
-        """The buffer, if it is this device's. Raises DeviceError otherwise."""
-        if not isinstance(buffer, WgpuBuffer) or buffer.device is not self.device:
-            raise DeviceError(f"{self.device.info.id}: the buffer belongs to another device")
-        return buffer
