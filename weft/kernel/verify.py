@@ -94,53 +94,40 @@ class _Verifier:
         self.vars, self.memory = outer_vars, outer_memory
 
     def stmt(self, s: Stmt) -> None:
-        if not isinstance(s, _STATEMENTS):
+        rule = _RULES.get(type(s))
+        if rule is None:
             self.fail(f"{type(s).__name__} is not a statement")
         if id(s) in self.seen and not isinstance(s, ir.Barrier):
             self.fail(f"one statement object stands in two places: {shorten(stmt_text(s))}")
         self.seen.add(id(s))
         try:
-            self.dispatch(s)
+            getattr(self, rule)(s)
         except KernelError as error:
             prefix = f"kernel {self.kernel.name}: "
             if str(error).startswith(prefix):
                 raise  # an inner statement already said where
             raise KernelError(f"{prefix}in `{shorten(stmt_text(s))}`: {error}") from None
 
-    def dispatch(self, s: Stmt) -> None:
-        if isinstance(s, ir.Let):
-            self.expr(s.value)
-            self.same(s.var.type, s.value.type)
-            self.declare_var(s.var, s.mutable)
-        elif isinstance(s, ir.Assign):
-            self.assign(s)
-        elif isinstance(s, ir.Store):
-            self.store(s)
-        elif isinstance(s, ir.AsyncCopy):
-            self.async_copy(s)
-        elif isinstance(s, ir.For):
-            self.loop(s)
-        elif isinstance(s, ir.If):
-            self.expr(s.cond)
-            if s.cond.type != BOOL:
-                raise KernelError(f"a condition must be bool, not {s.cond.type}")
-            self.block(s.then)
-            if s.other is not None:
-                self.block(s.other)
-        elif isinstance(s, ir.Array):
-            self.array(s)
-        elif isinstance(s, ir.Tile):
-            self.local(s.name)
-            self.tile_rules(s)
-            self.memory[s.name] = s
-        elif isinstance(s, ir.TileOp):
-            self.tile_op(s)
-        elif isinstance(s, ir.Prefetch):
-            self.target(s.source)
-            self.expr(s.index)
-            self.same(I32, s.index.type)
-        elif isinstance(s, ir.Block):
-            self.block(s)
+    def let(self, s: ir.Let) -> None:
+        self.expr(s.value)
+        self.same(s.var.type, s.value.type)
+        self.declare_var(s.var, s.mutable)
+
+    def branch(self, s: ir.If) -> None:
+        self.expr(s.cond)
+        if s.cond.type != BOOL:
+            raise KernelError(f"a condition must be bool, not {s.cond.type}")
+        self.block(s.then)
+        if s.other is not None:
+            self.block(s.other)
+
+    def prefetch(self, s: ir.Prefetch) -> None:
+        self.target(s.source)
+        self.expr(s.index)
+        self.same(I32, s.index.type)
+
+    def barrier(self, s: ir.Barrier) -> None:
+        """See check_barriers."""
 
     def declare_var(self, var: ir.Var, mutable: bool) -> None:
         self.local(var.name)
@@ -211,6 +198,11 @@ class _Verifier:
             raise KernelError("a shared array must stand at the top of the kernel")
         self.memory[s.name] = s
 
+    def tile(self, s: ir.Tile) -> None:
+        self.local(s.name)
+        self.tile_rules(s)
+        self.memory[s.name] = s
+
     def tile_rules(self, s: ir.Tile | ir.TileOp) -> None:
         problem = tile_problem(s)
         if problem:
@@ -270,10 +262,11 @@ class _Verifier:
             raise KernelError(f"{shorten(expr_text(e))}: {problem}")
 
 
-_STATEMENTS = (
-    ir.Let, ir.Assign, ir.Store, ir.For, ir.If, ir.Array, ir.Prefetch, ir.Block, ir.Barrier,
-    ir.Tile, ir.TileOp, ir.AsyncCopy,
-)  # fmt: skip
+_RULES: dict[type, str] = {
+    ir.Let: "let", ir.Assign: "assign", ir.Store: "store", ir.For: "loop", ir.If: "branch",
+    ir.Array: "array", ir.Prefetch: "prefetch", ir.Block: "block", ir.Barrier: "barrier",
+    ir.Tile: "tile", ir.TileOp: "tile_op", ir.AsyncCopy: "async_copy",
+}  # fmt: skip
 
 
 def access_problem(index: Type, lanes: int, mask: Expr | None) -> str | None:
