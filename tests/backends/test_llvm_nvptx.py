@@ -74,18 +74,6 @@ def test_products_and_sums_round_apart() -> None:
     assert "mul.rn.f32" in text and "add.rn.f32" in text and "fma" not in text
 
 
-def test_barriers_and_shared_memory() -> None:
-    def swap(b, x, out, t) -> None:  # type: ignore[no-untyped-def]
-        tmp = b.array("tmp", F32, 64, "shared")
-        b.store(tmp, t, load(x, t))
-        b.barrier()
-        b.store(out, t, load(tmp, 63 - t))
-
-    text = ptx(one(swap))
-    assert "bar.sync" in text or "barrier.sync" in text
-    assert ".shared .align 16 .b8" in text and "ld.shared" in text
-
-
 def test_subgroups() -> None:
     def total(b, x, out, t) -> None:  # type: ignore[no-untyped-def]
         b.store(out, t, Collective("subgroup_add", (load(x, t),), ir.F32))
