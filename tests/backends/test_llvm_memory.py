@@ -1,4 +1,5 @@
-"""Loads, stores, arrays and lanes of the LLVM dialect against NumPy, and what it refuses."""
+"""Loads, stores, arrays and lanes of the LLVM dialect against NumPy, and what it refuses; masks and
+gathers of WGSL likewise."""
 
 from __future__ import annotations
 
@@ -31,8 +32,10 @@ def values(dtype: dt.DType, n: int) -> np.ndarray:
     return rng.standard_normal(n).astype(np.float32).astype(dtype.numpy)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("lanes", [1, 8, 16, 64])
+TAILS = [(t, n) for t in TARGETS for n in (1, 8, 16, 64)] + [("wgsl", 4), ("wgsl", 16)]
+
+
+@pytest.mark.parametrize(("target", "lanes"), TAILS)
 @pytest.mark.parametrize("dtype", dt.DEVICE)
 def test_masked_tail(dtype: dt.DType, lanes: int, target: str) -> None:
     """Lanes beyond n are neither read (they become 0) nor written."""
@@ -46,9 +49,8 @@ def test_masked_tail(dtype: dt.DType, lanes: int, target: str) -> None:
     v = b.let(load(source, at, lanes, mask), "v")
     b.store(out, at, v, mask)
     b.store(wide, at, v)
-    got = play(
-        b.kernel((4,)), [x, np.zeros(n, x.dtype), np.ones(4 * lanes, x.dtype)], target=target
-    )
+    given = [x, np.zeros(n, x.dtype), np.ones(4 * lanes, x.dtype)]
+    got = Row(target, lanes).play(b.kernel((4,)), given)
     np.testing.assert_array_equal(got[1], x)
     np.testing.assert_array_equal(got[2][:n], x)
     assert not got[2][n:].astype(bool).any()
@@ -72,7 +74,7 @@ def test_constant_masks_of_narrow_stores(kept: int, dtype: dt.DType, target: str
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [*TARGETS, "wgsl"])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dtype", dt.DEVICE)
 def test_gather_and_scatter(dtype: dt.DType, masked: bool, target: str) -> None:
@@ -89,7 +91,7 @@ def test_gather_and_scatter(dtype: dt.DType, masked: bool, target: str) -> None:
     mask = b.let(ir.Binary("ne", lane % 3, const(0, Type(dt.int32, 16)), Type(dt.bool_, 16)), "m")
     v = load(source, load(i1, at, 16), 16, mask if masked else None)
     b.store(out, load(i2, at, 16), v, mask if masked else None)
-    got = play(b.kernel((4,)), [x, index, to, np.zeros(n, x.dtype)], target=target)[-1]
+    got = Row(target, 16).play(b.kernel((4,)), [x, index, to, np.zeros(n, x.dtype)])[-1]
     want = np.zeros(n, x.dtype)
     keep = np.arange(n) % 3 != 0 if masked else slice(None)
     want[to[keep]] = x[index[keep]]

@@ -68,17 +68,6 @@ def test_neighbouring_threads_share_words(variant, dtype):
         same(run_kernel(device(variant), kernel, [x_data, y_data])[1], x_data[::-1].copy())
 
 
-@pytest.mark.parametrize("dtype", dt.DEVICE, ids=str)
-def test_masked_reads_beyond_the_end_are_zero(dtype):
-    b = Builder("tail")
-    x, y = b.buffer("x", dtype, 10), b.buffer("y", dtype, 16, "w")
-    at = b.let(b.thread(0) * 4, "at")
-    b.store(y, at, load(x, at, 4, b.let(at + iota(4) < 10)))
-    data = sample(dtype, 10, 5)
-    got = run_kernel(device(), b.kernel(grid=(1,), threads=(4,)), [data, sample(dtype, 16)])[1]
-    same(got, np.concatenate([data, np.zeros(6, data.dtype)]))
-
-
 @pytest.mark.parametrize("space", ["shared", "private"])
 @pytest.mark.parametrize("dtype", dt.DEVICE, ids=str)
 @pytest.mark.parametrize("lanes", [1, 4])
