@@ -14,6 +14,7 @@ from weft.compile.order import Order
 from weft.core.caps import Caps
 from weft.graph.ir import Node
 from weft.templates.group import Group
+from weft.templates.view import views
 from weft.transform.rebuild import kind_of
 
 MAX_DOTS = 4  # accumulators of so many dots still fit the registers
@@ -44,7 +45,15 @@ def _alike(a: Group, b: Group, caps: Caps) -> bool:
     same = x.inputs[0] is y.inputs[0] and x.inputs[1].dtype is y.inputs[1].dtype
     if not same or len(_dots(a)) + len(_dots(b)) > MAX_DOTS:
         return False
+    if _lanes(x) != _lanes(y):
+        return False
     return x.shape == y.shape or (a.kind == "matvec" and x.shape[:-1] == y.shape[:-1])
+
+
+def _lanes(dot: Node) -> int:
+    """How many rows of the right operand are interleaved."""
+    *_, view = views(dot.inputs[1])
+    return view.run
 
 
 def _dots(group: Group) -> list[Node]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from weft.compile import limits
 from weft.compile.grouping import Partition, partition
+from weft.compile.interleave import interleave
 from weft.compile.numbers import share
 from weft.compile.plan import build_program
 from weft.compile.report import Report
@@ -47,6 +48,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("fold again", lambda g, caps: fold(g)),
     ("split for limits", split),
     ("cse again", lambda g, caps: cse(g)),
+    ("interleave weights", interleave),
     ("dce", lambda g, caps: dce(g)),
 )
 

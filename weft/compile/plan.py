@@ -26,12 +26,12 @@ from weft.program.program import (
     BufferRole,
     BufferSpec,
     Copy,
-    Cut,
     Dispatch,
     Library,
     Program,
     Step,
 )
+from weft.program.recipe import Recipe
 from weft.templates import registry
 from weft.templates.group import Group
 from weft.transform.rebuild import kind_of, shown
@@ -82,7 +82,7 @@ class _Planner:
         self.table = KernelTable(caps)
         self.buffers: list[BufferSpec] = []
         self.refs: dict[int, BufferRef] = {}  # id(Value) -> where it lives
-        self.cuts: dict[str, Cut] = {}
+        self.recipes: dict[str, Recipe] = {}
 
     def program(self) -> Program:
         values = (value.node for task in self.order for value in (*task.reads, *task.writes))
@@ -100,8 +100,8 @@ class _Planner:
         rows = {x.attrs["name"]: x.attrs["rows"] for x in inputs if x.attrs.get("rows")}
         if rows:
             meta["rows"] = rows
-        if self.cuts:
-            meta["cuts"] = self.cuts
+        if self.recipes:
+            meta["recipes"] = self.recipes
         return Program(
             self.graph.name,
             tuple(self.buffers),
@@ -143,6 +143,8 @@ class _Planner:
         """A row range of a weight: its place in the whole weight's buffer, or its own buffer."""
         whole = Node("input", (), {}, node.attrs["whole"], node.dtype)
         name = node.attrs["name"]
+        if "interleave" in node.attrs:
+            return self._interleaved(node)
         if whole.nbytes > self.caps.max_buffer_bytes:
             return self._cut(node, whole)
         number = next((i for i, b in enumerate(self.buffers) if b.name == name), None)
@@ -157,7 +159,17 @@ class _Planner:
         name, (start, stop) = node.attrs["name"], node.attrs["part"]
         label = f"{name}[{start}:{stop}]"
         number = self._buffer(label, "weight", node)
-        self.cuts[label] = Cut(name, start, whole.shape[0])
+        self.recipes[label] = Recipe(name, start, whole.shape[0])
+        self.refs[id(self.layout.sources[id(node)])] = BufferRef(number, 0, node.nbytes)
+        return number
+
+    def _interleaved(self, node: Node) -> int:
+        """A buffer for a weight in another order than the checkpoint's."""
+        name, lanes, (rows, depth) = node.attrs["name"], node.attrs["interleave"], node.shape
+        label = f"{name}@{lanes}"
+        kept = Node("input", (), {}, (rows // lanes, depth, lanes), node.dtype)
+        number = self._buffer(label, "weight", kept)
+        self.recipes[label] = Recipe(name, 0, rows, lanes)
         self.refs[id(self.layout.sources[id(node)])] = BufferRef(number, 0, node.nbytes)
         return number
 

@@ -39,7 +39,8 @@ def described(group: Group, numbers: list[Number] | None = None) -> list[Any]:
     ]
     for x in group.inputs:
         number[id(x)] = len(number)
-        parts.append(("buffer", x.shape, x.dtype.name))
+        order = [x.attrs["interleave"]] if "interleave" in x.attrs else []
+        parts.append(("buffer", x.shape, x.dtype.name, *order))
     stop = frozenset(number)
     for node in toposort(group.outputs, stop):
         if id(node) not in stop:

@@ -56,7 +56,8 @@ class Node:
 class Graph:
     """`outputs` (and the new value of each state in `assigns`) as functions of `inputs`.
 
-    `assigns` pairs a state input node with the value it takes when the run ends.
+    `assigns` pairs a state input node with the value it takes when the run ends. `meta["frozen"]`
+    promises that weights never change while bound, so that they may be kept in another order.
     """
 
     inputs: tuple[Node, ...]

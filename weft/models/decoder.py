@@ -292,4 +292,4 @@ def decoder_graph(
         logits, keys, values = forward(c, bound, Rows(*ins), *caches)
     assigns = tuple(zip(caches[0] + caches[1], keys + values))
     inputs = (*ins, *bound.values(), *caches[0], *caches[1])
-    return Graph(inputs, (logits,), assigns, name)
+    return Graph(inputs, (logits,), assigns, name, {"frozen": True})

@@ -78,4 +78,5 @@ def encoder_graph(
         bound = {k: ops.input_node(k, s, d, "weight") for k, (s, d) in weights.items()}
         out = forward(c, bound, ids, lengths)
     name = f"{c.family}.{batch}x{length}"
-    return Graph((ids, lengths, *bound.values()), (out,), name=name)
+    inputs = (ids, lengths, *bound.values())
+    return Graph(inputs, (out,), name=name, meta={"frozen": True})

@@ -45,19 +45,19 @@ def check_program_data(program: Program) -> None:
     known = {program.buffers[i].name: program.buffers[i].shape for i in program.inputs}
     for name, scalar in rows.items():
         _want(bool(known.get(name)) and scalar in program.scalars, f"row bound of {name!r}")
-    _check_cuts(program)
+    _check_recipes(program)
     for number, step in enumerate(program.steps):
         _check_step(program, step, f"step {number}")
 
 
-def _check_cuts(program: Program) -> None:
+def _check_recipes(program: Program) -> None:
     weights = {b.name: b for b in program.buffers if b.role == "weight"}
-    for name, cut in program.cuts.items():
+    for name, made in program.recipes.items():
         b = weights.get(name)
-        sound = isinstance(cut.whole, str) and cut.whole not in weights
-        sound = sound and all(_index(n, MAX_NBYTES) for n in (cut.start, cut.rows))
-        fits = sound and b is not None and b.shape and cut.start + b.shape[0] <= cut.rows
-        _want(bool(fits), f"{name!r} is no part of weight {cut.whole!r}")
+        sound = isinstance(made.whole, str) and made.whole not in program.recipes
+        sound = sound and all(_index(n, MAX_NBYTES) for n in made[1:]) and made.lanes > 0
+        fits = sound and b is not None and made.sound(b.shape)
+        _want(bool(fits), f"{name!r} is no part of weight {made.whole!r}")
 
 
 def _want(holds: bool, message: str) -> None:

@@ -58,8 +58,8 @@ class PartedProgram:
 
     def weight_of(self, buffer: str) -> str:
         """The weight that the weight buffer of this name holds, or holds a part of."""
-        cut = next((p.program.cuts[buffer] for p in self.parts if buffer in p.program.cuts), None)
-        return cut.whole if cut else buffer
+        recipes = (p.program.recipes for p in self.parts)
+        return next((r[buffer].whole for r in recipes if buffer in r), buffer)
 
     def bound(self) -> list[tuple[str, BufferRole, Side]]:
         """Each weight and state with its role, once per side that uses it."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from weft.core.dtypes import DType
 from weft.kernel.ir import Kernel
 from weft.program.gemm import Gemm
+from weft.program.recipe import Recipe
 
 BufferRole = Literal["input", "output", "state", "weight", "const", "arena"]
 
@@ -27,15 +28,6 @@ class BufferSpec:
     shape: tuple[int, ...]
     nbytes: int
     value: np.ndarray | None = None
-
-
-class Cut(NamedTuple):
-    """What a weight buffer holds of a weight too large for one: the rows from `start` on, as many
-    as the buffer has, of the `rows` of weight `whole`."""
-
-    whole: str
-    start: int
-    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +101,9 @@ class Program:
         return found
 
     @property
-    def cuts(self) -> Mapping[str, Cut]:
-        """Names of weight buffers that hold a row range of a weight -> which one."""
-        return self.meta.get("cuts", {})
+    def recipes(self) -> Mapping[str, Recipe]:
+        """Names of weight buffers that hold no weight as it is -> what they are made of."""
+        return self.meta.get("recipes", {})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a zip file (or into an existing folder); see weft.program.serial."""

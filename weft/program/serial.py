@@ -33,15 +33,15 @@ from weft.program.program import (
     BufferRef,
     BufferSpec,
     Copy,
-    Cut,
     Dispatch,
     Fill,
     Library,
     Program,
     Step,
 )
+from weft.program.recipe import Recipe
 
-FORMAT = 1
+FORMAT = 2
 MEMBERS = ("program.json", "kernels.json", "consts.safetensors")
 MAX_BYTES = 1 << 32  # of a Program file: weights are not in it
 
@@ -101,7 +101,7 @@ def _head(program: Program) -> dict[str, Any]:
         "inputs": list(program.inputs),
         "outputs": list(program.outputs),
         "rows": dict(program.meta.get("rows", {})),
-        "cuts": {name: list(cut) for name, cut in program.cuts.items()},
+        "recipes": {name: list(made) for name, made in program.recipes.items()},
     }
 
 
@@ -192,7 +192,8 @@ def _build(head: Any, bodies: Any, consts: Mapping[str, np.ndarray], trusted: bo
     if len(bodies) != len(head["kernels"]):
         raise FileFormatError(f"{len(bodies)} kernel bodies for {len(head['kernels'])} kernels")
     kernels = (read_kernel(h, b, len(scalars), trusted) for h, b in zip(head["kernels"], bodies))
-    meta = {"rows": head["rows"], "cuts": {k: Cut(*v) for k, v in head["cuts"].items()}}
+    recipes = {name: Recipe(*made) for name, made in head["recipes"].items()}
+    meta = {"rows": head["rows"], "recipes": recipes}
     program = Program(
         head["name"],
         tuple(_buffer(entry, consts) for entry in head["buffers"]),

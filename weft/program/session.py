@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from weft.core.clock import compiling
-from weft.core.errors import LimitError, ShapeError, UsageError
+from weft.core.dtypes import as_dtype
+from weft.core.errors import LimitError, UsageError
 from weft.program.arena import Arena
 from weft.program.array import DeviceArray
 from weft.program.device import OWN_KERNEL, Buffer, Device
@@ -95,7 +96,7 @@ class Session:
             assert spec.value is not None
             return self._place(spec, spec.value)
         if spec.role == "weight":
-            made = self.weights[spec.name] = self._place(spec, self._given(spec, weights))
+            made = self.weights[spec.name] = self._weight(spec, weights)
             return made
         if spec.role == "state":
             start = state.get(spec.name)
@@ -121,22 +122,23 @@ class Session:
         small = ((i, s) for i, s in specs if 0 < s.nbytes < _WRAP_BYTES)
         return {i: DeviceArray(self._own[i], s.shape, s.dtype).view() for i, s in small}
 
-    def _given(self, spec: BufferSpec, weights: Mapping[str, Value]) -> Value:
-        """What goes into a weight's buffer: the weight, or some rows of one cut for the device."""
+    def _weight(self, spec: BufferSpec, weights: Mapping[str, Value]) -> Buffer:
+        """The buffer that holds a weight, or what its recipe makes of one."""
         if spec.name in weights:
-            return weights[spec.name]
-        cut = self.program.cuts.get(spec.name)
-        if cut is None or cut.whole not in weights:
-            name = cut.whole if cut else spec.name
+            return self._place(spec, weights[spec.name])
+        recipe = self.program.recipes.get(spec.name)
+        if recipe is None or recipe.whole not in weights:
+            name = recipe.whole if recipe else spec.name
             raise UsageError(f"{self.program.name}: weight {name!r} was not given")
-        value = weights[cut.whole]
-        shape = (cut.rows, *spec.shape[1:])
-        if not isinstance(value, np.ndarray) or value.shape != shape:
-            raise ShapeError(
-                f"weight {cut.whole!r} is an array of shape {list(shape)} on the host, got "
-                f"{type(value).__name__} {list(getattr(value, 'shape', ()))}"
-            )
-        return value[cut.start : cut.start + spec.shape[0]]
+        pieces = recipe.pieces(weights[recipe.whole], spec.shape)
+        if recipe.lanes == 1:
+            return self._place(spec, pieces[0])
+        check_fit(spec, spec.shape, as_dtype(pieces[0].dtype), None)
+        buffer, offset = self.device.alloc(spec.nbytes), 0
+        for piece in pieces:
+            self.device.write(buffer, np.ascontiguousarray(piece), offset)
+            offset += piece.nbytes
+        return buffer
 
     def _place(self, spec: BufferSpec, value: Value, wrap: bool = True) -> Buffer:
         """A buffer holding `value`: the very one given, host memory in place, or a copy."""

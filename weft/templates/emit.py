@@ -273,6 +273,8 @@ class Emitter:
     def load(self, node: Node, linear: Affine) -> Expr:
         """Elements of a materialised node at a linear offset: a scalar load where the lanes agree,
         a vector load where they are consecutive, else a gather."""
+        if "interleave" in node.attrs:
+            raise CompileError(f"{self.group.name} reads interleaved {node!r} element by element")
         buffer = self.buffers[id(node)]
         lanes = linear.lanes
         self.loads.append(linear)

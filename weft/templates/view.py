@@ -39,11 +39,15 @@ def source_index(node: Node, index: Sequence[Affine]) -> Index:
 @dataclass(frozen=True)
 class View:
     """Element (i0, i1, ...) of the viewed value is element offset + i0 * strides[0] + ... of
-    `node`'s row-major storage. A load yields `dtype`, which a widening cast may have hidden."""
+    `node`'s row-major storage. A load yields `dtype`, which a widening cast may have hidden.
+
+    Along the last axis elements may come in runs: the one at i is i % run beyond the one at
+    i - i % run (an interleaved weight, see compile/interleave)."""
 
     node: Node
     offset: int
     strides: tuple[int, ...]
+    run: int = 1
 
     @property
     def dtype(self) -> DType:
@@ -67,7 +71,9 @@ def views(node: Node) -> Iterator[View]:
         linear = affine.flatten(index, affine.contiguous(node.shape))
         if any(s.kind != "var" for s, _ in linear.terms):
             return
-        yield View(node, linear.const, tuple(linear.coefficient(s) for s in syms))
+        run = node.attrs.get("interleave", 1)
+        strides = (linear.coefficient(s) for s in syms)
+        yield View(node, linear.const, tuple(run if s == 1 else s for s in strides), run)
         if node.op in PURE:
             index = source_index(node, index)
         elif not _exact_cast(node):

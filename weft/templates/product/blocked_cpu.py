@@ -127,6 +127,9 @@ class CpuMatmul(Blocks):
         left = b.let(p.n - n0, "left") if p.n % plan.nr else None
         at = i * plan.nr * pair
         packer = Packer(b, w.source, base, self.panel, self.wide, plan.lanes, kind, at)
+        if p.bs[i].run > 1:
+            packer.columns((sk, 1), self.klen, plan.nr, left, apart=sn)
+            return
         if sk != 1 and (sn == 1 or pair == 2):
             whole = pair == 1 or plan.mode == "dot2" or p.k % (2 * plan.lanes) == 0
             packer.columns((sk, sn), self.klen, plan.nr, left, pair, whole)

@@ -80,10 +80,10 @@ class Packer:
 
     def columns(
         self, strides: tuple[int, int], rows: Value, cols: int, limit: Expr | None, pair: int = 1,
-        whole: bool = True,
+        whole: bool = True, apart: int = 1,
     ) -> None:  # fmt: skip
-        """As `rows` for a fixed number of columns; those at or beyond `limit` become 0. With `pair`
-        = 2 pairs of rows are woven together, target[2r, 2c], target[2r, 2c + 1] = source[2r, c],
+        """As `rows` for a fixed number of columns, `apart` times further from vector to vector than
+        they are many; those at or beyond `limit` become 0. With `pair` = 2 pairs of rows are woven together, target[2r, 2c], target[2r, 2c + 1] = source[2r, c],
         source[2r + 1, c], and rows up to the next multiple of 2 * lanes become 0 unless all are
         `whole`."""
         b, n = self.b, self.lanes
@@ -92,7 +92,7 @@ class Packer:
 
         def put(r: Expr, below: Expr | None) -> None:
             for c, mask in zip(starts, masks):
-                lines = [self._strided(r + u, c, strides, mask, below) for u in range(pair)]
+                lines = [self._strided(r + u, c * apart, strides, mask, below) for u in range(pair)]
                 value = lines[0] if pair == 1 else interleave(b, *lines)
                 b.store(self.target, r * self.ld + (pair * c + self.at), value)
 

@@ -44,8 +44,9 @@ def candidates(segments: tuple[Segment, ...], caps: Caps) -> list[dict[str, Any]
 
 
 def _across(p: Problem) -> bool:
-    """Whether w is contiguous along N, and K not."""
-    return all(p.b_strides(i)[2] == 1 and p.n > 1 for i in range(len(p.dots)))
+    """Whether w is contiguous along N, and K not: as a whole, or in runs of lanes."""
+    plain = all(p.b_strides(i)[2] == 1 and p.n > 1 for i in range(len(p.dots)))
+    return plain or all(v.run > 1 for v in p.bs)
 
 
 class Streamer(Part):
@@ -219,15 +220,16 @@ class Streamer(Part):
         masks = [b.let(tail_mask(c, p.n, lanes), "cols") if ragged else None for c in columns]
         sums = self._chains(rows, vectors)
         acc, starts = sums.acc, self.starts(self.left, rows)
+        further = self.further if p.bs[0].run == 1 else 0  # runs are streams that need no help
 
         def chunk(first: Expr, stop: Expr) -> None:
             with b.loop(stop, first, step=self.pair, name="k") as k:
                 xs = [self._x(start, k) for start in starts]
                 for w, dot in zip(self.ws, acc):
                     line = _LINE // w.source.dtype.itemsize
-                    for c in range(0, self.width, line) if self.further else ():
+                    for c in range(0, self.width, line) if further else ():
                         assert isinstance(w.source, ir.Buffer)
-                        b.prefetch(w.source, w.at(n0 + c, k + self.further))
+                        b.prefetch(w.source, w.at(n0 + c, k + further))
                     for v, (column, mask) in enumerate(zip(columns, masks)):
                         vector = self._line(w, k, column, mask)
                         for x, line_ in zip(xs, dot):
