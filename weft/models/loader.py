@@ -24,8 +24,9 @@ from weft.core.errors import (
     OutOfMemoryError,
     UsageError,
 )
+from weft.core.mapped import release
 from weft.importers.hf_config import Fields, read_config, read_object
-from weft.importers.safetensors import open_checkpoint, release
+from weft.importers.safetensors import open_checkpoint
 from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
 from weft.models.embedder import Encoder
 from weft.models.encoders import ENCODERS, read_pooling

@@ -13,7 +13,7 @@ from weft.core.boundary import guard_methods
 from weft.core.dtypes import as_dtype, float32
 from weft.core.errors import CallError, LimitError, ModelError, UsageError
 from weft.core.forks import lock_of
-from weft.importers.safetensors import mapped_files
+from weft.core.mapped import mapped_files
 from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
 from weft.models.generate import Generation, Piece, Request, Sequence_, Stream, run, sequences
 from weft.models.progress import line_taken

@@ -8,8 +8,6 @@ import numpy as np
 
 from weft.core.errors import ShapeError
 
-_PIECE = 1 << 20  # bytes that are brought into order at a time
-
 
 class Recipe(NamedTuple):
     """A weight buffer holds rows of the weight `whole`, which has `rows` of them: from `start` on,
@@ -28,19 +26,13 @@ class Recipe(NamedTuple):
         whole = len(shape) == 3 and shape[2] == self.lanes
         return whole and self.start + shape[0] * self.lanes <= self.rows
 
-    def pieces(self, value: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
-        """What a buffer of `shape` holds, piece by piece along axis 0 (the last ones are views of
-        `value` in another order). Raises ShapeError for anything but the weight on the host."""
-        inner = shape[1:] if self.lanes == 1 else (shape[1],)
+    def rows_of(self, value: Any, inner: tuple[int, ...], count: int) -> np.ndarray:
+        """The `count` rows of the weight from `start` on, each of shape `inner`. Raises ShapeError
+        for anything but the whole weight on the host."""
         wanted = (self.rows, *inner)
         if not isinstance(value, np.ndarray) or value.shape != wanted:
             raise ShapeError(
                 f"weight {self.whole!r} is an array of shape {list(wanted)} on the host, got "
                 f"{type(value).__name__} {list(getattr(value, 'shape', ()))}"
             )
-        rows = value[self.start : self.start + shape[0] * self.lanes]
-        if self.lanes == 1:
-            return [rows]
-        bands = rows.reshape(shape[0], self.lanes, shape[1]).transpose(0, 2, 1)
-        step = max(_PIECE // max(bands[:1].nbytes, 1), 1)
-        return [bands[i : i + step] for i in range(0, shape[0], step)]
+        return value[self.start : self.start + count]

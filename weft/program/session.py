@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from weft.core.clock import compiling
-from weft.core.dtypes import as_dtype
 from weft.core.errors import LimitError, UsageError
 from weft.program.arena import Arena
 from weft.program.array import DeviceArray
@@ -17,6 +16,7 @@ from weft.program.device import OWN_KERNEL, Buffer, Device
 from weft.program.memory import check_fits, clear
 from weft.program.program import BufferSpec, Library, Program
 from weft.program.values import check_fit, fitted, zeros
+from weft.program.weights import interleaved
 
 Value = np.ndarray | DeviceArray | Buffer
 Direct = tuple[list[tuple[tuple[int, ...], np.dtype]], Callable[..., int]]
@@ -130,15 +130,10 @@ class Session:
         if recipe is None or recipe.whole not in weights:
             name = recipe.whole if recipe else spec.name
             raise UsageError(f"{self.program.name}: weight {name!r} was not given")
-        pieces = recipe.pieces(weights[recipe.whole], spec.shape)
-        if recipe.lanes == 1:
-            return self._place(spec, pieces[0])
-        check_fit(spec, spec.shape, as_dtype(pieces[0].dtype), None)
-        buffer, offset = self.device.alloc(spec.nbytes), 0
-        for piece in pieces:
-            self.device.write(buffer, np.ascontiguousarray(piece), offset)
-            offset += piece.nbytes
-        return buffer
+        value = weights[recipe.whole]
+        if recipe.lanes > 1:
+            return interleaved(recipe, spec, value, self.device)
+        return self._place(spec, recipe.rows_of(value, spec.shape[1:], spec.shape[0]))
 
     def _place(self, spec: BufferSpec, value: Value, wrap: bool = True) -> Buffer:
         """A buffer holding `value`: the very one given, host memory in place, or a copy."""

@@ -1,0 +1,53 @@
+"""Files mapped into memory, and arrays that are views of them."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import FileFormatError
+
+
+class MappedFile(mmap.mmap):
+    """A file's bytes, read where they lie."""
+
+    path: Path
+
+    def check(self) -> None:
+        """Raises FileFormatError if the file has become shorter than it was when it was mapped:
+        reading beyond its end would kill the process. A file replaced by another of its name
+        keeps its bytes for as long as they are mapped."""
+        if (size := self.size()) < len(self):
+            raise FileFormatError(
+                f"{self.path}: cut to {size} bytes from {len(self)} since it was loaded; write "
+                "the weights again (to another name, then rename: that is safe) and load them anew"
+            )
+
+
+def mapped_files(arrays: Iterable[np.ndarray]) -> list[MappedFile]:
+    """The files whose bytes some of these arrays are views of."""
+    found = {id(file): file for file in map(_mapped_file, arrays) if file is not None}
+    return list(found.values())
+
+
+def _mapped_file(array: np.ndarray) -> MappedFile | None:
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    held = base.obj if isinstance(base, memoryview) else base
+    return held if isinstance(held, MappedFile) else None
+
+
+def release(array: np.ndarray) -> None:
+    """Gives the memory under a contiguous view of a mapped file back to the system, which reads it
+    from the file again should anybody look. Does nothing to other arrays."""
+    file = _mapped_file(array)
+    if file is None or not hasattr(mmap, "MADV_DONTNEED") or not array.nbytes:
+        return
+    start = array.ctypes.data - np.frombuffer(file, np.uint8, 1).ctypes.data
+    begin = start // mmap.PAGESIZE * mmap.PAGESIZE
+    file.madvise(mmap.MADV_DONTNEED, begin, start + array.nbytes - begin)
