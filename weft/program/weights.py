@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from weft.core.dtypes import as_dtype
 from weft.core.mapped import release
+from weft.program.array import DeviceArray
 from weft.program.device import Buffer, Device
 from weft.program.program import BufferSpec
 from weft.program.recipe import Recipe
 from weft.program.values import check_fit
 
-_PIECE = 1 << 20  # bytes that are brought into order at a time
+_PIECE = 1 << 22  # bytes that are brought into order at a time
 
 
 def interleaved(recipe: Recipe, spec: BufferSpec, value: Any, device: Device) -> Buffer:
@@ -26,8 +28,17 @@ def interleaved(recipe: Recipe, spec: BufferSpec, value: Any, device: Device) ->
     turned = rows.reshape(bands, lanes, depth).transpose(0, 2, 1)
     step = max(_PIECE // (spec.nbytes // bands), 1)
     buffer = device.alloc(spec.nbytes)
-    for start in range(0, bands, step):
-        piece = np.ascontiguousarray(turned[start : start + step])
-        device.write(buffer, piece, start * piece[:1].nbytes)
+    memory = DeviceArray(buffer, spec.shape, spec.dtype).view() if device.is_host else None
+
+    def piece(start: int) -> None:
+        part = turned[start : start + step]
+        if memory is not None:
+            memory[start : start + step] = part
+        else:
+            device.write(buffer, np.ascontiguousarray(part), start * (spec.nbytes // bands))
+
+    starts = range(0, bands, step)
+    with ThreadPoolExecutor(device.caps.cores if memory is not None else 1) as threads:
+        list(threads.map(piece, starts))
     release(value)
     return buffer
