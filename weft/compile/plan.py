@@ -274,7 +274,9 @@ class _Planner:
     def _measure(self) -> None:
         for spec in self.buffers:
             memory = self.report.memory
-            memory[spec.role] = memory.get(spec.role, 0) + spec.nbytes
+            kept = spec.name in self.recipes and self.recipes[spec.name].lanes > 1
+            role = f"{spec.role}, interleaved" if kept else spec.role
+            memory[role] = memory.get(role, 0) + spec.nbytes
 
 
 def _shape(node: Node) -> str:
