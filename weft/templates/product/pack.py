@@ -82,9 +82,11 @@ class Packer:
         self, strides: tuple[int, int], rows: Value, cols: int, limit: Expr | None, pair: int = 1,
         whole: bool = True, apart: int = 1,
     ) -> None:  # fmt: skip
-        """As `rows` for a fixed number of columns; those at or beyond `limit` become 0. Column
-        c, first of a vector, lies c * `apart` from the first. With `pair` = 2 pairs of rows are woven together, target[2r, 2c], target[2r, 2c + 1] = source[2r, c], source[2r + 1, c],
-        and rows up to the next multiple of 2 * lanes become 0 unless all are `whole`."""
+        """As `rows` for a fixed number of columns; those at or beyond `limit` become 0. Column c,
+        the first of a vector, lies c * `apart` from the first of all. With `pair` = 2 pairs of
+        rows are woven together, target[2r, 2c], target[2r, 2c + 1] = source[2r, c],
+        source[2r + 1, c], and rows up to the next multiple of 2 * lanes become 0 unless all are
+        `whole`."""
         b, n = self.b, self.lanes
         starts = range(0, cols, n)
         masks = [None if limit is None else b.let(tail_mask(const(c), limit, n)) for c in starts]
