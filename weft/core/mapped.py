@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,23 @@ class MappedFile(mmap.mmap):
                 f"{self.path}: cut to {size} bytes from {len(self)} since it was loaded; write "
                 "the weights again (to another name, then rename: that is safe) and load them anew"
             )
+
+
+def map_file(path: Path, least: int, wanted: str) -> MappedFile:
+    """The file at `path`, to be read. Raises FileFormatError if there is none that can be read or
+    it has fewer than `least` bytes (1 or more), which `wanted` explains."""
+    try:
+        info = path.stat()
+        if not stat.S_ISREG(info.st_mode):
+            raise FileFormatError(f"{path}: not a regular file")
+        if info.st_size < least:
+            raise FileFormatError(f"{path}: {info.st_size} bytes; {wanted}")
+        with path.open("rb") as f:
+            made = MappedFile(f.fileno(), info.st_size, access=mmap.ACCESS_READ)
+    except OSError as e:
+        raise FileFormatError(f"{path}: cannot be read: {e.strerror}") from None
+    made.path = path
+    return made
 
 
 def mapped_files(arrays: Iterable[np.ndarray]) -> list[MappedFile]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from weft.core.errors import FileFormatError, UsageError
-from weft.core.mapped import MappedFile
+from weft.core.mapped import map_file
 from weft.importers.hf_config import parse_json, read_object
 
 MAX_HEADER = 100_000_000  # bytes, as the format's own library has it
@@ -68,8 +67,9 @@ class SafetensorsFile(Mapping[str, np.ndarray]):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._map, size = _map_file(self.path)
-        self.tensors, self.metadata = _read_header(self._map, size, str(self.path))
+        wanted = "a safetensors file starts with an 8-byte length"
+        self._map = map_file(self.path, 8, wanted)
+        self.tensors, self.metadata = _read_header(self._map, len(self._map), str(self.path))
 
     def __getitem__(self, name: str) -> np.ndarray:
         info = self.tensors[name]
@@ -84,23 +84,6 @@ class SafetensorsFile(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self.tensors)
-
-
-def _map_file(path: Path) -> tuple[MappedFile, int]:
-    try:
-        info = path.stat()
-        if not stat.S_ISREG(info.st_mode):
-            raise FileFormatError(f"{path}: not a regular file")
-        if info.st_size < 8:
-            raise FileFormatError(
-                f"{path}: {info.st_size} bytes; a safetensors file starts with an 8-byte length"
-            )
-        with path.open("rb") as f:
-            made = MappedFile(f.fileno(), info.st_size, access=mmap.ACCESS_READ)
-        made.path = path
-        return made, info.st_size
-    except OSError as e:
-        raise FileFormatError(f"{path}: cannot be read: {e.strerror}") from None
 
 
 def _read_header(
