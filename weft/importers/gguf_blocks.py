@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import FileFormatError, ShapeError
-from weft.importers import gguf_decode as d
+from weft.core.errors import ShapeError
+from weft.importers import gguf_codebooks as c, gguf_decode as d
 
 CHUNK = 1 << 18  # elements decoded at a time: what is made on the way stays in the cache
 
@@ -24,13 +24,13 @@ CHUNK = 1 << 18  # elements decoded at a time: what is made on the way stays in 
 @dataclass(frozen=True)
 class BlockType:
     """`elements` values in the bytes that `layout` names. `decode` takes blocks [n] of that layout
-    and gives float32 [n, elements]; None: a type that is known and not read as weights."""
+    and gives float32 [n, elements]."""
 
     id: int
     name: str
     elements: int
     layout: np.dtype[Any] = field(repr=False)
-    decode: Callable[[np.ndarray], np.ndarray] | None = field(repr=False)
+    decode: Callable[[np.ndarray], np.ndarray] = field(repr=False)
 
     @property
     def nbytes(self) -> int:
@@ -42,7 +42,7 @@ class BlockType:
 
 
 def _type(
-    id: int, name: str, elements: int, decode: Callable[..., np.ndarray] | None, **fields: str
+    id: int, name: str, elements: int, decode: Callable[[np.ndarray], np.ndarray], **fields: str
 ) -> BlockType:
     layout = np.dtype([(k, np.dtype(f).newbyteorder("<")) for k, f in fields.items()])
     return BlockType(id, name, elements, layout, decode)
@@ -76,13 +76,13 @@ _ALL = (
     _type(40, "NVFP4", 64, d.nvfp4, e="4u1", qs="32u1"),
     _type(41, "Q1_0", 128, d.q1_0, d="f2", qs="16u1"),
     _type(42, "Q2_0", 64, d.q2_0, d="f2", qs="16u1"),
-    _type(16, "IQ2_XXS", 256, None, d="f2", qs="(8,2)u4"),
-    _type(17, "IQ2_XS", 256, None, d="f2", qs="32u2", scales="8u1"),
-    _type(22, "IQ2_S", 256, None, d="f2", qs="32u1", signs="32u1", qh="8u1", scales="8u1"),
-    _type(18, "IQ3_XXS", 256, None, d="f2", qs="64u1", scales="8u4"),
-    _type(21, "IQ3_S", 256, None, d="f2", qs="64u1", qh="8u1", signs="32u1", scales="4u1"),
-    _type(19, "IQ1_S", 256, None, d="f2", qs="32u1", qh="8u2"),
-    _type(29, "IQ1_M", 256, None, qs="32u1", qh="16u1", scales="4u2"),
+    _type(16, "IQ2_XXS", 256, c.iq2_xxs, d="f2", pairs="(8,2)u4"),
+    _type(17, "IQ2_XS", 256, c.iq2_xs, d="f2", qs="32u2", scales="8u1"),
+    _type(22, "IQ2_S", 256, c.iq2_s, d="f2", qs="32u1", signs="32u1", qh="8u1", scales="8u1"),
+    _type(18, "IQ3_XXS", 256, c.iq3_xxs, d="f2", qs="64u1", words="8u4"),
+    _type(21, "IQ3_S", 256, c.iq3_s, d="f2", qs="64u1", qh="8u1", signs="32u1", scales="4u1"),
+    _type(19, "IQ1_S", 256, c.iq1_s, d="f2", qs="32u1", qh="8u2"),
+    _type(29, "IQ1_M", 256, c.iq1_m, qs="32u1", qh="16u1", scales="4u2"),
 )
 TYPES = {kind.id: kind for kind in _ALL}
 BY_NAME = {kind.name: kind for kind in _ALL}
@@ -92,7 +92,7 @@ def dequantize(kind: BlockType, data: np.ndarray, shape: tuple[int, ...]) -> np.
     """The values of uint8 `data` (whole blocks, row-major) as float32 [shape]: a view of the data
     for F32, else a new array. Integers and F64 are rounded to the nearest float32.
 
-    Raises FileFormatError for a type that is not decoded, ShapeError where data and shape differ.
+    Raises ShapeError where data and shape differ.
     """
     count = math.prod(shape)
     if not shape or shape[-1] % kind.elements or data.size * kind.elements != count * kind.nbytes:
@@ -102,18 +102,16 @@ def dequantize(kind: BlockType, data: np.ndarray, shape: tuple[int, ...]) -> np.
         )
     if kind.name == "F32":
         return np.ascontiguousarray(data).reshape(-1).view("<f4").reshape(shape)
-    decode = _decoder(kind)
     out = np.empty((count // kind.elements, kind.elements), np.float32)
     with np.errstate(all="ignore"):  # a NaN or an infinity is passed on as it is
         for start, blocks in _chunks(kind, data):
-            out[start : start + len(blocks)] = decode(blocks)
+            out[start : start + len(blocks)] = kind.decode(blocks)
     return out.reshape(shape)
 
 
 def bad_block(kind: BlockType, data: np.ndarray) -> int | None:
     """The first block of `data` whose scale is NaN or infinite (of plain floats: whose value is),
     or None. Such a block poisons every product with its row."""
-    decode = _decoder(kind)
     floats = [name for name in kind.layout.names or () if kind.layout[name].kind == "f"]
     with np.errstate(all="ignore"):
         for start, blocks in _chunks(kind, data):
@@ -122,17 +120,10 @@ def bad_block(kind: BlockType, data: np.ndarray) -> int | None:
             elif floats:
                 bad = ~np.all([np.isfinite(blocks[name]) for name in floats], axis=0)
             else:
-                bad = ~np.isfinite(decode(blocks)).all(axis=-1)
+                bad = ~np.isfinite(kind.decode(blocks)).all(axis=-1)
             if bad.any():
                 return start + int(bad.argmax())
     return None
-
-
-def _decoder(kind: BlockType) -> Callable[[np.ndarray], np.ndarray]:
-    if kind.decode is None:
-        known = ", ".join(k.name for k in _ALL if k.decode)
-        raise FileFormatError(f"weights of GGUF's type {kind.name} are not read; read are: {known}")
-    return kind.decode
 
 
 def _chunks(kind: BlockType, data: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
