@@ -145,7 +145,7 @@ HOSTILE = {
     "product wraps to 0": (file([], [entry(dims=(1 << 32, 1 << 32))], b"0" * 8), "the file has"),
     "product of -1": (file([], [entry(dims=((1 << 63) - 1, 2))], b"0" * 8), "the file has"),
     "one more": (file([], [entry(dims=(3,))], b"0" * 8), "truncated"),
-    "type": (file([], [entry(kind=4)], b"0" * 8), "type 4 is not known; known are F32"),
+    "type": (file([], [entry(kind=4)], b"0" * 8), "type 4 is not read; read are F32"),
     "type huge": (file([], [entry(kind=1 << 31)], b"0" * 8), "type 2147483648"),
     "block": (file([], [entry(dims=(33,), kind=Q8_0)], b"0" * 68), "blocks of 32"),
     "offset": (file([], [entry(offset=32)], b"0" * 40), "expected 0"),

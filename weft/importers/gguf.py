@@ -220,7 +220,7 @@ def _form(cursor: Cursor) -> tuple[tuple[int, ...], BlockType, int]:
     kind = TYPES.get(number)
     if kind is None:
         known = ", ".join(t.name for t in TYPES.values())
-        cursor.fail(f"type {number} is not known; known are {known}")
+        cursor.fail(f"type {number} is not read; read are {known}")
     if shape[-1] % kind.elements:
         cursor.fail(f"a row has {shape[-1]} elements; {kind} has blocks of {kind.elements}")
     return shape, kind, math.prod(shape) // kind.elements * kind.nbytes

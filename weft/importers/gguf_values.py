@@ -74,8 +74,7 @@ class Cursor:
     def count(self, what: str, least: int) -> int:
         """A count of items that take `least` bytes or more each."""
         value = self.size(f"the number of {what}")
-        if value * least > self.end - self.at:
-            self.need(value * least, f"{value} {what}, {least} bytes each or more,")
+        self.need(value * least, f"{value} {what}, {least} bytes each or more,")
         return value
 
     def text(self, what: str) -> str:
