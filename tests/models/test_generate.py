@@ -252,7 +252,7 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
         with pytest.raises(ModelError, match=said):
             load(path, device="oracle")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ModelError, match="is not a folder"):
+    with pytest.raises(FileFormatError, match="a GGUF file starts with"):
         load(tmp_path / "file", device="oracle")
 
 

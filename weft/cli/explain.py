@@ -44,8 +44,8 @@ def explain(
     kernel: str | None,
     as_json: bool,
 ) -> None:
-    """Show what the model in the folder MODEL compiles to: each step of the line from graph to the
-    text a device runs."""
+    """Show what MODEL, a folder or a GGUF file, compiles to: each step of the line from graph to
+    the text a device runs."""
     import weft
 
     show = show or ("report" if kernel is None else "kernels")

@@ -45,7 +45,7 @@ def load_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_decoder(path: str, options: dict[str, Any]) -> Any:
-    """The model in the folder `path`, which must be one that generates text."""
+    """The model in the folder or file `path`, which must be one that generates text."""
     import weft
     from weft.models.embedder import Encoder
 
@@ -81,7 +81,7 @@ def _read_turn() -> str:
 
 def _boxed(only: str) -> tuple[str, str]:
     """(model, prompt) where one argument was given: the model in the box, and that argument."""
-    if os.path.isdir(only):
+    if os.path.isdir(only) or (only.endswith(".gguf") and os.path.isfile(only)):
         raise click.UsageError(f"{only} is a model; give it a PROMPT")
     from weft.models.box import box_folder
 
@@ -125,9 +125,9 @@ Example:  weft run 'def fibonacci(n):' --max-new-tokens 40
 def run(
     ctx: click.Context, path: str | None, prompt: str | None, as_json: bool, **options: Any
 ) -> None:
-    """Generate text from PROMPT ('-': standard input) with the Hugging Face folder MODEL, or with
-    the small model of Python code that comes with weft (which repeats itself without a penalty: its
-    default is 1.1). The text goes to stdout as it is made, the speed to stderr."""
+    """Generate text from PROMPT ('-': standard input) with MODEL, a Hugging Face folder or a GGUF
+    file, or with the small model of Python code that comes with weft (which repeats itself without
+    a penalty: its default is 1.1). The text goes to stdout as it is made, the speed to stderr."""
     if path is None:
         raise click.UsageError("give a PROMPT: weft run 'def fibonacci(n):'")
     alone = prompt is None
@@ -212,7 +212,7 @@ class Watch:
 @click.option("--system", help="The system message, for models that have one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per turn.")
 def chat(path: str, system: str | None, as_json: bool, **options: Any) -> None:
-    """Talk with the model in the folder MODEL; it needs a chat template. A turn reads only what is
+    """Talk with MODEL, a folder or a GGUF file; it needs a chat template. A turn reads only what is
     new in the conversation. An empty line or the end of input leaves."""
     model = load_decoder(path, options)
     if model.tokenizer is None or not model.tokenizer.has_chat:

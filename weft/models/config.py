@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from weft.core.dtypes import DType, float32
 
@@ -17,6 +17,7 @@ class Rope:
     times in that many positions slow down by `factor`, those that turn more than `high_factor`
     times stay, those between are blended: by their wavelength in "llama3" (Llama 3.1), by their
     number in "yarn", which also multiplies cos and sin by `magnitude`. "linear" slows all.
+    `divisors`, where given, slow each pair by its own factor besides.
     """
 
     theta: float = 10000.0
@@ -26,6 +27,7 @@ class Rope:
     high_factor: float = 4.0
     original: int = 8192
     magnitude: float = 1.0
+    divisors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,14 @@ class TokenIds:
     eos: tuple[int, ...] = ()
     bos: int | None = None
     pad: int | None = None
+
+
+@dataclass(frozen=True)
+class Made:
+    """A tokenizer that no folder holds: what would be tokenizer.json and tokenizer_config.json."""
+
+    data: bytes
+    config: dict[str, Any]
 
 
 @dataclass(frozen=True)

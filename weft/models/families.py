@@ -102,20 +102,26 @@ def _windows(c: Fields, layers: int, window: int, sliding: Callable[[int], bool]
     return tuple(window if sliding(i) else 0 for i in range(layers))
 
 
+def checked_heads(where: str, hidden: int, heads: int, kv: int, head_dim: int | None) -> int:
+    """Elements per head (None: as many as share the width evenly), checked against the rest."""
+    if head_dim is None:
+        if hidden % heads:
+            raise ModelError(f"{where}: hidden_size {hidden} is not a multiple of {heads} heads")
+        head_dim = hidden // heads
+    if head_dim % 2 or head_dim > MAX_HEAD_DIM:
+        raise ModelError(f"{where}: head_dim is {head_dim}; expected even, <= {MAX_HEAD_DIM}")
+    if heads % kv:
+        raise ModelError(f"{where}: {heads} heads are not a multiple of {kv} key/value heads")
+    return head_dim
+
+
 def _base(c: Fields, family: str, kv_default: int | None = None, **more: Any) -> DecoderConfig:
     """What all Llama-like configs share."""
     hidden = c.integer("hidden_size", 1, MAX_HIDDEN)
     heads = c.integer("num_attention_heads", 1, MAX_HEADS)
-    head_dim = c.integer("head_dim", 2, MAX_HEAD_DIM, None)
-    if head_dim is None:
-        if hidden % heads:
-            raise ModelError(f"{c.where}: hidden_size {hidden} is not a multiple of {heads} heads")
-        head_dim = hidden // heads
-    if head_dim % 2 or head_dim > MAX_HEAD_DIM:
-        raise ModelError(f"{c.where}: head_dim is {head_dim}; expected even, <= {MAX_HEAD_DIM}")
     kv = c.integer("num_key_value_heads", 1, MAX_HEADS, kv_default or heads)
-    if heads % kv:
-        raise ModelError(f"{c.where}: {heads} heads are not a multiple of {kv} key/value heads")
+    head_dim = c.integer("head_dim", 2, MAX_HEAD_DIM, None)
+    head_dim = checked_heads(c.where, hidden, heads, kv, head_dim)
     made = DecoderConfig(
         family=family,
         vocab=c.integer("vocab_size", 1, MAX_VOCAB),

@@ -14,20 +14,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.core.arrays import all_finite
-from weft.core.dtypes import DType, as_dtype, bfloat16, float16, float32
+from weft.core.dtypes import DType
 from weft.core.errors import (
-    DTypeError,
     FileFormatError,
     LimitError,
     ModelError,
     OutOfMemoryError,
     UsageError,
 )
-from weft.core.mapped import release
 from weft.importers.hf_config import Fields, read_config, read_object
 from weft.importers.safetensors import open_checkpoint
-from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
+from weft.models.config import DecoderConfig, EncoderConfig, Made, TokenIds
 from weft.models.embedder import Encoder
 from weft.models.encoders import ENCODERS, read_pooling
 from weft.models.families import DECODERS, MAX_VOCAB
@@ -43,6 +40,7 @@ from weft.models.runner import (
     eager_encoder,
     weight_avals,
 )
+from weft.models.weight_dtypes import main_dtype, ready, wanted
 
 if TYPE_CHECKING:
     from weft.models.adapters import Adapter
@@ -62,16 +60,16 @@ def load(
     fallback: str | None = None,
     act_dtype: str | DType | None = None,
 ) -> Model:
-    """The model in a Hugging Face folder (config.json, safetensors, tokenizer.json).
+    """The model in a Hugging Face folder (config.json, safetensors, tokenizer.json) or GGUF file.
 
     device: see `weft.backends.registry.get`; "oracle" computes with NumPy. dtype: None keeps the
-    checkpoint's; "float32", "float16" or "bfloat16" converts the weights. context: positions of
-    the KV cache per sequence (default: the model's, at most 4096). max_batch: sequences that
-    generate at once. act_dtype: what the inputs of linear layers are rounded to where they meet
-    weights of that dtype; by default bfloat16 if the weights are bfloat16 (as the checkpoint's own
-    framework computes, and twice as fast where the device multiplies such pairs), else float32:
-    not rounded. Raises ModelError, FileFormatError, DeviceError, DTypeError, LimitError,
-    UsageError.
+    checkpoint's (float16 for packed weights); "float32", "float16" or "bfloat16" converts the
+    weights. context: positions of the KV cache per sequence (default: the model's, at most 4096).
+    max_batch: sequences that generate at once. act_dtype: what the inputs of linear layers are
+    rounded to where they meet weights of that dtype; by default bfloat16 if the weights are
+    bfloat16 (as the checkpoint's own framework computes, and twice as fast where the device
+    multiplies such pairs), else float32: not rounded. Raises ModelError, FileFormatError,
+    DeviceError, DTypeError, LimitError, UsageError.
     """
     folder = Path(path)
     try:
@@ -93,11 +91,15 @@ def _load(
     fallback: str | None,
     act_dtype: str | DType | None,
 ) -> Model:
-    if not folder.is_dir():
-        what = "is not a folder" if folder.exists() else "does not exist"
-        raise ModelError(f"{folder} {what}; expected a Hugging Face model folder")
+    if not folder.exists():
+        raise ModelError(
+            f"{folder} does not exist; expected a Hugging Face model folder or a GGUF file"
+        )
     if isinstance(max_batch, bool) or not isinstance(max_batch, int) or not 1 <= max_batch <= 1024:
         raise UsageError(f"max_batch is {max_batch!r}; expected an integer from 1 to 1024")
+    numbers = (dtype, act_dtype)
+    if folder.is_file():
+        return _gguf(folder, device, fallback, numbers, context, max_batch)
     adapter = _adapter(folder)
     if adapter is not None:
         folder = adapter[0]
@@ -115,7 +117,6 @@ def _load(
             return _encoder(folder, config, ENCODERS[kind](config), target, dtype, act_dtype)
         made = DECODERS[kind](config)
         change = None if adapter is None else adapter[1](made)
-        numbers = (dtype, act_dtype)
         return _decoder(folder, config, made, target, numbers, context, max_batch, change)
 
 
@@ -142,61 +143,6 @@ def _open_device(device: str | Device | None, fallback: str | None) -> Device:
     return registry.get(device, fallback)
 
 
-# -- weights --------------------------------------------------------------------------------------
-
-
-def _weights(
-    weights: Mapping[str, np.ndarray], dtype: str | DType | None, where: Path
-) -> dict[str, np.ndarray]:
-    """The weights as they are (views of the mapped file), or converted to `dtype`."""
-    if dtype is None:
-        return dict(weights)
-    try:
-        wanted = as_dtype(dtype)
-    except DTypeError:
-        wanted = None
-    if wanted not in (float32, float16, bfloat16):
-        raise UsageError(f"dtype is {dtype!r}; expected float32, float16 or bfloat16")
-    from weft.tensor.casting import cast_array
-
-    out = {}
-    for role, value in weights.items():
-        cast = out[role] = cast_array(value, wanted)
-        if wanted is float16 and not all_finite(cast) and all_finite(value):
-            raise ModelError(f"{where}: weight {role!r} overflows float16; use bfloat16")
-        if cast is not value:
-            release(value)  # the file's pages: one copy of the model at a time
-    return out
-
-
-def _act_dtype(wanted: str | DType | None, weights: Mapping[str, np.ndarray]) -> DType:
-    """What linear inputs are rounded to where they meet weights of that dtype. By default bfloat16
-    for a model in bfloat16, as frameworks compute it, else nothing: float32."""
-    if wanted is None:
-        return bfloat16 if _main_dtype(weights) is bfloat16 else float32
-    for known in (float32, bfloat16):
-        if wanted in (known, known.name):
-            return known
-    raise UsageError(f"act_dtype is {wanted!r}; expected float32 or bfloat16")
-
-
-def _main_dtype(weights: Mapping[str, np.ndarray]) -> DType:
-    """The dtype of the embedding, which stands for the model's."""
-    return as_dtype(weights["embed"].dtype)
-
-
-def _check_device(device: Device | None, weights: Mapping[str, np.ndarray]) -> None:
-    """Refuses a dtype that the device cannot store, before anything is allocated."""
-    if device is None:
-        return
-    for role, value in weights.items():
-        if not device.supports(as_dtype(value.dtype)):
-            raise DTypeError(
-                f"{device.info.id} does not support {value.dtype} (weight {role!r}); "
-                "load with dtype='float32'"
-            )
-
-
 # -- decoders -------------------------------------------------------------------------------------
 
 
@@ -216,10 +162,28 @@ def _decoder(
         from weft.models.adapters import merged
 
         weights = merged(config, weights, adapter)
-    weights = _weights(weights, numbers[0], folder)
-    config = replace(config, act_dtype=_act_dtype(numbers[1], weights))
-    _check_device(device, weights)
+    config, weights = ready(folder, config, weights, numbers, device)
     return decoder_from(folder, raw, config, weights, device, context, max_batch)
+
+
+def _gguf(
+    path: Path,
+    device: str | Device | None,
+    fallback: str | None,
+    numbers: tuple[str | DType | None, str | DType | None],
+    context: int | None,
+    max_batch: int,
+) -> Decoder:
+    """The model in a GGUF file."""
+    from weft.models.gguf import read
+
+    with progress(f"loading {path.name}"):
+        found = read(path)
+        target = None if device == ORACLE else _open_device(device, fallback)
+        weights = found.weights(wanted(numbers[0]))
+        config, weights = ready(path, found.config, weights, numbers, target)
+    make = _tokenizer_maker(path, config.vocab, made=found.tokenizer)
+    return _built(path, config, weights, target, make, found.tokens, context, max_batch)
 
 
 def decoder_from(
@@ -232,14 +196,27 @@ def decoder_from(
     max_batch: int = 1,
 ) -> Decoder:
     """A Decoder of weights by role; `folder` holds its tokenizer, `raw` is its config.json."""
-    config = replace(config, kv_dtype=_main_dtype(weights))
+    make_tokenizer = _tokenizer_maker(folder, config.vocab)
+    tokens = _token_ids(folder, raw)
+    return _built(folder, config, weights, device, make_tokenizer, tokens, context, max_batch)
+
+
+def _built(
+    path: Path,
+    config: DecoderConfig,
+    weights: Mapping[str, np.ndarray],
+    device: Device | None,
+    make_tokenizer: Callable[[], Tokenizer | None],
+    tokens: TokenIds,
+    context: int | None,
+    max_batch: int,
+) -> Decoder:
+    config = replace(config, kv_dtype=main_dtype(weights))
     length = _context(config, context)
     tables = with_tables(config, weights, length)
     make_runner = _runner_maker(config, tables, device, length)
-    tokens = _token_ids(folder, raw)
-    make_tokenizer = _tokenizer_maker(folder, config.vocab)
     return Decoder(
-        folder, config, weights, device, make_tokenizer, make_runner, length, tokens, max_batch
+        path, config, weights, device, make_tokenizer, make_runner, length, tokens, max_batch
     )
 
 
@@ -287,14 +264,21 @@ def _token_ids(folder: Path, config: Fields) -> TokenIds:
 
 
 def _tokenizer_maker(
-    folder: Path, vocab: int, limit: int | None = None, lower: bool = False
+    folder: Path,
+    vocab: int,
+    limit: int | None = None,
+    lower: bool = False,
+    made: Callable[[], Made | None] = lambda: None,
 ) -> Callable[[], Tokenizer | None]:
+    """Makes the tokenizer of a folder, or the one that a file has in it."""
+
     def make() -> Tokenizer | None:
-        if not (folder / "tokenizer.json").exists():
+        found = made()
+        if found is None and not (folder / "tokenizer.json").exists():
             return None
         from weft.models.tokenizer import Tokenizer
 
-        return Tokenizer(folder, vocab, limit, lower)
+        return Tokenizer(folder, vocab, limit, lower, found)
 
     return make
 
@@ -312,9 +296,7 @@ def _encoder(
 ) -> Encoder:
     pooling = read_pooling(folder)
     weights = bind_weights(encoder_layout(config), open_checkpoint(folder))
-    weights = _weights(weights, dtype, folder)
-    config = replace(config, act_dtype=_act_dtype(act_dtype, weights))
-    _check_device(device, weights)
+    config, weights = ready(folder, config, weights, (dtype, act_dtype), device)
     longest = min(pooling.max_length or config.max_positions, config.max_positions)
     tokenizer = _tokenizer_maker(folder, config.vocab, longest, pooling.lower_case)
     if device is None:

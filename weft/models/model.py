@@ -34,7 +34,7 @@ class Model:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path,  # or a file
         config: DecoderConfig | EncoderConfig,
         weights: Mapping[str, np.ndarray],
         device: Device | None,
@@ -51,7 +51,7 @@ class Model:
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The folder's tokenizer, read on first use; None where it has none."""
+        """The model's own, read on first use; None where it has none."""
         if not self._tokenizer_read:
             self._tokenizer = self._make_tokenizer()
             self._tokenizer_read = True
@@ -72,7 +72,8 @@ class Model:
 
     def _need_tokenizer(self, why: str) -> Tokenizer:
         if self.tokenizer is None:
-            raise UsageError(f"{self.folder} has no tokenizer.json: {why}")
+            lacks = "tokenizer" if self.folder.is_file() else "tokenizer.json"
+            raise UsageError(f"{self.folder} has no {lacks}: {why}")
         return self.tokenizer
 
     def generate(self, prompt: Any, **options: Any) -> Any:
@@ -104,7 +105,7 @@ class Model:
                 bad = ~np.isfinite(value.astype(np.float32, copy=False))
                 at = [int(i) for i in np.argwhere(bad)[0]]
                 return ModelError(
-                    f"{self.folder}: weight {_name(self.config, role)!r} holds NaN or infinity "
+                    f"{self.folder}: weight {self._name(role)!r} holds NaN or infinity "
                     f"(first at {at}), so {what} not finite; the checkpoint is damaged"
                 )
         return ModelError(
@@ -112,14 +113,15 @@ class Model:
             "its dtype: load with dtype='float32'"
         )
 
+    def _name(self, role: str) -> str:
+        """What the checkpoint calls the weight that plays `role`."""
+        from weft.models import gguf, names
 
-def _name(config: DecoderConfig | EncoderConfig, role: str) -> str:
-    """What the checkpoint calls the weight that plays `role`."""
-    from weft.models.names import decoder_layout, encoder_layout
-
-    if isinstance(config, DecoderConfig):
-        return decoder_layout(config).weights[role].name
-    return encoder_layout(config).weights[role].name
+        if self.folder.is_file():
+            return gguf.tensor_name(role)
+        if isinstance(self.config, DecoderConfig):
+            return names.decoder_layout(self.config).weights[role].name
+        return names.encoder_layout(self.config).weights[role].name
 
 
 class Decoder(Model):

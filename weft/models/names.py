@@ -63,7 +63,8 @@ def _gpt2(c: DecoderConfig) -> Layout:
             ("up", "mlp.c_fc", c.hidden, c.ffn),
             ("down", "mlp.c_proj", c.ffn, c.hidden),
         ):
-            b.add(f"{i}.{role}.w", f"{at}{name}.weight", k, n)  # Conv1D: [in, out]
+            shape = (k, n) if c.transposed else (n, k)  # Conv1D: [in, out]
+            b.add(f"{i}.{role}.w", f"{at}{name}.weight", *shape)
             b.add(f"{i}.{role}.b", f"{at}{name}.bias", n)
     return Layout(b.weights, ("transformer.", ""), "wte.weight")
 

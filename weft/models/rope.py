@@ -14,6 +14,8 @@ def inverse_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
     """float32 [head_dim / 2]: radians per position of each pair of dimensions."""
     exponent = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     inv = (np.float32(1.0) / np.power(np.float32(rope.theta), exponent)).astype(np.float32)
+    if rope.divisors:
+        inv = inv / np.array(rope.divisors, np.float32)
     if rope.scaling == "linear":
         return inv / np.float32(rope.factor)
     if rope.scaling == "llama3":

@@ -13,30 +13,38 @@ from typing import Any
 from weft.core.errors import ModelError, UsageError
 from weft.importers.hf_config import read_object
 from weft.models.chat import ChatTemplate, read_template
+from weft.models.config import Made
 from weft.models.tokenizer_coder import Coder
 
 _SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 
 
 class Tokenizer:
-    """The tokenizer of a model folder. Raises ModelError for a file that the library refuses or
-    whose vocabulary exceeds the model's `vocab`, and in every method where the library fails. With
-    `limit`, texts are cut at that many tokens (those put around them included); what the file says
-    of truncation, padding and random segmentation (BPE dropout) does not count."""
+    """The tokenizer of a model folder, or the one that was `made` of the file `folder`. Raises
+    ModelError for one that the library refuses or whose vocabulary exceeds the model's `vocab`, and
+    in every method where the library fails. With `limit`, texts are cut at that many tokens (those
+    put around them included); what the file says of truncation, padding and random segmentation
+    (BPE dropout) does not count."""
 
     def __init__(
-        self, folder: Path, vocab: int, limit: int | None = None, lower_case: bool = False
+        self,
+        folder: Path,
+        vocab: int,
+        limit: int | None = None,
+        lower_case: bool = False,
+        made: Made | None = None,
     ) -> None:
-        self.path = folder / "tokenizer.json"
+        self.path = folder / "tokenizer.json" if made is None else folder
         self.vocab = vocab
         self._lower = lower_case
-        self._coder, self._limit = Coder(self.path, limit), limit
+        self._coder = Coder(self.path, limit, None if made is None else made.data)
+        self._limit = limit
         if self.size > vocab:
             raise ModelError(
                 f"{self.path} has {self.size} tokens; the model's vocab_size is {vocab}: "
                 "the tokenizer belongs to another model"
             )
-        self._config = _read_tokenizer_config(folder)
+        self._config = _read_tokenizer_config(folder) if made is None else made.config
         self._folder = folder
         self._template: ChatTemplate | None = None
 

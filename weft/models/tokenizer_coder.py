@@ -23,17 +23,18 @@ _WORKER = Path(__file__).with_name("tokenizer_worker.py")
 
 
 class Coder:
-    """A tokenizer.json: encodes and decodes. Every failure of the library, panics included, is a
-    ModelError of two lines. `limit` cuts texts at that many tokens."""
+    """A tokenizer.json, or `data` that would be one: encodes and decodes. Every failure of the
+    library, panics included, is a ModelError of two lines. `limit` cuts texts at that many
+    tokens."""
 
-    def __init__(self, path: Path, limit: int | None) -> None:
+    def __init__(self, path: Path, limit: int | None, data: bytes | None = None) -> None:
         self.path = path
-        data = read_bounded(path, MAX_FILE)
+        setup = {"path": os.path.abspath(path)} if data is None else {"text": data.decode()}
+        data = read_bounded(path, MAX_FILE) if data is None else data
         # 60 times what is read: a vocabulary of short tokens is kept in three tables.
         memory = MAX_MEMORY + 60 * len(data)
         self._loading = Limits(MAX_SECONDS, memory, 1 << 10)
-        setup = {"path": os.path.abspath(path), "limit": limit}
-        self._child = Confined(_WORKER, ("tokenizers",), setup, self._loading)
+        self._child = Confined(_WORKER, ("tokenizers",), setup | {"limit": limit}, self._loading)
         self._checked = False
         self._near = self._load(data, limit) if plain.safe_to_load(data) else None
         self.size = int(

@@ -33,25 +33,26 @@ def _uncased(digits: str) -> str:
     return rf"{words}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+{_END}"
 
 
+GPT2 = rf"{_WORDS}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+{_END}"
+LLAMA3 = _uncased(r"\p{N}{1,3}")  # GPT-4 too
+QWEN2 = _uncased(r"\p{N}")
+GPT4O = _cased(rf"(?i:{_WORDS})?", r"\p{N}{1,3}")  # Llama 4 too
+TEKKEN = _cased("", r"\p{N}")  # Mistral's
+DIGIT = r"\p{N}"
+DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]")  # llama.cpp's
 # Each takes a text from its start to its end and returns only within a run of one class.
 PATTERNS = {
-    rf"{_WORDS}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+{_END}",  # GPT-2
+    GPT2, LLAMA3, QWEN2, GPT4O, TEKKEN, DIGIT, *DEFAULT,
     rf"{_WORDS}|[\p{{L}}]+|[\p{{N}}]|[^\s\p{{L}}\p{{N}}]+",  # CLIP
-    _uncased(r"\p{N}{1,3}"),  # Llama 3, GPT-4
-    _uncased(r"\p{N}"),  # Qwen2
-    _cased(rf"(?i:{_WORDS})?", r"\p{N}{1,3}"),  # GPT-4o, Llama 4
-    _cased("", r"\p{N}"),  # Mistral's Tekken
     r" ?[^(\s|[.,!?…。，、।۔،])]+",  # BLOOM
-    r"[0-9][0-9][0-9]",  # Falcon
     r"\p{N}{1,3}",
-    r"\p{N}",
     r"\d",
     r"[\r\n]",
     r"\s?\p{L}+",  # DeepSeek, this and the next
     r"\s?\p{P}+",
     r" {2,}",  # what normalizers replace
     r"\s+",
-}
+}  # fmt: skip
 
 _VALUE = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*"|null|\d)?')
 _ESCAPED = re.compile(rb"(?<!\\)(?:\\\\)*\\u00[2-7]")  # letters that hide behind numbers

@@ -13,17 +13,23 @@ _tokenizer: Any = None
 
 
 def handle(request: dict[str, Any]) -> Any:
-    """{"path", "limit"} loads and gives the number of tokens; {"texts", "special"} gives ids of
-    each; {"ids", "skip"} a text."""
+    """{"path" or "text", "limit"} loads and gives the number of tokens; {"texts", "special"} gives
+    ids of each; {"ids", "skip"} a text."""
     global _tokenizer
-    if "path" in request:
-        with open(request["path"], "rb") as f:
-            _tokenizer = load(f.read(), request["limit"])
+    if "limit" in request:
+        _tokenizer = load(_content(request), request["limit"])
         check_ids(_tokenizer)
         return _tokenizer.get_vocab_size()
     if "texts" in request:
         return encode(_tokenizer, request["texts"], request["special"])
     return _tokenizer.decode(request["ids"], skip_special_tokens=request["skip"])
+
+
+def _content(request: dict[str, Any]) -> bytes:
+    if "text" in request:
+        return str(request["text"]).encode()
+    with open(request["path"], "rb") as f:
+        return f.read()
 
 
 def load(data: bytes, limit: int | None) -> Any:

@@ -1,0 +1,185 @@
+"""The tiny checkpoints of model_zoo as GGUF files, written with the gguf package as llama.cpp's
+converter writes them: its names, its order of the rows under an interleaved rope, 1 added to
+Gemma's norms, vectors in float32."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Kind
+
+from weft.importers.safetensors import open_checkpoint
+
+# Hugging Face's name -> llama.cpp's, within a layer and around them
+_LAYER = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down", "ln_1": "attn_norm", "ln_2": "ffn_norm",
+}  # fmt: skip
+_GEMMA = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+_TOP = {
+    "embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
+    "wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm",
+}  # fmt: skip
+ARCHS = {"gemma3_text": "gemma3", "mistral": "llama"}
+Pack = Callable[[str, np.ndarray], tuple[np.ndarray, Kind | None]]
+
+
+def arch_of(config: Mapping[str, Any]) -> str:
+    kind = config["model_type"]
+    return ARCHS.get(kind, kind)
+
+
+def tensor_name(arch: str, name: str) -> str:
+    """llama.cpp's name of a tensor that Hugging Face calls `name`."""
+    stem, _, what = name.removeprefix("model.").removeprefix("transformer.").rpartition(".")
+    if not stem.startswith(("layers.", "h.")):
+        return f"{_TOP[stem]}.{what}"
+    _, layer, part = stem.split(".", 2)
+    names = _LAYER | _GEMMA if arch.startswith("gemma") else _LAYER
+    return f"blk.{layer}.{names[part]}.{what}"
+
+
+def converted(arch: str, name: str, value: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
+    """The values as the converter changes them; `name` is llama.cpp's."""
+    part = name.rsplit(".", 2)[-2]
+    if arch == "llama" and part in ("attn_q", "attn_k"):
+        heads = config["num_attention_heads" if part == "attn_q" else "num_key_value_heads"]
+        halves = value.reshape(heads, 2, len(value) // heads // 2, *value.shape[1:])
+        return halves.swapaxes(1, 2).reshape(value.shape)
+    if arch.startswith("gemma") and part.endswith("norm"):
+        return value.astype(np.float32) + np.float32(1)
+    if arch == "gpt2" and value.ndim == 2 and name.startswith("blk."):
+        return value.T
+    return value
+
+
+def plain(name: str, value: np.ndarray) -> tuple[np.ndarray, Kind | None]:
+    """Matrices as they are, vectors in float32."""
+    return (value if value.ndim > 1 else value.astype(np.float32)), None
+
+
+def packed(kind: Kind) -> Pack:
+    """Matrices in `kind` where the package can write it."""
+
+    def pack(name: str, value: np.ndarray) -> tuple[np.ndarray, Kind | None]:
+        if value.ndim == 1:
+            return plain(name, value)
+        return gguf.quants.quantize(value.astype(np.float32), kind), kind
+
+    return pack
+
+
+def write_keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
+    """config.json as metadata."""
+    if config["model_type"] == "gpt2":
+        writer.add_block_count(config["n_layer"])
+        writer.add_context_length(config["n_positions"])
+        writer.add_embedding_length(config["n_embd"])
+        writer.add_feed_forward_length(4 * config["n_embd"])
+        writer.add_head_count(config["n_head"])
+        writer.add_layer_norm_eps(config["layer_norm_epsilon"])
+        return
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if config.get("head_dim"):
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
+        writer.add_rope_dimension_count(config["head_dim"])
+    rope = config.get("rope_parameters") or {"rope_theta": config["rope_theta"]}
+    full = rope.get("full_attention", rope)
+    writer.add_rope_freq_base(full["rope_theta"])
+    if "sliding_attention" in rope:
+        writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+    if full.get("rope_type") in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(full["rope_type"]))
+        writer.add_rope_scaling_factor(full["factor"])
+    if full.get("rope_type") == "yarn":
+        writer.add_rope_scaling_orig_ctx_len(full["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_beta_fast(full["beta_fast"])
+    if config.get("sliding_window"):
+        writer.add_sliding_window(config["sliding_window"])
+    if "sliding_attention" in config.get("layer_types", ()) and config["model_type"] != "mistral":
+        pattern = [t == "sliding_attention" for t in config["layer_types"]]
+        writer.add_array(f"{arch_of(config)}.attention.sliding_window_pattern", pattern)
+    if config["model_type"] == "gemma2":
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    if config.get("query_pre_attn_scalar"):
+        writer.add_attention_scale(config["query_pre_attn_scalar"] ** -0.5)
+
+
+def rope_divisors(config: Mapping[str, Any]) -> np.ndarray | None:
+    """What the converter makes of Llama 3.1's scaling: one divisor per frequency."""
+    rope = config.get("rope_parameters") or {}
+    if rope.get("rope_type") != "llama3":
+        return None
+    size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    found = []
+    for i in range(0, size, 2):
+        wavelength = 2 * np.pi * rope["rope_theta"] ** (i / size)
+        turns = rope["original_max_position_embeddings"] / wavelength
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        smooth = min(max((turns - low) / (high - low), 0), 1)
+        found.append(1 / ((1 - smooth) / rope["factor"] + smooth))
+    return np.array(found, np.float32)
+
+
+def write_gguf(
+    folder: Path,
+    path: Path,
+    pack: Pack = plain,
+    tokenizer: Callable[[gguf.GGUFWriter], None] | None = None,
+    change: Callable[[dict[str, np.ndarray]], None] | None = None,
+    keys: Mapping[str, Any] | None = None,
+    parts: int = 0,
+) -> Path:
+    """The model in a Hugging Face folder as a GGUF file, or files of `parts` tensors. `change` may
+    edit the tensors by name; `keys` take the place of those that say what the model is."""
+    config = json.loads((folder / "config.json").read_text())
+    arch = arch_of(config)
+    writer = gguf.GGUFWriter(path, arch, split_max_tensors=parts)
+    write_keys(writer, config)
+    if tokenizer is None:
+        writer.add_vocab_size(config["vocab_size"])
+    else:
+        tokenizer(writer)
+    tensors = {}
+    for name, value in open_checkpoint(folder).items():
+        ours = tensor_name(arch, name)
+        tensors[ours] = converted(arch, ours, value, config)
+    divisors = rope_divisors(config)
+    if divisors is not None:
+        tensors["rope_freqs.weight"] = divisors
+    if change is not None:
+        change(tensors)
+    for key, value in (keys or {}).items():
+        writer.kv_data[0].pop(key, None)
+        kind = gguf.GGUFValueType.get_type(value)
+        writer.add_key_value(key, value, kind)
+    for name, value in tensors.items():
+        data, kind = pack(name, np.ascontiguousarray(value))
+        writer.add_tensor(name, data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -1,0 +1,303 @@
+"""Models from GGUF files, written as llama.cpp's converter writes them, against the same models
+from safetensors."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Kind
+from gguf_zoo import arch_of, converted, packed, plain, tensor_name, write_gguf
+from model_zoo import DECODERS, VOCAB, write_model
+
+from weft.core.errors import FileFormatError, ModelError, UsageError
+from weft.importers.safetensors import open_checkpoint, save_file
+from weft.models.box import box_folder
+from weft.models.gguf_config import FAMILIES
+from weft.models.loader import load
+
+IDS = np.random.default_rng(0).integers(0, VOCAB, 40)
+# A llama that every block type fits: rows of 256
+WIDE = {
+    "model_type": "llama", "vocab_size": VOCAB, "hidden_size": 256, "intermediate_size": 512,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+    "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "dtype": "float16",
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_logits_are_those_of_the_safetensors(name: str, dtype: str, tmp_path: Path) -> None:
+    """Bit for bit; Llama 3.1's scaled frequencies, which the file holds worked out, but for the
+    rounding of working them out."""
+    write_model(name, tmp_path / "hf", dtype)
+    theirs = load(tmp_path / "hf", device="oracle")
+
+    def pack(name: str, value: np.ndarray) -> tuple[np.ndarray, Kind | None]:
+        if dtype != "bfloat16" or value.ndim == 1:
+            return plain(name, value)
+        return value.view(np.uint8), Kind.BF16
+
+    ours = load(write_gguf(tmp_path / "hf", tmp_path / "m.gguf", pack), device="oracle")
+    got, want = ours.logits(IDS), theirs.logits(IDS)
+    if name == "llama3":
+        np.testing.assert_allclose(got, want, atol=5e-6)
+        assert ours.config.ropes[0].divisors[0] == 1.0 and ours.config.ropes[0].divisors[-1] == 8.0
+    else:
+        np.testing.assert_array_equal(got, want)
+    changed = {"family": "", "transposed": False, "windows": (), "ropes": (), "scale": 1.0}
+    assert replace(ours.config, **changed) == replace(theirs.config, **changed)
+    for i in range(ours.config.layers):
+        assert ours.config.window(i) == theirs.config.window(i)
+
+
+def test_the_reference_tells_layers_apart(tmp_path: Path) -> None:
+    """That a wrong order of the rows of queries would be seen above."""
+    write_model("llama2", tmp_path / "hf")
+
+    def unturned(tensors: dict[str, np.ndarray]) -> None:
+        for name, value in open_checkpoint(tmp_path / "hf").items():
+            if "q_proj" in name:
+                tensors[tensor_name("llama", name)] = value
+
+    wrong = load(write_gguf(tmp_path / "hf", tmp_path / "m.gguf", change=unturned), device="oracle")
+    right = load(tmp_path / "hf", device="oracle")
+    assert np.abs(wrong.logits(IDS) - right.logits(IDS)).max() > 0.01
+
+
+def wide(folder: Path) -> Path:
+    from weft.models.random_weights import random_folder
+
+    return random_folder(folder, WIDE, seed=3, scale=0.1)
+
+
+def blocks(kind: Kind, value: np.ndarray) -> np.ndarray:
+    """Blocks of any kind in the shape of `value`: random bits, with scales of a sensible size."""
+    if kind in (Kind.Q4_0, Kind.Q8_0):
+        return gguf.quants.quantize(value.astype(np.float32), kind)
+    per, size = gguf.GGML_QUANT_SIZES[kind]
+    rng = np.random.default_rng(value.size)
+    out = rng.integers(0, 256, (*value.shape[:-1], value.shape[-1] // per, size), np.uint8)
+    scales = {Kind.Q4_K: (0, 2), Kind.Q6_K: (size - 2,), Kind.Q5_0: (0,)}[kind]
+    for at in scales:
+        scale = rng.uniform(1e-4, 4e-4, out.shape[:-1]).astype(np.float16)
+        out[..., at : at + 2] = scale[..., None].view(np.uint8)
+    return out.reshape(*value.shape[:-1], -1)
+
+
+@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_0, Kind.Q5_0, Kind.Q4_K, Kind.Q6_K])
+def test_packed_weights_are_those_that_the_gguf_package_unpacks(kind: Kind, tmp_path: Path) -> None:
+    """Default float16, and what else is asked for: bit for bit a folder of unpacked weights."""
+    folder = wide(tmp_path / "hf")
+    file = write_gguf(
+        folder, tmp_path / "m.gguf",
+        lambda name, v: plain(name, v) if v.ndim == 1 else (blocks(kind, v), kind),
+    )  # fmt: skip
+    tensors = {}
+    for name, value in open_checkpoint(folder).items():
+        ours = tensor_name("llama", name)
+        changed = converted("llama", ours, value, WIDE)
+        if value.ndim > 1:
+            changed = gguf.quants.dequantize(blocks(kind, np.ascontiguousarray(changed)), kind)
+            if ".attn_q." in ours or ".attn_k." in ours:
+                heads = 4 if ".attn_q." in ours else 2
+                changed = changed.reshape(heads, 32, 2, -1).swapaxes(1, 2).reshape(value.shape)
+        tensors[name] = np.ascontiguousarray(changed)
+    for dtype in (None, "float32", "bfloat16"):
+        ours = load(file, device="oracle", dtype=dtype)
+        stored = np.dtype(np.float16) if dtype is None else np.dtype(np.float32)
+        other = tmp_path / f"unpacked.{dtype}"
+        shutil.copytree(folder, other)
+        save_file(other / "model.safetensors", {k: v.astype(stored) for k, v in tensors.items()})
+        theirs = load(other, device="oracle", dtype=dtype)
+        assert ours.weights["embed"].dtype == theirs.weights["embed"].dtype
+        np.testing.assert_array_equal(ours.logits(IDS), theirs.logits(IDS))
+
+
+def test_a_compiled_model_writes_the_same(tmp_path: Path) -> None:
+    """On the CPU device: packed, unpacked on the way in, and through the oracle."""
+    file = write_gguf(wide(tmp_path / "hf"), tmp_path / "m.gguf", packed(Kind.Q8_0))
+    want = load(file, device="oracle").generate(IDS[:9], max_new_tokens=12)
+    got = load(file, device="cpu").generate(IDS[:9], max_new_tokens=12)
+    assert got.ids == want.ids
+
+
+def test_the_model_in_the_box(tmp_path: Path) -> None:
+    """Trained weights with their own tokenizer, in float16 as they are: the same text."""
+    from gguf_vocab import byte_level
+    from transformers import PreTrainedTokenizerFast
+
+    box = box_folder()
+    hf = PreTrainedTokenizerFast(tokenizer_file=str(box / "tokenizer.json"))
+    write = byte_level(hf, eos_token_id=0)
+    file = write_gguf(box, tmp_path / "box.gguf", tokenizer=write)
+    prompt = "def fibonacci(n):\n    "
+    got, want = (load(p, device="cpu").generate(prompt, max_new_tokens=24) for p in (file, box))
+    assert got.text == want.text and got.ids == want.ids
+
+
+def test_what_needs_no_change_is_a_view_of_the_file(tmp_path: Path) -> None:
+    write_model("qwen3", tmp_path / "hf")
+    weights = load(write_gguf(tmp_path / "hf", tmp_path / "m.gguf"), device="oracle").weights
+    assert not any(value.flags.owndata or value.flags.writeable for value in weights.values())
+
+
+def test_norms_of_gemma_lose_nothing(tmp_path: Path) -> None:
+    """1 is taken off again, so that narrow weights are rounded as those of the folder are."""
+    write_model("gemma2", tmp_path / "hf")
+    file = write_gguf(tmp_path / "hf", tmp_path / "m.gguf")
+    for dtype in ("float32", "bfloat16"):
+        ours, theirs = (load(p, device="oracle", dtype=dtype) for p in (file, tmp_path / "hf"))
+        got, want = ours.weights["0.attn_norm.w"], theirs.weights["0.attn_norm.w"]
+        np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=2**-8, atol=2**-23)
+    np.testing.assert_array_equal(ours.logits(IDS), theirs.logits(IDS))
+
+
+def test_a_file_in_parts(tmp_path: Path) -> None:
+    write_model("llama2", tmp_path / "hf")
+    whole = load(write_gguf(tmp_path / "hf", tmp_path / "m.gguf"), device="oracle")
+    (tmp_path / "parts").mkdir()
+    write_gguf(tmp_path / "hf", tmp_path / "parts" / "m.gguf", parts=8)
+    names = sorted((tmp_path / "parts").iterdir())
+    assert len(names) > 2
+    np.testing.assert_array_equal(load(names[0], device="oracle").logits(IDS), whole.logits(IDS))
+
+
+# -- files that lie, and what is not supported ----------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama") / "hf"
+    write_model("llama2", folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"llama.block_count": 2}, r"'blk\.2\..*' has no place .* with 2 layers"),
+        ({"llama.block_count": 4}, r"'blk\.3\..*' is missing; the file holds"),
+        ({"llama.block_count": "3"}, "llama.block_count is '3'; expected an integer"),
+        (
+            {"llama.embedding_length": 64},
+            r"shape \[300, 32\]; the metadata ask for \[300, 64\]",
+        ),
+        ({"llama.vocab_size": 301}, r"'token_embd.weight' has shape .* ask for \[301, 32\]"),
+        ({"llama.attention.head_count": 5}, "5 heads are not a multiple of 2 key/value heads"),
+        ({"llama.attention.head_count_kv": 3}, "4 heads are not a multiple of 3 key/value heads"),
+        ({"llama.attention.head_count_kv": [2, 2, 4]}, r"differs from layer to layer \(2 to 4\)"),
+        ({"llama.attention.head_count_kv": [2, 2, 0]}, "head_count_kv is .*; expected an integer"),
+        ({"llama.feed_forward_length": 1 << 30}, "llama.feed_forward_length is .*; expected"),
+        ({"llama.attention.key_length": 0}, "llama.attention.key_length is 0; expected"),
+        ({"llama.attention.value_length": 16}, "value_length is 16: not that of keys, which is 8"),
+        ({"llama.rope.dimension_count": 4}, "dimension_count is 4: rotating a part of 8"),
+        ({"llama.rope.scaling.type": "longrope"}, "'longrope': supported are none, linear, yarn"),
+        ({"llama.rope.freq_base": float("nan")}, "llama.rope.freq_base is nan; expected a number"),
+        ({"llama.expert_count": 8}, "llama.expert_count is 8: other than 0 is not supported"),
+        ({"llama.attention.causal": False}, "attention.causal is False: other than True"),
+        ({"llama.attention.sliding_window_pattern": [True]}, "expected 3 truth values"),
+        ({"general.architecture": "mamba"}, "architecture 'mamba' is not supported; supported in"),
+        ({"general.architecture": 3}, "architecture 3 is not supported"),
+        ({"general.architecture": "qwen2"}, "qwen2.attention.layer_norm_rms_epsilon is missing"),
+    ],
+)
+def test_metadata_that_do_not_fit(llama: Path, tmp_path: Path, keys: Any, said: str) -> None:
+    file = write_gguf(llama, tmp_path / "m.gguf", keys=keys)
+    with pytest.raises(ModelError, match=said) as caught:
+        load(file, device="oracle")
+    assert str(file) in str(caught.value)
+
+
+def test_the_list_of_what_is_supported_is_whole(llama: Path, tmp_path: Path) -> None:
+    file = write_gguf(llama, tmp_path / "m.gguf", keys={"general.architecture": "olmo2"})
+    with pytest.raises(ModelError, match=", ".join(FAMILIES)):
+        load(file, device="oracle")
+    assert {arch_of({"model_type": name}) for name in FAMILIES} == set(FAMILIES)
+
+
+def edited(name: str, value: np.ndarray | None) -> Any:
+    def change(tensors: dict[str, np.ndarray]) -> None:
+        tensors.pop(name, None)
+        if value is not None:
+            tensors[name] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("output_norm.weight", None, "'output_norm.weight' is missing"),
+        ("blk.1.ffn_gate_inp.weight", np.ones((8, 32)), "'blk.1.ffn_gate_inp.weight' has no place"),
+        ("blk.0.attn_q.bias", np.ones(32, np.float32), r"'blk\.0\.attn_k\.bias' is missing"),
+        ("rope_freqs.weight", np.ones(3, np.float32), r"shape \[3\]; expected \[4\]"),
+        ("rope_freqs.weight", np.zeros(4, np.float32), "holds what is not above 0"),
+        (
+            "blk.0.ffn_up.weight",
+            np.ones((48, 32), np.int8),
+            "is I8; expected F32, F16, BF16 or",
+        ),
+    ],
+)
+def test_tensors_that_do_not_fit(
+    llama: Path, tmp_path: Path, name: str, value: Any, said: str
+) -> None:
+    if value is not None and value.dtype == np.float64:
+        value = value.astype(np.float32)
+    file = write_gguf(llama, tmp_path / "m.gguf", change=edited(name, value))
+    with pytest.raises(ModelError, match=said):
+        load(file, device="oracle")
+
+
+def test_scales_that_are_no_numbers(tmp_path: Path) -> None:
+    """NaN is damage; what overflows float16 is not, and says what helps."""
+    folder = wide(tmp_path / "hf")
+
+    def spoiled(scale: float) -> Path:
+        def pack(name: str, value: np.ndarray) -> tuple[np.ndarray, Kind | None]:
+            data, kind = packed(Kind.Q8_0)(name, value)
+            if name == "blk.1.ffn_down.weight":
+                data[7, 34 * 3 : 34 * 3 + 2] = np.array([scale], np.float16).view(np.uint8)
+                data[7, 34 * 3 + 2] = 127
+            return data, kind
+
+        return write_gguf(folder, tmp_path / f"{scale}.gguf", pack)
+
+    with pytest.raises(ModelError, match=r"'blk\.1\.ffn_down\.weight': block 115 has a scale that"):
+        load(spoiled(float("nan")), device="oracle")
+    large = spoiled(60000.0)
+    with pytest.raises(ModelError, match=r"'blk\.1\.ffn_down\.weight' overflows float16; use bf"):
+        load(large, device="oracle")
+    assert np.isfinite(load(large, device="oracle", dtype="float32").logits(IDS)).all()
+
+
+def test_a_weight_that_is_no_number_is_named_as_the_file_names_it(
+    llama: Path, tmp_path: Path
+) -> None:
+    bad = edited("blk.1.attn_q.weight", np.full((32, 32), np.nan, np.float32))
+    model = load(write_gguf(llama, tmp_path / "m.gguf", change=bad), device="oracle")
+    with pytest.raises(ModelError, match=r"weight 'blk\.1\.attn_q\.weight' holds NaN"):
+        model.logits(IDS)
+
+
+def test_files_that_are_none(llama: Path, tmp_path: Path) -> None:
+    file = write_gguf(llama, tmp_path / "m.gguf")
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(file.read_bytes()[:5000])
+    with pytest.raises(FileFormatError, match=r"cut\.gguf"):
+        load(cut, device="oracle")
+    with pytest.raises(FileFormatError, match="not a GGUF file"):
+        load(llama / "model.safetensors", device="oracle")
+    with pytest.raises(ModelError, match=r"gone\.gguf does not exist"):
+        load(tmp_path / "gone.gguf", device="oracle")
+    with pytest.raises(UsageError, match="dtype is 'int8'"):
+        load(file, device="oracle", dtype="int8")
+    with pytest.raises(UsageError, match=r"m\.gguf has no tokenizer: pass token ids"):
+        load(file, device="oracle").generate("text")

@@ -1,0 +1,163 @@
+"""A GGUF file as a model: its tensors as the weights of a family, in floats.
+
+What llama.cpp's converter changed is changed back: the rows of queries and keys that it puts in
+another order for its interleaved rope, and the 1 that it adds to Gemma's norms. Packed weights are
+widened on the way in, some rows at a time, so that no more than the result is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from weft.core.arrays import all_finite
+from weft.core.dtypes import DType, bfloat16, float16, float32
+from weft.core.errors import ModelError
+from weft.core.mapped import release
+from weft.importers.gguf import Gguf, GgufTensor, open_gguf
+from weft.importers.gguf_blocks import bad_block, dequantize
+from weft.models.config import DecoderConfig, Made, TokenIds
+from weft.models.gguf_config import ROPE_DIVISORS, TURNED, read_config
+from weft.models.gguf_tokenizer import read_tokenizer, token_ids
+from weft.models.names import decoder_layout
+
+_TOP = {
+    "embed": "token_embd.weight",
+    "pos": "position_embd.weight",
+    "head": "output.weight",
+    "norm.w": "output_norm.weight",
+    "norm.b": "output_norm.bias",
+}
+_LAYER = {
+    "attn_norm": "attn_norm", "attn_post": "post_attention_norm",
+    "mlp_norm": "ffn_norm", "mlp_post": "post_ffw_norm",
+    "q": "attn_q", "k": "attn_k", "v": "attn_v", "qkv": "attn_qkv", "o": "attn_output",
+    "q_norm": "attn_q_norm", "k_norm": "attn_k_norm",
+    "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down",
+}  # fmt: skip
+_PLAIN = {"F32": float32, "F16": float16, "BF16": bfloat16}
+_NO_WEIGHTS = ("F64", "I8", "I16", "I32", "I64", "Q8_K")
+_STEP = 1 << 22  # elements widened at a time
+
+
+@dataclass(frozen=True)
+class GgufModel:
+    """What a file holds. `tokenizer` is made when it is wanted; None where there is none."""
+
+    gguf: Gguf
+    config: DecoderConfig
+    tokens: TokenIds
+
+    def weights(self, dtype: DType | None) -> Mapping[str, np.ndarray]:
+        """Role -> array, read when it is asked for: floats as they are (views of the file, where
+        they need no change), packed weights in `dtype` (float16)."""
+        return _Weights(self.gguf, self.config, dtype or float16)
+
+    def tokenizer(self) -> Made | None:
+        return read_tokenizer(self.gguf)
+
+
+def read(path: Path) -> GgufModel:
+    """The model in a GGUF file. Raises FileFormatError, and ModelError for what is not supported or
+    does not fit together; so do its methods."""
+    gguf = open_gguf(path)
+    return GgufModel(gguf, read_config(gguf), token_ids(gguf))
+
+
+def tensor_name(role: str) -> str:
+    """What a file calls the weight that plays `role`."""
+    if role in _TOP:
+        return _TOP[role]
+    layer, part, which = role.split(".")
+    return f"blk.{layer}.{_LAYER[part]}.{'weight' if which == 'w' else 'bias'}"
+
+
+def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
+    """Role -> tensor, each with the shape that the metadata ask for, and none left over."""
+    roles = {tensor_name(role): role for role in decoder_layout(config).weights}
+    for name in gguf.tensors:
+        if name not in roles and name != ROPE_DIVISORS:
+            raise ModelError(
+                f"{gguf.path}: tensor {name[:80]!r} has no place in a model of this architecture, "
+                f"{gguf.metadata['general.architecture']}, with {config.layers} layers"
+            )
+    out = {}
+    for role, spec in decoder_layout(config).weights.items():
+        name = tensor_name(role)
+        if name not in gguf.tensors:
+            held = ", ".join(list(gguf.tensors)[:3])
+            raise ModelError(
+                f"{gguf.path}: tensor {name!r} is missing; the file holds {len(gguf.tensors)} "
+                f"tensors ({held}, ...)"
+            )
+        out[role] = tensor = gguf.tensors[name]
+        if tensor.kind.name in _NO_WEIGHTS:
+            raise ModelError(
+                f"{gguf.path}: tensor {name!r} is {tensor.kind}; expected F32, F16, BF16 or packed "
+                "weights"
+            )
+        if tensor.shape != spec.shape:
+            raise ModelError(
+                f"{gguf.path}: tensor {name!r} has shape {list(tensor.shape)}; "
+                f"the metadata ask for {list(spec.shape)}"
+            )
+    return out
+
+
+class _Weights(Mapping[str, np.ndarray]):
+    """The weights of a file by role, each made anew whenever it is asked for."""
+
+    def __init__(self, gguf: Gguf, config: DecoderConfig, packed: DType) -> None:
+        self._tensors = _bound(gguf, config)
+        self._config, self._packed = config, packed
+        self._where = str(gguf.path)
+        self._turned = gguf.metadata["general.architecture"] in TURNED
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __getitem__(self, role: str) -> np.ndarray:
+        tensor, c = self._tensors[role], self._config
+        if tensor.kind.name in _PLAIN:
+            value = tensor.data.view(_PLAIN[tensor.kind.name].numpy).reshape(tensor.shape)
+        else:
+            value = _widened(tensor, self._packed, self._where)
+        if c.norm_offset and tensor.name.endswith("norm.weight"):
+            value = value.astype(np.float32) - np.float32(c.norm_offset)  # exact: it was added
+        part = role.split(".")[1] if "." in role else ""
+        if self._turned and part in ("q", "k"):
+            value = _turned_back(value, c.heads if part == "q" else c.kv_heads)
+        return value
+
+
+def _turned_back(value: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of each head from pairs side by side (first, its partner, second, ...) to halves."""
+    pairs = value.reshape(heads, -1, 2, *value.shape[1:])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(value.shape)
+
+
+def _widened(tensor: GgufTensor, dtype: DType, where: str) -> np.ndarray:
+    """A packed weight in a float dtype. Raises ModelError where it is damaged or overflows."""
+    from weft.tensor.casting import cast_array
+
+    out = np.empty(tensor.shape, dtype.numpy)
+    data, rows = tensor.data, out.reshape(-1, tensor.shape[-1])
+    step = max(1, _STEP // tensor.shape[-1])
+    for start in range(0, len(rows), step):
+        part = data[start : start + step]
+        value = dequantize(tensor.kind, part, (len(part), tensor.shape[-1]))
+        rows[start : start + step] = cast_array(value, dtype)
+    if not all_finite(out):
+        at = f"{where}: tensor {tensor.name!r}"
+        block = bad_block(tensor.kind, data)
+        if block is not None:
+            raise ModelError(f"{at}: block {block} has a scale that is NaN or infinite: damaged")
+        raise ModelError(f"{at} overflows {dtype.name}; use bfloat16 or float32")
+    release(data)
+    return out

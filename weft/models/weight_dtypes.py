@@ -1,0 +1,96 @@
+"""The dtypes of a model: that of its weights, and what the inputs of linear layers meet it in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from weft.core.arrays import all_finite
+from weft.core.dtypes import DType, as_dtype, bfloat16, float16, float32
+from weft.core.errors import DTypeError, ModelError, UsageError
+from weft.core.mapped import release
+from weft.models.config import DecoderConfig, EncoderConfig
+
+if TYPE_CHECKING:
+    from weft.program.device import Device
+
+Config = TypeVar("Config", DecoderConfig, EncoderConfig)
+Wanted = str | DType | None
+
+
+def ready(
+    where: Path,
+    config: Config,
+    weights: Mapping[str, np.ndarray],
+    numbers: tuple[Wanted, Wanted],
+    device: Device | None,
+) -> tuple[Config, dict[str, np.ndarray]]:
+    """Config and weights with the dtypes that were asked for, as `load` takes them; the device, if
+    there is one, has both. Raises UsageError, ModelError, DTypeError."""
+    made = _weights(weights, numbers[0], where)
+    _check_device(device, made)
+    return replace(config, act_dtype=_act_dtype(numbers[1], made)), made
+
+
+def _weights(
+    weights: Mapping[str, np.ndarray], dtype: Wanted, where: Path
+) -> dict[str, np.ndarray]:
+    """The weights as they are (views of the mapped file), or converted to `dtype`."""
+    target = wanted(dtype)
+    if target is None:
+        return dict(weights)
+    from weft.tensor.casting import cast_array
+
+    out = {}
+    for role, value in weights.items():
+        cast = out[role] = cast_array(value, target)
+        if target is float16 and not all_finite(cast) and all_finite(value):
+            raise ModelError(f"{where}: weight {role!r} overflows float16; use bfloat16")
+        if cast is not value:
+            release(value)  # the file's pages: one copy of the model at a time
+    return out
+
+
+def wanted(dtype: Wanted) -> DType | None:
+    """The dtype of weights that was asked for, if any. Raises UsageError for others."""
+    if dtype is None:
+        return None
+    try:
+        target = as_dtype(dtype)
+    except DTypeError:
+        target = None
+    if target not in (float32, float16, bfloat16):
+        raise UsageError(f"dtype is {dtype!r}; expected float32, float16 or bfloat16")
+    return target
+
+
+def _act_dtype(wanted: Wanted, weights: Mapping[str, np.ndarray]) -> DType:
+    """What linear inputs are rounded to where they meet weights of that dtype. By default bfloat16
+    for a model in bfloat16, as frameworks compute it, else nothing: float32."""
+    if wanted is None:
+        return bfloat16 if main_dtype(weights) is bfloat16 else float32
+    for known in (float32, bfloat16):
+        if wanted in (known, known.name):
+            return known
+    raise UsageError(f"act_dtype is {wanted!r}; expected float32 or bfloat16")
+
+
+def main_dtype(weights: Mapping[str, np.ndarray]) -> DType:
+    """The dtype of the embedding, which stands for the model's."""
+    return as_dtype(weights["embed"].dtype)
+
+
+def _check_device(device: Device | None, weights: Mapping[str, np.ndarray]) -> None:
+    """Refuses a dtype that the device cannot store, before anything is allocated."""
+    if device is None:
+        return
+    for role, value in weights.items():
+        if not device.supports(as_dtype(value.dtype)):
+            raise DTypeError(
+                f"{device.info.id} does not support {value.dtype} (weight {role!r}); "
+                "load with dtype='float32'"
+            )
