@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from rows import few
 
 from weft.core.confined import Confined, Failed, Limits, Stopped
 from weft.core.errors import ModelError, UsageError, WeftError
@@ -67,7 +68,7 @@ SLOW = [
 
 
 @linux
-@pytest.mark.parametrize("source", SLOW, ids=lambda s: s[:40])
+@pytest.mark.parametrize("source", few(SLOW, *SLOW[::3]), ids=lambda s: s[:40])
 def test_no_template_takes_more_than_it_may(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops or none, at compiling or rendering: one of the limits, or the template's own error."""
     monkeypatch.setattr("weft.models.chat.MAX_SECONDS", 1.5)
@@ -96,13 +97,13 @@ def test_the_child_stays_below_its_memory() -> None:
 
 
 def test_it_works_again_after_it_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.models.chat.MAX_SECONDS", 3.0)
+    monkeypatch.setattr("weft.models.chat.MAX_SECONDS", 1.0)
     source = (
         "{% for i in range(messages[0].n) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     )
     template = ChatTemplate(source + "{{ messages[0].n }}")
     assert template.render([{"role": "user", "n": 1}], True, {}, {}) == "1"
-    with pytest.raises(ModelError, match="ran for more than 3 s\n"):
+    with pytest.raises(ModelError, match="ran for more than 1 s\n"):
         template.render([{"role": "user", "n": 99999}], True, {}, {})
     assert template.render([{"role": "user", "n": 2}], True, {}, {}) == "2"
 
@@ -131,7 +132,7 @@ PIECES = (
 
 
 @linux
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from(PIECES.split()), max_size=25))
 def test_any_template_gives_text_or_one_error(words: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:

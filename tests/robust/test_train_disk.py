@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disk_kit import INTERRUPT, disk
+from rows import few
 from train_kit import text_file, tiny
 
 from weft.cli.main import invoke
@@ -82,19 +83,22 @@ def ending(text: Path, tmp_path: Path, half: Path, monkeypatch: pytest.MonkeyPat
     return end
 
 
+@pytest.mark.parametrize("apart", few([5, 1], 5))
 @pytest.mark.parametrize("what", FAILURES)
 def test_a_run_cut_off_at_any_call_of_its_end_is_whole(
-    text: Path, half: Path, tmp_path: Path, ending: Any, what: str
+    text: Path, half: Path, tmp_path: Path, ending: Any, what: str, apart: int
 ) -> None:
     """There is always a checkpoint that passes every check, and the next start leaves no rest;
-    sampled, a resumed run ends as one that nothing happened to."""
+    sampled, a resumed run ends as one that nothing happened to. By default each failure hits every
+    fifth call, another one the call after it."""
     clean = tmp_path / "clean"
     shutil.copytree(half, clean)
     with disk(clean) as counted:
         ending(clean)
     calls, want = len(counted.calls), weights(clean / "model")
     assert calls > 50 and leftovers(clean) == []
-    for at in range(1, calls + 1):
+    places = range(1 + [*FAILURES].index(what) % apart, calls + 1, apart)
+    for at in places:
         run = tmp_path / f"cut-{at}"
         shutil.copytree(half, run)
         with disk(run, at, FAILURES[what]):
@@ -110,7 +114,7 @@ def test_a_run_cut_off_at_any_call_of_its_end_is_whole(
         assert state.step in (2, 4)
         if (run / "model").exists():
             assert weights(run / "model") == want
-        if at % (calls // 3) == 1:
+        if at in places[::20]:
             assert loop.train(tiny(text, run, output={"keep": 1}), resume=True).step == 4
             assert (run / "model").exists() and leftovers(run) == []
         shutil.rmtree(run)
@@ -130,7 +134,7 @@ def test_a_full_disk_while_text_is_prepared(
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="mounting needs root")
-@pytest.mark.parametrize("kib", [16, 48, 80, 128, 176])
+@pytest.mark.parametrize("kib", few([16, 48, 80, 128, 176], 16, 80, 176))
 def test_a_small_disk(text: Path, tmp_path: Path, kib: int, capfd: Any) -> None:
     """A real file system that fills up somewhere, and then has room again."""
     small, config = tmp_path / "small", tmp_path / "config.toml"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rows import few
 from train_kit import LINE, text_file, tiny
 
 from weft.core.errors import UsageError
@@ -30,8 +32,8 @@ TEXTS = {
 
 @pytest.mark.parametrize("share", [0.0, 1e-6, 0.05, 0.5])
 @pytest.mark.parametrize("name", TEXTS)
-def test_texts_of_every_shape_are_trained_on(name: str, share: float, tmp_path: Path) -> None:
-    """No character is lost, none is in both parts, and the shares are about right."""
+def test_no_character_is_lost(name: str, share: float, tmp_path: Path) -> None:
+    """None is in both parts, and the shares are about right."""
     path = text_file(tmp_path, TEXTS[name])
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "blank.txt").write_text(" \n\n")
@@ -43,10 +45,18 @@ def test_texts_of_every_shape_are_trained_on(name: str, share: float, tmp_path: 
     assert len(held) <= most if share else not held
     if share >= 0.05:
         assert len(held) >= len(whole) * share / 4
-    if share in (0.0, 0.05):
-        settings = tiny(path, tmp_path / "run", data={"holdout": share}, output={"eval_every": 1},
-                        train={"steps": 2})  # fmt: skip
-        assert loop.train(settings).step == 2
+
+
+@pytest.mark.parametrize(
+    "name,share",
+    few(itertools.product(TEXTS, (0.0, 0.05)), ("one line", 0.05), ("blank lines", 0.05),
+        ("other scripts", 0.0), ("two lines", 0.0)),
+)  # fmt: skip
+def test_texts_of_every_shape_are_trained_on(name: str, share: float, tmp_path: Path) -> None:
+    path = text_file(tmp_path, TEXTS[name])
+    settings = tiny(path, tmp_path / "run", data={"holdout": share}, output={"eval_every": 1},
+                    train={"steps": 2})  # fmt: skip
+    assert loop.train(settings).step == 2
 
 
 @pytest.mark.parametrize("text", ["x", "x\n", "\n\nx", "one two", LINE])
