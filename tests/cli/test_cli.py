@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from weft.cli.main import invoke
 from weft.models.box import box_folder
 from weft.models.random_weights import random_folder
 
@@ -92,15 +93,18 @@ def test_embedding_nothing_is_wrong_usage() -> None:
 
 
 def test_a_prompt_that_looks_like_a_folder_or_a_file_is_said_to_be_taken_as_text(
-    tmp_path: Path,
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run = ("--device", "cpu", "--max-new-tokens", "1")
-    assert "no such folder mine/modell" in weft("run", "mine/modell", *run).stderr.decode()
+    def run(prompt: str) -> str:
+        assert invoke(["run", prompt, "--device", "cpu", "--max-new-tokens", "1"]) == 0
+        return capfd.readouterr().err
+
+    assert "no such folder mine/modell" in run("mine/modell")
     file = tmp_path / "prompt.txt"
     file.write_text("x")
     for prompt in (str(file), f"@{file}"):
-        assert f"- < {file}" in weft("run", prompt, *run).stderr.decode()
-    quiet = weft("run", "a = b/c", *run).stderr.decode()
+        assert f"- < {file}" in run(prompt)
+    quiet = run("a = b/c")
     assert "no such" not in quiet and "is a file" not in quiet
 
 

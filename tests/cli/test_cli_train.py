@@ -47,13 +47,19 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_train_writes_a_model_that_runs(config: Path) -> None:
-    result = weft("train", str(config))
+def test_train_writes_a_model_that_runs_and_logs_what_compiled(
+    config: Path, tmp_path: Path
+) -> None:
+    result = weft("train", str(config), env={"WEFT_CACHE": str(tmp_path / "cache")})
     assert result.returncode == 0, result.stderr.decode()
     folder = result.stdout.decode().strip()
     assert folder.endswith("model")
     out = weft("run", folder, "a warp", "--max-new-tokens", "3", "--device", "cpu")
     assert out.returncode == 0 and out.stdout
+    lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    steps = [r for r in map(json.loads, lines) if "loss" in r]
+    assert [("compile_s" in r) for r in steps] == [True, *[False] * 5]
+    assert all(r["tokens_per_s"] > 0 for r in steps)
 
 
 def test_train_help_has_an_example() -> None:
@@ -213,11 +219,3 @@ def test_json_says_what_compiling_took(tmp_path: Path) -> None:
     assert 0 < got["compile_s"] < got["generate_s"]
     rest = got["generate_s"] - got["compile_s"]
     assert abs(got["tok_s"] - len(got["ids"]) / rest) < 0.1 * got["tok_s"]
-
-
-def test_the_log_says_which_steps_compiled(config: Path, tmp_path: Path) -> None:
-    weft("train", str(config), env={"WEFT_CACHE": str(tmp_path / "cache")})
-    lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
-    steps = [r for r in map(json.loads, lines) if "loss" in r]
-    assert [("compile_s" in r) for r in steps] == [True, *[False] * 5]
-    assert all(r["tokens_per_s"] > 0 for r in steps)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from model_zoo import ENCODERS, VOCAB, write_model, write_tokenizer
 from present import opened
+from rows import few
 from sentences import SENTENCES, minilm_folder, reference_embeddings
 
 from weft.core.errors import LimitError, ModelError, UsageError
@@ -64,9 +65,7 @@ def reference() -> np.ndarray:
     return reference_embeddings(minilm_folder(), SENTENCES)
 
 
-@pytest.mark.parametrize(
-    "device", ["oracle", "cpu", pytest.param("vulkan", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("device", few(["oracle", "cpu", "vulkan"], "cpu"))
 def test_minilm_agrees_with_transformers_and_ranks_alike(
     reference: np.ndarray, device: str
 ) -> None:

@@ -3,13 +3,14 @@ tokens were fed with it, on what runs beside it, or on whether its keys were the
 
 from __future__ import annotations
 
-import functools
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from present import opened
+from rows import few
 
 import weft
 from weft.conform.models import _BERT, CONFIGS
@@ -19,30 +20,11 @@ from weft.models.runner import Runner
 
 DTYPES = ["float32", "bfloat16", "float16"]
 DEVICES = ["cpu", "vulkan"]
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
-each_place = pytest.mark.parametrize(
-    "dtype,device",
-    [*((dtype, "cpu") for dtype in DTYPES), ("float32", "vulkan"),
-     slow("bfloat16", "vulkan"), slow("float16", "vulkan")],
-)  # fmt: skip
+PLACES = [(dtype, device) for device in DEVICES for dtype in DTYPES]
 SMALL = {"hidden_size": 48, "n_embd": 48, "intermediate_size": 80, "vocab_size": 97}
 # more than a chunk of K, and more than a span of keys
 LARGE = {**CONFIGS["llama"], "hidden_size": 320, "intermediate_size": 700, "num_hidden_layers": 1,
          "max_position_embeddings": 600}  # fmt: skip
-
-
-def cases(plain: set[str]) -> list[Any]:
-    """(family, dtype, device) of all. Quick are `plain` families (on Vulkan in f32) and all others
-    in f32 on the CPU."""
-    found = []
-    for device in DEVICES:
-        for family in CONFIGS:
-            for dtype in DTYPES:
-                quick = family in plain or (dtype, device) == ("float32", "cpu")
-                quick = quick and (device == "cpu" or dtype == "float32")
-                marks = [] if quick else [pytest.mark.slow]
-                found.append(pytest.param(family, dtype, device, marks=marks))
-    return found
 
 
 def ids_of(n: int, vocab: int = 97) -> list[int]:
@@ -62,7 +44,12 @@ def one_by_one(runner: Runner, slot: int, ids: list[int], start: int) -> np.ndar
     return np.stack(rows)
 
 
-@pytest.mark.parametrize(("family", "dtype", "device"), cases({"llama"}))
+@pytest.mark.parametrize(
+    "family,dtype,device",
+    few(itertools.product(CONFIGS, DTYPES, DEVICES), ("llama", "float32", "vulkan"),
+        ("mistral", "bfloat16", "cpu"), ("gpt2", "float16", "cpu"),
+        *((family, "float32", "cpu") for family in ("qwen2", "qwen3", "gemma2", "gemma3"))),
+)  # fmt: skip
 def test_prefill_is_decode(tmp_path: Path, family: str, dtype: str, device: str) -> None:
     config = {**CONFIGS[family], **SMALL}
     model = model_of(tmp_path, config, dtype, device, context=48, max_batch=2)
@@ -78,7 +65,7 @@ def test_prefill_is_decode(tmp_path: Path, family: str, dtype: str, device: str)
     np.testing.assert_array_equal(runner.score(ids)[9:], rows)
 
 
-@each_place
+@pytest.mark.parametrize("dtype,device", few(PLACES, ("bfloat16", "cpu"), ("float32", "vulkan")))
 def test_long_sums_and_contexts(tmp_path: Path, dtype: str, device: str) -> None:
     """Several chunks of K, several spans of keys, several steps of prefill."""
     model = model_of(tmp_path, LARGE, dtype, device, context=600, max_batch=2)
@@ -90,9 +77,8 @@ def test_long_sums_and_contexts(tmp_path: Path, dtype: str, device: str) -> None
 
 
 @pytest.mark.parametrize(
-    "count,device", [(1, "cpu"), (16, "cpu"), (16, "vulkan"),
-                     *(slow(n, "cpu") for n in (2, 3, 7)), *(slow(n, "vulkan") for n in (1, 2, 7))]
-)  # fmt: skip
+    "count,device", few(itertools.product((1, 2, 3, 7, 16), DEVICES), (1, "cpu"), (16, "vulkan"))
+)
 def test_proposals_are_verified_as_rows(tmp_path: Path, count: int, device: str) -> None:
     model = model_of(tmp_path, CONFIGS["llama"], "float32", device, context=64, max_batch=2)
     runner, ids = model.runner(2), ids_of(40)
@@ -104,9 +90,8 @@ def test_proposals_are_verified_as_rows(tmp_path: Path, count: int, device: str)
 
 
 @pytest.mark.parametrize(
-    "slots,device", [(3, "cpu"), (70, "cpu"), (3, "vulkan"),
-                     *(slow(n, "cpu") for n in (1, 20)), *(slow(n, "vulkan") for n in (1, 20, 70))]
-)  # fmt: skip
+    "slots,device", few(itertools.product((1, 3, 20, 70), DEVICES), (70, "cpu"), (3, "vulkan"))
+)
 def test_a_sequence_among_any_number(tmp_path: Path, slots: int, device: str) -> None:
     config = {**CONFIGS["gpt2"], **SMALL}
     model = model_of(tmp_path, config, "float32", device, context=32, max_batch=slots)
@@ -116,7 +101,7 @@ def test_a_sequence_among_any_number(tmp_path: Path, slots: int, device: str) ->
     assert got[:9] == [alone.generate(p, max_new_tokens=5) for p in prompts[:9]]
 
 
-@each_place
+@pytest.mark.parametrize("dtype,device", few(PLACES, ("float16", "cpu"), ("float32", "vulkan")))
 def test_a_text_alone_and_among_forty(tmp_path: Path, dtype: str, device: str) -> None:
     model = model_of(tmp_path, _BERT, dtype, device)
     rng = np.random.default_rng(0)
@@ -126,7 +111,7 @@ def test_a_text_alone_and_among_forty(tmp_path: Path, dtype: str, device: str) -
         np.testing.assert_array_equal(model.embed_ids([texts[i]])[0], among[i])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", few(DTYPES, "bfloat16"))
 def test_an_answer_is_kept_for_the_next_turn(tmp_path: Path, dtype: str) -> None:
     model = model_of(tmp_path, CONFIGS["llama"], dtype, "cpu", context=64)
     prompt, options = ids_of(12), {"max_new_tokens": 8, "temperature": 1.0, "seed": 3}

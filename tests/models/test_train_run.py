@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rows import few
 from train_kit import tiny
 
 import weft
@@ -56,7 +57,12 @@ def same_tensors(a: Path, b: Path) -> bool:
     return one.keys() == two.keys() and all(np.array_equal(one[k], two[k]) for k in one)
 
 
-@pytest.mark.parametrize("more", [{}, {"precision": "float16", "accumulate": 2}, {"lora": True}])
+HALF = {"precision": "float16", "accumulate": 2}
+
+
+@pytest.mark.parametrize(
+    "more", few([{}, HALF, {"lora": True}, {**HALF, "lora": True}], {**HALF, "lora": True})
+)
 def test_resuming_is_bit_identical(corpus: Path, tmp_path: Path, more: dict[str, Any]) -> None:
     sections: dict[str, Any] = {"model": {"dropout": 0.1}, "train": dict(more)}
     if sections["train"].pop("lora", False):

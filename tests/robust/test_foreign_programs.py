@@ -64,38 +64,41 @@ import numpy as np
 import program_fuzz as fuzz
 from fenced import FencedCpu
 from weft.program.session import Session
-doc = json.loads(sys.stdin.read())
-doc["consts"] = bytes.fromhex(doc["consts"])
-device = FencedCpu()
-out = Session(fuzz.load(doc), device).run([np.arange(64, dtype=np.float32)])[0]
-assert device.intact(), "written around a buffer"
-print(json.dumps(out.tolist()))
+for line in sys.stdin:
+    doc = json.loads(line)
+    doc["consts"] = bytes.fromhex(doc["consts"])
+    device = FencedCpu()
+    out = Session(fuzz.load(doc), device).run([np.arange(64, dtype=np.float32)])[0]
+    assert device.intact(), "written around a buffer"
+    print(json.dumps(out.tolist()), flush=True)
 """
 
 
-def in_a_child(doc: Doc) -> list[float]:
-    """The outputs of a Program run between forbidden pages, in a process that may crash."""
-    sent = json.dumps({**doc, "consts": doc["consts"].hex()})
+def in_a_child(docs: list[Doc]) -> list[list[float]]:
+    """The outputs of Programs run between forbidden pages, in a process that may crash."""
+    sent = "\n".join(json.dumps({**doc, "consts": doc["consts"].hex()}) for doc in docs)
     here = str(Path(__file__).parent)
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {here!r}){CHILD}"],
         input=sent, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: list[float] = json.loads(done.stdout)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, (len(found), done.stderr[-2000:])
+    assert len(found) == len(docs)
     return found
 
 
-@pytest.mark.parametrize("by", [1, -3, 4096, 1 << 20, -(1 << 30), (1 << 31) - 64])
-def test_a_shifted_store_goes_nowhere(plain: Doc, by: int) -> None:
-    got = in_a_child(shifted(plain, by, ("Store",)))
-    assert set(got) <= {0.0, *GOOD} and 0.0 in got
+FAR = (1, -3, 4096, 1 << 20, -(1 << 30), (1 << 31) - 64)
 
 
-@pytest.mark.parametrize("by", [1, -3, 4096, 1 << 20, -(1 << 30), (1 << 31) - 64])
-def test_a_shifted_load_reads_nothing(plain: Doc, by: int) -> None:
-    got = in_a_child(shifted(plain, by, ("Load",)))
-    assert set(got) <= set(GOOD) and got.count(GOOD[0]) > 1
+def test_a_shifted_store_goes_nowhere(plain: Doc) -> None:
+    for got in in_a_child([shifted(plain, by, ("Store",)) for by in FAR]):
+        assert set(got) <= {0.0, *GOOD} and 0.0 in got
+
+
+def test_a_shifted_load_reads_nothing(plain: Doc) -> None:
+    for got in in_a_child([shifted(plain, by, ("Load",)) for by in FAR]):
+        assert set(got) <= set(GOOD) and got.count(GOOD[0]) > 1
 
 
 def test_the_digest_alone_is_no_protection(plain: Doc) -> None:
@@ -271,12 +274,17 @@ def test_names_cannot_pass_for_code() -> None:
 
 
 def test_changed_programs_stay_inside() -> None:
-    counted, wrong = fuzz.play(0, 400)
+    counted, wrong = fuzz.play(0, 160)
     assert not wrong, "\n".join(wrong)
-    assert sum(n for what, n in counted.items() if what.startswith("ran")) > 120, counted
+    assert sum(n for what, n in counted.items() if what.startswith("ran")) > 48, counted
 
 
-def test_the_cases_find_what_is_not_guarded() -> None:
+def test_a_case_finds_what_is_not_guarded() -> None:
+    assert any(fuzz.play(first, 8, unguarded=True)[1] for first in range(1036, 1096, 8))
+
+
+@pytest.mark.slow
+def test_many_cases_find_what_is_not_guarded() -> None:
     _, wrong = fuzz.play(1000, 60, unguarded=True)
     assert len(wrong) > 3
 

@@ -99,6 +99,7 @@ def test_a_model_is_usable_after_an_interrupt(folder: Path) -> None:
     assert model.generate([1, 2, 3], max_new_tokens=40) == want
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_tests_of_interrupts_pass_where_interrupts_are_ignored() -> None:
     """As in a shell's background job, whose children inherit that."""
