@@ -6,8 +6,9 @@ of `mr` x `width` accumulators: per k, one broadcast per row and one fused multi
 accumulator (the scheme of Goto and van de Geijn, "Anatomy of high-performance matrix
 multiplication", 2008, with the panel kept in place of the left operand's block).
 
-A block of K is a chunk of core/order: accumulators start at zero and join running sums in scratch
-when it ends, so an element's sum takes the one order whatever the tile or the number of rows.
+A block of K is one chunk of core/order, or two: accumulators start at zero with each and join
+running sums in scratch when it ends, so an element's sum takes the one order whatever the tile or
+the number of rows.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weft.core import dtypes as dt
-from weft.core.order import SPAN
+from weft.core.order import CHUNK, SPAN
 from weft.kernel import ir
 from weft.kernel.expr import const, eq, load, minimum, splat
 from weft.kernel.ir import Expr, Kernel, Type
@@ -83,6 +84,8 @@ class CpuMatmul(Blocks):
             self.left = b.array("left", packed if plan.mode == "mma" else self.acc, rows * kc)
         if self.blocks_k > 1 or self.then is not None:
             self.partial = b.array("partial", self.acc, plan.mb * self.wide * plan.panels)
+        if plan.kc > CHUNK and plan.mode == "f32":
+            self.running = b.array("running", self.acc, plan.mr * self.wide)
         if self.spans > 1:
             self.total = b.array("total", self.acc, plan.mb * self.wide * plan.panels)
         if plan.mode == "mma" or not self.tail.cheap:
@@ -173,13 +176,15 @@ class CpuMatmul(Blocks):
         at = [b.let(row + i if last is None else minimum(row + i, last), "r") for i in range(mr)]
         acc = [[b.var(zero, "acc", zero.type) for _ in vectors] for _ in range(mr)]
         self._prefetch(at)
-        self._accumulate(row, at, acc, last is not None)
+        held = [(var, r, j) for r, line in zip(at, acc) for j, var in enumerate(line)]
+        if plan.kc == CHUNK:
+            self._accumulate(row, at, acc, last is not None, const(0), self.klen)
+            self._begin(held)
+        else:
+            self._chunks(row, at, acc, last is not None, held)
         if self.blocks_k == 1:
             self._finish(at, acc, last)
             return
-        held = [(var, r, j) for r, line in zip(at, acc) for j, var in enumerate(line)]
-        with b.when(self.kb % self.per_span > 0 if self.spans > 1 else self.kb > 0):
-            self._join(held, self.partial)
         if self.spans > 1:
             with b.when((self.kb >= self.per_span) & self._span_ends()):
                 self._join(held, self.total)
@@ -187,6 +192,33 @@ class CpuMatmul(Blocks):
             self._keep(held)
         with b.otherwise(), self.em.scope():
             self._finish(at, acc, last)
+
+    def _begin(self, held: Sequence[Held]) -> None:
+        """What blocks of K before this one gave, to the first chunk of this one."""
+        if self.blocks_k == 1:
+            return
+        with self.b.when(self.kb % self.per_span > 0 if self.spans > 1 else self.kb > 0):
+            self._join(held, self.partial)
+
+    def _chunks(
+        self, row: Expr, at: list[Expr], acc: list[list[ir.Var]], clamped: bool,
+        held: Sequence[Held],
+    ) -> None:  # fmt: skip
+        """A block of several chunks: a tile's running sum waits in a first cache for the next."""
+        b, lanes = self.b, self.plan.lanes
+        with b.loop(self.klen, step=CHUNK, name="c") as c:
+            for var, _, _ in held:
+                b.assign(var, const(0, var.type))
+            stop = b.let(minimum(c + CHUNK, self.klen), "stop")
+            self._accumulate(row, at, acc, clamped, c, stop)
+            with b.when(c > 0):
+                for i, (var, _, _) in enumerate(held):
+                    b.assign(var, load(self.running, i * lanes, lanes) + var)
+            with b.otherwise():
+                self._begin(held)
+            with b.when(stop < self.klen):
+                for i, (var, _, _) in enumerate(held):
+                    b.store(self.running, const(i * lanes), var)
 
     def _span_ends(self) -> Expr:
         """Whether this block of K is the last of a span, or of all."""
@@ -226,8 +258,10 @@ class CpuMatmul(Blocks):
         return (self.jp * self.plan.mb + row) * self.wide + j * self.plan.lanes
 
     def _accumulate(
-        self, row: Expr, at: list[Expr], acc: list[list[ir.Var]], clamped: bool
-    ) -> None:
+        self, row: Expr, at: list[Expr], acc: list[list[ir.Var]], clamped: bool, k0: Expr,
+        k1: Expr,
+    ) -> None:  # fmt: skip
+        """Adds what k from k0 to k1 of the block give."""
         b, plan = self.b, self.plan
         if plan.pack_a:
             source: ir.Buffer | ir.Array = self.left
@@ -241,7 +275,7 @@ class CpuMatmul(Blocks):
         else:
             first = b.let(start + row * sm, "arow")
             rows = [(first, i * sm) for i in range(len(at))]
-        with b.loop(self.klen, step=self.pair, name="k") as k:
+        with b.loop(k1, k0, step=self.pair, name="k") as k:
             spot = b.let(k * self.wide, "spot")
             width = plan.lanes * self.pair
             right = [

@@ -17,7 +17,8 @@ from weft.templates.product.problem import Problem, mode
 class Plan:
     """Tile and block sizes. `mode` is "f32", "dot2" (bf16 pairs), "mma" (bf16 pairs in matrix
     registers, see blocked_amx) or "i32" (exact integers); `panels` column panels per group; `kc`
-    is the K block (a chunk of core/order; of matrix registers a part of a span), `mb` the rows'."""
+    is the K block (one or two chunks of core/order; of matrix registers a part of a span), `mb` the
+    rows'."""
 
     mode: str
     lanes: int
@@ -39,6 +40,7 @@ class Plan:
 
 
 # Sizes, in rows of A:
+FIRST_CACHE = 32 << 10  # bytes
 ROWS = 1024  # that one group sweeps at most: the more, the less the packing of its panels weighs
 PACKED_ROWS = 576  # the same where they are packed: with a chunk of K 576 KiB, which L2 keeps
 LEAST_ROWS = 32  # of a block that is cut only to keep cores at work: fewer do not pay a panel
@@ -68,7 +70,8 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
     blocks = -(-p.m // mb) * max(p.batches, 1)
     many = _shared(-(-p.n // (nv * caps.lanes)), blocks, nv * caps.lanes, caps.cores)
     panels = config.get("panels", many if pack_a else 1)
-    return Plan(kind, caps.lanes, mr, nv, CHUNK, mb, panels, pack_a)
+    kc = k_block(p, kind, nv * caps.lanes * len(p.dots), pack_a)
+    return Plan(kind, caps.lanes, mr, nv, kc, mb, panels, pack_a)
 
 
 def packs_left(p: Problem, kind: str, config: Mapping[str, Any]) -> bool:
@@ -90,6 +93,12 @@ def register_tile(
     if not pack_a and "nv" not in config:
         nv = min(range(nv, 0, -1), key=lambda n: least(p, caps, n)[0])
     return min(config.get("mr", _rows(p, caps, nv)), p.m), nv
+
+
+def k_block(p: Problem, kind: str, columns: int, pack_a: bool) -> int:
+    """K of a panel that is packed at once: two chunks where these lie in a first cache."""
+    two = kind == "f32" and not pack_a and p.k > CHUNK and 8 * CHUNK * columns <= FIRST_CACHE
+    return 2 * CHUNK if two else CHUNK
 
 
 def row_block(p: Problem, caps: Caps, mr: int, nv: int, pack_a: bool) -> int:
