@@ -3,6 +3,8 @@ That rows do not depend on each other, and in which order sums are taken: `test_
 
 from __future__ import annotations
 
+import functools
+
 import attention_kit as att
 import dotkit as kit
 import numpy as np
@@ -26,6 +28,7 @@ from weft.templates.registry import claimed_by
 from weft.templates.view import View
 from weft.transform.decode import split_decoding
 
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 CPU, CUDA = TIERS["one thread"], TIERS["units, wave 32"]
 SLOTS = [0] * 7 + [2] * 9 + [0] * 3 + [1] * 21  # several in one block, one that comes back
 PLACES = [5, 90, 3, 3, 17, 64, 63, *range(9), 1, 2, 95, *range(50, 71)]  # in no order
@@ -77,9 +80,14 @@ def test_nan_stays_in_its_row(tier: Tier) -> None:
 # -- more sizes on this CPU
 
 
-@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=repr)
-@pytest.mark.parametrize("d", [128, 80, 20, 7])
+@pytest.mark.parametrize(
+    "d,causal",
+    [
+        *((128, False), (80, True), (20, False), (7, True)),
+        *(slow(*c) for c in ((128, True), (80, False), (20, True), (7, False))),
+    ],
+)
 def test_depths(d: int, dtype: DType, causal: bool) -> None:
     whole(CPU.device, 1, 2, 2, 37, 37, d, dtype, causal=causal, packed=True)
     cached(CPU.device, [0, 2], [61, 5], d=d, dtype=dtype)

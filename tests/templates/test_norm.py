@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from harness import TARGETS, TIERS, check, group_of, play, random, trace
+from harness import QUICK, TARGETS, TIERS, check, group_of, play, random, trace
 
 from weft import ops
 from weft.core import dtypes as dt
@@ -56,13 +56,24 @@ def _cases(dtype: dt.DType, rows: int, n: int) -> Iterator[tuple[Any, list[np.nd
         yield call("cross_entropy_grad", label_smoothing=smoothing), [x, t, h]
 
 
-SIZES = [(1, F32), (3, F32), (16, F32), (33, F32), (130, F32), (33, dt.float16), (33, dt.bfloat16)]
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+SIZES = [(1, F32), (3, F32), (16, F32), (33, F32)]
+COSTLY = [(130, F32), (33, dt.float16), (33, dt.bfloat16)]
+VARIED = tuple(t for t in TIERS if t not in QUICK)
 
 
-@pytest.mark.parametrize(("n", "dtype"), SIZES, ids=repr)
-def test_composites(n: int, dtype: dt.DType) -> None:
+@pytest.mark.parametrize(
+    ("n", "dtype", "tiers"),
+    [
+        *((*size, TIERS) for size in SIZES),
+        *((*size, tuple(t for t in TIERS if t in QUICK)) for size in COSTLY),
+        *(slow(*size, VARIED) for size in COSTLY),
+    ],
+    ids=repr,
+)
+def test_composites(n: int, dtype: dt.DType, tiers: tuple[str, ...]) -> None:
     for fn, arrays in _cases(dtype, 5, n):
-        _check(fn, arrays)
+        _check(fn, arrays, tiers=tiers)
 
 
 @pytest.mark.parametrize("n", [1, 16, 33, 130])
@@ -80,9 +91,6 @@ def test_weight_gradients(n: int) -> None:
     graph = trace(call("norm_weight_grads", chunks=2), [x, g])
     claimed = {t: claimed_by(graph.outputs[0], PRESETS[t]) for t in TARGETS}
     assert claimed == {t: "norm" if t in cpus else None for t in TARGETS}
-
-
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import dotkit as kit
 import numpy as np
 import pytest
 from dotkit import f, source
+from harness import QUICK
 from hypothesis import given, settings, strategies as st
 from product_kit import GPUS, RUNS, TIERS, TILES, WIDE, Product, device
 
@@ -21,6 +22,7 @@ from weft.templates.group import Group
 BF16 = dt.bfloat16
 LAYOUTS = ["NN", "NT", "TN", "TT"]
 each_tier = pytest.mark.parametrize("tier", TIERS)
+slow = pytest.mark.slow
 each_run = pytest.mark.parametrize("tier,kind", RUNS)
 # With and without matrix units, of waves of either size; and where there is no subgroup.
 units = pytest.mark.parametrize("tier", ["cuda", "hip-wave64", "webgpu"])
@@ -30,20 +32,38 @@ each_width = pytest.mark.parametrize("dtype", [dt.float32, BF16], ids=repr)
 # -- shapes, layouts, dtypes
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@each_tier
+@pytest.mark.parametrize(
+    "tier,layout",
+    [
+        pytest.param(tier, layout, marks=[] if tier in QUICK or layout == "TN" else [slow])
+        for tier in TIERS
+        for layout in LAYOUTS
+    ],
+)
 def test_layouts(tier: str, layout: str) -> None:
     sizes = [(20, 36, 40, BF16, (2,)), (19, 37, 21, dt.float32, (2,))]
     if tier == "cpu":
         shapes = ((70, 130, 96), (37, 64, 130), (19, 7, 5))
-        sizes += [(*shape, dtype, ()) for shape in shapes for dtype in WIDE]
+        sizes += [(*shape, dtype, ()) for shape, dtype in zip(shapes, WIDE)]
+        sizes += [(37, 64, 130, dtype, ()) for dtype in WIDE[::2]]
         sizes += [(45, 80, 1500, dtype, ()) for dtype in WIDE if layout[0] == "N"]  # blocks of K
     for m, n, k, dtype, batch in sizes:
         Product(m, n, k, dtype, layout, batch).check(tier)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", [(64, 64, 64), (70, 45, 99), (17, 33, 31), (96, 32, 320)])
+@pytest.mark.parametrize(
+    "shape,layout",
+    [
+        pytest.param(shape, layout, marks=[] if layout in quick else [slow])
+        for shape, quick in (
+            ((64, 64, 64), ("NN", "NT")),
+            ((70, 45, 99), LAYOUTS),
+            ((17, 33, 31), ("NN", "NT")),
+            ((96, 32, 320), LAYOUTS),
+        )
+        for layout in LAYOUTS
+    ],
+)
 @pytest.mark.parametrize("tier", TILES)
 def test_layouts_in_matrix_registers(tier: str, shape: tuple[int, int, int], layout: str) -> None:
     Product(*shape, BF16, layout).check(tier, config={"kc": 128})
@@ -178,11 +198,12 @@ def test_gate_bias_and_residual(tier: str, kind: str) -> None:
             kit.close(got, r + (g / (1 + np.exp(-g)) + b) * u, dtype, 4 * 24)
 
 
-@pytest.mark.parametrize("dots", [2, 3])
-@pytest.mark.parametrize("tier,dtype", [
-    *((tier, BF16) for tier in TILES),
-    *((tier, x) for tier in ("cpu", "cuda", "hip-wave64", "webgpu") for x in (dt.float32, BF16)),
-    ("lavapipe", dt.float32),
+@pytest.mark.parametrize("tier,dtype,dots", [
+    *((tier, BF16, dots) for tier in ("cpu-amx", "amx") for dots in (2, 3)),
+    ("tiles", BF16, 2), pytest.param("tiles", BF16, 3, marks=slow),
+    *((tier, x, dots) for tier in ("cpu", "cuda", "hip-wave64", "webgpu")
+      for x in (dt.float32, BF16) for dots in (2, 3)),
+    ("lavapipe", dt.float32, 2), ("lavapipe", dt.float32, 3),
 ])  # fmt: skip
 def test_dots_that_meet(tier: str, dtype: dt.DType, dots: int) -> None:
     """gelu of one times the others, with a bias and a residual of the operands' dtype."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from dotkit import source
+from harness import targets
 from hypothesis import given, settings, strategies as st
 from product_kit import device
 
@@ -83,7 +84,7 @@ def truth(case: Case, arrays: list[np.ndarray]) -> torch.Tensor:
     return 2 * torch.nn.functional.layer_norm(value, size, g, b, 1e-5)
 
 
-@pytest.mark.parametrize("name", [*CPUS, "cpu"])
+@pytest.mark.parametrize("name", targets(*CPUS, "cpu"))
 def test_one_kernel_has_the_bits_of_two(name: str) -> None:
     for lead, n, k, norm, config in [
         ((19,), 37, 21, "layer_norm", {}),  # one block of K, ragged columns
@@ -96,7 +97,7 @@ def test_one_kernel_has_the_bits_of_two(name: str) -> None:
                 np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("name", CPUS)
+@pytest.mark.parametrize("name", targets(*CPUS))
 def test_narrow_rows_are_normalised_as_stored(name: str) -> None:
     for keep, dtype in ((True, dt.bfloat16), (False, dt.bfloat16), (True, dt.float16)):
         one, two = one_and_two(name, Case((18,), 33, 64, "rms_norm", dtype), keep)

@@ -5,13 +5,15 @@ same bits, and those of a plain chain in NumPy."""
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Sequence
 from fractions import Fraction
 
 import dotkit as kit
 import numpy as np
 import pytest
 from harness import targets
-from product_kit import GPUS, RUNS, TIERS, TILES, WIDE, Product, apart, device, fma, plain
+from product_kit import GPUS, RUNS, TIERS, TILES, Product, apart, device, fma, plain
 
 import weft
 from weft.core import dtypes as dt
@@ -22,9 +24,22 @@ from weft.templates import registry
 BF16 = dt.bfloat16
 ROWS, MORE = (1, 2, 5, 16), (17, 67)  # of the streaming product; the blocked one takes all
 LENGTHS = (1, 15, CHUNK, CHUNK + 1, SPAN, SPAN + 1, 4100)
-each_dtype = pytest.mark.parametrize("dtype", [*WIDE, dt.int8], ids=repr)
-each_layout = pytest.mark.parametrize("layout", ["NT", "NN"])
+F32, F16, I8 = dt.float32, dt.float16, dt.int8
 each_tier = pytest.mark.parametrize("tier", targets(*(t for t in TIERS if t != "cpu")))
+
+
+def operands(
+    *quick: tuple[dt.DType, str], of: Sequence[dt.DType] = (F32, F16, BF16, I8)
+) -> pytest.MarkDecorator:
+    """Dtypes with layouts; all but some are slow tests."""
+    slow = pytest.mark.slow
+    return pytest.mark.parametrize(
+        "dtype,layout",
+        [
+            pytest.param(*pair, id=f"{pair[0]}-{pair[1]}", marks=[] if pair in quick else [slow])
+            for pair in itertools.product(of, ("NT", "NN"))
+        ],
+    )
 
 
 def test_the_reference_rounds_once() -> None:
@@ -72,8 +87,7 @@ def check(tier: str, n: int, k: int, dtype: dt.DType, layout: str, few: tuple, m
             np.testing.assert_array_equal(got[:shared], full[:shared])
 
 
-@each_layout
-@each_dtype
+@operands((F32, "NT"), (F16, "NN"), (BF16, "NT"), (I8, "NN"))
 @each_tier
 def test_any_number_of_rows(tier: str, dtype: dt.DType, layout: str) -> None:
     """Small sizes: most targets are interpreted."""
@@ -81,8 +95,7 @@ def test_any_number_of_rows(tier: str, dtype: dt.DType, layout: str) -> None:
         check(tier, n, k, dtype, layout, (1, 6), (2, 17))
 
 
-@each_layout
-@pytest.mark.parametrize("dtype", [dt.float32, BF16], ids=repr)
+@operands((F32, "NN"), (BF16, "NN"), of=(F32, BF16))
 @each_tier
 def test_spans(tier: str, dtype: dt.DType, layout: str) -> None:
     check(tier, 3, SPAN + CHUNK + 34, dtype, layout, (1,), (2,))
@@ -91,8 +104,7 @@ def test_spans(tier: str, dtype: dt.DType, layout: str) -> None:
 @pytest.mark.parametrize(
     "few,more", [((1, 16), (5, 67)), pytest.param(ROWS, (*ROWS, *MORE), marks=pytest.mark.slow)]
 )
-@each_layout
-@each_dtype
+@operands((F32, "NT"), (BF16, "NT"), *((d, "NN") for d in (F32, F16, BF16, I8)))
 def test_every_length_on_the_cpu(
     dtype: dt.DType, layout: str, few: tuple[int, ...], more: tuple[int, ...]
 ) -> None:

@@ -4,7 +4,7 @@ any number of rows, and those of a reference in NumPy."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,21 @@ from weft.transform.reduce import split_reductions
 
 sys.path.append(str(Path(__file__).parent.parent / "backends"))
 F32 = np.float32
-LENGTHS = [1, 15, 63, 64, 65, 700, 1024, 1025, 4096, 4097, 9000]
+SLOWEST = ("cpu-neon", "lavapipe")  # most of the interpreter's time on long rows
+OTHERS = tuple(name for name in PRESETS if name not in SLOWEST)
+
+
+def each_length(
+    *lengths: int, short: tuple[int, ...] = (), more: tuple[int, ...] = ()
+) -> pytest.MarkDecorator:
+    """Lengths of rows and who plays them: every target the short ones. The others are slow tests
+    on the slowest targets, and more lengths are everywhere."""
+    cases = [pytest.param(n, tuple(PRESETS), id=str(n)) for n in short]
+    cases += [pytest.param(n, OTHERS, id=str(n)) for n in lengths]
+    slow = [(n, SLOWEST, f"{n}-slowest") for n in lengths]
+    slow += [(n, tuple(PRESETS), str(n)) for n in more]
+    cases += [pytest.param(n, who, id=name, marks=pytest.mark.slow) for n, who, name in slow]
+    return pytest.mark.parametrize("n,names", cases)
 
 
 def row_sum(x: np.ndarray) -> np.float32:
@@ -75,28 +89,31 @@ def softmax_grad(y: np.ndarray, g: np.ndarray) -> np.ndarray:
     return y * (g - row_sum(y * g))
 
 
-def everywhere(fn: Any, arrays: list[np.ndarray], kind: str, anchor: str) -> Any:
-    """The result of every target (or a list of several), which must be one."""
+def everywhere(
+    fn: Any, arrays: list[np.ndarray], kind: str, anchor: str, names: Iterable[str] = PRESETS
+) -> Any:
+    """The result of this CPU and every target (or a list of several), which must be one."""
     group = group_of(trace(fn, arrays), kind, anchor)
     want = play("cpu", group, arrays)
-    for name in PRESETS:
+    for name in names:
         for got, same in zip(play(name, group, arrays), want, strict=True):
             assert np.array_equal(got, same), name
     return want if len(want) > 1 else want[0]
 
 
-@pytest.mark.parametrize("n", LENGTHS)
-def test_row_sums(n: int) -> None:
-    x, g, w = (random(dt.float32, shape, k) for k, shape in enumerate([(3, n), (3, n), (n,)]))
-    got = everywhere(lambda x: ops.sum_(x, (1,)), [x], "reduce", "sum")
+@each_length(700, 1024, 4097, short=(1, 15, 63, 64, 65, 1025), more=(4096, 9000))
+def test_row_sums(n: int, names: tuple[str, ...]) -> None:
+    x, g, w = (random(dt.float32, shape, k) for k, shape in enumerate([(2, n), (2, n), (n,)]))
+    got = everywhere(lambda x: ops.sum_(x, (1,)), [x], "reduce", "sum", names)
     assert np.array_equal(got, rows_of(row_sum, x))
-    got = everywhere(lambda x: ops.call("moments", x, eps=1e-2), [x], "norm", "call")
+    got = everywhere(lambda x: ops.call("moments", x, eps=1e-2), [x], "norm", "call", names)
     assert np.array_equal(got[0], rows_of(mean, x))
     assert np.array_equal(got[1], rows_of(lambda row: scale_of(row - mean(row), 1e-2), x))
     fn = lambda x, w: ops.call("rms_norm", x, w, eps=1e-2, offset=1.0)  # noqa: E731
-    got = everywhere(fn, [x, w], "norm", "call")
+    got = everywhere(fn, [x, w], "norm", "call", names)
     assert np.array_equal(got, rows_of(lambda row: rms_norm(row, w), x))
-    got = everywhere(lambda y, g: ops.call("softmax_grad", y, g), [x, g], "norm", "call")
+    fn = lambda y, g: ops.call("softmax_grad", y, g)  # noqa: E731
+    got = everywhere(fn, [x, g], "norm", "call", names)
     assert np.array_equal(got, rows_of(softmax_grad, x, g))
 
 
@@ -114,22 +131,24 @@ CALLS: dict[str, tuple[str, dict[str, float]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("n", [15, 65, 700, 4097])
-def test_targets_agree(n: int, name: str) -> None:
+@each_length(1100, short=(15, 65), more=(700, 4097))
+def test_targets_agree(n: int, names: tuple[str, ...], name: str) -> None:
     kinds, params = CALLS[name]
     shapes = {"x": (2, n), "w": (n,), "g": (2,)}
     target = np.array([7, -100], np.int32)
     arrays = [target if k == "t" else random(dt.float32, shapes[k], i) for i, k in enumerate(kinds)]
-    everywhere(lambda *v: ops.call(name, *v, **params), arrays, "norm", "call")
+    everywhere(lambda *v: ops.call(name, *v, **params), arrays, "norm", "call", names)
 
 
 @pytest.mark.parametrize("dtype", [dt.float16, dt.bfloat16], ids=repr)
-def test_narrow_rows(dtype: dt.DType) -> None:
+@each_length(1160)
+def test_narrow_rows(n: int, names: tuple[str, ...], dtype: dt.DType) -> None:
     """The same strands, in f32."""
-    x = random(dtype, (2, 1160))
-    got = everywhere(lambda x: ops.cast(ops.sum_(x, (1,)), dt.float32), [x], "reduce", "sum")
+    x = random(dtype, (2, n))
+    fn = lambda x: ops.cast(ops.sum_(x, (1,)), dt.float32)  # noqa: E731
+    got = everywhere(fn, [x], "reduce", "sum", names)
     assert np.array_equal(got, rows_of(row_sum, x.astype(F32)))
-    everywhere(lambda x: ops.call("softmax", x), [x], "norm", "call")
+    everywhere(lambda x: ops.call("softmax", x), [x], "norm", "call", names)
 
 
 @pytest.mark.parametrize("n", [5, 64, 100, 196])
@@ -156,16 +175,16 @@ def test_a_row_longer_than_a_segment_of_segments(target: str) -> None:
     assert play(target, group, [x])[0][0] == row_sum(x[0])
 
 
-@pytest.mark.parametrize("n", [50, 700, 4097])
-def test_rows_do_not_depend_on_their_number(n: int) -> None:
+@each_length(1100, short=(50,), more=(700, 4097))
+def test_rows_do_not_depend_on_their_number(n: int, names: tuple[str, ...]) -> None:
     x = random(dt.float32, (7, n))
     for fn, kind, anchor in (
         (lambda x: ops.sum_(x, (1,)), "reduce", "sum"),
         (lambda x: ops.call("softmax", x), "norm", "call"),
     ):
-        whole = everywhere(fn, [x], kind, anchor)
+        whole = everywhere(fn, [x], kind, anchor, names)
         for rows in (slice(0, 1), slice(2, 5)):
-            assert np.array_equal(everywhere(fn, [x[rows]], kind, anchor), whole[rows])
+            assert np.array_equal(everywhere(fn, [x[rows]], kind, anchor, names), whole[rows])
 
 
 @pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16], ids=repr)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import TARGETS, TIERS, check, group_of, play, random, trace
+from harness import TARGETS, TIERS, check, group_of, play, random, targets, trace
 from hypothesis import given, settings, strategies as st
 from product_kit import device
 
@@ -81,7 +81,7 @@ def short_blocks(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", targets(*TARGETS))
 @pytest.mark.parametrize(("shape", "axis"), [((150,), 0), ((2, 128), 1), ((2, 37, 5), 1)])
 def test_blocks(short_blocks: Any, target: str, shape: tuple[int, ...], axis: int) -> None:
     """Rows walked by one worker and rows shared out have the same bits, and the oracle's values."""
@@ -117,7 +117,7 @@ def test_long_products(short_blocks: Any, target: str) -> None:
     assert _run(whole, PRESETS[target], [np.ascontiguousarray(x[:, :299])]) == np.inf
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", targets(*TARGETS))
 def test_a_row_does_not_see_the_others(target: str) -> None:
     caps = PRESETS[target]
     x = random(F32, (5, 300, 3))
