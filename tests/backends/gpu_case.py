@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -81,6 +81,15 @@ class Recorder(InterpDevice):
         return list(self.found.values())
 
 
+def share_of(checks: Iterable[Any], first: int, step: int) -> Iterator[Any]:
+    """Every `step`-th check of each primitive or template, from its `first` or its last one on."""
+    named: dict[str, list[Any]] = {}
+    for check in checks:
+        named.setdefault(check[0].split()[0], []).append(check)
+    for group in named.values():
+        yield from group[min(first, len(group) - 1) :: step]
+
+
 @functools.cache
 def nodes(caps: Caps) -> list[Kernel]:
     """Every Kernel IR node and dtype (weft.conform.kernels)."""
@@ -94,7 +103,7 @@ def conformance(caps: Caps, module: ModuleType, first: int = 0, step: int = 1) -
     """The kernels of a module's conformance checks, of all or of every so many: primitives
     (gradients too) or templates."""
     recorder = Recorder(caps)
-    recorder.gather(itertools.islice(module.checks(recorder), first, None, step))
+    recorder.gather(share_of(module.checks(recorder), first, step))
     return recorder.kernels
 
 
@@ -109,12 +118,11 @@ PARTS: dict[str, tuple[Gather, int]] = {
 
 def shares(names: tuple[str, ...]) -> list[Any]:
     """Parameters: a target, and which of every so many checks it compiles. By default a vendor's
-    first target takes every fifth one (neighbours are one template at another shape or dtype, in
-    rounds of four or six functions), the other vendor's as many between; all of them for all
-    targets are for the slow tests."""
-    few = (2 * (names == AMD), 5)
+    first target takes every tenth one of each primitive and template, the other vendor's others;
+    all of them for all targets are for the slow tests."""
+    few = (4 * (names == AMD), 10)
     slow = [pytest.param(gpu_target(n), (0, 1), id=n, marks=pytest.mark.slow) for n in names]
-    return [pytest.param(gpu_target(names[0]), few, id=f"{names[0]}-fifth"), *slow]
+    return [pytest.param(gpu_target(names[0]), few, id=f"{names[0]}-tenth"), *slow]
 
 
 def part(name: str, caps: Caps, share: tuple[int, int]) -> list[Kernel]:
@@ -196,21 +204,33 @@ def model_kernels(caps: Caps, name: str, folder: Path) -> list[Kernel]:
     return list(found.values())
 
 
-def targets(names: tuple[str, ...], default: str = "") -> list[Any]:
-    """Parameters: a vendor's targets; with `default`, the others are for the slow tests."""
-    slow = {name: pytest.mark.slow for name in names if default not in ("", name)}
-    return [pytest.param(gpu_target(n), id=n, marks=slow.get(n, ())) for n in names]
+def targets(names: tuple[str, ...]) -> list[Any]:
+    """Parameters: a vendor's targets."""
+    return [pytest.param(gpu_target(n), id=n) for n in names]
+
+
+def models(names: tuple[str, ...]) -> list[Any]:
+    """Parameters: a vendor's target and a model. By default a vendor's second target takes two of
+    the models, the other vendor's the other two."""
+    quick = list(MODELS)[names == AMD :: 2]
+    return [
+        pytest.param(
+            gpu_target(n), name, id=f"{n}-{name}",
+            marks=() if n == names[1] and name in quick else pytest.mark.slow,
+        )
+        for n, name in itertools.product(names, MODELS)
+    ]  # fmt: skip
 
 
 STEPS = tuple(itertools.product((TINY, Shape(layers=1)), (F32, dt.bfloat16)))
 
 
 def steps(names: tuple[str, ...]) -> list[Any]:
-    """Parameters: a target, and its training steps. By default a vendor's third target takes a
-    small step of one dtype and a larger one of the other, the other vendor's the rest."""
-    few = STEPS[1:3] if names == AMD else STEPS[::3]
+    """Parameters: a target, and its training steps. By default a vendor's third target takes the
+    larger step of one dtype, the other vendor's that of the other."""
+    few = STEPS[2:3] if names == AMD else STEPS[3:]
     slow = [pytest.param(gpu_target(n), STEPS, id=n, marks=pytest.mark.slow) for n in names]
-    return [pytest.param(gpu_target(names[2]), few, id=f"{names[2]}-half"), *slow]
+    return [pytest.param(gpu_target(names[2]), few, id=f"{names[2]}-larger"), *slow]
 
 
 @functools.cache

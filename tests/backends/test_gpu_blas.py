@@ -26,6 +26,7 @@ from gpu_products import (
     values_for,
     with_bias,
 )
+from rows import covering
 from stepwise import check_program
 
 from weft import ops
@@ -51,8 +52,9 @@ def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WEFT_BLAS", raising=False)
 
 
-@pytest.mark.parametrize("vendor", [CUBLASLT, HIPBLASLT], ids=lambda v: v.name)
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(
+    "name,vendor", covering(GRAPHS, [CUBLASLT, HIPBLASLT]), ids=lambda x: getattr(x, "name", x)
+)
 def test_products(name: str, vendor: blas_api.Vendor, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's result, its kernel's, and float64's agree; its kernel is not even loaded."""
     graph = GRAPHS[name]()

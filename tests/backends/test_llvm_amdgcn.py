@@ -33,7 +33,6 @@ from weft.kernel.ir import Collective, Kernel
 
 # In the default suite each architecture has its share of the kernels.
 TARGETS = case.targets(case.AMD)
-SECOND = case.targets(case.AMD, case.AMD[1])
 # Machine numbers in the ELF header's flags: LLVM "User Guide for AMDGPU Backend", "ELF Header".
 MACHINES = {"gfx90a": 0x3F, "gfx942": 0x4C, "gfx1100": 0x41}
 PT_LOAD, PT_DYNAMIC, PT_NOTE = 1, 2, 4
@@ -93,8 +92,7 @@ def test_everything_links(target, share: tuple[int, int], part: str) -> None:  #
     assert len(spilled) <= len(kernels) // 100, spilled
 
 
-@pytest.mark.parametrize("name", case.MODELS)
-@pytest.mark.parametrize("target", SECOND)
+@pytest.mark.parametrize("target,name", case.models(case.AMD))
 def test_models_link(target, name: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     for kernel in case.model_kernels(case.caps_of(target), name, tmp_path):
         assert not check(kernel, target).spills

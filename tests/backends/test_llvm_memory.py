@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cpu_case import device, play
 from node_case import Row, dot_kernel
+from rows import covering
 
 from weft.backends.llvm import cpu_target, render
 from weft.core import dtypes as dt
@@ -35,10 +36,10 @@ def values(dtype: dt.DType, n: int) -> np.ndarray:
 TAILS = [(t, n) for t in TARGETS for n in (1, 8, 16, 64)] + [("wgsl", 4), ("wgsl", 16)]
 
 
-@pytest.mark.parametrize(("target", "lanes"), TAILS)
-@pytest.mark.parametrize("dtype", dt.DEVICE)
-def test_masked_tail(dtype: dt.DType, lanes: int, target: str) -> None:
+@pytest.mark.parametrize("where,dtype", covering(TAILS, dt.DEVICE))
+def test_masked_tail(where: tuple[str, int], dtype: dt.DType) -> None:
     """Lanes beyond n are neither read (they become 0) nor written."""
+    target, lanes = where
     n = 3 * lanes + max(1, lanes // 3)
     x = values(dtype, n)
     b = Builder("tail")

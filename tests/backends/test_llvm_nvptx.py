@@ -21,7 +21,6 @@ from weft.kernel.ir import Collective, Kernel, Param, Type
 needs_ptxas = pytest.mark.skipif(ptxas.find() is None, reason="ptxas was not found")
 # In the default suite each architecture has its share of the kernels.
 TARGETS = case.targets(case.NVIDIA)
-SECOND = case.targets(case.NVIDIA, case.NVIDIA[1])
 F32, I32 = dt.float32, dt.int32
 
 
@@ -221,8 +220,7 @@ def test_everything_assembles(target, share: tuple[int, int], part: str) -> None
 
 
 @needs_ptxas
-@pytest.mark.parametrize("name", case.MODELS)
-@pytest.mark.parametrize("target", SECOND)
+@pytest.mark.parametrize("target,name", case.models(case.NVIDIA))
 def test_models_assemble(target, name: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     kernels = case.model_kernels(case.caps_of(target), name, tmp_path)
     found = assemble(kernels, target)

@@ -44,14 +44,14 @@ def run(arch: str, module, names=None, every: int = 1) -> int:  # type: ignore[n
     return device.run_checks(itertools.islice(checks, 0, None, every))
 
 
-@pytest.mark.parametrize("arch,every", [("sm_80", 2), ("sm_90", 5), ("sm_120", 3)])
+@pytest.mark.parametrize("arch,every", [("sm_80", 4), ("sm_90", 9), ("sm_120", 6)])
 def test_nodes(arch: str, every: int) -> None:
-    assert run(arch, kernels, every=every) > 25
+    assert run(arch, kernels, every=every) > 12
 
 
-@pytest.mark.parametrize("arch,every", [("sm_80", 20), ("sm_120", 29)])
+@pytest.mark.parametrize("arch,every", [("sm_80", 40), ("sm_120", 57)])
 def test_primitives(arch: str, every: int) -> None:
-    assert run(arch, primitives, every=every) > 20
+    assert run(arch, primitives, every=every) > 10
 
 
 @pytest.mark.parametrize("arch,every", [("sm_80", 31), ("sm_90", 61)])
@@ -61,17 +61,20 @@ def test_templates(arch: str, every: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("module", [primitives, templates], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [kernels, primitives, templates], ids=lambda m: m.__name__)
 @pytest.mark.parametrize("arch", case.NVIDIA)
 def test_everything(arch: str, module) -> None:  # type: ignore[no-untyped-def]
-    assert run(arch, module) > 200
+    assert run(arch, module) > 80
 
 
 # -- what another emulator had wrong
 
 
-def test_they_are_right_as_printed() -> None:
-    assert run("sm_80", templates, [*CACHED, CAUSAL[1]]) == 10
+@pytest.mark.parametrize("names,kernels", [
+    (CACHED, 3), pytest.param(CAUSAL[1:], 7, marks=pytest.mark.slow)
+], ids=["cached", "causal"])  # fmt: skip
+def test_they_are_right_as_printed(names: list[str], kernels: int) -> None:
+    assert run("sm_80", templates, names) == kernels
 
 
 # -- that the machine sees what it is for

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rows import covering
 
 import weft
 from weft.compile.passes import compile_graph
@@ -69,12 +70,12 @@ ROWS: dict[str, Fn] = {
     "concat": lambda x: weft.concat([x, x[:, 1:]], axis=1),
     "einsum": lambda x: weft.einsum("ij,kj->ik", x, x),
 }  # fmt: skip
+TARGETS = ("cpu-avx512", "webgpu", "cuda")
 LARGEST = 4000  # of a kernel: some unroll by what fits a vector, a team or the registers
 EXTENTS = (64, 4096, 65536)  # a team or one worker, several, parts that meet
 
 
-@pytest.mark.parametrize("target", ["cpu-avx512", "webgpu", "cuda"])
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name,target", covering(ROWS, TARGETS))
 def test_kernels_do_not_grow(name: str, target: str) -> None:
     for fn in (ROWS[name], slope(ROWS[name])):
         for rows in (1, 50):
@@ -104,8 +105,7 @@ def test_kinds_of_index() -> None:
             assert large <= 2 * small + 200, (name, small, large)
 
 
-@pytest.mark.parametrize("target", ["cpu-avx512", "webgpu", "cuda"])
-@pytest.mark.parametrize("size", [1, 3, 4, 17, 300])
+@pytest.mark.parametrize("size,target", covering([1, 3, 4, 17, 300], TARGETS))
 def test_windows_do_not_unroll(size: int, target: str) -> None:
     """Pools and convolutions whose window is the extent, forward and backward."""
     f, image = weft.functional, (1, 2, 310, 310)

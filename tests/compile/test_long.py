@@ -3,11 +3,13 @@ kernel grows with the program, and the work of compiling grows with its length a
 function calls, not in seconds)."""
 
 import cProfile
+import itertools
 
 import numpy as np
 import pytest
 from graphs import check
 from hypothesis import given, settings, strategies as st
+from rows import covering, few
 from test_growth import size_of
 
 import weft
@@ -194,7 +196,10 @@ PROGRAMS = [
     chain, diamonds, tower, pairs, turns, rolls, stencil, casts, reductions, products, many_inputs,
     constants, parts, sums, gathers, gradient, attention,
 ]  # fmt: skip
-LONG = 1600  # more than one kernel holds (cuts.WORK)
+LONG = 1100  # more than one kernel holds (cuts.WORK)
+IN_PROPORTION = [
+    chain, pairs, rolls, products, many_inputs, constants, sums, gathers, attention
+]  # fmt: skip
 
 
 def traced(make, n):
@@ -202,15 +207,22 @@ def traced(make, n):
     return trace(fn, [Spec(shape, name=f"a{i}") for i, shape in enumerate(shapes)])
 
 
-@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make",
+    few(PROGRAMS, *(make for make in PROGRAMS if make not in IN_PROPORTION)),
+    ids=lambda make: make.__name__,
+)
 def test_a_long_program_equals_the_oracle(make):
     program = check(traced(make, LONG), registry.get("cpu"))
     longest = max(len(text(kernel).splitlines()) for kernel in program.kernels)
     assert longest < 20 * cuts.WORK
 
 
-@pytest.mark.parametrize("target", ["webgpu", "lavapipe", "cuda"])
-@pytest.mark.parametrize("make", [chain, rolls, many_inputs, constants], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "make,target",
+    covering([chain, rolls, many_inputs, constants], ["webgpu", "lavapipe", "cuda"]),
+    ids=lambda x: getattr(x, "__name__", x),
+)
 def test_kernels_stay_small_for_every_target(make, target):
     caps = PRESETS[target]
     for group in groups_of(traced(make, LONG), caps):
@@ -265,11 +277,18 @@ def test_names_that_many_want_cost_one_look_each():
     assert found[:4] == ["t_1", "t", "t_2", "t_3"] and build.names.looks < 4 * 3000
 
 
-@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
-def test_compiling_takes_work_in_proportion(make, monkeypatch):
+@pytest.mark.parametrize(
+    "make,size",
+    [
+        *itertools.product(IN_PROPORTION, [400]),
+        *(pytest.param(make, 800, marks=pytest.mark.slow) for make in PROGRAMS),
+    ],
+    ids=lambda x: getattr(x, "__name__", x),
+)
+def test_compiling_takes_work_in_proportion(make, size, monkeypatch):
     monkeypatch.setenv("WEFT_VERIFY", "0")  # as a user's compiler runs
     caps = PRESETS["cpu-avx512"]
-    small, large = (traced(make, n) for n in (800, 2400))
+    small, large = (traced(make, n) for n in (size, 3 * size))
     compile_graph(traced(make, 90), caps)  # imports are not counted
     assert calls(lambda: compile_graph(large, caps)) < 4 * calls(lambda: compile_graph(small, caps))
 

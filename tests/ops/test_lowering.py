@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from opkit import FLOATS, INTS, agree, values
+from rows import covering
 
 from weft import ops
 from weft.core import dtypes as dt
@@ -66,9 +67,9 @@ def operands(name: str, dtype: DType) -> list[np.ndarray]:
     return [x, y]
 
 
-@pytest.mark.parametrize("lanes", [1, 4])
-@pytest.mark.parametrize(("name", "dtype"), cases(), ids=lambda v: str(v))
-def test_lowering_is_the_numpy_meaning(name: str, dtype: DType, lanes: int) -> None:
+@pytest.mark.parametrize("case,lanes", covering(cases(), [1, 4]), ids=str)
+def test_lowering_is_the_numpy_meaning(case: tuple[str, DType], lanes: int) -> None:
+    name, dtype = case
     arrays = operands(name, dtype)
     agree(lowered(name, arrays, lanes), ops.bind(name, *arrays), "elementwise")
 

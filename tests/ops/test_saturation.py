@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from present import opened
+from rows import covering
 
 import weft
 from weft import functional as F
@@ -26,7 +27,10 @@ SLOPES: dict[str, tuple[Callable[[Any], Any], float, float]] = {
 }
 
 
-@pytest.fixture(params=["eager", "cpu", "interp", "vulkan"])
+DEVICES = ("eager", "cpu", "interp", "vulkan")
+
+
+@pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> str | None:
     return None if request.param == "eager" else opened(request.param).info.id
 
@@ -36,8 +40,11 @@ def far_out(dtype: weft.DType) -> np.ndarray:
     return np.concatenate([-reach, reach]).astype(dtype.numpy)
 
 
-@pytest.mark.parametrize("dtype", [weft.float32, weft.float16, weft.bfloat16], ids=str)
-@pytest.mark.parametrize("name", SLOPES)
+@pytest.mark.parametrize(
+    "name,dtype,device",
+    covering(SLOPES, [weft.float32, weft.float16, weft.bfloat16], DEVICES),
+    indirect=["device"],
+)
 def test_slopes(name: str, dtype: weft.DType, device: str | None) -> None:
     fn, left, right = SLOPES[name]
     x = far_out(dtype)

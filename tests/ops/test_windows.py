@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from rows import covering
 
 import weft
 from weft import ops
@@ -85,10 +86,10 @@ POOLS: list[tuple[Any, Any, Any, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize(("kernel", "stride", "padding", "dilation"), POOLS)
-def test_pools(kernel: Any, stride: Any, padding: Any, dilation: Any, compiled: bool) -> None:
+@pytest.mark.parametrize("pool,compiled", covering(POOLS, [True, False]))
+def test_pools(pool: tuple[Any, Any, Any, Any], compiled: bool) -> None:
     """Values and gradients, with ties and NaN."""
+    kernel, stride, padding, dilation = pool
     x = np.random.default_rng(0).integers(0, 6, (2, 3, 21, 23)).astype(np.float32)
     x[1, 2, 11, 7] = np.nan
 
@@ -108,15 +109,15 @@ def test_pools(kernel: Any, stride: Any, padding: Any, dilation: Any, compiled: 
         (y * torch.arange(y.numel(), dtype=torch.float64).reshape(y.shape).cos()).sum().backward()
         return y.detach().numpy(), leaf.grad.numpy()
 
-    pool = torch.nn.functional
+    library = torch.nn.functional
     pairs = [(
         lambda t: F.max_pool2d(t, kernel, stride, padding, dilation),
-        lambda t: pool.max_pool2d(t, kernel, stride, padding, dilation),
+        lambda t: library.max_pool2d(t, kernel, stride, padding, dilation),
     )]  # fmt: skip
     if dilation == 1:
         pairs.append((
             lambda t: F.avg_pool2d(t, kernel, stride, padding),
-            lambda t: pool.avg_pool2d(t, kernel, stride, padding),
+            lambda t: library.avg_pool2d(t, kernel, stride, padding),
         ))  # fmt: skip
     for mine, other in pairs:
         for got, want in zip(ours(mine), theirs(other)):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from rows import covering
 
 import weft
 from weft.conform.harness import check_close
@@ -56,11 +57,12 @@ def test_any_shape_axis_and_dtype(shape: list[int], data: Any, name: str, device
     check_close(got, want.astype(kept.numpy), "reduce", kept)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("shape", "axis"), [((3, 40), 1), ((70_000,), 0), ((50, 3), 0)])
-def test_gradients(name: str, shape: tuple[int, ...], axis: int, device: str | None) -> None:
+@pytest.mark.parametrize(
+    "name,where,device", covering(NAMES, [((3, 40), 1), ((70_000,), 0), ((50, 3), 0)], DEVICES)
+)
+def test_gradients(name: str, where: tuple[tuple[int, ...], int], device: str | None) -> None:
     """With weights of both signs, against PyTorch in float64."""
+    shape, axis = where
     x = 1 + _numbers(shape) / 1000 if name == "cumprod" else _numbers(shape)
     w = np.sin(np.arange(x.size, dtype=np.float64)).reshape(shape)
     t = torch.tensor(x.astype(np.float64), requires_grad=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from present import opened
+from rows import covering
 
 import weft
 from weft.core.errors import GradientError
@@ -49,7 +50,10 @@ ONE: dict[str, list[float]] = {
 TWO = ("maximum", "minimum", "pow", "divide", "multiply", "logaddexp", "hypot", "atan2")
 
 
-@pytest.fixture(params=["eager", "cpu", "interp", "vulkan"])
+DEVICES = ("eager", "cpu", "interp", "vulkan")
+
+
+@pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> str:
     return str(request.param if request.param == "eager" else opened(request.param).kind)
 
@@ -81,7 +85,7 @@ def test_one_operand(name: str) -> None:
     check(ours(getattr(weft, name), x)[0], theirs(getattr(torch, name), x)[0], 1e-9, x)
 
 
-@pytest.mark.parametrize("name", ONE)
+@pytest.mark.parametrize("name,device", covering(ONE, DEVICES), indirect=["device"])
 def test_one_operand_in_float32(name: str, device: str) -> None:
     x = np.array(ONE[name], np.float32)
     with np.errstate(over="ignore"):
@@ -104,7 +108,11 @@ def test_two_operands(name: str) -> None:
         check(got, want, 1e-9, x, y)
 
 
-@pytest.mark.parametrize("name", ("logaddexp", "hypot", "atan2", "maximum", "minimum"))
+@pytest.mark.parametrize(
+    "name,device",
+    covering(("logaddexp", "hypot", "atan2", "maximum", "minimum"), DEVICES),
+    indirect=["device"],
+)
 def test_two_operands_in_float32(name: str, device: str) -> None:
     x, y = pairs([0.0, 1.0, -1.0, 0.5, 3.0, -20.0, 1e-3, 1e4])
     x, y = x.astype(np.float32), y.astype(np.float32)

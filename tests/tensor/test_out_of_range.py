@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from rows import covering
 
 import weft
 from weft.backends import registry
@@ -45,8 +46,7 @@ def content(dtype: str, shape: tuple[int, ...]) -> tuple[weft.Tensor, np.ndarray
     return t, t.cast("float32").numpy(), 0.0 if not t.dtype.is_float else np.nan
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype,device", covering(DTYPES, DEVICES))
 def test_reading(device: str, dtype: str) -> None:
     t, x, nothing = content(dtype, (5, 3))
     index = weft.tensor(np.array(FAR, np.int32))
@@ -170,9 +170,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name,device,dtype", covering(OPTIONS, DEVICES, ["float32", "bfloat16"]))
 def test_cross_entropy(device: str, name: str, dtype: str) -> None:
     """A row's loss and gradient: PyTorch's for classes and ignored targets, else NaN."""
     options = dict(OPTIONS[name])

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rows import covering
 
 import weft
 from weft.backends import registry
@@ -71,7 +72,9 @@ def _write(x: Tensor) -> Tensor:
     return y
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(
+    "name,device", covering(FUNCTIONS, ["cpu", "interp", "vulkan"]), indirect=["device"]
+)
 def test_eager_and_compiled_agree_with_the_oracle(name: str, device: str) -> None:
     fn, x, w = FUNCTIONS[name], weft.tensor(X), weft.tensor(W)
     want = fn(x, w)
