@@ -5,6 +5,13 @@ from __future__ import annotations
 import os
 import signal
 
+import hypothesis
+
+# The same examples every time: a change fails by its own doing. --hypothesis-profile=default
+# draws anew.
+hypothesis.settings.register_profile("same", derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("same")
+
 os.environ.setdefault("WEFT_VERIFY", "1")  # every pass of the compiler gives a verified graph
 
 # A shell has its background jobs ignore SIGINT, and what they start inherits that: the tests that
