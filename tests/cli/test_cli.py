@@ -42,11 +42,13 @@ def test_help_lists_the_commands_and_an_example() -> None:
     result = weft("--help")
     text = result.stdout.decode()
     assert result.returncode == 0 and "Example:" in text
-    for name in ("devices", "run", "chat", "embed", "check", "explain", "bench"):
+    for name in ("devices", "run", "chat", "eval", "embed", "check", "explain", "bench"):
         assert name in text
 
 
-@pytest.mark.parametrize("command", ["devices", "run", "chat", "embed", "check", "explain", "tune"])
+@pytest.mark.parametrize(
+    "command", ["devices", "run", "chat", "eval", "embed", "check", "explain", "tune"]
+)
 def test_each_command_has_help_with_an_example(command: str) -> None:
     result = weft(command, "--help")
     assert result.returncode == 0 and b"Example:" in result.stdout

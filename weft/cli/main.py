@@ -20,6 +20,7 @@ COMMANDS = {
     "devices": ("devices", "List the devices of this machine, and what each missing one needs."),
     "run": ("run", "Generate text from a prompt."),
     "chat": ("run", "Talk with a model, turn by turn."),
+    "eval": ("eval", "Perplexity of a text, and how far a model is from another."),
     "embed": ("embed", "Embed texts, or search them."),
     "train": ("train", "Train or fine-tune a model on text."),
     "merge": ("train", "Add a LoRA adapter to its model."),
@@ -28,6 +29,7 @@ COMMANDS = {
     "bench": ("bench", "Measure operations or a whole model."),
     "tune": ("tune", "Measure configurations of templates on a device, keep the fastest."),
 }
+FUNCTIONS = {"eval": "evaluate"}  # whose name is not the command's: Python has that one
 
 
 class LazyGroup(click.Group):
@@ -40,7 +42,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"weft.cli.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, FUNCTIONS.get(cmd_name, cmd_name))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

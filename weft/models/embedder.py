@@ -58,7 +58,7 @@ class Encoder(Model):
         """float32 [N, dim], one row per text; longer texts are cut at `max_length` tokens."""
         if isinstance(texts, str):
             texts = [texts]
-        tokenizer = self._need_tokenizer("embedding text needs one")
+        tokenizer = self.need_tokenizer("embedding text needs one")
         return self.embed_ids(tokenizer.encode_batch(list(texts)))
 
     def embed_ids(self, rows: Sequence[Sequence[int]]) -> np.ndarray:

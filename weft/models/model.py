@@ -17,16 +17,15 @@ from weft.core.mapped import mapped_files
 from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
 from weft.models.generate import Generation, Piece, Request, Sequence_, Stream, run, sequences
 from weft.models.progress import line_taken
-from weft.models.runner import CompiledRunner, Runner
-from weft.models.sampler import Sampling, check_seed
+from weft.models.prompts import Prompt, as_list, seeds_of
+from weft.models.runner import SCORE_CHUNK, CompiledRunner, Runner
+from weft.models.sampler import Sampling
 
 if TYPE_CHECKING:
     from weft.graph.ir import Graph
     from weft.models.tokenizer import Tokenizer
     from weft.program.device import Device
     from weft.program.program import Program
-
-Prompt = str | Sequence[int] | np.ndarray
 
 
 class Model:
@@ -70,7 +69,7 @@ class Model:
         for file in self._files:
             file.check()
 
-    def _need_tokenizer(self, why: str) -> Tokenizer:
+    def need_tokenizer(self, why: str) -> Tokenizer:
         if self.tokenizer is None:
             lacks = "tokenizer" if self.folder.is_file() else "tokenizer.json"
             raise UsageError(f"{self.folder} has no {lacks}: {why}")
@@ -189,11 +188,11 @@ class Decoder(Model):
         ids as they are. Raises UsageError for an empty prompt or ids outside the vocabulary,
         LimitError for a prompt longer than the context."""
         if isinstance(prompt, str):
-            ids = self._need_tokenizer("pass token ids instead of text").encode(prompt)
+            ids = self.need_tokenizer("pass token ids instead of text").encode(prompt)
             if not ids:
                 raise UsageError("the prompt is empty; give at least one character")
         else:
-            ids = self._check_ids(prompt)
+            ids = self.check_ids(prompt)
         if len(ids) > self.context:
             most = self.config.max_positions
             more = f"; load with context={most} for more" if self.context < most else ""
@@ -202,7 +201,7 @@ class Decoder(Model):
             )
         return ids
 
-    def _check_ids(self, prompt: Any) -> list[int]:
+    def check_ids(self, prompt: Any) -> list[int]:
         try:
             array = np.asarray(prompt)
         except (TypeError, ValueError, OverflowError):  # ragged, say
@@ -221,7 +220,7 @@ class Decoder(Model):
 
     def chat_ids(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
         """The ids of a conversation (role, content) through the model's chat template."""
-        tokenizer = self._need_tokenizer("chatting needs one")
+        tokenizer = self.need_tokenizer("chatting needs one")
         return tokenizer.encode(tokenizer.chat(messages, **variables), special=False)
 
     # -- generating -------------------------------------------------------------------------------
@@ -245,19 +244,19 @@ class Decoder(Model):
         Raises UsageError (empty prompt, bad options, unknown ids), LimitError (prompt longer than
         the context), ModelError (NaN in weights or logits).
         """
-        prompts, single = _as_list(prompt)
+        prompts, single = as_list(prompt)
         stops = (stop,) if isinstance(stop, str) else stop
         if not isinstance(stops, Sequence) or any(not isinstance(s, str) or not s for s in stops):
             raise UsageError("stop strings must be text of at least one character")
         if stops:
-            self._need_tokenizer("stop strings need one")
+            self.need_tokenizer("stop strings need one")
         if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int | np.integer):
             raise UsageError(f"max_new_tokens is {max_new_tokens!r}; expected an integer")
         if max_new_tokens < 0:
             raise UsageError(f"max_new_tokens is {max_new_tokens}; expected 0 or more")
         sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
         request = Request(int(max_new_tokens), sampling, tuple(stops), frozenset(self.tokens.eos))
-        seeds = _seeds(seed, len(prompts))
+        seeds = seeds_of(seed, len(prompts))
         ids = [self.encode(p) for p in prompts]
         decoded = stream or bool(stops)  # else the text waits until somebody reads it
         parts = sequences(ids, request, self.context, seeds, lambda: self.tokenizer, decoded)
@@ -309,37 +308,24 @@ class Decoder(Model):
             raise self.explain_bad("the logits are")
         return out
 
+    def logit_blocks(self, ids: Sequence[int] | np.ndarray, first: int = 0) -> Iterator[np.ndarray]:
+        """The rows of `logits(ids)` from `first` on, some at a time: float32 [at most 64, vocab].
+        Raises UsageError where another call on this model comes between."""
+        checked = self.encode(ids)
+        with self._lock:
+            self._check_files()
+            self._turn += 1
+            turn, runner = self._turn, self.runner()
+            if first:
+                runner.prefill(0, checked[:first])
+        for begin in range(first, len(checked), SCORE_CHUNK):
+            with self._lock:
+                if turn != self._turn:
+                    raise UsageError("another call on this model came between blocks of logits")
+                out = runner.verify(0, checked[begin : begin + SCORE_CHUNK], begin)
+            if not np.isfinite(out.max(initial=0.0)):
+                raise self.explain_bad("the logits are")
+            yield out
+
 
 guard_methods(Decoder)
-
-
-def _as_list(prompt: Any) -> tuple[list[Prompt], bool]:
-    """(prompts, whether a single one was given). A list of ints is one prompt of ids."""
-    if isinstance(prompt, str):
-        return [prompt], True
-    if isinstance(prompt, np.ndarray):
-        return ([prompt], True) if prompt.ndim <= 1 else (list(prompt), False)
-    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
-        raise UsageError(
-            f"a prompt is text, token ids or a list of these; got {type(prompt).__name__}"
-        )
-    items = list(prompt)
-    if items and all(isinstance(p, str | list | tuple | np.ndarray) for p in items):
-        return items, False
-    return [items], True
-
-
-def _seeds(seed: int | Sequence[int], count: int) -> list[tuple[int, int]]:
-    """(seed, index) of each prompt; checks the values."""
-    if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str | bytes):
-        if len(seed) != count:
-            raise UsageError(f"{len(seed)} seeds for {count} prompts; give one or one each")
-        pairs: list[tuple[Any, int]] = [(s, 0) for s in seed]
-    else:
-        pairs = [(seed, i) for i in range(count)]
-    checked = []
-    for s, i in pairs:
-        value = int(s) if isinstance(s, np.integer) else s
-        check_seed(value)
-        checked.append((value, i))
-    return checked

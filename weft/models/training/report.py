@@ -154,9 +154,9 @@ def new_figure(without: str, width: float = 8.0, height: float = 4.5) -> Any:
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """The picture as a PNG. Raises StorageError."""
+    """The picture as an SVG where `path` ends so, else a PNG. Raises StorageError."""
     picture = io.BytesIO()
-    figure.savefig(picture, format="png")
+    figure.savefig(picture, format="svg" if path.suffix == ".svg" else "png")
     write_bytes(path, picture.getvalue())
 
 

@@ -1,0 +1,198 @@
+"""`weft eval`."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.core import text
+from weft.core.errors import FileFormatError, UsageError
+
+if TYPE_CHECKING:
+    from weft.models.evaluate import Evaluation
+    from weft.models.model import Model
+
+PICTURES = (".svg", ".png")
+
+
+@click.command(
+    name="eval",
+    epilog="""\b
+Example:  weft eval MODEL.gguf MODEL_FOLDER --text notes.txt --limit 20000
+          weft eval --text some.py
+""",
+)
+@click.argument("path", metavar="[MODEL]", required=False)
+@click.argument("reference", metavar="[MODEL2]", required=False)
+@click.option("--text", "source", required=True, help="A UTF-8 text file ('-': standard input).")
+@click.option("--context", type=click.IntRange(2), help="Tokens of a window (512, or fewer where a "
+              "model holds fewer).")  # fmt: skip
+@click.option("--stride", type=click.IntRange(1), help="Tokens from one window to the next (half a "
+              "window).")  # fmt: skip
+@click.option("--limit", type=click.IntRange(1), help="Tokens of the text at most.")
+@click.option("--device", default="auto", show_default=True, help="Any line of weft devices, gpu "
+              "or oracle.")  # fmt: skip
+@click.option("--dtype", help="MODEL's: float32, float16 or bfloat16 (default: the checkpoint's).")
+@click.option("--act-dtype", help="MODEL's linear inputs where they meet weights of that dtype: "
+              "bfloat16 or float32 (default: bfloat16 for a model in bfloat16).")  # fmt: skip
+@click.option("--name", help="What tables and pictures call this run (default: MODEL's file name).")
+@click.option("--add", multiple=True, type=click.Path(), help="Also show the runs in this JSON of "
+              "an earlier --json; repeat for several.")  # fmt: skip
+@click.option(
+    "--picture", type=click.Path(), help="Draw size against loss of the runs (.svg, .png)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def evaluate(
+    path: str | None,
+    reference: str | None,
+    source: str,
+    context: int | None,
+    stride: int | None,
+    limit: int | None,
+    device: str,
+    dtype: str | None,
+    act_dtype: str | None,
+    name: str | None,
+    add: tuple[str, ...],
+    picture: str | None,
+    as_json: bool,
+) -> None:
+    """How well MODEL (a folder or a GGUF file; by default the model in the box) predicts a text:
+    perplexity and bits per byte, each with its standard error. With MODEL2, the reference, also
+    the Kullback-Leibler divergence of MODEL from it and how often both find the same token
+    likeliest. MODEL2 is computed as its weights are, with float32 inputs."""
+    import weft
+    from weft.models.evaluate import evaluate as run
+
+    if picture is not None:
+        _check_picture(picture)  # before the work, not after
+    before = [r for file in add for r in _read_runs(file)]
+    if path is None:
+        from weft.models.box import box_folder
+
+        path = str(box_folder())
+    options: dict[str, Any] = {"device": device, "context": context, "max_batch": 1}
+    model = weft.load(path, dtype=dtype, act_dtype=act_dtype, **options)
+    other = None if reference is None else weft.load(reference, act_dtype="float32", **options)
+    given = sys.stdin.buffer if source == "-" else Path(source)
+    with _bar() as note:
+        found = run(model, given, other, context, stride, limit, note)
+    made = _run_data(name or Path(path).name, model, found)
+    runs = [*before, made]
+    if picture is not None:
+        from weft.conform.size_picture import draw
+
+        draw(runs, Path(picture))
+    if as_json:
+        click.echo(json.dumps({"text": source, "reference": reference, "runs": runs}))
+        return
+    click.echo(_summary(found) + "\n")
+    rows = [_row(r) for r in runs]
+    shown = [i for i in range(len(HEADER)) if any(row[i] for row in rows)]
+    picked = [[line[i] for i in shown] for line in (HEADER, *rows)]
+    click.echo(text.table(picked[0], picked[1:], "cdefghij"))
+
+
+def _run_data(name: str, model: Model, found: Evaluation) -> dict[str, Any]:
+    """A run as --json prints it; what is not finite is null, as JSON knows no infinity."""
+    figures = found.data()
+    for key, value in figures.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            figures[key] = None
+    where = model.device.info.id if model.device else "oracle"
+    size = sum(w.nbytes for w in model.weights.values())
+    return {
+        "name": name, "precision": model.precision, "device": where, "weight_bytes": size,
+        **figures,
+    }  # fmt: skip
+
+
+HEADER = ["model", "weights", "size", "perplexity", "bits/byte", "loss above", "KL", "KL 99%",
+          "KL max", "same top"]  # fmt: skip
+
+
+def _row(run: dict[str, Any]) -> list[str]:
+    """The line of a run; what it did not measure stays empty."""
+
+    def mean(key: str, form: str = ".4f", factor: float = 1.0) -> str:
+        if run.get(key) is None:
+            return ""
+        value, error = (format(run[k] * factor, form) for k in (key, f"{key}_error"))
+        return f"{value} ± {error}"
+
+    def plain(key: str) -> str:
+        return "" if run.get(key) is None else f"{run[key]:.2e}"
+
+    return [
+        run["name"], run["precision"], text.size(run["weight_bytes"]), mean("perplexity", ".3f"),
+        mean("bits_per_byte"), mean("excess_loss", ".1e"), mean("kl", ".1e"),
+        plain("kl_p99"), plain("kl_max"), mean("same_top", ".2f", 100) and
+        mean("same_top", ".2f", 100) + " %",
+    ]  # fmt: skip
+
+
+def _summary(found: Evaluation) -> str:
+    nbytes = f" ({found.nbytes:,} bytes)" if found.nbytes else ""
+    return (
+        f"{found.tokens:,} tokens{nbytes} in windows of {found.context} at every {found.stride}; "
+        "loss and KL in nats per token, ± one standard error"
+    )
+
+
+def _read_runs(file: str) -> list[dict[str, Any]]:
+    """The runs of an earlier --json. Raises FileFormatError for anything else."""
+    from weft.importers.hf_config import read_object
+
+    runs = read_object(Path(file)).get("runs")
+    if not isinstance(runs, list) or not runs or not all(_is_run(run) for run in runs):
+        raise FileFormatError(f"{file}: not what weft eval --json prints; make it again")
+    return runs
+
+
+_WORDS = ("name", "precision", "device")
+
+
+def _is_run(run: object) -> bool:
+    if not isinstance(run, dict) or any(type(run.get(k)) is not str for k in _WORDS):
+        return False
+    numbers = [v for k, v in run.items() if k not in _WORDS]
+    whole = all(type(run.get(k)) in (int, float) for k in ("weight_bytes", "loss"))
+    return whole and all(type(v) in (int, float, type(None)) for v in numbers)
+
+
+def _check_picture(path: str) -> None:
+    from weft.conform.size_picture import figure
+
+    if Path(path).suffix not in PICTURES:
+        raise UsageError(f"--picture {path}: expected a name that ends in {' or '.join(PICTURES)}")
+    if not os.path.isdir(os.path.dirname(path) or "."):
+        raise UsageError(f"--picture {path}: there is no such folder")
+    figure()
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[int, int], None]]:
+    """What shows (tokens done, of how many) as a bar where stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from weft.models.progress import line_taken
+
+    columns = (
+        TextColumn("token {task.completed:,}/{task.total:,}"), BarColumn(None),
+        TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), expand=True) as bar, line_taken():
+        task = bar.add_task("", total=0)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
