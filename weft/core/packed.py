@@ -95,12 +95,16 @@ class Form(NamedTuple):
         groups, supers = k // self.group, k // (self.super_group or k)
         return {p: (n, sizes.get(p, supers if "super" in p else groups)) for p in self.parts}
 
-    def check(self, parts: Mapping[str, np.ndarray], n: int, k: int) -> None:
-        """Raises ShapeError or DTypeError where the parts are not those of w[n, k]."""
+    def known(self) -> None:
+        """Raises DTypeError for bits, a shift or a table that no form has."""
         if self.bits not in _PLANES or self.shift not in _SHIFTS:
             raise DTypeError(f"no packed form has {self.bits} bits and shift {self.shift!r}")
         if self.values != "int" and len(TABLES.get(self.values, ())) != 1 << self.bits:
             raise DTypeError(f"no table {self.values!r} of {self.bits} bits")
+
+    def check(self, parts: Mapping[str, np.ndarray], n: int, k: int) -> None:
+        """Raises ShapeError or DTypeError where the parts are not those of w[n, k]."""
+        self.known()
         wanted = self.shapes(n, k)
         found = {p: v.shape for p, v in parts.items()}
         if found != wanted:
@@ -115,6 +119,22 @@ class Form(NamedTuple):
     def table(self) -> tuple[float, ...] | None:
         """The values of the codes, or None for integers."""
         return None if self.values == "int" else TABLES[self.values]
+
+
+class Packed(NamedTuple):
+    """A packed matrix: its form and its parts, by name."""
+
+    form: Form
+    parts: Mapping[str, np.ndarray]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n, width = self.parts["codes"].shape
+        return n, width * 8 // self.form.planes[0]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(p.nbytes for p in self.parts.values())
 
 
 def pack(values: np.ndarray, bits: int) -> np.ndarray:

@@ -18,6 +18,7 @@ from weft.ops import (  # noqa: F401  (importing registers the primitives)
     logcumsumexp,
     matmul,
     movement,
+    packed,
     pooling,
     reduce,
     row_grads,

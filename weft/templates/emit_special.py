@@ -14,6 +14,7 @@ from weft.graph.ir import Node
 from weft.kernel import expr as kb, ir
 from weft.kernel.ir import Expr, Type
 from weft.ops.indexing import missing
+from weft.templates import packed
 from weft.templates.view import Index
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ def _call(em: Emitter, node: Node, index: Index) -> Expr:
         axis, by = node.attrs["params"]["axis"], node.attrs["params"]["by"]
         moved = index[axis + 1] + index[axis] * by
         return em.value(node.inputs[0], (*index[: axis + 1], moved, *index[axis + 2 :]))
+    if node.attrs["name"] == "dequantize":
+        return packed.element(em, node, index)
     if node.attrs["name"] != "barrier":
         raise CompileError(f"{node!r} cannot be computed inside a {em.group.kind} group")
     return em.value(node.inputs[0], index)

@@ -44,6 +44,7 @@ COMPOSITES: dict[str, str] = {
     "barrier": "barrier",
     "prod": "reduce",
     "skewed": "map",
+    "dequantize": "map",
     "scan": "scan",
     "scan_totals": "scan",
     "scan_carries": "scan",
