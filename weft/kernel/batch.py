@@ -14,6 +14,11 @@ from weft.kernel.memory import SPAN, Memory, Who
 from weft.kernel.printer import expr_text, shorten
 
 
+def spread(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """x, broadcast where it does not have the shape."""
+    return x if x.shape == shape else np.broadcast_to(x, shape)
+
+
 class Batch:
     """Some groups of one kernel, advancing together. N threads in all."""
 
@@ -41,8 +46,8 @@ class Batch:
         self.vars: dict[str, np.ndarray] = {}
         self.tiles: dict[str, np.ndarray] = {}  # name -> [subgroups, rows, cols]
         self.joint = 0  # how often memory was touched by no one thread
-        self.active = np.ones(self.n, bool)
-        self.everyone = True  # active is all True
+        self.set_active(np.ones(self.n, bool))
+        self.known: dict[int | tuple[str, int], np.ndarray] = {}  # constants, by their nodes' ids
         self.axes = {
             ("group", 0): group % grid[0], ("group", 1): group // grid[0] % grid[1],
             ("group", 2): group // (grid[0] * grid[1]),
@@ -50,6 +55,10 @@ class Batch:
             ("thread", 2): thread // (tx * ty),
         }  # fmt: skip
         self.axes = {key: v.astype(np.int32)[:, None] for key, v in self.axes.items()}
+
+    def set_active(self, active: np.ndarray) -> None:
+        self.active = active
+        self.everyone, self.anyone = bool(active.all()), bool(active.any())
 
     # -- memory
 
@@ -61,23 +70,44 @@ class Batch:
         index_lanes: int,
         lanes: int,
         mask: np.ndarray | None,
-    ) -> tuple[np.ndarray, np.ndarray, Who]:
-        """(chosen bool[N, lanes], flat positions int64[K], who[K]) of an access, in bounds."""
+    ) -> tuple[np.ndarray | None, np.ndarray, Who]:
+        """(chosen bool[N, lanes], or None for all; flat positions int64[K]; who[K]) of an access,
+        in bounds."""
         wide = index.astype(np.int64)
         if index_lanes == 1 and lanes > 1:
-            wide = wide + np.arange(lanes)
-        wide = np.broadcast_to(wide, (self.n, lanes))
-        chosen = np.broadcast_to(self.active[:, None], (self.n, lanes))
-        if mask is not None:
-            chosen = chosen & mask
-        rows = np.nonzero(chosen)[0]
-        who = Who(self.owner[rows], self.group[rows], self.epoch[self.local_group[rows]])
-        at = wide[chosen]
+            wide = wide + self.counted(lanes)
+        wide = spread(wide, (self.n, lanes))
+        if mask is None and self.everyone:
+            chosen, at, rows = None, wide.reshape(-1), self.rows(lanes)
+        else:
+            chosen = spread(self.active[:, None], (self.n, lanes))
+            if mask is not None:
+                chosen = chosen & mask
+            at, rows = wide[chosen], np.nonzero(chosen)[0]
+        who = self.who(rows)
         memory.check_bounds(at, who)
         if isinstance(target, ir.Array):
             copy = self.local_group[rows] if target.space == "shared" else rows
             at = at + copy * target.size
         return chosen, at, who
+
+    def who(self, rows: np.ndarray) -> Who:
+        """Threads that make accesses."""
+        return Who(lambda: (self.owner[rows], self.group[rows], self.epoch[self.local_group[rows]]))
+
+    def counted(self, lanes: int) -> np.ndarray:
+        """0, 1, 2, ... for each lane."""
+        found = self.known.get(("lanes", lanes))
+        if found is None:
+            found = self.known["lanes", lanes] = np.arange(lanes)
+        return found
+
+    def rows(self, lanes: int) -> np.ndarray:
+        """The thread of each of [N, lanes]."""
+        found = self.known.get(("rows", lanes))
+        if found is None:
+            found = self.known["rows", lanes] = np.repeat(np.arange(self.n), lanes)
+        return found
 
     def load(self, e: ir.Load) -> np.ndarray:
         index = self.eval(e.index)
@@ -90,8 +120,8 @@ class Batch:
             values = memory.read(at, who)
         except KernelError as error:
             raise KernelError(f"{e.source.name}: {error}") from None
-        if values.size == chosen.size:
-            return values.reshape(chosen.shape)
+        if chosen is None or values.size == chosen.size:
+            return values.reshape(self.n, lanes)
         result = np.zeros((self.n, lanes), e.type.dtype.numpy)
         result[chosen] = values
         return result
@@ -103,13 +133,10 @@ class Batch:
 
     def uniform_load(self, e: ir.Load, memory: Memory, index: np.ndarray, lanes: int) -> np.ndarray:
         at = index[0].astype(np.int64)
-        if e.index.type.lanes == 1:
-            at = at[0] + np.arange(lanes)
-        at = np.broadcast_to(at, (lanes,))
-        first = int(self.active.argmax())
-        one = np.full(lanes, first)
-        who = Who(self.owner[one], self.group[one], self.epoch[self.local_group[one]])
-        memory.check_bounds(at, who)
+        if e.index.type.lanes == 1 and lanes > 1:
+            at = at + self.counted(lanes)
+        at = spread(at, (lanes,))
+        memory.check_bounds(at, self.who(np.full(lanes, self.active.argmax())))
         return memory.data[at][None]
 
     # -- expressions
@@ -121,10 +148,13 @@ class Batch:
     def full(self, e: Expr) -> np.ndarray:
         """As `eval`, with every lane spelt out."""
         x = self.eval(e)
-        return np.broadcast_to(x, (x.shape[0], e.type.lanes))
+        return spread(x, (x.shape[0], e.type.lanes))
 
     def const(self, e: ir.Const) -> np.ndarray:
-        return np.array([[e.value]]).astype(e.type.dtype.numpy)
+        found = self.known.get(id(e))
+        if found is None:
+            found = self.known[id(e)] = np.array([[e.value]]).astype(e.type.dtype.numpy)
+        return found
 
     def param(self, e: ir.Param) -> np.ndarray:
         if e.slot >= len(self.scalars):
@@ -154,7 +184,7 @@ class Batch:
         if e.op == "any":
             return np.any(parts[0], axis=1, keepdims=True)
         rows = max(p.shape[0] for p in parts)
-        whole = np.concatenate([np.broadcast_to(p, (rows, p.shape[1])) for p in parts], axis=1)
+        whole = np.concatenate([spread(p, (rows, p.shape[1])) for p in parts], axis=1)
         return whole if e.op == "pack" else whole[:, list(e.lanes)]
 
     def together(self, op: str) -> int:
@@ -172,15 +202,14 @@ class Batch:
         and from what was set going before."""
         self.joint += 1
         subgroup = who.owner % SPAN // width + self.joint * (self.threads // width)
-        return Who(
-            who.owner // SPAN * SPAN + SPAN - 1 - subgroup % (SPAN // 2), who.group, who.epoch
-        )
+        owner = who.owner // SPAN * SPAN + SPAN - 1 - subgroup % (SPAN // 2)
+        return Who(lambda: (owner, who.group, who.epoch))
 
     def collective(self, e: ir.Collective) -> np.ndarray:
         if e.op in ("dot2", "dot4"):
             return lanewise.dot(*(self.full(a) for a in e.args))
         width = self.together(e.op)
-        x = np.broadcast_to(self.full(e.args[0]), (self.n, e.type.lanes))
+        x = spread(self.full(e.args[0]), (self.n, e.type.lanes))
         if e.op == "subgroup_xor":
             if e.attr >= width:
                 raise KernelError(f"subgroup_xor with {e.attr} in subgroups of {width}")

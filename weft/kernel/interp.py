@@ -17,7 +17,7 @@ import numpy as np
 from weft.core.caps import Caps
 from weft.core.errors import KernelError
 from weft.kernel import ir, tiles
-from weft.kernel.batch import Batch
+from weft.kernel.batch import Batch, spread
 from weft.kernel.grid import groups
 from weft.kernel.ir import Expr, Kernel
 from weft.kernel.memory import Memory, Tracker
@@ -117,7 +117,7 @@ class _Player(Batch):
 
     def block(self, block: ir.Block) -> None:
         for s in block.body:
-            if not self.active.any():
+            if not self.anyone:
                 return
             try:
                 _STMT[type(s)](self, s)
@@ -126,10 +126,6 @@ class _Player(Batch):
                 if str(error).startswith(prefix):
                     raise
                 raise KernelError(f"{prefix}in `{shorten(stmt_text(s))}`: {error}") from None
-
-    def set_active(self, active: np.ndarray) -> None:
-        self.active = active
-        self.everyone = bool(active.all())
 
     def let(self, s: ir.Let) -> None:
         self.vars[s.var.name] = self.eval(s.value)
@@ -153,7 +149,8 @@ class _Player(Batch):
         lanes = s.value.type.lanes
         memory = self.memories[s.target.name]
         chosen, at, who = self.places(s.target, memory, index, s.index.type.lanes, lanes, mask)
-        value = np.broadcast_to(value, (self.n, lanes))[chosen]
+        value = spread(value, (self.n, lanes))
+        value = value.reshape(-1) if chosen is None else value[chosen]
         if barriers:
             memory.write(at, value, self.apart(who), barriers - 1)
         else:
@@ -163,7 +160,7 @@ class _Player(Batch):
         start, stop = self.eval(s.start), self.eval(s.stop)
         if start.shape[0] == 1 and stop.shape[0] == 1:
             for i in range(int(start[0, 0]), int(stop[0, 0]), s.step):
-                self.vars[s.var.name] = np.full((1, 1), i, np.int32)
+                self.vars[s.var.name] = np.array([[i]], np.int32)
                 self.block(s.body)
             return
         before = self.active

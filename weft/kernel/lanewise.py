@@ -42,7 +42,7 @@ UNARY: dict[str, Callable[[Array], Array]] = {
 
 def fma(a: Array, b: Array, c: Array) -> Array:
     """a * b + c: the product is exact in float64, the sum rounds there and then once to f32."""
-    return (a.astype(np.float64) * b + c).astype(np.float32)
+    return (np.multiply(a, b, dtype=np.float64) + c).astype(np.float32)
 
 
 def cast(x: Array, dtype: DType) -> Array:

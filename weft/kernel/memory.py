@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -17,11 +19,26 @@ SPAN = 1 << 20
 @dataclass
 class Who:
     """Who makes each of K element accesses: numbers as SPAN has it, groups and barrier epochs,
-    int64[K] (an epoch counts the barriers that the group has passed)."""
+    int64[K] (an epoch counts the barriers that the group has passed). Most accesses are neither
+    tracked nor wrong: all three are found when one is asked for."""
 
-    owner: np.ndarray
-    group: np.ndarray
-    epoch: np.ndarray
+    find: Callable[[], tuple[np.ndarray, np.ndarray, np.ndarray]]
+
+    @cached_property
+    def found(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.find()
+
+    @property
+    def owner(self) -> np.ndarray:
+        return self.found[0]
+
+    @property
+    def group(self) -> np.ndarray:
+        return self.found[1]
+
+    @property
+    def epoch(self) -> np.ndarray:
+        return self.found[2]
 
     def describe(self, k: int) -> str:
         return _name(int(self.owner[k]))
@@ -112,8 +129,8 @@ class Memory:
 
     def check_bounds(self, index: np.ndarray, who: Who) -> None:
         """`index` int64[K] within one copy."""
-        bad = (index < 0) | (index >= self.size)
-        if bad.any():
+        if index.size and index.view(np.uint64).max() >= self.size:  # negative ones are large
+            bad = (index < 0) | (index >= self.size)
             k = int(bad.argmax())
             raise KernelError(
                 f"index {index[k]} is outside 0..{self.size - 1} ({who.describe(k)}; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, NoReturn
+from weakref import WeakValueDictionary
 
 from weft.core import dtypes as dt
 from weft.core.errors import KernelError
@@ -19,6 +20,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHARED_LEAVES = (ir.Const, ir.Param, ir.Var, ir.Axis)
 _HOST_OPS = ("add", "sub", "mul", "div", "rem", "min", "max")
 
+_right: WeakValueDictionary[int, Kernel] = WeakValueDictionary()
+
 
 def verify(kernel: Kernel) -> None:
     """Raises KernelError, naming the kernel and the statement, at the first broken rule.
@@ -28,8 +31,11 @@ def verify(kernel: Kernel) -> None:
     Param, Var and Axis stands in one place only; no arithmetic on f16 and bf16; lanes are powers
     of two; "r" buffers are not stored to and "w" buffers not loaded; shared arrays stand at the
     top; grid entries can be evaluated by the host; no barrier where threads may have diverged.
+    A kernel never changes: one that kept the rules is not asked again.
     """
-    _Verifier(kernel).run()
+    if _right.get(id(kernel)) is not kernel:
+        _Verifier(kernel).run()
+        _right[id(kernel)] = kernel
 
 
 class _Verifier:
