@@ -137,7 +137,7 @@ def same(got: np.ndarray, want: np.ndarray, what: str = "") -> None:
     np.testing.assert_array_equal(got, want, err_msg=what)
 
 
-def dot_kernel(op: str, row: Row, a_dtype: DType) -> ir.Kernel:
+def dot_kernel(op: str, row: Row, a_dtype: DType, attr: int = 0) -> ir.Kernel:
     """16 threads or groups with a dot of `row.lanes` sums each."""
     k, acc, b_dtype = (2, dt.float32, dt.bfloat16) if op == "dot2" else (4, dt.int32, dt.int8)
     b, n, count = Builder(op), row.lanes, 16 * row.lanes
@@ -145,5 +145,5 @@ def dot_kernel(op: str, row: Row, a_dtype: DType) -> ir.Kernel:
     w, out = b.buffer("b", b_dtype, count * k), b.buffer("out", acc, count, "w")
     at = b.let((b.group(0) * row.threads + b.thread(0)) * n, "at")
     args = (load(acc_in, at, n), load(a, at * k, n * k), load(w, at * k, n * k))
-    b.store(out, at, ir.Collective(op, args, ir.Type(acc, n)))
+    b.store(out, at, ir.Collective(op, args, ir.Type(acc, n), attr))
     return b.kernel((16 // row.threads,), (row.threads,))

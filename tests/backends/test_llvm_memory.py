@@ -236,6 +236,26 @@ def test_rendering_is_pure_and_needs_no_llvm() -> None:
     assert len(texts) == 1 and "x86" not in texts.pop()
 
 
+def test_each_cpu_has_its_products_of_bytes() -> None:
+    """Of signed and of unsigned bytes, and of those that are promised to be small."""
+    small = {
+        ("aarch64-linux", "dotprod"): "neon.sdot",
+        ("x86_64-linux", "avx2"): "pmadd.ub.sw",
+        ("x86_64-linux", "avx2,avxvnni"): "vpdpbusd.256",
+        ("x86_64-linux", "avx512f,avx512vl,avx512vnni"): "vpdpbusd.256",
+    }
+    for (triple, features), name in small.items():
+        target = cpu_target(triple, frozenset(features.split(",")))
+        for dtype in (dt.int8, dt.uint8):
+            assert name in render(
+                dot_kernel("dot4", Row("host", 8), dtype, 1), PRESETS["cpu-avx2"], target
+            )
+    exact = dot_kernel("dot4", Row("host", 8), dt.uint8)  # may saturate 16 bits
+    target = cpu_target("x86_64-linux", frozenset({"avx2"}))
+    assert "pmadd.wd" in (text := render(exact, PRESETS["cpu-avx2"], target))
+    assert "pmadd.ub" not in text
+
+
 def test_too_deep_an_expression_is_refused_by_name() -> None:
     b = Builder("deep")
     x, out = b.buffer("x", dt.float32, 1), b.buffer("out", dt.float32, 1, "w")

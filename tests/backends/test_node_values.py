@@ -217,14 +217,17 @@ def test_dot2(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", rows(*LESSER))
+@pytest.mark.parametrize("small", [0, 1])
 @pytest.mark.parametrize("dtype", [dt.uint8, dt.int8])
-def test_dot4_with_extremes(dtype: DType, row: Row) -> None:
+def test_dot4_with_extremes(dtype: DType, small: int, row: Row) -> None:
+    """Also of bytes that are promised to be small, up to what is promised."""
     n, info = 16 * row.lanes, np.iinfo(dtype.numpy)
+    top, least = (127 if small else info.max), -127 if small else -128
     acc = rng.integers(-(2**31), 2**31, n, dtype=np.int64).astype(np.int32)
-    a = rng.integers(info.min, info.max, 4 * n, dtype.numpy, endpoint=True)
-    w = rng.integers(-128, 127, 4 * n, np.int8, endpoint=True)
-    a[:4], w[:4], a[-4:] = info.max, -128, info.min
-    got = row.play(dot_kernel("dot4", row, dtype), [acc, a, w, acc * 0])[-1]
+    a = rng.integers(info.min, top, 4 * n, dtype.numpy, endpoint=True)
+    w = rng.integers(least, 127, 4 * n, np.int8, endpoint=True)
+    a[:4], w[:4], a[4:8], w[4:8], a[-4:] = top, least, info.min, least, info.min
+    got = row.play(dot_kernel("dot4", row, dtype, small), [acc, a, w, acc * 0])[-1]
     products = (a.astype(np.int64) * w.astype(np.int64)).reshape(n, 4)
     np.testing.assert_array_equal(got, (acc + products.sum(1)).astype(np.int32))
 

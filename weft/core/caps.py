@@ -36,7 +36,8 @@ class Caps:
     scratch_bytes: int = 0  # private scratch per CPU worker for large private arrays
     cores: int = 1
     dtypes: frozenset[DType] = field(default=frozenset(dt.DEVICE))  # storable
-    # "dot2_bf16", "dot4", "gather", "nontemporal", "dot2_fast" (a dot2 costs no more than one fma),
+    # "dot2_bf16", "gather", "nontemporal", "dot2_fast" (a dot2 costs no more than one fma),
+    # "dot4" (an instruction of its own), "dot4_mixed" (it takes unsigned x signed bytes only),
     # "mma_bf16" (tiles of 16 x 32 bf16 and 16 x 16 f32, eight of them; see kernel.ir.TileOp),
     # "mma16_bf16", "mma16_f16" (a GPU's: tiles of 16 x 16 elements and 16 x 16 f32, per subgroup),
     # "async_copy" (no thread waits for an ir.AsyncCopy),
@@ -95,6 +96,7 @@ _GPU = Caps(
 )
 _WEBGPU = Caps("webgpu", exclusive_buffers=True)
 _VECTOR = frozenset({"gather", "nontemporal"})
+_VNNI = ("dot4", "dot4_mixed")
 _MAKERS = frozenset({"mma16_bf16", "mma16_f16", "gemm_library"})
 
 # Shapes of real targets, for the interpreter and for compiling without a device.
@@ -105,13 +107,13 @@ PRESETS: dict[str, Caps] = {
             _CPU,
             name="cpu-avx512",
             lanes=16,
-            features=_VECTOR | {"dot2_bf16", "dot2_fast", "dot4"},
+            features=_VECTOR | {"dot2_bf16", "dot2_fast", *_VNNI},
         ),
         replace(
             _CPU,
             name="cpu-amx",
             lanes=16,
-            features=_VECTOR | {"dot2_bf16", "dot4", "mma_bf16"},
+            features=_VECTOR | {"dot2_bf16", "mma_bf16", *_VNNI},
         ),
         replace(_CPU, name="cpu-avx2", lanes=8, registers=16, features=_VECTOR),
         replace(_CPU, name="cpu-neon", lanes=4),

@@ -207,7 +207,10 @@ class Batch:
 
     def collective(self, e: ir.Collective) -> np.ndarray:
         if e.op in ("dot2", "dot4"):
-            return lanewise.dot(*(self.full(a) for a in e.args))
+            acc, a, b = (self.full(a) for a in e.args)
+            if e.attr and ((b == -128).any() or (a.dtype == np.uint8 and (a > 127).any())):
+                raise KernelError("dot4 of bytes beyond what its attr promises")
+            return lanewise.dot(acc, a, b)
         width = self.together(e.op)
         x = spread(self.full(e.args[0]), (self.n, e.type.lanes))
         if e.op == "subgroup_xor":

@@ -136,9 +136,12 @@ def caps_of(host: Host, cores: int) -> Caps:
             features |= {"dot2_bf16"} if "avx512bf16" in on else set()
             # vdpbf16ps issues every cycle on Zen, every other (half an fma's rate) on Intel
             features |= {"dot2_fast"} if host.cpu.startswith("znver") else set()
-            features |= {"dot4"} if "avx512vnni" in on else set()
             features |= {"mma_bf16"} if on >= AMX else set()
+        vnni = "avx512vnni" in on if lanes == 16 else "avxvnni" in on
+        features |= {"dot4", "dot4_mixed"} if vnni else set()
         features |= {"nontemporal"} | ({"gather"} if "avx2" in on else set())
+    elif "dotprod" in on:
+        features |= {"dot4"}
     return Caps(
         "cpu",
         max_threads=1,

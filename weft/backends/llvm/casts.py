@@ -1,11 +1,10 @@
-"""Casts between dtypes, and the collectives that a single thread can compute (dot2, dot4)."""
+"""Casts between dtypes."""
 
 from __future__ import annotations
 
 from weft.backends.llvm import text
 from weft.backends.llvm.values import Values
 from weft.core import dtypes as dt
-from weft.kernel import ir
 from weft.kernel.ir import Type
 
 
@@ -126,76 +125,3 @@ class Casts(Values):
         i16 = text.vector("i16", n)
         low = self.emit(f"trunc {i32} {self._u32('or', result, sign, n)} to {i16}")
         return self.emit(f"bitcast {i16} {low} to {text.vector('half', n)}")
-
-    # -- collectives
-
-    def collective(self, x: ir.Collective) -> str:
-        if x.op not in ("dot2", "dot4"):
-            raise self.fail(f"{x.op} needs a subgroup, and this target runs one thread per group")
-        acc, a, b = (self.value(arg) for arg in x.args)
-        return self._dot(x.op, x.type.lanes, acc, a, b, x.args[1].type.dtype)
-
-    def _dot(self, op: str, n: int, acc: str, a: str, b: str, a_dtype: dt.DType) -> str:
-        table = self.target.dot2 if op == "dot2" else self.target.dot4
-        widest = max(table, default=0)
-        if widest and n > widest:
-            return self._dot_halves(op, n, acc, a, b, a_dtype)
-        if n in table and op == "dot2":
-            i16, bf16, f32 = f"<{2 * n} x i16>", f"<{2 * n} x bfloat>", f"<{n} x float>"
-            left = self.emit(f"bitcast {i16} {a} to {bf16}")
-            right = self.emit(f"bitcast {i16} {b} to {bf16}")
-            return self.call(table[n], f32, [(f32, acc), (bf16, left), (bf16, right)])
-        if n in table:
-            return self._dot4_x86(table[n], n, acc, a, b, a_dtype)
-        return self._dot2(n, acc, a, b) if op == "dot2" else self._dot4(n, acc, a, b, a_dtype)
-
-    def _dot_halves(self, op: str, n: int, acc: str, a: str, b: str, a_dtype: dt.DType) -> str:
-        half, k = n // 2, 2 if op == "dot2" else 4
-        t = f"<{n} x {'float' if op == 'dot2' else 'i32'}>"
-        s = f"<{n * k} x {'i16' if op == 'dot2' else 'i8'}>"
-        parts = []
-        for i in (0, 1):
-            lanes, wide = range(i * half, i * half + half), range(i * half * k, (i + 1) * half * k)
-            cut = [self.shuffle(v, "poison", s, wide) for v in (a, b)]
-            start = self.shuffle(acc, "poison", t, lanes)
-            parts.append(self._dot(op, half, start, cut[0], cut[1], a_dtype))
-        return self.shuffle(parts[0], parts[1], t.replace(str(n), str(half), 1), range(n))
-
-    def _dot4_x86(self, name: str, n: int, acc: str, a: str, b: str, a_dtype: dt.DType) -> str:
-        """vpdpbusd takes unsigned x signed; a signed `a` is shifted by 128 and corrected."""
-        i32, i8 = f"<{n} x i32>", f"<{4 * n} x i8>"
-        if a_dtype == dt.uint8:
-            return self.call(name, i32, [(i32, acc), (i8, a), (i8, b)])
-        offset = "splat (i8 -128)"
-        shifted = self.emit(f"xor {i8} {a}, {offset}")
-        total = self.call(name, i32, [(i32, acc), (i8, shifted), (i8, b)])
-        extra = self.call(name, i32, [(i32, "zeroinitializer"), (i8, offset), (i8, b)])
-        return self.emit(f"sub {i32} {total}, {extra}")
-
-    def _dot2(self, n: int, acc: str, a: str, b: str) -> str:
-        f32, u32 = Type(dt.float32, n), Type(dt.uint32, n)
-        t, s = text.register(u32), f"<{2 * n} x i16>"
-        for high in (False, True):
-            pair = []
-            for v in (a, b):
-                bits = self.emit(f"bitcast {s} {v} to {t}")
-                op, by = ("and", 0xFFFF0000) if high else ("shl", 16)
-                part = self._u32(op, bits, by, n)
-                pair.append(self._bits_to_float(part, n))
-            acc = self.intrinsic("llvm.fma", f32, pair[0], pair[1], acc)
-        return acc
-
-    def _dot4(self, n: int, acc: str, a: str, b: str, a_dtype: dt.DType) -> str:
-        i32, i8, part = text.vector("i32", n), f"<{4 * n} x i8>", text.vector("i8", n)
-        grow = "sext" if a_dtype == dt.int8 else "zext"
-        for k in range(4):
-            lanes = range(k, 4 * n, 4)
-            if n == 1:
-                x, y = (self.emit(f"extractelement {i8} {v}, i32 {k}") for v in (a, b))
-            else:
-                x, y = (self.shuffle(v, "poison", i8, lanes) for v in (a, b))
-            x = self.emit(f"{grow} {part} {x} to {i32}")
-            y = self.emit(f"sext {part} {y} to {i32}")
-            product = self.emit(f"mul {i32} {x}, {y}")
-            acc = self.emit(f"add {i32} {acc}, {product}")
-        return acc

@@ -237,11 +237,12 @@ class _GpuRenderer(GpuCopies):
         at = self.emit(f"shl i32 {other}, 2")
         return self.call("llvm.amdgcn.ds.bpermute", "i32", [("i32", at), ("i32", bits)])
 
-    def _dot4(self, n: int, acc: str, a: str, b: str, a_dtype: dt.DType) -> str:
+    def _dot4(self, n: int, acc: str, a: str, b: str, a_dtype: dt.DType, small: int = 0) -> str:
         """One instruction per word where there is one."""
-        known = self.gpu.dot4_word.get(a_dtype.name)
+        words_of = self.gpu.dot4_word
+        known = words_of.get(a_dtype.name) or (words_of.get("int8") if small else None)
         if known is None:
-            return super()._dot4(n, acc, a, b, a_dtype)
+            return super()._dot4(n, acc, a, b, a_dtype, small)
         name, pattern = known
         i32 = text.vector("i32", n)
         words = [self.emit(f"bitcast <{4 * n} x i8> {v} to {i32}") for v in (a, b)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.backends.llvm import text
-from weft.backends.llvm.casts import Casts
+from weft.backends.llvm.dots import Dots
 from weft.backends.llvm.target import LlvmTarget
 from weft.core import dtypes as dt
 from weft.kernel import ir
@@ -13,7 +13,7 @@ STACK_ARRAY = 16 << 10  # bytes: a larger private array lives in the worker's sc
 STACK_TOTAL = 128 << 10
 
 
-class Memory(Casts):
+class Memory(Dots):
     """Adds memory to the expression emitter. `places` maps buffer and array names to pointers,
     `spaces` names to address spaces other than 0, `aligned` (by `id`) the loads and stores to a
     power of two that divides their index."""

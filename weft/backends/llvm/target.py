@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 class LlvmTarget:
     """One LLVM target.
 
-    `kernel_attributes` go on every function. `dot2` and `dot4` map a lane count of the
-    accumulator to the intrinsic that computes it (empty: the portable expansion is used).
+    `kernel_attributes` go on every function. `dot2` and `dot4` (unsigned x signed bytes) map a lane
+    count of the accumulator to the intrinsic that computes it (empty: the portable expansion is
+    used), `dot4_signed` that of signed x signed ones, `pairs` those of sums of two products of
+    unsigned x signed bytes in 16 bits, of 16-bit ones in 32, and a byte with another's sign.
     `bf16_round` says that `fptrunc` to bfloat is one instruction (x86's takes subnormals for 0, so
     it is not used), `f16_convert` that conversions of half are instructions (else both are
     computed on the bits). `store_fence` is the intrinsic
@@ -30,6 +32,8 @@ class LlvmTarget:
     f16_convert: bool = True
     dot2: Mapping[int, str] = field(default_factory=dict)
     dot4: Mapping[int, str] = field(default_factory=dict)
+    dot4_signed: Mapping[int, str] = field(default_factory=dict)
+    pairs: Mapping[int, tuple[str, str, str]] = field(default_factory=dict)
     store_fence: str = ""
     hide_masks: bool = False
     tiles: bool = False
@@ -41,26 +45,42 @@ class LlvmTarget:
     prefetch: bool = True
 
 
-_DOT2 = {16: "512", 8: "256", 4: "128"}
+_BITS = {16: "512", 8: "256", 4: "128"}  # of a vector of so many 32-bit lanes
+_PAIRS = {
+    8: ("llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd", "llvm.x86.avx2.psign.b"),
+    4: (
+        "llvm.x86.ssse3.pmadd.ub.sw.128",
+        "llvm.x86.sse2.pmadd.wd",
+        "llvm.x86.ssse3.psign.b.128",
+    ),
+}
 
 
 def cpu_target(triple: str, features: frozenset[str]) -> LlvmTarget:
     """The table of a CPU, from its LLVM triple and the LLVM names of its enabled features."""
     attributes = 'noinline nounwind "prefer-vector-width"="512"'
-    if triple.split("-")[0] not in ("x86_64", "amd64"):
+    arch = triple.split("-")[0]
+    if arch in ("aarch64", "arm64") and "dotprod" in features:
+        return LlvmTarget("cpu", attributes, dot4_signed={4: "llvm.aarch64.neon.sdot.v4i32.v16i8"})
+    if arch not in ("x86_64", "amd64"):
         return LlvmTarget("cpu", attributes)
     wide = {"avx512f", "avx512vl"} <= features
-    dot2, dot4 = {}, {}
+    dot2, dot4, pairs = {}, {}, {}
     if wide and "avx512bf16" in features:
-        dot2 = {n: f"llvm.x86.avx512bf16.dpbf16ps.{bits}" for n, bits in _DOT2.items()}
+        dot2 = {n: f"llvm.x86.avx512bf16.dpbf16ps.{bits}" for n, bits in _BITS.items()}
     if wide and "avx512vnni" in features:
-        dot4 = {n: f"llvm.x86.avx512.vpdpbusd.{bits}" for n, bits in _DOT2.items()}
+        dot4 = {n: f"llvm.x86.avx512.vpdpbusd.{bits}" for n, bits in _BITS.items()}
+    elif "avxvnni" in features:
+        dot4 = {n: f"llvm.x86.avx512.vpdpbusd.{_BITS[n]}" for n in (8, 4)}
+    elif "avx2" in features:
+        pairs = {n: _PAIRS[n] for n in (8, 4)}
     return LlvmTarget(
         "cpu",
         attributes,
         f16_convert="f16c" in features,
         dot2=dot2,
         dot4=dot4,
+        pairs=pairs,
         store_fence="llvm.x86.sse.sfence",
         hide_masks=True,
         tiles={"amx-tile", "amx-bf16"} <= features,

@@ -265,7 +265,7 @@ class Values:
         raise NotImplementedError  # casts.Casts
 
     def collective(self, x: ir.Collective) -> str:
-        raise NotImplementedError  # casts.Casts
+        raise NotImplementedError  # dots.Dots
 
 
 def _fold(op: str, a: str, b: str) -> str | None:
