@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from weft.core.dtypes import DType, float32
+from weft.core.packed import Form
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
@@ -66,6 +67,7 @@ class DecoderConfig:
     adapter_scale: float = 1.0  # of low-rank adapters, where the weights hold any
     act_dtype: DType = float32  # linear inputs are rounded to it where weights have it
     kv_dtype: DType = float32
+    forms: tuple[tuple[str, Form], ...] = ()  # role -> form of the weights that are packed
 
     def window(self, layer: int) -> int:
         return self.windows[layer] if self.windows else 0
@@ -91,6 +93,7 @@ class EncoderConfig:
     act: Activation = "gelu"
     pad_id: int = 0
     act_dtype: DType = float32
+    forms: tuple[tuple[str, Form], ...] = ()  # as a decoder's
 
     @property
     def head_dim(self) -> int:

@@ -20,6 +20,7 @@ from weft import ops
 from weft.core.dtypes import DType, float32, int32
 from weft.graph.ir import Graph, Node
 from weft.models.config import Activation, DecoderConfig
+from weft.models.matrices import matrices
 
 Value = Any  # np.ndarray, graph Node or Tracked
 Weights = Mapping[str, Value]
@@ -120,6 +121,7 @@ def _body(
     last: Value | None = None,
 ) -> Value:  # fmt: skip
     """Logits of the rows (of rows `last` where given) at positions `pos`."""
+    w = matrices(c.forms, w)
     drop = training.drop or _keep
     x = drop(_embed(c, w, ids, pos))
     tables = [

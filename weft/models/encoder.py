@@ -10,6 +10,7 @@ from weft.core.dtypes import DType, float32, int32
 from weft.graph.ir import Graph
 from weft.models.config import EncoderConfig
 from weft.models.decoder import activate, linear
+from weft.models.matrices import matrices
 
 Value = Any  # np.ndarray or graph Node
 Weights = Mapping[str, Value]
@@ -18,6 +19,7 @@ Weights = Mapping[str, Value]
 def forward(c: EncoderConfig, w: Weights, ids: Value, lengths: Value) -> Value:
     """Token vectors float32 [B, T, hidden] of ids int32 [B, T]; row b holds lengths[b] tokens,
     and what lies beyond them is neither looked at nor meaningful in the result."""
+    w = matrices(c.forms, w)
     batch, length = ops.aval(ids).shape
     x = _embed(c, w, ids, batch, length)
     for i in range(c.layers):

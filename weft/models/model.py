@@ -10,16 +10,18 @@ import numpy as np
 
 from weft.core.arrays import all_finite
 from weft.core.boundary import guard_methods
-from weft.core.dtypes import as_dtype, float32
+from weft.core.dtypes import float32
 from weft.core.errors import CallError, LimitError, ModelError, UsageError
 from weft.core.forks import lock_of
 from weft.core.mapped import mapped_files
+from weft.models import matrices
 from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
 from weft.models.generate import Generation, Piece, Request, Sequence_, Stream, run, sequences
 from weft.models.progress import line_taken
 from weft.models.prompts import Prompt, as_list, seeds_of
 from weft.models.runner import SCORE_CHUNK, CompiledRunner, Runner
 from weft.models.sampler import Sampling
+from weft.models.weight_dtypes import main_dtype
 
 if TYPE_CHECKING:
     from weft.graph.ir import Graph
@@ -59,8 +61,10 @@ class Model:
     @property
     def precision(self) -> str:
         """The dtype of the weights and, where linear inputs are rounded to it too, a word on that:
-        "float16", "bfloat16 with bfloat16 inputs"."""
-        main = as_dtype(self.weights["embed"].dtype)
+        "float16", "bfloat16 with bfloat16 inputs", "packed, 4.50 bits per weight"."""
+        if self.config.forms:
+            return f"packed, {matrices.bits(self.config.forms, self.weights):.2f} bits per weight"
+        main = main_dtype(self.weights)
         narrow = main is self.config.act_dtype and main is not float32
         return f"{main.name} with {main.name} inputs" if narrow else main.name
 
@@ -103,8 +107,9 @@ class Model:
             if not all_finite(value):
                 bad = ~np.isfinite(value.astype(np.float32, copy=False))
                 at = [int(i) for i in np.argwhere(bad)[0]]
+                name = self._name(matrices.owner(self.config.forms, role))
                 return ModelError(
-                    f"{self.folder}: weight {self._name(role)!r} holds NaN or infinity "
+                    f"{self.folder}: weight {name!r} holds NaN or infinity "
                     f"(first at {at}), so {what} not finite; the checkpoint is damaged"
                 )
         return ModelError(

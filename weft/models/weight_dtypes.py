@@ -13,7 +13,9 @@ from weft.core.arrays import all_finite
 from weft.core.dtypes import DType, as_dtype, bfloat16, float16, float32
 from weft.core.errors import DTypeError, ModelError, UsageError
 from weft.core.mapped import release
+from weft.core.packed import Packed, dequantized
 from weft.models.config import DecoderConfig, EncoderConfig
+from weft.models.matrices import parted
 
 if TYPE_CHECKING:
     from weft.program.device import Device
@@ -25,28 +27,30 @@ Wanted = str | DType | None
 def ready(
     where: Path,
     config: Config,
-    weights: Mapping[str, np.ndarray],
+    weights: Mapping[str, np.ndarray | Packed],
     numbers: tuple[Wanted, Wanted],
     device: Device | None,
 ) -> tuple[Config, dict[str, np.ndarray]]:
     """Config and weights with the dtypes that were asked for, as `load` takes them; the device, if
-    there is one, has both. Raises UsageError, ModelError, DTypeError."""
-    made = _weights(weights, numbers[0], where)
+    there is one, has both. Packed weights stay packed unless a dtype was asked for: they are their
+    parts, and config.forms says how to read them. Raises UsageError, ModelError, DTypeError."""
+    made, forms = parted(_weights(weights, numbers[0], where))
     _check_device(device, made)
-    return replace(config, act_dtype=_act_dtype(numbers[1], made)), made
+    return replace(config, act_dtype=_act_dtype(numbers[1], made), forms=forms), made
 
 
 def _weights(
-    weights: Mapping[str, np.ndarray], dtype: Wanted, where: Path
-) -> dict[str, np.ndarray]:
+    weights: Mapping[str, np.ndarray | Packed], dtype: Wanted, where: Path
+) -> Mapping[str, np.ndarray | Packed]:
     """The weights as they are (views of the mapped file), or converted to `dtype`."""
     target = wanted(dtype)
     if target is None:
-        return dict(weights)
+        return weights
     from weft.tensor.casting import cast_array
 
-    out = {}
-    for role, value in weights.items():
+    out: dict[str, np.ndarray | Packed] = {}
+    for role, given in weights.items():
+        value = dequantized(*given) if isinstance(given, Packed) else given
         cast = out[role] = cast_array(value, target)
         if target is float16 and not all_finite(cast) and all_finite(value):
             raise ModelError(f"{where}: weight {role!r} overflows float16; use bfloat16")
@@ -80,8 +84,8 @@ def _act_dtype(wanted: Wanted, weights: Mapping[str, np.ndarray]) -> DType:
 
 
 def main_dtype(weights: Mapping[str, np.ndarray]) -> DType:
-    """The dtype of the embedding, which stands for the model's."""
-    return as_dtype(weights["embed"].dtype)
+    """The dtype of the embedding, which stands for the model's; float16 where that is packed."""
+    return as_dtype(weights["embed"].dtype) if "embed" in weights else float16
 
 
 def _check_device(device: Device | None, weights: Mapping[str, np.ndarray]) -> None:

@@ -9,6 +9,7 @@ from weft.templates import affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.view import Index
+from weft.transform.rebuild import kind_of
 
 
 def forward_index(group: Group, anchor: Node, node: Node, index: Index) -> Index | None:
@@ -48,7 +49,7 @@ def store_all(em: Emitter, anchor: Node, index: Index, value: Expr, mask: Expr |
 
 def find_call(group: Group) -> Node:
     """The composite that the group computes. Raises CompileError where there is none."""
-    call = next((n for n in group.inside() if n.op == "call"), None)
+    call = next((n for n in group.inside() if kind_of(n) == "call"), None)
     if call is None:
         raise CompileError(f"a {group.kind} group without a composite")
     return call

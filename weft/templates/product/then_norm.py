@@ -17,6 +17,7 @@ from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 from weft.templates.group import Group, reached
 from weft.templates.rows.rows import Rows
+from weft.transform.rebuild import kind_of
 
 NORMS = ("layer_norm", "rms_norm")
 
@@ -43,7 +44,7 @@ def normalised(call: Node) -> Node:
 def following(group: Group) -> Following | None:
     """The norm that a matmul group ends with, or None."""
     stop = {id(n) for n in group.inputs}
-    call = next((n for n in group.inside() if n.op == "call"), None)
+    call = next((n for n in group.inside() if kind_of(n) == "call"), None)
     if call is None:
         return None
     value = normalised(call)

@@ -1,0 +1,84 @@
+"""Models of packed weights have the bits of the same weights in float32."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from weft.backends.registry import get
+from weft.core.packed import Form, Packed, dequantized, packed_codes
+from weft.models import matrices
+from weft.models.config import DecoderConfig
+from weft.models.inputs import with_tables
+from weft.models.names import decoder_layout
+from weft.models.runner import CompiledRunner, EagerRunner, weight_avals
+from weft.program.arena import Arena
+
+IDS = list(range(5, 25))
+FORMS = {
+    "q4_0": Form(4, 32, offset=8),
+    "q8_0": Form(8, 32, offset=128),
+    "q5_0": Form(5, 32, offset=16),
+    "q6_k": Form(6, 16, offset=32, super_group=64),
+    "q4_k": Form(4, 32, shift="low", super_group=64),
+    "int4, zeros": Form(4, 64, shift="zero"),
+    "int8 per channel": Form(8, 64, offset=128),
+    "nf4": Form(4, 64, "nf4"),
+    "e4m3": Form(8, 32, "e4m3"),
+}
+
+
+def packed(form: Form, n: int, k: int, rng: np.random.Generator) -> Packed:
+    """A random matrix of elements of a sensible size."""
+    codes = rng.integers(0, 1 << form.bits, (n, k), dtype=np.uint8)
+    if form.values == "e4m3":
+        codes &= 0xF7  # no NaN
+    parts = packed_codes(form, codes)
+    size = 1.0 if form.values in ("nf4", "e4m3") else 1 / (1 << form.bits)
+    for part, shape in form.shapes(n, k).items():
+        if part == "zeros" or (form.super_group and part in ("scales", "lows")):
+            parts[part] = rng.integers(1, 16, shape).astype(np.uint8)
+        elif part not in parts:
+            parts[part] = (rng.standard_normal(shape) * size / 16).astype(np.float16)
+    form.check(parts, n, k)
+    return Packed(form, {p: parts[p] for p in form.parts})
+
+
+def model(form: Form, tied: bool) -> tuple[DecoderConfig, dict]:
+    config = DecoderConfig("llama", 96, 64, 2, 4, 2, 16, 128, 64, tied=tied, scale=0.25)
+    rng, weights = np.random.default_rng(0), {}
+    for role, spec in decoder_layout(config).weights.items():
+        matrix = len(spec.shape) == 2
+        weights[role] = (
+            packed(form, *spec.shape, rng) if matrix else np.ones(spec.shape, np.float32)
+        )
+    return config, weights
+
+
+def widened(weights: dict) -> dict:
+    return {k: dequantized(*v) if isinstance(v, Packed) else v for k, v in weights.items()}
+
+
+def runner(config: DecoderConfig, weights: dict, device):  # type: ignore[no-untyped-def]
+    arrays, forms = matrices.parted(weights)
+    config = replace(config, forms=forms)
+    arrays = with_tables(config, arrays, 32)
+    if device is None:
+        return EagerRunner(config, arrays, 32, 1)
+    return CompiledRunner(config, arrays, weight_avals(arrays), 32, 1, device, Arena(device))
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_logits_are_those_of_float32_bit_for_bit(form: Form) -> None:
+    config, weights = model(form, tied=form.bits != 4)
+    ours, theirs = (runner(config, w, get("cpu")) for w in (weights, widened(weights)))
+    got = ours.prefill(0, IDS)
+    np.testing.assert_array_equal(got, theirs.prefill(0, IDS))
+    np.testing.assert_array_equal(ours.decode([7], [0], [20]), theirs.decode([7], [0], [20]))
+    again = runner(config, weights, get("cpu"))
+    again.prefill(0, IDS[:-1])
+    np.testing.assert_array_equal(again.decode(IDS[-1:], [0], [19])[0], got)
+    oracle = runner(config, weights, None).prefill(0, IDS)
+    np.testing.assert_allclose(got, oracle, rtol=1e-3, atol=1e-3)

@@ -1,0 +1,72 @@
+"""Packed weights among a model's: in files and buffers each part is an array of its own, named
+"3.q.w.codes", "3.q.w.scales", ...; to the model the weight "3.q.w" is one float32 matrix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from weft.core.packed import Form, Packed
+
+Forms = tuple[tuple[str, Form], ...]  # role -> how its parts are read
+
+
+def parted(weights: Mapping[str, np.ndarray | Packed]) -> tuple[dict[str, np.ndarray], Forms]:
+    """Every array by its name, the parts of packed weights among them, and the packed ones' forms.
+    One weight at a time is asked for."""
+    arrays: dict[str, np.ndarray] = {}
+    forms = []
+    for role, value in weights.items():
+        if isinstance(value, Packed):
+            arrays |= {f"{role}.{part}": value.parts[part] for part in value.form.parts}
+            forms.append((role, value.form))
+        else:
+            arrays[role] = value
+    return arrays, tuple(forms)
+
+
+def owner(forms: Forms, name: str) -> str:
+    """The role of the weight that an array belongs to."""
+    role, _, part = name.rpartition(".")
+    return role if any(role == r and part in form.parts for r, form in forms) else name
+
+
+def packed(forms: Forms, arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
+    """The packed weights by role."""
+    return {r: Packed(f, {p: arrays[f"{r}.{p}"] for p in f.parts}) for r, f in forms}
+
+
+def bits(forms: Forms, arrays: Mapping[str, np.ndarray]) -> float:
+    """Bits that an element of the packed weights takes on average, scales and all."""
+    found = packed(forms, arrays).values()
+    return 8 * sum(x.nbytes for x in found) / sum(math.prod(x.shape) for x in found)
+
+
+def matrices(forms: Forms, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The weights by role: arrays (or Nodes) as they are, packed ones dequantised whenever they are
+    asked for."""
+    return _Matrices(dict(forms), arrays) if forms else arrays
+
+
+class _Matrices(Mapping[str, Any]):
+    def __init__(self, forms: Mapping[str, Form], arrays: Mapping[str, Any]) -> None:
+        self._forms, self._arrays = forms, arrays
+        parts = {f"{role}.{part}" for role, form in forms.items() for part in form.parts}
+        self._roles = [*(role for role in arrays if role not in parts), *forms]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._roles)
+
+    def __len__(self) -> int:
+        return len(self._roles)
+
+    def __getitem__(self, role: str) -> Any:
+        form = self._forms.get(role)
+        if form is None:
+            return self._arrays[role]
+        from weft.ops.packed import dequantize  # here: what only loads a model does not trace
+
+        return dequantize(form, {part: self._arrays[f"{role}.{part}"] for part in form.parts})
