@@ -50,6 +50,7 @@ TABLES: Mapping[str, tuple[float, ...]] = {
     # https://github.com/ggml-org/ggml, src/ggml-common.h
     "iq4_nl": (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
     "e4m3": _e4m3(),
+    "sign": (-1.0, 1.0),
 }  # fmt: skip
 
 
@@ -137,15 +138,16 @@ class Packed(NamedTuple):
         return sum(p.nbytes for p in self.parts.values())
 
 
+_SPREAD = {8: 1, 4: 0x0110, 2: 0x01041040, 1: 0x0102040810204080}
+
+
 def pack(values: np.ndarray, bits: int) -> np.ndarray:
-    """Codes uint8 [N, K] of `bits` (1, 2, 4 or 8) as bytes [N, K * bits / 8], the first of a byte
-    in its lowest bits. Bits above are dropped."""
+    """Codes uint8 [..., K] of `bits` (1, 2, 4 or 8) as bytes [..., K * bits / 8], the first of a
+    byte in its lowest bits. Bits above are dropped."""
     per = 8 // bits
-    fields = (values & ((1 << bits) - 1)).reshape(len(values), -1, per)
-    out = np.zeros(fields.shape[:2], np.uint8)
-    for i in range(per):
-        out |= fields[:, :, i] << (i * bits)
-    return out
+    words = (np.ascontiguousarray(values) & np.uint8((1 << bits) - 1)).view(f"<u{per}")
+    words *= words.dtype.type(_SPREAD[bits])  # brings the codes of a word into its highest byte
+    return (words >> words.dtype.type(8 * (per - 1))).astype(np.uint8)
 
 
 def unpack(part: np.ndarray, bits: int) -> np.ndarray:

@@ -105,13 +105,14 @@ def q3_k(b: np.ndarray) -> np.ndarray:
     return flat(scale[..., None] * (f32(_two_bits(b) | high << 2) - 4))
 
 
-def _scales_of_six_bits(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scales and minima, float32 [n, 8, 1], of 12 bytes: the first four of both whole in the low
+def six_bits(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scales and minima, uint8 [n, 8], of 12 bytes: the first four of both whole in the low
     six bits of bytes 0-7; of the last four the low nibbles in bytes 8-11, the rest above those."""
-    first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
-    scales = np.concatenate([first & 63, third & 15 | first >> 6 << 4], axis=1)
-    lows = np.concatenate([second & 63, third >> 4 | second >> 6 << 4], axis=1)
-    return column(scales), column(lows)
+    first, second, third = np.ascontiguousarray(packed).view("<u4").T
+    low, high, six = np.uint32(0x0F0F0F0F), np.uint32(0x30303030), np.uint32(0x3F3F3F3F)
+    scales = np.stack([first & six, third & low | first >> 2 & high], axis=-1)
+    lows = np.stack([second & six, third >> 4 & low | second >> 2 & high], axis=-1)
+    return scales.view(np.uint8), lows.view(np.uint8)
 
 
 def q4_k(b: np.ndarray) -> np.ndarray:
@@ -124,7 +125,7 @@ def q5_k(b: np.ndarray) -> np.ndarray:
 
 
 def _with_minima(b: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    scales, lows = _scales_of_six_bits(b["scales"])
+    scales, lows = (column(v) for v in six_bits(b["scales"]))
     scales, lows = column(b["d"])[..., None] * scales, column(b["dmin"])[..., None] * lows
     return flat(scales * f32(codes).reshape(-1, 8, 32) - lows)
 
@@ -148,10 +149,14 @@ def iq4_xs(b: np.ndarray) -> np.ndarray:
 
 
 def tq1_0(b: np.ndarray) -> np.ndarray:
-    """Five digits of base 3 to a byte, as a fraction of 256 (four to each byte of qh)."""
+    return column(b["d"]) * (f32(trits(b)) - 1)
+
+
+def trits(b: np.ndarray) -> np.ndarray:
+    """uint8 [n, 256]: five digits of base 3 to a byte, as a fraction of 256 (four to each byte of
+    qh)."""
     runs = [(b["qs"][:, :32], 5), (b["qs"][:, 32:], 5), (b["qh"], 4)]
-    digits = np.concatenate([flat(_base_3(packed, count)) for packed, count in runs], axis=1)
-    return column(b["d"]) * (f32(digits) - 1)
+    return np.concatenate([flat(_base_3(packed, count)) for packed, count in runs], axis=1)
 
 
 def _base_3(packed: np.ndarray, count: int) -> np.ndarray:
@@ -159,7 +164,7 @@ def _base_3(packed: np.ndarray, count: int) -> np.ndarray:
     is tripled."""
     powers = (3 ** np.arange(count)).astype(np.uint8)[:, None]
     fraction = packed[:, None, :] * powers  # modulo 256
-    return fraction.astype(np.uint16) * 3 >> 8
+    return (fraction.astype(np.uint16) * 3 >> 8).astype(np.uint8)
 
 
 def tq2_0(b: np.ndarray) -> np.ndarray:
@@ -172,17 +177,21 @@ def mxfp4(b: np.ndarray) -> np.ndarray:
 
 
 def nvfp4(b: np.ndarray) -> np.ndarray:
-    return flat(column(_E4M3[b["e"]]) * _FP4[halves(b["qs"].reshape(-1, 4, 8))])
+    return flat(column(unsigned_e4m3(b["e"]) / 2) * _FP4[halves(b["qs"].reshape(-1, 4, 8))])
 
 
-def _unsigned_e4m3() -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Half the value of each byte (the codes are doubled): four bits of exponent, three of
-    fraction; the top bit is not looked at, 127 (NaN) counts as 0."""
+def _every_unsigned_e4m3() -> np.ndarray[Any, np.dtype[np.float32]]:
     byte = np.arange(256)
     exponent, fraction = byte >> 3 & 15, byte & 7
     value = np.where(exponent == 0, np.ldexp(fraction, -9), np.ldexp(8.0 + fraction, exponent - 10))
     value[127] = 0
-    return (value / 2).astype(np.float32)
+    return value.astype(np.float32)
 
 
-_E4M3 = _unsigned_e4m3()
+_E4M3 = _every_unsigned_e4m3()
+
+
+def unsigned_e4m3(byte: np.ndarray) -> np.ndarray:
+    """float32 of bytes: four bits of exponent, three of fraction; the top bit is not looked at,
+    127 (NaN) counts as 0."""
+    return _E4M3[byte]
