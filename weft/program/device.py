@@ -74,11 +74,11 @@ class Bound(abc.ABC):
     def direct(
         self, inputs: Sequence[int], outputs: Sequence[int], holder: type | None = None
     ) -> Callable[..., int] | None:
-        """For a small Program in host memory, a shorter way to play it: a function of one array per
+        """For a Program in host memory, a shorter way to play it: a function of one array per
         output and then per input (Program buffer numbers). Where each is a contiguous np.ndarray of
         its buffer's shape and dtype, or a `holder` of one in a slot `_value`, it plays the Program
         over them in place and returns 1; else 0, and nothing was done. None where there is none
-        (yet: a Program may have to run before it is known to be small)."""
+        (yet: a Program may have to run before it is known how it is played best)."""
         return None
 
 

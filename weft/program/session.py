@@ -14,12 +14,13 @@ from weft.program.arena import Arena
 from weft.program.array import DeviceArray
 from weft.program.device import OWN_KERNEL, Buffer, Device
 from weft.program.memory import check_fits, clear
+from weft.program.outputs import Pool, maker
 from weft.program.program import BufferSpec, Library, Program
 from weft.program.values import check_fit, fitted, zeros
 from weft.program.weights import interleaved
 
 Value = np.ndarray | DeviceArray | Buffer
-Direct = tuple[list[tuple[tuple[int, ...], np.dtype]], Callable[..., int]]
+Direct = tuple[list[Callable[[], np.ndarray]], Callable[..., int]]
 _WRAP_BYTES = 1 << 16  # below this, copying an input is cheaper than rebinding
 
 
@@ -53,7 +54,7 @@ class Session:
         self._ranges = program.scalar_ranges
         check_fits(program, device)
         self._index = {b.name: i for i, b in enumerate(program.buffers)}
-        self._pool: dict[int, list[tuple[Buffer, weakref.ref[DeviceArray] | None]]] = {}
+        self._pool: dict[int, Pool] = {}  # of each output
         self._buffers = [
             self._make(i, spec, weights or {}, state or {})
             for i, spec in enumerate(program.buffers)
@@ -210,9 +211,8 @@ class Session:
         return outputs
 
     def direct(self, names: Sequence[str], holder: type | None = None) -> Direct | None:
-        """A shorter way to run a small Program in host memory, where there is one: what makes
-        empty arrays (shape, dtype) for the outputs, and Bound.direct's function of these and then
-        the inputs `names`."""
+        """A shorter way to run a Program in host memory, where there is one: what makes arrays for
+        the outputs, and Bound.direct's function of these and then the inputs `names`."""
         p = self.program
         specs = [p.buffers[i] for i in p.outputs]
         plain = all(spec.role == "output" for spec in specs) and len(set(p.outputs)) == len(specs)
@@ -222,7 +222,9 @@ class Session:
         if p.scalars or self.state or p.meta.get("foreign") or p.meta.get("rows"):
             return None
         call = self._bound.direct([self._inputs[n] for n in names], p.outputs, holder)
-        return None if call is None else ([(b.shape, b.dtype.numpy) for b in specs], call)
+        if call is None:
+            return None
+        return [maker(self.device, p.buffers[i], self._pool[i]) for i in p.outputs], call
 
     def prepare(
         self,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from weft.core.trees import Tree, unflatten
 from weft.program.session import Session
 from weft.tensor.base import tensor_of
@@ -30,20 +28,19 @@ def direct_call(
     found = session.direct(names, Tensor)
     if found is None:
         return None
-    outputs, play = found
-    empty = np.empty
+    makers, play = found
 
     def several(arguments: tuple[Any, ...]) -> Any:
         if not all(holds() for holds in guards) or any(content(t) is not v for t, v in bound):
             return None
-        made = [empty(shape, dtype) for shape, dtype in outputs]
+        made = [make() for make in makers]
         if not play(*made, *arguments):
             return None
         return unflatten(tree, [tensor_of(Tensor, array) for array in made])
 
-    if len(outputs) > 1 or len(tree.makers) > 1:
+    if len(makers) > 1 or len(tree.makers) > 1:
         return several
-    ((shape, dtype),) = outputs
+    (make,) = makers
 
     def single(arguments: tuple[Any, ...]) -> Any:  # loops: generators take twice as long
         for holds in guards:
@@ -52,7 +49,7 @@ def direct_call(
         for tensor, value in bound:
             if content(tensor) is not value:
                 return None
-        made = empty(shape, dtype)
+        made = make()
         return tensor_of(Tensor, made) if play(made, *arguments) else None
 
     return single

@@ -74,18 +74,19 @@ class CpuBound(Bound):
     def direct(
         self, inputs: Sequence[int], outputs: Sequence[int], holder: type | None = None
     ) -> Callable[..., int] | None:
-        """See Bound: only for a Program so small that it never asks another thread."""
-        if not self._alone or not all(
-            self._table.fits(i, i in outputs) for i in (*inputs, *outputs)
-        ):
+        """See Bound: for a Program without scalars of which it is known whether it is small."""
+        if self._trials or self.program.scalars:
+            return None
+        if not all(self._table.fits(i, i in outputs) for i in (*inputs, *outputs)):
             return None
         table = Table(self.program, self._handles, self.device.functions)
         for i, buffer in enumerate(self._buffers):
             table.point(i, buffer.address)
         specs = [(i, self.program.buffers[i]) for i in (*outputs, *inputs)]
         operands = [(i, spec.shape, spec.dtype.numpy) for i, spec in specs]
-        scratch = self.device.workers.locked_scratch
-        made = direct.caller(table, self.device.functions, operands, scratch, holder, keep=self)
+        made = direct.caller(
+            table, self.device.functions, operands, self.device.workers, self._alone, holder, self
+        )
         if made is not None:
             self._direct.append(table)
         return made

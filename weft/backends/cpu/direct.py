@@ -1,4 +1,4 @@
-"""Small Programs called from Python in one step: a C function that takes the arrays themselves.
+"""Programs called from Python in one step: a C function that takes the arrays themselves.
 
 `weft_call` (runtime_call.py) reads an array's type, dtype, shape and address where CPython and
 NumPy keep them. That layout has been the same in all versions of NumPy since 1.7, and `supported`
@@ -28,6 +28,7 @@ from weft.backends.cpu.runtime_call import (
     TYPE,
 )  # fmt: skip
 from weft.backends.cpu.table import Table
+from weft.backends.cpu.threads import Workers
 
 _FASTCALL = 0x80  # METH_FASTCALL: called with an array of arguments
 
@@ -45,14 +46,16 @@ def caller(
     table: Table,
     functions: Mapping[str, int],
     operands: Sequence[tuple[int, tuple[int, ...], np.dtype]],
-    scratch: int,
+    workers: Workers,
+    small: bool,
     holder: type | None = None,
     keep: object = None,
 ) -> Callable[..., int] | None:
     """A function of one array per operand (Program buffer, shape and dtype) that plays the table
     over them where they lie, and returns 1; or returns 0 and does nothing where one is no
     contiguous, aligned np.ndarray of just that shape and dtype. An argument may also be a `holder`,
-    an object with such an array in a slot `_value`. It keeps Python's lock while it plays.
+    an object with such an array in a slot `_value`. A `small` Program is played without the
+    workers' help, and Python's lock is kept meanwhile.
 
     The table is this function's from now on; it keeps `keep` alive. None where this Python cannot
     be called so.
@@ -62,9 +65,11 @@ def caller(
         return None
     header = {
         "count": len(operands), "table": table.address, "steps": table.steps,
-        "scalars": table.scalars_address, "scratch": scratch, "array": id(np.ndarray),
-        "holder": 0 if holder is None else id(holder), "held_at": held_at,
-        "long": ctypes.cast(ctypes.pythonapi.PyLong_FromLong, ctypes.c_void_p).value,
+        "scalars": table.scalars_address, "scratch": workers.scratch(locked=small),
+        "array": id(np.ndarray), "holder": 0 if holder is None else id(holder), "held_at": held_at,
+        "long": _python("PyLong_FromLong"), "pool": 0 if small else workers.pool,
+        "save": 0 if small else _python("PyEval_SaveThread"),
+        "restore": 0 if small else _python("PyEval_RestoreThread"),
     }  # fmt: skip
     words = [header[name] for name in HEADER]
     tail: list[int] = []  # what the operands' words point at, which stands behind them all
@@ -82,7 +87,13 @@ def caller(
     known = np.array(words + tail, np.uint64).view(_Words)
     known.kept = (table, operands, holder, keep)
     known[pointers] += np.uint64(known.ctypes.data)
-    return _function(functions["weft_call"], known)
+    made = _function(functions["weft_call"], known)
+    return made if small else workers.guarded(made)
+
+
+def _python(name: str) -> int:
+    """The address of a function of CPython's."""
+    return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
 
 
 class _Words(np.ndarray):

@@ -1,4 +1,4 @@
-"""The CPU runtime's function for Python: plays a small Program over arrays that fit (direct.py)."""
+"""The CPU runtime's function for Python: plays a Program over arrays that fit (direct.py)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ FIT = 0x101  # NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED
 # What weft_call knows of its Program: words of 8 bytes, then OPERAND words per argument.
 HEADER = (
     "count", "table", "steps", "scalars", "scratch", "array", "holder", "held_at", "long",
+    "pool", "save", "restore",
 )  # fmt: skip
 OPERAND = ("dtype", "ndim", "shape", "uses", "many")
 
@@ -20,7 +21,8 @@ def call() -> Function:
     """A C function of Python's (METH_FASTCALL) whose `self` is an array of such words. Arguments
     are arrays, or objects of type `holder` with one at byte `held_at`. Where each has its dtype
     and shape, the words that point at it are set (`uses`: pairs of a word's address and what to
-    add), the table is played, and 1 is returned; else 0."""
+    add), the table is played, and 1 is returned; else 0. With a `pool` its workers help. Where
+    PyEval_SaveThread and PyEval_RestoreThread are known, Python's lock is free meanwhile."""
     f = Function("weft_call", "ptr self, ptr args, i64 many", "ptr", local=False)
     known = f["self"].at("ptr", DATA).get()
     word = {name: known.at("i64", 8 * i) for i, name in enumerate(HEADER)}
@@ -40,8 +42,18 @@ def call() -> Function:
         with f.when(fits.same(0)):
             _answer(f, long, 0)
         _point(f, operand, item.get().at("i64", DATA).get())
+    save, restore, pool = (address[n].get() for n in ("save", "restore", "pool"))
+    state = f.variable("ptr", save)
+    with f.when(save.missing().same(0)):
+        state.set(f.call(save, "ptr"))
     table, scalars, scratch = (address[n].get() for n in ("table", "scalars", "scratch"))
-    f.call("weft_alone", "void", table, word["steps"].get(), scalars, scratch)
+    steps, single = word["steps"].get(), pool.missing()
+    with f.when(single):
+        f.call("weft_alone", "void", table, steps, scalars, scratch)
+    with f.when(single.same(0)):
+        f.call("weft_run", "void", pool, table, steps, scalars)
+    with f.when(save.missing().same(0)):
+        f.call(restore, "void", state.get())
     _answer(f, long, 1)
     return f
 

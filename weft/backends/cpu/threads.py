@@ -9,7 +9,7 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,6 @@ class Workers:
         self._state = _zeros(POOL_DTYPE.itemsize + 64 * threads)
         self._scratch = [_zeros(SCRATCH_BYTES) for _ in range(threads + 1)]
         self._scratch_at = [int(memory.ctypes.data) for memory in self._scratch]
-        self.locked_scratch = self._scratch_at[-1]  # of what runs while it holds Python's lock
         self._reset()
 
     @classmethod
@@ -88,6 +87,26 @@ class Workers:
             self._fields[name] = value
         self._pool = self._state.ctypes.data
 
+    @property
+    def pool(self) -> int:
+        """The address of the state, for native code that asks the workers itself; 0 without any."""
+        return self._pool if self.threads > 1 else 0
+
+    def scratch(self, locked: bool) -> int:
+        """The scratch memory of `run`, or of what runs while it holds Python's lock."""
+        return self._scratch_at[-1 if locked else 0]
+
+    def guarded(self, play: Callable[..., int]) -> Callable[..., int]:
+        """`play`, whose native code asks the workers itself, for one thread at a time."""
+
+        def played(*arguments: object) -> int:
+            with self.lock:
+                if self.threads > 1:
+                    self._ready()
+                return play(*arguments)
+
+        return played
+
     def run(self, table: int, steps: int, scalars: int, alone: bool = False) -> None:
         """Plays the `steps` entries at address `table`, with the int32 scalars at `scalars`; if
         `alone`, without the workers."""
@@ -95,12 +114,16 @@ class Workers:
             if alone or self.threads == 1:
                 self._alone(table, steps, scalars, self._scratch_at[0])
                 return
-            if not self._started:
-                self._start()
-            self._places.settle()
-            if not self._futex:
-                self._idle.set()
+            self._ready()
             self._run(self._pool, table, steps, scalars)
+
+    def _ready(self) -> None:
+        """Before a run that workers may help with."""
+        if not self._started:
+            self._start()
+        self._places.settle()
+        if not self._futex:
+            self._idle.set()
 
     def _start(self) -> None:
         for i in range(1, self.threads):

@@ -1,0 +1,61 @@
+"""Memory for the results of calls that take the shorter way (Bound.direct)."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from sys import getrefcount
+
+import numpy as np
+
+from weft.program.array import DeviceArray
+from weft.program.device import Buffer, Device
+from weft.program.program import BufferSpec
+
+Pool = list[tuple[Buffer, weakref.ref[DeviceArray] | None]]  # memory, and who holds it
+KEPT = 3  # results of one output whose memory waits to be used again
+_SMALL = 1 << 12  # bytes: below, NumPy's own memory is as good
+
+
+def maker(device: Device, spec: BufferSpec, pool: Pool) -> Callable[[], np.ndarray]:
+    """What makes arrays for an output in host memory, content undefined. Buffers of `pool` that
+    nobody holds leave it to be their memory."""
+    shape, dtype = spec.shape, spec.dtype.numpy
+    if spec.nbytes < _SMALL:
+        return lambda: np.empty(shape, dtype)
+    free = [buffer for buffer, holder in pool if holder is None or holder() is None]
+    pool[:] = [pair for pair in pool if pair[0] not in free]
+    return Results(device, spec, free).take
+
+
+class Results:
+    """Arrays in a device's aligned memory, each given again once nobody holds it or a view of it,
+    which CPython's counts of references tell."""
+
+    def __init__(self, device: Device, spec: BufferSpec, buffers: Iterable[Buffer]) -> None:
+        self._device, self._spec, self._dtype = device, spec, spec.dtype.numpy
+        self._kept = [self._root(buffer) for buffer in buffers][:KEPT]
+
+    def take(self) -> np.ndarray:
+        """An array that shares its memory with no other in use."""
+        for root in self._kept:
+            if getrefcount(root) == _FREE:
+                return root.view(self._dtype)
+        made = self._root(self._device.alloc(self._spec.nbytes))
+        self._kept = [made, *self._kept[: KEPT - 1]]
+        return made.view(self._dtype)
+
+    def _root(self, buffer: Buffer) -> np.ndarray:
+        """The array over a buffer that all views of its views refer to."""
+        array = DeviceArray(buffer, self._spec.shape, self._spec.dtype).view()
+        return array.base if isinstance(array.base, np.ndarray) else array
+
+
+def _free() -> int:
+    """The count of an array that a list alone holds, as the loop of `take` sees it."""
+    for root in [np.empty(0)]:
+        return getrefcount(root)
+    raise AssertionError
+
+
+_FREE = _free()
