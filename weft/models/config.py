@@ -57,7 +57,7 @@ class DecoderConfig:
     qk_norm: bool = False
     post_norms: bool = False  # a norm after attention and after the MLP, before the residual add
     ropes: tuple[Rope, ...] = (Rope(),)  # () = learned positions
-    layer_rope: tuple[int, ...] = ()  # which of `ropes` each layer uses; () = the first
+    layer_rope: tuple[int | None, ...] = ()  # which of `ropes` each layer uses; () = the first
     windows: tuple[int, ...] = ()  # sliding window per layer, 0 = full; () = all full
     scale: float = 1.0  # of q . k
     attn_softcap: float = 0.0
@@ -69,11 +69,23 @@ class DecoderConfig:
     kv_dtype: DType = float32
     forms: tuple[tuple[str, Form], ...] = ()  # role -> form of the weights that are packed
 
+    mixers: tuple[str, ...] = ()  # of each layer, a name in `mixers.MIXERS`; () = all attention
+    feed_forwards: tuple[str, ...] = ()  # likewise in `feed_forward`; () = all dense
+
     def window(self, layer: int) -> int:
         return self.windows[layer] if self.windows else 0
 
-    def rope(self, layer: int) -> int:
-        return self.layer_rope[layer] if self.layer_rope else 0
+    def rope(self, layer: int) -> int | None:
+        """Which of `ropes` the layer uses; None: none."""
+        if self.layer_rope:
+            return self.layer_rope[layer]
+        return 0 if self.ropes else None
+
+    def mixer(self, layer: int) -> str:
+        return self.mixers[layer] if self.mixers else "attention"
+
+    def feed_forward(self, layer: int) -> str:
+        return self.feed_forwards[layer] if self.feed_forwards else "dense"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from weft import ops
 from weft.core.dtypes import DType, float32, int32
 from weft.graph.ir import Graph
 from weft.models.config import EncoderConfig
-from weft.models.decoder import activate, linear
+from weft.models.layers import activate, linear
 from weft.models.matrices import matrices
 
 Value = Any  # np.ndarray or graph Node

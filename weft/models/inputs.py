@@ -31,3 +31,10 @@ def cache_rows(
     heads = np.arange(c.kv_heads, dtype=np.int64)
     at[: len(slot)] = (slot.astype(np.int64)[:, None] * c.kv_heads + heads) * context + pos[:, None]
     return at.reshape(-1)
+
+
+def state_shapes(c: DecoderConfig, slots: int, context: int) -> dict[str, tuple[int, ...]]:
+    """What a decoder keeps of `slots` sequences between steps, in `kv_dtype`: keys and values of
+    each layer, [S, G, L, D]."""
+    cache = (slots, c.kv_heads, context, c.head_dim)
+    return {f"{kind}.{i}": cache for kind in ("keys", "values") for i in range(c.layers)}

@@ -16,7 +16,7 @@ from weft.core.clock import compiling
 from weft.core.dtypes import as_dtype
 from weft.core.errors import OutOfMemoryError
 from weft.models.config import DecoderConfig, EncoderConfig
-from weft.models.inputs import cache_rows
+from weft.models.inputs import cache_rows, state_shapes
 from weft.models.progress import progress
 
 if TYPE_CHECKING:
@@ -127,12 +127,8 @@ class EagerRunner(Runner):
     ) -> None:
         super().__init__(config, context, slots)
         self._weights = weights
-        shape = (slots, config.kv_heads, context, config.head_dim)
-        self._keys: list[Any] = [self._cache(shape) for _ in range(config.layers)]
-        self._values: list[Any] = [self._cache(shape) for _ in range(config.layers)]
-
-    def _cache(self, shape: tuple[int, ...]) -> np.ndarray:
-        return np.zeros(shape, self.config.kv_dtype.numpy)
+        shapes = state_shapes(config, slots, context)
+        self._state = {k: np.zeros(shape, config.kv_dtype.numpy) for k, shape in shapes.items()}
 
     def kept(self, slot: int, ids: Sequence[int]) -> int:
         return 0  # NumPy's products of fewer rows may sum in another order
@@ -146,9 +142,7 @@ class EagerRunner(Runner):
         at = rows["at"][: n * self.config.kv_heads]
         last = rows["last"] if kind == "prefill" else None
         given = decoder.Rows(rows["ids"], rows["slot"], rows["place"], at, last)
-        logits, self._keys, self._values = decoder.forward(
-            self.config, self._weights, given, self._keys, self._values
-        )
+        logits, self._state = decoder.forward(self.config, self._weights, given, self._state)
         return np.asarray(logits)
 
 

@@ -16,8 +16,9 @@ from weft.core.errors import ModelError, UsageError
 from weft.importers.hf_config import Fields, read_config
 from weft.importers.safetensors import open_checkpoint
 from weft.models.config import DecoderConfig
-from weft.models.decoder import Training, train_forward
+from weft.models.decoder import train_forward
 from weft.models.families import DECODERS
+from weft.models.layers import Training
 from weft.models.names import bind_weights, decoder_layout
 from weft.models.rope import rope_tables
 from weft.tensor import functional

@@ -1,0 +1,113 @@
+"""What layers are made of: projections, norms, activations; and what all layers of a pass share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from weft import ops
+from weft.core.dtypes import DType, float32
+from weft.models.config import Activation, DecoderConfig
+
+Value = Any  # np.ndarray, graph Node or Tracked
+Weights = Mapping[str, Value]
+
+
+class Past(Protocol):
+    """What a layer sees of the tokens before each row: caches in serving, rows in training."""
+
+    def attend(self, i: int, q: Value, k: Value, v: Value) -> Value:
+        """Attention of layer i: q[N, H, D], k and v[N, G, D] -> [N, H, D]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Training:
+    """What training does between the steps of the model; the defaults do nothing.
+
+    layer(i, fn, x) calls fn(x), layer i; it may recompute it backward, or look at the result. drop
+    is the dropout of embeddings and residual branches, adapter_drop that of adapters' inputs.
+    """
+
+    layer: Callable[[int, Callable[[Value], Value], Value], Value] = lambda i, fn, x: fn(x)
+    drop: Callable[[Value], Value] | None = None
+    adapter_drop: Callable[[Value], Value] | None = None
+
+
+INFERENCE = Training()
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What the layers of one pass share: the model, its weights, and of the rows each rope's cos
+    and sin (float32 [N, D/2]) and what came before them."""
+
+    c: DecoderConfig
+    w: Weights
+    tables: Sequence[tuple[Value, Value]]
+    past: Past
+    training: Training
+
+    def project(self, role: str, x: Value) -> Value:
+        """The linear layer `role`, with its low-rank adapter where the weights hold one: x . w + b
+        + scale (x A^T) B^T, A [r, K], B [M, r] (Hu et al., arXiv:2106.09685)."""
+        c, w = self.c, self.w
+        bias = w.get(f"{role}.b")
+        k_first = c.transposed and bias is not None  # GPT-2's layers, which all have one
+        out = linear(c.act_dtype, x, w[f"{role}.w"], bias, k_first)
+        if f"{role}.lora_a" not in w:
+            return out
+        x = (self.training.adapter_drop or keep)(x)
+        low = linear(c.act_dtype, x, w[f"{role}.lora_a"])
+        return ops.add(out, ops.mul(linear(c.act_dtype, low, w[f"{role}.lora_b"]), c.adapter_scale))
+
+    def norm(self, role: str, x: Value) -> Value:
+        """Layer or RMS norm over the last axis."""
+        c, w = self.c, self.w
+        if c.norm == "layer":
+            return ops.call("layer_norm", x, w[f"{role}.w"], w[f"{role}.b"], eps=c.norm_eps)
+        return ops.call("rms_norm", x, w[f"{role}.w"], eps=c.norm_eps, offset=c.norm_offset)
+
+
+def keep(x: Value) -> Value:
+    """x: what training drops where it drops nothing."""
+    return x
+
+
+def linear(
+    act_dtype: DType, x: Value, w: Value, b: Value | None = None, k_first: bool = False
+) -> Value:
+    """x[N, K] . w -> float32 [N, M] (+ b[M]); w is [M, K], or [K, M] with `k_first`.
+
+    Weights stay in their own dtype in memory. Weights of dtype `act_dtype` meet inputs of it;
+    otherwise both sides are float32 in registers.
+    """
+    wide = act_dtype if ops.aval(w).dtype is act_dtype else float32
+    matrix = w if k_first else ops.transpose(w)
+    out = ops.dot(ops.cast(x, wide), ops.cast(matrix, wide), float32)
+    return out if b is None else ops.add(out, _row(b, out))
+
+
+def _row(v: Value, like: Value) -> Value:
+    """A vector repeated for every row of `like`, in its dtype."""
+    known = ops.aval(like)
+    return ops.broadcast(ops.cast(v, known.dtype), known.shape)
+
+
+def columns(x: Value, sizes: Sequence[int]) -> list[Value]:
+    """x[N, sum of sizes] cut along its second axis."""
+    rows, out, start = ops.aval(x).shape[0], [], 0
+    for size in sizes:
+        out.append(ops.slice_(x, (0, start), (rows, start + size)))
+        start += size
+    return out
+
+
+def activate(act: Activation, x: Value) -> Value:
+    """The activation function, element by element."""
+    if act == "silu":
+        return ops.call("silu", x)
+    if act == "relu":
+        return ops.call("relu", x)
+    return ops.call("gelu", x, approximate="tanh" if act == "gelu_tanh" else "none")
