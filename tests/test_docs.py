@@ -10,6 +10,8 @@ import pytest
 
 from weft.core import text
 from weft.core.tolerance import TABLE
+from weft.models.encoders import ENCODERS
+from weft.models.families import DECODERS
 from weft.models.training.settings import read_settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,6 +51,12 @@ def test_examples_train_on_what_stays(name: str) -> None:
     assert settings.data.paths == (("examples/prose.txt",) if name == "lora" else ("stdlib",))
     text = (ROOT / "examples" / "prose.txt").read_text(encoding="utf-8")
     assert hashlib.sha256(text.encode()).hexdigest() == PROSE
+
+
+def test_families_lists_them_all() -> None:
+    page = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line[:3] == "| `"]
+    assert set(re.findall(r"`([\w-]+)`", "".join(rows))) == {*DECODERS, *ENCODERS}
 
 
 def test_getting_started_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from weft.core.errors import FileFormatError, ModelError
 from weft.importers.hf_config import Fields, read_config
 from weft.models.adapters import merge_folders
 from weft.models.encoders import ENCODERS
-from weft.models.families import DECODERS
+from weft.models.families import DECODERS, wrapped
 
 LLAMA = {
     "model_type": "llama",
@@ -28,6 +28,7 @@ LLAMA = {
 BERT = {**LLAMA, "type_vocab_size": 2}
 GPT2 = {"vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}
 SAMPLES = {"gpt2": GPT2, **{k: LLAMA for k in DECODERS if k != "gpt2"}}
+SAMPLES |= {k: {"text_config": LLAMA} for k, read in DECODERS.items() if read is wrapped}
 SAMPLES |= dict.fromkeys(ENCODERS, BERT)
 SAMPLES["distilbert"] = {**BERT, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
 ALL = {**DECODERS, **ENCODERS}
@@ -64,7 +65,12 @@ def test_minimal_configs_are_read(family: str) -> None:
         ({"hidden_act": "quick_gelu"}, "hidden_act is 'quick_gelu'; expected one of silu"),
         ({"rope_theta": 0}, "rope_theta is 0"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2}}, "original_max_position"),
-        ({"rope_scaling": {"type": "yarn", "factor": 2, "mscale": 0.7}}, "mscale is '0.7'"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2, "mscale": "a"}}, "mscale is 'a'"),
+        (
+            {"rope_scaling": {"type": "longrope", "short_factor": [1.0, 2.0]}},
+            "has 2 factors",
+        ),
+        ({"rope_scaling": {"type": "longrope", "long_factor": [0]}}, "long_factor is 0"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2}}, "'dynamic' is not supported"),
         ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
         ({"rope_scaling": [1]}, "rope_scaling is [1]; expected an object"),

@@ -38,6 +38,17 @@ YARN = {
     "beta_fast": 3.0,
     "original_max_position_embeddings": 32,
 }
+ODD = {  # three query heads to a key head, sizes that no vector divides
+    **SMALL, "vocab_size": 211, "hidden_size": 36, "intermediate_size": 52, "num_hidden_layers": 2,
+    "num_attention_heads": 6, "head_dim": 12,
+}  # fmt: skip
+LONG = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 8,
+        "short_factor": [1.0, 1.1, 1.3, 1.7],
+        "long_factor": [1.0, 2.0, 5.0, 9.0]}  # fmt: skip
+MINISTRAL = {**YARN, "original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.3,
+             "mscale": 1.0, "mscale_all_dim": 0.7}  # fmt: skip
+OLMO3_ROPES = {"full_attention": YARN, "sliding_attention": {"rope_type": "default",
+               "rope_theta": 7000.0}}  # fmt: skip
 BERT = {k: v for k, v in SMALL.items() if k not in ("num_key_value_heads", "eos_token_id")}
 BERT |= {"bos_token_id": None, "pad_token_id": 1, "type_vocab_size": 2}
 # name -> (transformers config class, its arguments)
@@ -92,6 +103,40 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+# The families of tests/models/test_families.py, one of each kind of layer.
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "phi3": (
+        "Phi3Config",
+        {
+            **{k: v for k, v in ODD.items() if k != "head_dim"},
+            "hidden_size": 60,  # heads of 10
+            "original_max_position_embeddings": 8,
+            "rope_parameters": {**LONG, "partial_rotary_factor": 0.8},
+        },
+    ),
+    "smollm3": ("SmolLM3Config", {**ODD, "no_rope_layers": [1, 0]}),
+    "ministral3": ("Ministral3Config", {**ODD, "rope_parameters": MINISTRAL}),
+    "granite": (
+        "GraniteConfig",
+        {
+            **ODD,
+            "attention_multiplier": 0.3,
+            "embedding_multiplier": 5.3,
+            "residual_multiplier": 0.22,
+            "logits_scaling": 1.7,
+        },
+    ),
+    "olmo2": ("Olmo2Config", ODD),
+    "olmo3": (
+        "Olmo3Config",
+        {
+            **ODD,
+            "sliding_window": 5,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": OLMO3_ROPES,
+        },
+    ),
+}
 ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("BertConfig", BERT),
     "roberta": ("RobertaConfig", {**BERT, "type_vocab_size": 1}),
@@ -117,10 +162,10 @@ def write_model(name: str, folder: Path, dtype: str = "float32", **save: Any) ->
 
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
-    kind, arguments = (DECODERS | ENCODERS)[name]
+    kind, arguments = (DECODERS | FAMILIES | ENCODERS)[name]
     config = getattr(transformers, kind)(**arguments)
     torch.manual_seed(0)
-    auto = transformers.AutoModelForCausalLM if name in DECODERS else transformers.AutoModel
+    auto = transformers.AutoModelForCausalLM if name not in ENCODERS else transformers.AutoModel
     model = auto.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():  # away from zero biases and unit norms, which would hide mistakes
         for parameter in model.parameters():

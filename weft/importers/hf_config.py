@@ -134,6 +134,19 @@ class Fields:
             raise self._bad(name, value, expected)
         return tuple(items)
 
+    def numbers(self, name: str, lo: float, hi: float) -> tuple[float, ...]:
+        """A list of at most 4096 numbers, each in [lo, hi]; () when absent."""
+        expected = f"a list of numbers from {lo:g} to {hi:g}"
+        value, given = self._get(name, (), expected)
+        if not given:
+            return ()
+        if not isinstance(value, list) or len(value) > 4096:
+            raise self._bad(name, value, expected)
+        for v in value:
+            if isinstance(v, bool) or not isinstance(v, int | float) or not lo <= v <= hi:
+                raise self._bad(name, v, expected)
+        return tuple(float(v) for v in value)
+
     def texts(self, name: str, limit: int = 4096) -> tuple[Any, ...]:
         """A list of strings; () when absent."""
         value, given = self._get(name, (), "a list of strings")

@@ -22,7 +22,10 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 BASE = "weft.base"  # in the metadata of WEIGHTS: the base model's `fingerprint`
 _PREFIX = "base_model.model."
-_DEFAULT = {"gpt2": ("c_attn",)}  # other families: the query and value projections
+_DEFAULT = {
+    "gpt2": ("c_attn",),
+    "phi3": ("qkv_proj",),
+}  # other families: the query and value projections
 # What this file does not read, and the value that means "not used".
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",), "bias": ("none", None), "use_dora": (False, None),

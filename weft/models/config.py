@@ -17,18 +17,23 @@ class Rope:
     than the pre-training's `original` positions asks for. Pairs that turn fewer than `low_factor`
     times in that many positions slow down by `factor`, those that turn more than `high_factor`
     times stay, those between are blended: by their wavelength in "llama3" (Llama 3.1), by their
-    number in "yarn", which also multiplies cos and sin by `magnitude`. "linear" slows all.
-    `divisors`, where given, slow each pair by its own factor besides.
+    number in "yarn" (by whole numbers with `truncate`). "linear" slows all. `divisors`, where
+    given, slow each pair by its own factor besides; "longrope" takes `long_divisors` for a context
+    beyond `original`. cos and sin are multiplied by `magnitude`. `rotary` is how many of a head's
+    elements turn, from the first on; 0: all.
     """
 
     theta: float = 10000.0
-    scaling: Literal["linear", "llama3", "yarn"] | None = None
+    scaling: Literal["linear", "llama3", "yarn", "longrope"] | None = None
     factor: float = 1.0
     low_factor: float = 1.0
     high_factor: float = 4.0
     original: int = 8192
     magnitude: float = 1.0
     divisors: tuple[float, ...] = ()
+    long_divisors: tuple[float, ...] = ()
+    truncate: bool = True
+    rotary: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,16 +58,22 @@ class DecoderConfig:
     out_bias: bool = False
     mlp_bias: bool = False
     fused_qkv: bool = False  # one weight holds q, k, v side by side
+    fused_gate: bool = False  # one weight holds gate and up side by side
     transposed: bool = False  # weights are [K, N] (GPT-2's Conv1D) instead of [N, K]
-    qk_norm: bool = False
-    post_norms: bool = False  # a norm after attention and after the MLP, before the residual add
+    qk_norm: Literal["", "head", "whole"] = ""  # a norm of queries and keys, per head or of all
+    pre_norms: bool = True  # a norm before the mixer and before the feed-forward
+    post_norms: bool = False  # a norm after each, before the residual add
     ropes: tuple[Rope, ...] = (Rope(),)  # () = learned positions
     layer_rope: tuple[int | None, ...] = ()  # which of `ropes` each layer uses; () = the first
     windows: tuple[int, ...] = ()  # sliding window per layer, 0 = full; () = all full
     scale: float = 1.0  # of q . k
     attn_softcap: float = 0.0
     logit_softcap: float = 0.0
+    query_growth: float = 0.0  # b: queries at t are times 1 + b ln(1 + floor(t / rope's original))
     embed_scale: float = 1.0
+    embed_scale_rounded: bool = False  # to the embedding's dtype, as the reference does
+    residual_scale: float = 1.0  # of what a layer's parts add
+    logit_divisor: float = 1.0
     tied: bool = True
     adapter_scale: float = 1.0  # of low-rank adapters, where the weights hold any
     act_dtype: DType = float32  # linear inputs are rounded to it where weights have it

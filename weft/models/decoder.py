@@ -2,7 +2,7 @@
 on a tape alike.
 
 A layer is norm, mixer, residual, norm, feed-forward, residual; which mixer and which feed-forward
-the config says (`mixers`, `feed_forward`), and their variants are data.
+the config says (`mixers.py`, `feed_forward.py`), and their variants are data.
 
 Rows are flattened: row n is one token. Serving (`forward`), it is `ids[n]` at position `pos[n]` of
 sequence slot `slot[n]`: a prefill passes many rows of one slot, a decode step one row per slot. New
@@ -134,16 +134,16 @@ def _body(
     """Logits of the rows (of rows `last` where given) at positions `pos`."""
     w = matrices(c.forms, w)
     x = (training.drop or keep)(_embed(c, w, ids, pos))
-    tables = [
-        (ops.gather(w[f"rope.{i}.cos"], pos), ops.gather(w[f"rope.{i}.sin"], pos))
-        for i in range(len(c.ropes))
-    ]
+    names = [name for name in w if name.startswith("rope.") or name == "query_growth"]
+    tables = {name: ops.gather(w[name], pos) for name in names}
     p = Pass(c, w, tables, past, training)
     for i in range(c.layers):
         x = training.layer(i, partial(_layer, p, i), x)
     if last is not None:
         x = ops.gather(x, last)
     logits = linear(c.act_dtype, p.norm("norm", x), w["head"] if "head" in w else w["embed"])
+    if c.logit_divisor != 1.0:
+        logits = ops.div(logits, c.logit_divisor)
     if c.logit_softcap:
         logits = ops.mul(ops.tanh(ops.mul(logits, 1.0 / c.logit_softcap)), c.logit_softcap)
     return logits
@@ -151,10 +151,12 @@ def _body(
 
 def _layer(p: Pass, i: int, x: Value) -> Value:
     """Layer i on the residual stream x[N, hidden]."""
-    parts = (("attn", MIXERS[p.c.mixer(i)]), ("mlp", FEED_FORWARDS[p.c.feed_forward(i)]))
+    c = p.c
+    parts = (("attn", MIXERS[c.mixer(i)]), ("mlp", FEED_FORWARDS[c.feed_forward(i)]))
     for role, part in parts:
-        h = part(p, i, p.norm(f"{i}.{role}_norm", x))
-        h = p.norm(f"{i}.{role}_post", h) if p.c.post_norms else h
+        h = part(p, i, p.norm(f"{i}.{role}_norm", x) if c.pre_norms else x)
+        h = p.norm(f"{i}.{role}_post", h) if c.post_norms else h
+        h = ops.mul(h, c.residual_scale) if c.residual_scale != 1.0 else h
         x = ops.add(x, (p.training.drop or keep)(h))
     return x
 
@@ -162,9 +164,9 @@ def _layer(p: Pass, i: int, x: Value) -> Value:
 def _embed(c: DecoderConfig, w: Weights, ids: Value, pos: Value) -> Value:
     """Token (and learned position) embeddings of the rows, float32 [N, hidden]."""
     x = ops.cast(ops.gather(w["embed"], ids), float32)
-    if c.embed_scale != 1.0:  # rounded to the weights' dtype, as the reference does
-        scale = np.float32(c.embed_scale).astype(ops.aval(w["embed"]).dtype.numpy)
-        x = ops.mul(x, float(scale))
+    if c.embed_scale != 1.0:
+        kind = ops.aval(w["embed"]).dtype if c.embed_scale_rounded else float32
+        x = ops.mul(x, float(np.float32(c.embed_scale).astype(kind.numpy)))
     if not c.ropes:
         x = ops.add(x, ops.cast(ops.gather(w["pos"], pos), float32))
     return x

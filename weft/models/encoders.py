@@ -9,7 +9,7 @@ from pathlib import Path
 from weft.core.errors import ModelError
 from weft.importers.hf_config import Fields, parse_json, read_bounded, read_object
 from weft.models.config import EncoderConfig, Pooling
-from weft.models.families import (
+from weft.models.family_parts import (
     MAX_FFN,
     MAX_HEADS,
     MAX_HIDDEN,

@@ -1,145 +1,31 @@
-"""Decoder families: config.json of each in, one DecoderConfig out.
+"""Decoder families: config.json of each in, one DecoderConfig out. A family is one short function.
 
 Field names and defaults follow transformers (`configuration_*.py`, 4.x and 5.x spellings).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from weft.core.errors import ModelError
 from weft.importers.hf_config import Fields
-from weft.models.config import Activation, DecoderConfig, Rope
-
-MAX_VOCAB, MAX_HIDDEN, MAX_LAYERS, MAX_HEADS = 1 << 22, 1 << 17, 1024, 1024
-MAX_FFN, MAX_HEAD_DIM, MAX_POSITIONS = 1 << 20, 1024, 1 << 24
-
-_ACTIVATIONS: dict[str, Activation] = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-}
-
-
-def activation(c: Fields, name: str, default: str) -> Activation:
-    """The activation that field `name` gives; ModelError lists the known ones."""
-    return _ACTIVATIONS[c.text(name, default, choices=tuple(_ACTIVATIONS))]
-
-
-def refuse(c: Fields, name: str, value: object, why: str) -> None:
-    """ModelError when field `name` is set to something other than `value`."""
-    given = c.data.get(name)
-    if given is not None and given != value:
-        raise ModelError(f"{c.where}: {name} is {str(given)[:60]!r}: {why} is not supported")
-
-
-# -- shared parts ---------------------------------------------------------------------------------
-
-
-def _rope(c: Fields, old: Fields | None, theta: float) -> Rope:
-    """A Rope from a `rope_parameters` object (5.x) or a `rope_scaling` one beside rope_theta."""
-    if old is None:
-        return Rope(theta)
-    kinds = ("default", "linear", "llama3", "yarn")
-    kind = old.text("rope_type", None) or old.text("type", None) or "default"
-    if kind not in kinds:
-        raise ModelError(
-            f"{old.where}: rope type {kind[:40]!r} is not supported; supported: {', '.join(kinds)}"
-        )
-    refuse(old, "partial_rotary_factor", 1.0, "partial rotary embedding")
-    theta = old.number("rope_theta", 1.0, 1e12, theta)
-    if kind == "default":
-        return Rope(theta)
-    factor = old.number("factor", 1.0, 1e6)
-    if kind == "linear":
-        return Rope(theta, "linear", factor)
-    if kind == "yarn":
-        return _yarn(old, theta, factor)
-    low = old.number("low_freq_factor", 1e-3, 1e6)
-    high = old.number("high_freq_factor", 1e-3, 1e6)
-    if high <= low:
-        raise ModelError(f"{old.where}: high_freq_factor {high} must exceed low_freq_factor {low}")
-    original = old.integer("original_max_position_embeddings", 1, MAX_POSITIONS)
-    return Rope(theta, "llama3", factor, low, high, original)
-
-
-def _yarn(old: Fields, theta: float, factor: float) -> Rope:
-    for name in ("mscale", "mscale_all_dim"):
-        refuse(old, name, None, "YaRN with its own magnitude by depth")
-    refuse(old, "truncate", True, "YaRN between pairs")
-    if theta <= 1:
-        raise ModelError(f"{old.where}: YaRN needs a rope_theta above 1, got {theta:g}")
-    fast = old.number("beta_fast", 1e-3, 1e6, None) or 32.0
-    slow = old.number("beta_slow", 1e-3, 1e6, None) or 1.0
-    original = old.integer("original_max_position_embeddings", 1, MAX_POSITIONS)
-    usual = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
-    magnitude = old.number("attention_factor", 1e-6, 1e6, None) or usual
-    return Rope(theta, "yarn", factor, slow, fast, original, magnitude)
-
-
-def _single_rope(c: Fields) -> Rope:
-    refuse(c, "partial_rotary_factor", 1.0, "partial rotary embedding")
-    theta = c.number("rope_theta", 1.0, 1e12, 10000.0)
-    return _rope(c, c.section("rope_parameters") or c.section("rope_scaling"), theta)
-
-
-def _windows(c: Fields, layers: int, window: int, sliding: Callable[[int], bool]) -> Any:
-    """The window of each layer: by `layer_types` where given, else by the family's own rule."""
-    types = c.texts("layer_types")
-    if types and len(types) != layers:
-        raise ModelError(f"{c.where}: layer_types has {len(types)} entries; expected {layers}")
-    for t in types:
-        if t not in ("full_attention", "sliding_attention"):
-            raise ModelError(f"{c.where}: layer type {t[:40]!r} is not supported")
-    if types:
-        return tuple(window if t == "sliding_attention" else 0 for t in types)
-    return tuple(window if sliding(i) else 0 for i in range(layers))
-
-
-def checked_heads(where: str, hidden: int, heads: int, kv: int, head_dim: int | None) -> int:
-    """Elements per head (None: as many as share the width evenly), checked against the rest."""
-    if head_dim is None:
-        if hidden % heads:
-            raise ModelError(f"{where}: hidden_size {hidden} is not a multiple of {heads} heads")
-        head_dim = hidden // heads
-    if head_dim % 2 or head_dim > MAX_HEAD_DIM:
-        raise ModelError(f"{where}: head_dim is {head_dim}; expected even, <= {MAX_HEAD_DIM}")
-    if heads % kv:
-        raise ModelError(f"{where}: {heads} heads are not a multiple of {kv} key/value heads")
-    return head_dim
-
-
-def _base(c: Fields, family: str, kv_default: int | None = None, **more: Any) -> DecoderConfig:
-    """What all Llama-like configs share."""
-    hidden = c.integer("hidden_size", 1, MAX_HIDDEN)
-    heads = c.integer("num_attention_heads", 1, MAX_HEADS)
-    kv = c.integer("num_key_value_heads", 1, MAX_HEADS, kv_default or heads)
-    head_dim = c.integer("head_dim", 2, MAX_HEAD_DIM, None)
-    head_dim = checked_heads(c.where, hidden, heads, kv, head_dim)
-    made = DecoderConfig(
-        family=family,
-        vocab=c.integer("vocab_size", 1, MAX_VOCAB),
-        hidden=hidden,
-        layers=c.integer("num_hidden_layers", 1, MAX_LAYERS),
-        heads=heads,
-        kv_heads=kv,
-        head_dim=head_dim,
-        ffn=c.integer("intermediate_size", 1, MAX_FFN),
-        max_positions=c.integer("max_position_embeddings", 1, MAX_POSITIONS, 2048),
-        norm_eps=c.number("rms_norm_eps", 0.0, 1.0, 1e-6),
-        scale=head_dim**-0.5,
-        tied=c.flag("tie_word_embeddings", False),
-    )
-    return replace(made, **more)
-
-
-# -- families -------------------------------------------------------------------------------------
+from weft.models.config import DecoderConfig
+from weft.models.family_parts import (
+    MAX_FFN,
+    MAX_HEADS,
+    MAX_HIDDEN,
+    MAX_LAYERS,
+    MAX_POSITIONS,
+    MAX_VOCAB,
+    activation,
+    base,
+    refuse,
+    single_rope,
+    two_ropes,
+    windows_of,
+)
 
 
 def gpt2(c: Fields) -> DecoderConfig:
@@ -178,22 +64,16 @@ def gpt2(c: Fields) -> DecoderConfig:
 
 def llama(c: Fields) -> DecoderConfig:
     bias = c.flag("attention_bias", False)
-    return _base(
-        c,
-        "llama",
-        act=activation(c, "hidden_act", "silu"),
-        ropes=(_single_rope(c),),
-        qkv_bias=bias,
-        out_bias=bias,
-        mlp_bias=c.flag("mlp_bias", False),
-    )
+    made = base(c, "llama", act=activation(c, "hidden_act", "silu"))
+    made = replace(made, qkv_bias=bias, out_bias=bias, mlp_bias=c.flag("mlp_bias", False))
+    return replace(made, ropes=(single_rope(c, made.head_dim),))
 
 
 def mistral(c: Fields) -> DecoderConfig:
-    made = _base(c, "mistral", 8, act=activation(c, "hidden_act", "silu"))
+    made = base(c, "mistral", 8, act=activation(c, "hidden_act", "silu"))
     window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
-    windows = _windows(c, made.layers, window, lambda i: True)
-    return replace(made, ropes=(_single_rope(c),), windows=windows)
+    windows = windows_of(c, made.layers, window, lambda i: True)
+    return replace(made, ropes=(single_rope(c, made.head_dim),), windows=windows)
 
 
 def _qwen_windows(c: Fields, layers: int) -> Any:
@@ -201,25 +81,27 @@ def _qwen_windows(c: Fields, layers: int) -> Any:
     first = c.integer("max_window_layers", 0, MAX_LAYERS * 4, 28)
     if not c.flag("use_sliding_window", False):
         window = 0
-    return _windows(c, layers, window, lambda i: i >= first)
+    return windows_of(c, layers, window, lambda i: i >= first)
 
 
 def qwen2(c: Fields) -> DecoderConfig:
-    made = _base(c, "qwen2", act=activation(c, "hidden_act", "silu"), qkv_bias=True)
-    return replace(made, ropes=(_single_rope(c),), windows=_qwen_windows(c, made.layers))
+    made = base(c, "qwen2", act=activation(c, "hidden_act", "silu"), qkv_bias=True)
+    return replace(
+        made, ropes=(single_rope(c, made.head_dim),), windows=_qwen_windows(c, made.layers)
+    )
 
 
 def qwen3(c: Fields) -> DecoderConfig:
     bias = c.flag("attention_bias", False)
-    made = _base(c, "qwen3", act=activation(c, "hidden_act", "silu"), qk_norm=True)
-    made = replace(made, qkv_bias=bias, out_bias=bias, ropes=(_single_rope(c),))
+    made = base(c, "qwen3", act=activation(c, "hidden_act", "silu"), qk_norm="head")
+    made = replace(made, qkv_bias=bias, out_bias=bias, ropes=(single_rope(c, made.head_dim),))
     return replace(made, windows=_qwen_windows(c, made.layers))
 
 
 def _gemma(c: Fields, family: str) -> DecoderConfig:
     bias = c.flag("attention_bias", False)
     refuse(c, "use_bidirectional_attention", False, "bidirectional attention")
-    made = _base(
+    made = base(
         c,
         family,
         act=activation(c, "hidden_activation", "gelu_pytorch_tanh"),
@@ -230,7 +112,7 @@ def _gemma(c: Fields, family: str) -> DecoderConfig:
         scale=c.number("query_pre_attn_scalar", 1e-3, 1e6, 256.0) ** -0.5,
         tied=c.flag("tie_word_embeddings", True),
     )
-    return replace(made, embed_scale=made.hidden**0.5)
+    return replace(made, embed_scale=made.hidden**0.5, embed_scale_rounded=True)
 
 
 def gemma2(c: Fields) -> DecoderConfig:
@@ -238,8 +120,8 @@ def gemma2(c: Fields) -> DecoderConfig:
     window = c.integer("sliding_window", 1, MAX_POSITIONS, 4096)
     return replace(
         made,
-        ropes=(_single_rope(c),),
-        windows=_windows(c, made.layers, window, lambda i: i % 2 == 0),
+        ropes=(single_rope(c, made.head_dim),),
+        windows=windows_of(c, made.layers, window, lambda i: i % 2 == 0),
         attn_softcap=c.number("attn_logit_softcapping", 0.0, 1e6, 0.0),
         logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
     )
@@ -251,31 +133,102 @@ def gemma3(c: Fields) -> DecoderConfig:
     window = c.integer("sliding_window", 1, MAX_POSITIONS, 4096)
     every = c.integer("sliding_window_pattern", 1, 1024, None)
     every = every or c.integer("_sliding_window_pattern", 1, 1024, 6)
-    windows = _windows(c, made.layers, window, lambda i: (i + 1) % every != 0)
-    both = c.section("rope_parameters")
-    if both is not None:
-        full = _rope(both, both.section("full_attention"), 1e6)
-        local = _rope(both, both.section("sliding_attention"), 1e4)
-    else:
-        full = _rope(c, c.section("rope_scaling"), c.number("rope_theta", 1.0, 1e12, 1e6))
-        local = Rope(c.number("rope_local_base_freq", 1.0, 1e12, 1e4))
+    windows = windows_of(c, made.layers, window, lambda i: (i + 1) % every != 0)
+    local = c.number("rope_local_base_freq", 1.0, 1e12, 1e4)
     return replace(
         made,
-        qk_norm=True,
-        ropes=(full, local),
-        layer_rope=tuple(1 if w else 0 for w in windows),
-        windows=windows,
+        qk_norm="head",
         attn_softcap=c.number("attn_logit_softcapping", 0.0, 1e6, 0.0),
         logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
+        **two_ropes(c, made.head_dim, windows, 1e6, local),
     )
+
+
+def phi3(c: Fields) -> DecoderConfig:
+    """Phi-3 and Phi-4-mini: fused projections, a rope that may turn a part of the head."""
+    made = base(c, "phi3", act=activation(c, "hidden_act", "silu"), fused_qkv=True, fused_gate=True)
+    window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
+    windows = windows_of(c, made.layers, window, lambda i: True)
+    return replace(made, ropes=(single_rope(c, made.head_dim, partial=True),), windows=windows)
+
+
+def smollm3(c: Fields) -> DecoderConfig:
+    """SmolLM3: a Llama in which each fourth layer has no positions."""
+    made = replace(llama(c), family="smollm3", tied=c.flag("tie_word_embeddings", True))
+    every = c.integer("no_rope_layer_interval", 1, MAX_LAYERS, 4)
+    turned = c.integers("no_rope_layers", 0, 1) or [(i + 1) % every for i in range(made.layers)]
+    if len(turned) < made.layers:
+        raise ModelError(f"{c.where}: no_rope_layers has {len(turned)} entries for {made.layers}")
+    ropes = tuple(0 if turned[i] else None for i in range(made.layers))
+    sliding = c.flag("use_sliding_window", False)
+    window = c.integer("sliding_window", 1, MAX_POSITIONS, 0) if sliding else 0
+    windows = windows_of(c, made.layers, window, lambda i: not turned[i])
+    return replace(made, layer_rope=ropes, windows=windows)
+
+
+def ministral3(c: Fields) -> DecoderConfig:
+    """Ministral 3: a Mistral on YaRN, whose queries grow beyond its original context."""
+    made = mistral(c)
+    rope = c.section("rope_parameters") or c.section("rope_scaling") or Fields({}, c.where)
+    beta = rope.number("llama_4_scaling_beta", 0.0, 1e3, 0.0)
+    if beta:
+        rope.integer("original_max_position_embeddings", 1, MAX_POSITIONS)
+    return replace(made, family="ministral3", query_growth=beta)
+
+
+def granite(c: Fields) -> DecoderConfig:
+    """Granite 3 and 4, dense: a Llama with multipliers."""
+    return replace(
+        llama(c),
+        family="granite",
+        scale=c.number("attention_multiplier", 1e-6, 1e6, 1.0),
+        embed_scale=c.number("embedding_multiplier", 1e-6, 1e6, 1.0),
+        residual_scale=c.number("residual_multiplier", 1e-6, 1e6, 1.0),
+        logit_divisor=c.number("logits_scaling", 1e-6, 1e6, 1.0),
+    )
+
+
+def olmo2(c: Fields) -> DecoderConfig:
+    """OLMo 2: norms after the mixer and the feed-forward alone, and of whole queries and keys."""
+    made = replace(llama(c), family="olmo2", norm_eps=c.number("rms_norm_eps", 0.0, 1.0, 1e-5))
+    return replace(made, pre_norms=False, post_norms=True, qk_norm="whole")
+
+
+def olmo3(c: Fields) -> DecoderConfig:
+    """OLMo 3: an OLMo 2 of which three layers in four slide, without the rope's scaling."""
+    made = replace(olmo2(c), family="olmo3")
+    window = c.integer("sliding_window", 1, MAX_POSITIONS, 4096)
+    windows = windows_of(c, made.layers, window, lambda i: (i + 1) % 4 != 0)
+    theta = c.number("rope_theta", 1.0, 1e12, 5e5)
+    return replace(made, **two_ropes(c, made.head_dim, windows, theta, theta))
+
+
+def wrapped(c: Fields) -> DecoderConfig:
+    """The text model of one that also sees: its own config stands in text_config."""
+    text = c.section("text_config")
+    kind = text.text("model_type", "") if text is not None else ""
+    if text is None or kind not in DECODERS or DECODERS[kind] is wrapped:
+        known = ", ".join(k for k, read in DECODERS.items() if read is not wrapped)
+        raise ModelError(
+            f"{c.where}: text_config has model_type {kind[:60]!r}; supported in it: {known}"
+        )
+    tied = text.flag("tie_word_embeddings", c.flag("tie_word_embeddings", False))
+    return DECODERS[kind](Fields({**text.data, "tie_word_embeddings": tied}, text.where))
 
 
 DECODERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "gpt2": gpt2,
     "llama": llama,
     "mistral": mistral,
+    "ministral3": ministral3,
+    "mistral3": wrapped,
     "qwen2": qwen2,
     "qwen3": qwen3,
     "gemma2": gemma2,
     "gemma3_text": gemma3,
+    "phi3": phi3,
+    "smollm3": smollm3,
+    "granite": granite,
+    "olmo2": olmo2,
+    "olmo3": olmo3,
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from weft import ops
-from weft.models.layers import Pass, Value, activate
+from weft.models.layers import Pass, Value, activate, columns
 
 FeedForward = Callable[[Pass, int, Value], Value]
 
@@ -17,12 +17,13 @@ FeedForward = Callable[[Pass, int, Value], Value]
 def dense(p: Pass, i: int, h: Value) -> Value:
     """down(act(gate h) * up h) (Shazeer, arXiv:2002.05202), or down(act(up h)) without a gate."""
     c = p.c
-    up = p.project(f"{i}.up", h)
-    if c.gated:
-        hidden = ops.mul(activate(c.act, p.project(f"{i}.gate", h)), up)
+    if not c.gated:
+        return p.project(f"{i}.down", activate(c.act, p.project(f"{i}.up", h)))
+    if c.fused_gate:
+        gate, up = columns(p.project(f"{i}.gate_up", h), (c.ffn, c.ffn))
     else:
-        hidden = activate(c.act, up)
-    return p.project(f"{i}.down", hidden)
+        up, gate = p.project(f"{i}.up", h), p.project(f"{i}.gate", h)
+    return p.project(f"{i}.down", ops.mul(activate(c.act, gate), up))
 
 
 FEED_FORWARDS: Mapping[str, FeedForward] = {"dense": dense}

@@ -18,7 +18,7 @@ from weft.importers.gguf import Gguf
 from weft.importers.gguf_blocks import dequantize
 from weft.importers.hf_config import Fields
 from weft.models.config import DecoderConfig, Rope
-from weft.models.families import (
+from weft.models.family_parts import (
     MAX_FFN,
     MAX_HEADS,
     MAX_HIDDEN,
@@ -220,7 +220,12 @@ def _gemma(c: Source, family: str, every: int, large: int) -> DecoderConfig:
     made = _rms(c, family, every, act="gelu_tanh", norm_offset=1.0, post_norms=True)
     given = c.value("attention.scale") is not None
     scale = (made.hidden // made.heads) ** -0.5 if made.layers == large else made.head_dim**-0.5
-    return replace(made, embed_scale=made.hidden**0.5, scale=made.scale if given else scale)
+    return replace(
+        made,
+        embed_scale=made.hidden**0.5,
+        embed_scale_rounded=True,
+        scale=made.scale if given else scale,
+    )
 
 
 def _gemma2(c: Source) -> DecoderConfig:
@@ -238,7 +243,7 @@ def _gemma3(c: Source) -> DecoderConfig:
     local = Rope(c.number("rope.freq_base_swa", 1.0, 1e12, 10000.0))
     return replace(
         made,
-        qk_norm=True,
+        qk_norm="head",
         ropes=(*made.ropes, local),
         layer_rope=tuple(1 if made.window(i) else 0 for i in range(made.layers)),
         logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
@@ -249,7 +254,7 @@ FAMILIES: Mapping[str, Callable[[Source], DecoderConfig]] = {
     "gpt2": _gpt2,
     "llama": lambda c: _rms(c, "llama", 0),  # Mistral's models too: all their layers slide
     "qwen2": lambda c: _rms(c, "qwen2", 1),
-    "qwen3": lambda c: _rms(c, "qwen3", 1, qk_norm=True),
+    "qwen3": lambda c: _rms(c, "qwen3", 1, qk_norm="head"),
     "gemma2": _gemma2,
     "gemma3": _gemma3,
 }

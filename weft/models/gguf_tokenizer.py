@@ -19,7 +19,7 @@ from weft.core.errors import ModelError
 from weft.importers.gguf import Gguf
 from weft.importers.hf_config import Fields
 from weft.models.config import Made, TokenIds
-from weft.models.families import MAX_VOCAB
+from weft.models.family_parts import MAX_VOCAB
 from weft.models.tokenizer_plain import DEFAULT, DIGIT, GPT2, GPT4O, LLAMA3, QWEN2, TEKKEN
 
 _AT = "tokenizer.ggml."

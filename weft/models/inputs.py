@@ -10,16 +10,23 @@ from collections.abc import Mapping
 import numpy as np
 
 from weft.models.config import DecoderConfig
-from weft.models.rope import rope_tables
+from weft.models.rope import query_growth, rope_tables
 
 
 def with_tables(
     c: DecoderConfig, weights: Mapping[str, np.ndarray], context: int
 ) -> dict[str, np.ndarray]:
-    """The weights plus the rotary tables (float32 [context, D/2]), which are bound like them."""
-    out = dict(weights)
+    """The weights plus the tables by position (float32 [context, ...]), bound like them."""
+    return {**weights, **tables(c, context)}
+
+
+def tables(c: DecoderConfig, context: int) -> dict[str, np.ndarray]:
+    """The tables by position: each rope's cos and sin, and what queries grow by."""
+    out = {}
     for i, rope in enumerate(c.ropes):
         out[f"rope.{i}.cos"], out[f"rope.{i}.sin"] = rope_tables(rope, c.head_dim, context)
+    if c.query_growth:
+        out["query_growth"] = query_growth(c, context)
     return out
 
 

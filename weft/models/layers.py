@@ -40,12 +40,12 @@ INFERENCE = Training()
 
 @dataclass(frozen=True)
 class Pass:
-    """What the layers of one pass share: the model, its weights, and of the rows each rope's cos
-    and sin (float32 [N, D/2]) and what came before them."""
+    """What the layers of one pass share: the model, its weights, and of the rows the tables at
+    their positions (`inputs.tables`, float32 [N, ...]) and what came before them."""
 
     c: DecoderConfig
     w: Weights
-    tables: Sequence[tuple[Value, Value]]
+    tables: Mapping[str, Value]
     past: Past
     training: Training
 
@@ -61,6 +61,19 @@ class Pass:
         x = (self.training.adapter_drop or keep)(x)
         low = linear(c.act_dtype, x, w[f"{role}.lora_a"])
         return ops.add(out, ops.mul(linear(c.act_dtype, low, w[f"{role}.lora_b"]), c.adapter_scale))
+
+    def rope(self, i: int, x: Value) -> Value:
+        """x[N, H, D] turned by layer i's rope, as far as it turns; as it is without one."""
+        at = self.c.rope(i)
+        if at is None:
+            return x
+        table = self.tables[f"rope.{at}.cos"], self.tables[f"rope.{at}.sin"]
+        n, heads, depth = ops.aval(x).shape
+        size = self.c.ropes[at].rotary or depth
+        if size == depth:
+            return ops.call("rope", x, *table)
+        turned = ops.call("rope", ops.slice_(x, (0, 0, 0), (n, heads, size)), *table)
+        return ops.concat([turned, ops.slice_(x, (0, 0, size), (n, heads, depth))], 2)
 
     def norm(self, role: str, x: Value) -> Value:
         """Layer or RMS norm over the last axis."""

@@ -27,7 +27,8 @@ from weft.importers.safetensors import open_checkpoint
 from weft.models.config import DecoderConfig, EncoderConfig, Made, TokenIds
 from weft.models.embedder import Encoder
 from weft.models.encoders import ENCODERS, read_pooling
-from weft.models.families import DECODERS, MAX_VOCAB
+from weft.models.families import DECODERS
+from weft.models.family_parts import MAX_VOCAB
 from weft.models.inputs import with_tables
 from weft.models.model import Decoder, Model
 from weft.models.names import bind_weights, decoder_layout, encoder_layout

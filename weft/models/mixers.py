@@ -15,33 +15,30 @@ Mixer = Callable[[Pass, int, Value], Value]
 
 
 def attention(p: Pass, i: int, h: Value) -> Value:
-    """Grouped-query attention (Ainslie et al., arXiv:2305.13245), rotary where the layer has a
-    rope."""
+    """Grouped-query attention (Ainslie et al., arXiv:2305.13245) with rotary positions."""
     c = p.c
-    n = ops.aval(h).shape[0]
     q, k, v = _qkv(p, i, h)
-    rope = c.rope(i)
-    if rope is not None:
-        table = p.tables[rope]
-        q, k = ops.call("rope", q, *table), ops.call("rope", k, *table)
-    out = p.past.attend(i, q, k, v)
-    out = ops.reshape(ops.cast(out, float32), (n, c.heads * c.head_dim))
-    return p.project(f"{i}.o", out)
+    q, k = p.rope(i, q), p.rope(i, k)
+    if c.query_growth:
+        by = ops.reshape(p.tables["query_growth"], (-1, 1, 1))
+        q = ops.mul(q, ops.broadcast(by, ops.aval(q).shape))
+    out = ops.cast(p.past.attend(i, q, k, v), float32)
+    return p.project(f"{i}.o", ops.reshape(out, (-1, c.heads * c.head_dim)))
 
 
 def _qkv(p: Pass, i: int, h: Value) -> tuple[Value, Value, Value]:
     """Queries [N, H, D], keys and values [N, G, D] of layer i."""
     c = p.c
-    n = ops.aval(h).shape[0]
     heads = (c.heads, c.kv_heads, c.kv_heads)
     if c.fused_qkv:
-        parts = columns(p.project(f"{i}.qkv", h), [g * c.head_dim for g in heads])
+        q, k, v = columns(p.project(f"{i}.qkv", h), [g * c.head_dim for g in heads])
     else:
-        parts = [p.project(f"{i}.{r}", h) for r in "qkv"]
-    q, k, v = (ops.reshape(x, (n, g, c.head_dim)) for x, g in zip(parts, heads))
-    if c.qk_norm:
-        q = p.norm(f"{i}.q_norm", q)
-        k = p.norm(f"{i}.k_norm", k)
+        q, k, v = (p.project(f"{i}.{r}", h) for r in "qkv")
+    if c.qk_norm == "whole":
+        q, k = p.norm(f"{i}.q_norm", q), p.norm(f"{i}.k_norm", k)
+    q, k, v = (ops.reshape(x, (-1, g, c.head_dim)) for x, g in zip((q, k, v), heads))
+    if c.qk_norm == "head":
+        q, k = p.norm(f"{i}.q_norm", q), p.norm(f"{i}.k_norm", k)
     return q, k, v
 
 

@@ -23,7 +23,24 @@ _PROJECTIONS = {
     "gate": "mlp.gate_proj",
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
+    "qkv": "self_attn.qkv_proj",
+    "gate_up": "mlp.gate_up_proj",
 }
+_NORMS = {  # by whether there are norms before and after a layer's parts
+    (True, False): {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
+    (False, True): {
+        "attn_post": "post_attention_layernorm",
+        "mlp_post": "post_feedforward_layernorm",
+    },
+    (True, True): {
+        "attn_norm": "input_layernorm",
+        "attn_post": "post_attention_layernorm",
+        "mlp_norm": "pre_feedforward_layernorm",
+        "mlp_post": "post_feedforward_layernorm",
+    },
+}
+# The last two: where the text model of one that also sees stands.
+_PREFIXES = ("model.", "", "language_model.model.", "model.language_model.")
 
 
 class _Builder:
@@ -75,33 +92,38 @@ def _llama(c: DecoderConfig) -> Layout:
     b.add("norm.w", "norm.weight", c.hidden)
     if not c.tied:
         b.add("head", "lm_head.weight", c.vocab, c.hidden)
-    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
-    shapes = {"q": (q, c.hidden), "k": (kv, c.hidden), "v": (kv, c.hidden), "o": (c.hidden, q)}
-    shapes |= {"up": (c.ffn, c.hidden), "down": (c.hidden, c.ffn)}
-    if c.gated:
-        shapes["gate"] = (c.ffn, c.hidden)
-    biased = "qkv" * c.qkv_bias + "o" * c.out_bias
-    norms = {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
-    if c.post_norms:
-        norms = {
-            "attn_norm": "input_layernorm",
-            "attn_post": "post_attention_layernorm",
-            "mlp_norm": "pre_feedforward_layernorm",
-            "mlp_post": "post_feedforward_layernorm",
-        }
     for i in range(c.layers):
         at = f"layers.{i}."
-        for role, name in norms.items():
+        for role, name in _NORMS[c.pre_norms, c.post_norms].items():
             b.add(f"{i}.{role}.w", f"{at}{name}.weight", c.hidden)
-        for role, shape in shapes.items():
-            if role in biased or (len(role) > 1 and c.mlp_bias):
+        for role, (shape, biased) in (_attention(c) | _dense(c)).items():
+            if biased:
                 b.both(f"{i}.{role}", at + _PROJECTIONS[role], *shape)
             else:
                 b.add(f"{i}.{role}.w", f"{at}{_PROJECTIONS[role]}.weight", *shape)
-        if c.qk_norm:
-            b.add(f"{i}.q_norm.w", f"{at}self_attn.q_norm.weight", c.head_dim)
-            b.add(f"{i}.k_norm.w", f"{at}self_attn.k_norm.weight", c.head_dim)
-    return Layout(b.weights, ("model.", ""), "embed_tokens.weight")
+        whole = c.qk_norm == "whole"
+        for role, heads in (("q_norm", c.heads), ("k_norm", c.kv_heads)) if c.qk_norm else ():
+            size = c.head_dim * heads if whole else c.head_dim
+            b.add(f"{i}.{role}.w", f"{at}self_attn.{role}.weight", size)
+    return Layout(b.weights, _PREFIXES, "embed_tokens.weight")
+
+
+Projections = dict[str, tuple[tuple[int, int], bool]]  # role -> shape, whether it has a bias
+
+
+def _attention(c: DecoderConfig) -> Projections:
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    sizes = {"qkv": q + 2 * kv} if c.fused_qkv else {"q": q, "k": kv, "v": kv}
+    made: Projections = {role: ((n, c.hidden), c.qkv_bias) for role, n in sizes.items()}
+    return made | {"o": ((c.hidden, q), c.out_bias)}
+
+
+def _dense(c: DecoderConfig) -> Projections:
+    sizes = {"gate_up": 2 * c.ffn} if c.fused_gate else {"up": c.ffn, "gate": c.ffn}
+    if not c.gated:
+        del sizes["gate"]
+    made: Projections = {role: ((n, c.hidden), c.mlp_bias) for role, n in sizes.items()}
+    return made | {"down": ((c.hidden, c.ffn), c.mlp_bias)}
 
 
 def checkpoint_names(c: DecoderConfig) -> dict[str, str]:
@@ -168,8 +190,9 @@ def bind_weights(layout: Layout, checkpoint: Checkpoint) -> dict[str, np.ndarray
     used = set()
     for role, spec in layout.weights.items():
         name = prefix + spec.name
-        if role == "head" and name not in checkpoint:
-            name = spec.name  # lm_head stands beside the model, not in it
+        if role == "head" and name not in checkpoint:  # it stands beside the model, not in it
+            beside = prefix.removesuffix("model.") + spec.name
+            name = beside if beside in checkpoint else spec.name
         if name not in checkpoint:
             name = _old_name(name, checkpoint)
         if name not in checkpoint:

@@ -7,15 +7,18 @@ import math
 
 import numpy as np
 
-from weft.models.config import Rope
+from weft.models.config import DecoderConfig, Rope
 
 
-def inverse_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
-    """float32 [head_dim / 2]: radians per position of each pair of dimensions."""
+def inverse_frequencies(rope: Rope, head_dim: int, length: int = 0) -> np.ndarray:
+    """float32 [R / 2]: radians per position of each pair of the R dimensions that turn, in a
+    context of `length` positions."""
+    head_dim = rope.rotary or head_dim
     exponent = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     inv = (np.float32(1.0) / np.power(np.float32(rope.theta), exponent)).astype(np.float32)
-    if rope.divisors:
-        inv = inv / np.array(rope.divisors, np.float32)
+    long = rope.long_divisors and length > rope.original
+    if divisors := rope.long_divisors if long else rope.divisors:
+        inv = inv / np.array(divisors, np.float32)
     if rope.scaling == "linear":
         return inv / np.float32(rope.factor)
     if rope.scaling == "llama3":
@@ -48,8 +51,10 @@ def _yarn(rope: Rope, inv: np.ndarray, head_dim: int) -> np.ndarray:
         wavelength = rope.original / (turns * 2 * math.pi)
         return head_dim * math.log(wavelength) / (2 * math.log(rope.theta))
 
-    first = max(math.floor(pair(rope.high_factor)), 0)
-    last = min(math.ceil(pair(rope.low_factor)), head_dim - 1)
+    ends = pair(rope.high_factor), pair(rope.low_factor)
+    if rope.truncate:
+        ends = math.floor(ends[0]), math.ceil(ends[1])
+    first, last = max(ends[0], 0), min(ends[1], head_dim - 1)
     span = last - first if last != first else 0.001
     number = np.arange(head_dim // 2, dtype=np.float32)
     kept = 1 - np.clip((number - np.float32(first)) / np.float32(span), 0, 1)
@@ -58,9 +63,17 @@ def _yarn(rope: Rope, inv: np.ndarray, head_dim: int) -> np.ndarray:
 
 
 def rope_tables(rope: Rope, head_dim: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """cos and sin, float32 [length, head_dim / 2], of position x inverse frequency, each times
-    the rope's magnitude."""
-    angle = np.arange(length, dtype=np.float32)[:, None] * inverse_frequencies(rope, head_dim)
+    """cos and sin, float32 [length, R / 2], of position x inverse frequency, each times the rope's
+    magnitude; R of the head's dimensions turn."""
+    inverse = inverse_frequencies(rope, head_dim, length)
+    angle = np.arange(length, dtype=np.float32)[:, None] * inverse
     if rope.magnitude == 1.0:
         return np.cos(angle), np.sin(angle)
     return np.cos(angle) * np.float32(rope.magnitude), np.sin(angle) * np.float32(rope.magnitude)
+
+
+def query_growth(c: DecoderConfig, length: int) -> np.ndarray:
+    """float32 [length]: what queries at each position are multiplied by, so that attention stays
+    sharp far beyond the rope's original context (Llama 4's temperature)."""
+    turn = np.floor(np.arange(length, dtype=np.float32) / np.float32(c.ropes[0].original))
+    return (1 + np.float32(c.query_growth) * np.log(1 + turn)).astype(np.float32)

@@ -18,9 +18,9 @@ from weft.importers.safetensors import open_checkpoint
 from weft.models.config import DecoderConfig
 from weft.models.decoder import train_forward
 from weft.models.families import DECODERS
+from weft.models.inputs import tables
 from weft.models.layers import Training
 from weft.models.names import bind_weights, decoder_layout
-from weft.models.rope import rope_tables
 from weft.tensor import functional
 from weft.tensor.autograd import checkpoint, no_grad
 from weft.tensor.core import Tensor
@@ -59,11 +59,7 @@ class TrainableDecoder:
             self.tensors[role] = (
                 tensor.requires_grad_() if trainable is None or trainable(role) else tensor
             )
-        self._tables = {}
-        for i, rope in enumerate(config.ropes):
-            cos, sin = rope_tables(rope, config.head_dim, context)
-            self._tables[f"rope.{i}.cos"] = Tensor(cos, f"rope.{i}.cos")
-            self._tables[f"rope.{i}.sin"] = Tensor(sin, f"rope.{i}.sin")
+        self._tables = {name: Tensor(t, name) for name, t in tables(config, context).items()}
         self.dropout, self.adapter_dropout = dropout, adapter_dropout
         self.checkpointing = checkpointing
         self.key: Tensor | None = None  # uint32 [2], of this step's dropout; None: drop nothing

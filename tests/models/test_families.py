@@ -1,0 +1,90 @@
+"""Families by what sets them apart, compiled: tiny checkpoints with odd shapes against
+transformers, and what every family promises."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from model_zoo import FAMILIES, reference_greedy, reference_logits, write_model
+
+import weft
+from weft.importers.safetensors import open_checkpoint, save_file
+
+IDS = np.random.default_rng(0).integers(0, 200, 30).tolist()
+PROMPTS = [IDS[:9], IDS[12:23]]
+# One family on each of the other targets.
+ELSEWHERE = {
+    "phi3": "vulkan",
+    "smollm3": "interp:hip-wave64",
+    "ministral3": "interp:cuda",
+    "granite": "interp:webgpu",
+    "olmo2": "interp:cpu-neon",
+    "olmo3": "interp:cpu-avx2",
+}
+
+
+def close(got: np.ndarray, want: np.ndarray) -> None:
+    np.testing.assert_allclose(got, want, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_family(tmp_path: Path, name: str) -> None:
+    """Logits of every position, greedy tokens, and the bits: a prefill is its tokens one by one,
+    and neither a sequence beside it nor how it was cut shows."""
+    reference = write_model(name, tmp_path)
+    model = weft.load(tmp_path, device="cpu", context=64, max_batch=2)
+    runner = model.runner(2)
+    scores = runner.score(IDS).copy()
+    close(scores, reference_logits(reference, IDS))
+    runner.prefill(1, IDS[7:20])  # another sequence, which the next one takes the place of
+    whole = runner.prefill(1, IDS).copy()
+    np.testing.assert_array_equal(whole, scores[-1])
+    runner.prefill(0, IDS[:11])
+    runner.prefill(0, IDS[11:16], 11)
+    runner.prefill(1, IDS[5:17])
+    for t in range(16, 24):
+        both = runner.decode([IDS[t], IDS[t + 1]], [0, 1], [t, t - 4])
+        np.testing.assert_array_equal(both[0], scores[t])
+    for prompt, made in zip(PROMPTS, model.generate(PROMPTS, max_new_tokens=12)):
+        assert list(made.ids) == reference_greedy(reference, prompt, made.ids)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_family_elsewhere(tmp_path: Path, name: str) -> None:
+    reference = write_model(name, tmp_path)
+    runner = weft.load(tmp_path, device=ELSEWHERE[name], context=16).runner()
+    want = reference_logits(reference, IDS[:9])
+    close(runner.prefill(0, IDS[:8]), want[7])
+    close(runner.decode([IDS[8]], [0], [8])[0], want[8])
+
+
+def test_a_longer_context_has_its_own_rope(tmp_path: Path) -> None:
+    """Phi-3's long factors: transformers takes them once there are more tokens than the original
+    context, weft when the context that it was loaded for is longer."""
+    reference = write_model("phi3", tmp_path)
+    short = weft.load(tmp_path, device="cpu", context=8).logits(IDS[:8])
+    close(short, reference_logits(reference, IDS[:8]))
+    long = weft.load(tmp_path, device="cpu", context=32).logits(IDS)
+    close(long, reference_logits(reference, IDS))
+
+
+def test_a_model_that_also_sees(tmp_path: Path) -> None:
+    """The text model of a wrapper: its config in text_config, its tensors under other names."""
+    write_model("ministral3", tmp_path / "plain")
+    want = weft.load(tmp_path / "plain", device="oracle").logits(IDS)
+    config = json.loads((tmp_path / "plain" / "config.json").read_text())
+    tensors = dict(open_checkpoint(tmp_path / "plain").items())
+    names = (
+        lambda name: f"language_model.{name}",
+        lambda name: name.replace("model.", "model.language_model."),
+    )
+    for i, rename in enumerate(names):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        wrapper = {"model_type": "mistral3", "text_config": config}
+        (folder / "config.json").write_text(json.dumps(wrapper))
+        save_file(folder / "model.safetensors", {rename(k): v for k, v in tensors.items()})
+        np.testing.assert_array_equal(weft.load(folder, device="oracle").logits(IDS), want)
