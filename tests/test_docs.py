@@ -55,7 +55,11 @@ def test_examples_train_on_what_stays(name: str) -> None:
 
 def test_families_lists_them_all() -> None:
     page = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `") and "model_type" not in line]
+    rows = [
+        line.split("|")[1]
+        for line in page.splitlines()
+        if line.startswith("| `") and "model_type" not in line
+    ]
     assert set(re.findall(r"`([\w-]+)`", "".join(rows))) == {*DECODERS, *ENCODERS}
 
 
