@@ -84,11 +84,11 @@ def group_name(kind: str, nodes: list[Node], anchor: Node | None, buffers: set[i
     return "+".join([head, *list(ops)[:6]])
 
 
-def strided_base(node: Node) -> Node:
-    """The node that must be in memory so that a template can read `node` as a strided view of it:
-    the furthest that strides reach. An inline source is in no memory: then it is `node` itself."""
+def strided_bases(node: Node) -> tuple[Node, ...]:
+    """What must be in memory so that a template can read `node` as a strided view of it: the
+    furthest that strides reach. An inline source is in no memory: then it is `node` itself."""
     *_, furthest = views(node)
-    return node if is_inline(furthest.node) else furthest.node
+    return (node,) if is_inline(furthest.node) else furthest.stored
 
 
 # -- row bounds ---------------------------------------------------------------------------------

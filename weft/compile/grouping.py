@@ -19,6 +19,7 @@ from weft.compile.merge_norms import merge_norms
 from weft.core.caps import Caps
 from weft.core.errors import LimitError
 from weft.graph.ir import Graph, Node, toposort
+from weft.ops.packed import form_of
 from weft.templates.group import Group
 from weft.transform.rebuild import kind_of, users
 
@@ -120,7 +121,8 @@ class _Grouper:
             if node.op == "dot" or self._wants_strided(node):
                 reason = f"{analysis.label_of(node)} reads it from memory"
                 for x in node.inputs:
-                    self._keep(analysis.strided_base(x), reason)
+                    for y in analysis.strided_bases(x):
+                        self._keep(y, reason)
             elif node.op == "update":
                 self._keep(base(node.inputs[0]), "update replaces rows of it")
             elif node.op == "sort" and self.cost[id(node.inputs[0])][0] > CHEAP:
@@ -156,6 +158,8 @@ class _Grouper:
     def _worth(self, node: Node, reached: set[int]) -> str | None:
         """Why a fusible node should be stored, or None."""
         ops, loads = self.cost[id(node)]
+        if form_of(node) is not None:
+            return None  # a few bits are read sooner than the float32 they stand for
         if len(reached) > 1 and node.op != "reshape":
             if len(loads) > 1:
                 return "several kernels use it and it has several operands"

@@ -11,6 +11,8 @@ from __future__ import annotations
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.graph.ir import Graph, Node
+from weft.ops.packed import form_of
+from weft.templates.product.bands import BYTES, step_of
 from weft.templates.view import views
 from weft.transform.rebuild import make, remake, rewrite
 
@@ -24,21 +26,34 @@ def interleave(graph: Graph, caps: Caps) -> Graph:
         return graph
     made: dict[int, Node] = {}  # weight -> the interleaved one
 
+    def kept(weight: Node, part: str = "") -> Node:
+        if id(weight) not in made:
+            made[id(weight)] = _kept(weight, caps.lanes, part)
+        return made[id(weight)]
+
     def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
         weight = _weight(node.inputs[1], caps) if node.op == "dot" else None
         if weight is None:
             return remake(node, inputs)
-        if id(weight) not in made:
-            whole = {"part": (0, weight.shape[0]), "whole": weight.shape}
-            attrs = {**weight.attrs, **whole, "interleave": caps.lanes}
-            made[id(weight)] = Node("input", (), attrs, weight.shape, weight.dtype)
-        kept = _cast(made[id(weight)], node.inputs[1].dtype)
-        columns = make("transpose", kept, perm=(1, 0))
+        form = form_of(weight)
+        if form is not None:
+            rows = remake(weight, tuple(map(kept, weight.inputs, form.parts)))
+        else:
+            rows = _cast(kept(weight), node.inputs[1].dtype)
+        columns = make("transpose", rows, perm=(1, 0))
         if len(node.inputs[1].shape) > 2:
             columns = make("broadcast", columns, shape=node.inputs[1].shape)
         return remake(node, (inputs[0], columns))
 
     return rewrite(graph, visit)
+
+
+def _kept(weight: Node, lanes: int, part: str) -> Node:
+    """The weight, or a part of a packed one, in another order: codes word by word."""
+    attrs = {**weight.attrs, "part": (0, weight.shape[0]), "whole": weight.shape}
+    if part in ("codes", "high"):
+        attrs["item"] = BYTES
+    return Node("input", (), {**attrs, "interleave": lanes}, weight.shape, weight.dtype)
 
 
 def _cast(node: Node, dtype: dt.DType) -> Node:
@@ -49,10 +64,23 @@ def _weight(node: Node, caps: Caps) -> Node | None:
     """The weight w[N, K] of which `node` is the transpose, where it can be interleaved."""
     *_, view = views(node)
     at, found = view.node, view.strides
-    if at.op != "input" or at.attrs["role"] != "weight" or len(at.shape) != 2 or "part" in at.attrs:
+    if len(at.shape) != 2 or not _readable(at, caps):
         return None
     rows, depth = at.shape
     plain = node.shape[-2:] == (depth, rows) and found[-2:] == (1, depth) and not any(found[:-2])
-    pairs = at.dtype == dt.bfloat16 and caps.features & _PAIRS
     even = rows and rows % caps.lanes == 0 and depth > 1
-    return at if plain and even and at.dtype.is_float and not pairs else None
+    return at if plain and even else None
+
+
+def _readable(weight: Node, caps: Caps) -> bool:
+    """Whether products read such a weight, or such a packed one, interleaved."""
+    form = form_of(weight)
+    if form is not None:
+        return all(_whole(x) for x in weight.inputs) and step_of(form, weight.shape[1]) > 0
+    pairs = weight.dtype == dt.bfloat16 and caps.features & _PAIRS
+    return _whole(weight) and weight.dtype.is_float and not pairs
+
+
+def _whole(node: Node) -> bool:
+    """Whether a weight is bound as the checkpoint has it."""
+    return node.op == "input" and node.attrs["role"] == "weight" and "part" not in node.attrs

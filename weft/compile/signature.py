@@ -39,7 +39,7 @@ def described(group: Group, numbers: list[Number] | None = None) -> list[Any]:
     ]
     for x in group.inputs:
         number[id(x)] = len(number)
-        order = [x.attrs["interleave"]] if "interleave" in x.attrs else []
+        order = [x.attrs[k] for k in ("interleave", "item") if k in x.attrs]
         parts.append(("buffer", x.shape, x.dtype.name, *order))
     stop = frozenset(number)
     for node in toposort(group.outputs, stop):

@@ -55,7 +55,11 @@ def _check_recipes(program: Program) -> None:
     for name, made in program.recipes.items():
         b = weights.get(name)
         sound = isinstance(made.whole, str) and made.whole not in program.recipes
-        sound = sound and all(_index(n, MAX_NBYTES) for n in made[1:]) and made.lanes > 0
+        sound = (
+            sound
+            and all(_index(n, MAX_NBYTES) for n in made[1:])
+            and min(made.lanes, made.item) > 0
+        )
         fits = sound and b is not None and made.sound(b.shape)
         _want(bool(fits), f"{name!r} is no part of weight {made.whole!r}")
 

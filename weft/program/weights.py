@@ -20,15 +20,17 @@ _PIECE = 1 << 22  # bytes that are brought into order at a time
 
 def interleaved(recipe: Recipe, spec: BufferSpec, value: Any, device: Device) -> Buffer:
     """A new buffer with rows of the weight `value` interleaved by `recipe` (spec.shape is
-    [rows / lanes, K, lanes]). Pages of a mapped file are given back: there is one copy of the
-    model at a time. Raises ShapeError, DTypeError or OutOfMemoryError."""
-    bands, depth, lanes = spec.shape
-    rows = recipe.rows_of(value, (depth,), bands * lanes)
+    [rows / lanes, K / item, lanes * item]). Pages of a mapped file are given back: there is one
+    copy of the model at a time. Raises ShapeError, DTypeError or OutOfMemoryError."""
+    (bands, depth, _), lanes, item = spec.shape, recipe.lanes, recipe.item
+    rows = recipe.rows_of(value, (depth * item,), bands * lanes)
     check_fit(spec, spec.shape, as_dtype(rows.dtype), None)
-    turned = rows.reshape(bands, lanes, depth).transpose(0, 2, 1)
+    turned = _items(rows, item).reshape(bands, lanes, depth).transpose(0, 2, 1)
     step = max(_PIECE // (spec.nbytes // bands), 1)
     buffer = device.alloc(spec.nbytes)
-    memory = DeviceArray(buffer, spec.shape, spec.dtype).view() if device.is_host else None
+    memory = None
+    if device.is_host:
+        memory = _items(DeviceArray(buffer, spec.shape, spec.dtype).view(), item)
 
     def piece(start: int) -> None:
         part = turned[start : start + step]
@@ -42,3 +44,10 @@ def interleaved(recipe: Recipe, spec: BufferSpec, value: Any, device: Device) ->
         list(threads.map(piece, starts))
     release(value)
     return buffer
+
+
+def _items(array: np.ndarray, item: int) -> np.ndarray:
+    """The array with `item` neighbours as one element."""
+    if item == 1:
+        return array
+    return np.ascontiguousarray(array).view(f"u{array.itemsize * item}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.core.errors import CompileError
+from weft.core.packed import Form
 from weft.graph.ir import Node
+from weft.ops.packed import form_of
 from weft.templates import affine
 from weft.templates.affine import Affine, Sym
 from weft.templates.group import Group
@@ -42,12 +44,20 @@ class View:
     `node`'s row-major storage. A load yields `dtype`, which a widening cast may have hidden.
 
     Along the last axis elements may come in runs: the one at i is i % run beyond the one at
-    i - i % run (an interleaved weight, see compile/interleave)."""
+    i - i % run (an interleaved weight, see compile/interleave).
+
+    With a `form`, `node` is a `dequantize` that is not in memory itself: what it is made of is."""
 
     node: Node
     offset: int
     strides: tuple[int, ...]
     run: int = 1
+    form: Form | None = None
+
+    @property
+    def stored(self) -> tuple[Node, ...]:
+        """The values that must be in memory."""
+        return (self.node,) if self.form is None else self.node.inputs
 
     @property
     def dtype(self) -> DType:
@@ -64,6 +74,7 @@ def views(node: Node) -> Iterator[View]:
     far as strides (in elements, one per axis) say where its elements lie.
 
     An exact cast is one of f16 or bf16 to f32: a template loads the narrow value and widens it.
+    Under a `dequantize` of interleaved parts lies the view of these.
     """
     syms = [Sym(f"axis{i}", "var", max(d, 1)) for i, d in enumerate(node.shape)]
     index: Index = tuple(affine.symbol(s) for s in syms)
@@ -73,7 +84,12 @@ def views(node: Node) -> Iterator[View]:
             return
         run = node.attrs.get("interleave", 1)
         strides = (linear.coefficient(s) for s in syms)
-        yield View(node, linear.const, tuple(run if s == 1 else s for s in strides), run)
+        yield (view := View(node, linear.const, tuple(run if s == 1 else s for s in strides), run))
+        if (form := form_of(node)) is not None:
+            runs = {x.attrs.get("interleave", 1) for x in node.inputs}
+            if 1 not in runs:
+                yield replace(view, form=form, run=runs.pop())
+            return
         if node.op in PURE:
             index = source_index(node, index)
         elif not _exact_cast(node):
@@ -84,7 +100,7 @@ def views(node: Node) -> Iterator[View]:
 def view_of(group: Group, node: Node) -> View | None:
     """How `node` lies in one of the group's inputs, or None."""
     materialised = {id(n) for n in group.inputs}
-    return next((view for view in views(node) if id(view.node) in materialised), None)
+    return next((v for v in views(node) if all(id(x) in materialised for x in v.stored)), None)
 
 
 def operand(group: Group, node: Node) -> View:

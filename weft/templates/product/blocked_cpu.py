@@ -25,6 +25,7 @@ from weft.kernel.ir import Expr, Kernel, Type
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
+from weft.templates.product.bands import Bands
 from weft.templates.product.blocks import Blocks
 from weft.templates.product.pack import Packer
 from weft.templates.product.plan import Plan, candidates, plan_of, whole_rows
@@ -122,6 +123,10 @@ class CpuMatmul(Blocks):
     def _pack_b(self, i: int, n0: Expr) -> None:
         """panel[k][column], or panel[k / 2][column][2] for pairs."""
         b, p, plan = self.b, self.p, self.plan
+        packed = self.packed[i]
+        if packed is not None:
+            self._unpack(packed, i * plan.nr, n0)
+            return
         pair = plan.pair
         kind = dt.bfloat16 if pair == 2 else self.acc
         w = self.ws[i]
@@ -142,6 +147,16 @@ class CpuMatmul(Blocks):
             packer.turned(sn, self.klen, plan.nr, last, p.k % (plan.lanes * pair) == 0, pair)
         else:
             packer.scalars((sk, sn), self.klen, plan.nr, (None, last))
+
+    def _unpack(self, w: Bands, at: int, n0: Expr) -> None:
+        """panel[k][column] of a packed operand; columns that do not exist hold others."""
+        b, lanes, n = self.b, self.plan.lanes, self.p.n
+        for c in range(0, self.plan.nr, lanes):
+            band = w.at(b, minimum(n0 + c, n - lanes) if n % self.plan.nr else n0 + c)
+            with b.loop(self.klen, step=w.step, name="k") as k:
+                start = b.let(k * self.wide + (at + c), "spot")
+                for u, vector in enumerate(band.vectors(b, b.let(self.k0 + k, "k"))):
+                    b.store(self.panel, start + u * self.wide, vector)
 
     # -- computing
 

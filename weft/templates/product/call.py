@@ -19,6 +19,7 @@ from weft.templates.emit import Emitter
 from weft.templates.lanes import WORD
 from weft.templates.loops import Bound, bounded_rows, traffic
 from weft.templates.operand import Reader
+from weft.templates.product.bands import Bands
 from weft.templates.product.epilogue import Tail
 from weft.templates.product.problem import Problem, mode
 from weft.templates.view import Index, View
@@ -65,12 +66,21 @@ class Call:
         self.x = self._operand(p.a, p.a_batch, p.a_m, p.a_k, p.m)
         strides = [p.b_strides(i) for i in range(len(p.dots))]
         self.ws = [self._operand(v, s, s_n, s_k, p.n) for v, (s, s_k, s_n) in zip(p.bs, strides)]
+        self.packed = [self._packed(v) for v in p.bs]
 
     def _operand(
         self, view: View, strides: tuple[int, ...], s_row: int, s_k: int, items: int
     ) -> Operand:
-        source, known = self.em.buffers[id(view.node)], (*strides, view.offset)
+        source, known = self.em.buffers[id(view.stored[0])], (*strides, view.offset)
         return Operand(source, const(0), s_row, s_k, self.acc, items, self.p.k, known)
+
+    def _packed(self, view: View) -> Bands | None:
+        """What reads a packed operand; None of any other."""
+        if view.form is None:
+            return None
+        buffers = [self.em.buffers[id(x)] for x in view.stored]
+        parts = dict(zip(view.form.parts, buffers))
+        return Bands(view.form, parts, self.p.k, view.run)
 
     @property
     def pair(self) -> int:

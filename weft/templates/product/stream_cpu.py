@@ -12,7 +12,7 @@ share a register tile, and that of every other product (core.order).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from weft.core.caps import Caps
@@ -221,19 +221,34 @@ class Streamer(Part):
         sums = self._chains(rows, vectors)
         acc, starts = sums.acc, self.starts(self.left, rows)
         further = self.further if p.bs[0].run == 1 else 0  # runs are streams that need no help
+        step = max(w.step if w is not None else self.pair for w in self.packed)
+        near = [b.let(minimum(c, p.n - lanes), "near") if ragged else c for c in columns]
+        bands = [[w.at(b, c) for c in near] if w is not None else None for w in self.packed]
+
+        def lines(i: int, k: Expr) -> Iterator[list[Expr]]:
+            """What each of `step` of k takes of weight i: a vector per column."""
+            w, packed = self.ws[i], bands[i]
+            if packed is not None:
+                yield from map(list, zip(*(band.vectors(b, k) for band in packed)))
+                return
+            for u in range(0, step, self.pair):
+                at = b.let(k + u, "k") if u else k
+                line = _LINE // w.source.dtype.itemsize
+                for c in range(0, self.width, line) if further else ():
+                    assert isinstance(w.source, ir.Buffer)
+                    b.prefetch(w.source, w.at(n0 + c, at + further))
+                yield [self._line(w, at, c, mask) for c, mask in zip(columns, masks)]
 
         def chunk(first: Expr, stop: Expr) -> None:
-            with b.loop(stop, first, step=self.pair, name="k") as k:
-                xs = [self._x(start, k) for start in starts]
-                for w, dot in zip(self.ws, acc):
-                    line = _LINE // w.source.dtype.itemsize
-                    for c in range(0, self.width, line) if further else ():
-                        assert isinstance(w.source, ir.Buffer)
-                        b.prefetch(w.source, w.at(n0 + c, k + further))
-                    for v, (column, mask) in enumerate(zip(columns, masks)):
-                        vector = self._line(w, k, column, mask)
-                        for x, line_ in zip(xs, dot):
-                            self.add(line_[v], x, vector)
+            with b.loop(stop, first, step=step, name="k") as k:
+                read = [lines(i, k) for i in range(len(self.ws))]
+                for u, vectors_ in enumerate(zip(*read)):
+                    at = b.let(k + u, "k") if u else k
+                    xs = [self._x(start, at) for start in starts]
+                    for dot, line in zip(acc, vectors_):
+                        for v, vector in enumerate(line):
+                            for x, sums_ in zip(xs, dot):
+                                self.add(sums_[v], x, vector)
 
         sums.chunks(chunk)
         for v in range(vectors):

@@ -1,0 +1,118 @@
+"""Packed weights in the order that a CPU's lanes read them: a band is as many rows as a vector has
+lanes. Codes lie in 32-bit words (the first code lowest), a word of each row of the band side by
+side; so do scales and what else a group has. See compile/interleave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from weft.core import dtypes as dt
+from weft.core.packed import Form
+from weft.kernel import ir
+from weft.kernel.builder import Builder
+from weft.kernel.expr import bitcast, cast, const, load
+from weft.kernel.ir import Expr
+from weft.templates.packed import finish, numbers, value_of
+
+BYTES = 4  # of a word
+WORD = 8 * BYTES
+
+
+def step_of(form: Form, k: int) -> int:
+    """How many k are read together: whole words of codes, of one group. 0 where there is no such
+    number, so that the form is not read in this order."""
+    unit = WORD // min(form.planes)
+    fits = (n for n in (32, 16, 8, 4) if n % unit == 0 and form.group % n == 0 and k % n == 0)
+    return next(fits, 0)
+
+
+@dataclass(frozen=True)
+class Bands:
+    """The packed right operand of a product over K = `k`, whose parts lie in `buffers`; `starts`
+    says where the parts of one band begin."""
+
+    form: Form
+    buffers: Mapping[str, ir.Buffer]
+    k: int
+    lanes: int
+    starts: Mapping[str, Expr] | None = None
+
+    @property
+    def step(self) -> int:
+        return step_of(self.form, self.k)
+
+    def at(self, b: Builder, row: Expr) -> Bands:
+        """The band that starts with row `row`, a multiple of `lanes`."""
+        band = b.let(row // self.lanes, "band")
+        starts = {
+            part: b.let(band * (buffer.size // self.rows * self.lanes), part)
+            for part, buffer in self.buffers.items()
+        }
+        return replace(self, starts=starts)
+
+    @property
+    def rows(self) -> int:
+        codes = self.buffers["codes"].size
+        return codes * 8 // (self.k * self.form.planes[0])
+
+    def vectors(self, b: Builder, k: Expr) -> Iterator[Expr]:
+        """What `step` of k take of the band, a lane for each row: f32 vectors, bound. k is a
+        multiple of `step`."""
+        form = self.form
+        beside = numbers(b, form, lambda part: self._number(part, k))
+        words: dict[tuple[str, int], Expr] = {}
+        signed = form.values == "int" and form.planes == (form.bits,) and form.bits in (4, 8)
+        signed = signed and form.offset == 1 << (form.bits - 1)
+        for u in range(self.step):
+            if signed:
+                code = self._signed(b, words, k, u)
+                value = b.let(finish(b, form, cast(code, dt.float32), beside), "w")
+            else:
+                code = b.let(self._code(b, words, k, u), "code")
+                value = b.let(finish(b, form, value_of(b, form, code), beside), "w")
+            yield value
+
+    def _word(
+        self, b: Builder, words: dict[tuple[str, int], Expr], part: str, k: Expr, number: int,
+        flip: int = 0,
+    ) -> Expr:  # fmt: skip
+        """Word `number` of those that hold the codes from k on; `flip` inverts bits of it."""
+        if (part, number) not in words:
+            bits = self.form.planes[part == "high"]
+            assert self.starts is not None
+            first = k // (WORD // bits) * (BYTES * self.lanes) + number * BYTES * self.lanes
+            bytes_ = load(self.buffers[part], self.starts[part] + first, BYTES * self.lanes)
+            word = b.let(bitcast(bytes_, dt.int32), "word")
+            words[part, number] = b.let(word ^ const(flip, word.type), "word") if flip else word
+        return words[part, number]
+
+    def _field(
+        self, b: Builder, words: dict[tuple[str, int], Expr], part: str, k: Expr, u: int
+    ) -> Expr:
+        """The bits of code k + u in one plane."""
+        bits = self.form.planes[part == "high"]
+        number, place = divmod(u * bits, WORD)
+        return (self._word(b, words, part, k, number) >> place) & ((1 << bits) - 1)
+
+    def _code(self, b: Builder, words: dict[tuple[str, int], Expr], k: Expr, u: int) -> Expr:
+        code = self._field(b, words, "codes", k, u)
+        if len(self.form.planes) > 1:
+            code = code | (self._field(b, words, "high", k, u) << self.form.planes[0])
+        return code
+
+    def _signed(self, b: Builder, words: dict[tuple[str, int], Expr], k: Expr, u: int) -> Expr:
+        """Code k + u less half of what its bits count: its highest bit turned into a sign."""
+        bits = self.form.bits
+        ones = sum(1 << (i + bits - 1) for i in range(0, WORD, bits))
+        number, place = divmod(u * bits, WORD)
+        word = self._word(b, words, "codes", k, number, ones - (1 << WORD))
+        return (word << (WORD - bits - place)) >> (WORD - bits)
+
+    def _number(self, part: str, k: Expr) -> Expr:
+        """A part's numbers for the group of k, as f32."""
+        buffer = self.buffers[part]
+        each = self.k * self.rows // buffer.size
+        assert self.starts is not None
+        group = k // each * self.lanes if each < self.k else const(0)
+        return cast(load(buffer, self.starts[part] + group, self.lanes), dt.float32)
