@@ -27,7 +27,12 @@ CHEAP = 4  # operations per element that may be done again wherever an element i
 AGAIN = 32  # ... that may be done again by other kernels: memory costs more than this on any target
 ENDLESS = 1 << 20  # operations beyond which their exact number does not matter
 MANY = 4  # operands beyond which their exact number does not matter
-READS_VALUES = ("norm", "reduce", "scan")  # templates of calls that take operands as they come
+READS_VALUES = (
+    "norm",
+    "quantize",
+    "reduce",
+    "scan",
+)  # templates of calls that take operands as they come
 Claimed = Callable[[Node], str | None]
 
 

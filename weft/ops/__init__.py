@@ -20,6 +20,7 @@ from weft.ops import (  # noqa: F401  (importing registers the primitives)
     movement,
     packed,
     pooling,
+    quantize,
     reduce,
     row_grads,
     scan_blocks,

@@ -1,0 +1,101 @@
+"""quantize: rows as integers with a scale per block of 32, and back.
+
+Products of packed weights take their other operand as integers where a policy says so: sums within
+a block are exact then (docs/numerics.md, "Products of integers with scales"). Codes are signed: the
+instructions of every target multiply packed codes, which are unsigned, by signed bytes or take both
+signed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.core.errors import ShapeError
+from weft.ops import functions as f
+from weft.ops.composite import Composite, register_composite
+from weft.ops.functions import Value
+from weft.ops.primitive import Aval, aval
+from weft.ops.rules import want
+
+BLOCK = 32  # k that share a scale
+LARGEST = {1: 127, 2: 127 * 128}  # code, by the number of planes of bytes
+STEP = 128  # of the first plane, where there are two
+HUGE = float(np.finfo(np.float32).max)
+TINY = 2.0**-100  # blocks whose largest element is smaller count as zeros
+
+
+def quantize(x: Value, planes: int = 1) -> tuple[Value, ...]:
+    """x[..., K] as int8 codes [..., K], of two `planes` a second one of finer steps, and float32
+    scales [..., K / 32]. With t the largest |x| of a block its scale is t * (1 / n) and its codes
+    rint(x * (n / t)), n = 127 or 16256; a second plane holds what 128 times the first leaves.
+    Blocks of zeros have scale 0. Where t is infinite or NaN so is the scale, and codes are 0: what
+    is multiplied with them is NaN. Raises ShapeError where 32 does not divide K."""
+    codes: tuple[Value, ...] = f.call("quantize", x, planes=planes)
+    return codes
+
+
+def rescale(*parts: Value) -> Value:
+    """The float32 rows [..., K] that the parts that `quantize` gives stand for."""
+    return f.call("rescale", *parts)
+
+
+def _blocks(x: Value) -> Value:
+    *lead, k = aval(x).shape
+    return f.reshape(x, (*lead, k // BLOCK, BLOCK))
+
+
+def _spread(scales: Value) -> Value:
+    """Each number of a block for all of its elements."""
+    shape = aval(scales).shape
+    return f.broadcast(f.reshape(scales, (*shape, 1)), (*shape, BLOCK))
+
+
+def _quantize_abstract(x: Aval, *, planes: int) -> tuple[Aval, ...]:
+    want("quantize", x, "float")
+    if planes not in LARGEST or not x.shape or x.shape[-1] % BLOCK:
+        raise ShapeError(
+            f"quantize: {x} in {planes} planes; expected whole blocks of {BLOCK}, 1 or 2 planes"
+        )
+    codes = Aval(x.shape, dt.int8)
+    return (*(codes,) * planes, Aval((*x.shape[:-1], x.shape[-1] // BLOCK), dt.float32))
+
+
+def _quantize(x: Value, *, planes: int) -> tuple[Value, ...]:
+    n, shape = float(LARGEST[planes]), aval(x).shape
+    blocks = _blocks(f.cast(x, dt.float32))
+    top = f.max_(f.abs_(blocks), -1)
+    nan = f.isnan(top)
+    some = f.bitwise_and(f.less_equal(TINY, top), f.less_equal(top, HUGE))
+    some = f.where(nan, f.full_like(nan, False), some)
+    none = f.where(nan, f.full_like(nan, False), f.less(top, TINY))
+    inverse = f.where(some, f.div(n, f.where(some, top, 1.0)), 0.0)
+    scales = f.where(none, 0.0, f.mul(top, 1.0 / n))
+    wide = f.round_(f.mul(blocks, _spread(inverse)))
+    if planes == 1:
+        return f.reshape(f.cast(wide, dt.int8), shape), scales
+    high = f.round_(f.mul(wide, 1.0 / STEP))
+    low = f.sub(wide, f.mul(high, float(STEP)))
+    first, second = (f.reshape(f.cast(v, dt.int8), shape) for v in (high, low))
+    return first, second, scales
+
+
+def _rescale_abstract(*parts: Aval) -> Aval:
+    *codes, scales = parts
+    shape = (*codes[0].shape[:-1], codes[0].shape[-1] // BLOCK) if codes else ()
+    same = {(c.shape, c.dtype) for c in codes} == {(codes[0].shape, dt.int8)} if codes else False
+    if len(codes) not in LARGEST or not same or scales != Aval(shape, dt.float32):
+        raise ShapeError(f"rescale: parts {parts}; expected those of quantize")
+    return Aval(codes[0].shape, dt.float32)
+
+
+def _rescale(*parts: Value) -> Value:
+    *codes, scales = parts
+    first, *second = (_blocks(f.cast(c, dt.float32)) for c in codes)
+    if second:
+        first = f.add(f.mul(first, float(STEP)), second[0])
+    return f.reshape(f.mul(first, _spread(scales)), aval(codes[0]).shape)
+
+
+register_composite(Composite("quantize", _quantize_abstract, _quantize, {"planes": 1}))
+register_composite(Composite("rescale", _rescale_abstract, _rescale, {}, kind="movement"))
