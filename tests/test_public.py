@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from pathlib import Path
 
 import weft
+from weft.tensor import functional
 
 
 def test_the_stub_is_what_weft_exports() -> None:
@@ -18,6 +20,18 @@ def test_the_stub_is_what_weft_exports() -> None:
     for name in weft.__all__:
         assert getattr(weft, name) is getattr(weft, name)
     assert weft.exp.__name__ == "exp" and callable(weft.compile)
+
+
+def test_no_function_shows_an_object_of_its_own() -> None:
+    for home in (weft, functional):
+        names = [n for n in dir(home) if not n.startswith("_")]
+        functions = {n: v for n in names if inspect.isfunction(v := getattr(home, n))}
+        assert {"max", "where", "softmax"} & functions.keys()
+        for name, function in functions.items():
+            shown = inspect.signature(function)
+            assert "self" not in shown.parameters, name
+            assert shown.return_annotation != "Self", name
+    assert str(inspect.signature(weft.max)).startswith("(x: 'Operand', /, axis: ")
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

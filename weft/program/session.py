@@ -17,7 +17,7 @@ from weft.program.memory import check_fits, clear
 from weft.program.outputs import Pool, maker
 from weft.program.program import BufferSpec, Library, Program
 from weft.program.values import check_fit, fitted, zeros
-from weft.program.weights import interleaved
+from weft.program.weights import interleaved, ordering
 
 Value = np.ndarray | DeviceArray | Buffer
 Direct = tuple[list[Callable[[], np.ndarray]], Callable[..., int]]
@@ -55,10 +55,9 @@ class Session:
         check_fits(program, device)
         self._index = {b.name: i for i, b in enumerate(program.buffers)}
         self._pool: dict[int, Pool] = {}  # of each output
-        self._buffers = [
-            self._make(i, spec, weights or {}, state or {})
-            for i, spec in enumerate(program.buffers)
-        ]
+        with ordering(device) as self._threads:
+            given = weights or {}, state or {}
+            self._buffers = [self._make(i, spec, *given) for i, spec in enumerate(program.buffers)]
         self._own = {i: self._buffers[i] for i in program.inputs}  # where NumPy inputs go
         self._inputs = {program.buffers[i].name: i for i in program.inputs}
         self._seen: dict[int, np.ndarray] = {}  # inputs read in place at the last run
@@ -133,7 +132,7 @@ class Session:
             raise UsageError(f"{self.program.name}: weight {name!r} was not given")
         value = weights[recipe.whole]
         if recipe.lanes > 1:
-            return interleaved(recipe, spec, value, self.device)
+            return interleaved(recipe, spec, value, self.device, self._threads)
         return self._place(spec, recipe.rows_of(value, spec.shape[1:], spec.shape[0]))
 
     def _place(self, spec: BufferSpec, value: Value, wrap: bool = True) -> Buffer:

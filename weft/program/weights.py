@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,14 @@ from weft.program.values import check_fit
 _PIECE = 1 << 22  # bytes that are brought into order at a time
 
 
-def interleaved(recipe: Recipe, spec: BufferSpec, value: Any, device: Device) -> Buffer:
+def ordering(device: Device) -> Executor:
+    """The threads that bring weights into order; none starts before there is one."""
+    return ThreadPoolExecutor(device.caps.cores if device.is_host else 1, "weft-weights")
+
+
+def interleaved(
+    recipe: Recipe, spec: BufferSpec, value: Any, device: Device, threads: Executor
+) -> Buffer:
     """A new buffer with rows of the weight `value` interleaved by `recipe` (spec.shape is
     [rows / lanes, K / item, lanes * item]). Pages of a mapped file are given back: there is one
     copy of the model at a time. Raises ShapeError, DTypeError or OutOfMemoryError."""
@@ -39,9 +46,7 @@ def interleaved(recipe: Recipe, spec: BufferSpec, value: Any, device: Device) ->
         else:
             device.write(buffer, np.ascontiguousarray(part), start * (spec.nbytes // bands))
 
-    starts = range(0, bands, step)
-    with ThreadPoolExecutor(device.caps.cores if memory is not None else 1) as threads:
-        list(threads.map(piece, starts))
+    list(threads.map(piece, range(0, bands, step)))
     release(value)
     return buffer
 

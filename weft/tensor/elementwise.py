@@ -8,6 +8,7 @@ and differentiates wherever they do.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -120,7 +121,16 @@ def method(
         return of(as_tensor(x), *args, **kwargs)
 
     function.__name__ = function.__qualname__ = name or of.__name__
+    function.__signature__ = _without_self(inspect.signature(of))  # type: ignore[attr-defined]
     return function
+
+
+def _without_self(shown: inspect.Signature) -> inspect.Signature:
+    """A method's signature as that of a function of its object."""
+    first, *rest = shown.parameters.values()
+    operand = first.replace(name="x", kind=first.POSITIONAL_ONLY, annotation="Operand")
+    result = "Tensor" if shown.return_annotation == "Self" else shown.return_annotation
+    return shown.replace(parameters=[operand, *rest], return_annotation=result)
 
 
 add = _operator("add", "+", operator.add)
