@@ -7,11 +7,13 @@ from weft.core.errors import (
     DTypeError,
     FileFormatError,
     GradientError,
+    HubError,
     KernelError,
     LimitError,
     ModelError,
     OutOfMemoryError,
     ShapeError,
+    StorageError,
     TraceError,
     UsageError,
     WeftError,
@@ -19,6 +21,6 @@ from weft.core.errors import (
 
 __all__ = [
     "CallError", "CompileError", "DTypeError", "DeviceError", "FileFormatError", "GradientError",
-    "KernelError", "LimitError", "ModelError", "OutOfMemoryError", "ShapeError", "TraceError",
-    "UsageError", "WeftError",
+    "HubError", "KernelError", "LimitError", "ModelError", "OutOfMemoryError", "ShapeError",
+    "StorageError", "TraceError", "UsageError", "WeftError",
 ]  # fmt: skip

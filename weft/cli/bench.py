@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.cli.hub import model_path, takes_model
 from weft.core import text
 from weft.core.errors import DeviceError, UsageError
 
@@ -149,6 +150,7 @@ def _side_by_side(
 @click.option("--reps", default=5, show_default=True, type=click.IntRange(1))
 @_threads
 @click.option("--profile", type=click.Path(), help="Write a Chrome trace here; print per kernel.")
+@takes_model
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def model(
     path: str,
@@ -159,14 +161,17 @@ def model(
     gen: int | None,
     reps: int,
     profile: str | None,
+    yes: bool,
     as_json: bool,
 ) -> None:
     """Time prefill (ppN), decode at an empty context (tgN) and after a prompt (tgN@dN)."""
     from weft.backends import registry
     from weft.conform import bench_model, profile as steps, roofline
 
-    options = bench_model.Options(path, device, dtype, act_dtype, prompt, gen, reps)
+    found = model_path(path, yes)
+    options = bench_model.Options(found, device, dtype, act_dtype, prompt, gen, reps)
     result = bench_model.run(options, lambda: roofline.measure(registry.get(device)), _note)
+    result["model"] = path
     if profile:
         roof = _roof(result)
         result["profile"] = bench_model.profile(options, roof, Path(profile))

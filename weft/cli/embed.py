@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from weft.cli.hub import model_path, takes_model
 from weft.core import text
 from weft.core.errors import FileFormatError, UsageError
 
@@ -38,6 +39,7 @@ def read_lines(path: str) -> list[str]:
 @click.option(
     "--device", default="auto", show_default=True, help="Any line of weft devices, or gpu."
 )
+@takes_model
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def embed(
     model: str,
@@ -46,16 +48,17 @@ def embed(
     query: str | None,
     top: int,
     device: str,
+    yes: bool,
     as_json: bool,
 ) -> None:
-    """Embed TEXTS with an encoder in the folder MODEL; with --query, search them instead."""
+    """Embed TEXTS with the encoder MODEL, a folder or ORG/NAME; with --query, search them."""
     import weft
     from weft.models.embedder import Encoder
 
     corpus = [*texts, *(read_lines(path) if path else [])]
     if not corpus:
         raise click.UsageError("give at least one text, or --file")
-    loaded = weft.load(model, device=device)
+    loaded = weft.load(model_path(model, yes), device=device)
     if not isinstance(loaded, Encoder):
         raise UsageError(f"{model} writes text, it embeds none: weft run {model} PROMPT")
     vectors = loaded.embed(corpus)

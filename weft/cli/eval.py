@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.cli.hub import model_path, takes_model
 from weft.core import text
 from weft.core.errors import FileFormatError, UsageError
 
@@ -49,6 +50,7 @@ Example:  weft eval MODEL.gguf MODEL_FOLDER --text notes.txt --limit 20000
 @click.option(
     "--picture", type=click.Path(), help="Draw size against loss of the runs (.svg, .png)."
 )
+@takes_model
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
     path: str | None,
@@ -63,11 +65,12 @@ def evaluate(
     name: str | None,
     add: tuple[str, ...],
     picture: str | None,
+    yes: bool,
     as_json: bool,
 ) -> None:
-    """How well MODEL (a folder or a GGUF file; by default the model in the box) predicts a text:
-    perplexity and bits per byte, each with its standard error. With MODEL2, the reference, also
-    the Kullback-Leibler divergence of MODEL from it and how often both find the same token
+    """How well MODEL (a folder, a GGUF file or ORG/NAME; by default the model in the box) predicts
+    a text: perplexity and bits per byte, each with its standard error. With MODEL2, the reference,
+    also the Kullback-Leibler divergence of MODEL from it and how often both find the same token
     likeliest. MODEL2 is computed as its weights are, with float32 inputs."""
     import weft
     from weft.models.evaluate import evaluate as run
@@ -80,8 +83,10 @@ def evaluate(
 
         path = str(box_folder())
     options: dict[str, Any] = {"device": device, "context": context, "max_batch": 1}
-    model = weft.load(path, dtype=dtype, act_dtype=act_dtype, **options)
-    other = None if reference is None else weft.load(reference, act_dtype="float32", **options)
+    model = weft.load(model_path(path, yes), dtype=dtype, act_dtype=act_dtype, **options)
+    other = None
+    if reference is not None:
+        other = weft.load(model_path(reference, yes), act_dtype="float32", **options)
     given = sys.stdin.buffer if source == "-" else Path(source)
     with _bar() as note:
         found = run(model, given, other, context, stride, limit, note)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.cli.hub import model_path, takes_model
 from weft.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ VIEWS = ("report", "graph", "kernels", "source")
               help="The report (default), the traced graph, Kernel IR (default with --kernel), or "
               "the device's source.")  # fmt: skip
 @click.option("--kernel", help="Only kernels whose name contains this.")
+@takes_model
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def explain(
     path: str,
@@ -42,16 +44,17 @@ def explain(
     steps: tuple[str, ...],
     show: str | None,
     kernel: str | None,
+    yes: bool,
     as_json: bool,
 ) -> None:
-    """Show what MODEL, a folder or a GGUF file, compiles to: each step of the line from graph to
-    the text a device runs."""
+    """Show what MODEL, a folder, a GGUF file or ORG/NAME, compiles to: each step of the line from
+    graph to the text a device runs."""
     import weft
 
     show = show or ("report" if kernel is None else "kernels")
     if kernel is not None and show not in ("kernels", "source"):
         raise UsageError(f"--kernel picks among kernels, not from --show {show}; leave one out")
-    model = weft.load(path, device=device, dtype=dtype)
+    model = weft.load(model_path(path, yes), device=device, dtype=dtype)
     assert model.device is not None
     goal = _of_device(model.device) if target is None else _of_target(target)
     graphs = model.graphs()

@@ -21,6 +21,8 @@ COMMANDS = {
     "run": ("run", "Generate text from a prompt."),
     "chat": ("run", "Talk with a model, turn by turn."),
     "eval": ("eval", "Perplexity of a text, and how far a model is from another."),
+    "pull": ("hub", "Fetch a model from the hub, by its name."),
+    "list": ("hub", "List the models that were fetched."),
     "embed": ("embed", "Embed texts, or search them."),
     "train": ("train", "Train or fine-tune a model on text."),
     "merge": ("train", "Add a LoRA adapter to its model."),
@@ -29,7 +31,7 @@ COMMANDS = {
     "bench": ("bench", "Measure operations or a whole model."),
     "tune": ("tune", "Measure configurations of templates on a device, keep the fastest."),
 }
-FUNCTIONS = {"eval": "evaluate"}  # whose name is not the command's: Python has that one
+FUNCTIONS = {"eval": "evaluate", "list": "list_models"}  # where Python has the command's name
 
 
 class LazyGroup(click.Group):

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from weft.cli.hub import model_path, takes_model
 from weft.core.errors import FileFormatError, UsageError
 
 
@@ -36,7 +37,7 @@ def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
-    return command
+    return takes_model(command)
 
 
 def load_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -45,11 +46,12 @@ def load_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_decoder(path: str, options: dict[str, Any]) -> Any:
-    """The model in the folder or file `path`, which must be one that generates text."""
+    """The model that `path` names, which must be one that generates text."""
     import weft
     from weft.models.embedder import Encoder
 
-    model = weft.load(path, **load_options(options))
+    found = model_path(path, options.pop("yes"))
+    model = weft.load(found, **load_options(options))
     if isinstance(model, Encoder):
         raise UsageError(f"{path} is an encoder; it does not write: weft embed {path} TEXT")
     return model
@@ -81,7 +83,11 @@ def _read_turn() -> str:
 
 def _boxed(only: str) -> tuple[str, str]:
     """(model, prompt) where one argument was given: the model in the box, and that argument."""
-    if os.path.isdir(only) or (only.endswith(".gguf") and os.path.isfile(only)):
+    from weft.models.hub.names import parse
+
+    name = parse(only)
+    named = name is not None and (only.endswith(".gguf") or name.store.is_dir())
+    if os.path.isdir(only) or (only.endswith(".gguf") and os.path.isfile(only)) or named:
         raise click.UsageError(f"{only} is a model; give it a PROMPT")
     from weft.models.box import box_folder
 
@@ -115,6 +121,7 @@ def _stream(pieces: Any) -> str:
     epilog="""\b
 Example:  weft run 'def fibonacci(n):' --max-new-tokens 40
           weft run MODEL - < prompt.txt
+          weft run ORG/NAME:Q4_K_M 'Once upon a time'
 """
 )
 @click.argument("path", metavar="[MODEL]", required=False)
@@ -125,9 +132,10 @@ Example:  weft run 'def fibonacci(n):' --max-new-tokens 40
 def run(
     ctx: click.Context, path: str | None, prompt: str | None, as_json: bool, **options: Any
 ) -> None:
-    """Generate text from PROMPT ('-': standard input) with MODEL, a Hugging Face folder or a GGUF
-    file, or with the small model of Python code that comes with weft (which repeats itself without
-    a penalty: its default is 1.1). The text goes to stdout as it is made, the speed to stderr."""
+    """Generate text from PROMPT ('-': standard input) with MODEL, a Hugging Face folder, a GGUF
+    file or a name of the hub (ORG/NAME, ORG/NAME:FILE.gguf), or with the small model of Python
+    code that comes with weft (which repeats itself without a penalty: its default is 1.1). The
+    text goes to stdout as it is made, the speed to stderr."""
     if path is None:
         raise click.UsageError("give a PROMPT: weft run 'def fibonacci(n):'")
     alone = prompt is None
@@ -212,8 +220,8 @@ class Watch:
 @click.option("--system", help="The system message, for models that have one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per turn.")
 def chat(path: str, system: str | None, as_json: bool, **options: Any) -> None:
-    """Talk with MODEL, a folder or a GGUF file; it needs a chat template. A turn reads only what is
-    new in the conversation. An empty line or the end of input leaves."""
+    """Talk with MODEL, a folder, a GGUF file or ORG/NAME; it needs a chat template. A turn reads
+    only what is new in the conversation. An empty line or the end of input leaves."""
     model = load_decoder(path, options)
     if model.tokenizer is None or not model.tokenizer.has_chat:
         raise UsageError(f"{path} has no chat template; prompt it: weft run {path} PROMPT")

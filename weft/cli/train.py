@@ -5,10 +5,15 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from weft.cli.hub import model_path, takes_model
 from weft.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from weft.models.training.settings import Settings
 
 
 @click.command(
@@ -17,7 +22,7 @@ Example config.toml:
     [data]
     paths = ["notes"]            # text files or folders; "stdlib": Python's own source
     [model]
-    hidden = 192                 # or: from = "FOLDER", to fine-tune a model
+    hidden = 192                 # or: from = "FOLDER" or "ORG/NAME", to fine-tune a model
     layers = 5
     [train]
     steps = 1000
@@ -33,7 +38,10 @@ Example:  weft train config.toml
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint, bit for bit.")
 @click.option("--until", type=click.IntRange(1), help="Save and stop after this step.")
 @click.option("--device", help="Instead of what [train] device says: cpu, vulkan, auto, ...")
-def train(config: Path, init: bool, resume: bool, until: int | None, device: str | None) -> int:
+@takes_model
+def train(
+    config: Path, init: bool, resume: bool, until: int | None, device: str | None, yes: bool
+) -> int:
     """Train or fine-tune a decoder as CONFIG (TOML) says: text in, a Hugging Face folder out.
     Ctrl-C saves a checkpoint and leaves; --resume goes on from it."""
     from weft.core.files import write_text
@@ -48,7 +56,7 @@ def train(config: Path, init: bool, resume: bool, until: int | None, device: str
     from weft.models.training.checkpoints import found
     from weft.models.training.loop import train as run
 
-    settings = read_settings(config)
+    settings = _with_paths(read_settings(config), yes)
     if device is not None:
         settings = replace(settings, train=replace(settings.train, device=device))
     there = "" if device is None else f" --device {device}"
@@ -73,6 +81,16 @@ def train(config: Path, init: bool, resume: bool, until: int | None, device: str
     return 0
 
 
+def _with_paths(settings: Settings, yes: bool) -> Settings:
+    """The settings with the models that they name as paths, fetched where they are not here."""
+    model, tokenizer = settings.model, settings.tokenizer
+    if model.base:
+        model = replace(model, base=model_path(model.base, yes))
+    if tokenizer.base:
+        tokenizer = replace(tokenizer, base=model_path(tokenizer.base, yes))
+    return replace(settings, model=model, tokenizer=tokenizer)
+
+
 def _note(text: str) -> None:
     print(f"weft: {text}", file=sys.stderr)
 
@@ -81,10 +99,13 @@ def _note(text: str) -> None:
 @click.argument("base", type=click.Path(path_type=Path))
 @click.argument("adapter", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="New folder.")
-def merge(base: Path, adapter: Path, output: Path) -> None:
-    """Add the LoRA ADAPTER (PEFT layout) to the weights of BASE: a model folder of its own."""
+@takes_model
+def merge(base: Path, adapter: Path, output: Path, yes: bool) -> None:
+    """Add the LoRA ADAPTER (PEFT layout) to the weights of BASE: a model folder of its own. Either
+    is a folder or ORG/NAME."""
     from weft.models.adapters import merge_folders, other_base
 
+    base, adapter = (Path(model_path(str(path), yes)) for path in (base, adapter))
     merge_folders(base, adapter, output)
     why = other_base(base, adapter)
     if why is not None:

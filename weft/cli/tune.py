@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.cli.hub import model_path, takes_model
 from weft.core import text
 from weft.core.errors import FileFormatError, UsageError
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
               help="Seconds of measuring per shape.")  # fmt: skip
 @click.option("--out", type=click.Path(dir_okay=False), help="Write the table here (use it with "
               "WEFT_TUNING=FILE) instead of weft's cache directory.")  # fmt: skip
+@takes_model
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def tune(
@@ -45,10 +47,11 @@ def tune(
     dtypes: str,
     budget: float,
     out: str | None,
+    yes: bool,
     as_json: bool,
 ) -> None:
     """Measure the configurations that templates list and keep the fastest per class of shapes, for
-    products of given sizes or the groups of a MODEL folder. Compiling on the same device then goes
+    products of given sizes or the groups of a MODEL. Compiling on the same device then goes
     by the table; nothing is measured at any other time."""
     from weft.backends import registry
     from weft.conform import roofline, tune as tuning, tune_cases
@@ -62,7 +65,7 @@ def tune(
     start = _kept(path, found)
     given = context.get_parameter_source("dtypes") is not click.core.ParameterSource.DEFAULT
     if model is not None:
-        cases = _of_model(model, found, chosen, dtypes if given else None)
+        cases = _of_model(model_path(model, yes), found, chosen, dtypes if given else None)
     else:
         names = _dtypes(dtypes)
         wanted = tune_cases.parse_sizes(sizes)

@@ -51,6 +51,10 @@ class ModelError(WeftError, ValueError):
     """A model folder that cannot be loaded: architecture, config, tokenizer or weights."""
 
 
+class HubError(WeftError, RuntimeError):
+    """A model that a hub does not have, does not give, or that did not arrive whole."""
+
+
 class UsageError(WeftError, ValueError):
     """A call or a command line whose arguments do not make sense."""
 

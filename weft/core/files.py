@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import FileFormatError, StorageError, UsageError
+from weft.core.text import size
 
 _NEW, _OLD = "weft-new", "weft-old"  # what is being written, what it takes the place of
 _HIDDEN = re.compile(rf"\.(.+)\.[0-9a-f]{{8}}\.({_NEW}|{_OLD})", re.DOTALL)
@@ -145,6 +146,18 @@ def naming(target: Path) -> Iterator[None]:
         if error.errno is None or not (hidden or error.filename in (None, os.fspath(target))):
             raise
         raise OSError(error.errno, error.strerror, os.fspath(target)) from None
+
+
+def check_free(folder: Path, nbytes: int) -> None:
+    """Raises StorageError where the disk that `folder` is on, or will be, has not so many bytes
+    free."""
+    there = next((p for p in (folder, *folder.parents) if p.is_dir()), folder)
+    free = shutil.disk_usage(there).free
+    if free < nbytes:
+        need = f"{size(nbytes)} are to be written and {size(free)} are free; free some space"
+        failed = StorageError(f"{folder}: {need}")
+        failed.errno = errno.ENOSPC
+        raise failed
 
 
 # -- a folder that one process writes to -----------------------------------------------------------

@@ -209,17 +209,9 @@ def open_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint:
 
 
 def _open_sharded(folder: Path, index: Path) -> Checkpoint:
-    weight_map = read_object(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise FileFormatError(f"{index}: weight_map must map tensor names to file names")
     files: dict[str, SafetensorsFile] = {}
     home: dict[str, SafetensorsFile] = {}
-    for tensor, shard in weight_map.items():
-        if not isinstance(shard, str) or not _plain_name(shard):
-            raise FileFormatError(
-                f"{index}: tensor {tensor[:200]!r} is said to be in {str(shard)[:120]!r}; expected "
-                "the plain name of a .safetensors file in the same folder"
-            )
+    for tensor, shard in _weight_map(index).items():
         if shard not in files:
             if not (folder / shard).exists():
                 raise FileFormatError(f"{folder}: shard {shard} is missing ({index.name} names it)")
@@ -228,6 +220,25 @@ def _open_sharded(folder: Path, index: Path) -> Checkpoint:
             raise FileFormatError(f"{folder / shard}: tensor {tensor[:200]!r} is missing")
         home[tensor] = files[shard]
     return Checkpoint(home, str(index))
+
+
+def shard_names(index: Path) -> list[str]:
+    """The files that an index names, each once. Raises FileFormatError."""
+    return sorted(set(_weight_map(index).values()))
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """Tensor -> the plain name of its file."""
+    weight_map = read_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise FileFormatError(f"{index}: weight_map must map tensor names to file names")
+    for tensor, shard in weight_map.items():
+        if not isinstance(shard, str) or not _plain_name(shard):
+            raise FileFormatError(
+                f"{index}: tensor {tensor[:200]!r} is said to be in {str(shard)[:120]!r}; expected "
+                "the plain name of a .safetensors file in the same folder"
+            )
+    return weight_map
 
 
 def _plain_name(name: str) -> bool:

@@ -16,6 +16,8 @@ from weft.core.errors import ModelError, UsageError
 from weft.importers.hf_config import read_config, read_object
 from weft.importers.safetensors import SafetensorsFile, open_checkpoint, save_file
 from weft.models.config import DecoderConfig
+from weft.models.hub.names import name_of, parse
+from weft.models.hub.resolve import cached, offline
 from weft.models.names import bind_weights, checkpoint_names, decoder_layout
 
 CONFIG = "adapter_config.json"
@@ -114,14 +116,20 @@ def write(folder: Path, config: DecoderConfig, adapter: Adapter) -> None:
 
 def base_of(folder: Path) -> Path:
     """The folder of the model that an adapter belongs to: as adapter_config.json names it, from
-    here or from the adapter's folder. Raises ModelError when it is not there."""
+    here, from the adapter's folder or from the hub's cache. Nothing is fetched: no user named it.
+    Raises ModelError when it is not there."""
     named = read_config(folder, CONFIG).text("base_model_name_or_path", "")
     for place in (Path(named), folder / named):
         if named and (place / "config.json").exists():
             return place
+    name = parse(named)
+    found = None if name is None else cached(name) or offline(name)
+    if found is not None:
+        return found
+    fetch = "" if name is None else f"Fetch it: weft pull {name}. "
     raise ModelError(
-        f"{folder} holds a LoRA adapter; its model {named or '(unnamed)'} is not here. Merge it: "
-        f"weft merge BASE_FOLDER {folder} -o MERGED_FOLDER"
+        f"{folder} holds a LoRA adapter; its model {named or '(unnamed)'} is not here. {fetch}"
+        f"Merge it: weft merge BASE {folder} -o MERGED_FOLDER"
     )
 
 
@@ -180,7 +188,7 @@ def other_base(base: Path, adapter: Path) -> str | None:
         if known == fingerprint(base):
             return None
         return f"{base} does not hold the weights that {adapter} was trained on ({named})"
-    if not named or Path(named).name == base.resolve().name:
+    if not named or Path(named).name in (base.resolve().name, Path(name_of(base)).name):
         return None
     return f"{adapter} was trained on {named}, and {base} has another name"
 

@@ -29,6 +29,8 @@ from weft.models.embedder import Encoder
 from weft.models.encoders import ENCODERS, read_pooling
 from weft.models.families import DECODERS
 from weft.models.family_parts import MAX_VOCAB
+from weft.models.hub.names import name_of
+from weft.models.hub.resolve import resolve
 from weft.models.inputs import with_tables
 from weft.models.model import Decoder, Model
 from weft.models.names import bind_weights, decoder_layout, encoder_layout
@@ -61,7 +63,9 @@ def load(
     fallback: str | None = None,
     act_dtype: str | DType | None = None,
 ) -> Model:
-    """The model in a Hugging Face folder (config.json, safetensors, tokenizer.json) or GGUF file.
+    """The model in a Hugging Face folder (config.json, safetensors, tokenizer.json) or a GGUF file,
+    or one of a hub by its name (ORG/NAME, ORG/NAME@REVISION, ORG/NAME:FILE.gguf or :Q4_K_M), which
+    is fetched into huggingface_hub's cache where that lacks it.
 
     device: see `weft.backends.registry.get`; "oracle" computes with NumPy. dtype: None keeps the
     checkpoint's (float16 for packed weights); "float32", "float16" or "bfloat16" converts the
@@ -70,9 +74,9 @@ def load(
     rounded to where they meet weights of that dtype; by default bfloat16 if the weights are
     bfloat16 (as the checkpoint's own framework computes, and twice as fast where the device
     multiplies such pairs), else float32: not rounded. Raises ModelError, FileFormatError,
-    DeviceError, DTypeError, LimitError, UsageError.
+    DeviceError, DTypeError, LimitError, UsageError; HubError and StorageError of fetching.
     """
-    folder = Path(path)
+    folder = resolve(path)
     try:
         return _load(folder, device, dtype, context, max_batch, fallback, act_dtype)
     except MemoryError as e:
@@ -94,7 +98,7 @@ def _load(
 ) -> Model:
     if not folder.exists():
         raise ModelError(
-            f"{folder} does not exist; expected a Hugging Face model folder or a GGUF file"
+            f"{folder} does not exist; expected a Hugging Face folder, a GGUF file or ORG/NAME"
         )
     if isinstance(max_batch, bool) or not isinstance(max_batch, int) or not 1 <= max_batch <= 1024:
         raise UsageError(f"max_batch is {max_batch!r}; expected an integer from 1 to 1024")
@@ -105,14 +109,12 @@ def _load(
     if adapter is not None:
         folder = adapter[0]
     config = read_config(folder)
-    kind = config.text("model_type", "")
-    if kind not in DECODERS and kind not in ENCODERS:
-        raise _unsupported(config, kind)
+    kind = _kind(config)
     if config.data.get("quantization_config"):
         raise ModelError(
             f"{config.where}: quantised checkpoints are not supported; use the original weights"
         )
-    with progress(f"loading {folder.name}"):
+    with progress(f"loading {name_of(folder)}"):
         target = None if device == ORACLE else _open_device(device, fallback)
         if kind in ENCODERS:
             return _encoder(folder, config, ENCODERS[kind](config), target, dtype, act_dtype)
@@ -128,6 +130,19 @@ def _adapter(folder: Path) -> tuple[Path, Callable[[DecoderConfig], Adapter]] | 
     from weft.models import adapters
 
     return adapters.base_of(folder), lambda config: adapters.read(folder, config)
+
+
+def check_supported(folder: Path) -> str:
+    """The architecture in a folder's config.json. Raises ModelError for one that weft lacks."""
+    return _kind(read_config(folder))
+
+
+def _kind(config: Fields) -> str:
+    """The model's architecture, one that weft knows."""
+    kind: str = config.text("model_type", "")
+    if kind not in DECODERS and kind not in ENCODERS:
+        raise _unsupported(config, kind)
+    return kind
 
 
 def _unsupported(config: Fields, kind: str) -> ModelError:
@@ -178,7 +193,7 @@ def _gguf(
     """The model in a GGUF file."""
     from weft.models.gguf import read
 
-    with progress(f"loading {path.name}"):
+    with progress(f"loading {name_of(path)}"):
         found = read(path)
         target = None if device == ORACLE else _open_device(device, fallback)
         weights = found.weights(wanted(numbers[0]))

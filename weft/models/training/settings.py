@@ -34,7 +34,7 @@ class ModelSettings:
     """[model]: a folder to start from, or the sizes of a new one."""
 
     base: str = _of(
-        "", "fine-tune this Hugging Face folder; sizes come from it", key="from", blank=True
+        "", "fine-tune this folder, or ORG/NAME; sizes come from it", key="from", blank=True
     )
     family: str = _of("llama", "architecture of a new model", choices=("llama", "gpt2"))
     hidden: int = _of(192, "width", 2, 1 << 14)
@@ -71,7 +71,7 @@ class TokenizerSettings:
     """[tokenizer]: of a new model."""
 
     vocab: int = _of(2048, "tokens of the byte-level BPE to train", 257, 1 << 20)
-    base: str = _of("", "use the tokenizer of this folder instead", key="from", blank=True)
+    base: str = _of("", "use the tokenizer of this folder, or ORG/NAME", key="from", blank=True)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from weft.core.errors import ModelError, UsageError
 from weft.importers.hf_config import read_object
 from weft.models import adapters
 from weft.models.config import DecoderConfig
+from weft.models.hub.names import named
 from weft.models.training.checkpoints import write_model
 from weft.models.training.model import TrainableDecoder, folder_weights, fresh_weights
 from weft.models.training.settings import Settings
@@ -89,7 +90,7 @@ class Trained:
     def _adapter(self) -> adapters.Adapter:
         lora = self.settings.lora
         weights = {r: v for r, v in self.model.arrays().items() if _is_adapter(r)}
-        base = self.settings.model.base
+        base = named(self.settings.model.base)
         return adapters.Adapter(
             lora.rank, lora.alpha, lora.dropout, base, weights, self._base_digest
         )

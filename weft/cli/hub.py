@@ -1,0 +1,98 @@
+"""`weft pull` and `weft list`, and what every command does with the name of a model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.core import text
+from weft.core.errors import UsageError, WeftError
+
+if TYPE_CHECKING:
+    from weft.models.hub.fetch import Agree, Offer
+
+_yes = click.option("--yes", "-y", is_flag=True, help="Fetch a model without asking.")
+
+
+def takes_model(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The option of a command that takes a model: it is passed on as `yes`."""
+    return _yes(command)
+
+
+def model_path(model: str, yes: bool) -> str:
+    """The path of `model`, a path or a name; on a terminal the user is asked before anything is
+    fetched, unless `yes`."""
+    from weft.models.hub.resolve import resolve
+
+    return str(resolve(model, asking(yes)))
+
+
+def asking(yes: bool) -> Agree | None:
+    """What asks on a terminal before anything is fetched; None where nobody is to be asked."""
+    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+
+    def agree(offer: Offer) -> None:
+        if not click.confirm(f"weft: fetch {offer}?", default=True, err=True):
+            raise WeftError(f"{offer.name} was not fetched")
+
+    return agree
+
+
+@click.command(
+    epilog="""\b
+Example:  weft pull ORG/NAME
+          weft pull ORG/NAME:Q4_K_M --yes
+"""
+)
+@click.argument("name")
+@click.option("--revision", help="A branch, a tag or a commit (default: main).")
+@_yes
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def pull(name: str, revision: str | None, yes: bool, as_json: bool) -> None:
+    """Fetch the model ORG/NAME, or its newest state, from the hub into huggingface_hub's cache;
+    print its path. Of a repository with GGUF files, ORG/NAME:FILE.gguf or ORG/NAME:Q4_K_M names
+    one; ORG/NAME@REVISION is a branch, a tag or a commit. Only what weft reads is fetched."""
+    from dataclasses import replace
+
+    from weft.models.hub import fetch, names
+
+    found = names.parse(name)
+    if found is None:
+        raise UsageError(f"{name!r} is not a model's name; expected ORG/NAME or ORG/NAME:FILE.gguf")
+    if revision is not None:
+        if found.revision != names.MAIN or names.parse(f"{found.repo}@{revision}") is None:
+            raise UsageError(f"--revision {revision!r} with {name}: give one branch, tag or commit")
+        found = replace(found, revision=revision)
+    listing = fetch.look_up(found)
+    path = fetch.fetch(listing, asking(yes))
+    if as_json:
+        size = sum(f.stat().st_size for f in ([path] if path.is_file() else path.iterdir()))
+        click.echo(json.dumps({
+            "name": str(found), "commit": listing.commit, "path": str(path), "bytes": size,
+        }))  # fmt: skip
+    else:
+        click.echo(str(path))
+
+
+@click.command("list", epilog="Example:  weft list --json")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with paths.")
+def list_models(as_json: bool) -> None:
+    """List the models in huggingface_hub's cache that weft can load, by the names that every
+    command takes."""
+    from weft.models.hub.held import held_models
+    from weft.models.hub.names import cache
+
+    models = held_models()
+    if as_json:
+        click.echo(json.dumps({"cache": str(cache()), "models": [m.as_dict() for m in models]}))
+        return
+    if not models:
+        print(f"weft: nothing in {cache()}; fetch a model: weft pull ORG/NAME", file=sys.stderr)
+        return
+    rows = [[m.name, m.revision, text.size(m.nbytes), m.kind] for m in models]
+    click.echo(text.table(["name", "revision", "size", "kind"], rows, right="c"))

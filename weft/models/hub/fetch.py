@@ -1,0 +1,210 @@
+"""Models fetched from a hub into huggingface_hub's cache, by huggingface_hub: which files, how many
+bytes, and that each is what the hub says it is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.core import text
+from weft.core.errors import HubError
+from weft.core.files import check_free, naming, write_text
+from weft.importers.hf_config import MAX_CONFIG
+from weft.models.hub.bar import Bar
+from weft.models.hub.choice import CONFIG, choose, shown
+from weft.models.hub.errors import explained
+from weft.models.hub.names import COMMIT, Name
+from weft.models.hub.resolve import entry, note_whole, shards
+
+MAX_INDEX = 1 << 26  # bytes of an index, which is fetched to learn the size of the rest
+SECONDS = 10.0  # for an answer
+_DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_STALE = 3600.0  # seconds after which nobody is writing a partial file any more
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file of a repository. `digest` is its SHA-256, or git's digest of a small file; "" where
+    the hub says neither."""
+
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A repository at a commit: name -> file."""
+
+    name: Name
+    commit: str
+    files: dict[str, Remote]
+
+    @property
+    def folder(self) -> Path:
+        return self.name.snapshot(self.commit)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What is about to be fetched."""
+
+    name: Name
+    files: int
+    nbytes: int
+
+    def __str__(self) -> str:
+        files = "1 file" if self.files == 1 else f"{self.files} files"
+        return f"{self.name}: {files}, {text.size(self.nbytes)}, into {self.name.store.parent}"
+
+
+Agree = Callable[[Offer], None]  # raises to refuse
+
+
+def look_up(name: Name) -> Listing:
+    """What the hub has under a name. Raises HubError."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        raise HubError(f"{name} is not whole in the cache, and HF_HUB_OFFLINE forbids asking")
+    from huggingface_hub import HfApi
+
+    with explained(name):
+        api = HfApi(endpoint=_endpoint(), library_name="weft")
+        found = api.model_info(
+            name.repo, revision=name.revision, timeout=SECONDS, files_metadata=True
+        )
+        files = dict(_facts(sibling) for sibling in found.siblings or ())
+    if not isinstance(found.sha, str) or not COMMIT.fullmatch(found.sha):
+        raise HubError(f"{name}: the hub gave no commit, but {str(found.sha)[:60]!r}")
+    return Listing(name, found.sha, files)
+
+
+def fetch(listing: Listing, agree: Agree | None = None) -> Path:
+    """The path of a model whose files are all in the cache, fetched where they lack, each checked
+    against the hub's digest. Raises HubError, StorageError, ModelError, and what `agree` does."""
+    name, folder = listing.name, listing.folder
+    with Bar() as bar:
+        files = _chosen(listing, bar)
+        missing = [f for f in files if not (folder / f).is_file()]
+        if missing:
+            _clear(name.store / "blobs")
+            total = sum(listing.files[f].size for f in missing)
+            with naming(name.store.parent):
+                check_free(name.store.parent, total)
+            (agree or _say)(Offer(name, len(missing), total))
+            bar.show(str(name), total)
+            for file in missing:
+                _fetch_one(listing, file, bar)
+        bar.show(f"checking {name}", sum(listing.files[f].size for f in files))
+        for file in files:
+            _check(listing, file, bar)
+    if name.revision != listing.commit:
+        ref = name.store / "refs" / name.revision
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        write_text(ref, listing.commit)
+    note_whole(name, listing.commit, files)
+    return entry(folder, files)
+
+
+def _chosen(listing: Listing, bar: Bar) -> list[str]:
+    """The files that weft reads. The small ones that tell are fetched for it: an index, and the
+    config of a model that weft may not know."""
+
+    def read(index: str) -> list[str]:
+        _fetch_small(listing, index, MAX_INDEX, bar)
+        return shards(listing.folder, index)
+
+    files = choose(listing.name.repo, listing.name.part, listing.files, read)
+    if CONFIG in files:
+        from weft.models.loader import check_supported
+
+        _fetch_small(listing, CONFIG, MAX_CONFIG, bar)
+        check_supported(listing.folder)
+    return files
+
+
+def _fetch_small(listing: Listing, file: str, most: int, bar: Bar) -> None:
+    if listing.files[file].size > most:
+        size = listing.files[file].size
+        raise HubError(f"{listing.name}: {file} has {size} bytes; at most {most} are read")
+    if not (listing.folder / file).is_file():
+        _fetch_one(listing, file, bar)
+        _check(listing, file, bar)
+
+
+def _fetch_one(listing: Listing, file: str, bar: Bar) -> None:
+    """Has huggingface_hub fetch a file: it goes on where a connection was cut."""
+    from huggingface_hub import hf_hub_download
+
+    limit = listing.files[file].size
+    with explained(listing.name, file), naming(listing.name.store.parent):
+        path = hf_hub_download(
+            listing.name.repo, file, revision=listing.commit, endpoint=_endpoint(),
+            cache_dir=listing.name.store.parent, etag_timeout=SECONDS, library_name="weft",
+            tqdm_class=bar.counter(limit),
+        )  # fmt: skip
+        if Path(path) != listing.folder / file:
+            raise HubError(f"{listing.name}: the hub has moved on meanwhile; try again")
+
+
+def _check(listing: Listing, file: str, bar: Bar) -> None:
+    """Raises HubError for a file that is not what the listing says, which is removed."""
+    path, known = listing.folder / file, listing.files[file]
+    size = path.stat().st_size
+    if size != known.size:
+        what = f"{size} bytes instead of {known.size}"
+    elif known.digest and _digest(path, known, bar) != known.digest:
+        what = f"its digest is not {known.digest[:12]}..."
+    else:
+        return
+    with suppress(OSError):
+        blob = path.parent / os.readlink(path) if path.is_symlink() else path
+        path.unlink()
+        blob.unlink(missing_ok=True)
+    raise HubError(
+        f"{listing.name}: {shown([file])} is damaged: {what}\n"
+        "it was removed from the cache; try again"
+    )
+
+
+def _digest(path: Path, known: Remote, bar: Bar) -> str:
+    sha256 = len(known.digest) == 64
+    digest = hashlib.sha256() if sha256 else hashlib.sha1(b"blob %d\0" % known.size)
+    with path.open("rb") as f:
+        while block := f.read(1 << 20):
+            digest.update(block)
+            bar.step(len(block))
+    return digest.hexdigest()
+
+
+def _facts(sibling: Any) -> tuple[str, Remote]:
+    """A file of the hub's answer. Raises TypeError for what is none."""
+    lfs = sibling.lfs
+    size = sibling.size if lfs is None else lfs.size
+    if not isinstance(sibling.rfilename, str) or type(size) is not int or not 0 <= size < 1 << 60:
+        raise TypeError(f"a file {str(sibling.rfilename)[:40]!r} of {str(size)[:40]!r} bytes")
+    digest = sibling.blob_id if lfs is None else lfs.sha256
+    known = isinstance(digest, str) and _DIGEST.fullmatch(digest)
+    return sibling.rfilename, Remote(size, str(digest) if known else "")
+
+
+def _clear(blobs: Path) -> None:
+    """Removes what killed processes left half-fetched."""
+    for path in blobs.glob("*.incomplete"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _STALE:
+                path.unlink()
+
+
+def _endpoint() -> str | None:
+    return os.environ.get("HF_ENDPOINT") or None
+
+
+def _say(offer: Offer) -> None:
+    print(f"weft: fetching {offer}", file=sys.stderr)

@@ -1,0 +1,119 @@
+"""What a user calls a model, as a path: one that is here, in the cache, or fetched into it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weft.core.errors import HubError, WeftError
+from weft.core.files import default_directory, write_json
+from weft.importers.hf_config import read_object
+from weft.importers.safetensors import shard_names
+from weft.models.hub.names import Name, is_gguf, parse
+
+if TYPE_CHECKING:
+    from weft.models.hub.fetch import Agree
+
+
+def resolve(model: str | os.PathLike[str], agree: Agree | None = None) -> Path:
+    """The path of `model`: of what is there under that path; else, where a string has the form of a
+    name (ORG/NAME, with @REVISION and :FILE.gguf or :QUANTISATION), of the model in
+    huggingface_hub's cache, which is fetched where it lacks. The hub is not asked about what is
+    there whole (`weft pull` does). `agree` is given what is about to be fetched, and raises to
+    refuse; without it a line on stderr says so. A path that is neither comes back as it is.
+
+    Raises HubError, StorageError, ModelError.
+    """
+    path = Path(model)
+    name = parse(model) if isinstance(model, str) and not os.path.exists(model) else None
+    if name is None:
+        return path
+    found = cached(name)
+    if found is not None:
+        return found
+    from weft.models.hub import fetch
+
+    try:
+        listing = fetch.look_up(name)
+    except HubError as error:
+        found = offline(name)
+        if found is None:
+            raise
+        print(f"weft: {str(error).splitlines()[0]}; the cache has it", file=sys.stderr)
+        return found
+    return fetch.fetch(listing, agree)
+
+
+def cached(name: Name) -> Path | None:
+    """The path of a model that was fetched, or found, whole and undamaged in the cache before."""
+    commit = name.commit()
+    if commit is None:
+        return None
+    mark = _mark(name, commit)
+    if mark is None or not mark.is_file():
+        return None
+    folder = name.snapshot(commit)
+    try:
+        files = read_object(mark).get("files")
+    except WeftError:
+        return None
+    if not isinstance(files, list) or not files or not all(isinstance(f, str) for f in files):
+        return None
+    return entry(folder, files) if all((folder / f).is_file() for f in files) else None
+
+
+def offline(name: Name) -> Path | None:
+    """The path of a model whose weights are whole in the cache, whoever put them there."""
+    from weft.models.hub.choice import choose
+
+    commit = name.commit()
+    folder = None if commit is None else name.snapshot(commit)
+    if folder is None or not folder.is_dir():
+        return None
+    try:
+        return entry(
+            folder, choose(name.repo, name.part, held(folder), lambda n: shards(folder, n))
+        )
+    except WeftError:
+        return None
+
+
+def held(folder: Path) -> list[str]:
+    """The files of a snapshot, as the repository names them."""
+    return [
+        (Path(at) / file).relative_to(folder).as_posix()
+        for at, _, files in os.walk(folder)
+        for file in files
+        if (Path(at) / file).is_file()
+    ]
+
+
+def shards(folder: Path, index: str) -> list[str]:
+    """The files that an index names, each once. Raises FileFormatError."""
+    return shard_names(folder / index)
+
+
+def entry(folder: Path, files: Sequence[str]) -> Path:
+    """What `weft.load` takes of these files: the (first) GGUF file, else the folder."""
+    return folder / files[0] if is_gguf(files[0]) else folder
+
+
+def note_whole(name: Name, commit: str, files: Sequence[str]) -> None:
+    """Notes that these files, all that weft reads of the model, are in the cache, undamaged."""
+    mark = _mark(name, commit)
+    if mark is not None:
+        try:
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            write_json(mark, {"model": str(name), "commit": commit, "files": list(files)})
+        except OSError:
+            pass  # the hub is asked again next time, no more
+
+
+def _mark(name: Name, commit: str) -> Path | None:
+    place = default_directory()
+    key = hashlib.sha256(f"{name.repo}@{commit}:{name.part}".encode()).hexdigest()[:32]
+    return None if place is None else place / "hub" / f"{key}.json"
