@@ -118,11 +118,11 @@ PARTS: dict[str, tuple[Gather, int]] = {
 
 def shares(names: tuple[str, ...]) -> list[Any]:
     """Parameters: a target, and which of every so many checks it compiles. By default a vendor's
-    first target takes every tenth one of each primitive and template, the other vendor's others;
-    all of them for all targets are for the slow tests."""
-    few = (4 * (names == AMD), 10)
+    first target takes every twentieth one of each primitive and template, the other vendor's takes
+    others; all of them for all targets are for the slow tests."""
+    few = (4 * (names == AMD), 20)
     slow = [pytest.param(gpu_target(n), (0, 1), id=n, marks=pytest.mark.slow) for n in names]
-    return [pytest.param(gpu_target(names[0]), few, id=f"{names[0]}-tenth"), *slow]
+    return [pytest.param(gpu_target(names[0]), few, id=f"{names[0]}-twentieth"), *slow]
 
 
 def part(name: str, caps: Caps, share: tuple[int, int]) -> list[Kernel]:

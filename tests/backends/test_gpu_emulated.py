@@ -40,8 +40,8 @@ def run(arch: str, module, first: int = 0, step: int = 1) -> int:  # type: ignor
 
 
 @pytest.mark.parametrize("arch,first,step", [
-    ("sm_80", 0, 1), ("gfx90a", 0, 2), ("gfx1100", 1, 2),
-    *(pytest.param(arch, 0, 1, marks=pytest.mark.slow) for arch in ("gfx90a", "gfx1100")),
+    *((arch, first, 3) for first, arch in enumerate(ARCHES)),
+    *(pytest.param(arch, 0, 1, marks=pytest.mark.slow) for arch in ARCHES),
 ])  # fmt: skip
 def test_nodes(arch: str, first: int, step: int) -> None:
     assert run(arch, kernels, first, step) > 100 // step
@@ -62,7 +62,7 @@ def test_functions_of_one_argument(arch: str, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("arch,first", [("sm_80", 0), ("gfx90a", 1)])
 def test_some_templates(arch: str, first: int) -> None:
-    assert run(arch, templates, first, 20) > 30
+    assert run(arch, templates, first, 40) > 15
 
 
 @pytest.mark.parametrize("arch", ARCHES)

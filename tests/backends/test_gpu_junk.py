@@ -32,8 +32,8 @@ LET = (Skip, Mismatch)  # whether the result is right, others ask
 @pytest.mark.parametrize("arch", ARCHES)
 def test_nodes(arch: str) -> None:
     device = Emulated(gpu_target(arch), gpu_junk.KINDS)
-    device.run_checks(itertools.islice(kernels.checks(device), ARCHES.index(arch), None, 15), LET)
-    assert device.played > 7
+    device.run_checks(itertools.islice(kernels.checks(device), ARCHES.index(arch), None, 40), LET)
+    assert device.played > 2
 
 
 def test_what_another_emulator_had_wrong() -> None:

@@ -58,7 +58,7 @@ def same_bits(make, device, seed=0):
 sizes = st.tuples(st.integers(1, 70), st.integers(1, 12), st.integers(2, 300))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(sizes, st.sampled_from(DTYPES), st.booleans())
 def test_any_shape_has_the_bits_of_the_plain_order(size, dtype, gated):
     cpu, (m, bands, k) = get("cpu"), size

@@ -8,6 +8,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from gguf_files import finish
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from weft.core.errors import FileFormatError
@@ -55,10 +56,7 @@ def written(path: Path, **options: Any) -> Path:
     for name, data in TENSORS.items():
         kind = gguf.GGMLQuantizationType(KINDS[name]) if name in KINDS else None
         writer.add_tensor(name, data, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 
@@ -117,9 +115,7 @@ def test_metadata_cannot_be_changed(tmp_path: Path) -> None:
 
 def test_big_endian_of_the_package(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "b.gguf", "llama", endianess=gguf.GGUFEndian.BIG)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
+    finish(writer)
     with pytest.raises(FileFormatError, match="big-endian"):
         open_gguf(tmp_path / "b.gguf")
 

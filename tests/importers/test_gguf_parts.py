@@ -7,6 +7,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from gguf_files import finish
 
 from weft.core.errors import FileFormatError
 from weft.importers.gguf import open_gguf
@@ -20,10 +21,7 @@ def split(folder: Path, name: str = "m") -> list[Path]:
     writer.add_string("general.name", "parted")
     for i in range(COUNT):
         writer.add_tensor(f"t{i}", np.full((2, 3), i, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return [folder / f"{name}-{i:05d}-of-00003.gguf" for i in (1, 2, 3)]
 
 
@@ -89,8 +87,6 @@ def test_the_number_of_tensors_is_checked(tmp_path: Path) -> None:
 def test_a_count_that_is_no_number(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
     writer.add_string("split.count", "3")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
+    finish(writer)
     with pytest.raises(FileFormatError, match=r"split\.count is '3'; expected a whole number"):
         open_gguf(tmp_path / "m.gguf")

@@ -109,7 +109,7 @@ def ranges() -> Ranges:
     return Ranges(b.kernel(grid=(1,)), SLOTS)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(e=indices, known=st.lists(conditions, max_size=3), values=assignments)
 def test_bounds_hold_under_what_is_known(
     e: Expr, known: list[Expr], values: dict[int, int]
@@ -153,7 +153,7 @@ def test_facts_only_bound_what_is_so(
     assert (known.low(total(weights)), known.high(total(weights))) == total(weights).range
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(e=indices, c=st.integers(1, 64), values=assignments)
 def test_division_is_exact(e: Expr, c: int, values: dict[int, int]) -> None:
     found = ranges()

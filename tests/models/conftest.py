@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_zoo import write_model
+from model_zoo import write_model, write_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +22,17 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path,
         return made[name]
 
     return get
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small Llama's."""
+    made = tmp_path_factory.mktemp("model") / "hf"
+    write_model("llama2", made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def bytes_tokenizer(folder: Path) -> Any:
+    """A byte-level tokenizer, which the folder then has."""
+    return write_tokenizer(folder, "bytes")

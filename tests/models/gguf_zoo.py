@@ -12,6 +12,7 @@ from typing import Any
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
+from gguf_files import finish
 
 from weft.importers.safetensors import open_checkpoint
 
@@ -178,8 +179,5 @@ def write_gguf(
     for name, value in tensors.items():
         data, kind = pack(name, np.ascontiguousarray(value))
         writer.add_tensor(name, data, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path

@@ -20,22 +20,9 @@ from gguf_vocab import (
     trained_pieces,
 )  # fmt: skip
 from gguf_zoo import write_gguf
-from model_zoo import write_model, write_tokenizer
 
 from weft.core.errors import ModelError
 from weft.models.loader import load
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("model") / "hf"
-    write_model("llama2", made)
-    return made
-
-
-@pytest.fixture(scope="module")
-def bytes_tokenizer(folder: Path) -> Any:
-    return write_tokenizer(folder, "bytes")
 
 
 @pytest.fixture(scope="module")

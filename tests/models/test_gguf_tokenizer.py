@@ -10,21 +10,8 @@ from typing import Any
 import pytest
 import regex
 from gguf_vocab import CONTROL, NORMAL, TEXTS, USER, byte_level, loaded
-from model_zoo import write_model, write_tokenizer
 
 from weft.models.gguf_tokenizer import _PRE
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("model") / "hf"
-    write_model("llama2", made)
-    return made
-
-
-@pytest.fixture(scope="module")
-def bytes_tokenizer(folder: Path) -> Any:
-    return write_tokenizer(folder, "bytes")
 
 
 def test_byte_level_ids_are_those_of_hugging_face(

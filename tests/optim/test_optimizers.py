@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rows import by_turns
 
 import weft
 from weft import optim
@@ -90,12 +91,11 @@ def same(ours: list[dict[str, Any]], want: list[dict[str, Any]], tol: float = 2e
             np.testing.assert_allclose(a[name], b[name], atol=tol, rtol=tol, err_msg=f"step {step}")
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-@pytest.mark.parametrize("name", OPTIONS)
-def test_twenty_steps_are_pytorchs(name: str, compiled: bool) -> None:
+@pytest.mark.parametrize("name,way", by_turns(OPTIONS, ["compiled", "eager"]))
+def test_twenty_steps_are_pytorchs(name: str, way: str) -> None:
     kind, options = OPTIONS[name]
     want = theirs(lambda p: getattr(torch.optim, kind)(p, **options))
-    run = Ours(lambda p: getattr(optim, kind)(p, **options), compiled=compiled)
+    run = Ours(lambda p: getattr(optim, kind)(p, **options), compiled=way == "compiled")
     same(run.steps(), want)
     assert run.opt.count.item() == 20
 

@@ -274,9 +274,9 @@ def test_names_cannot_pass_for_code() -> None:
 
 
 def test_changed_programs_stay_inside() -> None:
-    counted, wrong = fuzz.play(0, 160)
+    counted, wrong = fuzz.play(0, 40)
     assert not wrong, "\n".join(wrong)
-    assert sum(n for what, n in counted.items() if what.startswith("ran")) > 48, counted
+    assert sum(n for what, n in counted.items() if what.startswith("ran")) > 12, counted
 
 
 def test_a_case_finds_what_is_not_guarded() -> None:

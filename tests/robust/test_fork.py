@@ -67,7 +67,7 @@ def test_while_another_thread_compiles(tmp_path: Path) -> None:
             threading.Thread(target=endless, daemon=True).start()
         time.sleep(1.0)
         x = np.ones((3, 5), np.float32)
-        for i in range(5):
+        for i in range(3):
             got = in_child(lambda: float(weft.compile(
                 lambda x: (x * float(i)).sum(), device="cpu")(x).numpy()))
             assert got == repr(15.0 * i), got
@@ -100,6 +100,8 @@ def test_while_another_thread_generates(tmp_path: Path) -> None:
             again = in_child(lambda: weft.load(sys.argv[1], device="cpu").generate(
                 [1, 2, 3], max_new_tokens=8).ids)
             assert again == repr(want), again
+            if refused:
+                break
             time.sleep(0.013)
         assert refused
         print("done")
@@ -131,6 +133,8 @@ def test_while_another_thread_runs_a_compiled_function(tmp_path: Path) -> None:
             fresh = in_child(lambda: float(weft.compile(
                 lambda x: (x * 2.0).sum(), device="cpu")(np.ones(10, np.float32)).numpy()))
             assert fresh == "20.0", fresh
+            if refused:
+                break
         assert refused
         print("done")
         sys.stdout.flush()

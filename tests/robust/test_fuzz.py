@@ -87,12 +87,12 @@ def test_damaged_safetensors(folder: Path, tmp_path: Path) -> None:
             value.sum()
 
     with np.errstate(all="ignore"):
-        assert only_weft_errors(read, raw, 500, 1) > 200
+        assert only_weft_errors(read, raw, 200, 1) > 80
 
         def header(data: bytes) -> None:  # the length is right, the header is not
             read(struct.pack("<Q", len(data)) + data + raw[8 + length :])
 
-        assert only_weft_errors(header, raw[8 : 8 + length], 1500, 2) > 1000
+        assert only_weft_errors(header, raw[8 : 8 + length], 400, 2) > 260
 
 
 _JSON = st.recursive(
@@ -108,7 +108,7 @@ _JSON = st.recursive(
 _ENTRY = st.fixed_dictionaries({"dtype": _JSON, "shape": _JSON, "data_offsets": _JSON})
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(header=st.dictionaries(st.text(max_size=12), _JSON | _ENTRY), data=st.binary(max_size=64))
 def test_headers_of_any_json(
     tmp_path_factory: pytest.TempPathFactory, header: Any, data: bytes
@@ -141,7 +141,7 @@ _ROPE = st.dictionaries(
 _VALUE = _JSON | _ROPE | st.integers(-2, 70) | st.sampled_from([2**31, 2**63, 10**30, "gelu"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     kind=st.sampled_from(sorted(_FAMILIES)),
     base=st.sampled_from([LLAMA, BERT, {}]),
@@ -169,7 +169,7 @@ def test_damaged_json_beside_good_weights(
         model = weft.load(folder, device="cpu")
         model.encode("hi")
 
-    assert only_weft_errors(read, data, 300, 3) > 50
+    assert only_weft_errors(read, data, 100, 3) > 16
 
 
 # -- Programs and what is cached ------------------------------------------------------------------
@@ -184,7 +184,7 @@ def test_damaged_program_files(program: Any) -> None:
     data = serial.dumps(program)
     for trusted in (False, True):
         read = lambda bad, trusted=trusted: serial.loads(bad, trusted)  # noqa: E731
-        assert only_weft_errors(read, data, 300, 4) > 200
+        assert only_weft_errors(read, data, 100, 4) > 60
 
 
 @pytest.mark.parametrize("name", serial.MEMBERS)
@@ -200,18 +200,18 @@ def test_damaged_members_in_a_sound_zip(program: Any, name: str) -> None:
         serial.loads(out.getvalue())
         serial.loads(out.getvalue(), trusted=True)
 
-    assert only_weft_errors(read, members[name], 200, 5) > 67
+    assert only_weft_errors(read, members[name], 60, 5) > 20
 
 
 def test_damaged_constants() -> None:
     arrays = {"a": np.arange(6, dtype=np.float32), "b": np.zeros((2, 0), np.int8)}
     read = lambda bad: [v.sum() for v in tensors.loads(bad).values()]  # noqa: E731
     with np.errstate(all="ignore"):
-        assert only_weft_errors(read, tensors.dumps(arrays), 1500, 6) > 300
+        assert only_weft_errors(read, tensors.dumps(arrays), 400, 6) > 80
 
 
 @pytest.mark.filterwarnings("ignore:Data type alias:DeprecationWarning")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.text(max_size=6) | st.text("fiu<>=,()[]0123456789 OSVMabc|", max_size=10) | _JSON)
 def test_names_of_dtypes(value: Any) -> None:
     try:

@@ -34,6 +34,18 @@ def targets(*cases: Any) -> list[Any]:
     return [pytest.param(*c, marks=[] if c[0] in QUICK else [slow]) for c in named]
 
 
+# What plays a case: who has kernels of its own by default, the variations as a slow test.
+some_tiers = pytest.mark.parametrize(
+    "tiers",
+    [
+        pytest.param(tuple(t for t in TIERS if t in QUICK), id="some"),
+        pytest.param(
+            tuple(t for t in TIERS if t not in QUICK), id="others", marks=pytest.mark.slow
+        ),
+    ],
+)
+
+
 def random(dtype: DType, shape: Sequence[int], seed: int = 0, scale: float = 2.0) -> np.ndarray:
     """Values of a dtype that make mistakes visible: signed, distinct, not too large."""
     rng = np.random.default_rng([seed, *shape])

@@ -26,6 +26,7 @@ from attention_kit import (
 from dotkit import f, source
 from harness import targets
 from hypothesis import given, settings, strategies as st
+from rows import by_turns, covering
 from test_attention import PLACES, SLOTS
 
 from weft.backends.cpu import CpuDevice
@@ -65,8 +66,9 @@ RUNS = [
 each_run = pytest.mark.parametrize("tier,parts", RUNS)
 
 
-@each_run
-@pytest.mark.parametrize("name", ["grouped", "window", "padding", "softcap", "near"])
+@pytest.mark.parametrize(
+    "tier,parts,name", by_turns(RUNS, ["grouped", "window", "padding", "softcap", "near"], 2)
+)
 def test_gradients(tier: Tier, parts: bool, name: str) -> None:
     """Against PyTorch, whatever rows see."""
     (b, h, g, t, s, d), params = CASES[name]
@@ -107,11 +109,10 @@ def same_bits_on(parts: bool) -> list[Any]:
         device = CpuDevice()
         device.caps = replace(PRESETS[name], features=device.caps.features)
         found.append(device)
-    return found + [Tier(name).device for name in ("cuda", "hip-wave64") if parts]
+    return found + [Tier("cuda").device] * parts
 
 
-@pytest.mark.parametrize("parts", [False, True])
-@pytest.mark.parametrize("shape", [(1, 2, 40, 20), (1, 1, 260, 4)])
+@pytest.mark.parametrize("shape,parts", covering([(1, 1, 40, 20), (1, 1, 260, 4)], [False, True]))
 def test_the_same_bits_everywhere(parts, shape) -> None:  # type: ignore[no-untyped-def]
     """f32 gradients do not depend on lanes or on how many threads share the work: 260 keys are
     more than one chain."""
@@ -140,8 +141,9 @@ def calls(shape: tuple[int, ...], dtype: DType, parts: bool) -> list[Group]:
     return groups
 
 
-@pytest.mark.parametrize("parts", [False, True])
-@pytest.mark.parametrize("name", ["causal", "long", "short", "full", "chunks"])
+@pytest.mark.parametrize(
+    "name,parts", by_turns(["causal", "long", "short", "full", "chunks"], [False, True])
+)
 def test_more_sizes(name: str, parts: bool) -> None:
     shape, params = CASES[name]
     gradients(CPU.device, *shape, parts=parts, **params)
@@ -157,7 +159,7 @@ def test_chunks_in_threads(target: str) -> None:
     st.tuples(*(st.integers(1, n) for n in (2, 2, 2, 80, 80, 20))), st.booleans(),
     st.integers(0, 20), st.booleans(), st.randoms(use_true_random=False),
 )  # fmt: skip
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 def test_any_shape(shape, causal, window, packed, random) -> None:  # type: ignore[no-untyped-def]
     b, groups, share, t, s, d = shape
     lengths = random.choice([None, [random.randrange(s + 1) for _ in range(b)]])

@@ -12,6 +12,7 @@ import pytest
 from attention_kit import PLAIN, Tier, cached, whole
 from dotkit import f, source
 from harness import targets
+from rows import by_turns
 
 from weft.backends.interp import InterpDevice
 from weft.conform.harness import elementwise_kernel, run_kernel
@@ -94,8 +95,9 @@ def test_any_number_of_rows(name: str, dtype: DType) -> None:
     parts_agree(Tier(name).device, cache, [0] * 4 + [1] * 14, pos, ((0, 1), (3, 2), (1, 17)))
 
 
-@pytest.mark.parametrize("dtype", [dt.float32, dt.float16, dt.bfloat16], ids=repr)
-@pytest.mark.parametrize("name", ["cpu", "vulkan"])
+@pytest.mark.parametrize(
+    "name,dtype", by_turns(["cpu", "vulkan"], [dt.float32, dt.bfloat16, dt.float16], 2), ids=str
+)
 def test_any_number_of_rows_on_devices(name: str, dtype: DType) -> None:
     cache = Cache(1100, 34, 4, 2, 64, dtype)
     pos = [0, 62, 63, 64, 510, 511, 512, 1099, *range(500, 526)]
@@ -116,15 +118,17 @@ FEWER = {dt.float32: HEADS[:1] + HEADS[2:], dt.bfloat16: HEADS[1:3]}  # heads an
 
 
 @pytest.mark.parametrize(
-    "h,g,d,dtype",
-    [
-        pytest.param(*h, dtype, marks=[] if h in fewer else [pytest.mark.slow])
-        for dtype, fewer in FEWER.items()
-        for h in HEADS
-    ],
+    "h,g,d,dtype,name",
+    by_turns(
+        [
+            pytest.param(*h, dtype, marks=[] if h in fewer else [pytest.mark.slow])
+            for dtype, fewer in FEWER.items()
+            for h in HEADS
+        ],
+        ["cpu", "vulkan"],
+    ),
     ids=repr,
 )
-@pytest.mark.parametrize("name", ["cpu", "vulkan"])
 def test_heads_and_depths(name: str, h: int, g: int, d: int, dtype: DType) -> None:
     """Depths beyond a chunk too."""
     cache = Cache(600, 20, h, g, d, dtype)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import TARGETS, TIERS, check, group_of, play, random, trace
+from harness import TARGETS, TIERS, check, group_of, play, random, some_tiers, trace
 from hypothesis import given, settings, strategies as st
 
 from weft import ops
@@ -18,7 +18,9 @@ F32, F16, BF16 = dt.float32, dt.float16, dt.bfloat16
 x733, y733 = random(F32, (7, 33)), random(F32, (7, 33), 1)
 IDS = np.array([[0, 6, -3], [9, 2, 1]], np.int32)
 
-each_tiers = pytest.mark.parametrize("tiers", [TIERS, ("vulkan",)], ids=["here", "vulkan"])
+each_tiers = pytest.mark.parametrize(
+    "tiers", [*some_tiers.args[1], pytest.param(("vulkan",), id="vulkan")]
+)
 CASES: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
     "add": (ops.add, [x733, y733]),
     "vec4": (lambda x: ops.exp(ops.neg(x)), [random(F32, (6, 8))]),

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from harness import QUICK, TARGETS, TIERS, check, group_of, play, random, trace
+from rows import few
 
 from weft import ops
 from weft.core import dtypes as dt
@@ -57,17 +58,15 @@ def _cases(dtype: dt.DType, rows: int, n: int) -> Iterator[tuple[Any, list[np.nd
 
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
-SIZES = [(1, F32), (3, F32), (16, F32), (33, F32)]
-COSTLY = [(130, F32), (33, dt.float16), (33, dt.bfloat16)]
+SIZES = [(n, F32) for n in (1, 3, 16, 33, 130)] + [(33, dt.float16), (33, dt.bfloat16)]
 VARIED = tuple(t for t in TIERS if t not in QUICK)
 
 
 @pytest.mark.parametrize(
     ("n", "dtype", "tiers"),
     [
-        *((*size, TIERS) for size in SIZES),
-        *((*size, tuple(t for t in TIERS if t in QUICK)) for size in COSTLY),
-        *(slow(*size, VARIED) for size in COSTLY),
+        *((*size, tuple(t for t in TIERS if t in QUICK)) for size in SIZES),
+        *(slow(*size, VARIED) for size in SIZES),
     ],
     ids=repr,
 )
@@ -76,7 +75,7 @@ def test_composites(n: int, dtype: dt.DType, tiers: tuple[str, ...]) -> None:
         _check(fn, arrays, tiers=tiers)
 
 
-@pytest.mark.parametrize("n", [1, 16, 33, 130])
+@pytest.mark.parametrize("n", few([1, 16, 33, 130], 1, 33))
 def test_weight_gradients(n: int) -> None:
     """One kernel on a CPU, with what is fused before it; on a GPU the body is inlined."""
     cpus = tuple(t for t in TIERS if t.startswith("cpu"))

@@ -45,8 +45,8 @@ def test_layouts(tier: str, layout: str) -> None:
     if tier == "cpu":
         shapes = ((70, 130, 96), (37, 64, 130), (19, 7, 5))
         sizes += [(*shape, dtype, ()) for shape, dtype in zip(shapes, WIDE)]
-        sizes += [(37, 64, 130, dtype, ()) for dtype in WIDE[::2]]
-        sizes += [(45, 80, 1500, dtype, ()) for dtype in WIDE if layout[0] == "N"]  # blocks of K
+        wide = {"NN": WIDE[1:2], "NT": WIDE[::2]}
+        sizes += [(45, 80, 1500, dtype, ()) for dtype in wide.get(layout, ())]  # blocks of K
     for m, n, k, dtype, batch in sizes:
         Product(m, n, k, dtype, layout, batch).check(tier)
 
@@ -72,7 +72,7 @@ def test_layouts_in_matrix_registers(tier: str, shape: tuple[int, int, int], lay
 @pytest.mark.parametrize(
     "tier,kind", [("tiles", "matmul"), *(run for run in RUNS if run[0] in ("cpu", *GPUS))]
 )
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(data=st.data())
 def test_any_shape(tier: str, kind: str, data: st.DataObject) -> None:
     draw, tiles = data.draw, tier == "tiles"

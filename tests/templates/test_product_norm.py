@@ -12,6 +12,7 @@ from dotkit import source
 from harness import targets
 from hypothesis import given, settings, strategies as st
 from product_kit import device
+from rows import few
 
 import weft
 from weft import ops
@@ -84,7 +85,7 @@ def truth(case: Case, arrays: list[np.ndarray]) -> torch.Tensor:
     return 2 * torch.nn.functional.layer_norm(value, size, g, b, 1e-5)
 
 
-@pytest.mark.parametrize("name", targets(*CPUS, "cpu"))
+@pytest.mark.parametrize("name", few([*CPUS, "cpu"], "cpu-avx512", "cpu"))
 def test_one_kernel_has_the_bits_of_two(name: str) -> None:
     for lead, n, k, norm, config in [
         ((19,), 37, 21, "layer_norm", {}),  # one block of K, ragged columns
@@ -105,7 +106,7 @@ def test_narrow_rows_are_normalised_as_stored(name: str) -> None:
             np.testing.assert_array_equal(a, b)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     st.integers(1, 20), st.integers(1, 40), st.one_of(st.integers(1, 40), st.integers(250, 280)),
     st.booleans(), st.booleans(), st.sampled_from(["layer_norm", "rms_norm"]),

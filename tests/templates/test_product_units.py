@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 from dotkit import f, source
 from product_kit import GPUS, Product, device, problem
+from rows import by_turns
 
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
@@ -18,9 +20,10 @@ from weft.templates.product import blocked_threads, blocked_units
 BF16 = dt.bfloat16
 
 
-@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
-@pytest.mark.parametrize("dtype", [dt.float32, dt.float16], ids=repr)
-@pytest.mark.parametrize("tier", GPUS[:2])
+@pytest.mark.parametrize(
+    "tier,dtype,layout",
+    by_turns(itertools.product(GPUS[:2], [dt.float32, dt.float16]), ["NN", "TT", "NT", "TN"], 2),
+)
 def test_large_blocks(tier: str, dtype: dt.DType, layout: str) -> None:
     """Blocks of 128 x 128, with and without edges."""
     largest: Any = blocked_units if dtype == dt.float16 else blocked_threads

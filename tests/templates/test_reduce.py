@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import TIERS, check, group_of, play, random, trace
+from harness import TIERS, check, group_of, play, random, some_tiers, trace
 
 from weft import ops
 from weft.core import dtypes as dt
@@ -16,9 +16,10 @@ F32 = dt.float32
 AXES = [a for n in (1, 2, 3) for a in itertools.combinations(range(3), n)]
 
 
+@some_tiers
 @pytest.mark.parametrize("axes", AXES, ids=repr)
 @pytest.mark.parametrize("shape", [(7, 3, 5), (3, 4, 50), (1, 1, 1), (2, 3, 16)], ids=repr)
-def test_sum_and_max(axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+def test_sum_and_max(axes: tuple[int, ...], shape: tuple[int, ...], tiers: tuple[str, ...]) -> None:
     x = random(F32, shape)
 
     def sums(x: Any) -> Any:
@@ -27,8 +28,8 @@ def test_sum_and_max(axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
     def maxima(x: Any) -> Any:
         return ops.add(ops.max_(x, axes), 1.0)
 
-    check(sums, [x], "reduce", "sum", tolerance="reduce")
-    check(maxima, [x], "reduce", "max")
+    check(sums, [x], "reduce", "sum", tiers, "reduce")
+    check(maxima, [x], "reduce", "max", tiers)
 
 
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 2), (0, 1, 2)], ids=repr)
@@ -40,12 +41,13 @@ def test_on_vulkan(dtype: dt.DType, axes: tuple[int, ...]) -> None:
     check(lambda x: ops.argmax(x, axes[0]), [x], "reduce", "argmax", ("vulkan",))
 
 
+@some_tiers
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("dtype", [F32, dt.bfloat16, dt.int8, dt.uint32], ids=repr)
-def test_argmax(axis: int, dtype: dt.DType) -> None:
+def test_argmax(axis: int, dtype: dt.DType, tiers: tuple[str, ...]) -> None:
     x = random(dtype, (4, 9, 35))
     x[:, 3] = x[:, 5]  # ties go to the first
-    check(lambda x: ops.argmax(x, axis), [x], "reduce", "argmax")
+    check(lambda x: ops.argmax(x, axis), [x], "reduce", "argmax", tiers)
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -58,12 +60,13 @@ def test_nan(axis: int) -> None:
     check(lambda x: ops.argmax(x, axis), [x], "reduce", "argmax")
 
 
+@some_tiers
 @pytest.mark.parametrize("dtype", [d for d in dt.DEVICE if d.kind != "bool"], ids=repr)
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)], ids=repr)
-def test_dtypes(dtype: dt.DType, axes: tuple[int, ...]) -> None:
+def test_dtypes(dtype: dt.DType, axes: tuple[int, ...], tiers: tuple[str, ...]) -> None:
     x = random(dtype, (5, 77))
-    check(lambda x: ops.sum_(x, axes), [x], "reduce", "sum", tolerance="reduce")
-    check(lambda x: ops.max_(x, axes), [x], "reduce", "max")
+    check(lambda x: ops.sum_(x, axes), [x], "reduce", "sum", tiers, "reduce")
+    check(lambda x: ops.max_(x, axes), [x], "reduce", "max", tiers)
 
 
 def test_views_and_epilogue() -> None:

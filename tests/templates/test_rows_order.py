@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import group_of, play, random, trace
+from harness import QUICK, group_of, play, random, trace
+from rows import covering
 
 import weft
 from weft import ops
@@ -23,18 +24,18 @@ from weft.transform.reduce import split_reductions
 
 sys.path.append(str(Path(__file__).parent.parent / "backends"))
 F32 = np.float32
-SLOWEST = ("cpu-neon", "lavapipe")  # most of the interpreter's time on long rows
-OTHERS = tuple(name for name in PRESETS if name not in SLOWEST)
+FEW = tuple(name for name in PRESETS if name in QUICK)  # they play long rows
+OTHERS = tuple(name for name in PRESETS if name not in QUICK)
 
 
 def each_length(
     *lengths: int, short: tuple[int, ...] = (), more: tuple[int, ...] = ()
 ) -> pytest.MarkDecorator:
-    """Lengths of rows and who plays them: every target the short ones. The others are slow tests
-    on the slowest targets, and more lengths are everywhere."""
+    """Lengths of rows and who plays them: every target the short ones, some the others. Those are
+    slow tests on the other targets, and more lengths are everywhere."""
     cases = [pytest.param(n, tuple(PRESETS), id=str(n)) for n in short]
-    cases += [pytest.param(n, OTHERS, id=str(n)) for n in lengths]
-    slow = [(n, SLOWEST, f"{n}-slowest") for n in lengths]
+    cases += [pytest.param(n, FEW, id=str(n)) for n in lengths]
+    slow = [(n, OTHERS, f"{n}-others") for n in lengths]
     slow += [(n, tuple(PRESETS), str(n)) for n in more]
     cases += [pytest.param(n, who, id=name, marks=pytest.mark.slow) for n, who, name in slow]
     return pytest.mark.parametrize("n,names", cases)
@@ -101,7 +102,7 @@ def everywhere(
     return want if len(want) > 1 else want[0]
 
 
-@each_length(700, 1024, 4097, short=(1, 15, 63, 64, 65, 1025), more=(4096, 9000))
+@each_length(700, 1024, 1025, 4097, short=(1, 15, 63, 64, 65), more=(4096, 9000))
 def test_row_sums(n: int, names: tuple[str, ...]) -> None:
     x, g, w = (random(dt.float32, shape, k) for k, shape in enumerate([(2, n), (2, n), (n,)]))
     got = everywhere(lambda x: ops.sum_(x, (1,)), [x], "reduce", "sum", names)
@@ -187,8 +188,11 @@ def test_rows_do_not_depend_on_their_number(n: int, names: tuple[str, ...]) -> N
             assert np.array_equal(everywhere(fn, [x[rows]], kind, anchor, names), whole[rows])
 
 
-@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16], ids=repr)
-@pytest.mark.parametrize("shape", [(1 << 18,), (700, 400), (9000, 31), (300, 1000)], ids=repr)
+@pytest.mark.parametrize(
+    "shape,dtype",
+    covering([(1 << 18,), (700, 400), (9000, 31), (300, 1000)], [dt.float32, dt.bfloat16]),
+    ids=repr,
+)
 def test_a_split_changes_no_bit(shape: tuple[int, ...], dtype: dt.DType) -> None:
     """A long sum computed in pieces, by several kernels, and by one."""
     x = random(dtype, shape)
@@ -200,8 +204,7 @@ def test_a_split_changes_no_bit(shape: tuple[int, ...], dtype: dt.DType) -> None
         assert np.array_equal(split.numpy(), whole)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "gfx90a", "gfx1100"])
-@pytest.mark.parametrize("n", [65, 768, 2100])
+@pytest.mark.parametrize("arch,n", covering(["sm_80", "gfx90a", "gfx1100"], [65, 768, 2100]))
 def test_machine_code_of_gpus_agrees(arch: str, n: int) -> None:
     """What the LLVM dialect makes of these kernels for GPUs, executed, against the CPU's."""
     from gpu_emulator import Emulated

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import TIERS, check, group_of, play, random, trace
+from harness import TIERS, check, group_of, play, random, some_tiers, trace
 
 from weft import ops
 from weft.core import dtypes as dt
@@ -24,7 +24,7 @@ def _case(v: int, r: int, rest: tuple[int, ...], dtype: dt.DType) -> tuple[np.nd
     return random(dtype, (v, *rest)), many, unique, random(dtype, (r, *rest), 1)
 
 
-@pytest.mark.parametrize("tiers", [TIERS, ("vulkan",)], ids=["here", "vulkan"])
+@pytest.mark.parametrize("tiers", [*some_tiers.args[1], pytest.param(("vulkan",), id="vulkan")])
 @pytest.mark.parametrize("dtype", DTYPES, ids=repr)
 @pytest.mark.parametrize("shape", SHAPES, ids=repr)
 def test_out_of_place(shape: Any, dtype: dt.DType, tiers: tuple[str, ...]) -> None:
