@@ -116,8 +116,12 @@ def test_tests_of_interrupts_pass_where_interrupts_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["devices", "devices --json", "run {0} x --device cpu --max-new-tokens 2000"]
-)
+    "line",
+    few(
+        ["devices", "devices --json", "run {0} x --device cpu --max-new-tokens 2000"],
+        "devices", "run {0} x --device cpu --max-new-tokens 2000",
+    ),
+)  # fmt: skip
 def test_a_reader_that_leaves(folder: Path, line: str) -> None:
     process = start(*line.format(folder).split())
     assert process.stdout is not None and process.stderr is not None

@@ -5,13 +5,16 @@ access.) Which bits it gives: test_product_order.py."""
 
 from __future__ import annotations
 
+import itertools
+
 import dotkit as kit
 import numpy as np
 import pytest
 from dotkit import f, source
-from harness import QUICK
+from harness import QUICK, targets
 from hypothesis import given, settings, strategies as st
 from product_kit import GPUS, RUNS, TIERS, TILES, WIDE, Product, device
+from rows import by_turns
 
 from weft.conform.harness import run_kernel
 from weft.core import dtypes as dt
@@ -21,9 +24,9 @@ from weft.templates.group import Group
 
 BF16 = dt.bfloat16
 LAYOUTS = ["NN", "NT", "TN", "TT"]
-each_tier = pytest.mark.parametrize("tier", TIERS)
+each_tier = pytest.mark.parametrize("tier", targets(*TIERS))
 slow = pytest.mark.slow
-each_run = pytest.mark.parametrize("tier,kind", RUNS)
+each_run = pytest.mark.parametrize("tier,kind", targets(*RUNS))
 # With and without matrix units, of waves of either size; and where there is no subgroup.
 units = pytest.mark.parametrize("tier", ["cuda", "hip-wave64", "webgpu"])
 each_width = pytest.mark.parametrize("dtype", [dt.float32, BF16], ids=repr)
@@ -161,9 +164,13 @@ def test_nothing(tier: str, kind: str, shape: tuple[int, int, int], dtype: dt.DT
         assert not arrays[-1][: p.outs[0].size].any()
 
 
-@each_width
-@pytest.mark.parametrize("kind", ["matmul", "matvec"])
-@pytest.mark.parametrize("tier", ["cpu", *TILES, *GPUS[:2], "webgpu"])
+@pytest.mark.parametrize(
+    "kind,tier,dtype",
+    by_turns(
+        itertools.product(["matmul", "matvec"], ["cpu", *TILES, *GPUS[:2], "webgpu"]),
+        [BF16, dt.float32],
+    ),
+)
 def test_infinities_and_nans_stay_where_they_are(tier: str, kind: str, dtype: dt.DType) -> None:
     """What lies beyond the end of rows, columns or K takes no part, not even times zero."""
     for layout in LAYOUTS[:2]:

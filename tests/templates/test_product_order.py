@@ -146,7 +146,7 @@ def bounded(tier: str, kind: str, p: Product, few: tuple[int, ...], **more: obje
         np.testing.assert_array_equal(own.play(tier, kind, [x[:n], w])[0], full[:n])
 
 
-@pytest.mark.parametrize("tier,kind", RUNS)
+@pytest.mark.parametrize("tier,kind", targets(*RUNS))
 def test_rows_counted_at_run_time(tier: str, kind: str) -> None:
     few = kind == "matvec"
     bounded(tier, kind, Product(8 if few else 40, 20, 37), (3, 9) if few else (5,))
