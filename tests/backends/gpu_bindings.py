@@ -27,6 +27,8 @@ from weft.kernel.ir import Kernel
 BACKENDS = {"cuda": cuda, "hip": hip}
 APIS = {"cuda": cuda.CudaApi, "hip": hip.HipApi}
 
+STREAM = "stream"  # as `shown` names it
+
 
 class Bindings(Machine):
     """The stand-in for one vendor's module: `Bindings("cuda")`, `Bindings("hip")`."""
@@ -241,3 +243,8 @@ def opened(gpu: Bindings, index: int = 0) -> Driver:
 
 def pointer(array: np.ndarray) -> int:
     return array.ctypes.data
+
+
+def shown(calls: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Calls with handles by their kind."""
+    return [tuple(repr(a) if hasattr(a, "what") else a for a in call) for call in calls]
