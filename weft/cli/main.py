@@ -26,6 +26,7 @@ COMMANDS = {
     "embed": ("embed", "Embed texts, or search them."),
     "train": ("train", "Train or fine-tune a model on text."),
     "merge": ("train", "Add a LoRA adapter to its model."),
+    "quantize": ("quantize", "Write a model with weights of fewer bits."),
     "check": ("check", "Prove that a device computes what the oracle computes."),
     "explain": ("explain", "Show the Program a model compiles to."),
     "bench": ("bench", "Measure operations or a whole model."),

@@ -121,10 +121,33 @@ def train_forward(
     c: DecoderConfig, w: Weights, ids: Value, training: Training = INFERENCE
 ) -> Value:
     """Logits float32 [B * T, vocab] of whole sequences ids int32 [B, T], each from position 0."""
-    batch, length = ops.aval(ids).shape
+    pos, past = _whole(c, *ops.aval(ids).shape)
+    return _body(c, w, ops.reshape(ids, (-1,)), pos, past, training)
+
+
+def embed_forward(c: DecoderConfig, w: Weights, ids: Value) -> Value:
+    """The residual stream float32 [B * T, hidden] that layer 0 takes, of ids int32 [B, T]."""
+    pos, _ = _whole(c, *ops.aval(ids).shape)
+    return _embed(c, w, ops.reshape(ids, (-1,)), pos)
+
+
+def layer_forward(
+    c: DecoderConfig, w: Weights, i: int, x: Value, length: int, training: Training = INFERENCE
+) -> Value:
+    """Layer i alone on the residual stream x[B * length, hidden] of whole sequences."""
+    pos, past = _whole(c, ops.aval(x).shape[0] // length, length)
+    return _layer(_pass(c, w, pos, past, training), i, x)
+
+
+def _whole(c: DecoderConfig, batch: int, length: int) -> tuple[Value, _Whole]:
+    """The positions of whole sequences side by side, and their past."""
     pos = ops.const(np.tile(np.arange(length, dtype=np.int32), batch))
-    past = _Whole(c, batch, length)
-    return _body(c, w, ops.reshape(ids, (batch * length,)), pos, past, training)
+    return pos, _Whole(c, batch, length)
+
+
+def _pass(c: DecoderConfig, w: Weights, pos: Value, past: Past, training: Training) -> Pass:
+    names = [name for name in w if name.startswith("rope.") or name == "query_growth"]
+    return Pass(c, w, {name: ops.gather(w[name], pos) for name in names}, past, training)
 
 
 def _body(
@@ -134,9 +157,7 @@ def _body(
     """Logits of the rows (of rows `last` where given) at positions `pos`."""
     w = matrices(c.forms, w)
     x = (training.drop or keep)(_embed(c, w, ids, pos))
-    names = [name for name in w if name.startswith("rope.") or name == "query_growth"]
-    tables = {name: ops.gather(w[name], pos) for name in names}
-    p = Pass(c, w, tables, past, training)
+    p = _pass(c, w, pos, past, training)
     for i in range(c.layers):
         x = training.layer(i, partial(_layer, p, i), x)
     if last is not None:

@@ -34,7 +34,7 @@ _ENDS = {
 
 
 @dataclass(frozen=True)
-class _Pre:
+class Pre:
     """What a name of `tokenizer.ggml.pre` stands for: patterns that split a text one after the
     other, whether a piece that is a token is taken whole, and whether bos goes first by default."""
 
@@ -43,19 +43,19 @@ class _Pre:
     bos: bool = False
 
 
-def _named(pre: _Pre, names: str) -> dict[str, _Pre]:
+def _named(pre: Pre, names: str) -> dict[str, Pre]:
     return dict.fromkeys(names.split(), pre)
 
 
-_PRE = {
-    **_named(_Pre(DEFAULT), "default"),
-    **_named(_Pre((GPT2,)), "gpt-2 phi-2 mellum olmo"),
-    **_named(_Pre((LLAMA3,), whole=True, bos=True), "llama-bpe llama3 llama-v3 falcon3 pixtral"),
-    **_named(_Pre((LLAMA3,)), "dbrx smaug-bpe"),
-    **_named(_Pre((QWEN2,)), "qwen2 deepseek-r1-qwen megrez"),
-    **_named(_Pre((DIGIT, GPT2)), "smollm starcoder refact command-r codeshell minerva-7b"),
-    **_named(_Pre((GPT4O,)), "gpt-4o llama4"),
-    **_named(_Pre((TEKKEN,), whole=True, bos=True), "tekken"),
+PRE = {
+    **_named(Pre(DEFAULT), "default"),
+    **_named(Pre((GPT2,)), "gpt-2 phi-2 mellum olmo"),
+    **_named(Pre((LLAMA3,), whole=True, bos=True), "llama-bpe llama3 llama-v3 falcon3 pixtral"),
+    **_named(Pre((LLAMA3,)), "dbrx smaug-bpe"),
+    **_named(Pre((QWEN2,)), "qwen2 deepseek-r1-qwen megrez"),
+    **_named(Pre((DIGIT, GPT2)), "smollm starcoder refact command-r codeshell minerva-7b"),
+    **_named(Pre((GPT4O,)), "gpt-4o llama4"),
+    **_named(Pre((TEKKEN,), whole=True, bos=True), "tekken"),
 }
 
 
@@ -193,12 +193,12 @@ def _around(v: _Vocabulary, bos: bool) -> dict[str, Any] | None:
 def _byte_level(v: _Vocabulary) -> dict[str, Any]:
     """BPE on the bytes of a text, each written as a letter."""
     name = v.fields.text(f"{_AT}pre", "default")
-    if name not in _PRE:
+    if name not in PRE:
         raise ModelError(
             f"{v.where}: {_AT}pre is {name[:60]!r}, which is not supported; "
-            f"supported: {', '.join(_PRE)}"
+            f"supported: {', '.join(PRE)}"
         )
-    pre = _PRE[name]
+    pre = PRE[name]
     splits = [
         {"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": False}
         for p in pre.patterns

@@ -28,11 +28,13 @@ class Training:
 
     layer(i, fn, x) calls fn(x), layer i; it may recompute it backward, or look at the result. drop
     is the dropout of embeddings and residual branches, adapter_drop that of adapters' inputs.
+    watch(role, x) is told what each linear layer takes.
     """
 
     layer: Callable[[int, Callable[[Value], Value], Value], Value] = lambda i, fn, x: fn(x)
     drop: Callable[[Value], Value] | None = None
     adapter_drop: Callable[[Value], Value] | None = None
+    watch: Callable[[str, Value], None] = lambda role, x: None
 
 
 INFERENCE = Training()
@@ -53,6 +55,7 @@ class Pass:
         """The linear layer `role`, with its low-rank adapter where the weights hold one: x . w + b
         + scale (x A^T) B^T, A [r, K], B [M, r] (Hu et al., arXiv:2106.09685)."""
         c, w = self.c, self.w
+        self.training.watch(role, x)
         bias = w.get(f"{role}.b")
         k_first = c.transposed and bias is not None  # GPT-2's layers, which all have one
         out = linear(c.act_dtype, x, w[f"{role}.w"], bias, k_first)

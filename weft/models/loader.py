@@ -213,7 +213,7 @@ def decoder_from(
 ) -> Decoder:
     """A Decoder of weights by role; `folder` holds its tokenizer, `raw` is its config.json."""
     make_tokenizer = _tokenizer_maker(folder, config.vocab)
-    tokens = _token_ids(folder, raw)
+    tokens = read_token_ids(folder, raw)
     return _built(folder, config, weights, device, make_tokenizer, tokens, context, max_batch)
 
 
@@ -268,7 +268,7 @@ def _runner_maker(
     return make
 
 
-def _token_ids(folder: Path, config: Fields) -> TokenIds:
+def read_token_ids(folder: Path, config: Fields) -> TokenIds:
     """End, begin and padding ids; generation_config.json goes before config.json."""
     path = folder / "generation_config.json"
     first = Fields(read_object(path), str(path)) if path.exists() else config

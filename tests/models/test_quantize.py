@@ -1,0 +1,242 @@
+"""weft quantize: the search, GPTQ and the files, on the model in the box and on random matrices."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from weft.cli.quantize import quantize as command
+from weft.core.dtypes import float16, float32
+from weft.core.errors import ModelError, UsageError
+from weft.core.packed import Form, dequantized
+from weft.importers.safetensors import open_checkpoint
+from weft.models.box import box_folder
+from weft.models.loader import load
+from weft.models.quantize import job, search as search_
+from weft.models.quantize.calibrate import Calibration
+from weft.models.quantize.compressed import packed_from
+from weft.models.quantize.gptq import Moments, gptq
+from weft.models.quantize.job import Options, quantize
+from weft.models.quantize.plan import choose
+from weft.models.quantize.schemes import Scheme
+from weft.models.quantize.search import Search
+from weft.models.training.model import folder_weights
+
+
+@pytest.fixture(autouse=True)
+def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_, "STEPS", {4: 3, 8: 1})  # quicker to compile
+
+
+SCHEMES = ["int4", "int4-zero", "nf4", "int8", "fp8", "int8-channel"]
+
+
+def nearest(form: Form, w: np.ndarray) -> np.ndarray:
+    """Rounding to nearest with the largest weight at the end of the range: what needs no search."""
+    groups = w.reshape(len(w), -1, form.group).astype(np.float64)
+    if form.table is None:
+        step = np.abs(groups).max(axis=2, keepdims=True) / (2 ** (form.bits - 1) - 1)
+        return (np.round(groups / step) * step).reshape(w.shape)
+    table = np.array(sorted(t for t in form.table if t == t))
+    step = np.abs(groups).max(axis=2, keepdims=True) / table.max()
+    at = np.abs(groups[..., None] / step[..., None] - table).argmin(axis=-1)
+    return (table[at] * step).reshape(w.shape)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_a_search_loses_less_than_rounding(name: str) -> None:
+    rng = np.random.default_rng(0)
+    w = (rng.standard_normal((40, 128)) * 0.02).astype(np.float32)
+    w[3] = 0
+    h = np.exp(rng.standard_normal(128)).astype(np.float32)
+    scheme = Scheme(name)
+    form = scheme.form(128)
+    assert form is not None
+    parts = Search(form, scheme.scale_dtype)(w, h)
+    form.check(parts, 40, 128)
+    got = dequantized(form, parts)
+    assert not got[3].any()
+    used = np.arange(40) != 3
+    pair = (got[used], nearest(form, w[used]))
+    lost, plain = ((h * (x - w[used]) ** 2).sum() for x in pair)
+    assert lost < plain * (1.02 if name == "fp8" else 0.95 if form.bits == 4 else 1.0)
+
+
+def test_rows_do_not_depend_on_those_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = np.random.default_rng(1).standard_normal((70, 64)).astype(np.float32)
+    form = Form(4, 32, offset=8)
+    whole = Search(form, float16)(w)
+    monkeypatch.setattr("weft.models.quantize.search.CHUNK", 64 * 9)
+    pieces = Search(form, float16)(w)
+    assert all(np.array_equal(whole[p], pieces[p]) for p in whole)
+
+
+def test_gptq_loses_less_than_the_search() -> None:
+    rng = np.random.default_rng(2)
+    mix = rng.standard_normal((64, 64)) * np.exp(rng.standard_normal(64))[:, None]
+    x = rng.standard_normal((600, 64)) @ mix
+    x[:, 5] = 0  # an input that is never used
+    w = rng.standard_normal((24, 64)).astype(np.float32)
+    for form in (Form(4, 32, shift="zero"), Form(4, 64, "nf4")):
+        search = Search(form, float32)
+        made = gptq(w, Moments(x.T @ x, form.group), search)
+        form.check(made, 24, 64)
+        lost = [np.linalg.norm((dequantized(form, p) - w) @ x.T) for p in (made, search(w))]
+        assert lost[0] < 0.7 * lost[1]
+
+
+def test_what_cannot_be_quantised_is_refused() -> None:
+    form, w = Form(4, 32, offset=8), np.ones((2, 32), np.float32)
+    with pytest.raises(ModelError, match="NaN"):
+        Search(form, float16)(w * np.inf)
+    with pytest.raises(ModelError, match="overflow"):
+        Search(form, float16)(w * np.float32(1e30))
+    with pytest.raises(ModelError, match="NaN"):
+        Moments(np.full((32, 32), np.nan), 32)
+    for bad in ("int5", "nf4-zero", "int4-g48", "", "fp8-zero"):
+        with pytest.raises(UsageError, match="no scheme"):
+            Scheme(bad)
+
+
+@pytest.fixture(scope="module")
+def ids() -> np.ndarray:
+    tokenizer = load(box_folder(), device="cpu").tokenizer
+    assert tokenizer is not None
+    tokens = tokenizer.encode(Path(job.__file__).read_text())
+    return np.asarray(tokens[: 12 * 32], np.int32).reshape(12, 32)
+
+
+def test_moments_are_those_of_the_inputs(ids: np.ndarray) -> None:
+    """Against the same layer with an identity matrix for a projection: what goes in comes out."""
+    config, weights = folder_weights(box_folder())
+    calibration = Calibration(config, weights, ids)
+    layer = {r: v for r, v in weights.items() if r.startswith("0.")}
+    stages = calibration.stages(0, layer)
+    assert [sorted(s) for s in stages] == [["0.k", "0.q", "0.v"], ["0.o"], ["0.gate", "0.up"],
+                                           ["0.down"]]  # fmt: skip
+    x = calibration.stream[0].astype(np.float64)
+    norm = x / np.sqrt((x * x).mean(axis=1, keepdims=True) + config.norm_eps)
+    norm = norm * (np.asarray(layer["0.attn_norm.w"], np.float64) + config.norm_offset)
+    moments = calibration.moments(0, layer, "0.q")
+    np.testing.assert_allclose(moments, norm.T @ norm, rtol=1e-3, atol=1e-2)
+    squares = calibration.advance(0, layer)
+    np.testing.assert_allclose(squares["0.v"], (norm * norm).mean(axis=0), rtol=1e-3, atol=1e-6)
+    calibration.advance(1, {r: v for r, v in weights.items() if r.startswith("1.")})
+    assert len(calibration.programs) == 2  # layers that are alike share theirs
+
+
+def read_back(folder: Path, scheme: Scheme) -> dict[str, np.ndarray]:
+    checkpoint, out = open_checkpoint(folder), {}
+    for name in checkpoint:
+        base = name.removesuffix(".weight_packed")
+        if base != name:
+            depth = int(checkpoint[f"{base}.weight_shape"][1])
+            form = scheme.form(depth)
+            assert form is not None
+            out[f"{base}.weight"] = dequantized(*packed_from(checkpoint, base, form))
+    return out
+
+
+def test_a_folder(tmp_path: Path, ids: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written whole; and the same bytes after an interruption."""
+    options = Options("int4-zero", method="gptq")
+    found = quantize(box_folder(), tmp_path / "whole", options, ids)
+    assert 4.62 < found.bits < 4.63 and found.after < found.before / 2
+    source, made = open_checkpoint(box_folder()), read_back(tmp_path / "whole", Scheme("int4-zero"))
+    assert len(made) == 7 * 6
+    for name, value in made.items():
+        x = source[name].astype(np.float32)
+        assert np.linalg.norm(value - x) < 0.12 * np.linalg.norm(x)
+
+    def broken(what: str, done: int, of: int) -> None:
+        if done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quantize(box_folder(), tmp_path / "again", options, ids, report=broken)
+    assert not (tmp_path / "again").exists()
+    calls: list[int] = []
+    real = job._Job.quantised
+    monkeypatch.setattr(job._Job, "quantised", lambda *a: (calls.append(a[1]), real(*a))[1])
+    quantize(box_folder(), tmp_path / "again", options, ids)
+    assert calls == [4, 5, 6]
+    assert not list(tmp_path.glob(".*"))
+    for file in (tmp_path / "whole").iterdir():
+        assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes(), file.name
+
+
+def test_the_command(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = [str(box_folder()), "-o", str(out), "--scheme", "int8", "--method", "search"]
+    found = CliRunner().invoke(command, [*arguments, "--json"], catch_exceptions=False)
+    said = json.loads(found.stdout)
+    assert said["bits_per_weight"] == pytest.approx(8.5, abs=0.01)
+    config = json.loads((out / "config.json").read_text())["quantization_config"]
+    assert config["format"] == "pack-quantized" and config["config_groups"]["group_0"]["weights"][
+        "group_size"
+    ] == 32  # fmt: skip
+    with pytest.raises(UsageError, match="already"):
+        CliRunner().invoke(command, arguments, catch_exceptions=False)
+    short = tmp_path / "short.txt"
+    short.write_text("def f(): pass")
+    with pytest.raises(UsageError, match="calibration wants"):
+        CliRunner().invoke(
+            command, [str(box_folder()), "-o", str(tmp_path / "x"), "--text", str(short)],
+            catch_exceptions=False,
+        )  # fmt: skip
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_gguf_file(tmp_path: Path) -> None:
+    """The gguf package finds the matrices that the search gave, and weft the same model."""
+    import gguf
+
+    config, weights = folder_weights(box_folder())
+    for scheme, kind in (("int8", "Q8_0"), ("int4", "Q4_0")):
+        path = tmp_path / f"{scheme}.gguf"
+        quantize(box_folder(), path, Options(scheme, method="search"))
+        tensors = {t.name: t for t in gguf.GGUFReader(path).tensors}
+        found = tensors["blk.1.ffn_up.weight"]
+        assert found.tensor_type.name == kind
+        form = Scheme(scheme).form(config.hidden)
+        assert form is not None
+        wanted = dequantized(form, Search(form, float16)(weights["1.up.w"]))
+        assert np.array_equal(gguf.quants.dequantize(found.data, found.tensor_type), wanted)
+        model = load(path, device="cpu")
+        np.testing.assert_array_equal(model.weights["norm.w"], weights["norm.w"])
+        prompt = [5, 99, 1023, 7]
+        plain = load(box_folder(), device="cpu")
+        for text in ("def f(x):\n    return [x, 'é']\n", "  tabs\tand 12345"):
+            assert model.tokenizer and plain.tokenizer
+            assert model.tokenizer.encode(text) == plain.tokenizer.encode(text)
+        lost = np.abs(model.logits(prompt) - plain.logits(prompt)).max()
+        assert 0 < lost < (0.2 if scheme == "int8" else 4)
+
+
+def test_a_mixed_plan(tmp_path: Path, ids: np.ndarray) -> None:
+    options = Options("int4", bits=5.5, method="search")
+    found = quantize(box_folder(), tmp_path / "out", options, ids)
+    assert 5.2 < found.bits <= 5.5
+    config = json.loads((tmp_path / "out/config.json").read_text())["quantization_config"]
+    groups = {g["weights"]["num_bits"]: g["targets"] for g in config["config_groups"].values()}
+    assert sorted(groups) == [4, 8] and sum(map(len, groups.values())) == 42
+    checkpoint = open_checkpoint(tmp_path / "out")
+    for bits, names in groups.items():
+        for name in names:
+            n, k = checkpoint[f"{name}.weight_shape"]
+            assert checkpoint[f"{name}.weight_packed"].shape == (n, k * bits // 32)
+    with pytest.raises(UsageError, match="below that"):
+        quantize(box_folder(), tmp_path / "low", Options("int4", bits=4.2, method="search"))
+
+
+def test_a_plan_spends_bits_where_they_help_most() -> None:
+    losses = {"a": {"x": 0.1, "y": 0.0}, "b": {"x": 0.3, "y": 0.1}, "c": {"x": 0.9, "y": 0.1}}
+    bits = {"x": 4.0, "y": 8.0}
+    plan = choose({"a": 10, "b": 10, "c": 20}, "xy", lambda r, s: bits[s], losses, 6.0)
+    assert plan == {"a": "x", "b": "x", "c": "y"}
+    plan = choose({"a": 10, "b": 10, "c": 20}, "xy", lambda r, s: bits[s], losses, 5.9)
+    assert plan == {"a": "x", "b": "y", "c": "x"}

@@ -1,0 +1,95 @@
+"""`weft quantize`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from weft.core import text
+
+
+@click.command(
+    epilog="""\b
+Example:  weft quantize MODEL -o MODEL-int4 --text notes.txt
+          weft quantize MODEL -o MODEL-int8.gguf --scheme int8 --method search
+"""
+)
+@click.argument("model", type=click.Path())
+@click.option(
+    "-o",
+    "--out",
+    required=True,
+    type=click.Path(),
+    help="The folder to write, or a file that ends in .gguf.",
+)
+@click.option("--scheme", default="int4", show_default=True,
+              help="Of linear layers: int4, int8 (-g64, -g128, -channel; -zero), fp8.")  # fmt: skip
+@click.option("--head", default="int8", show_default=True,
+              help="Scheme of an output matrix of its own, or none.")  # fmt: skip
+@click.option("--bits", type=click.FloatRange(1, 16), help="Bits per weight that linear layers may "
+              "take on average: those that lose most get int8.")  # fmt: skip
+@click.option("--method", type=click.Choice(["gptq", "search"]), default="gptq", show_default=True,
+              help="A search for scales, or GPTQ with it.")  # fmt: skip
+@click.option("--text", "source", type=click.Path(), help="A UTF-8 text to calibrate on (default: "
+              "the model writes one itself).")  # fmt: skip
+@click.option("--tokens", type=click.IntRange(1), help="Tokens of it at most.")
+@click.option("--device", default="cpu", show_default=True, help="Any line of weft devices.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def quantize(
+    model: str, out: str, scheme: str, head: str, bits: float | None, method: str,
+    source: str | None, tokens: int | None, device: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Write the decoder in the folder MODEL with its linear layers in fewer bits: a folder in the
+    compressed-tensors format, or a GGUF file. Layer by layer; what was interrupted goes on when
+    it is run again."""
+    import weft
+    from weft.models.quantize.job import Options, check_target, quantize as run
+    from weft.models.quantize.schemes import Scheme
+    from weft.models.quantize.text import digest, windows_of
+
+    Scheme(scheme), head == "none" or Scheme(head)
+    check_target(Path(out))
+    ids = None
+    if source is not None or method == "gptq":
+        loaded = weft.load(model, device=device, max_batch=1)
+        ids = windows_of(loaded, None if source is None else Path(source), tokens)
+        del loaded
+    options = Options(scheme, head, bits or 0.0, method, digest(ids))
+    with _bar() as report:
+        found = run(Path(model), Path(out), options, ids, device, report)
+    if as_json:
+        given = 0 if ids is None else ids.size
+        click.echo(json.dumps({
+            "out": out, "scheme": scheme, "head": head, "method": method, "tokens": given,
+            "bytes_before": found.before, "bytes": found.after, "bits_per_weight": found.bits,
+            "seconds": found.seconds,
+        }))  # fmt: skip
+        return
+    click.echo(
+        f"{out}: {text.size(found.after)} of {text.size(found.before)}, {found.bits:.2f} bits per "
+        f"packed weight, in {found.seconds:.0f} s"
+    )
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from weft.models.progress import line_taken
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar, line_taken():
+        task = bar.add_task("quantising")
+
+        def report(what: str, done: int, of: int) -> None:
+            bar.update(task, description=what, completed=done, total=of)
+
+        yield report

@@ -1,0 +1,121 @@
+"""GPTQ: each column's rounding error is made up for by the columns that are still to be rounded
+(Frantar et al., arXiv:2210.17323), weighted by the inputs' second moments H = X^T X.
+
+Groups are taken in the order of their largest moments, and the columns of a group in the order of
+theirs (group-aware order): the most important are rounded first, and scales stay those of
+neighbours along K, so that a reader needs no permutation.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.core.errors import ModelError
+from weft.core.packed import packed_codes
+from weft.models.quantize.search import Search
+
+DAMPING = 0.05  # of the mean moment, added to each; ten times more where that is too little
+BLOCK = 128  # columns whose errors reach the rest of the matrix together
+
+
+class Moments:
+    """What the inputs of linear layers say about rounding: X^T X float64 [K, K], prepared for
+    forms with groups of `group`. Raises ModelError where they are NaN or infinite."""
+
+    def __init__(self, moments: np.ndarray, group: int) -> None:
+        if not np.isfinite(moments).all():
+            raise ModelError("inputs of a linear layer are NaN or infinite: not to be quantised")
+        self.diagonal = np.diagonal(moments).astype(np.float32)
+        self.dead = self.diagonal <= 0  # never anything but 0 goes in
+        self.order = _order(self.diagonal, group)
+        self.upper = _inverse_root(moments, self.dead, self.order)
+
+
+def gptq(w: np.ndarray, inputs: Moments, search: Search) -> dict[str, np.ndarray]:
+    """The parts of w float[N, K] in the form of `search`. Raises ModelError for a weight that is
+    NaN or infinite."""
+    n, k = w.shape
+    w = np.array(w, np.float32)
+    if not np.isfinite(w).all():
+        raise ModelError("weights hold NaN or infinities: not to be quantised")
+    w[:, inputs.dead] = 0
+    order, upper = inputs.order, inputs.upper
+    found = _Columns(search, w, np.where(inputs.dead, np.float32(1e-6), inputs.diagonal))
+    for start in range(0, k, BLOCK):
+        block, rest = order[start : start + BLOCK], order[start + BLOCK :]
+        errors = np.empty((n, len(block)), np.float32)
+        for j, column in enumerate(block):
+            at = start + j
+            error = (w[:, column] - found.round(column)) / upper[at, at]
+            inside = upper[at, at + 1 : start + len(block)]
+            w[:, block[j + 1 :]] -= error[:, None] * inside
+            errors[:, j] = error
+        if len(rest):
+            w[:, rest] -= errors @ upper[start : start + len(block), start + len(block) :]
+    return found.parts()
+
+
+def _order(diagonal: np.ndarray, group: int) -> np.ndarray:
+    """Columns, the groups with the largest moments first, within a group likewise."""
+    by_group = diagonal.reshape(-1, group)
+    groups = np.argsort(-by_group.max(axis=1), kind="stable")
+    inside = np.argsort(-by_group, axis=1, kind="stable")
+    return (groups[:, None] * group + inside[groups]).reshape(-1)
+
+
+def _inverse_root(moments: np.ndarray, dead: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """The upper Cholesky factor float32 of the inverse of the damped moments, columns in order."""
+    h = np.array(moments, np.float64)
+    h[dead, dead] = 1.0
+    h = h[np.ix_(order, order)]
+    mean = float(np.diagonal(h).mean())
+    damping = DAMPING
+    while True:
+        try:
+            damped = h + np.eye(len(h)) * (damping * mean)
+            inverse = np.linalg.inv(np.linalg.cholesky(damped))
+            return np.linalg.cholesky(inverse.T @ inverse).T.astype(np.float32)
+        except np.linalg.LinAlgError:
+            damping *= 10
+            if damping > 1e6:
+                raise ModelError("the inputs' moments cannot be inverted") from None
+
+
+class _Columns:
+    """Rounds columns of `w`, which changes meanwhile; a group's scales are searched for as its
+    first column comes."""
+
+    def __init__(self, search: Search, w: np.ndarray, weights: np.ndarray) -> None:
+        self.form, self.search, self.w, self.weights = search.form, search, w, weights
+        self.codes = np.zeros(w.shape, np.uint8)
+        self.groups: list[dict[str, np.ndarray] | None] = [None] * (w.shape[1] // search.form.group)
+
+    def round(self, column: int) -> np.ndarray:
+        """The value float32 [N] that the column takes."""
+        form = self.form
+        found = self._group(column // form.group)
+        scale = found["scales"][:, 0].astype(np.float32)
+        x = np.divide(self.w[:, column], scale, out=np.zeros_like(scale), where=scale != 0)
+        zero = found["zeros"][:, 0].astype(np.float32) if "zeros" in found else form.offset
+        if form.table is None:
+            codes = np.clip(np.round(x) + zero, 0, (1 << form.bits) - 1)
+            self.codes[:, column] = codes
+            return (codes - zero) * scale
+        values, names = zip(*sorted((t, i) for i, t in enumerate(form.table)))
+        order = np.asarray(values, np.float32)
+        at = np.searchsorted((order[1:] + order[:-1]) / 2, x)
+        self.codes[:, column] = np.asarray(names, np.uint8)[at]
+        return order[at] * scale
+
+    def _group(self, g: int) -> dict[str, np.ndarray]:
+        found = self.groups[g]
+        if found is None:
+            here = slice(g * self.form.group, (g + 1) * self.form.group)
+            found = self.groups[g] = self.search(self.w[:, here], self.weights[here])
+        return found
+
+    def parts(self) -> dict[str, np.ndarray]:
+        done = [g for g in self.groups if g is not None]
+        names = [p for p in self.form.parts if p not in ("codes", "high")]
+        joined = {p: np.concatenate([g[p] for g in done], axis=1) for p in names}
+        return {**packed_codes(self.form, self.codes), **joined}

@@ -1,0 +1,332 @@
+"""`weft quantize`: a folder of weights in, packed weights out, layer by layer.
+
+A layer that is finished is a file in a folder beside the result, so a run that was interrupted
+goes on behind it; when all is there, the folder becomes the result, or a GGUF file is made of it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.core.dtypes import DType, bfloat16
+from weft.core.errors import ModelError, UsageError
+from weft.core.files import write_json
+from weft.core.packed import Form, Packed, dequantized
+from weft.importers.gguf_write import write_gguf
+from weft.importers.hf_config import Fields, read_config, read_object
+from weft.importers.safetensors import INDEX, SafetensorsFile, open_checkpoint, save_file
+from weft.models.config import DecoderConfig
+from weft.models.families import DECODERS
+from weft.models.loader import read_token_ids
+from weft.models.names import bind_weights, checkpoint_names, decoder_layout
+from weft.models.quantize.calibrate import Calibration
+from weft.models.quantize.compressed import packed_from, quantization_config, tensors_of
+from weft.models.quantize.gguf import architecture, kind_of, metadata, tensors
+from weft.models.quantize.gguf_tokens import tokenizer_metadata
+from weft.models.quantize.gptq import Moments, gptq
+from weft.models.quantize.plan import Losses, choose, loss
+from weft.models.quantize.schemes import Scheme, bits_per_weight
+from weft.models.quantize.search import Search
+from weft.models.training.checkpoints import copy_tokenizer
+from weft.models.training.model import is_matrix
+from weft.models.weight_dtypes import main_dtype
+
+METHODS = ("gptq", "search")
+BETTER = "int8"  # what the layers that lose most get in a mixed plan
+STATE = "quantize.json"
+Report = Callable[[str, int, int], None]  # what is done, how many of how many
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to do. scheme: of linear layers; head: of an output matrix of its own, "none" to leave
+    it. bits: where it is not 0, the mean of bits that linear layers may take, those that lose most
+    in int8. method: "search" for scales, or "gptq" with it. text: what calibrates (a digest of its
+    ids), "" for nothing."""
+
+    scheme: str = "int4"
+    head: str = "int8"
+    bits: float = 0.0
+    method: str = "gptq"
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Bytes before and after, bits per weight of what was packed, seconds of this run."""
+
+    before: int
+    after: int
+    bits: float
+    seconds: float
+
+
+def quantize(
+    source: Path, out: Path, options: Options, ids: np.ndarray | None = None,
+    device: Any = None, report: Report = lambda what, done, of: None,
+) -> Result:  # fmt: skip
+    """Writes the decoder in the folder `source` to `out`: a GGUF file where its name ends so, else
+    a folder in the compressed-tensors format.
+
+    ids: int32 [windows, length] of calibration text; needed by "gptq", used by "search". Raises
+    UsageError, ModelError, FileFormatError, StorageError.
+    """
+    if options.method not in METHODS:
+        raise UsageError(f"method is {options.method!r}; expected {' or '.join(METHODS)}")
+    if options.method == "gptq" and ids is None:
+        raise UsageError("gptq needs a calibration text")
+    check_target(out)
+    started = time.perf_counter()
+    job = _Job(source, out, options, device)
+
+    def text() -> Calibration | None:
+        return None if ids is None else Calibration(job.config, job.weights, ids, device)
+
+    if options.bits and not job.plan:
+        job.choose(text(), report)
+    calibration = text()
+    for done, roles in enumerate(job.pieces):
+        if not job.finished(done):
+            job.write(done, job.quantised(done, roles, calibration))
+        elif calibration is not None and done:
+            calibration.advance(done - 1, job.passed(done, roles))
+        report(f"layer {done - 1}" if done else "embeddings", done + 1, len(job.pieces))
+    return job.close(started)
+
+
+def check_target(out: Path) -> None:
+    """Raises UsageError where something is in the way."""
+    if out.exists():
+        raise UsageError(f"{out} is there already; name another folder, or remove it")
+    if not out.absolute().parent.is_dir():
+        raise UsageError(f"{out.absolute().parent} is no folder; make it first")
+
+
+class _Job:
+    """The pieces of a model: what belongs to no layer, then each layer."""
+
+    def __init__(self, source: Path, out: Path, options: Options, device: Any) -> None:
+        self.source, self.out, self.options, self.device = source, out, options, device
+        raw = read_config(source)
+        self.gguf = out.suffix == ".gguf"
+        self.config = _config(raw, self.gguf)
+        self.raw = dict(raw.data)
+        checkpoint = open_checkpoint(source)
+        self.before = checkpoint.nbytes
+        self.weights: Mapping[str, np.ndarray] = bind_weights(
+            decoder_layout(self.config), checkpoint
+        )
+        self.names = checkpoint_names(self.config)
+        rest = [r for r in self.weights if not r.split(".")[0].isdigit()]
+        self.pieces = [rest, *(_of_layer(self.weights, i) for i in range(self.config.layers))]
+        self.searches: dict[Form, Search] = {}
+        self.partial = out.with_name(f".{out.name}.quantizing")
+        self._begin()
+
+    def _begin(self) -> None:
+        """Goes on with what the same job left; anything else there is swept away."""
+        state = {"source": str(self.source.resolve()), "bytes": self.before, **asdict(self.options)}
+        path = self.partial / STATE
+        was = read_object(path) if path.exists() else {}
+        self.plan: dict[str, str] = was.pop("plan", {})
+        if was != state:
+            self.plan = {}
+            shutil.rmtree(self.partial, ignore_errors=True)
+        self.partial.mkdir(parents=True, exist_ok=True)
+        self.state = state
+        write_json(path, {**state, "plan": self.plan})
+
+    def choose(self, calibration: Calibration | None, report: Report) -> None:
+        """Makes the mixed plan."""
+        schemes = (self.options.scheme, BETTER)
+        losses: dict[str, Losses] = {}
+        for i, roles in enumerate(self.pieces[1:]):
+            squares: Mapping[str, np.ndarray] = {}
+            if calibration is not None:
+                squares = calibration.advance(i, {r: self.weights[r] for r in roles})
+            for role in (r for r in roles if self.form(r) is not None):
+                h = squares.get(role.removesuffix(".w"))
+                losses[role] = {
+                    s: loss(self.matrix(role), h, self.search(*self.form_of(role, s)))
+                    for s in schemes
+                }
+            report(f"plan of layer {i}", i + 1, len(self.pieces) - 1)
+        sizes = {r: self.weights[r].size for r in losses}
+
+        def bits(role: str, scheme: str) -> float:
+            return bits_per_weight(*self.form_of(role, scheme))
+
+        self.plan = choose(sizes, schemes, bits, losses, self.options.bits)
+        write_json(self.partial / STATE, {**self.state, "plan": self.plan})
+
+    def _file(self, piece: int) -> Path:
+        return self.partial / f"model-{piece + 1:05d}-of-{len(self.pieces):05d}.safetensors"
+
+    def finished(self, piece: int) -> bool:
+        return self._file(piece).exists()
+
+    # -- one piece
+
+    def form(self, role: str) -> tuple[Form, DType] | None:
+        """What a weight becomes; None where it stays as it is."""
+        name = self.options.head if role == "head" else self.plan.get(role, self.options.scheme)
+        if not is_matrix(role) or name == "none":
+            return None
+        if Scheme(name).form(self.matrix(role).shape[1]) is None:
+            return None
+        return self.form_of(role, name)
+
+    def form_of(self, role: str, name: str) -> tuple[Form, DType]:
+        """The form and the dtype of scales that a scheme gives a matrix that it fits."""
+        scheme = Scheme(name)
+        form = scheme.form(self.matrix(role).shape[1])
+        assert form is not None
+        if self.gguf:
+            kind_of(form)
+        elif main_dtype(self.weights) is bfloat16:
+            return form, bfloat16  # what reads the file brings scales to the model's dtype
+        return form, scheme.scale_dtype
+
+    def matrix(self, role: str) -> np.ndarray:
+        """A weight as [N, K]."""
+        return self.turned(role, self.weights[role])
+
+    def turned(self, role: str, value: np.ndarray) -> np.ndarray:
+        """From [N, K] to how the layers of this family hold it, or back."""
+        return value.T if self.config.transposed and role[0].isdigit() else value
+
+    def search(self, form: Form, scale: DType) -> Search:
+        if form not in self.searches:
+            self.searches[form] = Search(form, scale, self.device)
+        return self.searches[form]
+
+    def quantised(
+        self, piece: int, roles: list[str], calibration: Calibration | None
+    ) -> dict[str, np.ndarray | Packed]:
+        """The weights of a piece as they are written."""
+        out: dict[str, np.ndarray | Packed] = {r: self.weights[r] for r in roles}
+        forms = {r: f for r in roles if (f := self.form(r)) is not None}
+        if piece == 0 or calibration is None:
+            for role, found in forms.items():
+                out[role] = self._searched(role, found, None)
+            return out
+        i, plain = piece - 1, {r: self.weights[r] for r in roles}
+        if self.options.method == "search":
+            squares = calibration.advance(i, plain)
+            for role, found in forms.items():
+                out[role] = self._searched(role, found, squares.get(role.removesuffix(".w")))
+            return out
+        for stage in calibration.stages(i, plain):
+            wanted = [f"{name}.w" for name in stage if f"{name}.w" in forms]
+            if not wanted:
+                continue
+            inputs = Moments(calibration.moments(i, plain, stage[0]), forms[wanted[0]][0].group)
+            for role in wanted:
+                form, scale = forms[role]
+                packed = Packed(form, gptq(self.matrix(role), inputs, self.search(form, scale)))
+                out[role], plain[role] = packed, self.turned(role, dequantized(*packed))
+        calibration.advance(i, plain)
+        return out
+
+    def _searched(self, role: str, form: tuple[Form, DType], h: np.ndarray | None) -> Packed:
+        return Packed(form[0], self.search(*form)(self.matrix(role), h))
+
+    # -- files
+
+    def write(self, piece: int, weights: Mapping[str, np.ndarray | Packed]) -> None:
+        tensors: dict[str, np.ndarray] = {}
+        for role, value in weights.items():
+            name = self.names[role]
+            if isinstance(value, Packed):
+                tensors |= tensors_of(name.removesuffix(".weight"), value)
+            else:
+                tensors[name] = value
+        save_file(self._file(piece), tensors, {"format": "pt"})
+
+    def passed(self, piece: int, roles: list[str]) -> dict[str, np.ndarray]:
+        """The weights of a finished piece that the text went through: GPTQ makes up for what the
+        layers before have lost."""
+        if self.options.method != "gptq":
+            return {r: self.weights[r] for r in roles}
+        found = self.read(piece, roles).items()
+        return {
+            r: self.turned(r, dequantized(*v)) if isinstance(v, Packed) else v for r, v in found
+        }
+
+    def read(self, piece: int, roles: list[str]) -> dict[str, np.ndarray | Packed]:
+        """The weights of a finished piece."""
+        file = SafetensorsFile(self._file(piece))
+        out: dict[str, np.ndarray | Packed] = {}
+        for role in roles:
+            name, found = self.names[role], self.form(role)
+            if found is None:
+                out[role] = file[name]
+            else:
+                out[role] = packed_from(file, name.removesuffix(".weight"), found[0])
+        return out
+
+    def close(self, started: float) -> Result:
+        """The result takes its place."""
+        bits = {r: bits_per_weight(*f) for r in self.weights if (f := self.form(r)) is not None}
+        count = sum(self.weights[r].size for r in bits)
+        mean = sum(b * self.weights[r].size for r, b in bits.items()) / max(count, 1)
+        size = self._write_gguf() if self.gguf else self._close_folder()
+        return Result(self.before, size, mean, time.perf_counter() - started)
+
+    def _close_folder(self) -> int:
+        where: dict[str, str] = {}
+        size = 0
+        for piece in range(len(self.pieces)):
+            file = SafetensorsFile(self._file(piece))
+            where |= dict.fromkeys(file, self._file(piece).name)
+            size += sum(t.stop - t.start for t in file.tensors.values())
+        write_json(self.partial / INDEX, {"metadata": {"total_size": size}, "weight_map": where})
+        linear = {r: self.names[r].removesuffix(".weight") for r in self.weights if is_matrix(r)}
+        forms = {name: f[0] for r, name in linear.items() if (f := self.form(r)) is not None}
+        plain = [name for name in linear.values() if name not in forms]
+        config = {**self.raw, "quantization_config": quantization_config(forms, plain)}
+        write_json(self.partial / "config.json", config)
+        copy_tokenizer(self.source, self.partial)
+        (self.partial / STATE).unlink()
+        self.partial.rename(self.out)
+        return size
+
+    def _write_gguf(self) -> int:
+        weights: dict[str, np.ndarray | Packed] = {}
+        for piece, roles in enumerate(self.pieces):
+            weights |= self.read(piece, roles)
+        made = tensors(self.config, weights)
+        said = metadata(self.config, self.source.resolve().name)
+        raw = Fields(self.raw, str(self.source))
+        ids = read_token_ids(self.source, raw)
+        said |= tokenizer_metadata(self.source, self.config.vocab, ids)
+        write_gguf(self.out, said, made)
+        shutil.rmtree(self.partial)
+        return sum(t.nbytes for t in made.values())
+
+
+def _of_layer(weights: Mapping[str, np.ndarray], i: int) -> list[str]:
+    return [r for r in weights if r.startswith(f"{i}.")]
+
+
+def _config(raw: Fields, gguf: bool) -> DecoderConfig:
+    kind = raw.text("model_type", "")
+    if kind not in DECODERS:
+        raise ModelError(f"{raw.where}: weft quantises decoders ({', '.join(DECODERS)})")
+    if raw.data.get("quantization_config"):
+        raise ModelError(f"{raw.where}: the weights are quantised already")
+    config = DECODERS[kind](raw)
+    if gguf:
+        architecture(config)
+    elif config.transposed:
+        raise ModelError(
+            f"{raw.where}: compressed-tensors does not hold the layers of {kind}; name a .gguf file"
+        )
+    return config
