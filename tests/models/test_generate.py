@@ -232,7 +232,7 @@ def edited(folder: Path, to: Path, **change: object) -> Path:
     [
         ({"model_type": "mamba"}, ModelError, "mamba / LlamaForCausalLM is not supported; supp"),
         ({"model_type": None}, ModelError, "not supported; supported: gpt2, llama"),
-        ({"quantization_config": {"bits": 4}}, ModelError, "quantised checkpoints"),
+        ({"quantization_config": {"bits": 4}}, ModelError, "quant_method '' is not supported"),
         ({"vocab_size": 301}, ModelError, r"shape \[300, 32\]; config.json asks for \[301, 32\]"),
         ({"num_hidden_layers": 4}, ModelError, "'model.layers.3.input_layernorm.weight' is miss"),
         ({"num_hidden_layers": 10**7}, ModelError, "num_hidden_layers is 10000000"),

@@ -167,6 +167,8 @@ def _check_cover(tensors: Mapping[str, TensorInfo], base: int, size: int, where:
 class Checkpoint(Mapping[str, np.ndarray]):
     """The weights of a model folder: name -> array, over one file or several shards."""
 
+    packed: frozenset[str] = frozenset()  # names of matrices that are no single tensor: none
+
     def __init__(self, home: Mapping[str, SafetensorsFile], where: str) -> None:
         self._home = home
         self.where = where

@@ -10,11 +10,11 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.core.dtypes import DType
+from weft.core.dtypes import DType, float16
 from weft.core.errors import (
     FileFormatError,
     LimitError,
@@ -24,7 +24,7 @@ from weft.core.errors import (
 )
 from weft.importers.hf_config import Fields, read_config, read_object
 from weft.importers.safetensors import open_checkpoint
-from weft.models.config import DecoderConfig, EncoderConfig, Made, TokenIds
+from weft.models.config import DecoderConfig, EncoderConfig, Layout, Made, TokenIds
 from weft.models.embedder import Encoder
 from weft.models.encoders import ENCODERS, read_pooling
 from weft.models.families import DECODERS
@@ -110,10 +110,6 @@ def _load(
         folder = adapter[0]
     config = read_config(folder)
     kind = _kind(config)
-    if config.data.get("quantization_config"):
-        raise ModelError(
-            f"{config.where}: quantised checkpoints are not supported; use the original weights"
-        )
     with progress(f"loading {name_of(folder)}"):
         target = None if device == ORACLE else _open_device(device, fallback)
         if kind in ENCODERS:
@@ -159,6 +155,21 @@ def _open_device(device: str | Device | None, fallback: str | None) -> Device:
     return registry.get(device, fallback)
 
 
+def _weights(
+    folder: Path, raw: Fields, layout: Layout, dtype: str | DType | None
+) -> Mapping[str, Any]:
+    """Role -> array; packed weights widened."""
+    checkpoint = open_checkpoint(folder)
+    configs = (raw.data.get("quantization_config"), raw.data.get("quantization"))
+    if not any(configs) and not (folder / "quantize_config.json").exists():
+        return bind_weights(layout, checkpoint)
+    from weft.importers.packed.checkpoint import PackedCheckpoint, method_of
+    from weft.models.widening import PackedWeights
+
+    found = PackedCheckpoint(checkpoint, method_of(raw, folder))
+    return PackedWeights(layout, found, wanted(dtype) or float16)
+
+
 # -- decoders -------------------------------------------------------------------------------------
 
 
@@ -173,7 +184,7 @@ def _decoder(
     adapter: Adapter | None,
 ) -> Decoder:
     """`numbers`: the dtype of weights and that of linear inputs, as `load` takes them."""
-    weights = bind_weights(decoder_layout(config), open_checkpoint(folder))
+    weights = _weights(folder, raw, decoder_layout(config), numbers[0])
     if adapter is not None:
         from weft.models.adapters import merged
 
@@ -311,7 +322,7 @@ def _encoder(
     act_dtype: str | DType | None,
 ) -> Encoder:
     pooling = read_pooling(folder)
-    weights = bind_weights(encoder_layout(config), open_checkpoint(folder))
+    weights = _weights(folder, raw, encoder_layout(config), dtype)
     config, weights = ready(folder, config, weights, (dtype, act_dtype), device)
     longest = min(pooling.max_length or config.max_positions, config.max_positions)
     tokenizer = _tokenizer_maker(folder, config.vocab, longest, pooling.lower_case)

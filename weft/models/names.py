@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from weft.core.dtypes import as_dtype
 from weft.core.errors import DTypeError, ModelError
 from weft.importers.safetensors import Checkpoint
 from weft.models.config import DecoderConfig, EncoderConfig, Layout, WeightSpec
+
+if TYPE_CHECKING:
+    from weft.importers.packed.checkpoint import PackedCheckpoint
 
 _PROJECTIONS = {
     "q": "self_attn.q_proj",
@@ -180,14 +184,19 @@ def encoder_layout(c: EncoderConfig) -> Layout:
 
 
 def bind_weights(layout: Layout, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-    """Role -> array for every weight of the layout, checked for presence, shape and float dtype.
+    """Role -> array for every weight of the layout. Raises as `bind_names`."""
+    return {role: checkpoint[name] for role, name in bind_names(layout, checkpoint).items()}
+
+
+def bind_names(layout: Layout, checkpoint: Checkpoint | PackedCheckpoint) -> dict[str, str]:
+    """Role -> name of every weight of the layout, checked for presence, shape and float dtype;
+    packed ones for presence.
 
     Raises ModelError naming the tensor and what was expected. An untied head that the checkpoint
     does not hold is an error too: guessing that it is tied would give wrong logits.
     """
     prefix = _prefix(layout, checkpoint)
-    out = {}
-    used = set()
+    out: dict[str, str] = {}
     for role, spec in layout.weights.items():
         name = prefix + spec.name
         if role == "head" and name not in checkpoint:  # it stands beside the model, not in it
@@ -197,6 +206,9 @@ def bind_weights(layout: Layout, checkpoint: Checkpoint) -> dict[str, np.ndarray
             name = _old_name(name, checkpoint)
         if name not in checkpoint:
             raise ModelError(f"{checkpoint.where}: tensor {name!r} is missing; {_hint(checkpoint)}")
+        out[role] = name
+        if name in checkpoint.packed:
+            continue
         info = checkpoint.info(name)
         if info.shape != spec.shape:
             raise ModelError(
@@ -212,16 +224,14 @@ def bind_weights(layout: Layout, checkpoint: Checkpoint) -> dict[str, np.ndarray
                 f"{checkpoint.where}: tensor {name!r} is {info.dtype}; "
                 "expected float32, float16 or bfloat16"
             )
-        out[role] = checkpoint[name]
-        used.add(name)
-    _check_layers(used, checkpoint)
+    _check_layers(set(out.values()), checkpoint)
     return out
 
 
 _LAYER = re.compile(r"\.(\d+)\.")
 
 
-def _check_layers(used: set[str], checkpoint: Checkpoint) -> None:
+def _check_layers(used: set[str], checkpoint: Checkpoint | PackedCheckpoint) -> None:
     """Raises ModelError for tensors of layers that config.json does not count: whatever else a
     checkpoint may hold besides, leaving layers out gives another model."""
     forms = {_LAYER.sub(".#.", name, count=1) for name in used}
@@ -233,7 +243,7 @@ def _check_layers(used: set[str], checkpoint: Checkpoint) -> None:
             )
 
 
-def _old_name(name: str, checkpoint: Checkpoint) -> str:
+def _old_name(name: str, checkpoint: Checkpoint | PackedCheckpoint) -> str:
     """The name under which the first BERT checkpoints hold a layer norm, if this one does."""
     old = name.replace("LayerNorm.weight", "LayerNorm.gamma")
     old = old.replace("LayerNorm.bias", "LayerNorm.beta")
@@ -248,6 +258,6 @@ def _prefix(layout: Layout, names: Iterable[str]) -> str:
     return layout.prefixes[0]
 
 
-def _hint(checkpoint: Checkpoint) -> str:
+def _hint(checkpoint: Checkpoint | PackedCheckpoint) -> str:
     shown = ", ".join(list(checkpoint)[:3])
     return f"the file holds {len(checkpoint)} tensors ({shown}, ...)"

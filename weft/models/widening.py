@@ -1,0 +1,86 @@
+"""Packed weights of a checkpoint by role: kept as they are, or widened to floats on the way in,
+some rows at a time, so that no more than the result is held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from weft.core.arrays import all_finite
+from weft.core.dtypes import DType, float16
+from weft.core.errors import ModelError
+from weft.core.packed import Packed, dequantized
+from weft.importers.packed.checkpoint import PackedCheckpoint
+from weft.importers.packed.layer import Read
+from weft.models.config import Layout
+from weft.models.names import bind_names
+
+_STEP = 1 << 20  # elements widened at a time
+
+
+class PackedWeights(Mapping[str, "np.ndarray | Packed"]):
+    """Role -> weight, made anew whenever it is asked for: plain floats as they are; packed weights
+    in `dtype`, or, where that is None, as Packed. Those that no form holds, and those whose columns
+    are in another order (act-order), are floats then too, of float16."""
+
+    def __init__(self, layout: Layout, checkpoint: PackedCheckpoint, dtype: DType | None) -> None:
+        self._layout, self._checkpoint, self._dtype = layout, checkpoint, dtype
+        self._names = bind_names(layout, checkpoint)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, role: str) -> np.ndarray | Packed:
+        name, at = self._names[role], self._checkpoint
+        if name not in at.packed:
+            return at.plain(name)
+        found, wanted = at.read(name), self._layout.weights[role].shape
+        if found.shape != wanted:
+            raise ModelError(
+                f"{at.where}: packed weights {name!r} are {list(found.shape)}; "
+                f"config.json asks for {list(wanted)}"
+            )
+        if self._dtype is None and found.packed is not None and found.order is None:
+            return found.packed
+        dtype = self._dtype or float16
+        out = widened(found.shape, rows_of(found), dtype)
+        if not all_finite(out):
+            raise ModelError(
+                f"{at.where}: weights {name!r} overflow {dtype.name}; use bfloat16 or float32"
+            )
+        at.release(name)
+        return out
+
+
+def rows_of(read: Read) -> Callable[[slice], np.ndarray]:
+    """float32 rows of a layer's matrix, columns as the layer has them."""
+    packed, order, plain = read.packed, read.order, read.plain
+    if packed is None:
+        assert plain is not None
+        return plain.__getitem__
+
+    def rows(which: slice) -> np.ndarray:
+        found = dequantized(packed.form, {p: v[which] for p, v in packed.parts.items()})
+        return found if order is None else found[:, order]
+
+    return rows
+
+
+def widened(
+    shape: tuple[int, ...], rows: Callable[[slice], np.ndarray], dtype: DType
+) -> np.ndarray:
+    """The matrix whose float32 rows (over all axes but the last) are given, in `dtype`. What
+    overflows is infinite."""
+    from weft.tensor.casting import cast_array
+
+    out = np.empty(shape, dtype.numpy)
+    flat = out.reshape(-1, shape[-1])
+    step = max(1, _STEP // shape[-1])
+    for start in range(0, len(flat), step):
+        which = slice(start, start + step)
+        flat[which] = cast_array(rows(which), dtype)
+    return out
