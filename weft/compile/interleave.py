@@ -12,7 +12,9 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.graph.ir import Graph, Node
 from weft.ops.packed import form_of
+from weft.ops.quantize import BLOCK
 from weft.templates.product.bands import BYTES, step_of
+from weft.templates.product.integers import run_of
 from weft.templates.view import views
 from weft.transform.rebuild import make, remake, rewrite
 
@@ -24,28 +26,48 @@ def interleave(graph: Graph, caps: Caps) -> Graph:
     weights never change and the target gains."""
     if not graph.meta.get("frozen") or not caps.is_cpu or caps.lanes < 2:
         return graph
-    made: dict[int, Node] = {}  # weight -> the interleaved one
+    made: dict[int, Node] = {}  # operand -> what a product reads in its place
 
     def kept(weight: Node, part: str = "") -> Node:
         if id(weight) not in made:
             made[id(weight)] = _kept(weight, caps.lanes, part)
         return made[id(weight)]
 
+    def integers(x: Node) -> Node:
+        """The left operand, its `rescale` left to the product."""
+        if id(x) not in made:
+            if x.op != "call":
+                made[id(x)] = remake(x, (integers(x.inputs[0]),))
+            else:
+                attrs = {**x.attrs, "params": {"whole": True}}
+                made[id(x)] = Node("call", x.inputs, attrs, x.shape, x.dtype, x.body, x.where)
+        return made[id(x)]
+
     def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
         weight = _weight(node.inputs[1], caps) if node.op == "dot" else None
         if weight is None:
             return remake(node, inputs)
-        form = form_of(weight)
+        form, left = form_of(weight), inputs[0]
         if form is not None:
             rows = remake(weight, tuple(map(kept, weight.inputs, form.parts)))
+            if run_of(form, weight.shape[1]) and _blocks(node.inputs[0]):
+                left = integers(left)
         else:
             rows = _cast(kept(weight), node.inputs[1].dtype)
         columns = make("transpose", rows, perm=(1, 0))
         if len(node.inputs[1].shape) > 2:
             columns = make("broadcast", columns, shape=node.inputs[1].shape)
-        return remake(node, (inputs[0], columns))
+        return remake(node, (left, columns))
 
     return rewrite(graph, visit)
+
+
+def _blocks(x: Node) -> bool:
+    """Whether an operand is a `rescale` by whole blocks of rows that lie side by side."""
+    *_, view = views(x)
+    *rows, k = view.strides
+    call = view.node.op == "call" and view.node.attrs["name"] == "rescale"
+    return call and k == 1 and not any(n % BLOCK for n in (*rows, view.offset))
 
 
 def _kept(weight: Node, lanes: int, part: str) -> Node:

@@ -5,6 +5,11 @@ chunk an element is one chain of fused multiply-adds from zero in ascending k; a
 sums added in ascending order, the product its spans' sums added in ascending order. A matrix unit
 adds in an order of its own, so what it takes of a span is one chain of unit steps, without chunks.
 
+A product of integers with scales (quantised rows, packed weights) adds up a run exactly: as many k
+as share both scales, 32 or 16. A chunk is then one chain of fused multiply-adds over its runs, in
+ascending order: the run's integer times the product of the scales, and where the weight has lows,
+the sum of the run's x times its low.
+
 Attention's keys are cut into spans of KEY_SPAN and these into blocks of KEYS, from position 0 on.
 A span is an online softmax over its blocks, in ascending order; spans join in ascending order.
 

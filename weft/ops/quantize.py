@@ -12,6 +12,7 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
+from weft.graph.ir import Node
 from weft.ops import functions as f
 from weft.ops.composite import Composite, register_composite
 from weft.ops.functions import Value
@@ -35,9 +36,15 @@ def quantize(x: Value, planes: int = 1) -> tuple[Value, ...]:
     return codes
 
 
-def rescale(*parts: Value) -> Value:
-    """The float32 rows [..., K] that the parts that `quantize` gives stand for."""
-    return f.call("rescale", *parts)
+def rescale(*parts: Value, whole: bool = False) -> Value:
+    """The float32 rows [..., K] that the parts that `quantize` gives stand for. `whole` says that
+    a product reads the parts themselves; compile/interleave finds out."""
+    return f.call("rescale", *parts, whole=whole)
+
+
+def takes_integers(node: Node) -> bool:
+    """Whether this is a `rescale` whose parts a product reads."""
+    return node.op == "call" and node.attrs["name"] == "rescale" and node.attrs["params"]["whole"]
 
 
 def _blocks(x: Value) -> Value:
@@ -80,7 +87,7 @@ def _quantize(x: Value, *, planes: int) -> tuple[Value, ...]:
     return first, second, scales
 
 
-def _rescale_abstract(*parts: Aval) -> Aval:
+def _rescale_abstract(*parts: Aval, whole: bool) -> Aval:
     *codes, scales = parts
     shape = (*codes[0].shape[:-1], codes[0].shape[-1] // BLOCK) if codes else ()
     same = {(c.shape, c.dtype) for c in codes} == {(codes[0].shape, dt.int8)} if codes else False
@@ -89,7 +96,7 @@ def _rescale_abstract(*parts: Aval) -> Aval:
     return Aval(codes[0].shape, dt.float32)
 
 
-def _rescale(*parts: Value) -> Value:
+def _rescale(*parts: Value, whole: bool) -> Value:
     *codes, scales = parts
     first, *second = (_blocks(f.cast(c, dt.float32)) for c in codes)
     if second:
@@ -98,4 +105,6 @@ def _rescale(*parts: Value) -> Value:
 
 
 register_composite(Composite("quantize", _quantize_abstract, _quantize, {"planes": 1}))
-register_composite(Composite("rescale", _rescale_abstract, _rescale, {}, kind="movement"))
+register_composite(
+    Composite("rescale", _rescale_abstract, _rescale, {"whole": False}, kind="movement")
+)

@@ -120,6 +120,8 @@ def _call(em: Emitter, node: Node, index: Index) -> Expr:
         return em.value(node.inputs[0], (*index[: axis + 1], moved, *index[axis + 2 :]))
     if node.attrs["name"] == "dequantize":
         return packed.element(em, node, index)
+    if node.attrs["name"] == "rescale":
+        return packed.rescaled(em, node, index)
     if node.attrs["name"] != "barrier":
         raise CompileError(f"{node!r} cannot be computed inside a {em.group.kind} group")
     return em.value(node.inputs[0], index)

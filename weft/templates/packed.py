@@ -12,6 +12,7 @@ from weft.kernel.builder import Builder
 from weft.kernel.expr import bitcast, cast, const, eq, ne, select
 from weft.kernel.ir import Expr, Type
 from weft.ops.packed import form_of
+from weft.ops.quantize import BLOCK, STEP
 from weft.templates import affine
 from weft.templates.view import Index
 
@@ -39,6 +40,15 @@ def element(em: Emitter, node: Node, index: Index) -> Expr:
     if high:
         code = code | (field("high", high[0]) << low)
     return finish(b, form, value_of(b, form, b.let(code, "code")), numbers(b, form, number))
+
+
+def rescaled(em: Emitter, node: Node, index: Index) -> Expr:
+    """The element of a `rescale` at `index`."""
+    *codes, scales = node.inputs
+    first, *second = (cast(em.value(x, index), dt.float32) for x in codes)
+    block, _ = affine.divide(index[-1], BLOCK)
+    whole = first * float(STEP) + second[0] if second else first
+    return em.b.let(whole, "code") * em.value(scales, (*index[:-1], block))
 
 
 def numbers(b: Builder, form: Form, number: Callable[[str], Expr]) -> dict[str, Expr]:

@@ -47,6 +47,7 @@ COMPOSITES: dict[str, str] = {
     "skewed": "map",
     "dequantize": "map",
     "quantize": "quantize",
+    "rescale": "map",
     "scan": "scan",
     "scan_totals": "scan",
     "scan_carries": "scan",

@@ -11,6 +11,7 @@ from weft.core.errors import CompileError
 from weft.core.packed import Form
 from weft.graph.ir import Node
 from weft.ops.packed import form_of
+from weft.ops.quantize import takes_integers
 from weft.templates import affine
 from weft.templates.affine import Affine, Sym
 from weft.templates.group import Group
@@ -46,18 +47,20 @@ class View:
     Along the last axis elements may come in runs: the one at i is i % run beyond the one at
     i - i % run (an interleaved weight, see compile/interleave).
 
-    With a `form`, `node` is a `dequantize` that is not in memory itself: what it is made of is."""
+    With a `form`, `node` is a `dequantize` that is not in memory itself: what it is made of is.
+    So with `whole`, where it is the `rescale` of integers that a product takes as they are."""
 
     node: Node
     offset: int
     strides: tuple[int, ...]
     run: int = 1
     form: Form | None = None
+    whole: bool = False
 
     @property
     def stored(self) -> tuple[Node, ...]:
         """The values that must be in memory."""
-        return (self.node,) if self.form is None else self.node.inputs
+        return self.node.inputs if self.form is not None or self.whole else (self.node,)
 
     @property
     def dtype(self) -> DType:
@@ -89,6 +92,9 @@ def views(node: Node) -> Iterator[View]:
             runs = {x.attrs.get("interleave", 1) for x in node.inputs}
             if 1 not in runs:
                 yield replace(view, form=form, run=runs.pop())
+            return
+        if takes_integers(node):
+            yield replace(view, whole=True)
             return
         if node.op in PURE:
             index = source_index(node, index)

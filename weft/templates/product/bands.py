@@ -60,7 +60,7 @@ class Bands:
         """What `step` of k take of the band, a lane for each row: f32 vectors, bound. k is a
         multiple of `step`."""
         form = self.form
-        beside = numbers(b, form, lambda part: self._number(part, k))
+        beside = self.numbers(b, k)
         words: dict[tuple[str, int], Expr] = {}
         signed = form.values == "int" and form.planes == (form.bits,) and form.bits in (4, 8)
         signed = signed and form.offset == 1 << (form.bits - 1)
@@ -73,7 +73,7 @@ class Bands:
                 value = b.let(finish(b, form, value_of(b, form, code), beside), "w")
             yield value
 
-    def _word(
+    def word(
         self, b: Builder, words: dict[tuple[str, int], Expr], part: str, k: Expr, number: int,
         flip: int = 0,
     ) -> Expr:  # fmt: skip
@@ -93,7 +93,7 @@ class Bands:
         """The bits of code k + u in one plane."""
         bits = self.form.planes[part == "high"]
         number, place = divmod(u * bits, WORD)
-        return (self._word(b, words, part, k, number) >> place) & ((1 << bits) - 1)
+        return (self.word(b, words, part, k, number) >> place) & ((1 << bits) - 1)
 
     def _code(self, b: Builder, words: dict[tuple[str, int], Expr], k: Expr, u: int) -> Expr:
         code = self._field(b, words, "codes", k, u)
@@ -106,13 +106,17 @@ class Bands:
         bits = self.form.bits
         ones = sum(1 << (i + bits - 1) for i in range(0, WORD, bits))
         number, place = divmod(u * bits, WORD)
-        word = self._word(b, words, "codes", k, number, ones - (1 << WORD))
+        word = self.word(b, words, "codes", k, number, ones - (1 << WORD))
         return (word << (WORD - bits - place)) >> (WORD - bits)
 
-    def _number(self, part: str, k: Expr) -> Expr:
-        """A part's numbers for the group of k, as f32."""
+    def numbers(self, b: Builder, k: Expr) -> dict[str, Expr]:
+        """What the group of k has beside its codes, as f32."""
+        return numbers(b, self.form, lambda part: cast(self.loaded(part, k), dt.float32))
+
+    def loaded(self, part: str, k: Expr) -> Expr:
+        """A part's numbers for the group of k, as they are in memory."""
         buffer = self.buffers[part]
         each = self.k * self.rows // buffer.size
         assert self.starts is not None
         group = k // each * self.lanes if each < self.k else const(0)
-        return cast(load(buffer, self.starts[part] + group, self.lanes), dt.float32)
+        return load(buffer, self.starts[part] + group, self.lanes)

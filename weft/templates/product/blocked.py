@@ -10,7 +10,14 @@ from weft.kernel.builder import Builder
 from weft.kernel.ir import Kernel
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
-from weft.templates.product import blocked_amx, blocked_cpu, blocked_threads, blocked_units, plan
+from weft.templates.product import (
+    blocked_amx,
+    blocked_cpu,
+    blocked_integers,
+    blocked_threads,
+    blocked_units,
+    plan,
+)
 from weft.templates.product.call import nothing
 from weft.templates.product.problem import Problem, problem_of
 from weft.templates.registry import template
@@ -19,6 +26,8 @@ from weft.templates.registry import template
 def _variant(p: Problem, caps: Caps) -> Any:
     """Who computes a product: it follows from the target and from the operands' dtypes, never from
     the number of rows."""
+    if p.a.whole:
+        return blocked_integers
     if caps.is_cpu:
         return blocked_amx if blocked_amx.suits(p, caps) else blocked_cpu
     return blocked_units if blocked_units.suits(p, caps) else blocked_threads

@@ -78,7 +78,7 @@ class CpuMatmul(Blocks):
         self.count = b.let(minimum(limit - self.m0, plan.mb), "rows")
         packed = dt.bfloat16 if plan.pair == 2 else self.acc
         kc = -(-max(min(plan.kc, p.k), 1) // (2 * plan.lanes)) * 2 * plan.lanes
-        self.panel = b.array("panel", packed, kc * self.wide)
+        self.panel = self._panel_array(kc * self.wide)
         self.kc = kc
         if plan.pack_a:
             rows = -(-plan.mb // plan.lanes) * plan.lanes
@@ -91,6 +91,9 @@ class CpuMatmul(Blocks):
             self.total = b.array("total", self.acc, plan.mb * self.wide * plan.panels)
         if plan.mode == "mma" or not self.tail.cheap:
             self.staged = b.array("staged", self.acc, plan.mr * self.wide)
+
+    def _panel_array(self, size: int) -> ir.Array:
+        return self.b.array("panel", dt.bfloat16 if self.plan.pair == 2 else self.acc, size)
 
     # -- packing
 

@@ -138,6 +138,8 @@ def _widest(p: Problem, caps: Caps) -> int:
 
 def _rows(p: Problem, caps: Caps, nv: int) -> int:
     """Rows of a tile of `nv` vectors per dot."""
+    if p.a.whole and caps.registers < 32:
+        return 4  # whose integers fill the registers; sums wait in memory
     return _TILES[32 if caps.registers >= 32 else 16].get(nv * len(p.dots), 4)
 
 

@@ -90,9 +90,11 @@ def find_dots(group: Group) -> tuple[Node, ...]:
 
 
 def mode(p: Problem, caps: Caps) -> str:
-    """How products are taken: "f32", "dot2" (bf16 pairs) or "i32" (exact integers). It follows
-    from dtypes, K and the machine, not from the rows."""
+    """How products are taken: "f32", "dot2" (bf16 pairs) or "i32" (exact integers) or
+    "whole" (integers with scales). It follows from dtypes, K and the machine, not from the rows."""
     if not p.dots[0].inputs[0].dtype.is_float:
         return "i32"
+    if p.a.whole:
+        return "whole"
     pairs = {v.dtype for v in (p.a, *p.bs)} == {dt.bfloat16} and p.a_k == 1 and p.k % 2 == 0
     return "dot2" if pairs and {"dot2_bf16", "dot2_fast"} <= caps.features else "f32"

@@ -26,9 +26,10 @@ from weft.templates.product import (
     stream_units,
 )
 from weft.templates.product.call import Part, nothing
-from weft.templates.product.problem import Segment, find_dots, problem_of
+from weft.templates.product.problem import Problem, Segment, find_dots, problem_of
 from weft.templates.product.stream_amx import TileStreamer
 from weft.templates.product.stream_cpu import Streamer
+from weft.templates.product.stream_integers import IntegerStreamer
 from weft.templates.registry import template
 
 
@@ -72,6 +73,12 @@ def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
     return stream_gpu.candidates(segments, caps)
 
 
+def _streamer(p: Problem, caps: Caps) -> type[Streamer]:
+    if p.a.whole:
+        return IntegerStreamer
+    return TileStreamer if blocked_amx.suits(p, caps) else Streamer
+
+
 def _parts(
     em: Emitter, segments: Sequence[Segment], config: Mapping[str, Any]
 ) -> tuple[Sequence[Part], int]:
@@ -79,9 +86,7 @@ def _parts(
     would take with many rows."""
     caps = em.caps
     if caps.is_cpu:
-        tiles = [blocked_amx.suits(s.problem, caps) for s in segments]
-        kinds = [TileStreamer if x else Streamer for x in tiles]
-        return [kind(em, s, config) for kind, s in zip(kinds, segments)], 1
+        return [_streamer(s.problem, caps)(em, s, config) for s in segments], 1
     units = [s.problem for s in segments if blocked_units.suits(s.problem, caps)]
     team = stream_gpu.team(segments[0].problem, caps, config)
     if not units:

@@ -1,0 +1,187 @@
+"""Products of integers with scales (quantised rows times packed weights): the bits of a reference
+that adds one run after the other, alone and among many rows, on every CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from product_kit import fma
+from rows import few
+
+from weft import ops
+from weft.backends.interp import InterpDevice
+from weft.backends.registry import get
+from weft.compile import compile_graph
+from weft.compile.passes import groups_of
+from weft.core import dtypes as dt
+from weft.core.caps import PRESETS
+from weft.core.order import CHUNK, SPAN
+from weft.core.packed import Form, codes_of, dequantized, packed_codes
+from weft.graph.ir import Graph
+from weft.ops import functions as f
+from weft.ops.packed import dequantize
+from weft.ops.quantize import BLOCK, quantize, rescale
+from weft.program.session import Session
+
+FORMS = {
+    "q8_0": Form(8, 32, offset=128),
+    "q4_0": Form(4, 32, offset=8),
+    "q4_1": Form(4, 32, shift="low"),
+    "q5_0": Form(5, 32, offset=16),
+    "q6_k": Form(6, 16, offset=32, super_group=256),
+    "q4_k": Form(4, 32, shift="low", super_group=256),
+    "int4 with zeros": Form(4, 128, shift="zero"),
+    "int8 per channel": Form(8, 256, offset=128),
+    "int8 with zeros": Form(8, 64, offset=3, shift="zero"),
+    "3 bits": Form(3, 32, offset=4),
+    "2 bits": Form(2, 16, shift="low"),
+}
+CPUS = [p for p, caps in PRESETS.items() if caps.is_cpu]
+
+
+def parts_of(form: Form, n: int, k: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """A random matrix, its extremes included."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 1 << form.bits, (n, k), dtype=np.uint8)
+    codes[0], codes[1] = 0, (1 << form.bits) - 1
+    parts = packed_codes(form, codes)
+    for part, shape in form.shapes(n, k).items():
+        if part == "zeros" or (form.super_group and part in ("scales", "lows")):
+            parts[part] = rng.integers(0, 64, shape).astype(np.uint8)
+        elif part not in parts:
+            parts[part] = rng.standard_normal(shape).astype(np.float16)
+    form.check(parts, n, k)
+    return {p: parts[p] for p in form.parts}
+
+
+def reference(
+    x: np.ndarray, planes: int, form: Form, parts: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """x times the packed matrix, run by run, in the order of core/order."""
+    *codes, scales = quantize(x, planes)
+    whole = codes[0].astype(np.int64) * (128 if planes == 2 else 1)
+    whole = whole + (codes[1] if planes == 2 else 0)
+    w = codes_of(form, parts).astype(np.int64) - form.offset
+    (m, k), n, run = x.shape, len(w), min(form.group, BLOCK)
+
+    def number(part: str) -> np.ndarray:
+        found = parts[part].astype(np.float32)
+        if form.super_group and part != "zeros":
+            top = parts[f"super_{part}"].astype(np.float32)
+            found = found * np.repeat(top, found.shape[1] // top.shape[1], 1)
+        return found
+
+    if form.shift == "zero":
+        w = w - np.repeat(parts["zeros"].astype(np.int64), form.group, 1)
+    sw = number("scales")
+    total = None
+    for s in range(0, k, SPAN):
+        span = None
+        for c in range(s, min(s + SPAN, k), CHUNK):
+            acc = np.zeros((m, n), np.float32)
+            for at in range(c, min(c + CHUNK, s + SPAN, k), run):
+                sums = whole[:, at : at + run] @ w[:, at : at + run].T
+                sx = scales[:, at // BLOCK, None]
+                acc = fma(sums.astype(np.float32), sx * sw[None, :, at // form.group], acc)
+                if form.shift == "low":
+                    of_x = whole[:, at : at + run].sum(1).astype(np.float32)[:, None] * sx
+                    acc = fma(
+                        *np.broadcast_arrays(of_x, number("lows")[None, :, at // form.group], acc)
+                    )
+            span = acc if span is None else span + acc
+        total = span if total is None else total + span
+    return total
+
+
+def device_of(name: str):  # type: ignore[no-untyped-def]
+    return InterpDevice(PRESETS[name]) if name in PRESETS else get(name)
+
+
+def graph_of(form: Form, parts: Mapping[str, np.ndarray], m: int, k: int, planes: int) -> Graph:
+    x = ops.input_node("x", (m, k), dt.float32)
+    nodes = {
+        p: ops.input_node(f"w.{p}", v.shape, dt.as_dtype(v.dtype), "weight")
+        for p, v in parts.items()
+    }
+    y = f.dot(rescale(*quantize(x, planes)), f.swap_last(dequantize(form, nodes)))
+    return Graph((x, *nodes.values()), (y,), meta={"frozen": True})
+
+
+def product(name: str, form: Form, parts: Mapping[str, np.ndarray], x: np.ndarray, planes: int = 1):  # type: ignore[no-untyped-def]
+    device = device_of(name)
+    graph = graph_of(form, parts, *x.shape, planes)
+    groups = groups_of(graph, device.caps)
+    assert groups[0].kind == "quantize" and len(groups) == 2, [g.name for g in groups]
+    program = compile_graph(graph, device.caps)
+    session = Session(program, device, {f"w.{p}": v for p, v in parts.items()})
+    return session.run({"x": x})[0]
+
+
+def rows_of(m: int, k: int) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((m, k)).astype(np.float32) * 3
+    x[0, :BLOCK], x[-1, 5] = 0, 65504
+    return x
+
+
+QUICK = [("q4_k", 2), ("q6_k", 1), ("int8 with zeros", 1), ("q8_0", 2)]
+
+
+@pytest.mark.parametrize("name,planes", few([(n, p) for n in FORMS for p in (1, 2)], *QUICK))
+def test_the_bits_of_the_reference(name: str, planes: int) -> None:
+    """On this CPU, by the streaming and by the blocked kernel."""
+    form, k = FORMS[name], 512
+    parts, x = parts_of(form, 48, k), rows_of(21, k)
+    want = reference(x, planes, form, parts)
+    exact = rescale(*quantize(x, planes)).astype(np.float64) @ dequantized(form, parts).T
+    np.testing.assert_allclose(want, exact, rtol=1e-4, atol=1e-4 * np.abs(exact).max())
+    for m in (6, 21):
+        np.testing.assert_array_equal(product("cpu", form, parts, x[:m], planes), want[:m])
+
+
+@pytest.mark.parametrize(
+    "name,form",
+    few(
+        [(c, name) for c in CPUS for name in FORMS],
+        *zip(CPUS, ("q8_0", "q6_k", "q4_k", "int8 with zeros")),
+    ),
+)
+def test_every_cpu(name: str, form: str) -> None:
+    """The interpreter with each CPU's Caps."""
+    parts, x = parts_of(FORMS[form], 32, 256), rows_of(2, 256)
+    for planes in (1, 2):
+        want = reference(x, planes, FORMS[form], parts)
+        np.testing.assert_array_equal(product(name, FORMS[form], parts, x, planes), want)
+
+
+def test_spans_and_ragged_columns() -> None:
+    """More than a span of K, and columns that are no whole panel."""
+    form, k = FORMS["q4_0"], SPAN + CHUNK + BLOCK
+    parts, x = parts_of(form, 40, k), rows_of(19, k)
+    want = reference(x, 1, form, parts)
+    for m in (1, 19):
+        np.testing.assert_array_equal(product("cpu", form, parts, x[:m]), want[:m])
+
+
+@pytest.mark.parametrize("spoilt", [np.inf, np.nan])
+def test_no_finite_answer_from_what_is_not(spoilt: float) -> None:
+    form = FORMS["q4_0"]
+    parts, x = parts_of(form, 16, 64), rows_of(2, 64)
+    x[1, 40] = spoilt
+    got = product("cpu", form, parts, x)
+    assert np.isfinite(got[0]).all() and np.isnan(got[1]).all()
+
+
+def test_where_products_take_no_integers_they_take_what_these_stand_for() -> None:
+    """A table of values, and a device without interleaved weights."""
+    for name, form in (("cpu", Form(4, 32, "iq4_nl")), ("cuda", FORMS["q4_0"])):
+        parts, x = parts_of(form, 16, 64), rows_of(2, 64)
+        device, graph = device_of(name), graph_of(form, parts, 2, 64, 1)
+        session = Session(
+            compile_graph(graph, device.caps), device, {f"w.{p}": v for p, v in parts.items()}
+        )
+        (got,) = session.run({"x": x})
+        want = rescale(*quantize(x)).astype(np.float64) @ dequantized(form, parts).T
+        np.testing.assert_allclose(got, want, rtol=2e-4, atol=1e-3 * np.abs(want).max())

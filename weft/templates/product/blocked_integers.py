@@ -1,0 +1,214 @@
+"""Integers with scales times packed weights on a CPU, for many rows (see integers).
+
+As blocked_cpu, with a panel of bytes: each 32-bit word holds four codes of a column in ascending k,
+unpacked once for all rows of a group; scales and what else a run has lie beside it as f32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.core.packed import Form
+from weft.kernel import ir
+from weft.kernel.builder import Builder
+from weft.kernel.expr import bitcast, cast, const, fma, load, minimum, shuffle, splat
+from weft.kernel.ir import Expr, Type
+from weft.templates.emit import Emitter
+from weft.templates.product.bands import WORD, Bands
+from weft.templates.product.blocked_cpu import CpuMatmul
+from weft.templates.product.integers import BLOCK, STEP, Weights, codes_of, run_of, total_of
+from weft.templates.product.plan import candidates, plan_of
+from weft.templates.product.problem import Problem
+
+__all__ = ["IntegerMatmul", "build", "candidates"]
+
+
+def build(em: Emitter, p: Problem, config: Mapping[str, Any]) -> ir.Kernel:
+    """The kernel of a dot group whose operands are integers with scales."""
+    return IntegerMatmul(em, p, plan_of(p, em.caps, config)).kernel()
+
+
+class IntegerMatmul(CpuMatmul):
+    """The kernel under construction."""
+
+    def _setup(self) -> None:
+        super()._setup()
+        b, p, plan = self.b, self.p, self.plan
+        self.weights = [
+            Weights(w.form, w.buffers, w.k, w.lanes, None, self.caps)
+            for w in self.packed
+            if w is not None
+        ]
+        forms = [w.form for w in self.weights]
+        self.run = min(run_of(form, p.k) for form in forms)
+        runs = min(plan.kc, p.k) // self.run
+        self.beside = {
+            name: b.array(name, kind, runs * self.wide)
+            for name, kind, wanted in (
+                ("scales", dt.float32, True),
+                ("lows", dt.float32, any(form.shift == "low" for form in forms)),
+                ("taken", dt.int32, any(form.shift == "zero" for form in forms)),
+            )
+            if wanted
+        }
+        *self.planes, self.sx = (self.em.buffers[id(x)] for x in p.a.stored)
+        whole = any(form.offset or form.shift != "none" for form in forms)
+        self.runs = runs
+        self.sums = b.array("sums", dt.int32, plan.mb * runs) if whole else None
+
+    def _panel_array(self, size: int) -> ir.Array:
+        return self.b.array("panel", dt.int32, size // 4)
+
+    def _k_block(self, k0: Expr, klen: Expr) -> None:
+        """Sums of the rows' codes in every run first."""
+        b, sums = self.b, self.sums
+        if sums is not None:
+            start = b.let(self.x.at(self.m0, k0), "a0")
+            with b.loop(self.count, name="r") as r, b.loop(klen, step=self.run, name="k") as k:
+                first = b.let(start + r * self.x.s_row + k, "from")
+                codes = [load(x, first, self.run) for x in self.planes]
+                b.store(sums, r * self.runs + k // self.run, total_of(b, codes))
+        super()._k_block(k0, klen)
+
+    # -- packing
+
+    def _unpack(self, w: Bands, at: int, n0: Expr) -> None:
+        b, lanes, n = self.b, self.plan.lanes, self.p.n
+        weights = self.weights[at // self.plan.nr]
+        for c in range(0, self.plan.nr, lanes):
+            first = minimum(n0 + c, n - lanes) if n % self.plan.nr else n0 + c
+            own = weights.at(b, b.let(first, "n"))
+            assert isinstance(own, Weights)
+            with b.loop(self.klen, step=BLOCK, name="k") as k:
+                self._unpack_block(own, at + c, b.let(self.k0 + k, "k"), k)
+
+    def _unpack_block(self, w: Weights, column: int, k: Expr, inside: Expr) -> None:
+        """The codes of a block and what its runs have beside."""
+        b = self.b
+        place = b.let(inside // 4 * self.wide + column, "spot")
+        for g, word in enumerate(_natural(b, w, k)):
+            b.store(self.panel, place + g * self.wide, word)
+        for half in range(0, BLOCK, self.run):
+            at = b.let((inside + half) // self.run * self.wide + column, "run")
+            own = b.let(k + half, "k") if half else k
+            for part, value in w.numbers(b, own).items():
+                if part != "zeros":
+                    b.store(self.beside[part], at, value)
+            if "taken" in self.beside:
+                taken = w.taken(b, own)
+                zero = const(0, Type(dt.int32, w.lanes))
+                b.store(self.beside["taken"], at, zero if taken is None else taken)
+
+    # -- computing
+
+    def _accumulate(
+        self, row: Expr, at: list[Expr], acc: list[list[ir.Var]], clamped: bool, k0: Expr,
+        k1: Expr,
+    ) -> None:  # fmt: skip
+        b = self.b
+        start = b.let(self.x.at(self.m0, self.k0), "a0")
+        rows = [b.let(start + r * self.x.s_row, "arow") for r in at]
+        with b.loop(k1, k0, step=BLOCK, name="k") as k:
+            for half in range(0, BLOCK, self.run):
+                self._run(at, rows, acc, b.let(k + half, "k") if half else k)
+
+    def _run(self, at: list[Expr], rows: list[Expr], acc: list[list[ir.Var]], k: Expr) -> None:
+        """Adds the run from k on, within the block of K."""
+        b, lanes = self.b, self.plan.lanes
+        type_, vectors = Type(dt.int32, lanes), range(len(acc[0]))
+        number = b.let(k // self.run, "run")
+        beside = b.let(number * self.wide, "beside")
+        taken = [self._taken(v, beside) for v in vectors]
+        ints = [[b.var(const(0, type_), "int", type_) for _ in vectors] for _ in rows]
+        for i, x in enumerate(self.planes):
+            for r, line in zip(at, ints):
+                count = None
+                if i == len(self.planes) - 1 and self.sums is not None:
+                    count = b.let(load(self.sums, r * self.runs + number), "sum")
+                for var, less in zip(line, taken):
+                    first: Expr = var * STEP if i else const(0, type_)
+                    if count is not None and less is not None:
+                        first = first + splat(count, lanes) * less
+                    if i or (count is not None and less is not None):
+                        b.assign(var, first)
+            self._fours(x, rows, ints, k)
+        for v in vectors:
+            scale = b.let(load(self.beside["scales"], beside + v * lanes, lanes), "sw")
+            low = None
+            if self._form(v).shift == "low":
+                low = b.let(load(self.beside["lows"], beside + v * lanes, lanes), "low")
+            for r, start, line, sums in zip(at, rows, ints, acc):
+                sx = b.let(load(self.sx, (start + k) // BLOCK), "sx")
+                whole = cast(line[v], dt.float32)
+                b.assign(sums[v], fma(whole, b.let(splat(sx, lanes) * scale), sums[v]))
+                if low is not None:
+                    assert self.sums is not None
+                    count = cast(load(self.sums, r * self.runs + number), dt.float32)
+                    b.assign(sums[v], fma(b.let(count * sx, "total"), low, sums[v]))
+
+    def _form(self, vector: int) -> Form:
+        return self.weights[vector // self.plan.nv].form
+
+    def _taken(self, vector: int, beside: Expr) -> Expr | None:
+        """What the sum of a run's codes is multiplied by, or None."""
+        w, lanes = self.weights[vector // self.plan.nv], self.plan.lanes
+        if w.form.shift == "zero":
+            return self.b.let(load(self.beside["taken"], beside + vector * lanes, lanes), "taken")
+        return w.taken(self.b, const(0))
+
+    def _fours(self, x: ir.Buffer, rows: list[Expr], ints: list[list[ir.Var]], k: Expr) -> None:
+        """Adds the products of a run with one plane of x."""
+        b, lanes = self.b, self.plan.lanes
+        for g in range(self.run // 4):
+            spot = b.let((k // 4 + g) * self.wide, "spot")
+            right = []
+            for v in range(len(ints[0])):
+                word = load(self.panel, spot + v * lanes, lanes)
+                eight = self._form(v).bits == 8
+                signed = eight and "dot4_mixed" not in self.caps.features
+                kind = dt.int8 if signed else dt.uint8
+                right.append((b.let(bitcast(word, kind), "w"), int(signed or not eight)))
+            for start, line in zip(rows, ints):
+                four = load(x, start + (k + 4 * g), 4)
+                fours = b.let(shuffle([0, 1, 2, 3] * lanes, four), "x")
+                for var, (w, promise) in zip(line, right):
+                    b.assign(var, ir.Collective("dot4", (var, w, fours), var.type, promise))
+
+
+def _natural(b: Builder, w: Weights, k: Expr) -> list[Expr]:
+    """The codes of the block of k, four in ascending order to a word."""
+    assert w.starts is not None and w.caps is not None
+    words: dict[tuple[str, int], Expr] = {}
+    found = []
+    for g in range(BLOCK // 4):
+        whole: Expr | None = None
+        shift = 0
+        for part, bits in zip(("codes", "high"), w.form.planes):
+            number, place = divmod(4 * g * bits, WORD)
+            word = w.word(b, words, part, k, number)
+            four = _spread(b, word >> place if place else word, bits)
+            whole = four if whole is None else whole | (four << shift)
+            shift += bits
+        assert whole is not None
+        if w.form.bits == 8:
+            bytes_, _ = codes_of(w.caps, w.form, bitcast(whole, dt.uint8))
+            whole = bitcast(bytes_, dt.int32)
+        found.append(b.let(whole, "four"))
+    return found
+
+
+def _spread(b: Builder, word: Expr, bits: int) -> Expr:
+    """The lowest four fields of a word in its four bytes."""
+    if bits == 8:
+        return word
+    mask = (1 << bits) - 1
+    if bits == 4:
+        half = b.let(word & 0xFFFF, "half")
+        pair = b.let((half | (half << 8)) & 0x00FF00FF, "pair")
+        return (pair | (pair << 4)) & 0x0F0F0F0F
+    low = b.let(word & ((1 << 4 * bits) - 1), "fields")
+    step = 8 - bits
+    spread = low | (low << step) | (low << (2 * step)) | (low << (3 * step))
+    return spread & (mask * 0x01010101)

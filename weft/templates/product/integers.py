@@ -1,0 +1,248 @@
+"""Products of integers with scales: x as `quantize` gives it, w packed (core/packed).
+
+A run is as many k as share both scales: 32, or 16 where a group of w is shorter. Its products add
+up exactly in int32; core/order says how runs do. Codes of w are multiplied as they lie in memory:
+the fields of a word at once, so x is brought into the order of these fields. What is taken from
+every code (an offset, a zero) is that many times the sum of the run's codes of x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.core.packed import Form
+from weft.kernel import ir
+from weft.kernel.builder import Builder
+from weft.kernel.expr import (
+    bitcast,
+    cast,
+    const,
+    extract,
+    fma,
+    load,
+    shuffle,
+    splat,
+)
+from weft.kernel.ir import Expr, Type
+from weft.ops.quantize import BLOCK, STEP
+from weft.templates.product.bands import BYTES, WORD, Bands
+
+SLOTS = BLOCK // 4  # fours of codes in a block
+_SIGN = 128
+
+
+def run_of(form: Form, k: int) -> int:
+    """How many k share the scales of both operands; 0 where products take no integers of w."""
+    run = min(form.group, BLOCK)
+    whole = k % BLOCK == 0 and run in (16, BLOCK) and form.group % run == 0
+    return run if whole and form.values == "int" and WORD // min(form.planes) <= run else 0
+
+
+def codes_of(caps: Caps, form: Form, value: Expr) -> tuple[Expr, int]:
+    """Bytes of codes as `dot4` takes them best on the target, and its promise (ir.Collective):
+    8-bit ones less 128 where it multiplies signed bytes."""
+    if form.bits < 8:
+        return value, 1
+    if "dot4_mixed" in caps.features:
+        return value, 0
+    return bitcast(value ^ const(_SIGN, value.type), dt.int8), 1
+
+
+def taken_of(caps: Caps, form: Form) -> int:
+    """What remains to be taken from every code that `codes_of` gives."""
+    signed = form.bits == 8 and "dot4_mixed" not in caps.features
+    return form.offset - _SIGN * signed
+
+
+def dot4(acc: Expr, a: Expr, x: Expr, promise: int) -> Expr:
+    """acc + four products in each lane: the bytes a of a lane with the four of x."""
+    lanes = acc.type.lanes
+    fours = shuffle([0, 1, 2, 3] * lanes, x)
+    return ir.Collective("dot4", (acc, a, fours), acc.type, promise)
+
+
+@dataclass(frozen=True)
+class Left:
+    """Rows of x: for each plane of its codes where they lie by the bits of a field of w; scales per
+    block; and per run the sum of the codes and of what they stand for. Row m of codes starts at
+    m * `k`, other rows likewise."""
+
+    k: int
+    run: int
+    codes: Mapping[int, Sequence[ir.Array]]
+    scales: ir.Array
+    sums: ir.Array | None
+    totals: ir.Array | None
+
+    def four(self, bits: int, plane: int, row: Expr, k: Expr, slot: int) -> Expr:
+        """Four codes that go with a field of `bits`, of the block of k or of its half."""
+        return load(self.codes[bits][plane], row * self.k + k + 4 * slot, 4)
+
+    def scale(self, row: Expr, k: Expr) -> Expr:
+        return load(self.scales, (row * self.k + k) // BLOCK)
+
+    def of_run(self, source: ir.Array, row: Expr, k: Expr) -> Expr:
+        return load(source, (row * self.k + k) // self.run)
+
+
+def stage(
+    b: Builder, forms: Sequence[Form], sources: Sequence[ir.Buffer], base: Expr, stride: int,
+    rows: Expr, most: int, k: int,
+) -> Left:  # fmt: skip
+    """Brings `rows` (`most` of them at the most) of x into scratch; `sources` are planes of codes
+    and the scales, rows of codes start at `base`, `stride` apart."""
+    *planes, scales = sources
+    run = min(run_of(form, k) for form in forms)
+    bits = sorted({p for form in forms for p in form.planes})
+    beside = any(form.shift != "none" or form.offset for form in forms)
+    size = max(most * k, 1)
+    codes = {p: [b.array(f"x{p}", dt.int8, size) for _ in planes] for p in bits}
+    left = Left(
+        k, run, codes,
+        b.array("sx", dt.float32, size // BLOCK),
+        b.array("sums", dt.int32, size // run) if beside else None,
+        b.array("totals", dt.float32, size // run)
+        if any(form.shift == "low" for form in forms)
+        else None,
+    )  # fmt: skip
+    with b.loop(rows, name="row") as row:
+        start = b.let(base + row * stride, "from")
+        with b.loop(k, step=BLOCK, name="k") as at:
+            goal = b.let(row * k + at, "to")
+            values = [b.let(load(x, start + at, BLOCK), "x") for x in planes]
+            scale = b.let(load(scales, (start + at) // BLOCK), "scale")
+            b.store(left.scales, goal // BLOCK, scale)
+            for p in bits:
+                for array, value in zip(codes[p], values):
+                    b.store(array, goal, shuffle(_fields(p), value) if p < 8 else value)
+            for half in range(0, BLOCK, run):
+                if left.sums is None:
+                    break
+                total = total_of(b, [shuffle(range(half, half + run), v) for v in values])
+                place = b.let((goal + half) // run, "run")
+                b.store(left.sums, place, total)
+                if left.totals is not None:
+                    b.store(left.totals, place, cast(total, dt.float32) * scale)
+    return left
+
+
+def _fields(bits: int) -> list[int]:
+    """The codes of a block in the order of the fields of words: those of one place in each of a
+    word's bytes side by side."""
+    per, word = 8 // bits, WORD // bits
+    return [
+        u + s + per * i for u in range(0, BLOCK, word) for s in range(per) for i in range(BYTES)
+    ]
+
+
+def total_of(b: Builder, planes: Sequence[Expr]) -> Expr:
+    """The sum of a run's codes."""
+    found = None
+    for value in planes:
+        value = b.let(value, "codes")
+        lanes = value.type.lanes // 4
+        zero, ones = const(0, Type(dt.int32, lanes)), const(1, Type(dt.uint8, 4 * lanes))
+        fours = b.let(ir.Collective("dot4", (zero, ones, value), zero.type, 1), "fours")
+        while (lanes := fours.type.lanes) > 2:
+            low, high = (shuffle(range(h, h + lanes // 2), fours) for h in (0, lanes // 2))
+            fours = b.let(low + high, "fours")
+        total = extract(fours, 0) + extract(fours, 1)
+        found = total if found is None else found * STEP + total
+    assert found is not None
+    return b.let(found, "sum")
+
+
+@dataclass(frozen=True)
+class Weights(Bands):
+    """A packed operand whose codes are multiplied as integers."""
+
+    caps: Caps | None = None
+
+    def fields(self, b: Builder, k: Expr, run: int) -> list[tuple[int, int, int, Expr, int]]:
+        """(shift of its plane, bits, slot of x, bytes, promise) of each four of codes of the run
+        from k on, in the order in which they lie."""
+        assert self.starts is not None and self.caps is not None
+        found, shift = [], 0
+        for part, bits in zip(("codes", "high"), self.form.planes):
+            for word in range(run * bits // WORD):
+                size = BYTES * self.lanes
+                first = k // (WORD // bits) * size + word * size
+                value = b.let(load(self.buffers[part], self.starts[part] + first, size), "word")
+                for s in range(8 // bits):
+                    a, promise = value, 1
+                    if bits == 8:
+                        a, promise = codes_of(self.caps, self.form, value)
+                    else:
+                        a = a >> const(s * bits, a.type) if s else a
+                        a = a & const((1 << bits) - 1, a.type) if (s + 1) * bits < 8 else a
+                    slot = word * (8 // bits) + s
+                    found.append((shift, bits, slot, b.let(a, "codes"), promise))
+            shift += bits
+        return found
+
+    def add(
+        self, b: Builder, left: Left, rows: Sequence[Expr], k: Expr, accs: Sequence[ir.Var]
+    ) -> None:
+        """Adds the run from k on to each row's sum."""
+        form, lanes, run = self.form, self.lanes, run_of(self.form, self.k)
+        type_ = Type(dt.int32, lanes)
+        many = len(left.codes[form.planes[0]])
+        fields = self.fields(b, k, run)
+        taken = self.taken(b, k)
+        sums = []
+        for row in rows:
+            ints = {}
+            for shift in dict.fromkeys(f[0] for f in fields):
+                for plane in range(many):
+                    first: Expr = const(0, type_)
+                    if shift == 0 and plane == many - 1 and taken is not None:
+                        assert left.sums is not None
+                        first = splat(left.of_run(left.sums, row, k), lanes) * taken
+                    ints[shift, plane] = b.var(first, "int", type_)
+            sums.append(ints)
+        for shift, bits, slot, a, promise in fields:
+            for row, ints in zip(rows, sums):
+                for plane in range(many):
+                    var, x = ints[shift, plane], left.four(bits, plane, row, k, slot)
+                    b.assign(var, dot4(var, a, b.let(x, "x"), promise))
+        beside = self.numbers(b, k)
+        for row, ints, acc in zip(rows, sums, accs):
+            finish(b, left, row, k, beside, acc, _joined(ints, many))
+
+    def taken(self, b: Builder, k: Expr) -> Expr | None:
+        """What the sum of x is multiplied by to take offsets and zeros from the codes, or None."""
+        assert self.caps is not None
+        least = -taken_of(self.caps, self.form)
+        type_ = Type(dt.int32, self.lanes)
+        if self.form.shift != "zero":
+            return const(least, type_) if least else None
+        return b.let(const(least, type_) - cast(self.loaded("zeros", k), dt.int32), "taken")
+
+
+def _joined(ints: Mapping[tuple[int, int], Expr], planes: int) -> Expr:
+    """The integer of a run: planes of w and of x put together."""
+    found = None
+    for plane in range(planes):
+        total = None
+        for (shift, of), value in ints.items():
+            if of == plane:
+                part = value << const(shift, value.type) if shift else value
+                total = part if total is None else total + part
+        assert total is not None
+        found = total if found is None else found * const(STEP, found.type) + total
+    assert found is not None
+    return found
+
+
+def finish(
+    b: Builder, left: Left, row: Expr, k: Expr, beside: Mapping[str, Expr], acc: ir.Var, total: Expr
+) -> None:
+    """acc = fma(total, sx * sw, acc), then fma(sum of x, low, acc) where w has lows."""
+    scale = b.let(splat(left.scale(row, k), acc.type.lanes) * beside["scales"], "scale")
+    b.assign(acc, fma(cast(total, dt.float32), scale, acc))
+    if "lows" in beside:
+        assert left.totals is not None
+        b.assign(acc, fma(left.of_run(left.totals, row, k), beside["lows"], acc))
