@@ -6,6 +6,7 @@ import os
 import signal
 
 import hypothesis
+import pytest
 
 # The same examples every time: a change fails by its own doing. --hypothesis-profile=default
 # draws anew.
@@ -18,3 +19,9 @@ os.environ.setdefault("WEFT_VERIFY", "1")  # every pass of the compiler gives a 
 # interrupt would wait for ever. A handler of Python's is not inherited, so children begin afresh.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def small_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What measures this machine's memory walks through 8 MB, not through half a gigabyte."""
+    monkeypatch.setattr("weft.conform.roofline._floats", lambda caps, wanted: 1 << 20)

@@ -56,6 +56,7 @@ def test_explain(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "matvec" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("small_roofline")
 def test_bench(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["bench", "model", file, "--prompt", "4", "--gen", "2", "--reps", "1", "--json"]
     assert invoke(asked) == 0

@@ -309,6 +309,7 @@ def _args(name: str) -> Callable[[Path, Path], list[str]]:
     return table[name]
 
 
+@pytest.mark.usefixtures("small_roofline")
 @pytest.mark.parametrize(
     "name", ["devices", "run", "embed", "search", "check", "ops", "model", "explain"]
 )
