@@ -80,3 +80,9 @@ def test_only_backends_know_device_kinds(package: str) -> None:
                 named = node.value in KINDS and id(node) not in docs
                 named = named and (package, path.name, node.value) not in WHERE
                 assert not named, f"{path.name}:{node.lineno} names the device kind {node.value!r}"
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """pytest imports them by it: the second would stop every run of the whole suite."""
+    names = [p.name for p in Path(__file__).parent.rglob("*.py") if p.name != "conftest.py"]
+    assert sorted(names) == sorted(set(names))
