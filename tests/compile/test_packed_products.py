@@ -97,6 +97,10 @@ def test_a_cpu_reads_them_packed(form: Form, name: str) -> None:
     m, n, k = (20 if form.bits == 4 else 3), 3 * device.caps.lanes, 96
     program = played(form, device, m if name == "cpu" else 2, n, k)
     assert in_place(program, n, k) and program.recipes
+    (line,) = program.meta["report"].weights
+    size = sum(v.nbytes for v in parts_of(form, n, k).values())
+    assert (line.name, line.bits) == ("w0", round(8 * size / (n * k), 3))
+    assert line.read == f"{device.caps.lanes} rows interleaved"
 
 
 @pytest.mark.parametrize(("name", "m"), covering(["vulkan", "webgpu", "cuda"], [3, 20]))
@@ -118,5 +122,6 @@ def test_chunks_and_spans(m: int) -> None:
     ids=["odd rows", "a group of no words", "rows of no words"],
 )
 def test_what_no_band_holds_is_widened_first(form: Form, n: int, k: int) -> None:
-    cpu = get("cpu")
-    assert not played(form, cpu, 3, n, k).recipes
+    program = played(form, get("cpu"), 3, n, k)
+    (line,) = program.meta["report"].weights
+    assert not program.recipes and line.read == "widened in each run"

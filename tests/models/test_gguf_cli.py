@@ -28,7 +28,7 @@ def test_run(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["run", file, "the loom", "--max-new-tokens", "5", "--device", "cpu"]
     assert invoke([*asked, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert len(answer["ids"]) == 5 and answer["precision"] == "float16"
+    assert len(answer["ids"]) == 5 and answer["precision"] == "packed, 8.50 bits per weight"
     assert invoke(asked) == 0
     assert capsys.readouterr().out.startswith(answer["text"])
 
@@ -53,7 +53,8 @@ def test_chat(
 
 def test_explain(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["explain", file, "--step", "decode"]) == 0
-    assert "matvec" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "matvec" in shown and "8-bit int, 32 to a scale" in shown
 
 
 @pytest.mark.usefixtures("small_roofline")

@@ -3,7 +3,6 @@ from safetensors."""
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,15 @@ from gguf import GGMLQuantizationType as Kind
 from gguf_zoo import arch_of, converted, packed, plain, tensor_name, write_gguf
 from model_zoo import DECODERS, VOCAB, write_model
 
+from weft.core.dtypes import float16
 from weft.core.errors import FileFormatError, ModelError, UsageError
 from weft.importers.safetensors import open_checkpoint, save_file
 from weft.models.box import box_folder
 from weft.models.gguf_config import FAMILIES
+from weft.models.inputs import with_tables
 from weft.models.loader import load
+from weft.models.runner import CompiledRunner, EagerRunner, weight_avals
+from weft.program.arena import Arena
 
 IDS = np.random.default_rng(0).integers(0, VOCAB, 40)
 # A llama that every block type fits: rows of 256
@@ -93,7 +96,7 @@ def blocks(kind: Kind, value: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_0, Kind.Q5_0, Kind.Q4_K, Kind.Q6_K])
 def test_packed_weights_are_those_that_the_gguf_package_unpacks(kind: Kind, tmp_path: Path) -> None:
-    """Default float16, and what else is asked for: bit for bit a folder of unpacked weights."""
+    """Kept packed, and in what else is asked for: bit for bit a folder of unpacked weights."""
     folder = wide(tmp_path / "hf")
     file = write_gguf(
         folder, tmp_path / "m.gguf",
@@ -109,15 +112,26 @@ def test_packed_weights_are_those_that_the_gguf_package_unpacks(kind: Kind, tmp_
                 heads = 4 if ".attn_q." in ours else 2
                 changed = changed.reshape(heads, 32, 2, -1).swapaxes(1, 2).reshape(value.shape)
         tensors[name] = np.ascontiguousarray(changed)
-    for dtype in (None, "float32", "bfloat16"):
-        ours = load(file, device="oracle", dtype=dtype)
-        stored = np.dtype(np.float16) if dtype is None else np.dtype(np.float32)
-        other = tmp_path / f"unpacked.{dtype}"
-        shutil.copytree(folder, other)
-        save_file(other / "model.safetensors", {k: v.astype(stored) for k, v in tensors.items()})
-        theirs = load(other, device="oracle", dtype=dtype)
+    save_file(folder / "model.safetensors", {k: v.astype("f4") for k, v in tensors.items()})
+    for dtype in ("float32", "bfloat16"):
+        ours, theirs = (load(p, device="oracle", dtype=dtype) for p in (file, folder))
         assert ours.weights["embed"].dtype == theirs.weights["embed"].dtype
         np.testing.assert_array_equal(ours.logits(IDS), theirs.logits(IDS))
+    for device in ("oracle", "cpu") if kind in (Kind.Q4_K, Kind.Q6_K) else ("oracle",):
+        kept, theirs = load(file, device=device), load(folder, device=device, dtype="float32")
+        bits = 8 * gguf.GGML_QUANT_SIZES[kind][1] / gguf.GGML_QUANT_SIZES[kind][0]
+        assert -0.01 <= float(kept.precision.split()[1]) - bits <= 1 / 8  # scales of 6 bits get 8
+        np.testing.assert_array_equal(scored(kept), scored(theirs))
+
+
+def scored(model: Any) -> np.ndarray:
+    """Logits with a cache in float16."""
+    config = replace(model.config, kv_dtype=float16)
+    weights = with_tables(config, model.weights, 64)
+    if model.device is None:
+        return EagerRunner(config, weights, 64, 1).score(IDS)
+    avals, arena = weight_avals(weights), Arena(model.device)
+    return CompiledRunner(config, weights, avals, 64, 1, model.device, arena).score(IDS)
 
 
 def test_a_compiled_model_writes_the_same(tmp_path: Path) -> None:
@@ -274,8 +288,9 @@ def test_scales_that_are_no_numbers(tmp_path: Path) -> None:
         load(spoiled(float("nan")), device="oracle")
     large = spoiled(60000.0)
     with pytest.raises(ModelError, match=r"'blk\.1\.ffn_down\.weight' overflows float16; use bf"):
-        load(large, device="oracle")
-    assert np.isfinite(load(large, device="oracle", dtype="float32").logits(IDS)).all()
+        load(large, device="oracle", dtype="float16")
+    for dtype in (None, "float32"):
+        assert np.isfinite(load(large, device="oracle", dtype=dtype).logits(IDS)).all()
 
 
 def test_a_weight_that_is_no_number_is_named_as_the_file_names_it(

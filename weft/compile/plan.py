@@ -14,6 +14,7 @@ from weft.compile.placement import Layout, Task, Value, lay_out
 from weft.compile.report import GroupLine, Report
 from weft.compile.schedule import schedule
 from weft.compile.signature import signature
+from weft.compile.weights import weight_lines
 from weft.core.caps import Caps
 from weft.core.dtypes import uint8 as _UINT8
 from weft.core.errors import CompileError, LimitError
@@ -95,6 +96,8 @@ class _Planner:
         self._arena()
         steps = tuple(self._step(task) for task in self.order)
         self._measure()
+        written = {id(v.node) for task in self.order for v in task.writes}
+        self.report.weights = weight_lines(self.graph, written)
         scalars = scalar_names(self.graph)
         meta: dict[str, Any] = {"report": self.report}
         rows = {x.attrs["name"]: x.attrs["rows"] for x in inputs if x.attrs.get("rows")}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from weft.compile.weights import WeightLine
 from weft.core.text import table
 
 
@@ -38,6 +39,7 @@ class Report:
     stored: dict[str, int] = field(default_factory=dict)  # reason -> how many values
     copies: list[str] = field(default_factory=list)
     memory: dict[str, int] = field(default_factory=dict)  # role -> bytes
+    weights: list[WeightLine] = field(default_factory=list)
     unshared: int = 0  # arena bytes if no value shared memory
 
     @property
@@ -66,6 +68,10 @@ class Report:
             head,
             table(("pass", "nodes before", "after"), passes),
             table(("memory", "bytes"), memory),
+            table(
+                ("weight", "alike", "form", "bits each", "read"),
+                [(*w[:3], f"{w.bits:g}", w.read) for w in self.weights],
+            ),
             table(("why values are stored", "values"), list(self.stored.items())),
             table(("#", "group", "kernel", "output", "flops", "bytes", "rows", "config"), rows),
         ]

@@ -3,6 +3,7 @@ names and rules (ppN, tgN, tgN@dN; tokens per second, medians)."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from weft.conform.timing import peak_rss_mib, rates
 from weft.core.dtypes import bfloat16
 from weft.core.errors import UsageError
 from weft.models.loader import ORACLE
+from weft.models.matrices import whole
 from weft.models.model import Decoder
 from weft.models.runner import CompiledRunner
 
@@ -118,11 +120,12 @@ def work(model: Decoder) -> tuple[float, float, float]:
     per position). The embedding counts only where it is also the head."""
     c = model.config
     head = "embed" if c.tied else "head"
-    matrices = {r: w for r, w in model.weights.items() if w.ndim == 2 and r not in ("embed", "pos")}
-    body = sum(w.size for r, w in matrices.items() if r != "head")
-    stream = sum(w.nbytes for w in matrices.values())
+    held = {r: (w.shape, w.nbytes) for r, w in whole(c.forms, model.weights).items()}
+    matrices = {r: x for r, x in held.items() if len(x[0]) == 2 and r not in ("embed", "pos")}
+    body = sum(math.prod(shape) for r, (shape, _) in matrices.items() if r != "head")
+    stream = sum(size for _, size in matrices.values())
     if head == "embed":
-        stream += model.weights["embed"].nbytes
+        stream += held["embed"][1]
     cache = 2 * c.layers * c.kv_heads * c.head_dim * c.kv_dtype.itemsize
     return 2.0 * body, float(stream), float(cache)
 

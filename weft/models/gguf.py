@@ -1,8 +1,9 @@
-"""A GGUF file as a model: its tensors as the weights of a family, in floats.
+"""A GGUF file as a model: its tensors as the weights of a family, packed ones as they are.
 
 What llama.cpp's converter changed is changed back: the rows of queries and keys that it puts in
-another order for its interleaved rope, and the 1 that it adds to Gemma's norms. Packed weights are
-widened on the way in, some rows at a time, so that no more than the result is held.
+another order for its interleaved rope, and the 1 that it adds to Gemma's norms. Where
+a dtype is asked for, packed weights are widened on the way in, some rows at a time, so that no more
+than the result is held.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from weft.core.arrays import all_finite
 from weft.core.dtypes import DType, bfloat16, float16, float32
 from weft.core.errors import ModelError
 from weft.core.mapped import release
+from weft.core.packed import Packed
 from weft.importers.gguf import Gguf, GgufTensor, open_gguf
 from weft.importers.gguf_blocks import bad_block, dequantize
+from weft.importers.packed.gguf import FORMS, packed_of
 from weft.models.config import DecoderConfig, Made, TokenIds
 from weft.models.gguf_config import ROPE_DIVISORS, TURNED, read_config
 from weft.models.gguf_tokenizer import read_tokenizer, token_ids
@@ -51,10 +54,11 @@ class GgufModel:
     config: DecoderConfig
     tokens: TokenIds
 
-    def weights(self, dtype: DType | None) -> Mapping[str, np.ndarray]:
-        """Role -> array, read when it is asked for: floats as they are (views of the file, where
-        they need no change), packed weights in `dtype` (float16)."""
-        return _Weights(self.gguf, self.config, dtype or float16)
+    def weights(self, dtype: DType | None) -> Mapping[str, np.ndarray | Packed]:
+        """Role -> weight, read when it is asked for: floats as they are (views of the file, where
+        they need no change), packed weights as such or, where one is given, in `dtype`. Those of a
+        type that has no packed form are float16."""
+        return _Weights(self.gguf, self.config, dtype)
 
     def tokenizer(self) -> Made | None:
         return read_tokenizer(self.gguf)
@@ -107,12 +111,12 @@ def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
     return out
 
 
-class _Weights(Mapping[str, np.ndarray]):
+class _Weights(Mapping[str, np.ndarray | Packed]):
     """The weights of a file by role, each made anew whenever it is asked for."""
 
-    def __init__(self, gguf: Gguf, config: DecoderConfig, packed: DType) -> None:
+    def __init__(self, gguf: Gguf, config: DecoderConfig, dtype: DType | None) -> None:
         self._tensors = _bound(gguf, config)
-        self._config, self._packed = config, packed
+        self._config, self._dtype = config, dtype
         self._where = str(gguf.path)
         self._turned = gguf.metadata["general.architecture"] in TURNED
 
@@ -122,24 +126,52 @@ class _Weights(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self._tensors)
 
-    def __getitem__(self, role: str) -> np.ndarray:
+    def __getitem__(self, role: str) -> np.ndarray | Packed:
         tensor, c = self._tensors[role], self._config
         if tensor.kind.name in _PLAIN:
             value = tensor.data.view(_PLAIN[tensor.kind.name].numpy).reshape(tensor.shape)
+        elif self._dtype is None and len(tensor.shape) == 2 and tensor.kind.name in FORMS:
+            packed = _kept(tensor, self._where)
+            heads = self._turned_heads(role)
+            if not heads:
+                return packed
+            parts = {p: _turned_back(v, heads) for p, v in packed.parts.items()}
+            return packed._replace(parts=parts)
         else:
-            value = _widened(tensor, self._packed, self._where)
+            value = _widened(tensor, self._dtype or float16, self._where)
         if c.norm_offset and tensor.name.endswith("norm.weight"):
             value = value.astype(np.float32) - np.float32(c.norm_offset)  # exact: it was added
+        heads = self._turned_heads(role)
+        return _turned_back(value, heads) if heads else value
+
+    def _turned_heads(self, role: str) -> int:
+        """How many heads have rows that the converter put in another order; 0 where none have."""
         part = role.split(".")[1] if "." in role else ""
-        if self._turned and part in ("q", "k"):
-            value = _turned_back(value, c.heads if part == "q" else c.kv_heads)
-        return value
+        heads = {"q": self._config.heads, "k": self._config.kv_heads}
+        return heads.get(part, 0) if self._turned else 0
 
 
 def _turned_back(value: np.ndarray, heads: int) -> np.ndarray:
     """Rows of each head from pairs side by side (first, its partner, second, ...) to halves."""
     pairs = value.reshape(heads, -1, 2, *value.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(value.shape)
+
+
+def _kept(tensor: GgufTensor, where: str) -> Packed:
+    """A packed weight as it is. Raises ModelError where it is damaged."""
+    _check_scales(tensor, where)
+    packed = packed_of(tensor.kind, tensor.data, tensor.shape)
+    release(tensor.data)
+    return packed
+
+
+def _check_scales(tensor: GgufTensor, where: str) -> None:
+    block = bad_block(tensor.kind, tensor.data)
+    if block is not None:
+        raise ModelError(
+            f"{where}: tensor {tensor.name!r}: block {block} has a scale that is NaN or infinite: "
+            "damaged"
+        )
 
 
 def _widened(tensor: GgufTensor, dtype: DType, where: str) -> np.ndarray:
@@ -154,10 +186,9 @@ def _widened(tensor: GgufTensor, dtype: DType, where: str) -> np.ndarray:
         value = dequantize(tensor.kind, part, (len(part), tensor.shape[-1]))
         rows[start : start + step] = cast_array(value, dtype)
     if not all_finite(out):
-        at = f"{where}: tensor {tensor.name!r}"
-        block = bad_block(tensor.kind, data)
-        if block is not None:
-            raise ModelError(f"{at}: block {block} has a scale that is NaN or infinite: damaged")
-        raise ModelError(f"{at} overflows {dtype.name}; use bfloat16 or float32")
+        _check_scales(tensor, where)
+        raise ModelError(
+            f"{where}: tensor {tensor.name!r} overflows {dtype.name}; use bfloat16 or float32"
+        )
     release(data)
     return out

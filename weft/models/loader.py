@@ -68,7 +68,7 @@ def load(
     is fetched into huggingface_hub's cache where that lacks it.
 
     device: see `weft.backends.registry.get`; "oracle" computes with NumPy. dtype: None keeps the
-    checkpoint's (float16 for packed weights); "float32", "float16" or "bfloat16" converts the
+    checkpoint's (packed weights stay packed); "float32", "float16" or "bfloat16" converts the
     weights. context: positions of the KV cache per sequence (default: the model's, at most 4096).
     max_batch: sequences that generate at once. act_dtype: what the inputs of linear layers are
     rounded to where they meet weights of that dtype; by default bfloat16 if the weights are

@@ -34,14 +34,18 @@ def owner(forms: Forms, name: str) -> str:
     return role if any(role == r and part in form.parts for r, form in forms) else name
 
 
-def packed(forms: Forms, arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
-    """The packed weights by role."""
-    return {r: Packed(f, {p: arrays[f"{r}.{p}"] for p in f.parts}) for r, f in forms}
+def whole(forms: Forms, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray | Packed]:
+    """The weights by role, packed ones as such: the reverse of `parted`."""
+    parts = {f"{role}.{part}" for role, form in forms for part in form.parts}
+    found: dict[str, np.ndarray | Packed] = {r: x for r, x in arrays.items() if r not in parts}
+    for role, form in forms:
+        found[role] = Packed(form, {part: arrays[f"{role}.{part}"] for part in form.parts})
+    return found
 
 
 def bits(forms: Forms, arrays: Mapping[str, np.ndarray]) -> float:
     """Bits that an element of the packed weights takes on average, scales and all."""
-    found = packed(forms, arrays).values()
+    found = [x for x in whole(forms, arrays).values() if isinstance(x, Packed)]
     return 8 * sum(x.nbytes for x in found) / sum(math.prod(x.shape) for x in found)
 
 

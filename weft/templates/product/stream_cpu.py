@@ -61,6 +61,8 @@ class Streamer(Part):
         if self.across:
             self.mb = min(p.m, 4)
             room = max((16 if big else 8) // (self.mb * dots), 1)
+            if any(w is not None for w in self.packed):  # scales and words take registers too
+                room = min(room, max((8 if big else 4) // dots, 1))
             self.width = config.get("vectors", self._strip(room)) * self.lanes
         else:
             self.mb = min(p.m, max((16 if big else 4) // dots, 1))
