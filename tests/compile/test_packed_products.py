@@ -103,9 +103,14 @@ def test_a_cpu_reads_them_packed(form: Form, name: str) -> None:
     assert line.read == f"{device.caps.lanes} rows interleaved"
 
 
-@pytest.mark.parametrize(("name", "m"), covering(["vulkan", "webgpu", "cuda"], [3, 20]))
-def test_gpus(name: str, m: int) -> None:
-    played(FORMS["q4_k"], device_of(name), m, 40, 96)
+GPUS = ["vulkan", "webgpu", "cuda", "hip-wave64"]
+
+
+@pytest.mark.parametrize(("form", "name"), covering(FORMS, GPUS))
+def test_gpus_read_them_packed(form: str, name: str) -> None:
+    n, k = (40, 96) if name != "cuda" else (37, 288)
+    for m in (3, 20):
+        assert in_place(played(FORMS[form], device_of(name), m, n, k), n, k)
 
 
 @pytest.mark.parametrize("m", [1, 7, 40])

@@ -15,6 +15,7 @@ from weft.ops.packed import form_of
 from weft.ops.quantize import BLOCK
 from weft.templates.product.bands import BYTES, step_of
 from weft.templates.product.integers import run_of
+from weft.templates.product.packed_rows import fits
 from weft.templates.view import views
 from weft.transform.rebuild import make, remake, rewrite
 
@@ -23,14 +24,16 @@ _PAIRS = {"dot2_bf16", "mma_bf16"}  # which take neighbours along K as they lie
 
 def interleave(graph: Graph, caps: Caps) -> Graph:
     """The graph whose dots read interleaved weights, where `graph.meta["frozen"]` promises that
-    weights never change and the target gains."""
-    if not graph.meta.get("frozen") or not caps.is_cpu or caps.lanes < 2:
+    weights never change and the target gains. Packed ones that a target's products read as they are
+    have "packed" among their attributes."""
+    if caps.is_cpu and (not graph.meta.get("frozen") or caps.lanes < 2):
         return graph
     made: dict[int, Node] = {}  # operand -> what a product reads in its place
+    lanes = caps.lanes if caps.is_cpu else 1
 
     def kept(weight: Node, part: str = "") -> Node:
         if id(weight) not in made:
-            made[id(weight)] = _kept(weight, caps.lanes, part)
+            made[id(weight)] = _kept(weight, lanes, part)
         return made[id(weight)]
 
     def integers(x: Node) -> Node:
@@ -50,7 +53,7 @@ def interleave(graph: Graph, caps: Caps) -> Graph:
         form, left = form_of(weight), inputs[0]
         if form is not None:
             rows = remake(weight, tuple(map(kept, weight.inputs, form.parts)))
-            if run_of(form, weight.shape[1]) and _blocks(node.inputs[0]):
+            if caps.is_cpu and run_of(form, weight.shape[1]) and _blocks(node.inputs[0]):
                 left = integers(left)
         else:
             rows = _cast(kept(weight), node.inputs[1].dtype)
@@ -73,9 +76,10 @@ def _blocks(x: Node) -> bool:
 def _kept(weight: Node, lanes: int, part: str) -> Node:
     """The weight, or a part of a packed one, in another order: codes word by word."""
     attrs = {**weight.attrs, "part": (0, weight.shape[0]), "whole": weight.shape}
-    if part in ("codes", "high"):
-        attrs["item"] = BYTES
-    return Node("input", (), {**attrs, "interleave": lanes}, weight.shape, weight.dtype)
+    attrs |= {"packed": True} if part else {}
+    if lanes > 1:
+        attrs |= {"interleave": lanes} | ({"item": BYTES} if part in ("codes", "high") else {})
+    return Node("input", (), attrs, weight.shape, weight.dtype)
 
 
 def _cast(node: Node, dtype: dt.DType) -> Node:
@@ -90,7 +94,7 @@ def _weight(node: Node, caps: Caps) -> Node | None:
         return None
     rows, depth = at.shape
     plain = node.shape[-2:] == (depth, rows) and found[-2:] == (1, depth) and not any(found[:-2])
-    even = rows and rows % caps.lanes == 0 and depth > 1
+    even = rows and (not caps.is_cpu or rows % caps.lanes == 0) and depth > 1
     return at if plain and even else None
 
 
@@ -98,7 +102,11 @@ def _readable(weight: Node, caps: Caps) -> bool:
     """Whether products read such a weight, or such a packed one, interleaved."""
     form = form_of(weight)
     if form is not None:
-        return all(_whole(x) for x in weight.inputs) and step_of(form, weight.shape[1]) > 0
+        depth = weight.shape[1]
+        able = step_of(form, depth) > 0 if caps.is_cpu else fits(form, depth)
+        return able and all(_whole(x) for x in weight.inputs)
+    if not caps.is_cpu:
+        return False
     pairs = weight.dtype == dt.bfloat16 and caps.features & _PAIRS
     return _whole(weight) and weight.dtype.is_float and not pairs
 

@@ -45,15 +45,15 @@ def _alike(a: Group, b: Group, caps: Caps) -> bool:
     same = x.inputs[0] is y.inputs[0] and x.inputs[1].dtype is y.inputs[1].dtype
     if not same or len(_dots(a)) + len(_dots(b)) > MAX_DOTS:
         return False
-    if _lanes(x) != _lanes(y):
+    if _order(x) != _order(y):
         return False
     return x.shape == y.shape or (a.kind == "matvec" and x.shape[:-1] == y.shape[:-1])
 
 
-def _lanes(dot: Node) -> int:
-    """How many rows of the right operand are interleaved."""
+def _order(dot: Node) -> tuple[int, bool]:
+    """How many rows of the right operand are interleaved, and whether it is packed."""
     *_, view = views(dot.inputs[1])
-    return view.run
+    return view.run, view.form is not None
 
 
 def _dots(group: Group) -> list[Node]:

@@ -77,7 +77,8 @@ def views(node: Node) -> Iterator[View]:
     far as strides (in elements, one per axis) say where its elements lie.
 
     An exact cast is one of f16 or bf16 to f32: a template loads the narrow value and widens it.
-    Under a `dequantize` of interleaved parts lies the view of these.
+    Under a `dequantize` of parts that products read as they are (see compile/interleave) lies the
+    view of these.
     """
     syms = [Sym(f"axis{i}", "var", max(d, 1)) for i, d in enumerate(node.shape)]
     index: Index = tuple(affine.symbol(s) for s in syms)
@@ -89,9 +90,8 @@ def views(node: Node) -> Iterator[View]:
         strides = (linear.coefficient(s) for s in syms)
         yield (view := View(node, linear.const, tuple(run if s == 1 else s for s in strides), run))
         if (form := form_of(node)) is not None:
-            runs = {x.attrs.get("interleave", 1) for x in node.inputs}
-            if 1 not in runs:
-                yield replace(view, form=form, run=runs.pop())
+            if all(x.attrs.get("packed") for x in node.inputs):
+                yield replace(view, form=form, run=node.inputs[0].attrs.get("interleave", 1))
             return
         if takes_integers(node):
             yield replace(view, whole=True)

@@ -23,6 +23,7 @@ from weft.templates.emit import Emitter
 from weft.templates.product import blocks
 from weft.templates.product.blocks import STRIP, Blocks, choose, variants
 from weft.templates.product.call import Operand
+from weft.templates.product.packed_rows import PackedRows
 from weft.templates.product.pipeline import ASYNC, Stage, pitch, rotate
 from weft.templates.product.problem import Problem
 from weft.templates.product.sums import Sums
@@ -210,6 +211,9 @@ class _Direct(_Tiles):
         sums = self.hold()
         self.starts = [self._starts(self.x, self.m0 + self.row)]
         self.starts += [self._starts(w, self.n0 + self.column) for w in self.ws]
+        self.unpacked = [
+            None if w is None else self._rows(w, self.n0 + self.column) for w in self.packed
+        ]
         sums.chunks(lambda start, stop: self._chunk(sums.acc, start, stop))
         self.finish(sums.result)
 
@@ -223,6 +227,14 @@ class _Direct(_Tiles):
             return [b.let(x.at(near + i, 0), "start") for i in range(FOUR)]
         return [b.let(x.at(minimum(first + i, count - 1), 0), "start") for i in range(FOUR)]
 
+    def _rows(self, w: PackedRows, first: Expr) -> list[PackedRows]:
+        """This thread's rows of a packed operand, as `_starts` picks them."""
+        b, count = self.b, self.p.n
+        whole = count % FOUR == 0
+        near = b.let(minimum(first, count - FOUR) if whole else first, "near")
+        rows = (near + i if whole else minimum(near + i, count - 1) for i in range(FOUR))
+        return [w.at(b, b.let(row, "row")) for row in rows]
+
     def _chunk(self, acc: list[Any], start: Expr, stop: Expr) -> None:
         b, k = self.b, self.p.k
         whole = stop if k % FOUR == 0 else b.let(stop - stop % FOUR, "whole")
@@ -235,8 +247,11 @@ class _Direct(_Tiles):
     def _steps(self, acc: list[Any], k: Expr, count: int) -> None:
         """`count` of k: four or one."""
         xs = self._items(self.x, self.starts[0], k, count)
-        for w, starts, tile in zip(self.ws, self.starts[1:], acc):
-            ys = self._items(w, starts, k, count)
+        for w, starts, rows, tile in zip(self.ws, self.starts[1:], self.unpacked, acc):
+            if rows is None:
+                ys = self._items(w, starts, k, count)
+            else:
+                ys = [row.elements(self.b, k, count) for row in rows]
             for t in range(count):
                 self.outer([x[t] for x in xs], [y[t] for y in ys], tile)
 

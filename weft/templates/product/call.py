@@ -10,6 +10,7 @@ from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
+from weft.core.packed import Form
 from weft.graph.ir import Node
 from weft.kernel import ir
 from weft.kernel.expr import cast, const, fma, load, minimum, shuffle, splat
@@ -21,6 +22,7 @@ from weft.templates.loops import Bound, bounded_rows, traffic
 from weft.templates.operand import Reader
 from weft.templates.product.bands import Bands
 from weft.templates.product.epilogue import Tail
+from weft.templates.product.packed_rows import PackedRows
 from weft.templates.product.problem import Problem, mode
 from weft.templates.view import Index, View
 
@@ -66,7 +68,13 @@ class Call:
         self.x = self._operand(p.a, p.a_batch, p.a_m, p.a_k, p.m)
         strides = [p.b_strides(i) for i in range(len(p.dots))]
         self.ws = [self._operand(v, s, s_n, s_k, p.n) for v, (s, s_k, s_n) in zip(p.bs, strides)]
-        self.packed = [self._packed(v) for v in p.bs]
+        # What reads the packed ones, interleaved or as the checkpoint has them; None of the others.
+        self.interleaved = [
+            Bands(*self._packed(v), v.run) if v.form and v.run > 1 else None for v in p.bs
+        ]
+        self.packed = [
+            PackedRows(*self._packed(v)) if v.form and v.run == 1 else None for v in p.bs
+        ]
 
     def _operand(
         self, view: View, strides: tuple[int, ...], s_row: int, s_k: int, items: int
@@ -74,13 +82,11 @@ class Call:
         source, known = self.em.buffers[id(view.stored[0])], (*strides, view.offset)
         return Operand(source, const(0), s_row, s_k, self.acc, items, self.p.k, known)
 
-    def _packed(self, view: View) -> Bands | None:
-        """What reads a packed operand; None of any other."""
-        if view.form is None:
-            return None
+    def _packed(self, view: View) -> tuple[Form, dict[str, ir.Buffer], int]:
+        """Form, parts and K of a packed operand."""
+        assert view.form is not None
         buffers = [self.em.buffers[id(x)] for x in view.stored]
-        parts = dict(zip(view.form.parts, buffers))
-        return Bands(view.form, parts, self.p.k, view.run)
+        return view.form, dict(zip(view.form.parts, buffers)), self.p.k
 
     @property
     def pair(self) -> int:

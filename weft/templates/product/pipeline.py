@@ -17,6 +17,7 @@ from weft.kernel.expr import cast, const, extract, load, minimum, pack, select, 
 from weft.kernel.ir import Expr, Type
 from weft.templates.lanes import WORD
 from weft.templates.product.call import Operand
+from weft.templates.product.packed_rows import RUN, PackedRows
 
 ASYNC = "async_copy"  # the feature of targets that copy to shared memory by themselves
 _NARROW = 4  # bytes of the narrowest copy
@@ -38,6 +39,7 @@ class _Slot:
     start: Expr  # index of the element at k = 0 of its item, or of the last item
     part: Expr | None  # whether this thread has the slot at all; None: all have
     held: list[ir.Var]
+    rows: PackedRows | None  # the item of a packed operand
 
 
 class Stage:
@@ -47,14 +49,16 @@ class Stage:
     A block holds rows of k (`k_major`: element (item, k) at k * pitch + item) or rows per item (at
     item * pitch + k). What lies beyond the operand's edges arrives as 0. Where the target copies by
     itself and nothing has to be converted or woven, it does (`late`), far ahead; else a block goes
-    through registers: asked for before the block ahead of it is multiplied, stored after.
+    through registers: asked for before the block ahead of it is multiplied, stored after. With
+    `packed` the source's elements are what that reads of rows, K-major.
     """
 
     def __init__(
         self, b: Builder, name: str, source: Operand, first: Expr, block: tuple[int, int, int],
         k_major: bool, dtype: DType, team: tuple[Expr, int], copies: bool,
+        packed: PackedRows | None = None,
     ) -> None:  # fmt: skip
-        self.b, self.source = b, source
+        self.b, self.source, self.packed = b, source, packed
         flat, threads = team
         self.items, self.bk, self.ring = items, bk, ring = block
         self.k_major, self.along = k_major, source.along_k
@@ -64,8 +68,10 @@ class Stage:
         lanes, turned = source.lanes(items, bk), self.along == k_major
         if turned and copies and dtype.itemsize == _NARROW:
             lanes, turned = 1, False  # word by word
+        if packed is not None:
+            lanes, turned = RUN if bk % RUN == 0 else RUN // 2, k_major
         self.turned, self.lanes = turned, lanes
-        same = source.buffer.dtype == dtype
+        same = source.buffer.dtype == dtype and packed is None
         self.late = copies and same and not turned and lanes * dtype.itemsize >= _NARROW
         # Two rows of k at once turn into pairs of neighbours along k.
         self.depth = 2 if not self.along and not k_major else 1
@@ -87,14 +93,16 @@ class Stage:
     def _slot(self, k: Expr, item: Expr, first: Expr, part: Expr | None) -> _Slot:
         b, s = self.b, self.source
         at = b.let(first + item, "at")
-        inside = at if s.items % self.items == 0 else minimum(at, s.items - self.of_item)
+        near = at if s.items % self.items == 0 else minimum(at, s.items - self.of_item)
+        inside = b.let(near, "row")
         start = b.let(s.base + inside * s.s_row, "start")
-        zero = const(0, Type(s.buffer.dtype, self.lanes))
+        rows = None if self.packed is None else self.packed.at(b, inside)
+        zero = const(0, Type(s.buffer.dtype if rows is None else s.wide, self.lanes))
         count = 0 if self.late else self.depth
         held = [b.var(zero, "held", zero.type) for _ in range(count)]
         major, minor = (k, item) if self.k_major else (item, k)
         to = b.let(major * self.pitch + minor, "to")
-        return _Slot(k, to, at, start, part, held)
+        return _Slot(k, to, at, start, part, held, rows)
 
     def copy(self, k0: Expr, base: Expr) -> None:
         """Has the block from `k0` on copied to element `base` of the target, for use after as many
@@ -102,7 +110,8 @@ class Stage:
         b = self.b
         for slot in self.slots:
             with self._having(slot):
-                at, test = self._place(slot, k0)
+                k, test = self._place(slot, k0)
+                at = slot.start + k * self.source.s_k
                 mask = None if test is None else splat(test, self.lanes)
                 source, target = self.source.buffer, self.target
                 b.copy_async(target, base + slot.to, source, at, self.lanes, mask, self.ring - 1)
@@ -113,11 +122,17 @@ class Stage:
         for slot in self.slots:
             with self._having(slot):
                 for d, var in enumerate(slot.held):
-                    at, test = self._place(slot, k0 + d)
-                    value = load(self.source.buffer, at, self.lanes)
+                    k, test = self._place(slot, k0 + d)
+                    value = self._read(slot, k)
                     if test is not None:
                         value = select(test, value, const(0, value.type))
                     b.assign(var, value)
+
+    def _read(self, slot: _Slot, k: Expr) -> Expr:
+        """What lies in the slot's item from k on."""
+        if slot.rows is None:
+            return load(self.source.buffer, slot.start + k * self.source.s_k, self.lanes)
+        return pack(*slot.rows.elements(self.b, self.b.let(k, "at_k"), self.lanes))
 
     def put(self, base: Expr) -> None:
         """Stores what was asked for, in the block that starts at element `base` of the target."""
@@ -136,14 +151,14 @@ class Stage:
         return contextlib.nullcontext() if slot.part is None else self.b.when(slot.part)
 
     def _place(self, slot: _Slot, k0: Expr) -> tuple[Expr, Expr | None]:
-        """Where the slot's vector lies, or the nearest one that exists, and whether it exists."""
+        """The k of the slot's vector, or the nearest one that exists, and whether it exists."""
         b, s = self.b, self.source
         at_k, last = b.let(k0 + slot.k, "at_k"), s.k - (self.lanes if self.along else 1)
         tests = [] if s.items % self.items == 0 else [slot.at < s.items]
         tests += [at_k <= last] if s.k % self.bk else []
         inside = minimum(at_k, last) if s.k % self.bk else at_k
         test = None if not tests else tests[0] if len(tests) == 1 else tests[0] & tests[1]
-        return slot.start + inside * s.s_k, test
+        return inside, test
 
     def _store(self, at: Expr, value: Expr) -> None:
         self.b.store(self.target, at, cast(value, self.target.dtype))

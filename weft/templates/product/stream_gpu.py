@@ -21,6 +21,7 @@ from weft.kernel.expr import cast, const, eq, extract, load, minimum, pack, spla
 from weft.kernel.ir import Expr, Type
 from weft.templates.emit import Emitter
 from weft.templates.product.call import Part
+from weft.templates.product.packed_rows import RUN
 from weft.templates.product.problem import Problem, Segment
 from weft.templates.product.sums import Sums
 
@@ -63,6 +64,8 @@ class Columns(Part):
         self.along = all(w.along_k for w in self.ws)  # row by row, w[N, K]
         # Neighbours that one load of every dot's weights may take, along K or along N.
         self.lanes = min(w.lanes(1, CHUNK) if self.along else w.lanes(p.n, 1) for w in self.ws)
+        if any(w is not None for w in self.packed):  # grouping joins them with their like alone
+            self.lanes = RUN
         if not self.along and not caps.cheap_barrier:
             self.lanes = 1
         self.vector = 1 if self.along else self.lanes  # neighbouring columns of a thread
@@ -104,6 +107,7 @@ class Columns(Part):
         ]
         inside = [b.let(minimum(n, p.n - self.vector), "inside") for n in self.ns]
         self.places = [[b.let(w.at(n, 0), "w") for n in inside] for w in self.ws]
+        self.unpacked = [None if w is None else [w.at(b, n) for n in inside] for w in self.packed]
         shape = len(self.ws), self.each, self.mb
         self.sums = Sums(b, k, Type(self.acc, self.vector), *shape)
 
@@ -131,15 +135,22 @@ class Columns(Part):
             xs = [list(self._elements(x)) for x in lefts]
             for dot, accs in zip(weights, self.sums.acc):
                 for w, line in zip(dot, accs):
-                    ws = list(self._elements(w)) if self.along else [self._wide(w)]
+                    if isinstance(w, list):
+                        ws = w
+                    else:
+                        ws = list(self._elements(w)) if self.along else [self._wide(w)]
                     for x, acc in zip(xs, line):
                         for u, y in zip(x, ws):
                             self.add(acc, splat(u, self.vector), y)
 
-    def _weights(self, k: Expr) -> list[list[Expr]]:
+    def _weights(self, k: Expr) -> list[list[Any]]:
+        """[dot][column]: a vector, or the elements of packed ones."""
+        b = self.b
         return [
-            [self.b.let(load(w.source, s + k * w.s_k, self.lanes), "w") for s in starts]
-            for w, starts in zip(self.ws, self.places)
+            [row.elements(b, k) for row in rows]
+            if rows is not None
+            else [b.let(load(w.source, s + k * w.s_k, self.lanes), "w") for s in starts]
+            for w, starts, rows in zip(self.ws, self.places, self.unpacked)
         ]
 
     def _left(self, start: Expr, k: Expr) -> Expr:
