@@ -126,7 +126,7 @@ class CpuMatmul(Blocks):
     def _pack_b(self, i: int, n0: Expr) -> None:
         """panel[k][column], or panel[k / 2][column][2] for pairs."""
         b, p, plan = self.b, self.p, self.plan
-        packed = self.interleaved[i]
+        packed = self.packed[i]
         if packed is not None:
             self._unpack(packed, i * plan.nr, n0)
             return

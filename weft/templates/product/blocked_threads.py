@@ -212,7 +212,7 @@ class _Direct(_Tiles):
         self.starts = [self._starts(self.x, self.m0 + self.row)]
         self.starts += [self._starts(w, self.n0 + self.column) for w in self.ws]
         self.unpacked = [
-            None if w is None else self._rows(w, self.n0 + self.column) for w in self.packed
+            None if w is None else self._rows(w, self.n0 + self.column) for w in self.packed_rows
         ]
         sums.chunks(lambda start, stop: self._chunk(sums.acc, start, stop))
         self.finish(sums.result)

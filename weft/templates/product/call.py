@@ -69,10 +69,10 @@ class Call:
         strides = [p.b_strides(i) for i in range(len(p.dots))]
         self.ws = [self._operand(v, s, s_n, s_k, p.n) for v, (s, s_k, s_n) in zip(p.bs, strides)]
         # What reads the packed ones, interleaved or as the checkpoint has them; None of the others.
-        self.interleaved = [
+        self.packed = [
             Bands(*self._packed(v), v.run) if v.form and v.run > 1 else None for v in p.bs
         ]
-        self.packed = [
+        self.packed_rows = [
             PackedRows(*self._packed(v)) if v.form and v.run == 1 else None for v in p.bs
         ]
 

@@ -61,7 +61,7 @@ class Streamer(Part):
         if self.across:
             self.mb = min(p.m, 4)
             room = max((16 if big else 8) // (self.mb * dots), 1)
-            if any(w is not None for w in self.interleaved):  # scales and words take registers too
+            if any(w is not None for w in self.packed):  # scales and words take registers too
                 room = min(room, max((8 if big else 4) // dots, 1))
             self.width = config.get("vectors", self._strip(room)) * self.lanes
         else:
@@ -223,9 +223,9 @@ class Streamer(Part):
         sums = self._chains(rows, vectors)
         acc, starts = sums.acc, self.starts(self.left, rows)
         further = self.further if p.bs[0].run == 1 else 0  # runs are streams that need no help
-        step = max(w.step if w is not None else self.pair for w in self.interleaved)
+        step = max(w.step if w is not None else self.pair for w in self.packed)
         near = [b.let(minimum(c, p.n - lanes), "near") if ragged else c for c in columns]
-        bands = [[w.at(b, c) for c in near] if w is not None else None for w in self.interleaved]
+        bands = [[w.at(b, c) for c in near] if w is not None else None for w in self.packed]
 
         def lines(i: int, k: Expr) -> Iterator[list[Expr]]:
             """What each of `step` of k takes of weight i: a vector per column."""

@@ -64,7 +64,9 @@ class Columns(Part):
         self.along = all(w.along_k for w in self.ws)  # row by row, w[N, K]
         # Neighbours that one load of every dot's weights may take, along K or along N.
         self.lanes = min(w.lanes(1, CHUNK) if self.along else w.lanes(p.n, 1) for w in self.ws)
-        if any(w is not None for w in self.packed):  # grouping joins them with their like alone
+        if any(
+            w is not None for w in self.packed_rows
+        ):  # grouping joins them with their like alone
             self.lanes = RUN
         if not self.along and not caps.cheap_barrier:
             self.lanes = 1
@@ -107,7 +109,9 @@ class Columns(Part):
         ]
         inside = [b.let(minimum(n, p.n - self.vector), "inside") for n in self.ns]
         self.places = [[b.let(w.at(n, 0), "w") for n in inside] for w in self.ws]
-        self.unpacked = [None if w is None else [w.at(b, n) for n in inside] for w in self.packed]
+        self.unpacked = [
+            None if w is None else [w.at(b, n) for n in inside] for w in self.packed_rows
+        ]
         shape = len(self.ws), self.each, self.mb
         self.sums = Sums(b, k, Type(self.acc, self.vector), *shape)
 
