@@ -33,6 +33,7 @@ class Repo:
     refs: dict[str, str]
     refuses: tuple[int, str] | None = None
     token: str = ""
+    open_list: bool = False  # what is gated may be looked at, as on the hub
     listed: dict[str, dict[str, Any]] = field(default_factory=dict)  # file -> lies about it
 
 
@@ -64,11 +65,16 @@ class Hub:
         return [s.partition(" ")[2] for s in self.seen if s.split(" ")[0] in (kinds or ("SEND",))]
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None: ...  # whoever asked has gone
+
+
 @contextmanager
 def serving() -> Iterator[Hub]:
     hub = Hub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(hub))
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), _handler(hub))
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     hub.url = f"http://127.0.0.1:{server.server_address[1]}"
     hub.large = f"http://localhost:{server.server_address[1]}"
@@ -103,10 +109,12 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             else:
                 self._plain(404)
 
-        def _repo(self, name: str) -> Repo | None:
+        def _repo(self, name: str, listing: bool = False) -> Repo | None:
             repo = hub.repos.get(name)
             if repo is None:
                 self._plain(401, {"X-Error-Code": "RepoNotFound"})
+            elif listing and repo.open_list:
+                return repo
             elif repo.refuses and self.headers.get("Authorization") != f"Bearer {repo.token}":
                 status, code = repo.refuses
                 self._plain(status, {"X-Error-Code": code} if code else {})
@@ -116,7 +124,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
         def _list(self, name: str, revision: str) -> None:
             hub.seen.append(f"LIST {name}")
-            repo = self._repo(name)
+            repo = self._repo(name, listing=True)
             if repo is None:
                 return
             commit = repo.refs.get(revision, revision)

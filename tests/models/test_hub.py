@@ -250,6 +250,10 @@ def test_refusals(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     for refusal, said in REFUSALS:
         hub.repos["loom/a"].refuses = refusal
         assert said in refused("loom/a")
+    hub.repos["loom/a"].open_list = True
+    for refusal, said in REFUSALS[:3]:
+        hub.repos["loom/a"].refuses = refusal
+        assert said in refused("loom/a")
     hub.repos["loom/a"].refuses, hub.repos["loom/a"].token = (401, "GatedRepo"), "hf_mine"
     monkeypatch.setenv("HF_TOKEN", "hf_mine")
     assert resolve("loom/a").is_dir()

@@ -71,10 +71,8 @@ def pull(name: str, revision: str | None, yes: bool, as_json: bool) -> None:
     listing = fetch.look_up(found)
     path = fetch.fetch(listing, asking(yes))
     if as_json:
-        size = sum(f.stat().st_size for f in ([path] if path.is_file() else path.iterdir()))
-        click.echo(json.dumps({
-            "name": str(found), "commit": listing.commit, "path": str(path), "bytes": size,
-        }))  # fmt: skip
+        answer = {"name": str(found), "commit": listing.commit, "path": str(path)}
+        click.echo(json.dumps(answer))
     else:
         click.echo(str(path))
 

@@ -97,11 +97,15 @@ def _boxed(only: str) -> tuple[str, str]:
 def _note_on_prompt(prompt: str, alone: bool) -> None:
     """Says so where a prompt looks like a file or a folder, and is taken as text. A whole line of
     Python or prose does not."""
+    from weft.models.hub.names import parse
+
     path = prompt.removeprefix("@")
     if os.path.isfile(path):  # unlike pathlib's, False for what is too long for a name
         note = f"{path} is a file; its name is the prompt. Its text: weft run [MODEL] - < {path}"
     elif alone and re.fullmatch(r"(\w:)?[\w.~-]*([/\\][\w.~-]*)+", prompt):
         note = f"no such folder {prompt}: taken as a prompt for the model in the box"
+        if parse(prompt):
+            note += f"\nas a model's name it takes a PROMPT too: weft run {prompt} PROMPT"
     else:
         return
     print(f"weft: {note}", file=sys.stderr)

@@ -43,7 +43,7 @@ class Bar:
         if self._progress is not None:
             self._progress.advance(self._task, nbytes)
 
-    def counter(self, limit: int) -> type:
+    def counter(self, what: str, limit: int) -> type:
         """What huggingface_hub counts a file's bytes with, in tqdm's place. Raises HubError for
         more of them than `limit`."""
         bar = self
@@ -55,7 +55,9 @@ class Bar:
             def update(self, n: float | None = 1) -> None:
                 self._left -= int(n or 0)
                 if self._left < 0:
-                    raise HubError(f"the hub sends more than the {limit} bytes that it lists")
+                    raise HubError(
+                        f"{what}: the hub sends more than the {limit} bytes that it lists"
+                    )
                 bar.step(int(n or 0))
 
             def __enter__(self) -> Counter:

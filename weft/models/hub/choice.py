@@ -120,7 +120,7 @@ def _gguf(repo: str, part: str, names: Collection[str]) -> list[str]:
         raise ModelError(
             f"{repo} holds {len(found)} files of {part}: {shown(found)}\nname one of them"
         )
-    held = f"it holds {shown(models)}" if models else f"it holds no GGUF: {_kinds(names)}"
+    held = f"it holds {shown(models)}" if models else f"no GGUF is among {shown(names, 6)}"
     raise ModelError(f"{repo} holds no {shown([part])}; {held}")
 
 

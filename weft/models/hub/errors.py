@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,12 +18,14 @@ _SAYS = "X-Error-Code"
 @contextmanager
 def explained(name: Name, file: str = "") -> Iterator[None]:
     """Has what huggingface_hub raises say what was asked for and what to do, as HubErrors; an
-    error of the system's stays one. What it logs of failed attempts is not shown."""
+    error of the system's stays one. What it logs and warns of is not shown."""
     log = logging.getLogger("huggingface_hub")
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     except WeftError:
         raise
     except Exception as error:

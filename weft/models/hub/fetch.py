@@ -16,7 +16,7 @@ from typing import Any
 
 from weft.core import text
 from weft.core.errors import HubError
-from weft.core.files import check_free, naming, write_text
+from weft.core.files import check_free, default_directory, naming, write_text
 from weft.importers.hf_config import MAX_CONFIG
 from weft.models.hub.bar import Bar
 from weft.models.hub.choice import CONFIG, choose, shown
@@ -71,7 +71,7 @@ Agree = Callable[[Offer], None]  # raises to refuse
 def look_up(name: Name) -> Listing:
     """What the hub has under a name. Raises HubError."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        raise HubError(f"{name} is not whole in the cache, and HF_HUB_OFFLINE forbids asking")
+        raise HubError(f"{name}: HF_HUB_OFFLINE is set, so the hub is not asked for what lacks")
     from huggingface_hub import HfApi
 
     with explained(name):
@@ -95,14 +95,15 @@ def fetch(listing: Listing, agree: Agree | None = None) -> Path:
         if missing:
             _clear(name.store / "blobs")
             total = sum(listing.files[f].size for f in missing)
-            with naming(name.store.parent):
-                check_free(name.store.parent, total)
+            check_free(name.store.parent, total)
             (agree or _say)(Offer(name, len(missing), total))
             bar.show(str(name), total)
             for file in missing:
                 _fetch_one(listing, file, bar)
-        bar.show(f"checking {name}", sum(listing.files[f].size for f in files))
-        for file in files:
+        # What another program fetched too, once: where nothing can be noted it would be every time.
+        new = files if default_directory() is not None else missing
+        bar.show(f"checking {name}", sum(listing.files[f].size for f in new))
+        for file in new:
             _check(listing, file, bar)
     if name.revision != listing.commit:
         ref = name.store / "refs" / name.revision
@@ -142,12 +143,12 @@ def _fetch_one(listing: Listing, file: str, bar: Bar) -> None:
     """Has huggingface_hub fetch a file: it goes on where a connection was cut."""
     from huggingface_hub import hf_hub_download
 
-    limit = listing.files[file].size
+    counter = bar.counter(f"{listing.name}: {shown([file])}", listing.files[file].size)
     with explained(listing.name, file), naming(listing.name.store.parent):
         path = hf_hub_download(
             listing.name.repo, file, revision=listing.commit, endpoint=_endpoint(),
             cache_dir=listing.name.store.parent, etag_timeout=SECONDS, library_name="weft",
-            tqdm_class=bar.counter(limit),
+            tqdm_class=counter,
         )  # fmt: skip
         if Path(path) != listing.folder / file:
             raise HubError(f"{listing.name}: the hub has moved on meanwhile; try again")
