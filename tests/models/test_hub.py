@@ -19,9 +19,10 @@ from hub_server import Hub, serving
 from weft.cli.main import invoke
 from weft.core.errors import HubError, ModelError, StorageError, WeftError
 from weft.importers.safetensors import INDEX
+from weft.models.adapters import CONFIG, WEIGHTS as ADAPTER, base_of
 from weft.models.box import box_folder
 from weft.models.hub import fetch
-from weft.models.hub.names import Name, cache, name_of, parse
+from weft.models.hub.names import Name, cache, name_of, named, parse
 from weft.models.hub.resolve import resolve
 from weft.models.random_weights import random_folder
 
@@ -189,11 +190,14 @@ def test_shards_are_those_of_the_index(hub: Hub) -> None:
         resolve("loom/c")
 
 
-def test_an_architecture_that_weft_lacks_is_refused_before_its_weights(hub: Hub) -> None:
+def test_a_model_that_weft_cannot_read_is_refused_before_its_weights(hub: Hub) -> None:
     config = json.dumps({"model_type": "mamba", "architectures": ["Mamba"]}).encode()
     hub.add("loom/a", MODEL | {"config.json": config})
     assert "mamba / Mamba is not supported" in refused("loom/a", ModelError)
-    assert hub.sent() == ["config.json"]
+    packed = json.dumps(TINY | {"quantization_config": {"quant_method": "hqq"}}).encode()
+    hub.add("loom/b", MODEL | {"config.json": packed})
+    assert "hqq" in refused("loom/b", ModelError)
+    assert hub.sent() == ["config.json"] * 2
 
 
 def test_revisions(hub: Hub) -> None:
@@ -392,6 +396,28 @@ def test_a_terminal_is_asked_first(
     hub.add("loom/b", MODEL)
     monkeypatch.setattr(sys, "stdin", Terminal(""))
     assert invoke(["pull", "loom/b", "--yes"]) == 0
+
+
+def test_an_adapter_finds_its_model_in_the_cache_and_fetches_none(hub: Hub, tmp_path: Path) -> None:
+    said = {"base_model_name_or_path": "loom/a"}
+    hub.add("loom/a", MODEL)
+    hub.add("loom/tuned", {CONFIG: json.dumps(said).encode(), ADAPTER: b"w"})
+    folder = resolve("loom/tuned")
+    with pytest.raises(ModelError, match="Fetch it: weft pull loom/a"):
+        base_of(folder)
+    assert "model.safetensors" not in hub.sent()
+    there = resolve("loom/a")
+    assert base_of(folder) == there
+    assert named(str(base_of(folder))) == "loom/a" and named("my/base") == "my/base"
+
+
+def test_training_starts_from_a_name(hub: Hub) -> None:
+    from weft.cli.train import _with_paths
+    from weft.models.training.settings import settings_from
+
+    hub.add("loom/a", MODEL)
+    given = {"model": {"from": "loom/a"}, "data": {"paths": ["x"]}}
+    assert _with_paths(settings_from(given, "x.toml"), False).model.base == str(resolve("loom/a"))
 
 
 def test_wrong_usage(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:

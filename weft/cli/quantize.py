@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from weft.cli.hub import model_path, takes_model
 from weft.core import text
 
 
@@ -39,14 +40,15 @@ Example:  weft quantize MODEL -o MODEL-int4 --text notes.txt
               "the model writes one itself).")  # fmt: skip
 @click.option("--tokens", type=click.IntRange(1), help="Tokens of it at most.")
 @click.option("--device", default="cpu", show_default=True, help="Any line of weft devices.")
+@takes_model
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def quantize(
     model: str, out: str, scheme: str, head: str, bits: float | None, method: str,
-    source: str | None, tokens: int | None, device: str, as_json: bool,
+    source: str | None, tokens: int | None, device: str, yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Write the decoder in the folder MODEL with its linear layers in fewer bits: a folder in the
-    compressed-tensors format, or a GGUF file. Layer by layer; what was interrupted goes on when
-    it is run again."""
+    """Write the decoder MODEL, a folder or ORG/NAME, with its linear layers in fewer bits: a folder
+    in the compressed-tensors format, or a GGUF file. Layer by layer; what was interrupted goes on
+    when it is run again."""
     import weft
     from weft.models.quantize.job import Options, check_target, quantize as run
     from weft.models.quantize.schemes import Scheme
@@ -54,6 +56,7 @@ def quantize(
 
     Scheme(scheme), head == "none" or Scheme(head)
     check_target(Path(out))
+    model = model_path(model, yes)
     ids = None
     if source is not None or method == "gptq":
         loaded = weft.load(model, device=device, max_batch=1)

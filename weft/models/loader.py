@@ -129,8 +129,19 @@ def _adapter(folder: Path) -> tuple[Path, Callable[[DecoderConfig], Adapter]] | 
 
 
 def check_supported(folder: Path) -> str:
-    """The architecture in a folder's config.json. Raises ModelError for one that weft lacks."""
-    return _kind(read_config(folder))
+    """The architecture in a folder's config.json. Raises ModelError for one, or for packed weights,
+    that weft does not read."""
+    config = read_config(folder)
+    kind = _kind(config)
+    if _says_packed(config):
+        from weft.importers.packed.checkpoint import method_of
+
+        method_of(config, folder)
+    return kind
+
+
+def _says_packed(config: Fields) -> bool:
+    return any(config.data.get(key) for key in ("quantization_config", "quantization"))
 
 
 def _kind(config: Fields) -> str:
@@ -160,8 +171,7 @@ def _weights(
 ) -> Mapping[str, Any]:
     """Role -> array; packed weights widened."""
     checkpoint = open_checkpoint(folder)
-    configs = (raw.data.get("quantization_config"), raw.data.get("quantization"))
-    if not any(configs) and not (folder / "quantize_config.json").exists():
+    if not _says_packed(raw) and not (folder / "quantize_config.json").exists():
         return bind_weights(layout, checkpoint)
     from weft.importers.packed.checkpoint import PackedCheckpoint, method_of
     from weft.models.widening import PackedWeights

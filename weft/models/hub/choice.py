@@ -14,6 +14,7 @@ CONFIG, ADAPTER_CONFIG, ADAPTER = "config.json", "adapter_config.json", "adapter
 _BESIDE = {
     CONFIG, ADAPTER_CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json",
     "special_tokens_map.json", "chat_template.jinja", "modules.json", "sentence_bert_config.json",
+    "quantize_config.json",
 }  # fmt: skip
 _POOLING = re.compile(r"\d{1,2}_\w{1,40}/config\.json", re.ASCII)
 _NO_MODEL = ("mmproj", "imatrix")  # GGUF files of another purpose
