@@ -208,7 +208,7 @@ def test_a_damaged_model_is_named(folder: Path) -> None:
     bad[3] = np.nan
     model = weft.models.loader._built(
         folder, model.config, weights | {"norm.w": bad}, model.device, lambda: None,
-        model.tokens, 64, 1,
+        model.tokens, weft.models.loader.Room(64),
     )  # fmt: skip
     with pytest.raises(ModelError, match="norm"):
         evaluate(model, [1, 2, 3])

@@ -50,6 +50,16 @@ def test_decoders(tmp_path: Path, preset: str, config: dict) -> None:
         assert model.generate(prompt, max_new_tokens=3) == want
 
 
+@pytest.mark.parametrize("preset", few(PRESETS, "hip-wave64"))
+def test_a_cache_of_int8(tmp_path: Path, preset: str) -> None:
+    folder = random_folder(tmp_path, LLAMA, scale=0.3)
+    devices = ("oracle", f"interp:{preset}")
+    oracle, model = (weft.load(folder, device=d, cache="int8", max_batch=2) for d in devices)
+    for prompt in ([1, 2, 3, 4, 5], [[1, 2, 3], [5]]):
+        want = oracle.generate(prompt, max_new_tokens=3)
+        assert model.generate(prompt, max_new_tokens=3) == want
+
+
 @pytest.mark.parametrize("preset", ["cpu-avx512", "webgpu", "hip-wave64"])
 def test_encoder(tmp_path: Path, preset: str) -> None:
     folder = random_folder(tmp_path, BERT, scale=0.3)

@@ -145,6 +145,7 @@ def _side_by_side(
 @click.option("--device", default="cpu", show_default=True, help="Device to measure.")
 @click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's).")
 @click.option("--act-dtype", help="Of linear inputs (default: as weft run).")
+@click.option("--cache", help="Of keys and values: f32, f16, bf16, int8 (default: as the weights).")
 @click.option("--prompt", type=click.IntRange(1), help="Tokens (default: 512, or what fits).")
 @click.option("--gen", type=click.IntRange(1), help="Tokens (default: 128, or what fits).")
 @click.option("--reps", default=5, show_default=True, type=click.IntRange(1))
@@ -157,6 +158,7 @@ def model(
     device: str,
     dtype: str | None,
     act_dtype: str | None,
+    cache: str | None,
     prompt: int | None,
     gen: int | None,
     reps: int,
@@ -169,7 +171,7 @@ def model(
     from weft.conform import bench_model, profile as steps, roofline
 
     found = model_path(path, yes)
-    options = bench_model.Options(found, device, dtype, act_dtype, prompt, gen, reps)
+    options = bench_model.Options(found, device, dtype, act_dtype, prompt, gen, reps, cache)
     result = bench_model.run(options, lambda: roofline.measure(registry.get(device)), _note)
     result["model"] = path
     if profile:

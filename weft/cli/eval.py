@@ -44,6 +44,8 @@ Example:  weft eval MODEL.gguf MODEL_FOLDER --text notes.txt --limit 20000
 @click.option("--dtype", help="MODEL's: float32, float16 or bfloat16 (default: the checkpoint's).")
 @click.option("--act-dtype", help="MODEL's linear inputs where they meet weights of that dtype: "
               "bfloat16 or float32 (default: bfloat16 for a model in bfloat16).")  # fmt: skip
+@click.option("--cache", help="What MODEL keeps keys and values in: f32, f16, bf16 or int8 "
+              "(default: as its weights). MODEL2 keeps f32.")  # fmt: skip
 @click.option("--name", help="What tables and pictures call this run (default: MODEL's file name).")
 @click.option("--add", multiple=True, type=click.Path(), help="Also show the runs in this JSON of "
               "an earlier --json; repeat for several.")  # fmt: skip
@@ -62,6 +64,7 @@ def evaluate(
     device: str,
     dtype: str | None,
     act_dtype: str | None,
+    cache: str | None,
     name: str | None,
     add: tuple[str, ...],
     picture: str | None,
@@ -71,7 +74,7 @@ def evaluate(
     """How well MODEL (a folder, a GGUF file or ORG/NAME; by default the model in the box) predicts
     a text: perplexity and bits per byte, each with its standard error. With MODEL2, the reference,
     also the Kullback-Leibler divergence of MODEL from it and how often both find the same token
-    likeliest. MODEL2 is computed as its weights are, with float32 inputs."""
+    likeliest. MODEL2 is computed as its weights are, with float32 inputs and cache."""
     import weft
     from weft.models.evaluate import evaluate as run
 
@@ -83,10 +86,12 @@ def evaluate(
 
         path = str(box_folder())
     options: dict[str, Any] = {"device": device, "context": context, "max_batch": 1}
-    model = weft.load(model_path(path, yes), dtype=dtype, act_dtype=act_dtype, **options)
+    model = weft.load(
+        model_path(path, yes), dtype=dtype, act_dtype=act_dtype, cache=cache, **options
+    )
     other = None
     if reference is not None:
-        other = weft.load(model_path(reference, yes), act_dtype="float32", **options)
+        other = weft.load(model_path(reference, yes), act_dtype="float32", cache="f32", **options)
     given = sys.stdin.buffer if source == "-" else Path(source)
     with _bar() as note:
         found = run(model, given, other, context, stride, limit, note)

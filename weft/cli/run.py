@@ -25,6 +25,8 @@ def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--act-dtype", help="Of linear inputs where they meet weights of that dtype: "
                      "bfloat16 or float32 (default: bfloat16 for a model in bfloat16)."),
         click.option("--context", type=click.IntRange(1), help="Positions of the KV cache."),
+        click.option("--cache", help="What keys and values are kept in: f32, f16, bf16 or int8 "
+                     "(default: as the weights)."),
         click.option("--max-new-tokens", default=64, show_default=True, type=click.IntRange(1)),
         click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0),
                      help="0 picks the likeliest token."),
@@ -42,7 +44,9 @@ def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def load_options(options: dict[str, Any]) -> dict[str, Any]:
     """Takes out of `options` those that `weft.load` wants; the rest are generate's."""
-    return {name: options.pop(name) for name in ("device", "dtype", "act_dtype", "context")}
+    return {
+        name: options.pop(name) for name in ("device", "dtype", "act_dtype", "context", "cache")
+    }
 
 
 def load_decoder(path: str, options: dict[str, Any]) -> Any:

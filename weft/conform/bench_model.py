@@ -18,6 +18,7 @@ from weft.conform.roofline import Roofline
 from weft.conform.timing import peak_rss_mib, rates
 from weft.core.dtypes import bfloat16
 from weft.core.errors import UsageError
+from weft.models import inputs
 from weft.models.loader import ORACLE
 from weft.models.matrices import whole
 from weft.models.model import Decoder
@@ -36,6 +37,7 @@ class Options:
     prompt: int | None = None
     gen: int | None = None
     reps: int = 5
+    cache: str | None = None
 
 
 def _sizes(o: Options) -> tuple[int, int]:
@@ -50,8 +52,9 @@ def _sizes(o: Options) -> tuple[int, int]:
 
 def _load(o: Options, context: int) -> Decoder:
     model = weft.load(
-        o.path, device=o.device, dtype=o.dtype, context=context, act_dtype=o.act_dtype
-    )
+        o.path, device=o.device, dtype=o.dtype, context=context, act_dtype=o.act_dtype,
+        cache=o.cache,
+    )  # fmt: skip
     if not isinstance(model, Decoder):
         raise UsageError(f"{o.path} is an encoder; bench model measures decoders")
     return model
@@ -108,7 +111,8 @@ def run(o: Options, measure: Callable[[], Roofline], note: Callable[[str], None]
     return {
         "bench": "decode", "peer": "weft", "version": weft.__version__, "model": o.path,
         "device": o.device, "dtype": o.dtype,
-        "act_dtype": model.config.act_dtype.name, "load_s": round(loaded - start, 3),
+        "act_dtype": model.config.act_dtype.name, "cache": model.config.kv_dtype.name,
+        "load_s": round(loaded - start, 3),
         "first_pass_s": round(first, 3), "peak_gflops": round(roof.gflops, 1),
         "peak_tile_gflops": round(roof.tile_gflops, 1),
         "read_gbs": round(roof.read_gbs, 1), "peak_rss_mib": peak, "results": results,
@@ -126,8 +130,7 @@ def work(model: Decoder) -> tuple[float, float, float]:
     stream = sum(size for _, size in matrices.values())
     if head == "embed":
         stream += held["embed"][1]
-    cache = 2 * c.layers * c.kv_heads * c.head_dim * c.kv_dtype.itemsize
-    return 2.0 * body, float(stream), float(cache)
+    return 2.0 * body, float(stream), float(inputs.position_bytes(c))
 
 
 def profile(o: Options, roof: Roofline, trace: Path) -> dict[str, list[dict[str, Any]]]:

@@ -76,12 +76,23 @@ def _cached_inputs(d: DType, n: int, slots: int = 4, length: int = 40) -> list[n
     return [q, *caches, slot, pos]
 
 
+def _int8_cache(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """The same with codes and scales for caches."""
+    q, kc, vc, slot, pos = arrays
+    rng = np.random.default_rng(4)
+    codes = [rng.integers(-127, 128, x.shape).astype(np.int8) for x in (kc, vc)]
+    scales = rng.uniform(0.5, 1.5, (*kc.shape[:3], 2)).astype(np.float32) / 127
+    return [q, *codes, slot, pos, scales]
+
+
 def _cached() -> Iterator[Case]:
-    for d in _FLOATS:
-        for extra in ({}, {"window": 7}, {"softcap": 5.0}):
-            params = {"scale": 32**-0.5, "window": 0, "softcap": 0.0} | extra
-            fn = call("cached_attention", **params)
+    for extra in ({}, {"window": 7}, {"softcap": 5.0}):
+        params = {"scale": 32**-0.5, "window": 0, "softcap": 0.0} | extra
+        fn = call("cached_attention", **params)
+        for d in _FLOATS:
             yield f"cached_attention {d} {extra or ''}", fn, _cached_inputs(d, 4), "dot"
+        coded = _int8_cache(_cached_inputs(dt.float32, 4))
+        yield f"cached_attention int8 {extra or ''}", fn, coded, "dot"
 
 
 def _large() -> Iterator[Case]:
@@ -109,6 +120,9 @@ def _large() -> Iterator[Case]:
             arrays = _cached_inputs(d, rows, 2, length)
             label = f"cached_attention {d}, {rows} rows over {length}"
             yield label, fn, arrays, "dot"
+    for rows, length in ((40, 40), (3, 1300)):
+        coded = _int8_cache(_cached_inputs(dt.float32, rows, 2, length))
+        yield f"cached_attention int8, {rows} rows over {length}", fn, coded, "dot"
 
 
 def _cached_alone(device: Device) -> float:

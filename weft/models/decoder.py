@@ -22,9 +22,10 @@ import numpy as np
 from weft import ops
 from weft.core.dtypes import DType, float32, int32
 from weft.graph.ir import Graph, Node
+from weft.models import kv_cache
 from weft.models.config import DecoderConfig
 from weft.models.feed_forward import FEED_FORWARDS
-from weft.models.inputs import state_shapes
+from weft.models.inputs import planes, states
 from weft.models.layers import INFERENCE, Pass, Past, Training, Value, Weights, keep, linear
 from weft.models.matrices import matrices
 from weft.models.mixers import MIXERS
@@ -48,7 +49,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class _Cached:
-    """The past of rows in serving: state by name (`inputs.state_shapes`), and what it becomes."""
+    """The past of rows in serving: state by name (`inputs.states`), and what it becomes."""
 
     c: DecoderConfig
     rows: Rows
@@ -57,28 +58,10 @@ class _Cached:
 
     def attend(self, i: int, q: Value, k: Value, v: Value) -> Value:
         c, rows = self.c, self.rows
-        keys = self.new[f"keys.{i}"] = self._store(f"keys.{i}", k)
-        values = self.new[f"values.{i}"] = self._store(f"values.{i}", v)
-        length = ops.aval(keys).shape[2]
-        return ops.call(
-            "cached_attention",
-            ops.cast(q, c.kv_dtype),
-            keys,
-            values,
-            rows.slot,
-            rows.pos,
-            scale=c.scale,
-            window=c.window(i) if c.window(i) < length else 0,
-            softcap=c.attn_softcap,
-        )
-
-    def _store(self, name: str, new: Value) -> Value:
-        """The cache [S, G, L, D] with rows `at` of its [S*G*L, D] view replaced by new[N, G, D]."""
-        cache = self.state[name]
-        shape = ops.aval(cache).shape
-        flat = ops.reshape(cache, (-1, shape[-1]))
-        fresh = ops.reshape(ops.cast(new, self.c.kv_dtype), (-1, shape[-1]))
-        return ops.reshape(ops.update(flat, self.rows.at, fresh), shape)
+        names = [f"{kind}.{i}" for kind in planes(c)]
+        new = kv_cache.store(c, tuple(self.state[name] for name in names), rows.at, k, v)
+        self.new.update(zip(names, new))
+        return kv_cache.attend(c, new, q, rows.slot, rows.pos, c.window(i))
 
 
 @dataclass(frozen=True)
@@ -111,7 +94,7 @@ def forward(
     c: DecoderConfig, w: Weights, rows: Rows, state: Mapping[str, Value]
 ) -> tuple[Value, dict[str, Value]]:
     """Logits float32 [N or R, vocab] and the new state, both by the names of
-    `inputs.state_shapes`."""
+    `inputs.states`."""
     past = _Cached(c, rows, state)
     logits = _body(c, w, rows.ids, rows.pos, past, INFERENCE, rows.last)
     return logits, {name: past.new[name] for name in state}
@@ -219,8 +202,7 @@ def decoder_graph(
             ins.append(given("last", 1, None))
         bound = {k: ops.input_node(k, s, d, "weight") for k, (s, d) in weights.items()}
         state = {
-            k: ops.input_node(k, shape, c.kv_dtype, "state")
-            for k, shape in state_shapes(c, slots, context).items()
+            k: ops.input_node(k, *kept, "state") for k, kept in states(c, slots, context).items()
         }
         logits, new = forward(c, bound, Rows(*ins), state)
     assigns = tuple((state[k], new[k]) for k in state)

@@ -5,10 +5,12 @@ Apart from `decoder`, so that a compiled model runs without importing what trace
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 
+from weft.core.dtypes import DType, float32, int8
 from weft.models.config import DecoderConfig
 from weft.models.rope import query_growth, rope_tables
 
@@ -40,8 +42,23 @@ def cache_rows(
     return at.reshape(-1)
 
 
-def state_shapes(c: DecoderConfig, slots: int, context: int) -> dict[str, tuple[int, ...]]:
-    """What a decoder keeps of `slots` sequences between steps, in `kv_dtype`: keys and values of
-    each layer, [S, G, L, D]."""
-    cache = (slots, c.kv_heads, context, c.head_dim)
-    return {f"{kind}.{i}": cache for kind in ("keys", "values") for i in range(c.layers)}
+def planes(c: DecoderConfig) -> dict[str, tuple[int, DType]]:
+    """What is kept of a position under one key/value head, by name: how many of which dtype."""
+    made = {"keys": (c.head_dim, c.kv_dtype), "values": (c.head_dim, c.kv_dtype)}
+    return made | {"scales": (2, float32)} if c.kv_dtype is int8 else made
+
+
+def states(c: DecoderConfig, slots: int, context: int) -> dict[str, tuple[tuple[int, ...], DType]]:
+    """What a decoder keeps of `slots` sequences between steps: shape and dtype of each plane of
+    each layer, [S, G, L, ...]."""
+    return {
+        f"{kind}.{i}": ((slots, c.kv_heads, context, width), dtype)
+        for kind, (width, dtype) in planes(c).items()
+        for i in range(c.layers)
+    }
+
+
+def position_bytes(c: DecoderConfig) -> int:
+    """Bytes that one position of one sequence takes."""
+    sizes = (math.prod(shape) * dtype.itemsize for shape, dtype in states(c, 1, 1).values())
+    return sum(sizes)

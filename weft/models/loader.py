@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ from weft.models.runner import (
     eager_encoder,
     weight_avals,
 )
-from weft.models.weight_dtypes import main_dtype, ready, wanted
+from weft.models.weight_dtypes import check_dtypes, main_dtype, ready, wanted, wanted_cache
 
 if TYPE_CHECKING:
     from weft.models.adapters import Adapter
@@ -62,6 +62,7 @@ def load(
     max_batch: int = 8,
     fallback: str | None = None,
     act_dtype: str | DType | None = None,
+    cache: str | DType | None = None,
 ) -> Model:
     """The model in a Hugging Face folder (config.json, safetensors, tokenizer.json) or a GGUF file,
     or one of a hub by its name (ORG/NAME, ORG/NAME@REVISION, ORG/NAME:FILE.gguf or :Q4_K_M), which
@@ -70,15 +71,18 @@ def load(
     device: see `weft.backends.registry.get`; "oracle" computes with NumPy. dtype: None keeps the
     checkpoint's (packed weights stay packed); "float32", "float16" or "bfloat16" converts the
     weights. context: positions of the KV cache per sequence (default: the model's, at most 4096).
-    max_batch: sequences that generate at once. act_dtype: what the inputs of linear layers are
-    rounded to where they meet weights of that dtype; by default bfloat16 if the weights are
-    bfloat16 (as the checkpoint's own framework computes, and twice as fast where the device
-    multiplies such pairs), else float32: not rounded. Raises ModelError, FileFormatError,
-    DeviceError, DTypeError, LimitError, UsageError; HubError and StorageError of fetching.
+    max_batch: sequences that generate at once. cache: what keys and values are kept in, "f32",
+    "f16", "bf16" or "int8" (default: the weights' dtype; docs/evaluation.md says what each loses).
+    act_dtype: what the inputs of linear layers are rounded to where they meet weights of that
+    dtype; by default bfloat16 if the weights are bfloat16 (as the checkpoint's own framework
+    computes, and twice as fast where the device multiplies such pairs), else float32: not rounded.
+    Raises ModelError, FileFormatError, DeviceError, DTypeError, LimitError, UsageError; HubError
+    and StorageError of fetching.
     """
     folder = resolve(path)
     try:
-        return _load(folder, device, dtype, context, max_batch, fallback, act_dtype)
+        room = Room(context, max_batch, cache)
+        return _load(folder, device, fallback, (dtype, act_dtype), room)
     except MemoryError as e:
         if isinstance(e, OutOfMemoryError):
             raise
@@ -87,24 +91,34 @@ def load(
         raise FileFormatError(f"{str(folder)[:200]}: cannot be read: {e.strerror or e}") from None
 
 
+@dataclass(frozen=True)
+class Room:
+    """What a decoder keeps keys and values in, as `load` takes it: positions of a sequence (None:
+    the model's, at most 4096), how many sequences, of which dtype (None: the weights')."""
+
+    context: int | None = None
+    max_batch: int = 1
+    cache: str | DType | None = None
+
+
 def _load(
     folder: Path,
     device: str | Device | None,
-    dtype: str | DType | None,
-    context: int | None,
-    max_batch: int,
     fallback: str | None,
-    act_dtype: str | DType | None,
+    numbers: tuple[str | DType | None, str | DType | None],
+    room: Room,
 ) -> Model:
+    """`numbers`: the dtype of weights and that of linear inputs, as `load` takes them."""
     if not folder.exists():
         raise ModelError(
             f"{folder} does not exist; expected a Hugging Face folder, a GGUF file or ORG/NAME"
         )
-    if isinstance(max_batch, bool) or not isinstance(max_batch, int) or not 1 <= max_batch <= 1024:
-        raise UsageError(f"max_batch is {max_batch!r}; expected an integer from 1 to 1024")
-    numbers = (dtype, act_dtype)
+    batch = room.max_batch
+    if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= 1024:
+        raise UsageError(f"max_batch is {batch!r}; expected an integer from 1 to 1024")
+    wanted_cache(room.cache)
     if folder.is_file():
-        return _gguf(folder, device, fallback, numbers, context, max_batch)
+        return _gguf(folder, device, fallback, numbers, room)
     adapter = _adapter(folder)
     if adapter is not None:
         folder = adapter[0]
@@ -113,10 +127,12 @@ def _load(
     with progress(f"loading {name_of(folder)}"):
         target = None if device == ORACLE else _open_device(device, fallback)
         if kind in ENCODERS:
-            return _encoder(folder, config, ENCODERS[kind](config), target, dtype, act_dtype)
+            if room.cache is not None:
+                raise UsageError(f"{config.where}: {kind} is an encoder, which has no cache")
+            return _encoder(folder, config, ENCODERS[kind](config), target, numbers)
         made = DECODERS[kind](config)
         change = None if adapter is None else adapter[1](made)
-        return _decoder(folder, config, made, target, numbers, context, max_batch, change)
+        return _decoder(folder, config, made, target, numbers, room, change)
 
 
 def _adapter(folder: Path) -> tuple[Path, Callable[[DecoderConfig], Adapter]] | None:
@@ -189,18 +205,16 @@ def _decoder(
     config: DecoderConfig,
     device: Device | None,
     numbers: tuple[str | DType | None, str | DType | None],
-    context: int | None,
-    max_batch: int,
+    room: Room,
     adapter: Adapter | None,
 ) -> Decoder:
-    """`numbers`: the dtype of weights and that of linear inputs, as `load` takes them."""
     weights = _weights(folder, raw, decoder_layout(config), numbers[0])
     if adapter is not None:
         from weft.models.adapters import merged
 
         weights = merged(config, weights, adapter)
     config, weights = ready(folder, config, weights, numbers, device)
-    return decoder_from(folder, raw, config, weights, device, context, max_batch)
+    return decoder_from(folder, raw, config, weights, device, room)
 
 
 def _gguf(
@@ -208,8 +222,7 @@ def _gguf(
     device: str | Device | None,
     fallback: str | None,
     numbers: tuple[str | DType | None, str | DType | None],
-    context: int | None,
-    max_batch: int,
+    room: Room,
 ) -> Decoder:
     """The model in a GGUF file."""
     from weft.models.gguf import read
@@ -220,7 +233,7 @@ def _gguf(
         weights = found.weights(wanted(numbers[0]))
         config, weights = ready(path, found.config, weights, numbers, target)
     make = _tokenizer_maker(path, config.vocab, made=found.tokenizer)
-    return _built(path, config, weights, target, make, found.tokens, context, max_batch)
+    return _built(path, config, weights, target, make, found.tokens, room)
 
 
 def decoder_from(
@@ -229,13 +242,12 @@ def decoder_from(
     config: DecoderConfig,
     weights: Mapping[str, np.ndarray],
     device: Device | None,
-    context: int | None = None,
-    max_batch: int = 1,
+    room: Room = Room(),
 ) -> Decoder:
     """A Decoder of weights by role; `folder` holds its tokenizer, `raw` is its config.json."""
     make_tokenizer = _tokenizer_maker(folder, config.vocab)
     tokens = read_token_ids(folder, raw)
-    return _built(folder, config, weights, device, make_tokenizer, tokens, context, max_batch)
+    return _built(folder, config, weights, device, make_tokenizer, tokens, room)
 
 
 def _built(
@@ -245,15 +257,16 @@ def _built(
     device: Device | None,
     make_tokenizer: Callable[[], Tokenizer | None],
     tokens: TokenIds,
-    context: int | None,
-    max_batch: int,
+    room: Room,
 ) -> Decoder:
-    config = replace(config, kv_dtype=main_dtype(weights))
-    length = _context(config, context)
+    kept = wanted_cache(room.cache) or main_dtype(weights)
+    check_dtypes(device, {"the cache": kept})
+    config = replace(config, kv_dtype=kept)
+    length = _context(config, room.context)
     tables = with_tables(config, weights, length)
     make_runner = _runner_maker(config, tables, device, length)
     return Decoder(
-        path, config, weights, device, make_tokenizer, make_runner, length, tokens, max_batch
+        path, config, weights, device, make_tokenizer, make_runner, length, tokens, room.max_batch
     )
 
 
@@ -328,12 +341,11 @@ def _encoder(
     raw: Fields,
     config: EncoderConfig,
     device: Device | None,
-    dtype: str | DType | None,
-    act_dtype: str | DType | None,
+    numbers: tuple[str | DType | None, str | DType | None],
 ) -> Encoder:
     pooling = read_pooling(folder)
-    weights = _weights(folder, raw, encoder_layout(config), dtype)
-    config, weights = ready(folder, config, weights, (dtype, act_dtype), device)
+    weights = _weights(folder, raw, encoder_layout(config), numbers[0])
+    config, weights = ready(folder, config, weights, numbers, device)
     longest = min(pooling.max_length or config.max_positions, config.max_positions)
     tokenizer = _tokenizer_maker(folder, config.vocab, longest, pooling.lower_case)
     if device is None:

@@ -66,7 +66,9 @@ class Model:
             return f"packed, {matrices.bits(self.config.forms, self.weights):.2f} bits per weight"
         main = main_dtype(self.weights)
         narrow = main is self.config.act_dtype and main is not float32
-        return f"{main.name} with {main.name} inputs" if narrow else main.name
+        said = f"{main.name} with {main.name} inputs" if narrow else main.name
+        kept = getattr(self.config, "kv_dtype", main)
+        return said if kept is main else f"{said}, {kept.name} cache"
 
     def _check_files(self) -> None:
         """Raises FileFormatError when a file that the weights lie in has been cut short."""

@@ -16,7 +16,7 @@ from weft.core.clock import compiling
 from weft.core.dtypes import as_dtype
 from weft.core.errors import OutOfMemoryError
 from weft.models.config import DecoderConfig, EncoderConfig
-from weft.models.inputs import cache_rows, state_shapes
+from weft.models.inputs import cache_rows, states
 from weft.models.progress import progress
 
 if TYPE_CHECKING:
@@ -127,8 +127,8 @@ class EagerRunner(Runner):
     ) -> None:
         super().__init__(config, context, slots)
         self._weights = weights
-        shapes = state_shapes(config, slots, context)
-        self._state = {k: np.zeros(shape, config.kv_dtype.numpy) for k, shape in shapes.items()}
+        kept = states(config, slots, context)
+        self._state = {k: np.zeros(shape, dtype.numpy) for k, (shape, dtype) in kept.items()}
 
     def kept(self, slot: int, ids: Sequence[int]) -> int:
         return 0  # NumPy's products of fewer rows may sum in another order

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from weft.core.arrays import all_finite
-from weft.core.dtypes import DType, as_dtype, bfloat16, float16, float32
+from weft.core.dtypes import DType, as_dtype, bfloat16, float16, float32, int8
 from weft.core.errors import DTypeError, ModelError, UsageError
 from weft.core.mapped import release
 from weft.core.packed import Packed, dequantized
@@ -35,7 +35,7 @@ def ready(
     there is one, has both. Packed weights stay packed unless a dtype was asked for: they are their
     parts, and config.forms says how to read them. Raises UsageError, ModelError, DTypeError."""
     made, forms = parted(_weights(weights, numbers[0], where))
-    _check_device(device, made)
+    check_dtypes(device, {f"weight {r!r}": as_dtype(w.dtype) for r, w in made.items()})
     return replace(config, act_dtype=_act_dtype(numbers[1], made), forms=forms), made
 
 
@@ -72,6 +72,19 @@ def wanted(dtype: Wanted) -> DType | None:
     return target
 
 
+CACHES = {"f32": float32, "f16": float16, "bf16": bfloat16, "int8": int8}
+
+
+def wanted_cache(cache: Wanted) -> DType | None:
+    """The dtype of keys and values that was asked for, if any. Raises UsageError for others."""
+    if cache is None:
+        return None
+    for short, dtype in CACHES.items():
+        if cache in (short, dtype.name, dtype):
+            return dtype
+    raise UsageError(f"cache is {cache!r}; expected one of {', '.join(CACHES)}")
+
+
 def _act_dtype(wanted: Wanted, weights: Mapping[str, np.ndarray]) -> DType:
     """What linear inputs are rounded to where they meet weights of that dtype. By default bfloat16
     for a model in bfloat16, as frameworks compute it, else nothing: float32."""
@@ -88,13 +101,13 @@ def main_dtype(weights: Mapping[str, np.ndarray]) -> DType:
     return as_dtype(weights["embed"].dtype) if "embed" in weights else float16
 
 
-def _check_device(device: Device | None, weights: Mapping[str, np.ndarray]) -> None:
-    """Refuses a dtype that the device cannot store, before anything is allocated."""
+def check_dtypes(device: Device | None, dtypes: Mapping[str, DType]) -> None:
+    """Refuses what the device cannot store, by its name, before anything is allocated."""
     if device is None:
         return
-    for role, value in weights.items():
-        if not device.supports(as_dtype(value.dtype)):
+    for what, dtype in dtypes.items():
+        if not device.supports(dtype):
             raise DTypeError(
-                f"{device.info.id} does not support {value.dtype} (weight {role!r}); "
+                f"{device.info.id} does not support {dtype.name} ({what}); "
                 "load with dtype='float32'"
             )

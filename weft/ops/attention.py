@@ -44,15 +44,26 @@ def _attention_abstract(
 
 
 def _cached_abstract(
-    q: Aval, kc: Aval, vc: Aval, slot: Aval, pos: Aval, *,
+    q: Aval, kc: Aval, vc: Aval, slot: Aval, pos: Aval, *scales: Aval,
     scale: float, window: int, softcap: float,
 ) -> Aval:  # fmt: skip
+    if scales:
+        given = tuple(x.dtype.name for x in (q, kc, vc, *scales))
+        if given != ("float32", "int8", "int8", "float32"):
+            raise DTypeError(
+                f"cached_attention: scales are for int8 caches in float32, not {given}"
+            )
+        kc, vc = (Aval(x.shape, dt.float32) for x in (kc, vc))
     _values("cached_attention", q, kc, vc, slot, pos)
     ok = len(q.shape) == 3 and len(kc.shape) == 4 and kc.shape == vc.shape
     ok = ok and q.shape[2] == kc.shape[3] and kc.shape[1] > 0 and q.shape[1] % kc.shape[1] == 0
-    ok = ok and slot.shape == pos.shape == q.shape[:1]
-    expected = "q [N,H,D], caches [S,G,L,D] with H a multiple of G, slot and pos [N]"
-    _check("cached_attention", ok, (q, kc, vc, slot, pos), expected)
+    ok = ok and slot.shape == pos.shape == q.shape[:1] and len(scales) <= 1
+    ok = ok and all(x.shape == (*kc.shape[:3], 2) for x in scales)
+    expected = (
+        "q [N,H,D], caches [S,G,L,D] with H a multiple of G, slot and pos [N], of int8 caches "
+        "scales [S,G,L,2]"
+    )
+    _check("cached_attention", ok, (q, kc, vc, slot, pos, *scales), expected)
     return q
 
 
@@ -127,11 +138,24 @@ def _near(query: Value, key: Value, window: int) -> Value:
     return f.bitwise_and(after, f.less(key, f.add(query, window)))
 
 
+def of_slots(cache: Value, slot: Value, scales: Sequence[Value], which: int) -> Value:
+    """The keys (`which` 0) or values (1) of each row's slot [N,G,L,D], in f32: codes of int8 times
+    the scale of their row, where there are scales."""
+    found = f.gather(cache, slot)
+    if not scales:
+        return compute(found)
+    shape = aval(found).shape
+    lead = shape[:-1]
+    by = f.slice_(f.gather(scales[0], slot), (0, 0, 0, which), (*lead, which + 1))
+    return f.mul(f.cast(found, dt.float32), f.broadcast(by, shape))
+
+
 def _cached_attention(
-    q: Value, kc: Value, vc: Value, slot: Value, pos: Value, *,
+    q: Value, kc: Value, vc: Value, slot: Value, pos: Value, *scales: Value,
     scale: float, window: int, softcap: float,
 ) -> Value:  # fmt: skip
-    """Row n attends to keys 0..pos[n] of cache slot[n], the last `window` of them if window > 0."""
+    """Row n attends to keys 0..pos[n] of cache slot[n], the last `window` of them if window > 0.
+    Caches of int8 have a scale per row: scales[S,G,L,2] of keys and of values."""
     n, h, d = aval(q).shape
     g, length = aval(kc).shape[1:3]
     if 0 in (n, h, d, length):
@@ -139,7 +163,7 @@ def _cached_attention(
     full = (n, g, h // g, length)
     at = f.broadcast(f.reshape(pos, (n, 1, 1, 1)), full)
     mask = _visible(at, f.iota(full, 3, dt.int32), window)
-    k, v = f.gather(kc, slot), f.gather(vc, slot)
+    k, v = (of_slots(x, slot, scales, i) for i, x in enumerate((kc, vc)))
     out = _attend(f.reshape(q, (n, g, h // g, d)), k, v, mask, scale, softcap)
     return f.cast(f.reshape(out, (n, h, d)), aval(q).dtype)
 

@@ -12,7 +12,7 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
 from weft.ops import functions as f
-from weft.ops.attention import _cached_abstract, _visible
+from weft.ops.attention import _cached_abstract, _visible, of_slots
 from weft.ops.composite import Composite, register_composite
 from weft.ops.composites import MASKED, compute
 from weft.ops.functions import Value
@@ -22,9 +22,9 @@ LEAST = -1e29  # a maximum below every score's, and above what hidden scores bec
 
 
 def _parts_abstract(
-    q: Aval, kc: Aval, vc: Aval, slot: Aval, pos: Aval, *, part: int, **params: Any
+    q: Aval, kc: Aval, vc: Aval, slot: Aval, pos: Aval, *scales: Aval, part: int, **params: Any
 ) -> tuple[Aval, Aval]:
-    _cached_abstract(q, kc, vc, slot, pos, **params)
+    _cached_abstract(q, kc, vc, slot, pos, *scales, **params)
     if part < 1:
         raise ShapeError(f"cached_attention_parts: parts of {part} keys")
     n, heads, depth = q.shape
@@ -33,7 +33,7 @@ def _parts_abstract(
 
 
 def _parts(
-    q: Value, kc: Value, vc: Value, slot: Value, pos: Value, *,
+    q: Value, kc: Value, vc: Value, slot: Value, pos: Value, *scales: Value,
     part: int, scale: float, window: int, softcap: float,
 ) -> tuple[Value, Value]:  # fmt: skip
     """A part's sums of weighted values [N,H,P,D], and its maximum and sum of weights [N,H,P,2], all
@@ -42,7 +42,7 @@ def _parts(
     parts = -(-length // part)
     full = (n, g, h // g, parts * part)
     scores = f.dot(
-        compute(f.reshape(q, (n, g, h // g, d))), f.swap_last(compute(f.gather(kc, slot)))
+        compute(f.reshape(q, (n, g, h // g, d))), f.swap_last(of_slots(kc, slot, scales, 0))
     )
     scores = f.mul(scores, scale)
     if softcap:
@@ -57,7 +57,7 @@ def _parts(
     top = f.maximum(f.max_(scores, -1), LEAST)
     column = f.broadcast(f.reshape(top, (*shape[:-1], 1)), shape)
     weights = f.where(f.reshape(seen, shape), f.exp(f.sub(scores, column)), 0.0)
-    v = f.pad(compute(f.gather(vc, slot)), (0, 0, 0, 0), (0, 0, extra, 0))
+    v = f.pad(of_slots(vc, slot, scales, 1), (0, 0, 0, 0), (0, 0, extra, 0))
     v = f.reshape(v, (n, g, parts, part, d))
     sums = f.transpose(f.dot(f.transpose(weights, (0, 1, 3, 2, 4)), v), (0, 1, 3, 2, 4))
     stats = [f.reshape(x, (*shape[:-1], 1)) for x in (top, f.sum_(weights, -1))]

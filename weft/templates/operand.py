@@ -3,7 +3,7 @@ integers)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
@@ -17,13 +17,15 @@ WORD = 4  # bytes of what moves as one item when a square of elements is transpo
 
 @dataclass(frozen=True)
 class Reader:
-    """Element (row, k) is element base + row * s_row + k * s_k of `source`; a read gives `wide`."""
+    """Element (row, k) is element base + row * s_row + k * s_k of `source`; a read gives `wide`,
+    times the row's scale where there are `scales` (as their element (row, 0))."""
 
     source: ir.Buffer | ir.Array
     base: Expr
     s_row: int
     s_k: int
     wide: DType
+    scales: Reader | None = field(default=None, kw_only=True)
 
     @property
     def buffer(self) -> ir.Buffer:
@@ -42,14 +44,19 @@ class Reader:
 
     def row(self, b: Builder, row: Value) -> Reader:
         """The same elements from a row on: it is row 0, its start bound."""
-        return replace(self, base=b.let(self.at(row, 0), "row"))
+        if self.scales is None:
+            return replace(self, base=b.let(self.at(row, 0), "row"))
+        row = b.let(row, "at")
+        base = b.let(self.at(row, 0), "row")
+        return replace(self, base=base, scales=self.scales.row(b, row))
 
     def read(self, row: Value, k: Value, lanes: int = 1, mask: Expr | None = None) -> Expr:
         """`lanes` elements of a row, from k on; 0 where `mask` is false."""
-        return cast(self.words(row, k, lanes, mask), self.wide)
+        found = cast(self.words(row, k, lanes, mask), self.wide)
+        return found if self.scales is None else found * self.scales.read(row, 0)
 
     def words(self, row: Value, k: Value, lanes: int, mask: Expr | None = None) -> Expr:
-        """The same, not widened yet: see `widen`."""
+        """The same, neither widened yet (see `widen`) nor scaled."""
         index = self.at(row, k)
         if self.s_k != 1 and lanes > 1:
             index = iota(lanes) * self.s_k + index

@@ -128,10 +128,14 @@ def cached_attention(
     scale: float | None = None,
     window: int = 0,
     softcap: float = 0.0,
+    scales: Tensor | None = None,
 ) -> Tensor:
     """q[N, H, D] against caches [S, G, L, D]: row n sees keys 0..pos[n] of cache slot[n] (the last
-    `window` of them if window > 0) -> [N, H, D]. slot and pos are int32 [N]."""
+    `window` of them if window > 0) -> [N, H, D]. slot and pos are int32 [N].
+    Caches of int8 are codes, each row's times its scale in scales[S, G, L, 2], float32: those of
+    keys and of values; q is float32 then."""
+    more = () if scales is None else (scales,)
     return q._call(
-        "cached_attention", k_cache, v_cache, slot, pos,
+        "cached_attention", k_cache, v_cache, slot, pos, *more,
         scale=_scale(scale, q), window=int(window), softcap=float(softcap),
     )  # fmt: skip

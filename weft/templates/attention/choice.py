@@ -22,7 +22,7 @@ from weft.templates.attention import (
 )
 from weft.templates.attention.backward_fused import Whole, fits
 from weft.templates.attention.decode_cpu import Decode
-from weft.templates.attention.forward import Call, Team
+from weft.templates.attention.forward import Call, Team, scaled
 from weft.templates.attention.forward_alone import Alone
 from weft.templates.attention.forward_amx import Tiles, in_tiles
 from weft.templates.attention.forward_threads import Shared
@@ -35,7 +35,9 @@ from weft.templates.registry import claims, template
 @claims("cached_attention_parts", kind="cached_attention")
 def claim_parts(node: Node, caps: Caps) -> bool:
     """On every GPU: one group per row and key/value head would leave most of it idle."""
-    return not caps.is_cpu and node.attrs["params"]["part"] == KEY_SPAN
+    buffers = len(node.inputs) + 3  # its two results, and the runtime scalars
+    fits = not scaled(node) or buffers <= caps.max_bindings
+    return not caps.is_cpu and node.attrs["params"]["part"] == KEY_SPAN and fits
 
 
 def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:

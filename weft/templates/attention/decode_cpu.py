@@ -152,7 +152,8 @@ class Decode(Team):
     def _turned(self, keys: Sequence[Reader], d: Expr, count: int) -> list[Expr]:
         """Components d .. d + count of the keys, a vector of each."""
         b = self.b
-        if self.lanes == 16 and self.k.s_k == 1 and count == 16:
+        plain = self.k.s_k == 1 and self.k.scales is None
+        if self.lanes == 16 and plain and count == 16:
             return transposed_16(b, self.k.buffer, [b.let(x.at(0, d), "k") for x in keys])
         mask = self.tail if count < self.lanes else None
         rows = [b.let(x.read(0, d, self.lanes, mask), "k") for x in keys]

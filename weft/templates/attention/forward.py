@@ -13,7 +13,7 @@ import abc
 import contextlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
@@ -46,6 +46,11 @@ Q, K, V = range(3)
 def cached(node: Node) -> bool:
     """Whether the keys are a cache's."""
     return str(node.attrs["name"]).startswith("cached")
+
+
+def scaled(node: Node) -> bool:
+    """Whether the keys and values are int8 with a scale per row, the call's last operand."""
+    return cached(node) and len(node.inputs) > 5
 
 
 def few(node: Node) -> bool:
@@ -82,6 +87,7 @@ class Call:
         self.views = [operand(group, x) for x in operands(node)]
         self.passing = (K, V)[: len(self.views) - 1]
         self.cached, self.statistics = cached(node), len(self.views) == 2
+        self.scales = operand(group, node.inputs[5]) if scaled(node) else None
         q, k = node.inputs[:2]
         self.n, self.heads, self.depth = q.shape[0], q.shape[1], q.shape[-1]
         self.slots, self.groups, self.length, _ = k.shape
@@ -217,7 +223,13 @@ class Call:
         """Keys or values of a slot, of the group's head or that of a query head (flat)."""
         view, em = self.views[i], self.em
         kv = self.kv if head is None else em.axis(head // self.share, self.groups)
-        return self._reader(view, (em.axis(slot, self.slots), kv), view.strides[2])
+        lead = em.axis(slot, self.slots), kv
+        reader = self._reader(view, lead, view.strides[2])
+        if (by := self.scales) is None:
+            return reader
+        start = self.b.let(self._base(by, lead) + (i - K) * by.strides[3], "base")
+        scales = Reader(em.buffers[id(by.node)], start, by.strides[2], 0, dt.float32)
+        return replace(reader, scales=scales)
 
     def _reader(self, view: View, lead: tuple[Affine, ...], row: int) -> Reader:
         base, source = self._base(view, lead), self.em.buffers[id(view.node)]

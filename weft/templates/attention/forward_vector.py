@@ -28,6 +28,7 @@ from weft.kernel.expr import (
     minimum,
     ne,
     select,
+    splat,
 )
 from weft.kernel.ir import I32, Expr
 from weft.templates.attention.forward import Call, Q, Team, V
@@ -81,6 +82,8 @@ class Vector(Team):
         if not self.in_place[Q]:
             self.qs = b.array("q", dt.float32, rows * self.wide)
         self.kt = b.array("kt", dt.float32, self.wide * keys)
+        if self.call.scales is not None:
+            self.by = b.array("by", dt.float32, keys)
         if not all(self.in_place[V:]):
             self.vs = b.array("v", dt.float32, keys * self.wide)
         s = b.array("s", dt.float32, MR * keys)
@@ -189,11 +192,35 @@ class Vector(Team):
             pack.columns((k.s_k, 1), depth, self.keys, count)
         else:
             pack.scalars((k.s_k, k.s_row), depth, const(self.keys), (None, last))
+        self._scale_keys(k, last)
         if v is None:
             return
         self.values = v
         if not self.in_place[V]:
             self.values = self._packed(v, self.vs, count, const(self.wide))
+            self._scale_rows(v, count)
+
+    def _scale_keys(self, k: Reader, last: Expr) -> None:
+        """Packed codes become keys: each column times its scale."""
+        if k.scales is None:
+            return
+        b, lanes = self.b, self.lanes
+        with b.loop(self.keys, name="j") as j:
+            b.store(self.by, j, k.scales.read(minimum(j, last), 0))
+        with b.loop(self.depth, name="d") as d, b.loop(self.keys, step=lanes, name="c") as c:
+            at = b.let(d * self.keys + c, "at")
+            b.store(self.kt, at, load(self.kt, at, lanes) * load(self.by, c, lanes))
+
+    def _scale_rows(self, v: Reader, count: Expr) -> None:
+        """Packed codes become values: each row times its scale."""
+        if v.scales is None:
+            return
+        b, lanes = self.b, self.lanes
+        with b.loop(count, name="j") as j:
+            by = b.let(splat(v.scales.read(j, 0), lanes), "by")
+            with b.loop(self.wide, step=lanes, name="c") as c:
+                at = b.let(j * self.wide + c, "at")
+                b.store(self.vs, at, load(self.vs, at, lanes) * by)
 
     def sweep(self, k0: Expr, count: Expr) -> None:
         """Every row tile meets the keys just taken, k0 .. k0 + count."""

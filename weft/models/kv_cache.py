@@ -1,0 +1,93 @@
+"""How a decoder keeps the keys and values of what it has read, and attends to them.
+
+A layer's cache is two planes [S, G, L, D] (slots, key/value heads, positions, components), keys as
+they are after RoPE. A narrow float is rounded once on its way in; what float16 does not hold
+becomes NaN, which logits then show: an infinity could hide behind a weight of zero.
+
+int8 is symmetric, with a scale in float32 per row of D components: code = round(x / scale), scale =
+max |x| / 127. A third plane [S, G, L, 2] holds the scales of keys and of values. Attention reads
+code * scale in float32. Keys, whose few large components would cost the others of their row their
+digits, are turned by an orthonormal Hadamard matrix where D is a power of two, and so are queries:
+q . k is what it was (Ashkboos et al., "QuaRot", arXiv:2404.00456).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from weft import ops
+from weft.core.dtypes import DType, float16, float32, int8
+from weft.models.config import DecoderConfig
+
+Value = Any  # np.ndarray, graph Node or Tracked
+Cache = tuple[Value, ...]  # the planes of a layer
+MOST = 127.0
+LEAST = 2.0**-100  # of a row's largest component: a device may flush what its scale would be
+_LEAST_INFINITE = 65520.0  # of those that round to no float16
+
+
+def store(c: DecoderConfig, cache: Cache, at: Value, k: Value, v: Value) -> Cache:
+    """The cache with k and v [N, G, D] written to the rows `at` [N * G] of each plane's view
+    [S * G * L, ...]; a negative one writes nothing."""
+    fresh: Cache
+    if c.kv_dtype is int8:
+        (k, k_scale), (v, v_scale) = quantized(turned(k)), quantized(v)
+        fresh = (k, v, ops.concat((k_scale, v_scale), -1))
+    else:
+        fresh = (narrowed(k, c.kv_dtype), narrowed(v, c.kv_dtype))
+    return tuple(_written(plane, at, x) for plane, x in zip(cache, fresh, strict=True))
+
+
+def attend(c: DecoderConfig, cache: Cache, q: Value, slot: Value, pos: Value, window: int) -> Value:
+    """What q [N, H, D] finds in a layer's cache, [N, H, D]: row n sees positions 0 .. pos[n] of
+    slot[n], the last `window` of them if window > 0."""
+    length = ops.aval(cache[0]).shape[2]
+    q = turned(q) if c.kv_dtype is int8 else narrowed(q, c.kv_dtype)
+    return ops.call(
+        "cached_attention", q, *cache[:2], slot, pos, *cache[2:],
+        scale=c.scale, window=window if window < length else 0, softcap=c.attn_softcap,
+    )  # fmt: skip
+
+
+def quantized(x: Value) -> tuple[Value, Value]:
+    """Codes (int8) of x [..., D] in float32 and their scales [..., 1]. A row below LEAST is zeros;
+    one that holds infinity or NaN has NaN for its scale."""
+    shape = ops.aval(x).shape
+    top = ops.max_(ops.abs_(x), -1)
+    scale = ops.where(ops.less(top, LEAST), 0.0, ops.mul(top, 1 / MOST))
+    scale = ops.where(ops.less(top, math.inf), scale, math.nan)
+    scale = ops.reshape(scale, (*shape[:-1], 1))
+    by = ops.where(ops.equal(scale, 0.0), 1.0, scale)
+    codes = ops.round_(ops.div(x, ops.broadcast(by, shape)))
+    codes = ops.maximum(ops.minimum(codes, MOST), -MOST)
+    return ops.cast(codes, int8), scale
+
+
+def turned(x: Value) -> Value:
+    """x [N, H, D] in float32, times a Hadamard matrix over the square root of D (Sylvester's, which
+    is symmetric); as it is where D is no power of two."""
+    n, heads, depth = ops.aval(x).shape
+    x = ops.cast(x, float32)
+    if depth & (depth - 1):
+        return x
+    matrix = np.ones((1, 1), np.float32)
+    while len(matrix) < depth:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    by = ops.const(matrix * np.float32(depth**-0.5))
+    return ops.reshape(ops.dot(ops.reshape(x, (n * heads, depth)), by), (n, heads, depth))
+
+
+def narrowed(x: Value, dtype: DType) -> Value:
+    """x in the dtype of a cache of floats."""
+    if dtype is float16:
+        x = ops.where(ops.less(ops.abs_(x), _LEAST_INFINITE), x, math.nan)
+    return ops.cast(x, dtype)
+
+
+def _written(plane: Value, at: Value, new: Value) -> Value:
+    shape = ops.aval(plane).shape
+    flat = ops.reshape(plane, (-1, shape[-1]))
+    return ops.reshape(ops.update(flat, at, ops.reshape(new, (-1, shape[-1]))), shape)
