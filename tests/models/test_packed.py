@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from present import opened
 from rows import few
 
 from weft.backends.registry import get
 from weft.core.packed import Form, Packed, dequantized, packed_codes
 from weft.models import matrices
+from weft.models.adapters import Adapter, added
 from weft.models.config import DecoderConfig
 from weft.models.inputs import with_tables
 from weft.models.names import decoder_layout
@@ -84,3 +86,33 @@ def test_logits_are_those_of_float32_bit_for_bit(name: str) -> None:
     np.testing.assert_array_equal(again.decode(IDS[-1:], [0], [19])[0], got)
     oracle = runner(config, weights, None).prefill(0, IDS)
     np.testing.assert_allclose(got, oracle, rtol=1e-3, atol=1e-3)
+
+
+def test_an_adapter_stands_beside_packed_weights() -> None:
+    """And is merged into others."""
+    config, weights = model(FORMS["q4_0"], tied=True)
+    rng = np.random.default_rng(5)
+    low = {
+        "0.q.lora_a": rng.standard_normal((4, 64)).astype(np.float32),
+        "0.q.lora_b": rng.standard_normal((64, 4)).astype(np.float32) / 8,
+    }
+    adapter = Adapter(4, 8.0, 0.0, "", low)
+    beside, held = added(config, weights, adapter)
+    assert beside.adapter_scale == 2.0 and isinstance(held["0.q.w"], Packed)
+    got = runner(beside, dict(held), get("cpu")).prefill(0, IDS)
+    np.testing.assert_array_equal(
+        got, runner(beside, {**widened(weights), **low}, get("cpu")).prefill(0, IDS)
+    )
+    merged, floats = added(config, widened(weights), adapter)
+    want = runner(merged, dict(floats), None).prefill(0, IDS)
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
+    assert np.abs(got - runner(config, weights, get("cpu")).prefill(0, IDS)).max() > 0.01
+
+
+@pytest.mark.slow
+def test_a_gpu_decodes_as_it_does_in_float32() -> None:
+    config, weights = model(FORMS["q4_k"], tied=True)
+    vulkan = opened("vulkan")
+    ours, theirs = (runner(config, w, vulkan) for w in (weights, widened(weights)))
+    np.testing.assert_array_equal(ours.prefill(0, IDS[:9]), theirs.prefill(0, IDS[:9]))
+    np.testing.assert_array_equal(ours.decode([7], [0], [9]), theirs.decode([7], [0], [9]))

@@ -50,9 +50,7 @@ def test_weights_are_those_of_the_layout(kind: str, tmp_path: Path) -> None:
             value.form.check(value.parts, *wanted.shape)
             np.testing.assert_array_equal(dequantized(*value), wanted)
     model = load(folder, device="oracle")
-    for role, wanted in plain.items():
-        dtype = np.float16 if wanted.dtype == np.float32 else wanted.dtype
-        assert model.weights[role].tobytes() == wanted.astype(dtype).tobytes()
+    assert [r for r, _ in model.config.forms] == [r for r in kept if isinstance(kept[r], Packed)]
     assert np.isfinite(model.logits(range(5, 15))).all()
     exact = load(folder, device="oracle", dtype="float32").weights
     assert all(
@@ -235,7 +233,8 @@ def test_too_large_for_float16(tmp_path: Path) -> None:
     tensors = {**tensors, AT + "SCB": np.full(64, 1e6, np.float32)}
     folder = write_folder(tmp_path, config, tensors)
     with pytest.raises(ModelError, match=r"q_proj.weight' overflow float16; use bfloat16"):
-        load(folder, device="oracle")
+        load(folder, device="oracle", dtype="float16")
+    assert np.isfinite(load(folder, device="oracle").logits(range(5, 15))).all()
     assert np.isfinite(
         load(folder, device="oracle", dtype="bfloat16").weights["0.q.w"].astype(float)
     ).all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from weft.core.dtypes import as_dtype
 from weft.core.errors import ModelError, UsageError
+from weft.core.packed import Packed
 from weft.importers.hf_config import read_config, read_object
 from weft.importers.safetensors import SafetensorsFile, open_checkpoint, save_file
 from weft.models.config import DecoderConfig
@@ -191,6 +192,18 @@ def other_base(base: Path, adapter: Path) -> str | None:
     if not named or Path(named).name in (base.resolve().name, Path(name_of(base)).name):
         return None
     return f"{adapter} was trained on {named}, and {base} has another name"
+
+
+def added(
+    config: DecoderConfig, weights: Mapping[str, np.ndarray | Packed], adapter: Adapter
+) -> tuple[DecoderConfig, Mapping[str, np.ndarray | Packed]]:
+    """Config and weights of the model with the adapter: merged into it, or, where weights are
+    packed, beside them in float32, since adding would undo the packing."""
+    held = dict(weights)
+    plain = {role: value for role, value in held.items() if isinstance(value, np.ndarray)}
+    if len(plain) == len(held):
+        return config, merged(config, plain, adapter)
+    return replace(config, adapter_scale=adapter.scale), held | adapter.weights
 
 
 def merged(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.core.dtypes import DType, float16
+from weft.core.dtypes import DType
 from weft.core.errors import (
     FileFormatError,
     LimitError,
@@ -185,7 +185,7 @@ def _open_device(device: str | Device | None, fallback: str | None) -> Device:
 def _weights(
     folder: Path, raw: Fields, layout: Layout, dtype: str | DType | None
 ) -> Mapping[str, Any]:
-    """Role -> array; packed weights widened."""
+    """Role -> weight, packed ones as such unless a dtype was asked for."""
     checkpoint = open_checkpoint(folder)
     if not _says_packed(raw) and not (folder / "quantize_config.json").exists():
         return bind_weights(layout, checkpoint)
@@ -193,7 +193,7 @@ def _weights(
     from weft.models.widening import PackedWeights
 
     found = PackedCheckpoint(checkpoint, method_of(raw, folder))
-    return PackedWeights(layout, found, wanted(dtype) or float16)
+    return PackedWeights(layout, found, wanted(dtype))
 
 
 # -- decoders -------------------------------------------------------------------------------------
@@ -210,9 +210,9 @@ def _decoder(
 ) -> Decoder:
     weights = _weights(folder, raw, decoder_layout(config), numbers[0])
     if adapter is not None:
-        from weft.models.adapters import merged
+        from weft.models.adapters import added
 
-        weights = merged(config, weights, adapter)
+        config, weights = added(config, weights, adapter)
     config, weights = ready(folder, config, weights, numbers, device)
     return decoder_from(folder, raw, config, weights, device, room)
 
