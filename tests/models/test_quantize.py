@@ -29,7 +29,7 @@ from weft.models.training.model import folder_weights
 
 @pytest.fixture(autouse=True)
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_, "STEPS", {4: 3, 8: 1})  # quicker to compile
+    monkeypatch.setattr(search_, "STEPS", {4: 3, 5: 2, 8: 1})  # quicker to compile
 
 
 SCHEMES = ["int4", "int4-zero", "nf4", "int8", "fp8", "int8-channel"]
@@ -97,7 +97,7 @@ def test_what_cannot_be_quantised_is_refused() -> None:
         Search(form, float16)(w * np.float32(1e30))
     with pytest.raises(ModelError, match="NaN"):
         Moments(np.full((32, 32), np.nan), 32)
-    for bad in ("int5", "nf4-zero", "int4-g48", "", "fp8-zero"):
+    for bad in ("int6", "int5-zero", "nf4-zero", "int4-g48", "", "fp8-zero"):
         with pytest.raises(UsageError, match="no scheme"):
             Scheme(bad)
 
@@ -196,7 +196,7 @@ def test_a_gguf_file(tmp_path: Path) -> None:
     import gguf
 
     config, weights = folder_weights(box_folder())
-    for scheme, kind in (("int8", "Q8_0"), ("int4", "Q4_0")):
+    for scheme, kind in (("int8", "Q8_0"), ("int5", "Q5_0"), ("int4", "Q4_0")):
         path = tmp_path / f"{scheme}.gguf"
         quantize(box_folder(), path, Options(scheme, method="search"))
         tensors = {t.name: t for t in gguf.GGUFReader(path).tensors}

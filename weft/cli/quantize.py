@@ -32,6 +32,7 @@ Example:  weft quantize MODEL -o MODEL-int4 --text notes.txt
               help="Of linear layers: int4, int8 (-g64, -g128, -channel; -zero), fp8.")  # fmt: skip
 @click.option("--head", default="int8", show_default=True,
               help="Scheme of an output matrix of its own, or none.")  # fmt: skip
+@click.option("--embed", help="Scheme of embeddings, or none (default: int8 in GGUF).")
 @click.option("--bits", type=click.FloatRange(1, 16), help="Bits per weight that linear layers may "
               "take on average: those that lose most get int8.")  # fmt: skip
 @click.option("--method", type=click.Choice(["gptq", "search"]), default="gptq", show_default=True,
@@ -43,8 +44,9 @@ Example:  weft quantize MODEL -o MODEL-int4 --text notes.txt
 @takes_model
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def quantize(
-    model: str, out: str, scheme: str, head: str, bits: float | None, method: str,
-    source: str | None, tokens: int | None, device: str, yes: bool, as_json: bool,
+    model: str, out: str, scheme: str, head: str, embed: str | None, bits: float | None,
+    method: str, source: str | None, tokens: int | None, device: str, yes: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Write the decoder MODEL, a folder or ORG/NAME, with its linear layers in fewer bits: a folder
     in the compressed-tensors format, or a GGUF file. Layer by layer; what was interrupted goes on
@@ -54,7 +56,10 @@ def quantize(
     from weft.models.quantize.schemes import Scheme
     from weft.models.quantize.text import digest, windows_of
 
-    Scheme(scheme), head == "none" or Scheme(head)
+    embed = embed or ("int8" if out.endswith(".gguf") else "none")
+    for name in (scheme, head, embed):
+        if name == scheme or name != "none":
+            Scheme(name)
     check_target(Path(out))
     model = model_path(model, yes)
     ids = None
@@ -62,7 +67,7 @@ def quantize(
         loaded = weft.load(model, device=device, max_batch=1)
         ids = windows_of(loaded, None if source is None else Path(source), tokens)
         del loaded
-    options = Options(scheme, head, bits or 0.0, method, digest(ids))
+    options = Options(scheme, head, embed, bits or 0.0, method, digest(ids))
     with _bar() as report:
         found = run(Path(model), Path(out), options, ids, device, report)
     if as_json:

@@ -14,7 +14,7 @@ import numpy as np
 
 from weft.core.dtypes import as_dtype
 from weft.core.errors import UsageError
-from weft.core.packed import Form, Packed, unpack
+from weft.core.packed import Form, Packed, codes_of
 from weft.importers.gguf_write import Tensor
 from weft.models.config import DecoderConfig, Rope
 from weft.models.gguf import tensor_name
@@ -24,6 +24,7 @@ from weft.models.rope import inverse_frequencies
 _ARCH = {"mistral": "llama", "gemma3_text": "gemma3"}
 _KINDS = {
     Form(8, 32, offset=128): "Q8_0",
+    Form(5, 32, offset=16): "Q5_0",
     Form(4, 32, offset=8): "Q4_0",
     Form(4, 32, "iq4_nl"): "IQ4_NL",
 }
@@ -41,7 +42,7 @@ def architecture(c: DecoderConfig) -> str:
 def kind_of(form: Form) -> str:
     """GGUF's block type that holds a form of weights with float16 scales. Raises UsageError."""
     if form not in _KINDS:
-        known = "int8, int4 by groups of 32"
+        known = "int8, int5 and int4 by groups of 32"
         raise UsageError(f"weft writes GGUF in {known}; {form} has no block type there")
     return _KINDS[form]
 
@@ -122,9 +123,7 @@ def _tensor(c: DecoderConfig, role: str, value: np.ndarray | Packed) -> Tensor:
     part = role.split(".")[1] if "." in role else ""
     heads = {"q": c.heads, "k": c.kv_heads}.get(part, 0) if architecture(c) in TURNED else 0
     if isinstance(value, Packed):
-        depth = value.parts["codes"].shape[1] * 8 // value.form.bits
-        shape = (len(value.parts["codes"]), depth)
-        return Tensor(kind_of(value.form), shape, partial(_blocks, value, heads))
+        return Tensor(kind_of(value.form), value.shape, partial(_blocks, value, heads))
     if value.ndim == 1:  # norms and biases, in float32 as llama.cpp has them
         offset = np.float32(c.norm_offset if role.endswith("norm.w") or "_post" in role else 0)
         return Tensor("F32", value.shape, lambda: _turned(value.astype(np.float32) + offset, heads))
@@ -145,11 +144,16 @@ def _blocks(value: Packed, heads: int) -> np.ndarray:
     """The bytes of a packed matrix: of each group of 32 its scale, then its codes; nibbles hold
     the first half of a group below the second."""
     form, parts = value
-    codes, scales = (_turned(parts[p], heads) for p in ("codes", "scales"))
-    groups = unpack(codes, form.bits).reshape(*scales.shape, form.group)
+    codes, scales = _turned(codes_of(form, parts), heads), _turned(parts["scales"], heads)
+    groups = codes.reshape(*scales.shape, form.group)
+    columns: list[np.ndarray] = [
+        np.ascontiguousarray(scales.astype("<f2"))[..., None].view(np.uint8)
+    ]
     if form.bits == 8:
-        data = (groups ^ 0x80).astype(np.uint8)  # from an offset of 128 to two's complement
+        columns.append(groups ^ 0x80)  # from an offset of 128 to two's complement
     else:
-        data = groups[..., :16] | groups[..., 16:] << 4
-    head = np.ascontiguousarray(scales.astype("<f2"))[..., None].view(np.uint8)
-    return np.concatenate([head, data], axis=-1)
+        if form.bits == 5:  # the fifth bits, the first in the lowest
+            columns.append(np.packbits(groups >> 4, axis=-1, bitorder="little"))
+        low = groups & 15
+        columns.append(low[..., :16] | low[..., 16:] << 4)
+    return np.concatenate(columns, axis=-1)

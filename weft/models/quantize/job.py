@@ -39,20 +39,22 @@ from weft.models.training.model import is_matrix
 from weft.models.weight_dtypes import main_dtype
 
 METHODS = ("gptq", "search")
-BETTER = "int8"  # what the layers that lose most get in a mixed plan
+BETTER = ("int5", "int8")  # what the layers that lose most get in a mixed plan
 STATE = "quantize.json"
+FORMAT = 1  # of what lies beside it: that of another is made anew
 Report = Callable[[str, int, int], None]  # what is done, how many of how many
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to do. scheme: of linear layers; head: of an output matrix of its own, "none" to leave
-    it. bits: where it is not 0, the mean of bits that linear layers may take, those that lose most
-    in int8. method: "search" for scales, or "gptq" with it. text: what calibrates (a digest of its
-    ids), "" for nothing."""
+    """What to do. scheme: of linear layers; head: of an output matrix of its own, embed: of
+    embeddings (in GGUF), "none" to leave them. bits: where it is not 0, the mean of bits that
+    linear layers may take; those that lose most get more. method: "search" for scales, or "gptq"
+    with it. text: what calibrates (a digest of its ids), "" for nothing."""
 
     scheme: str = "int4"
     head: str = "int8"
+    embed: str = "none"
     bits: float = 0.0
     method: str = "gptq"
     text: str = ""
@@ -82,6 +84,10 @@ def quantize(
         raise UsageError(f"method is {options.method!r}; expected {' or '.join(METHODS)}")
     if options.method == "gptq" and ids is None:
         raise UsageError("gptq needs a calibration text")
+    if options.embed != "none" and out.suffix != ".gguf":
+        raise UsageError(
+            "embeddings become less bits in GGUF only: what reads folders wants floats"
+        )
     check_target(out)
     started = time.perf_counter()
     job = _Job(source, out, options, device)
@@ -132,7 +138,8 @@ class _Job:
 
     def _begin(self) -> None:
         """Goes on with what the same job left; anything else there is swept away."""
-        state = {"source": str(self.source.resolve()), "bytes": self.before, **asdict(self.options)}
+        state = {"format": FORMAT, "source": str(self.source.resolve()), "bytes": self.before}
+        state |= asdict(self.options)
         path = self.partial / STATE
         was = read_object(path) if path.exists() else {}
         self.plan: dict[str, str] = was.pop("plan", {})
@@ -145,7 +152,7 @@ class _Job:
 
     def choose(self, calibration: Calibration | None, report: Report) -> None:
         """Makes the mixed plan."""
-        schemes = (self.options.scheme, BETTER)
+        schemes = [self.options.scheme, *(BETTER if self.gguf else BETTER[1:])]
         losses: dict[str, Losses] = {}
         for i, roles in enumerate(self.pieces[1:]):
             squares: Mapping[str, np.ndarray] = {}
@@ -176,8 +183,9 @@ class _Job:
 
     def form(self, role: str) -> tuple[Form, DType] | None:
         """What a weight becomes; None where it stays as it is."""
-        name = self.options.head if role == "head" else self.plan.get(role, self.options.scheme)
-        if not is_matrix(role) or name == "none":
+        outer = {"head": self.options.head, "embed": self.options.embed}
+        name = outer.get(role) or self.plan.get(role, self.options.scheme)
+        if not (is_matrix(role) or role in outer) or name == "none":
             return None
         if Scheme(name).form(self.matrix(role).shape[1]) is None:
             return None
@@ -244,10 +252,12 @@ class _Job:
         tensors: dict[str, np.ndarray] = {}
         for role, value in weights.items():
             name = self.names[role]
-            if isinstance(value, Packed):
-                tensors |= tensors_of(name.removesuffix(".weight"), value)
-            else:
+            if not isinstance(value, Packed):
                 tensors[name] = value
+            elif self.gguf:  # as it is: the file is made of all of them
+                tensors |= {f"{name}.{p}": v for p, v in value.parts.items()}
+            else:
+                tensors |= tensors_of(name.removesuffix(".weight"), value)
         save_file(self._file(piece), tensors, {"format": "pt"})
 
     def passed(self, piece: int, roles: list[str]) -> dict[str, np.ndarray]:
@@ -268,6 +278,8 @@ class _Job:
             name, found = self.names[role], self.form(role)
             if found is None:
                 out[role] = file[name]
+            elif self.gguf:
+                out[role] = Packed(found[0], {p: file[f"{name}.{p}"] for p in found[0].parts})
             else:
                 out[role] = packed_from(file, name.removesuffix(".weight"), found[0])
         return out

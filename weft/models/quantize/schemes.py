@@ -9,20 +9,21 @@ from weft.core.errors import UsageError
 from weft.core.packed import Form
 
 GROUPS = (32, 64, 128)
-EXAMPLES = "int8, int8-channel, int4, int4-g64, int4-zero-g128, nf4, fp8"
-_NAME = re.compile(r"(int4|int8|nf4|fp8)(-zero)?(?:-(channel|g\d+))?")
+EXAMPLES = "int8, int8-channel, int5, int4, int4-g64, int4-zero-g128, nf4, fp8"
+_NAME = re.compile(r"(int4|int5|int8|nf4|fp8)(-zero)?(?:-(channel|g\d+))?")
 
 
 class Scheme:
-    """A scheme by its name: `int4` and `int8` by groups of 32 (`-g64`, `-g128`, or `-channel`: one
-    scale a row), `-zero` with a zero point per group; `nf4` by groups of 64 (Dettmers et al.,
-    arXiv:2305.14314); `fp8`, E4M3 with one scale a row. Raises UsageError for another name."""
+    """A scheme by its name: `int4`, `int5` and `int8` by groups of 32 (`-g64`, `-g128`, or
+    `-channel`: one scale a row), `-zero` with a zero point per group; `nf4` by groups of 64
+    (Dettmers et al., arXiv:2305.14314); `fp8`, E4M3 with one scale a row. Raises UsageError for
+    another name."""
 
     def __init__(self, name: str) -> None:
         found = _NAME.fullmatch(name)
         kind, zero, group = found.groups() if found else ("", None, None)
         sizes = {f"g{g}": g for g in GROUPS}
-        plain = kind in ("int4", "int8")
+        plain = kind in ("int4", "int8") or (kind == "int5" and not zero)
         if not found or (group and group != "channel" and group not in sizes) or (
             zero and not plain
         ):  # fmt: skip

@@ -23,7 +23,7 @@ from weft.tensor.compiled import compile as compile_
 from weft.tensor.core import Tensor, tensor
 from weft.tensor.functional import where
 
-STEPS = {4: 9, 8: 2}  # candidates to either side of the range that just fits
+STEPS = {4: 9, 5: 6, 8: 2}  # candidates to either side of the range that just fits
 STEP = 0.025  # of the range
 CHUNK = 1 << 22  # weights searched at a time
 
