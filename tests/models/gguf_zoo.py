@@ -5,6 +5,7 @@ Gemma's norms, vectors in float32."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,11 @@ _LAYER = {
     "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
+    "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
     "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "mlp.c_fc": "ffn_up",
     "mlp.c_proj": "ffn_down", "ln_1": "attn_norm", "ln_2": "ffn_norm",
 }  # fmt: skip
-_GEMMA = {
+_AFTER = {  # of families with norms after a layer's parts
     "post_attention_layernorm": "post_attention_norm",
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
@@ -35,7 +37,10 @@ _TOP = {
     "embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
     "wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm",
 }  # fmt: skip
-ARCHS = {"gemma3_text": "gemma3", "mistral": "llama"}
+ARCHS = {
+    "gemma3_text": "gemma3", "mistral": "llama", "ministral3": "mistral3", "olmo3": "olmo2",
+}  # fmt: skip
+TURNED = ("llama", "smollm3", "mistral3", "granite")
 Pack = Callable[[str, np.ndarray], tuple[np.ndarray, Kind | None]]
 
 
@@ -50,14 +55,14 @@ def tensor_name(arch: str, name: str) -> str:
     if not stem.startswith(("layers.", "h.")):
         return f"{_TOP[stem]}.{what}"
     _, layer, part = stem.split(".", 2)
-    names = _LAYER | _GEMMA if arch.startswith("gemma") else _LAYER
+    names = _LAYER | _AFTER if arch.startswith(("gemma", "olmo")) else _LAYER
     return f"blk.{layer}.{names[part]}.{what}"
 
 
 def converted(arch: str, name: str, value: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
     """The values as the converter changes them; `name` is llama.cpp's."""
     part = name.rsplit(".", 2)[-2]
-    if arch == "llama" and part in ("attn_q", "attn_k"):
+    if arch in TURNED and part in ("attn_q", "attn_k"):
         heads = config["num_attention_heads" if part == "attn_q" else "num_key_value_heads"]
         halves = value.reshape(heads, 2, len(value) // heads // 2, *value.shape[1:])
         return halves.swapaxes(1, 2).reshape(value.shape)
@@ -106,6 +111,7 @@ def write_keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
         writer.add_value_length(config["head_dim"])
         writer.add_rope_dimension_count(config["head_dim"])
     rope = config.get("rope_parameters") or {"rope_theta": config["rope_theta"]}
+    write_family(writer, config, rope)
     full = rope.get("full_attention", rope)
     writer.add_rope_freq_base(full["rope_theta"])
     if "sliding_attention" in rope:
@@ -126,6 +132,41 @@ def write_keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
     if config.get("query_pre_attn_scalar"):
         writer.add_attention_scale(config["query_pre_attn_scalar"] ** -0.5)
+
+
+def write_family(
+    writer: gguf.GGUFWriter, config: Mapping[str, Any], rope: Mapping[str, Any]
+) -> None:
+    """The keys that only some families have."""
+    for name, add in (
+        ("attention_multiplier", writer.add_attention_scale),
+        ("embedding_multiplier", writer.add_embedding_scale),
+        ("residual_multiplier", writer.add_residual_scale),
+        ("logits_scaling", writer.add_logit_scale),
+    ):
+        if name in config:
+            add(config[name])
+    if "llama_4_scaling_beta" in rope:
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+        writer.add_float32("mistral3.attention.temperature_scale", rope["llama_4_scaling_beta"])
+    if config["model_type"] == "phi3":
+        size = config["hidden_size"] // config["num_attention_heads"]
+        writer.add_rope_dimension_count(int(rope["partial_rotary_factor"] * size))
+        original = config["original_max_position_embeddings"]
+        writer.add_rope_scaling_orig_ctx_len(original)
+        scale = config["max_position_embeddings"] / original
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(scale) / math.log(original)))
+
+
+def extra_tensors(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """What the converter makes of a rope's scaling by pairs: LongRoPE's factors, or one divisor per
+    frequency."""
+    rope = config.get("rope_parameters") or {}
+    if rope.get("rope_type") == "longrope":
+        names = {"short": "rope_factors_short.weight", "long": "rope_factors_long.weight"}
+        return {to: np.array(rope[f"{k}_factor"], np.float32) for k, to in names.items()}
+    divisors = rope_divisors(config)
+    return {} if divisors is None else {"rope_freqs.weight": divisors}
 
 
 def rope_divisors(config: Mapping[str, Any]) -> np.ndarray | None:
@@ -167,9 +208,7 @@ def write_gguf(
     for name, value in open_checkpoint(folder).items():
         ours = tensor_name(arch, name)
         tensors[ours] = converted(arch, ours, value, config)
-    divisors = rope_divisors(config)
-    if divisors is not None:
-        tensors["rope_freqs.weight"] = divisors
+    tensors |= extra_tensors(config)
     if change is not None:
         change(tensors)
     for key, value in (keys or {}).items():

@@ -155,15 +155,19 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def write_model(name: str, folder: Path, dtype: str = "float32", **save: Any) -> Any:
-    """Writes family `name` into `folder`; gives the transformers model (eager attention)."""
+def write_model(
+    name: str, folder: Path, dtype: str = "float32", changed: dict[str, Any] | None = None,
+    **save: Any,
+) -> Any:  # fmt: skip
+    """Writes family `name` into `folder`, with arguments `changed`; gives the transformers model
+    (eager attention)."""
     import torch
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     kind, arguments = (DECODERS | FAMILIES | ENCODERS)[name]
-    config = getattr(transformers, kind)(**arguments)
+    config = getattr(transformers, kind)(**arguments | (changed or {}))
     torch.manual_seed(0)
     auto = transformers.AutoModelForCausalLM if name not in ENCODERS else transformers.AutoModel
     model = auto.from_config(config, attn_implementation="eager").eval()

@@ -23,7 +23,7 @@ from weft.importers.gguf import Gguf, GgufTensor, open_gguf
 from weft.importers.gguf_blocks import bad_block, dequantize
 from weft.importers.packed.gguf import FORMS, packed_of
 from weft.models.config import DecoderConfig, Made, TokenIds
-from weft.models.gguf_config import ROPE_DIVISORS, TURNED, read_config
+from weft.models.gguf_config import ROPE_DIVISORS, ROPE_FACTORS, TURNED, read_config
 from weft.models.gguf_tokenizer import read_tokenizer, token_ids
 from weft.models.names import decoder_layout
 
@@ -39,7 +39,7 @@ _LAYER = {
     "mlp_norm": "ffn_norm", "mlp_post": "post_ffw_norm",
     "q": "attn_q", "k": "attn_k", "v": "attn_v", "qkv": "attn_qkv", "o": "attn_output",
     "q_norm": "attn_q_norm", "k_norm": "attn_k_norm",
-    "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down",
+    "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down", "gate_up": "ffn_up",
 }  # fmt: skip
 _PLAIN = {"F32": float32, "F16": float16, "BF16": bfloat16}
 _NO_WEIGHTS = ("F64", "I8", "I16", "I32", "I64", "Q8_K")
@@ -83,7 +83,7 @@ def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
     """Role -> tensor, each with the shape that the metadata ask for, and none left over."""
     roles = {tensor_name(role): role for role in decoder_layout(config).weights}
     for name in gguf.tensors:
-        if name not in roles and name != ROPE_DIVISORS:
+        if name not in roles and name not in (ROPE_DIVISORS, *ROPE_FACTORS):
             raise ModelError(
                 f"{gguf.path}: tensor {name[:80]!r} has no place in a model of this architecture, "
                 f"{gguf.metadata['general.architecture']}, with {config.layers} layers"

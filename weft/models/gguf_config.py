@@ -29,7 +29,9 @@ from weft.models.family_parts import (
 )
 
 ROPE_DIVISORS = "rope_freqs.weight"
-TURNED = ("llama",)  # architectures whose rows of queries and keys stand in the order of their rope
+ROPE_FACTORS = ("rope_factors_short.weight", "rope_factors_long.weight")
+# Architectures whose rows of queries and keys stand in the order of their rope.
+TURNED = ("llama", "smollm3", "mistral3", "granite")
 # Keys whose other values change what is computed, and the value that means "not used".
 _PLAIN: dict[str, Any] = {
     "expert_count": 0, "attention.clamp_kqv": 0.0, "attention.max_alibi_bias": 0.0,
@@ -38,6 +40,12 @@ _PLAIN: dict[str, Any] = {
     "rope.scaling.attn_factor": 1.0, "rope.scaling.yarn_attn_factor": 1.0,
     "rope.scaling.yarn_ext_factor": 1.0, "rope.scaling.yarn_log_multiplier": 0.0,
 }  # fmt: skip
+# Of these, what a family reads.
+_READ = {
+    "granite": ("logit_scale", "residual_scale", "embedding_scale"),
+    "mistral3": ("rope.scaling.yarn_log_multiplier",),
+    "phi3": ("rope.scaling.attn_factor",),
+}
 
 
 class Source:
@@ -93,7 +101,7 @@ def read_config(gguf: Gguf) -> DecoderConfig:
         )
     c = Source(gguf, arch)
     for key, plain in _PLAIN.items():
-        if c.value(key) not in (None, plain):
+        if c.value(key) not in (None, plain) and key not in _READ.get(arch, ()):
             raise c.refuse(key, f"other than {plain!r} is not supported")
     return FAMILIES[arch](c)
 
@@ -108,13 +116,14 @@ def _vocab(c: Source) -> int:
     return int(c.integer("vocab_size", 1, MAX_VOCAB, *known))
 
 
-def _rope(c: Source, head_dim: int) -> Rope:
-    """The rope of all layers (Gemma 3: of those that do not slide)."""
-    turned = c.integer("rope.dimension_count", 0, MAX_HIDDEN, head_dim)
-    if turned != head_dim:
+def _rope(c: Source, head_dim: int, partial: bool = False) -> Rope:
+    """The rope of all layers (of those that do not slide, where the others have their own)."""
+    turned = c.integer("rope.dimension_count", 2, MAX_HIDDEN, head_dim)
+    if turned > head_dim or turned % 2 or (turned != head_dim and not partial):
         raise c.refuse("rope.dimension_count", f"rotating a part of {head_dim} is not supported")
     theta = c.number("rope.freq_base", 1.0, 1e12, 10000.0)
-    rope = Rope(theta, divisors=_divisors(c, head_dim))
+    divisors = _divisors(c, ROPE_DIVISORS, turned // 2)
+    rope = Rope(theta, divisors=divisors, rotary=0 if turned == head_dim else turned)
     kind = c.value("rope.scaling.type") or "none"
     # Before there was a type, scale_linear alone said how much slower.
     old = c.number("rope.scale_linear", 1e-6, 1e6, 1.0)
@@ -127,30 +136,36 @@ def _rope(c: Source, head_dim: int) -> Rope:
         raise c.refuse("rope.scaling.type", "supported are none, linear, yarn")
     if theta <= 1:
         raise c.refuse("rope.freq_base", "YaRN needs more than 1")
+    under = c.number("rope.scaling.yarn_log_multiplier", 0.0, 1e3, 0.0)
+    grown = 0.1 * math.log(factor) if factor > 1 else 0.0
     return replace(
         rope,
         scaling="yarn",
         factor=factor,
         low_factor=c.number("rope.scaling.yarn_beta_slow", 1e-3, 1e6, 1.0),
         high_factor=c.number("rope.scaling.yarn_beta_fast", 1e-3, 1e6, 32.0),
-        original=c.integer("rope.scaling.original_context_length", 1, MAX_POSITIONS),
-        magnitude=0.1 * math.log(factor) + 1 if factor > 1 else 1.0,
+        original=_original(c),
+        magnitude=(grown + 1) / (grown * under + 1),
     )
 
 
-def _divisors(c: Source, head_dim: int) -> tuple[float, ...]:
-    """What each pair's frequency is divided by: Llama 3.1's long context, worked out."""
-    if not c.has(ROPE_DIVISORS):
+def _original(c: Source) -> int:
+    return int(c.integer("rope.scaling.original_context_length", 1, MAX_POSITIONS))
+
+
+def _divisors(c: Source, name: str, pairs: int) -> tuple[float, ...]:
+    """What each pair's frequency is divided by, () where the file does not say: Llama 3.1's long
+    context, worked out, or LongRoPE's factors."""
+    if not c.has(name):
         return ()
-    tensor = c.gguf.tensors[ROPE_DIVISORS]
-    if tensor.shape != (head_dim // 2,):
+    tensor = c.gguf.tensors[name]
+    if tensor.shape != (pairs,):
         raise ModelError(
-            f"{c.where}: tensor {ROPE_DIVISORS!r} has shape {list(tensor.shape)}; "
-            f"expected {[head_dim // 2]}"
+            f"{c.where}: tensor {name!r} has shape {list(tensor.shape)}; expected {[pairs]}"
         )
     values = dequantize(tensor.kind, tensor.data, tensor.shape)
     if not (np.isfinite(values) & (values > 0)).all():
-        raise ModelError(f"{c.where}: tensor {ROPE_DIVISORS!r} holds what is not above 0")
+        raise ModelError(f"{c.where}: tensor {name!r} holds what is not above 0")
     return tuple(values.tolist())
 
 
@@ -191,16 +206,19 @@ def _base(c: Source, family: str, **more: Any) -> DecoderConfig:
         qkv_bias=c.has("blk.0.attn_q.bias"),
         out_bias=c.has("blk.0.attn_output.bias"),
         mlp_bias=c.has("blk.0.ffn_up.bias"),
-        scale=c.number("attention.scale", 1e-6, 1e3, None) or head_dim**-0.5,
+        scale=c.number("attention.scale", 1e-6, 1e6, None) or head_dim**-0.5,
         tied=not c.has("output.weight"),
     )
     return replace(made, **more)
 
 
+def _eps(c: Source) -> float:
+    return float(c.number("attention.layer_norm_rms_epsilon", 0.0, 1.0))
+
+
 def _rms(c: Source, family: str, every: int, **more: Any) -> DecoderConfig:
     """What the families with RMS norms and ropes share."""
-    eps = c.number("attention.layer_norm_rms_epsilon", 0.0, 1.0)
-    made = _base(c, family, norm_eps=eps, **more)
+    made = _base(c, family, norm_eps=_eps(c), **more)
     windows = _windows(c, made.layers, every)
     return replace(made, ropes=(_rope(c, made.head_dim),), windows=windows)
 
@@ -250,6 +268,55 @@ def _gemma3(c: Source) -> DecoderConfig:
     )
 
 
+def _phi3(c: Source) -> DecoderConfig:
+    """Its fused gate and up projection is called ffn_up."""
+    made = _base(c, "phi3", norm_eps=_eps(c), fused_qkv=True, fused_gate=True)
+    rope = _rope(c, made.head_dim, partial=True)
+    pairs = (rope.rotary or made.head_dim) // 2
+    short, long = (_divisors(c, name, pairs) for name in ROPE_FACTORS)
+    if bool(short) != bool(long):
+        raise ModelError(f"{c.where}: one of {', '.join(ROPE_FACTORS)} is missing")
+    if long:
+        magnitude = c.number("rope.scaling.attn_factor", 1e-3, 1e3, 1.0)
+        rope = replace(rope, scaling="longrope", divisors=short, long_divisors=long)
+        rope = replace(rope, original=_original(c), magnitude=magnitude)
+    return replace(made, ropes=(rope,), windows=_windows(c, made.layers, 0))
+
+
+def _smollm3(c: Source) -> DecoderConfig:
+    made = _rms(c, "smollm3", 1)
+    return replace(made, layer_rope=tuple(0 if (i + 1) % 4 else None for i in range(made.layers)))
+
+
+def _mistral3(c: Source) -> DecoderConfig:
+    made = _rms(c, "ministral3", 0)
+    beta = c.number("attention.temperature_scale", 0.0, 1e3, 0.0)
+    if beta and made.ropes[0].scaling is None:
+        made = replace(made, ropes=(replace(made.ropes[0], original=_original(c)),))
+    return replace(made, query_growth=beta)
+
+
+def _granite(c: Source) -> DecoderConfig:
+    return replace(
+        _rms(c, "granite", 1),
+        scale=c.number("attention.scale", 1e-6, 1e6, 1.0),
+        embed_scale=c.number("embedding_scale", 1e-6, 1e6, 1.0),
+        residual_scale=c.number("residual_scale", 1e-6, 1e6, 1.0),
+        logit_divisor=c.number("logit_scale", 1e-6, 1e6, 1.0),
+    )
+
+
+def _olmo2(c: Source) -> DecoderConfig:
+    """OLMo 2, and OLMo 3 where layers slide: those are turned without the rope's scaling."""
+    made = _rms(c, "olmo2", 4, pre_norms=False, post_norms=True, qk_norm="whole")
+    if not any(made.windows):
+        return made
+    layer_rope = tuple(1 if w else 0 for w in made.windows)
+    theta = c.number("rope.freq_base_swa", 1.0, 1e12, made.ropes[0].theta)
+    ropes = (*made.ropes, Rope(theta))
+    return replace(made, family="olmo3", ropes=ropes, layer_rope=layer_rope)
+
+
 FAMILIES: Mapping[str, Callable[[Source], DecoderConfig]] = {
     "gpt2": _gpt2,
     "llama": lambda c: _rms(c, "llama", 0),  # Mistral's models too: all their layers slide
@@ -257,4 +324,9 @@ FAMILIES: Mapping[str, Callable[[Source], DecoderConfig]] = {
     "qwen3": lambda c: _rms(c, "qwen3", 1, qk_norm="head"),
     "gemma2": _gemma2,
     "gemma3": _gemma3,
+    "phi3": _phi3,
+    "smollm3": _smollm3,
+    "mistral3": _mistral3,
+    "granite": _granite,
+    "olmo2": _olmo2,
 }
