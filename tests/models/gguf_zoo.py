@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ _LAYER = {
     "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
+    "mlp.gate": "ffn_gate_inp", "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
     "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
     "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "mlp.c_fc": "ffn_up",
     "mlp.c_proj": "ffn_down", "ln_1": "attn_norm", "ln_2": "ffn_norm",
@@ -39,6 +42,7 @@ _TOP = {
 }  # fmt: skip
 ARCHS = {
     "gemma3_text": "gemma3", "mistral": "llama", "ministral3": "mistral3", "olmo3": "olmo2",
+    "qwen3_moe": "qwen3moe",
 }  # fmt: skip
 TURNED = ("llama", "smollm3", "mistral3", "granite")
 Pack = Callable[[str, np.ndarray], tuple[np.ndarray, Kind | None]]
@@ -134,6 +138,22 @@ def write_keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
         writer.add_attention_scale(config["query_pre_attn_scalar"] ** -0.5)
 
 
+def stacked(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors of a layer's experts as one each, as the converter has them."""
+    out: dict[str, Any] = {}
+    for name, value in tensors.items():
+        one = re.sub(r"\.experts\.\d+\.", ".experts.", name)
+        number = re.search(r"\.experts\.(\d+)\.", name)
+        if number is None:
+            out[name] = value
+        else:
+            out.setdefault(one, {})[int(number[1])] = value
+    return {
+        k: np.stack([v[i] for i in range(len(v))]) if isinstance(v, dict) else v
+        for k, v in out.items()
+    }
+
+
 def write_family(
     writer: gguf.GGUFWriter, config: Mapping[str, Any], rope: Mapping[str, Any]
 ) -> None:
@@ -146,6 +166,10 @@ def write_family(
     ):
         if name in config:
             add(config[name])
+    if config["model_type"] == "qwen3_moe":
+        writer.add_expert_count(config["num_local_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "llama_4_scaling_beta" in rope:
         writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
         writer.add_float32("mistral3.attention.temperature_scale", rope["llama_4_scaling_beta"])
@@ -205,7 +229,7 @@ def write_gguf(
     else:
         tokenizer(writer)
     tensors = {}
-    for name, value in open_checkpoint(folder).items():
+    for name, value in stacked(open_checkpoint(folder)).items():
         ours = tensor_name(arch, name)
         tensors[ours] = converted(arch, ours, value, config)
     tensors |= extra_tensors(config)

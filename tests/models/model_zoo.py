@@ -114,6 +114,18 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": {**LONG, "partial_rotary_factor": 0.8},
         },
     ),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        {
+            **ODD,
+            "num_hidden_layers": 3,
+            "num_experts": 7,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 20,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [1],
+        },
+    ),
     "smollm3": ("SmolLM3Config", {**ODD, "no_rope_layers": [1, 0]}),
     "ministral3": ("Ministral3Config", {**ODD, "rope_parameters": MINISTRAL}),
     "granite": (

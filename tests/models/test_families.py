@@ -12,12 +12,14 @@ from gguf_zoo import write_gguf
 from model_zoo import FAMILIES, reference_greedy, reference_logits, write_model
 
 import weft
+from weft.core.errors import ModelError
 from weft.importers.safetensors import open_checkpoint, save_file
 
 IDS = np.random.default_rng(0).integers(0, 200, 30).tolist()
 PROMPTS = [IDS[:9], IDS[12:23]]
 # One family on each of the other targets.
 ELSEWHERE = {
+    "qwen3_moe": "interp:cuda",
     "phi3": "vulkan",
     "smollm3": "interp:hip-wave64",
     "ministral3": "interp:cuda",
@@ -62,15 +64,18 @@ def test_family_elsewhere(tmp_path: Path, name: str) -> None:
     close(runner.decode([IDS[8]], [0], [8])[0], want[8])
 
 
+# What llama.cpp fixes for the family: each fourth layer without positions; experts everywhere.
+FIXED = {
+    "smollm3": {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0]},
+    "qwen3_moe": {"mlp_only_layers": []},
+}
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_family_in_gguf(tmp_path: Path, name: str) -> None:
     """The file gives the logits of the safetensors, bit for bit but where it holds a rounded
     number for one that config.json spells."""
-    if name == "smollm3":  # llama.cpp has each fourth layer without positions, and no other
-        pattern = {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0]}
-        write_model(name, tmp_path, changed=pattern)
-    else:
-        write_model(name, tmp_path)
+    write_model(name, tmp_path, changed=FIXED.get(name))
     theirs = weft.load(tmp_path, device="oracle")
     ours = weft.load(write_gguf(tmp_path, tmp_path / "m.gguf"), device="oracle")
     got, want = ours.logits(IDS), theirs.logits(IDS)
@@ -78,6 +83,15 @@ def test_family_in_gguf(tmp_path: Path, name: str) -> None:
         np.testing.assert_allclose(got, want, atol=2e-5, rtol=1e-5)
     else:
         np.testing.assert_array_equal(got, want)
+
+
+def test_a_checkpoint_without_one_of_its_experts(tmp_path: Path) -> None:
+    write_model("qwen3_moe", tmp_path)
+    tensors = dict(open_checkpoint(tmp_path).items())
+    gone = next(name for name in tensors if ".experts.3." in name)
+    save_file(tmp_path / "model.safetensors", {k: v for k, v in tensors.items() if k != gone})
+    with pytest.raises(ModelError, match=f"'{gone}' is missing"):
+        weft.load(tmp_path, device="oracle")
 
 
 def test_a_longer_context_has_its_own_rope(tmp_path: Path) -> None:

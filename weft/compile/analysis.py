@@ -84,11 +84,13 @@ def group_name(kind: str, nodes: list[Node], anchor: Node | None, buffers: set[i
     return "+".join([head, *list(ops)[:6]])
 
 
-def strided_bases(node: Node) -> tuple[Node, ...]:
+def strided_bases(node: Node, picks: bool = False) -> tuple[Node, ...]:
     """What must be in memory so that a template can read `node` as a strided view of it: the
-    furthest that strides reach. An inline source is in no memory: then it is `node` itself."""
-    *_, furthest = views(node)
-    return (node,) if is_inline(furthest.node) else furthest.stored
+    furthest that strides reach, and the index where it `picks` matrices. An inline source is in no
+    memory: then it is `node` itself."""
+    *_, furthest = views(node, picks)
+    found = (node,) if is_inline(furthest.node) else furthest.stored
+    return (*found, *(strided_bases(furthest.pick.index) if furthest.pick else ()))
 
 
 # -- row bounds ---------------------------------------------------------------------------------

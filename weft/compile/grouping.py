@@ -125,8 +125,8 @@ class _Grouper:
             self._keep(node, "it is an anchor")
             if node.op == "dot" or self._wants_strided(node):
                 reason = f"{analysis.label_of(node)} reads it from memory"
-                for x in node.inputs:
-                    for y in analysis.strided_bases(x):
+                for i, x in enumerate(node.inputs):
+                    for y in analysis.strided_bases(x, node.op == "dot" and i == 1):
                         self._keep(y, reason)
             elif node.op == "update":
                 self._keep(base(node.inputs[0]), "update replaces rows of it")

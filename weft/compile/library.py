@@ -46,6 +46,8 @@ def offered(group: Group, caps: Caps) -> tuple[Gemm | None, str]:
 
 
 def _gemm(group: Group, p: Problem) -> tuple[Gemm | None, str]:
+    if any(b.pick is not None for b in p.bs):
+        return None, "matrices chosen at run time"
     out = group.outputs[0]
     batch = max(p.batches, 1)
     if min(p.m, p.n, p.k) < LEAST or p.m * p.n * p.k * batch < WORK:

@@ -82,6 +82,10 @@ class DecoderConfig:
 
     mixers: tuple[str, ...] = ()  # of each layer, a name in `mixers.MIXERS`; () = all attention
     feed_forwards: tuple[str, ...] = ()  # likewise in `feed_forward`; () = all dense
+    experts: int = 0  # of a layer, where it has any
+    experts_used: int = 0  # for each token
+    expert_ffn: int = 0
+    expert_norm: bool = False  # whether the weights of those used are made to sum to 1
 
     def window(self, layer: int) -> int:
         return self.windows[layer] if self.windows else 0
@@ -152,7 +156,8 @@ class Made:
 
 @dataclass(frozen=True)
 class WeightSpec:
-    """A weight the model reads: its name in the checkpoint and the shape it must have."""
+    """A weight the model reads: its name in the checkpoint and the shape it must have. A name with
+    {} stands for as many tensors as its first axis is long, one for each number from 0."""
 
     name: str
     shape: tuple[int, ...]

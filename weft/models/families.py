@@ -21,6 +21,7 @@ from weft.models.family_parts import (
     MAX_VOCAB,
     activation,
     base,
+    experts_of,
     refuse,
     single_rope,
     two_ropes,
@@ -96,6 +97,19 @@ def qwen3(c: Fields) -> DecoderConfig:
     made = base(c, "qwen3", act=activation(c, "hidden_act", "silu"), qk_norm="head")
     made = replace(made, qkv_bias=bias, out_bias=bias, ropes=(single_rope(c, made.head_dim),))
     return replace(made, windows=_qwen_windows(c, made.layers))
+
+
+def qwen3_moe(c: Fields) -> DecoderConfig:
+    """Qwen 3 with experts in place of the feed-forward of some layers, mostly of all."""
+    made = replace(qwen3(c), family="qwen3_moe", **experts_of(c))
+    every = c.integer("decoder_sparse_step", 1, MAX_LAYERS, 1)
+    plain = c.integers("mlp_only_layers", 0, MAX_LAYERS)
+    sparse = [i not in plain and (i + 1) % every == 0 for i in range(made.layers)]
+    kinds = tuple("experts" if s else "dense" for s in sparse)
+    window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
+    windows = (window if c.flag("use_sliding_window", False) else 0,) * made.layers
+    norm = c.flag("norm_topk_prob", False)
+    return replace(made, feed_forwards=kinds, windows=windows, expert_norm=norm)
 
 
 def _gemma(c: Fields, family: str) -> DecoderConfig:
@@ -224,6 +238,7 @@ DECODERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "mistral3": wrapped,
     "qwen2": qwen2,
     "qwen3": qwen3,
+    "qwen3_moe": qwen3_moe,
     "gemma2": gemma2,
     "gemma3_text": gemma3,
     "phi3": phi3,

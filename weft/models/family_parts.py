@@ -15,6 +15,7 @@ from weft.importers.hf_config import Fields
 from weft.models.config import Activation, DecoderConfig, Rope
 
 MAX_VOCAB, MAX_HIDDEN, MAX_LAYERS, MAX_HEADS = 1 << 22, 1 << 17, 1024, 1024
+MAX_EXPERTS = 4096
 MAX_FFN, MAX_HEAD_DIM, MAX_POSITIONS = 1 << 20, 1024, 1 << 24
 
 _ACTIVATIONS: dict[str, Activation] = {
@@ -200,3 +201,12 @@ def base(c: Fields, family: str, kv_default: int | None = None, **more: Any) -> 
         tied=c.flag("tie_word_embeddings", False),
     )
     return replace(made, **more)
+
+
+def experts_of(c: Fields) -> dict[str, Any]:
+    """Fields of a config with experts: how many, how many for each token, how wide."""
+    name = "num_experts" if c.data.get("num_experts") is not None else "num_local_experts"
+    experts = c.integer(name, 1, MAX_EXPERTS)
+    used = c.integer("num_experts_per_tok", 1, experts)
+    ffn = c.integer("moe_intermediate_size", 1, MAX_FFN)
+    return {"experts": experts, "experts_used": used, "expert_ffn": ffn}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from weft import ops
+from weft.core.dtypes import int32
 from weft.models.layers import Pass, Value, activate, columns
 
 FeedForward = Callable[[Pass, int, Value], Value]
@@ -26,4 +27,36 @@ def dense(p: Pass, i: int, h: Value) -> Value:
     return p.project(f"{i}.down", ops.mul(activate(c.act, gate), up))
 
 
-FEED_FORWARDS: Mapping[str, FeedForward] = {"dense": dense}
+def experts(p: Pass, i: int, h: Value) -> Value:
+    """The sum of the chosen experts, each a dense feed-forward, times what the router gives it
+    (Shazeer et al., arXiv:1701.06538). Of the others no weight is read."""
+    c = p.c
+    n = ops.aval(h).shape[0]
+    weights, chosen = _route(p, i, h)
+    lead = (n, c.experts_used, 1)
+    x = ops.broadcast(ops.reshape(h, (n, 1, 1, c.hidden)), (*lead, c.hidden))
+    gate, up = (p.pick(f"{i}.{role}_exps", x, chosen) for role in ("gate", "up"))
+    out = p.pick(f"{i}.down_exps", ops.mul(activate(c.act, gate), up), chosen)
+    by = ops.broadcast(ops.reshape(weights, (*lead, 1)), (*lead, c.hidden))
+    return ops.reshape(ops.sum_(ops.mul(out, by), 1), (n, c.hidden))
+
+
+def _route(p: Pass, i: int, h: Value) -> tuple[Value, Value]:
+    """Of each row the `experts_used` likeliest experts, float32 weights and int32 numbers [N, K],
+    the likeliest first (of equals the first)."""
+    c = p.c
+    logits = p.project(f"{i}.router", h)
+    n = ops.aval(h).shape[0]
+    shape = (n, c.experts_used)
+    order = ops.sort(logits, 1, descending=True, indices=True)
+    chosen = ops.slice_(order, (0, 0), shape)
+    shares = ops.reshape(ops.call("softmax", logits), (-1,))
+    start = ops.mul(ops.iota(shape, 0, int32), c.experts)
+    weights = ops.gather(shares, ops.add(start, chosen))
+    if c.expert_norm:
+        total = ops.reshape(ops.sum_(weights, 1), (n, 1))
+        weights = ops.div(weights, ops.broadcast(total, shape))
+    return weights, chosen
+
+
+FEED_FORWARDS: Mapping[str, FeedForward] = {"dense": dense, "experts": experts}

@@ -40,6 +40,8 @@ _LAYER = {
     "q": "attn_q", "k": "attn_k", "v": "attn_v", "qkv": "attn_qkv", "o": "attn_output",
     "q_norm": "attn_q_norm", "k_norm": "attn_k_norm",
     "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down", "gate_up": "ffn_up",
+    "router": "ffn_gate_inp", "gate_exps": "ffn_gate_exps", "up_exps": "ffn_up_exps",
+    "down_exps": "ffn_down_exps",
 }  # fmt: skip
 _PLAIN = {"F32": float32, "F16": float16, "BF16": bfloat16}
 _NO_WEIGHTS = ("F64", "I8", "I16", "I32", "I64", "Q8_K")

@@ -19,6 +19,7 @@ from weft.importers.gguf_blocks import dequantize
 from weft.importers.hf_config import Fields
 from weft.models.config import DecoderConfig, Rope
 from weft.models.family_parts import (
+    MAX_EXPERTS,
     MAX_FFN,
     MAX_HEADS,
     MAX_HIDDEN,
@@ -45,6 +46,7 @@ _READ = {
     "granite": ("logit_scale", "residual_scale", "embedding_scale"),
     "mistral3": ("rope.scaling.yarn_log_multiplier",),
     "phi3": ("rope.scaling.attn_factor",),
+    "qwen3moe": ("expert_count",),
 }
 
 
@@ -268,6 +270,18 @@ def _gemma3(c: Source) -> DecoderConfig:
     )
 
 
+def _qwen3moe(c: Source) -> DecoderConfig:
+    made = _rms(c, "qwen3_moe", 1, qk_norm="head", expert_norm=True)
+    experts = c.integer("expert_count", 1, MAX_EXPERTS)
+    return replace(
+        made,
+        experts=experts,
+        experts_used=c.integer("expert_used_count", 1, experts),
+        expert_ffn=c.integer("expert_feed_forward_length", 1, MAX_FFN),
+        feed_forwards=("experts",) * made.layers,
+    )
+
+
 def _phi3(c: Source) -> DecoderConfig:
     """Its fused gate and up projection is called ffn_up."""
     made = _base(c, "phi3", norm_eps=_eps(c), fused_qkv=True, fused_gate=True)
@@ -324,6 +338,7 @@ FAMILIES: Mapping[str, Callable[[Source], DecoderConfig]] = {
     "qwen3": lambda c: _rms(c, "qwen3", 1, qk_norm="head"),
     "gemma2": _gemma2,
     "gemma3": _gemma3,
+    "qwen3moe": _qwen3moe,
     "phi3": _phi3,
     "smollm3": _smollm3,
     "mistral3": _mistral3,

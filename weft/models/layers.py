@@ -65,6 +65,14 @@ class Pass:
         low = linear(c.act_dtype, x, w[f"{role}.lora_a"])
         return ops.add(out, ops.mul(linear(c.act_dtype, low, w[f"{role}.lora_b"]), c.adapter_scale))
 
+    def pick(self, role: str, x: Value, chosen: Value) -> Value:
+        """x[N, K, 1, A] times the chosen[N, K] matrices of w[E, B, A] (+ b[E, B]): float32
+        [N, K, 1, B]."""
+        w = self.w[f"{role}.w"]
+        wide = _wide(self.c.act_dtype, w)
+        matrix = ops.transpose(ops.gather(w, chosen), (0, 1, 3, 2))
+        return ops.dot(ops.cast(x, wide), ops.cast(matrix, wide), float32)
+
     def rope(self, i: int, x: Value) -> Value:
         """x[N, H, D] turned by layer i's rope, as far as it turns; as it is without one."""
         at = self.c.rope(i)
@@ -99,10 +107,15 @@ def linear(
     Weights stay in their own dtype in memory. Weights of dtype `act_dtype` meet inputs of it;
     otherwise both sides are float32 in registers.
     """
-    wide = act_dtype if ops.aval(w).dtype is act_dtype else float32
+    wide = _wide(act_dtype, w)
     matrix = w if k_first else ops.transpose(w)
     out = ops.dot(ops.cast(x, wide), ops.cast(matrix, wide), float32)
     return out if b is None else ops.add(out, _row(b, out))
+
+
+def _wide(act_dtype: DType, w: Value) -> DType:
+    """The dtype that a product with w is taken in."""
+    return act_dtype if ops.aval(w).dtype is act_dtype else float32
 
 
 def _row(v: Value, like: Value) -> Value:

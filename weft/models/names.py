@@ -6,13 +6,14 @@ Roles are weft's own names: "embed", "head", "norm.w", "3.q.w" (layer 3, query p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from weft.core.dtypes import as_dtype
 from weft.core.errors import DTypeError, ModelError
+from weft.core.mapped import release
 from weft.importers.safetensors import Checkpoint
 from weft.models.config import DecoderConfig, EncoderConfig, Layout, WeightSpec
 
@@ -100,7 +101,10 @@ def _llama(c: DecoderConfig) -> Layout:
         at = f"layers.{i}."
         for role, name in _NORMS[c.pre_norms, c.post_norms].items():
             b.add(f"{i}.{role}.w", f"{at}{name}.weight", c.hidden)
-        for role, (shape, biased) in (_attention(c) | _dense(c)).items():
+        if c.feed_forward(i) == "experts":
+            _experts(c, b, i, f"{at}mlp.")
+        dense = _dense(c) if c.feed_forward(i) == "dense" else {}
+        for role, (shape, biased) in (_attention(c) | dense).items():
             if biased:
                 b.both(f"{i}.{role}", at + _PROJECTIONS[role], *shape)
             else:
@@ -128,6 +132,20 @@ def _dense(c: DecoderConfig) -> Projections:
         del sizes["gate"]
     made: Projections = {role: ((n, c.hidden), c.mlp_bias) for role, n in sizes.items()}
     return made | {"down": ((c.hidden, c.ffn), c.mlp_bias)}
+
+
+def _experts(c: DecoderConfig, b: _Builder, i: int, at: str) -> None:
+    """Qwen's names: a tensor for each expert."""
+    b.add(f"{i}.router.w", f"{at}gate.weight", c.experts, c.hidden)
+    for role in ("gate", "up", "down"):
+        shape = (c.hidden, c.expert_ffn) if role == "down" else (c.expert_ffn, c.hidden)
+        name = f"{at}experts.{{}}.{role}_proj.weight"
+        b.add(f"{i}.{role}_exps.w", name, c.experts, *shape)
+
+
+def tensors_of(spec: WeightSpec, name: str, value: np.ndarray) -> dict[str, np.ndarray]:
+    """The tensors of a checkpoint that hold a weight, by name."""
+    return dict(zip(parts_of(spec, name), value)) if "{}" in name else {name: value}
 
 
 def checkpoint_names(c: DecoderConfig) -> dict[str, str]:
@@ -185,46 +203,81 @@ def encoder_layout(c: EncoderConfig) -> Layout:
 
 def bind_weights(layout: Layout, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
     """Role -> array for every weight of the layout. Raises as `bind_names`."""
-    return {role: checkpoint[name] for role, name in bind_names(layout, checkpoint).items()}
+    specs = layout.weights
+    return {
+        role: read_weight(specs[role], name, lambda part, _: checkpoint[part])
+        for role, name in bind_names(layout, checkpoint).items()
+    }
 
 
 def bind_names(layout: Layout, checkpoint: Checkpoint | PackedCheckpoint) -> dict[str, str]:
-    """Role -> name of every weight of the layout, checked for presence, shape and float dtype;
-    packed ones for presence.
+    """Role -> name (see WeightSpec) of every weight of the layout, checked for presence, shape and
+    float dtype; packed ones for presence.
 
     Raises ModelError naming the tensor and what was expected. An untied head that the checkpoint
     does not hold is an error too: guessing that it is tied would give wrong logits.
     """
     prefix = _prefix(layout, checkpoint)
     out: dict[str, str] = {}
+    used: set[str] = set()
     for role, spec in layout.weights.items():
         name = prefix + spec.name
         if role == "head" and name not in checkpoint:  # it stands beside the model, not in it
             beside = prefix.removesuffix("model.") + spec.name
             name = beside if beside in checkpoint else spec.name
-        if name not in checkpoint:
+        if "{}" not in name and name not in checkpoint:
             name = _old_name(name, checkpoint)
-        if name not in checkpoint:
-            raise ModelError(f"{checkpoint.where}: tensor {name!r} is missing; {_hint(checkpoint)}")
         out[role] = name
-        if name in checkpoint.packed:
-            continue
-        info = checkpoint.info(name)
-        if info.shape != spec.shape:
-            raise ModelError(
-                f"{checkpoint.where}: tensor {name!r} has shape {list(info.shape)}; "
-                f"config.json asks for {list(spec.shape)}"
-            )
-        try:
-            is_float = as_dtype(info.dtype).is_float and info.dtype.itemsize <= 4
-        except DTypeError:
-            is_float = False
-        if not is_float:
-            raise ModelError(
-                f"{checkpoint.where}: tensor {name!r} is {info.dtype}; "
-                "expected float32, float16 or bfloat16"
-            )
-    _check_layers(set(out.values()), checkpoint)
+        for part in parts_of(spec, name):
+            _check(checkpoint, part, spec.shape[1:] if "{}" in name else spec.shape)
+            used.add(part)
+    _check_layers(used, checkpoint)
+    return out
+
+
+def parts_of(spec: WeightSpec, name: str) -> list[str]:
+    """The names of the tensors that hold a weight."""
+    return [name.format(i) for i in range(spec.shape[0])] if "{}" in name else [name]
+
+
+def _check(checkpoint: Checkpoint | PackedCheckpoint, name: str, shape: tuple[int, ...]) -> None:
+    if name not in checkpoint:
+        raise ModelError(f"{checkpoint.where}: tensor {name!r} is missing; {_hint(checkpoint)}")
+    if name in checkpoint.packed:
+        return
+    info = checkpoint.info(name)
+    if info.shape != shape:
+        raise ModelError(
+            f"{checkpoint.where}: tensor {name!r} has shape {list(info.shape)}; "
+            f"config.json asks for {list(shape)}"
+        )
+    try:
+        is_float = as_dtype(info.dtype).is_float and info.dtype.itemsize <= 4
+    except DTypeError:
+        is_float = False
+    if not is_float:
+        raise ModelError(
+            f"{checkpoint.where}: tensor {name!r} is {info.dtype}; "
+            "expected float32, float16 or bfloat16"
+        )
+
+
+def read_weight(
+    spec: WeightSpec, name: str, tensor: Callable[[str, tuple[int, ...]], np.ndarray]
+) -> np.ndarray:
+    """The weight that is called `name`, of tensor(name, its shape): as it is, or put together of
+    several, one at a time. Raises ModelError where their dtypes differ."""
+    if "{}" not in name:
+        return tensor(name, spec.shape)
+    out = None
+    for i, part in enumerate(parts_of(spec, name)):
+        value = tensor(part, spec.shape[1:])
+        out = np.empty(spec.shape, value.dtype) if out is None else out
+        if value.dtype != out.dtype:
+            raise ModelError(f"tensor {part!r} is {value.dtype}; others like it are {out.dtype}")
+        out[i] = value
+        release(value)  # the file's pages: one copy at a time
+    assert out is not None
     return out
 
 

@@ -16,7 +16,7 @@ from weft.importers.hf_config import Fields
 from weft.importers.safetensors import SINGLE, save_file
 from weft.models.encoders import ENCODERS
 from weft.models.families import DECODERS
-from weft.models.names import decoder_layout, encoder_layout
+from weft.models.names import decoder_layout, encoder_layout, tensors_of
 
 
 def random_folder(
@@ -37,13 +37,13 @@ def random_folder(
         raise ModelError(f"config: model_type {kind!r} is not supported; supported: {known}")
     dtype = as_dtype(fields.text("dtype", "float32")).numpy
     rng = np.random.Generator(np.random.Philox(seed))
-    tensors = {}
+    tensors: dict[str, np.ndarray] = {}
     for role, spec in layout.weights.items():
         value = rng.standard_normal(spec.shape, np.float32) * np.float32(scale)
         if "norm" in role and role.endswith(".w"):
             value += np.float32(1.0 - offset)
         prefix = "" if role == "head" else layout.prefixes[0]
-        tensors[prefix + spec.name] = value.astype(dtype)
+        tensors |= tensors_of(spec, prefix + spec.name, value.astype(dtype))
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", dict(config))

@@ -14,7 +14,7 @@ from weft.core.packed import Packed, dequantized
 from weft.importers.packed.checkpoint import PackedCheckpoint
 from weft.importers.packed.layer import Read
 from weft.models.config import Layout
-from weft.models.names import bind_names
+from weft.models.names import bind_names, read_weight
 
 _STEP = 1 << 20  # elements widened at a time
 
@@ -35,18 +35,29 @@ class PackedWeights(Mapping[str, "np.ndarray | Packed"]):
         return len(self._names)
 
     def __getitem__(self, role: str) -> np.ndarray | Packed:
-        name, at = self._names[role], self._checkpoint
+        spec, name = self._layout.weights[role], self._names[role]
+        if "{}" in name:  # experts: together they are floats
+            return read_weight(spec, name, lambda part, shape: self._floats(part, shape))
+        return self._one(name, spec.shape, self._dtype)
+
+    def _floats(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        found = self._one(name, shape, self._dtype or float16)
+        assert isinstance(found, np.ndarray)
+        return found
+
+    def _one(self, name: str, wanted: tuple[int, ...], kept: DType | None) -> np.ndarray | Packed:
+        at = self._checkpoint
         if name not in at.packed:
             return at.plain(name)
-        found, wanted = at.read(name), self._layout.weights[role].shape
+        found = at.read(name)
         if found.shape != wanted:
             raise ModelError(
                 f"{at.where}: packed weights {name!r} are {list(found.shape)}; "
                 f"config.json asks for {list(wanted)}"
             )
-        if self._dtype is None and found.packed is not None and found.order is None:
+        if kept is None and found.packed is not None and found.order is None:
             return found.packed
-        dtype = self._dtype or float16
+        dtype = kept or float16
         out = widened(found.shape, rows_of(found), dtype)
         if not all_finite(out):
             raise ModelError(

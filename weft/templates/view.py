@@ -40,6 +40,16 @@ def source_index(node: Node, index: Sequence[Affine]) -> Index:
 
 
 @dataclass(frozen=True)
+class Pick:
+    """A matrix chosen at run time: `by` elements further for each of what stands in the int32 value
+    `index`, whose axis j is at `at[j]`, affine in the view's axes but the last two."""
+
+    index: Node
+    at: Index
+    by: int
+
+
+@dataclass(frozen=True)
 class View:
     """Element (i0, i1, ...) of the viewed value is element offset + i0 * strides[0] + ... of
     `node`'s row-major storage. A load yields `dtype`, which a widening cast may have hidden.
@@ -48,7 +58,8 @@ class View:
     i - i % run (an interleaved weight, see compile/interleave).
 
     With a `form`, `node` is a `dequantize` that is not in memory itself: what it is made of is.
-    So with `whole`, where it is the `rescale` of integers that a product takes as they are."""
+    So with `whole`, where it is the `rescale` of integers that a product takes as they are.
+    With a `pick` it lies further on by what that says."""
 
     node: Node
     offset: int
@@ -56,6 +67,7 @@ class View:
     run: int = 1
     form: Form | None = None
     whole: bool = False
+    pick: Pick | None = None
 
     @property
     def stored(self) -> tuple[Node, ...]:
@@ -72,9 +84,10 @@ def _exact_cast(node: Node) -> bool:
     return node.op == "cast" and node.dtype == dt.float32 and node.inputs[0].dtype in narrow
 
 
-def views(node: Node) -> Iterator[View]:
+def views(node: Node, picks: bool = False) -> Iterator[View]:
     """`node` as a view of itself, then of what each movement op or exact cast under it reads, as
-    far as strides (in elements, one per axis) say where its elements lie.
+    far as strides (in elements, one per axis) say where its elements lie; with `picks` also through
+    a gather of whole matrices whose index cannot be outside.
 
     An exact cast is one of f16 or bf16 to f32: a template loads the narrow value and widens it.
     Under a `dequantize` of parts that products read as they are (see compile/interleave) lies the
@@ -82,15 +95,18 @@ def views(node: Node) -> Iterator[View]:
     """
     syms = [Sym(f"axis{i}", "var", max(d, 1)) for i, d in enumerate(node.shape)]
     index: Index = tuple(affine.symbol(s) for s in syms)
+    chosen: tuple[Sym, Node, Index] | None = None
     while True:
         linear = affine.flatten(index, affine.contiguous(node.shape))
         if any(s.kind != "var" for s, _ in linear.terms):
             return
         run = node.attrs.get("interleave", 1)
         strides = (linear.coefficient(s) for s in syms)
-        yield (view := View(node, linear.const, tuple(run if s == 1 else s for s in strides), run))
+        pick = Pick(*chosen[1:], linear.coefficient(chosen[0])) if chosen else None
+        steps = tuple(run if s == 1 else s for s in strides)
+        yield (view := View(node, linear.const, steps, run, pick=pick))
         if (form := form_of(node)) is not None:
-            if all(x.attrs.get("packed") for x in node.inputs):
+            if pick is None and all(x.attrs.get("packed") for x in node.inputs):
                 yield replace(view, form=form, run=node.inputs[0].attrs.get("interleave", 1))
             return
         if takes_integers(node):
@@ -98,20 +114,39 @@ def views(node: Node) -> Iterator[View]:
             return
         if node.op in PURE:
             index = source_index(node, index)
+        elif picks and chosen is None and _picks(node, index, syms[-2:]):
+            rank, sym = len(node.inputs[1].shape), Sym("chosen", "var", node.inputs[0].shape[0])
+            chosen, index = (sym, node.inputs[1], index[:rank]), (affine.symbol(sym), *index[rank:])
         elif not _exact_cast(node):
             return
         node = node.inputs[0]
 
 
-def view_of(group: Group, node: Node) -> View | None:
+def _picks(node: Node, index: Index, inner: Sequence[Sym]) -> bool:
+    """Whether `node` takes matrices by an index that holds only valid numbers and does not depend
+    on the axes `inner`."""
+    if node.op != "gather" or node.attrs["axis"] != 0:
+        return False
+    at = index[: len(node.inputs[1].shape)]
+    if any(s.kind != "var" or s in inner for x in at for s, _ in x.terms):
+        return False
+    numbers = node.inputs[1]
+    while numbers.op in PURE:
+        numbers = numbers.inputs[0]
+    order = numbers.op == "sort" and numbers.attrs["indices"]
+    return order and numbers.shape[numbers.attrs["axis"]] <= node.inputs[0].shape[0]
+
+
+def view_of(group: Group, node: Node, picks: bool = False) -> View | None:
     """How `node` lies in one of the group's inputs, or None."""
     materialised = {id(n) for n in group.inputs}
-    return next((v for v in views(node) if all(id(x) in materialised for x in v.stored)), None)
+    found = views(node, picks)
+    return next((v for v in found if all(id(x) in materialised for x in v.stored)), None)
 
 
-def operand(group: Group, node: Node) -> View:
+def operand(group: Group, node: Node, picks: bool = False) -> View:
     """`view_of`, or a CompileError that names what stands in the way."""
-    view = view_of(group, node)
+    view = view_of(group, node, picks)
     if view is None:
         raise CompileError(f"operand {node!r} of {group.kind} is not a strided view of an input")
     return view

@@ -185,4 +185,7 @@ def config_of(raw: Fields) -> DecoderConfig:
             f"{raw.where}: {kind[:60] or 'no model_type'} cannot be trained; "
             f"supported: {', '.join(DECODERS)}"
         )
-    return DECODERS[kind](raw)
+    made = DECODERS[kind](raw)
+    if made.experts:
+        raise ModelError(f"{raw.where}: {kind} cannot be trained: it has experts")
+    return made

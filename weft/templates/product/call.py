@@ -24,17 +24,18 @@ from weft.templates.product.bands import Bands
 from weft.templates.product.epilogue import Tail
 from weft.templates.product.packed_rows import PackedRows
 from weft.templates.product.problem import Problem, mode
-from weft.templates.view import Index, View
+from weft.templates.view import Index, Pick, View, operand
 
 
 @dataclass(frozen=True)
 class Operand(Reader):
     """A dot's operand: its `items` are the rows of the left one, the columns of a right one. What
-    divides all of `known` (batch strides and the offset) divides `base`."""
+    divides all of `known` (batch strides and the offset) and a step of `pick` divides `base`."""
 
     items: int
     k: int
     known: tuple[int, ...]
+    pick: Pick | None = None
 
     @property
     def along_k(self) -> bool:
@@ -48,7 +49,8 @@ class Operand(Reader):
         length, limit = (self.k, bk) if self.along_k else (self.items, items)
         other = self.s_row if self.along_k else self.s_k
         lanes = WORD // self.source.dtype.itemsize
-        while lanes > max(limit, 1) or any(n % lanes for n in (length, other, *self.known)):
+        steps = (length, other, *self.known, self.pick.by if self.pick else 0)
+        while lanes > max(limit, 1) or any(n % lanes for n in steps):
             lanes //= 2
         return lanes
 
@@ -80,7 +82,8 @@ class Call:
         self, view: View, strides: tuple[int, ...], s_row: int, s_k: int, items: int
     ) -> Operand:
         source, known = self.em.buffers[id(view.stored[0])], (*strides, view.offset)
-        return Operand(source, const(0), s_row, s_k, self.acc, items, self.p.k, known)
+        pick = view.pick
+        return Operand(source, const(0), s_row, s_k, self.acc, items, self.p.k, known, pick)
 
     def _packed(self, view: View) -> tuple[Form, dict[str, ir.Buffer], int]:
         """Form, parts and K of a packed operand."""
@@ -116,7 +119,20 @@ class Call:
     def _placed(self, x: Operand) -> Operand:
         *strides, offset = x.known
         start = self.em.expr(affine.flatten(self.batch, strides, offset))
+        if x.pick is not None:
+            start = start + self._picked(x.pick) * x.pick.by
         return replace(x, base=self.b.let(start, "base"))
+
+    def _picked(self, pick: Pick) -> Expr:
+        """The number that stands in a pick's index for this batch entry."""
+        lead = {f"axis{i}": value for i, value in enumerate(self.batch)}
+        at = [
+            affine.combine([(affine.number(x.const), 1), *((lead[s.name], c) for s, c in x.terms)])
+            for x in pick.at
+        ]
+        view = operand(self.group, pick.index)
+        where = self.em.expr(affine.flatten(at, view.strides, view.offset))
+        return self.b.let(load(self.em.buffers[id(view.node)], where), "picked")
 
     def add(self, acc: ir.Var, x: Expr, y: Expr) -> None:
         """acc += x * y, or x0 * y0 + x1 * y1 of pairs."""

@@ -65,11 +65,11 @@ def problem_of(group: Group, dots: tuple[Node, ...] = ()) -> Problem:
     for other in dots[1:]:
         if other.shape != first.shape or operand(group, other.inputs[0]) != a:
             raise CompileError("dots of one group must share the left operand and the shape")
-    bs = tuple(operand(group, d.inputs[1]) for d in dots)
+    bs = tuple(operand(group, d.inputs[1], picks=True) for d in dots)
     *lead, m, n = first.shape
     k = first.inputs[0].shape[-1]
     rows, a_m = [m], a.strides[-2]
-    while lead and all(b.strides[len(lead) - 1] == 0 or lead[-1] == 1 for b in bs):
+    while lead and (lead[-1] == 1 or not any(_moves(b, len(lead) - 1) for b in bs)):
         d, s = lead[-1], a.strides[len(lead) - 1]
         size = math.prod(rows)
         if d != 1 and size != 1 and s != size * a_m:
@@ -82,6 +82,14 @@ def problem_of(group: Group, dots: tuple[Node, ...] = ()) -> Problem:
         dots, a, bs, tuple(lead), tuple(rows), math.prod(rows), n, k,
         a.strides[:nb], a_m, a.strides[-1],
     )  # fmt: skip
+
+
+def _moves(b: View, axis: int) -> bool:
+    """Whether operand b is another matrix further along a batch axis."""
+    by_pick = b.pick is not None and any(
+        s.name == f"axis{axis}" for x in b.pick.at for s, _ in x.terms
+    )
+    return by_pick or b.strides[axis] != 0
 
 
 def find_dots(group: Group) -> tuple[Node, ...]:
