@@ -126,6 +126,18 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "mlp_only_layers": [1],
         },
     ),
+    "gpt_oss": (
+        "GptOssConfig",
+        {
+            **ODD,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 20,
+            "sliding_window": 5,
+            "swiglu_limit": 0.7,
+            "rope_parameters": {**YARN, "truncate": False},
+        },
+    ),
     "smollm3": ("SmolLM3Config", {**ODD, "no_rope_layers": [1, 0]}),
     "ministral3": ("Ministral3Config", {**ODD, "rope_parameters": MINISTRAL}),
     "granite": (

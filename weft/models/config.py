@@ -58,8 +58,11 @@ class DecoderConfig:
     out_bias: bool = False
     mlp_bias: bool = False
     fused_qkv: bool = False  # one weight holds q, k, v side by side
-    fused_gate: bool = False  # one weight holds gate and up side by side
+    fused_gate: bool = False  # one weight holds gate and up: side by side, of experts row by row
     transposed: bool = False  # weights are [K, N] (GPT-2's Conv1D) instead of [N, K]
+    gate_limit: float = 0.0  # where a gate is cut off, and its partner on both sides; 0: nowhere
+    gate_slope: float = 1.702  # of the sigmoid of a gate that is cut off
+    sinks: bool = False  # one more score for each head, without a value
     qk_norm: Literal["", "head", "whole"] = ""  # a norm of queries and keys, per head or of all
     pre_norms: bool = True  # a norm before the mixer and before the feed-forward
     post_norms: bool = False  # a norm after each, before the residual add
@@ -157,10 +160,12 @@ class Made:
 @dataclass(frozen=True)
 class WeightSpec:
     """A weight the model reads: its name in the checkpoint and the shape it must have. A name with
-    {} stands for as many tensors as its first axis is long, one for each number from 0."""
+    {} stands for as many tensors as its first axis is long, one for each number from 0. Of one that
+    is `turned` the checkpoint holds the last two axes the other way round."""
 
     name: str
     shape: tuple[int, ...]
+    turned: bool = False
 
 
 @dataclass(frozen=True)

@@ -56,12 +56,12 @@ class _Cached:
     state: Mapping[str, Value]
     new: dict[str, Value] = field(default_factory=dict)
 
-    def attend(self, i: int, q: Value, k: Value, v: Value) -> Value:
+    def attend(self, i: int, q: Value, k: Value, v: Value, sinks: Value | None = None) -> Value:
         c, rows = self.c, self.rows
         names = [f"{kind}.{i}" for kind in planes(c)]
         new = kv_cache.store(c, tuple(self.state[name] for name in names), rows.at, k, v)
         self.new.update(zip(names, new))
-        return kv_cache.attend(c, new, q, rows.slot, rows.pos, c.window(i))
+        return kv_cache.attend(c, new, q, rows.slot, rows.pos, c.window(i), sinks)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ class _Whole:
     batch: int
     length: int
 
-    def attend(self, i: int, q: Value, k: Value, v: Value) -> Value:
+    def attend(self, i: int, q: Value, k: Value, v: Value, sinks: Value | None = None) -> Value:
+        assert sinks is None, "models with sinks are not trained"
         c, heads = self.c, []
         for x in (q, k, v):
             count = ops.aval(x).shape[1]

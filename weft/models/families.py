@@ -217,6 +217,25 @@ def olmo3(c: Fields) -> DecoderConfig:
     return replace(made, **two_ropes(c, made.head_dim, windows, theta, theta))
 
 
+def gpt_oss(c: Fields) -> DecoderConfig:
+    """gpt-oss: experts throughout, sinks, biases, gates that are cut off, YaRN, every other layer
+    sliding."""
+    bias = c.flag("attention_bias", True)
+    made = base(c, "gpt_oss", qkv_bias=bias, out_bias=bias, mlp_bias=True, sinks=True)
+    window = c.integer("sliding_window", 1, MAX_POSITIONS, 128)
+    return replace(
+        made,
+        **experts_of(c, "intermediate_size"),
+        expert_norm=True,
+        feed_forwards=("experts",) * made.layers,
+        fused_gate=True,
+        gate_limit=c.number("swiglu_limit", 1e-3, 1e6, 7.0),
+        gate_slope=c.number("swiglu_alpha", 1e-3, 1e6, 1.702),
+        windows=windows_of(c, made.layers, window, lambda i: i % 2 == 0),
+        ropes=(single_rope(c, made.head_dim, 150000.0),),
+    )
+
+
 def wrapped(c: Fields) -> DecoderConfig:
     """The text model of one that also sees: its own config stands in text_config."""
     text = c.section("text_config")
@@ -241,6 +260,7 @@ DECODERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "qwen3_moe": qwen3_moe,
     "gemma2": gemma2,
     "gemma3_text": gemma3,
+    "gpt_oss": gpt_oss,
     "phi3": phi3,
     "smollm3": smollm3,
     "granite": granite,

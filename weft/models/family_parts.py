@@ -203,10 +203,11 @@ def base(c: Fields, family: str, kv_default: int | None = None, **more: Any) -> 
     return replace(made, **more)
 
 
-def experts_of(c: Fields) -> dict[str, Any]:
-    """Fields of a config with experts: how many, how many for each token, how wide."""
+def experts_of(c: Fields, width: str = "moe_intermediate_size") -> dict[str, Any]:
+    """Fields of a config with experts: how many, how many for each token, how wide (what `width`
+    says)."""
     name = "num_experts" if c.data.get("num_experts") is not None else "num_local_experts"
     experts = c.integer(name, 1, MAX_EXPERTS)
     used = c.integer("num_experts_per_tok", 1, experts)
-    ffn = c.integer("moe_intermediate_size", 1, MAX_FFN)
+    ffn = c.integer(width, 1, MAX_FFN)
     return {"experts": experts, "experts_used": used, "expert_ffn": ffn}

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 
 from weft import ops
 from weft.core.dtypes import int32
-from weft.models.layers import Pass, Value, activate, columns
+from weft.models.layers import Pass, Value, activate, columns, gated
 
 FeedForward = Callable[[Pass, int, Value], Value]
 
 
 def dense(p: Pass, i: int, h: Value) -> Value:
-    """down(act(gate h) * up h) (Shazeer, arXiv:2002.05202), or down(act(up h)) without a gate."""
+    """down(act(gate h) * up h), or down(act(up h)) without a gate."""
     c = p.c
     if not c.gated:
         return p.project(f"{i}.down", activate(c.act, p.project(f"{i}.up", h)))
@@ -24,7 +24,7 @@ def dense(p: Pass, i: int, h: Value) -> Value:
         gate, up = columns(p.project(f"{i}.gate_up", h), (c.ffn, c.ffn))
     else:
         up, gate = p.project(f"{i}.up", h), p.project(f"{i}.gate", h)
-    return p.project(f"{i}.down", ops.mul(activate(c.act, gate), up))
+    return p.project(f"{i}.down", gated(c, gate, up))
 
 
 def experts(p: Pass, i: int, h: Value) -> Value:
@@ -35,8 +35,13 @@ def experts(p: Pass, i: int, h: Value) -> Value:
     weights, chosen = _route(p, i, h)
     lead = (n, c.experts_used, 1)
     x = ops.broadcast(ops.reshape(h, (n, 1, 1, c.hidden)), (*lead, c.hidden))
-    gate, up = (p.pick(f"{i}.{role}_exps", x, chosen) for role in ("gate", "up"))
-    out = p.pick(f"{i}.down_exps", ops.mul(activate(c.act, gate), up), chosen)
+    if c.fused_gate:  # a row of the one, a row of the other
+        both = ops.reshape(p.pick(f"{i}.gate_up_exps", x, chosen), (*lead, c.expert_ffn, 2))
+        parts = (ops.slice_(both, (0, 0, 0, 0, j), (*lead, c.expert_ffn, j + 1)) for j in (0, 1))
+        gate, up = (ops.reshape(x, (*lead, c.expert_ffn)) for x in parts)
+    else:
+        gate, up = (p.pick(f"{i}.{role}_exps", x, chosen) for role in ("gate", "up"))
+    out = p.pick(f"{i}.down_exps", gated(c, gate, up), chosen)
     by = ops.broadcast(ops.reshape(weights, (*lead, 1)), (*lead, c.hidden))
     return ops.reshape(ops.sum_(ops.mul(out, by), 1), (n, c.hidden))
 

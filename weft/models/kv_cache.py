@@ -41,13 +41,17 @@ def store(c: DecoderConfig, cache: Cache, at: Value, k: Value, v: Value) -> Cach
     return tuple(_written(plane, at, x) for plane, x in zip(cache, fresh, strict=True))
 
 
-def attend(c: DecoderConfig, cache: Cache, q: Value, slot: Value, pos: Value, window: int) -> Value:
+def attend(
+    c: DecoderConfig, cache: Cache, q: Value, slot: Value, pos: Value, window: int,
+    sinks: Value | None = None,
+) -> Value:  # fmt: skip
     """What q [N, H, D] finds in a layer's cache, [N, H, D]: row n sees positions 0 .. pos[n] of
-    slot[n], the last `window` of them if window > 0."""
+    slot[n], the last `window` of them if window > 0; of each head also its sink [H]."""
+    more = () if sinks is None else (ops.cast(sinks, float32),)
     length = ops.aval(cache[0]).shape[2]
     q = turned(q) if c.kv_dtype is int8 else narrowed(q, c.kv_dtype)
     return ops.call(
-        "cached_attention", q, *cache[:2], slot, pos, *cache[2:],
+        "cached_attention", q, *cache[:2], slot, pos, *cache[2:], *more,
         scale=c.scale, window=window if window < length else 0, softcap=c.attn_softcap,
     )  # fmt: skip
 

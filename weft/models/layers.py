@@ -17,8 +17,8 @@ Weights = Mapping[str, Value]
 class Past(Protocol):
     """What a layer sees of the tokens before each row: caches in serving, rows in training."""
 
-    def attend(self, i: int, q: Value, k: Value, v: Value) -> Value:
-        """Attention of layer i: q[N, H, D], k and v[N, G, D] -> [N, H, D]."""
+    def attend(self, i: int, q: Value, k: Value, v: Value, sinks: Value | None = None) -> Value:
+        """Attention of layer i: q[N, H, D], k and v[N, G, D], perhaps sinks[H] -> [N, H, D]."""
         ...
 
 
@@ -71,7 +71,12 @@ class Pass:
         w = self.w[f"{role}.w"]
         wide = _wide(self.c.act_dtype, w)
         matrix = ops.transpose(ops.gather(w, chosen), (0, 1, 3, 2))
-        return ops.dot(ops.cast(x, wide), ops.cast(matrix, wide), float32)
+        out = ops.dot(ops.cast(x, wide), ops.cast(matrix, wide), float32)
+        bias = self.w.get(f"{role}.b")
+        if bias is None:
+            return out
+        rows = ops.cast(ops.gather(bias, chosen), float32)
+        return ops.add(out, ops.reshape(rows, ops.aval(out).shape))
 
     def rope(self, i: int, x: Value) -> Value:
         """x[N, H, D] turned by layer i's rope, as far as it turns; as it is without one."""
@@ -140,3 +145,14 @@ def activate(act: Activation, x: Value) -> Value:
     if act == "relu":
         return ops.call("relu", x)
     return ops.call("gelu", x, approximate="tanh" if act == "gelu_tanh" else "none")
+
+
+def gated(c: DecoderConfig, gate: Value, up: Value) -> Value:
+    """act(gate) * up (Shazeer, arXiv:2002.05202); with a limit gpt-oss's, whose act is x sigmoid(s
+    x) and which adds 1 to up."""
+    if not c.gate_limit:
+        return ops.mul(activate(c.act, gate), up)
+    gate = ops.minimum(gate, c.gate_limit)
+    up = ops.maximum(ops.minimum(up, c.gate_limit), -c.gate_limit)
+    act = ops.mul(gate, ops.call("sigmoid", ops.mul(gate, c.gate_slope)))
+    return ops.mul(act, ops.add(up, 1.0))

@@ -22,7 +22,8 @@ def attention(p: Pass, i: int, h: Value) -> Value:
     if c.query_growth:
         by = ops.reshape(p.tables["query_growth"], (-1, 1, 1))
         q = ops.mul(q, ops.broadcast(by, ops.aval(q).shape))
-    out = ops.cast(p.past.attend(i, q, k, v), float32)
+    sinks = p.w[f"{i}.sinks"] if c.sinks else None
+    out = ops.cast(p.past.attend(i, q, k, v, sinks), float32)
     return p.project(f"{i}.o", ops.reshape(out, (-1, c.heads * c.head_dim)))
 
 

@@ -54,8 +54,8 @@ class _Builder:
     def __init__(self) -> None:
         self.weights: dict[str, WeightSpec] = {}
 
-    def add(self, role: str, name: str, *shape: int) -> None:
-        self.weights[role] = WeightSpec(name, shape)
+    def add(self, role: str, name: str, *shape: int, turned: bool = False) -> None:
+        self.weights[role] = WeightSpec(name, shape, turned)
 
     def both(self, role: str, name: str, *shape: int) -> None:
         """A weight and its bias; the bias is as long as the shape's first axis."""
@@ -101,8 +101,10 @@ def _llama(c: DecoderConfig) -> Layout:
         at = f"layers.{i}."
         for role, name in _NORMS[c.pre_norms, c.post_norms].items():
             b.add(f"{i}.{role}.w", f"{at}{name}.weight", c.hidden)
+        if c.sinks:
+            b.add(f"{i}.sinks", f"{at}self_attn.sinks", c.heads)
         if c.feed_forward(i) == "experts":
-            _experts(c, b, i, f"{at}mlp.")
+            (_fused_experts if c.fused_gate else _experts)(c, b, i, f"{at}mlp.")
         dense = _dense(c) if c.feed_forward(i) == "dense" else {}
         for role, (shape, biased) in (_attention(c) | dense).items():
             if biased:
@@ -143,8 +145,20 @@ def _experts(c: DecoderConfig, b: _Builder, i: int, at: str) -> None:
         b.add(f"{i}.{role}_exps.w", name, c.experts, *shape)
 
 
+def _fused_experts(c: DecoderConfig, b: _Builder, i: int, at: str) -> None:
+    """gpt-oss's names: one tensor for all experts, whose matrices are [in, out], with biases; gate
+    and up in turn."""
+    b.both(f"{i}.router", f"{at}router", c.experts, c.hidden)
+    sizes = {"gate_up": (2 * c.expert_ffn, c.hidden), "down": (c.hidden, c.expert_ffn)}
+    for role, (n, k) in sizes.items():
+        name = f"{at}experts.{role}_proj"
+        b.add(f"{i}.{role}_exps.w", name, c.experts, n, k, turned=True)
+        b.add(f"{i}.{role}_exps.b", f"{name}_bias", c.experts, n)
+
+
 def tensors_of(spec: WeightSpec, name: str, value: np.ndarray) -> dict[str, np.ndarray]:
     """The tensors of a checkpoint that hold a weight, by name."""
+    value = np.ascontiguousarray(value.swapaxes(-1, -2)) if spec.turned else value
     return dict(zip(parts_of(spec, name), value)) if "{}" in name else {name: value}
 
 
@@ -229,7 +243,7 @@ def bind_names(layout: Layout, checkpoint: Checkpoint | PackedCheckpoint) -> dic
             name = _old_name(name, checkpoint)
         out[role] = name
         for part in parts_of(spec, name):
-            _check(checkpoint, part, spec.shape[1:] if "{}" in name else spec.shape)
+            _check(checkpoint, part, shape_of(spec))
             used.add(part)
     _check_layers(used, checkpoint)
     return out
@@ -238,6 +252,12 @@ def bind_names(layout: Layout, checkpoint: Checkpoint | PackedCheckpoint) -> dic
 def parts_of(spec: WeightSpec, name: str) -> list[str]:
     """The names of the tensors that hold a weight."""
     return [name.format(i) for i in range(spec.shape[0])] if "{}" in name else [name]
+
+
+def shape_of(spec: WeightSpec) -> tuple[int, ...]:
+    """The shape of each of the tensors that hold a weight."""
+    shape = spec.shape[1:] if "{}" in spec.name else spec.shape
+    return (*shape[:-2], *shape[:-3:-1]) if spec.turned else shape
 
 
 def _check(checkpoint: Checkpoint | PackedCheckpoint, name: str, shape: tuple[int, ...]) -> None:
@@ -265,13 +285,16 @@ def _check(checkpoint: Checkpoint | PackedCheckpoint, name: str, shape: tuple[in
 def read_weight(
     spec: WeightSpec, name: str, tensor: Callable[[str, tuple[int, ...]], np.ndarray]
 ) -> np.ndarray:
-    """The weight that is called `name`, of tensor(name, its shape): as it is, or put together of
-    several, one at a time. Raises ModelError where their dtypes differ."""
+    """The weight that is called `name`, of tensor(name, its shape): as it is, turned, or put
+    together of several, one at a time. Raises ModelError where their dtypes differ."""
+    shape = shape_of(spec)
+    if spec.turned:
+        return np.ascontiguousarray(tensor(name, shape).swapaxes(-1, -2))
     if "{}" not in name:
-        return tensor(name, spec.shape)
+        return tensor(name, shape)
     out = None
     for i, part in enumerate(parts_of(spec, name)):
-        value = tensor(part, spec.shape[1:])
+        value = tensor(part, shape)
         out = np.empty(spec.shape, value.dtype) if out is None else out
         if value.dtype != out.dtype:
             raise ModelError(f"tensor {part!r} is {value.dtype}; others like it are {out.dtype}")

@@ -3,6 +3,7 @@ some rows at a time, so that no more than the result is held."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -37,7 +38,12 @@ class PackedWeights(Mapping[str, "np.ndarray | Packed"]):
     def __getitem__(self, role: str) -> np.ndarray | Packed:
         spec, name = self._layout.weights[role], self._names[role]
         if "{}" in name:  # experts: together they are floats
-            return read_weight(spec, name, lambda part, shape: self._floats(part, shape))
+            return read_weight(spec, name, self._floats)
+        if len(spec.shape) == 3:  # likewise, one under the other; packed ones are never turned
+            if name not in self._checkpoint.packed:
+                return read_weight(spec, name, self._floats)
+            rows = math.prod(spec.shape[:-1])
+            return self._floats(name, (rows, spec.shape[-1])).reshape(spec.shape)
         return self._one(name, spec.shape, self._dtype)
 
     def _floats(self, name: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, ShapeError
@@ -43,10 +44,17 @@ def _attention_abstract(
     return q
 
 
+def scales_and_sinks(more: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """The operands of `cached_attention` after the fifth, which their axes tell apart."""
+    ranks = [len((x if isinstance(x, Aval) else aval(x)).shape) for x in more]
+    return ([x for x, r in zip(more, ranks) if r != 1], [x for x, r in zip(more, ranks) if r == 1])
+
+
 def _cached_abstract(
-    q: Aval, kc: Aval, vc: Aval, slot: Aval, pos: Aval, *scales: Aval,
+    q: Aval, kc: Aval, vc: Aval, slot: Aval, pos: Aval, *more: Aval,
     scale: float, window: int, softcap: float,
 ) -> Aval:  # fmt: skip
+    scales, sinks = scales_and_sinks(more)
     if scales:
         given = tuple(x.dtype.name for x in (q, kc, vc, *scales))
         if given != ("float32", "int8", "int8", "float32"):
@@ -55,23 +63,28 @@ def _cached_abstract(
             )
         kc, vc = (Aval(x.shape, dt.float32) for x in (kc, vc))
     _values("cached_attention", q, kc, vc, slot, pos)
+    for x in sinks:
+        want("cached_attention", x, "float")
     ok = len(q.shape) == 3 and len(kc.shape) == 4 and kc.shape == vc.shape
     ok = ok and q.shape[2] == kc.shape[3] and kc.shape[1] > 0 and q.shape[1] % kc.shape[1] == 0
-    ok = ok and slot.shape == pos.shape == q.shape[:1] and len(scales) <= 1
+    ok = ok and slot.shape == pos.shape == q.shape[:1] and len(scales) <= 1 and len(sinks) <= 1
     ok = ok and all(x.shape == (*kc.shape[:3], 2) for x in scales)
+    ok = ok and all(x.shape == q.shape[1:2] for x in sinks)
     expected = (
         "q [N,H,D], caches [S,G,L,D] with H a multiple of G, slot and pos [N], of int8 caches "
-        "scales [S,G,L,2]"
+        "scales [S,G,L,2], perhaps sinks [H]"
     )
-    _check("cached_attention", ok, (q, kc, vc, slot, pos, *scales), expected)
+    _check("cached_attention", ok, (q, kc, vc, slot, pos, *more), expected)
     return q
 
 
 def _attend(
-    q: Value, k: Value, v: Value, mask: Value | None, scale: float, softcap: float
-) -> Value:
+    q: Value, k: Value, v: Value, mask: Value | None, scale: float, softcap: float,
+    sinks: Value | None = None,
+) -> Value:  # fmt: skip
     """softmax(q k^T scale) v in f32 for q[B,G,R,D], k and v [B,G,S,D], mask[B,G,R,S] (bool, False
-    where hidden); a row that sees nothing gives zeros."""
+    where hidden); a row that sees nothing gives zeros. sinks[B,G,R] are scores of one more key of
+    each row, which has no value."""
     kt, v = f.swap_last(compute(k)), compute(v)
     scores = f.mul(f.dot(compute(q), kt), scale)
     if softcap:
@@ -80,11 +93,15 @@ def _attend(
         scores = f.where(mask, scores, MASKED)
     shape = aval(scores).shape
     column = (*shape[:-1], 1)
-    top = f.broadcast(f.reshape(f.max_(scores, -1), column), shape)
+    best = f.max_(scores, -1)
+    best = best if sinks is None else f.maximum(best, sinks)
+    top = f.broadcast(f.reshape(best, column), shape)
     weights = f.exp(f.sub(scores, top))
     if mask is not None:
         weights = f.where(mask, weights, 0.0)
-    total = f.reshape(f.sum_(weights, -1), column)
+    total = f.sum_(weights, -1)
+    total = total if sinks is None else f.add(total, f.exp(f.sub(sinks, best)))
+    total = f.reshape(total, column)
     total = f.where(f.equal(total, 0.0), 1.0, total)
     out = f.dot(weights, v)
     return f.div(out, f.broadcast(total, aval(out).shape))
@@ -151,11 +168,14 @@ def of_slots(cache: Value, slot: Value, scales: Sequence[Value], which: int) -> 
 
 
 def _cached_attention(
-    q: Value, kc: Value, vc: Value, slot: Value, pos: Value, *scales: Value,
+    q: Value, kc: Value, vc: Value, slot: Value, pos: Value, *more: Value,
     scale: float, window: int, softcap: float,
 ) -> Value:  # fmt: skip
     """Row n attends to keys 0..pos[n] of cache slot[n], the last `window` of them if window > 0.
-    Caches of int8 have a scale per row: scales[S,G,L,2] of keys and of values."""
+    Caches of int8 have a scale per row: scales[S,G,L,2] of keys and of values. Where there are
+    sinks[H], each head sees one more key with that score and no value (Xiao et al.,
+    arXiv:2309.17453)."""
+    scales, sinks = scales_and_sinks(more)
     n, h, d = aval(q).shape
     g, length = aval(kc).shape[1:3]
     if 0 in (n, h, d, length):
@@ -164,7 +184,8 @@ def _cached_attention(
     at = f.broadcast(f.reshape(pos, (n, 1, 1, 1)), full)
     mask = _visible(at, f.iota(full, 3, dt.int32), window)
     k, v = (of_slots(x, slot, scales, i) for i, x in enumerate((kc, vc)))
-    out = _attend(f.reshape(q, (n, g, h // g, d)), k, v, mask, scale, softcap)
+    extra = [f.broadcast(f.reshape(compute(x), (1, g, h // g)), (n, g, h // g)) for x in sinks]
+    out = _attend(f.reshape(q, (n, g, h // g, d)), k, v, mask, scale, softcap, *extra)
     return f.cast(f.reshape(out, (n, h, d)), aval(q).dtype)
 
 

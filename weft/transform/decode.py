@@ -23,7 +23,8 @@ def _split(node: Node, claimed: Callable[[Node], bool]) -> Node:
     if node.op != "call" or node.attrs["name"] != "cached_attention" or 0 in node.shape:
         return node
     length = node.inputs[1].shape[2]
-    if node.shape[0] > STREAM_ROWS or length <= _LENGTH:
+    sinks = any(len(x.shape) == 1 for x in node.inputs[5:])  # of the whole, not of its parts
+    if node.shape[0] > STREAM_ROWS or length <= _LENGTH or sinks:
         return node
     params = {**node.attrs["params"], "part": KEY_SPAN}
     attrs = {"name": "cached_attention_parts", "params": params}

@@ -22,7 +22,7 @@ from weft.templates.attention import (
 )
 from weft.templates.attention.backward_fused import Whole, fits
 from weft.templates.attention.decode_cpu import Decode
-from weft.templates.attention.forward import Call, Team, scaled
+from weft.templates.attention.forward import Call, Team, scaled, sinks_of
 from weft.templates.attention.forward_alone import Alone
 from weft.templates.attention.forward_amx import Tiles, in_tiles
 from weft.templates.attention.forward_threads import Shared
@@ -84,12 +84,13 @@ def build_cached(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
 
 
 def _build(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+    sinks = sinks_of(node) is not None  # matrix units and tiles do not take them
     if caps.is_cpu:
         call = Call(group, node, caps)
-        if in_tiles(call):
+        if in_tiles(call) and not sinks:
             return call.kernel(Tiles(call, config))
         return call.kernel(Decode(call) if call.few else Vector(call, config))
-    plan = units_tiles.plan_for(group, node, caps, config)
+    plan = None if sinks else units_tiles.plan_for(group, node, caps, config)
     shared = plan is not None or config.get("shared", caps.cheap_barrier)
     call = Call(group, node, caps, flat=not shared)
     team: Team

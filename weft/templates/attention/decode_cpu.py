@@ -198,4 +198,7 @@ class Decode(Team):
             with em.scope():
                 call.write(call.index(h), em.lane(self.lanes) + column, value, mask)
 
-        self.all.write(const(self.share), self.depth, out)
+        def whole(h: Expr, top: Expr, total: Expr) -> Expr:
+            return call.whole(call.index(h), top, total)
+
+        self.all.write(const(self.share), self.depth, whole, out)

@@ -32,7 +32,7 @@ from weft.templates.attention.places import (
     slot_of,
     visible_keys,
 )
-from weft.templates.attention.softmax import log_sum
+from weft.templates.attention.softmax import log_sum, with_sink
 from weft.templates.emit import Emitter
 from weft.templates.following import store_all
 from weft.templates.group import Group
@@ -49,8 +49,14 @@ def cached(node: Node) -> bool:
 
 
 def scaled(node: Node) -> bool:
-    """Whether the keys and values are int8 with a scale per row, the call's last operand."""
-    return cached(node) and len(node.inputs) > 5
+    """Whether the keys and values are int8 with a scale per row, the call's sixth operand."""
+    return cached(node) and any(len(x.shape) > 1 for x in node.inputs[5:])
+
+
+def sinks_of(node: Node) -> Node | None:
+    """The scores of a key without a value that each head has, where the call has them: last."""
+    last = node.inputs[-1] if cached(node) and len(node.inputs) > 5 else None
+    return last if last is not None and len(last.shape) == 1 else None
 
 
 def few(node: Node) -> bool:
@@ -88,6 +94,7 @@ class Call:
         self.passing = (K, V)[: len(self.views) - 1]
         self.cached, self.statistics = cached(node), len(self.views) == 2
         self.scales = operand(group, node.inputs[5]) if scaled(node) else None
+        self.sinks = sinks_of(node)
         q, k = node.inputs[:2]
         self.n, self.heads, self.depth = q.shape[0], q.shape[1], q.shape[-1]
         self.slots, self.groups, self.length, _ = k.shape
@@ -240,6 +247,13 @@ class Call:
         return self.b.let(self.em.expr(at), "base")
 
     # -- results
+
+    def whole(self, index: tuple[Affine, ...], top: Expr, total: Expr) -> Expr:
+        """The total (bound) of a row, with its head's sink where there are sinks."""
+        if self.sinks is None:
+            return total
+        with self.em.scope():
+            return with_sink(self.b, total, top, self.em.value(self.sinks, index[1:2]))
 
     def write(
         self, index: tuple[Affine, ...], column: Affine, value: Expr, mask: Expr | None = None

@@ -123,7 +123,7 @@ class Alone(Team):
     def finish(self) -> None:
         b, em, call = self.b, self.em, self.call
         top, total, *o = self.all or self.span
-        by = inverse(b, b.let(total, "total"))
+        by = inverse(b, call.whole(self.row.index, top, b.let(total, "total")))
         for d, var in zip(self.results, o):
             y = b.let(var if call.parts else var * by, "y")
             for i in range(self.quad):

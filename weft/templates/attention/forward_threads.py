@@ -282,7 +282,7 @@ class Shared(Team):
     def finish(self) -> None:
         b, em, call = self.b, self.em, self.call
         for y, row, (top, total, *line) in zip(self.mine, self.held, self.all or self.span):
-            by = inverse(b, b.let(total, "total"))
+            by = inverse(b, call.whole(row.index, top, b.let(total, "total")))
             with b.when(call.first + y < call.limit), em.scope():
                 for column, var in self.grid.inside(line):
                     with em.scope():

@@ -293,7 +293,10 @@ class Vector(Team):
                 index = call.index(b.let(self.at + r, "at"))
                 call.write(index, em.lane(self.lanes) + column, value, mask)
 
-        self.all.write(self.count, self.depth, out)
+        def whole(r: Expr, top: Expr, total: Expr) -> Expr:
+            return call.whole(call.index(b.let(self.at + r, "at")), top, total)
+
+        self.all.write(self.count, self.depth, whole, out)
 
     def finish(self) -> None:
         """Rows are written where their slot ends."""

@@ -108,6 +108,11 @@ def inverse(b: Builder, total: Expr) -> Expr:
     return b.let(select(some, one / select(some, total, one), 0.0), "inverse")
 
 
+def with_sink(b: Builder, total: Expr, top: Expr, sink: Expr) -> Expr:
+    """A row's total with the weight of one more score (bound). It is last in the order of sums."""
+    return b.let(total + math.exp(b, b.let(sink - top, "rise")), "whole")
+
+
 def log_sum(b: Builder, top: Expr, total: Expr, nothing: float) -> Expr:
     """The row's log-sum-exp (bound), `nothing` where it saw no key; `total` is bound."""
     some = seen(b, total)
@@ -158,13 +163,16 @@ class State:
         span.clear(rows)
 
     def write(
-        self, rows: Expr, depth: int, out: Callable[[Expr, int, Expr, Expr | None], None]
-    ) -> None:
-        """out(row, first column, values, mask) for every vector of `depth` columns of the rows."""
+        self, rows: Expr, depth: int, whole: Callable[[Expr, Expr, Expr], Expr],
+        out: Callable[[Expr, int, Expr, Expr | None], None],
+    ) -> None:  # fmt: skip
+        """out(row, first column, values, mask) for every vector of `depth` columns of the rows;
+        whole(row, top, total) is the total that values are divided by."""
         b, lanes = self.b, self.lanes
         tail = b.let(iota(lanes) < depth % lanes, "tail") if depth % lanes else None
         with b.loop(rows, name="r") as r:
-            by = b.let(splat(inverse(b, b.let(load(self.total, r), "total")), lanes), "by")
+            total = whole(r, load(self.top, r), b.let(load(self.total, r), "total"))
+            by = b.let(splat(inverse(b, total), lanes), "by")
             for c in range(0, depth, lanes):
                 value = b.let(load(self.o, r * self.wide + c, lanes) * by, "y")
                 out(r, c, value, tail if c + lanes > depth else None)
