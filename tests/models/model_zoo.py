@@ -138,6 +138,16 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": {**YARN, "truncate": False},
         },
     ),
+    "lfm2": (
+        "Lfm2Config",
+        {
+            **ODD,
+            "num_hidden_layers": 3,
+            "layer_types": ["conv", "full_attention", "conv"],
+            "block_multiple_of": 4,
+            "conv_bias": True,
+        },
+    ),
     "smollm3": ("SmolLM3Config", {**ODD, "no_rope_layers": [1, 0]}),
     "ministral3": ("Ministral3Config", {**ODD, "rope_parameters": MINISTRAL}),
     "granite": (

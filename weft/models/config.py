@@ -85,6 +85,8 @@ class DecoderConfig:
 
     mixers: tuple[str, ...] = ()  # of each layer, a name in `mixers.MIXERS`; () = all attention
     feed_forwards: tuple[str, ...] = ()  # likewise in `feed_forward`; () = all dense
+    conv_taps: int = 0  # of the short convolutions: the row itself and those just before it
+    conv_bias: bool = False
     experts: int = 0  # of a layer, where it has any
     experts_used: int = 0  # for each token
     expert_ffn: int = 0

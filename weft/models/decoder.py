@@ -63,6 +63,24 @@ class _Cached:
         self.new.update(zip(names, new))
         return kv_cache.attend(c, new, q, rows.slot, rows.pos, c.window(i), sinks)
 
+    def recent(self, i: int, z: Value, count: int) -> list[Value]:
+        """From a ring of the last rows of each slot, in which position t is row t % R."""
+        rows, name = self.rows, f"conv.{i}"
+        known = ops.aval(self.state[name])
+        slots, ring, wide = known.shape
+        flat = ops.reshape(self.state[name], (slots * ring, wide))
+        start = ops.mul(rows.slot, ring)
+        here = ops.add(start, ops.remainder(rows.pos, ring))
+        flat = ops.update(flat, here, ops.cast(z, known.dtype))
+        self.new[name] = ops.reshape(flat, (slots, ring, wide))
+        shape, out = ops.aval(z).shape, []
+        for back in range(count - 1, -1, -1):
+            pos = ops.sub(rows.pos, back)
+            at = ops.add(start, ops.remainder(ops.add(pos, ring), ring))
+            there = ops.broadcast(ops.reshape(ops.less_equal(0, pos), (-1, 1)), shape)
+            out.append(ops.where(there, ops.cast(ops.gather(flat, at), float32), 0.0))
+        return out
+
 
 @dataclass(frozen=True)
 class _Whole:
@@ -89,6 +107,13 @@ class _Whole:
         )
         out = ops.transpose(out, (0, 2, 1, 3))
         return ops.reshape(out, (self.batch * self.length, c.heads, c.head_dim))
+
+    def recent(self, i: int, z: Value, count: int) -> list[Value]:
+        wide, length = ops.aval(z).shape[1], self.length
+        x = ops.cast(ops.cast(z, self.c.kv_dtype), float32)
+        x = ops.pad(ops.reshape(x, (self.batch, length, wide)), (0, count - 1, 0), (0, 0, 0))
+        parts = (ops.slice_(x, (0, k, 0), (self.batch, k + length, wide)) for k in range(count))
+        return [ops.reshape(part, (self.batch * length, wide)) for part in parts]
 
 
 def forward(

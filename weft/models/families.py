@@ -22,6 +22,7 @@ from weft.models.family_parts import (
     activation,
     base,
     experts_of,
+    kinds_of,
     refuse,
     single_rope,
     two_ropes,
@@ -236,6 +237,31 @@ def gpt_oss(c: Fields) -> DecoderConfig:
     )
 
 
+def lfm2(c: Fields) -> DecoderConfig:
+    """LFM2: short convolutions in most layers, attention in the others."""
+    width = c.integer("block_ff_dim", 1, MAX_FFN, None) or c.integer(
+        "intermediate_size", 1, MAX_FFN
+    )
+    if c.flag("block_auto_adjust_ff_dim", True):
+        width = int(c.number("block_ffn_dim_multiplier", 1e-3, 1e3, 1.0) * int(2 * width / 3))
+        multiple = c.integer("block_multiple_of", 1, MAX_FFN, 256)
+        width = -(-width // multiple) * multiple
+    made = base(
+        Fields({**c.data, "intermediate_size": width}, c.where),
+        "lfm2",
+        norm_eps=c.number("norm_eps", 0.0, 1.0, 1e-5),
+        qk_norm="head",
+        tied=c.flag("tie_embedding", c.flag("tie_word_embeddings", True)),
+        conv_taps=c.integer("conv_L_cache", 1, 64, 3),
+        conv_bias=c.flag("conv_bias", False),
+    )
+    full = c.integers("full_attn_idxs", 0, MAX_LAYERS) or range(made.layers)
+    usual = ["full_attention" if i in full else "conv" for i in range(made.layers)]
+    known = {"full_attention": "attention", "conv": "conv"}
+    mixers = kinds_of(c, known, made.layers, usual)
+    return replace(made, mixers=mixers, ropes=(single_rope(c, made.head_dim, 1e6),))
+
+
 def wrapped(c: Fields) -> DecoderConfig:
     """The text model of one that also sees: its own config stands in text_config."""
     text = c.section("text_config")
@@ -261,6 +287,7 @@ DECODERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "gemma2": gemma2,
     "gemma3_text": gemma3,
     "gpt_oss": gpt_oss,
+    "lfm2": lfm2,
     "phi3": phi3,
     "smollm3": smollm3,
     "granite": granite,

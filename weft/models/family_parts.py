@@ -155,15 +155,20 @@ def two_ropes(
 
 def windows_of(c: Fields, layers: int, window: int, sliding: Callable[[int], bool]) -> Any:
     """The window of each layer: by `layer_types` where given, else by the family's own rule."""
-    types = c.texts("layer_types")
-    if types and len(types) != layers:
+    known = {"full_attention": 0, "sliding_attention": window}
+    usual = ["sliding_attention" if sliding(i) else "full_attention" for i in range(layers)]
+    return kinds_of(c, known, layers, usual)
+
+
+def kinds_of(c: Fields, known: dict[str, Any], layers: int, usual: list[str]) -> tuple[Any, ...]:
+    """What `known` says of each layer's kind: that in `layer_types` where given, else the usual."""
+    types = c.texts("layer_types") or tuple(usual)
+    if len(types) != layers:
         raise ModelError(f"{c.where}: layer_types has {len(types)} entries; expected {layers}")
     for t in types:
-        if t not in ("full_attention", "sliding_attention"):
+        if t not in known:
             raise ModelError(f"{c.where}: layer type {t[:40]!r} is not supported")
-    if types:
-        return tuple(window if t == "sliding_attention" else 0 for t in types)
-    return tuple(window if sliding(i) else 0 for i in range(layers))
+    return tuple(known[t] for t in types)
 
 
 def checked_heads(where: str, hidden: int, heads: int, kv: int, head_dim: int | None) -> int:

@@ -5,7 +5,6 @@ Apart from `decoder`, so that a compiled model runs without importing what trace
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,6 +12,8 @@ import numpy as np
 from weft.core.dtypes import DType, float32, int8
 from weft.models.config import DecoderConfig
 from weft.models.rope import query_growth, rope_tables
+
+CHUNK = 512  # rows of a step at most
 
 
 def with_tables(
@@ -50,15 +51,33 @@ def planes(c: DecoderConfig) -> dict[str, tuple[int, DType]]:
 
 def states(c: DecoderConfig, slots: int, context: int) -> dict[str, tuple[tuple[int, ...], DType]]:
     """What a decoder keeps of `slots` sequences between steps: shape and dtype of each plane of
-    each layer, [S, G, L, ...]."""
-    return {
+    each layer with attention, [S, G, L, ...], and of the last rows of each short convolution,
+    [S, R, C]."""
+    made: dict[str, tuple[tuple[int, ...], DType]] = {
         f"{kind}.{i}": ((slots, c.kv_heads, context, width), dtype)
         for kind, (width, dtype) in planes(c).items()
         for i in range(c.layers)
+        if c.mixer(i) == "attention"
     }
+    kept = float32 if c.kv_dtype is int8 else c.kv_dtype
+    convs = [i for i in range(c.layers) if c.mixer(i) == "conv"]
+    return made | {f"conv.{i}": ((slots, ring(c, context), c.hidden), kept) for i in convs}
+
+
+def ring(c: DecoderConfig, context: int) -> int:
+    """How many of its last rows a short convolution keeps: those that the rows of one step may
+    overwrite, and what the first of them looks back at."""
+    return min(context, CHUNK + c.conv_taps - 1)
+
+
+def intact(c: DecoderConfig, context: int, fed: int, count: int) -> bool:
+    """Whether a sequence of `fed` rows can go on from row `count`: no convolution has lost what it
+    would look back at."""
+    kept = ring(c, context)
+    return not c.conv_taps or fed <= kept or fed - count <= kept - c.conv_taps + 1
 
 
 def position_bytes(c: DecoderConfig) -> int:
-    """Bytes that one position of one sequence takes."""
-    sizes = (math.prod(shape) * dtype.itemsize for shape, dtype in states(c, 1, 1).values())
-    return sum(sizes)
+    """Bytes that one more position of one sequence takes."""
+    width = sum(count * dtype.itemsize for count, dtype in planes(c).values())
+    return c.kv_heads * width * sum(c.mixer(i) == "attention" for i in range(c.layers))

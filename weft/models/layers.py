@@ -21,6 +21,11 @@ class Past(Protocol):
         """Attention of layer i: q[N, H, D], k and v[N, G, D], perhaps sinks[H] -> [N, H, D]."""
         ...
 
+    def recent(self, i: int, z: Value, count: int) -> list[Value]:
+        """What layer i's z[N, C] was for each row and the count - 1 rows before it in its sequence,
+        the oldest first: float32 [N, C] each, 0 before the sequence began."""
+        ...
+
 
 @dataclass(frozen=True)
 class Training:

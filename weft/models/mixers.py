@@ -43,4 +43,22 @@ def _qkv(p: Pass, i: int, h: Value) -> tuple[Value, Value, Value]:
     return q, k, v
 
 
-MIXERS: Mapping[str, Mixer] = {"attention": attention}
+def short_conv(p: Pass, i: int, h: Value) -> Value:
+    """LFM2's gated short convolution: each channel of b * x over the last few rows, times c, where
+    b, c and x are projections of h."""
+    c = p.c
+    b, gate, x = columns(p.project(f"{i}.conv_in", h), [c.hidden] * 3)
+    z = ops.mul(b, x)
+    taps = ops.cast(ops.reshape(p.w[f"{i}.conv.w"], (c.hidden, c.conv_taps)), float32)
+    shape = ops.aval(z).shape
+    out = None
+    for k, row in enumerate(p.past.recent(i, z, c.conv_taps)):  # the oldest first
+        tap = ops.reshape(ops.slice_(taps, (0, k), (c.hidden, k + 1)), (c.hidden,))
+        part = ops.mul(row, ops.broadcast(tap, shape))
+        out = part if out is None else ops.add(out, part)
+    if c.conv_bias:
+        out = ops.add(out, ops.broadcast(ops.cast(p.w[f"{i}.conv.b"], float32), shape))
+    return p.project(f"{i}.conv_out", ops.mul(gate, out))
+
+
+MIXERS: Mapping[str, Mixer] = {"attention": attention, "conv": short_conv}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,36 +17,10 @@ from weft.core.errors import DTypeError, ModelError
 from weft.core.mapped import release
 from weft.importers.safetensors import Checkpoint
 from weft.models.config import DecoderConfig, EncoderConfig, Layout, WeightSpec
+from weft.models.tensor_names import NORMS, PREFIXES, PROJECTIONS, RENAMED
 
 if TYPE_CHECKING:
     from weft.importers.packed.checkpoint import PackedCheckpoint
-
-_PROJECTIONS = {
-    "q": "self_attn.q_proj",
-    "k": "self_attn.k_proj",
-    "v": "self_attn.v_proj",
-    "o": "self_attn.o_proj",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
-    "qkv": "self_attn.qkv_proj",
-    "gate_up": "mlp.gate_up_proj",
-}
-_NORMS = {  # by whether there are norms before and after a layer's parts
-    (True, False): {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
-    (False, True): {
-        "attn_post": "post_attention_layernorm",
-        "mlp_post": "post_feedforward_layernorm",
-    },
-    (True, True): {
-        "attn_norm": "input_layernorm",
-        "attn_post": "post_attention_layernorm",
-        "mlp_norm": "pre_feedforward_layernorm",
-        "mlp_post": "post_feedforward_layernorm",
-    },
-}
-# The last two: where the text model of one that also sees stands.
-_PREFIXES = ("model.", "", "language_model.model.", "model.language_model.")
 
 
 class _Builder:
@@ -99,26 +74,31 @@ def _llama(c: DecoderConfig) -> Layout:
         b.add("head", "lm_head.weight", c.vocab, c.hidden)
     for i in range(c.layers):
         at = f"layers.{i}."
-        for role, name in _NORMS[c.pre_norms, c.post_norms].items():
+        for role, name in NORMS[c.pre_norms, c.post_norms].items():
             b.add(f"{i}.{role}.w", f"{at}{name}.weight", c.hidden)
         if c.sinks:
             b.add(f"{i}.sinks", f"{at}self_attn.sinks", c.heads)
         if c.feed_forward(i) == "experts":
             (_fused_experts if c.fused_gate else _experts)(c, b, i, f"{at}mlp.")
         dense = _dense(c) if c.feed_forward(i) == "dense" else {}
-        for role, (shape, biased) in (_attention(c) | dense).items():
+        mixer = _attention(c) if c.mixer(i) == "attention" else _conv(c)
+        for role, (shape, biased) in (mixer | dense).items():
             if biased:
-                b.both(f"{i}.{role}", at + _PROJECTIONS[role], *shape)
+                b.both(f"{i}.{role}", at + PROJECTIONS[role], *shape)
             else:
-                b.add(f"{i}.{role}.w", f"{at}{_PROJECTIONS[role]}.weight", *shape)
+                b.add(f"{i}.{role}.w", f"{at}{PROJECTIONS[role]}.weight", *shape)
         whole = c.qk_norm == "whole"
-        for role, heads in (("q_norm", c.heads), ("k_norm", c.kv_heads)) if c.qk_norm else ():
+        normed = c.qk_norm and c.mixer(i) == "attention"
+        for role, heads in (("q_norm", c.heads), ("k_norm", c.kv_heads)) if normed else ():
             size = c.head_dim * heads if whole else c.head_dim
             b.add(f"{i}.{role}.w", f"{at}self_attn.{role}.weight", size)
-    return Layout(b.weights, _PREFIXES, "embed_tokens.weight")
+    for old, new in RENAMED.get(c.family, {}).items():
+        for role, spec in b.weights.items():
+            b.weights[role] = replace(spec, name=re.sub(old, new, spec.name))
+    return Layout(b.weights, PREFIXES, "embed_tokens.weight")
 
 
-Projections = dict[str, tuple[tuple[int, int], bool]]  # role -> shape, whether it has a bias
+Projections = dict[str, tuple[tuple[int, ...], bool]]  # role -> shape, whether it has a bias
 
 
 def _attention(c: DecoderConfig) -> Projections:
@@ -126,6 +106,15 @@ def _attention(c: DecoderConfig) -> Projections:
     sizes = {"qkv": q + 2 * kv} if c.fused_qkv else {"q": q, "k": kv, "v": kv}
     made: Projections = {role: ((n, c.hidden), c.qkv_bias) for role, n in sizes.items()}
     return made | {"o": ((c.hidden, q), c.out_bias)}
+
+
+def _conv(c: DecoderConfig) -> Projections:
+    shapes = {
+        "conv_in": (3 * c.hidden, c.hidden),
+        "conv": (c.hidden, 1, c.conv_taps),
+        "conv_out": (c.hidden, c.hidden),
+    }
+    return {role: (shape, c.conv_bias) for role, shape in shapes.items()}
 
 
 def _dense(c: DecoderConfig) -> Projections:

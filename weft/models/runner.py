@@ -16,7 +16,7 @@ from weft.core.clock import compiling
 from weft.core.dtypes import as_dtype
 from weft.core.errors import OutOfMemoryError
 from weft.models.config import DecoderConfig, EncoderConfig
-from weft.models.inputs import cache_rows, states
+from weft.models.inputs import CHUNK, cache_rows, intact, states
 from weft.models.progress import progress
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from weft.program.device import Buffer, Device
     from weft.program.session import Session
 
-CHUNK = 512  # rows of a prefill step
 DECODE_ROWS = 64  # sequences of a decode step
 SCORE_CHUNK = 64  # rows of a step that returns every row's logits
 
@@ -55,7 +54,8 @@ class Runner(abc.ABC):
             if have != want:
                 break
             count += 1
-        return count
+        fed = len(self._fed[slot])
+        return count if intact(self.config, self.context, fed, count) else 0
 
     def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> np.ndarray:
         """Feeds ids to a slot from position `start`; logits float32 [vocab] of the last one."""

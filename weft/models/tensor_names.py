@@ -1,0 +1,46 @@
+"""What decoders' tensors are called in Hugging Face checkpoints: the names that most families
+share, and where one has its own."""
+
+from __future__ import annotations
+
+PROJECTIONS = {
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+    "qkv": "self_attn.qkv_proj",
+    "gate_up": "mlp.gate_up_proj",
+    "conv_in": "conv.in_proj",
+    "conv": "conv.conv",
+    "conv_out": "conv.out_proj",
+}
+NORMS = {  # by whether there are norms before and after a layer's parts
+    (True, False): {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
+    (False, True): {
+        "attn_post": "post_attention_layernorm",
+        "mlp_post": "post_feedforward_layernorm",
+    },
+    (True, True): {
+        "attn_norm": "input_layernorm",
+        "attn_post": "post_attention_layernorm",
+        "mlp_norm": "pre_feedforward_layernorm",
+        "mlp_post": "post_feedforward_layernorm",
+    },
+}
+# The last two: where the text model of one that also sees stands.
+PREFIXES = ("model.", "", "language_model.model.", "model.language_model.")
+RENAMED = {  # family -> pattern in the names above -> the family's own
+    "lfm2": {
+        r"^norm\.": "embedding_norm.",
+        r"input_layernorm": "operator_norm",
+        r"post_attention_layernorm": "ffn_norm",
+        r"self_attn\.([qk])_norm": r"self_attn.\1_layernorm",
+        r"self_attn\.o_proj": "self_attn.out_proj",
+        r"mlp\.gate_proj": "feed_forward.w1",
+        r"mlp\.up_proj": "feed_forward.w3",
+        r"mlp\.down_proj": "feed_forward.w2",
+    },
+}
