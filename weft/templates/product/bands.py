@@ -90,15 +90,17 @@ class Bands:
     def _field(
         self, b: Builder, words: dict[tuple[str, int], Expr], part: str, k: Expr, u: int
     ) -> Expr:
-        """The bits of code k + u in one plane."""
-        bits = self.form.planes[part == "high"]
+        """The bits of code k + u in one plane, where the code has them."""
+        low, bits = (0, *self.form.planes)[part == "high"], self.form.planes[part == "high"]
         number, place = divmod(u * bits, WORD)
-        return (self.word(b, words, part, k, number) >> place) & ((1 << bits) - 1)
+        word = self.word(b, words, part, k, number)
+        moved = word >> (place - low) if place >= low else word << (low - place)
+        return moved & (((1 << bits) - 1) << low)
 
     def _code(self, b: Builder, words: dict[tuple[str, int], Expr], k: Expr, u: int) -> Expr:
         code = self._field(b, words, "codes", k, u)
         if len(self.form.planes) > 1:
-            code = code | (self._field(b, words, "high", k, u) << self.form.planes[0])
+            code = code | self._field(b, words, "high", k, u)
         return code
 
     def _signed(self, b: Builder, words: dict[tuple[str, int], Expr], k: Expr, u: int) -> Expr:
