@@ -11,7 +11,7 @@ from weft.core import dtypes as dt
 from weft.core.packed import Form
 from weft.kernel import ir
 from weft.kernel.builder import Builder
-from weft.kernel.expr import bitcast, cast, const, load
+from weft.kernel.expr import bitcast, cast, const, fma, load
 from weft.kernel.ir import Expr
 from weft.templates.packed import finish, numbers, value_of
 
@@ -68,10 +68,21 @@ class Bands:
             if signed:
                 code = self._signed(b, words, k, u)
                 value = b.let(finish(b, form, cast(code, dt.float32), beside), "w")
+            elif self._exact:
+                code = cast(self._code(b, words, k, u), dt.float32)
+                value = b.let(fma(code, beside["scales"], beside["lows"]), "w")
             else:
                 code = b.let(self._code(b, words, k, u), "code")
                 value = b.let(finish(b, form, value_of(b, form, code), beside), "w")
             yield value
+
+    @property
+    def _exact(self) -> bool:
+        """Whether code times scale is no rounding, so that a low is added to it at once."""
+        form, digits = self.form, {dt.float16: 11, dt.bfloat16: 8}
+        top = self.buffers["super_scales" if form.super_group else "scales"].dtype
+        used = form.bits + digits.get(top, 24) + (8 if form.super_group else 0)
+        return form.shift == "low" and form.values == "int" and not form.offset and used <= 24
 
     def word(
         self, b: Builder, words: dict[tuple[str, int], Expr], part: str, k: Expr, number: int,
