@@ -355,6 +355,15 @@ def test_leftovers_of_the_killed_go_in_time(hub: Hub) -> None:
     assert [p.name for p in blobs.glob("*.incomplete")] == ["new.incomplete"]
 
 
+def test_a_whole_model_in_a_cache_that_cannot_be_written_to_loads(hub: Hub) -> None:
+    commit = hub.add("loom/a", MODEL)
+    resolve(f"loom/a@{commit}")
+    refs = cache() / "models--loom--a" / "refs"
+    assert not refs.exists()  # a commit is its own name
+    refs.write_text("in the way")
+    assert resolve("loom/a").name == commit
+
+
 def test_list_shows_what_loads(
     hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

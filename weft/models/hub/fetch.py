@@ -23,6 +23,7 @@ from weft.models.hub.choice import CONFIG, choose, shown
 from weft.models.hub.errors import explained
 from weft.models.hub.names import COMMIT, Name
 from weft.models.hub.resolve import entry, note_whole, shards
+from weft.models.progress import progress
 
 MAX_INDEX = 1 << 26  # bytes of an index, which is fetched to learn the size of the rest
 SECONDS = 10.0  # for an answer
@@ -74,7 +75,7 @@ def look_up(name: Name) -> Listing:
         raise HubError(f"{name}: HF_HUB_OFFLINE is set, so the hub is not asked for what lacks")
     from huggingface_hub import HfApi
 
-    with explained(name):
+    with progress(f"asking the hub for {name}"), explained(name):
         api = HfApi(endpoint=_endpoint(), library_name="weft")
         found = api.model_info(
             name.repo, revision=name.revision, timeout=SECONDS, files_metadata=True
@@ -105,12 +106,20 @@ def fetch(listing: Listing, agree: Agree | None = None) -> Path:
         bar.show(f"checking {name}", sum(listing.files[f].size for f in new))
         for file in new:
             _check(listing, file, bar)
-    if name.revision != listing.commit:
-        ref = name.store / "refs" / name.revision
-        ref.parent.mkdir(parents=True, exist_ok=True)
-        write_text(ref, listing.commit)
+    _note_revision(listing)
     note_whole(name, listing.commit, files)
     return entry(folder, files)
+
+
+def _note_revision(listing: Listing) -> None:
+    """Has the cache know the revision as this commit, as huggingface_hub does; the cache of a
+    machine that many share may be read-only."""
+    name = listing.name
+    if name.commit() != listing.commit:
+        ref = name.store / "refs" / name.revision
+        with suppress(OSError):
+            ref.parent.mkdir(parents=True, exist_ok=True)
+            write_text(ref, listing.commit)
 
 
 def _chosen(listing: Listing, bar: Bar) -> list[str]:
