@@ -240,3 +240,28 @@ def test_a_plan_spends_bits_where_they_help_most() -> None:
     assert plan == {"a": "x", "b": "x", "c": "y"}
     plan = choose({"a": 10, "b": 10, "c": 20}, "xy", lambda r, s: bits[s], losses, 5.9)
     assert plan == {"a": "x", "b": "y", "c": "x"}
+
+
+def test_quantised_on_the_way_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    prompt = [5, 99, 1023, 7]
+    config, weights = folder_weights(box_folder())
+    model = load(box_folder(), quant="int4")
+    assert "packed" in model.precision and model.config.forms
+    first = model.logits(prompt)
+    form = Scheme("int4").form(config.hidden)
+    assert form is not None
+    wanted = Search(form, float16)(weights["0.q.w"])
+    assert all(np.array_equal(model.weights[f"0.q.w.{p}"], v) for p, v in wanted.items())
+    (kept,) = (tmp_path / "cache/quantised").iterdir()
+    with monkeypatch.context() as m:  # what is kept is not searched for again
+        m.setattr(Search, "__call__", None)
+        assert np.array_equal(load(box_folder(), quant="int4").logits(prompt), first)
+    kept.write_bytes(kept.read_bytes()[:-100])  # a damaged file is made anew
+    assert np.array_equal(load(box_folder(), quant="int4").logits(prompt), first)
+    monkeypatch.setenv("WEFT_CACHE", "off")
+    assert np.array_equal(load(box_folder(), quant="int4").logits(prompt), first)
+    with pytest.raises(UsageError, match="no scheme"):
+        load(box_folder(), quant="int3")
+    with pytest.raises(UsageError, match="dtype is given"):
+        load(box_folder(), quant="int4", dtype="float32")

@@ -144,6 +144,7 @@ def _side_by_side(
 @click.argument("path", metavar="MODEL", type=click.Path())
 @click.option("--device", default="cpu", show_default=True, help="Device to measure.")
 @click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's).")
+@click.option("--quant", help="Bring linear layers to int4, int8, ... on the way in.")
 @click.option("--act-dtype", help="Of linear inputs (default: as weft run).")
 @click.option("--cache", help="Of keys and values: f32, f16, bf16, int8 (default: as the weights).")
 @click.option("--prompt", type=click.IntRange(1), help="Tokens (default: 512, or what fits).")
@@ -157,6 +158,7 @@ def model(
     path: str,
     device: str,
     dtype: str | None,
+    quant: str | None,
     act_dtype: str | None,
     cache: str | None,
     prompt: int | None,
@@ -171,7 +173,7 @@ def model(
     from weft.conform import bench_model, profile as steps, roofline
 
     found = model_path(path, yes)
-    options = bench_model.Options(found, device, dtype, act_dtype, prompt, gen, reps, cache)
+    options = bench_model.Options(found, device, dtype, act_dtype, prompt, gen, reps, cache, quant)
     result = bench_model.run(options, lambda: roofline.measure(registry.get(device)), _note)
     result["model"] = path
     if profile:

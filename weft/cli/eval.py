@@ -42,6 +42,7 @@ Example:  weft eval MODEL.gguf MODEL_FOLDER --text notes.txt --limit 20000
 @click.option("--device", default="auto", show_default=True, help="Any line of weft devices, gpu "
               "or oracle.")  # fmt: skip
 @click.option("--dtype", help="MODEL's: float32, float16 or bfloat16 (default: the checkpoint's).")
+@click.option("--quant", help="Bring MODEL's linear layers to int4, int8, ... on the way in.")
 @click.option("--act-dtype", help="MODEL's linear inputs where they meet weights of that dtype: "
               "bfloat16 or float32 (default: bfloat16 for a model in bfloat16).")  # fmt: skip
 @click.option("--cache", help="What MODEL keeps keys and values in: f32, f16, bf16 or int8 "
@@ -63,6 +64,7 @@ def evaluate(
     limit: int | None,
     device: str,
     dtype: str | None,
+    quant: str | None,
     act_dtype: str | None,
     cache: str | None,
     name: str | None,
@@ -87,7 +89,7 @@ def evaluate(
         path = str(box_folder())
     options: dict[str, Any] = {"device": device, "context": context, "max_batch": 1}
     model = weft.load(
-        model_path(path, yes), dtype=dtype, act_dtype=act_dtype, cache=cache, **options
+        model_path(path, yes), dtype=dtype, quant=quant, act_dtype=act_dtype, cache=cache, **options
     )
     other = None
     if reference is not None:

@@ -22,6 +22,8 @@ def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--device", default="auto", show_default=True,
                      help="cpu, vulkan, metal, dx12, webgpu, gpu[:index] or auto."),
         click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's)."),
+        click.option("--quant", help="Bring a folder's linear layers to int4, int8, ... on the way "
+                     "in (docs/quantizing.md); kept for the next time."),
         click.option("--act-dtype", help="Of linear inputs where they meet weights of that dtype: "
                      "bfloat16 or float32 (default: bfloat16 for a model in bfloat16)."),
         click.option("--context", type=click.IntRange(1), help="Positions of the KV cache."),
@@ -45,7 +47,8 @@ def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def load_options(options: dict[str, Any]) -> dict[str, Any]:
     """Takes out of `options` those that `weft.load` wants; the rest are generate's."""
     return {
-        name: options.pop(name) for name in ("device", "dtype", "act_dtype", "context", "cache")
+        name: options.pop(name)
+        for name in ("device", "dtype", "quant", "act_dtype", "context", "cache")
     }
 
 

@@ -38,6 +38,7 @@ class Options:
     gen: int | None = None
     reps: int = 5
     cache: str | None = None
+    quant: str | None = None
 
 
 def _sizes(o: Options) -> tuple[int, int]:
@@ -53,7 +54,7 @@ def _sizes(o: Options) -> tuple[int, int]:
 def _load(o: Options, context: int) -> Decoder:
     model = weft.load(
         o.path, device=o.device, dtype=o.dtype, context=context, act_dtype=o.act_dtype,
-        cache=o.cache,
+        cache=o.cache, quant=o.quant,
     )  # fmt: skip
     if not isinstance(model, Decoder):
         raise UsageError(f"{o.path} is an encoder; bench model measures decoders")

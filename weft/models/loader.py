@@ -43,7 +43,7 @@ from weft.models.runner import (
     eager_encoder,
     weight_avals,
 )
-from weft.models.weight_dtypes import check_dtypes, main_dtype, ready, wanted, wanted_cache
+from weft.models.weight_dtypes import Numbers, check_dtypes, main_dtype, ready, wanted, wanted_cache
 
 if TYPE_CHECKING:
     from weft.models.adapters import Adapter
@@ -63,6 +63,7 @@ def load(
     fallback: str | None = None,
     act_dtype: str | DType | None = None,
     cache: str | DType | None = None,
+    quant: str | None = None,
 ) -> Model:
     """The model in a Hugging Face folder (config.json, safetensors, tokenizer.json) or a GGUF file,
     or one of a hub by its name (ORG/NAME, ORG/NAME@REVISION, ORG/NAME:FILE.gguf or :Q4_K_M), which
@@ -76,13 +77,15 @@ def load(
     act_dtype: what the inputs of linear layers are rounded to where they meet weights of that
     dtype; by default bfloat16 if the weights are bfloat16 (as the checkpoint's own framework
     computes, and twice as fast where the device multiplies such pairs), else float32: not rounded.
+    quant: a scheme ("int4", "int8", ...: docs/quantizing.md) that the linear layers of a folder are
+    brought to on the way in, embeddings to int8; what comes of it is kept in weft's cache.
     Raises ModelError, FileFormatError, DeviceError, DTypeError, LimitError, UsageError; HubError
     and StorageError of fetching.
     """
     folder = resolve(path)
     try:
         room = Room(context, max_batch, cache)
-        return _load(folder, device, fallback, (dtype, act_dtype), room)
+        return _load(folder, device, fallback, Numbers(dtype, act_dtype, quant), room)
     except MemoryError as e:
         if isinstance(e, OutOfMemoryError):
             raise
@@ -105,10 +108,9 @@ def _load(
     folder: Path,
     device: str | Device | None,
     fallback: str | None,
-    numbers: tuple[str | DType | None, str | DType | None],
+    numbers: Numbers,
     room: Room,
 ) -> Model:
-    """`numbers`: the dtype of weights and that of linear inputs, as `load` takes them."""
     if not folder.exists():
         raise ModelError(
             f"{folder} does not exist; expected a Hugging Face folder, a GGUF file or ORG/NAME"
@@ -117,6 +119,9 @@ def _load(
     if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= 1024:
         raise UsageError(f"max_batch is {batch!r}; expected an integer from 1 to 1024")
     wanted_cache(room.cache)
+    if numbers.quant is not None and (folder.is_file() or numbers.dtype is not None):
+        what = f"{folder.name} is a file" if folder.is_file() else "a dtype is given too"
+        raise UsageError(f"quant={numbers.quant!r} is for folders of floats, without dtype; {what}")
     if folder.is_file():
         return _gguf(folder, device, fallback, numbers, room)
     adapter = _adapter(folder)
@@ -127,6 +132,8 @@ def _load(
     with progress(f"loading {name_of(folder)}"):
         target = None if device == ORACLE else _open_device(device, fallback)
         if kind in ENCODERS:
+            if numbers.quant is not None:
+                raise UsageError(f"{config.where}: {kind} is an encoder; quant is for decoders")
             if room.cache is not None:
                 raise UsageError(f"{config.where}: {kind} is an encoder, which has no cache")
             return _encoder(folder, config, ENCODERS[kind](config), target, numbers)
@@ -204,11 +211,15 @@ def _decoder(
     raw: Fields,
     config: DecoderConfig,
     device: Device | None,
-    numbers: tuple[str | DType | None, str | DType | None],
+    numbers: Numbers,
     room: Room,
     adapter: Adapter | None,
 ) -> Decoder:
-    weights = _weights(folder, raw, decoder_layout(config), numbers[0])
+    weights = _weights(folder, raw, decoder_layout(config), numbers.dtype)
+    if numbers.quant is not None:
+        from weft.models.quantize.kept import quantised
+
+        config, weights = quantised(folder, config, weights, numbers.quant)
     if adapter is not None:
         from weft.models.adapters import added
 
@@ -221,7 +232,7 @@ def _gguf(
     path: Path,
     device: str | Device | None,
     fallback: str | None,
-    numbers: tuple[str | DType | None, str | DType | None],
+    numbers: Numbers,
     room: Room,
 ) -> Decoder:
     """The model in a GGUF file."""
@@ -230,7 +241,7 @@ def _gguf(
     with progress(f"loading {name_of(path)}"):
         found = read(path)
         target = None if device == ORACLE else _open_device(device, fallback)
-        weights = found.weights(wanted(numbers[0]))
+        weights = found.weights(wanted(numbers.dtype))
         config, weights = ready(path, found.config, weights, numbers, target)
     make = _tokenizer_maker(path, config.vocab, made=found.tokenizer)
     return _built(path, config, weights, target, make, found.tokens, room)
@@ -341,10 +352,10 @@ def _encoder(
     raw: Fields,
     config: EncoderConfig,
     device: Device | None,
-    numbers: tuple[str | DType | None, str | DType | None],
+    numbers: Numbers,
 ) -> Encoder:
     pooling = read_pooling(folder)
-    weights = _weights(folder, raw, encoder_layout(config), numbers[0])
+    weights = _weights(folder, raw, encoder_layout(config), numbers.dtype)
     config, weights = ready(folder, config, weights, numbers, device)
     longest = min(pooling.max_length or config.max_positions, config.max_positions)
     tokenizer = _tokenizer_maker(folder, config.vocab, longest, pooling.lower_case)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,19 +24,28 @@ Config = TypeVar("Config", DecoderConfig, EncoderConfig)
 Wanted = str | DType | None
 
 
+class Numbers(NamedTuple):
+    """The numbers of a model as `load` takes them: the dtype of weights, that of linear inputs, and
+    the scheme that weights are quantised to."""
+
+    dtype: Wanted = None
+    act_dtype: Wanted = None
+    quant: str | None = None
+
+
 def ready(
     where: Path,
     config: Config,
     weights: Mapping[str, np.ndarray | Packed],
-    numbers: tuple[Wanted, Wanted],
+    numbers: Numbers,
     device: Device | None,
 ) -> tuple[Config, dict[str, np.ndarray]]:
     """Config and weights with the dtypes that were asked for, as `load` takes them; the device, if
     there is one, has both. Packed weights stay packed unless a dtype was asked for: they are their
     parts, and config.forms says how to read them. Raises UsageError, ModelError, DTypeError."""
-    made, forms = parted(_weights(weights, numbers[0], where))
+    made, forms = parted(_weights(weights, numbers.dtype, where))
     check_dtypes(device, {f"weight {r!r}": as_dtype(w.dtype) for r, w in made.items()})
-    return replace(config, act_dtype=_act_dtype(numbers[1], made), forms=forms), made
+    return replace(config, act_dtype=_act_dtype(numbers.act_dtype, made), forms=forms), made
 
 
 def _weights(
