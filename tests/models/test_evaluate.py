@@ -172,6 +172,7 @@ def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert invoke(["eval", str(folder), str(folder), *common, "--dtype", "bfloat16", "--json"]) == 0
     first = json.loads(capsys.readouterr().out)
     run = first["runs"][0]
+    assert run["cache"] == "bfloat16" and run["cache_bytes"] == 3 * 2 * 2 * 8 * 2
     assert run["tokens"] == 59 and run["kl"] > 0 and 0 <= run["same_top"] <= 1
     assert run["weight_bytes"] == sum(
         w.nbytes for w in weft.load(folder, device="oracle", dtype="bfloat16").weights.values()

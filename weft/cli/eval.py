@@ -115,14 +115,19 @@ def evaluate(
 
 def _run_data(name: str, model: Model, found: Evaluation) -> dict[str, Any]:
     """A run as --json prints it; what is not finite is null, as JSON knows no infinity."""
+    from weft.models.config import DecoderConfig
+    from weft.models.inputs import position_bytes
+
     figures = found.data()
     for key, value in figures.items():
         if isinstance(value, float) and not math.isfinite(value):
             figures[key] = None
     where = model.device.info.id if model.device else "oracle"
     size = sum(w.nbytes for w in model.weights.values())
+    assert isinstance(model.config, DecoderConfig)
     return {
         "name": name, "precision": model.precision, "device": where, "weight_bytes": size,
+        "cache": model.config.kv_dtype.name, "cache_bytes": position_bytes(model.config),
         **figures,
     }  # fmt: skip
 
@@ -169,7 +174,7 @@ def _read_runs(file: str) -> list[dict[str, Any]]:
     return runs
 
 
-_WORDS = ("name", "precision", "device")
+_WORDS = ("name", "precision", "device", "cache")
 
 
 def _is_run(run: object) -> bool:

@@ -61,12 +61,13 @@ class Model:
     @property
     def precision(self) -> str:
         """The dtype of the weights and, where linear inputs are rounded to it too, a word on that:
-        "float16", "bfloat16 with bfloat16 inputs", "packed, 4.50 bits per weight"."""
-        if self.config.forms:
-            return f"packed, {matrices.bits(self.config.forms, self.weights):.2f} bits per weight"
+        "float16", "bfloat16 with bfloat16 inputs", "packed, 4.50 bits per weight"; and what keys
+        and values are kept in, where it is another dtype."""
         main = main_dtype(self.weights)
         narrow = main is self.config.act_dtype and main is not float32
         said = f"{main.name} with {main.name} inputs" if narrow else main.name
+        if self.config.forms:
+            said = f"packed, {matrices.bits(self.config.forms, self.weights):.2f} bits per weight"
         kept = getattr(self.config, "kv_dtype", main)
         return said if kept is main else f"{said}, {kept.name} cache"
 
@@ -116,7 +117,7 @@ class Model:
                 )
         return ModelError(
             f"{self.folder}: {what} not finite though every weight is; a value overflowed "
-            "its dtype: load with dtype='float32'"
+            "its dtype: load with dtype='float32' (and cache='f32')"
         )
 
     def _name(self, role: str) -> str:
