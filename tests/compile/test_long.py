@@ -280,7 +280,9 @@ def test_names_that_many_want_cost_one_look_each():
 @pytest.mark.parametrize(
     "make,size",
     [
-        *itertools.product(IN_PROPORTION, [400]),
+        *few(
+            itertools.product(IN_PROPORTION, [400]), *((make, 400) for make in IN_PROPORTION[::2])
+        ),
         *(pytest.param(make, 800, marks=pytest.mark.slow) for make in PROGRAMS),
     ],
     ids=lambda x: getattr(x, "__name__", x),

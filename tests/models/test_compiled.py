@@ -17,7 +17,7 @@ IDS = np.random.default_rng(0).integers(0, VOCAB, 40)
 PROMPTS = [[5, 6, 7], [9], list(range(40, 61)), [250, 3, 250, 3], [17, 18]]
 
 
-@pytest.mark.parametrize("name", few(DECODERS, "gpt2", "qwen3", "gemma2"))
+@pytest.mark.parametrize("name", few(DECODERS, "gpt2", "gemma2"))
 def test_logits_and_64_greedy_tokens(zoo, name: str) -> None:
     folder, reference = zoo(name)
     model = weft.load(folder, device="cpu", context=96)
@@ -28,7 +28,7 @@ def test_logits_and_64_greedy_tokens(zoo, name: str) -> None:
     assert list(got.ids) == reference_greedy(reference, IDS[:9], got.ids)
 
 
-@pytest.mark.parametrize("name", few(["gpt2", "qwen3", "gemma2"], "gpt2", "qwen3"))
+@pytest.mark.parametrize("name", few(["gpt2", "qwen3", "gemma2"], "qwen3"))
 def test_batch_equals_alone_bit_for_bit(zoo, name: str) -> None:
     folder, _ = zoo(name)
     model = weft.load(folder, device="cpu", context=64, max_batch=4)

@@ -250,7 +250,7 @@ def test_merging_gives_the_same_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("precision", few(["bfloat16", "float16"], "float16"))
 def test_mixed_precision_stays_close(precision: str, tmp_path: Path) -> None:
-    write_model("llama2", tmp_path)
+    write_model("llama3", tmp_path)
     batches = RNG.integers(0, VOCAB, (2, 2, 13)).astype(np.int32)[np.arange(10) % 2]
     want = run_weft(pair(tmp_path), PLAIN, batches)
     model = pair(tmp_path, compute=precision)

@@ -35,7 +35,13 @@ def close(got: Any, want: Any, tol: float = 1e-5) -> None:
     np.testing.assert_allclose(a / scale, b / scale, rtol=0, atol=tol)
 
 
-def check(ours: nn.Module, theirs: torch.nn.Module, *inputs: np.ndarray, tol: float = 1e-5) -> None:
+def check(
+    ours: nn.Module,
+    theirs: torch.nn.Module,
+    *inputs: np.ndarray,
+    tol: float = 1e-5,
+    ways: tuple[str, ...] = ("eager", "compiled"),
+) -> None:
     """Forward, gradients of parameters and of float inputs, and buffers afterwards; ours eagerly
     and as one compiled Program."""
     twin(ours, theirs)
@@ -55,7 +61,7 @@ def check(ours: nn.Module, theirs: torch.nn.Module, *inputs: np.ndarray, tol: fl
         grads = [x.grad for x in leaves if x.grad is not None]
         return y.detach(), grads, [p.grad for p in ours.parameters()]
 
-    for fn in (run, weft.compile(run, "cpu")):
+    for fn in (run if way == "eager" else weft.compile(run, "cpu") for way in ways):
         ours.load_state_dict(before)
         ours.zero_grad()
         y, dx, dp = fn(*(weft.tensor(x) for x in inputs))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from nnkit import check, close, random, twin
 from present import opened
+from rows import by_turns
 
 import weft
 from weft import nn
@@ -95,11 +96,11 @@ MODULES: dict[str, tuple[Callable[[Any], Any], np.ndarray]] = {
 
 
 @pytest.mark.filterwarnings("ignore:Using padding=.same. with even kernel")
-@pytest.mark.parametrize("name", MODULES)
-def test_forward_and_backward_are_pytorchs(name: str) -> None:
+@pytest.mark.parametrize("name,way", by_turns(MODULES, ["compiled", "eager"]))
+def test_forward_and_backward_are_pytorchs(name: str, way: str) -> None:
     make, x = MODULES[name]
     torch.manual_seed(0)
-    check(make(nn), make(T), x)
+    check(make(nn), make(T), x, ways=(way,))
 
 
 LOGITS, TARGETS = random(7, 5), np.array([0, 4, 2, -100, 1, 1, 3], np.int64)

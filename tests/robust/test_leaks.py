@@ -178,7 +178,7 @@ def test_loading_and_unloading_on_vulkan(llama: Path, runs: int) -> None:
     steady(cycle, runs, runs * 80 * KIB, warm=10)
 
 
-@counts(30, 100)
+@counts(15, 100)
 def test_new_shapes_do_not_grow_the_process(runs: int) -> None:
     """A compiled function that sees ever new shapes: compiling leaves nothing behind."""
     fn = weft.compile(lambda x: ((x * 2.0).exp() + 1.0).sum(-1), device="cpu", cache_size=4)

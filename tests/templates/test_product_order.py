@@ -157,14 +157,13 @@ def test_rows_counted_at_run_time(tier: str, kind: str) -> None:
         bounded(tier, kind, Product(200, 40, 51, BF16), (1, 17, 33, 130))
 
 
-@pytest.mark.parametrize("k", [96, 70])
+@pytest.mark.parametrize("k", few([96, 70], 70))
 @pytest.mark.parametrize("tier", TILES)
 def test_rows_of_matrix_registers(tier: str, k: int) -> None:
     bounded(tier, "matmul", Product(64, 40, k, BF16), (1, 16, 31, 50))
 
 
-@pytest.mark.parametrize("dtype", [dt.float32, BF16], ids=repr)
-@pytest.mark.parametrize("tier", GPUS[:2])
+@pytest.mark.parametrize("tier,dtype", covering(GPUS[:2], [dt.float32, BF16]), ids=repr)
 def test_batches_counted_at_run_time(tier: str, dtype: dt.DType) -> None:
     p = Product(20, 24, 32, dtype, "NN", (5,))
     arrays = p.arrays()
@@ -211,11 +210,18 @@ def test_configurations_of_the_cpu(layout: str) -> None:
         np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("dtype", [dt.float32, BF16], ids=repr)
-@pytest.mark.parametrize("kind", ["matmul", "matvec"])
 @pytest.mark.parametrize(
-    "tier",
-    targets("cuda", "hip-wave64", "hip-wave32", "webgpu", "webgpu-small", "lavapipe", "cpu-avx2"),
+    "kind,tier,dtype",
+    by_turns(
+        [
+            pytest.param(kind, *tier.values, marks=tier.marks)
+            for kind in ("matmul", "matvec")
+            for tier in targets(
+                "cuda", "hip-wave64", "hip-wave32", "webgpu", "webgpu-small", "lavapipe", "cpu-avx2"
+            )
+        ],
+        [BF16, dt.float32],
+    ),
 )
 def test_configurations_give_the_same_bits(tier: str, kind: str, dtype: dt.DType) -> None:
     p = Product(*((70, 139, 40) if kind == "matmul" else (3, 72, 1100)), dtype)
@@ -229,8 +235,7 @@ def test_configurations_give_the_same_bits(tier: str, kind: str, dtype: dt.DType
         np.testing.assert_array_equal(p.play(tier, kind, arrays, config=config)[0], first)
 
 
-@pytest.mark.parametrize("dtype", [dt.float32, BF16], ids=repr)
-@pytest.mark.parametrize("tier", GPUS[:2])
+@pytest.mark.parametrize("tier,dtype", covering(GPUS[:2], [BF16, dt.float32]), ids=repr)
 def test_strips_of_blocks(tier: str, dtype: dt.DType) -> None:
     """Groups of large problems walk strips: each block is computed once, also under a bound."""
     config = {"rows": 32, "columns": 32, "tm": 4, "tn": 4, "down": 1, "across": 2, "bk": 16}

@@ -132,7 +132,7 @@ CALLS: dict[str, tuple[str, dict[str, float]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-@each_length(1100, short=(15, 65), more=(700, 4097))
+@each_length(15, 1100, short=(65,), more=(700, 4097))
 def test_targets_agree(n: int, names: tuple[str, ...], name: str) -> None:
     kinds, params = CALLS[name]
     shapes = {"x": (2, n), "w": (n,), "g": (2,)}

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 from harness import TIERS, check, group_of, play, random, some_tiers, trace
+from rows import covering
 
 from weft import ops
 from weft.core import dtypes as dt
@@ -26,8 +27,7 @@ def _values(dtype: dt.DType, shape: tuple[int, ...]) -> np.ndarray:
 
 
 @some_tiers
-@pytest.mark.parametrize("dtype", SORTABLE, ids=repr)
-@pytest.mark.parametrize("n", [1, 2, 13])
+@pytest.mark.parametrize("dtype,n", covering(SORTABLE, [13, 1, 2]), ids=repr)
 def test_sorts(n: int, dtype: dt.DType, tiers: tuple[str, ...]) -> None:
     x = _values(dtype, (2, n, 2))
     for descending in (False, True):
