@@ -298,7 +298,7 @@ def test_eager_on_a_device_as_on_the_cpu(device: str) -> None:
 # -- memory ---------------------------------------------------------------------------------------
 
 
-def test_two_hundred_backward_passes_keep_nothing() -> None:
+def test_four_hundred_backward_passes_keep_nothing() -> None:
     x, w, b = leaf(np.tile(X, (100, 1))), leaf(W), leaf(B)
 
     def once() -> None:
@@ -312,11 +312,11 @@ def test_two_hundred_backward_passes_keep_nothing() -> None:
         tracemalloc.start()
         once()
         size, objects = tracemalloc.get_traced_memory()[0], len(gc.get_objects())
-        for _ in range(200):
+        for _ in range(400):
             once()
         grown = tracemalloc.get_traced_memory()[0] - size
         more = len(gc.get_objects()) - objects
     finally:
         tracemalloc.stop()
         gc.enable()
-    assert more < 10 and grown < 100_000, f"{more} objects, {grown} bytes more"
+    assert more < 10 and grown < 300_000, f"{more} objects, {grown} bytes more"
