@@ -60,8 +60,8 @@ def test_every_byte_of_scales_and_digits(name: str) -> None:
 
 def test_what_has_no_packed_form() -> None:
     kind = BY_NAME["MXFP4"]
-    with pytest.raises(DTypeError, match="255, which is NaN"):
-        packed_of(kind, np.full(kind.nbytes, 255, np.uint8), (1, 32))
+    nan = packed_of(kind, np.full(kind.nbytes, 255, np.uint8), (1, 32))
+    assert np.isnan(dequantized(*nan)).all()
     with pytest.raises(DTypeError, match="F16 has no packed form; these have: Q4_0, "):
         packed_of(BY_NAME["F16"], np.zeros(4, np.uint8), (1, 2))
     with pytest.raises(ShapeError, match="32 elements of a row take 34 bytes"):

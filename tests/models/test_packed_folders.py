@@ -58,6 +58,16 @@ def test_weights_are_those_of_the_layout(kind: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", ["awq", "fp8 blocks", "mlx 6"])
+def test_a_device_computes_what_the_oracle_does(kind: str, tmp_path: Path) -> None:
+    config, tensors, _ = layers(kind)
+    folder = write_folder(tmp_path, config, tensors)
+    got, want = (load(folder, device=d, act_dtype="float32") for d in ("cpu", "oracle"))
+    assert got.config.forms
+    ids = list(range(3, 20))
+    np.testing.assert_allclose(got.logits(ids), want.logits(ids), rtol=1e-3, atol=2e-3)
+
+
 AT = "model.layers.0.self_attn.q_proj."  # the layer that is damaged: [64, 64]
 Change = Callable[[dict[str, np.ndarray]], Any]
 GIVEN = "quantization_config"
@@ -116,6 +126,11 @@ HOSTILE: list[tuple[str, Change, str]] = [
     ("int", cut("weight_scale", 0), r"'weight_scale' has shape \[63, 1\]; expected \[64, \*\]"),
     ("int", drop("weight"), "'weight' is missing"),
     ("float", put("weight", (2, 2), np.nan), "a weight is NaN"),
+    (
+        "float",
+        lambda t: t.__setitem__(AT + "weight_zero_point", np.ones((64, 1), np.int8)),
+        "floats with a zero point are not read",
+    ),
     ("fp8 blocks", cut("weight_scale_inv", 0), r"shape \[2, 2\]; expected \[3, 2\]"),
     ("fp8 blocks", put("weight_scale_inv", (0, 0), np.nan), "'weight_scale_inv' holds NaN"),
     ("mxfp4", put("weight_scale", (0, 0), 255), "255, which is NaN"),

@@ -71,6 +71,7 @@ def eight_bits(layer: Layer, block: tuple[int, int] | None, scale: str) -> Read:
         group = layer.whole(k, scales.shape[1], "columns")
     codes = np.ascontiguousarray(weight).view(np.uint8)
     if weight.dtype == E4M3:
+        _no_zeros(layer)
         return layer.packed(Form(8, group, "e4m3"), {"codes": codes, "scales": scales}, n, k)
     parts = {"codes": codes ^ np.uint8(128), "scales": scales}
     form = Form(8, group, offset=128)
@@ -102,7 +103,13 @@ def fp4(layer: Layer) -> Read:
         if not np.isfinite(scales).all():
             layer.fail("tensor 'weight_scale' holds NaN, or overflows: the file is damaged")
     group = layer.whole(k, found.shape[1], "columns")
+    _no_zeros(layer)
     return layer.packed(Form(4, group, "e2m1"), {"codes": codes, "scales": scales}, n, k)
+
+
+def _no_zeros(layer: Layer) -> None:
+    if "weight_zero_point" in layer and layer.tensors["weight_zero_point"].astype(bool).any():
+        layer.fail("floats with a zero point are not read")
 
 
 def mxfp4_experts(layer: Layer) -> Read:

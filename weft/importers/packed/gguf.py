@@ -1,6 +1,7 @@
 """GGUF's blocks as packed weights: the same bits, in weft.core.packed's one form.
 
-`dequantized` of what comes out is `gguf_blocks.dequantize` of what went in, bit for bit. A block
+`dequantized` of what comes out is `gguf_blocks.dequantize` of what went in, bit for bit; only an
+MXFP4 scale of 255 is NaN here, as its standard has it, and 2^128 there, as in ggml. A block
 that holds its codes in halves (code j in a low nibble, code j + 16 in the high one beside it) gets
 them side by side along K; scales of six bits get a byte each; nothing else changes. Types with a
 codebook have no entry here.
@@ -19,6 +20,7 @@ from weft.core.errors import DTypeError, ShapeError
 from weft.core.packed import Form, Packed, pack
 from weft.importers.gguf_blocks import CHUNK, BlockType
 from weft.importers.gguf_decode import flat, halves, in_turn, six_bits, split, trits, unsigned_e4m3
+from weft.importers.packed.layer import e8m0
 
 Parts = dict[str, np.ndarray]
 
@@ -144,10 +146,7 @@ _ONE_ZERO = np.array(
 
 
 def _mxfp4(b: np.ndarray) -> Parts:
-    scales = (b["e"].astype(np.uint16) << 7) | (b["e"] == 0) * np.uint16(64)  # 0 is 2^-127
-    if (b["e"] == 255).any():
-        raise DTypeError("a scale of MXFP4 is 255, which is NaN: no packed form holds it")
-    return {"codes": _ONE_ZERO[_half(b)], "scales": scales[:, None].view(bfloat16.numpy)}
+    return {"codes": _ONE_ZERO[_half(b)], "scales": e8m0(b["e"])[:, None]}
 
 
 def _nvfp4(b: np.ndarray) -> Parts:
@@ -184,7 +183,7 @@ def packed_of(kind: BlockType, data: np.ndarray, shape: tuple[int, ...]) -> Pack
     [..., K]; all axes but the last count as rows.
 
     Raises ShapeError where data and shape differ, DTypeError for a type that has no packed form
-    (`FORMS` names those that have one) and for an MXFP4 scale that is NaN.
+    (`FORMS` names those that have one).
     """
     if kind.name not in FORMS:
         raise DTypeError(f"{kind} has no packed form; these have: {', '.join(FORMS)}")
