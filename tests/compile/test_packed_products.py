@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from rows import covering
@@ -130,3 +132,28 @@ def test_what_no_band_holds_is_widened_first(form: Form, n: int, k: int) -> None
     program = played(form, get("cpu"), 3, n, k)
     (line,) = program.meta["report"].weights
     assert not program.recipes and line.read == "widened in each run"
+
+
+@pytest.mark.parametrize("limit", [1 << 13, 1 << 20])
+def test_ranges_of_a_weight_too_large_to_bind(limit: int) -> None:
+    """Its parts are cut at the same rows; products and gathers read range by range."""
+    form, n, k = FORMS["q6_k"], 192, 96
+    caps = replace(PRESETS["webgpu"], max_binding_bytes=limit)
+    parts = parts_of(form, n, k)
+    x, ids = ops.input_node("x", (3, k), dt.float32), ops.input_node("ids", (4,), dt.int32)
+    with ops.building():
+        nodes = {
+            p: ops.input_node(f"w.{p}", v.shape, dt.as_dtype(v.dtype), "weight")
+            for p, v in parts.items()
+        }
+        w = dequantize(form, nodes)
+        out = ops.dot(x, ops.transpose(w)), ops.gather(w, ids)
+    program = compile_graph(Graph((x, ids, *nodes.values()), out, meta={"frozen": True}), caps)
+    assert max(r.nbytes for s in program.steps for r in s.args) <= limit
+    assert in_place(program, n, k)
+    values = {"x": np.ones((3, k), np.float32), "ids": np.array([191, 0, 40, 100], np.int32)}
+    session = Session(program, InterpDevice(caps), {f"w.{p}": v for p, v in parts.items()})
+    products, rows = session.run(values)
+    wanted = dequantized(form, parts)
+    np.testing.assert_array_equal(rows, wanted[values["ids"]])
+    np.testing.assert_allclose(products, values["x"] @ wanted.T, rtol=1e-3, atol=1e-2)

@@ -75,7 +75,7 @@ def _blocks(x: Node) -> bool:
 
 def _kept(weight: Node, lanes: int, part: str) -> Node:
     """The weight, or a part of a packed one, in another order: codes word by word."""
-    attrs = {**weight.attrs, "part": (0, weight.shape[0]), "whole": weight.shape}
+    attrs = {"part": (0, weight.shape[0]), "whole": weight.shape, **weight.attrs}
     attrs |= {"packed": True} if part else {}
     if lanes > 1:
         attrs |= {"interleave": lanes} | ({"item": BYTES} if part in ("codes", "high") else {})
@@ -104,7 +104,8 @@ def _readable(weight: Node, caps: Caps) -> bool:
     if form is not None:
         depth = weight.shape[1]
         able = step_of(form, depth) > 0 if caps.is_cpu else fits(form, depth)
-        return able and all(_whole(x) for x in weight.inputs)
+        # A GPU's may be ranges of rows, which stay in their order.
+        return able and all(_whole(x) if caps.is_cpu else _is_weight(x) for x in weight.inputs)
     if not caps.is_cpu:
         return False
     pairs = weight.dtype == dt.bfloat16 and caps.features & _PAIRS
@@ -113,4 +114,8 @@ def _readable(weight: Node, caps: Caps) -> bool:
 
 def _whole(node: Node) -> bool:
     """Whether a weight is bound as the checkpoint has it."""
-    return node.op == "input" and node.attrs["role"] == "weight" and "part" not in node.attrs
+    return _is_weight(node) and "part" not in node.attrs
+
+
+def _is_weight(node: Node) -> bool:
+    return node.op == "input" and node.attrs["role"] == "weight"

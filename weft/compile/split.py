@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.core.order import CHUNK, SPAN
 from weft.graph.ir import Graph, Node, toposort
+from weft.ops.graph_listener import make_node
+from weft.ops.packed import form_of
 from weft.transform.rebuild import const, make, remake, rewrite
 
 ALIGN = 256  # bytes: binding offsets
@@ -34,6 +37,8 @@ def split(graph: Graph, caps: Caps) -> Graph:
     limit = max(2, caps.max_bindings - 2)
 
     def ranged(node: Node, inputs: tuple[Node, ...]) -> Node:
+        if form_of(node) is not None and (cut := _packed_ranges(node, caps)) is not None:
+            return cut
         inputs = tuple(parts.get(id(x), x) for x in inputs)
         return _pushed(node, inputs) or remake(node, inputs)
 
@@ -42,27 +47,50 @@ def split(graph: Graph, caps: Caps) -> Graph:
         return _nested_concat(node, limit) if node.op == "concat" else node
 
     # ranges are found in flat concats: those still there in the end are nested
-    return rewrite(rewrite(graph, ranged) if parts else graph, nested)
+    packed = any(form_of(x) is not None for x in toposort(graph.roots()))
+    return rewrite(rewrite(graph, ranged) if parts or packed else graph, nested)
 
 
 def _ranges(weight: Node, caps: Caps) -> Node | None:
     """A concat of row ranges of a weight that is too large to bind or to hold, or None."""
-    limit = min(caps.max_binding_bytes, caps.max_buffer_bytes)
-    if weight.nbytes <= limit or not weight.shape:
+    if not weight.shape or not (rows := _rows((weight,), caps)):
+        return None  # also where one row is too large: the planner refuses it by name
+    starts = range(0, weight.shape[0], rows)
+    return make("concat", *(_range(weight, start, rows) for start in starts), axis=0)
+
+
+def _packed_ranges(call: Node, caps: Caps) -> Node | None:
+    """The same of a packed weight, whose parts are cut at the same rows."""
+    weights = all(x.op == "input" and x.attrs["role"] == "weight" for x in call.inputs)
+    if not weights or not (rows := _rows(call.inputs, caps)):
         return None
-    row = weight.nbytes // weight.shape[0]
-    step = ALIGN // math.gcd(ALIGN, row)
-    rows = limit // row // step * step
-    if not rows:
-        return None  # one row is too large: the planner refuses it by name
-    rows -= rows % next((n for n in (SPAN, CHUNK) if rows >= n), 1)  # see _dot
-    parts = []
-    for start in range(0, weight.shape[0], rows):
-        stop = min(start + rows, weight.shape[0])
-        attrs = {**weight.attrs, "part": (start, stop), "whole": weight.shape}
-        shape = (stop - start, *weight.shape[1:])
-        parts.append(Node("input", (), attrs, shape, weight.dtype, where=weight.where))
-    return make("concat", *parts, axis=0)
+    made = (
+        make_node(
+            "call", tuple(_range(x, start, rows) for x in call.inputs), call.attrs, call.where
+        )
+        for start in range(0, call.shape[0], rows)
+    )
+    return make("concat", *made, axis=0)
+
+
+def _rows(weights: Sequence[Node], caps: Caps) -> int:
+    """How many rows at a time are small enough of each of some weights of as many rows; 0 where
+    all are small enough as they are, or not even one row is."""
+    limit = min(caps.max_binding_bytes, caps.max_buffer_bytes)
+    sizes = [max(w.nbytes // w.shape[0], 1) if w.shape[0] else 1 for w in weights]
+    if all(w.nbytes <= limit for w in weights):
+        return 0
+    step = max(ALIGN // math.gcd(ALIGN, size) for size in sizes)
+    rows = limit // max(sizes) // step * step
+    return rows - rows % next((n for n in (SPAN, CHUNK) if rows >= n), 1)  # see _dot
+
+
+def _range(weight: Node, start: int, rows: int) -> Node:
+    """So many rows of a weight from one on, or as many as there are."""
+    stop = min(start + rows, weight.shape[0])
+    attrs = {**weight.attrs, "part": (start, stop), "whole": weight.shape}
+    shape = (stop - start, *weight.shape[1:])
+    return Node("input", (), attrs, shape, weight.dtype, where=weight.where)
 
 
 def _keep_whole(graph: Graph, caps: Caps, parts: dict[int, Node]) -> None:
@@ -101,7 +129,7 @@ def _in_ranges(node: Node) -> bool:
         return False
     leaves = list(node.inputs)
     for i, leaf in enumerate(leaves):
-        while leaf.op in ("cast", "transpose"):
+        while leaf.op in ("cast", "transpose") or form_of(leaf) is not None:
             leaf = leaf.inputs[0]
         leaves[i] = leaf
     return all(x.op == "input" and "part" in x.attrs for x in leaves)
