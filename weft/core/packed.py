@@ -37,6 +37,7 @@ def _e4m3() -> tuple[float, ...]:
 
 
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_IQ3_XXS = (4.0, 12.0, 20.0, 28.0, 36.0, 44.0, 52.0, 62.0)
 TABLES: Mapping[str, tuple[float, ...]] = {
     # Dettmers et al., arXiv:2305.14314, appendix E
     "nf4": (
@@ -49,6 +50,11 @@ TABLES: Mapping[str, tuple[float, ...]] = {
     "e2m1": (*_E2M1, *(-v for v in _E2M1)),
     # https://github.com/ggml-org/ggml, src/ggml-common.h
     "iq4_nl": (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
+    # Of GGUF's codebooks: magnitudes, then their negatives (IQ1: moved up by 1/8, then down)
+    "iq1": (-0.875, 0.125, 1.125, 0.0, -1.125, -0.125, 0.875, 0.0),
+    "iq2": (8.0, 25.0, 43.0, 0.0, -8.0, -25.0, -43.0, 0.0),
+    "iq3_xxs": (*_IQ3_XXS, *(-v for v in _IQ3_XXS)),
+    "iq3_s": (*range(1, 16, 2), *range(-1, -16, -2)),
     "e4m3": _e4m3(),
     "sign": (-1.0, 1.0),
 }  # fmt: skip

@@ -48,6 +48,10 @@ def _type(
     return BlockType(id, name, elements, layout, decode)
 
 
+def _book(id: int, name: str, **fields: str) -> BlockType:
+    return _type(id, name, 256, c.decoder(name), **fields)
+
+
 _ALL = (
     _type(0, "F32", 1, d.plain, x="f4"),
     _type(1, "F16", 1, d.plain, x="f2"),
@@ -76,13 +80,13 @@ _ALL = (
     _type(40, "NVFP4", 64, d.nvfp4, e="4u1", qs="32u1"),
     _type(41, "Q1_0", 128, d.q1_0, d="f2", qs="16u1"),
     _type(42, "Q2_0", 64, d.q2_0, d="f2", qs="16u1"),
-    _type(16, "IQ2_XXS", 256, c.iq2_xxs, d="f2", pairs="(8,2)u4"),
-    _type(17, "IQ2_XS", 256, c.iq2_xs, d="f2", qs="32u2", scales="8u1"),
-    _type(22, "IQ2_S", 256, c.iq2_s, d="f2", qs="32u1", signs="32u1", qh="8u1", scales="8u1"),
-    _type(18, "IQ3_XXS", 256, c.iq3_xxs, d="f2", qs="64u1", words="8u4"),
-    _type(21, "IQ3_S", 256, c.iq3_s, d="f2", qs="64u1", qh="8u1", signs="32u1", scales="4u1"),
-    _type(19, "IQ1_S", 256, c.iq1_s, d="f2", qs="32u1", qh="8u2"),
-    _type(29, "IQ1_M", 256, c.iq1_m, qs="32u1", qh="16u1", scales="4u2"),
+    _book(16, "IQ2_XXS", d="f2", pairs="(8,2)u4"),
+    _book(17, "IQ2_XS", d="f2", qs="32u2", scales="8u1"),
+    _book(22, "IQ2_S", d="f2", qs="32u1", signs="32u1", qh="8u1", scales="8u1"),
+    _book(18, "IQ3_XXS", d="f2", qs="64u1", words="8u4"),
+    _book(21, "IQ3_S", d="f2", qs="64u1", qh="8u1", signs="32u1", scales="4u1"),
+    _book(19, "IQ1_S", d="f2", qs="32u1", qh="8u2"),
+    _book(29, "IQ1_M", qs="32u1", qh="16u1", scales="4u2"),
 )
 TYPES = {kind.id: kind for kind in _ALL}
 BY_NAME = {kind.name: kind for kind in _ALL}

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import base64
 import zlib
+from collections.abc import Callable
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
+from weft.core.packed import TABLES
 from weft.importers.gguf_decode import column, f32, flat, in_turn
 
 _VALUES = {
@@ -67,26 +70,48 @@ _POINTS = {  # zlib in base 85
         "lIFjzJBbrp$X4T{{D_p5YV7e^~xM<^E7<_56qcAaL=FI+lT|4v2#Y&dpW2-Egd@Fdf5G@Dheeu*|v(bMFD;1sQ1"
     ),
 }
-DELTA = np.float32(0.125)  # of IQ1: what a point is moved by, up or down
 # Seven signs, and the eighth that makes the number of negative ones even.
 _EVEN = np.array([i | (i.bit_count() & 1) << 7 for i in range(128)], np.uint8)
 
 
+class Points(NamedTuple):
+    """What blocks hold: steps uint8 [n, k] of a scale `d` float32 [n, 1], and of every weight the
+    code of its value (in `packed.TABLES`), uint8 [n, 256]."""
+
+    d: np.ndarray
+    steps: np.ndarray
+    codes: np.ndarray
+
+
 @cache
-def grid(name: str) -> np.ndarray:
-    """Its points, float32 [count, 4 or 8]."""
-    values = np.array(_VALUES[name], np.float32)
+def digits(name: str) -> np.ndarray:
+    """Which of `_VALUES` the coordinates of every point are, uint8 [count, 4 or 8]."""
+    base = len(_VALUES[name])
     chosen = np.frombuffer(zlib.decompress(base64.b85decode(_POINTS[name])), np.uint8)
     point = np.flatnonzero(np.unpackbits(chosen, bitorder="little"))
     size = 4 if name.startswith("IQ3") else 8
-    return values[point[:, None] // len(values) ** np.arange(size) % len(values)]
+    return (point[:, None] // base ** np.arange(size) % base).astype(np.uint8)
 
 
-def _signed(scale: np.ndarray, points: np.ndarray, signs: np.ndarray) -> np.ndarray:
-    """Scales [n, k], points [n, ...], sign bits uint8 [n, 32], each for eight weights."""
-    points = points.reshape(*scale.shape, -1)
-    minus = in_turn(signs, 1).reshape(points.shape)
-    return flat(scale[..., None] * points * (1 - 2 * f32(minus)))
+def grid(name: str) -> np.ndarray:
+    """Its points, float32 [count, 4 or 8]."""
+    return np.array(_VALUES[name], np.float32)[digits(name)]
+
+
+def values(table: str, points: Points) -> np.ndarray:
+    """float32 [n, 256]."""
+    found = np.array(TABLES[table], np.float32)[points.codes]
+    scale = points.d * f32(points.steps)
+    return flat(scale[..., None] * found.reshape(*scale.shape, -1))
+
+
+def _odd(steps: np.ndarray) -> np.ndarray:
+    return (2 * steps + 1).astype(np.uint8)
+
+
+def _signed(digits: np.ndarray, signs: np.ndarray, bits: int) -> np.ndarray:
+    """Digits of points [n, ...] of `bits`; sign bits uint8 [n, 32], each for eight weights."""
+    return flat(digits) | in_turn(signs, 1) << np.uint8(bits)
 
 
 def _even_signs(words: np.ndarray) -> np.ndarray:
@@ -94,56 +119,70 @@ def _even_signs(words: np.ndarray) -> np.ndarray:
     return flat(_EVEN[words[..., None] >> np.arange(0, 28, 7, dtype=np.uint32) & 127])
 
 
-def _fine(b: np.ndarray, steps: np.ndarray, unit: float) -> np.ndarray:
-    return column(b["d"]) * (0.5 + f32(steps)) * np.float32(unit)
-
-
-def iq2_xxs(b: np.ndarray) -> np.ndarray:
+def iq2_xxs(b: np.ndarray) -> Points:
     codes, words = b["pairs"][..., 0], b["pairs"][..., 1]  # four codes to a word
-    points = grid("IQ2_XXS")[np.ascontiguousarray(codes).view(np.uint8)]
-    return _signed(_fine(b, words >> 28, 0.25), points, _even_signs(words))
+    found = digits("IQ2_XXS")[np.ascontiguousarray(codes).view(np.uint8)]
+    codes = _signed(found, _even_signs(words), 2)
+    return Points(column(b["d"]) / 8, _odd(words >> 28), codes)
 
 
-def iq2_xs(b: np.ndarray) -> np.ndarray:
-    scale = _fine(b, in_turn(b["scales"], 4), 0.25)
-    return _signed(scale, grid("IQ2_XS")[b["qs"] & 511], _EVEN[b["qs"] >> 9])
+def iq2_xs(b: np.ndarray) -> Points:
+    codes = _signed(digits("IQ2_XS")[b["qs"] & 511], _EVEN[b["qs"] >> 9], 2)
+    return Points(column(b["d"]) / 8, _odd(in_turn(b["scales"], 4)), codes)
 
 
-def iq2_s(b: np.ndarray) -> np.ndarray:
-    scale = _fine(b, in_turn(b["scales"], 4), 0.25)
+def iq2_s(b: np.ndarray) -> Points:
     code = b["qs"] | in_turn(b["qh"], 2).astype(np.uint16) << 8
-    return _signed(scale, grid("IQ2_S")[code], b["signs"])
+    codes = _signed(digits("IQ2_S")[code], b["signs"], 2)
+    return Points(column(b["d"]) / 8, _odd(in_turn(b["scales"], 4)), codes)
 
 
-def iq3_xxs(b: np.ndarray) -> np.ndarray:
+def iq3_xxs(b: np.ndarray) -> Points:
     words = b["words"]
-    scale = _fine(b, words >> 28, 0.5)
-    return _signed(scale, grid("IQ3_XXS")[b["qs"]], _even_signs(words))
+    codes = _signed(digits("IQ3_XXS")[b["qs"]], _even_signs(words), 3)
+    return Points(column(b["d"]) / 4, _odd(words >> 28), codes)
 
 
-def iq3_s(b: np.ndarray) -> np.ndarray:
-    scale = column(b["d"]) * (1 + 2 * f32(in_turn(b["scales"], 4)))
+def iq3_s(b: np.ndarray) -> Points:
     code = b["qs"] | in_turn(b["qh"], 1).astype(np.uint16) << 8
-    return _signed(scale, grid("IQ3_S")[code], b["signs"])
+    codes = _signed(digits("IQ3_S")[code], b["signs"], 3)
+    return Points(column(b["d"]), _odd(in_turn(b["scales"], 4)), codes)
 
 
-def iq1_s(b: np.ndarray) -> np.ndarray:
-    scale = column(b["d"]) * (2 * f32(b["qh"] >> 12 & 7) + 1)
+def iq1_s(b: np.ndarray) -> Points:
     code = b["qs"] | flat(b["qh"][..., None] >> np.arange(0, 12, 3, dtype=np.uint16) & 7) << 8
-    return _moved(scale, code, np.repeat(b["qh"] >> 15, 4, axis=-1))
+    codes = _moved(code, np.repeat(b["qh"] >> 15, 4, axis=-1))
+    return Points(column(b["d"]), _odd(b["qh"] >> 12 & 7), codes)
 
 
-def iq1_m(b: np.ndarray) -> np.ndarray:
+def iq1_m(b: np.ndarray) -> Points:
     """The scale of the whole block is spread over the highest four bits of four words."""
     words = b["scales"]
     shifts = np.arange(4, dtype=np.uint16)
     d = np.bitwise_or.reduce((words >> 12) << 4 * shifts, axis=-1).view(np.float16)
-    scale = column(d) * (2 * f32(flat(words[..., None] >> 3 * shifts & 7)) + 1)
     high = in_turn(b["qh"], 4)
-    return _moved(scale, b["qs"] | (high & 7).astype(np.uint16) << 8, high >> 3)
+    codes = _moved(b["qs"] | (high & 7).astype(np.uint16) << 8, high >> 3)
+    return Points(column(d), _odd(flat(words[..., None] >> 3 * shifts & 7)), codes)
 
 
-def _moved(scale: np.ndarray, code: np.ndarray, down: np.ndarray) -> np.ndarray:
-    """Scales [n, k]; codes of points and whether these are moved down, [n, 32]."""
-    points = grid("IQ1_S")[code] + np.where(down, -DELTA, DELTA)[..., None]
-    return flat(scale[..., None] * points.reshape(*scale.shape, -1))
+def _moved(code: np.ndarray, down: np.ndarray) -> np.ndarray:
+    """Codes of points and whether these are moved down, [n, 32]."""
+    return flat(digits("IQ1_S")[code] | down.astype(np.uint8)[..., None] << np.uint8(2))
+
+
+# Type -> what reads its blocks, its values, weights to a step of its scale
+BOOKS: dict[str, tuple[Callable[[np.ndarray], Points], str, int]] = {
+    "IQ2_XXS": (iq2_xxs, "iq2", 32),
+    "IQ2_XS": (iq2_xs, "iq2", 16),
+    "IQ2_S": (iq2_s, "iq2", 16),
+    "IQ3_XXS": (iq3_xxs, "iq3_xxs", 32),
+    "IQ3_S": (iq3_s, "iq3_s", 32),
+    "IQ1_S": (iq1_s, "iq1", 32),
+    "IQ1_M": (iq1_m, "iq1", 16),
+}
+
+
+def decoder(name: str) -> Callable[[np.ndarray], np.ndarray]:
+    """From blocks [n] of the type to float32 [n, 256]."""
+    read, table, _ = BOOKS[name]
+    return lambda blocks: values(table, read(blocks))

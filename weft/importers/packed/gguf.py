@@ -3,8 +3,8 @@
 `dequantized` of what comes out is `gguf_blocks.dequantize` of what went in, bit for bit; only an
 MXFP4 scale of 255 is NaN here, as its standard has it, and 2^128 there, as in ggml. A block
 that holds its codes in halves (code j in a low nibble, code j + 16 in the high one beside it) gets
-them side by side along K; scales of six bits get a byte each; nothing else changes. Types with a
-codebook have no entry here.
+them side by side along K; scales of six bits get a byte each; points of a codebook get the codes of
+their coordinates, which takes more room; nothing else changes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import numpy as np
 
 from weft.core.dtypes import bfloat16
 from weft.core.errors import DTypeError, ShapeError
-from weft.core.packed import Form, Packed, pack
+from weft.core.packed import TABLES, Form, Packed, pack, packed_codes
 from weft.importers.gguf_blocks import CHUNK, BlockType
+from weft.importers.gguf_codebooks import BOOKS
 from weft.importers.gguf_decode import flat, halves, in_turn, six_bits, split, trits, unsigned_e4m3
 from weft.importers.packed.layer import e8m0
 
@@ -154,6 +155,20 @@ def _nvfp4(b: np.ndarray) -> Parts:
     return {"codes": codes, "scales": unsigned_e4m3(b["e"]).astype(bfloat16.numpy)}
 
 
+def _of_book(name: str) -> tuple[Form, Callable[[np.ndarray], Parts]]:
+    """A code for every weight in place of one for a point of several: 3 or 4 bits."""
+    read, table, group = BOOKS[name]
+    bits = len(TABLES[table]).bit_length() - 1
+    form = Form(bits, group, table, super_group=_K)
+
+    def parts(b: np.ndarray) -> Parts:
+        found = read(b)
+        codes = packed_codes(form, found.codes)
+        return {**codes, "scales": found.steps, "super_scales": found.d}
+
+    return form, parts
+
+
 _K = 256
 FORMS: dict[str, tuple[Form, Callable[[np.ndarray], Parts]]] = {
     "Q4_0": (Form(4, 32, offset=8), _q4_0),
@@ -175,6 +190,7 @@ FORMS: dict[str, tuple[Form, Callable[[np.ndarray], Parts]]] = {
     "NVFP4": (Form(4, 16, "e2m1"), _nvfp4),
     "Q1_0": (Form(1, 128, "sign"), _in_turn),
     "Q2_0": (Form(2, 64, offset=1), _in_turn),
+    **{name: _of_book(name) for name in BOOKS},
 }
 
 
