@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,12 @@ _LAYER = {
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate": "ffn_gate_inp", "mlp.experts.gate_proj": "ffn_gate_exps",
     "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
+    "mlp.router": "ffn_gate_inp", "self_attn.sinks": "attn_sinks",
+    "conv.in_proj": "shortconv.in_proj", "conv.conv": "shortconv.conv",
+    "conv.out_proj": "shortconv.out_proj", "self_attn.out_proj": "attn_output",
+    "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
+    "operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "feed_forward.w1": "ffn_gate",
+    "feed_forward.w2": "ffn_down", "feed_forward.w3": "ffn_up",
     "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
     "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "mlp.c_fc": "ffn_up",
     "mlp.c_proj": "ffn_down", "ln_1": "attn_norm", "ln_2": "ffn_norm",
@@ -38,11 +44,12 @@ _AFTER = {  # of families with norms after a layer's parts
 }
 _TOP = {
     "embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
+    "embedding_norm": "token_embd_norm",
     "wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm",
 }  # fmt: skip
 ARCHS = {
     "gemma3_text": "gemma3", "mistral": "llama", "ministral3": "mistral3", "olmo3": "olmo2",
-    "qwen3_moe": "qwen3moe",
+    "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss",
 }  # fmt: skip
 TURNED = ("llama", "smollm3", "mistral3", "granite")
 Pack = Callable[[str, np.ndarray], tuple[np.ndarray, Kind | None]]
@@ -59,7 +66,7 @@ def tensor_name(arch: str, name: str) -> str:
     if not stem.startswith(("layers.", "h.")):
         return f"{_TOP[stem]}.{what}"
     _, layer, part = stem.split(".", 2)
-    names = _LAYER | _AFTER if arch.startswith(("gemma", "olmo")) else _LAYER
+    names = _LAYER | _AFTER if arch.startswith(("gemma", "olmo", "gpt-oss")) else _LAYER
     return f"blk.{layer}.{names[part]}.{what}"
 
 
@@ -106,10 +113,16 @@ def write_keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    if "conv_L_cache" in config:
+        wide, multiple = int(2 * config["intermediate_size"] / 3), config["block_multiple_of"]
+        writer.add_feed_forward_length(-(-wide // multiple) * multiple)
+        heads = config["num_key_value_heads"]
+        writer.add_head_count_kv([0 if t == "conv" else heads for t in config["layer_types"]])
+    else:
+        writer.add_feed_forward_length(config["intermediate_size"])
+        writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_layer_norm_rms_eps(config.get("rms_norm_eps") or config["norm_eps"])
     if config.get("head_dim"):
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
@@ -138,10 +151,30 @@ def write_keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
         writer.add_attention_scale(config["query_pre_attn_scalar"] ** -0.5)
 
 
+def unfused(tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    """gpt-oss's experts as the converter has them: [out, in], gate and up apart; LFM2's
+    convolutions without the axis of one channel."""
+    for name, value in tensors.items():
+        if name.endswith("sinks"):
+            yield f"{name}.weight", value
+        elif name.endswith("conv.conv.weight"):
+            yield name, value[:, 0]
+        elif re.search(r"experts\.\w+_proj(_bias)?$", name):
+            stem, _, what = name.partition("_bias")[0], 0, "bias" if "_bias" in name else "weight"
+            value = value if what == "bias" else value.swapaxes(1, 2)
+            if "gate_up" not in stem:
+                yield f"{stem}.{what}", value
+                continue
+            for i, part in enumerate(("gate", "up")):
+                yield f"{stem.replace('gate_up', part)}.{what}", value[:, i::2]
+        else:
+            yield name, value
+
+
 def stacked(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The tensors of a layer's experts as one each, as the converter has them."""
     out: dict[str, Any] = {}
-    for name, value in tensors.items():
+    for name, value in unfused(tensors):
         one = re.sub(r"\.experts\.\d+\.", ".experts.", name)
         number = re.search(r"\.experts\.(\d+)\.", name)
         if number is None:
@@ -166,10 +199,13 @@ def write_family(
     ):
         if name in config:
             add(config[name])
-    if config["model_type"] == "qwen3_moe":
+    if "num_local_experts" in config:
         writer.add_expert_count(config["num_local_experts"])
         writer.add_expert_used_count(config["num_experts_per_tok"])
-        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        width = config.get("moe_intermediate_size", config["intermediate_size"])
+        writer.add_expert_feed_forward_length(width)
+    if "conv_L_cache" in config:
+        writer.add_shortconv_l_cache(config["conv_L_cache"])
     if "llama_4_scaling_beta" in rope:
         writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
         writer.add_float32("mistral3.attention.temperature_scale", rope["llama_4_scaling_beta"])

@@ -70,10 +70,12 @@ def test_family_elsewhere(tmp_path: Path, name: str) -> None:
 FIXED = {
     "smollm3": {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0]},
     "qwen3_moe": {"mlp_only_layers": []},
+    "gpt_oss": {"swiglu_limit": 7.0},
+    "lfm2": {"conv_bias": False},
 }
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("gpt_oss", "lfm2")])
+@pytest.mark.parametrize("name", FAMILIES)
 def test_family_in_gguf(tmp_path: Path, name: str) -> None:
     """The file gives the logits of the safetensors, bit for bit but where it holds a rounded
     number for one that config.json spells."""

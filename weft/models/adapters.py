@@ -60,7 +60,7 @@ def modules(config: DecoderConfig) -> dict[str, str]:
     return {
         role.removesuffix(".w"): name.removesuffix(".weight")
         for role, name in checkpoint_names(config).items()
-        if role.endswith(".w") and "norm" not in role and "_post" not in role
+        if role.endswith(".w") and not any(x in role for x in ("norm", "_post", ".conv."))
     }
 
 

@@ -23,7 +23,8 @@ from weft.importers.gguf import Gguf, GgufTensor, open_gguf
 from weft.importers.gguf_blocks import bad_block, dequantize
 from weft.importers.packed.gguf import FORMS, packed_of
 from weft.models.config import DecoderConfig, Made, TokenIds
-from weft.models.gguf_config import ROPE_DIVISORS, ROPE_FACTORS, TURNED, read_config
+from weft.models.gguf_config import TURNED, read_config
+from weft.models.gguf_source import ROPE_DIVISORS, ROPE_FACTORS
 from weft.models.gguf_tokenizer import read_tokenizer, token_ids
 from weft.models.names import decoder_layout
 
@@ -41,7 +42,11 @@ _LAYER = {
     "q_norm": "attn_q_norm", "k_norm": "attn_k_norm",
     "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down", "gate_up": "ffn_up",
     "router": "ffn_gate_inp", "gate_exps": "ffn_gate_exps", "up_exps": "ffn_up_exps",
-    "down_exps": "ffn_down_exps",
+    "down_exps": "ffn_down_exps", "sinks": "attn_sinks",
+    "conv_in": "shortconv.in_proj", "conv": "shortconv.conv", "conv_out": "shortconv.out_proj",
+}  # fmt: skip
+_OWN = {  # architecture -> what it calls otherwise
+    "gpt-oss": {"ffn_norm": "post_attention_norm"}, "lfm2": {"output_norm": "token_embd_norm"},
 }  # fmt: skip
 _PLAIN = {"F32": float32, "F16": float16, "BF16": bfloat16}
 _NO_WEIGHTS = ("F64", "I8", "I16", "I32", "I64", "Q8_K")
@@ -73,26 +78,32 @@ def read(path: Path) -> GgufModel:
     return GgufModel(gguf, read_config(gguf), token_ids(gguf))
 
 
-def tensor_name(role: str) -> str:
-    """What a file calls the weight that plays `role`."""
+def tensor_name(role: str, arch: str = "") -> str:
+    """What a file of an architecture calls the weight that plays `role`."""
     if role in _TOP:
-        return _TOP[role]
-    layer, part, which = role.split(".")
-    return f"blk.{layer}.{_LAYER[part]}.{'weight' if which == 'w' else 'bias'}"
+        name = _TOP[role]
+    else:
+        layer, _, part = role.partition(".")
+        part, _, which = part.partition(".")
+        name = f"blk.{layer}.{_LAYER[part]}.{'bias' if which == 'b' else 'weight'}"
+    for usual, own in _OWN.get(arch, {}).items():
+        name = name.replace(usual, own)
+    return name
 
 
 def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
     """Role -> tensor, each with the shape that the metadata ask for, and none left over."""
-    roles = {tensor_name(role): role for role in decoder_layout(config).weights}
+    arch = gguf.metadata["general.architecture"]
+    roles = {tensor_name(role, arch): role for role in decoder_layout(config).weights}
     for name in gguf.tensors:
         if name not in roles and name not in (ROPE_DIVISORS, *ROPE_FACTORS):
             raise ModelError(
                 f"{gguf.path}: tensor {name[:80]!r} has no place in a model of this architecture, "
-                f"{gguf.metadata['general.architecture']}, with {config.layers} layers"
+                f"{arch}, with {config.layers} layers"
             )
     out = {}
     for role, spec in decoder_layout(config).weights.items():
-        name = tensor_name(role)
+        name = tensor_name(role, arch)
         if name not in gguf.tensors:
             held = ", ".join(list(gguf.tensors)[:3])
             raise ModelError(
@@ -105,10 +116,12 @@ def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
                 f"{gguf.path}: tensor {name!r} is {tensor.kind}; expected F32, F16, BF16 or packed "
                 "weights"
             )
-        if tensor.shape != spec.shape:
+        conv = role.endswith(".conv.w")  # without the axis of one channel
+        shape = (spec.shape[0], spec.shape[-1]) if conv else spec.shape
+        if tensor.shape != shape:
             raise ModelError(
                 f"{gguf.path}: tensor {name!r} has shape {list(tensor.shape)}; "
-                f"the metadata ask for {list(spec.shape)}"
+                f"the metadata ask for {list(shape)}"
             )
     return out
 

@@ -126,12 +126,17 @@ def _dense(c: DecoderConfig) -> Projections:
 
 
 def _experts(c: DecoderConfig, b: _Builder, i: int, at: str) -> None:
-    """Qwen's names: a tensor for each expert."""
+    """Qwen's names: a tensor for each expert. Those with biases come from GGUF alone."""
     b.add(f"{i}.router.w", f"{at}gate.weight", c.experts, c.hidden)
+    if c.mlp_bias:
+        b.add(f"{i}.router.b", f"{at}gate.bias", c.experts)
     for role in ("gate", "up", "down"):
         shape = (c.hidden, c.expert_ffn) if role == "down" else (c.expert_ffn, c.hidden)
         name = f"{at}experts.{{}}.{role}_proj.weight"
         b.add(f"{i}.{role}_exps.w", name, c.experts, *shape)
+        if c.mlp_bias:
+            bias = name.replace("weight", "bias")
+            b.add(f"{i}.{role}_exps.b", bias, c.experts, shape[0])
 
 
 def _fused_experts(c: DecoderConfig, b: _Builder, i: int, at: str) -> None:

@@ -18,10 +18,12 @@ from weft.core.packed import Form, Packed, codes_of
 from weft.importers.gguf_write import Tensor
 from weft.models.config import DecoderConfig, Rope
 from weft.models.gguf import tensor_name
-from weft.models.gguf_config import FAMILIES, ROPE_DIVISORS, TURNED
+from weft.models.gguf_config import TURNED
+from weft.models.gguf_source import ROPE_DIVISORS
 from weft.models.rope import inverse_frequencies
 
 _ARCH = {"mistral": "llama", "gemma3_text": "gemma3"}
+_WRITTEN = ("gpt2", "llama", "qwen2", "qwen3", "gemma2", "gemma3")
 _KINDS = {
     Form(8, 32, offset=128): "Q8_0",
     Form(5, 32, offset=16): "Q5_0",
@@ -34,8 +36,8 @@ _PLAIN = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 def architecture(c: DecoderConfig) -> str:
     """What llama.cpp calls the family. Raises UsageError for one that weft does not write."""
     arch = _ARCH.get(c.family, c.family)
-    if arch not in FAMILIES:
-        raise UsageError(f"weft writes no GGUF of {c.family}; it writes {', '.join(FAMILIES)}")
+    if arch not in _WRITTEN:
+        raise UsageError(f"weft writes no GGUF of {c.family}; it writes {', '.join(_WRITTEN)}")
     return arch
 
 

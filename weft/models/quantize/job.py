@@ -335,6 +335,10 @@ def _config(raw: Fields, gguf: bool) -> DecoderConfig:
     if raw.data.get("quantization_config"):
         raise ModelError(f"{raw.where}: the weights are quantised already")
     config = DECODERS[kind](raw)
+    if config.experts or any(config.mixer(i) != "attention" for i in range(config.layers)):
+        raise ModelError(
+            f"{raw.where}: weft does not quantise the experts or convolutions of {kind}"
+        )
     if gguf:
         architecture(config)
     elif config.transposed:
