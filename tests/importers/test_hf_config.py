@@ -25,9 +25,10 @@ LLAMA = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
 }
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
 BERT = {**LLAMA, "type_vocab_size": 2}
 GPT2 = {"vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}
-SAMPLES = {"gpt2": GPT2, **{k: LLAMA for k in DECODERS if k != "gpt2"}}
+SAMPLES = {"gpt2": GPT2, **{k: LLAMA | EXPERTS for k in DECODERS if k != "gpt2"}}
 SAMPLES |= {k: {"text_config": LLAMA} for k, read in DECODERS.items() if read is wrapped}
 SAMPLES |= dict.fromkeys(ENCODERS, BERT)
 SAMPLES["distilbert"] = {**BERT, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
