@@ -19,9 +19,6 @@ from weft.templates.view import Index
 
 Body = Callable[[Affine], None]
 Bound = Expr | int  # a loop's end or an extent: known now, or when the kernel runs
-# Two vectors as one of twice the lanes: operation by operation side by side, each hides what the
-# other waits for (a processor looks no further than one long chain ahead). Measured on AVX2 only.
-PAIR = 2
 
 
 @dataclass(frozen=True)
@@ -118,9 +115,11 @@ def vector_loop(
     body: Body,
     lanes: int,
     unroll: int = 1,
+    pair: int = 1,
 ) -> None:
     """Calls `body(index with lanes)` for start <= index < stop < extent, `lanes` at a time:
-    unrolled, then the rest by masked lanes where vectors are wide, else one by one.
+    unrolled (`pair` vectors as one of so many times the lanes), then the rest by masked lanes
+    where vectors are wide, else one by one.
 
     `start` must be a multiple of `lanes`; the body runs inside its own scope and mask.
     """
@@ -129,14 +128,14 @@ def vector_loop(
         length = stop - start
         main, full = start + length // wide * wide, start + length // lanes * lanes
         if main > start:
-            _vectors(em, start, main, extent, body, lanes, unroll)
+            _vectors(em, start, main, extent, body, lanes, unroll, pair)
         if full > main:
             _vectors(em, main, full, extent, body, lanes, 1)
         _rest(em, full, stop, extent, body, lanes, lanes >= 16 and stop - full > 1)
         return
     steps = (stop - start) // wide * wide
     middle = b.let(start + steps, "main")
-    _vectors(em, start, middle, extent, body, lanes, unroll)
+    _vectors(em, start, middle, extent, body, lanes, unroll, pair)
     if lanes >= 16:
         _rest(em, middle, stop, extent, body, lanes, True)
         return
@@ -153,9 +152,9 @@ def _vectors(
     body: Body,
     lanes: int,
     times: int,
+    pair: int = 1,
 ) -> None:
-    if times % PAIR == 0 and em.caps.is_cpu and em.caps.registers < 32:
-        lanes, times = lanes * PAIR, times // PAIR
+    lanes, times = lanes * pair, times // pair
     with em.b.loop(stop, start, lanes * times) as i, em.scope():
         at = em.axis(i, max(extent - lanes * times, 0) + 1, lanes)
         for u in range(times):

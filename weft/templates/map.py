@@ -37,6 +37,9 @@ from weft.templates.view import Index
 
 CHUNK = 8192  # elements per group on a CPU: 32 KiB of f32 per buffer
 UNROLL = 2
+# Vectors that go as one of twice the lanes where registers are few (measured on AVX2 only): side by
+# side each hides what the other waits for, as a processor looks no further than one long chain.
+PAIR = 2
 FILL = 1024  # groups that a GPU should have before its threads take more than a vector each
 Element = Callable[[Sequence[Affine]], None]
 NONTEMPORAL_BYTES = 8 << 20  # outputs from this size on bypass the cache
@@ -92,6 +95,7 @@ def _cpu(group: Group, caps: Caps, space: Space, config: Mapping[str, Any]) -> K
     lanes = useful_lanes(caps, dims[-1])
     chunk = config.get("chunk", CHUNK)
     large = streams(group, caps)
+    pair = PAIR if caps.registers < 32 and space.unit_inner else 1
 
     def element(coords: Sequence[Affine]) -> None:
         aligned = affine.flatten(coords, affine.contiguous(dims)).aligned(lanes)
@@ -99,31 +103,34 @@ def _cpu(group: Group, caps: Caps, space: Space, config: Mapping[str, Any]) -> K
         store_all(em, group.outputs, index, [aligned and flag for flag in large])
 
     if len(dims) == 1:
-        grid = _flat(em, dims[0], first, chunk, lanes, element)
+        grid = _flat(em, dims[0], first, chunk, lanes, pair, element)
     else:
-        grid = _rows(em, dims, first, chunk, lanes, element)
+        grid = _rows(em, dims, first, chunk, lanes, pair, element)
     return b.kernel(grid=(grid,), bytes=traffic(group))
 
 
-def _flat(em: Emitter, n: int, limit: Bound, chunk: int, lanes: int, element: Element) -> Bound:
+def _flat(
+    em: Emitter, n: int, limit: Bound, chunk: int, lanes: int, pair: int, element: Element
+) -> Bound:
     """One loop over all elements, `chunk` to a group."""
     b = em.b
     if n <= chunk and isinstance(limit, int):
-        vector_loop(em, 0, n, n, lambda i: element([i]), lanes, UNROLL)
+        vector_loop(em, 0, n, n, lambda i: element([i]), lanes, UNROLL, pair)
         return 1
     start = b.let(b.group(0) * chunk, "start")
     block = em.axis(start, n, chunk)
     if n % chunk == 0 and isinstance(limit, int):
-        vector_loop(em, 0, chunk, chunk, lambda i: element([block + i]), lanes, UNROLL)
+        vector_loop(em, 0, chunk, chunk, lambda i: element([block + i]), lanes, UNROLL, pair)
     else:
         size = b.let(kb.minimum(chunk, kb.as_expr(limit) - start), "size")
-        vector_loop(em, 0, size, chunk, lambda i: element([block + i]), lanes, UNROLL)
+        vector_loop(em, 0, size, chunk, lambda i: element([block + i]), lanes, UNROLL, pair)
     return kb.ceil_div(limit, chunk)
 
 
 def _rows(
-    em: Emitter, dims: Sequence[int], first: Bound, chunk: int, lanes: int, element: Element
-) -> Bound:
+    em: Emitter, dims: Sequence[int], first: Bound, chunk: int, lanes: int, pair: int,
+    element: Element,
+) -> Bound:  # fmt: skip
     """Rows of the last loop: several to a group when short, parts of one when long."""
     b = em.b
     *outer, n = dims
@@ -141,14 +148,14 @@ def _rows(
         stop: Bound = size
         if n % size:
             stop = b.let(kb.minimum(size, n - em.expr(start)), "size")
-        vector_loop(em, 0, stop, size, lambda i: element([*coords, start + i]), lanes, UNROLL)
+        vector_loop(em, 0, stop, size, lambda i: element([*coords, start + i]), lanes, UNROLL, pair)
         return rows * parts
     step = max(1, chunk // n)
     low = b.let(b.group(0) * step, "low")
     high = kb.minimum(low + step, rows)
     with b.loop(high, low, name="row") as r, em.scope():
         coords = affine.unflatten(em.axis(r, total), outer)
-        vector_loop(em, 0, n, n, lambda i: element([*coords, i]), lanes, UNROLL)
+        vector_loop(em, 0, n, n, lambda i: element([*coords, i]), lanes, UNROLL, pair)
     return kb.ceil_div(rows, step)
 
 
