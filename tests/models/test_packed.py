@@ -10,6 +10,7 @@ from present import opened
 from rows import few
 
 from weft.backends.registry import get
+from weft.core.dtypes import float32, int8
 from weft.core.packed import Form, Packed, dequantized, packed_codes
 from weft.models import matrices
 from weft.models.adapters import Adapter, added
@@ -116,3 +117,20 @@ def test_a_gpu_decodes_as_it_does_in_float32() -> None:
     ours, theirs = (runner(config, w, vulkan) for w in (weights, widened(weights)))
     np.testing.assert_array_equal(ours.prefill(0, IDS[:9]), theirs.prefill(0, IDS[:9]))
     np.testing.assert_array_equal(ours.decode([7], [0], [9]), theirs.decode([7], [0], [9]))
+
+
+@pytest.mark.parametrize("name", few(FORMS, "q4_k"))
+def test_int8_inputs_have_one_meaning(name: str) -> None:
+    """Decode has the bits of prefill, and both are the oracle's graph within rounding."""
+    config, weights = model(FORMS[name], tied=name == "q8_0")
+    config = replace(config, act_dtype=int8)
+    ours = runner(config, weights, get("cpu"))
+    got = ours.prefill(0, IDS)
+    again = runner(config, weights, get("cpu"))
+    again.prefill(0, IDS[:-1])
+    np.testing.assert_array_equal(again.decode(IDS[-1:], [0], [19])[0], got)
+    oracle = runner(config, weights, None).prefill(0, IDS)
+    plain = runner(replace(config, act_dtype=float32), weights, None).prefill(0, IDS)
+    whole = FORMS[name].values == "int"
+    assert np.array_equal(oracle, plain) != whole
+    np.testing.assert_allclose(got, oracle, rtol=2e-2, atol=2e-2 * np.abs(oracle).max())

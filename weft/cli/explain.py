@@ -29,6 +29,7 @@ VIEWS = ("report", "graph", "kernels", "source")
 @click.option("--target", help="Compile for a GPU architecture, which need not be here: sm_90, "
               "gfx942, ... The report then says what each kernel takes of it.")  # fmt: skip
 @click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's).")
+@click.option("--act-dtype", help="Of linear inputs: see weft run.")
 @click.option("--step", "steps", multiple=True, help="prefill, decode or encode (default: all).")
 @click.option("--show", type=click.Choice(VIEWS),
               help="The report (default), the traced graph, Kernel IR (default with --kernel), or "
@@ -41,6 +42,7 @@ def explain(
     device: str,
     target: str | None,
     dtype: str | None,
+    act_dtype: str | None,
     steps: tuple[str, ...],
     show: str | None,
     kernel: str | None,
@@ -54,7 +56,7 @@ def explain(
     show = show or ("report" if kernel is None else "kernels")
     if kernel is not None and show not in ("kernels", "source"):
         raise UsageError(f"--kernel picks among kernels, not from --show {show}; leave one out")
-    model = weft.load(model_path(path, yes), device=device, dtype=dtype)
+    model = weft.load(model_path(path, yes), device=device, dtype=dtype, act_dtype=act_dtype)
     assert model.device is not None
     goal = _of_device(model.device) if target is None else _of_target(target)
     graphs = model.graphs()

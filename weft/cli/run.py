@@ -25,7 +25,8 @@ def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--quant", help="Bring a folder's linear layers to int4, int8, ... on the way "
                      "in (docs/quantizing.md); kept for the next time."),
         click.option("--act-dtype", help="Of linear inputs where they meet weights of that dtype: "
-                     "bfloat16 or float32 (default: bfloat16 for a model in bfloat16)."),
+                     "bfloat16 or float32 (default: bfloat16 for a model in bfloat16); int8 "
+                     "quantises what meets packed weights."),
         click.option("--context", type=click.IntRange(1), help="Positions of the KV cache."),
         click.option("--cache", help="What keys and values are kept in: f32, f16, bf16 or int8 "
                      "(default: as the weights)."),

@@ -12,9 +12,8 @@ from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.graph.ir import Graph, Node
 from weft.ops.packed import form_of
-from weft.ops.quantize import BLOCK
+from weft.ops.quantize import BLOCK, run_of
 from weft.templates.product.bands import BYTES, step_of
-from weft.templates.product.integers import run_of
 from weft.templates.product.packed_rows import fits
 from weft.templates.view import views
 from weft.transform.rebuild import make, remake, rewrite

@@ -26,7 +26,17 @@ from weft.models import kv_cache
 from weft.models.config import DecoderConfig
 from weft.models.feed_forward import FEED_FORWARDS
 from weft.models.inputs import planes, states
-from weft.models.layers import INFERENCE, Pass, Past, Training, Value, Weights, keep, linear
+from weft.models.layers import (
+    INFERENCE,
+    Pass,
+    Past,
+    Training,
+    Value,
+    Weights,
+    keep,
+    linear,
+    rounded,
+)
 from weft.models.matrices import matrices
 from weft.models.mixers import MIXERS
 
@@ -171,7 +181,8 @@ def _body(
         x = training.layer(i, partial(_layer, p, i), x)
     if last is not None:
         x = ops.gather(x, last)
-    logits = linear(c.act_dtype, p.norm("norm", x), w["head"] if "head" in w else w["embed"])
+    head = "head" if "head" in w else "embed"
+    logits = linear(c.act_dtype, rounded(c, head, p.norm("norm", x)), w[head])
     if c.logit_divisor != 1.0:
         logits = ops.div(logits, c.logit_divisor)
     if c.logit_softcap:

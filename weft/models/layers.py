@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from weft import ops
-from weft.core.dtypes import DType, float32
+from weft.core.dtypes import DType, float32, int8
+from weft.core.packed import Form
 from weft.models.config import Activation, DecoderConfig
+from weft.ops.quantize import quantize, rescale, run_of
 
 Value = Any  # np.ndarray, graph Node or Tracked
 Weights = Mapping[str, Value]
@@ -63,6 +65,7 @@ class Pass:
         self.training.watch(role, x)
         bias = w.get(f"{role}.b")
         k_first = c.transposed and bias is not None  # GPT-2's layers, which all have one
+        x = rounded(c, f"{role}.w", x)
         out = linear(c.act_dtype, x, w[f"{role}.w"], bias, k_first)
         if f"{role}.lora_a" not in w:
             return out
@@ -107,6 +110,21 @@ class Pass:
 def keep(x: Value) -> Value:
     """x: what training drops where it drops nothing."""
     return x
+
+
+def rounded(c: DecoderConfig, role: str, x: Value) -> Value:
+    """x[N, K] as integers with scales, where it meets the packed weight `role` and c.act_dtype says
+    so."""
+    form = dict(c.forms).get(role)
+    if c.act_dtype is not int8 or form is None or not run_of(form, ops.aval(x).shape[1]):
+        return x
+    return rescale(*quantize(x, planes_of(form, role)))
+
+
+def planes_of(form: Form, role: str) -> int:
+    """Planes of int8 in which a packed weight's input is quantised: two where the weight has 8 bits
+    or gives logits, since one would lose more than the weight does."""
+    return 2 if form.bits == 8 or role in ("head", "embed") else 1
 
 
 def linear(

@@ -77,6 +77,8 @@ def load(
     act_dtype: what the inputs of linear layers are rounded to where they meet weights of that
     dtype; by default bfloat16 if the weights are bfloat16 (as the checkpoint's own framework
     computes, and twice as fast where the device multiplies such pairs), else float32: not rounded.
+    "int8" quantises the inputs of packed weights in blocks of 32 (those of 8-bit weights and of the
+    output layer to 15 bits), so that CPUs multiply integers.
     quant: a scheme ("int4", "int8", ...: docs/quantizing.md) that the linear layers of a folder are
     brought to on the way in, embeddings to int8; what comes of it is kept in weft's cache.
     Raises ModelError, FileFormatError, DeviceError, DTypeError, LimitError, UsageError; HubError

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.core.arrays import all_finite
 from weft.core.boundary import guard_methods
-from weft.core.dtypes import float32
+from weft.core.dtypes import float32, int8
 from weft.core.errors import CallError, LimitError, ModelError, UsageError
 from weft.core.forks import lock_of
 from weft.core.mapped import mapped_files
@@ -68,6 +68,7 @@ class Model:
         said = f"{main.name} with {main.name} inputs" if narrow else main.name
         if self.config.forms:
             said = f"packed, {matrices.bits(self.config.forms, self.weights):.2f} bits per weight"
+            said += ", int8 inputs" if self.config.act_dtype is int8 else ""
         kept = getattr(self.config, "kv_dtype", main)
         return said if kept is main else f"{said}, {kept.name} cache"
 

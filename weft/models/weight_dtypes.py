@@ -15,7 +15,7 @@ from weft.core.errors import DTypeError, ModelError, UsageError
 from weft.core.mapped import release
 from weft.core.packed import Packed, dequantized
 from weft.models.config import DecoderConfig, EncoderConfig
-from weft.models.matrices import parted
+from weft.models.matrices import Forms, parted
 
 if TYPE_CHECKING:
     from weft.program.device import Device
@@ -45,7 +45,7 @@ def ready(
     parts, and config.forms says how to read them. Raises UsageError, ModelError, DTypeError."""
     made, forms = parted(_weights(weights, numbers.dtype, where))
     check_dtypes(device, {f"weight {r!r}": as_dtype(w.dtype) for r, w in made.items()})
-    return replace(config, act_dtype=_act_dtype(numbers.act_dtype, made), forms=forms), made
+    return replace(config, act_dtype=_act_dtype(numbers.act_dtype, made, forms), forms=forms), made
 
 
 def _weights(
@@ -94,15 +94,17 @@ def wanted_cache(cache: Wanted) -> DType | None:
     raise UsageError(f"cache is {cache!r}; expected one of {', '.join(CACHES)}")
 
 
-def _act_dtype(wanted: Wanted, weights: Mapping[str, np.ndarray]) -> DType:
-    """What linear inputs are rounded to where they meet weights of that dtype. By default bfloat16
-    for a model in bfloat16, as frameworks compute it, else nothing: float32."""
+def _act_dtype(wanted: Wanted, weights: Mapping[str, np.ndarray], forms: Forms) -> DType:
+    """What linear inputs are rounded to where they meet weights of that dtype (int8: packed ones).
+    By default bfloat16 for a model in bfloat16, as frameworks compute it, else nothing: float32."""
     if wanted is None:
         return bfloat16 if main_dtype(weights) is bfloat16 else float32
-    for known in (float32, bfloat16):
+    if wanted in (int8, int8.name) and not forms:
+        raise UsageError("act_dtype is int8, for inputs of packed weights; this model has none")
+    for known in (float32, bfloat16, int8):
         if wanted in (known, known.name):
             return known
-    raise UsageError(f"act_dtype is {wanted!r}; expected float32 or bfloat16")
+    raise UsageError(f"act_dtype is {wanted!r}; expected float32, bfloat16 or int8")
 
 
 def main_dtype(weights: Mapping[str, np.ndarray]) -> DType:

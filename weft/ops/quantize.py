@@ -12,6 +12,7 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
+from weft.core.packed import Form
 from weft.graph.ir import Node
 from weft.ops import functions as f
 from weft.ops.composite import Composite, register_composite
@@ -40,6 +41,14 @@ def rescale(*parts: Value, whole: bool = False) -> Value:
     """The float32 rows [..., K] that the parts that `quantize` gives stand for. `whole` says that
     a product reads the parts themselves; compile/interleave finds out."""
     return f.call("rescale", *parts, whole=whole)
+
+
+def run_of(form: Form, k: int) -> int:
+    """How many k share the scales of both operands where rows so quantised meet weights of a form;
+    0 where their products take no integers of it."""
+    run = min(form.group, BLOCK)
+    whole = k % BLOCK == 0 and run in (16, BLOCK) and form.group % run == 0
+    return run if whole and form.values == "int" and 32 // min(form.planes) <= run else 0
 
 
 def takes_integers(node: Node) -> bool:

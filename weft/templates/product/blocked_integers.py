@@ -15,10 +15,11 @@ from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import bitcast, cast, const, fma, load, minimum, shuffle, splat
 from weft.kernel.ir import Expr, Type
+from weft.ops.quantize import run_of
 from weft.templates.emit import Emitter
 from weft.templates.product.bands import WORD, Bands
 from weft.templates.product.blocked_cpu import CpuMatmul
-from weft.templates.product.integers import BLOCK, STEP, Weights, codes_of, run_of, total_of
+from weft.templates.product.integers import BLOCK, STEP, Weights, codes_of, total_of
 from weft.templates.product.plan import candidates, plan_of
 from weft.templates.product.problem import Problem
 

@@ -27,18 +27,11 @@ from weft.kernel.expr import (
     splat,
 )
 from weft.kernel.ir import Expr, Type
-from weft.ops.quantize import BLOCK, STEP
+from weft.ops.quantize import BLOCK, STEP, run_of
 from weft.templates.product.bands import BYTES, WORD, Bands
 
 SLOTS = BLOCK // 4  # fours of codes in a block
 _SIGN = 128
-
-
-def run_of(form: Form, k: int) -> int:
-    """How many k share the scales of both operands; 0 where products take no integers of w."""
-    run = min(form.group, BLOCK)
-    whole = k % BLOCK == 0 and run in (16, BLOCK) and form.group % run == 0
-    return run if whole and form.values == "int" and WORD // min(form.planes) <= run else 0
 
 
 def codes_of(caps: Caps, form: Form, value: Expr) -> tuple[Expr, int]:

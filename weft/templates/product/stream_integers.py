@@ -9,9 +9,10 @@ from typing import Any
 from weft.kernel import ir
 from weft.kernel.expr import minimum
 from weft.kernel.ir import Expr
+from weft.ops.quantize import run_of
 from weft.templates.emit import Emitter
 from weft.templates.operand import Reader
-from weft.templates.product.integers import BLOCK, Weights, run_of, stage
+from weft.templates.product.integers import BLOCK, Weights, stage
 from weft.templates.product.problem import Segment
 from weft.templates.product.stream_cpu import Streamer
 
