@@ -47,7 +47,7 @@ LEAST_ROWS = 32  # of a block that is cut only to keep cores at work: fewer do n
 TALL = 1024  # from which on a block of them, or a kernel by whole rows, is worth its packing
 # and in columns:
 BROAD = 256  # from which on so many panels read A that its packing pays
-SHARED_PANELS = 8  # that share one packing of A at most
+SHARED = 512  # whose panels share one packing of A at most
 PACKING = 24  # whose products take as long as packing the A that they meet
 # Cycles per element of an operand:
 COPY, TURN = 0.5, 0.65  # into a panel as it lies; turned in registers on the way
@@ -68,9 +68,11 @@ def plan_of(p: Problem, caps: Caps, config: Mapping[str, Any]) -> Plan:
     mr, nv = register_tile(p, caps, pack_a, config)
     mb = config.get("mb", row_block(p, caps, mr, nv, pack_a))
     blocks = -(-p.m // mb) * max(p.batches, 1)
-    many = _shared(-(-p.n // (nv * caps.lanes)), blocks, nv * caps.lanes, caps.cores)
+    columns = nv * caps.lanes
+    most = max(min(-(-p.n // columns), SHARED // (columns * len(p.dots))), 1)
+    many = _shared(-(-p.n // columns), most, blocks, columns, caps.cores)
     panels = config.get("panels", many if pack_a else 1)
-    kc = k_block(p, kind, nv * caps.lanes * len(p.dots), pack_a)
+    kc = k_block(p, kind, columns * len(p.dots), pack_a)
     return Plan(kind, caps.lanes, mr, nv, kc, mb, panels, pack_a)
 
 
@@ -152,15 +154,15 @@ def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
     return found
 
 
-def _shared(panels: int, blocks: int, columns: int, cores: int) -> int:
-    """How many column panels share one packing of the left operand: what the busiest core does is
-    least, where packing costs about as much as PACKING columns do."""
+def _shared(panels: int, most: int, blocks: int, columns: int, cores: int) -> int:
+    """How many column panels, at most `most`, share one packing of the left operand: what the
+    busiest core does is least, where packing costs about as much as PACKING columns do."""
 
     def cost(many: int) -> int:
         rounds = -(-(-(-panels // many) * blocks) // cores)
         return rounds * (many * columns + PACKING)
 
-    return min(range(1, min(panels, SHARED_PANELS) + 1), key=cost)
+    return min(range(1, most + 1), key=cost)
 
 
 def whole_rows(plan: Plan, p: Problem, caps: Caps) -> Plan:
