@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from packed_zoo import BF16, KINDS, checkpoint, mxfp4, write_folder
+from packed_zoo import BF16, KINDS, awq, checkpoint, mxfp4, write_folder
 
 from weft.core.errors import ModelError
 from weft.core.packed import Packed, dequantized
@@ -200,6 +200,17 @@ def test_a_config_that_lies(which: int, tmp_path: Path) -> None:
     config = {**config, name: {**config[name], **change}}
     with pytest.raises(ModelError, match=message):
         load(write_folder(tmp_path, config, tensors), device="oracle")
+
+
+def test_a_row_of_an_odd_number_of_weights(tmp_path: Path) -> None:
+    tensors, _ = awq(8, 63, 0, group=9)
+    layer = {f"l.{name}": value for name, value in tensors.items()}
+    save_file(tmp_path / "m.safetensors", layer)
+    config = Fields({GIVEN: {"quant_method": "awq", "group_size": 9}}, "")
+    checkpoint = open_checkpoint(tmp_path / "m.safetensors")
+    found = PackedCheckpoint(checkpoint, method_of(config, tmp_path))
+    with pytest.raises(ModelError, match="layer 'l': a packed row of 63 weights is not whole runs"):
+        found.read("l.weight")
 
 
 def test_shapes_are_those_of_the_model(tmp_path: Path) -> None:

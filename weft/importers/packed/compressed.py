@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from weft.core.packed import Form
-from weft.importers.packed.layer import Layer, Read, block_scales, e8m0, reordered, unpacked
+from weft.importers.packed.layer import Layer, Read, block_scales, e8m0, unpacked
 
 E4M3 = ml_dtypes.float8_e4m3fn
 
@@ -34,7 +34,7 @@ def pack_quantized(layer: Layer) -> Read:
     if order is None and 8 % bits == 0 and 32 * words.shape[1] == k * bits:
         parts = {"codes": words.view(np.uint8)}
     else:
-        parts = reordered(form, unpacked(words, bits, k), order)
+        parts = layer.codes(form, unpacked(words, bits, k), order)
     parts["scales"] = scales
     if "weight_zero_point" in layer:
         stored = layer.take("weight_zero_point", (np.int32,), -(-n * bits // 32), scales.shape[1])

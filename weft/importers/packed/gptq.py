@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.core.packed import Form, packed_codes
-from weft.importers.packed.layer import Layer, Read, reordered, unpacked
+from weft.core.packed import Form
+from weft.importers.packed.layer import Layer, Read, unpacked
 
 _INTS = (np.int32,)
 _AWQ = (0, 4, 1, 5, 2, 6, 3, 7)  # field of a word that holds its column
@@ -35,7 +35,7 @@ def gptq(layer: Layer, first_version: bool) -> Read:
     codes = np.ascontiguousarray(words.T)
     order = layer.order("g_idx", k, group) if "g_idx" in layer else None
     if bits == 3 or order is not None:
-        parts = reordered(Form(bits, group), unpacked(codes, bits, k), order)
+        parts = layer.codes(Form(bits, group), unpacked(codes, bits, k), order)
     else:
         parts = {"codes": codes.view(np.uint8)}
     read = _with_zeros(layer, Form(bits, group), parts, scales, zeros, k)
@@ -62,7 +62,7 @@ def awq(layer: Layer) -> Read:
     stored = layer.take("qzeros", _INTS, len(scales), words.shape[1])
     form = Form(4, layer.whole(k, len(scales), "rows"))
     codes = np.ascontiguousarray(_columns(words).T)
-    return _with_zeros(layer, form, packed_codes(form, codes), scales, _columns(stored), k)
+    return _with_zeros(layer, form, layer.codes(form, codes), scales, _columns(stored), k)
 
 
 def _columns(words: np.ndarray) -> np.ndarray:

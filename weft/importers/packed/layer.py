@@ -90,6 +90,16 @@ class Layer:
             self.fail(f"{total} {what} do not make {parts} equal parts")
         return total // parts
 
+    def codes(
+        self, form: Form, codes: np.ndarray, order: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
+        """The parts of codes uint8 [N, K], columns of a group brought together."""
+        try:
+            form.shapes(*codes.shape)
+        except ShapeError as e:
+            self.fail(str(e))
+        return packed_codes(form, codes if order is None else codes[:, np.argsort(order)])
+
     def packed(self, form: Form, parts: Mapping[str, np.ndarray], n: int, k: int) -> Read:
         """The packed matrix; unpacked where the form's groups are smaller than is worth it."""
         found = Packed(form, {p: np.ascontiguousarray(parts[p]) for p in form.parts})
@@ -102,11 +112,6 @@ class Layer:
         if form.group < min(k, _SMALLEST):
             return Read(None, plain=dequantized(*found))
         return Read(found)
-
-
-def reordered(form: Form, codes: np.ndarray, order: np.ndarray | None) -> dict[str, np.ndarray]:
-    """The parts of codes uint8 [N, K], columns of a group brought together."""
-    return packed_codes(form, codes if order is None else codes[:, np.argsort(order)])
 
 
 def unpacked(words: np.ndarray, bits: int, count: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from weft.core.errors import FileFormatError
-from weft.core.packed import TABLES, Form, packed_codes
+from weft.core.packed import TABLES, Form
 from weft.importers.hf_config import Fields, parse_json
 from weft.importers.packed.layer import Layer, Read, e8m0, unpacked
 
@@ -38,7 +38,7 @@ def mlx(layer: Layer, group: int) -> Read:
     form = Form(bits, group, shift="low")
     whole = 8 % bits == 0
     parts = (
-        {"codes": words.view(np.uint8)} if whole else packed_codes(form, unpacked(words, bits, k))
+        {"codes": words.view(np.uint8)} if whole else layer.codes(form, unpacked(words, bits, k))
     )
     return layer.packed(form, {**parts, "scales": scales, "lows": lows}, n, k)
 
