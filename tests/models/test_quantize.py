@@ -265,3 +265,17 @@ def test_quantised_on_the_way_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         load(box_folder(), quant="int3")
     with pytest.raises(UsageError, match="dtype is given"):
         load(box_folder(), quant="int4", dtype="float32")
+
+
+@pytest.mark.parametrize("scheme", ["int4-zero", "int8-channel", "fp8"])
+def test_a_written_folder_stays_packed(scheme: str, tmp_path: Path) -> None:
+    """What weft writes it reads as packed weights, the very codes and scales."""
+    quantize(box_folder(), tmp_path / "out", Options(scheme, method="search"))
+    model = load(tmp_path / "out", device="oracle")
+    form = Scheme(scheme).form(192)
+    assert form is not None
+    weight = folder_weights(box_folder())[1]["2.o.w"]
+    wanted = dequantized(form, Search(form, Scheme(scheme).scale_dtype)(weight))
+    found = dict(model.config.forms)["2.o.w"]
+    parts = {p: np.asarray(model.weights[f"2.o.w.{p}"]) for p in found.parts}
+    assert np.array_equal(dequantized(found, parts), wanted)
