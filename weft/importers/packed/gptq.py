@@ -67,5 +67,7 @@ def awq(layer: Layer) -> Read:
 
 def _columns(words: np.ndarray) -> np.ndarray:
     """Codes uint8 [R, 8 * W] of int32 [R, W], in the order of columns."""
-    fields = unpacked(words, 4, 8 * words.shape[1]).reshape(len(words), -1, 8)
-    return fields[:, :, _AWQ].reshape(len(words), -1)
+    out = np.empty((*words.shape, 8), np.uint8)
+    for column, field in enumerate(_AWQ):
+        out[:, :, column] = words >> np.int32(4 * field) & np.int32(15)
+    return out.reshape(len(words), -1)

@@ -11,7 +11,7 @@ import numpy as np
 from weft.core.arrays import all_finite
 from weft.core.dtypes import bfloat16
 from weft.core.errors import ModelError, ShapeError
-from weft.core.packed import Form, Packed, codes_of, dequantized, packed_codes
+from weft.core.packed import Form, Packed, codes_of, dequantized, packed_codes, unpack
 
 FLOATS = (np.dtype(np.float16), bfloat16.numpy, np.dtype(np.float32))
 _SMALLEST = 16  # weights that share a scale: with fewer, scales take more than codes do
@@ -118,8 +118,8 @@ def unpacked(words: np.ndarray, bits: int, count: int) -> np.ndarray:
     """Codes uint8 [R, count] of a dense stream, the first in the lowest bits of the first word:
     int32 or uint8 [R, W]. Where `bits` divides 32, and where it does not."""
     stream = np.ascontiguousarray(words).view(np.uint8)
-    if bits == 8:
-        return stream[:, :count]
+    if 8 % bits == 0:
+        return unpack(stream, bits)[:, :count]
     out = np.empty((len(stream), count), np.uint8)
     step = max(1, (1 << 20) // max(1, count))
     weights = (1 << np.arange(bits)).astype(np.uint8)
