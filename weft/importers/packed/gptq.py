@@ -61,8 +61,14 @@ def awq(layer: Layer) -> Read:
     scales = layer.floats("scales", None, n)
     stored = layer.take("qzeros", _INTS, len(scales), words.shape[1])
     form = Form(4, layer.whole(k, len(scales), "rows"))
-    codes = np.ascontiguousarray(_columns(words).T)
-    return _with_zeros(layer, form, layer.codes(form, codes), scales, _columns(stored), k)
+    codes, zeros = _columns(words), _columns(stored)
+    if k % 8:
+        return _with_zeros(layer, form, layer.codes(form, codes.T), scales, zeros, k)
+    along = np.zeros((k // 8, n), np.uint32)  # as GPTQ has them: whole words are turned, not bytes
+    for i in range(8):
+        along |= codes[i::8].astype(np.uint32) << np.uint32(4 * i)
+    parts = {"codes": np.ascontiguousarray(along.T).view(np.uint8)}
+    return _with_zeros(layer, form, parts, scales, zeros, k)
 
 
 def _columns(words: np.ndarray) -> np.ndarray:
