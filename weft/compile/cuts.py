@@ -175,3 +175,19 @@ def _storing(
         else:
             after[key] = part
     return after
+
+
+def neediest(
+    order: Iterable[Node], able: Iterable[Node], stop: Collection[int], limit: int
+) -> Node | None:
+    """Of the nodes `able`, what is left of them in `order`: the one that needs most buffers of
+    those that one kernel may have, `limit`. Walking ends at `stop`, which are in buffers."""
+    leaves: dict[int, set[int]] = {}  # the buffers that each node needs
+    for node in order:
+        found = (leaves[id(x)] if id(x) not in stop else {id(x)} for x in node.inputs)
+        leaves[id(node)] = set[int]().union(*found) if id(node) not in stop else set()
+    best, score = None, 1
+    for node in able:
+        if score < len(leaves.get(id(node), ())) < limit:
+            best, score = node, len(leaves[id(node)])
+    return best

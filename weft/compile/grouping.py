@@ -326,31 +326,16 @@ class _Grouper:
         root, anchor = group.outputs[0], group.anchor
         inside = list(self._inside(root, anchor))
         stop = {id(n) for n in inside if n is not root and self.aliased(n)}
+        able = [n for n in inside if kind_of(n) in analysis.FUSIBLE and not self.aliased(n)]
         found: list[Node] = []
         while True:
             order = list(toposort(group.outputs, stop - {id(anchor)}))
             reads = sum(id(n) in stop and n is not anchor for n in order)
-            best = self._cut_point(order, inside, stop, limit)
+            best = cuts.neediest(order, able, stop, limit)
             if reads + len(group.outputs) <= limit or best is None:
                 return found
             found.append(best)
             stop.add(id(best))
-
-    def _cut_point(
-        self, order: list[Node], inside: list[Node], stop: set[int], limit: int
-    ) -> Node | None:
-        """Of `inside`, what is left of it in `order`: the node that needs most buffers of those
-        that one kernel may have."""
-        leaves: dict[int, set[int]] = {}  # the buffers that each node needs
-        for node in order:
-            found = (leaves[id(x)] if id(x) not in stop else {id(x)} for x in node.inputs)
-            leaves[id(node)] = set[int]().union(*found) if id(node) not in stop else set()
-        best, score = None, 1
-        for node in inside:
-            fusible = kind_of(node) in analysis.FUSIBLE and not self.aliased(node)
-            if fusible and score < len(leaves.get(id(node), ())) < limit:
-                best, score = node, len(leaves[id(node)])
-        return best
 
 
 def _expands(node: Node, user: Node) -> bool:
