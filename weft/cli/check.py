@@ -16,10 +16,10 @@ _SUPPORT = """# Support
 What each device was proven to do: the outcome of `weft check --device D` (cases passed per level),
 written by that command. `device`: the contract of `weft/program/device.py`; `kernels`: every Kernel
 IR node and dtype against the interpreter; `primitives`: every primitive against its NumPy meaning;
-`templates`: fused composites and batch independence; `models`: whole models, logits and forced
-decoding; `stress`: a thousand runs without drift or memory growth. What "compiled and interpreted"
-means is in [devices.md](devices.md); what others' emulators ran of it, and what they did not, in
-[testing.md](testing.md).
+`templates`: fused composites, packed weights and batch independence; `models`: whole models, one of
+packed weights among them, logits and forced decoding; `stress`: a thousand runs without drift or
+memory growth. What "compiled and interpreted" means is in [devices.md](devices.md); what others'
+emulators ran of it, and what they did not, in [testing.md](testing.md).
 
 {table}
 """

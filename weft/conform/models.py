@@ -17,13 +17,15 @@ from typing import Any
 import numpy as np
 
 import weft
+from weft.conform import packed
 from weft.conform.gpt import GPT, Shape
 from weft.conform.harness import check_close, check_equal
 from weft.conform.report import Check, Mismatch, Skip
 from weft.core import dtypes as dt
-from weft.core.tolerance import tolerance
+from weft.core.tolerance import Tolerance, tolerance
 from weft.importers.hf_config import Fields
 from weft.models.random_weights import random_folder
+from weft.models.runner import Runner
 from weft.models.training.model import TrainableDecoder, config_of, fresh_weights
 from weft.optim import SGD, AdamW, Optimizer
 from weft.program.device import Device
@@ -69,14 +71,13 @@ def _logits(device: Device, family: str, dtype: str) -> float:
     ids = np.random.default_rng(1).integers(0, 120, 21).tolist()
     got, want = model.logits(ids), oracle.logits(ids)
     worst = check_close(got, want, "model", dt.as_dtype(dtype))
-    _forced(model, oracle, ids, dtype)
+    _forced(model.runner(), oracle.runner(), ids, tolerance("model", dt.as_dtype(dtype)))
     return worst
 
 
-def _forced(model: Any, oracle: Any, ids: list[int], dtype: str) -> None:
+def _forced(model: Runner, oracle: Runner, ids: list[int], tol: Tolerance) -> None:
     """Forced decoding: both see the oracle's tokens; the likeliest next one must agree."""
-    tol = tolerance("model", dt.as_dtype(dtype))
-    runners = model.runner(), oracle.runner()
+    runners = model, oracle
     rows = [r.prefill(0, ids) for r in runners]
     for step in range(_STEPS):
         got, want = rows
@@ -85,6 +86,16 @@ def _forced(model: Any, oracle: Any, ids: list[int], dtype: str) -> None:
         if top != best and want[best] - want[top] > slack:
             raise Mismatch(f"step {step}: token {top}, the oracle's is {best}")
         rows = [r.decode([best], [0], [len(ids) + step])[0] for r in runners]
+
+
+def _packed(device: Device) -> float:
+    """Matrices packed in five ways; every token is the oracle's, whatever its margin."""
+    model, oracle = packed.model(device, config_of(Fields(CONFIGS["llama"], "config")), 64)
+    ids = np.random.default_rng(1).integers(0, 120, 21).tolist()
+    got, want = (r.prefill(0, ids) for r in (model, oracle))
+    worst = check_close(got, want, "model", dt.float32)
+    _forced(model, oracle, ids, Tolerance(0, 0, "every token the same"))
+    return worst
 
 
 def _batch(device: Device) -> float:
@@ -150,13 +161,14 @@ def _training(device: Device, make: Callable[[], Any], optimiser: str, steps: in
 
 
 def checks(device: Device) -> Iterator[Check]:
-    """Every family in f32; one in the narrow dtypes; batches; an encoder; loss curves."""
+    """Every family in f32; one in narrow dtypes, one packed; batches; an encoder; loss curves."""
     for family in CONFIGS:
         label = f"{family} float32: logits and forced decoding"
         yield label, partial(_logits, device, family, "float32")
     for dtype in ("float16", "bfloat16"):
         label = f"llama {dtype}: logits and forced decoding"
         yield label, partial(_logits, device, "llama", dtype)
+    yield "llama of packed weights: logits and forced decoding", partial(_packed, device)
     yield "llama: alone as in a batch", partial(_batch, device)
     yield "bert: embeddings", partial(_encoder, device)
     steps = 4 if device.info.kind == "interp" else 20  # the interpreter takes seconds for one

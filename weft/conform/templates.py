@@ -12,7 +12,7 @@ import numpy as np
 
 import weft
 from weft import ops
-from weft.conform import gradients, scans
+from weft.conform import gradients, packed, scans
 from weft.conform.gradients import call
 from weft.conform.harness import Case, check_close, check_equal, each, need
 from weft.conform.primitives import data, run_case
@@ -171,7 +171,7 @@ def _fused_block(device: Device) -> float:
 
 
 def checks(device: Device) -> Iterator[Check]:
-    """Every template of composites, their gradients, and the invariants."""
+    """Every template of composites, their gradients, packed weights, and the invariants."""
     sizes = ((1, 2, 2, 5, 5, 16), (2, 4, 2, 9, 20, 24), (1, 3, 1, 1, 33, 64))
     cases = chain(_rows(), _row_gradients(), gradients.attention(sizes, data), _cached())
     yield from each(run_case, device, cases)
@@ -179,6 +179,7 @@ def checks(device: Device) -> Iterator[Check]:
     yield from each(run_case, device, chain(_large(), scans.cases()))
     yield from each(gradients.run_case, device, scans.differentiated(), "gradient of ")
     yield from gradients.composites(device)
+    yield from packed.checks(device)
     yield "a fused block", partial(_fused_block, device)
     for d in _FLOATS:
         yield f"linear rows do not depend on the batch, {d}", partial(_linear_alone, device, d)

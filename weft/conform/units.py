@@ -1,5 +1,6 @@
-"""Level "kernels", continued: what GPUs have beyond plain threads, against the interpreter: matrix
-units, copies that arrive by themselves, shared memory beyond what code may declare."""
+"""Level "kernels", continued: what devices have beyond plain threads, against the interpreter:
+matrix units, products of bytes, copies that arrive by themselves, shared memory beyond what code
+may declare."""
 
 from __future__ import annotations
 
@@ -60,6 +61,29 @@ def _product(
     return compare(device, kernel, [*data, np.zeros(512, np.float32)])
 
 
+def _dot4(device: Device, compare: Compare, dtype: DType, small: int) -> float:
+    """Sums of four products of bytes, up to the largest that are promised (ir.Collective)."""
+    caps = device.caps
+    if not (caps.is_cpu or "dot4" in caps.features):
+        raise Skip("no dot products of bytes")
+    lanes, count = (caps.lanes if caps.is_cpu else 1), 8
+    size, info = lanes * count, np.iinfo(dtype.numpy)
+    top, least = (127, -127) if small else (info.max, -128)
+    b = Builder("dot4")
+    start, out = b.buffer("start", dt.int32, size), b.buffer("out", dt.int32, size, "w")
+    x, y = b.buffer("x", dtype, 4 * size), b.buffer("y", dt.int8, 4 * size)
+    at = b.let(b.group(0) * lanes, "at")
+    args = load(start, at, lanes), load(x, 4 * at, 4 * lanes), load(y, 4 * at, 4 * lanes)
+    b.store(out, at, ir.Collective("dot4", args, ir.Type(dt.int32, lanes), small))
+    rng = np.random.default_rng(0)
+    left = rng.integers(info.min, top + 1, 4 * size)
+    right = rng.integers(least, 128, 4 * size)
+    left[:4], right[:4], left[4:8] = top, least, info.min
+    data = [rng.integers(-(2**31), 2**31, size).astype(np.int32), np.zeros(size, np.int32)]
+    data += [left.astype(dtype.numpy), right.astype(np.int8)]
+    return compare(device, b.kernel((count,)), data)
+
+
 def _async_copies(device: Device, compare: Compare, stages: int, lanes: int) -> float:
     """Rows on their way to a ring in shared memory, asked for stages - 1 steps ahead."""
     if device.caps.is_cpu:
@@ -114,6 +138,9 @@ def checks(device: Device, compare: Compare) -> Iterator[Check]:
             ):
                 name = f"tiles {dtype} {'a.bT' if nt else 'a.b'} {where}"
                 yield name, partial(_product, device, compare, dtype, nt, shared, pad)
+    for dtype in (dt.uint8, dt.int8):
+        for small in (0, 1):
+            yield f"dot4 {dtype}{' small' * small}", partial(_dot4, device, compare, dtype, small)
     for stages, lanes in ((2, 4), (3, 4), (4, 1)):
         yield (
             f"async copies {stages} x {lanes}",
