@@ -54,6 +54,8 @@ class Layer:
         if value.dtype not in [np.dtype(d) for d in dtypes]:
             wanted = ", ".join(str(np.dtype(d)) for d in dtypes)
             self.fail(f"tensor {name!r} is {value.dtype}; expected {wanted}")
+        if not value.size:
+            self.fail(f"tensor {name!r} has shape {list(value.shape)}: nothing")
         fits = len(shape) == value.ndim
         if not fits or any(w is not None and w != d for w, d in zip(shape, value.shape)):
             wanted = ", ".join("*" if w is None else str(w) for w in shape)
