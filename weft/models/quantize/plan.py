@@ -37,7 +37,7 @@ def choose(
     plan = dict.fromkeys(sizes, schemes[0])
     spent = sum(bits(role, schemes[0]) * size for role, size in sizes.items())
     room = budget * sum(sizes.values())
-    if spent > room:
+    if not spent <= room:
         raise UsageError(
             f"{schemes[0]} takes {spent / sum(sizes.values()):.3f} bits per weight; "
             f"--bits {budget} is below that"
@@ -46,6 +46,7 @@ def choose(
         ((losses[r][a] - losses[r][b]) / (bits(r, b) - bits(r, a)), r, a, b)
         for r in sizes
         for a, b in pairwise(schemes)
+        if bits(r, b) > bits(r, a)
     ]
     for _, role, before, after in sorted(steps, key=lambda s: -s[0]):
         more = (bits(role, after) - bits(role, before)) * sizes[role]

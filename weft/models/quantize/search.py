@@ -25,6 +25,7 @@ from weft.tensor.functional import where
 
 STEPS = {4: 9, 5: 6, 8: 2}  # candidates to either side of the range that just fits
 STEP = 0.025  # of the range
+TINY = 1e-35  # ranges below it count as 0: their inverse would overflow
 CHUNK = 1 << 22  # weights searched at a time
 
 
@@ -110,14 +111,14 @@ class Search:
             high, low = where(high > 0, high, 0.0), where(low < 0, low, 0.0)
             for factor in factors:
                 size = (high - low) / (factor * top)
-                inverse = 1.0 / where(size == 0, 1.0, size)
+                inverse = 1.0 / where(size < TINY, 1.0, size)
                 zero = (-low * inverse).round().clip(0, top)
                 yield (x * inverse).round().clip(-zero, top - zero), zero
             return
         table = form.table
         reach = -(1 << (form.bits - 1)) if table is None else max(table)
         furthest = where(high > -low, high, low)  # integers reach further on one side
-        furthest = where(furthest == 0, 1.0, furthest)
+        furthest = where(furthest.abs() < TINY, 1.0, furthest)
         for factor in factors:
             yield (self._value(self._code(x * (reach * factor / furthest))),)
 
