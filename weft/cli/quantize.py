@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -52,22 +53,25 @@ def quantize(
     in the compressed-tensors format, or a GGUF file. Layer by layer; what was interrupted goes on
     when it is run again."""
     import weft
-    from weft.models.quantize.job import Options, check_target, quantize as run
+    from weft.models.quantize.job import Options, check, quantize as run
     from weft.models.quantize.schemes import Scheme
+    from weft.models.quantize.source import check_target, is_gguf
     from weft.models.quantize.text import digest, windows_of
 
-    embed = embed or ("int8" if out.endswith(".gguf") else "none")
+    embed = embed or ("int8" if is_gguf(Path(out)) else "none")
     for name in (scheme, head, embed):
         if name == scheme or name != "none":
             Scheme(name)
     check_target(Path(out))
     model = model_path(model, yes)
+    options = Options(scheme, head, embed, bits or 0.0, method)
+    check(Path(model), Path(out), options)  # before a text is written
     ids = None
     if source is not None or method == "gptq":
         loaded = weft.load(model, device=device, max_batch=1)
         ids = windows_of(loaded, None if source is None else Path(source), tokens)
         del loaded
-    options = Options(scheme, head, embed, bits or 0.0, method, digest(ids))
+    options = replace(options, text=digest(ids))
     with _bar() as report:
         found = run(Path(model), Path(out), options, ids, device, report)
     if as_json:

@@ -16,6 +16,14 @@ from weft.core.errors import UsageError
 from weft.core.packed import Form, Packed, pack, unpack
 
 
+def check_form(form: Form) -> None:
+    """Raises UsageError for a form that the format does not hold."""
+    whole = form.values == "int" and len(form.planes) == 1 and form.shift != "low"
+    if not whole and form.values != "e4m3":
+        name = form.values if form.values != "int" else f"int{form.bits}"
+        raise UsageError(f"compressed-tensors does not hold {name}; name int4, int8 or fp8")
+
+
 def tensors_of(name: str, weight: Packed) -> dict[str, np.ndarray]:
     """The tensors of the linear layer `name` ("model.layers.0.mlp.up_proj")."""
     form, parts = weight
@@ -23,8 +31,7 @@ def tensors_of(name: str, weight: Packed) -> dict[str, np.ndarray]:
     if form.values == "e4m3":
         whole = codes.view(ml_dtypes.float8_e4m3fn)
         return {f"{name}.weight": whole, f"{name}.weight_scale": parts["scales"]}
-    if form.values != "int" or len(form.planes) > 1 or form.shift == "low":
-        raise UsageError(f"compressed-tensors does not hold {form}")
+    check_form(form)
     n, k = len(codes), codes.shape[1] * 8 // form.bits
     found = {
         f"{name}.weight_packed": _words(codes),
@@ -92,7 +99,7 @@ def _format(form: Form) -> str:
 
 
 def _arguments(form: Form) -> dict[str, Any]:
-    whole = form.group not in (16, 32, 64, 128)
+    whole = form.group not in (8, 16, 32, 64, 128)
     return {
         "num_bits": form.bits,
         "type": "float" if form.values == "e4m3" else "int",

@@ -41,10 +41,14 @@ def tokenizer_metadata(folder: Path, vocab: int, ids: TokenIds) -> dict[str, Any
         found |= {f"{_AT}model": "gpt2", f"{_AT}pre": _pre(raw, model, path)}
         found[f"{_AT}merges"] = [f"{a} {b}" for a, b in merges]
     first = str(raw.get("post_processor"))
-    bos = ids.bos is not None and repr(tokens[ids.bos]) in first
+    bos = ids.bos is not None and ids.bos < vocab and repr(tokens[ids.bos]) in first
     found[f"{_AT}add_bos_token"] = bos
     named = {"bos": ids.bos, "eos": next(iter(ids.eos), None), "padding": ids.pad}
-    found |= {f"{_AT}{k}_token_id": np.uint32(v) for k, v in named.items() if v is not None}
+    found |= {
+        f"{_AT}{k}_token_id": np.uint32(v)
+        for k, v in named.items()
+        if v is not None and 0 <= v < vocab
+    }
     settings = folder / "tokenizer_config.json"
     template = read_template(folder, read_object(settings) if settings.exists() else {})
     return found | ({} if template is None else {"tokenizer.chat_template": template})

@@ -17,23 +17,22 @@ import numpy as np
 
 from weft.core.dtypes import DType, bfloat16
 from weft.core.errors import ModelError, UsageError
-from weft.core.files import write_json
+from weft.core.files import owned, write_json
 from weft.core.packed import Form, Packed, dequantized
 from weft.importers.gguf_write import write_gguf
 from weft.importers.hf_config import Fields, read_config, read_object
 from weft.importers.safetensors import INDEX, SafetensorsFile, open_checkpoint, save_file
-from weft.models.config import DecoderConfig
-from weft.models.families import DECODERS
 from weft.models.loader import read_token_ids
 from weft.models.names import bind_weights, checkpoint_names, decoder_layout
+from weft.models.quantize import compressed
 from weft.models.quantize.calibrate import Calibration
-from weft.models.quantize.compressed import packed_from, quantization_config, tensors_of
-from weft.models.quantize.gguf import architecture, kind_of, metadata, tensors
+from weft.models.quantize.gguf import kind_of, metadata, tensors
 from weft.models.quantize.gguf_tokens import tokenizer_metadata
 from weft.models.quantize.gptq import Moments, gptq
 from weft.models.quantize.plan import Losses, choose, loss
 from weft.models.quantize.schemes import Scheme, bits_per_weight
 from weft.models.quantize.search import Search
+from weft.models.quantize.source import check_target, decoder_config, is_gguf, stamps
 from weft.models.training.checkpoints import copy_tokenizer
 from weft.models.training.model import is_matrix
 from weft.models.weight_dtypes import main_dtype
@@ -80,22 +79,21 @@ def quantize(
     ids: int32 [windows, length] of calibration text; needed by "gptq", used by "search". Raises
     UsageError, ModelError, FileFormatError, StorageError.
     """
-    if options.method not in METHODS:
-        raise UsageError(f"method is {options.method!r}; expected {' or '.join(METHODS)}")
     if options.method == "gptq" and ids is None:
         raise UsageError("gptq needs a calibration text")
-    if options.embed != "none" and out.suffix != ".gguf":
-        raise UsageError(
-            "embeddings become less bits in GGUF only: what reads folders wants floats"
-        )
-    check_target(out)
     started = time.perf_counter()
     job = _Job(source, out, options, device)
+    job.check()
+    with owned(job.partial):
+        job.begin()
+        return _run(job, ids, started, report)
 
+
+def _run(job: _Job, ids: np.ndarray | None, started: float, report: Report) -> Result:
     def text() -> Calibration | None:
-        return None if ids is None else Calibration(job.config, job.weights, ids, device)
+        return None if ids is None else Calibration(job.config, job.weights, ids, job.device)
 
-    if options.bits and not job.plan:
+    if job.options.bits and not job.plan:
         job.choose(text(), report)
     calibration = text()
     for done, roles in enumerate(job.pieces):
@@ -107,12 +105,9 @@ def quantize(
     return job.close(started)
 
 
-def check_target(out: Path) -> None:
-    """Raises UsageError where something is in the way."""
-    if out.exists():
-        raise UsageError(f"{out} is there already; name another folder, or remove it")
-    if not out.absolute().parent.is_dir():
-        raise UsageError(f"{out.absolute().parent} is no folder; make it first")
+def check(source: Path, out: Path, options: Options) -> None:
+    """Raises what `quantize` would, where that can be known before any work."""
+    _Job(source, out, options, None).check()
 
 
 class _Job:
@@ -121,8 +116,8 @@ class _Job:
     def __init__(self, source: Path, out: Path, options: Options, device: Any) -> None:
         self.source, self.out, self.options, self.device = source, out, options, device
         raw = read_config(source)
-        self.gguf = out.suffix == ".gguf"
-        self.config = _config(raw, self.gguf)
+        self.gguf = is_gguf(out)
+        self.config = decoder_config(raw, self.gguf)
         self.raw = dict(raw.data)
         checkpoint = open_checkpoint(source)
         self.before = checkpoint.nbytes
@@ -131,22 +126,45 @@ class _Job:
         )
         self.names = checkpoint_names(self.config)
         rest = [r for r in self.weights if not r.split(".")[0].isdigit()]
-        self.pieces = [rest, *(_of_layer(self.weights, i) for i in range(self.config.layers))]
+        of = (f"{i}." for i in range(self.config.layers))
+        self.pieces = [rest, *([r for r in self.weights if r.startswith(at)] for at in of)]
         self.searches: dict[Form, Search] = {}
         self.partial = out.with_name(f".{out.name}.quantizing")
-        self._begin()
+        self.plan: dict[str, str] = {}
 
-    def _begin(self) -> None:
-        """Goes on with what the same job left; anything else there is swept away."""
+    def check(self) -> None:
+        """Raises UsageError or ModelError for what could not be written in the end."""
+        o = self.options
+        if o.method not in METHODS:
+            raise UsageError(f"method is {o.method!r}; expected {' or '.join(METHODS)}")
+        if o.embed != "none" and not self.gguf:
+            raise UsageError("embeddings become less bits in GGUF only; leave --embed out")
+        check_target(self.out)
+        forms = {r: f for r in self.weights if (f := self.form(r)) is not None}
+        if not any(map(is_matrix, forms)):
+            raise ModelError(f"{self.source}: no linear layer has rows of whole runs of 8 weights")
+        if self.gguf:
+            self.tokenizer()
+        for form, _ in () if self.gguf else forms.values():
+            compressed.check_form(form)
+        if o.bits:
+            sizes = {r: self.weights[r].size for r in forms if r[0].isdigit()}
+            choose(sizes, [o.scheme], lambda role, _: bits_per_weight(*forms[role]), {}, o.bits)
+
+    def begin(self) -> None:
+        """Goes on with what the same job left; what another one left is swept away."""
+        check_target(self.out)  # nobody else can make it from here on
         state = {"format": FORMAT, "source": str(self.source.resolve()), "bytes": self.before}
-        state |= asdict(self.options)
+        state |= {"files": stamps(self.source), **asdict(self.options)}
         path = self.partial / STATE
+        if not path.exists() and any(self.partial.iterdir()):
+            raise UsageError(f"{self.partial} holds what weft quantize did not make; move it")
         was = read_object(path) if path.exists() else {}
-        self.plan: dict[str, str] = was.pop("plan", {})
+        self.plan = was.pop("plan", {})
         if was != state:
             self.plan = {}
-            shutil.rmtree(self.partial, ignore_errors=True)
-        self.partial.mkdir(parents=True, exist_ok=True)
+            for old in self.partial.glob("*.safetensors"):
+                old.unlink()
         self.state = state
         write_json(path, {**state, "plan": self.plan})
 
@@ -257,7 +275,7 @@ class _Job:
             elif self.gguf:  # as it is: the file is made of all of them
                 tensors |= {f"{name}.{p}": v for p, v in value.parts.items()}
             else:
-                tensors |= tensors_of(name.removesuffix(".weight"), value)
+                tensors |= compressed.tensors_of(name.removesuffix(".weight"), value)
         save_file(self._file(piece), tensors, {"format": "pt"})
 
     def passed(self, piece: int, roles: list[str]) -> dict[str, np.ndarray]:
@@ -281,7 +299,7 @@ class _Job:
             elif self.gguf:
                 out[role] = Packed(found[0], {p: file[f"{name}.{p}"] for p in found[0].parts})
             else:
-                out[role] = packed_from(file, name.removesuffix(".weight"), found[0])
+                out[role] = compressed.packed_from(file, name.removesuffix(".weight"), found[0])
         return out
 
     def close(self, started: float) -> Result:
@@ -302,12 +320,14 @@ class _Job:
         write_json(self.partial / INDEX, {"metadata": {"total_size": size}, "weight_map": where})
         linear = {r: self.names[r].removesuffix(".weight") for r in self.weights if is_matrix(r)}
         forms = {name: f[0] for r, name in linear.items() if (f := self.form(r)) is not None}
-        plain = [name for name in linear.values() if name not in forms]
-        config = {**self.raw, "quantization_config": quantization_config(forms, plain)}
+        tied = [] if "head" in linear else ["lm_head"]  # there it is a layer all the same
+        plain = [name for name in linear.values() if name not in forms] + tied
+        config = {**self.raw, "quantization_config": compressed.quantization_config(forms, plain)}
         write_json(self.partial / "config.json", config)
         copy_tokenizer(self.source, self.partial)
-        (self.partial / STATE).unlink()
+        check_target(self.out)
         self.partial.rename(self.out)
+        (self.out / STATE).unlink()
         return size
 
     def _write_gguf(self) -> int:
@@ -316,33 +336,14 @@ class _Job:
             weights |= self.read(piece, roles)
         made = tensors(self.config, weights)
         said = metadata(self.config, self.source.resolve().name)
-        raw = Fields(self.raw, str(self.source))
-        ids = read_token_ids(self.source, raw)
-        said |= tokenizer_metadata(self.source, self.config.vocab, ids)
-        write_gguf(self.out, said, made)
+        whole = self.partial / "model.gguf"
+        write_gguf(whole, said | self.tokenizer(), made)
+        check_target(self.out)
+        whole.rename(self.out)
         shutil.rmtree(self.partial)
         return sum(t.nbytes for t in made.values())
 
-
-def _of_layer(weights: Mapping[str, np.ndarray], i: int) -> list[str]:
-    return [r for r in weights if r.startswith(f"{i}.")]
-
-
-def _config(raw: Fields, gguf: bool) -> DecoderConfig:
-    kind = raw.text("model_type", "")
-    if kind not in DECODERS:
-        raise ModelError(f"{raw.where}: weft quantises decoders ({', '.join(DECODERS)})")
-    if raw.data.get("quantization_config"):
-        raise ModelError(f"{raw.where}: the weights are quantised already")
-    config = DECODERS[kind](raw)
-    if config.experts or any(config.mixer(i) != "attention" for i in range(config.layers)):
-        raise ModelError(
-            f"{raw.where}: weft does not quantise the experts or convolutions of {kind}"
-        )
-    if gguf:
-        architecture(config)
-    elif config.transposed:
-        raise ModelError(
-            f"{raw.where}: compressed-tensors does not hold the layers of {kind}; name a .gguf file"
-        )
-    return config
+    def tokenizer(self) -> dict[str, Any]:
+        """The tokenizer as metadata of GGUF."""
+        ids = read_token_ids(self.source, Fields(self.raw, str(self.source)))
+        return tokenizer_metadata(self.source, self.config.vocab, ids)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from weft.core.arrays import all_finite
 from weft.core.errors import DTypeError, FileFormatError, ShapeError, StorageError, UsageError
 from weft.core.files import default_directory
 from weft.core.packed import Form, Packed
@@ -23,6 +24,7 @@ from weft.models.matrices import parted
 from weft.models.progress import progress
 from weft.models.quantize.schemes import Scheme
 from weft.models.quantize.search import Search
+from weft.models.quantize.source import stamps
 from weft.models.training.model import is_matrix
 
 VERSION = 1  # of what a search gives: another finds nothing that was kept
@@ -88,9 +90,7 @@ def _path(folder: Path, scheme: str) -> Path | None:
     home = default_directory()
     if home is None:
         return None
-    files = sorted(folder.glob("*.safetensors"))
-    stamps = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]
-    key = json.dumps([VERSION, scheme, str(folder.resolve()), stamps])
+    key = json.dumps([VERSION, scheme, str(folder.resolve()), stamps(folder)])
     name = hashlib.sha256(key.encode()).hexdigest()[:32]
     return home / "quantised" / f"{name}.safetensors"
 
@@ -99,17 +99,19 @@ def _read(
     path: Path, forms: Mapping[str, Form], weights: Mapping[str, np.ndarray]
 ) -> dict[str, Packed] | None:
     """What the file holds, where all of it fits."""
-    if not path.exists():
-        return None
     try:
+        if not path.exists():
+            return None
         file = SafetensorsFile(path)
         out = {}
         for role, form in forms.items():
             parts = {p: file[f"{role}.{p}"] for p in form.parts}
             form.check(parts, *weights[role].shape)
+            if not all_finite(parts["scales"]):
+                return None
             out[role] = Packed(form, parts)
         return out
-    except (FileFormatError, KeyError, ShapeError, DTypeError):
+    except (FileFormatError, KeyError, ShapeError, DTypeError, OSError):
         return None
 
 

@@ -21,11 +21,16 @@ def windows_of(model: Model, text: Path | None, tokens: int | None, seed: int = 
     """int32 [windows, length] of a UTF-8 file, or of what the model itself writes at temperature 1
     from its first token on (any, where it has none); `tokens` in all at most.
 
-    Raises UsageError for a text that is too short; what `tokens_of` raises.
+    Raises UsageError for a text or a number that is too small; what `tokens_of` raises.
     """
     if not isinstance(model, Decoder):
         raise UsageError(f"{model.folder} writes no text; weft quantises decoders")
     length = min(LENGTH, model.config.max_positions, model.context)
+    if tokens is not None and tokens < LEAST * length:
+        raise UsageError(
+            f"tokens is {tokens}; calibration wants {LEAST * length} or more "
+            f"({LEAST} windows of {length})"
+        )
     if text is None:
         return _drawn(model, (tokens or DRAWN) // length, length, seed)
     ids = tokens_of(text, model, None, tokens or GIVEN).ids

@@ -1,0 +1,56 @@
+"""What is to be quantised and where it goes, looked at before any work is done."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from weft.core.errors import ModelError, UsageError
+from weft.importers.hf_config import Fields
+from weft.models.config import DecoderConfig
+from weft.models.families import DECODERS
+from weft.models.quantize.gguf import architecture
+
+
+def is_gguf(out: Path) -> bool:
+    """Whether a result of this name is a GGUF file."""
+    return out.name.lower().endswith(".gguf")
+
+
+def check_target(out: Path) -> None:
+    """Raises UsageError where something is in the way (a broken link too)."""
+    if os.path.lexists(out):
+        raise UsageError(f"{out} is there already; name another folder, or remove it")
+    parent = out.absolute().parent
+    if not parent.is_dir():
+        raise UsageError(f"{parent} is no folder; make it first")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise UsageError(f"{parent} cannot be written to; name a place that can")
+
+
+def stamps(folder: Path) -> list[list[str | int]]:
+    """Names, bytes and times of the files that a model is made of: others with another model."""
+    files = sorted([*folder.glob("*.safetensors"), folder / "config.json"])
+    found = [(f.name, f.stat()) for f in files]
+    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in found]
+
+
+def decoder_config(raw: Fields, gguf: bool) -> DecoderConfig:
+    """The config of a decoder that can be written. Raises ModelError, UsageError."""
+    kind = raw.text("model_type", "")
+    if kind not in DECODERS:
+        raise ModelError(f"{raw.where}: weft quantises decoders ({', '.join(DECODERS)})")
+    if raw.data.get("quantization_config") or raw.data.get("quantization"):
+        raise ModelError(f"{raw.where}: the weights are quantised already")
+    config = DECODERS[kind](raw)
+    if config.experts or any(config.mixer(i) != "attention" for i in range(config.layers)):
+        raise ModelError(
+            f"{raw.where}: weft does not quantise the experts or convolutions of {kind}"
+        )
+    if gguf:
+        architecture(config)
+    elif config.transposed:
+        raise ModelError(
+            f"{raw.where}: compressed-tensors does not hold the layers of {kind}; name a .gguf file"
+        )
+    return config
