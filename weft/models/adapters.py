@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.dtypes import as_dtype
+from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import ModelError, UsageError
 from weft.core.packed import Packed
-from weft.importers.hf_config import read_config, read_object
+from weft.importers.hf_config import read_config
 from weft.importers.safetensors import SafetensorsFile, open_checkpoint, save_file
 from weft.models.config import DecoderConfig
 from weft.models.hub.names import name_of, parse
 from weft.models.hub.resolve import cached, offline
-from weft.models.names import bind_weights, checkpoint_names, decoder_layout
+from weft.models.names import checkpoint_names, decoder_layout
+from weft.models.reading import PACKED_KEYS, is_packed, read_weights
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -223,9 +224,13 @@ def merged(
     return out
 
 
-def merge_folders(base: Path, adapter: Path, output: Path) -> None:
-    """Writes the model in `base` with the adapter in `adapter` added as the new folder `output`.
-    Raises UsageError when that exists, ModelError, FileFormatError."""
+def merge_folders(
+    base: Path, adapter: Path, output: Path, dtype: DType | None = None
+) -> str | None:
+    """Writes the model in `base` with the adapter in `adapter` added as the new folder `output`, in
+    `dtype` (default: the model's). Packed weights are widened to it (default: that of the norms),
+    whose name is returned then. Raises UsageError when `output` exists, ModelError,
+    FileFormatError."""
     from weft.core.files import replacing_folder
     from weft.models.training.checkpoints import write_model
     from weft.models.training.model import config_of
@@ -235,9 +240,14 @@ def merge_folders(base: Path, adapter: Path, output: Path) -> None:
     read_config(adapter, CONFIG, "a LoRA adapter in PEFT's layout")
     fields = read_config(base)
     config = config_of(fields)
-    weights = bind_weights(decoder_layout(config), open_checkpoint(base))
-    whole = merged(config, weights, read(adapter, config))
-    raw = read_object(base / "config.json")
-    dtype = as_dtype(whole["embed"].dtype).name
+    layout, packed = decoder_layout(config), is_packed(base, fields)
+    first = read_weights(base, fields, layout)["norm.w" if packed else "embed"]
+    assert isinstance(first, np.ndarray)
+    target = dtype or as_dtype(first.dtype)
+    weights = read_weights(base, fields, layout, target)
+    wide = {role: value for role, value in weights.items() if isinstance(value, np.ndarray)}
+    whole = merged(config, wide, read(adapter, config))
+    raw = {key: value for key, value in fields.data.items() if key not in PACKED_KEYS}
     with replacing_folder(output) as folder:
-        write_model(folder, config, raw, base, whole, dtype)
+        write_model(folder, config, raw, base, whole, target.name)
+    return target.name if packed else None

@@ -34,7 +34,7 @@ from weft.models.layers import (
     Value,
     Weights,
     keep,
-    linear,
+    product,
     rounded,
 )
 from weft.models.matrices import matrices
@@ -182,7 +182,7 @@ def _body(
     if last is not None:
         x = ops.gather(x, last)
     head = "head" if "head" in w else "embed"
-    logits = linear(c.act_dtype, rounded(c, head, p.norm("norm", x)), w[head])
+    logits = product(c, w, head, rounded(c, head, p.norm("norm", x)))
     if c.logit_divisor != 1.0:
         logits = ops.div(logits, c.logit_divisor)
     if c.logit_softcap:

@@ -10,7 +10,9 @@ from weft import ops
 from weft.core.dtypes import DType, float32, int8
 from weft.core.packed import Form
 from weft.models.config import Activation, DecoderConfig
+from weft.models.matrices import Matrices
 from weft.ops.quantize import quantize, rescale, run_of
+from weft.ops.tape import Tracked, plain, pull_through, remember
 
 Value = Any  # np.ndarray, graph Node or Tracked
 Weights = Mapping[str, Value]
@@ -66,7 +68,7 @@ class Pass:
         bias = w.get(f"{role}.b")
         k_first = c.transposed and bias is not None  # GPT-2's layers, which all have one
         x = rounded(c, f"{role}.w", x)
-        out = linear(c.act_dtype, x, w[f"{role}.w"], bias, k_first)
+        out = product(c, w, f"{role}.w", x, bias, k_first)
         if f"{role}.lora_a" not in w:
             return out
         x = (self.training.adapter_drop or keep)(x)
@@ -125,6 +127,24 @@ def planes_of(form: Form, role: str) -> int:
     """Planes of int8 in which a packed weight's input is quantised: two where the weight has 8 bits
     or gives logits, since one would lose more than the weight does."""
     return 2 if form.bits == 8 or role in ("head", "embed") else 1
+
+
+def product(
+    c: DecoderConfig, w: Weights, role: str, x: Value, b: Value | None = None, k_first: bool = False
+) -> Value:
+    """`linear` by the weight `role`. Where that is packed, differentiating dequantises it once
+    more: what was dequantised forward is not kept until then."""
+
+    if not (isinstance(x, Tracked) and isinstance(w, Matrices) and role in w.forms):
+        return linear(c.act_dtype, x, w[role], b, k_first)
+
+    def by(x: Value, after: Value) -> Value:
+        return linear(c.act_dtype, x, w.after(role, after), b, k_first)
+
+    def rule(grad: Value, _: Value, xs: tuple[Value, ...]) -> Sequence[Any]:
+        return pull_through(lambda x: by(x, plain(grad)), grad, xs)
+
+    return remember("linear", by(plain(x), plain(x)), (x,), rule)
 
 
 def linear(

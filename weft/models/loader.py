@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,8 +23,7 @@ from weft.core.errors import (
     UsageError,
 )
 from weft.importers.hf_config import Fields, read_config, read_object
-from weft.importers.safetensors import open_checkpoint
-from weft.models.config import DecoderConfig, EncoderConfig, Layout, Made, TokenIds
+from weft.models.config import DecoderConfig, EncoderConfig, Made, TokenIds
 from weft.models.embedder import Encoder
 from weft.models.encoders import ENCODERS, read_pooling
 from weft.models.families import DECODERS
@@ -33,8 +32,9 @@ from weft.models.hub.names import name_of
 from weft.models.hub.resolve import resolve
 from weft.models.inputs import with_tables
 from weft.models.model import Decoder, Model
-from weft.models.names import bind_weights, decoder_layout, encoder_layout
+from weft.models.names import decoder_layout, encoder_layout
 from weft.models.progress import progress
+from weft.models.reading import read_weights, says_packed
 from weft.models.runner import (
     CompiledRunner,
     EagerRunner,
@@ -158,15 +158,11 @@ def check_supported(folder: Path) -> str:
     that weft does not read."""
     config = read_config(folder)
     kind = _kind(config)
-    if _says_packed(config):
+    if says_packed(config):
         from weft.importers.packed.checkpoint import method_of
 
         method_of(config, folder)
     return kind
-
-
-def _says_packed(config: Fields) -> bool:
-    return any(config.data.get(key) for key in ("quantization_config", "quantization"))
 
 
 def _kind(config: Fields) -> str:
@@ -191,20 +187,6 @@ def _open_device(device: str | Device | None, fallback: str | None) -> Device:
     return registry.get(device, fallback)
 
 
-def _weights(
-    folder: Path, raw: Fields, layout: Layout, dtype: str | DType | None
-) -> Mapping[str, Any]:
-    """Role -> weight, packed ones as such unless a dtype was asked for."""
-    checkpoint = open_checkpoint(folder)
-    if not _says_packed(raw) and not (folder / "quantize_config.json").exists():
-        return bind_weights(layout, checkpoint)
-    from weft.importers.packed.checkpoint import PackedCheckpoint, method_of
-    from weft.models.widening import PackedWeights
-
-    found = PackedCheckpoint(checkpoint, method_of(raw, folder))
-    return PackedWeights(layout, found, wanted(dtype))
-
-
 # -- decoders -------------------------------------------------------------------------------------
 
 
@@ -217,7 +199,7 @@ def _decoder(
     room: Room,
     adapter: Adapter | None,
 ) -> Decoder:
-    weights = _weights(folder, raw, decoder_layout(config), numbers.dtype)
+    weights = read_weights(folder, raw, decoder_layout(config), wanted(numbers.dtype))
     if numbers.quant is not None:
         from weft.models.quantize.kept import quantised
 
@@ -357,7 +339,7 @@ def _encoder(
     numbers: Numbers,
 ) -> Encoder:
     pooling = read_pooling(folder)
-    weights = _weights(folder, raw, encoder_layout(config), numbers.dtype)
+    weights = read_weights(folder, raw, encoder_layout(config), wanted(numbers.dtype))
     config, weights = ready(folder, config, weights, numbers, device)
     longest = min(pooling.max_length or config.max_positions, config.max_positions)
     tokenizer = _tokenizer_maker(folder, config.vocab, longest, pooling.lower_case)

@@ -52,12 +52,14 @@ def bits(forms: Forms, arrays: Mapping[str, np.ndarray]) -> float:
 def matrices(forms: Forms, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
     """The weights by role: arrays (or Nodes) as they are, packed ones dequantised whenever they are
     asked for."""
-    return _Matrices(dict(forms), arrays) if forms else arrays
+    return Matrices(dict(forms), arrays) if forms else arrays
 
 
-class _Matrices(Mapping[str, Any]):
+class Matrices(Mapping[str, Any]):
+    """What `matrices` gives where some are packed; `forms` says which."""
+
     def __init__(self, forms: Mapping[str, Form], arrays: Mapping[str, Any]) -> None:
-        self._forms, self._arrays = forms, arrays
+        self.forms, self._arrays = forms, arrays
         parts = {f"{role}.{part}" for role, form in forms.items() for part in form.parts}
         self._roles = [*(role for role in arrays if role not in parts), *forms]
 
@@ -68,9 +70,15 @@ class _Matrices(Mapping[str, Any]):
         return len(self._roles)
 
     def __getitem__(self, role: str) -> Any:
-        form = self._forms.get(role)
-        if form is None:
-            return self._arrays[role]
-        from weft.ops.packed import dequantize  # here: what only loads a model does not trace
+        return self.after(role) if role in self.forms else self._arrays[role]
 
-        return dequantize(form, {part: self._arrays[f"{role}.{part}"] for part in form.parts})
+    def after(self, role: str, *values: Any) -> Any:
+        """A packed weight, dequantised once `values` are computed and for no use before."""
+        from weft import ops  # here: what only loads a model does not trace
+        from weft.ops.packed import dequantize
+
+        form = self.forms[role]
+        parts = {part: self._arrays[f"{role}.{part}"] for part in form.parts}
+        if values:
+            parts = {part: ops.call("barrier", x, *values) for part, x in parts.items()}
+        return dequantize(form, parts)

@@ -11,7 +11,8 @@ from weft.importers.hf_config import Fields, read_config
 from weft.importers.safetensors import open_checkpoint
 from weft.models import adapters
 from weft.models.config import DecoderConfig
-from weft.models.names import bind_weights, decoder_layout
+from weft.models.names import decoder_layout
+from weft.models.reading import is_packed, read_weights
 from weft.models.tokenizer import Tokenizer
 from weft.models.training.model import check_context, config_of
 from weft.models.training.prepare import new_config
@@ -53,8 +54,14 @@ def unused(settings: Settings) -> str | None:
 def _base_config(settings: Settings) -> DecoderConfig:
     """The config of the model to start from, whose folder holds what a run will read."""
     base = Path(settings.model.base)
-    config = config_of(read_config(base))
-    bind_weights(decoder_layout(config), open_checkpoint(base))
+    raw = read_config(base)
+    config = config_of(raw)
+    if is_packed(base, raw) and not settings.lora.rank:
+        raise UsageError(
+            f"{base} holds packed weights, which cannot be trained; add [lora], to train adapters "
+            "beside them, or give [model] from the model that they were made of"
+        )
+    read_weights(base, raw, decoder_layout(config))
     Tokenizer(base, config.vocab)
     if settings.lora.rank:
         adapters.target_roles(config, settings.lora.targets)
@@ -76,9 +83,13 @@ def _check_memory(config: DecoderConfig, settings: Settings) -> None:
     if not most:
         return
     count = sum(math.prod(s.shape) for s in decoder_layout(config).weights.values())
-    if 8 * count > most:  # in float32, as drawn or read and as trained
+    base = Path(settings.model.base)
+    packed = bool(settings.model.base) and is_packed(base, read_config(base))
+    # in float32, as drawn or read and as trained
+    wanted = open_checkpoint(base).nbytes if packed else 8 * count
+    if wanted > most:
         raise LimitError(
-            f"the model has {count:,} parameters, which take more than {8 * count // _GIB:,} GiB; "
+            f"the model has {count:,} parameters, which take more than {wanted // _GIB:,} GiB; "
             f"the machine has {most // _GIB:,}: lower [model] hidden, layers or ffn"
         )
     wide = 4 * t.batch * t.context * max(config.hidden, config.vocab)

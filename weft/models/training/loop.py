@@ -294,10 +294,9 @@ class _Run:
         from weft.models.loader import decoder_from
 
         o = self.settings.output
-        decoder = decoder_from(  # a new one: its weights are what they are now
-            self.data.folder, Fields(self.raw, "config"), self.config, self.trained.whole(),
-            self.device,
-        )  # fmt: skip
+        config, weights = self.trained.whole()  # what they are now
+        raw = Fields(self.raw, "config")
+        decoder = decoder_from(self.data.folder, raw, config, weights, self.device)
         ids = decoder.encode(o.sample_prompt)
         out = decoder.generate(
             ids, max_new_tokens=o.sample_tokens, temperature=0.8, top_k=40, seed=0

@@ -13,6 +13,7 @@ import numpy as np
 from weft import ops
 from weft.core.dtypes import DType, as_dtype, float32
 from weft.core.errors import ModelError, UsageError
+from weft.core.packed import Packed
 from weft.importers.hf_config import Fields, read_config
 from weft.importers.safetensors import open_checkpoint
 from weft.models.config import DecoderConfig
@@ -20,7 +21,9 @@ from weft.models.decoder import train_forward
 from weft.models.families import DECODERS
 from weft.models.inputs import tables
 from weft.models.layers import Training
+from weft.models.matrices import parted
 from weft.models.names import bind_weights, decoder_layout
+from weft.models.reading import is_packed, read_weights
 from weft.tensor import functional
 from weft.tensor.autograd import checkpoint, no_grad
 from weft.tensor.core import Tensor
@@ -33,8 +36,9 @@ Watch = Callable[[str, Any], None]
 class TrainableDecoder:
     """The weights of a DecoderConfig as tensors by role ("embed", "0.q.w", ...), and its loss.
 
-    `weights` are host arrays; they are held as float32 masters. `trainable` says which roles
-    require gradients (all by default). `compute` is the dtype that matrices are multiplied in.
+    `trainable` says which roles require gradients (all by default): these are held as float32
+    masters, the others as they are given, packed ones by their parts ("0.q.w.codes", ...).
+    `compute` is the dtype that matrices are multiplied in; packed ones in float32.
     `dropout` is that of embeddings and residual branches, and happens while `key` is set. With
     `checkpointing` the backward pass computes each layer's inner values again.
     """
@@ -42,7 +46,7 @@ class TrainableDecoder:
     def __init__(
         self,
         config: DecoderConfig,
-        weights: Mapping[str, np.ndarray],
+        weights: Mapping[str, np.ndarray | Packed],
         context: int,
         trainable: Callable[[str], bool] | None = None,
         compute: DType | str = float32,
@@ -52,13 +56,14 @@ class TrainableDecoder:
     ) -> None:
         check_context(config, context)
         dtype = as_dtype(compute)
-        self.config = replace(config, act_dtype=dtype, kv_dtype=dtype)
+        arrays, forms = parted(weights)
+        self.config = replace(config, act_dtype=dtype, kv_dtype=dtype, forms=forms)
         self.tensors: dict[str, Tensor] = {}
-        for role, value in weights.items():
-            tensor = Tensor(np.array(value, np.float32), role)
-            self.tensors[role] = (
-                tensor.requires_grad_() if trainable is None or trainable(role) else tensor
-            )
+        for role, value in arrays.items():
+            if trainable is None or trainable(role):
+                self.tensors[role] = Tensor(np.array(value, np.float32), role).requires_grad_()
+            else:
+                self.tensors[role] = Tensor(value, role)
         self._tables = {name: Tensor(t, name) for name, t in tables(config, context).items()}
         self.dropout, self.adapter_dropout = dropout, adapter_dropout
         self.checkpointing = checkpointing
@@ -71,7 +76,7 @@ class TrainableDecoder:
         return ((role, t) for role, t in self.tensors.items() if t.requires_grad)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Role -> float32 content on the host."""
+        """Role -> content on the host."""
         return {role: np.array(t.numpy()) for role, t in self.tensors.items()}
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
@@ -98,7 +103,7 @@ class TrainableDecoder:
         values = {role: t.value for role, t in {**self.tensors, **self._tables}.items()}
         if dtype is float32:
             return values
-        if self.config.tied:
+        if self.config.tied and "embed" in values:
             values["head"] = values["embed"]
         return {r: ops.cast(v, dtype) if is_matrix(r) else v for r, v in values.items()}
 
@@ -167,6 +172,15 @@ def folder_weights(folder: Path) -> tuple[DecoderConfig, dict[str, np.ndarray]]:
     config = config_of(read_config(folder))
     bound = bind_weights(decoder_layout(config), open_checkpoint(folder))
     return config, {role: np.asarray(v, np.float32) for role, v in bound.items()}
+
+
+def base_weights(folder: Path) -> Mapping[str, np.ndarray | Packed]:
+    """The weights, by role, of a model that adapters are trained for: packed ones as such, with
+    the floats beside them in their own dtypes; where none is packed, float32. Raises ModelError."""
+    raw = read_config(folder)
+    if not is_packed(folder, raw):
+        return folder_weights(folder)[1]
+    return dict(read_weights(folder, raw, decoder_layout(config_of(raw))))
 
 
 def check_context(config: DecoderConfig, context: int) -> None:

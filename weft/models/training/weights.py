@@ -11,12 +11,19 @@ import numpy as np
 from weft.core.arrays import all_finite
 from weft.core.dtypes import as_dtype
 from weft.core.errors import ModelError, UsageError
+from weft.core.packed import Packed
 from weft.importers.hf_config import read_object
 from weft.models import adapters
 from weft.models.config import DecoderConfig
 from weft.models.hub.names import named
+from weft.models.matrices import parted
 from weft.models.training.checkpoints import write_model
-from weft.models.training.model import TrainableDecoder, folder_weights, fresh_weights
+from weft.models.training.model import (
+    TrainableDecoder,
+    base_weights,
+    folder_weights,
+    fresh_weights,
+)
 from weft.models.training.settings import Settings
 
 
@@ -31,11 +38,12 @@ class Trained:
     ) -> None:
         self.settings, self.config, self.raw, self._tokenizer = settings, config, raw, tokenizer
         s = settings
+        weights: dict[str, np.ndarray | Packed]
         if s.model.base:
-            weights = folder_weights(Path(s.model.base))[1]
-            _check_finite(weights, s.model.base)
+            weights = dict(base_weights(Path(s.model.base)))
+            _check_finite(parted(weights)[0], s.model.base)
         else:
-            weights = fresh_weights(config, s.train.seed)
+            weights = {**fresh_weights(config, s.train.seed)}
         trainable = None
         if s.lora.rank:
             roles = adapters.target_roles(config, s.lora.targets)
@@ -65,12 +73,14 @@ class Trained:
         _check_finite(weights, str(folder))
         self.model.assign(weights)
 
-    def whole(self) -> dict[str, np.ndarray]:
-        """The weights as inference wants them: adapters added."""
-        arrays = self.model.arrays()
+    def whole(self) -> tuple[DecoderConfig, dict[str, np.ndarray]]:
+        """Config and weights as inference wants them: adapters added, or beside packed weights."""
+        arrays, was = self.model.arrays(), self.model.config
+        if was.forms:
+            return replace(self.config, forms=was.forms, adapter_scale=was.adapter_scale), arrays
         if not self.settings.lora.rank:
-            return arrays
-        return adapters.merged(self.config, arrays, self._adapter())
+            return self.config, arrays
+        return self.config, adapters.merged(self.config, arrays, self._adapter())
 
     def write(self, folder: Path, dtype: str) -> None:
         """The model, or of a LoRA run the adapter, into a folder."""
@@ -89,7 +99,7 @@ class Trained:
 
     def _adapter(self) -> adapters.Adapter:
         lora = self.settings.lora
-        weights = {r: v for r, v in self.model.arrays().items() if _is_adapter(r)}
+        weights = {r: np.array(t.numpy()) for r, t in self.model.named_parameters()}
         base = named(self.settings.model.base)
         return adapters.Adapter(
             lora.rank, lora.alpha, lora.dropout, base, weights, self._base_digest
@@ -102,5 +112,5 @@ def _is_adapter(role: str) -> bool:
 
 def _check_finite(weights: dict[str, np.ndarray], where: str) -> None:
     for role, value in weights.items():
-        if not all_finite(value):
+        if as_dtype(value.dtype).is_float and not all_finite(value):
             raise ModelError(f"{where}: weight {role} is not finite; there is nothing to train on")

@@ -1,0 +1,45 @@
+"""The weights in a Hugging Face folder, be they floats or packed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weft.importers.hf_config import Fields
+from weft.importers.safetensors import open_checkpoint
+from weft.models.config import Layout
+from weft.models.names import bind_weights
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from weft.core.dtypes import DType
+    from weft.core.packed import Packed
+
+PACKED_KEYS = ("quantization_config", "quantization")  # of config.json; the second is MLX's
+_OLD = "quantize_config.json"
+
+
+def says_packed(raw: Fields) -> bool:
+    """Whether a config.json says that weights are packed."""
+    return any(raw.data.get(key) for key in PACKED_KEYS)
+
+
+def is_packed(folder: Path, raw: Fields) -> bool:
+    """Whether a folder, whose config.json is `raw`, says so anywhere."""
+    return says_packed(raw) or (folder / _OLD).exists()
+
+
+def read_weights(
+    folder: Path, raw: Fields, layout: Layout, dtype: DType | None = None
+) -> Mapping[str, np.ndarray | Packed]:
+    """Role -> weight: floats as they are; packed ones as such, or in `dtype` where one is given.
+    Raises ModelError, FileFormatError."""
+    checkpoint = open_checkpoint(folder)
+    if not is_packed(folder, raw):
+        return bind_weights(layout, checkpoint)
+    from weft.importers.packed.checkpoint import PackedCheckpoint, method_of
+    from weft.models.widening import PackedWeights
+
+    return PackedWeights(layout, PackedCheckpoint(checkpoint, method_of(raw, folder)), dtype)
