@@ -138,6 +138,7 @@ def test_a_plan_for_a_scheme_that_is_the_best_already() -> None:
     plan = choose({"a": 10}, ["int8", "int5", "int8"], lambda r, s: float(s[3]) + 0.5,
                   {"a": {"int8": 0.1, "int5": 0.2}}, 9.0)  # fmt: skip
     assert plan == {"a": "int8"}
+    assert choose({"a": 10}, ["int8", "int8"], lambda r, s: 8.5, {"a": {"int8": 0.1}}, 9.0) == plan
 
 
 @pytest.mark.parametrize("form", [Form(4, 32, offset=8), Form(8, 32, shift="zero")])
