@@ -3,6 +3,7 @@ from safetensors."""
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from weft.models.box import box_folder
 from weft.models.gguf_config import FAMILIES
 from weft.models.inputs import with_tables
 from weft.models.loader import load
+from weft.models.matrices import outlines, owner as owner_of
 from weft.models.runner import CompiledRunner, EagerRunner, weight_avals
 from weft.program.arena import Arena
 
@@ -140,6 +142,38 @@ def test_a_compiled_model_writes_the_same(tmp_path: Path) -> None:
     want = load(file, device="oracle").generate(IDS[:9], max_new_tokens=12)
     got = load(file, device="cpu").generate(IDS[:9], max_new_tokens=12)
     assert got.ids == want.ids
+
+
+@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_K])
+def test_a_device_has_the_only_copy_of_packed_weights(kind: Kind, tmp_path: Path) -> None:
+    """All but what the gather of embeddings reads in the file's order are let go, are there again
+    for whoever asks, and are as they were."""
+    file = write_gguf(
+        wide(tmp_path / "hf"), tmp_path / "m.gguf",
+        lambda name, v: plain(name, v) if v.ndim == 1 else (blocks(kind, v), kind),
+    )  # fmt: skip
+    fresh, model = load(file, device="oracle"), load(file, device="cpu")
+    owners = {name: weakref.ref(root(value)) for name, value in model.weights.items()}
+    said, size = model.precision, sum(v.nbytes for v in outlines(model.weights).values())
+    ids = model.generate(IDS[:9], max_new_tokens=4).ids
+    kept = {name for name, owner in owners.items() if owner() is not None}
+    parts = {n for n in model.weights if owner_of(model.config.forms, n) != n}
+    assert parts and kept & parts == {n for n in parts if n.startswith("embed.")}
+    assert kept | parts == set(model.weights)
+    assert model.precision == said
+    assert size == sum(v.nbytes for v in outlines(fresh.weights).values())
+    assert list(model.weights) == list(fresh.weights)
+    for name, value in model.weights.items():
+        np.testing.assert_array_equal(value, fresh.weights[name])
+    both = model.generate([IDS[:9], IDS[:9]], max_new_tokens=4)
+    assert [found.ids for found in both] == [ids, ids]
+
+
+def root(value: np.ndarray) -> np.ndarray:
+    """The array whose memory this one is a view of."""
+    while isinstance(value.base, np.ndarray):
+        value = value.base
+    return value
 
 
 def test_the_model_in_the_box(tmp_path: Path) -> None:

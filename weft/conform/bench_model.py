@@ -20,7 +20,7 @@ from weft.core.dtypes import bfloat16
 from weft.core.errors import UsageError
 from weft.models import inputs
 from weft.models.loader import ORACLE
-from weft.models.matrices import whole
+from weft.models.matrices import outlines, whole
 from weft.models.model import Decoder
 from weft.models.runner import CompiledRunner
 
@@ -125,7 +125,7 @@ def work(model: Decoder) -> tuple[float, float, float]:
     per position). The embedding counts only where it is also the head."""
     c = model.config
     head = "embed" if c.tied else "head"
-    held = {r: (w.shape, w.nbytes) for r, w in whole(c.forms, model.weights).items()}
+    held = {r: (w.shape, w.nbytes) for r, w in whole(c.forms, outlines(model.weights)).items()}
     matrices = {r: x for r, x in held.items() if len(x[0]) == 2 and r not in ("embed", "pos")}
     body = sum(math.prod(shape) for r, (shape, _) in matrices.items() if r != "head")
     stream = sum(size for _, size in matrices.values())

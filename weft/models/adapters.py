@@ -19,6 +19,7 @@ from weft.importers.safetensors import SafetensorsFile, open_checkpoint, save_fi
 from weft.models.config import DecoderConfig
 from weft.models.hub.names import name_of, parse
 from weft.models.hub.resolve import cached, offline
+from weft.models.matrices import joined
 from weft.models.names import checkpoint_names, decoder_layout
 from weft.models.reading import PACKED_KEYS, is_packed, read_weights
 
@@ -200,11 +201,13 @@ def added(
 ) -> tuple[DecoderConfig, Mapping[str, np.ndarray | Packed]]:
     """Config and weights of the model with the adapter: merged into it, or, where weights are
     packed, beside them in float32, since adding would undo the packing."""
-    held = dict(weights)
-    plain = {role: value for role, value in held.items() if isinstance(value, np.ndarray)}
-    if len(plain) == len(held):
-        return config, merged(config, plain, adapter)
-    return replace(config, adapter_scale=adapter.scale), held | adapter.weights
+    plain: dict[str, np.ndarray] = {}
+    for role, value in weights.items():
+        if isinstance(value, Packed):
+            beside = joined(dict(adapter.weights), weights)
+            return replace(config, adapter_scale=adapter.scale), beside
+        plain[role] = value
+    return config, merged(config, plain, adapter)
 
 
 def merged(

@@ -143,6 +143,7 @@ class _Weights(Mapping[str, np.ndarray | Packed]):
 
     def __getitem__(self, role: str) -> np.ndarray | Packed:
         tensor, c = self._tensors[role], self._config
+        tensor.file.check()  # it may be long since it was mapped
         if tensor.kind.name in _PLAIN:
             value = tensor.data.view(_PLAIN[tensor.kind.name].numpy).reshape(tensor.shape)
         elif self._dtype is None and len(tensor.shape) == 2 and tensor.kind.name in FORMS:

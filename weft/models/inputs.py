@@ -11,6 +11,7 @@ import numpy as np
 
 from weft.core.dtypes import DType, float32, int8
 from weft.models.config import DecoderConfig
+from weft.models.matrices import joined
 from weft.models.rope import query_growth, rope_tables
 
 CHUNK = 512  # rows of a step at most
@@ -18,9 +19,9 @@ CHUNK = 512  # rows of a step at most
 
 def with_tables(
     c: DecoderConfig, weights: Mapping[str, np.ndarray], context: int
-) -> dict[str, np.ndarray]:
+) -> Mapping[str, np.ndarray]:
     """The weights plus the tables by position (float32 [context, ...]), bound like them."""
-    return {**weights, **tables(c, context)}
+    return joined(tables(c, context), weights)
 
 
 def tables(c: DecoderConfig, context: int) -> dict[str, np.ndarray]:

@@ -289,10 +289,10 @@ def _runner_maker(
         from weft.program.arena import Arena
 
         if isinstance(other, CompiledRunner):
-            given, arena = other.weight_buffers, other.arena
+            arena, placed = other.arena, other.weight_buffers
         else:
-            given, arena = dict(weights), Arena(device)
-        return CompiledRunner(config, given, avals, context, slots, device, arena)
+            arena, placed = Arena(device), {}
+        return CompiledRunner(config, weights, avals, context, slots, device, arena, placed)
 
     return make
 

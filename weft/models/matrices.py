@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,18 +15,109 @@ from weft.core.packed import Form, Packed
 Forms = tuple[tuple[str, Form], ...]  # role -> how its parts are read
 
 
-def parted(weights: Mapping[str, np.ndarray | Packed]) -> tuple[dict[str, np.ndarray], Forms]:
+def parted(weights: Mapping[str, np.ndarray | Packed]) -> tuple[Mapping[str, np.ndarray], Forms]:
     """Every array by its name, the parts of packed weights among them, and the packed ones' forms.
     One weight at a time is asked for."""
     arrays: dict[str, np.ndarray] = {}
+    owners: dict[str, str] = {}
     forms = []
     for role, value in weights.items():
         if isinstance(value, Packed):
-            arrays |= {f"{role}.{part}": value.parts[part] for part in value.form.parts}
+            parts = _parts(role, value)
+            arrays |= parts
+            owners |= dict.fromkeys(parts, role)
             forms.append((role, value.form))
         else:
             arrays[role] = value
-    return arrays, tuple(forms)
+    return (Parts(weights, arrays, owners) if forms else arrays), tuple(forms)
+
+
+def _parts(role: str, packed: Packed) -> dict[str, np.ndarray]:
+    return {f"{role}.{part}": packed.parts[part] for part in packed.form.parts}
+
+
+class Parts(Mapping[str, np.ndarray]):
+    """The arrays of a model with packed weights by name. A part is held until a device has it in
+    its own order (`let_go`); from then on it is made anew, of `weights`, if anybody asks."""
+
+    def __init__(
+        self,
+        weights: Mapping[str, np.ndarray | Packed],
+        arrays: dict[str, np.ndarray],
+        owners: Mapping[str, str],
+    ) -> None:
+        self._weights, self._held, self._owners = weights, arrays, owners
+        self._outlines = {name: _outline(array) for name, array in arrays.items()}
+        self._read: dict[str, np.ndarray] = {}  # what nobody has taken yet of the last one read
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._outlines)
+
+    def __len__(self) -> int:
+        return len(self._outlines)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._outlines
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        found = self._held.get(name)
+        if found is None:
+            found = self._read.pop(name, None)
+        if found is None:
+            role = self._owners[name]
+            value = self._weights[role]
+            assert isinstance(value, Packed)
+            read = self._read = _parts(role, value)
+            found = read.pop(name)
+        return found
+
+    def outlines(self) -> Mapping[str, np.ndarray]:
+        return self._outlines
+
+    def let_go(self, name: str) -> None:
+        """Holds a part no longer; other arrays it keeps."""
+        if name in self._owners:
+            self._held.pop(name, None)
+
+
+def _outline(array: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(np.empty((), array.dtype), array.shape)
+
+
+def outlines(arrays: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    """Arrays with the shapes, dtypes and nbytes of these: nothing is read to tell them."""
+    return arrays.outlines() if isinstance(arrays, Parts) else arrays
+
+
+def joined(*maps: Any) -> Mapping[str, Any]:
+    """Mappings as one, the first that has a name counting; nothing is read before it is asked
+    for."""
+    return ChainMap(*maps)
+
+
+class Lent(Mapping[str, Any]):
+    """Weights as a device takes them, each as many times as `uses` says: then it is let go."""
+
+    def __init__(self, weights: Mapping[str, Any], uses: Counter[str]) -> None:
+        self._weights, self._uses = weights, uses
+        self._packed = [m for m in getattr(weights, "maps", (weights,)) if isinstance(m, Parts)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._weights
+
+    def __getitem__(self, name: str) -> Any:
+        value = self._weights[name]
+        self._uses[name] -= 1
+        if self._uses[name] <= 0:
+            for parts in self._packed:
+                parts.let_go(name)
+        return value
 
 
 def owner(forms: Forms, name: str) -> str:
@@ -45,7 +137,7 @@ def whole(forms: Forms, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
 
 def bits(forms: Forms, arrays: Mapping[str, np.ndarray]) -> float:
     """Bits that an element of the packed weights takes on average, scales and all."""
-    found = [x for x in whole(forms, arrays).values() if isinstance(x, Packed)]
+    found = [x for x in whole(forms, outlines(arrays)).values() if isinstance(x, Packed)]
     return 8 * sum(x.nbytes for x in found) / sum(math.prod(x.shape) for x in found)
 
 

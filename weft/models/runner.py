@@ -7,6 +7,7 @@ takes; a slot needs no clearing, because a row never looks beyond its own positi
 from __future__ import annotations
 
 import abc
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from weft.core.dtypes import as_dtype
 from weft.core.errors import OutOfMemoryError
 from weft.models.config import DecoderConfig, EncoderConfig
 from weft.models.inputs import CHUNK, cache_rows, intact, states
+from weft.models.matrices import Lent, joined
 from weft.models.progress import progress
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from weft.graph.ir import Graph
     from weft.program.arena import Arena
     from weft.program.device import Buffer, Device
+    from weft.program.program import Program
     from weft.program.session import Session
 
 DECODE_ROWS = 64  # sequences of a decode step
@@ -149,7 +152,8 @@ class EagerRunner(Runner):
 class CompiledRunner(Runner):
     """Compiled Programs, made on first use; weights and caches are shared between them.
 
-    `weights` may hold Buffers of another runner on the same device (`weight_buffers`).
+    `placed` are the `weight_buffers` of another runner on the same device: what is there already.
+    Of packed weights the device has the only copy then (`matrices.Parts`).
     """
 
     def __init__(
@@ -161,18 +165,20 @@ class CompiledRunner(Runner):
         slots: int,
         device: Device,
         arena: Arena,
+        placed: dict[str, Buffer] | None = None,
     ) -> None:
         super().__init__(config, context, slots)
-        self._given: dict[str, Any] = dict(weights)
+        self._weights = weights
+        self._placed = {} if placed is None else placed
         self._avals = avals
         self._state: dict[str, Buffer] = {}
         self._device, self.arena = device, arena
         self._sessions: dict[str, Session] = {}
 
     @property
-    def weight_buffers(self) -> dict[str, Any]:
+    def weight_buffers(self) -> dict[str, Buffer]:
         """Weights as the Sessions hold them: pass these on and nothing is copied again."""
-        return self._given
+        return self._placed
 
     def room(self, kind: str) -> int:
         if kind == "decode":
@@ -204,11 +210,12 @@ class CompiledRunner(Runner):
 
         what = (self.config, sorted(self._avals.items()), self._shape(kind))
         program = program_for(what, model_caps(self._device.caps), lambda: self.graph(kind))
-        held = [b.nbytes for b in (*self._given.values(), *self._state.values()) if _placed(b)]
+        held = [b.nbytes for b in (*self._placed.values(), *self._state.values())]
         free = self._device.free_memory()
+        given = _given(program, self._placed, self._weights)
         try:
             session = Session(
-                program, self._device, self._given, self._state, self.arena, reuse_outputs=True
+                program, self._device, given, self._state, self.arena, reuse_outputs=True
             )
         except OutOfMemoryError as error:
             from weft.models.fit import too_large
@@ -216,7 +223,7 @@ class CompiledRunner(Runner):
             free += sum(held) if free else 0
             needs = too_large(program, self.context, self.slots, free)
             raise OutOfMemoryError(f"{needs}. {error}") from None
-        self._given |= session.weights
+        self._placed |= session.weights
         self._state |= session.state
         return session
 
@@ -224,9 +231,14 @@ class CompiledRunner(Runner):
         return self.session(kind).run(rows, {"n": n})[0]
 
 
-def _placed(value: Any) -> bool:
-    """Whether a weight is on the device already."""
-    return not isinstance(value, np.ndarray)
+def _given(
+    program: Program, placed: Mapping[str, Buffer], weights: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """What the Program's weights are made of: buffers that are there, and the model's arrays."""
+    names = [b.name for b in program.buffers if b.role == "weight" and b.name not in placed]
+    recipes = program.recipes
+    uses = Counter(recipes[n].whole if n in recipes else n for n in names)
+    return joined(placed, Lent(weights, uses))
 
 
 def weight_avals(weights: Mapping[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], Any]]:
@@ -258,7 +270,7 @@ def compiled_encoder(
 ) -> Hidden:
     """The encoder on a device: one Program per shape of `ids`, compiled on first use."""
     avals = weight_avals(weights)
-    given: dict[str, Any] = dict(weights)
+    placed: dict[str, Buffer] = {}
     sessions: dict[tuple[int, ...], Session] = {}
     arenas: list[Arena] = []
 
@@ -280,8 +292,9 @@ def compiled_encoder(
             what = (config, sorted(avals.items()), ids.shape)
             with progress(f"compiling {batch} x {length} tokens for {device.info.id}"):
                 program = program_for(what, model_caps(device.caps), graph)
+                given = _given(program, placed, weights)
                 session = Session(program, device, given, arena=arenas[0], reuse_outputs=True)
-            given.update(session.weights)
+            placed.update(session.weights)
             sessions[ids.shape] = session
         return sessions[ids.shape].run({"ids": ids, "lengths": lengths})[0]
 

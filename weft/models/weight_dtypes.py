@@ -39,7 +39,7 @@ def ready(
     weights: Mapping[str, np.ndarray | Packed],
     numbers: Numbers,
     device: Device | None,
-) -> tuple[Config, dict[str, np.ndarray]]:
+) -> tuple[Config, Mapping[str, np.ndarray]]:
     """Config and weights with the dtypes that were asked for, as `load` takes them; the device, if
     there is one, has both. Packed weights stay packed unless a dtype was asked for: they are their
     parts, and config.forms says how to read them. Raises UsageError, ModelError, DTypeError."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from weft.core.errors import ModelError
-from weft.core.mapped import release
+from weft.core.mapped import mapped_files, release
 from weft.importers.hf_config import MAX_CONFIG, Fields, read_object
 from weft.importers.packed import compressed, gptq, others
 from weft.importers.packed.layer import Layer, Read
@@ -264,6 +264,8 @@ class PackedCheckpoint:
         """What a layer's tensors hold, by the name of its matrix. Raises ModelError where they do
         not make one, or not the one that the config describes."""
         tensors = {rest: self._checkpoint[t] for rest, t in self._tensors(name).items()}
+        for file in mapped_files(tensors.values()):
+            file.check()  # it may be long since it was mapped
         layer = name.removesuffix(self._method.suffix)
         return self._method.read(Layer(f"{self.where}: layer {layer[:200]!r}", tensors), layer)
 
