@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ def _is_adapter(role: str) -> bool:
     return ".lora_" in role
 
 
-def _check_finite(weights: dict[str, np.ndarray], where: str) -> None:
+def _check_finite(weights: Mapping[str, np.ndarray], where: str) -> None:
     for role, value in weights.items():
         if as_dtype(value.dtype).is_float and not all_finite(value):
             raise ModelError(f"{where}: weight {role} is not finite; there is nothing to train on")
