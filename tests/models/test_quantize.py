@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from weft.cli.quantize import quantize as command
 from weft.core.dtypes import float16, float32
 from weft.core.errors import ModelError, UsageError
-from weft.core.packed import Form, dequantized
+from weft.core.packed import Form, Packed, dequantized
 from weft.importers.safetensors import open_checkpoint
 from weft.models.box import box_folder
 from weft.models.loader import load
@@ -21,6 +21,7 @@ from weft.models.quantize.calibrate import Calibration
 from weft.models.quantize.compressed import packed_from
 from weft.models.quantize.gptq import Moments, gptq
 from weft.models.quantize.job import Options, quantize
+from weft.models.quantize.kept import quantised
 from weft.models.quantize.plan import choose
 from weft.models.quantize.schemes import Scheme
 from weft.models.quantize.search import Search
@@ -279,3 +280,16 @@ def test_a_written_folder_stays_packed(scheme: str, tmp_path: Path) -> None:
     found = dict(model.config.forms)["2.o.w"]
     parts = {p: np.asarray(model.weights[f"2.o.w.{p}"]) for p in found.parts}
     assert np.array_equal(dequantized(found, parts), wanted)
+
+
+def test_what_no_scheme_packs_on_the_way_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Experts' matrices [E, N, K] stay floats; a model of nothing else is refused."""
+    monkeypatch.setenv("WEFT_CACHE", "off")
+    config, _ = folder_weights(box_folder())
+    experts, plain = np.ones((3, 4, 32), np.float32), np.ones((4, 32), np.float32)
+    _, found = quantised(tmp_path, config, {"0.gate_up.w": experts, "0.q.w": plain}, "int8")
+    assert found["0.gate_up.w"] is experts and isinstance(found["0.q.w"], Packed)
+    with pytest.raises(ModelError, match="no matrix"):
+        quantised(tmp_path, config, {"0.q.w": np.ones((4, 7), np.float32)}, "int8")

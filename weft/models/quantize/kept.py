@@ -15,7 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from weft.core.arrays import all_finite
-from weft.core.errors import DTypeError, FileFormatError, ShapeError, StorageError, UsageError
+from weft.core.errors import (
+    DTypeError,
+    FileFormatError,
+    ModelError,
+    ShapeError,
+    StorageError,
+    UsageError,
+)
 from weft.core.files import default_directory
 from weft.core.packed import Form, Packed
 from weft.importers.safetensors import SafetensorsFile, save_file
@@ -47,6 +54,8 @@ def quantised(
         flat[role] = _matrix(config, role, value)
     config = replace(config, transposed=False)
     forms = {r: f for r, v in flat.items() if (f := _form(r, v, scheme)) is not None}
+    if not forms:
+        raise ModelError(f"{folder}: no matrix has rows that {scheme} packs; load it without quant")
     path = _path(folder, scheme)
     found = None if path is None else _read(path, forms, flat)
     if found is None:
@@ -64,7 +73,7 @@ def _matrix(config: DecoderConfig, role: str, value: np.ndarray) -> np.ndarray:
 
 def _form(role: str, value: np.ndarray, scheme: str) -> Form | None:
     outer = role in ("embed", "head")
-    if not outer and not is_matrix(role):
+    if value.ndim != 2 or not (outer or is_matrix(role)):  # experts' matrices stay floats
         return None
     return Scheme(OUTER if outer else scheme).form(value.shape[1])
 
