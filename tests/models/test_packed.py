@@ -119,7 +119,7 @@ def test_a_gpu_decodes_as_it_does_in_float32() -> None:
     np.testing.assert_array_equal(ours.decode([7], [0], [9]), theirs.decode([7], [0], [9]))
 
 
-@pytest.mark.parametrize("name", few(FORMS, "q4_k"))
+@pytest.mark.parametrize("name", few(FORMS, "q4_k", "q6_k"))
 def test_int8_inputs_have_one_meaning(name: str) -> None:
     """Decode has the bits of prefill, and both are the oracle's graph within rounding."""
     config, weights = model(FORMS[name], tied=name == "q8_0")

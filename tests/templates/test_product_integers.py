@@ -158,8 +158,8 @@ def test_every_cpu(name: str, form: str) -> None:
 
 def test_spans_and_ragged_columns() -> None:
     """More than a span of K, and columns that are no whole panel."""
-    form, k = FORMS["q4_0"], SPAN + CHUNK + BLOCK
-    parts, x = parts_of(form, 40, k), rows_of(19, k)
+    form, k, n = FORMS["q4_0"], SPAN + CHUNK + BLOCK, 5 * get("cpu").caps.lanes
+    parts, x = parts_of(form, n, k), rows_of(19, k)
     want = reference(x, 1, form, parts)
     for m in (1, 19):
         np.testing.assert_array_equal(product("cpu", form, parts, x[:m]), want[:m])

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from weft.graph.ir import Graph, Node, Shape, toposort
+from weft.graph.ir import Graph, Node, Shape, results, toposort
 from weft.ops.graph_listener import make_node
 from weft.ops.indexing import missing
 from weft.transform.rebuild import const, kind_of, make, remake, rewrite, users
 
 FACTOR = 4  # rows must shrink by at least this much
-ROW_WISE = ("softmax", "log_softmax", "layer_norm", "rms_norm")
+ROW_WISE = ("softmax", "log_softmax", "layer_norm", "rms_norm", "quantize")
 ROW_OPERANDS = {"cached_attention": (0, 3, 4)}  # operands of a composite that hold its rows
 
 
@@ -137,7 +137,9 @@ def _row_operands(node: Node) -> tuple[int, ...] | None:
         name = node.attrs["name"]
         if name in ROW_WISE:
             return (0,) if len(node.shape) > 1 else None
-        return ROW_OPERANDS.get(name)
+        return everything if name == "rescale" else ROW_OPERANDS.get(name)
+    if node.op == "result":
+        return (0,) if _row_operands(x) is not None else None
     if kind == "reduce" and "axes" in node.attrs:
         return everything if 0 not in node.attrs["axes"] else None
     if node.op == "concat":
@@ -157,6 +159,8 @@ def _row_operands(node: Node) -> tuple[int, ...] | None:
 def _smaller(node: Node, inputs: tuple[Node, ...], rows: int) -> Node:
     """The node computed for the gathered rows only."""
     attrs = dict(node.attrs)
+    if node.op == "result":
+        return results(inputs[0])[attrs["index"]]
     shape: Shape = (rows, *node.shape[1:])
     if node.op in ("broadcast", "reshape"):
         attrs["shape"] = shape

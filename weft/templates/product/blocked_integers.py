@@ -19,7 +19,7 @@ from weft.ops.quantize import run_of
 from weft.templates.emit import Emitter
 from weft.templates.product.bands import WORD, Bands
 from weft.templates.product.blocked_cpu import CpuMatmul
-from weft.templates.product.integers import BLOCK, STEP, Weights, codes_of, total_of
+from weft.templates.product.integers import BLOCK, STEP, Weights, codes_of, taken_of, totals_of
 from weft.templates.product.plan import candidates, plan_of
 from weft.templates.product.problem import Problem
 
@@ -55,23 +55,45 @@ class IntegerMatmul(CpuMatmul):
             if wanted
         }
         *self.planes, self.sx = (self.em.buffers[id(x)] for x in p.a.stored)
-        whole = any(form.offset or form.shift != "none" for form in forms)
         self.runs = runs
-        self.sums = b.array("sums", dt.int32, plan.mb * runs) if whole else None
+        # Per row and run: its codes' sum, times what an offset takes, and what that stands for.
+        self.sums = {
+            less: b.array("sums", dt.int32, plan.mb * runs)
+            for less in {1 if form.shift == "zero" else self._least(form) for form in forms} - {0}
+        }
+        self.totals = None
+        if any(form.shift == "low" for form in forms):
+            self.totals = b.array("totals", dt.float32, plan.mb * runs)
+
+    def _least(self, form: Form) -> int:
+        """What the sum of a run's codes is multiplied by to take the offset from every code."""
+        return -taken_of(self.caps, form)
 
     def _panel_array(self, size: int) -> ir.Array:
         return self.b.array("panel", dt.int32, size // 4)
 
     def _k_block(self, k0: Expr, klen: Expr) -> None:
         """Sums of the rows' codes in every run first."""
-        b, sums = self.b, self.sums
-        if sums is not None:
+        if self.sums or self.totals is not None:
+            b, k = self.b, self.p.k
             start = b.let(self.x.at(self.m0, k0), "a0")
-            with b.loop(self.count, name="r") as r, b.loop(klen, step=self.run, name="k") as k:
-                first = b.let(start + r * self.x.s_row + k, "from")
-                codes = [load(x, first, self.run) for x in self.planes]
-                b.store(sums, r * self.runs + k // self.run, total_of(b, codes))
+            step = next(BLOCK * n for n in (8, 4, 2, 1) if k % (BLOCK * n) == 0)
+            with b.loop(self.count, name="r") as r, b.loop(klen, step=step, name="k") as at:
+                self._count(b.let(start + r * self.x.s_row + at, "from"), step,
+                            b.let(r * self.runs + at // self.run, "run"))  # fmt: skip
         super()._k_block(k0, klen)
+
+    def _count(self, first: Expr, step: int, place: Expr) -> None:
+        """The sums of the runs of `step` codes from `first` on."""
+        b = self.b
+        total = totals_of(b, [b.let(load(x, first, step), "codes") for x in self.planes], self.run)
+        for less, sums in self.sums.items():
+            b.store(sums, place, total * less)
+        if self.totals is not None:
+            lanes, per = step // self.run, BLOCK // self.run
+            scales = b.let(load(self.sx, first // BLOCK, step // BLOCK), "sx")
+            each = scales if per == 1 else shuffle([i // per for i in range(lanes)], scales)
+            b.store(self.totals, place, cast(total, dt.float32) * each)
 
     # -- packing
 
@@ -121,43 +143,44 @@ class IntegerMatmul(CpuMatmul):
         type_, vectors = Type(dt.int32, lanes), range(len(acc[0]))
         number = b.let(k // self.run, "run")
         beside = b.let(number * self.wide, "beside")
-        taken = [self._taken(v, beside) for v in vectors]
+        places = [b.let(r * self.runs + number, "place") for r in at]
         ints = [[b.var(const(0, type_), "int", type_) for _ in vectors] for _ in rows]
         for i, x in enumerate(self.planes):
-            for r, line in zip(at, ints):
-                count = None
-                if i == len(self.planes) - 1 and self.sums is not None:
-                    count = b.let(load(self.sums, r * self.runs + number), "sum")
-                for var, less in zip(line, taken):
-                    first: Expr = var * STEP if i else const(0, type_)
-                    if count is not None and less is not None:
-                        first = first + splat(count, lanes) * less
-                    if i or (count is not None and less is not None):
-                        b.assign(var, first)
+            for line in ints if i else ():
+                for var in line:
+                    b.assign(var, var * STEP)
+            if i == len(self.planes) - 1:
+                self._take(ints, places, beside)
             self._fours(x, rows, ints, k)
         for v in vectors:
             scale = b.let(load(self.beside["scales"], beside + v * lanes, lanes), "sw")
             low = None
             if self._form(v).shift == "low":
                 low = b.let(load(self.beside["lows"], beside + v * lanes, lanes), "low")
-            for r, start, line, sums in zip(at, rows, ints, acc):
-                sx = b.let(load(self.sx, (start + k) // BLOCK), "sx")
+            for start, place, line, sums in zip(rows, places, ints, acc):
+                sx = load(self.sx, (start + k) // BLOCK)
                 whole = cast(line[v], dt.float32)
                 b.assign(sums[v], fma(whole, b.let(splat(sx, lanes) * scale), sums[v]))
                 if low is not None:
-                    assert self.sums is not None
-                    count = cast(load(self.sums, r * self.runs + number), dt.float32)
-                    b.assign(sums[v], fma(b.let(count * sx, "total"), low, sums[v]))
+                    assert self.totals is not None
+                    b.assign(sums[v], fma(load(self.totals, place), low, sums[v]))
+
+    def _take(self, ints: list[list[ir.Var]], places: list[Expr], beside: Expr) -> None:
+        """Takes offsets and zeros from the codes."""
+        b, lanes = self.b, self.plan.lanes
+        for v in range(len(ints[0])):
+            form, zeros = self._form(v), None
+            if form.shift == "zero":
+                zeros = b.let(load(self.beside["taken"], beside + v * lanes, lanes), "taken")
+            sums = self.sums.get(1 if zeros is not None else self._least(form))
+            if sums is None:
+                continue
+            for place, line in zip(places, ints):
+                less = splat(load(sums, place), lanes)
+                b.assign(line[v], line[v] + (less if zeros is None else less * zeros))
 
     def _form(self, vector: int) -> Form:
         return self.weights[vector // self.plan.nv].form
-
-    def _taken(self, vector: int, beside: Expr) -> Expr | None:
-        """What the sum of a run's codes is multiplied by, or None."""
-        w, lanes = self.weights[vector // self.plan.nv], self.plan.lanes
-        if w.form.shift == "zero":
-            return self.b.let(load(self.beside["taken"], beside + vector * lanes, lanes), "taken")
-        return w.taken(self.b, const(0))
 
     def _fours(self, x: ir.Buffer, rows: list[Expr], ints: list[list[ir.Var]], k: Expr) -> None:
         """Adds the products of a run with one plane of x."""

@@ -111,14 +111,11 @@ def stage(
             for p in bits:
                 for array, value in zip(codes[p], values):
                     b.store(array, goal, shuffle(_fields(p), value) if p < 8 else value)
-            for half in range(0, BLOCK, run):
-                if left.sums is None:
-                    break
-                total = total_of(b, [shuffle(range(half, half + run), v) for v in values])
-                place = b.let((goal + half) // run, "run")
-                b.store(left.sums, place, total)
+            if left.sums is not None:
+                total = totals_of(b, values, run)
+                b.store(left.sums, goal // run, total)
                 if left.totals is not None:
-                    b.store(left.totals, place, cast(total, dt.float32) * scale)
+                    b.store(left.totals, goal // run, cast(total, dt.float32) * scale)
     return left
 
 
@@ -131,21 +128,20 @@ def _fields(bits: int) -> list[int]:
     ]
 
 
-def total_of(b: Builder, planes: Sequence[Expr]) -> Expr:
-    """The sum of a run's codes."""
-    found = None
-    for value in planes:
-        value = b.let(value, "codes")
-        lanes = value.type.lanes // 4
-        zero, ones = const(0, Type(dt.int32, lanes)), const(1, Type(dt.uint8, 4 * lanes))
-        fours = b.let(ir.Collective("dot4", (zero, ones, value), zero.type, 1), "fours")
-        while (lanes := fours.type.lanes) > 2:
-            low, high = (shuffle(range(h, h + lanes // 2), fours) for h in (0, lanes // 2))
-            fours = b.let(low + high, "fours")
-        total = extract(fours, 0) + extract(fours, 1)
-        found = total if found is None else found * STEP + total
-    assert found is not None
-    return b.let(found, "sum")
+def totals_of(b: Builder, planes: Sequence[Expr], run: int) -> Expr:
+    """The sum of the codes of each run, of runs that lie side by side."""
+    lanes = planes[0].type.lanes // 4
+    found: Expr = const(0, Type(dt.int32, lanes))
+    for i, value in enumerate(planes):
+        first, ones = found * STEP if i else found, const(1, Type(dt.uint8, 4 * lanes))
+        found = b.let(ir.Collective("dot4", (first, ones, value), found.type, 1), "fours")
+    for _ in range((run // 4).bit_length() - 1):
+        n = found.type.lanes
+        even, odd = (
+            extract(found, i) if n == 2 else shuffle(range(i, n, 2), found) for i in (0, 1)
+        )
+        found = b.let(even + odd, "sums")
+    return found
 
 
 @dataclass(frozen=True)
