@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from weft.backends.llvm import text
 from weft.backends.llvm.values import Values
 from weft.core import dtypes as dt
@@ -38,6 +40,8 @@ class Casts(Values):
             if a.is_float:
                 return self.emit(f"fcmp une {s} {operand}, {text.constant(0.0, source)}")
             return self.emit(f"icmp ne {s} {operand}, {text.constant(0, source)}")
+        if a.is_float and n > 4:
+            return self._saturated(operand, source, goal)
         if a.is_float:
             name = f"llvm.fpto{'s' if b.kind == 'int' else 'u'}i.sat"
             name += f".{text.mangle(text.REGISTER[b], n)}.{text.mangle('float', n)}"
@@ -50,6 +54,32 @@ class Casts(Values):
         if a.kind == "bool" or a.itemsize < b.itemsize:
             return self.emit(f"{'sext' if signed else 'zext'} {s} {operand} to {g}")
         return self.emit(f"trunc {s} {operand} to {g}")
+
+    def _saturated(self, x: str, source: Type, goal: Type) -> str:
+        """Floats as integers, as `fpto*i.sat`, which LLVM 22 takes apart on x86."""
+        info, signed = np.iinfo(goal.dtype.numpy), goal.dtype.kind == "int"
+        narrow = goal.dtype.itemsize < 4
+        top = (
+            float(info.max) if narrow else float(2 ** (31 + (not signed)) - 2 ** (7 + (not signed)))
+        )
+        s, found = text.register(source), x
+        for order, limit in (("olt", top), ("ogt", float(info.min))):
+            bound = text.constant(limit, source)
+            inside = self.emit(f"fcmp {order} {s} {found}, {bound}")
+            found = self._chosen(inside, source, found, bound)
+        wide = Type(dt.int32 if signed or narrow else dt.uint32, source.lanes)
+        w = text.register(wide)
+        found = self.emit(f"fpto{'s' if wide.dtype.kind == 'int' else 'u'}i {s} {found} to {w}")
+        if not narrow:
+            above = self.emit(f"fcmp oge {s} {x}, {text.constant(float(info.max + 1), source)}")
+            found = self._chosen(above, wide, text.constant(int(info.max), wide), found)
+        number = self.emit(f"fcmp ord {s} {x}, {x}")
+        found = self._chosen(number, wide, found, "zeroinitializer")
+        return self.emit(f"trunc {w} {found} to {text.register(goal)}") if narrow else found
+
+    def _chosen(self, mask: str, kind: Type, a: str, b: str) -> str:
+        t = text.register(kind)
+        return self.emit(f"select <{kind.lanes} x i1> {mask}, {t} {a}, {t} {b}")
 
     def _bits_to_float(self, operand: str, lanes: int) -> str:
         i32, f32 = text.vector("i32", lanes), text.vector("float", lanes)
