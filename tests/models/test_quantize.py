@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import model_zoo
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -13,27 +15,34 @@ from weft.cli.quantize import quantize as command
 from weft.core.dtypes import float16, float32
 from weft.core.errors import ModelError, UsageError
 from weft.core.packed import Form, Packed, dequantized
+from weft.importers.gguf_blocks import BY_NAME
+from weft.importers.packed.gguf import packed_of
+from weft.importers.packed.gguf_out import blocks_of
 from weft.importers.safetensors import open_checkpoint
 from weft.models.box import box_folder
 from weft.models.loader import load
-from weft.models.quantize import job, search as search_
+from weft.models.quantize import job, search as search_, super_blocks
 from weft.models.quantize.calibrate import Calibration
 from weft.models.quantize.compressed import packed_from
-from weft.models.quantize.gptq import Moments, gptq
+from weft.models.quantize.gptq import Moments, gptq, unit_of
 from weft.models.quantize.job import Options, quantize
 from weft.models.quantize.kept import quantised
 from weft.models.quantize.plan import choose
-from weft.models.quantize.schemes import Scheme
+from weft.models.quantize.schemes import K_TYPES, Scheme, bits_per_weight
 from weft.models.quantize.search import Search
 from weft.models.training.model import folder_weights
 
 
 @pytest.fixture(autouse=True)
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_, "STEPS", {4: 3, 5: 2, 8: 1})  # quicker to compile
+    monkeypatch.setattr(search_, "STEPS", {4: 3, 5: 2, 6: 1, 8: 1})  # quicker to compile
+    monkeypatch.setattr(super_blocks, "ROUNDS", 1)
 
 
-SCHEMES = ["int4", "int4-zero", "nf4", "int8", "fp8", "int8-channel"]
+SCHEMES = ["int4", "int4-zero", "nf4", "int8", "fp8", "int8-channel", "q4_k", "q6_k"]
+
+
+KS = [K_TYPES["q4_k"][0], K_TYPES["q6_k"][0]]
 
 
 def nearest(form: Form, w: np.ndarray) -> np.ndarray:
@@ -51,20 +60,45 @@ def nearest(form: Form, w: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", SCHEMES)
 def test_a_search_loses_less_than_rounding(name: str) -> None:
     rng = np.random.default_rng(0)
-    w = (rng.standard_normal((40, 128)) * 0.02).astype(np.float32)
+    w = (rng.standard_normal((40, 256)) * 0.02).astype(np.float32)
     w[3] = 0
-    h = np.exp(rng.standard_normal(128)).astype(np.float32)
+    h = np.exp(rng.standard_normal(256)).astype(np.float32)
     scheme = Scheme(name)
-    form = scheme.form(128)
+    form = scheme.form(256)
     assert form is not None
     parts = Search(form, scheme.scale_dtype)(w, h)
-    form.check(parts, 40, 128)
+    form.check(parts, 40, 256)
     got = dequantized(form, parts)
     assert not got[3].any()
     used = np.arange(40) != 3
     pair = (got[used], nearest(form, w[used]))
     lost, plain = ((h * (x - w[used]) ** 2).sum() for x in pair)
     assert lost < plain * (1.02 if name == "fp8" else 0.95 if form.bits == 4 else 1.0)
+
+
+@pytest.mark.parametrize("name", ["q4_k", "q5_k", "q6_k"])
+def test_scales_of_scales(name: str) -> None:
+    """The gguf package reads the blocks as what was found, and weft as the very parts; rows of one
+    sign, of zeros and with outliers too."""
+    import gguf
+
+    rng = np.random.default_rng(3)
+    w = rng.standard_normal((12, 512)).astype(np.float32) * np.float32(0.02)
+    w[1], w[2], w[4, :256] = np.abs(w[1]), w[2] - 0.1, 0
+    w[5, ::32] = 3
+    form = Scheme(name).form(512)
+    assert form is not None and form.super_group == 256
+    parts = Search(form, float16)(w)
+    assert all((parts[p] < 64).all() for p in ("scales", "lows") if form.bits < 6)
+    wanted, kind = dequantized(form, parts), gguf.GGMLQuantizationType[name.upper()]
+    found = blocks_of(Packed(form, parts))
+    assert np.array_equal(gguf.quants.dequantize(found, kind), wanted)
+    again = packed_of(BY_NAME[name.upper()], found, w.shape)
+    assert all(np.array_equal(again.parts[p], parts[p]) for p in form.parts)
+    assert not wanted[4, :256].any()
+    largest, lost = (np.abs(v).reshape(12, -1, form.group).max(axis=2) for v in (w, wanted - w))
+    assert (lost <= 2 * np.maximum(2 * largest / 2**form.bits, 1e-3)).all()
+    assert bits_per_weight(form) == gguf.GGML_QUANT_SIZES[kind][1] / 32
 
 
 def test_rows_do_not_depend_on_those_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,14 +112,14 @@ def test_rows_do_not_depend_on_those_beside_them(monkeypatch: pytest.MonkeyPatch
 
 def test_gptq_loses_less_than_the_search() -> None:
     rng = np.random.default_rng(2)
-    mix = rng.standard_normal((64, 64)) * np.exp(rng.standard_normal(64))[:, None]
-    x = rng.standard_normal((600, 64)) @ mix
+    mix = rng.standard_normal((256, 64)) * np.exp(rng.standard_normal(256))[:, None]
+    x = rng.standard_normal((600, 256)) @ mix @ mix.T
     x[:, 5] = 0  # an input that is never used
-    w = rng.standard_normal((24, 64)).astype(np.float32)
-    for form in (Form(4, 32, shift="zero"), Form(4, 64, "nf4")):
+    w = rng.standard_normal((24, 256)).astype(np.float32)
+    for form in (Form(4, 32, shift="zero"), Form(4, 64, "nf4"), *KS):
         search = Search(form, float32)
-        made = gptq(w, Moments(x.T @ x, form.group), search)
-        form.check(made, 24, 64)
+        made = gptq(w, Moments(x.T @ x, unit_of(form)), search)
+        form.check(made, 24, 256)
         lost = [np.linalg.norm((dequantized(form, p) - w) @ x.T) for p in (made, search(w))]
         assert lost[0] < 0.7 * lost[1]
 
@@ -197,7 +231,7 @@ def test_a_gguf_file(tmp_path: Path) -> None:
     import gguf
 
     config, weights = folder_weights(box_folder())
-    for scheme, kind in (("int8", "Q8_0"), ("int5", "Q5_0"), ("int4", "Q4_0")):
+    for scheme, kind in (("int8", "Q8_0"), ("q5_k", "Q5_0"), ("int4", "Q4_0")):
         path = tmp_path / f"{scheme}.gguf"
         quantize(box_folder(), path, Options(scheme, method="search"))
         tensors = {t.name: t for t in gguf.GGUFReader(path).tensors}
@@ -293,3 +327,35 @@ def test_what_no_scheme_packs_on_the_way_in(
     assert found["0.gate_up.w"] is experts and isinstance(found["0.q.w"], Packed)
     with pytest.raises(ModelError, match="no matrix"):
         quantised(tmp_path, config, {"0.q.w": np.ones((4, 7), np.float32)}, "int8")
+
+
+EVEN = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16}
+HALF = {**model_zoo.LONG, "partial_rotary_factor": 0.5}
+WRITTEN: dict[str, dict[str, Any]] = {
+    **{name: {"intermediate_size": 64} for name in model_zoo.DECODERS if name != "gpt2"},
+    **dict.fromkeys(("ministral3", "granite", "olmo2", "olmo3"), EVEN),
+    "smollm3": {**EVEN, "num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0]},
+    "phi3": {k: v for k, v in EVEN.items() if k != "head_dim"} | {"rope_parameters": HALF},
+    "lfm2": {**EVEN, "block_multiple_of": 32, "conv_bias": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_gguf_file_of_every_family(name: str, tmp_path: Path) -> None:
+    """A GGUF file and a folder of the same packed weights give the same logits, but for the
+    rounding of what slows a rope."""
+    model_zoo.write_model(name, tmp_path / "hf", changed=WRITTEN[name])
+    options, ids = Options("int8", head="none", method="search"), [5, 3, 100, 7, 7, 90, 12, 11, 2]
+    models = []
+    for out in ("m.gguf", "out"):
+        quantize(tmp_path / "hf", tmp_path / out, options)
+        models.append(load(tmp_path / out, device="oracle"))
+    found, wanted = (m.logits(ids) for m in models)
+    np.testing.assert_allclose(found, wanted, atol=2e-5)
+
+
+def test_what_gguf_does_not_say_is_refused(tmp_path: Path) -> None:
+    """A reader of the file takes every fourth layer to be without a rope."""
+    model_zoo.write_model("smollm3", tmp_path / "hf", changed=EVEN)
+    with pytest.raises(UsageError, match="rope of layer 1 is None, a reader"):
+        quantize(tmp_path / "hf", tmp_path / "m.gguf", Options("int8", method="search"))

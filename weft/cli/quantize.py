@@ -30,12 +30,13 @@ Example:  weft quantize MODEL -o MODEL-int4 --text notes.txt
     help="The folder to write, or a file that ends in .gguf.",
 )
 @click.option("--scheme", default="int4", show_default=True,
-              help="Of linear layers: int4, int8 (-g64, -g128, -channel; -zero), fp8.")  # fmt: skip
-@click.option("--head", default="int8", show_default=True,
-              help="Scheme of an output matrix of its own, or none.")  # fmt: skip
-@click.option("--embed", help="Scheme of embeddings, or none (default: int8 in GGUF).")
+              help="Of linear layers: int4, int8 (-g64, -g128, -channel; -zero), fp8; in GGUF "
+              "q4_k, q5_k, q6_k.")  # fmt: skip
+@click.option("--head", help="Scheme of an output matrix of its own, or none (default: int8; q6_k "
+              "with a K type).")  # fmt: skip
+@click.option("--embed", help="Scheme of embeddings, or none (default: in GGUF as --head's).")
 @click.option("--bits", type=click.FloatRange(1, 16), help="Bits per weight that linear layers may "
-              "take on average: those that lose most get int8.")  # fmt: skip
+              "take on average: those that lose most get more.")  # fmt: skip
 @click.option("--method", type=click.Choice(["gptq", "search"]), default="gptq", show_default=True,
               help="A search for scales, or GPTQ with it.")  # fmt: skip
 @click.option("--text", "source", type=click.Path(), help="A UTF-8 text to calibrate on (default: "
@@ -45,7 +46,7 @@ Example:  weft quantize MODEL -o MODEL-int4 --text notes.txt
 @takes_model
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def quantize(
-    model: str, out: str, scheme: str, head: str, embed: str | None, bits: float | None,
+    model: str, out: str, scheme: str, head: str | None, embed: str | None, bits: float | None,
     method: str, source: str | None, tokens: int | None, device: str, yes: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
@@ -54,11 +55,12 @@ def quantize(
     when it is run again."""
     import weft
     from weft.models.quantize.job import Options, check, quantize as run
-    from weft.models.quantize.schemes import Scheme
+    from weft.models.quantize.schemes import K_TYPES, Scheme
     from weft.models.quantize.source import check_target, is_gguf
     from weft.models.quantize.text import digest, windows_of
 
-    embed = embed or ("int8" if is_gguf(Path(out)) else "none")
+    usual = "q6_k" if scheme in K_TYPES else "int8"
+    head, embed = head or usual, embed or (usual if is_gguf(Path(out)) else "none")
     for name in (scheme, head, embed):
         if name == scheme or name != "none":
             Scheme(name)

@@ -156,7 +156,8 @@ class _Weights(Mapping[str, np.ndarray | Packed]):
         else:
             value = _widened(tensor, self._dtype or float16, self._where)
         if c.norm_offset and tensor.name.endswith("norm.weight"):
-            value = value.astype(np.float32) - np.float32(c.norm_offset)  # exact: it was added
+            with np.errstate(invalid="ignore"):  # of a NaN that signals
+                value = value.astype(np.float32) - np.float32(c.norm_offset)  # exact: it was added
         heads = self._turned_heads(role)
         return _turned_back(value, heads) if heads else value
 

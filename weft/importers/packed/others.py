@@ -72,7 +72,8 @@ def four_bits(layer: Layer) -> Read:
         parts = {"codes": (raw << 4 | raw >> 4).reshape(n, -1), "scales": scales.reshape(n, -1)}
         return layer.packed(Form(4, block, "nf4"), parts, n, k)
     flat = np.stack([raw >> 4, raw & 15], axis=1).reshape(-1, block)
-    return Read(None, plain=(values[flat] * scales[:, None]).reshape(n, k))
+    with np.errstate(over="ignore"):  # who widens it looks for infinities
+        return Read(None, plain=(values[flat] * scales[:, None]).reshape(n, k))
 
 
 def _state(layer: Layer, name: str) -> Fields:

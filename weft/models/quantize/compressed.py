@@ -21,6 +21,7 @@ def check_form(form: Form) -> None:
     whole = form.values == "int" and len(form.planes) == 1 and form.shift != "low"
     if not whole and form.values != "e4m3":
         name = form.values if form.values != "int" else f"int{form.bits}"
+        name = f"q{form.bits}_k" if form.super_group else name
         raise UsageError(f"compressed-tensors does not hold {name}; name int4, int8 or fp8")
 
 

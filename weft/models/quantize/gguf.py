@@ -1,52 +1,100 @@
 """A quantised decoder as a GGUF file: the metadata, names and values that llama.cpp expects.
 
-The reverse of models/gguf: rows of queries and keys in the order of an interleaved rope where the
-architecture has one, 1 added to Gemma's norms.
+The reverse of models/gguf, and held against it: what `read_config` would make of the metadata must
+be the config they come from. Rows of queries and keys go in the order of an interleaved rope where
+the architecture has one, 1 is added to Gemma's norms.
 """
 
 from __future__ import annotations
 
+import math
+import tempfile
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from weft.core.dtypes import as_dtype
 from weft.core.errors import UsageError
-from weft.core.packed import Form, Packed, codes_of
-from weft.importers.gguf_write import Tensor
+from weft.core.packed import Form, Packed
+from weft.importers.gguf import open_gguf
+from weft.importers.gguf_write import Tensor, write_gguf
+from weft.importers.packed.gguf_out import KINDS, blocks_of
 from weft.models.config import DecoderConfig, Rope
 from weft.models.gguf import tensor_name
-from weft.models.gguf_config import TURNED
-from weft.models.gguf_source import ROPE_DIVISORS
+from weft.models.gguf_config import FAMILIES, TURNED, read_config
+from weft.models.gguf_source import ROPE_DIVISORS, ROPE_FACTORS
+from weft.models.names import decoder_layout
 from weft.models.rope import inverse_frequencies
 
-_ARCH = {"mistral": "llama", "gemma3_text": "gemma3"}
-_WRITTEN = ("gpt2", "llama", "qwen2", "qwen3", "gemma2", "gemma3")
-_KINDS = {
-    Form(8, 32, offset=128): "Q8_0",
-    Form(5, 32, offset=16): "Q5_0",
-    Form(4, 32, offset=8): "Q4_0",
-    Form(4, 32, "iq4_nl"): "IQ4_NL",
-}
+_ARCH = {
+    "mistral": "llama", "gemma3_text": "gemma3", "ministral3": "mistral3", "olmo3": "olmo2",
+}  # fmt: skip
 _PLAIN = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_OTHERWISE = ("family", "transposed", "windows", "layer_rope", "ropes", "mixers", "feed_forwards")
 
 
 def architecture(c: DecoderConfig) -> str:
     """What llama.cpp calls the family. Raises UsageError for one that weft does not write."""
     arch = _ARCH.get(c.family, c.family)
-    if arch not in _WRITTEN:
-        raise UsageError(f"weft writes no GGUF of {c.family}; it writes {', '.join(_WRITTEN)}")
+    if arch not in FAMILIES:
+        known = ", ".join(FAMILIES)
+        raise UsageError(f"weft writes no GGUF of {c.family}; it writes {known}")
     return arch
 
 
 def kind_of(form: Form) -> str:
     """GGUF's block type that holds a form of weights with float16 scales. Raises UsageError."""
-    if form not in _KINDS:
-        known = "int8, int5 and int4 by groups of 32"
+    if form not in KINDS:
+        known = "int8, int5 and int4 by groups of 32, q6_k, q5_k and q4_k"
         raise UsageError(f"weft writes GGUF in {known}; {form} has no block type there")
-    return _KINDS[form]
+    return KINDS[form]
+
+
+def check_said(c: DecoderConfig) -> None:
+    """Raises UsageError where a file could not say what the config does: its header is written
+    with tensors of one number each, and read."""
+    one = Tensor("F32", (1,), partial(np.zeros, 1, np.float32))
+    names = (tensor_name(role, architecture(c)) for role in decoder_layout(c).weights)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "header.gguf"
+        write_gguf(path, metadata(c, ""), _extra(c) | dict.fromkeys(names, one))
+        found = read_config(open_gguf(path))
+    for field in fields(c):
+        given, read = (getattr(x, field.name) for x in (c, found))
+        same = math.isclose(given, read, rel_tol=1e-6) if isinstance(given, float) else (
+            given == read
+        )  # fmt: skip
+        if not same and field.name not in _OTHERWISE:
+            raise _unsaid(c, field.name, given, read)
+    for i in range(c.layers):
+        for name in ("window", "mixer", "feed_forward"):
+            given, read = (getattr(x, name)(i) for x in (c, found))
+            if given != read:
+                raise _unsaid(c, f"the {name} of layer {i}", given, read)
+        ropes = [None if (r := x.rope(i)) is None else x.ropes[r] for x in (c, found)]
+        if not _same_rope(ropes[0], ropes[1], c.head_dim):
+            raise _unsaid(c, f"the rope of layer {i}", *ropes)
+
+
+def _same_rope(a: Rope | None, b: Rope | None, size: int) -> bool:
+    if a is None or b is None:
+        return a is b
+    same = math.isclose(a.magnitude, b.magnitude, rel_tol=1e-5)
+    for length in (0, 1 << 24):  # a long context may have its own
+        one, other = (inverse_frequencies(r, size, length) for r in (a, b))
+        same = same and one.shape == other.shape and bool(np.allclose(one, other, 1e-5, 0))
+    return same
+
+
+def _unsaid(c: DecoderConfig, what: str, given: Any, read: Any) -> UsageError:
+    return UsageError(
+        f"GGUF does not hold this model of {c.family}: {what} is {str(given)[:60]}, a reader of "
+        f"the file would take {str(read)[:60]}; write a folder"
+    )
 
 
 # -- metadata -------------------------------------------------------------------------------------
@@ -67,15 +115,26 @@ def metadata(c: DecoderConfig, name: str) -> dict[str, Any]:
         numbers["attention.layer_norm_rms_epsilon"] = c.norm_eps
     if c.ropes:
         sizes |= dict.fromkeys(("attention.key_length", "attention.value_length"), c.head_dim)
-        sizes["rope.dimension_count"] = c.head_dim
+        sizes["rope.dimension_count"] = c.ropes[0].rotary or c.head_dim
         numbers["rope.freq_base"] = c.ropes[0].theta
-    if c.scale != c.head_dim**-0.5:
+    if c.scale != c.head_dim**-0.5 or arch == "granite":
         numbers["attention.scale"] = c.scale
+    if arch == "granite":
+        numbers |= {"embedding_scale": c.embed_scale, "residual_scale": c.residual_scale}
+        numbers["logit_scale"] = c.logit_divisor
+    if c.query_growth:
+        numbers["attention.temperature_scale"] = c.query_growth
+        sizes["rope.scaling.original_context_length"] = c.ropes[0].original
+    if c.conv_taps:
+        sizes["shortconv.l_cache"] = c.conv_taps
     found: dict[str, Any] = {"general.architecture": arch, "general.name": name}
     found["general.quantization_version"] = np.uint32(2)
     own: dict[str, Any] = {k: np.uint32(v) for k, v in sizes.items()}
     own |= {k: np.float32(v) for k, v in numbers.items()}
-    own |= _rope(c) | _windows(c, arch)
+    if c.conv_taps:  # layers without attention have no keys
+        of = [c.kv_heads * (c.mixer(i) == "attention") for i in range(c.layers)]
+        own["attention.head_count_kv"] = np.array(of, np.uint32)
+    own |= _rope(c) | _windows(c)
     if c.attn_softcap:
         own["attn_logit_softcapping"] = np.float32(c.attn_softcap)
     if c.logit_softcap:
@@ -95,14 +154,21 @@ def _rope(c: DecoderConfig) -> dict[str, Any]:
         found["rope.scaling.original_context_length"] = np.uint32(rope.original)
         found["rope.scaling.yarn_beta_slow"] = np.float32(rope.low_factor)
         found["rope.scaling.yarn_beta_fast"] = np.float32(rope.high_factor)
+        grown = 0.1 * math.log(rope.factor) if rope.factor > 1 else 0.0
+        under = ((grown + 1) / rope.magnitude - 1) / grown if grown else 0.0
+        if under > 1e-6:
+            found["rope.scaling.yarn_log_multiplier"] = np.float32(under)
+    if rope.scaling == "longrope":
+        found["rope.scaling.original_context_length"] = np.uint32(rope.original)
+        found["rope.scaling.attn_factor"] = np.float32(rope.magnitude)
     return found
 
 
-def _windows(c: DecoderConfig, arch: str) -> dict[str, Any]:
+def _windows(c: DecoderConfig) -> dict[str, Any]:
     if not any(c.windows):
         return {}
     found: dict[str, Any] = {"attention.sliding_window": np.uint32(max(c.windows))}
-    if arch != "llama":
+    if not all(c.windows):
         found["attention.sliding_window_pattern"] = np.array([w > 0 for w in c.windows])
     return found
 
@@ -112,13 +178,21 @@ def _windows(c: DecoderConfig, arch: str) -> dict[str, Any]:
 
 def tensors(c: DecoderConfig, weights: Mapping[str, np.ndarray | Packed]) -> dict[str, Tensor]:
     """The tensors of a file by llama.cpp's names."""
-    found = {tensor_name(role): _tensor(c, role, value) for role, value in weights.items()}
+    arch = architecture(c)
+    return _extra(c) | {tensor_name(r, arch): _tensor(c, r, v) for r, v in weights.items()}
+
+
+def _extra(c: DecoderConfig) -> dict[str, Tensor]:
+    """What slows the pairs of a rope, one by one."""
     rope = c.ropes[0] if c.ropes else Rope()
-    if rope.scaling == "llama3" or rope.divisors:
-        plain = inverse_frequencies(Rope(rope.theta), c.head_dim)
-        divisors = (plain / inverse_frequencies(rope, c.head_dim)).astype(np.float32)
-        found[ROPE_DIVISORS] = Tensor("F32", divisors.shape, lambda: divisors)
-    return found
+    made: dict[str, np.ndarray] = {}
+    if rope.scaling == "longrope":
+        both = (rope.divisors, rope.long_divisors)
+        made = {name: np.array(v, np.float32) for name, v in zip(ROPE_FACTORS, both)}
+    elif rope.scaling == "llama3" or rope.divisors:
+        plain = inverse_frequencies(Rope(rope.theta, rotary=rope.rotary), c.head_dim)
+        made[ROPE_DIVISORS] = plain / inverse_frequencies(rope, c.head_dim)
+    return {name: Tensor("F32", v.shape, partial(v.astype, np.float32)) for name, v in made.items()}
 
 
 def _tensor(c: DecoderConfig, role: str, value: np.ndarray | Packed) -> Tensor:
@@ -126,6 +200,8 @@ def _tensor(c: DecoderConfig, role: str, value: np.ndarray | Packed) -> Tensor:
     heads = {"q": c.heads, "k": c.kv_heads}.get(part, 0) if architecture(c) in TURNED else 0
     if isinstance(value, Packed):
         return Tensor(kind_of(value.form), value.shape, partial(_blocks, value, heads))
+    if value.ndim == 3:  # taps of a convolution, of one channel each
+        value = value[:, 0].astype(np.float32)
     if value.ndim == 1:  # norms and biases, in float32 as llama.cpp has them
         offset = np.float32(c.norm_offset if role.endswith("norm.w") or "_post" in role else 0)
         return Tensor("F32", value.shape, lambda: _turned(value.astype(np.float32) + offset, heads))
@@ -143,19 +219,5 @@ def _turned(value: np.ndarray, heads: int) -> np.ndarray:
 
 
 def _blocks(value: Packed, heads: int) -> np.ndarray:
-    """The bytes of a packed matrix: of each group of 32 its scale, then its codes; nibbles hold
-    the first half of a group below the second."""
-    form, parts = value
-    codes, scales = _turned(codes_of(form, parts), heads), _turned(parts["scales"], heads)
-    groups = codes.reshape(*scales.shape, form.group)
-    columns: list[np.ndarray] = [
-        np.ascontiguousarray(scales.astype("<f2"))[..., None].view(np.uint8)
-    ]
-    if form.bits == 8:
-        columns.append(groups ^ 0x80)  # from an offset of 128 to two's complement
-    else:
-        if form.bits == 5:  # the fifth bits, the first in the lowest
-            columns.append(np.packbits(groups >> 4, axis=-1, bitorder="little"))
-        low = groups & 15
-        columns.append(low[..., :16] | low[..., 16:] << 4)
-    return np.concatenate(columns, axis=-1)
+    turned = {part: _turned(v, heads) for part, v in value.parts.items()}
+    return blocks_of(value._replace(parts=turned))

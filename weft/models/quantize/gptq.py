@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from weft.core.errors import ModelError
-from weft.core.packed import packed_codes
+from weft.core.packed import Form, packed_codes
 from weft.models.quantize.search import Search
 
 DAMPING = 0.05  # of the mean moment, added to each; ten times more where that is too little
@@ -81,26 +81,40 @@ def _inverse_root(moments: np.ndarray, dead: np.ndarray, order: np.ndarray) -> n
                 raise ModelError("the inputs' moments cannot be inverted") from None
 
 
+def unit_of(form: Form) -> int:
+    """How many columns have their scales searched for together."""
+    return form.super_group or form.group
+
+
 class _Columns:
-    """Rounds columns of `w`, which changes meanwhile; a group's scales are searched for as its
-    first column comes."""
+    """Rounds columns of `w`, which changes meanwhile; a group's scales (or all of those that share
+    a scale) are searched for as its first column comes."""
 
     def __init__(self, search: Search, w: np.ndarray, weights: np.ndarray) -> None:
         self.form, self.search, self.w, self.weights = search.form, search, w, weights
         self.codes = np.zeros(w.shape, np.uint8)
-        self.groups: list[dict[str, np.ndarray] | None] = [None] * (w.shape[1] // search.form.group)
+        self.unit = unit_of(search.form)
+        self.groups: list[dict[str, np.ndarray] | None] = [None] * (w.shape[1] // self.unit)
 
     def round(self, column: int) -> np.ndarray:
         """The value float32 [N] that the column takes."""
         form = self.form
-        found = self._group(column // form.group)
-        scale = found["scales"][:, 0].astype(np.float32)
-        x = np.divide(self.w[:, column], scale, out=np.zeros_like(scale), where=scale != 0)
-        zero = found["zeros"][:, 0].astype(np.float32) if "zeros" in found else form.offset
+        found, at = self._group(column // self.unit), column % self.unit // form.group
+
+        def wide(part: str) -> np.ndarray:
+            one = found[part][:, at].astype(np.float32)
+            outer = found.get(f"super_{part}")
+            return one if outer is None else one * outer[:, 0].astype(np.float32)
+
+        scale = wide("scales")
+        low = wide("lows") if "lows" in found else np.float32(0)
+        moved = self.w[:, column] - low
+        x = np.divide(moved, scale, out=np.zeros_like(scale), where=scale != 0)
+        zero = wide("zeros") if "zeros" in found else form.offset
         if form.table is None:
             codes = np.clip(np.round(x) + zero, 0, (1 << form.bits) - 1)
             self.codes[:, column] = codes
-            return (codes - zero) * scale
+            return (codes - zero) * scale + low
         values, names = zip(*sorted((t, i) for i, t in enumerate(form.table)))
         order = np.asarray(values, np.float32)
         at = np.searchsorted((order[1:] + order[:-1]) / 2, x)
@@ -110,7 +124,7 @@ class _Columns:
     def _group(self, g: int) -> dict[str, np.ndarray]:
         found = self.groups[g]
         if found is None:
-            here = slice(g * self.form.group, (g + 1) * self.form.group)
+            here = slice(g * self.unit, (g + 1) * self.unit)
             found = self.groups[g] = self.search(self.w[:, here], self.weights[here])
         return found
 

@@ -28,9 +28,9 @@ from weft.models.quantize import compressed
 from weft.models.quantize.calibrate import Calibration
 from weft.models.quantize.gguf import kind_of, metadata, tensors
 from weft.models.quantize.gguf_tokens import tokenizer_metadata
-from weft.models.quantize.gptq import Moments, gptq
+from weft.models.quantize.gptq import Moments, gptq, unit_of
 from weft.models.quantize.plan import Losses, choose, loss
-from weft.models.quantize.schemes import Scheme, bits_per_weight
+from weft.models.quantize.schemes import Scheme, better, bits_per_weight
 from weft.models.quantize.search import Search
 from weft.models.quantize.source import check_target, decoder_config, is_gguf, stamps
 from weft.models.training.checkpoints import copy_tokenizer
@@ -38,7 +38,6 @@ from weft.models.training.model import is_matrix
 from weft.models.weight_dtypes import main_dtype
 
 METHODS = ("gptq", "search")
-BETTER = ("int5", "int8")  # what the layers that lose most get in a mixed plan
 STATE = "quantize.json"
 FORMAT = 1  # of what lies beside it: that of another is made anew
 Report = Callable[[str, int, int], None]  # what is done, how many of how many
@@ -170,7 +169,7 @@ class _Job:
 
     def choose(self, calibration: Calibration | None, report: Report) -> None:
         """Makes the mixed plan."""
-        schemes = [self.options.scheme, *(BETTER if self.gguf else BETTER[1:])]
+        schemes = [self.options.scheme, *better(self.options.scheme, self.gguf)]
         losses: dict[str, Losses] = {}
         for i, roles in enumerate(self.pieces[1:]):
             squares: Mapping[str, np.ndarray] = {}
@@ -253,7 +252,8 @@ class _Job:
             wanted = [f"{name}.w" for name in stage if f"{name}.w" in forms]
             if not wanted:
                 continue
-            inputs = Moments(calibration.moments(i, plain, stage[0]), forms[wanted[0]][0].group)
+            moments = calibration.moments(i, plain, stage[0])
+            inputs = Moments(moments, unit_of(forms[wanted[0]][0]))
             for role in wanted:
                 form, scale = forms[role]
                 packed = Packed(form, gptq(self.matrix(role), inputs, self.search(form, scale)))

@@ -9,17 +9,29 @@ from weft.core.errors import UsageError
 from weft.core.packed import Form
 
 GROUPS = (32, 64, 128)
-EXAMPLES = "int8, int8-channel, int5, int4, int4-g64, int4-zero-g128, nf4, fp8"
+EXAMPLES = "int8, int8-channel, int5, int4, int4-g64, int4-zero-g128, nf4, fp8, q4_k, q5_k, q6_k"
 _NAME = re.compile(r"(int4|int5|int8|nf4|fp8)(-zero)?(?:-(channel|g\d+))?")
+SUPER = 256  # weights of a K type's block
+# GGUF's K types, and what rows get that are not whole blocks of 256: as many bits or a few more
+K_TYPES = {
+    "q4_k": (Form(4, 32, shift="low", super_group=SUPER), "int4"),
+    "q5_k": (Form(5, 32, shift="low", super_group=SUPER), "int5"),
+    "q6_k": (Form(6, 16, offset=32, super_group=SUPER), "int8"),
+}
 
 
 class Scheme:
     """A scheme by its name: `int4`, `int5` and `int8` by groups of 32 (`-g64`, `-g128`, or
     `-channel`: one scale a row), `-zero` with a zero point per group; `nf4` by groups of 64
-    (Dettmers et al., arXiv:2305.14314); `fp8`, E4M3 with one scale a row. Raises UsageError for
-    another name."""
+    (Dettmers et al., arXiv:2305.14314); `fp8`, E4M3 with one scale a row; `q4_k`, `q5_k` and
+    `q6_k`, whose scales have a scale for each 256 weights. Raises UsageError for another name."""
 
     def __init__(self, name: str) -> None:
+        self.k_type = K_TYPES[name][0] if name in K_TYPES else None
+        self._name(K_TYPES[name][1] if name in K_TYPES else name)
+        self.name = name
+
+    def _name(self, name: str) -> None:
         found = _NAME.fullmatch(name)
         kind, zero, group = found.groups() if found else ("", None, None)
         sizes = {f"g{g}": g for g in GROUPS}
@@ -28,7 +40,7 @@ class Scheme:
             zero and not plain
         ):  # fmt: skip
             raise UsageError(f"no scheme is called {name!r}; there are {EXAMPLES}")
-        self.name, self.kind, self.zero = name, kind, bool(zero)
+        self.kind, self.zero = kind, bool(zero)
         usual = {"nf4": 64, "fp8": 0}.get(kind, 32)
         self.group = 0 if group == "channel" else sizes[group] if group else usual
 
@@ -40,6 +52,8 @@ class Scheme:
     def form(self, depth: int) -> Form | None:
         """The form of a matrix with rows of `depth`: by the largest group that divides it, at most
         the scheme's; None where even 8 do not."""
+        if self.k_type is not None and depth % SUPER == 0:
+            return self.k_type
         group = self.group or depth
         while depth % group:
             group //= 2
@@ -57,5 +71,16 @@ class Scheme:
 
 def bits_per_weight(form: Form, scale: DType = float16) -> float:
     """Bits that one weight takes, its share of scales and zeros included."""
-    extra = 8 * scale.itemsize + (form.bits if form.shift == "zero" else 0)
+    wide = 8 * scale.itemsize
+    if form.super_group:  # six bits of a scale, or eight; lows take as much
+        inner, count = (6, 2) if form.shift == "low" else (8, 1)
+        return form.bits + count * (inner / form.group + wide / form.super_group)
+    extra = wide + (form.bits if form.shift == "zero" else 0)
     return form.bits + extra / form.group
+
+
+def better(scheme: str, gguf: bool) -> tuple[str, ...]:
+    """What the layers that lose most get in a mixed plan, from few bits to many."""
+    if scheme in K_TYPES:
+        return (*[k for k in K_TYPES if k > scheme], "int8")
+    return ("int5", "int8") if gguf else ("int8",)

@@ -19,11 +19,12 @@ import numpy as np
 from weft.core.dtypes import DType, float32, uint8
 from weft.core.errors import ModelError
 from weft.core.packed import Form, packed_codes
+from weft.models.quantize import super_blocks
 from weft.tensor.compiled import compile as compile_
 from weft.tensor.core import Tensor, tensor
 from weft.tensor.functional import where
 
-STEPS = {4: 9, 5: 6, 8: 2}  # candidates to either side of the range that just fits
+STEPS = {4: 9, 5: 6, 6: 4, 8: 2}  # candidates to either side of the range that just fits
 STEP = 0.025  # of the range
 TINY = 1e-35  # ranges below it count as 0: their inverse would overflow
 CHUNK = 1 << 22  # weights searched at a time
@@ -63,7 +64,8 @@ class Search:
         return self._packed(parts)
 
     def _packed(self, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        if not np.isfinite(parts["scales"]).all():
+        outer = "super_scales" if self.form.super_group else "scales"
+        if not np.isfinite(parts[outer]).all():
             raise ModelError(f"scales overflow {self.scale.name}; use bfloat16 or float32 weights")
         return {**packed_codes(self.form, parts.pop("codes")), **parts}
 
@@ -79,8 +81,10 @@ class Search:
     # -- the compiled function
 
     def _search(self, w: Tensor, h: Tensor) -> dict[str, Tensor]:
-        """codes uint8 [N, K], scales [N, K / group] and zeros of w[N, K], h[K]."""
+        """codes uint8 [N, K], scales [N, K / group] and the like of w[N, K], h[K]."""
         form, (n, k) = self.form, w.shape
+        if form.super_group:
+            return super_blocks.search(form, self.scale, w, h, self._factors())
         groups = (-1, k // form.group, form.group)
         # groups across lanes: sums along them would cost more
         x, weight = (v.reshape(groups).permute((2, 0, 1)) for v in (w, h))
@@ -101,11 +105,15 @@ class Search:
         out = {"codes": codes.permute((1, 2, 0)).reshape((n, k)), "scales": scale}
         return {**out, "zeros": best[2].astype(uint8)} if form.shift == "zero" else out
 
+    def _factors(self) -> list[float]:
+        steps = STEPS[self.form.bits]
+        return [1 + STEP * j for j in range(-steps, steps + 1)]
+
     def _candidates(self, x: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Values of codes (and zero points) of each candidate range."""
         form = self.form
         high, low = x.max(axis=0), x.min(axis=0)
-        factors = [1 + STEP * j for j in range(-STEPS[form.bits], STEPS[form.bits] + 1)]
+        factors = self._factors()
         if form.shift == "zero":
             top = (1 << form.bits) - 1
             high, low = where(high > 0, high, 0.0), where(low < 0, low, 0.0)

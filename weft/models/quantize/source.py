@@ -9,7 +9,7 @@ from weft.core.errors import ModelError, UsageError
 from weft.importers.hf_config import Fields
 from weft.models.config import DecoderConfig
 from weft.models.families import DECODERS
-from weft.models.quantize.gguf import architecture
+from weft.models.quantize.gguf import check_said
 
 
 def is_gguf(out: Path) -> bool:
@@ -43,12 +43,10 @@ def decoder_config(raw: Fields, gguf: bool) -> DecoderConfig:
     if raw.data.get("quantization_config") or raw.data.get("quantization"):
         raise ModelError(f"{raw.where}: the weights are quantised already")
     config = DECODERS[kind](raw)
-    if config.experts or any(config.mixer(i) != "attention" for i in range(config.layers)):
-        raise ModelError(
-            f"{raw.where}: weft does not quantise the experts or convolutions of {kind}"
-        )
+    if config.experts:
+        raise ModelError(f"{raw.where}: weft does not quantise the experts of {kind}")
     if gguf:
-        architecture(config)
+        check_said(config)
     elif config.transposed:
         raise ModelError(
             f"{raw.where}: compressed-tensors does not hold the layers of {kind}; name a .gguf file"
