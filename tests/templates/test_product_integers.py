@@ -4,6 +4,7 @@ that adds one run after the other, alone and among many rows, on every CPU."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from product_kit import fma
 from rows import few
 
 from weft import ops
+from weft.backends.cpu import CpuDevice
 from weft.backends.interp import InterpDevice
 from weft.backends.registry import get
 from weft.compile import compile_graph
@@ -38,6 +40,7 @@ FORMS = {
     "3 bits": Form(3, 32, offset=4),
     "2 bits": Form(2, 16, shift="low"),
 }
+LESS = {"no AVX-512": ("avx512", "amx"), "no VNNI": ("avx512", "amx", "avxvnni")}
 CPUS = [p for p, caps in PRESETS.items() if caps.is_cpu]
 
 
@@ -96,6 +99,10 @@ def reference(
 
 
 def device_of(name: str):  # type: ignore[no-untyped-def]
+    if name in LESS:
+        host = get("cpu").host
+        kept = [f for f in host.features.split(",") if not any(x in f for x in LESS[name])]
+        return CpuDevice(target=replace(host, cpu="haswell", features=",".join(kept)))
     return InterpDevice(PRESETS[name]) if name in PRESETS else get(name)
 
 
@@ -154,6 +161,21 @@ def test_every_cpu(name: str, form: str) -> None:
     for planes in (1, 2):
         want = reference(x, planes, FORMS[form], parts)
         np.testing.assert_array_equal(product(name, FORMS[form], parts, x, planes), want)
+
+
+@pytest.mark.skipif("+avx2" not in get("cpu").host.features, reason="no x86 with AVX2")
+@pytest.mark.parametrize("less", LESS)
+def test_older_x86(less: str) -> None:
+    """This CPU without newer instructions: vpdpbusd of AVX-VNNI where it has it, vpmaddubsw."""
+    assert ("dot4" in device_of(less).caps.features) == (
+        less == "no AVX-512" and "+avxvnni" in get("cpu").host.features
+    )
+    for name, planes in QUICK[:2]:
+        parts, x = parts_of(FORMS[name], 24, 256), rows_of(19, 256)
+        want = reference(x, planes, FORMS[name], parts)
+        for m in (3, 19):
+            got = product(less, FORMS[name], parts, x[:m], planes)
+            np.testing.assert_array_equal(got, want[:m])
 
 
 def test_spans_and_ragged_columns() -> None:

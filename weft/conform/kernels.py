@@ -27,6 +27,7 @@ from weft.kernel.expr import (
     fma,
     iota,
     load,
+    lookup,
     pack,
     select,
     shuffle,
@@ -213,6 +214,25 @@ def _vectors(device: Device) -> float:
     return _against_interp(device, b.kernel(grid=(_N,)), [data, np.zeros_like(data)])
 
 
+def _lookup(device: Device) -> float:
+    """Vec lookup, in tables of fewer, as many and more entries than lanes"""
+    lanes = device.caps.lanes
+    if "lookup" not in device.caps.features:
+        raise Skip("no lookup in vectors")
+    b = Builder("lookup")
+    x, out = b.buffer("x", dt.int32, lanes * _N), b.buffer("out", dt.float32, lanes * _N, "w")
+    at = b.let(b.group(0) * lanes, "at")
+    index = b.let(load(x, at, lanes), "index")
+    found = [
+        lookup(pack(*[const(float(i + n), ir.F32) for i in range(n)]), index)
+        for n in (lanes // 2, lanes, 2 * lanes)
+    ]
+    b.store(out, at, found[0] + found[1] * 100.0 + found[2] * 10000.0)
+    data = np.random.default_rng(0).integers(-64, 64, lanes * _N, np.int32)
+    kernel = b.kernel(grid=(_N,))
+    return _against_interp(device, kernel, [data, np.zeros(lanes * _N, np.float32)])
+
+
 def _any(device: Device) -> float:
     """Vec any, and a branch by it"""
     b = Builder("any")
@@ -311,7 +331,8 @@ def checks(device: Device) -> Iterator[Check]:
     for label, *case in chain(_unary(), _binary(), _casts(), _others()):
         yield label, partial(_elementwise, device, *case)
     for maker in (
-        _gather, _loop, _branch, _private, _vectors, _any, _axes, _shared, _fold, _subgroup, _tiles,
+        _gather, _loop, _branch, _private, _vectors, _lookup, _any, _axes, _shared, _fold,
+        _subgroup, _tiles,
     ):  # fmt: skip
         yield maker.__doc__ or "", partial(maker, device)
     yield from units.checks(device, _against_interp)

@@ -37,6 +37,7 @@ class Caps:
     cores: int = 1
     dtypes: frozenset[DType] = field(default=frozenset(dt.DEVICE))  # storable
     # "dot2_bf16", "gather", "nontemporal", "dot2_fast" (a dot2 costs no more than one fma),
+    # "lookup" (kernel.ir.Vec, in vectors of `lanes`),
     # "dot4" (an instruction of its own), "dot4_mixed" (it takes unsigned x signed bytes only),
     # "mma_bf16" (tiles of 16 x 32 bf16 and 16 x 16 f32, eight of them; see kernel.ir.TileOp),
     # "mma16_bf16", "mma16_f16" (a GPU's: tiles of 16 x 16 elements and 16 x 16 f32, per subgroup),
@@ -95,7 +96,7 @@ _GPU = Caps(
     max_groups=(1 << 31) - 1,
 )
 _WEBGPU = Caps("webgpu", exclusive_buffers=True)
-_VECTOR = frozenset({"gather", "nontemporal"})
+_VECTOR = frozenset({"gather", "nontemporal", "lookup"})
 _VNNI = ("dot4", "dot4_mixed")
 _MAKERS = frozenset({"mma16_bf16", "mma16_f16", "gemm_library"})
 

@@ -184,6 +184,9 @@ class Batch:
         if e.op == "any":
             return np.any(parts[0], axis=1, keepdims=True)
         rows = max(p.shape[0] for p in parts)
+        if e.op == "lookup":
+            table, index = (spread(p, (rows, p.shape[1])) for p in parts)
+            return np.take_along_axis(table, index % table.shape[1], 1)
         whole = np.concatenate([spread(p, (rows, p.shape[1])) for p in parts], axis=1)
         return whole if e.op == "pack" else whole[:, list(e.lanes)]
 

@@ -194,6 +194,11 @@ def shuffle(lanes: Sequence[int], a: Expr, b: Expr | None = None) -> Expr:
     return ir.Vec("shuffle", args, Type(a.type.dtype, len(lanes)), tuple(lanes))
 
 
+def lookup(table: Expr, index: Expr) -> Expr:
+    """For each lane of `index` (int32) the lane of `table` (f32) that its lowest bits name."""
+    return ir.Vec("lookup", (table, index), Type(dt.float32, index.type.lanes))
+
+
 def any_(v: Expr) -> Expr:
     """Whether a lane of v (bool) holds, as a scalar: what a branch may ask."""
     return v if v.type.lanes == 1 else ir.Vec("any", (v,), BOOL)

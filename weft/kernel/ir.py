@@ -191,7 +191,8 @@ class Load(Expr):
 class Vec(Expr):
     """Lane plumbing. splat(x); iota() = 0, 1, 2, ...; pack(x0, x1, ...); extract(v) with
     `lanes[0]`; shuffle(a[, b]): lane i of the result is lane `lanes[i]` of a ++ b; any(v): whether
-    a lane of v (bool) holds, a scalar."""
+    a lane of v (bool) holds, a scalar; lookup(table, index) of f32 (CPUs only): lane i is lane
+    `index[i]`, modulo their number, of the table."""
 
     op: str
     args: tuple[Expr, ...]

@@ -118,6 +118,11 @@ def _load(e: ir.Load) -> str | None:
 
 def _vec(e: ir.Vec) -> str | None:
     kinds = [a.type for a in e.args]
+    if e.op == "lookup":
+        whole = len(kinds) == 2 and min(t.lanes for t in kinds) > 1
+        same = whole and kinds[0].dtype == e.type.dtype == dt.float32
+        goal = Type(dt.int32, e.type.lanes)
+        return _expect(kinds[1], goal) if same else f"lookup of {kinds} for {e.type}"
     if any(t.dtype != e.type.dtype for t in kinds):
         return f"lanes of {kinds} for {e.type}"
     count = {"splat": (1,), "iota": (0,), "extract": (1,), "shuffle": (1, 2), "any": (1,)}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from weft.core import dtypes as dt
+from weft.core.caps import Caps
 from weft.core.packed import Form
 from weft.graph.ir import Node
 from weft.kernel.builder import Builder
-from weft.kernel.expr import bitcast, cast, const, eq, ne, select
-from weft.kernel.ir import Expr, Type
+from weft.kernel.expr import bitcast, cast, const, eq, lookup, ne, pack, select
+from weft.kernel.ir import F32, Expr, Type
 from weft.ops.packed import form_of
 from weft.ops.quantize import BLOCK, STEP
 from weft.templates import affine
@@ -39,7 +40,8 @@ def element(em: Emitter, node: Node, index: Index) -> Expr:
     code = field("codes", low)
     if high:
         code = code | (field("high", high[0]) << low)
-    return finish(b, form, value_of(b, form, b.let(code, "code")), numbers(b, form, number))
+    value = value_of(b, form, b.let(code, "code"), em.caps)
+    return finish(b, form, value, numbers(b, form, number))
 
 
 def rescaled(em: Emitter, node: Node, index: Index) -> Expr:
@@ -72,7 +74,7 @@ def finish(b: Builder, form: Form, value: Expr, beside: Mapping[str, Expr]) -> E
     return b.let(value, "scaled") + beside["lows"] if form.shift == "low" else value
 
 
-def value_of(b: Builder, form: Form, code: Expr) -> Expr:
+def value_of(b: Builder, form: Form, code: Expr, caps: Caps) -> Expr:
     """The value, as f32, of a code: int32, bound."""
     if form.values == "int":
         value = cast(code, dt.float32)
@@ -80,12 +82,19 @@ def value_of(b: Builder, form: Form, code: Expr) -> Expr:
     if form.values == "e4m3":
         return _e4m3(b, code)
     assert form.table is not None
+    if "lookup" in caps.features and code.type.lanes == caps.lanes:
+        return looked_up(form.table, code)
     f32 = Type(dt.float32, code.type.lanes)
     found: list[Expr] = [const(v, f32) for v in form.table]
     for i in range(form.bits):  # halves the table by a bit of the code
         bit = b.let(ne(code & (1 << i), 0), "bit")
         found = [b.let(select(bit, x, y), "value") for y, x in zip(found[::2], found[1::2])]
     return found[0]
+
+
+def looked_up(table: Sequence[float], index: Expr) -> Expr:
+    """The entries of a table that the lowest bits of `index` name, on a target with "lookup"."""
+    return lookup(pack(*[const(float(v), F32) for v in table]), index)
 
 
 def _e4m3(b: Builder, code: Expr) -> Expr:

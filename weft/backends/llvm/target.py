@@ -13,7 +13,8 @@ class LlvmTarget:
     `kernel_attributes` go on every function. `dot2` and `dot4` (unsigned x signed bytes) map a lane
     count of the accumulator to the intrinsic that computes it (empty: the portable expansion is
     used), `dot4_signed` that of signed x signed ones, `pairs` those of sums of two products of
-    unsigned x signed bytes in 16 bits, of 16-bit ones in 32, and a byte with another's sign.
+    unsigned x signed bytes in 16 bits, of 16-bit ones in 32, and a byte with another's sign;
+    `permute` maps a lane count to the intrinsic that takes lanes of a float vector by index.
     `bf16_round` says that `fptrunc` to bfloat is one instruction (x86's takes subnormals for 0, so
     it is not used), `f16_convert` that conversions of half are instructions (else both are
     computed on the bits). `store_fence` is the intrinsic
@@ -34,6 +35,7 @@ class LlvmTarget:
     dot4: Mapping[int, str] = field(default_factory=dict)
     dot4_signed: Mapping[int, str] = field(default_factory=dict)
     pairs: Mapping[int, tuple[str, str, str]] = field(default_factory=dict)
+    permute: Mapping[int, str] = field(default_factory=dict)
     store_fence: str = ""
     hide_masks: bool = False
     tiles: bool = False
@@ -74,9 +76,12 @@ def cpu_target(triple: str, features: frozenset[str]) -> LlvmTarget:
         dot4 = {n: f"llvm.x86.avx512.vpdpbusd.{_BITS[n]}" for n in (8, 4)}
     elif "avx2" in features:
         pairs = {n: _PAIRS[n] for n in (8, 4)}
+    permute = {8: "llvm.x86.avx2.permps"} if "avx2" in features else {}
+    permute |= {16: "llvm.x86.avx512.permvar.sf.512"} if wide else {}
     return LlvmTarget(
         "cpu",
         attributes,
+        permute=permute,
         f16_convert="f16c" in features,
         dot2=dot2,
         dot4=dot4,

@@ -248,7 +248,26 @@ class Values:
             return self.emit(f"extractelement {source} {args[0]}, i32 {x.lanes[0]}")
         if x.op == "shuffle":
             return self.shuffle(args[0], args[-1] if len(args) > 1 else "poison", source, x.lanes)
+        if x.op == "lookup":
+            return self._lookup(args[0], x.args[0].type.lanes, args[1], x.type.lanes)
         raise self.fail(f"no Vec {x.op}")
+
+    def _lookup(self, table: str, size: int, index: str, n: int) -> str:
+        """By the target's permutation; of a larger table by that of each half."""
+        t, i32 = text.vector("float", n), text.vector("i32", n)
+        if n not in self.target.permute:
+            raise self.fail(f"no lookup in {n} lanes")
+        if size <= n:
+            whole = self.shuffle(
+                table, "poison", text.vector("float", size), [i % size for i in range(n)]
+            )
+            return self.call(self.target.permute[n], t, [(t, whole), (i32, index)])
+        half, source = size // 2, text.vector("float", size)
+        low, high = (self.shuffle(table, "poison", source, range(h, h + half)) for h in (0, half))
+        low, high = (self._lookup(x, half, index, n) for x in (low, high))
+        bit = self.emit(f"and {i32} {index}, splat (i32 {half})")
+        upper = self.emit(f"icmp ne {i32} {bit}, zeroinitializer")
+        return self.emit(f"select <{n} x i1> {upper}, {t} {high}, {t} {low}")
 
     def splat(self, operand: str, type_: Type) -> str:
         element, t = text.REGISTER[type_.dtype], text.register(type_)

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from weft.core import dtypes as dt
+from weft.core.caps import Caps
 from weft.core.packed import Form
 from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.expr import bitcast, cast, const, fma, load
 from weft.kernel.ir import Expr
-from weft.templates.packed import finish, numbers, value_of
+from weft.templates.packed import finish, looked_up, numbers, value_of
 
 BYTES = 4  # of a word
 WORD = 8 * BYTES
@@ -36,6 +37,7 @@ class Bands:
     buffers: Mapping[str, ir.Buffer]
     k: int
     lanes: int
+    caps: Caps
     starts: Mapping[str, Expr] | None = None
 
     @property
@@ -65,7 +67,14 @@ class Bands:
         signed = form.values == "int" and form.planes == (form.bits,) and form.bits in (4, 8)
         signed = signed and form.offset == 1 << (form.bits - 1)
         for u in range(self.step):
-            if signed:
+            if self._by_tables:
+                value = self._looked_up(b, words, k, u)
+                if self._exact:
+                    value = fma(value, beside["scales"], beside["lows"])
+                else:
+                    value = finish(b, form, b.let(value, "value"), beside)
+                value = b.let(value, "w")
+            elif signed:
                 code = self._signed(b, words, k, u)
                 value = b.let(finish(b, form, cast(code, dt.float32), beside), "w")
             elif self._exact:
@@ -73,7 +82,7 @@ class Bands:
                 value = b.let(fma(code, beside["scales"], beside["lows"]), "w")
             else:
                 code = b.let(self._code(b, words, k, u), "code")
-                value = b.let(finish(b, form, value_of(b, form, code), beside), "w")
+                value = b.let(finish(b, form, value_of(b, form, code, self.caps), beside), "w")
             yield value
 
     @property
@@ -83,6 +92,28 @@ class Bands:
         top = self.buffers["super_scales" if form.super_group else "scales"].dtype
         used = form.bits + digits.get(top, 24) + (8 if form.super_group else 0)
         return form.shift == "low" and form.values == "int" and not form.offset and used <= 24
+
+    @property
+    def _by_tables(self) -> bool:
+        """Whether what a code stands for is a sum of entries of tables, one for each plane, which a
+        vector holds."""
+        form = self.form
+        able = "lookup" in self.caps.features and self.lanes >= 1 << max(form.planes)
+        return able and (form.values == "int" or len(form.planes) == 1)
+
+    def _looked_up(self, b: Builder, words: dict[tuple[str, int], Expr], k: Expr, u: int) -> Expr:
+        """The value of code k + u. Of integers each plane gives a part, so the sum is exact."""
+        form, below = self.form, 0
+        found: Expr | None = None
+        for part, bits in zip(("codes", "high"), form.planes):
+            number, place = divmod(u * bits, WORD)
+            word = self.word(b, words, part, k, number)
+            whole = [(i << below) - (0 if below else form.offset) for i in range(1 << bits)]
+            entry = looked_up(form.table or whole, word >> place if place else word)
+            found = entry if found is None else found + entry
+            below += bits
+        assert found is not None
+        return found
 
     def word(
         self, b: Builder, words: dict[tuple[str, int], Expr], part: str, k: Expr, number: int,

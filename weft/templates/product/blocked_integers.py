@@ -38,7 +38,7 @@ class IntegerMatmul(CpuMatmul):
         super()._setup()
         b, p, plan = self.b, self.p, self.plan
         self.weights = [
-            Weights(w.form, w.buffers, w.k, w.lanes, None, self.caps)
+            Weights(w.form, w.buffers, w.k, w.lanes, self.caps)
             for w in self.packed
             if w is not None
         ]
@@ -203,7 +203,7 @@ class IntegerMatmul(CpuMatmul):
 
 def _natural(b: Builder, w: Weights, k: Expr) -> list[Expr]:
     """The codes of the block of k, four in ascending order to a word."""
-    assert w.starts is not None and w.caps is not None
+    assert w.starts is not None
     words: dict[tuple[str, int], Expr] = {}
     found = []
     for g in range(BLOCK // 4):

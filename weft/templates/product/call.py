@@ -72,10 +72,10 @@ class Call:
         self.ws = [self._operand(v, s, s_n, s_k, p.n) for v, (s, s_k, s_n) in zip(p.bs, strides)]
         # What reads the packed ones, interleaved or as the checkpoint has them; None of the others.
         self.packed = [
-            Bands(*self._packed(v), v.run) if v.form and v.run > 1 else None for v in p.bs
+            Bands(*self._packed(v), v.run, em.caps) if v.form and v.run > 1 else None for v in p.bs
         ]
         self.packed_rows = [
-            PackedRows(*self._packed(v)) if v.form and v.run == 1 else None for v in p.bs
+            PackedRows(*self._packed(v), em.caps) if v.form and v.run == 1 else None for v in p.bs
         ]
 
     def _operand(

@@ -148,12 +148,10 @@ def totals_of(b: Builder, planes: Sequence[Expr], run: int) -> Expr:
 class Weights(Bands):
     """A packed operand whose codes are multiplied as integers."""
 
-    caps: Caps | None = None
-
     def fields(self, b: Builder, k: Expr, run: int) -> list[tuple[int, int, int, Expr, int]]:
         """(shift of its plane, bits, slot of x, bytes, promise) of each four of codes of the run
         from k on, in the order in which they lie."""
-        assert self.starts is not None and self.caps is not None
+        assert self.starts is not None
         found, shift = [], 0
         for part, bits in zip(("codes", "high"), self.form.planes):
             for word in range(run * bits // WORD):
@@ -203,7 +201,6 @@ class Weights(Bands):
 
     def taken(self, b: Builder, k: Expr) -> Expr | None:
         """What the sum of x is multiplied by to take offsets and zeros from the codes, or None."""
-        assert self.caps is not None
         least = -taken_of(self.caps, self.form)
         type_ = Type(dt.int32, self.lanes)
         if self.form.shift != "zero":

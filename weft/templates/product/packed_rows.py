@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from weft.core import dtypes as dt
+from weft.core.caps import Caps
 from weft.core.packed import Form
 from weft.kernel import ir
 from weft.kernel.builder import Builder
@@ -30,6 +31,7 @@ class PackedRows:
     form: Form
     buffers: Mapping[str, ir.Buffer]
     k: int
+    caps: Caps
     starts: Mapping[str, Expr] | None = None
 
     @property
@@ -50,7 +52,7 @@ class PackedRows:
         if len(form.planes) > 1:
             high = self._fields(b, "high", form.planes[1], k, count)
             codes = [low | (top << form.planes[0]) for low, top in zip(codes, high)]
-        values = (value_of(b, form, b.let(code, "code")) for code in codes)
+        values = (value_of(b, form, b.let(code, "code"), self.caps) for code in codes)
         return [b.let(finish(b, form, value, beside), "w") for value in values]
 
     def _fields(self, b: Builder, part: str, bits: int, k: Expr, count: int) -> list[Expr]:
