@@ -19,7 +19,15 @@ from weft.ops.quantize import run_of
 from weft.templates.emit import Emitter
 from weft.templates.product.bands import WORD, Bands
 from weft.templates.product.blocked_cpu import CpuMatmul
-from weft.templates.product.integers import BLOCK, STEP, Weights, codes_of, taken_of, totals_of
+from weft.templates.product.integers import (
+    BLOCK,
+    STEP,
+    Weights,
+    codes_of,
+    factors,
+    taken_of,
+    totals_of,
+)
 from weft.templates.product.plan import candidates, plan_of
 from weft.templates.product.problem import Problem
 
@@ -58,16 +66,11 @@ class IntegerMatmul(CpuMatmul):
         self.runs = runs
         # Per row and run: its codes' sum, times what an offset takes, and what that stands for.
         self.sums = {
-            less: b.array("sums", dt.int32, plan.mb * runs)
-            for less in {1 if form.shift == "zero" else self._least(form) for form in forms} - {0}
+            n: b.array("sums", dt.int32, plan.mb * runs) for n in factors(self.caps, forms)
         }
         self.totals = None
         if any(form.shift == "low" for form in forms):
             self.totals = b.array("totals", dt.float32, plan.mb * runs)
-
-    def _least(self, form: Form) -> int:
-        """What the sum of a run's codes is multiplied by to take the offset from every code."""
-        return -taken_of(self.caps, form)
 
     def _panel_array(self, size: int) -> ir.Array:
         return self.b.array("panel", dt.int32, size // 4)
@@ -119,10 +122,8 @@ class IntegerMatmul(CpuMatmul):
             for part, value in w.numbers(b, own).items():
                 if part != "zeros":
                     b.store(self.beside[part], at, value)
-            if "taken" in self.beside:
-                taken = w.taken(b, own)
-                zero = const(0, Type(dt.int32, w.lanes))
-                b.store(self.beside["taken"], at, zero if taken is None else taken)
+            if w.form.shift == "zero":
+                b.store(self.beside["taken"], at, w.taken(b, own))
 
     # -- computing
 
@@ -172,7 +173,7 @@ class IntegerMatmul(CpuMatmul):
             form, zeros = self._form(v), None
             if form.shift == "zero":
                 zeros = b.let(load(self.beside["taken"], beside + v * lanes, lanes), "taken")
-            sums = self.sums.get(1 if zeros is not None else self._least(form))
+            sums = self.sums.get(1 if zeros is not None else -taken_of(self.caps, form))
             if sums is None:
                 continue
             for place, line in zip(places, ints):

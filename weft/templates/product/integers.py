@@ -50,6 +50,13 @@ def taken_of(caps: Caps, form: Form) -> int:
     return form.offset - _SIGN * signed
 
 
+def factors(caps: Caps, forms: Sequence[Form]) -> list[int]:
+    """What sums of codes of x are multiplied by to take offsets from the codes of w; 1 where each
+    group has its own."""
+    found = (1 if form.shift == "zero" else -taken_of(caps, form) for form in forms)
+    return sorted({*found} - {0})
+
+
 def dot4(acc: Expr, a: Expr, x: Expr, promise: int) -> Expr:
     """acc + four products in each lane: the bytes a of a lane with the four of x."""
     lanes = acc.type.lanes
@@ -60,14 +67,14 @@ def dot4(acc: Expr, a: Expr, x: Expr, promise: int) -> Expr:
 @dataclass(frozen=True)
 class Left:
     """Rows of x: for each plane of its codes where they lie by the bits of a field of w; scales per
-    block; and per run the sum of the codes and of what they stand for. Row m of codes starts at
-    m * `k`, other rows likewise."""
+    block; and per run the sum of the codes, times each of `factors`, and that of what they stand
+    for. Row m of codes starts at m * `k`, other rows likewise."""
 
     k: int
     run: int
     codes: Mapping[int, Sequence[ir.Array]]
     scales: ir.Array
-    sums: ir.Array | None
+    sums: Mapping[int, ir.Array]
     totals: ir.Array | None
 
     def four(self, bits: int, plane: int, row: Expr, k: Expr, slot: int) -> Expr:
@@ -83,20 +90,19 @@ class Left:
 
 def stage(
     b: Builder, forms: Sequence[Form], sources: Sequence[ir.Buffer], base: Expr, stride: int,
-    rows: Expr, most: int, k: int,
+    rows: Expr, most: int, k: int, caps: Caps,
 ) -> Left:  # fmt: skip
     """Brings `rows` (`most` of them at the most) of x into scratch; `sources` are planes of codes
     and the scales, rows of codes start at `base`, `stride` apart."""
     *planes, scales = sources
     run = min(run_of(form, k) for form in forms)
     bits = sorted({p for form in forms for p in form.planes})
-    beside = any(form.shift != "none" or form.offset for form in forms)
     size = max(most * k, 1)
     codes = {p: [b.array(f"x{p}", dt.int8, size) for _ in planes] for p in bits}
     left = Left(
         k, run, codes,
         b.array("sx", dt.float32, size // BLOCK),
-        b.array("sums", dt.int32, size // run) if beside else None,
+        {n: b.array("sums", dt.int32, size // run) for n in factors(caps, forms)},
         b.array("totals", dt.float32, size // run)
         if any(form.shift == "low" for form in forms)
         else None,
@@ -111,9 +117,10 @@ def stage(
             for p in bits:
                 for array, value in zip(codes[p], values):
                     b.store(array, goal, shuffle(_fields(p), value) if p < 8 else value)
-            if left.sums is not None:
+            if left.sums or left.totals is not None:
                 total = totals_of(b, values, run)
-                b.store(left.sums, goal // run, total)
+                for factor, sums in left.sums.items():
+                    b.store(sums, goal // run, total * factor)
                 if left.totals is not None:
                     b.store(left.totals, goal // run, cast(total, dt.float32) * scale)
     return left
@@ -178,16 +185,17 @@ class Weights(Bands):
         type_ = Type(dt.int32, lanes)
         many = len(left.codes[form.planes[0]])
         fields = self.fields(b, k, run)
-        taken = self.taken(b, k)
+        zeros = self.taken(b, k) if form.shift == "zero" else None
+        less = left.sums.get(-taken_of(self.caps, form) if zeros is None else 1)
         sums = []
         for row in rows:
             ints = {}
             for shift in dict.fromkeys(f[0] for f in fields):
                 for plane in range(many):
                     first: Expr = const(0, type_)
-                    if shift == 0 and plane == many - 1 and taken is not None:
-                        assert left.sums is not None
-                        first = splat(left.of_run(left.sums, row, k), lanes) * taken
+                    if shift == 0 and plane == many - 1 and less is not None:
+                        first = splat(left.of_run(less, row, k), lanes)
+                        first = first if zeros is None else first * zeros
                     ints[shift, plane] = b.var(first, "int", type_)
             sums.append(ints)
         for shift, bits, slot, a, promise in fields:
@@ -199,13 +207,10 @@ class Weights(Bands):
         for row, ints, acc in zip(rows, sums, accs):
             finish(b, left, row, k, beside, acc, _joined(ints, many))
 
-    def taken(self, b: Builder, k: Expr) -> Expr | None:
-        """What the sum of x is multiplied by to take offsets and zeros from the codes, or None."""
-        least = -taken_of(self.caps, self.form)
-        type_ = Type(dt.int32, self.lanes)
-        if self.form.shift != "zero":
-            return const(least, type_) if least else None
-        return b.let(const(least, type_) - cast(self.loaded("zeros", k), dt.int32), "taken")
+    def taken(self, b: Builder, k: Expr) -> Expr:
+        """What the sum of x is multiplied by to take a group's zeros, and offsets, from codes."""
+        least = const(-taken_of(self.caps, self.form), Type(dt.int32, self.lanes))
+        return b.let(least - cast(self.loaded("zeros", k), dt.int32), "taken")
 
 
 def _joined(ints: Mapping[tuple[int, int], Expr], planes: int) -> Expr:

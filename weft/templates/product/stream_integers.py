@@ -37,7 +37,7 @@ class IntegerStreamer(Streamer):
         b, p = self.b, self.p
         sources = [self.em.buffers[id(x)] for x in p.a.stored]
         forms = [w.form for w in self.packed if w is not None]
-        self.ints = stage(b, forms, sources, self.x.base, p.a_m, self.limit, p.m, p.k)
+        self.ints = stage(b, forms, sources, self.x.base, p.a_m, self.limit, p.m, p.k, self.caps)
         return self.x
 
     def _columns(self, rows: Sequence[Expr], n0: Expr) -> None:
