@@ -62,6 +62,18 @@ def test_logits_are_those_of_the_safetensors(name: str, dtype: str, tmp_path: Pa
         assert ours.config.window(i) == theirs.config.window(i)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_nan_that_signals(tmp_path: Path) -> None:
+    """In one of Gemma's norms, from which 1 is taken."""
+    write_model("gemma2", tmp_path / "hf")
+
+    def damaged(tensors: dict[str, np.ndarray]) -> None:
+        tensors["output_norm.weight"].view(np.uint32)[0] = 0x7FA00000
+
+    path = write_gguf(tmp_path / "hf", tmp_path / "m.gguf", change=damaged)
+    assert np.isnan(load(path, device="oracle").weights["norm.w"][0])
+
+
 def test_the_reference_tells_layers_apart(tmp_path: Path) -> None:
     """That a wrong order of the rows of queries would be seen above."""
     write_model("llama2", tmp_path / "hf")

@@ -135,6 +135,7 @@ HOSTILE: list[tuple[str, Change, str]] = [
     ("fp8 blocks", put("weight_scale_inv", (0, 0), np.nan), "'weight_scale_inv' holds NaN"),
     ("mxfp4", put("weight_scale", (0, 0), 255), "255, which is NaN"),
     ("nvfp4", put("weight_global_scale", 0, 0), "must be one number, not 0"),
+    ("nvfp4", put("weight_global_scale", 0, 1e-38), "holds NaN, or overflows"),
     ("mlx", cut("weight"), "7 words and 2 scales a row do not make groups of 32"),
     ("mlx", cut("biases"), r"'biases' has shape \[64, 1\]; expected \[64, 2\]"),
     ("mlx", drop("biases"), "MLX's mode 'affine'"),
@@ -149,6 +150,7 @@ HOSTILE: list[tuple[str, Change, str]] = [
 ]
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("which", range(len(HOSTILE)))
 def test_damaged_layers(which: int, tmp_path: Path) -> None:
     kind, change, message = HOSTILE[which]
@@ -171,6 +173,8 @@ LIES: list[tuple[str, dict[str, Any], str]] = [
     ("gptq", {"bits": None}, "bits is missing"),
     ("gptq", {"checkpoint_format": "gptq_p"}, "checkpoint_format 'gptq_p' is not supported; read"),
     ("gptq", {"quant_method": "awq"}, r"'scales' has shape \[4, 64\]; expected \[\*, 512\]"),
+    ("gptq", {"pack_dtype": "x" * 9999}, "pack_dtype 'x{39} is not supported"),
+    ("awq", {"bits": 5}, "AWQ's version 'gemm' of 5 bits"),
     ("awq", {"version": "gemv"}, "AWQ's version 'gemv' of 4 bits is not supported"),
     ("awq", {"quant_method": "gptq"}, r"'scales' has shape \[4, 64\]; expected \[\*, 8\]"),
     ("pack", {"quant_method": "fp8"}, "'weight' is missing; there are weight_scale"),
@@ -199,6 +203,16 @@ def test_a_config_that_lies(which: int, tmp_path: Path) -> None:
     name = "quantization" if "quantization" in config else GIVEN
     config = {**config, name: {**config[name], **change}}
     with pytest.raises(ModelError, match=message):
+        load(write_folder(tmp_path, config, tensors), device="oracle")
+
+
+@pytest.mark.filterwarnings("error")
+def test_scales_of_scales_that_overflow(tmp_path: Path) -> None:
+    """Of rows that are not whole blocks, which no form holds."""
+    config, tensors, _ = layers("nf4 nested")
+    name = "model.layers.0.mlp.down_proj.weight.nested_absmax"
+    tensors = {**tensors, name: np.full_like(tensors[name], 3e38)}
+    with pytest.raises(ModelError, match="overflow float16"):
         load(write_folder(tmp_path, config, tensors), device="oracle")
 
 

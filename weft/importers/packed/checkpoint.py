@@ -68,7 +68,7 @@ def _gptq(c: Fields) -> Method:
     if version not in ("gptq", "gptq_v2"):
         raise refused(c, f"GPTQ's checkpoint_format {version[:40]!r}")
     if c.text("pack_dtype", "int32") not in ("int32", "torch.int32"):
-        raise refused(c, f"GPTQ's pack_dtype {c.data['pack_dtype']!r}")
+        raise refused(c, f"GPTQ's pack_dtype {c.data['pack_dtype']!r:.40}")
     bits, group = c.integer("bits", 2, 8), c.integer("group_size", -1, 1 << 20, 128)
     free = bool(c.data.get("dynamic"))  # some layers differ
 
@@ -82,7 +82,7 @@ def _gptq(c: Fields) -> Method:
 def _awq(c: Fields) -> Method:
     version = c.text("version", "gemm").lower()
     if version != "gemm" or c.integer("bits", 1, 64, 4) != 4:
-        raise refused(c, f"AWQ's version {version[:40]!r} of {c.data.get('bits', 4)} bits")
+        raise refused(c, f"AWQ's version {version[:40]!r} of {c.data.get('bits', 4)!r:.20} bits")
     group = c.integer("group_size", -1, 1 << 20, 128)
     names = ("qzeros", "scales")
     return Method(

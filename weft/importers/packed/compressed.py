@@ -99,7 +99,8 @@ def fp4(layer: Layer) -> Read:
         found = layer.take("weight_scale", (E4M3,), n, None)
         if top.size != 1 or not top.all():
             layer.fail("tensor 'weight_global_scale' must be one number, not 0")
-        scales = found.astype(np.float32) / top.astype(np.float32).reshape(1, 1)
+        with np.errstate(over="ignore"):
+            scales = found.astype(np.float32) / top.astype(np.float32).reshape(1, 1)
         if not np.isfinite(scales).all():
             layer.fail("tensor 'weight_scale' holds NaN, or overflows: the file is damaged")
     group = layer.whole(k, found.shape[1], "columns")
