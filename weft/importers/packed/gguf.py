@@ -140,18 +140,19 @@ def _tq2_0(b: np.ndarray) -> Parts:
     return {"codes": _two_bits(b["qs"]), "scales": _d(b)}
 
 
-# ggml's table of E2M1 has one zero, the format's two: code 8, which is -0 there, becomes code 0.
-_ONE_ZERO = np.array(
-    [(x & 15) * (x & 15 != 8) | (x >> 4) * (x >> 4 != 8) << 4 for x in range(256)], np.uint8
-)
+def _one_zero(codes: np.ndarray) -> np.ndarray:
+    """ggml's table of E2M1 has one zero, the format's two: of two codes in a byte, 8, which is -0
+    there, becomes 0."""
+    sizes = codes & 0x77
+    return sizes | codes & sizes + 0x77 & 0x88
 
 
 def _mxfp4(b: np.ndarray) -> Parts:
-    return {"codes": _ONE_ZERO[_half(b)], "scales": e8m0(b["e"])[:, None]}
+    return {"codes": _one_zero(_half(b)), "scales": e8m0(b["e"])[:, None]}
 
 
 def _nvfp4(b: np.ndarray) -> Parts:
-    codes = _ONE_ZERO[flat(neighbours(b["qs"].reshape(-1, 4, 8), 4))]
+    codes = _one_zero(flat(neighbours(b["qs"].reshape(-1, 4, 8), 4)))
     return {"codes": codes, "scales": unsigned_e4m3(b["e"]).astype(bfloat16.numpy)}
 
 

@@ -12,6 +12,7 @@ from weft.core.packed import Form
 from weft.importers.packed.layer import Layer, Read, unpacked
 
 _INTS = (np.int32,)
+TURNED = 1 << 18  # weights turned at a time: what that takes stays in the cache
 _AWQ = (0, 4, 1, 5, 2, 6, 3, 7)  # field of a word that holds its column
 
 
@@ -61,14 +62,31 @@ def awq(layer: Layer) -> Read:
     scales = layer.floats("scales", None, n)
     stored = layer.take("qzeros", _INTS, len(scales), words.shape[1])
     form = Form(4, layer.whole(k, len(scales), "rows"))
-    codes, zeros = _columns(words), _columns(stored)
+    zeros = _columns(stored)
     if k % 8:
-        return _with_zeros(layer, form, layer.codes(form, codes.T), scales, zeros, k)
-    along = np.zeros((k // 8, n), np.uint32)  # as GPTQ has them: whole words are turned, not bytes
-    for i in range(8):
-        along |= codes[i::8].astype(np.uint32) << np.uint32(4 * i)
-    parts = {"codes": np.ascontiguousarray(along.T).view(np.uint8)}
+        parts = layer.codes(form, _columns(words).T)
+    else:
+        parts = {"codes": _turned(words).view(np.uint8)}
     return _with_zeros(layer, form, parts, scales, zeros, k)
+
+
+def _turned(words: np.ndarray) -> np.ndarray:
+    """AWQ's int32 [K, N / 8] as GPTQ has them, turned: uint32 [N, K / 8], the first k lowest.
+    Squares of 8 x 8 codes are transposed: halves of halves of halves (Hacker's Delight, 7-3)."""
+    k, n = words.shape[0], 8 * words.shape[1]
+    out = np.empty((words.shape[1], 8, k // 8), np.uint32)
+    step = max(1, TURNED // (8 * n)) * 8
+    for start in range(0, k, step):
+        x = np.array(words[start : start + step]).view(np.uint32).reshape(-1, 8, words.shape[1])
+        for half, mask in ((4, 0x0000FFFF), (2, 0x00FF00FF), (1, 0x0F0F0F0F)):
+            pairs, shift = x.reshape(len(x), -1, 2, half, x.shape[2]), np.uint32(4 * half)
+            a, b = pairs[:, :, 0], pairs[:, :, 1]
+            apart = (a >> shift ^ b) & np.uint32(mask)
+            b ^= apart
+            a ^= apart << shift
+        for column, field in enumerate(_AWQ):
+            out[:, column, start // 8 : start // 8 + len(x)] = x[:, field].T
+    return out.reshape(n, -1)
 
 
 def _columns(words: np.ndarray) -> np.ndarray:
