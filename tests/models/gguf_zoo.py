@@ -28,6 +28,13 @@ _LAYER = {
     "mlp.gate": "ffn_gate_inp", "mlp.experts.gate_proj": "ffn_gate_exps",
     "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
     "mlp.router": "ffn_gate_inp", "self_attn.sinks": "attn_sinks",
+    "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.in_proj_ba": "ssm_ba", "linear_attn.conv1d": "ssm_conv1d",
+    "linear_attn.dt_proj": "ssm_dt", "linear_attn.norm": "ssm_norm",
+    "linear_attn.out_proj": "ssm_out", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
     "conv.in_proj": "shortconv.in_proj", "conv.conv": "shortconv.conv",
     "conv.out_proj": "shortconv.out_proj", "self_attn.out_proj": "attn_output",
     "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
@@ -49,7 +56,8 @@ _TOP = {
 }  # fmt: skip
 ARCHS = {
     "gemma3_text": "gemma3", "mistral": "llama", "ministral3": "mistral3", "olmo3": "olmo2",
-    "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss",
+    "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35",
+    "qwen3_5_moe_text": "qwen35moe", "qwen3_next": "qwen3next",
 }  # fmt: skip
 TURNED = ("llama", "smollm3", "mistral3", "granite")
 Pack = Callable[[str, np.ndarray], tuple[np.ndarray, Kind | None]]
@@ -66,7 +74,10 @@ def tensor_name(arch: str, name: str) -> str:
     if not stem.startswith(("layers.", "h.")):
         return f"{_TOP[stem]}.{what}"
     _, layer, part = stem.split(".", 2)
-    names = _LAYER | _AFTER if arch.startswith(("gemma", "olmo", "gpt-oss")) else _LAYER
+    if what == "A_log":
+        return f"blk.{layer}.ssm_a"
+    after = arch.startswith(("gemma", "olmo", "gpt-oss", "qwen35", "qwen3next"))
+    names = _LAYER | _AFTER if after else _LAYER
     return f"blk.{layer}.{names[part]}.{what}"
 
 
@@ -77,7 +88,9 @@ def converted(arch: str, name: str, value: np.ndarray, config: Mapping[str, Any]
         heads = config["num_attention_heads" if part == "attn_q" else "num_key_value_heads"]
         halves = value.reshape(heads, 2, len(value) // heads // 2, *value.shape[1:])
         return halves.swapaxes(1, 2).reshape(value.shape)
-    if arch.startswith("gemma") and part.endswith("norm"):
+    if arch.startswith(("gemma", "qwen35", "qwen3next")) and part.endswith("norm"):
+        if part == "ssm_norm":
+            return value
         return value.astype(np.float32) + np.float32(1)
     if arch == "gpt2" and value.ndim == 2 and name.startswith("blk."):
         return value.T
@@ -119,7 +132,8 @@ def write_keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
         heads = config["num_key_value_heads"]
         writer.add_head_count_kv([0 if t == "conv" else heads for t in config["layer_types"]])
     else:
-        writer.add_feed_forward_length(config["intermediate_size"])
+        if "intermediate_size" in config:
+            writer.add_feed_forward_length(config["intermediate_size"])
         writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_layer_norm_rms_eps(config.get("rms_norm_eps") or config["norm_eps"])
@@ -149,6 +163,42 @@ def write_keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
     if config.get("query_pre_attn_scalar"):
         writer.add_attention_scale(config["query_pre_attn_scalar"] ** -0.5)
+
+
+def delta_net(
+    tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Layers by the delta rule as the converter has them: Qwen 3.5's heads of values side by side
+    that have different keys, Qwen3-Next's z apart from q, k and v, the speed's exponential."""
+    keys, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    wide, size = config["linear_key_head_dim"], config["linear_value_head_dim"]
+    share = heads // keys
+
+    def tiled(x: np.ndarray) -> np.ndarray:
+        if config["model_type"] == "qwen3_next":
+            return x
+        return x.reshape(keys, share, -1, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
+
+    for name, value in tensors.items():
+        stem, part = name.rsplit(".", 1)[0], name.removesuffix(".weight").rpartition(".")[2]
+        if "linear_attn." not in name or part in ("norm", "in_proj_ba"):
+            yield name, value
+        elif part == "in_proj_qkvz":
+            cuts = np.cumsum([wide, wide, share * size])
+            parts = np.split(value.reshape(keys, -1, value.shape[1]), cuts, axis=1)
+            *qkv, z = (x.reshape(-1, value.shape[1]) for x in parts)
+            yield name.replace("qkvz", "qkv"), np.concatenate(qkv)
+            yield name.replace("qkvz", "z"), z
+        elif part in ("in_proj_qkv", "conv1d"):
+            value = value[:, 0] if part == "conv1d" else value
+            head = 2 * keys * wide
+            yield name, np.concatenate([value[:head], tiled(value[head:])])
+        elif part == "out_proj":
+            yield name, tiled(value.T).T
+        elif part == "A_log":
+            yield name, tiled(-np.exp(value))
+        else:
+            yield (f"{stem}.dt_proj.bias" if part == "dt_bias" else name), tiled(value)
 
 
 def unfused(tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
@@ -199,10 +249,23 @@ def write_family(
     ):
         if name in config:
             add(config[name])
-    if "num_local_experts" in config:
-        writer.add_expert_count(config["num_local_experts"])
+    if "linear_num_key_heads" in config:
+        heads, size = config["linear_num_value_heads"], config["linear_value_head_dim"]
+        writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+        writer.add_ssm_state_size(config["linear_key_head_dim"])
+        writer.add_ssm_group_count(config["linear_num_key_heads"])
+        writer.add_ssm_time_step_rank(heads)
+        writer.add_ssm_inner_size(heads * size)
+        writer.add_full_attention_interval(4)
+        writer.add_rope_dimension_count(int(config["head_dim"] * rope["partial_rotary_factor"]))
+    if config.get("shared_expert_intermediate_size"):
+        width = config["shared_expert_intermediate_size"]
+        writer.add_expert_shared_feed_forward_length(width)
+    experts = config.get("num_local_experts") or config.get("num_experts")
+    if experts:
+        writer.add_expert_count(experts)
         writer.add_expert_used_count(config["num_experts_per_tok"])
-        width = config.get("moe_intermediate_size", config["intermediate_size"])
+        width = config.get("moe_intermediate_size") or config["intermediate_size"]
         writer.add_expert_feed_forward_length(width)
     if "conv_L_cache" in config:
         writer.add_shortconv_l_cache(config["conv_L_cache"])
@@ -265,7 +328,10 @@ def write_gguf(
     else:
         tokenizer(writer)
     tensors = {}
-    for name, value in stacked(open_checkpoint(folder)).items():
+    read: Any = open_checkpoint(folder)
+    if "linear_num_key_heads" in config:
+        read = dict(delta_net(dict(read.items()), config))
+    for name, value in stacked(read).items():
         ours = tensor_name(arch, name)
         tensors[ours] = converted(arch, ours, value, config)
     tensors |= extra_tensors(config)

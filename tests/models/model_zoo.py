@@ -47,6 +47,14 @@ LONG = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embed
         "long_factor": [1.0, 2.0, 5.0, 9.0]}  # fmt: skip
 MINISTRAL = {**YARN, "original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.3,
              "mscale": 1.0, "mscale_all_dim": 0.7}  # fmt: skip
+DELTA = {  # three heads of values to one of keys, sizes that no vector divides
+    **ODD, "num_hidden_layers": 4, "head_dim": 16, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6, "linear_key_head_dim": 10, "linear_value_head_dim": 14,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+    "rope_parameters": {"rope_type": "default", "rope_theta": 5e3, "partial_rotary_factor": 0.25},
+}  # fmt: skip
+SHARED = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
+          "shared_expert_intermediate_size": 12}  # fmt: skip
 OLMO3_ROPES = {"full_attention": YARN, "sliding_attention": {"rope_type": "default",
                "rope_theta": 7000.0}}  # fmt: skip
 BERT = {k: v for k, v in SMALL.items() if k not in ("num_key_value_heads", "eos_token_id")}
@@ -148,6 +156,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "conv_bias": True,
         },
     ),
+    "qwen3_5": ("Qwen3_5TextConfig", DELTA),
+    "qwen3_5_moe": (
+        "Qwen3_5MoeTextConfig",
+        {k: v for k, v in (DELTA | SHARED).items() if k != "intermediate_size"},
+    ),
+    "qwen3_next": ("Qwen3NextConfig", {**DELTA, **SHARED, "mlp_only_layers": [1]}),
     "smollm3": ("SmolLM3Config", {**ODD, "no_rope_layers": [1, 0]}),
     "ministral3": ("Ministral3Config", {**ODD, "rope_parameters": MINISTRAL}),
     "granite": (

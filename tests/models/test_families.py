@@ -12,7 +12,7 @@ from gguf_zoo import write_gguf
 from model_zoo import FAMILIES, reference_greedy, reference_logits, write_model
 
 import weft
-from weft.core.errors import ModelError
+from weft.core.errors import ModelError, UsageError
 from weft.importers.safetensors import open_checkpoint, save_file
 
 IDS = np.random.default_rng(0).integers(0, 200, 30).tolist()
@@ -20,6 +20,9 @@ PROMPTS = [IDS[:9], IDS[12:23]]
 # One family on each of the other targets.
 ELSEWHERE = {
     "lfm2": "interp:webgpu",
+    "qwen3_5": "interp:webgpu",
+    "qwen3_5_moe": "vulkan",
+    "qwen3_next": "interp:cuda",
     "gpt_oss": "interp:hip-wave64",
     "qwen3_moe": "interp:cuda",
     "phi3": "vulkan",
@@ -66,12 +69,15 @@ def test_family_elsewhere(tmp_path: Path, name: str) -> None:
     close(runner.decode([IDS[8]], [0], [8])[0], want[8])
 
 
+EACH_FOURTH = [*["linear_attention"] * 3, "full_attention"]
 # What llama.cpp fixes for the family: each fourth layer without positions; experts everywhere.
 FIXED = {
     "smollm3": {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0]},
     "qwen3_moe": {"mlp_only_layers": []},
     "gpt_oss": {"swiglu_limit": 7.0},
     "lfm2": {"conv_bias": False},
+    **{key: {"layer_types": EACH_FOURTH} for key in ("qwen3_5", "qwen3_5_moe")},
+    "qwen3_next": {"layer_types": EACH_FOURTH, "mlp_only_layers": []},
 }
 
 
@@ -83,7 +89,7 @@ def test_family_in_gguf(tmp_path: Path, name: str) -> None:
     theirs = weft.load(tmp_path, device="oracle")
     ours = weft.load(write_gguf(tmp_path, tmp_path / "m.gguf"), device="oracle")
     got, want = ours.logits(IDS), theirs.logits(IDS)
-    if name in ("phi3", "ministral3"):
+    if name in ("phi3", "ministral3", "qwen3_5", "qwen3_5_moe", "qwen3_next"):
         np.testing.assert_allclose(got, want, atol=2e-5, rtol=1e-5)
     else:
         np.testing.assert_array_equal(got, want)
@@ -147,6 +153,32 @@ def test_a_ring_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     np.testing.assert_array_equal(runner.prefill(0, IDS[22:], 22), whole)
 
 
+def test_a_memory_of_all_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts of every length around the taps and the step, cut anywhere, end in the same bits; a
+    memory goes on from its last row alone, and from nothing once a step was interrupted."""
+    for place in ("inputs.CHUNK", "runner.CHUNK", "runner.SCORE_CHUNK"):
+        monkeypatch.setattr(f"weft.models.{place}", 16)
+    reference = write_model("qwen3_5", tmp_path)
+    ids = np.random.default_rng(1).integers(0, 200, 70).tolist()
+    model = weft.load(tmp_path, device="cpu", context=80, max_batch=2)
+    runner = model.runner(2)
+    want = runner.score(ids).copy()
+    close(want, reference_logits(reference, ids))
+    for n in (1, 2, 3, 4, 5, 15, 16, 17, 18, 33, 70):
+        np.testing.assert_array_equal(runner.prefill(n % 2, ids[:n]), want[n - 1])
+        cut = n * 2 // 3
+        if cut:
+            runner.prefill(n % 2, ids[:cut])
+            np.testing.assert_array_equal(runner.prefill(n % 2, ids[cut:n], cut), want[n - 1])
+    assert runner.kept(0, [*ids, 0]) == 70 and runner.kept(0, [*ids[:69], 0, 0]) == 0
+    with pytest.raises(UsageError, match="cannot go on from 69"):
+        runner.decode([0], [0], [69])
+    monkeypatch.setattr(runner, "step", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        runner.decode([0], [0], [70])
+    assert runner.kept(0, [*ids, 0]) == 0
+
+
 def test_a_longer_context_has_its_own_rope(tmp_path: Path) -> None:
     """Phi-3's long factors: transformers takes them once there are more tokens than the original
     context, weft when the context that it was loaded for is longer."""
@@ -157,9 +189,10 @@ def test_a_longer_context_has_its_own_rope(tmp_path: Path) -> None:
     close(long, reference_logits(reference, IDS))
 
 
-def test_a_model_that_also_sees(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name, kind", [("ministral3", "mistral3"), ("qwen3_5", "qwen3_5")])
+def test_a_model_that_also_sees(tmp_path: Path, name: str, kind: str) -> None:
     """The text model of a wrapper: its config in text_config, its tensors under other names."""
-    write_model("ministral3", tmp_path / "plain")
+    write_model(name, tmp_path / "plain")
     want = weft.load(tmp_path / "plain", device="oracle").logits(IDS)
     config = json.loads((tmp_path / "plain" / "config.json").read_text())
     tensors = dict(open_checkpoint(tmp_path / "plain").items())
@@ -170,7 +203,9 @@ def test_a_model_that_also_sees(tmp_path: Path) -> None:
     for i, rename in enumerate(names):
         folder = tmp_path / str(i)
         folder.mkdir()
-        wrapper = {"model_type": "mistral3", "text_config": config}
+        wrapper = {"model_type": kind, "text_config": config, "vision_config": {}}
         (folder / "config.json").write_text(json.dumps(wrapper))
-        save_file(folder / "model.safetensors", {rename(k): v for k, v in tensors.items()})
+        eye = {"model.visual.blocks.0.attn.qkv.weight": np.ones((3, 3), np.float32)}
+        named = {rename(k): v for k, v in tensors.items()}
+        save_file(folder / "model.safetensors", named | eye)
         np.testing.assert_array_equal(weft.load(folder, device="oracle").logits(IDS), want)

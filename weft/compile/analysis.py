@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from weft.core.order import STREAM_ROWS
 from weft.graph.ir import Graph, Node, Shape, results
+from weft.ops.composite import COMPOSITES
 from weft.ops.primitive import PRIMITIVES
 from weft.templates.group import Group
 from weft.templates.view import views
@@ -49,6 +50,12 @@ def base(node: Node) -> Node:
     while node.op == "reshape" and not is_inline(node.inputs[0]):
         node = node.inputs[0]
     return node
+
+
+def carried(node: Node) -> tuple[int, int]:
+    """(operand, output) of a call that `carries` the one over into the other; -1 of others."""
+    name = node.attrs["name"] if node.op == "call" else ""
+    return (COMPOSITES[name].carries if name in COMPOSITES else None) or (-1, -1)
 
 
 def own_cost(node: Node) -> int:
@@ -140,10 +147,11 @@ def _rows(node: Node, given: list[Rows]) -> Rows:
         params = node.attrs["params"]
         if 0 in params.get("axes", (params.get("axis"),)):
             return None
-        same = bool(x.shape) and all(y.shape[:1] == x.shape[:1] for y in results(node))
+        made = (y for i, y in enumerate(results(node)) if i != carried(node)[1])
+        same = bool(x.shape) and all(y.shape[:1] == x.shape[:1] for y in made)
         return first if same else None
     if kind == "result":
-        return first
+        return first if node.attrs["index"] != carried(node.inputs[0])[1] else None
     return _movement_rows(node, x, given)
 
 

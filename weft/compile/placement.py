@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from weft.compile.analysis import is_buffer, straight
+from weft.compile.analysis import carried, is_buffer, straight
 from weft.compile.precedence import Precedence
 from weft.core.errors import CompileError
 from weft.graph.ir import Graph, Node, toposort
@@ -178,7 +178,7 @@ class _Layouter:
                 return None
             group = self.tasks[index].group
             assert group is not None
-            position = self._overwrites(group)
+            position = self._overwrites(group, value)
             if position is None:
                 break
             before = self.value_of(group.inputs[position])
@@ -190,15 +190,21 @@ class _Layouter:
             return links
         return None if links else self._direct(old, value)
 
-    def _overwrites(self, group: Group) -> int | None:
-        """The input of an update that its output can share a buffer with."""
+    def _overwrites(self, group: Group, value: Value) -> int | None:
+        """The input of an update, or of a call that carries it over, that `value`, which the group
+        writes, can share a buffer with."""
         anchor = group.anchor
-        if anchor is None or anchor.op != "update" or group.outputs[0] is not anchor:
+        if anchor is None:
             return None
-        target = self.value_of(anchor.inputs[0])
+        operand, output = carried(anchor) if anchor.op == "call" else (0, 0)
+        fits = anchor.op in ("call", "update") and output >= 0
+        if not fits or value.node is not group.outputs[output] or group.outputs[0] is not anchor:
+            return None
+        target = self.value_of(anchor.inputs[operand])
         for i, x in enumerate(group.inputs):
             if self.value_of(x) is target:
-                inside = toposort(anchor.inputs[1:], {id(y) for y in group.inputs})
+                others = (y for k, y in enumerate(anchor.inputs) if k != operand)
+                inside = toposort(others, {id(y) for y in group.inputs})
                 return i if all(n is not x for n in inside) else None
         return None
 

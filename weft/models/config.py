@@ -37,6 +37,34 @@ class Rope:
 
 
 @dataclass(frozen=True)
+class Delta:
+    """Layers by the gated delta rule: heads of queries and keys, each for as many of values; what
+    each holds. `tiled`: value head h has key head h % key_heads, not h // (values to a key).
+    `fused_qkvz`, `fused_ba`: one weight holds both, key head by key head."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    tiled: bool = False
+    fused_qkvz: bool = False
+    fused_ba: bool = False
+
+    @property
+    def keys(self) -> int:
+        return self.key_heads * self.key_dim
+
+    @property
+    def values(self) -> int:
+        return self.value_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """Of queries, keys and values."""
+        return 2 * self.keys + self.values
+
+
+@dataclass(frozen=True)
 class DecoderConfig:
     """Every decoder family as one set of choices. Sizes are in elements."""
 
@@ -62,6 +90,7 @@ class DecoderConfig:
     transposed: bool = False  # weights are [K, N] (GPT-2's Conv1D) instead of [N, K]
     gate_limit: float = 0.0  # where a gate is cut off, and its partner on both sides; 0: nowhere
     gate_slope: float = 1.702  # of the sigmoid of a gate that is cut off
+    output_gate: bool = False  # of attention: beside each head's query stands what gates its result
     sinks: bool = False  # one more score for each head, without a value
     qk_norm: Literal["", "head", "whole"] = ""  # a norm of queries and keys, per head or of all
     pre_norms: bool = True  # a norm before the mixer and before the feed-forward
@@ -87,10 +116,12 @@ class DecoderConfig:
     feed_forwards: tuple[str, ...] = ()  # likewise in `feed_forward`; () = all dense
     conv_taps: int = 0  # of the short convolutions: the row itself and those just before it
     conv_bias: bool = False
+    delta: Delta | None = None  # of layers by the gated delta rule
     experts: int = 0  # of a layer, where it has any
     experts_used: int = 0  # for each token
     expert_ffn: int = 0
     expert_norm: bool = False  # whether the weights of those used are made to sum to 1
+    shared_ffn: int = 0  # width of the expert that all tokens use, times a gate; 0: none
 
     def window(self, layer: int) -> int:
         return self.windows[layer] if self.windows else 0

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -74,21 +75,44 @@ class _Cached:
         return kv_cache.attend(c, new, q, rows.slot, rows.pos, c.window(i), sinks)
 
     def recent(self, i: int, z: Value, count: int) -> list[Value]:
-        """From a ring of the last rows of each slot, in which position t is row t % R."""
+        """Of a slot's rows those of this step, which stand side by side, and before them those in a
+        ring of its last, in which position t is row t % R."""
         rows, name = self.rows, f"conv.{i}"
         known = ops.aval(self.state[name])
         slots, ring, wide = known.shape
         flat = ops.reshape(self.state[name], (slots * ring, wide))
-        start = ops.mul(rows.slot, ring)
-        here = ops.add(start, ops.remainder(rows.pos, ring))
-        flat = ops.update(flat, here, ops.cast(z, known.dtype))
-        self.new[name] = ops.reshape(flat, (slots, ring, wide))
+        z = ops.cast(z, known.dtype)
         shape, out = ops.aval(z).shape, []
-        for back in range(count - 1, -1, -1):
-            pos = ops.sub(rows.pos, back)
-            at = ops.add(start, ops.remainder(ops.add(pos, ring), ring))
-            there = ops.broadcast(ops.reshape(ops.less_equal(0, pos), (-1, 1)), shape)
-            out.append(ops.where(there, ops.cast(ops.gather(flat, at), float32), 0.0))
+        start, number = ops.mul(rows.slot, ring), ops.iota(shape[:1], 0, int32)
+
+        def column(mask: Value) -> Value:
+            return ops.broadcast(ops.reshape(mask, (-1, 1)), shape)
+
+        for back in range(count - 1, 0, -1):
+            pos, row = ops.sub(rows.pos, back), ops.sub(number, back)
+            near = ops.maximum(row, 0)
+            beside = ops.equal(ops.gather(rows.slot, near), rows.slot)
+            beside = ops.bitwise_and(beside, ops.less_equal(0, row))
+            kept = ops.gather(flat, ops.add(start, ops.remainder(ops.add(pos, ring), ring)))
+            found = ops.where(column(beside), ops.gather(z, near), kept)
+            found = ops.where(column(ops.less_equal(0, pos)), ops.cast(found, float32), 0.0)
+            out.append(found)
+        at = ops.add(start, ops.remainder(rows.pos, ring))
+        if ring < shape[0]:  # a later row of the slot may have the same place
+            row = ops.add(number, ring)
+            far = ops.minimum(row, shape[0] - 1)
+            real = ops.less_equal(0, ops.gather(rows.at, ops.mul(far, self.c.kv_heads)))
+            same = ops.equal(ops.gather(rows.slot, far), rows.slot)
+            later = ops.bitwise_and(ops.bitwise_and(real, same), ops.less(row, shape[0]))
+            at = ops.where(later, -1, at)
+        self.new[name] = ops.reshape(ops.update(flat, at, z), (slots, ring, wide))
+        return [*out, ops.cast(z, float32)]
+
+    def delta(self, i: int, *values: Value, **params: Any) -> Value:
+        rows, name = self.rows, f"memory.{i}"
+        begins = ops.less_equal(rows.pos, 0)
+        slot = ops.where(begins, ops.sub(-1, rows.slot), rows.slot)
+        out, self.new[name] = ops.call("delta_rule", *values, slot, self.state[name], **params)
         return out
 
 
@@ -124,6 +148,15 @@ class _Whole:
         x = ops.pad(ops.reshape(x, (self.batch, length, wide)), (0, count - 1, 0), (0, 0, 0))
         parts = (ops.slice_(x, (0, k, 0), (self.batch, k + length, wide)) for k in range(count))
         return [ops.reshape(part, (self.batch * length, wide)) for part in parts]
+
+    def delta(self, i: int, *values: Value, **params: Any) -> Value:
+        number = np.arange(self.batch * self.length, dtype=np.int32)
+        slot, pos = np.divmod(number, np.int32(self.length))
+        slot = ops.const(np.where(pos, slot, -1 - slot))
+        depth, (_, heads, width) = ops.aval(values[0]).shape[2], ops.aval(values[2]).shape
+        memory = ops.const(np.zeros((), np.float32))
+        memory = ops.broadcast(memory, (self.batch, heads, depth, width))
+        return ops.call("delta_rule", *values, slot, memory, **params)[0]
 
 
 def forward(

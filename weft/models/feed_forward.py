@@ -43,7 +43,16 @@ def experts(p: Pass, i: int, h: Value) -> Value:
         gate, up = (p.pick(f"{i}.{role}_exps", x, chosen) for role in ("gate", "up"))
     out = p.pick(f"{i}.down_exps", gated(c, gate, up), chosen)
     by = ops.broadcast(ops.reshape(weights, (*lead, 1)), (*lead, c.hidden))
-    return ops.reshape(ops.sum_(ops.mul(out, by), 1), (n, c.hidden))
+    out = ops.reshape(ops.sum_(ops.mul(out, by), 1), (n, c.hidden))
+    return ops.add(out, _shared(p, i, h)) if c.shared_ffn else out
+
+
+def _shared(p: Pass, i: int, h: Value) -> Value:
+    """The expert that every token uses, times a gate of its own."""
+    up, gate = (p.project(f"{i}.shared_{part}", h) for part in ("up", "gate"))
+    out = p.project(f"{i}.shared_down", gated(p.c, gate, up))
+    by = ops.call("sigmoid", p.project(f"{i}.shared_by", h))
+    return ops.mul(out, ops.broadcast(by, ops.aval(out).shape))
 
 
 def _route(p: Pass, i: int, h: Value) -> tuple[Value, Value]:

@@ -24,7 +24,7 @@ from weft.importers.gguf_blocks import bad_block, dequantize
 from weft.importers.packed.gguf import FORMS, packed_of
 from weft.models.config import DecoderConfig, Made, TokenIds
 from weft.models.gguf_config import TURNED, read_config
-from weft.models.gguf_source import ROPE_DIVISORS, ROPE_FACTORS
+from weft.models.gguf_source import MORE_TOKENS, ROPE_DIVISORS, ROPE_FACTORS
 from weft.models.gguf_tokenizer import read_tokenizer, token_ids
 from weft.models.names import decoder_layout
 
@@ -44,9 +44,19 @@ _LAYER = {
     "router": "ffn_gate_inp", "gate_exps": "ffn_gate_exps", "up_exps": "ffn_up_exps",
     "down_exps": "ffn_down_exps", "sinks": "attn_sinks",
     "conv_in": "shortconv.in_proj", "conv": "shortconv.conv", "conv_out": "shortconv.out_proj",
+    "delta_qkvz": "ssm_in", "delta_qkv": "attn_qkv", "delta_z": "attn_gate",
+    "delta_ba": "ssm_ba", "delta_b": "ssm_beta", "delta_a": "ssm_alpha",
+    "delta_norm": "ssm_norm", "delta_out": "ssm_out", "decay": "ssm_a", "decay_bias": "ssm_dt",
+    "shared_by": "ffn_gate_inp_shexp", "shared_gate": "ffn_gate_shexp",
+    "shared_up": "ffn_up_shexp", "shared_down": "ffn_down_shexp",
+}  # fmt: skip
+_DELTA = {
+    "ffn_norm": "post_attention_norm", "shortconv.conv": "ssm_conv1d",
+    "ssm_a.weight": "ssm_a", "ssm_dt.weight": "ssm_dt.bias",
 }  # fmt: skip
 _OWN = {  # architecture -> what it calls otherwise
     "gpt-oss": {"ffn_norm": "post_attention_norm"}, "lfm2": {"output_norm": "token_embd_norm"},
+    **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), _DELTA),
 }  # fmt: skip
 _PLAIN = {"F32": float32, "F16": float16, "BF16": bfloat16}
 _NO_WEIGHTS = ("F64", "I8", "I16", "I32", "I64", "Q8_K")
@@ -95,7 +105,11 @@ def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
     """Role -> tensor, each with the shape that the metadata ask for, and none left over."""
     arch = gguf.metadata["general.architecture"]
     roles = {tensor_name(role, arch): role for role in decoder_layout(config).weights}
+    more = gguf.metadata.get(f"{arch}.{MORE_TOKENS}")
+    beyond = tuple(f"blk.{config.layers + i}." for i in range(more or 0))
     for name in gguf.tensors:
+        if name.startswith(beyond) and beyond:
+            continue
         if name not in roles and name not in (ROPE_DIVISORS, *ROPE_FACTORS):
             raise ModelError(
                 f"{gguf.path}: tensor {name[:80]!r} has no place in a model of this architecture, "
@@ -116,14 +130,17 @@ def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
                 f"{gguf.path}: tensor {name!r} is {tensor.kind}; expected F32, F16, BF16 or packed "
                 "weights"
             )
-        conv = role.endswith(".conv.w")  # without the axis of one channel
-        shape = (spec.shape[0], spec.shape[-1]) if conv else spec.shape
-        if tensor.shape != shape:
+        if _long(tensor.shape) != _long(spec.shape):
             raise ModelError(
                 f"{gguf.path}: tensor {name!r} has shape {list(tensor.shape)}; "
-                f"the metadata ask for {list(shape)}"
+                f"the metadata ask for {list(spec.shape)}"
             )
     return out
+
+
+def _long(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Without axes of 1, which files may leave out."""
+    return tuple(d for d in shape if d != 1)
 
 
 class _Weights(Mapping[str, np.ndarray | Packed]):
@@ -132,6 +149,7 @@ class _Weights(Mapping[str, np.ndarray | Packed]):
     def __init__(self, gguf: Gguf, config: DecoderConfig, dtype: DType | None) -> None:
         self._tensors = _bound(gguf, config)
         self._config, self._dtype = config, dtype
+        self._specs = decoder_layout(config).weights
         self._where = str(gguf.path)
         self._turned = gguf.metadata["general.architecture"] in TURNED
 
@@ -155,11 +173,23 @@ class _Weights(Mapping[str, np.ndarray | Packed]):
             return packed._replace(parts=parts)
         else:
             value = _widened(tensor, self._dtype or float16, self._where)
-        if c.norm_offset and tensor.name.endswith("norm.weight"):
+        if len(value.shape) != len(self._specs[role].shape):
+            value = value.reshape(self._specs[role].shape)
+        if role.endswith(".decay"):
+            return self._speed(tensor, value)
+        if c.norm_offset and tensor.name.endswith("norm.weight") and ".delta_norm." not in role:
             with np.errstate(invalid="ignore"):  # of a NaN that signals
                 value = value.astype(np.float32) - np.float32(c.norm_offset)  # exact: it was added
         heads = self._turned_heads(role)
         return _turned_back(value, heads) if heads else value
+
+    def _speed(self, tensor: GgufTensor, value: np.ndarray) -> np.ndarray:
+        """The logarithm of how fast heads forget, of which the file holds the negative."""
+        with np.errstate(all="ignore"):
+            out = np.log(-value.astype(np.float64)).astype(np.float32)
+        if not all_finite(out):
+            raise ModelError(f"{self._where}: tensor {tensor.name!r} holds what is not below 0")
+        return out
 
     def _turned_heads(self, role: str) -> int:
         """How many heads have rows that the converter put in another order; 0 where none have."""

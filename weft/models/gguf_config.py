@@ -12,9 +12,17 @@ from typing import Any
 
 from weft.core.errors import ModelError
 from weft.importers.gguf import Gguf
-from weft.models.config import DecoderConfig, Rope
-from weft.models.family_parts import MAX_EXPERTS, MAX_FFN
+from weft.models.config import DecoderConfig, Delta, Rope
+from weft.models.family_parts import (
+    MAX_EXPERTS,
+    MAX_FFN,
+    MAX_HEAD_DIM,
+    MAX_HEADS,
+    MAX_HIDDEN,
+    MAX_LAYERS,
+)
 from weft.models.gguf_source import (
+    MORE_TOKENS,
     ROPE_FACTORS,
     Source,
     base,
@@ -43,6 +51,8 @@ _READ = {
     "phi3": ("rope.scaling.attn_factor",),
     "qwen3moe": ("expert_count",),
     "gpt-oss": ("expert_count",),
+    "qwen3next": ("expert_count",),
+    "qwen35moe": ("expert_count",),
 }
 
 
@@ -142,6 +152,41 @@ def _lfm2(c: Source) -> DecoderConfig:
     )
 
 
+def _delta_net(c: Source, family: str, **delta: Any) -> DecoderConfig:
+    """Qwen 3.5 and Qwen3-Next. Of `block_count` the last may be those that guess further tokens."""
+    heads, values = (
+        c.integer(f"ssm.{key}", 1, MAX_HEADS) for key in ("group_count", "time_step_rank")
+    )
+    inner = c.integer("ssm.inner_size", 1, MAX_HIDDEN)
+    if values % heads or inner % values:
+        raise c.refuse("ssm.inner_size", f"{values} heads of values share {heads} of keys")
+    key_dim = c.integer("ssm.state_size", 1, MAX_HEAD_DIM)
+    sizes = Delta(heads, values, key_dim, inner // values, **delta)
+    more = {"norm_eps": eps_of(c), "norm_offset": 1.0, "qk_norm": "head", "output_gate": True}
+    made = base(c, family, hybrid=True, delta=sizes, **more)
+    layers = made.layers - c.integer(MORE_TOKENS, 0, made.layers - 1, 0)
+    every = c.integer("full_attention_interval", 1, MAX_LAYERS, 4)
+    return replace(
+        made,
+        layers=layers,
+        conv_taps=c.integer("ssm.conv_kernel", 1, 64),
+        mixers=tuple("delta" if (i + 1) % every else "attention" for i in range(layers)),
+        ropes=(rope_of(c, made.head_dim, partial=True),),
+    )
+
+
+def _shared(c: Source, made: DecoderConfig) -> DecoderConfig:
+    """With experts, and one that all tokens use."""
+    width = c.integer("expert_shared_feed_forward_length", 1, MAX_FFN)
+    return replace(_experts(c, made), shared_ffn=width)
+
+
+def _qwen3_next(c: Source) -> DecoderConfig:
+    """Older files hold one weight for what newer ones hold two."""
+    fused = {"fused_ba": True, "fused_qkvz": c.has("blk.0.ssm_in.weight")}
+    return _shared(c, _delta_net(c, "qwen3_next", **fused))
+
+
 def _phi3(c: Source) -> DecoderConfig:
     """Its fused gate and up projection is called ffn_up."""
     made = base(c, "phi3", norm_eps=eps_of(c), fused_qkv=True, fused_gate=True)
@@ -205,5 +250,8 @@ FAMILIES: Mapping[str, Callable[[Source], DecoderConfig]] = {
     "smollm3": _smollm3,
     "mistral3": _mistral3,
     "granite": _granite,
+    "qwen35": lambda c: _delta_net(c, "qwen3_5_text", tiled=True),
+    "qwen35moe": lambda c: _shared(c, _delta_net(c, "qwen3_5_moe_text", tiled=True)),
+    "qwen3next": _qwen3_next,
     "olmo2": _olmo2,
 }

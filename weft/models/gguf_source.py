@@ -24,6 +24,7 @@ from weft.models.family_parts import (
     checked_heads,
 )
 
+MORE_TOKENS = "nextn_predict_layers"  # how many of the last layers guess further tokens
 ROPE_DIVISORS = "rope_freqs.weight"
 ROPE_FACTORS = ("rope_factors_short.weight", "rope_factors_long.weight")
 
@@ -164,7 +165,7 @@ def base(c: Source, family: str, hybrid: bool = False, **more: Any) -> DecoderCo
         heads=heads,
         kv_heads=kv,
         head_dim=head_dim,
-        ffn=c.uniform("feed_forward_length", MAX_FFN),
+        ffn=c.uniform("feed_forward_length", MAX_FFN, *([1] if c.value("expert_count") else [])),
         max_positions=c.integer("context_length", 1, MAX_POSITIONS),
         qkv_bias=c.has("blk.0.attn_q.bias"),
         out_bias=c.has("blk.0.attn_output.bias"),

@@ -52,8 +52,8 @@ def planes(c: DecoderConfig) -> dict[str, tuple[int, DType]]:
 
 def states(c: DecoderConfig, slots: int, context: int) -> dict[str, tuple[tuple[int, ...], DType]]:
     """What a decoder keeps of `slots` sequences between steps: shape and dtype of each plane of
-    each layer with attention, [S, G, L, ...], and of the last rows of each short convolution,
-    [S, R, C]."""
+    each layer with attention, [S, G, L, ...], of the last rows of each short convolution,
+    [S, R, C], and of the memory of each layer by the delta rule, [S, H, K, V] in float32."""
     made: dict[str, tuple[tuple[int, ...], DType]] = {
         f"{kind}.{i}": ((slots, c.kv_heads, context, width), dtype)
         for kind, (width, dtype) in planes(c).items()
@@ -61,19 +61,27 @@ def states(c: DecoderConfig, slots: int, context: int) -> dict[str, tuple[tuple[
         if c.mixer(i) == "attention"
     }
     kept = float32 if c.kv_dtype is int8 else c.kv_dtype
-    convs = [i for i in range(c.layers) if c.mixer(i) == "conv"]
-    return made | {f"conv.{i}": ((slots, ring(c, context), c.hidden), kept) for i in convs}
+    d, wide = c.delta, c.hidden if c.delta is None else c.delta.channels
+    for i in range(c.layers):
+        if c.mixer(i) != "attention":
+            made[f"conv.{i}"] = ((slots, ring(c, context), wide), kept)
+        if c.mixer(i) == "delta" and d is not None:
+            shape = (slots, d.value_heads, d.key_dim, d.value_dim)
+            made[f"memory.{i}"] = (shape, float32)
+    return made
 
 
 def ring(c: DecoderConfig, context: int) -> int:
-    """How many of its last rows a short convolution keeps: those that the rows of one step may
-    overwrite, and what the first of them looks back at."""
-    return min(context, CHUNK + c.conv_taps - 1)
+    """How many of its last rows a short convolution keeps: what the next row looks back at and,
+    where a sequence may go on from an earlier one (see `intact`), a step's more."""
+    return min(context, c.conv_taps - 1 + (0 if c.delta else CHUNK))
 
 
 def intact(c: DecoderConfig, context: int, fed: int, count: int) -> bool:
     """Whether a sequence of `fed` rows can go on from row `count`: no convolution has lost what it
-    would look back at."""
+    would look back at. A memory of the delta rule knows no earlier row than its last."""
+    if c.delta:
+        return fed == count
     kept = ring(c, context)
     return not c.conv_taps or fed <= kept or fed - count <= kept - c.conv_taps + 1
 

@@ -30,6 +30,10 @@ class Past(Protocol):
         the oldest first: float32 [N, C] each, 0 before the sequence began."""
         ...
 
+    def delta(self, i: int, *values: Value, **params: Any) -> Value:
+        """The `delta_rule` of layer i, [N, H, V]; values are q, k, v, decay and rate."""
+        ...
+
 
 @dataclass(frozen=True)
 class Training:

@@ -5,11 +5,14 @@ Each takes the pass, the layer's number and h[N, hidden], and gives float32 [N, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
 
 from weft import ops
 from weft.core.dtypes import float32
-from weft.models.layers import Pass, Value, columns
+from weft.models.layers import Pass, Value, activate, columns
 
 Mixer = Callable[[Pass, int, Value], Value]
 
@@ -17,30 +20,43 @@ Mixer = Callable[[Pass, int, Value], Value]
 def attention(p: Pass, i: int, h: Value) -> Value:
     """Grouped-query attention (Ainslie et al., arXiv:2305.13245) with rotary positions."""
     c = p.c
-    q, k, v = _qkv(p, i, h)
+    q, k, v, gate = _qkv(p, i, h)
     q, k = p.rope(i, q), p.rope(i, k)
     if c.query_growth:
         by = ops.reshape(p.tables["query_growth"], (-1, 1, 1))
         q = ops.mul(q, ops.broadcast(by, ops.aval(q).shape))
     sinks = p.w[f"{i}.sinks"] if c.sinks else None
     out = ops.cast(p.past.attend(i, q, k, v, sinks), float32)
+    if gate is not None:
+        out = ops.mul(out, ops.call("sigmoid", gate))
     return p.project(f"{i}.o", ops.reshape(out, (-1, c.heads * c.head_dim)))
 
 
-def _qkv(p: Pass, i: int, h: Value) -> tuple[Value, Value, Value]:
-    """Queries [N, H, D], keys and values [N, G, D] of layer i."""
-    c = p.c
+def _qkv(p: Pass, i: int, h: Value) -> tuple[Value, Value, Value, Value | None]:
+    """Queries [N, H, D], keys and values [N, G, D] of layer i; where the result has a gate, what it
+    is made of [N, H, D]."""
+    c, gate = p.c, None
     heads = (c.heads, c.kv_heads, c.kv_heads)
     if c.fused_qkv:
         q, k, v = columns(p.project(f"{i}.qkv", h), [g * c.head_dim for g in heads])
     else:
         q, k, v = (p.project(f"{i}.{r}", h) for r in "qkv")
+    if c.output_gate:
+        q, gate = by_head(q, c.heads, (c.head_dim, c.head_dim))
     if c.qk_norm == "whole":
         q, k = p.norm(f"{i}.q_norm", q), p.norm(f"{i}.k_norm", k)
     q, k, v = (ops.reshape(x, (-1, g, c.head_dim)) for x, g in zip((q, k, v), heads))
     if c.qk_norm == "head":
         q, k = p.norm(f"{i}.q_norm", q), p.norm(f"{i}.k_norm", k)
-    return q, k, v
+    return q, k, v, gate
+
+
+def by_head(x: Value, heads: int, sizes: Sequence[int]) -> list[Value]:
+    """x[N, heads * sum of sizes], in which each head's parts stand side by side, as its parts
+    [N, heads, size]."""
+    n, whole = ops.aval(x).shape[0], ops.reshape(x, (-1, heads, sum(sizes)))
+    ends = np.cumsum([0, *sizes]).tolist()
+    return [ops.slice_(whole, (0, 0, a), (n, heads, b)) for a, b in pairwise(ends)]
 
 
 def short_conv(p: Pass, i: int, h: Value) -> Value:
@@ -48,17 +64,87 @@ def short_conv(p: Pass, i: int, h: Value) -> Value:
     b, c and x are projections of h."""
     c = p.c
     b, gate, x = columns(p.project(f"{i}.conv_in", h), [c.hidden] * 3)
-    z = ops.mul(b, x)
-    taps = ops.cast(ops.reshape(p.w[f"{i}.conv.w"], (c.hidden, c.conv_taps)), float32)
-    shape = ops.aval(z).shape
+    return p.project(f"{i}.conv_out", ops.mul(gate, _convolved(p, i, ops.mul(b, x))))
+
+
+def _convolved(p: Pass, i: int, z: Value) -> Value:
+    """Each channel of z[N, C] over the last few rows of its sequence."""
+    c, shape = p.c, ops.aval(z).shape
+    wide = shape[1]
+    taps = ops.cast(ops.reshape(p.w[f"{i}.conv.w"], (wide, c.conv_taps)), float32)
     out = None
     for k, row in enumerate(p.past.recent(i, z, c.conv_taps)):  # the oldest first
-        tap = ops.reshape(ops.slice_(taps, (0, k), (c.hidden, k + 1)), (c.hidden,))
+        tap = ops.reshape(ops.slice_(taps, (0, k), (wide, k + 1)), (wide,))
         part = ops.mul(row, ops.broadcast(tap, shape))
         out = part if out is None else ops.add(out, part)
     if c.conv_bias:
         out = ops.add(out, ops.broadcast(ops.cast(p.w[f"{i}.conv.b"], float32), shape))
-    return p.project(f"{i}.conv_out", ops.mul(gate, out))
+    return out
 
 
-MIXERS: Mapping[str, Mixer] = {"attention": attention, "conv": short_conv}
+def delta(p: Pass, i: int, h: Value) -> Value:
+    """Gated DeltaNet (Yang, Kautz and Hatamizadeh, arXiv:2412.06464): queries, keys and values of a
+    short convolution, the gated delta rule, a norm of each head's result and a gate."""
+    c, d = p.c, p.c.delta
+    assert d is not None
+    n = ops.aval(h).shape[0]
+    mixed, z, b, a = _delta_parts(p, i, h)
+    mixed = activate(c.act, _convolved(p, i, mixed))
+    qk, v = columns(mixed, (2 * d.keys, d.values))
+    # a vector of length 1 is one of mean square 1, over the root of its size
+    even = ops.const(np.full(d.key_dim, d.key_dim**-0.5, np.float32))
+    qk = ops.reshape(qk, (n, 2 * d.key_heads, d.key_dim))
+    qk = ops.call("rms_norm", qk, even, eps=_LENGTH_EPS / d.key_dim, offset=0.0)
+    q, k = columns(ops.reshape(qk, (n, 2 * d.keys)), (d.keys, d.keys))
+    step = _softplus(ops.add(a, ops.broadcast(_vector(p, f"{i}.decay_bias"), ops.aval(a).shape)))
+    speed = ops.broadcast(ops.exp(_vector(p, f"{i}.decay")), ops.aval(a).shape)
+    gates = ops.concat([ops.exp(ops.neg(ops.mul(speed, step))), ops.call("sigmoid", b)], 1)
+    q, k = (ops.reshape(x, (n, d.key_heads, d.key_dim)) for x in (q, k))
+    v = ops.reshape(v, (n, d.value_heads, d.value_dim))
+    gates = columns(gates, (d.value_heads, d.value_heads))
+    scale = d.key_dim**-0.5
+    out = p.past.delta(i, q, k, v, *gates, tiled=d.tiled, scale=scale)
+    out = ops.call("rms_norm", out, p.w[f"{i}.delta_norm.w"], eps=c.norm_eps, offset=0.0)
+    gate = activate("silu", ops.reshape(z, ops.aval(out).shape))
+    return p.project(f"{i}.delta_out", ops.reshape(ops.mul(out, gate), (n, d.values)))
+
+
+_LENGTH_EPS = 1e-6  # added to the square of a query's and of a key's length
+
+
+def _delta_parts(p: Pass, i: int, h: Value) -> tuple[Value, Value, Value, Value]:
+    """Queries, keys and values side by side [N, C], what gates the result [N, H * V], and what says
+    how fast a head learns and forgets [N, H] each."""
+    d = p.c.delta
+    assert d is not None
+    n, share = ops.aval(h).shape[0], d.value_heads // d.key_heads
+    if d.fused_qkvz:
+        sizes = (d.key_dim, d.key_dim, share * d.value_dim, share * d.value_dim)
+        parts = by_head(p.project(f"{i}.delta_qkvz", h), d.key_heads, sizes)
+        *mixed, z = (ops.reshape(x, (n, -1)) for x in parts)
+        qkv = ops.concat(mixed, 1)
+    else:
+        qkv, z = (p.project(f"{i}.delta_{part}", h) for part in ("qkv", "z"))
+    if d.fused_ba:
+        parts = by_head(p.project(f"{i}.delta_ba", h), d.key_heads, (share, share))
+        b, a = (ops.reshape(x, (n, d.value_heads)) for x in parts)
+    else:
+        b, a = (p.project(f"{i}.delta_{part}", h) for part in "ba")
+    return qkv, z, b, a
+
+
+def _vector(p: Pass, role: str) -> Value:
+    return ops.reshape(ops.cast(p.w[role], float32), (1, -1))
+
+
+def _softplus(x: Value) -> Value:
+    """log(1 + exp(x)), also where exp(x) is small beside 1."""
+    small = ops.exp(ops.neg(ops.abs_(x)))
+    whole = ops.add(small, 1.0)
+    rest = ops.sub(whole, 1.0)  # what of it was added; log(whole) is about that
+    lost = ops.equal(rest, 0.0)
+    near = ops.mul(ops.log(whole), ops.div(small, ops.where(lost, 1.0, rest)))
+    return ops.add(ops.maximum(x, 0.0), ops.where(lost, small, near))
+
+
+MIXERS: Mapping[str, Mixer] = {"attention": attention, "conv": short_conv, "delta": delta}

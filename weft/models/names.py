@@ -80,13 +80,15 @@ def _llama(c: DecoderConfig) -> Layout:
             b.add(f"{i}.sinks", f"{at}self_attn.sinks", c.heads)
         if c.feed_forward(i) == "experts":
             (_fused_experts if c.fused_gate else _experts)(c, b, i, f"{at}mlp.")
-        dense = _dense(c) if c.feed_forward(i) == "dense" else {}
-        mixer = _attention(c) if c.mixer(i) == "attention" else _conv(c)
+        dense = _dense(c) if c.feed_forward(i) == "dense" else _shared(c)
+        mixer = _MIXERS[c.mixer(i)](c)
         for role, (shape, biased) in (mixer | dense).items():
             if biased:
                 b.both(f"{i}.{role}", at + PROJECTIONS[role], *shape)
             else:
                 b.add(f"{i}.{role}.w", f"{at}{PROJECTIONS[role]}.weight", *shape)
+        if c.mixer(i) == "delta":
+            _delta_vectors(c, b, i, f"{at}linear_attn.")
         whole = c.qk_norm == "whole"
         normed = c.qk_norm and c.mixer(i) == "attention"
         for role, heads in (("q_norm", c.heads), ("k_norm", c.kv_heads)) if normed else ():
@@ -105,6 +107,8 @@ def _attention(c: DecoderConfig) -> Projections:
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
     sizes = {"qkv": q + 2 * kv} if c.fused_qkv else {"q": q, "k": kv, "v": kv}
     made: Projections = {role: ((n, c.hidden), c.qkv_bias) for role, n in sizes.items()}
+    if c.output_gate:
+        made["q"] = ((2 * q, c.hidden), c.qkv_bias)
     return made | {"o": ((c.hidden, q), c.out_bias)}
 
 
@@ -115,6 +119,36 @@ def _conv(c: DecoderConfig) -> Projections:
         "conv_out": (c.hidden, c.hidden),
     }
     return {role: (shape, c.conv_bias) for role, shape in shapes.items()}
+
+
+def _delta(c: DecoderConfig) -> Projections:
+    d = c.delta
+    assert d is not None
+    fused = {"qkvz": d.channels + d.values} if d.fused_qkvz else {"qkv": d.channels, "z": d.values}
+    fused |= {"ba": 2 * d.value_heads} if d.fused_ba else dict.fromkeys("ba", d.value_heads)
+    made: Projections = {f"delta_{part}": ((n, c.hidden), False) for part, n in fused.items()}
+    return made | {"delta_out": ((c.hidden, d.values), False)}
+
+
+def _delta_vectors(c: DecoderConfig, b: _Builder, i: int, at: str) -> None:
+    d = c.delta
+    assert d is not None
+    b.add(f"{i}.conv.w", f"{at}conv1d.weight", d.channels, 1, c.conv_taps)
+    b.add(f"{i}.decay", f"{at}A_log", d.value_heads)
+    b.add(f"{i}.decay_bias", f"{at}dt_bias", d.value_heads)
+    b.add(f"{i}.delta_norm.w", f"{at}norm.weight", d.value_dim)
+
+
+_MIXERS = {"attention": _attention, "conv": _conv, "delta": _delta}
+
+
+def _shared(c: DecoderConfig) -> Projections:
+    """Of the expert that all tokens use, if there is one."""
+    if not c.shared_ffn:
+        return {}
+    made = {"shared_by": (1, c.hidden), "shared_down": (c.hidden, c.shared_ffn)}
+    made |= dict.fromkeys(("shared_up", "shared_gate"), (c.shared_ffn, c.hidden))
+    return {role: (shape, False) for role, shape in made.items()}
 
 
 def _dense(c: DecoderConfig) -> Projections:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import abc
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.core.clock import compiling
 from weft.core.dtypes import as_dtype
-from weft.core.errors import OutOfMemoryError
+from weft.core.errors import OutOfMemoryError, UsageError
 from weft.models.config import DecoderConfig, EncoderConfig
 from weft.models.inputs import CHUNK, cache_rows, intact, states
 from weft.models.matrices import Lent, joined
@@ -63,31 +64,25 @@ class Runner(abc.ABC):
     def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> np.ndarray:
         """Feeds ids to a slot from position `start`; logits float32 [vocab] of the last one."""
         chunk = self.room("prefill")
-        fed = self._fed[slot]
         logits = np.empty(0, np.float32)
         for begin in range(0, len(ids), chunk):
             part = ids[begin : begin + chunk]
             rows = self._rows("prefill", part, [slot] * len(part), start + begin)
             rows["last"] = np.array([len(part) - 1], np.int32)
-            del fed[start + begin :]  # before the step: it may be interrupted
-            logits = self.step("prefill", rows, len(part))[0]
-            if len(fed) == start + begin:
-                fed.extend(part)
+            with self._feeding((slot, start + begin, part)):
+                logits = self.step("prefill", rows, len(part))[0]
         return logits
 
     def decode(self, ids: Sequence[int], slots: Sequence[int], pos: Sequence[int]) -> np.ndarray:
         """One token for each of some slots, at the given positions; logits float32 [n, vocab]."""
         step = self.room("decode")
         parts = []
-        for slot, place in zip(slots, pos):
-            del self._fed[slot][place:]  # before the step: it may be interrupted
         for i in range(0, len(ids), step):
             part = ids[i : i + step]
             rows = self._rows("decode", part, slots[i : i + step], pos[i : i + step])
-            parts.append(self.step("decode", rows, len(part))[: len(part)])
-            for token, slot, place in zip(part, slots[i:], pos[i:]):
-                if len(self._fed[slot]) == place:
-                    self._fed[slot].append(token)
+            fed = zip(slots[i:], pos[i:], ([token] for token in part))
+            with self._feeding(*fed):
+                parts.append(self.step("decode", rows, len(part))[: len(part)])
             if len(ids) > step:
                 parts[-1] = parts[-1].copy()  # the next step reuses its memory
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -100,16 +95,36 @@ class Runner(abc.ABC):
         """Feeds ids to a slot from position `start`; logits float32 [len(ids), vocab] of each of
         them, bit for bit those of decoding one by one: proposed tokens are checked as rows."""
         chunk = self.room("score")
-        fed = self._fed[slot]
         out = np.empty((len(ids), self.config.vocab), np.float32)
         for begin in range(0, len(ids), chunk):
             part = ids[begin : begin + chunk]
             rows = self._rows("score", part, [slot] * len(part), start + begin)
-            del fed[start + begin :]  # before the step: it may be interrupted
-            out[begin : begin + len(part)] = self.step("score", rows, len(part))[: len(part)]
-            if len(fed) == start + begin:
-                fed.extend(part)
+            with self._feeding((slot, start + begin, part)):
+                out[begin : begin + len(part)] = self.step("score", rows, len(part))[: len(part)]
         return out
+
+    @contextmanager
+    def _feeding(self, *parts: tuple[int, int, Sequence[int]]) -> Iterator[None]:
+        """Around the step that feeds (slot, position of the first, ids): notes what slots hold.
+        Where the step is interrupted nobody knows. Raises UsageError for a position that a slot
+        cannot go on from."""
+        for slot, start, _ in parts:
+            fed = self._fed[slot]
+            if start and not intact(self.config, self.context, len(fed), start):
+                raise UsageError(
+                    f"slot {slot} has been fed {len(fed)} tokens and cannot go on from {start}: "
+                    f"{self.config.family} keeps no earlier state; prefill from 0"
+                )
+            del fed[start:]
+        try:
+            yield
+            for slot, start, ids in parts:
+                if len(self._fed[slot]) == start:
+                    self._fed[slot].extend(ids)
+        except BaseException:
+            for slot, _, _ in parts:
+                self._fed[slot].clear()
+            raise
 
     def _rows(
         self, kind: str, ids: Sequence[int], slots: Sequence[int], pos: int | Sequence[int]

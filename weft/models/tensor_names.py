@@ -16,6 +16,17 @@ PROJECTIONS = {
     "conv_in": "conv.in_proj",
     "conv": "conv.conv",
     "conv_out": "conv.out_proj",
+    "delta_qkvz": "linear_attn.in_proj_qkvz",
+    "delta_qkv": "linear_attn.in_proj_qkv",
+    "delta_z": "linear_attn.in_proj_z",
+    "delta_ba": "linear_attn.in_proj_ba",
+    "delta_b": "linear_attn.in_proj_b",
+    "delta_a": "linear_attn.in_proj_a",
+    "delta_out": "linear_attn.out_proj",
+    "shared_up": "mlp.shared_expert.up_proj",
+    "shared_gate": "mlp.shared_expert.gate_proj",
+    "shared_down": "mlp.shared_expert.down_proj",
+    "shared_by": "mlp.shared_expert_gate",
 }
 NORMS = {  # by whether there are norms before and after a layer's parts
     (True, False): {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},

@@ -13,6 +13,7 @@ from weft.ops import (  # noqa: F401  (importing registers the primitives)
     composites,
     conv,
     cross_entropy,
+    delta_rule,
     functions,
     indexing,
     logcumsumexp,

@@ -22,7 +22,8 @@ class Composite:
     is a faster form of the same for eager use. `vjp`, where given, is the derivative of the one
     output (else, and for several outputs, that of the body). `kind` is "movement" where the emitter
     knows how its index moves, so that it is fused as movement is. `defaults` holds every parameter
-    with its default; None means that the caller must give it."""
+    with its default; None means that the caller must give it. `carries` (operand, output) says that
+    the one becomes the other, and may share its buffer: state, of which there are no rows."""
 
     name: str
     abstract: AbstractRule
@@ -31,6 +32,7 @@ class Composite:
     numpy: NumpyRule | None = None
     vjp: VjpRule | None = None
     kind: str = "call"
+    carries: tuple[int, int] | None = None
 
 
 COMPOSITES: dict[str, Composite] = {}

@@ -38,6 +38,7 @@ MODULES: dict[str, str] = {
     "attention": "weft.templates.attention.choice",
     "attention_grad": "weft.templates.attention.choice",
     "cached_attention": "weft.templates.attention.choice",
+    "delta_rule": "weft.templates.delta_rule",
 }
 
 # composite name -> kind of the template that may claim it
@@ -74,6 +75,7 @@ COMPOSITES: dict[str, str] = {
     "cached_attention": "cached_attention",
     "cached_attention_parts": "cached_attention",
     "attention_merge": "cached_attention",
+    "delta_rule": "delta_rule",
 }
 
 _TEMPLATES: dict[str, Template] = {}

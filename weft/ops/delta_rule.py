@@ -1,0 +1,79 @@
+"""The gated delta rule (Yang, Kautz and Hatamizadeh, "Gated Delta Networks", arXiv:2412.06464): a
+memory of one matrix for each head, which forgets, and learns of a key what it does not know."""
+
+from __future__ import annotations
+
+from weft.core import dtypes as dt
+from weft.core.errors import DTypeError, ShapeError
+from weft.ops import functions as f
+from weft.ops.composite import Composite, register_composite
+from weft.ops.functions import Value
+from weft.ops.primitive import Aval, aval
+
+
+def _abstract(
+    q: Aval, k: Aval, v: Aval, decay: Aval, rate: Aval, slot: Aval, memory: Aval,
+    *, tiled: bool, scale: float,
+) -> tuple[Aval, Aval]:  # fmt: skip
+    given = (q, k, v, decay, rate, slot, memory)
+    ok = len(q.shape) == len(v.shape) == 3 and q.shape == k.shape and len(memory.shape) == 4
+    if ok:
+        (n, groups, depth), (_, heads, width) = q.shape, v.shape
+        ok = groups > 0 and heads % groups == 0 and v.shape[0] == n
+        ok = ok and decay.shape == rate.shape == (n, heads) and slot.shape == (n,)
+        ok = ok and memory.shape[0] > 0 and memory.shape[1:] == (heads, depth, width)
+    if not ok:
+        raise ShapeError(
+            f"delta_rule: got {', '.join(map(repr, given))}; expected q and k [N,G,K], v [N,H,V] "
+            "with H a multiple of G, decay and rate [N,H], slot [N], memory [S,H,K,V]"
+        )
+    if any(x.dtype != dt.float32 for x in (q, k, v, decay, rate, memory)):
+        raise DTypeError("delta_rule: all but the slots is float32; cast it")
+    if slot.dtype != dt.int32:
+        raise DTypeError(f"delta_rule: slots are int32, not {slot.dtype}")
+    return v, memory
+
+
+def _delta_rule(
+    q: Value, k: Value, v: Value, decay: Value, rate: Value, slot: Value, memory: Value,
+    *, tiled: bool, scale: float,
+) -> tuple[Value, Value]:  # fmt: skip
+    """What each row reads [N,H,V], and the memories after all of them. Row n, in its order, does
+    M = decay M; M += k (rate (v - k M)); scale q M to the memory of its slot. A slot of -1 - s is
+    s, emptied before. The rows of a slot stand side by side. Head h shares key h // (H / G), or
+    h % G where heads are `tiled`."""
+    (n, groups, depth), (_, heads, width) = aval(q).shape, aval(v).shape
+    share = heads // groups
+
+    def row(x: Value, i: int) -> Value:
+        return f.slice_(x, (i, *(0,) * (len(aval(x).shape) - 1)), (i + 1, *aval(x).shape[1:]))
+
+    def vectors(x: Value, i: int) -> Value:
+        """Of each head its key [1,H,1,K]."""
+        one = (1, 1, groups, depth) if tiled else (1, groups, 1, depth)
+        full = (1, share, groups, depth) if tiled else (1, groups, share, depth)
+        return f.reshape(f.broadcast(f.reshape(row(x, i), one), full), (1, heads, 1, depth))
+
+    def factors(x: Value, i: int) -> Value:
+        return f.reshape(row(x, i), (1, heads, 1, 1))
+
+    full = (1, heads, depth, width)
+    out = []
+    for i in range(n):
+        begins = f.less(row(slot, i), 0)
+        at = f.where(begins, f.sub(-1, row(slot, i)), row(slot, i))
+        begins = f.broadcast(f.reshape(begins, (1, 1, 1, 1)), full)
+        m = f.where(begins, 0.0, f.gather(memory, at))
+        m = f.mul(m, f.broadcast(factors(decay, i), full))
+        key = vectors(k, i)
+        error = f.sub(f.reshape(row(v, i), (1, heads, 1, width)), f.dot(key, m))
+        learned = f.mul(error, f.broadcast(factors(rate, i), aval(error).shape))
+        m = f.add(m, f.dot(f.swap_last(key), learned))
+        out.append(f.reshape(f.mul(f.dot(vectors(q, i), m), scale), (1, heads, width)))
+        memory = f.update(memory, at, m)
+    return (f.concat(out, 0) if out else f.mul(v, 0.0)), memory
+
+
+register_composite(
+    Composite("delta_rule", _abstract, _delta_rule, {"tiled": False, "scale": 1.0}, carries=(6, 1))
+)

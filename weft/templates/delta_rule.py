@@ -1,0 +1,166 @@
+"""delta_rule: row after row, a memory in reach of the one worker that keeps it.
+
+A worker has some columns of one head's memory, which no other column touches: all rows go by it in
+their order. So sums are chains of fused multiply-adds in ascending order of the key's elements,
+however a prompt was cut into steps and whatever stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.graph.ir import Node
+from weft.kernel import expr as kb
+from weft.kernel.builder import Builder
+from weft.kernel.ir import Expr, Kernel, Type
+from weft.templates import affine
+from weft.templates.affine import Affine
+from weft.templates.emit import Emitter
+from weft.templates.group import Group
+from weft.templates.loops import bounded_rows, kernel_name, traffic, useful_lanes
+from weft.templates.registry import template
+
+_THREADS = 64  # of a group on a GPU, a column each
+_VECTORS = 4  # of columns that a CPU takes side by side: as many chains hide a sum's latency
+_HELD = 1 << 13  # elements that a worker of a CPU keeps at most
+
+
+@template("delta_rule")
+def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+    """The kernel of a group around one `delta_rule` call (see weft.ops.delta_rule)."""
+    assert group.anchor is not None
+    node, b = group.anchor, Builder(kernel_name(group))
+    em = Emitter(b, group, caps)
+    _, heads, depth, width = node.inputs[-1].shape
+    flops = 7 * node.size * depth
+    if not caps.is_cpu:
+        threads = min(_THREADS, caps.max_threads)
+        at = b.let(b.group(0) * threads + b.thread(0), "at")
+        with b.when(at < heads * width), em.scope():
+            head, column = affine.divide(em.axis(at, heads * width), width)
+            _Columns(em, group, head, [column], 1).walk()
+        grid = kb.ceil_div(heads * width, threads)
+        return b.kernel((grid,), (threads,), flops, traffic(group))
+    lanes = useful_lanes(caps, width)
+    vectors = max(1, min(_VECTORS, -(-width // lanes), _HELD // (depth * lanes)))
+    wide = lanes * vectors
+    parts = -(-width // wide)
+    head, part = affine.divide(em.axis(b.group(0), heads * parts), parts)
+    columns = [part * wide + u * lanes + em.lane(lanes) for u in range(vectors)]
+    _Columns(em, group, head, columns, lanes).walk()
+    return b.kernel((heads * parts,), flops=flops, bytes=traffic(group))
+
+
+class _Columns:
+    """Columns of one head's memory, `lanes` of them in each vector."""
+
+    def __init__(
+        self, em: Emitter, group: Group, head: Affine, columns: list[Affine], lanes: int
+    ) -> None:
+        assert group.anchor is not None
+        self.em, self.b, self.group, self.node = em, em.b, group, group.anchor
+        self.q, self.k, self.v, self.decay, self.rate, self.slot, self.memory = self.node.inputs
+        self.after: Node = group.results[1]
+        self.head, self.columns, self.lanes = head, columns, lanes
+        self.slots, heads, self.depth, self.width = self.memory.shape
+        groups = self.q.shape[1]
+        tiled = self.node.attrs["params"]["tiled"]
+        whole, rest = affine.divide(head, groups if tiled else heads // groups)
+        self.key_head = rest if tiled else whole
+        self.kind = Type(dt.float32, lanes)
+        self.wide = lanes * len(columns)
+        self.held = self.b.array("memory", dt.float32, self.depth * self.wide)
+        full = self.width % self.wide == 0 or lanes == 1
+        self.masks = [None if full else self._inside(column) for column in columns]
+
+    def _inside(self, column: Affine) -> Expr:
+        return self.b.let(kb.binary("lt", self.em.expr(column), self.width), "inside")
+
+    def walk(self) -> None:
+        b, em = self.b, self.em
+        if not self.group.in_place:
+            self._copy()
+        rows = self.node.shape[0]
+        stop = b.let(bounded_rows(self.group, rows), "rows")
+        with b.loop(stop, name="r") as r, em.scope():
+            row = em.axis(r, rows)
+            near = [em.axis(x, rows) for x in (kb.maximum(r - 1, 0), kb.minimum(r + 1, stop - 1))]
+            before, slot, later = (self._slot(x) for x in (near[0], row, near[1]))
+            place = em.axis(slot, self.slots)
+            with b.when(b.let(em.value(self.slot, (row,)) < 0, "begins")):
+                self._each(lambda i, u: kb.const(0.0, self.kind))
+            with b.otherwise(), b.when(kb.eq(r, 0) | kb.ne(before, slot)), em.scope():
+                self._each(lambda i, u: em.value(self.memory, self._at(place, i, u)))
+            self._step(row)
+            with b.when(kb.eq(r, stop - 1) | kb.ne(later, slot)), em.scope():
+                self._put(place, self._kept)
+
+    def _slot(self, row: Affine) -> Expr:
+        given = self.em.value(self.slot, (row,))
+        return self.b.let(kb.minimum(kb.maximum(given, -1 - given), self.slots - 1), "slot")
+
+    def _at(self, slot: Affine, i: Affine, u: int) -> tuple[Affine, ...]:
+        return slot, self.head, i, self.columns[u]
+
+    def _kept(self, i: Affine, u: int) -> Expr:
+        at = self.em.expr(i * self.wide + u * self.lanes)
+        return self.b.let(kb.load(self.held, at, self.lanes), "kept")
+
+    def _elements(self, body: Callable[[Affine, int], None]) -> None:
+        """body(element of the key, vector) under the vector's mask."""
+        b, em = self.b, self.em
+        with b.loop(self.depth, name="i") as i, em.scope():
+            at = em.axis(i, self.depth)
+            for u, mask in enumerate(self.masks):
+                with em.masked(mask):
+                    body(at, u)
+
+    def _each(self, value: Callable[[Affine, int], Expr]) -> None:
+        """Keeps value(element, vector) of all of them."""
+        self._elements(lambda i, u: self._keep(i, u, value(i, u)))
+
+    def _keep(self, i: Affine, u: int, value: Expr) -> None:
+        self.b.store(self.held, self.em.expr(i * self.wide + u * self.lanes), value)
+
+    def _put(self, slot: Affine, value: Callable[[Affine, int], Expr]) -> None:
+        self._elements(lambda i, u: self.em.put(self.after, self._at(slot, i, u), value(i, u)))
+
+    def _copy(self) -> None:
+        """All memories as they were: those of slots without rows stay so."""
+        with self.b.loop(self.slots, name="s") as s, self.em.scope():
+            slot = self.em.axis(s, self.slots)
+            self._put(slot, lambda i, u: self.em.value(self.memory, self._at(slot, i, u)))
+
+    def _step(self, row: Affine) -> None:
+        """One row: what its key recalls, what is learned of it, what its query reads."""
+        b, em, kind = self.b, self.em, self.kind
+        fade, rate = (em.value(x, (row, self.head)) for x in (self.decay, self.rate))
+        sums = [b.var(0.0, "recalled", kind) for _ in self.columns]
+
+        def recall(i: Affine, u: int) -> None:
+            key = kb.splat(em.value(self.k, (row, self.key_head, i)), self.lanes)
+            b.assign(sums[u], kb.fma(self._kept(i, u), key, sums[u]))
+
+        self._elements(recall)
+        learned = []
+        for total, column, mask in zip(sums, self.columns, self.masks):
+            with em.masked(mask):
+                value = kb.splat(em.value(self.v, (row, self.head, column)), self.lanes)
+            learned.append(b.let((value - total * fade) * rate, "learned"))
+        out = [b.var(0.0, "out", kind) for _ in self.columns]
+
+        def learn(i: Affine, u: int) -> None:
+            at = (row, self.key_head, i)
+            key, query = (kb.splat(em.value(x, at), self.lanes) for x in (self.k, self.q))
+            new = b.let(kb.fma(key, learned[u], self._kept(i, u) * fade), "new")
+            self._keep(i, u, new)
+            b.assign(out[u], kb.fma(new, query, out[u]))
+
+        self._elements(learn)
+        scale = self.node.attrs["params"]["scale"]
+        for total, column, mask in zip(out, self.columns, self.masks):
+            with em.masked(mask):
+                em.put(self.node, (row, self.head, column), total * scale)
