@@ -104,6 +104,23 @@ def test_a_checkpoint_without_one_of_its_experts(tmp_path: Path) -> None:
         weft.load(tmp_path, device="oracle")
 
 
+def test_one_tensor_for_all_experts(tmp_path: Path) -> None:
+    """As Qwen 3.5's checkpoints hold them: gates, and below them what they gate."""
+    write_model("qwen3_5_moe", tmp_path)
+    want = weft.load(tmp_path, device="oracle").logits(IDS)
+    tensors = dict(open_checkpoint(tmp_path).items())
+    for i in range(4):
+        at = f"model.layers.{i}.mlp.experts."
+        gate, up, down = (
+            np.stack([tensors.pop(f"{at}{e}.{part}_proj.weight") for e in range(5)])
+            for part in ("gate", "up", "down")
+        )
+        tensors[f"{at}gate_up_proj"] = np.concatenate([gate, up], 1)
+        tensors[f"{at}down_proj"] = down
+    save_file(tmp_path / "model.safetensors", tensors)
+    np.testing.assert_array_equal(weft.load(tmp_path, device="oracle").logits(IDS), want)
+
+
 def test_gpt_oss_with_packed_experts(tmp_path: Path) -> None:
     """The experts in MXFP4 as OpenAI's files hold them, against the same values as floats."""
     plain, folder = tmp_path / "plain", tmp_path / "packed"

@@ -269,9 +269,11 @@ def bind_names(layout: Layout, checkpoint: Checkpoint | PackedCheckpoint) -> dic
             name = beside if beside in checkpoint else spec.name
         if "{}" not in name and name not in checkpoint:
             name = _old_name(name, checkpoint)
+        if "{}" in name and (whole := _whole_name(name)) in checkpoint:
+            name = whole
         out[role] = name
         for part in parts_of(spec, name):
-            _check(checkpoint, part, shape_of(spec))
+            _check(checkpoint, part, shape_of(spec, name))
             used.add(part)
     _check_layers(used, checkpoint)
     return out
@@ -282,9 +284,17 @@ def parts_of(spec: WeightSpec, name: str) -> list[str]:
     return [name.format(i) for i in range(spec.shape[0])] if "{}" in name else [name]
 
 
-def shape_of(spec: WeightSpec) -> tuple[int, ...]:
-    """The shape of each of the tensors that hold a weight."""
-    shape = spec.shape[1:] if "{}" in spec.name else spec.shape
+def _whole_name(name: str) -> str:
+    """What one tensor for all experts is called: the gates' rows and below them the others'."""
+    whole = name.removesuffix(".weight").replace(".{}.", ".")
+    return re.sub(r"\.(gate|up)_proj$", ".gate_up_proj", whole)
+
+
+def shape_of(spec: WeightSpec, name: str) -> tuple[int, ...]:
+    """The shape of each of the tensors called `name` that hold a weight."""
+    shape = spec.shape[1:] if "{}" in name else spec.shape
+    if "{}" in spec.name and name.endswith(".gate_up_proj"):
+        return (shape[0], 2 * shape[1], *shape[2:])
     return (*shape[:-2], *shape[:-3:-1]) if spec.turned else shape
 
 
@@ -315,9 +325,12 @@ def read_weight(
 ) -> np.ndarray:
     """The weight that is called `name`, of tensor(name, its shape): as it is, turned, or put
     together of several, one at a time. Raises ModelError where their dtypes differ."""
-    shape = shape_of(spec)
+    shape = shape_of(spec, name)
     if spec.turned:
         return np.ascontiguousarray(tensor(name, shape).swapaxes(-1, -2))
+    if name != spec.name and shape != spec.shape and "{}" not in name:  # half of it
+        first = 0 if "gate_proj" in spec.name else spec.shape[1]
+        return np.ascontiguousarray(tensor(name, shape)[:, first : first + spec.shape[1]])
     if "{}" not in name:
         return tensor(name, shape)
     out = None

@@ -32,7 +32,13 @@ from weft.models.quantize.gptq import Moments, gptq, unit_of
 from weft.models.quantize.plan import Losses, choose, loss
 from weft.models.quantize.schemes import Scheme, better, bits_per_weight
 from weft.models.quantize.search import Search
-from weft.models.quantize.source import check_target, decoder_config, is_gguf, stamps
+from weft.models.quantize.source import (
+    check_target,
+    decoder_config,
+    is_gguf,
+    is_packable,
+    stamps,
+)
 from weft.models.training.checkpoints import copy_tokenizer
 from weft.models.training.model import is_matrix
 from weft.models.weight_dtypes import main_dtype
@@ -202,7 +208,7 @@ class _Job:
         """What a weight becomes; None where it stays as it is."""
         outer = {"head": self.options.head, "embed": self.options.embed}
         name = outer.get(role) or self.plan.get(role, self.options.scheme)
-        if not (is_matrix(role) or role in outer) or name == "none":
+        if not (is_packable(role) or role in outer) or name == "none":
             return None
         if Scheme(name).form(self.matrix(role).shape[1]) is None:
             return None

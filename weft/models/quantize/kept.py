@@ -31,7 +31,7 @@ from weft.models.matrices import parted
 from weft.models.progress import progress
 from weft.models.quantize.schemes import Scheme
 from weft.models.quantize.search import Search
-from weft.models.quantize.source import stamps
+from weft.models.quantize.source import is_packable, stamps
 from weft.models.training.model import is_matrix
 
 VERSION = 1  # of what a search gives: another finds nothing that was kept
@@ -73,7 +73,7 @@ def _matrix(config: DecoderConfig, role: str, value: np.ndarray) -> np.ndarray:
 
 def _form(role: str, value: np.ndarray, scheme: str) -> Form | None:
     outer = role in ("embed", "head")
-    if value.ndim != 2 or not (outer or is_matrix(role)):  # experts' matrices stay floats
+    if value.ndim != 2 or not (outer or is_packable(role)):  # experts' matrices stay floats
         return None
     return Scheme(OUTER if outer else scheme).form(value.shape[1])
 

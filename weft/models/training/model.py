@@ -200,6 +200,7 @@ def config_of(raw: Fields) -> DecoderConfig:
             f"supported: {', '.join(DECODERS)}"
         )
     made = DECODERS[kind](raw)
-    if made.experts:
-        raise ModelError(f"{raw.where}: {kind} cannot be trained: it has experts")
+    what = "experts" if made.experts else "layers by the delta rule" if made.delta else ""
+    if what:
+        raise ModelError(f"{raw.where}: {kind} cannot be trained: it has {what}")
     return made
