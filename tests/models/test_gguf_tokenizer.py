@@ -53,6 +53,10 @@ def test_patterns_that_follow_one_another(
     series = {
         "default": (r"[\p{P}\$\+<=>\^~\|]+", words, r"\p{N}+", "[0-9][0-9][0-9]"),
         "smollm": (r"\p{N}", words),
+        "qwen35": (
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+            r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ),
     }
     whole = loaded(folder, tmp_path / "whole.gguf", byte_level(bytes_tokenizer)).tokenizer
     assert whole is not None

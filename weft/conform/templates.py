@@ -95,6 +95,22 @@ def _cached() -> Iterator[Case]:
         yield f"cached_attention int8 {extra or ''}", fn, coded, "dot"
 
 
+def _deltas() -> Iterator[Case]:
+    """The gated delta rule: what rows read, and what is remembered then."""
+    for rows, groups, heads, k, v in ((1, 2, 2, 32, 32), (5, 2, 6, 10, 14)):
+        shapes = ((rows, groups, k), (rows, heads, v), (rows, heads), (3, heads, k, v))
+        key, value, rate, memory = (data(dt.float32, s, i) / 8 for i, s in enumerate(shapes))
+        slot = np.array([-1, *[0] * (rows - 3), 2, 2][:rows], np.int32)
+
+        def run(which: int, key: Any, value: Any, rate: Any, slot: Any, memory: Any) -> Any:
+            operands = (key, key, value, rate, rate, slot, memory)
+            return ops.call("delta_rule", *operands, tiled=True, scale=0.5)[which]
+
+        for which, what in enumerate(("read", "kept")):
+            arrays = [key, value, rate, slot, memory]
+            yield f"delta_rule {[rows, heads, k, v]} {what}", partial(run, which), arrays, "dot"
+
+
 def _large() -> Iterator[Case]:
     """Sizes at which GPUs take other kernels: rows of many threads, blocks of attention in matrix
     units, caches in parts."""
@@ -173,7 +189,7 @@ def _fused_block(device: Device) -> float:
 def checks(device: Device) -> Iterator[Check]:
     """Every template of composites, their gradients, packed weights, and the invariants."""
     sizes = ((1, 2, 2, 5, 5, 16), (2, 4, 2, 9, 20, 24), (1, 3, 1, 1, 33, 64))
-    cases = chain(_rows(), _row_gradients(), gradients.attention(sizes, data), _cached())
+    cases = chain(_rows(), _row_gradients(), gradients.attention(sizes, data), _cached(), _deltas())
     yield from each(run_case, device, cases)
     yield "cached_attention: a row does not see its neighbours", partial(_cached_alone, device)
     yield from each(run_case, device, chain(_large(), scans.cases()))

@@ -20,7 +20,16 @@ from weft.importers.gguf import Gguf
 from weft.importers.hf_config import Fields
 from weft.models.config import Made, TokenIds
 from weft.models.family_parts import MAX_VOCAB
-from weft.models.tokenizer_plain import DEFAULT, DIGIT, GPT2, GPT4O, LLAMA3, QWEN2, TEKKEN
+from weft.models.tokenizer_plain import (
+    DEFAULT,
+    DIGIT,
+    GPT2,
+    GPT4O,
+    LLAMA3,
+    QWEN2,
+    QWEN35,
+    TEKKEN,
+)
 
 _AT = "tokenizer.ggml."
 _UNKNOWN, _CONTROL, _USER, _BYTE = 2, 3, 4, 6  # token types; 1 is a normal one, 5 an unused one
@@ -53,6 +62,7 @@ PRE = {
     **_named(Pre((LLAMA3,), whole=True, bos=True), "llama-bpe llama3 llama-v3 falcon3 pixtral"),
     **_named(Pre((LLAMA3,)), "dbrx smaug-bpe"),
     **_named(Pre((QWEN2,)), "qwen2 deepseek-r1-qwen megrez"),
+    **_named(Pre((QWEN35,)), "qwen35"),
     **_named(Pre((DIGIT, GPT2)), "smollm starcoder refact command-r codeshell minerva-7b"),
     **_named(Pre((GPT4O,)), "gpt-4o llama4"),
     **_named(Pre((TEKKEN,), whole=True, bos=True), "tekken"),

@@ -41,7 +41,7 @@ def random_folder(
     for role, spec in layout.weights.items():
         value = rng.standard_normal(spec.shape, np.float32) * np.float32(scale)
         if "norm" in role and role.endswith(".w"):
-            value += np.float32(1.0 - offset)
+            value += np.float32(1.0 if role.endswith("delta_norm.w") else 1.0 - offset)
         prefix = "" if role == "head" else layout.prefixes[0]
         tensors |= tensors_of(spec, prefix + spec.name, value.astype(dtype))
     folder = Path(path)

@@ -28,21 +28,22 @@ def _cased(tail: str, digits: str) -> str:
     return rf"{words}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+{_END}"
 
 
-def _uncased(digits: str) -> str:
-    words = rf"(?i:{_WORDS})|{_BEFORE}\p{{L}}+|{digits}"
-    return rf"{words}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+{_END}"
+def _uncased(digits: str, letter: str = r"\p{L}", letters: str = r"\p{L}") -> str:
+    words = rf"(?i:{_WORDS})|{_BEFORE}{letter}+|{digits}"
+    return rf"{words}| ?[^\s{letters}\p{{N}}]+[\r\n]*|\s*[\r\n]+{_END}"
 
 
 GPT2 = rf"{_WORDS}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+{_END}"
 LLAMA3 = _uncased(r"\p{N}{1,3}")  # GPT-4 too
 QWEN2 = _uncased(r"\p{N}")
+QWEN35 = _uncased(r"\p{N}", r"[\p{L}\p{M}]", r"\p{L}\p{M}")
 GPT4O = _cased(rf"(?i:{_WORDS})?", r"\p{N}{1,3}")  # Llama 4 too
 TEKKEN = _cased("", r"\p{N}")  # Mistral's
 DIGIT = r"\p{N}"
 DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]")  # llama.cpp's
 # Each takes a text from its start to its end and returns only within a run of one class.
 PATTERNS = {
-    GPT2, LLAMA3, QWEN2, GPT4O, TEKKEN, DIGIT, *DEFAULT,
+    GPT2, LLAMA3, QWEN2, QWEN35, GPT4O, TEKKEN, DIGIT, *DEFAULT,
     rf"{_WORDS}|[\p{{L}}]+|[\p{{N}}]|[^\s\p{{L}}\p{{N}}]+",  # CLIP
     r" ?[^(\s|[.,!?…。，、।۔،])]+",  # BLOOM
     r"\p{N}{1,3}",
