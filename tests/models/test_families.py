@@ -21,7 +21,7 @@ PROMPTS = [IDS[:9], IDS[12:23]]
 ELSEWHERE = {
     "lfm2": "interp:webgpu",
     "qwen3_5": "interp:webgpu",
-    "qwen3_5_moe": "vulkan",
+    "qwen3_5_moe": "interp:hip-wave64",
     "qwen3_next": "interp:cuda",
     "gpt_oss": "interp:hip-wave64",
     "qwen3_moe": "interp:cuda",
