@@ -107,7 +107,7 @@ def _deltas() -> Iterator[Case]:
             return ops.call("delta_rule", *operands, tiled=True, scale=0.5)[which]
 
         for which, what in enumerate(("read", "kept")):
-            arrays = [key, value, rate, slot, memory]
+            arrays: list[np.ndarray] = [key, value, rate, slot, memory]
             yield f"delta_rule {[rows, heads, k, v]} {what}", partial(run, which), arrays, "dot"
 
 
