@@ -11,22 +11,27 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import weft
+from weft import ops
 from weft.backends import registry
 from weft.backends.interp import InterpDevice
 from weft.backends.llvm.gpu_target import GpuTarget, gpu_target
 from weft.compile.passes import compile_graph
-from weft.conform import kernels, primitives, templates
+from weft.conform import kernels, packed, primitives, templates
 from weft.conform.gpt import Shape, Trainer
 from weft.conform.report import Mismatch, Skip
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS, Caps
+from weft.graph.ir import Graph
 from weft.kernel import ir
 from weft.kernel.ir import Kernel
 from weft.kernel.printer import kernel_hash
 from weft.models import random_folder
+from weft.ops.packed import dequantize
+from weft.ops.quantize import quantize, rescale, run_of
 from weft.program.device import Bound
 from weft.tensor.trace import Spec, trace
 
@@ -174,6 +179,49 @@ def products(caps: Caps) -> list[Kernel]:
     widths = [((5, 36), half), *[((n, 36), half) for n in (40, 9, 17)]]
     cases.append((lambda x, *ws: tuple(x @ w.mT for w in ws), widths))
     return kernels_of(cases, caps)
+
+
+SIDE = 4096  # of a packed matrix of a model
+PACKED = tuple(
+    (name, planes)
+    for name, form in packed.FORMS.items()
+    for planes in (0, 1, 2)
+    if not planes or run_of(form, SIDE)
+)
+
+
+def packed_kernels(caps: Caps, cases: Iterable[tuple[str, int]]) -> list[Kernel]:
+    """Products of packed weights as models have them, by their name in weft check: one row, four
+    rows of three weights, many rows; of float32, or of integers in so many planes."""
+    found = []
+    for name, planes in cases:
+        form = packed.FORMS[name]._replace(group=min(packed.FORMS[name].group, 256))
+        weight = packed.random_weight(form, 16, SIDE, np.random.default_rng(0))
+        for m, count in ((1, 1), (4, 3), (512, 1)):
+            x, nodes, outs = ops.input_node("x", (m, SIDE), F32), [], []
+            with ops.building():
+                left = rescale(*quantize(x, planes)) if planes else x
+                for i in range(count):
+                    own = {
+                        part: ops.input_node(
+                            f"{i}.{part}", (SIDE, v.shape[1]), dt.as_dtype(v.dtype), "weight"
+                        )
+                        for part, v in weight.parts.items()
+                    }
+                    nodes += own.values()
+                    outs.append(ops.dot(left, ops.transpose(dequantize(form, own), (1, 0))))
+            graph = Graph((x, *nodes), tuple(outs), meta={"frozen": True})
+            made = compile_graph(graph, caps).kernels
+            found += [apart(kernel) for kernel in made if kernel.name.startswith("mat")]
+    return found
+
+
+def packed_cases(names: tuple[str, ...]) -> list[Any]:
+    """Parameters: a target, and the packed products it compiles. By default a vendor's first target
+    takes a few."""
+    few = (("Q8_0", 2), ("IQ4_NL", 0)) if names == AMD else (("Q4_K", 1), ("Q6_K", 2))
+    slow = [pytest.param(gpu_target(n), PACKED, id=n, marks=pytest.mark.slow) for n in names]
+    return [pytest.param(gpu_target(names[0]), few, id=f"{names[0]}-few"), *slow]
 
 
 LLAMA = {

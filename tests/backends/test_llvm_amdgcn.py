@@ -98,6 +98,13 @@ def test_models_link(target, name: str, tmp_path: Path) -> None:  # type: ignore
         assert not check(kernel, target).spills
 
 
+@pytest.mark.parametrize("target,cases", case.packed_cases(case.AMD))
+def test_packed_products_link(target, cases) -> None:  # type: ignore[no-untyped-def]
+    for kernel in case.packed_kernels(case.caps_of(target), cases):
+        found = check(kernel, target)
+        assert not found.spills and not found.stack, kernel.name
+
+
 @pytest.mark.parametrize("target,steps", case.steps(case.AMD))
 def test_training_links(target, steps) -> None:  # type: ignore[no-untyped-def]
     for kernel in case.training(case.caps_of(target), steps):

@@ -228,6 +228,13 @@ def test_models_assemble(target, name: str, tmp_path: Path) -> None:  # type: ig
 
 
 @needs_ptxas
+@pytest.mark.parametrize("target,cases", case.packed_cases(case.NVIDIA))
+def test_packed_products_assemble(target, cases) -> None:  # type: ignore[no-untyped-def]
+    found = assemble(case.packed_kernels(case.caps_of(target), cases), target)
+    assert not any(r.spills or r.stack for r in found.values()), resources.text(found)
+
+
+@needs_ptxas
 @pytest.mark.parametrize("target,steps", case.steps(case.NVIDIA))
 def test_training_assembles(target, steps) -> None:  # type: ignore[no-untyped-def]
     found = assemble(case.training(case.caps_of(target), steps), target)

@@ -105,7 +105,7 @@ def test_a_cpu_reads_them_packed(form: Form, name: str) -> None:
     assert line.read == f"{device.caps.lanes} rows interleaved"
 
 
-GPUS = ["vulkan", "webgpu", "cuda", "hip-wave64"]
+GPUS = ["vulkan", "webgpu", "cuda", "hip-wave64", "hip-wave32", "lavapipe"]
 
 
 @pytest.mark.parametrize(("form", "name"), covering(FORMS, GPUS))

@@ -40,5 +40,5 @@ def test_a_wrong_code_is_found() -> None:
 
 
 def test_a_packed_model_decodes_as_the_oracle() -> None:
-    (check,) = (run for name, run in models.checks(get("cpu")) if "packed" in name)
-    assert 0 < check() < 1e-3
+    checks = [run for name, run in models.checks(get("cpu")) if "packed" in name]
+    assert [0 < check() < most for check, most in zip(checks, (1e-3, 2e-2))] == [True, True]

@@ -10,8 +10,10 @@ from present import opened
 from rows import few
 
 from weft.backends.registry import get
-from weft.core.dtypes import float32, int8
+from weft.conform.models import forced
+from weft.core.dtypes import DType, bfloat16, float16, float32, int8
 from weft.core.packed import Form, Packed, dequantized, packed_codes
+from weft.core.tolerance import Tolerance
 from weft.models import matrices
 from weft.models.adapters import Adapter, added
 from weft.models.config import DecoderConfig
@@ -134,3 +136,54 @@ def test_int8_inputs_have_one_meaning(name: str) -> None:
     whole = FORMS[name].values == "int"
     assert np.array_equal(oracle, plain) != whole
     np.testing.assert_allclose(got, oracle, rtol=2e-2, atol=2e-2 * np.abs(oracle).max())
+
+
+@pytest.mark.parametrize(
+    "name,inputs", few([(n, d) for n in FORMS for d in (float32, int8)], ("q4_k", int8))
+)
+def test_vulkan_decodes_as_the_cpu(name: str, inputs: DType) -> None:
+    """Every token the same, whatever its margin; integers of inputs by the kernel of few rows and
+    by that of many."""
+    config, weights = model(FORMS[name], tied=True)
+    config = replace(config, act_dtype=inputs)
+    ours, theirs = (runner(config, weights, opened(d)) for d in ("vulkan", "cpu"))
+    forced(ours, theirs, IDS, Tolerance(0, 0, "every token the same"))
+
+
+@pytest.mark.parametrize(
+    "cache,inputs,name",
+    few(
+        [
+            (c, d, n)
+            for c in (float32, float16, bfloat16, int8)
+            for d in (float32, int8)
+            for n in ("cpu", "vulkan")
+        ],
+        (float16, float32, "cpu"),
+        (int8, int8, "cpu"),
+        (float16, int8, "vulkan"),
+    ),
+)
+def test_outliers_in_a_cache_are_right_or_not_finite(
+    cache: DType, inputs: DType, name: str
+) -> None:
+    """Values up to 60,000, which float16 holds, and 16 times as large: the logits are those of a
+    float32 cache on the oracle within what the cache rounds, or none is a number."""
+    for most in (60000.0, 960000.0):
+        config, weights = model(FORMS["q8_0"], tied=True)
+        for i in range(2):
+            form, parts = weights[f"{i}.v.w"]
+            size = np.abs(dequantized(form, parts)).sum(1).max()
+            larger = parts["scales"].astype(np.float32) * np.float32(most / size)
+            weights[f"{i}.v.w"] = Packed(form, {**parts, "scales": larger})
+        config = replace(config, kv_dtype=cache)
+        ours = runner(replace(config, act_dtype=inputs), weights, opened(name))
+        ours.prefill(0, IDS)
+        (got,) = ours.decode([7], [0], [20])
+        oracle = runner(replace(config, kv_dtype=float32), weights, None)
+        oracle.prefill(0, IDS)
+        (want,) = oracle.decode([7], [0], [20])
+        if np.isfinite(got).any():
+            np.testing.assert_allclose(got, want, rtol=0.05, atol=0.05 * np.abs(want).max())
+        else:
+            assert cache is float16 and most > 65504

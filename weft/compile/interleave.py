@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
+from weft.core.packed import Form
 from weft.graph.ir import Graph, Node
 from weft.ops.packed import form_of
 from weft.ops.quantize import BLOCK, run_of
@@ -52,7 +53,7 @@ def interleave(graph: Graph, caps: Caps) -> Graph:
         form, left = form_of(weight), inputs[0]
         if form is not None:
             rows = remake(weight, tuple(map(kept, weight.inputs, form.parts)))
-            if caps.is_cpu and run_of(form, weight.shape[1]) and _blocks(node.inputs[0]):
+            if _takes_integers(node.inputs[0], form, weight.shape[1], caps):
                 left = integers(left)
         else:
             rows = _cast(kept(weight), node.inputs[1].dtype)
@@ -64,12 +65,16 @@ def interleave(graph: Graph, caps: Caps) -> Graph:
     return rewrite(graph, visit)
 
 
-def _blocks(x: Node) -> bool:
-    """Whether an operand is a `rescale` by whole blocks of rows that lie side by side."""
+def _takes_integers(x: Node, form: Form, k: int, caps: Caps) -> bool:
+    """Whether a product by weights of a form takes its other operand as integers: that is a
+    `rescale` by whole blocks of rows that lie side by side, and a kernel may use as many buffers as
+    their parts are."""
     *_, view = views(x)
-    *rows, k = view.strides
-    call = view.node.op == "call" and view.node.attrs["name"] == "rescale"
-    return call and k == 1 and not any(n % BLOCK for n in (*rows, view.offset))
+    *rows, step = view.strides
+    if view.node.op != "call" or view.node.attrs["name"] != "rescale" or not run_of(form, k):
+        return False
+    fits = len(view.node.inputs) + len(form.parts) < caps.max_bindings
+    return fits and step == 1 and not any(n % BLOCK for n in (*rows, view.offset))
 
 
 def _kept(weight: Node, lanes: int, part: str) -> Node:

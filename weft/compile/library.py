@@ -48,6 +48,8 @@ def offered(group: Group, caps: Caps) -> tuple[Gemm | None, str]:
 def _gemm(group: Group, p: Problem) -> tuple[Gemm | None, str]:
     if any(b.pick is not None for b in p.bs):
         return None, "matrices chosen at run time"
+    if any(v.form is not None or v.whole for v in (p.a, *p.bs)):
+        return None, "packed operands"
     out = group.outputs[0]
     batch = max(p.batches, 1)
     if min(p.m, p.n, p.k) < LEAST or p.m * p.n * p.k * batch < WORK:

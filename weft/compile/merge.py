@@ -13,6 +13,7 @@ from weft.compile.cuts import WORK
 from weft.compile.order import Order
 from weft.core.caps import Caps
 from weft.graph.ir import Node
+from weft.ops.quantize import run_of
 from weft.templates.group import Group
 from weft.templates.view import views
 from weft.transform.rebuild import kind_of
@@ -50,10 +51,13 @@ def _alike(a: Group, b: Group, caps: Caps) -> bool:
     return x.shape == y.shape or (a.kind == "matvec" and x.shape[:-1] == y.shape[:-1])
 
 
-def _order(dot: Node) -> tuple[int, bool]:
-    """How many rows of the right operand are interleaved, and whether it is packed."""
+def _order(dot: Node) -> tuple[int, bool, int]:
+    """How many rows of the right operand are interleaved, whether it is packed, and the run of a
+    product of integers."""
+    *_, left = views(dot.inputs[0])
     *_, view = views(dot.inputs[1])
-    return view.run, view.form is not None
+    run = run_of(view.form, view.node.shape[1]) if view.form and left.whole else 0
+    return view.run, view.form is not None, run
 
 
 def _dots(group: Group) -> list[Node]:

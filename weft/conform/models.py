@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,11 +72,11 @@ def _logits(device: Device, family: str, dtype: str) -> float:
     ids = np.random.default_rng(1).integers(0, 120, 21).tolist()
     got, want = model.logits(ids), oracle.logits(ids)
     worst = check_close(got, want, "model", dt.as_dtype(dtype))
-    _forced(model.runner(), oracle.runner(), ids, tolerance("model", dt.as_dtype(dtype)))
+    forced(model.runner(), oracle.runner(), ids, tolerance("model", dt.as_dtype(dtype)))
     return worst
 
 
-def _forced(model: Runner, oracle: Runner, ids: list[int], tol: Tolerance) -> None:
+def forced(model: Runner, oracle: Runner, ids: list[int], tol: Tolerance) -> None:
     """Forced decoding: both see the oracle's tokens; the likeliest next one must agree."""
     runners = model, oracle
     rows = [r.prefill(0, ids) for r in runners]
@@ -88,13 +89,15 @@ def _forced(model: Runner, oracle: Runner, ids: list[int], tol: Tolerance) -> No
         rows = [r.decode([best], [0], [len(ids) + step])[0] for r in runners]
 
 
-def _packed(device: Device) -> float:
-    """Matrices packed in five ways; every token is the oracle's, whatever its margin."""
-    model, oracle = packed.model(device, config_of(Fields(CONFIGS["llama"], "config")), 64)
+def _packed(device: Device, inputs: dt.DType) -> float:
+    """Matrices packed in five ways; every token is the oracle's, whatever its margin. Where inputs
+    are quantised, codes that differ by a rounding before move the logits more than sums do."""
+    config = replace(config_of(Fields(CONFIGS["llama"], "config")), act_dtype=inputs)
+    model, oracle = packed.model(device, config, 64)
     ids = np.random.default_rng(1).integers(0, 120, 21).tolist()
     got, want = (r.prefill(0, ids) for r in (model, oracle))
-    worst = check_close(got, want, "model", dt.float32)
-    _forced(model, oracle, ids, Tolerance(0, 0, "every token the same"))
+    worst = check_close(got, want, "model", dt.float16 if inputs is dt.int8 else dt.float32)
+    forced(model, oracle, ids, Tolerance(0, 0, "every token the same"))
     return worst
 
 
@@ -168,7 +171,9 @@ def checks(device: Device) -> Iterator[Check]:
     for dtype in ("float16", "bfloat16"):
         label = f"llama {dtype}: logits and forced decoding"
         yield label, partial(_logits, device, "llama", dtype)
-    yield "llama of packed weights: logits and forced decoding", partial(_packed, device)
+    for inputs in (dt.float32, dt.int8):
+        label = f"llama of packed weights, {inputs.name} inputs: logits and forced decoding"
+        yield label, partial(_packed, device, inputs)
     yield "llama: alone as in a batch", partial(_batch, device)
     yield "bert: embeddings", partial(_encoder, device)
     steps = 4 if device.info.kind == "interp" else 20  # the interpreter takes seconds for one

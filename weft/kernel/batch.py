@@ -173,7 +173,7 @@ class Batch:
         return np.where(self.eval(e.cond), self.eval(e.a), self.eval(e.b))
 
     def bitcast(self, e: ir.Bitcast) -> np.ndarray:
-        return np.ascontiguousarray(self.eval(e.x)).view(e.type.dtype.numpy)
+        return np.ascontiguousarray(self.full(e.x)).view(e.type.dtype.numpy)
 
     def vec(self, e: ir.Vec) -> np.ndarray:
         if e.op == "splat":

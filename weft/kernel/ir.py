@@ -167,7 +167,8 @@ class Cast(Expr):
 @dataclass(frozen=True, slots=True, eq=False)
 class Bitcast(Expr):
     """The same 32 bits per lane as another 32-bit type (f32, i32, u32); a vector's bits, the first
-    lane in the lowest ones, as a vector of any other type of as many bits (CPUs only)."""
+    lane in the lowest ones, as lanes of any other type of as many bits in all (on GPUs: of bytes as
+    words and of words as bytes)."""
 
     x: Expr
     type: Type

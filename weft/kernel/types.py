@@ -103,7 +103,7 @@ def _bitcast(e: ir.Bitcast) -> str | None:
     x, y = e.x.type, e.type
     if x.dtype in _BITS32 and y.dtype in _BITS32 and x.lanes == y.lanes:
         return None
-    whole = dt.bool_ not in (x.dtype, y.dtype) and min(x.lanes, y.lanes) > 1
+    whole = dt.bool_ not in (x.dtype, y.dtype) and max(x.lanes, y.lanes) > 1
     same = x.lanes * x.dtype.itemsize == y.lanes * y.dtype.itemsize
     return (
         None

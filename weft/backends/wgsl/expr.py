@@ -285,11 +285,22 @@ def cast(w: Writer, x: str, of: DType, to: DType, n: int) -> str:
 
 def _bitcast(w: Writer, e: ir.Bitcast) -> list[str]:
     if e.x.type.lanes != e.type.lanes:
-        raise w.fail(f"a bitcast of {e.x.type} to {e.type}")
+        return _recut(w, e)
     if isinstance(e.x, ir.Const) and e.type.dtype is dt.float32:
         bits = np.asarray(int(e.x.value) & 0xFFFFFFFF, np.uint32)
         return _const(w, ir.Const(float(bits.view(np.float32)), e.type))
     return w.map(e, lambda x: f"bitcast<{wtype(e.type)}>({x})", e.x)
+
+
+def _recut(w: Writer, e: ir.Bitcast) -> list[str]:
+    """Bytes as words, or words as bytes."""
+    sizes = e.x.type.dtype.itemsize, e.type.dtype.itemsize
+    if sizes == (4, 1):
+        return [memory.unpack(w, e.type.dtype, [word]) for word in memory.words(w, e)]
+    if sizes != (1, 4):
+        raise w.fail(f"a bitcast of {e.x.type} to {e.type}")
+    kind = REGISTER[e.type.dtype.kind]
+    return w.join([f"bitcast<{kind}>({x})" for x in memory.words(w, e.x)], e.type.dtype)
 
 
 def _vec(w: Writer, e: ir.Vec) -> list[str]:
@@ -333,11 +344,9 @@ def _collective(w: Writer, e: ir.Collective) -> list[str]:
 
 def _dot4(w: Writer, e: ir.Collective, acc: list[str]) -> list[str]:
     left, right = e.args[1:]
-    if left.type.dtype is dt.int8:
-        words = [memory.packed_words(w, x) for x in (left, right)]
-        if words[0] and words[1]:
-            pairs = zip(acc, words[0], words[1], strict=True)
-            return [f"({s} + dot4I8Packed({a}, {b}))" for s, a, b in pairs]
+    if left.type.dtype is dt.int8 and "dot4" in w.caps.features:
+        pairs = zip(acc, memory.words(w, left), memory.words(w, right), strict=True)
+        return [f"({s} + dot4I8Packed({a}, {b}))" for s, a, b in pairs]
     chunks = zip(acc, w.value(left), w.value(right), strict=True)
     return [f"({s} + dot(vec4<i32>({a}), vec4<i32>({b})))" for s, a, b in chunks]
 

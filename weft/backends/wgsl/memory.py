@@ -151,14 +151,21 @@ def unpack(w: Writer, dtype: dt.DType, words: list[str]) -> str:
     return f"({low} != vec4<u32>(0u))" if dtype is dt.bool_ else low
 
 
-def packed_words(w: Writer, e: ir.Expr) -> list[str] | None:
-    """The words of an aligned i8 load as they lie in memory, or None."""
-    if not isinstance(e, ir.Load) or e.mask is not None or e.index.type.lanes > 1:
-        return None
-    s = w.sources[id(e.source)]
-    if s.per != 4 or e.type.lanes % 4 or w.aligned[id(e)] % s.unit:
-        return None
-    return _run(w, s, w.scalar(e.index), e.type.lanes // 4)
+def words(w: Writer, e: ir.Expr) -> list[str]:
+    """The u32 words that hold the bytes of a value: as they lie in memory, where it is loaded whole
+    words at a time, or as they were before they were cut."""
+    if isinstance(e, ir.Bitcast) and e.x.type.dtype.itemsize == 4:
+        return [f"bitcast<u32>({x})" for x in w.spread(e.x)]
+    if isinstance(e, ir.Load) and e.mask is None and e.index.type.lanes == 1:
+        s = w.sources[id(e.source)]
+        if s.per == 4 and w.aligned[id(e)] % max(s.unit, 4) == 0 and e.type.lanes % s.unit == 0:
+            return _run(w, s, w.scalar(e.index), e.type.lanes // 4)
+    bytes_ = [f"(bitcast<u32>({x}) & 255u)" for x in w.spread(e)]
+    cuts = [
+        [f"{x} << {8 * i}u" for i, x in enumerate(bytes_[n : n + 4])]
+        for n in range(0, len(bytes_), 4)
+    ]
+    return [" | ".join(f"({x})" for x in cut) for cut in cuts]
 
 
 # -- stores -------------------------------------------------------------------------------------

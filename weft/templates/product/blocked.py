@@ -16,6 +16,7 @@ from weft.templates.product import (
     blocked_integers,
     blocked_threads,
     blocked_units,
+    blocked_words,
     plan,
 )
 from weft.templates.product.call import nothing
@@ -27,7 +28,7 @@ def _variant(p: Problem, caps: Caps) -> Any:
     """Who computes a product: it follows from the target and from the operands' dtypes, never from
     the number of rows."""
     if p.a.whole:
-        return blocked_integers
+        return blocked_integers if caps.is_cpu else blocked_words
     if caps.is_cpu:
         return blocked_amx if blocked_amx.suits(p, caps) else blocked_cpu
     return blocked_units if blocked_units.suits(p, caps) else blocked_threads

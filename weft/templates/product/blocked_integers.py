@@ -12,19 +12,20 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.packed import Form
 from weft.kernel import ir
-from weft.kernel.builder import Builder
-from weft.kernel.expr import bitcast, cast, const, fma, load, minimum, shuffle, splat
+from weft.kernel.expr import bitcast, cast, const, load, minimum, shuffle, splat
 from weft.kernel.ir import Expr, Type
 from weft.ops.quantize import run_of
 from weft.templates.emit import Emitter
-from weft.templates.product.bands import WORD, Bands
+from weft.templates.product.bands import Bands
 from weft.templates.product.blocked_cpu import CpuMatmul
+from weft.templates.product.fours import natural
 from weft.templates.product.integers import (
     BLOCK,
     STEP,
     Weights,
     codes_of,
     factors,
+    finish,
     taken_of,
     totals_of,
 )
@@ -114,8 +115,15 @@ class IntegerMatmul(CpuMatmul):
         """The codes of a block and what its runs have beside."""
         b = self.b
         place = b.let(inside // 4 * self.wide + column, "spot")
-        for g, word in enumerate(_natural(b, w, k)):
-            b.store(self.panel, place + g * self.wide, word)
+        words: dict[tuple[str, int], Expr] = {}
+
+        def word(part: str, number: int) -> Expr:
+            return w.word(b, words, part, k, number)
+
+        for g, four in enumerate(natural(b, w.form, word)):
+            if w.form.bits == 8:
+                four = bitcast(codes_of(self.caps, w.form, bitcast(four, dt.uint8))[0], dt.int32)
+            b.store(self.panel, place + g * self.wide, four)
         for half in range(0, BLOCK, self.run):
             at = b.let((inside + half) // self.run * self.wide + column, "run")
             own = b.let(k + half, "k") if half else k
@@ -154,17 +162,16 @@ class IntegerMatmul(CpuMatmul):
                 self._take(ints, places, beside)
             self._fours(x, rows, ints, k)
         for v in vectors:
-            scale = b.let(load(self.beside["scales"], beside + v * lanes, lanes), "sw")
-            low = None
-            if self._form(v).shift == "low":
-                low = b.let(load(self.beside["lows"], beside + v * lanes, lanes), "low")
+            own = {
+                part: b.let(load(self.beside[part], beside + v * lanes, lanes), part)
+                for part in (("scales", "lows") if self._form(v).shift == "low" else ("scales",))
+            }
             for start, place, line, sums in zip(rows, places, ints, acc):
-                sx = load(self.sx, (start + k) // BLOCK)
-                whole = cast(line[v], dt.float32)
-                b.assign(sums[v], fma(whole, b.let(splat(sx, lanes) * scale), sums[v]))
-                if low is not None:
+                of_x = None
+                if "lows" in own:
                     assert self.totals is not None
-                    b.assign(sums[v], fma(load(self.totals, place), low, sums[v]))
+                    of_x = load(self.totals, place)
+                finish(b, sums[v], line[v], load(self.sx, (start + k) // BLOCK), own, of_x)
 
     def _take(self, ints: list[list[ir.Var]], places: list[Expr], beside: Expr) -> None:
         """Takes offsets and zeros from the codes."""
@@ -200,40 +207,3 @@ class IntegerMatmul(CpuMatmul):
                 fours = b.let(shuffle([0, 1, 2, 3] * lanes, four), "x")
                 for var, (w, promise) in zip(line, right):
                     b.assign(var, ir.Collective("dot4", (var, w, fours), var.type, promise))
-
-
-def _natural(b: Builder, w: Weights, k: Expr) -> list[Expr]:
-    """The codes of the block of k, four in ascending order to a word."""
-    assert w.starts is not None
-    words: dict[tuple[str, int], Expr] = {}
-    found = []
-    for g in range(BLOCK // 4):
-        whole: Expr | None = None
-        shift = 0
-        for part, bits in zip(("codes", "high"), w.form.planes):
-            number, place = divmod(4 * g * bits, WORD)
-            word = w.word(b, words, part, k, number)
-            four = _spread(b, word >> place if place else word, bits)
-            whole = four if whole is None else whole | (four << shift)
-            shift += bits
-        assert whole is not None
-        if w.form.bits == 8:
-            bytes_, _ = codes_of(w.caps, w.form, bitcast(whole, dt.uint8))
-            whole = bitcast(bytes_, dt.int32)
-        found.append(b.let(whole, "four"))
-    return found
-
-
-def _spread(b: Builder, word: Expr, bits: int) -> Expr:
-    """The lowest four fields of a word in its four bytes."""
-    if bits == 8:
-        return word
-    mask = (1 << bits) - 1
-    if bits == 4:
-        half = b.let(word & 0xFFFF, "half")
-        pair = b.let((half | (half << 8)) & 0x00FF00FF, "pair")
-        return (pair | (pair << 4)) & 0x0F0F0F0F
-    low = b.let(word & ((1 << 4 * bits) - 1), "fields")
-    step = 8 - bits
-    spread = low | (low << step) | (low << (2 * step)) | (low << (3 * step))
-    return spread & (mask * 0x01010101)

@@ -86,8 +86,8 @@ def build(em: Emitter, p: Problem, config: Mapping[str, Any]) -> Kernel:
     expensive, side (threads along either side of a group). Raises CompileError for a configuration
     that the target cannot hold."""
     if em.caps.cheap_barrier:
-        return _Shared(em, p, choose(plans(p, em.caps), p, em.caps, config)).kernel()
-    return _Direct(em, p, config.get("side", 8)).kernel()
+        return Shared(em, p, choose(plans(p, em.caps), p, em.caps, config)).kernel()
+    return Direct(em, p, config.get("side", 8)).kernel()
 
 
 class _Tiles(Blocks):
@@ -148,8 +148,11 @@ class _Tiles(Blocks):
             self.write(m, n, lanes, [self.b.let(v, "sum") for v in values])
 
 
-class _Shared(_Tiles):
+class Shared(_Tiles):
+    """Blocks of the operands come through shared memory, `pace` of k at a time."""
+
     lanes, step, strip = FOUR, _ACROSS * FOUR, STRIP
+    pace = 1
 
     def __init__(self, em: Emitter, p: Problem, plan: Plan) -> None:
         super().__init__(em, p, em.group.outputs)
@@ -164,26 +167,37 @@ class _Shared(_Tiles):
         row = patch // across * (_DOWN * plan.tm) + lane // _ACROSS * FOUR
         column = patch % across * (_ACROSS * plan.tn) + lane % _ACROSS * FOUR
         self.row, self.column = b.let(row, "row"), b.let(column, "column")
-        sums = self.hold()
-        stages = self.stages(plan, self.acc, [True] * (1 + len(p.dots)))
+        sums, stages = self.hold(), self.arriving()
 
         def step(k0: Expr, bases: Sequence[Expr]) -> None:
-            with b.loop(plan.bk, name="k", unroll=True) as k:
-                self._step(sums.acc, stages, bases, k)
+            with b.loop(plan.bk, step=self.pace, name="k", unroll=self.pace == 1) as k:
+                self.step_k(sums.acc, stages, bases, k)
             sums.after(b.let(k0 + plan.bk, "done"))
 
         rotate(b, stages, p.k, plan.bk, step)
         sums.finish()
         self.finish(sums.result)
 
-    def _step(
+    def arriving(self) -> list[Stage]:
+        """The ways of the operands to shared memory."""
+        return self.stages(self.plan, self.acc, [True] * (1 + len(self.p.dots)))
+
+    def step_k(
         self, acc: list[Any], stages: Sequence[Stage], bases: Sequence[Expr], k: Expr
     ) -> None:
         """One k: the thread's rows of the left block times its columns of the others."""
-        xs = self._fours(stages[0], bases[0], k, self.row, self.tm, _DOWN)
-        scalars = [self.b.let(extract(x, t), "x") for x in xs for t in range(FOUR)]
+        xs = self.left(stages[0], bases[0], k)
         for tile, stage, base in zip(acc, stages[1:], bases[1:]):
-            self.outer(scalars, self._fours(stage, base, k, self.column, self.tn, _ACROSS), tile)
+            self.outer(xs, self.right(stage, base, k), tile)
+
+    def left(self, stage: Stage, base: Expr, k: Expr) -> list[Expr]:
+        """The thread's rows of a stage at its element k."""
+        xs = self._fours(stage, base, k, self.row, self.tm, _DOWN)
+        return [self.b.let(extract(x, t), "x") for x in xs for t in range(FOUR)]
+
+    def right(self, stage: Stage, base: Expr, k: Expr) -> list[Expr]:
+        """The thread's columns, in vectors."""
+        return self._fours(stage, base, k, self.column, self.tn, _ACROSS)
 
     def _fours(
         self, stage: Stage, base: Expr, k: Expr, start: Expr, items: int, apart: int
@@ -196,7 +210,7 @@ class _Shared(_Tiles):
         ]
 
 
-class _Direct(_Tiles):
+class Direct(_Tiles):
     """Every thread reads its rows and columns itself, four elements at a time where they are
     contiguous."""
 

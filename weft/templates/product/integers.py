@@ -205,7 +205,8 @@ class Weights(Bands):
                     b.assign(var, dot4(var, a, b.let(x, "x"), promise))
         beside = self.numbers(b, k)
         for row, ints, acc in zip(rows, sums, accs):
-            finish(b, left, row, k, beside, acc, _joined(ints, many))
+            of_x = None if left.totals is None else left.of_run(left.totals, row, k)
+            finish(b, acc, _joined(ints, many), left.scale(row, k), beside, of_x)
 
     def taken(self, b: Builder, k: Expr) -> Expr:
         """What the sum of x is multiplied by to take a group's zeros, and offsets, from codes."""
@@ -229,11 +230,12 @@ def _joined(ints: Mapping[tuple[int, int], Expr], planes: int) -> Expr:
 
 
 def finish(
-    b: Builder, left: Left, row: Expr, k: Expr, beside: Mapping[str, Expr], acc: ir.Var, total: Expr
+    b: Builder, acc: ir.Var, total: Expr, scale: Expr, beside: Mapping[str, Expr], of_x: Expr | None
 ) -> None:
-    """acc = fma(total, sx * sw, acc), then fma(sum of x, low, acc) where w has lows."""
-    scale = b.let(splat(left.scale(row, k), acc.type.lanes) * beside["scales"], "scale")
-    b.assign(acc, fma(cast(total, dt.float32), scale, acc))
+    """acc = fma(total, sx * sw, acc), then fma(sum of x, low, acc) where w has lows; `scale` is sx,
+    `of_x` the sum."""
+    both = b.let(splat(scale, acc.type.lanes) * beside["scales"], "scale")
+    b.assign(acc, fma(cast(total, dt.float32), both, acc))
     if "lows" in beside:
-        assert left.totals is not None
-        b.assign(acc, fma(left.of_run(left.totals, row, k), beside["lows"], acc))
+        assert of_x is not None
+        b.assign(acc, fma(of_x, beside["lows"], acc))

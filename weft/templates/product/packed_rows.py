@@ -11,9 +11,12 @@ from weft.core.caps import Caps
 from weft.core.packed import Form
 from weft.kernel import ir
 from weft.kernel.builder import Builder
-from weft.kernel.expr import cast, const, extract, load
+from weft.kernel.expr import bitcast, cast, const, extract, load
 from weft.kernel.ir import Expr
+from weft.ops.quantize import BLOCK
+from weft.templates.lanes import WORD
 from weft.templates.packed import finish, numbers, value_of
+from weft.templates.product.fours import least_of, natural, signed
 
 RUN = 8  # codes that are read together: whole bytes of every plane
 
@@ -44,10 +47,13 @@ class PackedRows:
         starts = {part: b.let(row * width, part) for part, width in widths.items()}
         return replace(self, starts=starts)
 
+    def lanes(self, bk: int) -> int:
+        return RUN if bk % RUN == 0 else RUN // 2
+
     def elements(self, b: Builder, k: Expr, count: int = RUN) -> list[Expr]:
         """`count` (RUN or half of it) weights of the row from k, a multiple of it, on: f32."""
         form = self.form
-        beside = numbers(b, form, lambda part: self._number(part, k))
+        beside = self.numbers(b, k)
         codes = self._fields(b, "codes", form.planes[0], k, count)
         if len(form.planes) > 1:
             high = self._fields(b, "high", form.planes[1], k, count)
@@ -55,11 +61,36 @@ class PackedRows:
         values = (value_of(b, form, b.let(code, "code"), self.caps) for code in codes)
         return [b.let(finish(b, form, value, beside), "w") for value in values]
 
+    def fours(self, b: Builder, k: Expr) -> list[Expr]:
+        """The codes of the row's block of k less `least_of`, four signed bytes to a word."""
+        words = {
+            part: words_at(b, self.buffers[part], self._start(part, bits, k), BLOCK * bits // 8)
+            for part, bits in zip(("codes", "high"), self.form.planes)
+        }
+        found = natural(b, self.form, lambda part, number: words[part][number])
+        return [b.let(signed(self.form, four), "four") for four in found]
+
+    def numbers(self, b: Builder, k: Expr) -> dict[str, Expr]:
+        """What the group of k has beside its codes, as f32."""
+        return numbers(b, self.form, lambda part: self._number(part, k))
+
+    def taken(self, b: Builder, k: Expr) -> Expr | None:
+        """What the sum of x is multiplied by to take from `fours` what is left of an offset, and
+        the zero of the group of k; None where nothing is."""
+        left = least_of(self.form) - self.form.offset
+        if self.form.shift == "zero":
+            return b.let(left - cast(self._load("zeros", k), dt.int32), "taken")
+        return const(left) if left else None
+
+    def _start(self, part: str, bits: int, k: Expr) -> Expr:
+        """Where the bits of the codes from k on lie."""
+        assert self.starts is not None
+        return self.starts[part] + (k * bits // 8 if bits < 8 else k)
+
     def _fields(self, b: Builder, part: str, bits: int, k: Expr, count: int) -> list[Expr]:
         """The bits of each code in one plane."""
-        assert self.starts is not None
         size = max(count * bits // 8, 1)
-        at = self.starts[part] + (k * bits // 8 if bits < 8 else k)
+        at = self._start(part, bits, k)
         found = b.let(cast(load(self.buffers[part], at, size), dt.int32), "bytes")
         if count * bits < 8:  # the run is a part of its byte
             found = b.let(found >> (k * bits % 8), "bits")
@@ -72,8 +103,22 @@ class PackedRows:
 
     def _number(self, part: str, k: Expr) -> Expr:
         """A part's number for the group of k, as f32."""
+        return cast(self._load(part, k), dt.float32)
+
+    def _load(self, part: str, k: Expr) -> Expr:
         buffer = self.buffers[part]
         each = self.k * self.rows // buffer.size
         assert self.starts is not None
         group = k // each if each < self.k else const(0)
-        return cast(load(buffer, self.starts[part] + group), dt.float32)
+        return load(buffer, self.starts[part] + group)
+
+
+def words_at(b: Builder, source: ir.Buffer, at: Expr, size: int) -> list[Expr]:
+    """The int32 words of so many bytes from an index on, a vector of them at a time."""
+    found: list[Expr] = []
+    at = b.let(at, "at")
+    for first in range(0, size, WORD):
+        step = min(size, WORD)
+        words = b.let(bitcast(load(source, at + first, step), dt.int32), "words")
+        found += [b.let(extract(words, i), "word") for i in range(step // 4)]
+    return found

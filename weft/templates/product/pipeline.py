@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from weft.core.dtypes import DType
 from weft.kernel import ir
@@ -17,7 +18,6 @@ from weft.kernel.expr import cast, const, extract, load, minimum, pack, select, 
 from weft.kernel.ir import Expr, Type
 from weft.templates.lanes import WORD
 from weft.templates.product.call import Operand
-from weft.templates.product.packed_rows import RUN, PackedRows
 
 ASYNC = "async_copy"  # the feature of targets that copy to shared memory by themselves
 _NARROW = 4  # bytes of the narrowest copy
@@ -27,6 +27,19 @@ def pitch(length: int, dtype: DType) -> int:
     """Elements from one row of a shared block to the next: 16 bytes more than a row holds, so that
     neighbours down a column lie in different banks."""
     return length + WORD // dtype.itemsize
+
+
+class Rows(Protocol):
+    """An operand whose elements are not in memory as such, but worked out on the way."""
+
+    def lanes(self, bk: int) -> int:
+        """How many of a row are worked out together."""
+
+    def at(self, b: Builder, row: Expr) -> Rows:
+        """One row."""
+
+    def elements(self, b: Builder, k: Expr, count: int) -> list[Expr]:
+        """So many elements of the row from k, a multiple of them, on."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,7 @@ class _Slot:
     start: Expr  # index of the element at k = 0 of its item, or of the last item
     part: Expr | None  # whether this thread has the slot at all; None: all have
     held: list[ir.Var]
-    rows: PackedRows | None  # the item of a packed operand
+    rows: Rows | None  # the item, where its elements are worked out
 
 
 class Stage:
@@ -50,15 +63,16 @@ class Stage:
     item * pitch + k). What lies beyond the operand's edges arrives as 0. Where the target copies by
     itself and nothing has to be converted or woven, it does (`late`), far ahead; else a block goes
     through registers: asked for before the block ahead of it is multiplied, stored after. With
-    `packed` the source's elements are what that reads of rows, K-major.
+    `rows` the elements are what that works out, K-major. An element stands for `unit` of the k in
+    which blocks are counted.
     """
 
     def __init__(
         self, b: Builder, name: str, source: Operand, first: Expr, block: tuple[int, int, int],
         k_major: bool, dtype: DType, team: tuple[Expr, int], copies: bool,
-        packed: PackedRows | None = None,
+        rows: Rows | None = None, unit: int = 1,
     ) -> None:  # fmt: skip
-        self.b, self.source, self.packed = b, source, packed
+        self.b, self.source, self.rows, self.unit = b, source, rows, unit
         flat, threads = team
         self.items, self.bk, self.ring = items, bk, ring = block
         self.k_major, self.along = k_major, source.along_k
@@ -68,10 +82,10 @@ class Stage:
         lanes, turned = source.lanes(items, bk), self.along == k_major
         if turned and copies and dtype.itemsize == _NARROW:
             lanes, turned = 1, False  # word by word
-        if packed is not None:
-            lanes, turned = RUN if bk % RUN == 0 else RUN // 2, k_major
+        if rows is not None:
+            lanes, turned = rows.lanes(bk), k_major
         self.turned, self.lanes = turned, lanes
-        same = source.buffer.dtype == dtype and packed is None
+        same = source.buffer.dtype == dtype and rows is None
         self.late = copies and same and not turned and lanes * dtype.itemsize >= _NARROW
         # Two rows of k at once turn into pairs of neighbours along k.
         self.depth = 2 if not self.along and not k_major else 1
@@ -96,7 +110,7 @@ class Stage:
         near = at if s.items % self.items == 0 else minimum(at, s.items - self.of_item)
         inside = b.let(near, "row")
         start = b.let(s.base + inside * s.s_row, "start")
-        rows = None if self.packed is None else self.packed.at(b, inside)
+        rows = None if self.rows is None else self.rows.at(b, inside)
         zero = const(0, Type(s.buffer.dtype if rows is None else s.wide, self.lanes))
         count = 0 if self.late else self.depth
         held = [b.var(zero, "held", zero.type) for _ in range(count)]
@@ -110,7 +124,7 @@ class Stage:
         b = self.b
         for slot in self.slots:
             with self._having(slot):
-                k, test = self._place(slot, k0)
+                k, test = self._place(slot, k0 // self.unit)
                 at = slot.start + k * self.source.s_k
                 mask = None if test is None else splat(test, self.lanes)
                 source, target = self.source.buffer, self.target
@@ -122,7 +136,7 @@ class Stage:
         for slot in self.slots:
             with self._having(slot):
                 for d, var in enumerate(slot.held):
-                    k, test = self._place(slot, k0 + d)
+                    k, test = self._place(slot, k0 // self.unit + d)
                     value = self._read(slot, k)
                     if test is not None:
                         value = select(test, value, const(0, value.type))

@@ -90,7 +90,9 @@ def _parts(
     units = [s.problem for s in segments if blocked_units.suits(s.problem, caps)]
     team = stream_gpu.team(segments[0].problem, caps, config)
     if not units:
-        return [stream_gpu.Columns(em, s, team, config) for s in segments], team[0] * team[1]
+        whole = segments[0].problem.a.whole
+        made = stream_gpu.IntegerColumns if whole else stream_gpu.Columns
+        return [made(em, s, team, config) for s in segments], team[0] * team[1]
     plan = stream_units.plan_of(units, caps, config)
     threads, rows = plan.across * caps.subgroup, {"rows": stream_units.TILE}
     return [

@@ -19,8 +19,10 @@ from weft.core.order import CHUNK, SPAN
 from weft.kernel import ir
 from weft.kernel.expr import cast, const, eq, extract, load, minimum, pack, splat
 from weft.kernel.ir import Expr, Type
+from weft.ops.quantize import BLOCK
 from weft.templates.emit import Emitter
 from weft.templates.product.call import Part
+from weft.templates.product.integer_rows import add_block, left_of
 from weft.templates.product.packed_rows import RUN
 from weft.templates.product.problem import Problem, Segment
 from weft.templates.product.sums import Sums
@@ -221,3 +223,16 @@ class Columns(Part):
         if self.chunks % many:
             b.assign(total, total + span)
         return b.let(total, "sum")
+
+
+class IntegerColumns(Columns):
+    """The same where x is integers with scales (see integers): a block of each row at a time."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.lanes, self.left = BLOCK, left_of(self)
+
+    def _steps(self, places: Sequence[Expr]) -> None:
+        rows = [list(dot or ()) for dot in self.unpacked]
+        for k in places:
+            add_block(self.b, self.left, self.xs, k, rows, self.sums.acc)

@@ -1,0 +1,221 @@
+"""Integers with scales times packed weights in many threads, for many rows (see integers): as
+blocked_threads, with words of four codes, and scales and what else a run has beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.core.dtypes import DType
+from weft.kernel import ir
+from weft.kernel.builder import Builder
+from weft.kernel.expr import cast, const
+from weft.kernel.ir import Expr, Kernel, Type
+from weft.ops.quantize import BLOCK, STEP, run_of
+from weft.templates.emit import Emitter
+from weft.templates.product import blocked_threads
+from weft.templates.product.blocked_threads import Direct, Shared
+from weft.templates.product.blocks import choose, variants
+from weft.templates.product.call import Operand
+from weft.templates.product.fours import ONES, dot
+from weft.templates.product.integer_rows import add_block, left_of
+from weft.templates.product.integers import finish
+from weft.templates.product.packed_rows import PackedRows, words_at
+from weft.templates.product.pipeline import ASYNC, Stage, pitch
+from weft.templates.product.problem import Problem
+
+_FOURS = BLOCK // 4  # words of a block
+
+
+@dataclass(frozen=True)
+class Plan(blocked_threads.Plan):
+    def shared(self, p: Problem, caps: Caps) -> int:
+        planes, runs = len(p.a.stored) - 1, self.bk // _run(p)
+        left = (self.bk // 4 * planes + self.bk // BLOCK) * pitch(self.rows, dt.float32)
+        beside = sum(1 + (v.form is not None and v.form.shift != "none") for v in p.bs)
+        right = (self.bk // 4 * len(p.bs) + runs * beside) * pitch(self.columns, dt.float32)
+        return self.ring * (left + right) * dt.float32.itemsize
+
+    def misfit(self) -> str | None:
+        return f"a depth is whole blocks of {BLOCK}" if self.bk % BLOCK else super().misfit()
+
+
+def _run(p: Problem) -> int:
+    """How many k share scales; the dots of a group agree in it."""
+    form = p.bs[0].form
+    assert form is not None
+    return run_of(form, p.k)
+
+
+def plans(p: Problem, caps: Caps) -> list[Plan]:
+    """Blocks worth having on the target, the largest first; each fits, except perhaps the last."""
+    sizes = [(64, 64, 4, 4), (32, 32, 4, 4)]
+    if caps.subgroup and len(p.dots) == 1 and len(p.a.stored) == 2:  # else registers are too few
+        sizes.insert(0, (64, 128, 4, 8))
+    found: list[Plan] = []
+    for rows, columns, tm, tn in sizes:
+        depths = [Plan(rows, columns, bk, 2, tm, tn) for bk in (2 * BLOCK, BLOCK)]
+        found += [plan for plan in depths if plan.problem(p, caps) is None][:1]
+    return found or [Plan(32, 32, BLOCK, 2, 4, 4)]
+
+
+def candidates(p: Problem, caps: Caps) -> list[dict[str, Any]]:
+    """Configurations worth measuring."""
+    if caps.cheap_barrier:
+        return variants(plans(p, caps), p, caps, (BLOCK, 2 * BLOCK))
+    return blocked_threads.candidates(p, caps)
+
+
+def build(em: Emitter, p: Problem, config: Mapping[str, Any]) -> Kernel:
+    """The kernel of a dot group; config as that of blocked_threads."""
+    if em.caps.cheap_barrier:
+        return Words(em, p, choose(plans(p, em.caps), p, em.caps, config)).kernel()
+    return IntegerTiles(em, p, config.get("side", 8)).kernel()
+
+
+class IntegerTiles(Direct):
+    """Where barriers are expensive every thread reads its rows itself."""
+
+    def _chunk(self, acc: list[Any], start: Expr, stop: Expr) -> None:
+        left, accs = left_of(self), [list(zip(*tile)) for tile in acc]
+        rows = [list(dot or ()) for dot in self.unpacked]
+        with self.b.loop(stop, start, step=BLOCK, name="k") as k:
+            add_block(self.b, left, self.starts[0], k, rows, accs)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """Elements that are worked out (pipeline.Rows), `count` together: `found` gives them for a row,
+    as `row` binds it, and a k."""
+
+    count: int
+    unit: int  # k of an element
+    row: Callable[[Builder, Expr], Any]
+    found: Callable[[Any, Expr], list[Expr]]
+    of: Any = None
+
+    def lanes(self, bk: int) -> int:
+        return self.count
+
+    def at(self, b: Builder, row: Expr) -> _Made:
+        return replace(self, of=self.row(b, row))
+
+    def elements(self, b: Builder, k: Expr, count: int) -> list[Expr]:
+        return self.found(self.of, b.let(k * self.unit, "k"))
+
+
+class Words(Shared):
+    """Through shared memory: words [k / 4][row] and [k / 4][column], and what runs have beside."""
+
+    def arriving(self) -> list[Stage]:
+        p, b, x = self.p, self.b, self.x
+        self.pace = _run(p)
+        self.ways: list[Stage] = []
+        left = left_of(self)
+        self.planes = [self._left(plane) for plane in left.planes]
+        base, known = b.let(x.base // BLOCK, "base"), tuple(n // BLOCK for n in x.known)
+        blocks = Operand(
+            left.scales, base, x.s_row // BLOCK, 1, dt.float32, x.items, p.k // BLOCK, known
+        )
+        self.sx = self._way("sx", blocks, (self.m0, self.plan.rows), BLOCK)
+        self.beside = [self._right(w) for w in self.packed_rows if w is not None]
+        return self.ways
+
+    def _left(self, plane: ir.Buffer) -> int:
+        b, x = self.b, self.x
+
+        def start(b: Builder, row: Expr) -> Expr:
+            return b.let(x.at(row, 0), "start")
+
+        made = _Made(_FOURS, 4, start, lambda at, k: words_at(b, plane, at + k, BLOCK))
+        source = Operand(plane, const(0), 0, 1, dt.int32, x.items, self.p.k // 4, ())
+        return self._way("left", source, (self.m0, self.plan.rows), 4, made)
+
+    def _right(self, w: PackedRows) -> dict[str, int]:
+        """The ways of words and of what a run has beside them, by name."""
+        b, p, run = self.b, self.p, self.pace
+
+        def way(
+            name: str, unit: int, count: int, dtype: DType, found: Callable[..., list[Expr]]
+        ) -> int:
+            source = Operand(w.buffers["codes"], const(0), 0, 1, dtype, p.n, p.k // unit, ())
+            made = _Made(count, unit, w.at, found)
+            return self._way(name, source, (self.n0, self.plan.columns), unit, made)
+
+        found = {"words": way("right", 4, _FOURS, dt.int32, lambda row, k: row.fours(b, k))}
+        for part in ("scales", "lows")[: 1 + (w.form.shift == "low")]:
+
+            def number(row: PackedRows, k: Expr, part: str = part) -> list[Expr]:
+                return [row.numbers(b, k)[part]]
+
+            found[part] = way(part, run, 1, dt.float32, number)
+        if w.form.shift == "zero":
+            found["taken"] = way("taken", run, 1, dt.int32, lambda row, k: [row.taken(b, k)])
+        return found
+
+    def _way(
+        self, name: str, source: Operand, items: tuple[Expr, int], unit: int,
+        rows: _Made | None = None,
+    ) -> int:  # fmt: skip
+        """The number of a new way to shared memory."""
+        block = (items[1], self.plan.bk // unit, self.plan.ring)
+        team, copies = (self.flat, self.threads[0]), ASYNC in self.caps.features
+        kind = source.wide
+        stage = Stage(self.b, name, source, items[0], block, True, kind, team, copies, rows, unit)
+        self.ways.append(stage)
+        return len(self.ways) - 1
+
+    def step_k(
+        self, acc: list[Any], stages: Sequence[Stage], bases: Sequence[Expr], k: Expr
+    ) -> None:
+        """The run from k on: its integers first, which meet the scales."""
+        b, type_ = self.b, Type(dt.int32, self.lanes)
+
+        def columns(way: int, at: Expr) -> list[Expr]:
+            return self.right(stages[way], bases[way], at)
+
+        ints = [[[b.var(const(0, type_), "int", type_) for _ in r] for r in tile] for tile in acc]
+        taken = [self._taken(w, own, columns, k) for w, own in zip(self.packed_rows, self.beside)]
+        some = any(t is not None for t in taken) or any("lows" in own for own in self.beside)
+        sums = [b.var(0, "sum", Type(dt.int32)) for _ in range(self.tm if some else 0)]
+        each = [*sums, *(var for tile in ints for line in tile for var in line)]
+        for i, plane in enumerate(self.planes):
+            for var in each if i else []:
+                b.assign(var, var * STEP)
+            for g in range(self.pace // 4):
+                at = b.let(k // 4 + g, "at")
+                xs = self.left(stages[plane], bases[plane], at)
+                for var, x in zip(sums, xs):
+                    b.assign(var, dot(var, ONES, x))
+                for tile, own in zip(ints, self.beside):
+                    ys = columns(own["words"], at)
+                    for x, line in zip(xs, tile):
+                        for y, var in zip(ys, line):
+                            b.assign(var, dot(var, y, x))
+        scales = self.left(stages[self.sx], bases[self.sx], k // BLOCK)
+        of_x = [b.let(cast(v, dt.float32) * sx, "total") for v, sx in zip(sums, scales)]
+        for tile, own, less, total in zip(acc, self.beside, taken, ints):
+            found = [p for p in ("scales", "lows") if p in own]
+            beside = {p: columns(own[p], k // self.pace) for p in found}
+            for i, line in enumerate(tile):
+                for c, var in enumerate(line):
+                    value: Expr = total[i][c]
+                    if less is not None:
+                        value = b.let(value + sums[i] * less[c], "int")
+                    at_c: dict[str, Expr] = {p: v[c] for p, v in beside.items()}
+                    finish(b, var, value, scales[i], at_c, of_x[i] if sums else None)
+
+    def _taken(
+        self, w: PackedRows | None, own: Mapping[str, int],
+        columns: Callable[[int, Expr], list[Expr]], k: Expr,
+    ) -> list[Expr] | None:  # fmt: skip
+        """What the sums of x are multiplied by, per vector of columns, or None."""
+        assert w is not None
+        if "taken" in own:
+            return columns(own["taken"], k // self.pace)
+        const_ = w.taken(self.b, k)
+        return None if const_ is None else [const_] * (self.tn // self.lanes)
