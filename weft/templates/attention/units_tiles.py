@@ -7,8 +7,8 @@ leave the units through shared memory, where threads work on them, one or a few 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from weft.templates.view import View, operand
 
 SIDE = 16  # rows and columns of a tile
 WORD = 8  # elements that a thread moves at once: 16 bytes
+_FEW = 32  # floats of a result that a thread may keep in registers beside its tiles
 _FEATURES = {dt.bfloat16: "mma16_bf16", dt.float16: "mma16_f16"}
 
 Tiles = Sequence[Sequence[ir.Tile]]  # [of 16 rows][of 16 columns]
@@ -301,14 +302,27 @@ class Blocks:
             width = min(plan.keys, plan.wide - c0)
             prepare(c0, width)
             words = plan.rows * width // WORD
-            with b.loop(words, self.t, plan.threads, name="v") as v:
+            with self._turns(words) as (turn, v):
                 row = b.let(v // (width // WORD), "row")
                 column = b.let(v % (width // WORD) * WORD, "column")
-                place = b.let((v // plan.threads + base) * WORD, "place")
+                place = b.let((turn + base) * WORD, "place")
                 at = place if source.space == "private" else row * self.s_ld + column
                 value = b.let(load(source, at, WORD), "y")
                 visit(place, row, b.let(column + c0, "column"), value)
             base += -(-words // plan.threads)
+
+    @contextmanager
+    def _turns(self, words: int) -> Iterator[tuple[Expr, Expr]]:
+        """(turn, number) of each of so many words that this thread meets. Few are kept in registers
+        (`kept`), which only a turn that is the same in all threads can index; many in memory, and a
+        loop that compilers unrolled would bring them into registers too."""
+        b, threads = self.b, self.plan.threads
+        if words % threads or self.plan.rows * self.plan.wide // threads > _FEW:
+            with b.loop(words, self.t, threads, name="v") as v:
+                yield v // threads, v
+            return
+        with b.loop(words // threads, name="turn") as turn:
+            yield turn, b.let(turn * threads + self.t, "v")
 
     def kept(self, name: str) -> ir.Array:
         """Private memory for this thread's words of a result, in the order of `each_word`."""
