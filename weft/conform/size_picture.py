@@ -26,21 +26,22 @@ def draw(runs: Sequence[dict[str, Any]], path: Path) -> None:
     if any(run.get("kl") for run in runs):
         panels.append(("kl", "KL divergence, nats per token"))
     for axes, (key, label) in zip(made.subplots(1, len(panels), squeeze=False)[0], panels):
-        for i, run in enumerate(runs):
-            if not run.get(key):
-                continue
+        shown = [run for run in runs if run.get(key)]
+        order = sorted(shown, key=lambda run: (run["weight_bytes"], run[key]))
+        for run in shown:
+            i, left = runs.index(run), order.index(run) % 2  # names of neighbours on either side
             size = run["weight_bytes"] / 2**20
             color = f"C{i % 10}"
             # The error of a loss is that of the text, the same for all: what differs is `excess`.
             error = run.get("excess_loss_error" if key == "loss" else "kl_error") or 0.0
             axes.errorbar(size, run[key], yerr=error, fmt="o", color=color, capsize=3)
             axes.annotate(
-                run["name"], (size, run[key]), xytext=(6, 5), textcoords="offset points",
-                fontsize=8, color=color,
+                run["name"], (size, run[key]), xytext=(-6 if left else 6, 5),
+                textcoords="offset points", ha="right" if left else "left", fontsize=8, color=color,
             )  # fmt: skip
         if key == "kl":
             axes.set_yscale("log")
         axes.set(xlabel="weights, MiB", ylabel=label)
-        axes.margins(x=0.25, y=0.15)
+        axes.margins(x=0.5, y=0.15)
         axes.grid(alpha=0.3)
     save_figure(made, path)
