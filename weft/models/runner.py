@@ -213,6 +213,15 @@ class CompiledRunner(Runner):
         last = kind == "prefill"
         return self.room(kind), self.slots, self.context, last, f"{self.config.family}.{kind}"
 
+    @property
+    def weights(self) -> Mapping[str, Any]:
+        """Roles to arrays, rotary tables included."""
+        return self._weights
+
+    def what(self, kind: str) -> object:
+        """What says which graph `graph(kind)` is (see `program_for`)."""
+        return self.config, sorted(self._avals.items()), self._shape(kind)
+
     def graph(self, kind: str) -> Graph:
         """What one kind of step computes, before compilation."""
         from weft.models.decoder import decoder_graph
@@ -223,8 +232,8 @@ class CompiledRunner(Runner):
         from weft.program.session import Session
         from weft.tensor.programs import program_for
 
-        what = (self.config, sorted(self._avals.items()), self._shape(kind))
-        program = program_for(what, model_caps(self._device.caps), lambda: self.graph(kind))
+        caps = model_caps(self._device.caps)
+        program = program_for(self.what(kind), caps, lambda: self.graph(kind))
         held = [b.nbytes for b in (*self._placed.values(), *self._state.values())]
         free = self._device.free_memory()
         given = _given(program, self._placed, self._weights)

@@ -74,7 +74,7 @@ def save(program: Program, path: PathLike) -> None:
 def _members(program: Program, report: bool) -> dict[str, bytes]:
     consts = {b.name: b.value for b in program.buffers if b.value is not None}
     members = {
-        "program.json": _json(_head(program)),
+        "program.json": _json(head(program)),
         "kernels.json": _json([kernel_body(k) for k in program.kernels]),
         "consts.safetensors": tensors.dumps(consts),
     }
@@ -88,7 +88,7 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _head(program: Program) -> dict[str, Any]:
+def head(program: Program) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "name": program.name,

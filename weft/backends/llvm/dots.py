@@ -53,7 +53,7 @@ class Dots(Casts):
                 bits = self.emit(f"bitcast {s} {v} to {t}")
                 op, by = ("and", 0xFFFF0000) if high else ("shl", 16)
                 pair.append(self._bits_to_float(self._u32(op, bits, by, n), n))
-            acc = self.intrinsic("llvm.fma", kind, pair[0], pair[1], acc)
+            acc = self.fma(kind, pair[0], pair[1], acc)
         return acc
 
     # -- fours of bytes

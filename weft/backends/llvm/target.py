@@ -24,7 +24,9 @@ class LlvmTarget:
     says that the target has AMX (else tiles are expanded). `index` is the type in which addresses
     are computed; `buffer_space` and `stack_space` are the address spaces of buffers and of locals;
     memory starts at multiples of `base_align` bytes (1: nothing is assumed). `nontemporal` and
-    `prefetch` say whether these hints are passed on.
+    `prefetch` say whether these hints are passed on. `fused` and `min_max` say that the target has
+    instructions for a sum with a product in one rounding and for minNum; elsewhere LLVM would call
+    a C function for each lane, so product and sum are rounded each, and minNum is compared.
     """
 
     name: str
@@ -45,6 +47,8 @@ class LlvmTarget:
     base_align: int = 1
     nontemporal: bool = True
     prefetch: bool = True
+    fused: bool = True
+    min_max: bool = True
 
 
 _BITS = {16: "512", 8: "256", 4: "128"}  # of a vector of so many 32-bit lanes

@@ -122,8 +122,7 @@ class Values:
         if isinstance(x, ir.Load):
             return self.load(x)
         if isinstance(x, ir.Fma):
-            a, b, c = self.value(x.a), self.value(x.b), self.value(x.c)
-            return self.intrinsic("llvm.fma", x.type, a, b, c)
+            return self.fma(x.type, self.value(x.a), self.value(x.b), self.value(x.c))
         if isinstance(x, ir.Select):
             return self.select(x)
         if isinstance(x, ir.Cast):
@@ -170,6 +169,23 @@ class Values:
             return self.call(name, t, [(t, operand), ("i1", "false")])
         raise self.fail(f"no unary {x.op} on {dtype}")
 
+    def fma(self, type_: Type, a: str, b: str, c: str) -> str:
+        """a * b + c, in one rounding where the target has it."""
+        if self.target.fused:
+            return self.intrinsic("llvm.fma", type_, a, b, c)
+        product = self.emit(f"fmul {text.register(type_)} {a}, {b}")
+        return self.emit(f"fadd {text.register(type_)} {product}, {c}")
+
+    def min_max(self, op: str, type_: Type, a: str, b: str) -> str:
+        """IEEE 754-2008 minNum or maxNum."""
+        if self.target.min_max:
+            return self.intrinsic(f"llvm.{op}num", type_, a, b)
+        t, i1 = text.register(type_), text.vector("i1", type_.lanes)
+        first = self.emit(f"fcmp {'olt' if op == 'min' else 'ogt'} {t} {a}, {b}")
+        alone = self.emit(f"fcmp uno {t} {b}, {b}")
+        chosen = self.emit(f"or {i1} {first}, {alone}")
+        return self.emit(f"select {i1} {chosen}, {t} {a}, {t} {b}")
+
     def binary(self, x: ir.Binary) -> str:
         a, b = self.value(x.a), self.value(x.b)
         type_, op = x.a.type, x.op
@@ -178,7 +194,7 @@ class Values:
             if dtype != dt.float32:
                 raise self.fail(f"{op} on {dtype}: compute in float32")
             if op in ("min", "max"):
-                return self.intrinsic(f"llvm.{op}num", type_, a, b)
+                return self.min_max(op, type_, a, b)
             if op in _FLOAT_COMPARE:
                 return self.emit(f"fcmp {_FLOAT_COMPARE[op]} {t} {a}, {b}")
             if op in _FLOAT_BINARY:

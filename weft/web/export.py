@@ -1,0 +1,124 @@
+"""A model as a static folder that runs in a visitor's browser (docs/browser.md).
+
+    manifest.json     what the folder holds: sizes, hashes, tensors, the model's numbers
+    webgpu.json       Programs with WGSL
+    wasm.json         Programs for WebAssembly, kernels.wasm their code
+    weights-*.bin     tensors
+    tokenizer.json    as the checkpoint has it
+    js/, index.html   the player and the page
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from weft.models.model import Decoder
+from weft.models.runner import CompiledRunner, model_caps
+from weft.program.program import Program
+from weft.tensor.programs import program_for
+from weft.web import programs, targets
+from weft.web.shards import Shards
+
+FORMAT = 1
+PLAYER = Path(__file__).with_name("js")
+KINDS = ("prefill", "decode")
+
+
+def export_decoder(model: Decoder, folder: Path) -> dict[str, Any]:
+    """Writes the files of a decoder into an empty `folder`; the manifest."""
+    runner = model.runner()
+    assert isinstance(runner, CompiledRunner)
+    made = {
+        caps.name: {kind: _program(runner, kind, caps) for kind in KINDS}
+        for caps in (targets.WEBGPU, targets.WASM)
+    }
+    shards = Shards(folder)
+    wanted = _weights(made)
+    for name in sorted(wanted):
+        shards.add(name, runner.weights[name])
+    for target, each in made.items():
+        for kind, program in each.items():
+            for b in program.buffers:
+                if b.value is not None:
+                    shards.add(f"{target}/{kind}/{b.name}", b.value)
+    shards.close()
+    files = _code(folder, made)
+    tokenizer = model.need_tokenizer("a page cannot run without one")
+    _write(folder, "tokenizer.json", tokenizer.path.read_bytes(), files)
+    config = tokenizer.path.with_name("tokenizer_config.json")
+    _write(folder, "tokenizer_config.json", config.read_bytes(), files)
+    c = model.config
+    manifest = {
+        "format": FORMAT,
+        "kind": "decoder",
+        "name": model.folder.name,
+        "model": {
+            "family": c.family,
+            "vocab": c.vocab,
+            "context": model.context,
+            "kv_heads": c.kv_heads,
+            "eos": list(model.tokens.eos),
+            "rows": {kind: runner.room(kind) for kind in KINDS},
+        },
+        "tensors": shards.tensors,
+        "shards": shards.files,
+        "files": files,
+        "memory": {target: _memory(each) for target, each in made.items()},
+    }
+    _write(folder, "manifest.json", _json(manifest), {})
+    shutil.copytree(PLAYER, folder, dirs_exist_ok=True)
+    return manifest
+
+
+def _program(runner: CompiledRunner, kind: str, caps: Any) -> Program:
+    return program_for(runner.what(kind), model_caps(caps), lambda: runner.graph(kind))
+
+
+def _weights(made: Mapping[str, Mapping[str, Program]]) -> set[str]:
+    """The tensors that the Programs' weight buffers are made of."""
+    found = set()
+    for each in made.values():
+        for program in each.values():
+            for b in program.buffers:
+                if b.role == "weight":
+                    recipe = program.recipes.get(b.name)
+                    found.add(recipe.whole if recipe else b.name)
+    return found
+
+
+def _memory(each: Mapping[str, Program]) -> int:
+    """Bytes that a player allocates: buffers of one name are shared, and so is the arena."""
+    shared: dict[tuple[str, str], int] = {}
+    own = 0
+    for program in each.values():
+        for b in program.buffers:
+            if b.role in ("weight", "state", "arena"):
+                key = (b.role, b.name if b.role != "arena" else "")
+                shared[key] = max(shared.get(key, 0), b.nbytes)
+            else:
+                own += b.nbytes
+    return own + sum(shared.values())
+
+
+def _code(folder: Path, made: Mapping[str, Mapping[str, Program]]) -> dict[str, list[Any]]:
+    files: dict[str, list[Any]] = {}
+    gpu = programs.webgpu(made[targets.WEBGPU.name], targets.WEBGPU)
+    _write(folder, "webgpu.json", _json(gpu), files)
+    meta, code = programs.webassembly(made[targets.WASM.name], targets.WASM)
+    _write(folder, "wasm.json", _json(meta), files)
+    _write(folder, "kernels.wasm", code, files)
+    return files
+
+
+def _write(folder: Path, name: str, data: bytes, files: dict[str, list[Any]]) -> None:
+    (folder / name).write_bytes(data)
+    files[name] = [len(data), hashlib.sha256(data).hexdigest()]
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

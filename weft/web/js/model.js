@@ -1,0 +1,210 @@
+// A model of a folder on one device: chosen, filled while it compiles, brought back when it is lost.
+
+import { Decoder } from "./decoder.js";
+import { WeftError, readProgram } from "./program.js";
+import { Philox, choose } from "./sampler.js";
+import { Sessions } from "./session.js";
+import { Store } from "./store.js";
+import { Stops, StreamDecoder } from "./text.js";
+import { Tokenizer } from "./vendor/tokenizers.min.mjs";
+import { WasmDevice } from "./wasm.js";
+import { GpuDevice } from "./webgpu.js";
+
+const FORMAT = 1;
+const RECOVERIES = 3; // of a device that is lost again and again, within one text
+
+/**
+ * @typedef {{target?: "auto" | "webgpu" | "wasm", signal?: AbortSignal,
+ *   progress?: (p: {loaded: number, total: number, phase: string}) => void,
+ *   note?: (text: string) => void, gpu?: GPU}} LoadOptions
+ * @typedef {{maxNewTokens?: number, temperature?: number, topK?: number, topP?: number,
+ *   repetitionPenalty?: number, seed?: number | bigint, stop?: string[], signal?: AbortSignal
+ * }} GenerateOptions
+ * @typedef {{text: string, ids: number[], finish: null | "eos" | "stop" | "length" | "aborted"}} Piece
+ */
+
+export class Model {
+  /** @param {string} base @param {LoadOptions} [options] @returns {Promise<Model>} */
+  static async load(base, options = {}) {
+    const store = new Store(base, options);
+    const manifest = await store.json("manifest.json");
+    if (manifest?.format !== FORMAT) {
+      throw new WeftError(`the folder has format ${manifest?.format}; this player knows ${FORMAT}: `
+        + "export it again with the same weft");
+    }
+    const model = new Model(store, manifest, options);
+    await model.start();
+    return model;
+  }
+
+  /** @param {Store} store @param {any} manifest @param {LoadOptions} options */
+  constructor(store, manifest, options) {
+    this.store = store;
+    this.manifest = manifest;
+    this.options = options;
+    this.why = "";
+    /** @type {any} */
+    this.device = null;
+    /** @type {Sessions | null} */
+    this.sessions = null;
+    /** @type {Tokenizer | null} */
+    this.tokenizer = null;
+    /** @type {number[]} ids whose keys and values the device holds */
+    this.fed = [];
+  }
+
+  /** Chooses a device, compiles and pours the weights in. */
+  async start() {
+    const adapter = await this.adapter();
+    const kind = adapter ? "webgpu" : "wasm";
+    const code = JSON.parse(new TextDecoder().decode(await this.part(`${kind}.json`)));
+    const programs = Object.fromEntries(Object.entries(code.programs).map(([name, raw]) =>
+      [name, readProgram(raw)]));
+    this.device = adapter
+      ? await GpuDevice.make(adapter, code.shaders)
+      : await WasmDevice.make(
+        await WebAssembly.compile(/** @type {any} */ (await this.part("kernels.wasm"))), code);
+    const sessions = new Sessions(this.device, programs);
+    await Promise.all([sessions.prepare(), this.pour(sessions), this.readTokenizer()]);
+    this.sessions = sessions;
+    this.decoder = new Decoder(sessions, this.manifest.model);
+    this.fed = [];
+  }
+
+  /** @returns {Promise<GPUAdapter | null>} null where WebAssembly plays, `why` says why */
+  async adapter() {
+    const { target = "auto", gpu = globalThis.navigator?.gpu } = this.options;
+    this.why = "as asked";
+    if (target === "wasm") return null;
+    const found = await gpu?.requestAdapter().catch(() => null);
+    this.why = found ? "WebGPU is there" : gpu
+      ? "this browser has WebGPU, but no GPU that it would use" : "this browser has no WebGPU";
+    if (!found && target === "webgpu") throw new WeftError(`${this.why}: try without asking for it`);
+    return found ?? null;
+  }
+
+  /** @param {string} name @returns {Promise<Uint8Array>} a file that the manifest lists */
+  part(name) {
+    const [nbytes, sha256] = this.manifest.files[name] ?? [];
+    if (sha256 === undefined) throw new WeftError(`the manifest lists no ${name}: export the folder again`);
+    return this.store.file([name, nbytes, sha256]);
+  }
+
+  /** Fetches the shards, two at a time, and hands over the tensors in them. @param {Sessions} sessions */
+  async pour(sessions) {
+    const { shards, tensors } = this.manifest;
+    const total = shards.reduce((/** @type {number} */ sum, /** @type {any} */ s) => sum + s[1], 0);
+    const loaded = shards.map(() => 0);
+    const begin = (/** @type {number} */ n) => this.store.file(shards[n], (done) => {
+      loaded[n] = done;
+      const sum = loaded.reduce((/** @type {number} */ a, /** @type {number} */ b) => a + b, 0);
+      this.options.progress?.({ loaded: sum, total, phase: "weights" });
+    });
+    const wanted = Object.entries(tensors).map(([name, [, , start, nbytes]]) =>
+      ({ name, start, end: start + nbytes })).sort((a, b) => a.start - b.start);
+    let next = shards.length ? begin(0) : null;
+    for (let n = 0, at = 0; n < shards.length; n++) {
+      const bytes = await /** @type {Promise<Uint8Array>} */ (next);
+      next = n + 1 < shards.length ? begin(n + 1) : null;
+      next?.catch(() => {}); // it is awaited in its turn
+      for (const { name, start, end } of wanted) {
+        const [from, to] = [Math.max(start, at), Math.min(end, at + bytes.length)];
+        if (from < to) sessions.put(name, from - start, bytes.subarray(from - at, to - at), end - start);
+      }
+      at += bytes.length;
+    }
+  }
+
+  async readTokenizer() {
+    if (this.tokenizer) return;
+    const [json, config] = (await Promise.all(["tokenizer.json", "tokenizer_config.json"].map((name) =>
+      this.part(name)))).map((bytes) => JSON.parse(new TextDecoder().decode(bytes)));
+    this.tokenizer = new Tokenizer(json, config);
+  }
+
+  /** @param {string} text @returns {number[]} */
+  encode(text) {
+    return /** @type {Tokenizer} */ (this.tokenizer).encode(text).ids;
+  }
+
+  /** @param {number[]} ids @returns {string} */
+  decode(ids) {
+    if (!ids.length) return "";
+    return /** @type {Tokenizer} */ (this.tokenizer).decode(ids, { skip_special_tokens: true });
+  }
+
+  /**
+   * The text that follows, piece by piece. The last piece says why it ended.
+   * @param {string | number[]} prompt @param {GenerateOptions} [options]
+   * @returns {AsyncGenerator<Piece, void>}
+   */
+  async *generate(prompt, options = {}) {
+    const { context, eos } = this.manifest.model;
+    const ids = typeof prompt === "string" ? this.encode(prompt) : [...prompt];
+    if (!ids.length) throw new WeftError("the prompt is empty: give at least one character");
+    if (ids.length > context) {
+      throw new WeftError(`the prompt has ${ids.length} tokens; this page holds ${context}: shorten it`);
+    }
+    const how = sampling(options);
+    const stream = new Philox(options.seed ?? 0);
+    const text = new StreamDecoder((part) => this.decode(part));
+    const stops = new Stops(options.stop ?? []);
+    const first = ids.length;
+    const most = Math.min(options.maxNewTokens ?? 64, context - first + 1);
+    /** @type {Piece["finish"]} */
+    let finish = most > 0 ? null : "length";
+    while (!finish) {
+      if (options.signal?.aborted) break;
+      const token = choose(await this.logits(ids), ids, how, stream);
+      if (eos.includes(token)) {
+        finish = "eos";
+        break;
+      }
+      ids.push(token);
+      const shown = stops.push(text.push(token));
+      if (stops.stopped) finish = "stop";
+      else if (ids.length - first >= most) finish = "length";
+      yield { text: shown, ids: [token], finish: null };
+    }
+    const rest = stops.push(text.flush(), true);
+    if (stops.stopped && finish === "length") finish = "stop";
+    yield { text: rest, ids: [], finish: finish ?? "aborted" };
+  }
+
+  /**
+   * The logits after `ids`, of which only what the device does not hold yet is fed. A lost device
+   * is started again and fed everything: its sums have one order, so the text goes on as it would.
+   * @param {number[]} ids
+   */
+  async logits(ids) {
+    for (let lost = 0; ; lost++) {
+      let same = 0;
+      while (same < ids.length - 1 && this.fed[same] === ids[same]) same++;
+      try {
+        this.fed = this.fed.slice(0, same); // before the step: it may fail
+        const out = await /** @type {Decoder} */ (this.decoder).feed(ids.slice(same), same);
+        this.fed = [...ids];
+        return out;
+      } catch (error) {
+        if (!this.device.isLost || lost === RECOVERIES) throw error;
+        this.options.note?.(`${/** @type {Error} */ (error).message}; starting it again`);
+        await this.start();
+      }
+    }
+  }
+}
+
+/** @param {GenerateOptions} o @returns {import("./sampler.js").Sampling} */
+function sampling(o) {
+  const how = {
+    temperature: o.temperature ?? 0, topK: o.topK ?? 0, topP: o.topP ?? 1,
+    repetitionPenalty: o.repetitionPenalty ?? 1,
+  };
+  const bad = !(how.temperature >= 0 && how.temperature < Infinity) ? "temperature"
+    : !(Number.isInteger(how.topK) && how.topK >= 0) ? "topK"
+      : !(how.topP > 0 && how.topP <= 1) ? "topP"
+        : !(how.repetitionPenalty >= 2 ** -126 && how.repetitionPenalty <= 2 ** 126)
+          ? "repetitionPenalty" : "";
+  if (bad) throw new WeftError(`${bad} is ${/** @type {any} */ (how)[bad]}, which is out of range`);
+  return how;
+}

@@ -1,0 +1,155 @@
+// Files of a folder: fetched in pieces, resumed after a cut, checked by hash, kept for next time.
+
+import { WeftError } from "./program.js";
+
+const TRIES = 4;
+const WAIT = 500; // ms before the second try; doubled each time
+const CACHE = "weft-files-1";
+
+/**
+ * @typedef {[name: string, nbytes: number, sha256: string]} File
+ * @typedef {(done: number) => void} Counted
+ */
+
+/** Reads the files that a manifest lists. */
+export class Store {
+  /**
+   * @param {string} base the folder's address, with a slash at its end
+   * @param {{signal?: AbortSignal, note?: (text: string) => void}} [options]
+   */
+  constructor(base, { signal, note } = {}) {
+    this.base = base;
+    this.signal = signal;
+    this.note = note ?? (() => {});
+    this.fetched = 0; // bytes over the network
+    /** @type {Promise<Cache | null> | null} */
+    this.kept = null;
+  }
+
+  /** @returns {Promise<Cache | null>} where files are kept; null where the browser keeps nothing */
+  cache() {
+    this.kept ??= (async () => {
+      try {
+        return await caches.open(CACHE);
+      } catch {
+        this.note("This browser keeps no files for this page: the next visit fetches them again.");
+        return null;
+      }
+    })();
+    return this.kept;
+  }
+
+  /**
+   * The bytes of a file, from what is kept or from the network.
+   * @param {File} file @param {Counted} [counted] called with the bytes that have come so far
+   * @returns {Promise<Uint8Array>}
+   */
+  async file([name, nbytes, sha256], counted = () => {}) {
+    const cache = await this.cache();
+    const key = new URL(`${this.base}${name}?${sha256}`).href;
+    const known = await cache?.match(key);
+    if (known) {
+      const bytes = new Uint8Array(await known.arrayBuffer());
+      if (await matches(bytes, nbytes, sha256)) {
+        counted(nbytes);
+        return bytes;
+      }
+      await cache?.delete(key);
+    }
+    const bytes = await this.fetchAll(name, nbytes, counted);
+    if (!(await matches(bytes, nbytes, sha256))) {
+      throw new WeftError(`${name} is not what the manifest says (its hash differs): the server `
+        + "has a damaged or another file; reload, or upload the folder again");
+    }
+    await this.keep(cache, key, bytes);
+    return bytes;
+  }
+
+  /** @param {Cache | null} cache @param {string} key @param {Uint8Array} bytes */
+  async keep(cache, key, bytes) {
+    try {
+      await cache?.put(key, new Response(/** @type {any} */ (bytes)));
+    } catch {
+      this.note("There is no room to keep the model: the next visit fetches it again.");
+      this.kept = Promise.resolve(null);
+    }
+  }
+
+  /** @param {string} name @param {number} nbytes @param {Counted} counted */
+  async fetchAll(name, nbytes, counted) {
+    const bytes = new Uint8Array(nbytes);
+    let have = 0;
+    for (let tried = 1; ; tried++) {
+      try {
+        const before = have;
+        for await (const part of this.parts(name, have)) {
+          if (part.restart) have = 0;
+          if (have + part.bytes.length > nbytes) {
+            throw new WeftError(`${name} is longer than the manifest says: upload the folder again`);
+          }
+          bytes.set(part.bytes, have);
+          have += part.bytes.length;
+          this.fetched += part.bytes.length;
+          counted(have);
+        }
+        if (have === nbytes) return bytes;
+        if (have > before) tried = 0; // it moves: a cut is not a failure
+        throw new TypeError("the connection was cut");
+      } catch (error) {
+        if (this.signal?.aborted || error instanceof WeftError) throw error;
+        if (tried >= TRIES) {
+          const offline = globalThis.navigator?.onLine === false ? " You are offline." : "";
+          throw new WeftError(`${name} could not be fetched after ${TRIES} tries.${offline} Reload `
+            + "to go on where it stopped", { cause: error });
+        }
+        await new Promise((done) => setTimeout(done, WAIT * 2 ** (tried - 1)));
+      }
+    }
+  }
+
+  /** @param {string} name @param {number} from */
+  async *parts(name, from) {
+    /** @type {Record<string, string>} */
+    const headers = from ? { Range: `bytes=${from}-` } : {};
+    const response = await fetch(this.base + name, { headers, signal: this.signal });
+    if (response.status === 404 || response.status === 403) {
+      throw new WeftError(`${name} is not there (${response.status}): the folder was not uploaded whole`);
+    }
+    if (!response.ok || !response.body) throw new TypeError(`the server says ${response.status}`);
+    let restart = from > 0 && response.status !== 206;
+    const reader = response.body.getReader();
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      yield { bytes: value, restart };
+      restart = false;
+    }
+  }
+
+  /** @param {string} name a small file that is not listed in the manifest: the manifest */
+  async json(name) {
+    const response = await fetch(this.base + name, { signal: this.signal }).catch((error) => {
+      throw new WeftError(`${name} could not be fetched: check the connection`, { cause: error });
+    });
+    if (!response.ok) {
+      throw new WeftError(`${name} is not there (${response.status}): is ${this.base} what weft export web wrote?`);
+    }
+    try {
+      return await response.json();
+    } catch (error) {
+      throw new WeftError(`${name} is damaged: upload the folder again`, { cause: error });
+    }
+  }
+}
+
+/** @param {Uint8Array} bytes @param {number} nbytes @param {string} sha256 */
+async function matches(bytes, nbytes, sha256) {
+  if (bytes.length !== nbytes) return false;
+  const subtle = globalThis.crypto?.subtle;
+  if (!subtle) {
+    throw new WeftError("this page is neither on https nor on localhost, so the browser cannot "
+      + "check what it fetches: serve it from there");
+  }
+  const digest = new Uint8Array(await subtle.digest("SHA-256", /** @type {any} */ (bytes)));
+  return Array.from(digest, (b) => b.toString(16).padStart(2, "0")).join("") === sha256;
+}

@@ -1,0 +1,213 @@
+// A Program on WebGPU: buffers and bind groups made once, pipelines built while weights arrive.
+
+import { WeftError, groups } from "./program.js";
+
+const MOST_GROUPS = 65535;
+const PER_SUBMIT = 64; // dispatches: neither the page nor a watchdog notices one of these
+
+/** What plays Programs on WebGPU. */
+export class GpuDevice {
+  /**
+   * @param {GPUAdapter} adapter @param {string[]} shaders WGSL of webgpu.json
+   */
+  static async make(adapter, shaders) {
+    const limits = adapter.limits;
+    const raw = await adapter.requestDevice({
+      requiredLimits: {
+        maxStorageBufferBindingSize: limits.maxStorageBufferBindingSize,
+        maxBufferSize: limits.maxBufferSize,
+      },
+    });
+    return new GpuDevice(raw, shaders);
+  }
+
+  /** @param {GPUDevice} raw @param {string[]} shaders */
+  constructor(raw, shaders) {
+    this.kind = "webgpu";
+    this.raw = raw;
+    this.shaders = shaders;
+    this.bytes = 0;
+    this.isLost = false;
+    /** @type {Map<string, {layout: GPUBindGroupLayout, pipeline: GPUPipelineLayout}>} */
+    this.layouts = new Map();
+    /** @type {Map<number, Promise<GPUComputePipeline>>} */
+    this.pipelines = new Map();
+    /** @type {Promise<never>} rejects when the device is lost */
+    this.lost = raw.lost.then((info) => {
+      this.isLost = true;
+      throw new WeftError(`the GPU was lost (${info.message || info.reason})`);
+    });
+    this.lost.catch(() => {});
+  }
+
+  /** @param {number} nbytes @returns {GPUBuffer & {nbytes: number}} */
+  alloc(nbytes) {
+    const size = Math.ceil(Math.max(nbytes, 16) / 16) * 16;
+    const { STORAGE, COPY_SRC, COPY_DST } = GPUBufferUsage;
+    const made = this.raw.createBuffer({ size, usage: STORAGE | COPY_SRC | COPY_DST });
+    this.bytes += size;
+    return Object.assign(made, { nbytes });
+  }
+
+  /** @param {GPUBuffer} buffer @param {Uint8Array} data @param {number} [offset] */
+  write(buffer, data, offset = 0) {
+    const even = data.length - (data.length % 4);
+    this.raw.queue.writeBuffer(buffer, offset, /** @type {any} */ (data), 0, even);
+    if (even === data.length) return;
+    const rest = new Uint8Array(4); // whole words of 4 bytes only
+    rest.set(data.subarray(even));
+    this.raw.queue.writeBuffer(buffer, offset + even, rest);
+  }
+
+  /** @param {GPUBuffer & {nbytes: number}} buffer @param {number} [nbytes] */
+  async read(buffer, nbytes = buffer.nbytes) {
+    const size = Math.ceil(nbytes / 4) * 4;
+    const { MAP_READ, COPY_DST } = GPUBufferUsage;
+    const staging = this.raw.createBuffer({ size, usage: MAP_READ | COPY_DST });
+    const encoder = this.raw.createCommandEncoder();
+    encoder.copyBufferToBuffer(buffer, 0, staging, 0, size);
+    this.raw.queue.submit([encoder.finish()]);
+    await Promise.race([staging.mapAsync(GPUMapMode.READ), this.lost]);
+    const out = new Uint8Array(staging.getMappedRange()).slice(0, nbytes);
+    staging.destroy();
+    return out;
+  }
+
+  /** @param {boolean[]} written */
+  layout(written) {
+    const key = written.join();
+    let found = this.layouts.get(key);
+    if (!found) {
+      const layout = this.raw.createBindGroupLayout({
+        entries: written.map((w, binding) => ({
+          binding,
+          visibility: GPUShaderStage.COMPUTE,
+          buffer: { type: w ? "storage" : "read-only-storage" },
+        })),
+      });
+      const pipeline = this.raw.createPipelineLayout({ bindGroupLayouts: [layout] });
+      this.layouts.set(key, (found = { layout, pipeline }));
+    }
+    return found;
+  }
+
+  /** @param {number} shader @param {boolean[]} written */
+  pipeline(shader, written) {
+    let found = this.pipelines.get(shader);
+    if (!found) {
+      const module = this.raw.createShaderModule({ code: this.shaders[shader] });
+      found = this.raw.createComputePipelineAsync({
+        layout: this.layout(written).pipeline,
+        compute: { module, entryPoint: "main" },
+      });
+      this.pipelines.set(shader, found);
+    }
+    return found;
+  }
+
+  /**
+   * Begins to build every pipeline of a Program.
+   * @param {import("./program.js").Program} program
+   */
+  warm(program) {
+    return Promise.all(program.steps.flatMap((step) => step.kind === "dispatch"
+      ? [this.pipeline(step.code[0], step.code[1].map((/** @type {any} */ b) => b[3]))] : []));
+  }
+
+  /**
+   * A Program over these buffers, one for each of its own, as a function of the runtime scalars.
+   * @param {import("./program.js").Program} program @param {any[]} buffers
+   * @returns {Promise<(scalars: number[]) => void>}
+   */
+  async bind(program, buffers) {
+    await this.warm(program);
+    const scalars = this.alloc(Math.max(4 * program.scalars.length, 16));
+    const steps = await Promise.all(program.steps.map((step) => {
+      if (step.kind === "dispatch") return this.call(step, buffers, scalars);
+      return step.kind === "copy" ? this.copy(step, buffers) : this.fill(step, buffers);
+    }));
+    return (values) => {
+      if (values.length) this.raw.queue.writeBuffer(scalars, 0, Int32Array.from(values));
+      for (let at = 0; at < steps.length; at += PER_SUBMIT) {
+        const encoder = this.raw.createCommandEncoder();
+        /** @type {GPUComputePassEncoder | null} */
+        let pass = null;
+        for (const step of steps.slice(at, at + PER_SUBMIT)) {
+          if ("pipeline" in step) {
+            const [x, y, z] = folded(groups(step.grid, values), step.fold);
+            if (!x) continue;
+            pass ??= encoder.beginComputePass();
+            pass.setPipeline(step.pipeline);
+            pass.setBindGroup(0, step.group);
+            pass.dispatchWorkgroups(x, y, z);
+          } else {
+            pass?.end();
+            pass = null;
+            step.encode(encoder);
+          }
+        }
+        pass?.end();
+        this.raw.queue.submit([encoder.finish()]);
+      }
+    };
+  }
+
+  /** @param {any} step @param {any[]} buffers @param {GPUBuffer} scalars */
+  async call(step, buffers, scalars) {
+    const [shader, bindings, fold] = step.code;
+    const written = bindings.map((/** @type {any} */ b) => b[3]);
+    const entries = bindings.map((/** @type {number[]} */ b, /** @type {number} */ binding) => {
+      if (b[0] < 0) return { binding, resource: { buffer: scalars } };
+      const [index, start] = step.args[b[0]];
+      const buffer = buffers[index];
+      const offset = start + b[1];
+      return { binding, resource: { buffer, offset, size: Math.min(b[2], buffer.size - offset) } };
+    });
+    const group = this.raw.createBindGroup({ layout: this.layout(written).layout, entries });
+    return { pipeline: await this.pipeline(shader, written), group, grid: step.grid, fold };
+  }
+
+  /** @param {any} step @param {any[]} buffers */
+  copy(step, buffers) {
+    const [from, to] = [buffers[step.from[0]], buffers[step.to[0]]];
+    const size = Math.ceil(step.to[2] / 4) * 4;
+    const between = from === to ? this.alloc(size) : null; // WebGPU copies within no buffer
+    return {
+      encode: (/** @type {GPUCommandEncoder} */ encoder) => {
+        if (between) {
+          encoder.copyBufferToBuffer(from, step.from[1], between, 0, size);
+          encoder.copyBufferToBuffer(between, 0, to, step.to[1], size);
+        } else {
+          encoder.copyBufferToBuffer(from, step.from[1], to, step.to[1], size);
+        }
+      },
+    };
+  }
+
+  /** @param {any} step @param {any[]} buffers */
+  fill(step, buffers) {
+    const [index, start, nbytes] = step.to;
+    const size = Math.ceil(nbytes / 4) * 4;
+    let pattern = null;
+    if (step.byte) {
+      pattern = this.alloc(size);
+      this.write(pattern, new Uint8Array(size).fill(step.byte));
+    }
+    return {
+      encode: (/** @type {GPUCommandEncoder} */ encoder) => {
+        if (pattern) encoder.copyBufferToBuffer(pattern, 0, buffers[index], start, size);
+        else encoder.clearBuffer(buffers[index], start, size);
+      },
+    };
+  }
+}
+
+/**
+ * The groups to dispatch: axis 0 beyond the limit continues in y, as the shader expects.
+ * @param {[number, number, number]} grid @param {boolean} fold @returns {[number, number, number]}
+ */
+function folded([x, y, z], fold) {
+  if (!fold || x <= MOST_GROUPS) return [x, y, z];
+  const rows = Math.ceil(x / MOST_GROUPS);
+  return [Math.ceil(x / rows), y * rows, z];
+}

@@ -1,0 +1,122 @@
+// weft in a page: import { load } from "./weft.js". The model lives in a worker.
+
+import { WeftError } from "./program.js";
+
+export { WeftError };
+
+/**
+ * Loads a folder that `weft export web` wrote.
+ *
+ *     const model = await load("./", { progress: ({ loaded, total }) => show(loaded / total) });
+ *     for await (const { text } of model.generate("def fibonacci(n):")) out.append(text);
+ *
+ * @param {string | URL} folder its address
+ * @param {import("./model.js").LoadOptions} [options]
+ * @returns {Promise<PageModel>} rejects with a WeftError that says what to do
+ */
+export async function load(folder, options = {}) {
+  const base = new URL(folder, globalThis.document?.baseURI ?? import.meta.url).href;
+  const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
+  const model = new PageModel(worker);
+  const { signal, progress, note, ...plain } = options;
+  const handlers = { progress, note, signal };
+  try {
+    model.about = await model.call(
+      "load", { base: base.replace(/\/?$/, "/"), options: plain }, handlers);
+  } catch (error) {
+    model.close();
+    throw error;
+  }
+  return model;
+}
+
+/** A model in a worker. */
+export class PageModel {
+  /** @param {Worker} worker */
+  constructor(worker) {
+    this.worker = worker;
+    this.last = 0;
+    /** @type {Map<number, any>} */
+    this.calls = new Map();
+    /** @type {any} name, target, why, bytes: what was loaded, and where it runs */
+    this.about = null;
+    worker.onmessage = ({ data }) => this.take(data);
+    worker.onerror = (event) => {
+      const error = new WeftError(`the worker failed: ${event.message || "its file could not be loaded"}`);
+      for (const call of this.calls.values()) call.fail(error);
+      this.calls.clear();
+    };
+  }
+
+  /** @param {any} message */
+  take({ id, result, error, piece, progress, note }) {
+    const call = this.calls.get(id);
+    if (!call) return;
+    if (piece) return call.piece?.(piece);
+    if (progress) return call.progress?.(progress);
+    if (note) return call.note?.(note);
+    this.calls.delete(id);
+    if (!error) return call.done(result);
+    const made = error.name === "WeftError" ? new WeftError(error.message) : new Error(error.message);
+    if (error.name === "AbortError") made.name = "AbortError";
+    call.fail(made);
+  }
+
+  /**
+   * @param {string} call @param {any} args
+   * @param {{signal?: AbortSignal, progress?: Function, note?: Function, piece?: Function}} [on]
+   * @returns {Promise<any>}
+   */
+  call(call, args, on = {}) {
+    const id = ++this.last;
+    return new Promise((done, fail) => {
+      this.calls.set(id, { ...on, done, fail });
+      const abort = () => this.worker.postMessage({ abort: id });
+      if (on.signal?.aborted) abort();
+      on.signal?.addEventListener("abort", abort, { once: true });
+      this.worker.postMessage({ id, call, args });
+    });
+  }
+
+  /**
+   * The text that follows `prompt`, piece by piece; leaving the loop stops the model.
+   * @param {string | number[]} prompt @param {import("./model.js").GenerateOptions} [options]
+   * @returns {AsyncGenerator<import("./model.js").Piece, void>}
+   */
+  async *generate(prompt, options = {}) {
+    const { signal, ...plain } = options;
+    const stop = new AbortController();
+    signal?.addEventListener("abort", () => stop.abort(), { once: true });
+    if (signal?.aborted) stop.abort();
+    /** @type {any[]} */
+    const queue = [];
+    let wake = () => {};
+    const push = (/** @type {any} */ entry) => (queue.push(entry), wake());
+    this.call("generate", { prompt, options: plain }, {
+      signal: stop.signal, piece: (/** @type {any} */ piece) => push({ piece }),
+    }).then(() => push({ end: true }), (error) => push({ error }));
+    try {
+      for (;;) {
+        while (!queue.length) await new Promise((done) => (wake = () => done(undefined)));
+        const { piece, end, error } = queue.shift();
+        if (error) throw error;
+        if (end) return;
+        yield piece;
+      }
+    } finally {
+      stop.abort();
+    }
+  }
+
+  /** @param {string} text @returns {Promise<number[]>} token ids */
+  encode(text) {
+    return this.call("encode", { text });
+  }
+
+  /** Ends the worker and frees what it held. */
+  close() {
+    this.worker.terminate();
+    for (const call of this.calls.values()) call.fail(new WeftError("the model was closed"));
+    this.calls.clear();
+  }
+}

@@ -1,0 +1,55 @@
+// The worker: it holds the model, so that the page never waits. See weft.js for the other side.
+
+import { Model } from "./model.js";
+
+/** @type {Model | null} */
+let model = null;
+/** @type {Map<number, AbortController>} */
+const running = new Map();
+
+const post = (/** @type {any} */ message) => self.postMessage(message);
+
+/** @type {Record<string, (id: number, args: any, signal: AbortSignal) => Promise<any>>} */
+const CALLS = {
+  async load(id, { base, options }, signal) {
+    model = await Model.load(base, {
+      ...options,
+      signal,
+      progress: (/** @type {any} */ p) => post({ id, progress: p }),
+      note: (/** @type {string} */ text) => post({ id, note: text }),
+    });
+    return about(model);
+  },
+  async generate(id, { prompt, options }, signal) {
+    const pieces = /** @type {Model} */ (model).generate(prompt, { ...options, signal });
+    for await (const piece of pieces) post({ id, piece });
+  },
+  async encode(_, { text }) {
+    return /** @type {Model} */ (model).encode(text);
+  },
+  async lose() {
+    /** @type {any} */ (model).device.raw?.destroy();
+  },
+};
+
+/** @param {Model} m */
+function about(m) {
+  return {
+    name: m.manifest.name, model: m.manifest.model, target: m.device.kind, why: m.why,
+    bytes: m.device.bytes, fetched: m.store.fetched, device: m.device.about?.() ?? {},
+  };
+}
+
+self.onmessage = async ({ data: { id, call, args, abort } }) => {
+  if (abort) return running.get(abort)?.abort();
+  const stop = new AbortController();
+  running.set(id, stop);
+  try {
+    post({ id, result: await CALLS[call](id, args, stop.signal) });
+  } catch (error) {
+    const { name, message } = /** @type {Error} */ (error);
+    post({ id, error: { name, message } });
+  } finally {
+    running.delete(id);
+  }
+};

@@ -1,0 +1,62 @@
+"""Weights as files that a page fetches in pieces: shards of bounded size, each with its hash."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.core.dtypes import as_dtype
+
+SHARD = 16 << 20  # bytes at most, so that little is fetched twice after a cut
+ALIGN = 256  # of each tensor within the weights: what WebGPU asks of a copy, and more
+
+
+class Shards:
+    """Writes tensors one after the other, cut into files of SHARD bytes: a tensor may lie across
+    several. `tensors` is name -> [dtype, shape, first byte, bytes] over all shards as one run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._pending = bytearray()
+        self._at = 0
+        self.tensors: dict[str, list[Any]] = {}
+        self.files: list[list[Any]] = []  # name, bytes, sha256
+
+    def add_all(self, arrays: Mapping[str, np.ndarray]) -> None:
+        for name, array in arrays.items():
+            self.add(name, array)
+
+    def add(self, name: str, array: np.ndarray) -> None:
+        dtype = as_dtype(array.dtype)
+        self.tensors[name] = [dtype.name, list(array.shape), self._at, array.nbytes]
+        for piece in _pieces(array):
+            self._write(piece)
+        self._write(bytes(-self._at % ALIGN))
+
+    def close(self) -> None:
+        if self._pending:
+            self._cut(len(self._pending))
+
+    def _write(self, data: bytes) -> None:
+        self._pending += data
+        self._at += len(data)
+        while len(self._pending) >= SHARD:
+            self._cut(SHARD)
+
+    def _cut(self, size: int) -> None:
+        data = bytes(self._pending[:size])
+        del self._pending[:size]
+        name = f"weights-{len(self.files):03}.bin"
+        (self._folder / name).write_bytes(data)
+        self.files.append([name, len(data), hashlib.sha256(data).hexdigest()])
+
+
+def _pieces(array: np.ndarray) -> Iterator[bytes]:
+    """The array's bytes in C order, some megabytes at a time."""
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    for at in range(0, flat.size, 1 << 22):
+        yield flat[at : at + (1 << 22)].tobytes()

@@ -1,0 +1,10 @@
+"""What a page can run on, as Caps: WebGPU at its default limits, and WebAssembly with SIMD."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.core.caps import PRESETS, Caps
+
+WEBGPU = replace(PRESETS["webgpu"], features=frozenset({"enable-subgroups"}))
+WASM = replace(PRESETS["cpu-neon"], name="wasm", registers=16, cores=1)
