@@ -27,12 +27,18 @@ COMMANDS = {
     "train": ("train", "Train or fine-tune a model on text."),
     "merge": ("train", "Add a LoRA adapter to its model."),
     "quantize": ("quantize", "Write a model with weights of fewer bits."),
+    "export": ("export", "Write a model as a web page's folder."),
+    "serve-page": ("export", "Look at such a folder on localhost."),
     "check": ("check", "Prove that a device computes what the oracle computes."),
     "explain": ("explain", "Show the Program a model compiles to."),
     "bench": ("bench", "Measure operations or a whole model."),
     "tune": ("tune", "Measure configurations of templates on a device, keep the fastest."),
 }
-FUNCTIONS = {"eval": "evaluate", "list": "list_models"}  # where Python has the command's name
+FUNCTIONS = {
+    "eval": "evaluate",
+    "list": "list_models",
+    "serve-page": "serve_page",
+}  # where Python has the command's name
 
 
 class LazyGroup(click.Group):

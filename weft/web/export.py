@@ -1,11 +1,11 @@
 """A model as a static folder that runs in a visitor's browser (docs/browser.md).
 
-    manifest.json     what the folder holds: sizes, hashes, tensors, the model's numbers
-    webgpu.json       Programs with WGSL
-    wasm.json         Programs for WebAssembly, kernels.wasm their code
-    weights-*.bin     tensors
-    tokenizer.json    as the checkpoint has it
-    js/, index.html   the player and the page
+manifest.json     what the folder holds: sizes, hashes, tensors, the model's numbers
+webgpu.json       Programs with WGSL
+wasm.json         Programs for WebAssembly, kernels.wasm their code
+weights-*.bin     tensors
+tokenizer.json    as the checkpoint has it
+js/, index.html   the player and the page
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.models.model import Decoder
+from weft.core.errors import UsageError
+from weft.core.files import replacing_folder
+from weft.models.model import Decoder, Model
 from weft.models.runner import CompiledRunner, model_caps
 from weft.program.program import Program
 from weft.tensor.programs import program_for
@@ -27,6 +29,21 @@ from weft.web.shards import Shards
 FORMAT = 1
 PLAYER = Path(__file__).with_name("js")
 KINDS = ("prefill", "decode")
+
+
+def export_web(model: Model, out: Path) -> dict[str, Any]:
+    """Writes the folder `out`, whole or not at all; the manifest. Raises UsageError for a model
+    that a page cannot run and for a folder that is something else, StorageError as files do."""
+    if not isinstance(model, Decoder):
+        raise UsageError(f"{model.folder} is an encoder; a page runs decoders")
+    if out.exists() and not (out.is_dir() and ((out / "manifest.json").is_file() or _empty(out))):
+        raise UsageError(f"{out} is there and is no page: name another folder")
+    with replacing_folder(out) as folder:
+        return export_decoder(model, folder)
+
+
+def _empty(folder: Path) -> bool:
+    return next(folder.iterdir(), None) is None
 
 
 def export_decoder(model: Decoder, folder: Path) -> dict[str, Any]:

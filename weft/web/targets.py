@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.core.caps import PRESETS, Caps
+from weft.core.caps import PRESETS
 
 WEBGPU = replace(PRESETS["webgpu"], features=frozenset({"enable-subgroups"}))
 WASM = replace(PRESETS["cpu-neon"], name="wasm", registers=16, cores=1)
