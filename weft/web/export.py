@@ -88,7 +88,7 @@ def export_decoder(model: Decoder, folder: Path) -> dict[str, Any]:
         "memory": {target: _memory(each) for target, each in made.items()},
     }
     _write(folder, "manifest.json", _json(manifest), {})
-    shutil.copytree(PLAYER, folder, dirs_exist_ok=True)
+    _player(folder)
     return manifest
 
 
@@ -130,6 +130,20 @@ def _code(folder: Path, made: Mapping[str, Mapping[str, Program]]) -> dict[str, 
     _write(folder, "wasm.json", _json(meta), files)
     _write(folder, "kernels.wasm", code, files)
     return files
+
+
+def _player(folder: Path) -> None:
+    """The page and what plays; its service worker keeps all of it but the weights."""
+    shutil.copytree(PLAYER, folder, dirs_exist_ok=True)
+    names = sorted(str(p.relative_to(folder).as_posix()) for p in folder.rglob("*") if p.is_file())
+    kept = [n for n in names if not n.startswith("weights-") and n != "sw.js"]
+    digest = hashlib.sha256()
+    for name in kept:
+        digest.update((folder / name).read_bytes())
+    worker = folder / "sw.js"
+    text = worker.read_text(encoding="utf-8")
+    text = text.replace("%VERSION%", digest.hexdigest()[:16])
+    worker.write_text(text.replace("%FILES%", " ".join(["./", *kept])), encoding="utf-8")
 
 
 def _write(folder: Path, name: str, data: bytes, files: dict[str, list[Any]]) -> None:

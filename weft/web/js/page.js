@@ -1,8 +1,126 @@
-import { load } from "./weft.js";
-const q = new URLSearchParams(location.search);
-const out = document.getElementById("out");
-const t = performance.now();
-const model = await load("./", { target: q.get("target") ?? "auto", progress: (p) => { out.dataset.p = JSON.stringify(p); } });
-out.dataset.about = JSON.stringify(model.about) + (performance.now() - t);
-for await (const p of model.generate(q.get("prompt") ?? "def fibonacci(n):", { maxNewTokens: 24 })) out.textContent += p.text;
-out.dataset.done = "1";
+// The page: it shows what the worker does, and never computes anything itself.
+
+import { bindTabs } from "./tabs.js";
+import { describe, load } from "./weft.js";
+
+const FETCH_UNASKED = 16 * 2 ** 20; // bytes: more is fetched when a person says so
+
+const $ = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
+const mb = (/** @type {number} */ bytes) => (bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0);
+const query = new URLSearchParams(location.search);
+
+/** @type {import("./weft.js").PageModel | null} */
+let model = null;
+/** @type {AbortController | null} */
+let running = null;
+
+/** @param {unknown} error */
+function fail(error) {
+  const { name, message } = /** @type {Error} */ (error);
+  $("error").textContent = name === "WeftError" ? `${message}.` : `Something broke: ${message}`;
+  $("error").hidden = false;
+  $("progress").hidden = true;
+  $("load").textContent = "Try again";
+  $("load").hidden = false;
+}
+
+async function begin() {
+  const folder = await describe("./");
+  document.title = `${folder.name} · weft`;
+  $("size").textContent = folder.kept
+    ? `${folder.name}: ${mb(folder.bytes)} MB, kept from your last visit.`
+    : `${folder.name}: ${mb(folder.bytes)} MB to fetch, once; then this page works offline.`;
+  if (folder.kept || folder.bytes <= FETCH_UNASKED) await start();
+  else $("load").hidden = false;
+}
+
+async function start() {
+  $("load").hidden = $("error").hidden = true;
+  $("progress").hidden = false;
+  const begun = performance.now();
+  const asked = query.get("target");
+  model = await load("./", {
+    target: asked === "wasm" || asked === "webgpu" ? asked : "auto",
+    note: (text) => ($("note").textContent = text),
+    progress: ({ loaded, total }) => {
+      $("bar").value = loaded / total;
+      const seconds = (performance.now() - begun) / 1000;
+      const left = Math.ceil((seconds * (total - loaded)) / Math.max(loaded, 1));
+      $("progress-text").textContent = loaded < total
+        ? `${mb(loaded)} of ${mb(total)} MB, about ${left} s left`
+        : "Getting ready …";
+    },
+  });
+  $("loading").hidden = true;
+  $("tabs").hidden = false;
+  facts(model.about);
+  bindTabs($("tabs"));
+  $("prompt").value ||= query.get("prompt") ?? "def fibonacci(n):";
+  document.body.dataset.state = "ready";
+}
+
+/** @param {SubmitEvent} event */
+async function write(event) {
+  event.preventDefault();
+  if (running || !model) return;
+  running = new AbortController();
+  $("run").disabled = true;
+  $("stop").disabled = false;
+  $("note").textContent = "";
+  const prompt = $("prompt").value;
+  const given = Object.assign(document.createElement("span"), { className: "given", textContent: prompt });
+  const fresh = document.createElement("span");
+  $("output").replaceChildren(given, fresh);
+  const number = (/** @type {string} */ id) => $(id).valueAsNumber;
+  const begun = performance.now();
+  let first = 0;
+  let count = 0;
+  try {
+    const pieces = model.generate(prompt, {
+      maxNewTokens: number("tokens"), temperature: number("temperature"), topP: number("top-p"),
+      topK: number("top-k"), seed: number("seed"), signal: running.signal,
+    });
+    for await (const { text, ids, finish } of pieces) {
+      fresh.append(text);
+      count += ids.length;
+      first ||= performance.now();
+      const rate = (count - 1) / ((performance.now() - first) / 1000);
+      if (count > 1) $("speed").textContent = `${rate.toFixed(1)} tokens/s, first after ${((first - begun) / 1000).toFixed(2)} s`;
+      if (finish === "length") $("note").textContent = "Stopped at the number of tokens that Options allow.";
+    }
+  } catch (error) {
+    $("note").textContent = `${/** @type {Error} */ (error).message}.`;
+  } finally {
+    running = null;
+    $("run").disabled = false;
+    $("stop").disabled = true;
+    document.body.dataset.written = String(count);
+  }
+}
+
+/** @param {any} about */
+function facts(about) {
+  const rows = {
+    Model: `${about.name} (${about.model.family})`,
+    "Runs on": about.target === "webgpu" ? "WebGPU" : "WebAssembly",
+    Why: about.why,
+    ...about.device,
+    Memory: `${mb(about.bytes)} MB`,
+    Fetched: `${mb(about.fetched)} MB`,
+    Browser: navigator.userAgent,
+  };
+  $("facts").replaceChildren(...Object.entries(rows).flatMap(([name, value]) => [
+    Object.assign(document.createElement("dt"), { textContent: name }),
+    Object.assign(document.createElement("dd"), { textContent: String(value) }),
+  ]));
+  $("copy").onclick = () => navigator.clipboard.writeText(JSON.stringify(rows, null, 2));
+}
+
+$("form").addEventListener("submit", write);
+$("prompt").addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("form").requestSubmit();
+});
+$("stop").addEventListener("click", () => running?.abort());
+$("load").addEventListener("click", () => start().catch(fail));
+navigator.serviceWorker?.register("sw.js").catch(() => {});
+begin().catch(fail);

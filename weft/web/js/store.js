@@ -39,14 +39,25 @@ export class Store {
     return this.kept;
   }
 
+  /** @param {File} file @returns {Promise<boolean>} whether it need not be fetched */
+  async has(file) {
+    return Boolean(await (await this.cache())?.match(this.key(file)));
+  }
+
+  /** @param {File} file under which name it is kept */
+  key([name, , sha256]) {
+    return new URL(`${this.base}${name}?${sha256}`).href;
+  }
+
   /**
    * The bytes of a file, from what is kept or from the network.
    * @param {File} file @param {Counted} [counted] called with the bytes that have come so far
    * @returns {Promise<Uint8Array>}
    */
-  async file([name, nbytes, sha256], counted = () => {}) {
+  async file(file, counted = () => {}) {
+    const [name, nbytes, sha256] = file;
     const cache = await this.cache();
-    const key = new URL(`${this.base}${name}?${sha256}`).href;
+    const key = this.key(file);
     const known = await cache?.match(key);
     if (known) {
       const bytes = new Uint8Array(await known.arrayBuffer());

@@ -1,8 +1,28 @@
 // weft in a page: import { load } from "./weft.js". The model lives in a worker.
 
 import { WeftError } from "./program.js";
+import { Store } from "./store.js";
 
 export { WeftError };
+
+/**
+ * What a folder holds, before anything large is fetched.
+ * @param {string | URL} folder its address
+ * @returns {Promise<{name: string, bytes: number, kept: boolean}>} `kept`: it is here already
+ */
+export async function describe(folder) {
+  const store = new Store(address(folder));
+  const { name, shards } = await store.json("manifest.json");
+  const kept = await Promise.all(shards.map((/** @type {any} */ shard) => store.has(shard)));
+  const bytes = shards.reduce((/** @type {number} */ sum, /** @type {any} */ s) => sum + s[1], 0);
+  return { name, bytes, kept: kept.every(Boolean) };
+}
+
+/** @param {string | URL} folder */
+function address(folder) {
+  const base = new URL(folder, globalThis.document?.baseURI ?? import.meta.url).href;
+  return base.replace(/\/?$/, "/");
+}
 
 /**
  * Loads a folder that `weft export web` wrote.
@@ -15,14 +35,13 @@ export { WeftError };
  * @returns {Promise<PageModel>} rejects with a WeftError that says what to do
  */
 export async function load(folder, options = {}) {
-  const base = new URL(folder, globalThis.document?.baseURI ?? import.meta.url).href;
   const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
   const model = new PageModel(worker);
   const { signal, progress, note, ...plain } = options;
   const handlers = { progress, note, signal };
   try {
     model.about = await model.call(
-      "load", { base: base.replace(/\/?$/, "/"), options: plain }, handlers);
+      "load", { base: address(folder), options: plain }, handlers);
   } catch (error) {
     model.close();
     throw error;

@@ -1,0 +1,29 @@
+// Tabs as the ARIA Authoring Practices describe them: arrow keys move, one panel shows.
+
+/** @param {HTMLElement} list */
+export function bindTabs(list) {
+  const tabs = () => /** @type {HTMLElement[]} */ ([...list.querySelectorAll("[role=tab]:not([hidden])")]);
+  const select = (/** @type {HTMLElement} */ chosen) => {
+    for (const tab of tabs()) {
+      const on = tab === chosen;
+      tab.setAttribute("aria-selected", String(on));
+      tab.tabIndex = on ? 0 : -1;
+      const panel = document.getElementById(tab.getAttribute("aria-controls") ?? "");
+      if (panel) panel.hidden = !on;
+    }
+  };
+  list.addEventListener("click", (event) => {
+    const tab = /** @type {HTMLElement} */ (event.target).closest("[role=tab]");
+    if (tab) select(/** @type {HTMLElement} */ (tab));
+  });
+  list.addEventListener("keydown", (event) => {
+    const all = tabs();
+    const at = all.indexOf(/** @type {HTMLElement} */ (document.activeElement));
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (at < 0 || !step) return;
+    const next = all[(at + step + all.length) % all.length];
+    select(next);
+    next.focus();
+  });
+  select(tabs()[0]);
+}
