@@ -18,6 +18,7 @@ export class Decoder {
   async feed(ids, start) {
     const kind = ids.length === 1 ? "decode" : "prefill";
     const room = this.model.rows[kind];
+    /** @type {Float32Array} */
     let logits = new Float32Array();
     for (let at = 0; at < ids.length; at += room) {
       logits = await this.step(kind, ids.slice(at, at + room), start + at);

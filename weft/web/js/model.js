@@ -4,7 +4,6 @@ import { Decoder } from "./decoder.js";
 import { WeftError, readProgram } from "./program.js";
 import { Philox, choose } from "./sampler.js";
 import { Sessions } from "./session.js";
-import { Store } from "./store.js";
 import { Stops, StreamDecoder } from "./text.js";
 import { Tokenizer } from "./vendor/tokenizers.min.mjs";
 import { WasmDevice } from "./wasm.js";
@@ -24,9 +23,12 @@ const RECOVERIES = 3; // of a device that is lost again and again, within one te
  */
 
 export class Model {
-  /** @param {string} base @param {LoadOptions} [options] @returns {Promise<Model>} */
-  static async load(base, options = {}) {
-    const store = new Store(base, options);
+  /**
+   * @param {{json: (name: string) => Promise<any>, fetched: number,
+   *   file: (file: any, counted?: (done: number) => void) => Promise<Uint8Array>}} store
+   * @param {LoadOptions} [options] @returns {Promise<Model>}
+   */
+  static async load(store, options = {}) {
     const manifest = await store.json("manifest.json");
     if (manifest?.format !== FORMAT) {
       throw new WeftError(`the folder has format ${manifest?.format}; this player knows ${FORMAT}: `
@@ -37,7 +39,7 @@ export class Model {
     return model;
   }
 
-  /** @param {Store} store @param {any} manifest @param {LoadOptions} options */
+  /** @param {any} store @param {any} manifest @param {LoadOptions} options */
   constructor(store, manifest, options) {
     this.store = store;
     this.manifest = manifest;

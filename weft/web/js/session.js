@@ -136,7 +136,7 @@ function interleaved(rows, row, size, lanes, spec) {
   const kind = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array }[size];
   if (!kind) throw new WeftError(`weight ${spec.name} is ordered by ${size} bytes`);
   const source = rows.byteOffset % size ? rows.slice() : rows;
-  const from = new kind(source.buffer, source.byteOffset, Math.floor(source.length / size));
+  const from = new kind(/** @type {ArrayBuffer} */ (source.buffer), source.byteOffset, Math.floor(source.length / size));
   const to = new kind(spec.nbytes / size);
   const depth = row / size;
   let at = 0;

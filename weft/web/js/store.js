@@ -68,11 +68,7 @@ export class Store {
       await cache?.delete(key);
     }
     const bytes = await this.fetchAll(name, nbytes, counted);
-    if (!(await matches(bytes, nbytes, sha256))) {
-      throw new WeftError(`${name} is not what the manifest says (its hash differs): the server `
-        + "has a damaged or another file; reload, or upload the folder again");
-    }
-    await this.keep(cache, key, bytes);
+    await this.keep(cache, key, await checked(bytes, file));
     return bytes;
   }
 
@@ -151,6 +147,16 @@ export class Store {
       throw new WeftError(`${name} is damaged: upload the folder again`, { cause: error });
     }
   }
+}
+
+/**
+ * The bytes, if they are what the manifest says of the file; else a WeftError.
+ * @param {Uint8Array} bytes @param {File} file
+ */
+export async function checked(bytes, [name, nbytes, sha256]) {
+  if (await matches(bytes, nbytes, sha256)) return bytes;
+  throw new WeftError(`${name} is not what the manifest says (its hash differs): the server `
+    + "has a damaged or another file; reload, or upload the folder again");
 }
 
 /** @param {Uint8Array} bytes @param {number} nbytes @param {string} sha256 */

@@ -1,7 +1,7 @@
 // The service worker: the page's own files from the cache, so that it opens offline. Weights are
 // kept by store.js. A new export has another VERSION, which replaces the old files.
 
-const PAGE = `weft-page ${self.registration.scope}`;
+const PAGE = `weft-page ${/** @type {any} */ (self).registration.scope}`;
 const VERSION = `${PAGE} %VERSION%`;
 const FILES = "%FILES%".split(" ");
 

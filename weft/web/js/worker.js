@@ -1,6 +1,7 @@
 // The worker: it holds the model, so that the page never waits. See weft.js for the other side.
 
 import { Model } from "./model.js";
+import { Store } from "./store.js";
 
 /** @type {Model | null} */
 let model = null;
@@ -12,12 +13,9 @@ const post = (/** @type {any} */ message) => self.postMessage(message);
 /** @type {Record<string, (id: number, args: any, signal: AbortSignal) => Promise<any>>} */
 const CALLS = {
   async load(id, { base, options }, signal) {
-    model = await Model.load(base, {
-      ...options,
-      signal,
-      progress: (/** @type {any} */ p) => post({ id, progress: p }),
-      note: (/** @type {string} */ text) => post({ id, note: text }),
-    });
+    const note = (/** @type {string} */ text) => post({ id, note: text });
+    const progress = (/** @type {any} */ p) => post({ id, progress: p });
+    model = await Model.load(new Store(base, { signal, note }), { ...options, note, progress });
     return about(model);
   },
   async generate(id, { prompt, options }, signal) {

@@ -1,0 +1,54 @@
+// weft in Node: the model lives in this thread, its folder on the disk or on a server.
+
+import { readFile } from "node:fs/promises";
+import { pathToFileURL } from "node:url";
+
+import { Model } from "./model.js";
+import { WeftError } from "./program.js";
+import { Store, checked } from "./store.js";
+
+export { WeftError };
+
+/**
+ * Loads a folder that `weft export web` wrote: a path, or the address of one.
+ * WebGPU plays it where `options.gpu` is given (npm's `webgpu`: `create([])`), else WebAssembly.
+ * @param {string} folder @param {import("./model.js").LoadOptions} [options]
+ * @returns {Promise<Model>}
+ */
+export function load(folder, options = {}) {
+  const far = /^https?:/.test(folder);
+  const store = far ? new Store(folder.replace(/\/?$/, "/"), options) : new Disk(folder);
+  return Model.load(store, options);
+}
+
+/** Files of a folder on the disk. */
+class Disk {
+  /** @param {string} folder */
+  constructor(folder) {
+    this.base = pathToFileURL(folder.replace(/\/?$/, "/"));
+    this.fetched = 0;
+  }
+
+  /** @param {string} name @returns {Promise<Uint8Array>} */
+  read(name) {
+    return readFile(new URL(name, this.base)).catch((error) => {
+      throw new WeftError(`${name} cannot be read (${error.code}): is ${this.base.pathname} what `
+        + "weft export web wrote?", { cause: error });
+    });
+  }
+
+  /** @param {import("./store.js").File} file */
+  async file(file) {
+    return checked(await this.read(file[0]), file);
+  }
+
+  /** @param {string} name */
+  async json(name) {
+    const text = new TextDecoder().decode(await this.read(name));
+    try {
+      return JSON.parse(text);
+    } catch (error) {
+      throw new WeftError(`${name} is damaged: export the folder again`, { cause: error });
+    }
+  }
+}
