@@ -97,7 +97,7 @@ export class Model {
     const { shards, tensors } = this.manifest;
     const total = shards.reduce((/** @type {number} */ sum, /** @type {any} */ s) => sum + s[1], 0);
     const loaded = shards.map(() => 0);
-    const begin = (/** @type {number} */ n) => this.store.file(shards[n], (done) => {
+    const begin = (/** @type {number} */ n) => this.store.file(shards[n], (/** @type {number} */ done) => {
       loaded[n] = done;
       const sum = loaded.reduce((/** @type {number} */ a, /** @type {number} */ b) => a + b, 0);
       this.options.progress?.({ loaded: sum, total, phase: "weights" });
