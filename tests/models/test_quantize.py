@@ -10,6 +10,7 @@ import model_zoo
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from model_zoo import write_model
 
 from weft.cli.quantize import quantize as command
 from weft.core.dtypes import float16, float32
@@ -302,6 +303,30 @@ def test_quantised_on_the_way_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         load(box_folder(), quant="int4", dtype="float32")
 
 
+def test_experts_in_a_written_folder(tmp_path: Path) -> None:
+    """A layer per expert, packed again as one; the same bits as widened, whether rows come at once
+    or one by one, with integers too."""
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "moe_intermediate_size": 32}
+    write_model("qwen3_moe", tmp_path / "in", changed=sizes)
+    quantize(tmp_path / "in", tmp_path / "out", Options("int4", method="search"))
+    names = set(open_checkpoint(tmp_path / "out"))
+    assert "model.layers.0.mlp.experts.6.down_proj.weight_packed" in names
+    assert "model.layers.0.mlp.gate.weight" in names
+    ids = np.random.default_rng(0).integers(0, 200, 24).tolist()
+    wide = load(tmp_path / "out", device="cpu", context=32, dtype="float32").logits(ids)
+    for act in ("float32", "int8"):
+        model = load(tmp_path / "out", device="cpu", context=32, act_dtype=act)
+        forms = dict(model.config.forms)
+        assert {"0.gate_exps.w", "2.down_exps.w"} <= forms.keys() and "0.router.w" not in forms
+        scores = model.logits(ids)
+        if act == "float32":
+            np.testing.assert_array_equal(scores, wide)
+        runner = model.runner(1)
+        runner.prefill(0, ids[:22])
+        for t in (22, 23):
+            np.testing.assert_array_equal(runner.decode([ids[t]], [0], [t])[0], scores[t])
+
+
 @pytest.mark.parametrize("scheme", ["int4-zero", "int8-channel", "fp8"])
 def test_a_written_folder_stays_packed(scheme: str, tmp_path: Path) -> None:
     """What weft writes it reads as packed weights, the very codes and scales."""
@@ -319,12 +344,14 @@ def test_a_written_folder_stays_packed(scheme: str, tmp_path: Path) -> None:
 def test_what_no_scheme_packs_on_the_way_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Experts' matrices [E, N, K] stay floats; a model of nothing else is refused."""
+    """Convolutions [C, 1, taps] and routers stay floats; a model of nothing else is refused."""
     monkeypatch.setenv("WEFT_CACHE", "off")
     config, _ = folder_weights(box_folder())
-    experts, plain = np.ones((3, 4, 32), np.float32), np.ones((4, 32), np.float32)
-    _, found = quantised(tmp_path, config, {"0.gate_up.w": experts, "0.q.w": plain}, "int8")
-    assert found["0.gate_up.w"] is experts and isinstance(found["0.q.w"], Packed)
+    conv, plain = np.ones((3, 1, 32), np.float32), np.ones((4, 32), np.float32)
+    given = {"0.conv.w": conv, "0.router.w": plain, "0.q.w": plain}
+    _, found = quantised(tmp_path, config, given, "int8")
+    assert found["0.conv.w"] is conv and found["0.router.w"] is plain
+    assert isinstance(found["0.q.w"], Packed)
     with pytest.raises(ModelError, match="no matrix"):
         quantised(tmp_path, config, {"0.q.w": np.ones((4, 7), np.float32)}, "int8")
 

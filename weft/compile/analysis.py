@@ -93,11 +93,15 @@ def group_name(kind: str, nodes: list[Node], anchor: Node | None, buffers: set[i
 
 def strided_bases(node: Node, picks: bool = False) -> tuple[Node, ...]:
     """What must be in memory so that a template can read `node` as a strided view of it: the
-    furthest that strides reach, and the index where it `picks` matrices. An inline source is in no
-    memory: then it is `node` itself."""
+    furthest that strides reach, and the index (and counts) where it `picks` matrices. An inline
+    source is in no memory: then it is `node` itself."""
     *_, furthest = views(node, picks)
     found = (node,) if is_inline(furthest.node) else furthest.stored
-    return (*found, *(strided_bases(furthest.pick.index) if furthest.pick else ()))
+    pick = furthest.pick
+    beside = (
+        () if pick is None else (pick.index,) if pick.count is None else (pick.index, pick.count)
+    )
+    return (*found, *(y for x in beside for y in strided_bases(x)))
 
 
 # -- row bounds ---------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from weft.core.caps import Caps
 from weft.core.errors import LimitError
 from weft.graph.ir import Graph, Node, toposort
 from weft.ops.packed import form_of
+from weft.ops.picks import counted
 from weft.templates.group import Group
 from weft.transform.rebuild import kind_of, users
 
@@ -165,6 +166,8 @@ class _Grouper:
         ops, loads = self.cost[id(node)]
         if form_of(node) is not None:
             return None  # a few bits are read sooner than the float32 they stand for
+        if counted(node)[1] is not None:
+            return None  # products read its operands
         if len(reached) > 1 and node.op != "reshape":
             if len(loads) > 1:
                 return "several kernels use it and it has several operands"

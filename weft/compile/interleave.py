@@ -17,7 +17,7 @@ from weft.ops.quantize import BLOCK, run_of
 from weft.templates.product.bands import BYTES, step_of
 from weft.templates.product.packed_rows import fits
 from weft.templates.view import views
-from weft.transform.rebuild import make, remake, rewrite
+from weft.transform.rebuild import remake, rewrite
 
 _PAIRS = {"dot2_bf16", "mma_bf16"}  # which take neighbours along K as they lie
 
@@ -56,11 +56,8 @@ def interleave(graph: Graph, caps: Caps) -> Graph:
             if _takes_integers(node.inputs[0], form, weight.shape[1], caps):
                 left = integers(left)
         else:
-            rows = _cast(kept(weight), node.inputs[1].dtype)
-        columns = make("transpose", rows, perm=(1, 0))
-        if len(node.inputs[1].shape) > 2:
-            columns = make("broadcast", columns, shape=node.inputs[1].shape)
-        return remake(node, (left, columns))
+            rows = kept(weight)
+        return remake(node, (left, _over(inputs[1], rows)))
 
     return rewrite(graph, visit)
 
@@ -86,20 +83,25 @@ def _kept(weight: Node, lanes: int, part: str) -> Node:
     return Node("input", (), attrs, weight.shape, weight.dtype)
 
 
-def _cast(node: Node, dtype: dt.DType) -> Node:
-    return node if node.dtype == dtype else make("cast", node, dtype=dtype)
+def _over(node: Node, weight: Node) -> Node:
+    """A product's operand, `weight` in the place of the one that it moves."""
+    if node.op == "input" or form_of(node) is not None:
+        return weight
+    return remake(node, (_over(node.inputs[0], weight), *node.inputs[1:]))
 
 
 def _weight(node: Node, caps: Caps) -> Node | None:
-    """The weight w[N, K] of which `node` is the transpose, where it can be interleaved."""
-    *_, view = views(node)
+    """The weight w[N, K] of which `node` is the transpose, or w[E * N, K] of whose E matrices it
+    picks some, where it can be interleaved."""
+    *_, view = views(node, picks=True)
     at, found = view.node, view.strides
     if len(at.shape) != 2 or not _readable(at, caps):
         return None
-    rows, depth = at.shape
-    plain = node.shape[-2:] == (depth, rows) and found[-2:] == (1, depth) and not any(found[:-2])
+    depth, rows = at.shape[1], node.shape[-1]
+    whole = at.shape[0] if view.pick is None else view.pick.by // max(depth, 1)
+    plain = (node.shape[-2], rows) == (depth, whole) and not (view.offset or any(found[:-2]))
     even = rows and (not caps.is_cpu or rows % caps.lanes == 0) and depth > 1
-    return at if plain and even else None
+    return at if plain and found[-2:] == (1, depth) and even else None
 
 
 def _readable(weight: Node, caps: Caps) -> bool:

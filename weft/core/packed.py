@@ -12,7 +12,7 @@ A packed matrix w[N, K] is ordinary arrays, its parts, and a `Form` that says ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -142,6 +142,24 @@ class Packed(NamedTuple):
     @property
     def nbytes(self) -> int:
         return sum(p.nbytes for p in self.parts.values())
+
+
+def stacked(each: Sequence[Packed]) -> Packed:
+    """Matrices of one form, one under the other."""
+    first = each[0]
+    if len(each) == 1:
+        return first
+    parts = {p: np.concatenate([x.parts[p] for x in each]) for p in first.form.parts}
+    return Packed(first.form, parts)
+
+
+def split(whole: Packed, count: int) -> list[Packed]:
+    """The reverse of `stacked`: `count` matrices of as many rows each."""
+    rows = whole.shape[0] // count
+    return [
+        Packed(whole.form, {p: v[i * rows : (i + 1) * rows] for p, v in whole.parts.items()})
+        for i in range(count)
+    ]
 
 
 _SPREAD = {8: 1, 4: 0x0110, 2: 0x01041040, 1: 0x0102040810204080}

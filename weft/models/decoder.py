@@ -165,7 +165,9 @@ def forward(
     """Logits float32 [N or R, vocab] and the new state, both by the names of
     `inputs.states`."""
     past = _Cached(c, rows, state)
-    logits = _body(c, w, rows.ids, rows.pos, past, INFERENCE, rows.last)
+    places = ops.reshape(rows.at, (-1, c.kv_heads))
+    real = ops.less_equal(0, ops.slice_(places, (0, 0), (ops.aval(places).shape[0], 1)))
+    logits = _body(c, w, rows.ids, rows.pos, past, INFERENCE, rows.last, real)
     return logits, {name: past.new[name] for name in state}
 
 
@@ -197,19 +199,22 @@ def _whole(c: DecoderConfig, batch: int, length: int) -> tuple[Value, _Whole]:
     return pos, _Whole(c, batch, length)
 
 
-def _pass(c: DecoderConfig, w: Weights, pos: Value, past: Past, training: Training) -> Pass:
+def _pass(
+    c: DecoderConfig, w: Weights, pos: Value, past: Past, training: Training,
+    real: Value | None = None,
+) -> Pass:  # fmt: skip
     names = [name for name in w if name.startswith("rope.") or name == "query_growth"]
-    return Pass(c, w, {name: ops.gather(w[name], pos) for name in names}, past, training)
+    return Pass(c, w, {name: ops.gather(w[name], pos) for name in names}, past, training, real)
 
 
 def _body(
     c: DecoderConfig, w: Weights, ids: Value, pos: Value, past: Past, training: Training,
-    last: Value | None = None,
+    last: Value | None = None, real: Value | None = None,
 ) -> Value:  # fmt: skip
     """Logits of the rows (of rows `last` where given) at positions `pos`."""
     w = matrices(c.forms, w)
     x = (training.drop or keep)(_embed(c, w, ids, pos))
-    p = _pass(c, w, pos, past, training)
+    p = _pass(c, w, pos, past, training, real)
     for i in range(c.layers):
         x = training.layer(i, partial(_layer, p, i), x)
     if last is not None:

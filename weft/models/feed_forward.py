@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping
 
 from weft import ops
 from weft.core.dtypes import int32
-from weft.models.layers import Pass, Value, activate, columns, gated
+from weft.core.order import STREAM_ROWS
+from weft.models.config import DecoderConfig
+from weft.models.layers import Pass, Value, activate, columns, gated, rounded
+from weft.ops.picks import first_rows
 
 FeedForward = Callable[[Pass, int, Value], Value]
 
@@ -33,17 +36,32 @@ def experts(p: Pass, i: int, h: Value) -> Value:
     c = p.c
     n = ops.aval(h).shape[0]
     weights, chosen = _route(p, i, h)
-    lead = (n, c.experts_used, 1)
-    x = ops.broadcast(ops.reshape(h, (n, 1, 1, c.hidden)), (*lead, c.hidden))
+    many = n > STREAM_ROWS
+    numbers, token, slot = blocks(c, chosen, p.real) if many else (chosen, None, None)
+
+    def rows(role: str) -> Value:
+        if many:
+            return rounded(c, f"{role}.w", h, lambda x: ops.gather(x, token))
+        x = ops.reshape(rounded(c, f"{role}.w", h), (n, 1, 1, c.hidden))
+        return ops.broadcast(x, (n, c.experts_used, 1, c.hidden))
+
     if c.fused_gate:  # a row of the one, a row of the other
-        both = ops.reshape(p.pick(f"{i}.gate_up_exps", x, chosen), (*lead, c.expert_ffn, 2))
-        parts = (ops.slice_(both, (0, 0, 0, 0, j), (*lead, c.expert_ffn, j + 1)) for j in (0, 1))
+        both = p.pick(f"{i}.gate_up_exps", rows(f"{i}.gate_up_exps"), numbers)
+        lead = ops.aval(both).shape[:-1]
+        both = ops.reshape(both, (*lead, c.expert_ffn, 2))
+        first = (*(0 for _ in lead), 0)
+        parts = (ops.slice_(both, (*first, j), (*lead, c.expert_ffn, j + 1)) for j in (0, 1))
         gate, up = (ops.reshape(x, (*lead, c.expert_ffn)) for x in parts)
     else:
-        gate, up = (p.pick(f"{i}.{role}_exps", x, chosen) for role in ("gate", "up"))
-    out = p.pick(f"{i}.down_exps", gated(c, gate, up), chosen)
-    by = ops.broadcast(ops.reshape(weights, (*lead, 1)), (*lead, c.hidden))
-    out = ops.reshape(ops.sum_(ops.mul(out, by), 1), (n, c.hidden))
+        gate, up = (
+            p.pick(role, rows(role), numbers) for role in (f"{i}.gate_exps", f"{i}.up_exps")
+        )
+    down = f"{i}.down_exps"
+    out = p.pick(down, rounded(c, f"{down}.w", gated(c, gate, up)), numbers)
+    shape = (n, c.experts_used, c.hidden)
+    out = ops.gather(ops.reshape(out, (-1, c.hidden)), slot) if many else ops.reshape(out, shape)
+    by = ops.broadcast(ops.reshape(weights, (*shape[:2], 1)), shape)
+    out = ops.sum_(ops.mul(out, by), 1)
     return ops.add(out, _shared(p, i, h)) if c.shared_ffn else out
 
 
@@ -53,6 +71,57 @@ def _shared(p: Pass, i: int, h: Value) -> Value:
     out = p.project(f"{i}.shared_down", gated(p.c, gate, up))
     by = ops.call("sigmoid", p.project(f"{i}.shared_by", h))
     return ops.mul(out, ops.broadcast(by, ops.aval(out).shape))
+
+
+def blocks(c: DecoderConfig, chosen: Value, real: Value | None) -> tuple[Value, Value, Value]:
+    """Rows that chose the same experts side by side: blocks of R rows, each of one expert, whose
+    number int32 [B] tells which and how many of the rows count; of each row of a block the token,
+    int32 [B, R]; and where in the blocks each of chosen[N, K] went, int32 [N, K]. Of tokens that
+    are not `real` no block is made."""
+    n, k = ops.aval(chosen).shape
+    pairs, count = n * k, c.experts
+    size, most = block_rows(pairs, count), min(count, pairs)
+    each, number = (ops.iota((many,), 0, int32) for many in (count, (pairs - most) // size + most))
+
+    def grid(x: Value, y: Value) -> tuple[Value, Value]:
+        """Vectors along the rows and along the columns of a table."""
+        shape = (ops.aval(x).shape[0], ops.aval(y).shape[0])
+        down = ops.broadcast(ops.reshape(x, (-1, 1)), shape)
+        return down, ops.broadcast(ops.reshape(y, (1, -1)), shape)
+
+    def tally(yes: Value) -> Value:
+        return ops.sum_(ops.cast(yes, int32), 1)
+
+    def before(x: Value) -> Value:
+        """Of each expert the sum over those before it."""
+        own, other = grid(each, each)
+        return ops.sum_(ops.where(ops.less(other, own), grid(each, x)[1], 0), 1)
+
+    turned = ops.transpose(chosen)  # a bound on its rows at run time ends here: pair (k, n)
+    if real is not None:
+        there = ops.broadcast(ops.reshape(real, (1, n)), (k, n))
+        turned = ops.where(there, turned, count)
+    owner = ops.reshape(turned, (pairs,))
+    order = ops.sort(owner, 0, indices=True)
+    place = ops.sort(order, 0, indices=True)
+    counts = tally(ops.equal(*grid(each, owner)))
+    needs = ops.floor_divide(ops.add(counts, size - 1), size)
+    start, first = before(counts), before(needs)
+    own, end = grid(number, ops.add(first, needs))
+    expert = ops.remainder(tally(ops.less_equal(end, own)), count)
+    inside = ops.mul(ops.sub(number, ops.gather(first, expert)), size)
+    wanted = ops.minimum(ops.maximum(ops.sub(ops.gather(counts, expert), inside), 0), size)
+    begin = ops.add(ops.gather(start, expert), inside)
+    at = ops.minimum(ops.add(*grid(begin, ops.iota((size,), 0, int32))), pairs - 1)
+    token = ops.remainder(ops.gather(order, at), n)
+    slot = ops.add(ops.mul(ops.gather(first, owner), size), place)
+    slot = ops.sub(slot, ops.gather(start, owner))
+    return first_rows(expert, wanted), token, ops.transpose(ops.reshape(slot, (k, n)))
+
+
+def block_rows(pairs: int, experts: int) -> int:
+    """Rows of a block: most experts fit into one when rows spread evenly, give or take."""
+    return min(max(-(-3 * pairs // (2 * experts * 16)) * 16, 32), 256)
 
 
 def _route(p: Pass, i: int, h: Value) -> tuple[Value, Value]:

@@ -164,7 +164,7 @@ class _Weights(Mapping[str, np.ndarray | Packed]):
         tensor.file.check()  # it may be long since it was mapped
         if tensor.kind.name in _PLAIN:
             value = tensor.data.view(_PLAIN[tensor.kind.name].numpy).reshape(tensor.shape)
-        elif self._dtype is None and len(tensor.shape) == 2 and tensor.kind.name in FORMS:
+        elif self._dtype is None and len(tensor.shape) > 1 and tensor.kind.name in FORMS:
             packed = _kept(tensor, self._where)
             heads = self._turned_heads(role)
             if not heads:
@@ -205,9 +205,10 @@ def _turned_back(value: np.ndarray, heads: int) -> np.ndarray:
 
 
 def _kept(tensor: GgufTensor, where: str) -> Packed:
-    """A packed weight as it is. Raises ModelError where it is damaged."""
+    """A packed weight as it is, experts' one under the other. Raises ModelError where it is
+    damaged."""
     _check_scales(tensor, where)
-    packed = packed_of(tensor.kind, tensor.data, tensor.shape)
+    packed = packed_of(tensor.kind, tensor.data, (len(tensor.data), tensor.shape[-1]))
     release(tensor.data)
     return packed
 

@@ -56,13 +56,15 @@ INFERENCE = Training()
 @dataclass(frozen=True)
 class Pass:
     """What the layers of one pass share: the model, its weights, and of the rows the tables at
-    their positions (`inputs.tables`, float32 [N, ...]) and what came before them."""
+    their positions (`inputs.tables`, float32 [N, ...]), what came before them, and which are no
+    padding (bool [N]; None: all)."""
 
     c: DecoderConfig
     w: Weights
     tables: Mapping[str, Value]
     past: Past
     training: Training
+    real: Value | None = None
 
     def project(self, role: str, x: Value) -> Value:
         """The linear layer `role`, with its low-rank adapter where the weights hold one: x . w + b
@@ -80,17 +82,21 @@ class Pass:
         return ops.add(out, ops.mul(linear(c.act_dtype, low, w[f"{role}.lora_b"]), c.adapter_scale))
 
     def pick(self, role: str, x: Value, chosen: Value) -> Value:
-        """x[N, K, 1, A] times the chosen[N, K] matrices of w[E, B, A] (+ b[E, B]): float32
-        [N, K, 1, B]."""
+        """x[..., M, A] times the chosen[...] matrices of w[E, B, A] (+ b[E, B]): float32
+        [..., M, B]. Packed ones stand one under the other, [E * B, A]."""
         w = self.w[f"{role}.w"]
+        w = ops.reshape(w, (self.c.experts, -1, ops.aval(w).shape[-1]))
         wide = _wide(self.c.act_dtype, w)
-        matrix = ops.transpose(ops.gather(w, chosen), (0, 1, 3, 2))
+        lead = len(ops.aval(chosen).shape)
+        matrix = ops.transpose(ops.gather(w, chosen), (*range(lead), lead + 1, lead))
         out = ops.dot(ops.cast(x, wide), ops.cast(matrix, wide), float32)
         bias = self.w.get(f"{role}.b")
         if bias is None:
             return out
         rows = ops.cast(ops.gather(bias, chosen), float32)
-        return ops.add(out, ops.reshape(rows, ops.aval(out).shape))
+        shape = ops.aval(out).shape
+        rows = ops.reshape(rows, (*shape[:-2], 1, shape[-1]))
+        return ops.add(out, ops.broadcast(rows, shape))
 
     def rope(self, i: int, x: Value) -> Value:
         """x[N, H, D] turned by layer i's rope, as far as it turns; as it is without one."""
@@ -118,13 +124,15 @@ def keep(x: Value) -> Value:
     return x
 
 
-def rounded(c: DecoderConfig, role: str, x: Value) -> Value:
-    """x[N, K] as integers with scales, where it meets the packed weight `role` and c.act_dtype says
-    so."""
+def rounded(
+    c: DecoderConfig, role: str, x: Value, take: Callable[[Value], Value] = lambda x: x
+) -> Value:
+    """x[..., K], or what is to `take` of its rows, as integers with scales where it meets the
+    packed weight `role` and c.act_dtype says so."""
     form = dict(c.forms).get(role)
-    if c.act_dtype is not int8 or form is None or not run_of(form, ops.aval(x).shape[1]):
-        return x
-    return rescale(*quantize(x, planes_of(form, role)))
+    if c.act_dtype is not int8 or form is None or not run_of(form, ops.aval(x).shape[-1]):
+        return take(x)
+    return rescale(*map(take, quantize(x, planes_of(form, role))))
 
 
 def planes_of(form: Form, role: str) -> int:

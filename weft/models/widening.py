@@ -14,8 +14,8 @@ from weft.core.errors import ModelError
 from weft.core.packed import Packed, dequantized
 from weft.importers.packed.checkpoint import PackedCheckpoint
 from weft.importers.packed.layer import Read
-from weft.models.config import Layout
-from weft.models.names import bind_names, read_weight
+from weft.models.config import Layout, WeightSpec
+from weft.models.names import bind_names, parts_of, read_weight
 
 _STEP = 1 << 20  # elements widened at a time
 
@@ -37,14 +37,39 @@ class PackedWeights(Mapping[str, "np.ndarray | Packed"]):
 
     def __getitem__(self, role: str) -> np.ndarray | Packed:
         spec, name = self._layout.weights[role], self._names[role]
-        if "{}" in name:  # experts: together they are floats
+        if "{}" in name:
+            return self._stacked(name, spec) or read_weight(spec, name, self._floats)
+        if len(spec.shape) < 3:
+            return self._one(name, spec.shape, self._dtype)
+        if name not in self._checkpoint.packed:
             return read_weight(spec, name, self._floats)
-        if len(spec.shape) == 3:  # likewise, one under the other; packed ones are never turned
-            if name not in self._checkpoint.packed:
-                return read_weight(spec, name, self._floats)
-            rows = math.prod(spec.shape[:-1])
-            return self._floats(name, (rows, spec.shape[-1])).reshape(spec.shape)
-        return self._one(name, spec.shape, self._dtype)
+        # Experts, one under the other; packed ones are never turned.
+        found = self._one(name, (math.prod(spec.shape[:-1]), spec.shape[-1]), self._dtype)
+        return found if isinstance(found, Packed) else found.reshape(spec.shape)
+
+    def _stacked(self, name: str, spec: WeightSpec) -> Packed | None:
+        """Experts that are matrices of one form each, one under the other; None where they are
+        not, or not wanted as such."""
+        names = parts_of(spec, name)
+        if self._dtype is not None or not self._checkpoint.packed.issuperset(names):
+            return None
+        out: Packed | None = None
+        for i, part in enumerate(names):
+            found = self._one(part, spec.shape[1:], None)
+            if not isinstance(found, Packed):
+                return None
+            if out is None:
+                rows = {p: (len(names) * len(v), *v.shape[1:]) for p, v in found.parts.items()}
+                made = {p: np.empty(rows[p], v.dtype) for p, v in found.parts.items()}
+                out = Packed(found.form, made)
+            if found.form != out.form:
+                return None
+            for p, value in found.parts.items():
+                if value.dtype != out.parts[p].dtype:
+                    return None
+                out.parts[p][i * len(value) : (i + 1) * len(value)] = value
+            self._checkpoint.release(part)
+        return out
 
     def _floats(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         found = self._one(name, shape, self._dtype or float16)

@@ -122,7 +122,7 @@ def _call(em: Emitter, node: Node, index: Index) -> Expr:
         return packed.element(em, node, index)
     if node.attrs["name"] == "rescale":
         return packed.rescaled(em, node, index)
-    if node.attrs["name"] != "barrier":
+    if node.attrs["name"] not in ("barrier", "first_rows"):
         raise CompileError(f"{node!r} cannot be computed inside a {em.group.kind} group")
     return em.value(node.inputs[0], index)
 

@@ -47,6 +47,7 @@ COMPOSITES: dict[str, str] = {
     "prod": "reduce",
     "skewed": "map",
     "dequantize": "map",
+    "first_rows": "map",
     "quantize": "quantize",
     "rescale": "map",
     "scan": "scan",

@@ -11,10 +11,12 @@ from weft.core.errors import CompileError
 from weft.core.packed import Form
 from weft.graph.ir import Node
 from weft.ops.packed import form_of
+from weft.ops.picks import counted
 from weft.ops.quantize import takes_integers
 from weft.templates import affine
 from weft.templates.affine import Affine, Sym
 from weft.templates.group import Group
+from weft.transform.rebuild import uniform
 
 Index = tuple[Affine, ...]
 PURE = ("reshape", "transpose", "broadcast", "slice")
@@ -42,11 +44,13 @@ def source_index(node: Node, index: Sequence[Affine]) -> Index:
 @dataclass(frozen=True)
 class Pick:
     """A matrix chosen at run time: `by` elements further for each of what stands in the int32 value
-    `index`, whose axis j is at `at[j]`, affine in the view's axes but the last two."""
+    `index`, whose axis j is at `at[j]`, affine in the view's axes but the last two. Where there is
+    `count`, only so many of the rows that meet it are read (ops/picks)."""
 
     index: Node
     at: Index
     by: int
+    count: Node | None = None
 
 
 @dataclass(frozen=True)
@@ -102,11 +106,14 @@ def views(node: Node, picks: bool = False) -> Iterator[View]:
             return
         run = node.attrs.get("interleave", 1)
         strides = (linear.coefficient(s) for s in syms)
-        pick = Pick(*chosen[1:], linear.coefficient(chosen[0])) if chosen else None
+        pick = None
+        if chosen is not None:
+            number, count = counted(chosen[1])
+            pick = Pick(number, chosen[2], linear.coefficient(chosen[0]), count)
         steps = tuple(run if s == 1 else s for s in strides)
         yield (view := View(node, linear.const, steps, run, pick=pick))
         if (form := form_of(node)) is not None:
-            if pick is None and all(x.attrs.get("packed") for x in node.inputs):
+            if all(x.attrs.get("packed") for x in node.inputs):
                 yield replace(view, form=form, run=node.inputs[0].attrs.get("interleave", 1))
             return
         if takes_integers(node):
@@ -130,9 +137,12 @@ def _picks(node: Node, index: Index, inner: Sequence[Sym]) -> bool:
     at = index[: len(node.inputs[1].shape)]
     if any(s.kind != "var" or s in inner for x in at for s, _ in x.terms):
         return False
-    numbers = node.inputs[1]
+    numbers, _ = counted(node.inputs[1])
     while numbers.op in PURE:
         numbers = numbers.inputs[0]
+    if numbers.op == "remainder":
+        by = uniform(numbers.inputs[1])
+        return by is not None and 0 < int(by) <= node.inputs[0].shape[0]
     order = numbers.op == "sort" and numbers.attrs["indices"]
     return order and numbers.shape[numbers.attrs["axis"]] <= node.inputs[0].shape[0]
 

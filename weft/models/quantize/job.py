@@ -18,19 +18,26 @@ import numpy as np
 from weft.core.dtypes import DType, bfloat16
 from weft.core.errors import ModelError, UsageError
 from weft.core.files import owned, write_json
-from weft.core.packed import Form, Packed, dequantized
+from weft.core.packed import Form, Packed, dequantized, split, stacked
 from weft.importers.gguf_write import write_gguf
 from weft.importers.hf_config import Fields, read_config, read_object
 from weft.importers.safetensors import INDEX, SafetensorsFile, open_checkpoint, save_file
 from weft.models.loader import read_token_ids
-from weft.models.names import bind_weights, checkpoint_names, decoder_layout
+from weft.models.names import (
+    bind_weights,
+    checkpoint_names,
+    decoder_layout,
+    parts_of,
+    read_weight,
+    tensors_of as plain_tensors,
+)
 from weft.models.quantize import compressed
 from weft.models.quantize.calibrate import Calibration
 from weft.models.quantize.gguf import kind_of, metadata, tensors
 from weft.models.quantize.gguf_tokens import tokenizer_metadata
 from weft.models.quantize.gptq import Moments, gptq, unit_of
 from weft.models.quantize.plan import Losses, choose, loss
-from weft.models.quantize.schemes import Scheme, better, bits_per_weight
+from weft.models.quantize.schemes import Scheme, better, bits_per_weight, flat
 from weft.models.quantize.search import Search
 from weft.models.quantize.source import (
     check_target,
@@ -115,6 +122,14 @@ def check(source: Path, out: Path, options: Options) -> None:
     _Job(source, out, options, None).check()
 
 
+def _input(role: str) -> str:
+    """Whose input the columns of a matrix meet, as calibration knows it: what experts' gates take
+    the router takes; of what goes into their down projections nothing is known."""
+    layer, _, part = role.partition(".")
+    router = part in ("gate_exps.w", "up_exps.w", "gate_up_exps.w")
+    return f"{layer}.router" if router else role.removesuffix(".w")
+
+
 class _Job:
     """The pieces of a model: what belongs to no layer, then each layer."""
 
@@ -126,9 +141,9 @@ class _Job:
         self.raw = dict(raw.data)
         checkpoint = open_checkpoint(source)
         self.before = checkpoint.nbytes
-        self.weights: Mapping[str, np.ndarray] = bind_weights(
-            decoder_layout(self.config), checkpoint
-        )
+        layout = decoder_layout(self.config)
+        self.layout = layout.weights
+        self.weights: Mapping[str, np.ndarray] = bind_weights(layout, checkpoint)
         self.names = checkpoint_names(self.config)
         rest = [r for r in self.weights if not r.split(".")[0].isdigit()]
         of = (f"{i}." for i in range(self.config.layers))
@@ -146,7 +161,7 @@ class _Job:
             raise UsageError("embeddings become less bits in GGUF only; leave --embed out")
         check_target(self.out)
         forms = {r: f for r in self.weights if (f := self.form(r)) is not None}
-        if not any(map(is_matrix, forms)):
+        if not any(map(is_packable, forms)):
             raise ModelError(f"{self.source}: no linear layer has rows of whole runs of 8 weights")
         if self.gguf:
             self.tokenizer()
@@ -182,7 +197,7 @@ class _Job:
             if calibration is not None:
                 squares = calibration.advance(i, {r: self.weights[r] for r in roles})
             for role in (r for r in roles if self.form(r) is not None):
-                h = squares.get(role.removesuffix(".w"))
+                h = squares.get(_input(role))
                 losses[role] = {
                     s: loss(self.matrix(role), h, self.search(*self.form_of(role, s)))
                     for s in schemes
@@ -225,9 +240,14 @@ class _Job:
             return form, bfloat16  # what reads the file brings scales to the model's dtype
         return form, scheme.scale_dtype
 
+    def linears(self, role: str) -> list[str]:
+        """The names of the layers whose matrices a weight holds."""
+        names = parts_of(self.layout[role], self.names[role])
+        return [name.removesuffix(".weight") for name in names]
+
     def matrix(self, role: str) -> np.ndarray:
         """A weight as [N, K]."""
-        return self.turned(role, self.weights[role])
+        return self.turned(role, flat(role, self.weights[role]))
 
     def turned(self, role: str, value: np.ndarray) -> np.ndarray:
         """From [N, K] to how the layers of this family hold it, or back."""
@@ -252,10 +272,14 @@ class _Job:
         if self.options.method == "search":
             squares = calibration.advance(i, plain)
             for role, found in forms.items():
-                out[role] = self._searched(role, found, squares.get(role.removesuffix(".w")))
+                out[role] = self._searched(role, found, squares.get(_input(role)))
             return out
+        squares = {}
         for stage in calibration.stages(i, plain):
             wanted = [f"{name}.w" for name in stage if f"{name}.w" in forms]
+            if stage[0].endswith(".router"):
+                moments = calibration.moments(i, plain, stage[0])
+                squares[stage[0]] = np.diagonal(moments).astype(np.float32)
             if not wanted:
                 continue
             moments = calibration.moments(i, plain, stage[0])
@@ -264,6 +288,9 @@ class _Job:
                 form, scale = forms[role]
                 packed = Packed(form, gptq(self.matrix(role), inputs, self.search(form, scale)))
                 out[role], plain[role] = packed, self.turned(role, dequantized(*packed))
+        for role in (r for r in forms if r.endswith("_exps.w")):  # few rows meet each: no GPTQ
+            out[role] = self._searched(role, forms[role], squares.get(_input(role)))
+            plain[role] = dequantized(*out[role])
         calibration.advance(i, plain)
         return out
 
@@ -277,11 +304,12 @@ class _Job:
         for role, value in weights.items():
             name = self.names[role]
             if not isinstance(value, Packed):
-                tensors[name] = value
+                tensors |= plain_tensors(self.layout[role], name, value)
             elif self.gguf:  # as it is: the file is made of all of them
                 tensors |= {f"{name}.{p}": v for p, v in value.parts.items()}
             else:
-                tensors |= compressed.tensors_of(name.removesuffix(".weight"), value)
+                for one, part in zip(self.linears(role), split(value, len(self.linears(role)))):
+                    tensors |= compressed.tensors_of(one, part)
         save_file(self._file(piece), tensors, {"format": "pt"})
 
     def passed(self, piece: int, roles: list[str]) -> dict[str, np.ndarray]:
@@ -301,11 +329,12 @@ class _Job:
         for role in roles:
             name, found = self.names[role], self.form(role)
             if found is None:
-                out[role] = file[name]
+                out[role] = read_weight(self.layout[role], name, lambda part, _: file[part])
             elif self.gguf:
                 out[role] = Packed(found[0], {p: file[f"{name}.{p}"] for p in found[0].parts})
             else:
-                out[role] = compressed.packed_from(file, name.removesuffix(".weight"), found[0])
+                each = [compressed.packed_from(file, one, found[0]) for one in self.linears(role)]
+                out[role] = stacked(each)
         return out
 
     def close(self, started: float) -> Result:
@@ -324,10 +353,10 @@ class _Job:
             where |= dict.fromkeys(file, self._file(piece).name)
             size += sum(t.stop - t.start for t in file.tensors.values())
         write_json(self.partial / INDEX, {"metadata": {"total_size": size}, "weight_map": where})
-        linear = {r: self.names[r].removesuffix(".weight") for r in self.weights if is_matrix(r)}
-        forms = {name: f[0] for r, name in linear.items() if (f := self.form(r)) is not None}
-        tied = [] if "head" in linear else ["lm_head"]  # there it is a layer all the same
-        plain = [name for name in linear.values() if name not in forms] + tied
+        linear = {name: r for r in self.weights if is_matrix(r) for name in self.linears(r)}
+        forms = {name: f[0] for name, r in linear.items() if (f := self.form(r)) is not None}
+        tied = [] if "head" in self.weights else ["lm_head"]  # there it is a layer all the same
+        plain = [name for name in linear if name not in forms] + tied
         config = {**self.raw, "quantization_config": compressed.quantization_config(forms, plain)}
         write_json(self.partial / "config.json", config)
         copy_tokenizer(self.source, self.partial)

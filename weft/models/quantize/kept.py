@@ -29,7 +29,7 @@ from weft.importers.safetensors import SafetensorsFile, save_file
 from weft.models.config import DecoderConfig
 from weft.models.matrices import parted
 from weft.models.progress import progress
-from weft.models.quantize.schemes import Scheme
+from weft.models.quantize.schemes import Scheme, flat
 from weft.models.quantize.search import Search
 from weft.models.quantize.source import is_packable, stamps
 from weft.models.training.model import is_matrix
@@ -68,12 +68,12 @@ def quantised(
 
 def _matrix(config: DecoderConfig, role: str, value: np.ndarray) -> np.ndarray:
     turned = config.transposed and role[0].isdigit() and is_matrix(role)
-    return value.T if turned else value
+    return value.T if turned else flat(role, value)
 
 
 def _form(role: str, value: np.ndarray, scheme: str) -> Form | None:
     outer = role in ("embed", "head")
-    if value.ndim != 2 or not (outer or is_packable(role)):  # experts' matrices stay floats
+    if value.ndim != 2 or not (outer or is_packable(role)):
         return None
     return Scheme(OUTER if outer else scheme).form(value.shape[1])
 

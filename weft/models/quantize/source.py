@@ -12,9 +12,9 @@ from weft.models.families import DECODERS
 from weft.models.quantize.gguf import check_said
 from weft.models.training.model import is_matrix
 
-# Few rows, which say how fast whole heads learn and forget and what an expert counts for: in fewer
-# bits they would cost more than they save.
-_GATES = ("delta_a", "delta_b", "delta_ba", "shared_by")
+# Few rows, which say how fast whole heads learn and forget, which experts are chosen and what one
+# counts for: in fewer bits they would cost more than they save.
+_GATES = ("router", "delta_a", "delta_b", "delta_ba", "shared_by")
 
 
 def is_packable(role: str) -> bool:
@@ -53,8 +53,11 @@ def decoder_config(raw: Fields, gguf: bool) -> DecoderConfig:
     if raw.data.get("quantization_config") or raw.data.get("quantization"):
         raise ModelError(f"{raw.where}: the weights are quantised already")
     config = DECODERS[kind](raw)
-    if config.experts:
-        raise ModelError(f"{raw.where}: weft does not quantise the experts of {kind}")
+    if config.experts and (gguf or config.fused_gate or config.shared_ffn):
+        form = "to GGUF" if gguf else "to a folder"
+        raise ModelError(
+            f"{raw.where}: weft does not quantise the experts of {kind} {form}; load it with quant="
+        )
     if gguf:
         check_said(config)
     elif config.transposed:

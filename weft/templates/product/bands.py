@@ -31,7 +31,7 @@ def step_of(form: Form, k: int) -> int:
 @dataclass(frozen=True)
 class Bands:
     """The packed right operand of a product over K = `k`, whose parts lie in `buffers`; `starts`
-    says where the parts of one band begin."""
+    says where the parts of one band begin. The matrix is the rows of these from `first` on."""
 
     form: Form
     buffers: Mapping[str, ir.Buffer]
@@ -39,6 +39,7 @@ class Bands:
     lanes: int
     caps: Caps
     starts: Mapping[str, Expr] | None = None
+    first: Expr | int = 0  # the matrix's first row, a multiple of `lanes`
 
     @property
     def step(self) -> int:
@@ -46,7 +47,7 @@ class Bands:
 
     def at(self, b: Builder, row: Expr) -> Bands:
         """The band that starts with row `row`, a multiple of `lanes`."""
-        band = b.let(row // self.lanes, "band")
+        band = b.let((self.first + row) // self.lanes, "band")
         starts = {
             part: b.let(band * (buffer.size // self.rows * self.lanes), part)
             for part, buffer in self.buffers.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -73,12 +74,15 @@ class Blocks(Call):
 
     def kernel(self) -> Kernel:
         b, p = self.b, self.p
-        down = ceil_div(self.rows_wanted(), self.rows)
-        grid = (ceil_div(p.n, self.columns), down, self.entries())
+        self.stacked = ceil_div(self.rows_wanted(), self.rows)
+        grid = (ceil_div(p.n, self.columns), self.stacked, self.entries())
         self.enter(b.group(2))
         row, column = self._place()
         self.m0, self.n0 = b.let(row * self.rows, "m0"), b.let(column * self.columns, "n0")
-        self.body()
+        # Threads that share memory meet at barriers, which all of them must reach.
+        skips = self.wanted is not None and self.threads == (1,)
+        with b.when(self.m0 < self.rows_wanted()) if skips else nullcontext():
+            self.body()
         return b.kernel(grid, self.threads, p.flops, traffic(self.group), self.resident)
 
     def _place(self) -> tuple[Expr, Expr]:
@@ -90,8 +94,7 @@ class Blocks(Call):
             return b.group(1), b.group(0)
         number = b.let(b.group(1) * across + b.group(0), "number")
         top = b.let(number // (strip * across) * strip, "top")
-        down = ceil_div(self.rows_wanted(), self.rows)
-        high = b.let(minimum(down - top, strip), "high")
+        high = b.let(minimum(self.stacked - top, strip), "high")
         own = b.let(number - top * across, "own")
         return top + own % high, own // high
 

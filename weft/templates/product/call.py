@@ -66,7 +66,10 @@ class Call:
         self.tail = Tail(em, p, outputs, kept)
         self.mode = mode(p, em.caps)
         self.acc: DType = dt.int32 if self.mode == "i32" else dt.float32
-        self.bounded = em.group.rows is not None and not p.batch  # rows are counted at run time
+        self.counts = next((v.pick.count for v in p.bs if v.pick is not None), None)
+        self.wanted: Expr | None = None  # of the batch entry
+        # Whether rows are counted at run time.
+        self.bounded = self.counts is not None or (em.group.rows is not None and not p.batch)
         self.x = self._operand(p.a, p.a_batch, p.a_m, p.a_k, p.m)
         strides = [p.b_strides(i) for i in range(len(p.dots))]
         self.ws = [self._operand(v, s, s_n, s_k, p.n) for v, (s, s_k, s_n) in zip(p.bs, strides)]
@@ -97,10 +100,11 @@ class Call:
         return 2 if self.mode == "dot2" else 1
 
     def rows_wanted(self) -> Bound:
-        """How many rows a run wants. Host-evaluable, so a grid may use it."""
+        """How many rows a run wants of a batch entry. Host-evaluable before one is entered, so a
+        grid may use it."""
         p = self.p
-        if not self.bounded:
-            return p.m
+        if self.counts is not None or not self.bounded:
+            return p.m if self.wanted is None else self.wanted
         return bounded_rows(self.group, p.rows[0]) * (p.m // p.rows[0])
 
     def entries(self) -> Bound:
@@ -115,6 +119,17 @@ class Call:
         p = self.p
         self.batch = affine.unflatten(self.em.axis(entry, p.batches), p.batch)
         self.x, *self.ws = (self._placed(x) for x in (self.x, *self.ws))
+        if self.counts is not None:
+            pick = next(w.pick for w in self.ws if w.pick is not None)
+            self.wanted = self.b.let(minimum(self._picked(pick, self.counts), p.m), "wanted")
+        for i, (v, w) in enumerate(zip(p.bs, self.ws)):
+            if v.form is None or w.pick is None:
+                continue
+            first = self.b.let(self._picked(w.pick) * (w.pick.by // p.k), "first")
+            if (bands := self.packed[i]) is not None:
+                self.packed[i] = replace(bands, first=first)
+            if (rows := self.packed_rows[i]) is not None:
+                self.packed_rows[i] = replace(rows, first=first)
 
     def _placed(self, x: Operand) -> Operand:
         *strides, offset = x.known
@@ -123,14 +138,15 @@ class Call:
             start = start + self._picked(x.pick) * x.pick.by
         return replace(x, base=self.b.let(start, "base"))
 
-    def _picked(self, pick: Pick) -> Expr:
-        """The number that stands in a pick's index for this batch entry."""
+    def _picked(self, pick: Pick, source: Node | None = None) -> Expr:
+        """The number that stands in a pick's index, or in `source` beside it, for this batch
+        entry."""
         lead = {f"axis{i}": value for i, value in enumerate(self.batch)}
         at = [
             affine.combine([(affine.number(x.const), 1), *((lead[s.name], c) for s, c in x.terms)])
             for x in pick.at
         ]
-        view = operand(self.group, pick.index)
+        view = operand(self.group, source or pick.index)
         where = self.em.expr(affine.flatten(at, view.strides, view.offset))
         return self.b.let(load(self.em.buffers[id(view.node)], where), "picked")
 

@@ -155,6 +155,10 @@ def totals_of(b: Builder, planes: Sequence[Expr], run: int) -> Expr:
 class Weights(Bands):
     """A packed operand whose codes are multiplied as integers."""
 
+    @classmethod
+    def of(cls, w: Bands) -> Weights:
+        return cls(w.form, w.buffers, w.k, w.lanes, w.caps, w.starts, w.first)
+
     def fields(self, b: Builder, k: Expr, run: int) -> list[tuple[int, int, int, Expr, int]]:
         """(shift of its plane, bits, slot of x, bytes, promise) of each four of codes of the run
         from k on, in the order in which they lie."""

@@ -29,13 +29,14 @@ def fits(form: Form, k: int) -> bool:
 @dataclass(frozen=True)
 class PackedRows:
     """The packed right operand of a product over K = `k`, whose parts lie in `buffers`; `starts`
-    says where the parts of one row begin."""
+    says where the parts of one row begin. The matrix is the rows of these from `first` on."""
 
     form: Form
     buffers: Mapping[str, ir.Buffer]
     k: int
     caps: Caps
     starts: Mapping[str, Expr] | None = None
+    first: Expr | int = 0  # the matrix's first row
 
     @property
     def rows(self) -> int:
@@ -44,6 +45,7 @@ class PackedRows:
     def at(self, b: Builder, row: Expr) -> PackedRows:
         """One row."""
         widths = {part: buffer.size // self.rows for part, buffer in self.buffers.items()}
+        row = b.let(self.first + row, "row")
         starts = {part: b.let(row * width, part) for part, width in widths.items()}
         return replace(self, starts=starts)
 

@@ -48,7 +48,7 @@ class IntegerStreamer(Streamer):
         bands = []
         for w in self.packed:
             assert w is not None
-            own = Weights(w.form, w.buffers, w.k, w.lanes, self.caps).at(b, n0)
+            own = Weights.of(w).at(b, n0)
             assert isinstance(own, Weights)
             bands.append(own)
 

@@ -1,0 +1,40 @@
+"""first_rows: numbers that choose matrices of a product, and how many of the rows that meet each of
+these anybody reads.
+
+It changes no number. A product whose right operand is a gather of matrices by first_rows(numbers,
+counts), both int32 [B], may leave the rows from counts[i] on of entry i as they are, and so skip
+the entries with none. Whoever uses it must not read these rows.
+"""
+
+from __future__ import annotations
+
+from weft.core import dtypes as dt
+from weft.core.errors import ShapeError
+from weft.graph.ir import Node
+from weft.ops import functions as f
+from weft.ops.composite import Composite, register_composite
+from weft.ops.functions import Value
+from weft.ops.primitive import Aval
+
+NAME = "first_rows"
+
+
+def first_rows(numbers: Value, counts: Value) -> Value:
+    """The numbers, and the counts for the products that they choose matrices of."""
+    return f.call(NAME, numbers, counts)
+
+
+def counted(numbers: Node) -> tuple[Node, Node | None]:
+    """The numbers of `first_rows` and their counts; others as they are, and None."""
+    if numbers.op == "call" and numbers.attrs["name"] == NAME:
+        return numbers.inputs[0], numbers.inputs[1]
+    return numbers, None
+
+
+def _abstract(numbers: Aval, counts: Aval) -> Aval:
+    if numbers != counts or numbers.dtype is not dt.int32:
+        raise ShapeError(f"{NAME}: expected two int32 values of one shape, got {numbers}, {counts}")
+    return numbers
+
+
+register_composite(Composite(NAME, _abstract, lambda x, _: x, {}, kind="movement"))
