@@ -41,6 +41,13 @@ _LAYER = {
     "operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "feed_forward.w1": "ffn_gate",
     "feed_forward.w2": "ffn_down", "feed_forward.w3": "ffn_up",
     "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
+    "router.proj": "ffn_gate_inp", "router.scale": "ffn_gate_inp",
+    "router.per_expert_scale": "ffn_down_exps", "experts.gate_up_proj": "ffn_gate_up_exps",
+    "experts.down_proj": "ffn_down_exps", "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1",
+    "post_feedforward_layernorm_2": "post_ffw_norm_2", "layer_scalar": "layer_output_scale",
+    "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj",
+    "post_per_layer_input_norm": "post_norm",
     "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "mlp.c_fc": "ffn_up",
     "mlp.c_proj": "ffn_down", "ln_1": "attn_norm", "ln_2": "ffn_norm",
 }  # fmt: skip
@@ -52,12 +59,15 @@ _AFTER = {  # of families with norms after a layer's parts
 _TOP = {
     "embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
     "embedding_norm": "token_embd_norm",
+    "embed_tokens_per_layer": "per_layer_token_embd",
+    "per_layer_model_projection": "per_layer_model_proj",
+    "per_layer_projection_norm": "per_layer_proj_norm",
     "wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm",
 }  # fmt: skip
 ARCHS = {
     "gemma3_text": "gemma3", "mistral": "llama", "ministral3": "mistral3", "olmo3": "olmo2",
     "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35",
-    "qwen3_5_moe_text": "qwen35moe", "qwen3_next": "qwen3next",
+    "qwen3_5_moe_text": "qwen35moe", "qwen3_next": "qwen3next", "gemma4_text": "gemma4",
 }  # fmt: skip
 TURNED = ("llama", "smollm3", "mistral3", "granite")
 Pack = Callable[[str, np.ndarray], tuple[np.ndarray, Kind | None]]
@@ -88,7 +98,7 @@ def converted(arch: str, name: str, value: np.ndarray, config: Mapping[str, Any]
         heads = config["num_attention_heads" if part == "attn_q" else "num_key_value_heads"]
         halves = value.reshape(heads, 2, len(value) // heads // 2, *value.shape[1:])
         return halves.swapaxes(1, 2).reshape(value.shape)
-    if arch.startswith(("gemma", "qwen35", "qwen3next")) and part.endswith("norm"):
+    if arch.startswith(("gemma2", "gemma3", "qwen35", "qwen3next")) and part.endswith("norm"):
         if part == "ssm_norm":
             return value
         return value.astype(np.float32) + np.float32(1)
@@ -209,6 +219,12 @@ def unfused(tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray
             yield f"{name}.weight", value
         elif name.endswith("conv.conv.weight"):
             yield name, value[:, 0]
+        elif name.endswith("layer_scalar"):
+            yield f"{name}.weight", value
+        elif name.endswith(("router.scale", "per_expert_scale")):
+            yield f"{name}.scale", value
+        elif ".experts." in name and ".mlp." not in name:  # Gemma 4's
+            yield f"{name}.weight", value
         elif re.search(r"experts\.\w+_proj(_bias)?$", name):
             stem, _, what = name.partition("_bias")[0], 0, "bias" if "_bias" in name else "weight"
             value = value if what == "bias" else value.swapaxes(1, 2)
@@ -264,9 +280,12 @@ def write_family(
     experts = config.get("num_local_experts") or config.get("num_experts")
     if experts:
         writer.add_expert_count(experts)
-        writer.add_expert_used_count(config["num_experts_per_tok"])
+        used = config.get("num_experts_per_tok") or config["top_k_experts"]
+        writer.add_expert_used_count(used)
         width = config.get("moe_intermediate_size") or config["intermediate_size"]
         writer.add_expert_feed_forward_length(width)
+    if config["model_type"] == "gemma4_text":
+        write_gemma4(writer, config)
     if "conv_L_cache" in config:
         writer.add_shortconv_l_cache(config["conv_L_cache"])
     if "llama_4_scaling_beta" in rope:
@@ -281,6 +300,27 @@ def write_family(
         writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(scale) / math.log(original)))
 
 
+def write_gemma4(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
+    """Lists where layers differ; the usual sizes of heads are those of full layers."""
+    own = [config["per_layer_config"].get(str(i), {}) for i in range(config["num_hidden_layers"])]
+    shared = config["num_kv_shared_layers"]
+    first = len(own) - shared
+    writer.add_shared_kv_layers(shared)
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    writer.add_key_length(own[-1]["head_dim"])
+    writer.add_value_length(own[-1]["head_dim"])
+    writer.add_rope_dimension_count(own[-1]["head_dim"])
+    for add in (writer.add_key_length_swa, writer.add_value_length_swa,
+                writer.add_rope_dimension_count_swa):  # fmt: skip
+        add(config["head_dim"])
+    if config["use_double_wide_mlp"]:
+        width = config["intermediate_size"]
+        writer.add_feed_forward_length([width * (1 + (i >= first)) for i in range(len(own))])
+    heads = config["num_key_value_heads"]
+    writer.add_head_count_kv([layer.get("num_key_value_heads", heads) for layer in own])
+    writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+
+
 def extra_tensors(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """What the converter makes of a rope's scaling by pairs: LongRoPE's factors, or one divisor per
     frequency."""
@@ -288,6 +328,11 @@ def extra_tensors(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     if rope.get("rope_type") == "longrope":
         names = {"short": "rope_factors_short.weight", "long": "rope_factors_long.weight"}
         return {to: np.array(rope[f"{k}_factor"], np.float32) for k, to in names.items()}
+    if config["model_type"] == "gemma4_text":  # 1e30 for what stands still
+        size = next(x for x in config["per_layer_config"].values())["head_dim"]
+        turning = int(size * rope["full_attention"]["partial_rotary_factor"] / 2)
+        still = np.arange(size // 2) >= turning
+        return {"rope_freqs.weight": np.where(still, 1e30, 1.0).astype(np.float32)}
     divisors = rope_divisors(config)
     return {} if divisors is None else {"rope_freqs.weight": divisors}
 

@@ -55,6 +55,11 @@ DELTA = {  # three heads of values to one of keys, sizes that no vector divides
 }  # fmt: skip
 SHARED = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
           "shared_expert_intermediate_size": 12}  # fmt: skip
+GEMMA4 = {
+    **ODD, "num_hidden_layers": 4, "num_key_value_heads": 3, "head_dim": 10, "global_head_dim": 16,
+    "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "final_logit_softcapping": 3.0, "vocab_size_per_layer_input": ODD["vocab_size"],
+}  # fmt: skip
 OLMO3_ROPES = {"full_attention": YARN, "sliding_attention": {"rope_type": "default",
                "rope_theta": 7000.0}}  # fmt: skip
 BERT = {k: v for k, v in SMALL.items() if k not in ("num_key_value_heads", "eos_token_id")}
@@ -162,6 +167,30 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {k: v for k, v in (DELTA | SHARED).items() if k != "intermediate_size"},
     ),
     "qwen3_next": ("Qwen3NextConfig", {**DELTA, **SHARED, "mlp_only_layers": [1]}),
+    "gemma4": (
+        "Gemma4TextConfig",
+        {
+            **GEMMA4,
+            "hidden_size_per_layer_input": 7,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+        },
+    ),
+    "gemma4_moe": (
+        "Gemma4TextConfig",
+        {
+            **GEMMA4,
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+            "hidden_size_per_layer_input": 0,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 2,
+            "enable_moe_block": True,
+            "num_experts": 5,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 20,
+        },
+    ),
     "smollm3": ("SmolLM3Config", {**ODD, "no_rope_layers": [1, 0]}),
     "ministral3": ("Ministral3Config", {**ODD, "rope_parameters": MINISTRAL}),
     "granite": (
@@ -220,7 +249,8 @@ def write_model(
     auto = transformers.AutoModelForCausalLM if name not in ENCODERS else transformers.AutoModel
     model = auto.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():  # away from zero biases and unit norms, which would hide mistakes
-        for parameter in model.parameters():
+        scalars = (b for name, b in model.named_buffers() if name.endswith("layer_scalar"))
+        for parameter in (*model.parameters(), *scalars):
             scale = 0.1 if parameter.ndim == 1 else 0.15
             parameter.add_(torch.randn_like(parameter) * scale)
     model = model.to(getattr(torch, dtype))

@@ -17,6 +17,7 @@ from weft.core.errors import ModelError, UsageError
 from weft.importers.safetensors import open_checkpoint, save_file
 from weft.models import feed_forward
 from weft.models.feed_forward import blocks
+from weft.models.quantize.job import Options, check
 
 IDS = np.random.default_rng(0).integers(0, 200, 30).tolist()
 PROMPTS = [IDS[:9], IDS[12:23]]
@@ -29,6 +30,8 @@ ELSEWHERE = {
     "gpt_oss": "interp:hip-wave64",
     "qwen3_moe": "interp:cuda",
     "phi3": "vulkan",
+    "gemma4": "interp:webgpu",
+    "gemma4_moe": "interp:cuda",
     "smollm3": "interp:hip-wave64",
     "ministral3": "interp:cuda",
     "granite": "interp:webgpu",
@@ -241,6 +244,58 @@ def test_a_longer_context_has_its_own_rope(tmp_path: Path) -> None:
     close(short, reference_logits(reference, IDS[:8]))
     long = weft.load(tmp_path, device="cpu", context=32).logits(IDS)
     close(long, reference_logits(reference, IDS))
+
+
+def test_gemma_4_as_it_is_published(tmp_path: Path) -> None:
+    """Within a model that also sees and hears, whose other weights are left alone, as are the
+    keys and values of layers that use those of others; sizes under their first names."""
+    reference = write_model("gemma4", tmp_path)
+    want = weft.load(tmp_path, device="oracle").logits(IDS)
+    config = json.loads((tmp_path / "config.json").read_text())
+    size = config.pop("per_layer_config")["1"]["head_dim"]
+    plain = dict(open_checkpoint(tmp_path).items())
+    tensors = {k.replace("model.", "model.language_model."): v for k, v in plain.items()}
+    spare = "model.language_model.layers.3.self_attn.k_proj.weight"
+    tensors[spare] = tensors[spare.replace("3", "1")]
+    tensors["model.vision_tower.encoder.layers.0.self_attn.q_proj.weight"] = np.ones((2, 2), "f4")
+    tensors["model.audio_tower.layers.7.norm.weight"] = np.ones(2, np.float32)
+    text = {**config, "global_head_dim": size, "vision_config": {}}
+    wrapper = {"model_type": "gemma4", "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(wrapper))
+    save_file(tmp_path / "model.safetensors", tensors)
+    model = weft.load(tmp_path, device="oracle")
+    np.testing.assert_array_equal(model.logits(IDS), want)
+    close(want, reference_logits(reference, IDS))
+    for changed, said in (
+        ({"num_kv_shared_layers": 3}, "no layer before 1 has what layer 1 shares"),
+        ({"num_kv_shared_layers": 0}, "'.*layers.2.self_attn.k_proj.weight' is missing"),
+        ({"use_bidirectional_attention": "all"}, "bidirectional attention is not supported"),
+        ({"per_layer_config": {"1": {"head_dim": 14}}}, "layer 3 has other heads than layer 1"),
+        ({"vocab_size_per_layer_input": 9}, "another vocabulary is not supported"),
+    ):
+        wrapper["text_config"] = {**text, **changed}
+        (tmp_path / "config.json").write_text(json.dumps(wrapper))
+        with pytest.raises(ModelError, match=said):
+            weft.load(tmp_path, device="oracle")
+
+
+def test_gemma_4_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedding of each layer's inputs stays packed on the device too: rows are picked."""
+    monkeypatch.setenv("WEFT_CACHE", "off")
+    sizes = {"hidden_size": 64, "hidden_size_per_layer_input": 32, "intermediate_size": 64}
+    vocab = {"vocab_size": 1200, "vocab_size_per_layer_input": 1200}
+    write_model("gemma4", tmp_path, changed=sizes | vocab)
+    options = {"quant": "int8", "context": 32, "cache": "f32"}
+    model = weft.load(tmp_path, device="cpu", **options)
+    forms = dict(model.config.forms)
+    assert forms.keys() >= {"embed", "layer_embed", "layer_proj.w", "3.input_gate.w"}
+    want = weft.load(tmp_path, device="oracle", **options).logits(IDS)
+    runner = model.runner()
+    close(runner.prefill(0, IDS), want[-1])
+    buffers = runner.session("prefill").program.buffers
+    assert sum(b.nbytes for b in buffers if b.role == "arena") < 1200 * 4 * 32  # of 4 layers
+    with pytest.raises(UsageError, match="does not calibrate gemma4_text"):
+        check(tmp_path, tmp_path / "out", Options(text="digest"))
 
 
 @pytest.mark.parametrize("name, kind", [("ministral3", "mistral3"), ("qwen3_5", "qwen3_5")])

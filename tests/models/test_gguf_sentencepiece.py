@@ -81,6 +81,25 @@ def test_runs_of_spaces_of_gemma(folder: Path, pieces: Any, tmp_path: Path) -> N
     assert model.tokenizer.decode(ids) == text
 
 
+def test_pieces_with_merges_of_gemma_4(folder: Path, pieces: Any, tmp_path: Path) -> None:
+    """Against transformers' tokenizer of the same vocabulary and merges."""
+    from transformers import GemmaTokenizer
+
+    made = instead(pieces, ("\n\n", -60.0, NORMAL))
+    ids = {token: i for i, (token, _, _) in enumerate(made)}
+    splits = ((t[:at], t[at:]) for t in ids if t[0] != "<" for at in range(1, len(t)))
+    merges = [pair for pair in splits if all(part in ids for part in pair)]
+    names = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+    theirs = GemmaTokenizer(ids, merges, pad_token="<unk>", mask_token="<unk>", **names)
+    keys = {"model": "gemma4", "pre": None, "merges": [" ".join(m) for m in merges]}
+    ours = loaded(folder, tmp_path / "m.gguf", sentencepiece(made, **keys)).tokenizer
+    assert ours is not None and len(merges) > 10
+    for text in [*TEXTS, "a\n\nb\n\n\nc"]:
+        want = theirs.encode(text, add_special_tokens=False)
+        assert ours.encode(text) == [1, *want], text
+        assert ours.decode(want) == theirs.decode(want, skip_special_tokens=True), text
+
+
 # -- what is not supported, and files that lie ----------------------------------------------------
 
 
@@ -88,7 +107,7 @@ def test_runs_of_spaces_of_gemma(folder: Path, pieces: Any, tmp_path: Path) -> N
     ("keys", "said"),
     [
         ({"pre": "deepseek-v3"}, "'deepseek-v3', which is not supported; supported: default"),
-        ({"model": "t5"}, "model is 't5', which is not supported; supported: gpt2, llama"),
+        ({"model": "t5"}, "model is 't5', which is not supported; supported: gpt2, llama, gemma4"),
         ({"tokens": ["a", "b", "a"], "token_type": None}, "tokens holds 'a' twice"),
         ({"tokens": [1, 2], "llama.vocab_size": 300}, "tokens is no list of texts"),
         ({"token_type": [1, 1]}, "token_type has 2 entries; expected 300 finite ones"),

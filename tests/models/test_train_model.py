@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from model_zoo import DECODERS, VOCAB, write_model
+from model_zoo import DECODERS, FAMILIES, VOCAB, write_model
 from rows import few
 
 import weft
 from weft import optim
+from weft.core.errors import UsageError
 from weft.models import adapters
 from weft.models.names import checkpoint_names
 from weft.models.training import TrainableDecoder
@@ -38,28 +39,36 @@ def pair(folder: Path, **options) -> TrainableDecoder:
     return TrainableDecoder(config, weights, 16, **options)
 
 
-def grads(model: TrainableDecoder, device: str = "cpu") -> tuple[float, dict[str, np.ndarray]]:
-    """Loss and gradients of IDS, by a compiled function."""
+def grads(
+    model: TrainableDecoder, device: str | None = "cpu"
+) -> tuple[float, dict[str, np.ndarray]]:
+    """Loss and gradients of IDS, by a compiled function; without a device by NumPy."""
 
     def run(ids, targets):
         loss = model.loss(ids, targets)
         loss.backward()
         return loss
 
-    loss = weft.compile(run, device)(IDS[:, :-1].copy(), IDS[:, 1:].copy())
+    batch = [weft.tensor(x.copy()) for x in (IDS[:, :-1], IDS[:, 1:])]
+    loss = (weft.compile(run, device) if device else run)(*batch)
     return loss.item(), {r: np.array(t.grad.numpy()) for r, t in model.named_parameters()}
 
 
-@pytest.mark.parametrize("name", few(DECODERS, "gpt2", "gemma3"))
+SIZES = {"vocab_size": VOCAB, "vocab_size_per_layer_input": VOCAB}
+
+
+@pytest.mark.parametrize("name", [*few(DECODERS, "gpt2", "gemma3"), "gemma4"])
 def test_loss_and_gradients(name: str, tmp_path: Path) -> None:
-    reference = write_model(name, tmp_path)
+    reference = write_model(name, tmp_path, changed=SIZES if name in FAMILIES else None)
     want = torch_loss(reference, IDS)
     want.backward()
     model = pair(tmp_path)
-    loss, found = grads(model)
+    loss, found = grads(model, None if name in FAMILIES else "cpu")
     assert abs(loss - want.item()) < 2e-5
     params = dict(reference.named_parameters())
     for role, full in checkpoint_names(model.config).items():
+        if role.endswith("scalar"):
+            continue  # which transformers does not train
         name = full if full in params else full.removeprefix("transformer.")
         expected = params[name].grad.numpy()
         scale = np.abs(expected).max() + 1e-6
@@ -73,6 +82,12 @@ def test_checkpointing_changes_no_gradient(tmp_path: Path) -> None:
     assert a[0] == b[0]
     for role in a[1]:
         np.testing.assert_allclose(b[1][role], a[1][role], atol=1e-6, err_msg=role)
+
+
+def test_what_layers_share_is_not_computed_again(tmp_path: Path) -> None:
+    write_model("gemma4", tmp_path)
+    with pytest.raises(UsageError, match="share keys and values"):
+        pair(tmp_path, checkpointing=True)
 
 
 def test_dropout_follows_the_key(tmp_path: Path) -> None:

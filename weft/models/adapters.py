@@ -149,7 +149,7 @@ def read(folder: Path, config: DecoderConfig) -> Adapter:
     weights: dict[str, np.ndarray] = {}
     for name, value in file.items():
         layer, _, which = name.removeprefix(_PREFIX).rpartition(".lora_")
-        role = roles.get(layer)
+        role = roles.get(layer.replace("language_model.", ""))  # of a model that also sees
         if role is None or which not in ("A.weight", "B.weight"):
             raise ModelError(f"{file.path}: tensor {name!r} belongs to no layer of the model")
         inputs, outputs = _sizes(config, role)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from weft.core.dtypes import DType, float32
 from weft.core.packed import Form
@@ -34,6 +34,18 @@ class Rope:
     long_divisors: tuple[float, ...] = ()
     truncate: bool = True
     rotary: int = 0
+
+
+class Layer(NamedTuple):
+    """The sizes of one layer. `projects` says which projections its attention has: "qkv"; "qk",
+    where values are what keys are before their norm; or "q", where it attends to the keys and
+    values of the earlier layer `kv_of`."""
+
+    head_dim: int
+    kv_heads: int
+    ffn: int
+    projects: Literal["qkv", "qk", "q"] = "qkv"
+    kv_of: int | None = None
 
 
 @dataclass(frozen=True)
@@ -86,13 +98,15 @@ class DecoderConfig:
     out_bias: bool = False
     mlp_bias: bool = False
     fused_qkv: bool = False  # one weight holds q, k, v side by side
-    fused_gate: bool = False  # one weight holds gate and up: side by side, of experts row by row
+    fused_gate: bool = False  # one weight holds gate and up, side by side
+    fused_experts: Literal["", "turns", "halves"] = ""  # that of experts: in turn, or side by side
     transposed: bool = False  # weights are [K, N] (GPT-2's Conv1D) instead of [N, K]
     gate_limit: float = 0.0  # where a gate is cut off, and its partner on both sides; 0: nowhere
     gate_slope: float = 1.702  # of the sigmoid of a gate that is cut off
     output_gate: bool = False  # of attention: beside each head's query stands what gates its result
     sinks: bool = False  # one more score for each head, without a value
     qk_norm: Literal["", "head", "whole"] = ""  # a norm of queries and keys, per head or of all
+    value_norm: bool = False  # each head's values are divided by their root mean square
     pre_norms: bool = True  # a norm before the mixer and before the feed-forward
     post_norms: bool = False  # a norm after each, before the residual add
     ropes: tuple[Rope, ...] = (Rope(),)  # () = learned positions
@@ -122,6 +136,28 @@ class DecoderConfig:
     expert_ffn: int = 0
     expert_norm: bool = False  # whether the weights of those used are made to sum to 1
     shared_ffn: int = 0  # width of the expert that all tokens use, times a gate; 0: none
+    by_layer: tuple[Layer, ...] = ()  # where layers are not alike; () = all of the sizes above
+    layer_input: int = 0  # how much of an embedding of its own each layer takes of a token
+    layer_scale: bool = False  # each layer's result is multiplied by a number
+
+    def layer(self, i: int) -> Layer:
+        return self.by_layer[i] if self.by_layer else Layer(self.head_dim, self.kv_heads, self.ffn)
+
+    def kv_of(self, i: int) -> int:
+        """The layer whose keys and values layer i attends to."""
+        other = self.layer(i).kv_of
+        return i if other is None else other
+
+    @property
+    def shares(self) -> bool:
+        """Whether layers attend to the keys and values of others."""
+        return any(layer.kv_of is not None for layer in self.by_layer)
+
+    @property
+    def caches(self) -> list[int]:
+        """The layers that keep keys and values."""
+        own = (i for i in range(self.layers) if self.layer(i).kv_of is None)
+        return [i for i in own if self.mixer(i) == "attention"]
 
     def window(self, layer: int) -> int:
         return self.windows[layer] if self.windows else 0
@@ -204,8 +240,10 @@ class WeightSpec:
 @dataclass(frozen=True)
 class Layout:
     """Role ("embed", "0.q.w", ...) -> WeightSpec. `prefixes` are the prefixes a checkpoint of the
-    family may put before the names; the first under which `probe` exists is used for all."""
+    family may put before the names; the first under which `probe` exists is used for all. `spare`
+    are roles and names of what a checkpoint may hold though nothing reads it."""
 
     weights: dict[str, WeightSpec] = field(default_factory=dict)
+    spare: dict[str, str] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ("",)
     probe: str = ""

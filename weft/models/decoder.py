@@ -13,7 +13,7 @@ needs no cache. Everything else is the same code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -26,14 +26,17 @@ from weft.graph.ir import Graph, Node
 from weft.models import kv_cache
 from weft.models.config import DecoderConfig
 from weft.models.feed_forward import FEED_FORWARDS
-from weft.models.inputs import planes, states
+from weft.models.inputs import kv_counts, planes, states
+from weft.models.layer_inputs import layer_input, with_layer_inputs
 from weft.models.layers import (
     INFERENCE,
+    KeysValues,
     Pass,
     Past,
     Training,
     Value,
     Weights,
+    embedded,
     keep,
     product,
     rounded,
@@ -46,15 +49,15 @@ from weft.models.mixers import MIXERS
 class Rows:
     """Which tokens a step computes. All int32.
 
-    ids, slot, pos: [N]. at: [N * G], the cache row (slot * G + g) * L + pos that row n's key and
-    value of head g go to; negative where row n is padding. last: [R], the rows whose logits are
-    wanted, or None for all.
+    ids, slot, pos: [N]. at: for each number G of key/value heads [N * G], the cache row (slot * G +
+    g) * L + pos that row n's key and value of head g go to; negative where row n is padding. last:
+    [R], the rows whose logits are wanted, or None for all.
     """
 
     ids: Value
     slot: Value
     pos: Value
-    at: Value
+    at: Mapping[int, Value]
     last: Value | None = None
 
 
@@ -67,12 +70,14 @@ class _Cached:
     state: Mapping[str, Value]
     new: dict[str, Value] = field(default_factory=dict)
 
-    def attend(self, i: int, q: Value, k: Value, v: Value, sinks: Value | None = None) -> Value:
+    def attend(self, i: int, q: Value, kv: KeysValues | None, sinks: Value | None = None) -> Value:
         c, rows = self.c, self.rows
-        names = [f"{kind}.{i}" for kind in planes(c)]
-        new = kv_cache.store(c, tuple(self.state[name] for name in names), rows.at, k, v)
-        self.new.update(zip(names, new))
-        return kv_cache.attend(c, new, q, rows.slot, rows.pos, c.window(i), sinks)
+        names = [f"{kind}.{c.kv_of(i)}" for kind in planes(c, i)]
+        if kv is not None:
+            old, at = tuple(self.state[name] for name in names), rows.at[c.layer(i).kv_heads]
+            self.new.update(zip(names, kv_cache.store(c, old, at, *kv)))
+        cache = tuple(self.new[name] for name in names)
+        return kv_cache.attend(c, cache, q, rows.slot, rows.pos, c.window(i), sinks)
 
     def recent(self, i: int, z: Value, count: int) -> list[Value]:
         """Of a slot's rows those of this step, which stand side by side, and before them those in a
@@ -101,7 +106,8 @@ class _Cached:
         if ring < shape[0]:  # a later row of the slot may have the same place
             row = ops.add(number, ring)
             far = ops.minimum(row, shape[0] - 1)
-            real = ops.less_equal(0, ops.gather(rows.at, ops.mul(far, self.c.kv_heads)))
+            heads, places = next(iter(rows.at.items()))
+            real = ops.less_equal(0, ops.gather(places, ops.mul(far, heads)))
             same = ops.equal(ops.gather(rows.slot, far), rows.slot)
             later = ops.bitwise_and(ops.bitwise_and(real, same), ops.less(row, shape[0]))
             at = ops.where(later, -1, at)
@@ -123,24 +129,29 @@ class _Whole:
     c: DecoderConfig
     batch: int
     length: int
+    kept: dict[int, KeysValues] = field(default_factory=dict)  # by layer
 
-    def attend(self, i: int, q: Value, k: Value, v: Value, sinks: Value | None = None) -> Value:
+    def attend(self, i: int, q: Value, kv: KeysValues | None, sinks: Value | None = None) -> Value:
         assert sinks is None, "models with sinks are not trained"
-        c, heads = self.c, []
-        for x in (q, k, v):
-            count = ops.aval(x).shape[1]
-            x = ops.reshape(ops.cast(x, c.kv_dtype), (self.batch, self.length, count, c.head_dim))
-            heads.append(ops.transpose(x, (0, 2, 1, 3)))
+        c = self.c
+        if kv is not None:
+            self.kept[i] = self._heads(kv[0]), self._heads(kv[1])
         out = ops.call(
             "attention",
-            *heads,
+            self._heads(q),
+            *self.kept[c.kv_of(i)],
             causal=True,
             scale=c.scale,
             window=c.window(i) if c.window(i) < self.length else 0,
             softcap=c.attn_softcap,
         )
         out = ops.transpose(out, (0, 2, 1, 3))
-        return ops.reshape(out, (self.batch * self.length, c.heads, c.head_dim))
+        return ops.reshape(out, ops.aval(q).shape)
+
+    def _heads(self, x: Value) -> Value:
+        """x[B * T, H, D] as [B, H, T, D]."""
+        shape = (self.batch, self.length, *ops.aval(x).shape[1:])
+        return ops.transpose(ops.reshape(ops.cast(x, self.c.kv_dtype), shape), (0, 2, 1, 3))
 
     def recent(self, i: int, z: Value, count: int) -> list[Value]:
         wide, length = ops.aval(z).shape[1], self.length
@@ -165,7 +176,8 @@ def forward(
     """Logits float32 [N or R, vocab] and the new state, both by the names of
     `inputs.states`."""
     past = _Cached(c, rows, state)
-    places = ops.reshape(rows.at, (-1, c.kv_heads))
+    heads, at = next(iter(rows.at.items()))
+    places = ops.reshape(at, (-1, heads))
     real = ops.less_equal(0, ops.slice_(places, (0, 0), (ops.aval(places).shape[0], 1)))
     logits = _body(c, w, rows.ids, rows.pos, past, INFERENCE, rows.last, real)
     return logits, {name: past.new[name] for name in state}
@@ -214,7 +226,7 @@ def _body(
     """Logits of the rows (of rows `last` where given) at positions `pos`."""
     w = matrices(c.forms, w)
     x = (training.drop or keep)(_embed(c, w, ids, pos))
-    p = _pass(c, w, pos, past, training, real)
+    p = with_layer_inputs(_pass(c, w, pos, past, training, real), ids, x)
     for i in range(c.layers):
         x = training.layer(i, partial(_layer, p, i), x)
     if last is not None:
@@ -231,21 +243,29 @@ def _body(
 def _layer(p: Pass, i: int, x: Value) -> Value:
     """Layer i on the residual stream x[N, hidden]."""
     c = p.c
-    parts = (("attn", MIXERS[c.mixer(i)]), ("mlp", FEED_FORWARDS[c.feed_forward(i)]))
-    for role, part in parts:
-        h = part(p, i, p.norm(f"{i}.{role}_norm", x) if c.pre_norms else x)
-        h = p.norm(f"{i}.{role}_post", h) if c.post_norms else h
-        h = ops.mul(h, c.residual_scale) if c.residual_scale != 1.0 else h
-        x = ops.add(x, (p.training.drop or keep)(h))
+    mixer, feed_forward = MIXERS[c.mixer(i)], FEED_FORWARDS[c.feed_forward(i)]
+    x = _added(p, f"{i}.attn", x, lambda h: mixer(p, i, h))
+    x = _added(p, f"{i}.mlp", x, lambda h: feed_forward(p, i, h, x))
+    if c.layer_input:
+        x = ops.add(x, layer_input(p, i, x))
+    if c.layer_scale:
+        scalar = ops.cast(p.w[f"{i}.scalar"], float32)
+        x = ops.mul(x, ops.broadcast(scalar, ops.aval(x).shape))
     return x
+
+
+def _added(p: Pass, role: str, x: Value, part: Callable[[Value], Value]) -> Value:
+    """x and what a part of a layer makes of it, with the norms around that."""
+    c = p.c
+    h = part(p.norm(f"{role}_norm", x) if c.pre_norms else x)
+    h = p.norm(f"{role}_post", h) if c.post_norms else h
+    h = ops.mul(h, c.residual_scale) if c.residual_scale != 1.0 else h
+    return ops.add(x, (p.training.drop or keep)(h))
 
 
 def _embed(c: DecoderConfig, w: Weights, ids: Value, pos: Value) -> Value:
     """Token (and learned position) embeddings of the rows, float32 [N, hidden]."""
-    x = ops.cast(ops.gather(w["embed"], ids), float32)
-    if c.embed_scale != 1.0:
-        kind = ops.aval(w["embed"]).dtype if c.embed_scale_rounded else float32
-        x = ops.mul(x, float(np.float32(c.embed_scale).astype(kind.numpy)))
+    x = embedded(w["embed"], ids, c.embed_scale, c.embed_scale_rounded)
     if not c.ropes:
         x = ops.add(x, ops.cast(ops.gather(w["pos"], pos), float32))
     return x
@@ -271,16 +291,16 @@ def decoder_graph(
         return ops.input_node(label, (size,), int32, "input", rows=bound)
 
     with ops.building():
-        ins = [given(label, rows) for label in ("ids", "slot", "place")]
-        ins.append(given("at", rows * c.kv_heads, None))
-        if last:
-            ins.append(given("last", 1, None))
+        ids, slot, place = (given(label, rows) for label in ("ids", "slot", "place"))
+        at = {g: given(f"at.{g}", rows * g, None) for g in kv_counts(c)}
+        end = given("last", 1, None) if last else None
         bound = {k: ops.input_node(k, s, d, "weight") for k, (s, d) in weights.items()}
         state = {
             k: ops.input_node(k, *kept, "state") for k, kept in states(c, slots, context).items()
         }
-        logits, new = forward(c, bound, Rows(*ins), state)
+        logits, new = forward(c, bound, Rows(ids, slot, place, at, end), state)
     assigns = tuple((state[k], new[k]) for k in state)
+    ins = [ids, slot, place, *at.values(), *([] if end is None else [end])]
     return Graph(
         (*ins, *bound.values(), *state.values()), (logits,), assigns, name, {"frozen": True}
     )

@@ -24,6 +24,7 @@ from weft.models.family_parts import (
     base,
     experts_of,
     kinds_of,
+    layers_of,
     refuse,
     single_rope,
     two_ropes,
@@ -161,8 +162,61 @@ def gemma3(c: Fields) -> DecoderConfig:
         qk_norm="head",
         attn_softcap=c.number("attn_logit_softcapping", 0.0, 1e6, 0.0),
         logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
-        **two_ropes(c, made.head_dim, windows, 1e6, local),
+        **two_ropes(c, windows, (1e6, local), (made.head_dim,) * 2),
     )
+
+
+_GEMMA4 = {  # where config.json does not say
+    "num_key_value_heads": 4, "head_dim": 256, "tie_word_embeddings": True,
+    "max_position_embeddings": 131072, "hidden_size_per_layer_input": 256,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25},
+        "sliding_attention": {},
+    },
+}  # fmt: skip
+
+
+def gemma4(c: Fields) -> DecoderConfig:
+    """Gemma 4's text model: layers that are not alike (`layers_of`), an input of each layer's own,
+    norms of values too, in some sizes experts beside the dense feed-forward."""
+    c = Fields({**_GEMMA4, **{k: v for k, v in c.data.items() if v is not None}}, c.where)
+    if c.data.get("use_bidirectional_attention") != "vision":  # which is about images
+        refuse(c, "use_bidirectional_attention", False, "bidirectional attention")
+    refuse(c, "vocab_size_per_layer_input", c.data.get("vocab_size"), "another vocabulary")
+    bias = c.flag("attention_bias", False)
+    made = base(
+        c,
+        "gemma4_text",
+        act=activation(c, "hidden_activation", "gelu_pytorch_tanh"),
+        qkv_bias=bias,
+        out_bias=bias,
+        post_norms=True,
+        qk_norm="head",
+        value_norm=True,
+        scale=1.0,
+        layer_scale=True,
+        layer_input=c.integer("hidden_size_per_layer_input", 0, MAX_HIDDEN),
+        embed_scale_rounded=True,
+        logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
+    )
+    window = c.integer("sliding_window", 1, MAX_POSITIONS, 512)
+    windows = windows_of(c, made.layers, window, lambda i: (i + 1) % 6 != 0)
+    windows = (*windows[:-1], 0)  # the last is full, whatever is said
+    layers = layers_of(c, made, windows)
+    sizes = {bool(w): layer.head_dim for w, layer in zip(windows, layers)}
+    both = two_ropes(c, windows, (1e6, 1e4), (sizes[False], sizes.get(True, made.head_dim)))
+    made = replace(made, embed_scale=made.hidden**0.5, by_layer=layers, **both)
+    if not c.flag("enable_moe_block", False):
+        return made
+    kinds = ("dense and experts",) * made.layers
+    experts = experts_of(c, used="top_k_experts")
+    return replace(made, feed_forwards=kinds, fused_experts="halves", expert_norm=True, **experts)
+
+
+def gemma4_unified(c: Fields) -> DecoderConfig:
+    """Gemma 4 whose one model also sees and hears: without inputs of layers."""
+    unsaid = {"hidden_size_per_layer_input": 0, "sliding_window": 1024}
+    return gemma4(Fields({**unsaid, **c.data}, c.where))
 
 
 def phi3(c: Fields) -> DecoderConfig:
@@ -221,7 +275,7 @@ def olmo3(c: Fields) -> DecoderConfig:
     window = c.integer("sliding_window", 1, MAX_POSITIONS, 4096)
     windows = windows_of(c, made.layers, window, lambda i: (i + 1) % 4 != 0)
     theta = c.number("rope_theta", 1.0, 1e12, 5e5)
-    return replace(made, **two_ropes(c, made.head_dim, windows, theta, theta))
+    return replace(made, **two_ropes(c, windows, (theta,) * 2, (made.head_dim,) * 2))
 
 
 def gpt_oss(c: Fields) -> DecoderConfig:
@@ -235,7 +289,7 @@ def gpt_oss(c: Fields) -> DecoderConfig:
         **experts_of(c, "intermediate_size"),
         expert_norm=True,
         feed_forwards=("experts",) * made.layers,
-        fused_gate=True,
+        fused_experts="turns",
         gate_limit=c.number("swiglu_limit", 1e-3, 1e6, 7.0),
         gate_slope=c.number("swiglu_alpha", 1e-3, 1e6, 1.702),
         windows=windows_of(c, made.layers, window, lambda i: i % 2 == 0),
@@ -335,8 +389,8 @@ def wrapped(c: Fields) -> DecoderConfig:
         raise ModelError(
             f"{c.where}: text_config has model_type {kind[:60]!r}; supported in it: {known}"
         )
-    tied = text.flag("tie_word_embeddings", c.flag("tie_word_embeddings", False))
-    return DECODERS[kind](Fields({**text.data, "tie_word_embeddings": tied}, text.where))
+    tied = {k: v for k, v in c.data.items() if k == "tie_word_embeddings"}
+    return DECODERS[kind](Fields({**tied, **text.data}, text.where))
 
 
 DECODERS: dict[str, Callable[[Fields], DecoderConfig]] = {
@@ -355,6 +409,10 @@ DECODERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "qwen3_moe": qwen3_moe,
     "gemma2": gemma2,
     "gemma3_text": gemma3,
+    "gemma4": wrapped,
+    "gemma4_text": gemma4,
+    "gemma4_unified": wrapped,
+    "gemma4_unified_text": gemma4_unified,
     "gpt_oss": gpt_oss,
     "lfm2": lfm2,
     "phi3": phi3,

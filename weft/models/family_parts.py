@@ -6,13 +6,13 @@ Field names and defaults follow transformers (`configuration_*.py`, 4.x and 5.x 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from weft.core.errors import ModelError
 from weft.importers.hf_config import Fields
-from weft.models.config import Activation, DecoderConfig, Rope
+from weft.models.config import Activation, DecoderConfig, Layer, Rope
 
 MAX_VOCAB, MAX_HIDDEN, MAX_LAYERS, MAX_HEADS = 1 << 22, 1 << 17, 1024, 1024
 MAX_EXPERTS = 4096
@@ -45,6 +45,8 @@ def rope_of(
 ) -> Rope:
     """A Rope from a `rope_parameters` object (5.x) or a `rope_scaling` one beside rope_theta. Where
     the family's code is `partial`, it may turn a part of the head alone."""
+    if old is not None and old.text("rope_type", "") == "proportional":
+        return _proportional(old, theta, head_dim)
     at = c if old is None or "partial_rotary_factor" not in old.data else old
     if not partial:
         refuse(at, "partial_rotary_factor", 1.0, "partial rotary embedding")
@@ -61,6 +63,16 @@ def rope_of(
         )
     made = ROPES[kind](c, old, old.number("rope_theta", 1.0, 1e12, theta))
     return replace(checked_divisors(old.where, made, size // 2), rotary=rotary)
+
+
+def _proportional(old: Fields, theta: float, head_dim: int) -> Rope:
+    """One whose slower pairs stand still."""
+    share = old.number("partial_rotary_factor", 0.0, 1.0, 1.0)
+    turning = int(share * head_dim // 2)
+    factor = old.number("factor", 1e-6, 1e6, 1.0)
+    still = (math.inf,) * (head_dim // 2 - turning)
+    theta = old.number("rope_theta", 1.0, 1e12, theta)
+    return Rope(theta, divisors=(*(factor,) * turning, *still))
 
 
 def _linear(c: Fields, old: Fields, theta: float) -> Rope:
@@ -137,20 +149,22 @@ def single_rope(c: Fields, head_dim: int, theta: float = 1e4, partial: bool = Fa
 
 
 def two_ropes(
-    c: Fields, head_dim: int, windows: tuple[int, ...], theta: float, local: float
+    c: Fields, windows: tuple[int, ...], thetas: tuple[float, float], sizes: tuple[int, int]
 ) -> dict[str, Any]:
-    """Fields of a config whose layers with a window have a rope of their own; `theta` and `local`
-    are the wavelengths of full and of sliding layers where nothing else is said."""
+    """Fields of a config whose layers with a window have a rope of their own. Of full and of
+    sliding layers `thetas` are the wavelengths where nothing else is said, `sizes` those of the
+    heads."""
     both = c.section("rope_parameters")
-    if both is not None and ("full_attention" in both.data or "sliding_attention" in both.data):
-        ropes = (
-            rope_of(both, both.section("full_attention"), theta, head_dim),
-            rope_of(both, both.section("sliding_attention"), local, head_dim),
-        )
+    kinds = "full_attention", "sliding_attention"
+    if both is not None and any(kind in both.data for kind in kinds):
+        given = zip(kinds, thetas, sizes)
+        ropes = [rope_of(both, both.section(kind), theta, size) for kind, theta, size in given]
     else:
-        ropes = single_rope(c, head_dim, theta), Rope(local)
+        ropes = [single_rope(c, sizes[0], thetas[0]), Rope(thetas[1])]
+    if sizes[0] != sizes[1]:
+        ropes = [replace(rope, rotary=rope.rotary or size) for rope, size in zip(ropes, sizes)]
     layer_rope = tuple(1 if w else 0 for w in windows)
-    return {"ropes": ropes, "layer_rope": layer_rope, "windows": windows}
+    return {"ropes": tuple(ropes), "layer_rope": layer_rope, "windows": windows}
 
 
 def windows_of(c: Fields, layers: int, window: int, sliding: Callable[[int], bool]) -> Any:
@@ -208,11 +222,52 @@ def base(c: Fields, family: str, kv_default: int | None = None, **more: Any) -> 
     return replace(made, **more)
 
 
-def experts_of(c: Fields, width: str = "moe_intermediate_size") -> dict[str, Any]:
-    """Fields of a config with experts: how many, how many for each token, how wide (what `width`
-    says)."""
+def layers_of(c: Fields, made: DecoderConfig, windows: tuple[int, ...]) -> tuple[Layer, ...]:
+    """Gemma 4's layers: full ones have heads of a size and number of their own, perhaps with keys
+    for values; the last ones attend to what the last of their kind before them keeps."""
+    same = c.flag("attention_k_eq_v", False)
+    count = c.data.get("num_global_key_value_heads") if same else None
+    full = {"head_dim": c.data.get("global_head_dim") or 512, "num_key_value_heads": count}
+    given = c.section("per_layer_config")
+    first = made.layers - c.integer("num_kv_shared_layers", 0, made.layers - 1, 0)
+    wide = made.ffn * (2 if c.flag("use_double_wide_mlp", False) else 1)
+    out = []
+    for i, window in enumerate(windows):
+        usual = Fields({} if window or given is not None else full, c.where)
+        own = (given.section(str(i)) if given is not None else None) or usual
+        size = own.integer("head_dim", 2, MAX_HEAD_DIM, made.head_dim)
+        kv = own.integer("num_key_value_heads", 1, MAX_HEADS, made.kv_heads)
+        checked_heads(c.where, made.hidden, made.heads, kv, size)
+        ffn = made.ffn if i < first else wide
+        out.append(Layer(size, kv, ffn, "qk" if same and not window else "qkv"))
+    return sharing(c.where, out, windows, first)
+
+
+def sharing(
+    where: str, layers: Sequence[Layer], windows: tuple[int, ...], first: int
+) -> tuple[Layer, ...]:
+    """The layers, those from `first` on with the keys and values of the last one before that has
+    their window. Layers of one window must have heads alike, since they have one rope."""
+    out, known = [], dict[int, int]()
+    for i, (layer, window) in enumerate(zip(layers, windows)):
+        other = known.get(window)
+        if other is not None and layers[other][:2] != layer[:2]:
+            raise ModelError(f"{where}: layer {i} has other heads than layer {other}, its like")
+        if i >= first and other is None:
+            raise ModelError(f"{where}: no layer before {first} has what layer {i} shares")
+        if i < first:
+            known[window] = i
+        out.append(layer if i < first else layer._replace(projects="q", kv_of=other))
+    return tuple(out)
+
+
+def experts_of(
+    c: Fields, width: str = "moe_intermediate_size", used: str = "num_experts_per_tok"
+) -> dict[str, Any]:
+    """Fields of a config with experts: how many, how many for each token (what `used` says), how
+    wide (what `width` says)."""
     name = "num_experts" if c.data.get("num_experts") is not None else "num_local_experts"
     experts = c.integer(name, 1, MAX_EXPERTS)
-    used = c.integer("num_experts_per_tok", 1, experts)
+    count = c.integer(used, 1, experts)
     ffn = c.integer(width, 1, MAX_FFN)
-    return {"experts": experts, "experts_used": used, "expert_ffn": ffn}
+    return {"experts": experts, "experts_used": count, "expert_ffn": ffn}

@@ -1,7 +1,8 @@
 """How a layer works on each token by itself: one function per kind, named by
 `DecoderConfig.feed_forwards`.
 
-Each takes the pass, the layer's number and h[N, hidden], and gives float32 [N, hidden].
+Each takes the pass, the layer's number, h[N, hidden] and x[N, hidden], which h is the norm of, and
+gives float32 [N, hidden].
 """
 
 from __future__ import annotations
@@ -9,33 +10,46 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from weft import ops
-from weft.core.dtypes import int32
+from weft.core.dtypes import float32, int32
 from weft.core.order import STREAM_ROWS
 from weft.models.config import DecoderConfig
 from weft.models.layers import Pass, Value, activate, columns, gated, rounded
 from weft.ops.picks import first_rows
 
-FeedForward = Callable[[Pass, int, Value], Value]
+FeedForward = Callable[[Pass, int, Value, Value], Value]
 
 
-def dense(p: Pass, i: int, h: Value) -> Value:
+def dense(p: Pass, i: int, h: Value, x: Value) -> Value:
     """down(act(gate h) * up h), or down(act(up h)) without a gate."""
     c = p.c
     if not c.gated:
         return p.project(f"{i}.down", activate(c.act, p.project(f"{i}.up", h)))
     if c.fused_gate:
-        gate, up = columns(p.project(f"{i}.gate_up", h), (c.ffn, c.ffn))
+        gate, up = columns(p.project(f"{i}.gate_up", h), [c.layer(i).ffn] * 2)
     else:
         up, gate = p.project(f"{i}.up", h), p.project(f"{i}.gate", h)
     return p.project(f"{i}.down", gated(c, gate, up))
 
 
-def experts(p: Pass, i: int, h: Value) -> Value:
+def experts(p: Pass, i: int, h: Value, x: Value) -> Value:
+    """Experts alone, chosen by what they take."""
+    return _experts(p, i, h, h)
+
+
+def dense_and_experts(p: Pass, i: int, h: Value, x: Value) -> Value:
+    """Gemma 4's: both side by side, with norms of their own; the router has one too."""
+    routed = ops.mul(p.norm(f"{i}.router_norm", x), p.c.hidden**-0.5)
+    chosen = _experts(p, i, p.norm(f"{i}.exps_norm", x), routed)
+    one = p.norm(f"{i}.dense_post", dense(p, i, h, x))
+    return ops.add(one, p.norm(f"{i}.exps_post", chosen))
+
+
+def _experts(p: Pass, i: int, h: Value, routed: Value) -> Value:
     """The sum of the chosen experts, each a dense feed-forward, times what the router gives it
-    (Shazeer et al., arXiv:1701.06538). Of the others no weight is read."""
+    for `routed` (Shazeer et al., arXiv:1701.06538). Of the others no weight is read."""
     c = p.c
     n = ops.aval(h).shape[0]
-    weights, chosen = _route(p, i, h)
+    weights, chosen = _route(p, i, routed)
     many = n > STREAM_ROWS
     numbers, token, slot = blocks(c, chosen, p.real) if many else (chosen, None, None)
 
@@ -45,13 +59,9 @@ def experts(p: Pass, i: int, h: Value) -> Value:
         x = ops.reshape(rounded(c, f"{role}.w", h), (n, 1, 1, c.hidden))
         return ops.broadcast(x, (n, c.experts_used, 1, c.hidden))
 
-    if c.fused_gate:  # a row of the one, a row of the other
+    if c.fused_experts:
         both = p.pick(f"{i}.gate_up_exps", rows(f"{i}.gate_up_exps"), numbers)
-        lead = ops.aval(both).shape[:-1]
-        both = ops.reshape(both, (*lead, c.expert_ffn, 2))
-        first = (*(0 for _ in lead), 0)
-        parts = (ops.slice_(both, (*first, j), (*lead, c.expert_ffn, j + 1)) for j in (0, 1))
-        gate, up = (ops.reshape(x, (*lead, c.expert_ffn)) for x in parts)
+        gate, up = (_half(both, j, c.fused_experts == "turns") for j in (0, 1))
     else:
         gate, up = (
             p.pick(role, rows(role), numbers) for role in (f"{i}.gate_exps", f"{i}.up_exps")
@@ -71,6 +81,17 @@ def _shared(p: Pass, i: int, h: Value) -> Value:
     out = p.project(f"{i}.shared_down", gated(p.c, gate, up))
     by = ops.call("sigmoid", p.project(f"{i}.shared_by", h))
     return ops.mul(out, ops.broadcast(by, ops.aval(out).shape))
+
+
+def _half(both: Value, j: int, turns: bool) -> Value:
+    """Half j of the last axis, 0 or 1; with `turns` every other element, from j on."""
+    *lead, wide = ops.aval(both).shape
+    if not turns:
+        start = j * wide // 2
+        return ops.slice_(both, (*[0] * len(lead), start), (*lead, start + wide // 2))
+    pairs = ops.reshape(both, (*lead, wide // 2, 2))
+    one = ops.slice_(pairs, (*[0] * len(lead), 0, j), (*lead, wide // 2, j + 1))
+    return ops.reshape(one, (*lead, wide // 2))
 
 
 def blocks(c: DecoderConfig, chosen: Value, real: Value | None) -> tuple[Value, Value, Value]:
@@ -139,7 +160,14 @@ def _route(p: Pass, i: int, h: Value) -> tuple[Value, Value]:
     if c.expert_norm:
         total = ops.reshape(ops.sum_(weights, 1), (n, 1))
         weights = ops.div(weights, ops.broadcast(total, shape))
+    scale = p.w.get(f"{i}.exps_scale")
+    if scale is not None:
+        weights = ops.mul(weights, ops.gather(ops.cast(scale, float32), chosen))
     return weights, chosen
 
 
-FEED_FORWARDS: Mapping[str, FeedForward] = {"dense": dense, "experts": experts}
+FEED_FORWARDS: Mapping[str, FeedForward] = {
+    "dense": dense,
+    "experts": experts,
+    "dense and experts": dense_and_experts,
+}

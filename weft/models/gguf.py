@@ -34,6 +34,9 @@ _TOP = {
     "head": "output.weight",
     "norm.w": "output_norm.weight",
     "norm.b": "output_norm.bias",
+    "layer_embed": "per_layer_token_embd.weight",
+    "layer_proj.w": "per_layer_model_proj.weight",
+    "layer_proj_norm.w": "per_layer_proj_norm.weight",
 }
 _LAYER = {
     "attn_norm": "attn_norm", "attn_post": "post_attention_norm",
@@ -43,6 +46,9 @@ _LAYER = {
     "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down", "gate_up": "ffn_up",
     "router": "ffn_gate_inp", "gate_exps": "ffn_gate_exps", "up_exps": "ffn_up_exps",
     "down_exps": "ffn_down_exps", "sinks": "attn_sinks",
+    "gate_up_exps": "ffn_gate_up_exps", "exps_norm": "pre_ffw_norm_2",
+    "dense_post": "post_ffw_norm_1", "exps_post": "post_ffw_norm_2",
+    "input_gate": "inp_gate", "input_proj": "proj", "input_post": "post_norm",
     "conv_in": "shortconv.in_proj", "conv": "shortconv.conv", "conv_out": "shortconv.out_proj",
     "delta_qkvz": "ssm_in", "delta_qkv": "attn_qkv", "delta_z": "attn_gate",
     "delta_ba": "ssm_ba", "delta_b": "ssm_beta", "delta_a": "ssm_alpha",
@@ -53,6 +59,10 @@ _LAYER = {
 _DELTA = {
     "ffn_norm": "post_attention_norm", "shortconv.conv": "ssm_conv1d",
     "ssm_a.weight": "ssm_a", "ssm_dt.weight": "ssm_dt.bias",
+}  # fmt: skip
+_WHOLE = {  # what is called neither weight nor bias by its role
+    "scalar": "layer_output_scale.weight", "router_norm": "ffn_gate_inp.scale",
+    "exps_scale": "ffn_down_exps.scale",
 }  # fmt: skip
 _OWN = {  # architecture -> what it calls otherwise
     "gpt-oss": {"ffn_norm": "post_attention_norm"}, "lfm2": {"output_norm": "token_embd_norm"},
@@ -95,7 +105,8 @@ def tensor_name(role: str, arch: str = "") -> str:
     else:
         layer, _, part = role.partition(".")
         part, _, which = part.partition(".")
-        name = f"blk.{layer}.{_LAYER[part]}.{'bias' if which == 'b' else 'weight'}"
+        name = _WHOLE.get(part) or f"{_LAYER[part]}.{'bias' if which == 'b' else 'weight'}"
+        name = f"blk.{layer}.{name}"
     for usual, own in _OWN.get(arch, {}).items():
         name = name.replace(usual, own)
     return name
@@ -104,19 +115,20 @@ def tensor_name(role: str, arch: str = "") -> str:
 def _bound(gguf: Gguf, config: DecoderConfig) -> dict[str, GgufTensor]:
     """Role -> tensor, each with the shape that the metadata ask for, and none left over."""
     arch = gguf.metadata["general.architecture"]
-    roles = {tensor_name(role, arch): role for role in decoder_layout(config).weights}
+    layout = decoder_layout(config)
+    known = {tensor_name(role, arch) for role in (*layout.weights, *layout.spare)}
     more = gguf.metadata.get(f"{arch}.{MORE_TOKENS}")
     beyond = tuple(f"blk.{config.layers + i}." for i in range(more or 0))
     for name in gguf.tensors:
         if name.startswith(beyond) and beyond:
             continue
-        if name not in roles and name not in (ROPE_DIVISORS, *ROPE_FACTORS):
+        if name not in known and name not in (ROPE_DIVISORS, *ROPE_FACTORS):
             raise ModelError(
                 f"{gguf.path}: tensor {name[:80]!r} has no place in a model of this architecture, "
                 f"{arch}, with {config.layers} layers"
             )
     out = {}
-    for role, spec in decoder_layout(config).weights.items():
+    for role, spec in layout.weights.items():
         name = tensor_name(role, arch)
         if name not in gguf.tensors:
             held = ", ".join(list(gguf.tensors)[:3])

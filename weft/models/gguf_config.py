@@ -12,7 +12,7 @@ from typing import Any
 
 from weft.core.errors import ModelError
 from weft.importers.gguf import Gguf
-from weft.models.config import DecoderConfig, Delta, Rope
+from weft.models.config import DecoderConfig, Delta, Layer, Rope
 from weft.models.family_parts import (
     MAX_EXPERTS,
     MAX_FFN,
@@ -20,6 +20,8 @@ from weft.models.family_parts import (
     MAX_HEADS,
     MAX_HIDDEN,
     MAX_LAYERS,
+    checked_heads,
+    sharing,
 )
 from weft.models.gguf_source import (
     MORE_TOKENS,
@@ -53,6 +55,7 @@ _READ = {
     "gpt-oss": ("expert_count",),
     "qwen3next": ("expert_count",),
     "qwen35moe": ("expert_count",),
+    "gemma4": ("expert_count", "attention.shared_kv_layers"),
 }
 
 
@@ -117,6 +120,57 @@ def _gemma3(c: Source) -> DecoderConfig:
     )
 
 
+def _gemma4(c: Source) -> DecoderConfig:
+    """Sizes of full layers are the file's usual ones; which projections there are its tensors
+    tell. The converter puts what the rope leaves still into its divisors."""
+    made = base(c, "gemma4_text", mixed=True, norm_eps=eps_of(c), act="gelu_tanh", post_norms=True)
+    windows = windows_of(c, made.layers, 6) or (0,) * made.layers
+    size = c.integer("attention.key_length_swa", 2, MAX_HEAD_DIM, made.head_dim)
+    if c.integer("attention.value_length_swa", 1, MAX_HIDDEN, size) != size:
+        raise c.refuse("attention.value_length_swa", f"not that of keys, which is {size}")
+    if c.integer("rope.dimension_count_swa", 2, MAX_HIDDEN, size) != size:
+        raise c.refuse("rope.dimension_count_swa", f"rotating a part of {size} is not supported")
+    local = Rope(c.number("rope.freq_base_swa", 1.0, 1e12, 1e4), rotary=size)
+    made = replace(
+        made,
+        qk_norm="head",
+        value_norm=True,
+        scale=1.0,
+        ropes=(replace(rope_of(c, made.head_dim), rotary=made.head_dim), local),
+        layer_rope=tuple(1 if w else 0 for w in windows),
+        windows=windows,
+        by_layer=_gemma4_layers(c, made, windows, size),
+        layer_input=c.integer("embedding_length_per_layer_input", 0, MAX_HIDDEN, 0),
+        layer_scale=c.has("blk.0.layer_output_scale.weight"),
+        embed_scale=made.hidden**0.5,
+        embed_scale_rounded=True,
+        logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
+    )
+    if not c.has("blk.0.ffn_gate_inp.weight"):
+        return made
+    return replace(
+        _experts(c, made),
+        feed_forwards=("dense and experts",) * made.layers,
+        fused_experts="halves" if c.has("blk.0.ffn_gate_up_exps.weight") else "",
+    )
+
+
+def _gemma4_layers(
+    c: Source, made: DecoderConfig, windows: tuple[int, ...], size: int
+) -> tuple[Layer, ...]:
+    """`size` is that of the heads of layers that slide."""
+    kv = c.each("attention.head_count_kv", MAX_HEADS, made.layers)
+    ffn = c.each("feed_forward_length", MAX_FFN, made.layers)
+    layers = []
+    for i, window in enumerate(windows):
+        head_dim = size if window else made.head_dim
+        checked_heads(c.where, made.hidden, made.heads, kv[i], head_dim)
+        both = c.has(f"blk.{i}.attn_v.weight")
+        layers.append(Layer(head_dim, kv[i], ffn[i], "qkv" if both else "qk"))
+    shared = c.integer("attention.shared_kv_layers", 0, made.layers - 1, 0)
+    return sharing(c.where, layers, windows, made.layers - shared)
+
+
 def _experts(c: Source, made: DecoderConfig) -> DecoderConfig:
     """With experts in all layers, whose weights sum to 1."""
     experts = c.integer("expert_count", 1, MAX_EXPERTS)
@@ -162,8 +216,8 @@ def _delta_net(c: Source, family: str, **delta: Any) -> DecoderConfig:
         raise c.refuse("ssm.inner_size", f"{values} heads of values share {heads} of keys")
     key_dim = c.integer("ssm.state_size", 1, MAX_HEAD_DIM)
     sizes = Delta(heads, values, key_dim, inner // values, **delta)
-    more = {"norm_eps": eps_of(c), "norm_offset": 1.0, "qk_norm": "head", "output_gate": True}
-    made = base(c, family, hybrid=True, delta=sizes, **more)
+    more: dict[str, Any] = {"norm_eps": eps_of(c), "qk_norm": "head", "output_gate": True}
+    made = base(c, family, hybrid=True, delta=sizes, norm_offset=1.0, **more)
     layers = made.layers - c.integer(MORE_TOKENS, 0, made.layers - 1, 0)
     every = c.integer("full_attention_interval", 1, MAX_LAYERS, 4)
     return replace(
@@ -243,6 +297,7 @@ FAMILIES: Mapping[str, Callable[[Source], DecoderConfig]] = {
     "qwen3": lambda c: rms(c, "qwen3", 1, qk_norm="head"),
     "gemma2": _gemma2,
     "gemma3": _gemma3,
+    "gemma4": _gemma4,
     "qwen3moe": lambda c: _experts(c, rms(c, "qwen3_moe", 1, qk_norm="head")),
     "gpt-oss": _gpt_oss,
     "lfm2": _lfm2,

@@ -51,6 +51,13 @@ class Source:
         found = self._fields.number(f"{self._arch}.{key}", lo, hi, *default)
         return found if found is None else float(str(np.float32(found)))
 
+    def each(self, key: str, hi: int, layers: int) -> tuple[int, ...]:
+        """A positive integer for every layer, given once or one by one."""
+        given = self._fields.integers(f"{self._arch}.{key}", 1, hi)
+        if len(given) not in (1, layers):
+            raise self.refuse(key, f"expected {layers} numbers, or one")
+        return given * layers if len(given) == 1 else given
+
     def uniform(self, key: str, hi: int, *default: int, none: bool = False) -> int:
         """A positive integer, given once or for every layer; it must be the same for all, but for
         layers that have `none`."""
@@ -148,11 +155,21 @@ def windows_of(c: Source, layers: int, every: int, default: int = 0) -> tuple[in
     return tuple(window if s else 0 for s in slides) if window and any(slides) else ()
 
 
-def base(c: Source, family: str, hybrid: bool = False, **more: Any) -> DecoderConfig:
-    """What all families share; layers of a `hybrid` one may be without attention."""
+def base(
+    c: Source, family: str, hybrid: bool = False, mixed: bool = False, **more: Any
+) -> DecoderConfig:
+    """What all families share; layers of a `hybrid` one may be without attention. The sizes of one
+    that is `mixed` are those of its last layer."""
     hidden = c.integer("embedding_length", 1, MAX_HIDDEN)
+    layers = c.integer("block_count", 1, MAX_LAYERS)
     heads = c.uniform("attention.head_count", MAX_HEADS)
-    kv = c.uniform("attention.head_count_kv", MAX_HEADS, heads, none=hybrid)
+    if mixed:
+        kv = c.each("attention.head_count_kv", MAX_HEADS, layers)[-1]
+        ffn = c.each("feed_forward_length", MAX_FFN, layers)[-1]
+    else:
+        kv = c.uniform("attention.head_count_kv", MAX_HEADS, heads, none=hybrid)
+        usual = [1] if c.value("expert_count") else []
+        ffn = c.uniform("feed_forward_length", MAX_FFN, *usual)
     size = c.integer("attention.key_length", 2, MAX_HIDDEN, None)
     head_dim = checked_heads(c.where, hidden, heads, kv, size)
     if c.integer("attention.value_length", 1, MAX_HIDDEN, head_dim) != head_dim:
@@ -161,11 +178,11 @@ def base(c: Source, family: str, hybrid: bool = False, **more: Any) -> DecoderCo
         family=family,
         vocab=_vocab(c),
         hidden=hidden,
-        layers=c.integer("block_count", 1, MAX_LAYERS),
+        layers=layers,
         heads=heads,
         kv_heads=kv,
         head_dim=head_dim,
-        ffn=c.uniform("feed_forward_length", MAX_FFN, *([1] if c.value("expert_count") else [])),
+        ffn=ffn,
         max_positions=c.integer("context_length", 1, MAX_POSITIONS),
         qkv_bias=c.has("blk.0.attn_q.bias"),
         out_bias=c.has("blk.0.attn_output.bias"),

@@ -1,16 +1,18 @@
 """A GGUF file's vocabulary as the tokenizer.json that the `tokenizers` library reads.
 
-Two models of the format: "gpt2", BPE on bytes with a list of merges, and "llama", SentencePiece's
-BPE, whose merges follow from the scores of the pieces. What a text is split into before BPE the
-file only names (`tokenizer.ggml.pre`); the patterns are those of the models of that name.
+Three models of the format: "gpt2", BPE on bytes with a list of merges; "llama", SentencePiece's
+BPE, whose merges follow from the scores of the pieces; "gemma4", such pieces with a list. What
+a text is split into before BPE the file only names (`tokenizer.ggml.pre`); the patterns are those
+of the models of that name.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +40,7 @@ _MAX_SQUARES = 1 << 28  # of the tokens' lengths, in all; Gemma's 262,144 have 2
 # Tokens that end a turn, whatever the metadata name besides; control tokens of this spelling do.
 _ENDS = {
     "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>",
-    "<end_of_turn>", "<EOT>", "</s>",
+    "<end_of_turn>", "<turn|>", "<EOT>", "</s>",
 }  # fmt: skip
 
 
@@ -137,7 +139,9 @@ def read_tokenizer(gguf: Gguf) -> Made | None:
     if f"{_AT}tokens" not in gguf.metadata:
         return None
     v = _Vocabulary(gguf)
-    kinds = {"gpt2": _byte_level, "llama": _sentencepiece}
+    listed = partial(_sentencepiece, listed=True)
+    kinds: dict[str, Callable[[_Vocabulary], dict[str, Any]]]
+    kinds = {"gpt2": _byte_level, "llama": _sentencepiece, "gemma4": listed}
     model = v.fields.text(f"{_AT}model", "none")
     if model not in kinds:
         raise ModelError(
@@ -146,7 +150,7 @@ def read_tokenizer(gguf: Gguf) -> Made | None:
         )
     content = {
         "version": "1.0",
-        "added_tokens": _added(v, model == "llama"),
+        "added_tokens": _added(v, model != "gpt2"),
         **kinds[model](v),
     }
     try:
@@ -243,9 +247,10 @@ def _merges(v: _Vocabulary) -> list[list[str]]:
     return pairs
 
 
-def _sentencepiece(v: _Vocabulary) -> dict[str, Any]:
-    """BPE on characters, a space being "▁"; what is no token falls back to its bytes."""
-    if v.scores is None:
+def _sentencepiece(v: _Vocabulary, listed: bool = False) -> dict[str, Any]:
+    """BPE on characters, a space being "▁"; what is no token falls back to its bytes. Merges are
+    those that the file has `listed`, or follow from scores."""
+    if v.scores is None and not listed:
         raise ModelError(f"{v.where}: {_AT}scores is missing; model llama needs them")
     for i in v.of_type(_BYTE):
         if not _BYTE_TOKEN.fullmatch(v.tokens[i]):
@@ -257,7 +262,7 @@ def _sentencepiece(v: _Vocabulary) -> dict[str, Any]:
     ids = {token: i for i, token in enumerate(spelled)}
     unknown = v.id_of("unknown")
     unknown = next(iter(v.of_type(_UNKNOWN)), None) if unknown is None else unknown
-    prefix = v.fields.flag(f"{_AT}add_space_prefix", True)
+    prefix = v.fields.flag(f"{_AT}add_space_prefix", not listed)
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
     first = [{"type": "Prepend", "prepend": "▁"}] if prefix else []
     back = [
@@ -272,7 +277,8 @@ def _sentencepiece(v: _Vocabulary) -> dict[str, Any]:
         "post_processor": _around(v, True),
         "decoder": {"type": "Sequence", "decoders": [*back, *strip]},
         "model": _bpe(
-            ids, _scored_merges(v, ids, spelled), byte_fallback=True, fuse_unk=True,
+            ids, _merges(v) if listed else _scored_merges(v, ids, spelled),
+            byte_fallback=True, fuse_unk=True,
             unk_token=None if unknown is None else spelled[unknown],
         ),
     }  # fmt: skip

@@ -36,17 +36,27 @@ def tables(c: DecoderConfig, context: int) -> dict[str, np.ndarray]:
 
 def cache_rows(
     c: DecoderConfig, slot: np.ndarray, pos: np.ndarray, context: int, size: int
-) -> np.ndarray:
-    """`Rows.at` for n rows, padded with -1 to `size` rows: int32 [size * G]."""
-    at = np.full((size, c.kv_heads), -1, np.int32)
-    heads = np.arange(c.kv_heads, dtype=np.int64)
-    at[: len(slot)] = (slot.astype(np.int64)[:, None] * c.kv_heads + heads) * context + pos[:, None]
-    return at.reshape(-1)
+) -> dict[str, np.ndarray]:
+    """`Rows.at` for n rows, padded with -1 to `size` rows: int32 [size * G] by "at.G"."""
+    made = {}
+    for count in kv_counts(c):
+        at = np.full((size, count), -1, np.int32)
+        heads = np.arange(count, dtype=np.int64)
+        at[: len(slot)] = (slot.astype(np.int64)[:, None] * count + heads) * context + pos[:, None]
+        made[f"at.{count}"] = at.reshape(-1)
+    return made
 
 
-def planes(c: DecoderConfig) -> dict[str, tuple[int, DType]]:
-    """What is kept of a position under one key/value head, by name: how many of which dtype."""
-    made = {"keys": (c.head_dim, c.kv_dtype), "values": (c.head_dim, c.kv_dtype)}
+def kv_counts(c: DecoderConfig) -> list[int]:
+    """The numbers of key/value heads that the caches have."""
+    return sorted({c.layer(i).kv_heads for i in c.caches} or {c.kv_heads})
+
+
+def planes(c: DecoderConfig, i: int) -> dict[str, tuple[int, DType]]:
+    """What layer i keeps of a position under one key/value head, by name: how many of which
+    dtype."""
+    size = c.layer(i).head_dim
+    made = {"keys": (size, c.kv_dtype), "values": (size, c.kv_dtype)}
     return made | {"scales": (2, float32)} if c.kv_dtype is int8 else made
 
 
@@ -55,10 +65,9 @@ def states(c: DecoderConfig, slots: int, context: int) -> dict[str, tuple[tuple[
     each layer with attention, [S, G, L, ...], of the last rows of each short convolution,
     [S, R, C], and of the memory of each layer by the delta rule, [S, H, K, V] in float32."""
     made: dict[str, tuple[tuple[int, ...], DType]] = {
-        f"{kind}.{i}": ((slots, c.kv_heads, context, width), dtype)
-        for kind, (width, dtype) in planes(c).items()
-        for i in range(c.layers)
-        if c.mixer(i) == "attention"
+        f"{kind}.{i}": ((slots, c.layer(i).kv_heads, context, width), dtype)
+        for i in c.caches
+        for kind, (width, dtype) in planes(c, i).items()
     }
     kept = float32 if c.kv_dtype is int8 else c.kv_dtype
     d, wide = c.delta, c.hidden if c.delta is None else c.delta.channels
@@ -88,5 +97,8 @@ def intact(c: DecoderConfig, context: int, fed: int, count: int) -> bool:
 
 def position_bytes(c: DecoderConfig) -> int:
     """Bytes that one more position of one sequence takes."""
-    width = sum(count * dtype.itemsize for count, dtype in planes(c).values())
-    return c.kv_heads * width * sum(c.mixer(i) == "attention" for i in range(c.layers))
+    return sum(
+        c.layer(i).kv_heads * count * dtype.itemsize
+        for i in c.caches
+        for count, dtype in planes(c, i).values()
+    )

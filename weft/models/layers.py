@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from weft import ops
 from weft.core.dtypes import DType, float32, int8
 from weft.core.packed import Form
@@ -16,13 +18,15 @@ from weft.ops.tape import Tracked, plain, pull_through, remember
 
 Value = Any  # np.ndarray, graph Node or Tracked
 Weights = Mapping[str, Value]
+KeysValues = tuple[Value, Value]
 
 
 class Past(Protocol):
     """What a layer sees of the tokens before each row: caches in serving, rows in training."""
 
-    def attend(self, i: int, q: Value, k: Value, v: Value, sinks: Value | None = None) -> Value:
-        """Attention of layer i: q[N, H, D], k and v[N, G, D], perhaps sinks[H] -> [N, H, D]."""
+    def attend(self, i: int, q: Value, kv: KeysValues | None, sinks: Value | None = None) -> Value:
+        """Attention of layer i: q[N, H, D], keys and values[N, G, D] (None: what an earlier layer
+        gave), perhaps sinks[H] -> [N, H, D]."""
         ...
 
     def recent(self, i: int, z: Value, count: int) -> list[Value]:
@@ -65,6 +69,7 @@ class Pass:
     past: Past
     training: Training
     real: Value | None = None
+    inputs: Value = None  # what layers take of the tokens beside the residual stream, side by side
 
     def project(self, role: str, x: Value) -> Value:
         """The linear layer `role`, with its low-rank adapter where the weights hold one: x . w + b
@@ -111,12 +116,26 @@ class Pass:
         turned = ops.call("rope", ops.slice_(x, (0, 0, 0), (n, heads, size)), *table)
         return ops.concat([turned, ops.slice_(x, (0, 0, size), (n, heads, depth))], 2)
 
+    def unit(self, x: Value) -> Value:
+        """RMS norm over the last axis, without a weight."""
+        ones = ops.const(np.ones(ops.aval(x).shape[-1], np.float32))
+        return ops.call("rms_norm", x, ones, eps=self.c.norm_eps)
+
     def norm(self, role: str, x: Value) -> Value:
         """Layer or RMS norm over the last axis."""
         c, w = self.c, self.w
         if c.norm == "layer":
             return ops.call("layer_norm", x, w[f"{role}.w"], w[f"{role}.b"], eps=c.norm_eps)
         return ops.call("rms_norm", x, w[f"{role}.w"], eps=c.norm_eps, offset=c.norm_offset)
+
+
+def embedded(table: Value, ids: Value, scale: float, rounded: bool) -> Value:
+    """Rows of a table times `scale` (`rounded` to the table's dtype), float32."""
+    x = ops.cast(ops.gather(table, ids), float32)
+    if scale == 1.0:
+        return x
+    kind = ops.aval(table).dtype if rounded else float32
+    return ops.mul(x, float(np.float32(scale).astype(kind.numpy)))
 
 
 def keep(x: Value) -> Value:

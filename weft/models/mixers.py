@@ -12,7 +12,7 @@ import numpy as np
 
 from weft import ops
 from weft.core.dtypes import float32
-from weft.models.layers import Pass, Value, activate, columns
+from weft.models.layers import KeysValues, Pass, Value, activate, columns
 
 Mixer = Callable[[Pass, int, Value], Value]
 
@@ -20,35 +20,41 @@ Mixer = Callable[[Pass, int, Value], Value]
 def attention(p: Pass, i: int, h: Value) -> Value:
     """Grouped-query attention (Ainslie et al., arXiv:2305.13245) with rotary positions."""
     c = p.c
-    q, k, v, gate = _qkv(p, i, h)
-    q, k = p.rope(i, q), p.rope(i, k)
+    q, kv, gate = _qkv(p, i, h)
     if c.query_growth:
         by = ops.reshape(p.tables["query_growth"], (-1, 1, 1))
         q = ops.mul(q, ops.broadcast(by, ops.aval(q).shape))
     sinks = p.w[f"{i}.sinks"] if c.sinks else None
-    out = ops.cast(p.past.attend(i, q, k, v, sinks), float32)
+    out = ops.cast(p.past.attend(i, q, kv, sinks), float32)
     if gate is not None:
         out = ops.mul(out, ops.call("sigmoid", gate))
-    return p.project(f"{i}.o", ops.reshape(out, (-1, c.heads * c.head_dim)))
+    return p.project(f"{i}.o", ops.reshape(out, (-1, c.heads * c.layer(i).head_dim)))
 
 
-def _qkv(p: Pass, i: int, h: Value) -> tuple[Value, Value, Value, Value | None]:
-    """Queries [N, H, D], keys and values [N, G, D] of layer i; where the result has a gate, what it
-    is made of [N, H, D]."""
-    c, gate = p.c, None
-    heads = (c.heads, c.kv_heads, c.kv_heads)
+def _qkv(p: Pass, i: int, h: Value) -> tuple[Value, KeysValues | None, Value | None]:
+    """Queries [N, H, D] of layer i, and keys and values [N, G, D] where the layer has its own;
+    where the result has a gate, what that is made of [N, H, D]."""
+    c, layer, gate = p.c, p.c.layer(i), None
+    heads = {"q": c.heads, "k": layer.kv_heads, "v": layer.kv_heads}
     if c.fused_qkv:
-        q, k, v = columns(p.project(f"{i}.qkv", h), [g * c.head_dim for g in heads])
+        parts = columns(p.project(f"{i}.qkv", h), [g * layer.head_dim for g in heads.values()])
+        found = dict(zip(heads, parts))
     else:
-        q, k, v = (p.project(f"{i}.{r}", h) for r in "qkv")
+        found = {r: p.project(f"{i}.{r}", h) for r in layer.projects}
     if c.output_gate:
-        q, gate = by_head(q, c.heads, (c.head_dim, c.head_dim))
+        found["q"], gate = by_head(found["q"], c.heads, (layer.head_dim, layer.head_dim))
+    if layer.projects == "qk":
+        found["v"] = found["k"]
     if c.qk_norm == "whole":
-        q, k = p.norm(f"{i}.q_norm", q), p.norm(f"{i}.k_norm", k)
-    q, k, v = (ops.reshape(x, (-1, g, c.head_dim)) for x, g in zip((q, k, v), heads))
+        found |= {r: p.norm(f"{i}.{r}_norm", found[r]) for r in "qk"}
+    found = {r: ops.reshape(x, (-1, heads[r], layer.head_dim)) for r, x in found.items()}
     if c.qk_norm == "head":
-        q, k = p.norm(f"{i}.q_norm", q), p.norm(f"{i}.k_norm", k)
-    return q, k, v, gate
+        found |= {r: p.norm(f"{i}.{r}_norm", found[r]) for r in "qk" if r in found}
+    q = p.rope(i, found["q"])
+    if "k" not in found:
+        return q, None, gate
+    v = p.unit(found["v"]) if c.value_norm else found["v"]
+    return q, (p.rope(i, found["k"]), v), gate
 
 
 def by_head(x: Value, heads: int, sizes: Sequence[int]) -> list[Value]:

@@ -17,7 +17,7 @@ from weft.core.errors import DTypeError, ModelError
 from weft.core.mapped import release
 from weft.importers.safetensors import Checkpoint
 from weft.models.config import DecoderConfig, EncoderConfig, Layout, WeightSpec
-from weft.models.tensor_names import NORMS, PREFIXES, PROJECTIONS, RENAMED
+from weft.models.tensor_names import BESIDE, NORMS, PREFIXES, PROJECTIONS, RENAMED
 
 if TYPE_CHECKING:
     from weft.importers.packed.checkpoint import PackedCheckpoint
@@ -63,7 +63,7 @@ def _gpt2(c: DecoderConfig) -> Layout:
             shape = (k, n) if c.transposed else (n, k)  # Conv1D: [in, out]
             b.add(f"{i}.{role}.w", f"{at}{name}.weight", *shape)
             b.add(f"{i}.{role}.b", f"{at}{name}.bias", n)
-    return Layout(b.weights, ("transformer.", ""), "wte.weight")
+    return Layout(b.weights, {}, ("transformer.", ""), "wte.weight")
 
 
 def _llama(c: DecoderConfig) -> Layout:
@@ -72,47 +72,71 @@ def _llama(c: DecoderConfig) -> Layout:
     b.add("norm.w", "norm.weight", c.hidden)
     if not c.tied:
         b.add("head", "lm_head.weight", c.vocab, c.hidden)
+    if c.layer_input:
+        wide = c.layers * c.layer_input
+        b.add("layer_embed", "embed_tokens_per_layer.weight", c.vocab, wide)
+        b.add("layer_proj.w", "per_layer_model_projection.weight", wide, c.hidden)
+        b.add("layer_proj_norm.w", "per_layer_projection_norm.weight", c.layer_input)
+    spare: dict[str, str] = {}
     for i in range(c.layers):
-        at = f"layers.{i}."
-        for role, name in NORMS[c.pre_norms, c.post_norms].items():
+        at, kind = f"layers.{i}.", c.feed_forward(i)
+        for role, name in _norms(c, kind).items():
             b.add(f"{i}.{role}.w", f"{at}{name}.weight", c.hidden)
         if c.sinks:
             b.add(f"{i}.sinks", f"{at}self_attn.sinks", c.heads)
-        if c.feed_forward(i) == "experts":
-            (_fused_experts if c.fused_gate else _experts)(c, b, i, f"{at}mlp.")
-        dense = _dense(c) if c.feed_forward(i) == "dense" else _shared(c)
-        mixer = _MIXERS[c.mixer(i)](c)
-        for role, (shape, biased) in (mixer | dense).items():
+        if c.layer_scale:
+            b.add(f"{i}.scalar", f"{at}layer_scalar", 1)
+        if "experts" in kind:
+            (_fused_experts if c.fused_experts else _experts)(c, b, i, f"{at}mlp.")
+        if kind == "dense and experts":
+            b.add(f"{i}.router_norm.w", f"{at}router.scale", c.hidden)
+            b.add(f"{i}.exps_scale", f"{at}router.per_expert_scale", c.experts)
+        feed = _dense(c, i) if "dense" in kind else _shared(c)
+        mixer = _MIXERS[c.mixer(i)](c, i)
+        for role, (shape, biased) in (mixer | feed | _layer_input(c)).items():
             if biased:
                 b.both(f"{i}.{role}", at + PROJECTIONS[role], *shape)
             else:
                 b.add(f"{i}.{role}.w", f"{at}{PROJECTIONS[role]}.weight", *shape)
         if c.mixer(i) == "delta":
             _delta_vectors(c, b, i, f"{at}linear_attn.")
-        whole = c.qk_norm == "whole"
-        normed = c.qk_norm and c.mixer(i) == "attention"
-        for role, heads in (("q_norm", c.heads), ("k_norm", c.kv_heads)) if normed else ():
-            size = c.head_dim * heads if whole else c.head_dim
-            b.add(f"{i}.{role}.w", f"{at}self_attn.{role}.weight", size)
+        layer, normed = c.layer(i), c.qk_norm and c.mixer(i) == "attention"
+        for role, heads in (("q", c.heads), ("k", layer.kv_heads)) if normed else ():
+            size = layer.head_dim * (heads if c.qk_norm == "whole" else 1)
+            if role in layer.projects:
+                b.add(f"{i}.{role}_norm.w", f"{at}self_attn.{role}_norm.weight", size)
+        if layer.kv_of is not None:  # left over from the training
+            left = {"k": "k_proj", "v": "v_proj", "k_norm": "k_norm"}
+            spare |= {f"{i}.{r}.w": f"{at}self_attn.{name}.weight" for r, name in left.items()}
     for old, new in RENAMED.get(c.family, {}).items():
         for role, spec in b.weights.items():
             b.weights[role] = replace(spec, name=re.sub(old, new, spec.name))
-    return Layout(b.weights, PREFIXES, "embed_tokens.weight")
+    return Layout(b.weights, spare, PREFIXES, "embed_tokens.weight")
+
+
+def _norms(c: DecoderConfig, kind: str) -> dict[str, str]:
+    """Role -> name of the norms around a layer's parts."""
+    norms = NORMS[c.pre_norms, c.post_norms]
+    if kind == "dense and experts":
+        norms = norms | BESIDE
+    return norms | {"input_post": "post_per_layer_input_norm"} if c.layer_input else norms
 
 
 Projections = dict[str, tuple[tuple[int, ...], bool]]  # role -> shape, whether it has a bias
 
 
-def _attention(c: DecoderConfig) -> Projections:
-    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
-    sizes = {"qkv": q + 2 * kv} if c.fused_qkv else {"q": q, "k": kv, "v": kv}
+def _attention(c: DecoderConfig, i: int) -> Projections:
+    layer = c.layer(i)
+    q, kv = c.heads * layer.head_dim, layer.kv_heads * layer.head_dim
+    one = {"q": q, "k": kv, "v": kv}
+    sizes = {"qkv": q + 2 * kv} if c.fused_qkv else {r: one[r] for r in layer.projects}
     made: Projections = {role: ((n, c.hidden), c.qkv_bias) for role, n in sizes.items()}
     if c.output_gate:
         made["q"] = ((2 * q, c.hidden), c.qkv_bias)
     return made | {"o": ((c.hidden, q), c.out_bias)}
 
 
-def _conv(c: DecoderConfig) -> Projections:
+def _conv(c: DecoderConfig, i: int) -> Projections:
     shapes = {
         "conv_in": (3 * c.hidden, c.hidden),
         "conv": (c.hidden, 1, c.conv_taps),
@@ -121,7 +145,7 @@ def _conv(c: DecoderConfig) -> Projections:
     return {role: (shape, c.conv_bias) for role, shape in shapes.items()}
 
 
-def _delta(c: DecoderConfig) -> Projections:
+def _delta(c: DecoderConfig, i: int) -> Projections:
     d = c.delta
     assert d is not None
     fused = {"qkvz": d.channels + d.values} if d.fused_qkvz else {"qkv": d.channels, "z": d.values}
@@ -151,12 +175,19 @@ def _shared(c: DecoderConfig) -> Projections:
     return {role: (shape, False) for role, shape in made.items()}
 
 
-def _dense(c: DecoderConfig) -> Projections:
-    sizes = {"gate_up": 2 * c.ffn} if c.fused_gate else {"up": c.ffn, "gate": c.ffn}
+def _layer_input(c: DecoderConfig) -> Projections:
+    size = c.layer_input
+    made = {"input_gate": (size, c.hidden), "input_proj": (c.hidden, size)}
+    return {role: (shape, False) for role, shape in made.items()} if size else {}
+
+
+def _dense(c: DecoderConfig, i: int) -> Projections:
+    ffn = c.layer(i).ffn
+    sizes = {"gate_up": 2 * ffn} if c.fused_gate else {"up": ffn, "gate": ffn}
     if not c.gated:
         del sizes["gate"]
     made: Projections = {role: ((n, c.hidden), c.mlp_bias) for role, n in sizes.items()}
-    return made | {"down": ((c.hidden, c.ffn), c.mlp_bias)}
+    return made | {"down": ((c.hidden, ffn), c.mlp_bias)}
 
 
 def _experts(c: DecoderConfig, b: _Builder, i: int, at: str) -> None:
@@ -174,14 +205,19 @@ def _experts(c: DecoderConfig, b: _Builder, i: int, at: str) -> None:
 
 
 def _fused_experts(c: DecoderConfig, b: _Builder, i: int, at: str) -> None:
-    """gpt-oss's names: one tensor for all experts, whose matrices are [in, out], with biases; gate
-    and up in turn."""
-    b.both(f"{i}.router", f"{at}router", c.experts, c.hidden)
+    """One tensor for all experts: gpt-oss's, whose matrices are [in, out] and have biases, and
+    Gemma 4's."""
+    turned = c.fused_experts == "turns"
+    if c.mlp_bias:
+        b.both(f"{i}.router", f"{at}router", c.experts, c.hidden)
+    else:
+        b.add(f"{i}.router.w", f"{at}router.weight", c.experts, c.hidden)
     sizes = {"gate_up": (2 * c.expert_ffn, c.hidden), "down": (c.hidden, c.expert_ffn)}
     for role, (n, k) in sizes.items():
         name = f"{at}experts.{role}_proj"
-        b.add(f"{i}.{role}_exps.w", name, c.experts, n, k, turned=True)
-        b.add(f"{i}.{role}_exps.b", f"{name}_bias", c.experts, n)
+        b.add(f"{i}.{role}_exps.w", name, c.experts, n, k, turned=turned)
+        if c.mlp_bias:
+            b.add(f"{i}.{role}_exps.b", f"{name}_bias", c.experts, n)
 
 
 def tensors_of(spec: WeightSpec, name: str, value: np.ndarray) -> dict[str, np.ndarray]:
@@ -240,7 +276,7 @@ def encoder_layout(c: EncoderConfig) -> Layout:
                 k = c.ffn if role == "down" else c.hidden
                 b.both(f"{i}.{role}", full, n, k)
     prefixes = ("", "bert.", "roberta.", "distilbert.")
-    return Layout(b.weights, prefixes, "embeddings.word_embeddings.weight")
+    return Layout(b.weights, {}, prefixes, "embeddings.word_embeddings.weight")
 
 
 def bind_weights(layout: Layout, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
@@ -275,6 +311,7 @@ def bind_names(layout: Layout, checkpoint: Checkpoint | PackedCheckpoint) -> dic
         for part in parts_of(spec, name):
             _check(checkpoint, part, shape_of(spec, name))
             used.add(part)
+    used |= {prefix + name for name in layout.spare.values()}
     _check_layers(used, checkpoint)
     return out
 

@@ -23,8 +23,9 @@ def random_folder(
     path: str | os.PathLike[str], config: Mapping[str, Any], seed: int = 0, scale: float = 0.02
 ) -> Path:
     """A folder holding `config` (config.json's fields, "model_type" among them) and weights drawn
-    with `seed`: matrices normal with deviation `scale`, norms near 1, biases near 0, in the dtype
-    that config["dtype"] names (float32). Raises ModelError for a config weft cannot load."""
+    with `seed`: matrices normal with deviation `scale`, norms and scalars near 1, biases near 0, in
+    the dtype that config["dtype"] names (float32). Raises ModelError for a config weft cannot
+    load."""
     fields = Fields(config, "config")
     kind = fields.text("model_type")
     if kind in DECODERS:
@@ -42,6 +43,8 @@ def random_folder(
         value = rng.standard_normal(spec.shape, np.float32) * np.float32(scale)
         if "norm" in role and role.endswith(".w"):
             value += np.float32(1.0 if role.endswith("delta_norm.w") else 1.0 - offset)
+        elif role.endswith(".scalar"):
+            value += np.float32(1.0)
         prefix = "" if role == "head" else layout.prefixes[0]
         tensors |= tensors_of(spec, prefix + spec.name, value.astype(dtype))
     folder = Path(path)

@@ -18,7 +18,7 @@ from weft.core.clock import compiling
 from weft.core.dtypes import as_dtype
 from weft.core.errors import OutOfMemoryError, UsageError
 from weft.models.config import DecoderConfig, EncoderConfig
-from weft.models.inputs import CHUNK, cache_rows, intact, states
+from weft.models.inputs import CHUNK, cache_rows, intact, kv_counts, states
 from weft.models.matrices import Lent, joined
 from weft.models.progress import progress
 
@@ -134,7 +134,7 @@ class Runner(abc.ABC):
         place = np.arange(pos, pos + len(ids)) if isinstance(pos, int) else np.asarray(pos)
         place = place.astype(np.int32)
         at = cache_rows(self.config, slot, place, self.context, self.room(kind))
-        return {"ids": np.asarray(ids, np.int32), "slot": slot, "place": place, "at": at}
+        return {"ids": np.asarray(ids, np.int32), "slot": slot, "place": place, **at}
 
 
 class EagerRunner(Runner):
@@ -157,7 +157,7 @@ class EagerRunner(Runner):
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
         from weft.models import decoder
 
-        at = rows["at"][: n * self.config.kv_heads]
+        at = {g: rows[f"at.{g}"][: n * g] for g in kv_counts(self.config)}
         last = rows["last"] if kind == "prefill" else None
         given = decoder.Rows(rows["ids"], rows["slot"], rows["place"], at, last)
         logits, self._state = decoder.forward(self.config, self._weights, given, self._state)

@@ -27,6 +27,8 @@ PROJECTIONS = {
     "shared_gate": "mlp.shared_expert.gate_proj",
     "shared_down": "mlp.shared_expert.down_proj",
     "shared_by": "mlp.shared_expert_gate",
+    "input_gate": "per_layer_input_gate",
+    "input_proj": "per_layer_projection",
 }
 NORMS = {  # by whether there are norms before and after a layer's parts
     (True, False): {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
@@ -41,9 +43,15 @@ NORMS = {  # by whether there are norms before and after a layer's parts
         "mlp_post": "post_feedforward_layernorm",
     },
 }
+BESIDE = {  # norms around experts beside a dense feed-forward
+    "exps_norm": "pre_feedforward_layernorm_2",
+    "dense_post": "post_feedforward_layernorm_1",
+    "exps_post": "post_feedforward_layernorm_2",
+}
 # The last two: where the text model of one that also sees stands.
 PREFIXES = ("model.", "", "language_model.model.", "model.language_model.")
 RENAMED = {  # family -> pattern in the names above -> the family's own
+    "gemma4_text": {r"mlp\.(experts|router)": r"\1", r"router\.weight": "router.proj.weight"},
     "lfm2": {
         r"^norm\.": "embedding_norm.",
         r"input_layernorm": "operator_norm",

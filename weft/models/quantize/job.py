@@ -159,6 +159,11 @@ class _Job:
             raise UsageError(f"method is {o.method!r}; expected {' or '.join(METHODS)}")
         if o.embed != "none" and not self.gguf:
             raise UsageError("embeddings become less bits in GGUF only; leave --embed out")
+        if o.text and (self.config.shares or self.config.layer_input):
+            raise UsageError(
+                f"weft does not calibrate {self.config.family}, whose layers take more than what "
+                "the one before gives: --method search, without --text"
+            )
         check_target(self.out)
         forms = {r: f for r in self.weights if (f := self.form(r)) is not None}
         if not any(map(is_packable, forms)):

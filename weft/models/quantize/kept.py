@@ -36,6 +36,7 @@ from weft.models.training.model import is_matrix
 
 VERSION = 1  # of what a search gives: another finds nothing that was kept
 OUTER = "int8"  # of embeddings and the output matrix
+_OUTER = ("embed", "layer_embed", "head")
 
 Weights = Mapping[str, np.ndarray | Packed]
 
@@ -72,7 +73,7 @@ def _matrix(config: DecoderConfig, role: str, value: np.ndarray) -> np.ndarray:
 
 
 def _form(role: str, value: np.ndarray, scheme: str) -> Form | None:
-    outer = role in ("embed", "head")
+    outer = role in _OUTER
     if value.ndim != 2 or not (outer or is_packable(role)):
         return None
     return Scheme(OUTER if outer else scheme).form(value.shape[1])
@@ -85,7 +86,7 @@ def _searched(
     out = {}
     for role, form in forms.items():
         if form not in searches:
-            name = OUTER if role in ("embed", "head") else scheme
+            name = OUTER if role in _OUTER else scheme
             searches[form] = Search(form, Scheme(name).scale_dtype)
         out[role] = Packed(form, searches[form](weights[role]))
     return out

@@ -53,7 +53,7 @@ def decoder_config(raw: Fields, gguf: bool) -> DecoderConfig:
     if raw.data.get("quantization_config") or raw.data.get("quantization"):
         raise ModelError(f"{raw.where}: the weights are quantised already")
     config = DECODERS[kind](raw)
-    if config.experts and (gguf or config.fused_gate or config.shared_ffn):
+    if config.experts and (gguf or config.fused_experts or config.shared_ffn):
         form = "to GGUF" if gguf else "to a folder"
         raise ModelError(
             f"{raw.where}: weft does not quantise the experts of {kind} {form}; load it with quant="

@@ -29,6 +29,7 @@ from weft.tensor.autograd import checkpoint, no_grad
 from weft.tensor.core import Tensor
 from weft.tensor.random import rand
 
+TABLES = ("embed", "pos", "layer_embed")  # whose rows are picked
 RESIDUAL = (".o.w", ".down.w")  # projections that add to the residual stream
 Watch = Callable[[str, Any], None]
 
@@ -55,6 +56,11 @@ class TrainableDecoder:
         checkpointing: bool = False,
     ) -> None:
         check_context(config, context)
+        if checkpointing and config.shares:
+            raise UsageError(
+                f"[train] checkpointing: layers of {config.family} share keys and values, which "
+                "are kept; leave it out"
+            )
         dtype = as_dtype(compute)
         arrays, forms = parted(weights)
         self.config = replace(config, act_dtype=dtype, kv_dtype=dtype, forms=forms)
@@ -151,13 +157,13 @@ def is_matrix(role: str) -> bool:
 
 def fresh_weights(config: DecoderConfig, seed: int) -> dict[str, np.ndarray]:
     """float32 weights: matrices normal with deviation 0.02, those that add to the residual stream
-    smaller by sqrt(2 layers) (Radford et al. 2019), norms one, biases zero."""
+    smaller by sqrt(2 layers) (Radford et al. 2019), norms and scalars one, biases zero."""
     rng = np.random.Generator(np.random.Philox(seed))
     out = {}
     for role, spec in decoder_layout(config).weights.items():
         if role.endswith(".b"):
             out[role] = np.zeros(spec.shape, np.float32)
-        elif "norm" in role or "_post" in role:
+        elif "norm" in role or "_post" in role or role.endswith(".scalar"):
             out[role] = np.full(spec.shape, 1.0 - config.norm_offset, np.float32)
         else:
             scale = 0.02 / math.sqrt(2 * config.layers) if role.endswith(RESIDUAL) else 0.02

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft import optim
-from weft.models.training.model import TrainableDecoder, is_matrix
+from weft.models.training.model import TABLES, TrainableDecoder, is_matrix
 from weft.models.training.settings import OptimizerSettings, TrainSettings
 from weft.ops.tape import plain
 from weft.tensor import autograd
@@ -34,7 +34,7 @@ def make_optimizer(model: TrainableDecoder, s: OptimizerSettings, steps: int) ->
 
 def decays(role: str) -> bool:
     """Whether weight decay applies: to matrices and tables, not to norms and biases."""
-    return is_matrix(role) or role in ("embed", "pos")
+    return is_matrix(role) or role in TABLES
 
 
 def make_schedule(s: OptimizerSettings, steps: int) -> optim.Schedule:

@@ -1,0 +1,31 @@
+"""What each layer takes of a token beside the residual stream (Gemma's per-layer embeddings): a
+part of an embedding as wide as all of them, and a projection of the token's usual one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft import ops
+from weft.models.layers import Pass, Value, activate, embedded
+
+
+def with_layer_inputs(p: Pass, ids: Value, x: Value) -> Pass:
+    """The pass with the inputs of all layers side by side, float32 [N, layers * layer_input], of
+    tokens ids[N] whose embeddings are x[N, hidden]."""
+    c = p.c
+    if not c.layer_input:
+        return p
+    own = embedded(p.w["layer_embed"], ids, c.layer_input**0.5, c.embed_scale_rounded)
+    seen = ops.mul(p.project("layer_proj", x), c.hidden**-0.5)
+    seen = p.norm("layer_proj_norm", ops.reshape(seen, (-1, c.layers, c.layer_input)))
+    both = ops.add(ops.reshape(seen, ops.aval(own).shape), own)
+    return replace(p, inputs=ops.mul(both, 2**-0.5))
+
+
+def layer_input(p: Pass, i: int, x: Value) -> Value:
+    """What layer i adds to x[N, hidden] of its input."""
+    c = p.c
+    rows, start = ops.aval(x).shape[0], i * c.layer_input
+    own = ops.slice_(p.inputs, (0, start), (rows, start + c.layer_input))
+    h = ops.mul(activate(c.act, p.project(f"{i}.input_gate", x)), own)
+    return p.norm(f"{i}.input_post", p.project(f"{i}.input_proj", h))
