@@ -118,6 +118,11 @@ class PageBound(InterpBound):
         for ref, access in _arguments(program):  # the checks of single kernels write to inputs
             if access != "r":
                 head["program"]["buffers"][ref.buffer][1] = "state"
+        roles = [b[1] for b in head["program"]["buffers"]]
+        for role in ("input", "output"):
+            named = head["program"][f"{role}s"]
+            head["program"][f"{role}s"] = [i for i in named if roles[i] == role]
+        head["program"]["rows"] = {}
         device.call(head, code)
 
     def __del__(self) -> None:

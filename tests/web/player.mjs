@@ -22,7 +22,7 @@ const CALLS = {
   async bind({ id, program, shaders, about }, code) {
     const read = readProgram(program);
     const device = kind === "wasm"
-      ? await WasmDevice.make(await WebAssembly.compile(code), about)
+      ? await WasmDevice.make(code, about)
       : await GpuDevice.make(await gpu.requestAdapter(), shaders);
     const errors = [];
     device.raw?.addEventListener("uncapturederror", (event) => errors.push(event.error.message));
@@ -37,7 +37,7 @@ const CALLS = {
       device.write(places[n], data.subarray(at, at + b.nbytes));
       at += b.nbytes;
     });
-    run(scalars);
+    await run(scalars);
     const out = await Promise.all(read.buffers.map((b, n) => device.read(places[n], b.nbytes)));
     if (errors.length) throw new Error(errors.splice(0).join("\n"));
     return [{}, out];

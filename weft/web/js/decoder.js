@@ -13,21 +13,22 @@ export class Decoder {
 
   /**
    * Feeds ids from position `start` on; the logits after the last one.
-   * @param {number[]} ids @param {number} start @returns {Promise<Float32Array>}
+   * @param {number[]} ids @param {number} start @param {AbortSignal} [signal]
+   * @returns {Promise<Float32Array>}
    */
-  async feed(ids, start) {
+  async feed(ids, start, signal) {
     const kind = ids.length === 1 ? "decode" : "prefill";
     const room = this.model.rows[kind];
     /** @type {Float32Array} */
     let logits = new Float32Array();
     for (let at = 0; at < ids.length; at += room) {
-      logits = await this.step(kind, ids.slice(at, at + room), start + at);
+      logits = await this.step(kind, ids.slice(at, at + room), start + at, signal);
     }
     return logits;
   }
 
-  /** @param {string} kind @param {number[]} ids @param {number} start */
-  async step(kind, ids, start) {
+  /** @param {string} kind @param {number[]} ids @param {number} start @param {AbortSignal} [signal] */
+  async step(kind, ids, start, signal) {
     const { kv_heads: heads, context, rows, vocab } = this.model;
     const size = rows[kind];
     const padded = (/** @type {(n: number) => number} */ of) =>
@@ -41,7 +42,7 @@ export class Decoder {
       ids: padded((n) => ids[n]), slot: padded(() => 0), place: padded((n) => start + n), at,
     };
     if (kind === "prefill") inputs.last = Int32Array.of(ids.length - 1);
-    const [out] = await this.sessions.run(kind, inputs, { n: ids.length });
+    const [out] = await this.sessions.run(kind, inputs, { n: ids.length }, signal);
     return new Float32Array(out.buffer, out.byteOffset, vocab);
   }
 }

@@ -1,15 +1,15 @@
 // A model of a folder on one device: chosen, filled while it compiles, brought back when it is lost.
 
 import { Decoder } from "./decoder.js";
-import { WeftError, readProgram } from "./program.js";
+import { readManifest } from "./manifest.js";
+import { WeftError, readProgram, soundly } from "./program.js";
 import { Philox, choose } from "./sampler.js";
 import { Sessions } from "./session.js";
 import { Stops, StreamDecoder } from "./text.js";
 import { Tokenizer } from "./vendor/tokenizers.min.mjs";
 import { WasmDevice } from "./wasm.js";
-import { GpuDevice } from "./webgpu.js";
+import { GpuDevice, tooLarge } from "./webgpu.js";
 
-const FORMAT = 1;
 const RECOVERIES = 3; // of a device that is lost again and again, within one text
 
 /**
@@ -29,11 +29,7 @@ export class Model {
    * @param {LoadOptions} [options] @returns {Promise<Model>}
    */
   static async load(store, options = {}) {
-    const manifest = await store.json("manifest.json");
-    if (manifest?.format !== FORMAT) {
-      throw new WeftError(`the folder has format ${manifest?.format}; this player knows ${FORMAT}: `
-        + "export it again with the same weft");
-    }
+    const manifest = readManifest(await store.json("manifest.json"));
     const model = new Model(store, manifest, options);
     await model.start();
     return model;
@@ -53,19 +49,16 @@ export class Model {
     this.tokenizer = null;
     /** @type {number[]} ids whose keys and values the device holds */
     this.fed = [];
+    /** @type {Promise<any>} when the device is free again */
+    this.turn = Promise.resolve();
   }
 
   /** Chooses a device, compiles and pours the weights in. */
   async start() {
     const adapter = await this.adapter();
-    const kind = adapter ? "webgpu" : "wasm";
-    const code = JSON.parse(new TextDecoder().decode(await this.part(`${kind}.json`)));
-    const programs = Object.fromEntries(Object.entries(code.programs).map(([name, raw]) =>
-      [name, readProgram(raw)]));
-    this.device = adapter
-      ? await GpuDevice.make(adapter, code.shaders)
-      : await WasmDevice.make(
-        await WebAssembly.compile(/** @type {any} */ (await this.part("kernels.wasm"))), code);
+    const played = adapter && await this.onGpu(adapter);
+    const { device, programs } = played ?? await this.onWasm();
+    this.device = device;
     const sessions = new Sessions(this.device, programs);
     await Promise.all([sessions.prepare(), this.pour(sessions), this.readTokenizer()]);
     this.sessions = sessions;
@@ -83,6 +76,37 @@ export class Model {
       ? "this browser has WebGPU, but no GPU that it would use" : "this browser has no WebGPU";
     if (!found && target === "webgpu") throw new WeftError(`${this.why}: try without asking for it`);
     return found ?? null;
+  }
+
+  /** @param {GPUAdapter} adapter the Programs and their device; null where it is too small for them */
+  async onGpu(adapter) {
+    const { programs, about } = await this.programs("webgpu");
+    const sizes = Object.values(programs).flatMap((p) => p.buffers.map((b) => b.nbytes));
+    const [most, needed] = [adapter.limits.maxBufferSize, Math.max(0, ...sizes)];
+    try {
+      if (needed > most) throw new WeftError(tooLarge(needed, most));
+      return { programs, device: await GpuDevice.make(adapter, about.shaders) };
+    } catch (error) {
+      if (this.options.target === "webgpu") throw error;
+      this.why = /** @type {Error} */ (error).message;
+      return null;
+    }
+  }
+
+  async onWasm() {
+    const { programs, about } = await this.programs("wasm");
+    return { programs, device: await WasmDevice.make(await this.part("kernels.wasm"), about) };
+  }
+
+  /** @param {string} target the Programs of one, and what is beside them */
+  async programs(target) {
+    const bytes = await this.part(`${target}.json`);
+    return soundly(`${target}.json`, () => {
+      const about = JSON.parse(new TextDecoder().decode(bytes));
+      const programs = Object.fromEntries(Object.entries(about.programs).map(([name, raw]) =>
+        [name, readProgram(raw)]));
+      return { programs, about };
+    });
   }
 
   /** @param {string} name @returns {Promise<Uint8Array>} a file that the manifest lists */
@@ -119,9 +143,12 @@ export class Model {
 
   async readTokenizer() {
     if (this.tokenizer) return;
-    const [json, config] = (await Promise.all(["tokenizer.json", "tokenizer_config.json"].map((name) =>
-      this.part(name)))).map((bytes) => JSON.parse(new TextDecoder().decode(bytes)));
-    this.tokenizer = new Tokenizer(json, config);
+    const files = await Promise.all(["tokenizer.json", "tokenizer_config.json"].map((name) =>
+      this.part(name)));
+    this.tokenizer = soundly("the tokenizer", () => {
+      const [json, config] = files.map((bytes) => JSON.parse(new TextDecoder().decode(bytes)));
+      return new Tokenizer(json, config);
+    });
   }
 
   /** @param {string} text @returns {number[]} */
@@ -157,7 +184,9 @@ export class Model {
     let finish = most > 0 ? null : "length";
     while (!finish) {
       if (options.signal?.aborted) break;
-      const token = choose(await this.logits(ids), ids, how, stream);
+      const logits = await this.logits(ids, options.signal);
+      if (!logits) break;
+      const token = choose(logits, ids, how, stream);
       if (eos.includes(token)) {
         finish = "eos";
         break;
@@ -174,17 +203,31 @@ export class Model {
   }
 
   /**
-   * The logits after `ids`, of which only what the device does not hold yet is fed. A lost device
-   * is started again and fed everything: its sums have one order, so the text goes on as it would.
-   * @param {number[]} ids
+   * The logits after `ids`, of which only what the device does not hold yet is fed; null once it
+   * is stopped. One at a time: texts that are written at once take turns.
+   * @param {number[]} ids @param {AbortSignal} [signal] @returns {Promise<Float32Array | null>}
    */
-  async logits(ids) {
+  logits(ids, signal) {
+    const made = this.turn.then(() => this.fedAll(ids, signal)).catch((error) => {
+      if (signal?.aborted) return null;
+      throw error;
+    });
+    this.turn = made.catch(() => {});
+    return made;
+  }
+
+  /**
+   * A lost device is started again and fed everything: its sums have one order, so the text goes on
+   * as it would.
+   * @param {number[]} ids @param {AbortSignal} [signal]
+   */
+  async fedAll(ids, signal) {
     for (let lost = 0; ; lost++) {
       let same = 0;
       while (same < ids.length - 1 && this.fed[same] === ids[same]) same++;
       try {
         this.fed = this.fed.slice(0, same); // before the step: it may fail
-        const out = await /** @type {Decoder} */ (this.decoder).feed(ids.slice(same), same);
+        const out = await /** @type {Decoder} */ (this.decoder).feed(ids.slice(same), same, signal);
         this.fed = [...ids];
         return out;
       } catch (error) {

@@ -15,14 +15,16 @@ export const ITEM = {
   float32: 4, int32: 4, uint32: 4, float16: 2, bfloat16: 2, int8: 1, uint8: 1, bool: 1,
 };
 
-const ROLES = new Set(["input", "output", "state", "weight", "const", "arena"]);
+export const READ_ONLY = ["input", "weight", "const"];
+const ROLES = [...READ_ONLY, "output", "state", "arena"];
 const MAX_BYTES = 2 ** 32;
+const MAX_GROUPS = 2 ** 31;
 
 /**
  * @typedef {[buffer: number, offset: number, nbytes: number]} Ref
  * @typedef {{name: string, role: string, dtype: string, shape: number[], nbytes: number}} BufferSpec
  * @typedef {{kind: "dispatch", args: Ref[], grid: Expr[], code: any, access: string[],
- *   label: string}
+ *   label: string, kernel: string, flops: number}
  *   | {kind: "copy", from: Ref, to: Ref} | {kind: "fill", to: Ref, byte: number}} Step
  * @typedef {["Const", number, string] | ["Param", string, number] | ["Binary", string, any, any, string]} Expr
  * @typedef {{whole: string, start: number, rows: number, lanes: number, item: number}} Recipe
@@ -31,40 +33,77 @@ const MAX_BYTES = 2 ** 32;
  *   recipes: Record<string, Recipe>}} Program
  */
 
-/** @param {boolean} holds @param {string} what */
+/** @param {boolean} holds @param {string} what @returns {asserts holds} */
 function need(holds, what) {
   if (!holds) throw new WeftError(`the Program is damaged: ${what}; export the folder again`);
 }
 
+/**
+ * What `read` makes of data from a stranger; whatever reading trips over is damage, too.
+ * @template T @param {string} what @param {() => T} read @returns {T}
+ */
+export function soundly(what, read) {
+  try {
+    return read();
+  } catch (error) {
+    if (error instanceof WeftError) throw error;
+    throw new WeftError(`${what} is damaged (${/** @type {Error} */ (error).message}); export the `
+      + "folder again", { cause: error });
+  }
+}
+
 /** @param {unknown} x @returns {x is number} */
-const whole = (x) => Number.isInteger(x) && /** @type {number} */ (x) >= 0;
+export const whole = (x) => Number.isSafeInteger(x) && /** @type {number} */ (x) >= 0;
+
+/** @param {unknown} x @returns {x is string} */
+export const isText = (x) => typeof x === "string";
 
 /**
- * A Program from JSON, or a WeftError that names what is wrong with it.
+ * A Program from JSON, or a WeftError that names what is wrong with it. What is given back goes
+ * nowhere but to the places that it names, within the sizes of its buffers.
  * @param {any} raw @returns {Program}
  */
 export function readProgram(raw) {
+  return soundly("the Program", () => read(raw));
+}
+
+/** @param {any} raw @returns {Program} */
+function read(raw) {
   need(raw?.format === 2, `format ${raw?.format}, and this player knows 2`);
-  const buffers = raw.buffers.map((/** @type {any} */ b) => readBuffer(b));
+  const { name, scalars, inputs, outputs, rows } = raw;
+  need(isText(name) && scalars.every(isText), "its names are no text");
+  const buffers = raw.buffers.map(readBuffer);
+  need(raw.code.length === raw.steps.length, "steps without code");
   const steps = raw.steps.map((/** @type {any} */ s, /** @type {number} */ n) =>
-    readStep(s, raw.code[n], raw.kernels, buffers, raw.scalars.length));
-  for (const i of [...raw.inputs, ...raw.outputs]) need(whole(i) && i < buffers.length, "an input");
-  const recipes = Object.fromEntries(Object.entries(raw.recipes).map(([name, r]) => {
+    readStep(s, raw.code[n], raw.kernels, buffers, scalars.length));
+  const roles = (/** @type {number[]} */ list, /** @type {string} */ role) =>
+    list.every((i) => whole(i) && buffers[i]?.role === role);
+  need(roles(inputs, "input") && roles(outputs, "output"), "its inputs and outputs");
+  const known = new Set(inputs.map((/** @type {number} */ i) => buffers[i].name));
+  for (const [input, scalar] of Object.entries(rows)) {
+    need(known.has(input) && scalars.includes(scalar), `the rows of ${input}`);
+  }
+  return {
+    name, buffers, steps, scalars, inputs, outputs, rows, recipes: readRecipes(raw.recipes),
+  };
+}
+
+/** @param {any} raw @returns {Record<string, Recipe>} */
+function readRecipes(raw) {
+  return Object.fromEntries(Object.entries(raw).map(([name, r]) => {
     const [from, start, rows, lanes, item = 1] = /** @type {any} */ (r);
-    need([start, rows, lanes, item].every(whole) && lanes > 0, `the recipe of ${name}`);
+    need(isText(from) && [start, rows, lanes, item].every((n) => whole(n) && n < MAX_BYTES)
+      && rows > 0 && lanes > 0 && item > 0, `the recipe of ${name}`);
     return [name, { whole: from, start, rows, lanes, item }];
   }));
-  return {
-    name: raw.name, buffers, steps, scalars: raw.scalars, inputs: raw.inputs,
-    outputs: raw.outputs, rows: raw.rows, recipes,
-  };
 }
 
 /** @param {any} raw @returns {BufferSpec} */
 function readBuffer(raw) {
   const [name, role, dtype, shape, nbytes] = raw;
+  need(isText(name) && ROLES.includes(role) && Object.hasOwn(ITEM, dtype) && shape.every(whole),
+    `buffer ${name}`);
   const item = ITEM[/** @type {keyof typeof ITEM} */ (dtype)];
-  need(ROLES.has(role) && item > 0 && shape.every(whole), `buffer ${name}`);
   const content = shape.reduce((/** @type {number} */ a, /** @type {number} */ b) => a * b, item);
   need(whole(nbytes) && content <= nbytes && nbytes < MAX_BYTES, `the size of buffer ${name}`);
   return { name, role, dtype, shape, nbytes };
@@ -75,37 +114,59 @@ function readBuffer(raw) {
  * @param {number} scalars @returns {Step}
  */
 function readStep(raw, code, kernels, buffers, scalars) {
-  const place = (/** @type {Ref} */ ref, /** @type {boolean} */ written) => {
-    const [buffer, offset, nbytes] = ref;
+  const place = (/** @type {any} */ given, /** @type {boolean} */ written) => {
+    const [buffer, offset, nbytes] = given;
     const spec = whole(buffer) ? buffers[buffer] : undefined;
     need(spec !== undefined && whole(offset) && whole(nbytes)
       && offset + nbytes <= spec.nbytes, `a step goes beyond buffer ${spec?.name ?? buffer}`);
-    need(!written || !["input", "weight", "const"].includes(/** @type {any} */ (spec).role),
-      `a step writes to ${spec?.role} ${spec?.name}`);
-    return ref;
+    need(!written || !READ_ONLY.includes(spec.role), `a step writes to ${spec.role} ${spec.name}`);
+    return /** @type {Ref} */ ([buffer, offset, nbytes]);
   };
-  if (raw[0] === "copy") return { kind: "copy", from: place(raw[1], false), to: place(raw[2], true) };
-  if (raw[0] === "fill") return { kind: "fill", to: place(raw[1], true), byte: raw[2] };
+  if (raw[0] === "copy") {
+    const [from, to] = [place(raw[1], false), place(raw[2], true)];
+    need(from[2] === to[2] && !overlap(from, to), "a copy");
+    return { kind: "copy", from, to };
+  }
+  if (raw[0] === "fill") {
+    need(whole(raw[2]) && raw[2] < 256, "a fill");
+    return { kind: "fill", to: place(raw[1], true), byte: raw[2] };
+  }
   need(raw[0] === "dispatch" && whole(raw[1]) && raw[1] < kernels.length, `a step ${raw[0]}`);
   const kernel = kernels[raw[1]];
-  need(raw[2].length === kernel.buffers.length, `the arguments of ${kernel.name}`);
+  need(isText(kernel.name) && isText(raw[3]) && raw[2].length === kernel.buffers.length,
+    `the arguments of ${kernel.name}`);
   const access = kernel.buffers.map((/** @type {any} */ b) => b[3]);
-  const args = raw[2].map((/** @type {Ref} */ ref, /** @type {number} */ n) => {
-    const item = ITEM[/** @type {keyof typeof ITEM} */ (kernel.buffers[n][1])];
-    need(kernel.buffers[n][2] * item <= ref[2], `an argument of ${kernel.name}`);
-    return place(ref, access[n] !== "r");
+  /** @type {Ref[]} */
+  const args = raw[2].map((/** @type {any} */ given, /** @type {number} */ n) => {
+    const [, dtype, count] = kernel.buffers[n];
+    const ref = place(given, access[n] !== "r");
+    const item = Object.hasOwn(ITEM, dtype) ? ITEM[/** @type {keyof typeof ITEM} */ (dtype)] : 0;
+    need(item > 0 && whole(count) && count * item === ref[2] && ref[1] % item === 0,
+      `an argument of ${kernel.name}`);
+    return ref;
   });
+  args.forEach((ref, n) => need(access[n] === "r"
+    || args.every((other, m) => m === n || !overlap(ref, other)),
+  `${kernel.name} writes what it also reads`));
+  need(kernel.grid.length === 3, "a grid");
   for (const e of kernel.grid) checkGrid(e, scalars, 0);
-  return { kind: "dispatch", args, grid: kernel.grid, code, access, label: raw[3] };
+  return {
+    kind: "dispatch", args, grid: kernel.grid, code, access, label: raw[3], kernel: kernel.name,
+    flops: whole(kernel.flops) ? kernel.flops : 0,
+  };
 }
+
+/** Whether two places share a byte. @param {Ref} a @param {Ref} b */
+const overlap = (a, b) => a[0] === b[0] && a[2] > 0 && b[2] > 0
+  && a[1] < b[1] + b[2] && b[1] < a[1] + a[2];
 
 /** @param {any} e @param {number} scalars @param {number} depth */
 function checkGrid(e, scalars, depth) {
   need(depth < 64, "a grid");
-  if (e[0] === "Const") need(Number.isInteger(e[1]), "a grid");
+  if (e[0] === "Const") need(Number.isSafeInteger(e[1]), "a grid");
   else if (e[0] === "Param") need(whole(e[2]) && e[2] < scalars, "a grid");
   else {
-    need(e[0] === "Binary" && e[1] in GRID, "a grid");
+    need(e[0] === "Binary" && Object.hasOwn(GRID, e[1]), "a grid");
     checkGrid(e[2], scalars, depth + 1);
     checkGrid(e[3], scalars, depth + 1);
   }
@@ -134,5 +195,6 @@ export function evaluate(e, scalars) {
  */
 export function groups(grid, scalars) {
   const [x, y, z] = grid.map((e) => Math.max(evaluate(e, scalars), 0));
+  need(whole(x) && whole(y) && whole(z) && x * y * z < MAX_GROUPS, `a grid of ${x} x ${y} x ${z}`);
   return x * y * z ? [x, y, z] : [0, 0, 0];
 }

@@ -20,7 +20,8 @@ export class Sessions {
     this.partial = new Map();
     /** @type {Map<string, any>} */
     this.shared = new Map();
-    /** @type {Map<string, {program: Program, places: any[], run: (scalars: number[]) => void}>} */
+    /** @type {Map<string, {program: Program, places: any[], run: (scalars: number[], signal?: AbortSignal) =>
+     *   Promise<void>}>} */
     this.bound = new Map();
     const arenas = Object.values(programs).map((p) => p.buffers.filter(isArena));
     const most = Math.max(0, ...arenas.map((each) => each.length));
@@ -91,9 +92,10 @@ export class Sessions {
   /**
    * Plays a Program once. Inputs are typed arrays by name; the outputs' bytes come back.
    * @param {string} kind @param {Record<string, ArrayBufferView>} inputs
-   * @param {Record<string, number>} scalars @returns {Promise<Uint8Array[]>}
+   * @param {Record<string, number>} scalars @param {AbortSignal} [signal]
+   * @returns {Promise<Uint8Array[]>}
    */
-  async run(kind, inputs, scalars) {
+  async run(kind, inputs, scalars, signal) {
     const found = this.bound.get(kind);
     if (!found) throw new WeftError(`this folder has no Program ${kind}`);
     const { program, places, run } = found;
@@ -105,7 +107,7 @@ export class Sessions {
       }
       this.device.write(places[i], new Uint8Array(given.buffer, given.byteOffset, given.byteLength));
     }
-    run(program.scalars.map((name) => scalars[name] ?? 0));
+    await run(program.scalars.map((name) => scalars[name] ?? 0), signal);
     return Promise.all(program.outputs.map((i) =>
       this.device.read(places[i], program.buffers[i].nbytes)));
   }

@@ -1,21 +1,34 @@
 // A Program on WebAssembly: buffers are places in one memory, a kernel is an export k<n>.
 
-import { WeftError, groups } from "./program.js";
+import { WeftError, groups, whole } from "./program.js";
 
 const PAGE = 65536;
 const STACK = 1 << 20;
 const ALIGN = 256;
 const MOST = 4 * 2 ** 30;
+const BREATH = 30; // ms of work, after which messages are looked at: a stop may be one
+const WORK = 2e8; // floating-point operations of one call, where a kernel has more
+// (module (func (drop (v128.const 0)))), which a browser without SIMD refuses
+const SIMD = Uint8Array.of(
+  0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 10, 23, 1, 21, 0, 253, 12,
+  0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 26, 11);
 
 /** @typedef {{at: number, nbytes: number}} Place */
 
 /** What plays Programs in WebAssembly. */
 export class WasmDevice {
   /**
-   * @param {WebAssembly.Module} module kernels.wasm
+   * @param {Uint8Array} code kernels.wasm
    * @param {{start: number, scratch: number}} about where its constants end; room for a kernel
    */
-  static async make(module, about) {
+  static async make(code, about) {
+    if (!globalThis.WebAssembly?.validate(SIMD)) {
+      throw new WeftError("this browser has neither WebGPU nor WebAssembly with SIMD: update it, or "
+        + "use another");
+    }
+    if (!whole(about.start) || !whole(about.scratch) || about.start + about.scratch > MOST / 4) {
+      throw new WeftError("wasm.json is damaged: export the folder again");
+    }
     const device = new WasmDevice(about);
     const env = {
       __linear_memory: device.memory,
@@ -23,8 +36,13 @@ export class WasmDevice {
       // what C calls for the rest of a division
       fmodf: (/** @type {number} */ a, /** @type {number} */ b) => a % b,
     };
-    const instance = await WebAssembly.instantiate(module, { env });
-    device.kernels = /** @type {any} */ (instance.exports);
+    try {
+      const made = await WebAssembly.instantiate(/** @type {any} */ (code), { env });
+      device.kernels = /** @type {any} */ (made.instance.exports);
+    } catch (error) {
+      throw new WeftError(`kernels.wasm is refused (${/** @type {Error} */ (error).message}): does `
+        + "the page's Content-Security-Policy allow 'wasm-unsafe-eval'?", { cause: error });
+    }
     return device;
   }
 
@@ -36,6 +54,7 @@ export class WasmDevice {
     this.scratch = this.stack;
     this.top = this.scratch + round(about.scratch, ALIGN);
     this.memory = new WebAssembly.Memory({ initial: Math.ceil(this.top / PAGE) });
+    this.breathed = performance.now();
     /** @type {Record<string, (...args: number[]) => void>} */
     this.kernels = {};
   }
@@ -74,33 +93,67 @@ export class WasmDevice {
   /**
    * A Program over these places, one for each of its buffers, as a function of the runtime scalars.
    * @param {import("./program.js").Program} program @param {Place[]} places
-   * @returns {Promise<(scalars: number[]) => void>}
+   * @returns {Promise<(scalars: number[], signal?: AbortSignal) => Promise<void>>}
    */
   async bind(program, places) {
     const scalars = this.alloc(4 * Math.max(program.scalars.length, 1));
     const at = (/** @type {import("./program.js").Ref} */ ref) => places[ref[0]].at + ref[1];
+    /** @type {((values: number[]) => Iterable<void> | undefined)[]} */
     const steps = program.steps.map((step) => {
       if (step.kind === "copy") {
         const [from, to, size] = [at(step.from), at(step.to), step.to[2]];
-        return () => new Uint8Array(this.memory.buffer).copyWithin(to, from, from + size);
+        return () => void new Uint8Array(this.memory.buffer).copyWithin(to, from, from + size);
       }
       if (step.kind === "fill") {
         const [to, size, byte] = [at(step.to), step.to[2], step.byte];
-        return () => new Uint8Array(this.memory.buffer).fill(byte, to, to + size);
+        return () => void new Uint8Array(this.memory.buffer).fill(byte, to, to + size);
       }
       const kernel = this.kernels[`k${step.code}`];
-      if (!kernel) throw new WeftError(`kernels.wasm has no kernel ${step.code}: export again`);
+      if (!whole(step.code) || !kernel) {
+        throw new WeftError(`kernels.wasm has no kernel ${step.code}: export the folder again`);
+      }
       const list = this.alloc(4 * step.args.length);
       this.write(list, new Uint8Array(Uint32Array.from(step.args, at).buffer));
-      return (/** @type {number[]} */ values) => {
-        const [x, y, z] = groups(step.grid, values);
-        if (x) kernel(list.at, scalars.at, x, y, z, 0, x * y * z, this.scratch);
-      };
+      return (/** @type {number[]} */ values) => this.calls(step, kernel, list.at, scalars.at, values);
     });
-    return (values) => {
+    return async (values, signal) => {
       this.write(scalars, new Uint8Array(Int32Array.from(values).buffer));
-      for (const step of steps) step(values);
+      try {
+        for (const step of steps) {
+          for (const _ of step(values) ?? []) await this.breathe(signal);
+        }
+      } catch (error) {
+        if (!(error instanceof WebAssembly.RuntimeError)) throw error;
+        throw new WeftError(`a kernel failed (${error.message}): export the folder again`);
+      }
     };
+  }
+
+  /**
+   * Calls a kernel, for a part of its groups at a time where it has much to do.
+   * @param {any} step @param {Function} kernel @param {number} list @param {number} scalars
+   * @param {number[]} values
+   */
+  *calls(step, kernel, list, scalars, values) {
+    const [x, y, z] = groups(step.grid, values);
+    const all = x * y * z;
+    const size = Math.ceil(all / Math.max(1, step.flops / WORK));
+    for (let from = 0; from < all; from += size) {
+      kernel(list, scalars, x, y, z, from, Math.min(from + size, all), this.scratch);
+      yield;
+    }
+  }
+
+  /** Lets messages in, if it is time. @param {AbortSignal} [signal] */
+  async breathe(signal) {
+    if (performance.now() - this.breathed < BREATH) return;
+    await new Promise((done) => {
+      const { port1, port2 } = new MessageChannel();
+      port1.onmessage = () => (port1.close(), done(undefined));
+      port2.postMessage(0);
+    });
+    this.breathed = performance.now();
+    signal?.throwIfAborted();
   }
 }
 

@@ -1,9 +1,14 @@
 // A Program on WebGPU: buffers and bind groups made once, pipelines built while weights arrive.
 
-import { WeftError, groups } from "./program.js";
+import { READ_ONLY, WeftError, groups, soundly, whole } from "./program.js";
 
 const MOST_GROUPS = 65535;
-const PER_SUBMIT = 64; // dispatches: neither the page nor a watchdog notices one of these
+const UNIT = 16; // bytes by which buffers grow
+// A submit is short, so that neither the page nor a watchdog notices it, and few are under way, so
+// that a stop is one.
+const PER_SUBMIT = 64; // steps
+const WORK = 5e8; // floating-point operations
+const UNDER_WAY = 2;
 
 /** What plays Programs on WebGPU. */
 export class GpuDevice {
@@ -38,11 +43,26 @@ export class GpuDevice {
       throw new WeftError(`the GPU was lost (${info.message || info.reason})`);
     });
     this.lost.catch(() => {});
+    /** @type {WeftError | null} what the GPU says in its own time */
+    this.wrong = null;
+    raw.addEventListener("uncapturederror", ({ error }) => {
+      const full = error.constructor.name === "GPUOutOfMemoryError";
+      this.wrong ??= new WeftError(full
+        ? `the GPU has no ${mb(this.bytes)} MB of memory for this: close other tabs, or use WebAssembly`
+        : `the GPU refused a step (${error.message})`);
+    });
+  }
+
+  /** Throws what has gone wrong since. */
+  check() {
+    if (this.wrong) throw this.wrong;
   }
 
   /** @param {number} nbytes @returns {GPUBuffer & {nbytes: number}} */
   alloc(nbytes) {
-    const size = Math.ceil(Math.max(nbytes, 16) / 16) * 16;
+    const size = Math.ceil(Math.max(nbytes, 1) / UNIT) * UNIT;
+    const most = this.raw.limits.maxBufferSize;
+    if (size > most) throw new WeftError(tooLarge(size, most));
     const { STORAGE, COPY_SRC, COPY_DST } = GPUBufferUsage;
     const made = this.raw.createBuffer({ size, usage: STORAGE | COPY_SRC | COPY_DST });
     this.bytes += size;
@@ -68,6 +88,7 @@ export class GpuDevice {
     encoder.copyBufferToBuffer(buffer, 0, staging, 0, size);
     this.raw.queue.submit([encoder.finish()]);
     await Promise.race([staging.mapAsync(GPUMapMode.READ), this.lost]);
+    this.check();
     const out = new Uint8Array(staging.getMappedRange()).slice(0, nbytes);
     staging.destroy();
     return out;
@@ -99,6 +120,9 @@ export class GpuDevice {
       found = this.raw.createComputePipelineAsync({
         layout: this.layout(written).pipeline,
         compute: { module, entryPoint: "main" },
+      }).catch((error) => {
+        throw new WeftError(`this GPU does not take shader ${shader} (${error.message}): try `
+          + "WebAssembly, and tell us", { cause: error });
       });
       this.pipelines.set(shader, found);
     }
@@ -110,14 +134,17 @@ export class GpuDevice {
    * @param {import("./program.js").Program} program
    */
   warm(program) {
-    return Promise.all(program.steps.flatMap((step) => step.kind === "dispatch"
-      ? [this.pipeline(step.code[0], step.code[1].map((/** @type {any} */ b) => b[3]))] : []));
+    return Promise.all(program.steps.flatMap((step) => {
+      if (step.kind !== "dispatch") return [];
+      soundly("the Program", () => checkCode(program, step, this.shaders.length));
+      return [this.pipeline(step.code[0], step.code[1].map((/** @type {any} */ b) => b[3]))];
+    }));
   }
 
   /**
    * A Program over these buffers, one for each of its own, as a function of the runtime scalars.
    * @param {import("./program.js").Program} program @param {any[]} buffers
-   * @returns {Promise<(scalars: number[]) => void>}
+   * @returns {Promise<(scalars: number[], signal?: AbortSignal) => Promise<void>>}
    */
   async bind(program, buffers) {
     await this.warm(program);
@@ -126,30 +153,44 @@ export class GpuDevice {
       if (step.kind === "dispatch") return this.call(step, buffers, scalars);
       return step.kind === "copy" ? this.copy(step, buffers) : this.fill(step, buffers);
     }));
-    return (values) => {
+    this.check();
+    const runs = submits(program.steps).map(([from, to]) => steps.slice(from, to));
+    return async (values, signal) => {
       if (values.length) this.raw.queue.writeBuffer(scalars, 0, Int32Array.from(values));
-      for (let at = 0; at < steps.length; at += PER_SUBMIT) {
-        const encoder = this.raw.createCommandEncoder();
-        /** @type {GPUComputePassEncoder | null} */
-        let pass = null;
-        for (const step of steps.slice(at, at + PER_SUBMIT)) {
-          if ("pipeline" in step) {
-            const [x, y, z] = folded(groups(step.grid, values), step.fold);
-            if (!x) continue;
-            pass ??= encoder.beginComputePass();
-            pass.setPipeline(step.pipeline);
-            pass.setBindGroup(0, step.group);
-            pass.dispatchWorkgroups(x, y, z);
-          } else {
-            pass?.end();
-            pass = null;
-            step.encode(encoder);
-          }
+      /** @type {Promise<undefined>[]} */
+      const waiting = [];
+      for (const run of runs) {
+        if (waiting.length === UNDER_WAY) {
+          await Promise.race([waiting.shift(), this.lost]);
+          signal?.throwIfAborted();
         }
-        pass?.end();
-        this.raw.queue.submit([encoder.finish()]);
+        this.raw.queue.submit([this.encoded(run, values)]);
+        if (runs.length > UNDER_WAY) waiting.push(this.raw.queue.onSubmittedWorkDone());
       }
     };
+  }
+
+  /** @param {any[]} steps @param {number[]} values @returns {GPUCommandBuffer} */
+  encoded(steps, values) {
+    const encoder = this.raw.createCommandEncoder();
+    /** @type {GPUComputePassEncoder | null} */
+    let pass = null;
+    for (const step of steps) {
+      if ("pipeline" in step) {
+        const [x, y, z] = folded(groups(step.grid, values), step.fold);
+        if (!x) continue;
+        pass ??= encoder.beginComputePass();
+        pass.setPipeline(step.pipeline);
+        pass.setBindGroup(0, step.group);
+        pass.dispatchWorkgroups(x, y, z);
+      } else {
+        pass?.end();
+        pass = null;
+        step.encode(encoder);
+      }
+    }
+    pass?.end();
+    return encoder.finish();
   }
 
   /** @param {any} step @param {any[]} buffers @param {GPUBuffer} scalars */
@@ -199,6 +240,47 @@ export class GpuDevice {
         else encoder.clearBuffer(buffers[index], start, size);
       },
     };
+  }
+}
+
+/** From where to where the steps of each submit go. @param {import("./program.js").Step[]} steps */
+function submits(steps) {
+  const cuts = [0];
+  let work = 0;
+  steps.forEach((step, n) => {
+    work += step.kind === "dispatch" ? step.flops : 0;
+    if (work >= WORK || n + 1 - cuts[cuts.length - 1] >= PER_SUBMIT) {
+      cuts.push(n + 1);
+      work = 0;
+    }
+  });
+  return cuts.map((from, n) => [from, cuts[n + 1] ?? steps.length]).filter(([from, to]) => from < to);
+}
+
+/** @param {number} bytes */
+const mb = (bytes) => Math.ceil(bytes / 1e6);
+
+/** @param {number} size @param {number} most @returns {string} */
+export const tooLarge = (size, most) => `this GPU takes buffers of ${mb(most)} MB, and this model `
+  + `needs one of ${mb(size)} MB: use WebAssembly, or export it in int4`;
+
+/**
+ * What a step binds lies in its arguments (rounded up as buffers are), and is written only where
+ * its role allows.
+ * @param {import("./program.js").Program} program @param {any} step @param {number} shaders
+ */
+function checkCode(program, { code, args, kernel }, shaders) {
+  const [shader, bindings] = code;
+  const sound = bindings.every((/** @type {any} */ b) => {
+    const [arg, offset, nbytes, written] = b;
+    if (arg === -1) return offset === 0 && !written;
+    const ref = args[arg];
+    return ref && whole(offset) && whole(nbytes) && nbytes > 0 && (ref[1] + offset) % 256 === 0
+      && offset + nbytes <= Math.ceil(ref[2] / UNIT) * UNIT
+      && !(written && READ_ONLY.includes(program.buffers[ref[0]].role));
+  });
+  if (!whole(shader) || shader >= shaders || !sound) {
+    throw new WeftError(`the code of ${kernel} is damaged: export the folder again`);
   }
 }
 

@@ -1,5 +1,6 @@
 // weft in a page: import { load } from "./weft.js". The model lives in a worker.
 
+import { readManifest } from "./manifest.js";
 import { WeftError } from "./program.js";
 import { Store } from "./store.js";
 
@@ -12,7 +13,7 @@ export { WeftError };
  */
 export async function describe(folder) {
   const store = new Store(address(folder));
-  const { name, shards } = await store.json("manifest.json");
+  const { name, shards } = readManifest(await store.json("manifest.json"));
   const kept = await Promise.all(shards.map((/** @type {any} */ shard) => store.has(shard)));
   const bytes = shards.reduce((/** @type {number} */ sum, /** @type {any} */ s) => sum + s[1], 0);
   return { name, bytes, kept: kept.every(Boolean) };

@@ -1,0 +1,48 @@
+// What a folder says that it holds, checked before anything of it is used.
+
+import { ITEM, WeftError, isText, soundly, whole } from "./program.js";
+
+const FORMAT = 1;
+const FILE = 2 ** 28; // bytes of the largest file: a page keeps one or two in memory
+const ROWS = 2 ** 16;
+
+/** @param {boolean} holds @param {string} what @returns {asserts holds} */
+function need(holds, what) {
+  if (!holds) throw new WeftError(`manifest.json is damaged: ${what}; export the folder again`);
+}
+
+/** @param {any} raw @returns {any} the same, or a WeftError that says what is wrong with it */
+export function readManifest(raw) {
+  if (raw?.format !== FORMAT) {
+    throw new WeftError(`the folder has format ${raw?.format}; this player knows ${FORMAT}: `
+      + "export it again with the same weft");
+  }
+  return soundly("manifest.json", () => {
+    need(isText(raw.name), "its name");
+    for (const file of raw.shards) needFile(file);
+    for (const [name, about] of Object.entries(raw.files)) needFile([name, ...about]);
+    const total = raw.shards.reduce((/** @type {number} */ sum, /** @type {any} */ s) => sum + s[1], 0);
+    for (const [name, [dtype, shape, start, nbytes]] of Object.entries(raw.tensors)) {
+      const content = shape.reduce((/** @type {number} */ a, /** @type {number} */ b) => a * b,
+        ITEM[/** @type {keyof typeof ITEM} */ (dtype)]);
+      need(shape.every(whole) && whole(start) && content === nbytes && start + nbytes <= total,
+        `the place of tensor ${name}`);
+    }
+    if (raw.kind === "decoder") needDecoder(raw.model);
+    return raw;
+  });
+}
+
+/** @param {any} file its name leads nowhere but into the folder */
+function needFile([name, nbytes, sha256]) {
+  need(/^\w[\w.-]*$/.test(name) && whole(nbytes) && nbytes <= FILE && /^[0-9a-f]{64}$/.test(sha256),
+    `file ${name}`);
+}
+
+/** @param {any} m */
+function needDecoder(m) {
+  const counts = [m.vocab, m.context, m.kv_heads, ...Object.values(m.rows)];
+  need(counts.every((n) => whole(n) && n > 0 && n <= 2 ** 24), "a number of the model");
+  need(Object.values(m.rows).every((n) => n <= ROWS) && m.kv_heads <= ROWS / 16, "its rows");
+  need(whole(m.rows.prefill) && whole(m.rows.decode) && m.eos.every(whole), "its rows or ends");
+}
