@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from weft.models.quantize.kept import quantised
 from weft.models.quantize.plan import choose
 from weft.models.quantize.schemes import K_TYPES, Scheme, bits_per_weight
 from weft.models.quantize.search import Search
+from weft.models.random_weights import random_folder
 from weft.models.training.model import folder_weights
 
 
@@ -142,7 +144,7 @@ def test_what_cannot_be_quantised_is_refused() -> None:
 def ids() -> np.ndarray:
     tokenizer = load(box_folder(), device="cpu").tokenizer
     assert tokenizer is not None
-    tokens = tokenizer.encode(Path(job.__file__).read_text())
+    tokens = tokenizer.encode(Path(textwrap.__file__).read_text())
     return np.asarray(tokens[: 12 * 32], np.int32).reshape(12, 32)
 
 
@@ -186,7 +188,7 @@ def test_a_folder(tmp_path: Path, ids: np.ndarray, monkeypatch: pytest.MonkeyPat
     assert len(made) == 7 * 6
     for name, value in made.items():
         x = source[name].astype(np.float32)
-        assert np.linalg.norm(value - x) < 0.12 * np.linalg.norm(x)
+        assert np.linalg.norm(value - x) < 0.125 * np.linalg.norm(x)
 
     def broken(what: str, done: int, of: int) -> None:
         if done == 4:
@@ -344,14 +346,19 @@ def test_a_written_folder_stays_packed(scheme: str, tmp_path: Path) -> None:
 def test_what_no_scheme_packs_on_the_way_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Convolutions [C, 1, taps] and routers stay floats; a model of nothing else is refused."""
+    """A router stays floats; a model of nothing else is refused."""
     monkeypatch.setenv("WEFT_CACHE", "off")
+    monkeypatch.setenv("WEFT_DEVICE", "abacus")  # the search takes none but the CPU
+    moe = {
+        "model_type": "qwen3_moe", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "num_experts": 4, "head_dim": 16,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 32, "tie_word_embeddings": True,
+    }  # fmt: skip
+    model = load(random_folder(tmp_path, moe), device="oracle", quant="int8")
+    experts = ("gate_exps", "up_exps", "down_exps")
+    packed = {"embed", *(f"0.{r}.w" for r in (*"qkvo", *experts))}
+    assert {role for role, _ in model.config.forms} == packed
     config, _ = folder_weights(box_folder())
-    conv, plain = np.ones((3, 1, 32), np.float32), np.ones((4, 32), np.float32)
-    given = {"0.conv.w": conv, "0.router.w": plain, "0.q.w": plain}
-    _, found = quantised(tmp_path, config, given, "int8")
-    assert found["0.conv.w"] is conv and found["0.router.w"] is plain
-    assert isinstance(found["0.q.w"], Packed)
     with pytest.raises(ModelError, match="no matrix"):
         quantised(tmp_path, config, {"0.q.w": np.ones((4, 7), np.float32)}, "int8")
 

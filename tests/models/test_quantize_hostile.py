@@ -118,7 +118,7 @@ def test_what_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> No
     source, out = small(tmp_path / "m"), tmp_path / "out"
     for options, name, said in (
         (Options("int5"), "out", "does not hold int5"),
-        (Options("int4"), "out.GGUF", "no block type"),
+        (Options("int4"), "out.GGUF", "holds 4-bit int, "),
         (Options("int4", embed="int8"), "out", "GGUF only"),
         (Options("int4", bits=4.0), "out", "below that"),
         (Options("int4", bits=float("nan")), "out", "below that"),

@@ -17,7 +17,7 @@ from weft.core.errors import UsageError
 from weft.models import adapters
 from weft.models.names import checkpoint_names
 from weft.models.training import TrainableDecoder
-from weft.models.training.model import folder_weights, is_matrix
+from weft.models.training.model import folder_weights
 from weft.models.training.settings import OptimizerSettings, TrainSettings
 from weft.models.training.step import make_optimizer, make_step
 
@@ -118,7 +118,7 @@ def torch_adamw(named: dict[str, torch.Tensor], o: OptimizerSettings) -> torch.o
 
 
 def wd(role: str) -> bool:
-    return is_matrix(role) or role in ("embed", "pos")
+    return not role.endswith(".b") and "norm" not in role
 
 
 def run_torch(

@@ -24,10 +24,10 @@ from weft.importers.hf_config import read_config
 from weft.importers.safetensors import SafetensorsFile, open_checkpoint, save_file
 from weft.models import adapters
 from weft.models.box import box_folder
-from weft.models.names import checkpoint_names
+from weft.models.names import checkpoint_names, decoder_layout
 from weft.models.quantize.compressed import quantization_config, tensors_of
 from weft.models.training import TrainableDecoder, loop
-from weft.models.training.model import base_weights, config_of, is_matrix
+from weft.models.training.model import base_weights, config_of
 from weft.models.training.report import read_log
 from weft.models.training.settings import Settings
 from weft.program.program import Program
@@ -48,12 +48,14 @@ def rounded(w: np.ndarray) -> Packed:
 def pack_folder(source: Path, out: Path) -> Path:
     """The model in a folder with its layers' matrices in 4 bits, as compressed-tensors has them."""
     raw = read_config(source)
-    roles = {name: role for role, name in checkpoint_names(config_of(raw)).items()}
+    config = config_of(raw)
+    layout = decoder_layout(config).weights
+    kinds = {name: layout[role].kind for role, name in checkpoint_names(config).items()}
     tensors: dict[str, np.ndarray] = {}
     forms: dict[str, Form] = {}
     for name, value in open_checkpoint(source).items():
         layer = name.removesuffix(".weight")
-        if is_matrix(roles[name]) and name != "lm_head.weight":
+        if kinds[name] == "matrix":
             tensors |= tensors_of(layer, rounded(value))
             forms[layer] = FORM
         else:

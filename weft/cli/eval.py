@@ -6,8 +6,6 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +77,7 @@ def evaluate(
     likeliest. MODEL2 is computed as its weights are, with float32 inputs and cache."""
     import weft
     from weft.models.evaluate import evaluate as run
+    from weft.models.progress import bar
 
     if picture is not None:
         _check_picture(picture)  # before the work, not after
@@ -95,8 +94,11 @@ def evaluate(
     if reference is not None:
         other = weft.load(model_path(reference, yes), act_dtype="float32", cache="f32", **options)
     given = sys.stdin.buffer if source == "-" else Path(source)
-    with _bar() as note:
-        found = run(model, given, other, context, stride, limit, note)
+    with bar() as report:
+        found = run(
+            model, given, other, context, stride, limit,
+            lambda done, of: report(f"token {done:,}/{of:,}", done, of),
+        )  # fmt: skip
     made = _run_data(name or Path(path).name, model, found)
     runs = [*before, made]
     if picture is not None:
@@ -194,23 +196,3 @@ def _check_picture(path: str) -> None:
     if not os.path.isdir(os.path.dirname(path) or "."):
         raise UsageError(f"--picture {path}: there is no such folder")
     figure()
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[int, int], None]]:
-    """What shows (tokens done, of how many) as a bar where stderr is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from weft.models.progress import line_taken
-
-    columns = (
-        TextColumn("token {task.completed:,}/{task.total:,}"), BarColumn(None),
-        TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), expand=True) as bar, line_taken():
-        task = bar.add_task("", total=0)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

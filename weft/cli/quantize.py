@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +51,7 @@ def quantize(
     in the compressed-tensors format, or a GGUF file. Layer by layer; what was interrupted goes on
     when it is run again."""
     import weft
+    from weft.models.progress import bar
     from weft.models.quantize.job import Options, check, quantize as run
     from weft.models.quantize.schemes import K_TYPES, Scheme
     from weft.models.quantize.source import check_target, is_gguf
@@ -74,7 +72,7 @@ def quantize(
         ids = windows_of(loaded, None if source is None else Path(source), tokens)
         del loaded
     options = replace(options, text=digest(ids))
-    with _bar() as report:
+    with bar() as report:
         found = run(Path(model), Path(out), options, ids, device, report)
     if as_json:
         given = 0 if ids is None else ids.size
@@ -88,22 +86,3 @@ def quantize(
         f"{out}: {text.size(found.after)} of {text.size(found.before)}, {found.bits:.2f} bits per "
         f"packed weight, in {found.seconds:.0f} s"
     )
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on stderr, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from weft.models.progress import line_taken
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar, line_taken():
-        task = bar.add_task("quantising")
-
-        def report(what: str, done: int, of: int) -> None:
-            bar.update(task, description=what, completed=done, total=of)
-
-        yield report

@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple
 
-from weft.core.packed import Form
 from weft.graph.ir import Graph, Node, toposort
 from weft.ops.packed import form_of
 
@@ -33,20 +32,12 @@ def weight_lines(graph: Graph, stored: Collection[int]) -> list[WeightLine]:
         form = form_of(node)
         first = node.inputs[0] if form else node
         name = str(first.attrs.get("name", "")).removesuffix(".codes")
-        kind = form_text(form) if form else node.dtype.name
+        kind = form.text() if form else node.dtype.name
         size = sum(p.nbytes for p in node.inputs) if form else node.nbytes
         read = "widened in each run" if id(node) in stored else _order(first)
         key = re.sub(r"^\d+\.", "*.", name), kind, round(8 * size / node.size, 3), read
         found.setdefault(key, set()).add(name)
     return [WeightLine(k[0], len(names), *k[1:]) for k, names in found.items()]
-
-
-def form_text(form: Form) -> str:
-    """A form in a few words: "4-bit int, 32 to a scale and a low"."""
-    kind = "int" if form.values == "int" else form.values
-    beside = {"none": "a scale", "zero": "a scale and a zero", "low": "a scale and a low"}
-    text = f"{form.bits}-bit {kind}, {form.group} to {beside[form.shift]}"
-    return f"{text}, {form.super_group} to a scale of scales" if form.super_group else text
 
 
 def _is_matrix(node: Node) -> bool:

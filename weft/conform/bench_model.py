@@ -22,8 +22,8 @@ from weft.models import inputs
 from weft.models.loader import ORACLE
 from weft.models.matrices import outlines, whole
 from weft.models.model import Decoder
+from weft.models.names import decoder_layout
 from weft.models.runner import CompiledRunner
-from weft.models.training.model import TABLES
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,8 @@ def work(model: Decoder) -> tuple[float, float, float]:
     c = model.config
     head = "embed" if c.tied else "head"
     held = {r: (w.shape, w.nbytes) for r, w in whole(c.forms, outlines(model.weights)).items()}
-    matrices = {r: x for r, x in held.items() if len(x[0]) == 2 and r not in TABLES}
+    picked = {r for r, spec in decoder_layout(c).weights.items() if spec.kind in ("embed", "table")}
+    matrices = {r: x for r, x in held.items() if len(x[0]) == 2 and r not in picked}
     body = sum(math.prod(shape) for r, (shape, _) in matrices.items() if r != "head")
     stream = sum(size for _, size in matrices.values())
     if head == "embed":

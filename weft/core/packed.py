@@ -122,6 +122,12 @@ class Form(NamedTuple):
             if not ok or (part in ("codes", "high") and value.dtype != np.uint8):
                 raise DTypeError(f"part {part!r} of packed weights has dtype {value.dtype}")
 
+    def text(self) -> str:
+        """The form in a few words: "4-bit int, 32 to a scale and a low"."""
+        beside = {"none": "a scale", "zero": "a scale and a zero", "low": "a scale and a low"}
+        text = f"{self.bits}-bit {self.values}, {self.group} to {beside[self.shift]}"
+        return f"{text}, {self.super_group} to a scale of scales" if self.super_group else text
+
     @property
     def table(self) -> tuple[float, ...] | None:
         """The values of the codes, or None for integers."""

@@ -59,11 +59,17 @@ class Adapter:
 
 def modules(config: DecoderConfig) -> dict[str, str]:
     """Role ("0.q") -> the layer's full name in Hugging Face's model, of all that can be adapted."""
+    layout = decoder_layout(config).weights
     return {
         role.removesuffix(".w"): name.removesuffix(".weight")
         for role, name in checkpoint_names(config).items()
-        if role.endswith(".w") and not any(x in role for x in ("norm", "_post", ".conv."))
+        if layout[role].kind in ("matrix", "router", "gate")
     }
+
+
+def is_adapter(role: str) -> bool:
+    """Whether an array is half of an adapter: "0.q.lora_a"."""
+    return ".lora_" in role
 
 
 def target_roles(config: DecoderConfig, targets: Sequence[str]) -> list[str]:
@@ -215,7 +221,7 @@ def merged(
 ) -> dict[str, np.ndarray]:
     """The model's weights with the adapter added, each in its own dtype; without adapters of
     their own."""
-    out = {role: value for role, value in weights.items() if ".lora_" not in role}
+    out = {role: value for role, value in weights.items() if not is_adapter(role)}
     for key, a in adapter.weights.items():
         if not key.endswith("_a"):
             continue

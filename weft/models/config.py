@@ -226,14 +226,33 @@ class Made:
     config: dict[str, Any]
 
 
+Kind = Literal[
+    "matrix",  # of a layer, which multiplies by it
+    "head",  # the output matrix
+    "embed",  # the tokens'
+    "table",  # of positions or token types
+    "norm",
+    "bias",
+    "router",  # which scores experts
+    "experts",  # their matrices, one behind the other
+    "conv",
+    "gate",  # few rows, which rule whole heads or experts: not worth fewer bits
+    "decay",  # how fast each head of a delta rule forgets
+    "scale",  # which multiplies what comes out of a layer or an expert
+    "sinks",
+    "adapter",  # a low-rank one beside a matrix: in no layout
+]
+
+
 @dataclass(frozen=True)
 class WeightSpec:
-    """A weight the model reads: its name in the checkpoint and the shape it must have. A name with
-    {} stands for as many tensors as its first axis is long, one for each number from 0. Of one that
-    is `turned` the checkpoint holds the last two axes the other way round."""
+    """A weight the model reads: its name in the checkpoint, the shape it must have and what it is.
+    A name with {} stands for as many tensors as its first axis is long, one for each number from 0.
+    Of one that is `turned` the checkpoint holds the last two axes the other way round."""
 
     name: str
     shape: tuple[int, ...]
+    kind: Kind
     turned: bool = False
 
 

@@ -187,9 +187,9 @@ class _Weights(Mapping[str, np.ndarray | Packed]):
             value = _widened(tensor, self._dtype or float16, self._where)
         if len(value.shape) != len(self._specs[role].shape):
             value = value.reshape(self._specs[role].shape)
-        if role.endswith(".decay"):
+        if self._specs[role].kind == "decay":
             return self._speed(tensor, value)
-        if c.norm_offset and tensor.name.endswith("norm.weight") and ".delta_norm." not in role:
+        if c.norm_offset and self._specs[role].kind == "norm" and ".delta_norm." not in role:
             with np.errstate(invalid="ignore"):  # of a NaN that signals
                 value = value.astype(np.float32) - np.float32(c.norm_offset)  # exact: it was added
         heads = self._turned_heads(role)

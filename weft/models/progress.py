@@ -1,10 +1,11 @@
-"""A spinner on stderr for waits that a person notices; nothing when stderr is not a terminal."""
+"""A spinner on stderr for waits that a person notices, a bar for long work; nothing when stderr is
+not a terminal."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -39,6 +40,22 @@ def progress(text: str) -> Iterator[None]:
     finally:
         timer.cancel()
         spinner.stop()
+
+
+@contextmanager
+def bar() -> Iterator[Callable[[str, int, int], None]]:
+    """What shows (what is done, how many, of how many) as a bar."""
+    if not sys.stderr.isatty():
+        yield lambda what, done, of: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    left = TimeRemainingColumn(elapsed_when_finished=True)
+    columns = TextColumn("{task.description}"), BarColumn(None), left
+    with Progress(*columns, console=Console(stderr=True), expand=True) as shown, line_taken():
+        task = shown.add_task("", total=None)
+        yield lambda what, done, of: shown.update(task, description=what, completed=done, total=of)
 
 
 class _Spinner:

@@ -41,10 +41,9 @@ def random_folder(
     tensors: dict[str, np.ndarray] = {}
     for role, spec in layout.weights.items():
         value = rng.standard_normal(spec.shape, np.float32) * np.float32(scale)
-        if "norm" in role and role.endswith(".w"):
-            value += np.float32(1.0 if role.endswith("delta_norm.w") else 1.0 - offset)
-        elif role.endswith(".scalar"):
-            value += np.float32(1.0)
+        if spec.kind in ("norm", "scale"):
+            offsets = spec.kind == "norm" and ".delta_norm." not in role
+            value += np.float32(1.0 - offset if offsets else 1.0)
         prefix = "" if role == "head" else layout.prefixes[0]
         tensors |= tensors_of(spec, prefix + spec.name, value.astype(dtype))
     folder = Path(path)

@@ -23,7 +23,7 @@ from weft.core.packed import Form, Packed
 from weft.importers.gguf import open_gguf
 from weft.importers.gguf_write import Tensor, write_gguf
 from weft.importers.packed.gguf_out import KINDS, blocks_of
-from weft.models.config import DecoderConfig, Rope
+from weft.models.config import DecoderConfig, Kind, Rope
 from weft.models.gguf import tensor_name
 from weft.models.gguf_config import FAMILIES, TURNED, read_config
 from weft.models.gguf_source import ROPE_DIVISORS, ROPE_FACTORS
@@ -50,7 +50,7 @@ def kind_of(form: Form) -> str:
     """GGUF's block type that holds a form of weights with float16 scales. Raises UsageError."""
     if form not in KINDS:
         known = "int8, int5 and int4 by groups of 32, q6_k, q5_k and q4_k"
-        raise UsageError(f"weft writes GGUF in {known}; {form} has no block type there")
+        raise UsageError(f"weft writes GGUF in {known}; no block there holds {form.text()}")
     return KINDS[form]
 
 
@@ -178,8 +178,9 @@ def _windows(c: DecoderConfig) -> dict[str, Any]:
 
 def tensors(c: DecoderConfig, weights: Mapping[str, np.ndarray | Packed]) -> dict[str, Tensor]:
     """The tensors of a file by llama.cpp's names."""
-    arch = architecture(c)
-    return _extra(c) | {tensor_name(r, arch): _tensor(c, r, v) for r, v in weights.items()}
+    arch, layout = architecture(c), decoder_layout(c).weights
+    made = {tensor_name(r, arch): _tensor(c, r, layout[r].kind, v) for r, v in weights.items()}
+    return _extra(c) | made
 
 
 def _extra(c: DecoderConfig) -> dict[str, Tensor]:
@@ -195,7 +196,7 @@ def _extra(c: DecoderConfig) -> dict[str, Tensor]:
     return {name: Tensor("F32", v.shape, partial(v.astype, np.float32)) for name, v in made.items()}
 
 
-def _tensor(c: DecoderConfig, role: str, value: np.ndarray | Packed) -> Tensor:
+def _tensor(c: DecoderConfig, role: str, kind: Kind, value: np.ndarray | Packed) -> Tensor:
     part = role.split(".")[1] if "." in role else ""
     heads = {"q": c.heads, "k": c.kv_heads}.get(part, 0) if architecture(c) in TURNED else 0
     if isinstance(value, Packed):
@@ -203,11 +204,10 @@ def _tensor(c: DecoderConfig, role: str, value: np.ndarray | Packed) -> Tensor:
     if value.ndim == 3:  # taps of a convolution, of one channel each
         value = value[:, 0].astype(np.float32)
     if value.ndim == 1:  # norms and biases, in float32 as llama.cpp has them
-        offset = np.float32(c.norm_offset if role.endswith("norm.w") or "_post" in role else 0)
+        offset = np.float32(c.norm_offset if kind == "norm" else 0)
         return Tensor("F32", value.shape, lambda: _turned(value.astype(np.float32) + offset, heads))
-    matrix = value.T if c.transposed and part in ("qkv", "o", "up", "down") else value
-    kind = _PLAIN[as_dtype(value.dtype).name]
-    return Tensor(kind, matrix.shape, lambda: _turned(matrix, heads))
+    matrix = value.T if c.transposed and kind == "matrix" else value
+    return Tensor(_PLAIN[as_dtype(value.dtype).name], matrix.shape, lambda: _turned(matrix, heads))
 
 
 def _turned(value: np.ndarray, heads: int) -> np.ndarray:

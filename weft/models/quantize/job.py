@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.dtypes import DType, bfloat16
+from weft.core.dtypes import bfloat16
 from weft.core.errors import ModelError, UsageError
 from weft.core.files import owned, write_json
-from weft.core.packed import Form, Packed, dequantized, split, stacked
+from weft.core.packed import Packed, dequantized, split, stacked
 from weft.importers.gguf_write import write_gguf
 from weft.importers.hf_config import Fields, read_config, read_object
 from weft.importers.safetensors import INDEX, SafetensorsFile, open_checkpoint, save_file
+from weft.models.config import Kind
 from weft.models.loader import read_token_ids
 from weft.models.names import (
     bind_weights,
@@ -36,18 +37,11 @@ from weft.models.quantize.calibrate import Calibration
 from weft.models.quantize.gguf import kind_of, metadata, tensors
 from weft.models.quantize.gguf_tokens import tokenizer_metadata
 from weft.models.quantize.gptq import Moments, gptq, unit_of
+from weft.models.quantize.packing import Packing, Target
 from weft.models.quantize.plan import Losses, choose, loss
-from weft.models.quantize.schemes import Scheme, better, bits_per_weight, flat
-from weft.models.quantize.search import Search
-from weft.models.quantize.source import (
-    check_target,
-    decoder_config,
-    is_gguf,
-    is_packable,
-    stamps,
-)
+from weft.models.quantize.schemes import better, bits_per_weight
+from weft.models.quantize.source import check_target, decoder_config, is_gguf, stamps
 from weft.models.training.checkpoints import copy_tokenizer
-from weft.models.training.model import is_matrix
 from weft.models.weight_dtypes import main_dtype
 
 METHODS = ("gptq", "search")
@@ -105,7 +99,7 @@ def _run(job: _Job, ids: np.ndarray | None, started: float, report: Report) -> R
     def text() -> Calibration | None:
         return None if ids is None else Calibration(job.config, job.weights, ids, job.device)
 
-    if job.options.bits and not job.plan:
+    if job.options.bits and not job.packing.plan:
         job.choose(text(), report)
     calibration = text()
     for done, roles in enumerate(job.pieces):
@@ -144,13 +138,18 @@ class _Job:
         layout = decoder_layout(self.config)
         self.layout = layout.weights
         self.weights: Mapping[str, np.ndarray] = bind_weights(layout, checkpoint)
+        # What reads a folder brings scales to the model's dtype.
+        wide = not self.gguf and main_dtype(self.weights) is bfloat16
+        schemes: dict[Kind, str] = {
+            "matrix": options.scheme, "experts": options.scheme, "head": options.head,
+            "embed": options.embed,
+        }  # fmt: skip
+        self.packing = Packing(self.config, schemes, device, bfloat16 if wide else None)
         self.names = checkpoint_names(self.config)
         rest = [r for r in self.weights if not r.split(".")[0].isdigit()]
         of = (f"{i}." for i in range(self.config.layers))
         self.pieces = [rest, *([r for r in self.weights if r.startswith(at)] for at in of)]
-        self.searches: dict[Form, Search] = {}
         self.partial = out.with_name(f".{out.name}.quantizing")
-        self.plan: dict[str, str] = {}
 
     def check(self) -> None:
         """Raises UsageError or ModelError for what could not be written in the end."""
@@ -166,7 +165,7 @@ class _Job:
             )
         check_target(self.out)
         forms = {r: f for r in self.weights if (f := self.form(r)) is not None}
-        if not any(map(is_packable, forms)):
+        if not any(map(self.is_linear, forms)):
             raise ModelError(f"{self.source}: no linear layer has rows of whole runs of 8 weights")
         if self.gguf:
             self.tokenizer()
@@ -185,13 +184,13 @@ class _Job:
         if not path.exists() and any(self.partial.iterdir()):
             raise UsageError(f"{self.partial} holds what weft quantize did not make; move it")
         was = read_object(path) if path.exists() else {}
-        self.plan = was.pop("plan", {})
+        self.packing.plan = was.pop("plan", {})
         if was != state:
-            self.plan = {}
+            self.packing.plan = {}
             for old in self.partial.glob("*.safetensors"):
                 old.unlink()
         self.state = state
-        write_json(path, {**state, "plan": self.plan})
+        write_json(path, {**state, "plan": self.packing.plan})
 
     def choose(self, calibration: Calibration | None, report: Report) -> None:
         """Makes the mixed plan."""
@@ -204,17 +203,17 @@ class _Job:
             for role in (r for r in roles if self.form(r) is not None):
                 h = squares.get(_input(role))
                 losses[role] = {
-                    s: loss(self.matrix(role), h, self.search(*self.form_of(role, s)))
+                    s: loss(self.matrix(role), h, self.packing.search(self.target(role, s)))
                     for s in schemes
                 }
             report(f"plan of layer {i}", i + 1, len(self.pieces) - 1)
         sizes = {r: self.weights[r].size for r in losses}
 
         def bits(role: str, scheme: str) -> float:
-            return bits_per_weight(*self.form_of(role, scheme))
+            return bits_per_weight(*self.target(role, scheme))
 
-        self.plan = choose(sizes, schemes, bits, losses, self.options.bits)
-        write_json(self.partial / STATE, {**self.state, "plan": self.plan})
+        self.packing.plan = choose(sizes, schemes, bits, losses, self.options.bits)
+        write_json(self.partial / STATE, {**self.state, "plan": self.packing.plan})
 
     def _file(self, piece: int) -> Path:
         return self.partial / f"model-{piece + 1:05d}-of-{len(self.pieces):05d}.safetensors"
@@ -224,26 +223,22 @@ class _Job:
 
     # -- one piece
 
-    def form(self, role: str) -> tuple[Form, DType] | None:
+    def form(self, role: str) -> Target | None:
         """What a weight becomes; None where it stays as it is."""
-        outer = {"head": self.options.head, "embed": self.options.embed}
-        name = outer.get(role) or self.plan.get(role, self.options.scheme)
-        if not (is_packable(role) or role in outer) or name == "none":
-            return None
-        if Scheme(name).form(self.matrix(role).shape[1]) is None:
-            return None
-        return self.form_of(role, name)
+        found = self.packing.target(role, self.weights[role])
+        if found is not None and self.gguf:
+            kind_of(found[0])
+        return found
 
-    def form_of(self, role: str, name: str) -> tuple[Form, DType]:
-        """The form and the dtype of scales that a scheme gives a matrix that it fits."""
-        scheme = Scheme(name)
-        form = scheme.form(self.matrix(role).shape[1])
-        assert form is not None
-        if self.gguf:
-            kind_of(form)
-        elif main_dtype(self.weights) is bfloat16:
-            return form, bfloat16  # what reads the file brings scales to the model's dtype
-        return form, scheme.scale_dtype
+    def target(self, role: str, scheme: str) -> Target:
+        """What a scheme would make of a weight that is packed."""
+        found = self.packing.target(role, self.weights[role], scheme)
+        assert found is not None
+        return found
+
+    def is_linear(self, role: str) -> bool:
+        """Whether a weight is that of a linear layer, to those who read the result."""
+        return self.packing.kinds[role] in ("matrix", "experts", "router", "gate", "head")
 
     def linears(self, role: str) -> list[str]:
         """The names of the layers whose matrices a weight holds."""
@@ -252,16 +247,7 @@ class _Job:
 
     def matrix(self, role: str) -> np.ndarray:
         """A weight as [N, K]."""
-        return self.turned(role, flat(role, self.weights[role]))
-
-    def turned(self, role: str, value: np.ndarray) -> np.ndarray:
-        """From [N, K] to how the layers of this family hold it, or back."""
-        return value.T if self.config.transposed and role[0].isdigit() else value
-
-    def search(self, form: Form, scale: DType) -> Search:
-        if form not in self.searches:
-            self.searches[form] = Search(form, scale, self.device)
-        return self.searches[form]
+        return self.packing.matrix(role, self.weights[role])
 
     def quantised(
         self, piece: int, roles: list[str], calibration: Calibration | None
@@ -270,14 +256,14 @@ class _Job:
         out: dict[str, np.ndarray | Packed] = {r: self.weights[r] for r in roles}
         forms = {r: f for r in roles if (f := self.form(r)) is not None}
         if piece == 0 or calibration is None:
-            for role, found in forms.items():
-                out[role] = self._searched(role, found, None)
+            for role in forms:
+                out[role] = self.packing.packed(role, self.weights[role])
             return out
         i, plain = piece - 1, {r: self.weights[r] for r in roles}
         if self.options.method == "search":
             squares = calibration.advance(i, plain)
-            for role, found in forms.items():
-                out[role] = self._searched(role, found, squares.get(_input(role)))
+            for role in forms:
+                out[role] = self.packing.packed(role, plain[role], squares.get(_input(role)))
             return out
         squares = {}
         for stage in calibration.stages(i, plain):
@@ -290,17 +276,15 @@ class _Job:
             moments = calibration.moments(i, plain, stage[0])
             inputs = Moments(moments, unit_of(forms[wanted[0]][0]))
             for role in wanted:
-                form, scale = forms[role]
-                packed = Packed(form, gptq(self.matrix(role), inputs, self.search(form, scale)))
-                out[role], plain[role] = packed, self.turned(role, dequantized(*packed))
-        for role in (r for r in forms if r.endswith("_exps.w")):  # few rows meet each: no GPTQ
-            out[role] = self._searched(role, forms[role], squares.get(_input(role)))
-            plain[role] = dequantized(*out[role])
+                search = self.packing.search(forms[role])
+                packed = Packed(search.form, gptq(self.matrix(role), inputs, search))
+                out[role], plain[role] = packed, self.packing.matrix(role, dequantized(*packed))
+        experts = [r for r in forms if self.packing.kinds[r] == "experts"]
+        for role in experts:  # few rows meet each: no GPTQ
+            packed = self.packing.packed(role, self.weights[role], squares.get(_input(role)))
+            out[role], plain[role] = packed, dequantized(*packed)
         calibration.advance(i, plain)
         return out
-
-    def _searched(self, role: str, form: tuple[Form, DType], h: np.ndarray | None) -> Packed:
-        return Packed(form[0], self.search(*form)(self.matrix(role), h))
 
     # -- files
 
@@ -324,7 +308,8 @@ class _Job:
             return {r: self.weights[r] for r in roles}
         found = self.read(piece, roles).items()
         return {
-            r: self.turned(r, dequantized(*v)) if isinstance(v, Packed) else v for r, v in found
+            r: self.packing.matrix(r, dequantized(*v)) if isinstance(v, Packed) else v
+            for r, v in found
         }
 
     def read(self, piece: int, roles: list[str]) -> dict[str, np.ndarray | Packed]:
@@ -358,7 +343,7 @@ class _Job:
             where |= dict.fromkeys(file, self._file(piece).name)
             size += sum(t.stop - t.start for t in file.tensors.values())
         write_json(self.partial / INDEX, {"metadata": {"total_size": size}, "weight_map": where})
-        linear = {name: r for r in self.weights if is_matrix(r) for name in self.linears(r)}
+        linear = {name: r for r in self.weights if self.is_linear(r) for name in self.linears(r)}
         forms = {name: f[0] for name, r in linear.items() if (f := self.form(r)) is not None}
         tied = [] if "head" in self.weights else ["lm_head"]  # there it is a layer all the same
         plain = [name for name in linear if name not in forms] + tied

@@ -1,7 +1,8 @@
 """Weights quantised on the way in: `weft.load(folder, quant="int4")`.
 
-Scales are searched for once; what comes of it is kept in weft's cache directory, and mapped from
-there the next time. A file there that is damaged is made anew.
+Scales are searched for once, on the CPU whatever device plays the model: the same bits everywhere.
+What comes of it is kept in weft's cache directory, and mapped from there the next time. A file
+there that is damaged is made anew.
 """
 
 from __future__ import annotations
@@ -29,14 +30,12 @@ from weft.importers.safetensors import SafetensorsFile, save_file
 from weft.models.config import DecoderConfig
 from weft.models.matrices import parted
 from weft.models.progress import progress
-from weft.models.quantize.schemes import Scheme, flat
-from weft.models.quantize.search import Search
-from weft.models.quantize.source import is_packable, stamps
-from weft.models.training.model import is_matrix
+from weft.models.quantize.packing import Packing
+from weft.models.quantize.schemes import Scheme
+from weft.models.quantize.source import stamps
 
 VERSION = 1  # of what a search gives: another finds nothing that was kept
 OUTER = "int8"  # of embeddings and the output matrix
-_OUTER = ("embed", "layer_embed", "head")
 
 Weights = Mapping[str, np.ndarray | Packed]
 
@@ -48,48 +47,26 @@ def quantised(
     config, in which matrices are [N, K]. Raises UsageError for another scheme and for weights that
     are packed, ModelError for weights that are not finite."""
     Scheme(scheme)  # before anything is read
-    flat: dict[str, np.ndarray] = {}
+    packing = Packing(config, {"matrix": scheme, "experts": scheme, "embed": OUTER, "head": OUTER})
+    plain: dict[str, np.ndarray] = {}
+    forms: dict[str, Form] = {}
     for role, value in weights.items():
         if isinstance(value, Packed):
             raise UsageError(f"{folder}: the weights are quantised already; load it without quant")
-        flat[role] = _matrix(config, role, value)
-    config = replace(config, transposed=False)
-    forms = {r: f for r, v in flat.items() if (f := _form(r, v, scheme)) is not None}
+        plain[role] = value
+        if (target := packing.target(role, value)) is not None:
+            forms[role] = target[0]
     if not forms:
         raise ModelError(f"{folder}: no matrix has rows that {scheme} packs; load it without quant")
+    flat = {role: packing.matrix(role, value) for role, value in plain.items()}
     path = _path(folder, scheme)
     found = None if path is None else _read(path, forms, flat)
     if found is None:
         with progress(f"quantising {folder.name} to {scheme}"):
-            found = _searched(flat, forms, scheme)
+            found = {role: packing.packed(role, plain[role]) for role in forms}
         if path is not None:
             found = _write(path, forms, flat, found)
-    return config, {r: found.get(r, v) for r, v in flat.items()}
-
-
-def _matrix(config: DecoderConfig, role: str, value: np.ndarray) -> np.ndarray:
-    turned = config.transposed and role[0].isdigit() and is_matrix(role)
-    return value.T if turned else flat(role, value)
-
-
-def _form(role: str, value: np.ndarray, scheme: str) -> Form | None:
-    outer = role in _OUTER
-    if value.ndim != 2 or not (outer or is_packable(role)):
-        return None
-    return Scheme(OUTER if outer else scheme).form(value.shape[1])
-
-
-def _searched(
-    weights: Mapping[str, np.ndarray], forms: Mapping[str, Form], scheme: str
-) -> dict[str, Packed]:
-    searches: dict[Form, Search] = {}
-    out = {}
-    for role, form in forms.items():
-        if form not in searches:
-            name = OUTER if role in _OUTER else scheme
-            searches[form] = Search(form, Scheme(name).scale_dtype)
-        out[role] = Packed(form, searches[form](weights[role]))
-    return out
+    return replace(config, transposed=False), {r: found.get(r, v) for r, v in flat.items()}
 
 
 # -- the cache ------------------------------------------------------------------------------------

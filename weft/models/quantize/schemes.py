@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
-
 from weft.core.dtypes import DType, float16, float32
 from weft.core.errors import UsageError
 from weft.core.packed import Form
@@ -69,11 +67,6 @@ class Scheme:
         if self.zero:
             return Form(bits, group, shift="zero")
         return Form(bits, group, offset=1 << (bits - 1))
-
-
-def flat(role: str, value: np.ndarray) -> np.ndarray:
-    """A weight; experts' matrices [E, N, K] one under the other, [E * N, K]."""
-    return value.reshape(-1, value.shape[-1]) if role.endswith("_exps.w") else value
 
 
 def bits_per_weight(form: Form, scale: DType = float16) -> float:

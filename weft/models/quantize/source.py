@@ -10,16 +10,6 @@ from weft.importers.hf_config import Fields
 from weft.models.config import DecoderConfig
 from weft.models.families import DECODERS
 from weft.models.quantize.gguf import check_said
-from weft.models.training.model import is_matrix
-
-# Few rows, which say how fast whole heads learn and forget, which experts are chosen and what one
-# counts for: in fewer bits they would cost more than they save.
-_GATES = ("router", "delta_a", "delta_b", "delta_ba", "shared_by")
-
-
-def is_packable(role: str) -> bool:
-    """Whether a role is a matrix of a layer that may be held in fewer bits."""
-    return is_matrix(role) and role.split(".")[-2:-1] not in ([gate] for gate in _GATES)
 
 
 def is_gguf(out: Path) -> bool:

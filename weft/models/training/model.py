@@ -16,7 +16,8 @@ from weft.core.errors import ModelError, UsageError
 from weft.core.packed import Packed
 from weft.importers.hf_config import Fields, read_config
 from weft.importers.safetensors import open_checkpoint
-from weft.models.config import DecoderConfig
+from weft.models.adapters import is_adapter
+from weft.models.config import DecoderConfig, Kind
 from weft.models.decoder import train_forward
 from weft.models.families import DECODERS
 from weft.models.inputs import tables
@@ -29,8 +30,9 @@ from weft.tensor.autograd import checkpoint, no_grad
 from weft.tensor.core import Tensor
 from weft.tensor.random import rand
 
-TABLES = ("embed", "pos", "layer_embed")  # whose rows are picked
-RESIDUAL = (".o.w", ".down.w")  # projections that add to the residual stream
+RESIDUAL = (".o.w", ".conv_out.w", ".down.w")  # projections that add to the residual stream
+# What the compute dtype is for.
+MULTIPLIED: tuple[Kind, ...] = ("matrix", "head", "router", "gate", "conv", "adapter")
 Watch = Callable[[str, Any], None]
 
 
@@ -63,6 +65,7 @@ class TrainableDecoder:
             )
         dtype = as_dtype(compute)
         arrays, forms = parted(weights)
+        self._layout = decoder_layout(config).weights
         self.config = replace(config, act_dtype=dtype, kv_dtype=dtype, forms=forms)
         self.tensors: dict[str, Tensor] = {}
         for role, value in arrays.items():
@@ -80,6 +83,12 @@ class TrainableDecoder:
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """(role, tensor) of what is trained."""
         return ((role, t) for role, t in self.tensors.items() if t.requires_grad)
+
+    def kind(self, role: str) -> Kind | None:
+        """What a tensor is; None for the parts of packed weights."""
+        if is_adapter(role):
+            return "adapter"
+        return self._layout[role].kind if role in self._layout else None
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Role -> content on the host."""
@@ -109,9 +118,11 @@ class TrainableDecoder:
         values = {role: t.value for role, t in {**self.tensors, **self._tables}.items()}
         if dtype is float32:
             return values
+        wanted = {role for role in values if self.kind(role) in MULTIPLIED}
         if self.config.tied and "embed" in values:
             values["head"] = values["embed"]
-        return {r: ops.cast(v, dtype) if is_matrix(r) else v for r, v in values.items()}
+            wanted.add("head")
+        return {r: ops.cast(v, dtype) if r in wanted else v for r, v in values.items()}
 
     def _training(self, watch: Watch | None) -> Training:
         def layer(i: int, fn: Callable[[Any], Any], x: Any) -> Any:
@@ -146,12 +157,6 @@ def dropped(x: Tensor, share: float, key: Any, number: int) -> Tensor:
     return x * kept.cast(float32) * (1.0 / (1.0 - share))
 
 
-def is_matrix(role: str) -> bool:
-    """Whether a role is a matrix that layers multiply by (no norm, no bias, no position table)."""
-    matrix = role.endswith(".w") and "norm" not in role and "_post" not in role
-    return matrix or role.endswith((".lora_a", ".lora_b")) or role == "head"
-
-
 # -- weights to start from -------------------------------------------------------------------------
 
 
@@ -161,9 +166,9 @@ def fresh_weights(config: DecoderConfig, seed: int) -> dict[str, np.ndarray]:
     rng = np.random.Generator(np.random.Philox(seed))
     out = {}
     for role, spec in decoder_layout(config).weights.items():
-        if role.endswith(".b"):
+        if spec.kind == "bias":
             out[role] = np.zeros(spec.shape, np.float32)
-        elif "norm" in role or "_post" in role or role.endswith(".scalar"):
+        elif spec.kind in ("norm", "scale"):
             out[role] = np.full(spec.shape, 1.0 - config.norm_offset, np.float32)
         else:
             scale = 0.02 / math.sqrt(2 * config.layers) if role.endswith(RESIDUAL) else 0.02

@@ -10,31 +10,29 @@ from typing import Any
 import numpy as np
 
 from weft import optim
-from weft.models.training.model import TABLES, TrainableDecoder, is_matrix
+from weft.models.training.model import TrainableDecoder
 from weft.models.training.settings import OptimizerSettings, TrainSettings
 from weft.ops.tape import plain
 from weft.tensor import autograd
 from weft.tensor.compiled import compile as compile_
 from weft.tensor.core import Tensor
 
+UNDECAYED = ("norm", "bias", "scale", "sinks", "decay")  # weight decay is for matrices and tables
 HUGE = 1e30  # a limit on the gradient's norm that limits nothing
 
 
 def make_optimizer(model: TrainableDecoder, s: OptimizerSettings, steps: int) -> optim.AdamW:
     """AdamW over the model's parameters by role; only matrices and embeddings decay."""
-    named = list(model.named_parameters())
-    groups = [
-        {"params": [(r, t) for r, t in named if decays(r)], "weight_decay": s.weight_decay},
-        {"params": [(r, t) for r, t in named if not decays(r)], "weight_decay": 0.0},
+    params: dict[bool, list[tuple[str, Tensor]]] = {True: [], False: []}
+    for role, t in model.named_parameters():
+        params[model.kind(role) not in UNDECAYED].append((role, t))
+    groups: list[dict[str, Any]] = [
+        {"params": params[True], "weight_decay": s.weight_decay},
+        {"params": params[False], "weight_decay": 0.0},
     ]
     schedule = make_schedule(s, steps)
     groups = [g for g in groups if g["params"]]
     return optim.AdamW(groups, schedule, betas=(s.betas[0], s.betas[1]), eps=s.eps)
-
-
-def decays(role: str) -> bool:
-    """Whether weight decay applies: to matrices and tables, not to norms and biases."""
-    return is_matrix(role) or role in TABLES
 
 
 def make_schedule(s: OptimizerSettings, steps: int) -> optim.Schedule:

@@ -50,7 +50,7 @@ class Trained:
             roles = adapters.target_roles(config, s.lora.targets)
             weights |= adapters.fresh(config, roles, s.lora.rank, s.train.seed)
             config = replace(config, adapter_scale=s.lora.alpha / s.lora.rank)
-            trainable = _is_adapter
+            trainable = adapters.is_adapter
             self._base_digest = adapters.fingerprint(Path(s.model.base))
         self.model = TrainableDecoder(
             config, weights, s.train.context, trainable, compute=as_dtype(s.train.precision),
@@ -105,10 +105,6 @@ class Trained:
         return adapters.Adapter(
             lora.rank, lora.alpha, lora.dropout, base, weights, self._base_digest
         )
-
-
-def _is_adapter(role: str) -> bool:
-    return ".lora_" in role
 
 
 def _check_finite(weights: Mapping[str, np.ndarray], where: str) -> None:
