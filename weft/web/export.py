@@ -19,6 +19,7 @@ from typing import Any
 
 from weft.core.errors import UsageError
 from weft.core.files import replacing_folder
+from weft.models.inputs import kv_counts
 from weft.models.model import Decoder, Model
 from weft.models.runner import CompiledRunner, model_caps
 from weft.program.program import Program
@@ -78,7 +79,7 @@ def export_decoder(model: Decoder, folder: Path) -> dict[str, Any]:
             "family": c.family,
             "vocab": c.vocab,
             "context": model.context,
-            "kv_heads": c.kv_heads,
+            "kv_heads": kv_counts(c),
             "eos": list(model.tokens.eos),
             "rows": {kind: runner.room(kind) for kind in KINDS},
         },

@@ -1,10 +1,12 @@
 // A language model: prompts in chunks, then a token at a time.
 
+import { WeftError } from "./program.js";
+
 /** Feeds a decoder's Programs; greedy or sampled choices are made elsewhere (sampler.js). */
 export class Decoder {
   /**
    * @param {import("./session.js").Sessions} sessions
-   * @param {{vocab: number, context: number, kv_heads: number, rows: Record<string, number>}} model
+   * @param {{vocab: number, context: number, kv_heads: number[], rows: Record<string, number>}} model
    */
   constructor(sessions, model) {
     this.sessions = sessions;
@@ -29,20 +31,23 @@ export class Decoder {
 
   /** @param {string} kind @param {number[]} ids @param {number} start @param {AbortSignal} [signal] */
   async step(kind, ids, start, signal) {
-    const { kv_heads: heads, context, rows, vocab } = this.model;
+    const { kv_heads: counts, context, rows, vocab } = this.model;
     const size = rows[kind];
     const padded = (/** @type {(n: number) => number} */ of) =>
       Int32Array.from({ length: size }, (_, n) => (n < ids.length ? of(n) : 0));
-    const at = new Int32Array(size * heads).fill(-1);
-    ids.forEach((_, n) => {
-      for (let g = 0; g < heads; g++) at[n * heads + g] = g * context + start + n;
-    });
-    /** @type {Record<string, ArrayBufferView>} */
+    /** @type {Record<string, Int32Array<ArrayBuffer>>} */
     const inputs = {
-      ids: padded((n) => ids[n]), slot: padded(() => 0), place: padded((n) => start + n), at,
+      ids: padded((n) => ids[n]), slot: padded(() => 0), place: padded((n) => start + n),
     };
+    for (const heads of counts) {
+      const at = (inputs[`at.${heads}`] = new Int32Array(size * heads).fill(-1));
+      for (let row = 0; row < ids.length * heads; row++) {
+        at[row] = (row % heads) * context + start + Math.floor(row / heads);
+      }
+    }
     if (kind === "prefill") inputs.last = Int32Array.of(ids.length - 1);
     const [out] = await this.sessions.run(kind, inputs, { n: ids.length }, signal);
+    if (out.length < 4 * vocab) throw new WeftError("the Program gives fewer logits than words");
     return new Float32Array(out.buffer, out.byteOffset, vocab);
   }
 }

@@ -41,8 +41,9 @@ function needFile([name, nbytes, sha256]) {
 
 /** @param {any} m */
 function needDecoder(m) {
-  const counts = [m.vocab, m.context, m.kv_heads, ...Object.values(m.rows)];
+  const counts = [m.vocab, m.context, ...m.kv_heads, ...Object.values(m.rows)];
   need(counts.every((n) => whole(n) && n > 0 && n <= 2 ** 24), "a number of the model");
-  need(Object.values(m.rows).every((n) => n <= ROWS) && m.kv_heads <= ROWS / 16, "its rows");
+  need(Object.values(m.rows).every((n) => n <= ROWS)
+    && m.kv_heads.every((/** @type {number} */ n) => n <= ROWS / 16), "its rows");
   need(whole(m.rows.prefill) && whole(m.rows.decode) && m.eos.every(whole), "its rows or ends");
 }
