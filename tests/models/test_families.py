@@ -210,6 +210,28 @@ def test_a_ring_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     np.testing.assert_array_equal(runner.prefill(0, IDS[22:], 22), whole)
 
 
+@pytest.mark.parametrize("name, last", [("lfm2", "conv.in_proj"), ("qwen3_5", "in_proj_qkv")])
+def test_rows_that_are_looked_back_at_are_kept_whole(tmp_path: Path, name: str, last: str) -> None:
+    """A convolution's rows in float32 beside narrow keys and values: 2**20 larger, with taps that
+    much smaller, they give the same bits."""
+    changed = {"conv_bias": False} if name == "lfm2" else {}
+    write_model(name, tmp_path, changed=changed)
+    tensors = {k: np.array(v) for k, v in open_checkpoint(tmp_path).items()}
+    found = []
+    for factor in (1.0, 2.0**20):
+        for key, value in tensors.items():
+            if key.endswith(f"{last}.weight"):  # of LFM2's b, gate and x, the first
+                value[: len(value) // 3 if name == "lfm2" else None] *= factor
+            if key.endswith(("conv.conv.weight", "conv1d.weight")):
+                value /= factor
+        save_file(tmp_path / "model.safetensors", tensors)
+        runner = weft.load(tmp_path, device="cpu", context=32, cache="f16").runner()
+        runner.prefill(0, IDS[:9])
+        found.append(runner.decode([IDS[9]], [0], [9]).copy())
+    assert np.isfinite(found[0]).all()
+    np.testing.assert_array_equal(*found)
+
+
 def test_a_memory_of_all_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts of every length around the taps and the step, cut anywhere, end in the same bits; a
     memory goes on from its last row alone, and from nothing once a step was interrupted."""

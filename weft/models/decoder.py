@@ -83,10 +83,8 @@ class _Cached:
         """Of a slot's rows those of this step, which stand side by side, and before them those in a
         ring of its last, in which position t is row t % R."""
         rows, name = self.rows, f"conv.{i}"
-        known = ops.aval(self.state[name])
-        slots, ring, wide = known.shape
+        slots, ring, wide = ops.aval(self.state[name]).shape
         flat = ops.reshape(self.state[name], (slots * ring, wide))
-        z = ops.cast(z, known.dtype)
         shape, out = ops.aval(z).shape, []
         start, number = ops.mul(rows.slot, ring), ops.iota(shape[:1], 0, int32)
 
@@ -100,8 +98,7 @@ class _Cached:
             beside = ops.bitwise_and(beside, ops.less_equal(0, row))
             kept = ops.gather(flat, ops.add(start, ops.remainder(ops.add(pos, ring), ring)))
             found = ops.where(column(beside), ops.gather(z, near), kept)
-            found = ops.where(column(ops.less_equal(0, pos)), ops.cast(found, float32), 0.0)
-            out.append(found)
+            out.append(ops.where(column(ops.less_equal(0, pos)), found, 0.0))
         at = ops.add(start, ops.remainder(rows.pos, ring))
         if ring < shape[0]:  # a later row of the slot may have the same place
             row = ops.add(number, ring)
@@ -112,7 +109,7 @@ class _Cached:
             later = ops.bitwise_and(ops.bitwise_and(real, same), ops.less(row, shape[0]))
             at = ops.where(later, -1, at)
         self.new[name] = ops.reshape(ops.update(flat, at, z), (slots, ring, wide))
-        return [*out, ops.cast(z, float32)]
+        return [*out, z]
 
     def delta(self, i: int, *values: Value, **params: Any) -> Value:
         rows, name = self.rows, f"memory.{i}"
@@ -155,8 +152,7 @@ class _Whole:
 
     def recent(self, i: int, z: Value, count: int) -> list[Value]:
         wide, length = ops.aval(z).shape[1], self.length
-        x = ops.cast(ops.cast(z, self.c.kv_dtype), float32)
-        x = ops.pad(ops.reshape(x, (self.batch, length, wide)), (0, count - 1, 0), (0, 0, 0))
+        x = ops.pad(ops.reshape(z, (self.batch, length, wide)), (0, count - 1, 0), (0, 0, 0))
         parts = (ops.slice_(x, (0, k, 0), (self.batch, k + length, wide)) for k in range(count))
         return [ops.reshape(part, (self.batch * length, wide)) for part in parts]
 

@@ -63,17 +63,17 @@ def planes(c: DecoderConfig, i: int) -> dict[str, tuple[int, DType]]:
 def states(c: DecoderConfig, slots: int, context: int) -> dict[str, tuple[tuple[int, ...], DType]]:
     """What a decoder keeps of `slots` sequences between steps: shape and dtype of each plane of
     each layer with attention, [S, G, L, ...], of the last rows of each short convolution,
-    [S, R, C], and of the memory of each layer by the delta rule, [S, H, K, V] in float32."""
+    [S, R, C], and of the memory of each layer by the delta rule, [S, H, K, V], both in float32:
+    they are few, and every later token is made of them."""
     made: dict[str, tuple[tuple[int, ...], DType]] = {
         f"{kind}.{i}": ((slots, c.layer(i).kv_heads, context, width), dtype)
         for i in c.caches
         for kind, (width, dtype) in planes(c, i).items()
     }
-    kept = float32 if c.kv_dtype is int8 else c.kv_dtype
     d, wide = c.delta, c.hidden if c.delta is None else c.delta.channels
     for i in range(c.layers):
         if c.mixer(i) != "attention":
-            made[f"conv.{i}"] = ((slots, ring(c, context), wide), kept)
+            made[f"conv.{i}"] = ((slots, ring(c, context), wide), float32)
         if c.mixer(i) == "delta" and d is not None:
             shape = (slots, d.value_heads, d.key_dim, d.value_dim)
             made[f"memory.{i}"] = (shape, float32)
