@@ -20,6 +20,7 @@ def export() -> None:
     epilog="""\b
 Example:  weft export web MODEL -o site && weft serve-page site
           weft export web ORG/NAME -o site --quant int4 --context 1024
+          weft export web MODEL -o site --train scratch --train lora
 """
 )
 @click.argument("model", type=click.Path(), required=False)
@@ -28,11 +29,17 @@ Example:  weft export web MODEL -o site && weft serve-page site
 @click.option("--quant", help="Bring linear layers to int4, int8, ... (docs/quantizing.md).")
 @click.option("--context", type=click.IntRange(1), help="Positions of the KV cache.")
 @click.option("--cache", help="What keys and values are kept in: f32, f16, bf16 or int8.")
+@click.option(
+    "--train",
+    multiple=True,
+    type=click.Choice(["scratch", "lora"]),
+    help="What the page can train: a new small model, an adapter of MODEL. May be repeated.",
+)
 @takes_model
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
 def web(
     model: str | None, out: str, dtype: str | None, quant: str | None, context: int | None,
-    cache: str | None, yes: bool, as_json: bool,
+    cache: str | None, train: tuple[str, ...], yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Write MODEL (default: the one in the box) as a static folder that runs in a visitor's
     browser: Programs for WebGPU and WebAssembly, weights, tokenizer, player and page. Any web
@@ -45,7 +52,7 @@ def web(
     loaded = weft.load(
         path, device="cpu", dtype=dtype, context=context, max_batch=1, cache=cache, quant=quant
     )
-    manifest = export_web(loaded, Path(out))
+    manifest = export_web(loaded, Path(out), train)
     if as_json:
         click.echo(json.dumps(manifest))
         return

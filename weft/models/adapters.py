@@ -102,16 +102,22 @@ def fresh(config: DecoderConfig, roles: Iterable[str], rank: int, seed: int) -> 
     return out
 
 
+def file_names(config: DecoderConfig, keys: Iterable[str]) -> dict[str, str]:
+    """Key ("0.q.lora_a") -> the tensor's name in WEIGHTS."""
+    named, out = modules(config), {}
+    for key in keys:
+        role, _, which = key.rpartition(".lora_")
+        out[key] = f"{_PREFIX}{named[role]}.lora_{which.upper()}.weight"
+    return out
+
+
 def write(folder: Path, config: DecoderConfig, adapter: Adapter) -> None:
     """adapter_config.json and adapter_model.safetensors."""
     from weft.core.files import write_json
 
-    named = modules(config)
-    tensors, targets = {}, set()
-    for key, value in adapter.weights.items():
-        role, _, which = key.rpartition(".lora_")
-        tensors[f"{_PREFIX}{named[role]}.lora_{which.upper()}.weight"] = value
-        targets.add(named[role].rpartition(".")[2])
+    named = file_names(config, adapter.weights)
+    tensors = {named[key]: value for key, value in adapter.weights.items()}
+    targets = {name.split(".")[-3] for name in tensors}
     known = {BASE: adapter.base_digest} if adapter.base_digest else {}
     save_file(folder / WEIGHTS, tensors, {"format": "pt", **known})
     rank, alpha = adapter.rank, adapter.alpha

@@ -5,6 +5,7 @@ webgpu.json       Programs with WGSL
 wasm.json         Programs for WebAssembly, kernels.wasm their code
 weights-*.bin     tensors
 tokenizer.json    as the checkpoint has it
+scratch/, lora/   what trains a new model, or an adapter: each with a manifest of its own
 js/, index.html   the player and the page
 """
 
@@ -12,10 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from weft.core.errors import UsageError
 from weft.core.files import replacing_folder
@@ -26,71 +30,89 @@ from weft.program.program import Program
 from weft.tensor.programs import program_for
 from weft.web import programs, targets
 from weft.web.shards import Shards
+from weft.web.training import Training, training
 
 FORMAT = 1
+TARGETS = (targets.WEBGPU, targets.WASM)
 PLAYER = Path(__file__).with_name("js")
 KINDS = ("prefill", "decode")
 
 
-def export_web(model: Model, out: Path) -> dict[str, Any]:
-    """Writes the folder `out`, whole or not at all; the manifest. Raises UsageError for a model
+def export_web(model: Model, out: Path, train: Sequence[str] = ()) -> dict[str, Any]:
+    """Writes the folder `out`, whole or not at all; the manifest. `train` says what the page can
+    train besides (training.KINDS). Raises UsageError for a model
     that a page cannot run and for a folder that is something else, StorageError as files do."""
     if not isinstance(model, Decoder):
         raise UsageError(f"{model.folder} is an encoder; a page runs decoders")
     if out.exists() and not (out.is_dir() and ((out / "manifest.json").is_file() or _empty(out))):
         raise UsageError(f"{out} is there and is no page: name another folder")
     with replacing_folder(out) as folder:
-        return export_decoder(model, folder)
+        return export_decoder(model, folder, [training(model, kind) for kind in train])
 
 
 def _empty(folder: Path) -> bool:
     return next(folder.iterdir(), None) is None
 
 
-def export_decoder(model: Decoder, folder: Path) -> dict[str, Any]:
+def export_decoder(
+    model: Decoder, folder: Path, trained: Sequence[Training] = ()
+) -> dict[str, Any]:
     """Writes the files of a decoder into an empty `folder`; the manifest."""
     runner = model.runner()
     assert isinstance(runner, CompiledRunner)
-    made = {
-        caps.name: {kind: _program(runner, kind, caps) for kind in KINDS}
-        for caps in (targets.WEBGPU, targets.WASM)
+    made = {caps.name: {kind: _program(runner, kind, caps) for kind in KINDS} for caps in TARGETS}
+    body = _body(folder, made, runner.weights)
+    tokenizer = model.need_tokenizer("a page cannot run without one")
+    _write(folder, "tokenizer.json", tokenizer.path.read_bytes(), body["files"])
+    config = tokenizer.path.with_name("tokenizer_config.json")
+    _write(folder, "tokenizer_config.json", config.read_bytes(), body["files"])
+    c = model.config
+    about = {"family": c.family, "vocab": c.vocab, "context": model.context}
+    about |= {"kv_heads": kv_counts(c), "eos": list(model.tokens.eos)}
+    for each in trained:
+        _export_training(each, folder / each.kind, about)
+    manifest = {
+        "format": FORMAT,
+        "kind": "decoder",
+        "name": model.folder.name,
+        "model": {**about, "rows": {kind: runner.room(kind) for kind in KINDS}},
+        "train": [each.kind for each in trained],
+        **body,
     }
+    _write(folder, "manifest.json", _json(manifest), {})
+    _player(folder)
+    return manifest
+
+
+def _export_training(it: Training, folder: Path, about: Mapping[str, Any]) -> None:
+    """Writes a folder of its own, which a page fetches when it is to train."""
+    folder.mkdir()
+    made = {caps.name: it.programs(caps) for caps in TARGETS}
+    body = _body(folder, made, it.tensors)
+    manifest = {"format": FORMAT, "kind": it.kind, "model": about, "train": it.about, **body}
+    _write(folder, "manifest.json", _json(manifest), {})
+
+
+def _body(
+    folder: Path, made: Mapping[str, Mapping[str, Program]], weights: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
+    """Writes Programs by target and name, and the `weights` that they read or update; what a
+    manifest says of them."""
     shards = Shards(folder)
-    wanted = _weights(made)
-    for name in sorted(wanted):
-        shards.add(name, runner.weights[name])
+    for name in sorted(_weights(made) & weights.keys()):
+        shards.add(name, weights[name])
     for target, each in made.items():
         for kind, program in each.items():
             for b in program.buffers:
                 if b.value is not None:
                     shards.add(f"{target}/{kind}/{b.name}", b.value)
     shards.close()
-    files = _code(folder, made)
-    tokenizer = model.need_tokenizer("a page cannot run without one")
-    _write(folder, "tokenizer.json", tokenizer.path.read_bytes(), files)
-    config = tokenizer.path.with_name("tokenizer_config.json")
-    _write(folder, "tokenizer_config.json", config.read_bytes(), files)
-    c = model.config
-    manifest = {
-        "format": FORMAT,
-        "kind": "decoder",
-        "name": model.folder.name,
-        "model": {
-            "family": c.family,
-            "vocab": c.vocab,
-            "context": model.context,
-            "kv_heads": kv_counts(c),
-            "eos": list(model.tokens.eos),
-            "rows": {kind: runner.room(kind) for kind in KINDS},
-        },
+    return {
         "tensors": shards.tensors,
         "shards": shards.files,
-        "files": files,
+        "files": _code(folder, made),
         "memory": {target: _memory(each) for target, each in made.items()},
     }
-    _write(folder, "manifest.json", _json(manifest), {})
-    _player(folder)
-    return manifest
 
 
 def _program(runner: CompiledRunner, kind: str, caps: Any) -> Program:
@@ -98,12 +120,12 @@ def _program(runner: CompiledRunner, kind: str, caps: Any) -> Program:
 
 
 def _weights(made: Mapping[str, Mapping[str, Program]]) -> set[str]:
-    """The tensors that the Programs' weight buffers are made of."""
+    """The tensors that the Programs' weight buffers are made of, and states by name."""
     found = set()
     for each in made.values():
         for program in each.values():
             for b in program.buffers:
-                if b.role == "weight":
+                if b.role in ("weight", "state"):
                     recipe = program.recipes.get(b.name)
                     found.add(recipe.whole if recipe else b.name)
     return found
@@ -137,7 +159,8 @@ def _player(folder: Path) -> None:
     """The page and what plays; its service worker keeps all of it but the weights."""
     shutil.copytree(PLAYER, folder, dirs_exist_ok=True)
     names = sorted(str(p.relative_to(folder).as_posix()) for p in folder.rglob("*") if p.is_file())
-    kept = [n for n in names if not n.startswith("weights-") and n != "sw.js"]
+    large = re.compile(r"(|.*/)weights-.*|sw\.js|(scratch|lora)/(?!manifest).*")
+    kept = [n for n in names if not large.fullmatch(n)]
     digest = hashlib.sha256()
     for name in kept:
         digest.update((folder / name).read_bytes())

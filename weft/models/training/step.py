@@ -54,28 +54,37 @@ def make_step(
     schedule = make_schedule(o, s.steps)
 
     def train_step(ids: Tensor, targets: Tensor, key: Tensor) -> dict[str, Tensor]:
-        loss, norm = _gradients(model, s, o, scaler, ids, targets, key)
         with autograd.no_grad():
             rate = schedule(opt.count) + 0.0
-            good = functools.reduce(operator.and_, opt.finite().values())
-            bad = ~(good & finite(norm) & finite(loss))
-            for p in opt.parameters():  # other values than the check's: else those would be stored
-                if p.grad is not None:
-                    p.grad = good.where(p.grad, 0.0)
-        if scaler is None:
-            opt.step(unless=bad)
-        else:
-            scaler.step(opt, unless=bad)
-            scaler.update()
-        opt.zero_grad()
-        return {"loss": loss, "norm": norm, "lr": rate, "finite": good}
+        return {**update(model, opt, s, o, scaler, ids, targets, key), "lr": rate}
 
     return compile_(train_step, device=device)
 
 
+def update(
+    model: TrainableDecoder, opt: optim.AdamW, s: TrainSettings, o: OptimizerSettings,
+    scaler: optim.LossScaler | None, ids: Tensor, targets: Tensor, key: Tensor | None,
+) -> dict[str, Tensor]:  # fmt: skip
+    """What a step computes: gradients of batches [A, B, T], and an update unless it is bad."""
+    loss, norm = _gradients(model, s, o, scaler, ids, targets, key)
+    with autograd.no_grad():
+        good = functools.reduce(operator.and_, opt.finite().values())
+        bad = ~(good & finite(norm) & finite(loss))
+        for p in opt.parameters():  # other values than the check's: else those would be stored
+            if p.grad is not None:
+                p.grad = good.where(p.grad, 0.0)
+    if scaler is None:
+        opt.step(unless=bad)
+    else:
+        scaler.step(opt, unless=bad)
+        scaler.update()
+    opt.zero_grad()
+    return {"loss": loss, "norm": norm, "finite": good}
+
+
 def _gradients(
     model: TrainableDecoder, s: TrainSettings, o: OptimizerSettings,
-    scaler: optim.LossScaler | None, ids: Tensor, targets: Tensor, key: Tensor,
+    scaler: optim.LossScaler | None, ids: Tensor, targets: Tensor, key: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(mean loss, norm of the gradient before it is clipped); the parameters hold the gradient."""
     params = [t for _, t in model.named_parameters()]

@@ -81,12 +81,12 @@ class Trained:
             return replace(self.config, forms=was.forms, adapter_scale=was.adapter_scale), arrays
         if not self.settings.lora.rank:
             return self.config, arrays
-        return self.config, adapters.merged(self.config, arrays, self._adapter())
+        return self.config, adapters.merged(self.config, arrays, self.adapter())
 
     def write(self, folder: Path, dtype: str) -> None:
         """The model, or of a LoRA run the adapter, into a folder."""
         if self.settings.lora.rank:
-            adapters.write(folder, self.config, self._adapter())
+            adapters.write(folder, self.config, self.adapter())
         else:
             weights = self.model.arrays()
             write_model(folder, self.config, self.raw, self._tokenizer, weights, dtype)
@@ -98,7 +98,8 @@ class Trained:
         path = folder / "config.json"
         return path.exists() and read_object(path).get("dtype") == dtype
 
-    def _adapter(self) -> adapters.Adapter:
+    def adapter(self) -> adapters.Adapter:
+        """The adapter of a LoRA run as it is."""
         lora = self.settings.lora
         weights = {r: np.array(t.numpy()) for r, t in self.model.named_parameters()}
         base = named(self.settings.model.base)

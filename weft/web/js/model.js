@@ -141,6 +141,12 @@ export class Model {
     }
   }
 
+  /** Frees what the device holds. */
+  close() {
+    this.device?.raw?.destroy();
+    this.device = this.sessions = null;
+  }
+
   async readTokenizer() {
     if (this.tokenizer) return;
     const files = await Promise.all(["tokenizer.json", "tokenizer_config.json"].map((name) =>

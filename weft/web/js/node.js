@@ -1,7 +1,7 @@
 // weft in Node: the model lives in this thread, its folder on the disk or on a server.
 
 import { readFile } from "node:fs/promises";
-import { pathToFileURL } from "node:url";
+import { fileURLToPath, pathToFileURL } from "node:url";
 
 import { Model } from "./model.js";
 import { WeftError } from "./program.js";
@@ -21,12 +21,26 @@ export function load(folder, options = {}) {
   return Model.load(store, options);
 }
 
+/**
+ * What the folder of a loaded model trains: "scratch" or "lora", as it was exported (--train).
+ * @param {Model} model @param {string} kind @param {import("./model.js").LoadOptions} [options]
+ */
+export async function trainer(model, kind, options = {}) {
+  const { Trainer } = await import("./trainer.js");
+  return Trainer.beside(model, model.store.inside(kind), options);
+}
+
 /** Files of a folder on the disk. */
 class Disk {
   /** @param {string} folder */
   constructor(folder) {
     this.base = pathToFileURL(folder.replace(/\/?$/, "/"));
     this.fetched = 0;
+  }
+
+  /** @param {string} name of a folder in this one */
+  inside(name) {
+    return new Disk(`${fileURLToPath(this.base)}${name}`);
   }
 
   /** @param {string} name @returns {Promise<Uint8Array>} */

@@ -1,6 +1,7 @@
 // The page: it shows what the worker does, and never computes anything itself.
 
 import { bindTabs } from "./tabs.js";
+import { bindTraining } from "./train.js";
 import { describe, load } from "./weft.js";
 
 const FETCH_UNASKED = 16 * 2 ** 20; // bytes: more is fetched when a person says so
@@ -39,8 +40,10 @@ async function start() {
   $("progress").hidden = false;
   const begun = performance.now();
   const asked = query.get("target");
+  /** @type {"auto" | "wasm" | "webgpu"} */
+  const target = asked === "wasm" || asked === "webgpu" ? asked : "auto";
   model = await load("./", {
-    target: asked === "wasm" || asked === "webgpu" ? asked : "auto",
+    target,
     note: (text) => ($("note").textContent = text),
     progress: ({ loaded, total }) => {
       $("bar").value = loaded / total;
@@ -54,6 +57,7 @@ async function start() {
   $("loading").hidden = true;
   $("tabs").hidden = false;
   facts(model.about);
+  bindTraining(model, { target });
   bindTabs($("tabs"));
   $("prompt").value ||= query.get("prompt") ?? "def fibonacci(n):";
   document.body.dataset.state = "ready";

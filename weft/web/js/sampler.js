@@ -22,13 +22,50 @@ export class Philox {
     this.counter = 0n;
     /** @type {bigint[]} */
     this.left = [];
+    this.half = -1; // the upper 32 bits of a word whose lower ones were taken
   }
 
   /** A number of [0, 1) with 53 random bits. */
   random() {
+    return Number(this.word() >> 11n) * 2 ** -53;
+  }
+
+  /** @returns {bigint} 64 random bits */
+  word() {
     if (!this.left.length) this.left = this.block();
-    const word = /** @type {bigint} */ (this.left.shift());
-    return Number(word >> 11n) * 2 ** -53;
+    return /** @type {bigint} */ (this.left.shift());
+  }
+
+  bits32() {
+    const half = this.half;
+    const word = half < 0 ? this.word() : 0n;
+    this.half = half < 0 ? Number(word >> 32n) : -1;
+    return half < 0 ? Number(word & 0xffffffffn) : half;
+  }
+
+  /**
+   * An integer below `n` (Lemire 2019, as NumPy draws those of up to 32 bits).
+   * @param {number} n
+   */
+  below(n) {
+    if (n <= 1) return 0;
+    const least = 2 ** 32 % n;
+    for (;;) {
+      const product = BigInt(this.bits32()) * BigInt(n);
+      if (Number(product & 0xffffffffn) >= least) return Number(product >> 32n);
+    }
+  }
+
+  /** The numbers below `n` in the order of NumPy's `permutation`. @param {number} n */
+  permutation(n) {
+    const out = Uint32Array.from({ length: n }, (_, i) => i);
+    for (let i = n - 1; i > 0; i--) {
+      const mask = 0xffffffff >>> Math.clz32(i);
+      let j = i + 1;
+      while (j > i) j = (this.bits32() & mask) >>> 0;
+      [out[i], out[j]] = [out[j], out[i]];
+    }
+    return out;
   }
 
   block() {

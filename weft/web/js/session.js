@@ -42,7 +42,6 @@ export class Sessions {
   /** @param {string} kind @param {Program} program @param {BufferSpec} spec */
   place(kind, program, spec) {
     if (isArena(spec)) return this.arenas[program.buffers.filter(isArena).indexOf(spec)];
-    const key = `${spec.role} ${spec.name}`;
     if (spec.role !== "weight" && spec.role !== "state") {
       const own = this.device.alloc(spec.nbytes);
       if (spec.role === "const") {
@@ -50,15 +49,21 @@ export class Sessions {
       }
       return own;
     }
-    let made = this.shared.get(key);
+    let made = this.shared.get(spec.name);
     if (!made) {
-      this.shared.set(key, (made = this.device.alloc(spec.nbytes)));
+      this.shared.set(spec.name, (made = this.device.alloc(spec.nbytes)));
       const recipe = program.recipes[spec.name];
-      if (spec.role === "weight") this.use(recipe?.whole ?? spec.name, { place: made, spec, recipe });
+      this.use(recipe?.whole ?? spec.name, { place: made, spec, recipe });
     } else if (made.nbytes < spec.nbytes) {
       throw new WeftError(`${program.name}: two sizes of ${spec.name}; export the folder again`);
     }
     return made;
+  }
+
+  /** @param {string} name of a weight or a state @returns {Promise<Uint8Array>} */
+  read(name) {
+    const place = this.shared.get(name);
+    return this.device.read(place, place.nbytes);
   }
 
   /** @param {string} tensor @param {Use} use */

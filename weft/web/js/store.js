@@ -39,6 +39,11 @@ export class Store {
     return this.kept;
   }
 
+  /** @param {string} name of a folder in this one @param {{signal?: AbortSignal, note?: any}} [options] */
+  inside(name, options = {}) {
+    return new Store(`${this.base}${name}/`, options);
+  }
+
   /** @param {File} file @returns {Promise<boolean>} whether it need not be fetched */
   async has(file) {
     return Boolean(await (await this.cache())?.match(this.key(file)));

@@ -103,8 +103,26 @@ export class PageModel {
    * @param {string | number[]} prompt @param {import("./model.js").GenerateOptions} [options]
    * @returns {AsyncGenerator<import("./model.js").Piece, void>}
    */
-  async *generate(prompt, options = {}) {
-    const { signal, ...plain } = options;
+  generate(prompt, options = {}) {
+    return this.pieces("generate", { prompt }, options);
+  }
+
+  /**
+   * What a page trains, where the folder was exported with --train: "scratch" or "lora".
+   * @param {string} kind @param {import("./model.js").LoadOptions} [options]
+   * @returns {Promise<PageTrainer>}
+   */
+  async trainer(kind, { signal, progress, note, ...options } = {}) {
+    const handlers = { signal, progress, note };
+    return new PageTrainer(this, await this.call("openTrainer", { kind, options }, handlers));
+  }
+
+  /**
+   * What a call of the worker gives, piece by piece; leaving the loop stops it.
+   * @param {string} name @param {any} args @param {any} options with a signal
+   * @returns {AsyncGenerator<any, void>}
+   */
+  async *pieces(name, args, { signal, ...options }) {
     const stop = new AbortController();
     signal?.addEventListener("abort", () => stop.abort(), { once: true });
     if (signal?.aborted) stop.abort();
@@ -112,7 +130,7 @@ export class PageModel {
     const queue = [];
     let wake = () => {};
     const push = (/** @type {any} */ entry) => (queue.push(entry), wake());
-    this.call("generate", { prompt, options: plain }, {
+    this.call(name, { ...args, options }, {
       signal: stop.signal, piece: (/** @type {any} */ piece) => push({ piece }),
     }).then(() => push({ end: true }), (error) => push({ error }));
     try {
@@ -138,5 +156,37 @@ export class PageModel {
     this.worker.terminate();
     for (const call of this.calls.values()) call.fail(new WeftError("the model was closed"));
     this.calls.clear();
+  }
+}
+
+/** A training in a model's worker; another one of the same model takes its place. */
+export class PageTrainer {
+  /** @param {PageModel} model @param {any} about */
+  constructor(model, about) {
+    this.model = model;
+    this.about = about;
+  }
+
+  /**
+   * Trains on a text; each step comes as it is done, and leaving the loop stops.
+   * @param {string} text @param {import("./trainer.js").TrainOptions} [options]
+   * @returns {AsyncGenerator<import("./trainer.js").Step, void>}
+   */
+  train(text, options = {}) {
+    return this.model.pieces("train", { text }, options);
+  }
+
+  /**
+   * Writes with what was trained so far.
+   * @param {string} prompt @param {import("./model.js").GenerateOptions} [options]
+   * @returns {AsyncGenerator<import("./model.js").Piece, void>}
+   */
+  generate(prompt, options = {}) {
+    return this.model.pieces("write", { prompt }, options);
+  }
+
+  /** @returns {Promise<{name: string, bytes: Uint8Array}[]>} the files of what was trained */
+  files() {
+    return this.model.call("trained", {});
   }
 }

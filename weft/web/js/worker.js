@@ -3,8 +3,12 @@
 import { Model } from "./model.js";
 import { Store } from "./store.js";
 
+/** @typedef {import("./trainer.js").Trainer} Trainer */
+
 /** @type {Model | null} */
 let model = null;
+/** @type {Trainer | null} */
+let trainer = null;
 /** @type {Map<number, AbortController>} */
 const running = new Map();
 
@@ -22,6 +26,29 @@ const CALLS = {
     const pieces = /** @type {Model} */ (model).generate(prompt, { ...options, signal });
     for await (const piece of pieces) post({ id, piece });
   },
+  // what makes steps is fetched when it is asked for
+  async openTrainer(id, { kind, options }, signal) {
+    const { Trainer } = await import("./trainer.js");
+    const note = (/** @type {string} */ text) => post({ id, note: text });
+    const progress = (/** @type {any} */ p) => post({ id, progress: p });
+    trainer?.close();
+    trainer = null;
+    const { store } = /** @type {Model} */ (model);
+    trainer = await Trainer.beside(/** @type {Model} */ (model), store.inside(kind, { signal, note }),
+      { ...options, note, progress });
+    return { ...about(trainer), train: trainer.manifest.train };
+  },
+  async train(id, { text, options }, signal) {
+    const steps = /** @type {Trainer} */ (trainer).train(text, { ...options, signal });
+    for await (const piece of steps) post({ id, piece });
+  },
+  async write(id, { prompt, options }, signal) {
+    const pieces = /** @type {Trainer} */ (trainer).generate(prompt, { ...options, signal });
+    for await (const piece of pieces) post({ id, piece });
+  },
+  async trained() {
+    return /** @type {Trainer} */ (trainer).files();
+  },
   async encode(_, { text }) {
     return /** @type {Model} */ (model).encode(text);
   },
@@ -33,7 +60,7 @@ const CALLS = {
 /** @param {Model} m */
 function about(m) {
   return {
-    name: m.manifest.name, model: m.manifest.model, target: m.device.kind, why: m.why,
+    name: m.manifest.name, kinds: m.manifest.train, model: m.manifest.model, target: m.device.kind, why: m.why,
     bytes: m.device.bytes, fetched: m.store.fetched, device: m.device.about?.() ?? {},
   };
 }

@@ -1,0 +1,79 @@
+"""Training in a page: its losses are the CPU's, and its files are read by what reads ours."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import weft
+from weft.backends import registry
+from weft.models import adapters
+from weft.models.box import box_folder
+from weft.models.training.settings import TrainSettings
+from weft.models.training.step import make_optimizer, make_step
+from weft.models.training.tokens import Batches
+from weft.web.export import export_decoder
+from weft.web.training import LORA, SCRATCH, Training, training
+
+NODE = shutil.which("node")
+STEPS = 20
+SMALL = TrainSettings(batch=2, context=16, steps=STEPS)
+CHOSEN = {"scratch": replace(SCRATCH, train=SMALL), "lora": replace(LORA, train=SMALL)}
+
+pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, weft.models.model.Decoder]:
+    """A page of the model in the box that trains both kinds, in small batches."""
+    folder = tmp_path_factory.mktemp("page")
+    model = weft.load(box_folder(), device="cpu", context=32, max_batch=1)
+    export_decoder(model, folder, [training(model, k, s) for k, s in CHOSEN.items()])
+    return folder, model
+
+
+def cpu_losses(it: Training, ids: list[int]) -> tuple[list[float], dict[str, np.ndarray]]:
+    """As weft train computes them."""
+    t, o = it.settings.train, it.settings.optimizer
+    model, device = it.trained.model, registry.get("cpu")
+    step = make_step(model, make_optimizer(model, o, t.steps), t, o, device)
+    batches = Batches(np.array(ids, np.uint16), t.batch, t.context, 3)
+    losses = []
+    for number in range(STEPS):
+        x, y = batches.at(number)
+        losses.append(float(step(x[None], y[None], np.zeros(2, np.uint32))["loss"].item()))
+    return losses, {role: np.array(p.numpy()) for role, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("kind", ["scratch", "lora"])
+def test_the_page_trains_as_the_cpu_does(kind: str, page, tmp_path: Path) -> None:
+    folder, model = page
+    text = (Path(__file__).read_text(encoding="utf-8"))[:1500]
+    (tmp_path / "text").write_text(text, encoding="utf-8")
+    script = Path(__file__).with_name("train.mjs")
+    command = [NODE, script, folder, kind, tmp_path / "text", str(STEPS), tmp_path]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert said.returncode == 0, said.stderr
+    it = training(model, kind, CHOSEN[kind])
+    tokenizer = model.need_tokenizer("")
+    losses, weights = cpu_losses(it, tokenizer.encode(text, special=False) + it.about["end"])
+    got = json.loads(said.stdout)
+    np.testing.assert_allclose(got["losses"], losses, atol=1e-4, rtol=0)
+    assert losses[-1] < losses[0] and len(got["written"]) == 8
+    if kind == "lora":
+        read = adapters.read(tmp_path, it.trained.config)
+        assert read.base == box_folder().name and read.base_digest
+        for role, value in read.weights.items():
+            np.testing.assert_allclose(value, weights[role], atol=1e-3, rtol=0)
+    else:
+        shutil.copy(folder / "tokenizer.json", tmp_path)
+        made = weft.load(tmp_path, device="cpu")
+        ids = model.encode("def ")
+        out = made.generate(ids, max_new_tokens=8)
+        assert list(out.ids) == got["written"]

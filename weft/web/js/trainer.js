@@ -1,0 +1,154 @@
+// Training: a folder beside the model's, whose Programs make steps and write with what they trained.
+
+import { Model } from "./model.js";
+import { WeftError } from "./program.js";
+import { Philox } from "./sampler.js";
+
+/**
+ * @typedef {{steps?: number, lr?: number, seed?: number | bigint, signal?: AbortSignal}} TrainOptions
+ * @typedef {{step: number, loss: number, norm: number, rate: number, seconds: number,
+ *   tokens: number}} Step
+ */
+
+/** What is trained, on a device of its own. */
+export class Trainer extends Model {
+  /**
+   * @param {Model} model whose page it is @param {any} store of the training's own folder
+   * @param {import("./model.js").LoadOptions} [options] @returns {Promise<Trainer>}
+   */
+  static async beside(model, store, options = {}) {
+    const trainer = new Trainer(store, await store.json("manifest.json"), options);
+    if (trainer.manifest.format !== model.manifest.format) {
+      throw new WeftError("the training is from another export: export the folder again");
+    }
+    trainer.tokenizer = model.tokenizer;
+    await trainer.start();
+    return trainer;
+  }
+
+  /** @param {any} store @param {any} manifest @param {import("./model.js").LoadOptions} options */
+  constructor(store, manifest, options) {
+    super(store, manifest, options);
+    this.done = 0; // steps, over all calls of `train`
+  }
+
+  /**
+   * Trains on a text, from where the last call ended; each step is yielded when it is done.
+   * @param {string} text @param {TrainOptions} [options] @returns {AsyncGenerator<Step, void>}
+   */
+  async *train(text, options = {}) {
+    const { batch, length, end, warmup } = this.manifest.train;
+    const { steps = 200, lr = this.manifest.train.lr, seed = 0, signal } = options;
+    if (!(lr >= 0 && lr <= 10)) throw new WeftError(`the learning rate is ${lr}; expected 0 to 10`);
+    const tokenizer = /** @type {any} */ (this.tokenizer);
+    const ids = [...tokenizer.encode(text, { add_special_tokens: false }).ids, ...end];
+    const batches = new Batches(ids, batch, length, seed);
+    for (let n = 0; n < steps && !signal?.aborted; n++) {
+      const begun = performance.now();
+      const rate = schedule(lr, n, steps, Math.min(warmup, steps));
+      const [x, y] = batches.at(this.done);
+      const inputs = { ids: x, targets: y, rate: Float32Array.of(rate) };
+      const [loss, norm, good] = (await this.play("train", inputs)).map((out) =>
+        new Float32Array(out.buffer, out.byteOffset, 1)[0]);
+      if (!good || !Number.isFinite(loss)) {
+        throw new WeftError(`step ${this.done + 1}: the loss is ${loss}, the gradient's norm ${norm}. `
+          + "Nothing was changed by this step: lower the learning rate");
+      }
+      this.done += 1;
+      const seconds = (performance.now() - begun) / 1000;
+      yield { step: this.done, loss, norm, rate, seconds, tokens: ids.length };
+      await new Promise((done) => setTimeout(done)); // a stop is a message
+    }
+  }
+
+  /**
+   * @param {string} kind @param {Record<string, ArrayBufferView>} inputs
+   * @returns {Promise<Uint8Array[]>}
+   */
+  async play(kind, inputs) {
+    try {
+      return await /** @type {import("./session.js").Sessions} */ (this.sessions).run(kind, inputs, {});
+    } catch (error) {
+      if (!this.device.isLost) throw error;
+      throw new WeftError(`${/** @type {Error} */ (error).message}, and what was trained with it: `
+        + "start the training again", { cause: error });
+    }
+  }
+
+  /** The logits after a window: the last ids of a text. @param {number[]} ids */
+  async logits(ids) {
+    const window = new Int32Array(this.manifest.train.length);
+    const last = ids.slice(-window.length);
+    window.set(last);
+    const [out] = await this.play("next", { ids: window, last: Int32Array.of(last.length - 1) });
+    return new Float32Array(out.buffer, out.byteOffset, this.manifest.model.vocab);
+  }
+
+  /**
+   * The files that hold what was trained, as transformers or PEFT and weft read them.
+   * @returns {Promise<{name: string, bytes: Uint8Array}[]>}
+   */
+  async files() {
+    const { weights: [name, head, states], config } = this.manifest.train.save;
+    const text = new TextEncoder();
+    const size = new Uint8Array(8);
+    const header = text.encode(head);
+    new DataView(size.buffer).setUint32(0, header.length, true);
+    const sessions = /** @type {import("./session.js").Sessions} */ (this.sessions);
+    const parts = await Promise.all(states.map((/** @type {string} */ state) => sessions.read(state)));
+    const bytes = new Uint8Array(await new Blob([size, header, ...parts]).arrayBuffer());
+    return [{ name, bytes }, { name: config[0], bytes: text.encode(config[1]) }];
+  }
+}
+
+/**
+ * The learning rate of step `n`: up in `warmup` steps, then half a cosine down to zero.
+ * @param {number} lr @param {number} n @param {number} steps @param {number} warmup
+ */
+export function schedule(lr, n, steps, warmup) {
+  if (n < warmup) return (lr * (n + 1)) / warmup;
+  return (lr * (Math.cos((Math.PI * (n - warmup)) / Math.max(steps - warmup, 1)) + 1)) / 2;
+}
+
+/** Windows of a text in the order of weft train (weft/models/training/tokens.py). */
+export class Batches {
+  /** @param {number[]} ids @param {number} batch @param {number} length @param {bigint | number} seed */
+  constructor(ids, batch, length, seed) {
+    this.ids = ids;
+    this.batch = batch;
+    this.length = length;
+    this.seed = seed;
+    this.windows = Math.floor((ids.length - length) / length); // room for every offset below `length`
+    if (this.windows < 1) {
+      throw new WeftError(`the text has ${ids.length} tokens, and training takes at least `
+        + `${2 * length}: paste more text`);
+    }
+    this.epoch = -1;
+    this.order = new Uint32Array();
+    this.offset = 0;
+  }
+
+  /** Ids and targets of batch `number`. @param {number} number @returns {[Int32Array, Int32Array]} */
+  at(number) {
+    const { batch, length } = this;
+    const [ids, targets] = [new Int32Array(batch * length), new Int32Array(batch * length)];
+    for (let row = 0; row < batch; row++) {
+      const start = this.start(number * batch + row);
+      ids.set(this.ids.slice(start, start + length), row * length);
+      targets.set(this.ids.slice(start + 1, start + length + 1), row * length);
+    }
+    return [ids, targets];
+  }
+
+  /** @param {number} index of a window, over all epochs */
+  start(index) {
+    const epoch = Math.floor(index / this.windows);
+    if (epoch !== this.epoch) {
+      const stream = new Philox(this.seed, epoch);
+      this.epoch = epoch;
+      this.order = stream.permutation(this.windows);
+      this.offset = stream.below(this.length);
+    }
+    return this.offset + this.order[index % this.windows] * this.length;
+  }
+}

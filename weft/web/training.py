@@ -1,0 +1,167 @@
+"""Training in a page: the Programs, the state that they begin with, and how the result is saved.
+
+`train` is a step of weft train (loss, gradients, clipping, AdamW) with the learning rate as an
+input, `next` the logits after a window of ids. Both hold what is trained as state of one name, so
+a page writes with the weights as they are after each step.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.core.errors import UsageError
+from weft.importers.hf_config import Fields, read_config
+from weft.models import adapters
+from weft.models.hub.names import parse
+from weft.models.model import Decoder
+from weft.models.names import checkpoint_names
+from weft.models.runner import model_caps
+from weft.models.training.checkpoints import write_model
+from weft.models.training.model import TrainableDecoder, config_of
+from weft.models.training.prepare import new_config
+from weft.models.training.settings import (
+    LoraSettings,
+    ModelSettings,
+    OptimizerSettings,
+    Settings,
+    TrainSettings,
+)
+from weft.models.training.step import make_optimizer, update
+from weft.models.training.tokens import end_token
+from weft.models.training.weights import Trained
+from weft.optim import AdamW
+from weft.program.program import Program
+from weft.tensor.autograd import no_grad
+from weft.tensor.core import Tensor
+from weft.tensor.programs import program_of
+from weft.tensor.trace import Spec, Traced, trace_call
+
+KINDS = ("scratch", "lora")
+SCRATCH = Settings(
+    model=ModelSettings(hidden=64, layers=2, heads=4),
+    train=TrainSettings(batch=8, context=64),
+    optimizer=OptimizerSettings(lr=3e-3, warmup=20),
+)
+LORA = Settings(
+    lora=LoraSettings(rank=8),
+    train=TrainSettings(batch=4, context=64),
+    optimizer=OptimizerSettings(lr=2e-3, warmup=10, weight_decay=0.0),
+)
+
+
+class Training:
+    """What a page trains: `tensors` is all that its Programs read or update and that does not begin
+    as zeros, which a page's buffers do, by name; `about` goes into the manifest."""
+
+    def __init__(self, kind: str, settings: Settings, trained: Trained) -> None:
+        t, o = settings.train, settings.optimizer
+        self.kind, self.settings, self.trained = kind, settings, trained
+        self._traced = trace_steps(trained.model, t, o)
+        self.tensors = {
+            name: value
+            for traced in self._traced.values()
+            for name, tensor in traced.captured.items()
+            if (value := np.asarray(tensor.numpy())).any()
+        }
+        self.about: dict[str, Any] = {
+            "batch": t.batch, "length": t.context, "lr": o.lr, "warmup": o.warmup,
+        }  # fmt: skip
+
+    def programs(self, caps: Caps) -> dict[str, Program]:
+        """By name, for a target."""
+        return {k: program_of(v.graph, model_caps(caps)) for k, v in self._traced.items()}
+
+
+def training(model: Decoder, kind: str, settings: Settings | None = None) -> Training:
+    """Training of `kind` for a page that runs `model`. Raises UsageError, ModelError for a model
+    that cannot be trained."""
+    if kind not in KINDS:
+        raise UsageError(f"--train {kind}: expected one of {', '.join(KINDS)}")
+    settings = settings or (LORA if kind == "lora" else SCRATCH)
+    tokenizer = model.need_tokenizer("a page cannot train without one").path.parent
+    end = end_token(tokenizer)
+    ids = [] if end is None else model.need_tokenizer("").encode(end, special=False)
+    if kind == "lora":
+        raw = read_config(model.folder)
+        settings = replace(settings, model=replace(settings.model, base=str(model.folder)))
+    else:
+        eos = model.tokens.eos
+        made = new_config(
+            settings.model, model.config.vocab, settings.train.context, eos[0] if eos else None
+        )
+        raw = Fields(made, "a new model")
+    trained = Trained(settings, config_of(raw), dict(raw.data), tokenizer)
+    out = Training(kind, settings, trained)
+    out.about |= {"end": ids, "save": _saved(kind, trained, model.folder, tokenizer)}
+    return out
+
+
+def trace_steps(
+    model: TrainableDecoder, t: TrainSettings, o: OptimizerSettings
+) -> dict[str, Traced]:
+    """The graphs `train` (ids, targets [1, B, T], rate [] -> loss, norm, whether the update was
+    finite, else nothing changed) and `next` (ids [1, T], last [1] -> logits [vocab])."""
+    opt = make_optimizer(model, o, t.steps)
+
+    def train(ids: Tensor, targets: Tensor, rate: Tensor) -> list[Tensor]:
+        _rate(opt, rate)
+        out = update(model, opt, t, o, None, ids, targets, None)
+        return [out["loss"], out["norm"], out["finite"].cast(dt.float32)]
+
+    def next(ids: Tensor, last: Tensor) -> Tensor:
+        with no_grad():
+            for _, p in model.named_parameters():
+                p.assign(p)  # state here too: one buffer for both
+            return model.logits(ids)[last].reshape((-1,))
+
+    batch = Spec((1, t.batch, t.context), dt.int32)
+    return {
+        "train": _trace(train, [batch, batch, Spec((), dt.float32)]),
+        "next": _trace(next, [Spec((1, t.context), dt.int32), Spec((1,), dt.int32)]),
+    }
+
+
+def _rate(opt: AdamW, rate: Tensor) -> None:
+    """The learning rate of a step that is being traced: an input."""
+    for group in opt.groups:
+        group.lr = lambda _: rate
+
+
+def _trace(fn: Callable[..., Any], specs: Sequence[Spec]) -> Traced:
+    return trace_call(fn, specs, fn.__name__)
+
+
+def _saved(kind: str, trained: Trained, base: Path, tokenizer: Path) -> dict[str, Any]:
+    """The files that a page hands out: for the weights the header of a safetensors file and the
+    states that follow it; the others whole."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if kind == "lora":
+            known = base.name if parse(str(base)) is None else str(base)
+            adapters.write(folder, trained.config, replace(trained.adapter(), base=known))
+            keys = [role for role, _ in trained.model.named_parameters()]
+            names: Mapping[str, str] = adapters.file_names(trained.config, keys)
+            weights, config = adapters.WEIGHTS, adapters.CONFIG
+        else:
+            write_model(folder, trained.config, trained.raw, tokenizer, trained.model.arrays())
+            names = checkpoint_names(trained.config)
+            weights, config = "model.safetensors", "config.json"
+        data = (folder / weights).read_bytes()
+        head = data[8 : 8 + int.from_bytes(data[:8], "little")].decode()
+        placed = {
+            k: v["data_offsets"][0] for k, v in json.loads(head).items() if k in names.values()
+        }
+        roles = {name: role for role, name in names.items()}
+        return {
+            "weights": [weights, head, [roles[n] for n in sorted(placed, key=placed.__getitem__)]],
+            "config": [config, (folder / config).read_text(encoding="utf-8")],
+        }
