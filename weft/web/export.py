@@ -70,7 +70,7 @@ def export_decoder(
     about = {"family": c.family, "vocab": c.vocab, "context": model.context}
     about |= {"kv_heads": kv_counts(c), "eos": list(model.tokens.eos)}
     for each in trained:
-        _export_training(each, folder / each.kind, about)
+        _export_training(each, folder / each.kind, model.folder.name, about)
     manifest = {
         "format": FORMAT,
         "kind": "decoder",
@@ -84,12 +84,13 @@ def export_decoder(
     return manifest
 
 
-def _export_training(it: Training, folder: Path, about: Mapping[str, Any]) -> None:
+def _export_training(it: Training, folder: Path, name: str, about: Mapping[str, Any]) -> None:
     """Writes a folder of its own, which a page fetches when it is to train."""
     folder.mkdir()
     made = {caps.name: it.programs(caps) for caps in TARGETS}
     body = _body(folder, made, it.tensors)
-    manifest = {"format": FORMAT, "kind": it.kind, "model": about, "train": it.about, **body}
+    head = {"format": FORMAT, "kind": it.kind, "name": name, "model": about, "train": it.about}
+    manifest = {**head, **body}
     _write(folder, "manifest.json", _json(manifest), {})
 
 

@@ -214,10 +214,15 @@ export class Model {
    * @param {number[]} ids @param {AbortSignal} [signal] @returns {Promise<Float32Array | null>}
    */
   logits(ids, signal) {
-    const made = this.turn.then(() => this.fedAll(ids, signal)).catch((error) => {
+    return this.inTurn(() => this.fedAll(ids, signal)).catch((error) => {
       if (signal?.aborted) return null;
       throw error;
     });
+  }
+
+  /** @template T @param {() => Promise<T>} what is done when the device is free @returns {Promise<T>} */
+  inTurn(what) {
+    const made = this.turn.then(what);
     this.turn = made.catch(() => {});
     return made;
   }

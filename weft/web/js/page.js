@@ -1,7 +1,6 @@
 // The page: it shows what the worker does, and never computes anything itself.
 
 import { bindTabs } from "./tabs.js";
-import { bindTraining } from "./train.js";
 import { describe, load } from "./weft.js";
 
 const FETCH_UNASKED = 16 * 2 ** 20; // bytes: more is fetched when a person says so
@@ -57,7 +56,7 @@ async function start() {
   $("loading").hidden = true;
   $("tabs").hidden = false;
   facts(model.about);
-  bindTraining(model, { target });
+  if (model.about.kinds?.length) (await import("./train.js")).bindTraining(model, { target });
   bindTabs($("tabs"));
   $("prompt").value ||= query.get("prompt") ?? "def fibonacci(n):";
   document.body.dataset.state = "ready";

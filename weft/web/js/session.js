@@ -42,6 +42,7 @@ export class Sessions {
   /** @param {string} kind @param {Program} program @param {BufferSpec} spec */
   place(kind, program, spec) {
     if (isArena(spec)) return this.arenas[program.buffers.filter(isArena).indexOf(spec)];
+    const key = `${spec.role} ${spec.name}`;
     if (spec.role !== "weight" && spec.role !== "state") {
       const own = this.device.alloc(spec.nbytes);
       if (spec.role === "const") {
@@ -49,9 +50,9 @@ export class Sessions {
       }
       return own;
     }
-    let made = this.shared.get(spec.name);
+    let made = this.shared.get(key);
     if (!made) {
-      this.shared.set(spec.name, (made = this.device.alloc(spec.nbytes)));
+      this.shared.set(key, (made = this.device.alloc(spec.nbytes)));
       const recipe = program.recipes[spec.name];
       this.use(recipe?.whole ?? spec.name, { place: made, spec, recipe });
     } else if (made.nbytes < spec.nbytes) {
@@ -60,9 +61,10 @@ export class Sessions {
     return made;
   }
 
-  /** @param {string} name of a weight or a state @returns {Promise<Uint8Array>} */
+  /** @param {string} name of a state @returns {Promise<Uint8Array>} */
   read(name) {
-    const place = this.shared.get(name);
+    const place = this.shared.get(`state ${name}`);
+    if (!place) throw new WeftError(`no Program has the state ${name}; export the folder again`);
     return this.device.read(place, place.nbytes);
   }
 

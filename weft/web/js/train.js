@@ -2,7 +2,7 @@
 
 const $ = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
 /** @type {Record<string, string>} */
-const NAMES = { scratch: "A new small model", lora: "An adapter of this model (LoRA)" };
+const NAMES = { scratch: "A new model", lora: "An adapter (LoRA)" };
 const [WIDTH, HEIGHT, EDGE] = [640, 240, 36];
 
 /**
@@ -10,10 +10,8 @@ const [WIDTH, HEIGHT, EDGE] = [640, 240, 36];
  * @param {import("./weft.js").PageModel} model @param {any} options as load was given
  */
 export function bindTraining(model, options) {
-  const kinds = model.about.kinds ?? [];
-  $("tab-train").hidden = !kinds.length;
-  if (!kinds.length) return;
-  $("train-kind").replaceChildren(...kinds.map((/** @type {string} */ kind) =>
+  $("tab-train").hidden = false;
+  $("train-kind").replaceChildren(...model.about.kinds.map((/** @type {string} */ kind) =>
     new Option(NAMES[kind] ?? kind, kind)));
   const tab = new Training(model, options);
   $("train-form").addEventListener("submit", (/** @type {Event} */ event) => tab.start(event));

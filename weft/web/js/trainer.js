@@ -1,7 +1,8 @@
 // Training: a folder beside the model's, whose Programs make steps and write with what they trained.
 
+import { readManifest } from "./manifest.js";
 import { Model } from "./model.js";
-import { WeftError } from "./program.js";
+import { WeftError, isText, soundly, whole } from "./program.js";
 import { Philox } from "./sampler.js";
 
 /**
@@ -17,10 +18,8 @@ export class Trainer extends Model {
    * @param {import("./model.js").LoadOptions} [options] @returns {Promise<Trainer>}
    */
   static async beside(model, store, options = {}) {
-    const trainer = new Trainer(store, await store.json("manifest.json"), options);
-    if (trainer.manifest.format !== model.manifest.format) {
-      throw new WeftError("the training is from another export: export the folder again");
-    }
+    const manifest = readManifest(await store.json("manifest.json"));
+    const trainer = new Trainer(store, readTraining(manifest), options);
     trainer.tokenizer = model.tokenizer;
     await trainer.start();
     return trainer;
@@ -66,8 +65,9 @@ export class Trainer extends Model {
    * @returns {Promise<Uint8Array[]>}
    */
   async play(kind, inputs) {
+    const sessions = /** @type {import("./session.js").Sessions} */ (this.sessions);
     try {
-      return await /** @type {import("./session.js").Sessions} */ (this.sessions).run(kind, inputs, {});
+      return await this.inTurn(() => sessions.run(kind, inputs, {})); // a step is never cut short
     } catch (error) {
       if (!this.device.isLost) throw error;
       throw new WeftError(`${/** @type {Error} */ (error).message}, and what was trained with it: `
@@ -99,6 +99,20 @@ export class Trainer extends Model {
     const bytes = new Uint8Array(await new Blob([size, header, ...parts]).arrayBuffer());
     return [{ name, bytes }, { name: config[0], bytes: text.encode(config[1]) }];
   }
+}
+
+/** @param {any} manifest @returns {any} the same, or a WeftError that says what is wrong with it */
+function readTraining(manifest) {
+  return soundly("the training's manifest", () => {
+    const { batch, length, warmup, lr, end, save } = manifest.train;
+    const [name, head, states] = save.weights;
+    const right = [batch, length].every((n) => whole(n) && n > 0 && n <= 2 ** 16)
+      && [warmup, ...end].every(whole) && lr >= 0
+      && [name, save.config[0]].every((file) => /^\w[\w.-]*$/.test(file))
+      && [head, save.config[1], ...states].every(isText);
+    if (!right) throw new WeftError("the training's manifest is damaged; export the folder again");
+    return manifest;
+  });
 }
 
 /**
