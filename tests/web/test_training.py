@@ -13,9 +13,13 @@ import pytest
 
 import weft
 from weft.backends import registry
+from weft.importers.hf_config import Fields
 from weft.models import adapters
 from weft.models.box import box_folder
-from weft.models.training.settings import TrainSettings
+from weft.models.training.checkpoints import write_model
+from weft.models.training.model import config_of, fresh_weights
+from weft.models.training.prepare import new_config
+from weft.models.training.settings import ModelSettings, TrainSettings
 from weft.models.training.step import make_optimizer, make_step
 from weft.models.training.tokens import Batches
 from weft.web.export import export_decoder
@@ -24,16 +28,23 @@ from weft.web.training import LORA, SCRATCH, Training, training
 NODE = shutil.which("node")
 STEPS = 20
 SMALL = TrainSettings(batch=2, context=16, steps=STEPS)
-CHOSEN = {"scratch": replace(SCRATCH, train=SMALL), "lora": replace(LORA, train=SMALL)}
+CHOSEN = {
+    "scratch": replace(SCRATCH, train=SMALL, model=ModelSettings(hidden=16, layers=1, heads=2)),
+    "lora": replace(LORA, train=SMALL),
+}
 
 pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed")
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, weft.models.model.Decoder]:
-    """A page of the model in the box that trains both kinds, in small batches."""
-    folder = tmp_path_factory.mktemp("page")
-    model = weft.load(box_folder(), device="cpu", context=32, max_batch=1)
+    """A page of a tiny model that trains both kinds, in small batches."""
+    folder, base = tmp_path_factory.mktemp("page"), tmp_path_factory.mktemp("base") / "tiny"
+    raw = new_config(ModelSettings(hidden=32, layers=1, heads=2), 2048, 64, 0)
+    config = config_of(Fields(raw, "tiny"))
+    base.mkdir()
+    write_model(base, config, raw, box_folder(), fresh_weights(config, 1))
+    model = weft.load(base, device="cpu", context=32, max_batch=1)
     export_decoder(model, folder, [training(model, k, s) for k, s in CHOSEN.items()])
     return folder, model
 
@@ -68,7 +79,7 @@ def test_the_page_trains_as_the_cpu_does(kind: str, page, tmp_path: Path) -> Non
     assert losses[-1] < losses[0] and len(got["written"]) == 8
     if kind == "lora":
         read = adapters.read(tmp_path, it.trained.config)
-        assert read.base == box_folder().name and read.base_digest
+        assert read.base == model.folder.name and read.base_digest
         for role, value in read.weights.items():
             np.testing.assert_allclose(value, weights[role], atol=1e-3, rtol=0)
     else:

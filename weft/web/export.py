@@ -97,10 +97,10 @@ def _export_training(it: Training, folder: Path, name: str, about: Mapping[str, 
 def _body(
     folder: Path, made: Mapping[str, Mapping[str, Program]], weights: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-    """Writes Programs by target and name, and the `weights` that they read or update; what a
-    manifest says of them."""
+    """Writes Programs by target and name, the `weights` that they read, and of their states those
+    that do not begin as zeros; what a manifest says of them."""
     shards = Shards(folder)
-    for name in sorted(_weights(made) & weights.keys()):
+    for name in sorted(_weights(made, "weight") | _weights(made, "state") & weights.keys()):
         shards.add(name, weights[name])
     for target, each in made.items():
         for kind, program in each.items():
@@ -120,13 +120,13 @@ def _program(runner: CompiledRunner, kind: str, caps: Any) -> Program:
     return program_for(runner.what(kind), model_caps(caps), lambda: runner.graph(kind))
 
 
-def _weights(made: Mapping[str, Mapping[str, Program]]) -> set[str]:
-    """The tensors that the Programs' weight buffers are made of, and states by name."""
+def _weights(made: Mapping[str, Mapping[str, Program]], role: str) -> set[str]:
+    """The tensors that the Programs' buffers of a role are made of."""
     found = set()
     for each in made.values():
         for program in each.values():
             for b in program.buffers:
-                if b.role in ("weight", "state"):
+                if b.role == role:
                     recipe = program.recipes.get(b.name)
                     found.add(recipe.whole if recipe else b.name)
     return found

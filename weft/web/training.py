@@ -59,19 +59,20 @@ LORA = Settings(
 
 
 class Training:
-    """What a page trains: `tensors` is all that its Programs read or update and that does not begin
-    as zeros, which a page's buffers do, by name; `about` goes into the manifest."""
+    """What a page trains: `tensors` is all that its Programs read or update, by name, but what
+    begins as zeros, as a page's own buffers do; `about` goes into the manifest."""
 
     def __init__(self, kind: str, settings: Settings, trained: Trained) -> None:
         t, o = settings.train, settings.optimizer
         self.kind, self.settings, self.trained = kind, settings, trained
         self._traced = trace_steps(trained.model, t, o)
-        self.tensors = {
-            name: value
-            for traced in self._traced.values()
-            for name, tensor in traced.captured.items()
-            if (value := np.asarray(tensor.numpy())).any()
-        }
+        self.tensors: dict[str, np.ndarray] = {}
+        for traced in self._traced.values():
+            states = {n.attrs["name"] for n, _ in traced.graph.assigns}
+            for name, tensor in traced.captured.items():
+                value = np.asarray(tensor.numpy())
+                if name not in states or value.any():
+                    self.tensors[name] = value
         self.about: dict[str, Any] = {
             "batch": t.batch, "length": t.context, "lr": o.lr, "warmup": o.warmup,
         }  # fmt: skip
