@@ -26,7 +26,7 @@ from weft.core.files import replacing_folder
 from weft.models.inputs import kv_counts
 from weft.models.model import Decoder, Model
 from weft.models.runner import CompiledRunner, model_caps
-from weft.program.program import Program
+from weft.program.program import Copy, Fill, Program
 from weft.tensor.programs import program_for
 from weft.web import programs, targets
 from weft.web.shards import Shards
@@ -133,17 +133,33 @@ def _weights(made: Mapping[str, Mapping[str, Program]], role: str) -> set[str]:
 
 
 def _memory(each: Mapping[str, Program]) -> int:
-    """Bytes that a player allocates: buffers of one name are shared, and so is the arena."""
+    """Bytes that the player allocates on WebGPU (js/session.js, js/webgpu.js): weights and state
+    once by name, arenas once for all Programs, each Program's own buffers and scalars, and what its
+    outputs are read through. On WebAssembly the constants and the room of kernels come on top."""
     shared: dict[tuple[str, str], int] = {}
     own = 0
     for program in each.values():
+        arenas = 0
         for b in program.buffers:
-            if b.role in ("weight", "state", "arena"):
-                key = (b.role, b.name if b.role != "arena" else "")
-                shared[key] = max(shared.get(key, 0), b.nbytes)
-            else:
-                own += b.nbytes
+            name = b.name
+            if b.role == "arena":
+                name, arenas = str(arenas), arenas + 1
+            elif b.role not in ("weight", "state"):
+                own += _allocated(b.nbytes)
+                continue
+            shared[b.role, name] = max(shared.get((b.role, name), 0), _allocated(b.nbytes))
+        own += sum(_allocated(program.buffers[n].nbytes) for n in program.outputs)
+        own += _allocated(4 * len(program.scalars))
+        for step in program.steps:
+            if isinstance(step, Fill) and step.byte:
+                own += _allocated(step.dst.nbytes)  # the pattern
+            elif isinstance(step, Copy) and step.src.buffer == step.dst.buffer:
+                own += _allocated(step.dst.nbytes)  # a stop on the way
     return own + sum(shared.values())
+
+
+def _allocated(nbytes: int) -> int:
+    return max(-(-nbytes // 16), 1) * 16
 
 
 def _code(folder: Path, made: Mapping[str, Mapping[str, Program]]) -> dict[str, list[Any]]:

@@ -10,7 +10,7 @@ Sources: WebAssembly Core Specification, "Binary Format"; WebAssembly tool conve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from weft.core.errors import CompileError
@@ -128,7 +128,9 @@ def _symbol(r: _Reader, found: _Object) -> None:
 
 
 def _relocate(found: _Object, base: int) -> int:
-    starts, size = _place_data(found, base)
+    data = [body for kind, body in found.sections if kind == _DATA]
+    segments = [segment for body in data for segment in _segments(body)]
+    starts = [base + offset for offset, _ in segments]
     for number, entries in found.relocations:
         body = found.sections[number][1]
         r = _Reader(entries)
@@ -146,40 +148,30 @@ def _relocate(found: _Object, base: int) -> int:
                 body[offset : offset + 4] = address.to_bytes(4, "little")
             else:
                 body[offset : offset + 5] = _padded(address)
-    return size
+    for body in data:  # last: the relocations count from where LLVM put things
+        body[:] = _moved(_segments(body), base)
+    return max((offset + len(content) for offset, content in segments), default=0)
 
 
-def _place_data(found: _Object, base: int) -> tuple[list[int], int]:
-    """The address of each segment, which it is given in the data section; bytes of all."""
-    starts: list[int] = []
-    end = 0
-    for kind, body in found.sections:
-        if kind != _DATA:
-            continue
-        for offset, at, size in _segments(body):
-            starts.append(base + offset)
-            body[at : at + 5] = _padded(base + offset)
-            end = max(end, offset + size)
-    return starts, end
-
-
-def _segments(body: bytearray) -> Iterator[tuple[int, int, int]]:
-    """(offset, where its five bytes stand, size) of each segment, in ascending order. They are
-    widened where LLVM wrote fewer bytes."""
+def _segments(body: bytearray) -> list[tuple[int, bytes]]:
+    """(offset, content) of each segment of a data section."""
     r = _Reader(bytes(body))
-    out = bytearray(_leb(count := r.number()))
-    places = []
-    for _ in range(count):
+    found = []
+    for _ in range(r.number()):
         if r.byte() != 0 or r.byte() != 0x41:  # active in memory 0, at i32.const
             raise CompileError("the WebAssembly object has data of another kind")
         offset = _signed(r)
         r.byte()  # end
-        content = r.take(r.number())
-        out += b"\0\x41"
-        places.append((offset, len(out), len(content)))
-        out += _padded(offset) + b"\x0b" + _leb(len(content)) + content
-    body[:] = out
-    yield from places
+        found.append((offset, r.take(r.number())))
+    return found
+
+
+def _moved(segments: Sequence[tuple[int, bytes]], base: int) -> bytes:
+    """The data section with its segments `base` bytes further on."""
+    out = _leb(len(segments))
+    for offset, content in segments:
+        out += b"\0\x41" + _padded(base + offset) + b"\x0b" + _leb(len(content)) + content
+    return out
 
 
 def _module(found: _Object, wanted: Sequence[str]) -> bytes:

@@ -82,16 +82,29 @@ export class GpuDevice {
   /** @param {GPUBuffer & {nbytes: number}} buffer @param {number} [nbytes] */
   async read(buffer, nbytes = buffer.nbytes) {
     const size = Math.ceil(nbytes / 4) * 4;
-    const { MAP_READ, COPY_DST } = GPUBufferUsage;
-    const staging = this.raw.createBuffer({ size, usage: MAP_READ | COPY_DST });
+    const staging = this.staging(buffer);
     const encoder = this.raw.createCommandEncoder();
     encoder.copyBufferToBuffer(buffer, 0, staging, 0, size);
     this.raw.queue.submit([encoder.finish()]);
-    await Promise.race([staging.mapAsync(GPUMapMode.READ), this.lost]);
+    // a lost device ends the wait with an AbortError, which may come before the news itself
+    await Promise.race([this.lost, staging.mapAsync(GPUMapMode.READ).catch((error) => {
+      if (error.name !== "AbortError") throw error;
+      return this.lost;
+    })]);
     this.check();
-    const out = new Uint8Array(staging.getMappedRange()).slice(0, nbytes);
-    staging.destroy();
+    const out = new Uint8Array(staging.getMappedRange(0, size)).slice(0, nbytes);
+    staging.unmap();
     return out;
+  }
+
+  /** What a buffer is read through, one read at a time. @param {any} buffer @returns {GPUBuffer} */
+  staging(buffer) {
+    if (!buffer.staging) {
+      const { MAP_READ, COPY_DST } = GPUBufferUsage;
+      buffer.staging = this.raw.createBuffer({ size: buffer.size, usage: MAP_READ | COPY_DST });
+      this.bytes += buffer.size;
+    }
+    return buffer.staging;
   }
 
   /** @param {boolean[]} written */
@@ -148,6 +161,7 @@ export class GpuDevice {
    */
   async bind(program, buffers) {
     await this.warm(program);
+    for (const n of program.outputs) this.staging(buffers[n]);
     const scalars = this.alloc(Math.max(4 * program.scalars.length, 16));
     const steps = await Promise.all(program.steps.map((step) => {
       if (step.kind === "dispatch") return this.call(step, buffers, scalars);

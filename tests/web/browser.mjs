@@ -1,0 +1,52 @@
+// Drives Chromium for the tests: `node browser.mjs NODE_MODULES CHROMIUM`. A line of JSON comes in
+// (a visitor's name, and code to run with their page), a line of JSON goes out.
+
+import { createInterface } from "node:readline";
+import path from "node:path";
+import { pathToFileURL } from "node:url";
+
+const [modules, executablePath] = process.argv.slice(2);
+const { chromium } = await import(pathToFileURL(path.join(modules, "playwright-core/index.mjs")).href);
+const AsyncFunction = /** @type {any} */ ((async () => {}).constructor);
+const browser = await chromium.launch({
+  executablePath,
+  args: ["--no-sandbox", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader",
+    "--disable-background-networking", "--no-first-run"],
+  ignoreDefaultArgs: ["--disable-gpu"],
+});
+const visitors = new Map();
+
+/** What a page notes about itself, from its first moment on. */
+function watch() {
+  globalThis.noted = { violations: [], tasks: [] };
+  addEventListener("securitypolicyviolation", (event) =>
+    noted.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
+  new PerformanceObserver((list) => noted.tasks.push(...list.getEntries().map((e) => e.duration)))
+    .observe({ type: "longtask", buffered: true });
+}
+
+async function visitor(name) {
+  const context = await browser.newContext({ viewport: { width: 900, height: 700 } });
+  await context.addInitScript(watch);
+  const page = await context.newPage();
+  page.setDefaultTimeout(150_000);
+  const errors = [];
+  page.on("console", (m) => m.type() === "error" && errors.push(m.text()));
+  page.on("pageerror", (error) => errors.push(error.message));
+  visitors.set(name, { browser, context, page, errors });
+  return visitors.get(name);
+}
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const { who, code, given } = JSON.parse(line);
+  let said;
+  try {
+    const it = visitors.get(who) ?? await visitor(who);
+    const value = await new AsyncFunction("it", "given", `const { page } = it; ${code}`)(it, given);
+    said = { value: value ?? null };
+  } catch (error) {
+    said = { error: error.stack };
+  }
+  process.stdout.write(`${JSON.stringify(said)}\n`);
+}
+await browser.close();

@@ -1,0 +1,74 @@
+"""Folders that `weft export web` writes, once for all tests here."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from page_kit import Browser, Site
+
+import weft
+from weft.models.box import box_folder
+from weft.models.model import Model
+from weft.models.random_weights import random_folder
+from weft.web.export import export_web
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 2048,
+    "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Page:
+    """A folder, and the model on the CPU that it was written from."""
+
+    folder: Path
+    model: Any
+    manifest: dict[str, Any]
+
+
+Pages = Callable[..., Page]
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Pages:
+    """Makes pages of the tiny llama (`source="box"`: of the model in the box), as asked for."""
+    root = tmp_path_factory.mktemp("pages")
+
+    @cache
+    def tiny() -> Path:
+        folder = root / "tiny"
+        folder.mkdir()
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(box_folder() / name, folder)
+        return random_folder(folder, LLAMA, seed=3)
+
+    @cache
+    def page(source: str = "tiny", **options: Any) -> Page:
+        path = tiny() if source == "tiny" else box_folder()
+        model: Model = weft.load(path, device="cpu", max_batch=1, **options)
+        folder = root / "-".join([source, "page", *map(str, options.values())])
+        return Page(folder, model, export_web(model, folder))
+
+    return page
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    driven = Browser()
+    yield driven
+    driven.close()
+
+
+@pytest.fixture(scope="module")
+def site(pages: Pages) -> Iterator[Site]:
+    served = Site(pages().folder)
+    yield served
+    served.close()

@@ -1,0 +1,131 @@
+"""What the tests of the page share: a folder on a server that counts, a browser that is driven."""
+
+from __future__ import annotations
+
+import functools
+import json
+import select
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weft.web import server
+
+MODULES = Path(sys.prefix) / "node" / "node_modules"  # where scripts/setup installs
+PATIENCE = 100  # seconds that an answer may take
+BLANK = b"<!doctype html><title>blank</title><link rel=icon href=icon.svg>"
+POLICY = (
+    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; "
+    "style-src 'self'; img-src 'self' data:; connect-src 'self'"
+)
+
+# Put before the worker's own code: what it asks of WebGPU.
+COUNTED = """
+self.seen = { pipelines: 0, live: 0, most: 0 };
+if (self.GPUDevice) {
+  const gpu = GPUDevice.prototype;
+  for (const name of ["createComputePipeline", "createComputePipelineAsync"]) {
+    const make = gpu[name];
+    gpu[name] = function (...args) { seen.pipelines++; return make.apply(this, args); };
+  }
+  const [make, end] = [gpu.createBuffer, GPUBuffer.prototype.destroy];
+  gpu.createBuffer = function (about) {
+    seen.live += about.size;
+    seen.most = Math.max(seen.most, seen.live);
+    return make.call(this, about);
+  };
+  GPUBuffer.prototype.destroy = function () { seen.live -= this.size; end.call(this); };
+}
+"""
+
+
+def need(*packages: str) -> None:
+    """Skips the test where Node or one of npm's `packages` is missing."""
+    if shutil.which("node") is None:
+        pytest.skip("node was not found")
+    for name in packages:
+        if not (MODULES / name).is_dir():
+            pytest.skip(f"no npm package {name}: sh scripts/setup test installs it where npm is")
+
+
+class Site:
+    """A folder on localhost. `files` counts the bytes of each that were sent; `worker` goes before
+    the code of worker.js. The policy that index.html names is every file's."""
+
+    def __init__(self, folder: Path, worker: str = COUNTED) -> None:
+        site, self.folder, self.files = self, folder, dict[str, int]()
+
+        class Handler(server.Handler):
+            def end_headers(self) -> None:
+                self.send_header("Content-Security-Policy", POLICY)
+                super().end_headers()
+
+            def do_GET(self) -> None:
+                name = self.path.split("?")[0].removeprefix("/")
+                if name == "blank.html":
+                    return self.answer(BLANK, "text/html")
+                path = folder / (name or "index.html")
+                size = path.stat().st_size if path.is_file() else 0
+                site.files[name] = site.files.get(name, 0) + size
+                if name == "worker.js":
+                    return self.answer(worker.encode() + path.read_bytes(), "text/javascript")
+                super().do_GET()
+
+            def answer(self, data: bytes, kind: str) -> None:
+                self.send_response(200)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+        make = functools.partial(Handler, directory=str(folder))
+        self._server = server.ThreadingHTTPServer(("127.0.0.1", 0), make)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Browser:
+    """Chromium, driven by browser.mjs. Skips the test where one of the two is missing."""
+
+    def __init__(self) -> None:
+        need("playwright-core")
+        node, chromium = shutil.which("node"), shutil.which("chromium")
+        if chromium is None:
+            pytest.skip("chromium was not found")
+        script, pipe = Path(__file__).with_name("browser.mjs"), subprocess.PIPE
+        command = [str(node), str(script), str(MODULES), chromium]
+        self._node = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+
+    def run(self, who: str, code: str, given: Any = None) -> Any:
+        """Runs `code`, the body of an async function that knows `page` and `given`, for the
+        visitor `who`: each has a browser profile of their own. Returns what it returns."""
+        assert self._node.stdin and self._node.stdout
+        self._node.stdin.write(json.dumps({"who": who, "code": code, "given": given}) + "\n")
+        self._node.stdin.flush()
+        answers = select.select([self._node.stdout], [], [], PATIENCE)[0]
+        line = self._node.stdout.readline() if answers else ""
+        if not line:
+            self._node.kill()
+        assert line, f"the browser ended or hangs on: {code}"
+        answer: Mapping[str, Any] = json.loads(line)
+        assert "error" not in answer, answer["error"]
+        return answer["value"]
+
+    def close(self) -> None:
+        assert self._node.stdin
+        self._node.stdin.close()
+        try:
+            self._node.wait(20)
+        except subprocess.TimeoutExpired:
+            self._node.kill()

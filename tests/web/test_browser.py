@@ -1,0 +1,161 @@
+"""A visitor's browser writes what the CPU writes: Chromium, WebGPU on SwiftShader, a tiny llama."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conftest import Page, Pages
+from page_kit import Browser, Site
+
+PROMPT = "def fibonacci(n):"
+TARGETS = ("wasm", "webgpu")
+SAMPLED = {
+    "temperature": 0.9, "seed": 7, "top_p": 0.95, "top_k": 40, "repetition_penalty": 1.1
+}  # fmt: skip
+
+OPEN = """
+await page.goto(`${given.url}blank.html`);
+it.cdp = await it.context.newCDPSession(page);
+return await page.evaluate(async (target) => {
+  const { load } = await import("./weft.js");
+  globalThis.model = await load("./", { target });
+  globalThis.write = async (options, prompt, each = () => {}) => {
+    const out = { ids: [], text: "", finish: null };
+    for await (const { text, ids, finish } of model.generate(prompt, options)) {
+      out.ids.push(...ids);
+      out.text += text;
+      out.finish = finish;
+      await each(out);
+    }
+    return out;
+  };
+  return model.about;
+}, given.target);
+"""
+WRITE = "return await page.evaluate(({ options, prompt }) => write(options, prompt), given);"
+SEEN = "return await page.workers()[0].evaluate(() => ({ ...seen }));"
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def visitor(browser: Browser, site: Site, request: Any) -> Iterator[Visitor]:
+    yield Visitor(browser, site, request.param)
+
+
+class Visitor:
+    """One with the model loaded through the player's API, from a page with nothing else on it."""
+
+    def __init__(self, browser: Browser, site: Site, target: str) -> None:
+        self.browser, self.target = browser, target
+        self.about = self.run(OPEN, {"url": site.url, "target": target})
+        assert self.about["target"] == target
+        self.ready = self.run(SEEN)
+
+    def run(self, code: str, given: Any = None) -> Any:
+        return self.browser.run(self.target, code, given)
+
+    def heaps(self) -> list[int]:
+        """Bytes of JavaScript's objects and array buffers, of the page and of its worker."""
+        return self.run("""
+return await new Promise(async (done) => {
+  const method = "Runtime.getHeapUsage";
+  const sum = ({ usedSize, backingStorageSize }) => usedSize + backingStorageSize;
+  const page = sum(await it.cdp.send(method));
+  it.cdp.on("Target.receivedMessageFromTarget", ({ message }) => {
+    const { id, result } = JSON.parse(message);
+    if (id === 1) done([page, sum(result)]);
+  });
+  it.cdp.once("Target.attachedToTarget", ({ sessionId }) => it.cdp.send(
+    "Target.sendMessageToTarget", { sessionId, message: JSON.stringify({ id: 1, method }) }));
+  const stop = { autoAttach: false, waitForDebuggerOnStart: false, flatten: false };
+  await it.cdp.send("Target.setAutoAttach", stop);
+  await it.cdp.send("Target.setAutoAttach", { ...stop, autoAttach: true });
+});""")
+
+    def write(self, **options: Any) -> Any:
+        return self.run(WRITE, {"prompt": PROMPT, "options": options})
+
+
+@pytest.fixture(scope="module")
+def page(pages: Pages) -> Page:
+    return pages()
+
+
+def test_the_text_is_the_cpus(visitor: Visitor, page: Page) -> None:
+    want = page.model.generate(PROMPT, max_new_tokens=24)
+    got = visitor.write(maxNewTokens=24)
+    assert (got["ids"], got["text"]) == (list(want.ids), want.text)
+
+
+def test_sampling_is_pythons(visitor: Visitor, page: Page) -> None:
+    want = page.model.generate(PROMPT, max_new_tokens=24, **SAMPLED)
+    got = visitor.write(
+        maxNewTokens=24, temperature=0.9, seed=7, topP=0.95, topK=40, repetitionPenalty=1.1
+    )
+    assert (got["ids"], got["text"]) == (list(want.ids), want.text)
+
+
+def test_a_stop_is_one(visitor: Visitor) -> None:
+    got = visitor.run(
+        """
+return await page.evaluate(async (prompt) => {
+  const stop = new AbortController();
+  let at = 0;
+  const out = await write({ maxNewTokens: 400, signal: stop.signal }, prompt, ({ ids }) => {
+    if (ids.length !== 3) return;
+    at = performance.now();
+    stop.abort();
+  });
+  return { ...out, took: performance.now() - at };
+}, given);""",
+        PROMPT,
+    )
+    assert got["finish"] == "aborted"
+    assert len(got["ids"]) < 200  # what was on its way: some 30 ms of work on WebAssembly
+
+
+def test_two_texts_at_once(visitor: Visitor, page: Page) -> None:
+    got = visitor.run(
+        """
+return await page.evaluate((prompts) => Promise.all(prompts.map((prompt) =>
+  write({ maxNewTokens: 12 }, prompt))), given);""",
+        [PROMPT, "class Stack:"],
+    )
+    for text, prompt in zip(got, (PROMPT, "class Stack:"), strict=True):
+        assert text["ids"] == list(page.model.generate(prompt, max_new_tokens=12).ids)
+
+
+def test_nothing_is_made_after_ready(visitor: Visitor) -> None:
+    assert visitor.run(SEEN) == visitor.ready
+
+
+def test_memory_is_what_the_manifest_says(visitor: Visitor, page: Page) -> None:
+    """The GPU's, to the byte; JavaScript's grows by little while texts are written."""
+    if visitor.target == "webgpu":
+        want = page.manifest["memory"]["webgpu"]
+        assert visitor.about["bytes"] == visitor.ready["most"] == want
+    before = sum(visitor.heaps())
+    for _ in range(3):
+        visitor.write(maxNewTokens=24)
+    assert sum(visitor.heaps()) - before < 32 << 20
+
+
+@pytest.mark.parametrize("visitor", ["webgpu"], indirect=True)
+def test_a_lost_device_is_not_noticed(visitor: Visitor, page: Page) -> None:
+    want = page.model.generate(PROMPT, max_new_tokens=24)
+    got = visitor.run(
+        """
+return await page.evaluate((prompt) => write({ maxNewTokens: 24 }, prompt, async ({ ids }) => {
+  if (ids.length === 5) await model.call("lose", {});
+}), given);""",
+        PROMPT,
+    )
+    assert (got["ids"], got["text"]) == (list(want.ids), want.text)
+
+
+def test_nothing_was_complained_about(visitor: Visitor) -> None:
+    assert visitor.run("return it.errors;") == []
+    noted = visitor.run("return await page.evaluate(() => noted);")
+    assert noted["violations"] == []
+    assert [t for t in noted["tasks"] if t > 50] == []
