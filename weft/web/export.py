@@ -3,6 +3,7 @@
 manifest.json     what the folder holds: sizes, hashes, tensors, the model's numbers
 webgpu.json       Programs with WGSL
 wasm.json         Programs for WebAssembly, kernels.wasm their code
+selftest.json     what its kernels give on another device, for ?selftest
 weights-*.bin     tensors
 tokenizer.json    as the checkpoint has it
 scratch/, lora/   what trains a new model, or an adapter: each with a manifest of its own
@@ -23,12 +24,12 @@ import numpy as np
 
 from weft.core.errors import UsageError
 from weft.core.files import replacing_folder
-from weft.models.inputs import kv_counts
+from weft.models.inputs import cache_rows, kv_counts
 from weft.models.model import Decoder, Model
 from weft.models.runner import CompiledRunner, model_caps
 from weft.program.program import Copy, Fill, Program
 from weft.tensor.programs import program_for
-from weft.web import programs, targets
+from weft.web import programs, selftest, targets
 from weft.web.shards import Shards
 from weft.web.training import Training, training
 
@@ -62,6 +63,9 @@ def export_decoder(
     assert isinstance(runner, CompiledRunner)
     made = {caps.name: {kind: _program(runner, kind, caps) for kind in KINDS} for caps in TARGETS}
     body = _body(folder, made, runner.weights)
+    given = {kind: _prompt(runner, kind) for kind in KINDS}
+    tests = {caps.name: selftest.references(made[caps.name], caps, given) for caps in TARGETS}
+    _write(folder, "selftest.json", _json(tests), body["files"])
     tokenizer = model.need_tokenizer("a page cannot run without one")
     _write(folder, "tokenizer.json", tokenizer.path.read_bytes(), body["files"])
     config = tokenizer.path.with_name("tokenizer_config.json")
@@ -120,6 +124,14 @@ def _program(runner: CompiledRunner, kind: str, caps: Any) -> Program:
     return program_for(runner.what(kind), model_caps(caps), lambda: runner.graph(kind))
 
 
+def _prompt(runner: CompiledRunner, kind: str) -> dict[str, np.ndarray]:
+    """What a step is fed at the beginning of a text: what ?selftest feeds it."""
+    n = min(3, runner.room(kind))
+    slot, place = np.zeros(n, np.int32), np.arange(n, dtype=np.int32)
+    at = cache_rows(runner.config, slot, place, runner.context, runner.room(kind))
+    return {"ids": place + 1, "slot": slot, "place": place, "last": place[-1:], **at}
+
+
 def _weights(made: Mapping[str, Mapping[str, Program]], role: str) -> set[str]:
     """The tensors that the Programs' buffers of a role are made of."""
     found = set()
@@ -176,7 +188,7 @@ def _player(folder: Path) -> None:
     """The page and what plays; its service worker keeps all of it but the weights."""
     shutil.copytree(PLAYER, folder, dirs_exist_ok=True)
     names = sorted(str(p.relative_to(folder).as_posix()) for p in folder.rglob("*") if p.is_file())
-    large = re.compile(r"(|.*/)weights-.*|sw\.js|(scratch|lora)/(?!manifest).*")
+    large = re.compile(r"(|.*/)weights-.*|sw\.js|selftest\.json|(scratch|lora)/(?!manifest).*")
     kept = [n for n in names if not large.fullmatch(n)]
     digest = hashlib.sha256()
     for name in kept:
@@ -193,4 +205,4 @@ def _write(folder: Path, name: str, data: bytes, files: dict[str, list[Any]]) ->
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()

@@ -33,18 +33,20 @@ def webgpu(programs: Mapping[str, Program], caps: Caps) -> dict[str, Any]:
 
 def _shader(program: Program, step: Dispatch, caps: Caps, shaders: dict[str, int]) -> list[Any]:
     kernel = program.kernels[step.kernel]
-    written = {
-        ref.buffer for ref, b in zip(step.args, kernel.buffers, strict=True) if b.access != "r"
-    }
-    shared = frozenset(
-        n
-        for n, (ref, b) in enumerate(zip(step.args, kernel.buffers, strict=True))
-        if b.access == "r" and ref.buffer in written
-    )
+    shared = shared_arguments(kernel, step)
     plan = wgsl.plan(kernel, caps, shared)
     text = wgsl.render(kernel, caps, shared)
     bindings = [[b.buffer, b.offset, b.nbytes, b.writable] for b in plan.bindings]
     return [shaders.setdefault(text, len(shaders)), bindings, plan.fold]
+
+
+def shared_arguments(kernel: Kernel, step: Dispatch) -> frozenset[int]:
+    """What is only read, but lies in a buffer that the step also writes."""
+    args = list(zip(step.args, kernel.buffers, strict=True))
+    written = {ref.buffer for ref, b in args if b.access != "r"}
+    return frozenset(
+        n for n, (ref, b) in enumerate(args) if b.access == "r" and ref.buffer in written
+    )
 
 
 def webassembly(programs: Mapping[str, Program], caps: Caps) -> tuple[dict[str, Any], bytes]:

@@ -4,6 +4,7 @@ import { Decoder } from "./decoder.js";
 import { readManifest } from "./manifest.js";
 import { WeftError, readProgram, soundly } from "./program.js";
 import { Philox, choose } from "./sampler.js";
+import { selftest } from "./selftest.js";
 import { Sessions } from "./session.js";
 import { Stops, StreamDecoder } from "./text.js";
 import { Tokenizer } from "./vendor/tokenizers.min.mjs";
@@ -55,15 +56,30 @@ export class Model {
 
   /** Chooses a device, compiles and pours the weights in. */
   async start() {
-    const adapter = await this.adapter();
-    const played = adapter && await this.onGpu(adapter);
-    const { device, programs } = played ?? await this.onWasm();
+    const { device, programs } = await this.choose();
     this.device = device;
     const sessions = new Sessions(this.device, programs);
     await Promise.all([sessions.prepare(), this.pour(sessions), this.readTokenizer()]);
     this.sessions = sessions;
     this.decoder = new Decoder(sessions, this.manifest.model);
     this.fed = [];
+  }
+
+  /** What plays, and the Programs for it. */
+  async choose() {
+    const adapter = await this.adapter();
+    const played = adapter && await this.onGpu(adapter);
+    return played ?? await this.onWasm();
+  }
+
+  /** Runs every kernel against reference values; needs no weights. See selftest.js. */
+  async selftest() {
+    const { device, programs } = await this.choose();
+    const text = new TextDecoder().decode(await this.part("selftest.json"));
+    const { why, manifest: { name } } = this;
+    const counted = (/** @type {number} */ loaded, /** @type {number} */ total) =>
+      this.options.progress?.({ loaded, total, phase: "kernels" });
+    return { name, why, ...await selftest(device, programs, JSON.parse(text)[device.kind], counted) };
   }
 
   /** @returns {Promise<GPUAdapter | null>} null where WebAssembly plays, `why` says why */

@@ -14,6 +14,9 @@ let model = null;
 /** @type {AbortController | null} */
 let running = null;
 
+/** What the button does: what failed, once more. */
+let again = query.has("selftest") ? test : begin;
+
 /** @param {unknown} error */
 function fail(error) {
   const { name, message } = /** @type {Error} */ (error);
@@ -22,27 +25,44 @@ function fail(error) {
   $("progress").hidden = true;
   $("load").textContent = "Try again";
   $("load").hidden = false;
+  document.body.dataset.state = "failed";
 }
 
 async function begin() {
+  $("load").hidden = $("error").hidden = true;
   const folder = await describe("./");
   document.title = `${folder.name} · weft`;
   $("size").textContent = folder.kept
     ? `${folder.name}: ${mb(folder.bytes)} MB, kept from your last visit.`
     : `${folder.name}: ${mb(folder.bytes)} MB to fetch, once; then this page works offline.`;
+  again = start;
   if (folder.kept || folder.bytes <= FETCH_UNASKED) await start();
   else $("load").hidden = false;
+}
+
+async function test() {
+  $("load").hidden = $("error").hidden = true;
+  $("progress").hidden = false;
+  const { testPage } = await import("./testpage.js");
+  await testPage($("tests"), asked(), (loaded, total) => {
+    $("bar").value = loaded / total;
+    $("progress-text").textContent = `${loaded} of ${total} kernels`;
+  });
+  $("loading").hidden = true;
+}
+
+/** @returns {"auto" | "webgpu" | "wasm"} */
+function asked() {
+  const target = query.get("target");
+  return target === "wasm" || target === "webgpu" ? target : "auto";
 }
 
 async function start() {
   $("load").hidden = $("error").hidden = true;
   $("progress").hidden = false;
   const begun = performance.now();
-  const asked = query.get("target");
-  /** @type {"auto" | "wasm" | "webgpu"} */
-  const target = asked === "wasm" || asked === "webgpu" ? asked : "auto";
   model = await load("./", {
-    target,
+    target: asked(),
     note: (text) => ($("note").textContent = text),
     progress: ({ loaded, total }) => {
       $("bar").value = loaded / total;
@@ -56,7 +76,7 @@ async function start() {
   $("loading").hidden = true;
   $("tabs").hidden = false;
   facts(model.about);
-  if (model.about.kinds?.length) (await import("./train.js")).bindTraining(model, { target });
+  if (model.about.kinds?.length) (await import("./train.js")).bindTraining(model, { target: asked() });
   bindTabs($("tabs"));
   $("prompt").value ||= query.get("prompt") ?? "def fibonacci(n):";
   document.body.dataset.state = "ready";
@@ -124,6 +144,6 @@ $("prompt").addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => 
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("form").requestSubmit();
 });
 $("stop").addEventListener("click", () => running?.abort());
-$("load").addEventListener("click", () => start().catch(fail));
+$("load").addEventListener("click", () => again().catch(fail));
 navigator.serviceWorker?.register("sw.js").catch(() => {});
-begin().catch(fail);
+again().catch(fail);

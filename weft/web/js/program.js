@@ -24,7 +24,7 @@ const MAX_GROUPS = 2 ** 31;
  * @typedef {[buffer: number, offset: number, nbytes: number]} Ref
  * @typedef {{name: string, role: string, dtype: string, shape: number[], nbytes: number}} BufferSpec
  * @typedef {{kind: "dispatch", args: Ref[], grid: Expr[], code: any, access: string[],
- *   label: string, kernel: string, flops: number}
+ *   label: string, kernel: string, dtypes: string[], flops: number}
  *   | {kind: "copy", from: Ref, to: Ref} | {kind: "fill", to: Ref, byte: number}} Step
  * @typedef {["Const", number, string] | ["Param", string, number] | ["Binary", string, any, any, string]} Expr
  * @typedef {{whole: string, start: number, rows: number, lanes: number, item: number}} Recipe
@@ -152,6 +152,7 @@ function readStep(raw, code, kernels, buffers, scalars) {
   for (const e of kernel.grid) checkGrid(e, scalars, 0);
   return {
     kind: "dispatch", args, grid: kernel.grid, code, access, label: raw[3], kernel: kernel.name,
+    dtypes: kernel.buffers.map((/** @type {any} */ b) => b[1]),
     flops: whole(kernel.flops) ? kernel.flops : 0,
   };
 }

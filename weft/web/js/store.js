@@ -91,9 +91,9 @@ export class Store {
   async fetchAll(name, nbytes, counted) {
     const bytes = new Uint8Array(nbytes);
     let have = 0;
+    let most = 0;
     for (let tried = 1; ; tried++) {
       try {
-        const before = have;
         for await (const part of this.parts(name, have)) {
           if (part.restart) have = 0;
           if (have + part.bytes.length > nbytes) {
@@ -105,14 +105,17 @@ export class Store {
           counted(have);
         }
         if (have === nbytes) return bytes;
-        if (have > before) tried = 0; // it moves: a cut is not a failure
-        throw new TypeError("the connection was cut");
+        throw new TypeError("it is shorter than the manifest says");
       } catch (error) {
         if (this.signal?.aborted || error instanceof WeftError) throw error;
+        if (have === nbytes) return bytes; // cut after its last byte
+        if (have > most) tried = 1; // it moves: a cut is not a failure
+        most = Math.max(most, have);
         if (tried >= TRIES) {
-          const offline = globalThis.navigator?.onLine === false ? " You are offline." : "";
-          throw new WeftError(`${name} could not be fetched after ${TRIES} tries.${offline} Reload `
-            + "to go on where it stopped", { cause: error });
+          const why = globalThis.navigator?.onLine === false ? "you are offline"
+            : /** @type {Error} */ (error).message;
+          throw new WeftError(`${name} could not be fetched in ${TRIES} tries (${why}): try again `
+            + "later; the files that have come whole are kept", { cause: error });
         }
         await new Promise((done) => setTimeout(done, WAIT * 2 ** (tried - 1)));
       }
@@ -144,7 +147,8 @@ export class Store {
       throw new WeftError(`${name} could not be fetched: check the connection`, { cause: error });
     });
     if (!response.ok) {
-      throw new WeftError(`${name} is not there (${response.status}): is ${this.base} what weft export web wrote?`);
+      throw new WeftError(`${name} is not there (${response.status}): upload all that weft export `
+        + `web wrote to ${this.base}`);
     }
     try {
       return await response.json();

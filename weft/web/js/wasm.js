@@ -80,6 +80,11 @@ export class WasmDevice {
     return { at, nbytes };
   }
 
+  /** Gives back what was taken since `first`, and `first`. @param {Place[]} places */
+  free([first]) {
+    this.top = first?.at ?? this.top;
+  }
+
   /** @param {Place} place @param {Uint8Array} data @param {number} [offset] */
   write(place, data, offset = 0) {
     new Uint8Array(this.memory.buffer, place.at + offset, data.length).set(data);

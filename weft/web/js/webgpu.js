@@ -69,6 +69,11 @@ export class GpuDevice {
     return Object.assign(made, { nbytes });
   }
 
+  /** @param {GPUBuffer[]} buffers */
+  free(buffers) {
+    for (const buffer of buffers) buffer.destroy();
+  }
+
   /** @param {GPUBuffer} buffer @param {Uint8Array} data @param {number} [offset] */
   write(buffer, data, offset = 0) {
     const even = data.length - (data.length % 4);

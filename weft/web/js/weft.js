@@ -36,18 +36,40 @@ function address(folder) {
  * @returns {Promise<PageModel>} rejects with a WeftError that says what to do
  */
 export async function load(folder, options = {}) {
-  const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
-  const model = new PageModel(worker);
-  const { signal, progress, note, ...plain } = options;
-  const handlers = { progress, note, signal };
+  const model = inWorker();
   try {
-    model.about = await model.call(
-      "load", { base: address(folder), options: plain }, handlers);
+    model.about = await begun(model, "load", folder, options);
   } catch (error) {
     model.close();
     throw error;
   }
   return model;
+}
+
+/**
+ * Runs every kernel of a folder's Programs against reference values; fetches no weights.
+ * @param {string | URL} folder its address
+ * @param {import("./model.js").LoadOptions} [options] @returns {Promise<any>} the report
+ */
+export async function selftest(folder, options = {}) {
+  const model = inWorker();
+  try {
+    return await begun(model, "selftest", folder, options);
+  } finally {
+    model.close();
+  }
+}
+
+function inWorker() {
+  return new PageModel(new Worker(new URL("./worker.js", import.meta.url), { type: "module" }));
+}
+
+/**
+ * @param {PageModel} model @param {string} call @param {string | URL} folder
+ * @param {import("./model.js").LoadOptions} options
+ */
+function begun(model, call, folder, { signal, progress, note, ...options }) {
+  return model.call(call, { base: address(folder), options }, { progress, note, signal });
 }
 
 /** A model in a worker. */
@@ -61,11 +83,11 @@ export class PageModel {
     /** @type {any} name, target, why, bytes: what was loaded, and where it runs */
     this.about = null;
     worker.onmessage = ({ data }) => this.take(data);
-    worker.onerror = (event) => {
-      const error = new WeftError(`the worker failed: ${event.message || "its file could not be loaded"}`);
-      for (const call of this.calls.values()) call.fail(error);
-      this.calls.clear();
-    };
+    /** @type {WeftError | null} why the worker is no more */
+    this.ended = null;
+    worker.onerror = (event) => this.end(new WeftError(event.message
+      ? `the worker failed (${event.message}): reload the page`
+      : "a file of the player could not be loaded: reload, or upload the folder again"));
   }
 
   /** @param {any} message */
@@ -88,6 +110,7 @@ export class PageModel {
    * @returns {Promise<any>}
    */
   call(call, args, on = {}) {
+    if (this.ended) return Promise.reject(this.ended);
     const id = ++this.last;
     return new Promise((done, fail) => {
       this.calls.set(id, { ...on, done, fail });
@@ -153,8 +176,14 @@ export class PageModel {
 
   /** Ends the worker and frees what it held. */
   close() {
+    this.end(new WeftError("the model was closed"));
+  }
+
+  /** @param {WeftError} error what calls get, those under way and later ones */
+  end(error) {
     this.worker.terminate();
-    for (const call of this.calls.values()) call.fail(new WeftError("the model was closed"));
+    this.ended ??= error;
+    for (const call of this.calls.values()) call.fail(this.ended);
     this.calls.clear();
   }
 }

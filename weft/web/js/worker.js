@@ -1,5 +1,6 @@
 // The worker: it holds the model, so that the page never waits. See weft.js for the other side.
 
+import { readManifest } from "./manifest.js";
 import { Model } from "./model.js";
 import { Store } from "./store.js";
 
@@ -21,6 +22,12 @@ const CALLS = {
     const progress = (/** @type {any} */ p) => post({ id, progress: p });
     model = await Model.load(new Store(base, { signal, note }), { ...options, note, progress });
     return about(model);
+  },
+  async selftest(id, { base, options }, signal) {
+    const store = new Store(base, { signal });
+    const progress = (/** @type {any} */ p) => post({ id, progress: p });
+    const manifest = readManifest(await store.json("manifest.json"));
+    return new Model(store, manifest, { ...options, progress }).selftest();
   },
   async generate(id, { prompt, options }, signal) {
     const pieces = /** @type {Model} */ (model).generate(prompt, { ...options, signal });

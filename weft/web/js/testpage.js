@@ -1,0 +1,54 @@
+// ?selftest: what this device makes of every kernel, as a table and as JSON to copy.
+
+import { selftest } from "./weft.js";
+
+/**
+ * @param {string} name @param {Record<string, any>} [about] @param {(string | Node)[]} children
+ */
+function element(name, about = {}, ...children) {
+  const made = Object.assign(document.createElement(name), about);
+  made.append(...children);
+  return made;
+}
+
+/**
+ * @param {HTMLElement} section @param {"auto" | "webgpu" | "wasm"} target
+ * @param {(loaded: number, total: number) => void} counted
+ */
+export async function testPage(section, target, counted) {
+  const begun = performance.now();
+  const report = await selftest("./", { target, progress: (p) => counted(p.loaded, p.total) });
+  const all = {
+    ...report, seconds: (performance.now() - begun) / 1000, browser: navigator.userAgent,
+  };
+  const wrong = report.kernels.filter((/** @type {any} */ k) => !k.ok).length;
+  const where = report.target === "webgpu" ? "WebGPU" : "WebAssembly";
+  const verdict = wrong
+    ? `${wrong} of ${report.kernels.length} kernels are wrong on ${where} here.`
+    : `All ${report.kernels.length} kernels are right on ${where}.`;
+  const copy = element("button", { type: "button" }, "Copy as JSON");
+  const said = element("span", { role: "status" });
+  copy.onclick = () => navigator.clipboard.writeText(JSON.stringify(all, null, 2)).then(
+    () => (said.textContent = "Copied."),
+    () => (said.textContent = "The browser does not let this page copy; it is below."));
+  const rows = report.kernels.map((/** @type {any} */ k) => element("tr", {},
+    element("th", { scope: "row", title: k.kernel }, k.label || k.kernel),
+    element("td", {}, k.message ?? k.error.toExponential(1)),
+    element("td", {}, k.allowed.toExponential(1)),
+    element("td", {}, k.ms.toFixed(1)),
+    element("td", { className: k.ok ? "" : "bad" }, k.ok ? "yes" : "no")));
+  section.replaceChildren(
+    element("h2", { className: wrong ? "bad" : "" }, verdict),
+    element("p", {}, `Chosen because: ${report.why}. Each kernel ran once, on a few of its groups, beside what `
+      + "weft's interpreter gave when the page was written."),
+    element("div", { className: "row" }, copy, said, element("a", { href: "./" }, "Back to the model")),
+    element("div", { className: "wide", tabIndex: 0 },
+      element("table", {},
+        element("thead", {}, element("tr", {}, ...["Kernel", "Largest error", "Allowed", "ms", "Right"]
+          .map((text) => element("th", { scope: "col" }, text)))),
+        element("tbody", {}, ...rows))),
+    element("details", {}, element("summary", {}, "The report"),
+      element("pre", { tabIndex: 0 }, JSON.stringify(all, null, 2))));
+  section.hidden = false;
+  document.body.dataset.state = wrong ? "wrong" : "tested";
+}
