@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from page_kit import MODULES
 
 import weft.web
 from weft.backends.interp import InterpBound, InterpDevice
@@ -28,8 +29,15 @@ from weft.web import programs, targets
 
 PLAYER = Path(weft.web.__file__).with_name("js")
 SCRIPT = Path(__file__).with_name("player.mjs")
-MODULES = Path(sys.prefix) / "node" / "node_modules"  # where scripts/setup installs
 SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
+
+
+def environment() -> dict[str, str]:
+    """What Node is run with: npm's packages, and a GPU in software for Dawn."""
+    env = {**os.environ, "NODE_PATH": str(MODULES)}
+    if SWIFTSHADER.exists():
+        env.setdefault("VK_ICD_FILENAMES", str(SWIFTSHADER))
+    return env
 
 
 class PageDevice(InterpDevice):
@@ -44,9 +52,7 @@ class PageDevice(InterpDevice):
         node = shutil.which("node")
         if node is None:
             raise DeviceError("node was not found")
-        env = {**os.environ, "NODE_PATH": str(MODULES)}
-        if SWIFTSHADER.exists():
-            env.setdefault("VK_ICD_FILENAMES", str(SWIFTSHADER))
+        env = environment()
         script = SCRIPT
         if target == "webgpu":  # a module's imports do not look at NODE_PATH
             if not (MODULES / "webgpu").is_dir():

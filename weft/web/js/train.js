@@ -29,6 +29,8 @@ class Training {
     this.options = options;
     /** @type {AbortController | null} */
     this.running = null;
+    /** @type {number[]} */
+    this.losses = [];
     this.forget();
   }
 
@@ -37,7 +39,6 @@ class Training {
     this.running?.abort();
     /** @type {import("./weft.js").PageTrainer | null} */
     this.trainer = null;
-    /** @type {number[]} */
     this.losses = [];
     $("train-after").hidden = $("train-curve").hidden = true;
     $("train-rate").value = "";

@@ -1,0 +1,27 @@
+// What the player's source keeps to; tsc sees to names and types.
+
+export default [
+  { ignores: ["vendor/**", "types/**", "eslint.config.mjs"] },
+  {
+    files: ["**/*.js"],
+    linterOptions: { reportUnusedDisableDirectives: true },
+    rules: {
+      "eqeqeq": "error",
+      "no-constant-binary-expression": "error",
+      "no-debugger": "error",
+      "no-eval": "error",
+      "no-implied-eval": "error",
+      "no-new-func": "error",
+      "no-shadow-restricted-names": "error",
+      "no-unreachable": "error",
+      "no-unsafe-finally": "error",
+      "no-unused-vars": ["error", { argsIgnorePattern: "^_", varsIgnorePattern: "^_$" }],
+      "no-useless-return": "error",
+      "no-var": "error",
+      "object-shorthand": "error",
+      "prefer-const": "error",
+      "prefer-template": "error",
+      "semi": "error",
+    },
+  },
+];

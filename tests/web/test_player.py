@@ -1,0 +1,101 @@
+"""The page's player in Node, asked what `weft check` asks of devices: a part, all with -m slow."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conftest import Pages
+from page_device import PLAYER, PageDevice, environment
+from page_kit import MODULES, need
+
+from weft.backends import registry
+from weft.conform.report import LEVELS, Report, run_checks
+
+# Of each level some checks: pipelines take SwiftShader seconds. Of models: llama in float32 and
+# float16, training.
+PART = {
+    "wasm": {
+        "device": slice(None), "kernels": slice(0, None, 12), "primitives": slice(0, None, 30),
+        "templates": slice(0, None, 30), "models": slice(1, None, 6),
+    },
+    "webgpu": {
+        "device": slice(0, None, 3), "kernels": slice(0, None, 60),
+        "primitives": slice(0, None, 120), "templates": slice(0, None, 120),
+    },
+}  # fmt: skip
+FLUSHED = {"wasm": (), "webgpu": ("ceil",)}  # SwiftShader's ceil of a denormal is 0, as WGSL allows
+
+
+@pytest.fixture(scope="module", params=PART)
+def device(request: Any) -> Iterator[PageDevice]:
+    need(*(["webgpu"] if request.param == "webgpu" else []))
+    made = PageDevice(request.param)
+    registry._open_devices[made.info.id] = made  # for the levels that name their device
+    yield made
+    del registry._open_devices[made.info.id]
+
+
+def failures(device: PageDevice, level: str, part: slice) -> list[str]:
+    checks = list(importlib.import_module(f"weft.conform.{level}").checks(device))
+    report = Report(device.info.id, device.info.name)
+    cases = list(run_checks(report, level, iter(checks[part])))
+    return [f"{c.name}: {c.message}" for c in cases if c.status == "fail"]
+
+
+def test_a_part_of_the_conformance_checks(device: PageDevice) -> None:
+    for level, part in PART[device.target].items():
+        assert failures(device, level, part) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_all_conformance_checks(device: PageDevice) -> None:
+    found = [f for level in LEVELS for f in failures(device, level, slice(None))]
+    assert [f for f in found if not f.startswith(FLUSHED[device.target])] == []
+
+
+# -- texts, by the package as Node loads it -------------------------------------------------------
+
+PROMPT = "def fibonacci(n):"
+FORMS = [{}, {"dtype": "float16", "cache": "int8"}, {"quant": "int4"}]
+SLOW_FORMS = [{"quant": "int8"}, {"quant": "int4", "cache": "int8"}, {"dtype": "float16"}]
+WRITE = """
+const [player, modules, folder, target, prompt] = process.argv.slice(1);
+const { load } = await import(`file://${player}/node.js`);
+let gpu;
+if (target === "webgpu") {
+  const { create, globals } = await import(`file://${modules}/webgpu/index.js`);
+  Object.assign(globalThis, globals);
+  gpu = create([]);
+}
+const model = await load(folder, { target, gpu });
+const ids = [];
+for await (const piece of model.generate(prompt, { maxNewTokens: 32 })) ids.push(...piece.ids);
+console.log(JSON.stringify([model.device.kind, ids]));
+process.exit(0);
+"""
+PLAYS = [("wasm", form) for form in FORMS] + [("webgpu", {})]
+SLOW_PLAYS = [("wasm", form) for form in SLOW_FORMS]
+SLOW_PLAYS += [("webgpu", form) for form in FORMS[1:] + SLOW_FORMS]
+
+
+@pytest.mark.parametrize(
+    ("target", "form"),
+    [*PLAYS, *(pytest.param(*play, marks=pytest.mark.slow) for play in SLOW_PLAYS)],
+    ids=lambda x: x if isinstance(x, str) else "-".join(x.values()) or "plain",
+)
+def test_every_form_writes_the_cpus_text(pages: Pages, target: str, form: Any) -> None:
+    need(*(["webgpu"] if target == "webgpu" else []))
+    page = pages(**form)
+    given = [str(PLAYER), str(MODULES), str(page.folder), target, PROMPT]
+    node = [str(shutil.which("node")), "--input-type=module", "-e", WRITE, *given]
+    out = subprocess.run(node, env=environment(), capture_output=True, text=True, timeout=200)
+    assert out.returncode == 0, out.stderr
+    want = page.model.generate(PROMPT, max_new_tokens=32)
+    assert json.loads(out.stdout) == [target, list(want.ids)]
