@@ -288,7 +288,7 @@ def test_listings_that_lie(hub: Hub) -> None:
 
 def test_a_listing_of_hostile_names(hub: Hub, tmp_path: Path) -> None:
     evil = ["../x.gguf", "/tmp/x.gguf", "a/../../x.gguf", "a\\x.gguf", "c:x.gguf",
-            ".git/x.gguf", "\x1b[2Jx.gguf", "n\nl.gguf", "a//x.gguf", "a /x.gguf",
+            ".git/x.gguf", "n\0l.gguf", "\x1b[2Jx.gguf", "n\nl.gguf", "a//x.gguf", "a /x.gguf",
             "x" * 300 + ".gguf"]  # fmt: skip
     hub.add("loom/a", dict.fromkeys(evil, b"g"))
     assert "nothing that weft reads" in refused("loom/a", ModelError)
@@ -298,6 +298,20 @@ def test_a_listing_of_hostile_names(hub: Hub, tmp_path: Path) -> None:
     assert "and 4988 more" in refused("loom/b", ModelError)
     assert time.process_time() - start < 2
     assert not hub.sent()
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_an_etag_that_is_a_path(hub: Hub, tmp_path: Path, file: str) -> None:
+    hub.add("loom/a", MODEL)
+    outside = tmp_path / "outside"
+    etags = ("../../../../outside", str(outside), "..", "a/b", "a\\b", "x" * 300, "\x1b[2Ja", "")
+    for etag in etags:
+        hub.etags[file] = etag
+        said = refused("loom/a")
+        assert "as the" in said and "of a file" in said, etag
+    assert not list(tmp_path.glob("outside*")) and file not in hub.sent()
+    hub.etags.clear()
+    assert resolve("loom/a").is_dir()
 
 
 def test_a_full_disk(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from weft.importers.hf_config import MAX_CONFIG
 from weft.models.hub.bar import Bar
 from weft.models.hub.choice import CONFIG, choose, shown
 from weft.models.hub.errors import explained
+from weft.models.hub.guard import refuse_paths
 from weft.models.hub.names import COMMIT, Name
 from weft.models.hub.resolve import entry, note_whole, shards
 from weft.models.progress import progress
@@ -90,6 +91,7 @@ def fetch(listing: Listing, agree: Agree | None = None) -> Path:
     """The path of a model whose files are all in the cache, fetched where they lack, each checked
     against the hub's digest. Raises HubError, StorageError, ModelError, and what `agree` does."""
     name, folder = listing.name, listing.folder
+    refuse_paths()
     with Bar() as bar:
         files = _chosen(listing, bar)
         missing = [f for f in files if not (folder / f).is_file()]
