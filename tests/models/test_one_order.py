@@ -48,7 +48,8 @@ def one_by_one(runner: Runner, slot: int, ids: list[int], start: int) -> np.ndar
     "family,dtype,device",
     few(itertools.product(CONFIGS, DTYPES, DEVICES), ("llama", "float32", "vulkan"),
         ("mistral", "bfloat16", "cpu"), ("gpt2", "float16", "cpu"),
-        *((family, "float32", "cpu") for family in ("qwen3", "gemma2"))),
+        *((family, "float32", "cpu") for family in ("qwen3", "gemma2")),
+        *((family, "bfloat16", "cpu") for family in ("qwen3_moe", "lfm2", "qwen3_5"))),
 )  # fmt: skip
 def test_prefill_is_decode(tmp_path: Path, family: str, dtype: str, device: str) -> None:
     config = {**CONFIGS[family], **SMALL}

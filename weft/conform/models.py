@@ -38,7 +38,12 @@ _LLAMA = {
     "num_key_value_heads": 2, "vocab_size": 120, "max_position_embeddings": 64,
     "rms_norm_eps": 1e-5,
 }  # fmt: skip
-
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_DELTA = {
+    "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8, "linear_value_head_dim": 12,
+    "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 120,
              "n_positions": 64},
@@ -49,6 +54,26 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gemma2": {"model_type": "gemma2", **_LLAMA, "head_dim": 16, "sliding_window": 8,
                "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
     "gemma3": {"model_type": "gemma3_text", **_LLAMA, "head_dim": 16, "sliding_window": 8},
+    "gemma4": {"model_type": "gemma4_text", **_LLAMA, "head_dim": 16, "global_head_dim": 32,
+               "num_key_value_heads": 2, "hidden_size_per_layer_input": 8, "sliding_window": 8,
+               "layer_types": ["sliding_attention", "full_attention"]},
+    "phi3": {"model_type": "phi3", **_LLAMA, "partial_rotary_factor": 0.5},
+    "smollm3": {"model_type": "smollm3", **_LLAMA, "num_hidden_layers": 4},
+    "ministral3": {"model_type": "ministral3", **_LLAMA, "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "llama_4_scaling_beta": 0.1,
+        "original_max_position_embeddings": 16}},
+    "granite": {"model_type": "granite", **_LLAMA, "attention_multiplier": 0.2,
+                "embedding_multiplier": 2.0, "residual_multiplier": 0.5, "logits_scaling": 2.0},
+    "olmo2": {"model_type": "olmo2", **_LLAMA},
+    "olmo3": {"model_type": "olmo3", **_LLAMA, "sliding_window": 8},
+    "qwen3_moe": {"model_type": "qwen3_moe", **_LLAMA, **_EXPERTS},
+    "gpt_oss": {"model_type": "gpt_oss", **_LLAMA, "head_dim": 16, "num_local_experts": 4,
+                "num_experts_per_tok": 2, "intermediate_size": 32, "sliding_window": 8,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    "lfm2": {"model_type": "lfm2", **_LLAMA, "layer_types": ["conv", "full_attention"]},
+    "qwen3_5": {"model_type": "qwen3_5_text", **_LLAMA, **_DELTA},
+    "qwen3_5_moe": {"model_type": "qwen3_5_moe_text", **_LLAMA, **_DELTA, **_EXPERTS,
+                    "shared_expert_intermediate_size": 16},
 }  # fmt: skip
 _BERT = {
     "model_type": "bert", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
