@@ -13,11 +13,16 @@ from gguf_zoo import write_gguf
 from model_zoo import FAMILIES, reference_greedy, reference_logits, write_model
 
 import weft
+from weft.conform.models import CONFIGS
 from weft.core.errors import ModelError, UsageError
+from weft.importers.hf_config import Fields
 from weft.importers.safetensors import open_checkpoint, save_file
 from weft.models import feed_forward
+from weft.models.families import DECODERS
 from weft.models.feed_forward import blocks
+from weft.models.quantize.gguf import check_said
 from weft.models.quantize.job import Options, check
+from weft.models.reading import _say
 
 IDS = np.random.default_rng(0).integers(0, 200, 30).tolist()
 PROMPTS = [IDS[:9], IDS[12:23]]
@@ -321,8 +326,12 @@ def test_gemma_4_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("name, kind", [("ministral3", "mistral3"), ("qwen3_5", "qwen3_5")])
-def test_a_model_that_also_sees(tmp_path: Path, name: str, kind: str) -> None:
-    """The text model of a wrapper: its config in text_config, its tensors under other names."""
+def test_a_model_that_also_sees(
+    tmp_path: Path, name: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The text model of a wrapper: its config in text_config, its tensors under other names. What
+    is left alone is said, once."""
+    _say.cache_clear()
     write_model(name, tmp_path / "plain")
     want = weft.load(tmp_path / "plain", device="oracle").logits(IDS)
     config = json.loads((tmp_path / "plain" / "config.json").read_text())
@@ -340,3 +349,17 @@ def test_a_model_that_also_sees(tmp_path: Path, name: str, kind: str) -> None:
         named = {rename(k): v for k, v in tensors.items()}
         save_file(folder / "model.safetensors", named | eye)
         np.testing.assert_array_equal(weft.load(folder, device="oracle").logits(IDS), want)
+        weft.load(folder, device="oracle")
+    assert capsys.readouterr().err.count("text model alone") == len(names)
+
+
+def test_what_is_listed_as_written_into_gguf_is() -> None:
+    written, listed = set(), set()
+    for config in CONFIGS.values():
+        made = DECODERS[config["model_type"]](Fields(config, "config"))
+        try:
+            check_said(made)
+            written.add(made.family)
+        except UsageError as error:
+            listed = set(str(error).partition("; it writes ")[2].split(", "))
+    assert written == listed

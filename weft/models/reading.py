@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +12,7 @@ from typing import TYPE_CHECKING
 from weft.importers.hf_config import Fields
 from weft.importers.safetensors import open_checkpoint
 from weft.models.config import Layout
+from weft.models.hub.names import name_of
 from weft.models.names import bind_weights
 
 if TYPE_CHECKING:
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 
 PACKED_KEYS = ("quantization_config", "quantization")  # of config.json; the second is MLX's
 _OLD = "quantize_config.json"
+_SENSES = re.compile(r"(?:^|\.)(?:vision|visual|audio|embed_vision|embed_audio)\w*\.")
 
 
 def says_packed(raw: Fields) -> bool:
@@ -31,12 +36,20 @@ def is_packed(folder: Path, raw: Fields) -> bool:
     return says_packed(raw) or (folder / _OLD).exists()
 
 
+@functools.cache
+def _say(line: str) -> None:
+    """One line on stderr, once per process."""
+    print(f"weft: {line}", file=sys.stderr)
+
+
 def read_weights(
     folder: Path, raw: Fields, layout: Layout, dtype: DType | None = None
 ) -> Mapping[str, np.ndarray | Packed]:
     """Role -> weight: floats as they are; packed ones as such, or in `dtype` where one is given.
     Raises ModelError, FileFormatError."""
     checkpoint = open_checkpoint(folder)
+    if any(map(_SENSES.search, checkpoint)):
+        _say(f"{name_of(folder)}: weft takes its text model alone, no images and no sound")
     if not is_packed(folder, raw):
         return bind_weights(layout, checkpoint)
     from weft.importers.packed.checkpoint import PackedCheckpoint, method_of

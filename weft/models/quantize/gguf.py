@@ -25,13 +25,16 @@ from weft.importers.gguf_write import Tensor, write_gguf
 from weft.importers.packed.gguf_out import KINDS, blocks_of
 from weft.models.config import DecoderConfig, Kind, Rope
 from weft.models.gguf import tensor_name
-from weft.models.gguf_config import FAMILIES, TURNED, read_config
+from weft.models.gguf_config import TURNED, read_config
 from weft.models.gguf_source import ROPE_DIVISORS, ROPE_FACTORS
 from weft.models.names import decoder_layout
 from weft.models.rope import inverse_frequencies
 
-_ARCH = {
-    "mistral": "llama", "gemma3_text": "gemma3", "ministral3": "mistral3", "olmo3": "olmo2",
+_ARCH = {  # what is written: family -> what llama.cpp calls it
+    "gpt2": "gpt2", "llama": "llama", "mistral": "llama", "ministral3": "mistral3",
+    "qwen2": "qwen2", "qwen3": "qwen3", "gemma2": "gemma2", "gemma3_text": "gemma3",
+    "lfm2": "lfm2", "phi3": "phi3", "smollm3": "smollm3", "granite": "granite",
+    "olmo2": "olmo2", "olmo3": "olmo2",
 }  # fmt: skip
 _PLAIN = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _OTHERWISE = ("family", "transposed", "windows", "layer_rope", "ropes", "mixers", "feed_forwards")
@@ -39,11 +42,9 @@ _OTHERWISE = ("family", "transposed", "windows", "layer_rope", "ropes", "mixers"
 
 def architecture(c: DecoderConfig) -> str:
     """What llama.cpp calls the family. Raises UsageError for one that weft does not write."""
-    arch = _ARCH.get(c.family, c.family)
-    if arch not in FAMILIES:
-        known = ", ".join(FAMILIES)
-        raise UsageError(f"weft writes no GGUF of {c.family}; it writes {known}")
-    return arch
+    if c.family not in _ARCH:
+        raise UsageError(f"weft writes no GGUF of {c.family}; it writes {', '.join(_ARCH)}")
+    return _ARCH[c.family]
 
 
 def kind_of(form: Form) -> str:
