@@ -17,8 +17,8 @@ from weft.core.tolerance import Tolerance
 from weft.models import matrices
 from weft.models.adapters import Adapter, added
 from weft.models.config import DecoderConfig
+from weft.models.decoder_names import decoder_layout
 from weft.models.inputs import with_tables
-from weft.models.names import decoder_layout
 from weft.models.runner import CompiledRunner, EagerRunner, weight_avals
 from weft.program.arena import Arena
 

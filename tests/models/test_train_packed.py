@@ -24,7 +24,8 @@ from weft.importers.hf_config import read_config
 from weft.importers.safetensors import SafetensorsFile, open_checkpoint, save_file
 from weft.models import adapters
 from weft.models.box import box_folder
-from weft.models.names import checkpoint_names, decoder_layout
+from weft.models.decoder_names import decoder_layout
+from weft.models.names import checkpoint_names
 from weft.models.quantize.compressed import quantization_config, tensors_of
 from weft.models.training import TrainableDecoder, loop
 from weft.models.training.model import base_weights, config_of

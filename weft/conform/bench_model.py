@@ -19,10 +19,10 @@ from weft.conform.timing import peak_rss_mib, rates
 from weft.core.dtypes import bfloat16
 from weft.core.errors import UsageError
 from weft.models import inputs
+from weft.models.decoder_names import decoder_layout
 from weft.models.loader import ORACLE
 from weft.models.matrices import outlines, whole
 from weft.models.model import Decoder
-from weft.models.names import decoder_layout
 from weft.models.runner import CompiledRunner
 
 

@@ -17,10 +17,11 @@ from weft.core.packed import Packed
 from weft.importers.hf_config import read_config
 from weft.importers.safetensors import SafetensorsFile, open_checkpoint, save_file
 from weft.models.config import DecoderConfig
+from weft.models.decoder_names import decoder_layout
 from weft.models.hub.names import name_of, parse
 from weft.models.hub.resolve import cached, offline
 from weft.models.matrices import joined
-from weft.models.names import checkpoint_names, decoder_layout
+from weft.models.names import checkpoint_names
 from weft.models.reading import PACKED_KEYS, is_packed, read_weights
 
 CONFIG = "adapter_config.json"

@@ -23,10 +23,10 @@ from weft.importers.gguf import Gguf, GgufTensor, open_gguf
 from weft.importers.gguf_blocks import bad_block, dequantize
 from weft.importers.packed.gguf import FORMS, packed_of
 from weft.models.config import DecoderConfig, Made, TokenIds
+from weft.models.decoder_names import decoder_layout
 from weft.models.gguf_config import TURNED, read_config
 from weft.models.gguf_source import MORE_TOKENS, ROPE_DIVISORS, ROPE_FACTORS
 from weft.models.gguf_tokenizer import read_tokenizer, token_ids
-from weft.models.names import decoder_layout
 
 _TOP = {
     "embed": "token_embd.weight",

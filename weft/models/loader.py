@@ -24,6 +24,7 @@ from weft.core.errors import (
 )
 from weft.importers.hf_config import Fields, read_config, read_object
 from weft.models.config import DecoderConfig, EncoderConfig, Made, TokenIds
+from weft.models.decoder_names import decoder_layout
 from weft.models.embedder import Encoder
 from weft.models.encoders import ENCODERS, read_pooling
 from weft.models.families import DECODERS
@@ -32,7 +33,7 @@ from weft.models.hub.names import name_of
 from weft.models.hub.resolve import resolve
 from weft.models.inputs import with_tables
 from weft.models.model import Decoder, Model
-from weft.models.names import decoder_layout, encoder_layout
+from weft.models.names import encoder_layout
 from weft.models.progress import progress
 from weft.models.reading import read_weights, says_packed
 from weft.models.runner import (

@@ -14,9 +14,10 @@ from weft.core.errors import ModelError
 from weft.core.files import write_json
 from weft.importers.hf_config import Fields
 from weft.importers.safetensors import SINGLE, save_file
+from weft.models.decoder_names import decoder_layout
 from weft.models.encoders import ENCODERS
 from weft.models.families import DECODERS
-from weft.models.names import decoder_layout, encoder_layout, tensors_of
+from weft.models.names import encoder_layout, tensors_of
 
 
 def random_folder(

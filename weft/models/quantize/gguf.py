@@ -24,10 +24,10 @@ from weft.importers.gguf import open_gguf
 from weft.importers.gguf_write import Tensor, write_gguf
 from weft.importers.packed.gguf_out import KINDS, blocks_of
 from weft.models.config import DecoderConfig, Kind, Rope
+from weft.models.decoder_names import decoder_layout
 from weft.models.gguf import tensor_name
 from weft.models.gguf_config import TURNED, read_config
 from weft.models.gguf_source import ROPE_DIVISORS, ROPE_FACTORS
-from weft.models.names import decoder_layout
 from weft.models.rope import inverse_frequencies
 
 _ARCH = {  # what is written: family -> what llama.cpp calls it

@@ -23,11 +23,11 @@ from weft.importers.gguf_write import write_gguf
 from weft.importers.hf_config import Fields, read_config, read_object
 from weft.importers.safetensors import INDEX, SafetensorsFile, open_checkpoint, save_file
 from weft.models.config import Kind
+from weft.models.decoder_names import decoder_layout
 from weft.models.loader import read_token_ids
 from weft.models.names import (
     bind_weights,
     checkpoint_names,
-    decoder_layout,
     parts_of,
     read_weight,
     tensors_of as plain_tensors,

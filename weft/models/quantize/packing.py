@@ -10,7 +10,7 @@ import numpy as np
 from weft.core.dtypes import DType
 from weft.core.packed import Form, Packed
 from weft.models.config import DecoderConfig, Kind
-from weft.models.names import decoder_layout
+from weft.models.decoder_names import decoder_layout
 from weft.models.quantize.schemes import Scheme
 from weft.models.quantize.search import Search
 from weft.program.device import HOST

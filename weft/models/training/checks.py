@@ -11,7 +11,7 @@ from weft.importers.hf_config import Fields, read_config
 from weft.importers.safetensors import open_checkpoint
 from weft.models import adapters
 from weft.models.config import DecoderConfig
-from weft.models.names import decoder_layout
+from weft.models.decoder_names import decoder_layout
 from weft.models.reading import is_packed, read_weights
 from weft.models.tokenizer import Tokenizer
 from weft.models.training.model import check_context, config_of

@@ -19,11 +19,12 @@ from weft.importers.safetensors import open_checkpoint
 from weft.models.adapters import is_adapter
 from weft.models.config import DecoderConfig, Kind
 from weft.models.decoder import train_forward
+from weft.models.decoder_names import decoder_layout
 from weft.models.families import DECODERS
 from weft.models.inputs import tables
 from weft.models.layers import Training
 from weft.models.matrices import parted
-from weft.models.names import bind_weights, decoder_layout
+from weft.models.names import bind_weights
 from weft.models.reading import is_packed, read_weights
 from weft.tensor import functional
 from weft.tensor.autograd import checkpoint, no_grad
