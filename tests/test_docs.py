@@ -12,6 +12,7 @@ from weft.core import text
 from weft.core.tolerance import TABLE
 from weft.models.encoders import ENCODERS
 from weft.models.families import DECODERS
+from weft.models.gguf_config import FAMILIES
 from weft.models.training.settings import read_settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,6 +62,12 @@ def test_families_lists_them_all() -> None:
         if line.startswith("| `") and "model_type" not in line
     ]
     assert set(re.findall(r"`([\w-]+)`", "".join(rows))) == {*DECODERS, *ENCODERS}
+
+
+def test_quantization_lists_what_is_read_of_gguf() -> None:
+    page = (ROOT / "docs" / "quantization.md").read_text(encoding="utf-8")
+    row = next(line for line in page.splitlines() if line.startswith("| architectures"))
+    assert set(re.findall(r"`([\w-]+)`", row)) == {*FAMILIES}
 
 
 def test_getting_started_runs(monkeypatch: pytest.MonkeyPatch) -> None:

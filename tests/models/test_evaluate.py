@@ -186,6 +186,9 @@ def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         table = capsys.readouterr().out
         assert picture.read_bytes()[:5].startswith(magic[:4])
         assert f"{run['perplexity']:.3f}" in table and "exact" in table and "KL max" in table
+    (tmp_path / "p.svg").mkdir()  # the figures stand, whatever becomes of a picture
+    assert invoke(["eval", str(folder), *common, "--picture", str(tmp_path / "p.svg")]) == 1
+    assert "perplexity" in capsys.readouterr().out
     assert invoke(["eval", str(folder), *common]) == 0
     assert "KL" not in capsys.readouterr().out.splitlines()[2]
     earlier.write_text('{"runs": [{"name": "x"}]}')

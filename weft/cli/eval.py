@@ -42,7 +42,8 @@ Example:  weft eval MODEL.gguf MODEL_FOLDER --text notes.txt --limit 20000
 @click.option("--dtype", help="MODEL's: float32, float16 or bfloat16 (default: the checkpoint's).")
 @click.option("--quant", help="Bring MODEL's linear layers to int4, int8, ... on the way in.")
 @click.option("--act-dtype", help="MODEL's linear inputs where they meet weights of that dtype: "
-              "bfloat16 or float32 (default: bfloat16 for a model in bfloat16).")  # fmt: skip
+              "bfloat16 or float32 (default: bfloat16 for a model in bfloat16); int8 quantises "
+              "what meets packed weights.")  # fmt: skip
 @click.option("--cache", help="What MODEL keeps keys and values in: f32, f16, bf16 or int8 "
               "(default: as its weights). MODEL2 keeps f32.")  # fmt: skip
 @click.option("--name", help="What tables and pictures call this run (default: MODEL's file name).")
@@ -101,18 +102,18 @@ def evaluate(
         )  # fmt: skip
     made = _run_data(name or Path(path).name, model, found)
     runs = [*before, made]
-    if picture is not None:
+    if as_json:
+        click.echo(json.dumps({"text": source, "reference": reference, "runs": runs}))
+    else:
+        click.echo(_summary(found) + "\n")
+        rows = [_row(r) for r in runs]
+        shown = [i for i in range(len(HEADER)) if any(row[i] for row in rows)]
+        picked = [[line[i] for i in shown] for line in (HEADER, *rows)]
+        click.echo(text.table(picked[0], picked[1:], "cdefghij"))
+    if picture is not None:  # last: what was measured stands, whatever becomes of the file
         from weft.conform.size_picture import draw
 
         draw(runs, Path(picture))
-    if as_json:
-        click.echo(json.dumps({"text": source, "reference": reference, "runs": runs}))
-        return
-    click.echo(_summary(found) + "\n")
-    rows = [_row(r) for r in runs]
-    shown = [i for i in range(len(HEADER)) if any(row[i] for row in rows)]
-    picked = [[line[i] for i in shown] for line in (HEADER, *rows)]
-    click.echo(text.table(picked[0], picked[1:], "cdefghij"))
 
 
 def _run_data(name: str, model: Model, found: Evaluation) -> dict[str, Any]:

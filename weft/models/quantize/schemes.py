@@ -39,7 +39,7 @@ class Scheme:
         if not found or (group and group != "channel" and group not in sizes) or (
             zero and not plain
         ):  # fmt: skip
-            raise UsageError(f"no scheme is called {name!r}; there are {EXAMPLES}")
+            raise UsageError(f"no scheme is called {name!r}; there are, among others, {EXAMPLES}")
         self.kind, self.zero = kind, bool(zero)
         usual = {"nf4": 64, "fp8": 0}.get(kind, 32)
         self.group = 0 if group == "channel" else sizes[group] if group else usual
