@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from conftest import Pages
 from page_device import PLAYER
-from page_kit import MODULES, need
+from page_kit import MODULES, Browser, Site, need
 
 CONFIG = Path(__file__).with_name("eslint.config.mjs")
 
@@ -21,8 +23,12 @@ def source(tmp_path: Path) -> Path:
 
 
 def tool(name: str, *args: str, at: Path) -> str:
-    command = [str(MODULES / ".bin" / name), *args]
-    out = subprocess.run(command, cwd=at, capture_output=True, text=True, timeout=200)
+    return run([str(MODULES / ".bin" / name), *args], at)
+
+
+def run(command: list[str], at: Path) -> str:
+    env = {**os.environ, "NODE_PATH": str(MODULES)}
+    out = subprocess.run(command, cwd=at, env=env, capture_output=True, text=True, timeout=200)
     assert out.returncode == 0, out.stdout + out.stderr
     return out.stdout
 
@@ -36,3 +42,96 @@ def test_lint(source: Path) -> None:
     need("eslint")
     shutil.copy(CONFIG, source)
     tool("eslint", "--max-warnings=0", ".", at=source)
+
+
+# -- as a package ---------------------------------------------------------------------------------
+
+USE = """
+import { load } from "weft";
+const model = await load("./folder/", { target: "wasm" });
+globalThis.ids = [];
+for await (const piece of model.generate("def fibonacci(n):", { maxNewTokens: 16 })) {
+  globalThis.ids.push(...piece.ids);
+}
+document.title = "done";
+"""
+TYPED = """
+import { load, WeftError } from "weft";
+const stop = new AbortController();
+const model = await load("./folder/", {
+  target: "wasm", signal: stop.signal, progress: ({ loaded, total }) => loaded / total,
+});
+for await (const { text, ids, finish } of model.generate("x", { temperature: 0.5, seed: 1n })) {
+  const all: [string, number[], string | null] = [text, ids, finish];
+}
+// @ts-expect-error: no such option
+model.generate("x", { heat: 1 });
+if (new Error() instanceof WeftError) throw new Error();
+"""
+BUILDS = {
+    "esbuild": [
+        "app.js",
+        "node_modules/weft/worker.js",
+        "--entry-names=[name]",
+        "--bundle",
+        "--format=esm",
+        "--outdir=dist",
+        "--target=es2022",
+    ],
+    "vite": ["build", "--logLevel=error", "--base=./"],
+    "webpack": [],
+}
+WEBPACK = """
+const path = require("path");
+const { webpack } = require("webpack");
+const output = { path: path.resolve("dist"), filename: "app.js", module: true, publicPath: "./" };
+webpack({ mode: "production", entry: "./app.js", output, experiments: { outputModule: true } },
+  (error, stats) => {
+    if (error || stats.hasErrors()) { console.error(error ?? stats.toString()); process.exit(1); }
+  });
+"""
+
+
+@pytest.fixture
+def app(source: Path, tmp_path: Path) -> Path:
+    """An application that has installed the package that npm packs."""
+    need("typescript", "esbuild", "vite", "webpack")
+    node_modules = tmp_path / "app" / "node_modules"
+    node_modules.mkdir(parents=True)
+    packed = run(["npm", "pack", "--silent", "--pack-destination", str(tmp_path)], at=source)
+    run(["tar", "-xzf", str(tmp_path / packed.split()[-1]), "-C", str(node_modules)], at=tmp_path)
+    (node_modules / "package").rename(node_modules / "weft")
+    (tmp_path / "app" / "app.js").write_text(USE)
+    (tmp_path / "app" / "package.json").write_text('{"type": "module"}')
+    return tmp_path / "app"
+
+
+@pytest.mark.slow
+def test_types_of_the_package(app: Path) -> None:
+    (app / "app.ts").write_text(TYPED)
+    options = ["--strict", "--target", "es2022", "--module", "esnext", "--noEmit"]
+    options += ["--moduleResolution", "bundler", "--types", "@webgpu/types", "--skipLibCheck"]
+    tool("tsc", *options, "app.ts", at=app)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bundler", BUILDS)
+def test_bundles_run(bundler: str, app: Path, pages: Pages, browser: Browser) -> None:
+    (app / "index.html").write_text('<script type="module" src="./app.js"></script>')
+    if bundler == "webpack":
+        (app / "build.cjs").write_text(WEBPACK)
+        run(["node", "build.cjs"], at=app)
+    else:
+        tool(bundler, *BUILDS[bundler], at=app)
+    dist = app / "dist"
+    if bundler != "vite":
+        shutil.copy(app / "index.html", dist)
+    shutil.copytree(pages().folder, dist / "folder")
+    site = Site(dist)
+    try:
+        go = "await page.goto(given); await page.waitForFunction(() => document.title === 'done');"
+        browser.run(bundler, go, site.url)
+        ids = browser.run(bundler, "return await page.evaluate(() => ids);")
+    finally:
+        site.close()
+    assert ids == list(pages().model.generate("def fibonacci(n):", max_new_tokens=16).ids)

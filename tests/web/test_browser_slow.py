@@ -1,0 +1,72 @@
+"""What a visitor's device may do and lack: a GPU process that dies, features and limits that go."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from conftest import Pages
+from page_kit import Browser, Site
+from test_browser import OPEN, PROMPT, SEEN, WRITE
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+CRASH = """
+const session = await it.browser.newBrowserCDPSession();
+await page.exposeFunction("crash", () => session.send("Browser.crashGpuProcess").catch(() => {}));
+return await page.evaluate((prompt) => write({ maxNewTokens: 24 }, prompt, async ({ ids }) => {
+  if (ids.length === 5) await crash();
+}), given);
+"""
+# The optional features that a variant of a Program could ask for, and the adapter's limits beyond
+# the default ones. Put before the worker's code: the browser has none of `without`.
+LACKS = """
+const without = %s;
+const ask = GPU.prototype.requestAdapter;
+GPU.prototype.requestAdapter = async function (...how) {
+  const adapter = await ask.apply(this, how);
+  const features = new Set([...adapter.features].filter((f) => !without.includes(f)));
+  Object.defineProperty(adapter, "features", { value: features });
+  if (without.includes("limits")) {
+    const { limits } = await (await ask.apply(this, how)).requestDevice(); // the default ones
+    Object.defineProperty(adapter, "limits", { value: limits });
+  }
+  return adapter;
+};
+"""
+FEATURES = ("shader-f16", "subgroups", "limits")
+
+
+@pytest.fixture
+def fresh() -> Iterator[Browser]:
+    driven = Browser()
+    yield driven
+    driven.close()
+
+
+def test_a_killed_gpu_process(fresh: Browser, site: Site, pages: Pages) -> None:
+    want = pages().model.generate(PROMPT, max_new_tokens=24)
+    fresh.run("it", OPEN, {"url": site.url, "target": "webgpu"})
+    before = fresh.run("it", SEEN)["pipelines"]
+    got = fresh.run("it", CRASH, PROMPT)
+    assert fresh.run("it", SEEN)["pipelines"] == 2 * before  # it did die
+    assert (got["ids"], got["text"]) == (list(want.ids), want.text)
+
+
+@pytest.mark.parametrize(
+    "without",
+    [list(c) for n in (1, 2, 3) for c in itertools.combinations(FEATURES, n)],
+    ids=lambda each: "-".join(each),
+)
+def test_features_and_limits_that_lack(browser: Browser, pages: Pages, without: list[str]) -> None:
+    site = Site(pages().folder, LACKS % without)
+    try:
+        who = "without " + " ".join(without)
+        about = browser.run(who, OPEN, {"url": site.url, "target": "webgpu"})
+        assert about["target"] == "webgpu"
+        got = browser.run(who, WRITE, {"prompt": PROMPT, "options": {"maxNewTokens": 24}})
+        assert got["ids"] == list(pages().model.generate(PROMPT, max_new_tokens=24).ids)
+        browser.run(who, "await it.context.close();")
+    finally:
+        site.close()
