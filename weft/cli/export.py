@@ -21,6 +21,7 @@ def export() -> None:
 Example:  weft export web MODEL -o site && weft serve-page site
           weft export web ORG/NAME -o site --quant int4 --context 1024
           weft export web MODEL -o site --train scratch --train lora
+          weft export web -o site --search sentence-transformers/all-MiniLM-L6-v2
 """
 )
 @click.argument("model", type=click.Path(), required=False)
@@ -35,11 +36,12 @@ Example:  weft export web MODEL -o site && weft serve-page site
     type=click.Choice(["scratch", "lora"]),
     help="What the page can train: a new small model, an adapter of MODEL. May be repeated.",
 )
+@click.option("--search", help="An encoder; the page has a tab to search notes with it.")
 @takes_model
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
 def web(
     model: str | None, out: str, dtype: str | None, quant: str | None, context: int | None,
-    cache: str | None, train: tuple[str, ...], yes: bool, as_json: bool,
+    cache: str | None, train: tuple[str, ...], search: str | None, yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Write MODEL (default: the one in the box) as a static folder that runs in a visitor's
     browser: Programs for WebGPU and WebAssembly, weights, tokenizer, player and page. Any web
@@ -52,7 +54,8 @@ def web(
     loaded = weft.load(
         path, device="cpu", dtype=dtype, context=context, max_batch=1, cache=cache, quant=quant
     )
-    manifest = export_web(loaded, Path(out), train)
+    finder = weft.load(model_path(search, yes), device="cpu", dtype=dtype) if search else None
+    manifest = export_web(loaded, Path(out), train, finder)
     if as_json:
         click.echo(json.dumps(manifest))
         return

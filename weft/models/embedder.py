@@ -51,6 +51,14 @@ class Encoder(Model):
         return {"encode": encoder_graph(self.config, avals, 1, min(32, self.max_length))}
 
     @property
+    def widths(self) -> list[int]:
+        """Tokens per text of the steps there are; a text takes the narrowest that it fits."""
+        sizes = [bucket(1, NARROW, self.max_length)]
+        while sizes[-1] < self.max_length:
+            sizes.append(bucket(sizes[-1] + 1, NARROW, self.max_length))
+        return sizes
+
+    @property
     def dim(self) -> int:
         return self.config.hidden * len(self.pooling.modes)
 
@@ -66,7 +74,7 @@ class Encoder(Model):
         self._check_files()
         out = np.empty((len(rows), self.dim), np.float32)
         for group in _batches([len(r) for r in rows]):
-            width = bucket(max(len(rows[i]) for i in group), 16, self.max_length)
+            width = bucket(max(len(rows[i]) for i in group), NARROW, self.max_length)
             height = bucket(len(group), 1, ROWS)
             ids = np.full((height, width), self.config.pad_id, np.int32)
             lengths = np.ones(height, np.int32)  # padding rows see one token: no empty softmax
@@ -88,6 +96,7 @@ class Encoder(Model):
 
 guard_methods(Encoder)
 
+NARROW = 16  # tokens of the narrowest step
 ROWS = 16  # texts in one step
 TOKENS = 2048  # tokens in one step, padding included
 
@@ -105,7 +114,7 @@ def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     group: list[int] = []
     for i in order:
-        wide = bucket(lengths[i], 16, 1 << 30)
+        wide = bucket(lengths[i], NARROW, 1 << 30)
         if group and (len(group) >= ROWS or wide * (len(group) + 1) > TOKENS):
             yield group
             group = []

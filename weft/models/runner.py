@@ -289,11 +289,26 @@ def model_caps(caps: Caps) -> Caps:
     return caps.without("gemm_library")
 
 
+def encoder_program(
+    config: EncoderConfig, weights: Mapping[str, np.ndarray], shape: tuple[int, int], caps: Caps
+) -> Program:
+    """The Program for ids of one shape."""
+    from weft.tensor.programs import program_for
+
+    avals = weight_avals(weights)
+
+    def graph() -> Graph:
+        from weft.models.encoder import encoder_graph
+
+        return encoder_graph(config, avals, *shape)
+
+    return program_for((config, sorted(avals.items()), shape), model_caps(caps), graph)
+
+
 def compiled_encoder(
     config: EncoderConfig, weights: Mapping[str, np.ndarray], device: Device
 ) -> Hidden:
     """The encoder on a device: one Program per shape of `ids`, compiled on first use."""
-    avals = weight_avals(weights)
     placed: dict[str, Buffer] = {}
     sessions: dict[tuple[int, ...], Session] = {}
     arenas: list[Arena] = []
@@ -302,20 +317,12 @@ def compiled_encoder(
         if ids.shape not in sessions:
             from weft.program.arena import Arena
             from weft.program.session import Session
-            from weft.tensor.programs import program_for
 
             if not arenas:
                 arenas.append(Arena(device))
             batch, length = ids.shape
-
-            def graph() -> Graph:
-                from weft.models.encoder import encoder_graph
-
-                return encoder_graph(config, avals, batch, length)
-
-            what = (config, sorted(avals.items()), ids.shape)
             with progress(f"compiling {batch} x {length} tokens for {device.info.id}"):
-                program = program_for(what, model_caps(device.caps), graph)
+                program = encoder_program(config, weights, (batch, length), device.caps)
                 given = _given(program, placed, weights)
                 session = Session(program, device, given, arena=arenas[0], reuse_outputs=True)
             placed.update(session.weights)

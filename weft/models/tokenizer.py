@@ -36,9 +36,10 @@ class Tokenizer:
     ) -> None:
         self.path = folder / "tokenizer.json" if made is None else folder
         self.vocab = vocab
-        self._lower = lower_case
+        self.lower = lower_case
         self._coder = Coder(self.path, limit, None if made is None else made.data)
-        self._limit = limit
+        self.limit = limit
+        self._made = made
         if self.size > vocab:
             raise ModelError(
                 f"{self.path} has {self.size} tokens; the model's vocab_size is {vocab}: "
@@ -52,6 +53,21 @@ class Tokenizer:
     def size(self) -> int:
         """How many tokens the tokenizer knows."""
         return self._coder.size
+
+    def file(self) -> bytes:
+        """What a tokenizer.json of it holds."""
+        return self.path.read_bytes() if self._made is None else self._made.data
+
+    def around(self) -> tuple[list[int], list[int]]:
+        """The ids that `special` puts before and after every text. Raises ModelError where there
+        is no such rule."""
+        texts = ("a", "b c")
+        bare, whole = (self.encode_batch(texts, special) for special in (False, True))
+        at = next((n for n in range(len(whole[0])) if whole[0][n : n + len(bare[0])] == bare[0]), 0)
+        before, after = whole[0][:at], whole[0][at + len(bare[0]) :]
+        if any(w != [*before, *b, *after] for b, w in zip(bare, whole)):
+            raise ModelError(f"{self.path}: what it puts around a text depends on the text")
+        return before, after
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Ids of `text`; `special` adds what the tokenizer puts around it (bos, [CLS], ...).
@@ -71,13 +87,13 @@ class Tokenizer:
                 raise UsageError(
                     "the text is not valid UTF-8 (it holds a lone surrogate)"
                 ) from None
-        if self._lower:
+        if self.lower:
             texts = [text.lower() for text in texts]
         out = self._coder.encode(texts, special)
         longest = max(map(len, out), default=0)
-        if self._limit is not None and longest > self._limit:  # not even its own tokens fit
+        if self.limit is not None and longest > self.limit:  # not even its own tokens fit
             raise ModelError(
-                f"{self.path} made {longest} tokens of a text to be cut at {self._limit}: "
+                f"{self.path} made {longest} tokens of a text to be cut at {self.limit}: "
                 "it puts more than that around every text"
             )
         highest = max((max(ids) for ids in out if ids), default=0)

@@ -7,6 +7,7 @@ selftest.json     what its kernels give on another device, for ?selftest
 weights-*.bin     tensors
 tokenizer.json    as the checkpoint has it
 scratch/, lora/   what trains a new model, or an adapter: each with a manifest of its own
+search/           an encoder for the page's search, likewise
 js/, index.html   the player and the page
 """
 
@@ -24,31 +25,43 @@ import numpy as np
 
 from weft.core.errors import UsageError
 from weft.core.files import replacing_folder
+from weft.models.embedder import Encoder
 from weft.models.inputs import cache_rows, kv_counts
 from weft.models.model import Decoder, Model
-from weft.models.runner import CompiledRunner, model_caps
+from weft.models.runner import CompiledRunner, encoder_program, model_caps
 from weft.program.program import Copy, Fill, Program
 from weft.tensor.programs import program_for
 from weft.web import programs, selftest, targets
 from weft.web.shards import Shards
+from weft.web.tokenizers import for_page
 from weft.web.training import Training, training
 
 FORMAT = 1
 TARGETS = (targets.WEBGPU, targets.WASM)
 PLAYER = Path(__file__).with_name("js")
 KINDS = ("prefill", "decode")
+SEARCH = "search"
 
 
-def export_web(model: Model, out: Path, train: Sequence[str] = ()) -> dict[str, Any]:
+def export_web(
+    model: Model, out: Path, train: Sequence[str] = (), search: Model | None = None
+) -> dict[str, Any]:
     """Writes the folder `out`, whole or not at all; the manifest. `train` says what the page can
-    train besides (training.KINDS). Raises UsageError for a model
-    that a page cannot run and for a folder that is something else, StorageError as files do."""
-    if not isinstance(model, Decoder):
-        raise UsageError(f"{model.folder} is an encoder; a page runs decoders")
+    train besides (training.KINDS); `search` is an encoder for its search. Raises UsageError for a
+    model that a page cannot run and for a folder that is something else, StorageError as files
+    do."""
+    if search is not None and not (isinstance(model, Decoder) and isinstance(search, Encoder)):
+        raise UsageError("--search takes an encoder, beside a model that writes text")
+    if train and not isinstance(model, Decoder):
+        raise UsageError(f"{model.folder} is an encoder; a page trains decoders")
     if out.exists() and not (out.is_dir() and ((out / "manifest.json").is_file() or _empty(out))):
         raise UsageError(f"{out} is there and is no page: name another folder")
     with replacing_folder(out) as folder:
-        return export_decoder(model, folder, [training(model, kind) for kind in train])
+        if isinstance(model, Decoder):
+            return export_decoder(model, folder, [training(model, kind) for kind in train], search)
+        manifest = export_encoder(model, folder)
+        _player(folder)
+        return manifest
 
 
 def _empty(folder: Path) -> bool:
@@ -56,35 +69,57 @@ def _empty(folder: Path) -> bool:
 
 
 def export_decoder(
-    model: Decoder, folder: Path, trained: Sequence[Training] = ()
+    model: Decoder, folder: Path, trained: Sequence[Training] = (), search: Model | None = None
 ) -> dict[str, Any]:
     """Writes the files of a decoder into an empty `folder`; the manifest."""
     runner = model.runner()
     assert isinstance(runner, CompiledRunner)
     made = {caps.name: {kind: _program(runner, kind, caps) for kind in KINDS} for caps in TARGETS}
-    body = _body(folder, made, runner.weights)
-    given = {kind: _prompt(runner, kind) for kind in KINDS}
-    tests = {caps.name: selftest.references(made[caps.name], caps, given) for caps in TARGETS}
-    _write(folder, "selftest.json", _json(tests), body["files"])
-    tokenizer = model.need_tokenizer("a page cannot run without one")
-    _write(folder, "tokenizer.json", tokenizer.path.read_bytes(), body["files"])
-    config = tokenizer.path.with_name("tokenizer_config.json")
-    _write(folder, "tokenizer_config.json", config.read_bytes(), body["files"])
     c = model.config
     about = {"family": c.family, "vocab": c.vocab, "context": model.context}
     about |= {"kv_heads": kv_counts(c), "eos": list(model.tokens.eos)}
     for each in trained:
         _export_training(each, folder / each.kind, model.folder.name, about)
-    manifest = {
-        "format": FORMAT,
-        "kind": "decoder",
-        "name": model.folder.name,
-        "model": {**about, "rows": {kind: runner.room(kind) for kind in KINDS}},
-        "train": [each.kind for each in trained],
-        **body,
-    }
-    _write(folder, "manifest.json", _json(manifest), {})
+    body = _body(folder, made, runner.weights)
+    given = {kind: _prompt(runner, kind) for kind in KINDS}
+    tests = {caps.name: selftest.references(made[caps.name], caps, given) for caps in TARGETS}
+    _write(folder, "selftest.json", _json(tests), body["files"])
+    about |= {"rows": {kind: runner.room(kind) for kind in KINDS}}
+    head = {"kind": "decoder", "model": about, "train": [each.kind for each in trained]}
+    if search is not None:
+        (folder / SEARCH).mkdir()
+        export_encoder(search, folder / SEARCH)
+        head["search"] = SEARCH
+    manifest = _manifest(model, folder, head, body)
     _player(folder)
+    return manifest
+
+
+def export_encoder(model: Model, folder: Path) -> dict[str, Any]:
+    """Writes the files of an encoder: a Program for one text of each width, so that a text's
+    vector does not depend on others; the manifest."""
+    if not isinstance(model, Encoder):
+        raise UsageError(f"{model.folder}: a page runs decoders and encoders")
+    c, how, weights = model.config, model.pooling, model.weights
+    made = {
+        caps.name: {str(n): encoder_program(c, weights, (1, n), caps) for n in model.widths}
+        for caps in TARGETS
+    }
+    about = {"family": c.family, "vocab": c.vocab, "hidden": c.hidden, "pad": c.pad_id}
+    about |= {"widths": model.widths, "modes": how.modes, "normalize": how.normalize}
+    head = {"kind": "encoder", "model": about}
+    return _manifest(model, folder, head, _body(folder, made, weights))
+
+
+def _manifest(
+    model: Model, folder: Path, head: dict[str, Any], body: dict[str, Any]
+) -> dict[str, Any]:
+    """Writes the tokenizer and the manifest, which it gives."""
+    tokenizer = model.need_tokenizer("a page cannot run without one")
+    _write(folder, "tokenizer.json", for_page(tokenizer), body["files"])
+    text = {"around": tokenizer.around(), "limit": tokenizer.limit, "lower": tokenizer.lower}
+    manifest = {"format": FORMAT, "name": model.folder.name, "text": text, **head, **body}
+    _write(folder, "manifest.json", _json(manifest), {})
     return manifest
 
 
@@ -188,7 +223,7 @@ def _player(folder: Path) -> None:
     """The page and what plays; its service worker keeps all of it but the weights."""
     shutil.copytree(PLAYER, folder, dirs_exist_ok=True)
     names = sorted(str(p.relative_to(folder).as_posix()) for p in folder.rglob("*") if p.is_file())
-    large = re.compile(r"(|.*/)weights-.*|sw\.js|selftest\.json|(scratch|lora)/(?!manifest).*")
+    large = re.compile(r"(|.*/)weights-.*|sw\.js|selftest\.json|(scratch|lora|search)/(?!manifest).*")
     kept = [n for n in names if not large.fullmatch(n)]
     digest = hashlib.sha256()
     for name in kept:

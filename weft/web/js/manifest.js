@@ -28,7 +28,9 @@ export function readManifest(raw) {
       need(shape.every(whole) && whole(start) && content === nbytes && start + nbytes <= total,
         `the place of tensor ${name}`);
     }
-    if (raw.kind === "decoder") needDecoder(raw.model);
+    need(raw.search === undefined || /^\w+$/.test(raw.search), "where its search is");
+    if (raw.kind === "decoder") needDecoder(raw.model, raw.text);
+    if (raw.kind === "encoder") needEncoder(raw.model, raw.text);
     return raw;
   });
 }
@@ -39,11 +41,26 @@ function needFile([name, nbytes, sha256]) {
     `file ${name}`);
 }
 
-/** @param {any} m */
-function needDecoder(m) {
+/** @param {any} text what is said of the tokenizer */
+function needText({ around, limit }) {
+  need(around.length === 2 && around.flat().every(whole) && (limit === null || whole(limit)), "its text");
+}
+
+/** @param {any} m @param {any} text */
+function needDecoder(m, text) {
+  needText(text);
   const counts = [m.vocab, m.context, ...m.kv_heads, ...Object.values(m.rows)];
   need(counts.every((n) => whole(n) && n > 0 && n <= 2 ** 24), "a number of the model");
   need(Object.values(m.rows).every((n) => n <= ROWS)
     && m.kv_heads.every((/** @type {number} */ n) => n <= ROWS / 16), "its rows");
   need(whole(m.rows.prefill) && whole(m.rows.decode) && m.eos.every(whole), "its rows or ends");
+}
+
+/** @param {any} m @param {any} text */
+function needEncoder(m, text) {
+  needText(text);
+  const counts = [m.vocab, m.hidden, ...m.widths];
+  need(counts.every((n) => whole(n) && n > 0 && n <= 2 ** 24) && whole(m.pad), "a number of the model");
+  need(Math.max(...m.widths) === text.limit, "its widths");
+  need(m.modes.every((/** @type {string} */ mode) => ["cls", "mean", "max"].includes(mode)), "its pooling");
 }

@@ -1,13 +1,14 @@
 // A model of a folder on one device: chosen, filled while it compiles, brought back when it is lost.
 
 import { Decoder } from "./decoder.js";
+import { Encoder } from "./encoder.js";
 import { readManifest } from "./manifest.js";
 import { WeftError, readProgram, soundly } from "./program.js";
 import { Philox, choose } from "./sampler.js";
 import { selftest } from "./selftest.js";
 import { Sessions } from "./session.js";
 import { Stops, StreamDecoder } from "./text.js";
-import { Tokenizer } from "./vendor/tokenizers.min.mjs";
+import { Tokenizer } from "./tokenizer.js";
 import { WasmDevice } from "./wasm.js";
 import { GpuDevice, tooLarge } from "./webgpu.js";
 
@@ -59,9 +60,11 @@ export class Model {
     const { device, programs } = await this.choose();
     this.device = device;
     const sessions = new Sessions(this.device, programs);
-    await Promise.all([sessions.prepare(), this.pour(sessions), this.readTokenizer()]);
+    const first = this.manifest.model.widths?.slice(0, 1).map(String); // encoder.js compiles others
+    await Promise.all([sessions.prepare(first), this.pour(sessions), this.readTokenizer()]);
     this.sessions = sessions;
-    this.decoder = new Decoder(sessions, this.manifest.model);
+    if (this.manifest.kind === "encoder") this.encoder = new Encoder(sessions, this.manifest.model);
+    else this.decoder = new Decoder(sessions, this.manifest.model);
     this.fed = [];
   }
 
@@ -165,23 +168,19 @@ export class Model {
 
   async readTokenizer() {
     if (this.tokenizer) return;
-    const files = await Promise.all(["tokenizer.json", "tokenizer_config.json"].map((name) =>
-      this.part(name)));
-    this.tokenizer = soundly("the tokenizer", () => {
-      const [json, config] = files.map((bytes) => JSON.parse(new TextDecoder().decode(bytes)));
-      return new Tokenizer(json, config);
-    });
+    const json = await this.part("tokenizer.json");
+    this.tokenizer = soundly("the tokenizer", () =>
+      new Tokenizer(JSON.parse(new TextDecoder().decode(json)), this.manifest.text));
   }
 
   /** @param {string} text @returns {number[]} */
   encode(text) {
-    return /** @type {Tokenizer} */ (this.tokenizer).encode(text).ids;
+    return /** @type {Tokenizer} */ (this.tokenizer).encode(text);
   }
 
   /** @param {number[]} ids @returns {string} */
   decode(ids) {
-    if (!ids.length) return "";
-    return /** @type {Tokenizer} */ (this.tokenizer).decode(ids, { skip_special_tokens: true });
+    return /** @type {Tokenizer} */ (this.tokenizer).decode(ids);
   }
 
   /**
@@ -190,6 +189,7 @@ export class Model {
    * @returns {AsyncGenerator<Piece, void>}
    */
   async *generate(prompt, options = {}) {
+    if (this.encoder) throw new WeftError(`${this.manifest.name} is an encoder: it writes no text`);
     const { context, eos } = this.manifest.model;
     const ids = typeof prompt === "string" ? this.encode(prompt) : [...prompt];
     if (!ids.length) throw new WeftError("the prompt is empty: give at least one character");
@@ -225,18 +225,50 @@ export class Model {
   }
 
   /**
+   * A vector for each text; longer texts are cut. `onVector` has each as it comes.
+   * @param {string[]} texts @param {{signal?: AbortSignal, onVector?: (row: Float32Array) => void}} [options]
+   * @returns {Promise<Float32Array[]>}
+   */
+  async embed(texts, { signal, onVector } = {}) {
+    if (!this.encoder) throw new WeftError(`${this.manifest.name} writes text: embed with an encoder`);
+    const rows = [];
+    for (const text of texts) {
+      signal?.throwIfAborted();
+      const ids = this.encode(text);
+      const row = await this.inTurn(() => this.unlost(() =>
+        /** @type {Encoder} */ (this.encoder).embed(ids)));
+      onVector?.(row);
+      rows.push(row);
+    }
+    return rows;
+  }
+
+  /**
    * The logits after `ids`, of which only what the device does not hold yet is fed; null once it
-   * is stopped. One at a time: texts that are written at once take turns.
+   * is stopped.
    * @param {number[]} ids @param {AbortSignal} [signal] @returns {Promise<Float32Array | null>}
    */
   logits(ids, signal) {
-    return this.inTurn(() => this.fedAll(ids, signal)).catch((error) => {
+    return this.inTurn(() => this.unlost(() => this.feed(ids, signal))).catch((error) => {
       if (signal?.aborted) return null;
       throw error;
     });
   }
 
-  /** @template T @param {() => Promise<T>} what is done when the device is free @returns {Promise<T>} */
+  /** @param {number[]} ids @param {AbortSignal} [signal] */
+  async feed(ids, signal) {
+    let same = 0;
+    while (same < ids.length - 1 && this.fed[same] === ids[same]) same++;
+    this.fed = this.fed.slice(0, same); // before the step: it may fail
+    const out = await /** @type {Decoder} */ (this.decoder).feed(ids.slice(same), same, signal);
+    this.fed = [...ids];
+    return out;
+  }
+
+  /**
+   * One at a time: what is asked for at once takes turns.
+   * @template T @param {() => Promise<T>} what is done when the device is free @returns {Promise<T>}
+   */
   inTurn(what) {
     const made = this.turn.then(what);
     this.turn = made.catch(() => {});
@@ -244,19 +276,14 @@ export class Model {
   }
 
   /**
-   * A lost device is started again and fed everything: its sums have one order, so the text goes on
-   * as it would.
-   * @param {number[]} ids @param {AbortSignal} [signal]
+   * A lost device is started again and fed everything: its sums have one order, so the result is
+   * what it would have been.
+   * @template T @param {() => Promise<T>} work @returns {Promise<T>}
    */
-  async fedAll(ids, signal) {
+  async unlost(work) {
     for (let lost = 0; ; lost++) {
-      let same = 0;
-      while (same < ids.length - 1 && this.fed[same] === ids[same]) same++;
       try {
-        this.fed = this.fed.slice(0, same); // before the step: it may fail
-        const out = await /** @type {Decoder} */ (this.decoder).feed(ids.slice(same), same, signal);
-        this.fed = [...ids];
-        return out;
+        return await work();
       } catch (error) {
         if (!this.device.isLost || lost === RECOVERIES) throw error;
         this.options.note?.(`${/** @type {Error} */ (error).message}; starting it again`);

@@ -3,11 +3,12 @@
 import { readFile } from "node:fs/promises";
 import { fileURLToPath, pathToFileURL } from "node:url";
 
+import { ranked } from "./encoder.js";
 import { Model } from "./model.js";
 import { WeftError } from "./program.js";
 import { Store, checked } from "./store.js";
 
-export { WeftError };
+export { WeftError, ranked };
 
 /**
  * Loads a folder that `weft export web` wrote: a path, or the address of one.

@@ -1,16 +1,15 @@
 // The page: it shows what the worker does, and never computes anything itself.
 
+import { $, FETCH_UNASKED, counter, mb, sentence, target } from "./fetching.js";
 import { bindTabs } from "./tabs.js";
 import { describe, load } from "./weft.js";
 
-const FETCH_UNASKED = 16 * 2 ** 20; // bytes: more is fetched when a person says so
-
-const $ = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
-const mb = (/** @type {number} */ bytes) => (bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0);
 const query = new URLSearchParams(location.search);
 
 /** @type {import("./weft.js").PageModel | null} */
 let model = null;
+/** @type {{kind?: string, search?: string}} */
+let folder = {};
 /** @type {AbortController | null} */
 let running = null;
 
@@ -19,8 +18,7 @@ let again = query.has("selftest") ? test : begin;
 
 /** @param {unknown} error */
 function fail(error) {
-  const { name, message } = /** @type {Error} */ (error);
-  $("error").textContent = name === "WeftError" ? `${message}.` : `Something broke: ${message}`;
+  $("error").textContent = sentence(error);
   $("error").hidden = false;
   $("progress").hidden = true;
   $("load").textContent = "Try again";
@@ -30,13 +28,14 @@ function fail(error) {
 
 async function begin() {
   $("load").hidden = $("error").hidden = true;
-  const folder = await describe("./");
-  document.title = `${folder.name} · weft`;
-  $("size").textContent = folder.kept
-    ? `${folder.name}: ${mb(folder.bytes)} MB, kept from your last visit.`
-    : `${folder.name}: ${mb(folder.bytes)} MB to fetch, once; then this page works offline.`;
+  const { name, bytes, kept, ...rest } = await describe("./");
+  folder = rest;
+  document.title = `${name} · weft`;
+  $("size").textContent = kept
+    ? `${name}: ${mb(bytes)} MB, kept from your last visit.`
+    : `${name}: ${mb(bytes)} MB to fetch, once; then this page works offline.`;
   again = start;
-  if (folder.kept || folder.bytes <= FETCH_UNASKED) await start();
+  if (kept || bytes <= FETCH_UNASKED) await start();
   else $("load").hidden = false;
 }
 
@@ -44,39 +43,28 @@ async function test() {
   $("load").hidden = $("error").hidden = true;
   $("progress").hidden = false;
   const { testPage } = await import("./testpage.js");
-  await testPage($("tests"), asked(), (loaded, total) => {
+  await testPage($("tests"), target(), (loaded, total) => {
     $("bar").value = loaded / total;
     $("progress-text").textContent = `${loaded} of ${total} kernels`;
   });
   $("loading").hidden = true;
 }
 
-/** @returns {"auto" | "webgpu" | "wasm"} */
-function asked() {
-  const target = query.get("target");
-  return target === "wasm" || target === "webgpu" ? target : "auto";
-}
-
 async function start() {
   $("load").hidden = $("error").hidden = true;
   $("progress").hidden = false;
-  const begun = performance.now();
   model = await load("./", {
-    target: asked(),
+    target: target(),
     note: (text) => ($("note").textContent = text),
-    progress: ({ loaded, total }) => {
-      $("bar").value = loaded / total;
-      const seconds = (performance.now() - begun) / 1000;
-      const left = Math.ceil((seconds * (total - loaded)) / Math.max(loaded, 1));
-      $("progress-text").textContent = loaded < total
-        ? `${mb(loaded)} of ${mb(total)} MB, about ${left} s left`
-        : "Getting ready …";
-    },
+    progress: counter($("bar"), $("progress-text")),
   });
   $("loading").hidden = true;
   $("tabs").hidden = false;
   facts(model.about);
-  if (model.about.kinds?.length) (await import("./train.js")).bindTraining(model, { target: asked() });
+  if (model.about.kinds?.length) (await import("./train.js")).bindTraining(model, { target: target() });
+  const encodes = folder.kind === "encoder";
+  $("tab-write").hidden = encodes;
+  if (encodes || folder.search) (await import("./search.js")).bindSearch(folder.search, model);
   bindTabs($("tabs"));
   $("prompt").value ||= query.get("prompt") ?? "def fibonacci(n):";
   document.body.dataset.state = "ready";

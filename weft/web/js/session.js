@@ -31,10 +31,10 @@ export class Sessions {
       [kind, program.buffers.map((spec) => this.place(kind, program, spec))]));
   }
 
-  /** Compiles and binds every Program; needs no weights to be there. */
-  async prepare() {
-    await Promise.all(Object.entries(this.programs).map(async ([kind, program]) => {
-      const places = this.places[kind];
+  /** Compiles and binds Programs, without others all; needs no weights to be there. */
+  async prepare(kinds = Object.keys(this.programs)) {
+    await Promise.all(kinds.map(async (kind) => {
+      const [program, places] = [this.programs[kind], this.places[kind]];
       this.bound.set(kind, { program, places, run: await this.device.bind(program, places) });
     }));
   }

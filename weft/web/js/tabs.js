@@ -10,6 +10,7 @@ export function bindTabs(list) {
       tab.tabIndex = on ? 0 : -1;
       const panel = document.getElementById(tab.getAttribute("aria-controls") ?? "");
       if (panel) panel.hidden = !on;
+      if (on) panel?.dispatchEvent(new Event("open"));
     }
   };
   list.addEventListener("click", (event) => {

@@ -40,7 +40,7 @@ export class Trainer extends Model {
     const { steps = 200, lr = this.manifest.train.lr, seed = 0, signal } = options;
     if (!(lr >= 0 && lr <= 10)) throw new WeftError(`the learning rate is ${lr}; expected 0 to 10`);
     const tokenizer = /** @type {any} */ (this.tokenizer);
-    const ids = [...tokenizer.encode(text, { add_special_tokens: false }).ids, ...end];
+    const ids = [...tokenizer.encode(text, false), ...end];
     const batches = new Batches(ids, batch, length, seed);
     for (let n = 0; n < steps && !signal?.aborted; n++) {
       const begun = performance.now();

@@ -1,22 +1,24 @@
 // weft in a page: import { load } from "./weft.js". The model lives in a worker.
 
+import { ranked } from "./encoder.js";
 import { readManifest } from "./manifest.js";
 import { WeftError } from "./program.js";
 import { Store } from "./store.js";
 
-export { WeftError };
+export { WeftError, ranked };
 
 /**
  * What a folder holds, before anything large is fetched.
  * @param {string | URL} folder its address
- * @returns {Promise<{name: string, bytes: number, kept: boolean}>} `kept`: it is here already
+ * @returns {Promise<{name: string, kind: "decoder" | "encoder", bytes: number, kept: boolean,
+ *   search?: string}>} `kept`: it is here already; `search`: where an encoder is, within the folder
  */
 export async function describe(folder) {
   const store = new Store(address(folder));
-  const { name, shards } = readManifest(await store.json("manifest.json"));
+  const { name, kind, search, shards } = readManifest(await store.json("manifest.json"));
   const kept = await Promise.all(shards.map((/** @type {any} */ shard) => store.has(shard)));
   const bytes = shards.reduce((/** @type {number} */ sum, /** @type {any} */ s) => sum + s[1], 0);
-  return { name, bytes, kept: kept.every(Boolean) };
+  return { name, kind, bytes, kept: kept.every(Boolean), search };
 }
 
 /** @param {string | URL} folder */
@@ -167,6 +169,23 @@ export class PageModel {
     } finally {
       stop.abort();
     }
+  }
+
+  /**
+   * A vector for each text, of a model that is an encoder; `ranked` compares them.
+   * @param {string[]} texts
+   * @param {{signal?: AbortSignal, progress?: (done: number) => void}} [options] how many are done
+   * @returns {Promise<Float32Array[]>}
+   */
+  async embed(texts, { signal, progress } = {}) {
+    /** @type {Float32Array[]} */
+    const rows = [];
+    const piece = (/** @type {Float32Array} */ row) => {
+      rows.push(row);
+      progress?.(rows.length);
+    };
+    await this.call("embed", { texts }, { signal, piece });
+    return rows;
   }
 
   /** @param {string} text @returns {Promise<number[]>} token ids */

@@ -56,6 +56,10 @@ const CALLS = {
   async trained() {
     return /** @type {Trainer} */ (trainer).files();
   },
+  async embed(id, { texts }, signal) {
+    const onVector = (/** @type {Float32Array} */ piece) => post({ id, piece });
+    await /** @type {Model} */ (model).embed(texts, { signal, onVector });
+  },
   async encode(_, { text }) {
     return /** @type {Model} */ (model).encode(text);
   },

@@ -1,0 +1,32 @@
+// How far a model's files have come, for a person to read.
+
+export const $ = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
+export const mb = (/** @type {number} */ bytes) => (bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0);
+export const FETCH_UNASKED = 16 * 2 ** 20; // bytes: more is fetched when a person says so
+
+/** @param {unknown} error @returns {string} a sentence */
+export function sentence(error) {
+  const { name, message } = /** @type {Error} */ (error);
+  return name === "WeftError" ? `${message}.` : `Something broke: ${message}`;
+}
+
+/** The target that the page's address asks for. */
+export function target() {
+  const asked = new URLSearchParams(location.search).get("target");
+  return asked === "wasm" || asked === "webgpu" ? asked : "auto";
+}
+
+/**
+ * What `load` may call as its progress.
+ * @param {HTMLProgressElement} bar @param {HTMLElement} text
+ */
+export function counter(bar, text) {
+  const begun = performance.now();
+  return (/** @type {{loaded: number, total: number}} */ { loaded, total }) => {
+    bar.value = loaded / total;
+    const seconds = (performance.now() - begun) / 1000;
+    const left = Math.ceil((seconds * (total - loaded)) / Math.max(loaded, 1));
+    text.textContent = loaded < total
+      ? `${mb(loaded)} of ${mb(total)} MB, about ${left} s left` : "Getting ready …";
+  };
+}

@@ -1,0 +1,56 @@
+"""Which tokenizer files the page's own tokenizer (js/tokenizer.js) takes as Python does: those all
+of whose steps it has, with patterns that were tried (tests/web/test_tokenizers.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from weft.core.errors import ModelError
+from weft.importers.hf_config import parse_json
+from weft.models.tokenizer import Tokenizer
+from weft.models.tokenizer_plain import PATTERNS
+
+_BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"  # its brackets mean another thing in JavaScript
+_STEPS = {
+    "model": {"BPE", "Unigram", "WordLevel", "WordPiece"},
+    "normalizer": {
+        "BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Prepend", "Replace",
+        "Sequence", "Strip", "StripAccents",
+    },
+    "pre_tokenizer": {
+        "BertPreTokenizer", "ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split",
+        "Whitespace", "WhitespaceSplit",
+    },
+    "decoder": {
+        "BPEDecoder", "ByteFallback", "ByteLevel", "Fuse", "Metaspace", "Replace", "Sequence",
+        "Strip", "WordPiece",
+    },
+}  # fmt: skip
+
+
+def for_page(tokenizer: Tokenizer) -> bytes:
+    """The tokenizer's file. Raises ModelError where a page would read a text otherwise."""
+    data = tokenizer.file()
+    parsed = parse_json(data, str(tokenizer.path))
+    for name, known in _STEPS.items():
+        step = parsed.get(name) or {}
+        inner = [step] if name == "model" else list(_dicts(step))
+        kinds = {s["type"] for s in inner if "type" in s}
+        patterns = {s["Regex"] for s in inner if "Regex" in s}
+        odd = sorted(kinds - known) + sorted(patterns - (PATTERNS - {_BLOOM}))
+        if odd:
+            raise ModelError(
+                f"{tokenizer.path}: a page's tokenizer does not have the {name} {odd[0][:80]!r}; "
+                f"it has {', '.join(sorted(known))}, with the patterns of well-known models"
+            )
+    return data
+
+
+def _dicts(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for inner in value:
+            yield from _dicts(inner)
