@@ -1,7 +1,7 @@
 // What the player's source keeps to; tsc sees to names and types.
 
 export default [
-  { ignores: ["vendor/**", "types/**", "eslint.config.mjs"] },
+  { ignores: ["types/**", "eslint.config.mjs"] },
   {
     files: ["**/*.js"],
     linterOptions: { reportUnusedDisableDirectives: true },

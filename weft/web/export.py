@@ -223,7 +223,9 @@ def _player(folder: Path) -> None:
     """The page and what plays; its service worker keeps all of it but the weights."""
     shutil.copytree(PLAYER, folder, dirs_exist_ok=True)
     names = sorted(str(p.relative_to(folder).as_posix()) for p in folder.rglob("*") if p.is_file())
-    large = re.compile(r"(|.*/)weights-.*|sw\.js|selftest\.json|(scratch|lora|search)/(?!manifest).*")
+    large = re.compile(
+        r"(|.*/)weights-.*|sw\.js|selftest\.json|(scratch|lora|search)/(?!manifest).*"
+    )
     kept = [n for n in names if not large.fullmatch(n)]
     digest = hashlib.sha256()
     for name in kept:
