@@ -30,7 +30,7 @@ STEPS = 20
 SMALL = TrainSettings(batch=2, context=16, steps=STEPS)
 CHOSEN = {
     "scratch": replace(SCRATCH, train=SMALL, model=ModelSettings(hidden=16, layers=1, heads=2)),
-    "lora": replace(LORA, train=SMALL),
+    "lora": replace(LORA, train=SMALL, optimizer=replace(LORA.optimizer, lr=0.02)),
 }
 
 pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed")
