@@ -1,7 +1,7 @@
 """A model as a static folder that runs in a visitor's browser (docs/browser.md).
 
 manifest.json     what the folder holds: sizes, hashes, tensors, the model's numbers
-webgpu.json       Programs with WGSL
+webgpu.json       Programs with WGSL; webgpu-FEATURE.json the same for GPUs that have it
 wasm.json         Programs for WebAssembly, kernels.wasm their code
 selftest.json     what its kernels give on another device, for ?selftest
 weights-*.bin     tensors
@@ -213,6 +213,10 @@ def _code(folder: Path, made: Mapping[str, Mapping[str, Program]]) -> dict[str, 
     files: dict[str, list[Any]] = {}
     gpu = programs.webgpu(made[targets.WEBGPU.name], targets.WEBGPU)
     _write(folder, "webgpu.json", _json(gpu), files)
+    for feature, caps in targets.VARIANTS.items():
+        variant = programs.webgpu(made[targets.WEBGPU.name], caps)
+        if variant != gpu:
+            _write(folder, f"webgpu-{feature}.json", _json(variant), files)
     meta, code = programs.webassembly(made[targets.WASM.name], targets.WASM)
     _write(folder, "wasm.json", _json(meta), files)
     _write(folder, "kernels.wasm", code, files)
@@ -224,7 +228,8 @@ def _player(folder: Path) -> None:
     shutil.copytree(PLAYER, folder, dirs_exist_ok=True)
     names = sorted(str(p.relative_to(folder).as_posix()) for p in folder.rglob("*") if p.is_file())
     large = re.compile(
-        r"(|.*/)weights-.*|sw\.js|selftest\.json|(scratch|lora|search)/(?!manifest).*"
+        r"(|.*/)weights-.*|sw\.js|selftest\.json|webgpu.*\.json"
+        r"|(scratch|lora|search)/(?!manifest).*"
     )
     kept = [n for n in names if not large.fullmatch(n)]
     digest = hashlib.sha256()

@@ -12,6 +12,8 @@ import { Tokenizer } from "./tokenizer.js";
 import { WasmDevice } from "./wasm.js";
 import { GpuDevice, tooLarge } from "./webgpu.js";
 
+/** @type {GPUFeatureName[]} of which the exporter writes shaders of their own */
+const VARIANTS = ["shader-f16"];
 const RECOVERIES = 3; // of a device that is lost again and again, within one text
 
 /**
@@ -99,12 +101,14 @@ export class Model {
 
   /** @param {GPUAdapter} adapter the Programs and their device; null where it is too small for them */
   async onGpu(adapter) {
-    const { programs, about } = await this.programs("webgpu");
+    const feature = VARIANTS.find((name) =>
+      adapter.features.has(name) && this.manifest.files[`webgpu-${name}.json`]);
+    const { programs, about } = await this.programs(feature ? `webgpu-${feature}` : "webgpu");
     const sizes = Object.values(programs).flatMap((p) => p.buffers.map((b) => b.nbytes));
     const [most, needed] = [adapter.limits.maxBufferSize, Math.max(0, ...sizes)];
     try {
       if (needed > most) throw new WeftError(tooLarge(needed, most));
-      return { programs, device: await GpuDevice.make(adapter, about.shaders) };
+      return { programs, device: await GpuDevice.make(adapter, about.shaders, feature) };
     } catch (error) {
       if (this.options.target === "webgpu") throw error;
       this.why = /** @type {Error} */ (error).message;

@@ -14,10 +14,12 @@ const UNDER_WAY = 2;
 export class GpuDevice {
   /**
    * @param {GPUAdapter} adapter @param {string[]} shaders WGSL of webgpu.json
+   * @param {GPUFeatureName} [feature] that these shaders use
    */
-  static async make(adapter, shaders) {
+  static async make(adapter, shaders, feature) {
     const limits = adapter.limits;
     const raw = await adapter.requestDevice({
+      requiredFeatures: feature ? [feature] : [],
       requiredLimits: {
         maxStorageBufferBindingSize: limits.maxStorageBufferBindingSize,
         maxBufferSize: limits.maxBufferSize,
