@@ -97,6 +97,7 @@ globalThis.GPUShaderStage ??= { COMPUTE: 1 };
 const json = (name) => JSON.parse(readFileSync(path.join(folder, name), "utf8"));
 const [gpu, wasm, manifest] = ["webgpu.json", "wasm.json", "manifest.json"].map(json);
 const code = readFileSync(path.join(folder, "kernels.wasm"));
+const PLAIN = { name: "kernels.wasm", threads: 1 };
 const small = (program) => program.buffers.every((b) => b.nbytes < 2 ** 24)
   && program.steps.every((s) => s.kind !== "dispatch"
     || groups(s.grid, [1, 1, 1]).reduce((a, b) => a * b) < 1e4);
@@ -113,7 +114,7 @@ for (let n = 0; n < Number(count); n++) {
   await attempt("wasm", async () => {
     const program = readProgram(damaged(wasm.programs.decode));
     if (!small(program)) return;
-    const sessions = new Sessions(await WasmDevice.make(code, wasm), { it: program });
+    const sessions = new Sessions(await WasmDevice.make(code, wasm, PLAIN), { it: program });
     await sessions.prepare();
     await sessions.bound.get("it").run(program.scalars.map(() => 1));
   });

@@ -41,11 +41,13 @@ def environment() -> dict[str, str]:
 
 
 class PageDevice(InterpDevice):
-    """`target` is "wasm" or "webgpu" (Dawn for Node on whichever adapter it finds). Raises
-    DeviceError where Node, or Dawn, is missing."""
+    """`target` is "wasm" or "webgpu" (Dawn for Node on whichever adapter it finds); WebAssembly may
+    use relaxed instructions, and threads. Raises DeviceError where Node, or Dawn, is missing."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, relaxed: bool = False, threads: int = 1) -> None:
         self.target = target
+        self.module = "kernels-relaxed.wasm" if relaxed else "kernels.wasm"
+        self.threads = threads
         super().__init__(targets.WASM if target == "wasm" else targets.WEBGPU)
         self.kind = f"page-{target}"
         self.info = DeviceInfo(self.kind, 0, f"the page's player on {target}", True)
@@ -59,9 +61,10 @@ class PageDevice(InterpDevice):
                 raise DeviceError("npm's webgpu is not installed (scripts/setup test)")
             script = MODULES.parent / SCRIPT.name
             shutil.copyfile(SCRIPT, script)
+        flags = ["--experimental-wasm-relaxed-simd"] if relaxed and _is_old(node) else []
         pipe = subprocess.PIPE
         self._node = subprocess.Popen(
-            [node, str(script), str(PLAYER), target], env=env, stdin=pipe, stdout=pipe
+            [node, *flags, str(script), str(PLAYER), target], env=env, stdin=pipe, stdout=pipe
         )
         atexit.register(self._node.kill)
         self._ids = itertools.count()
@@ -97,6 +100,12 @@ class PageDevice(InterpDevice):
         return answer, out
 
 
+def _is_old(node: str) -> bool:
+    """Whether this Node has relaxed SIMD behind a flag."""
+    found = subprocess.run([node, "--version"], capture_output=True, text=True, check=True)
+    return int(found.stdout.lstrip("v").partition(".")[0]) < 21
+
+
 def _arguments(program: Program) -> Iterator[tuple[BufferRef, str]]:
     for step in program.steps:
         if isinstance(step, Dispatch):
@@ -115,8 +124,10 @@ class PageBound(InterpBound):
         head: dict[str, Any] = {"call": "bind", "id": number}
         code = b""
         if device.target == "wasm":
-            made, code = programs.webassembly({"it": program}, device.caps)
-            head["about"] = {"start": made["start"], "scratch": made["scratch"]}
+            made, modules = programs.webassembly({"it": program}, device.caps)
+            code = modules[device.module]
+            head["about"] = {k: made[k] for k in ("modules", "scratch")}
+            head["about"] |= {"name": device.module, "threads": device.threads}
         else:
             made = programs.webgpu({"it": program}, device.caps)
             head["shaders"] = made["shaders"]

@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from weft.cli.hub import model_path, takes_model
-from weft.core import text
 
 
 @click.group()
@@ -48,7 +47,7 @@ def web(
     server will do; nothing is fetched from elsewhere."""
     import weft
     from weft.models.box import box_folder
-    from weft.web.export import export_web
+    from weft.web.export import export_web, sizes
 
     path = box_folder() if model is None else Path(model_path(model, yes))
     loaded = weft.load(
@@ -59,8 +58,10 @@ def web(
     if as_json:
         click.echo(json.dumps(manifest))
         return
-    weights = sum(nbytes for _, nbytes, _ in manifest["shards"])
-    click.echo(f"{out}: {text.size(weights)} of weights; look at it: weft serve-page {out}")
+    click.echo(f"{'':22}{'bytes':>12}{'gzip':>12}")
+    for what, nbytes, packed in sizes(Path(out), manifest):
+        click.echo(f"{what:22}{nbytes:12,}{packed:12,}")
+    click.echo(f"look at it: weft serve-page {out}")
 
 
 @click.command("serve-page", epilog="Example:  weft serve-page site --port 8000")

@@ -2,7 +2,7 @@
 
 manifest.json     what the folder holds: sizes, hashes, tensors, the model's numbers
 webgpu.json       Programs with WGSL; webgpu-FEATURE.json the same for GPUs that have it
-wasm.json         Programs for WebAssembly, kernels.wasm their code
+wasm.json         Programs for WebAssembly, kernels*.wasm their code
 selftest.json     what its kernels give on another device, for ?selftest
 weights-*.bin     tensors
 tokenizer.json    as the checkpoint has it
@@ -13,6 +13,7 @@ js/, index.html   the player and the page
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import re
@@ -39,6 +40,8 @@ from weft.web.training import Training, training
 FORMAT = 1
 TARGETS = (targets.WEBGPU, targets.WASM)
 PLAYER = Path(__file__).with_name("js")
+VENDOR = "vendor/"
+PAGE = ("page.js", "sw.js", "tabs.js")
 KINDS = ("prefill", "decode")
 SEARCH = "search"
 
@@ -155,6 +158,26 @@ def _body(
     }
 
 
+def sizes(folder: Path, manifest: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+    """(what, bytes, bytes as a server sends them with gzip) of what a visit of `folder` fetches;
+    weights are hardly smaller for it."""
+    weights = sum(nbytes for _, nbytes, _ in manifest["shards"])
+    parts = {
+        "Program, WebGPU": ["webgpu.json"],
+        "Program, WebAssembly": ["wasm.json", "kernels-relaxed.wasm"],
+        "tokenizer's data": ["tokenizer.json", "tokenizer_config.json"],
+        "player": sorted(VENDOR + p.name for p in (PLAYER / VENDOR).glob("*.mjs"))
+        + sorted(p.name for p in PLAYER.glob("*.js") if p.name not in (*PAGE, "node.js")),
+        "page": ["index.html", "page.css", "icon.svg", *PAGE],
+    }
+    found = [("weights", weights, weights)]
+    for what, names in parts.items():
+        files = [(folder / name).read_bytes() for name in names]
+        packed = sum(len(gzip.compress(data, mtime=0)) for data in files)
+        found.append((what, sum(map(len, files)), packed))
+    return found
+
+
 def _program(runner: CompiledRunner, kind: str, caps: Any) -> Program:
     return program_for(runner.what(kind), model_caps(caps), lambda: runner.graph(kind))
 
@@ -217,9 +240,10 @@ def _code(folder: Path, made: Mapping[str, Mapping[str, Program]]) -> dict[str, 
         variant = programs.webgpu(made[targets.WEBGPU.name], caps)
         if variant != gpu:
             _write(folder, f"webgpu-{feature}.json", _json(variant), files)
-    meta, code = programs.webassembly(made[targets.WASM.name], targets.WASM)
+    meta, modules = programs.webassembly(made[targets.WASM.name], targets.WASM)
     _write(folder, "wasm.json", _json(meta), files)
-    _write(folder, "kernels.wasm", code, files)
+    for name, code in modules.items():
+        _write(folder, name, code, files)
     return files
 
 

@@ -1,6 +1,6 @@
 """Programs as a page's player takes them: their heads as in docs/file-format.md, and code beside.
 
-`webgpu.json` holds WGSL, each text once; `wasm.json` names the exports of `kernels.wasm`. A player
+`webgpu.json` holds WGSL, each text once; `wasm.json` names the exports of `kernels*.wasm`. A player
 takes nothing from here that it has not checked: sizes, places and names (js/program.js).
 """
 
@@ -16,28 +16,46 @@ from weft.kernel.ir import Kernel
 from weft.program.program import Dispatch, Program
 from weft.program.serial import head
 
+MODULES = {"kernels.wasm": wasm.WASM, "kernels-relaxed.wasm": wasm.RELAXED}
+
 
 def webgpu(programs: Mapping[str, Program], caps: Caps) -> dict[str, Any]:
     """Programs by name, with WGSL. A step's code is [shader, bindings, whether the grid is folded]:
     a binding is [argument (-1: the scalars), byte offset, bytes, whether it is written]."""
-    shaders: dict[str, int] = {}
+    kinds: dict[str, str] = {}  # the kind of kernel, by the text of its shader
     made = {}
     for name, program in programs.items():
         codes = [
-            _shader(program, step, caps, shaders) if isinstance(step, Dispatch) else None
+            _shader(program, step, caps, kinds) if isinstance(step, Dispatch) else None
             for step in program.steps
         ]
-        made[name] = head(program) | {"code": codes}
-    return {"target": "webgpu", "programs": made, "shaders": list(shaders)}
+        made[name] = _head(program) | {"code": codes}
+    # texts alike side by side: gzip looks back 32 KiB
+    shaders = sorted(kinds, key=lambda text: (kinds[text], len(text), text))
+    number = {text: n for n, text in enumerate(shaders)}
+    for each in made.values():
+        each["code"] = [code and [number[code[0]], *code[1:]] for code in each["code"]]
+    return {"target": "webgpu", "programs": made, "shaders": shaders}
 
 
-def _shader(program: Program, step: Dispatch, caps: Caps, shaders: dict[str, int]) -> list[Any]:
+def _head(program: Program) -> dict[str, Any]:
+    """A Program's head without what a page's player does not read."""
+    found = head(program)
+    kernels = [
+        {key: k[key] for key in ("name", "buffers", "grid", "flops")} for k in found["kernels"]
+    ]
+    return found | {"kernels": kernels}
+
+
+def _shader(program: Program, step: Dispatch, caps: Caps, kinds: dict[str, str]) -> list[Any]:
     kernel = program.kernels[step.kernel]
     shared = shared_arguments(kernel, step)
     plan = wgsl.plan(kernel, caps, shared)
-    text = wgsl.render(kernel, caps, shared)
+    lines = wgsl.render(kernel, caps, shared).splitlines()
+    text = "\n".join(line.strip() for line in lines if line.strip())
+    kinds.setdefault(text, kernel.name.rpartition("_")[0])
     bindings = [[b.buffer, b.offset, b.nbytes, b.writable] for b in plan.bindings]
-    return [shaders.setdefault(text, len(shaders)), bindings, plan.fold]
+    return [text, bindings, plan.fold]
 
 
 def shared_arguments(kernel: Kernel, step: Dispatch) -> frozenset[int]:
@@ -49,26 +67,29 @@ def shared_arguments(kernel: Kernel, step: Dispatch) -> frozenset[int]:
     )
 
 
-def webassembly(programs: Mapping[str, Program], caps: Caps) -> tuple[dict[str, Any], bytes]:
-    """Programs by name, and the module that has their kernels: a step's code is the number n of the
-    export k<n>. `start` is the first address that the module leaves free."""
+def webassembly(
+    programs: Mapping[str, Program], caps: Caps
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Programs by name, and the modules that have their kernels, one plain and one with relaxed
+    instructions: a step's code is the number n of the export k<n>. `modules` says of each the first
+    address that it leaves free and where the flags of its memory stand."""
     numbers: dict[str, int] = {}
     kernels: list[Kernel] = []
     made = {}
     for name, program in programs.items():
-        heads = head(program)
+        heads = head(program)["kernels"]
         codes: list[int | None] = []
         for step in program.steps:
             if not isinstance(step, Dispatch):
                 codes.append(None)
                 continue
-            digest = heads["kernels"][step.kernel]["digest"]
+            digest = heads[step.kernel]["digest"]
             if digest not in numbers:
                 numbers[digest] = len(kernels)
                 kernels.append(program.kernels[step.kernel])
             codes.append(numbers[digest])
-        made[name] = heads | {"code": codes}
-    module = wasm.compile_module(kernels, caps)
-    start = wasm.BASE + module.constants
-    meta = {"target": "wasm", "programs": made, "start": start, "scratch": caps.scratch_bytes}
-    return meta, module.code
+        made[name] = _head(program) | {"code": codes}
+    modules = {name: wasm.compile_module(kernels, caps, target) for name, target in MODULES.items()}
+    about = {n: [wasm.BASE + m.constants, m.flags] for n, m in modules.items()}
+    meta = {"target": "wasm", "programs": made, "modules": about, "scratch": caps.scratch_bytes}
+    return meta, {name: module.code for name, module in modules.items()}

@@ -44,6 +44,12 @@ class Handler(SimpleHTTPRequestHandler):
         file.seek(first)
         return file
 
+    def end_headers(self) -> None:
+        """With what a browser asks of pages whose threads share memory."""
+        self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+        self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
+        super().end_headers()
+
     def list_directory(self, path: Any) -> None:
         self.send_error(HTTPStatus.NOT_FOUND)
 

@@ -114,22 +114,19 @@ class Casts(Values):
 
     def _widen_f16(self, operand: str, n: int) -> str:
         """half → float on the bits: the exponent is rebiased by a multiplication by 2^112, which
-        also normalises denormals."""
-        half, i16, f32 = (text.vector(t, n) for t in ("half", "i16", "float"))
-        wide = self.emit(
-            f"zext {i16} {self.emit(f'bitcast {half} {operand} to {i16}')} to "
-            f"{text.vector('i32', n)}"
-        )
-        sign = self._u32("shl", self._u32("and", wide, 0x8000, n), 16, n)
-        magnitude = self._u32("and", wide, 0x7FFF, n)
-        small = self._bits_to_float(self._u32("shl", magnitude, 13, n), n)
-        scale = text.constant(2.0**112, Type(dt.float32, n))
-        scaled = self.emit(f"fmul {f32} {small}, {scale}")
-        bits = self.emit(f"bitcast {f32} {scaled} to {text.vector('i32', n)}")
-        special = self._u32("icmp uge", magnitude, 0x7C00, n)
-        infinite = self._u32("or", bits, 0x7F800000, n)
-        bits = self._choose(special, infinite, bits, n)
-        return self._bits_to_float(self._u32("or", bits, sign, n), n)
+        also normalises denormals and takes what is no number to 2^16 and above."""
+        half, i16, i32, f32 = (text.vector(t, n) for t in ("half", "i16", "i32", "float"))
+        bits = self.emit(f"bitcast {half} {operand} to {i16}")
+        placed = self._u32("shl", self.emit(f"sext {i16} {bits} to {i32}"), 13, n)
+        small = self._bits_to_float(self._u32("and", placed, 0x8FFFE000, n), n)
+        f32_type = Type(dt.float32, n)
+        wide = self.emit(f"fmul {f32} {small}, {text.constant(2.0**112, f32_type)}")
+        size = self.intrinsic("llvm.fabs", f32_type, wide)
+        special = self.emit(f"fcmp oge {f32} {size}, {text.constant(65536.0, f32_type)}")
+        mask = self.emit(f"sext {text.vector('i1', n)} {special} to {i32}")
+        infinite = self._u32("and", mask, 0x7F800000, n)
+        wide = self.emit(f"bitcast {f32} {wide} to {i32}")
+        return self._bits_to_float(self._u32("or", wide, infinite, n), n)
 
     def _round_f16(self, operand: str, n: int) -> str:
         """float → half on the bits, ties to even. Small values are rounded by adding 0.5, whose

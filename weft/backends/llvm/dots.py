@@ -73,6 +73,8 @@ class Dots(Casts):
             return self.call(name, i32, [(i32, acc), (i8, a), (i8, b)])
         if n in self.target.dot4:
             return self._dot4_unsigned(self.target.dot4[n], n, acc, a, b, a_dtype)
+        if n == 4 and self.target.seven and small and a_dtype == dt.uint8:
+            return self.call(self.target.seven, i32, [(i8, b), (i8, a), (i32, acc)])
         if n in self.target.pairs:
             return self._dot4_pairs(n, acc, a, b, a_dtype, small)
         return self._dot4_plain(n, acc, a, b, a_dtype)
@@ -97,7 +99,7 @@ class Dots(Casts):
         def total(first: str, second: str) -> str:
             return self.call(of_words, i32, [(i16, first), (i16, second)])
 
-        if small:
+        if small and of_bytes:
             if a_dtype == dt.int8:
                 b = self.call(sign, i8, [(i8, b), (i8, a)])
                 name = f"llvm.abs.{text.mangle('i8', 4 * n)}"

@@ -173,8 +173,30 @@ class Values:
         """a * b + c, in one rounding where the target has it."""
         if self.target.fused:
             return self.intrinsic("llvm.fma", type_, a, b, c)
+        if self.target.madd:
+            return self._madd(type_.lanes, a, b, c)
         product = self.emit(f"fmul {text.register(type_)} {a}, {b}")
         return self.emit(f"fadd {text.register(type_)} {product}, {c}")
+
+    def _madd(self, n: int, *operands: str) -> str:
+        """By the target's instruction of four lanes, so that a lane has the bits of a scalar."""
+        t, four = text.vector("float", n), "<4 x float>"
+        if n == 4:
+            return self.call(self.target.madd, four, [(four, x) for x in operands])
+        if n < 4:
+            if n == 1:
+                wide = [self.splat(x, Type(dt.float32, 4)) for x in operands]
+            else:
+                wide = [self.shuffle(x, "poison", t, [*range(n), *[0] * (4 - n)]) for x in operands]
+            found = self._madd(4, *wide)
+            if n == 1:
+                return self.emit(f"extractelement {four} {found}, i32 0")
+            return self.shuffle(found, "poison", four, range(n))
+        halves = [
+            self._madd(n // 2, *(self.shuffle(x, "poison", t, lanes) for x in operands))
+            for lanes in (range(n // 2), range(n // 2, n))
+        ]
+        return self.shuffle(halves[0], halves[1], text.vector("float", n // 2), range(n))
 
     def min_max(self, op: str, type_: Type, a: str, b: str) -> str:
         """IEEE 754-2008 minNum or maxNum."""

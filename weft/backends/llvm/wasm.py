@@ -7,7 +7,7 @@ plays the groups begin <= g < end of the grid in linear order. `bufs` points at 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import llvmlite.binding as llvm
 
@@ -30,6 +30,13 @@ WASM = LlvmTarget(
     prefetch=False,
     fused=False,
     min_max=False,
+    pairs={4: ("", "llvm.wasm.dot", "")},
+)
+RELAXED = replace(
+    WASM,
+    name="wasm-relaxed",
+    madd="llvm.wasm.relaxed.madd.v4f32",
+    seven="llvm.wasm.relaxed.dot.i8x16.i7x16.add.signed",
 )
 _ENTRY = """
 define void @k{n}(ptr %b, ptr %s, i32 %x, i32 %y, i32 %z, i32 %from, i32 %to, ptr %room) {{
@@ -43,27 +50,30 @@ define void @k{n}(ptr %b, ptr %s, i32 %x, i32 %y, i32 %z, i32 %from, i32 %to, pt
 
 @dataclass(frozen=True)
 class Module:
-    """A linked module. Its memory holds constants in [BASE, BASE + constants)."""
+    """A linked module. Its memory holds constants in [BASE, BASE + constants). The byte at `flags`
+    is 1, or 3 where threads share the memory."""
 
     code: bytes
     constants: int
+    flags: int
 
 
-def compile_module(kernels: Sequence[Kernel], caps: Caps) -> Module:
-    """The kernels as one module. Raises CompileError naming the kernel."""
+def compile_module(kernels: Sequence[Kernel], caps: Caps, target: LlvmTarget = WASM) -> Module:
+    """The kernels as one module, of RELAXED instructions too if `target` says so. Raises
+    CompileError naming the kernel."""
+    features = FEATURES + (",+relaxed-simd" if target is RELAXED else "")
     with LLVM:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
         machine = llvm.Target.from_triple(TRIPLE).create_target_machine(
-            cpu="generic", features=FEATURES, opt=3, reloc="static", codemodel="default"
+            cpu="generic", features=features, opt=3, reloc="static", codemodel="default"
         )
         whole = llvm.parse_assembly(f'target triple = "{TRIPLE}"\n')
         for n, kernel in enumerate(kernels):
-            text = render(kernel, caps, WASM).replace(f"@{ENTRY}(", f"@{ENTRY}{n}(")
+            text = render(kernel, caps, target).replace(f"@{ENTRY}(", f"@{ENTRY}{n}(")
             text += _ENTRY.format(n=n, entry=f"{ENTRY}{n}")
             module = optimised(text, machine, kernel.name, level=2, loops=True)
             whole.link_in(llvm.parse_assembly(str(module)))
         whole.data_layout = str(machine.target_data)
         data = emitted(whole, machine)
-    code, size = wasm_link.link(data, [f"k{n}" for n in range(len(kernels))], BASE)
-    return Module(code, size)
+    return Module(*wasm_link.link(data, [f"k{n}" for n in range(len(kernels))], BASE))

@@ -2,8 +2,9 @@
 
 It takes what LLVM makes of one module: functions, constant data, and calls of its own functions.
 Memory, the stack pointer and what else the object imports stay imports of "env", which the player
-gives. Constants move to the address that the player keeps for them, and `wanted` functions are
-exported by name.
+gives. Memory is imported with a limit, so that a player makes it memory that threads share by
+setting one bit of the module. Constants move to the address that the player keeps for them, and
+`wanted` functions are exported by name.
 
 Sources: WebAssembly Core Specification, "Binary Format"; WebAssembly tool conventions, "Linking".
 """
@@ -18,7 +19,9 @@ from weft.core.errors import CompileError
 MAGIC = b"\0asm\1\0\0\0"
 _CUSTOM, _IMPORT, _EXPORT, _CODE, _DATA = 0, 2, 7, 10, 11
 _MEMORY_LEB, _MEMORY_SLEB, _MEMORY_I32 = 3, 4, 5  # R_WASM_MEMORY_ADDR_*
+_PAGES = 65536  # of memory: all that an address reaches
 _INDICES = {0, 6, 7}  # of functions, types and globals: right as they stand in a single object
+_OF_FUNCTION, _OF_TABLE, _OF_MEMORY, _OF_GLOBAL = range(4)  # kinds of imports
 _FUNCTION, _DATUM, _GLOBAL, _SECTION, _EVENT, _TABLE = range(6)  # kinds of symbols
 _UNDEFINED, _EXPLICIT_NAME = 0x10, 0x40
 
@@ -62,13 +65,15 @@ class _Object:
     relocations: list[tuple[int, bytes]] = field(default_factory=list)  # section, entries
 
 
-def link(data: bytes, wanted: Sequence[str], base: int) -> tuple[bytes, int]:
-    """(the module, how many bytes from address `base` on its constants take). Raises CompileError
-    for an object that is not of the kind described above."""
+def link(data: bytes, wanted: Sequence[str], base: int) -> tuple[bytes, int, int]:
+    """(the module, how many bytes from address `base` on its constants take, where in the module
+    the flags of its memory stand). Raises CompileError for an object of another kind."""
     try:
         found = _parse(data)
         size = _relocate(found, base)
-        return _module(found, wanted), size
+        flags = _limit_memory(found)
+        code = _module(found, wanted)
+        return code, size, code.index(flags) + len(flags) - len(_leb(_PAGES)) - 2
     except (IndexError, KeyError, UnicodeDecodeError) as error:
         raise CompileError(f"the WebAssembly object is not as expected: {error!r}") from None
 
@@ -172,6 +177,37 @@ def _moved(segments: Sequence[tuple[int, bytes]], base: int) -> bytes:
     for offset, content in segments:
         out += b"\0\x41" + _padded(base + offset) + b"\x0b" + _leb(len(content)) + content
     return out
+
+
+def _limit_memory(found: _Object) -> bytes:
+    """Gives the imported memory a limit; the bytes of that import."""
+    for kind, body in found.sections:
+        if kind != _IMPORT:
+            continue
+        r, out, memory = _Reader(bytes(body)), bytearray(), b""
+        count = r.number()
+        for _ in range(count):
+            begin = r.at
+            r.name(), r.name()
+            what = r.byte()
+            if what == _OF_MEMORY:
+                head = r.data[begin : r.at]
+                if r.byte() != 0:
+                    break
+                r.number()
+                memory = head + b"\1\0" + _leb(_PAGES)
+                out += memory
+                continue
+            if what == _OF_TABLE:
+                r.byte(), r.byte(), r.number()
+            else:  # a function's type; a global's type and whether it changes
+                r.number() if what == _OF_FUNCTION else r.take(2)
+            out += r.data[begin : r.at]
+        else:
+            if memory:
+                body[:] = _leb(count) + out
+                return memory
+    raise CompileError("the WebAssembly object imports no memory without a limit")
 
 
 def _module(found: _Object, wanted: Sequence[str]) -> bytes:

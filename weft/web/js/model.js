@@ -9,7 +9,7 @@ import { selftest } from "./selftest.js";
 import { Sessions } from "./session.js";
 import { Stops, StreamDecoder } from "./text.js";
 import { Tokenizer } from "./tokenizer.js";
-import { WasmDevice } from "./wasm.js";
+import { WasmDevice, moduleName } from "./wasm.js";
 import { GpuDevice, tooLarge } from "./webgpu.js";
 
 /** @type {GPUFeatureName[]} of which the exporter writes shaders of their own */
@@ -17,7 +17,7 @@ const VARIANTS = ["shader-f16"];
 const RECOVERIES = 3; // of a device that is lost again and again, within one text
 
 /**
- * @typedef {{target?: "auto" | "webgpu" | "wasm", signal?: AbortSignal,
+ * @typedef {{target?: "auto" | "webgpu" | "wasm", threads?: number, signal?: AbortSignal,
  *   progress?: (p: {loaded: number, total: number, phase: string}) => void,
  *   note?: (text: string) => void, gpu?: GPU}} LoadOptions
  * @typedef {{maxNewTokens?: number, temperature?: number, topK?: number, topP?: number,
@@ -118,7 +118,8 @@ export class Model {
 
   async onWasm() {
     const { programs, about } = await this.programs("wasm");
-    return { programs, device: await WasmDevice.make(await this.part("kernels.wasm"), about) };
+    const code = await this.part(moduleName());
+    return { programs, device: await WasmDevice.make(code, about, this.options) };
   }
 
   /** @param {string} target the Programs of one, and what is beside them */

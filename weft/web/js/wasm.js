@@ -1,6 +1,8 @@
-// A Program on WebAssembly: buffers are places in one memory, a kernel is an export k<n>.
+// A Program on WebAssembly: buffers are places in one memory, a kernel is an export k<n>. Where the
+// page may share memory, threads (thread.js) take groups of a kernel's grid: the bits are the same.
 
 import { WeftError, groups, whole } from "./program.js";
+import { ACTIVE, CALL, FAILED, NEXT, OPEN, SLEEPERS, SLOTS, kernelsOf, play } from "./thread.js";
 
 const PAGE = 65536;
 const STACK = 1 << 20;
@@ -8,6 +10,8 @@ const ALIGN = 256;
 const MOST = 4 * 2 ** 30;
 const BREATH = 30; // ms of work, after which messages are looked at: a stop may be one
 const WORK = 2e8; // floating-point operations of one call, where a kernel has more
+const CHUNKS = 8; // of a grid that each thread takes, if all are as fast
+const SHARED = 3; // flags of a memory that threads share, with a limit
 // (module (func (drop (v128.const 0)))), which a browser without SIMD refuses
 const SIMD = Uint8Array.of(
   0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 10, 23, 1, 21, 0, 253, 12,
@@ -15,48 +19,107 @@ const SIMD = Uint8Array.of(
 
 /** @typedef {{at: number, nbytes: number}} Place */
 
+/** @typedef {{modules: Record<string, [start: number, flags: number]>, scratch: number}} About */
+
+// A module of one function that uses i8x16.relaxed_swizzle.
+const RELAXED = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10,
+  15, 1, 13, 0, 65, 1, 253, 15, 65, 2, 253, 15, 253, 128, 2, 11);
+const THREADS = 8; // at most
+
+/** The module that this machine plays fastest: its name in wasm.json. */
+export const moduleName = () =>
+  globalThis.WebAssembly?.validate(RELAXED) ? "kernels-relaxed.wasm" : "kernels.wasm";
+
+/** How many threads a page may have, and why no more. @param {number} [asked] */
+export function threadsOf(asked) {
+  if (globalThis.crossOriginIsolated === false) {
+    return { count: 1, why: "the server sends no COOP and COEP" };
+  }
+  if (!globalThis.Worker) return { count: 1, why: "no workers here" };
+  const cores = globalThis.navigator?.hardwareConcurrency ?? 1;
+  return { count: Math.max(1, Math.min(asked ?? cores, THREADS)), why: "" };
+}
+
 /** What plays Programs in WebAssembly. */
 export class WasmDevice {
   /**
-   * @param {Uint8Array} code kernels.wasm
-   * @param {{start: number, scratch: number}} about where its constants end; room for a kernel
+   * @param {Uint8Array} code a module of the folder
+   * @param {About} about
+   * @param {{name?: string, threads?: number}} [options] `name`: which of the modules it is
    */
-  static async make(code, about) {
+  static async make(code, about, { name = moduleName(), threads } = {}) {
     if (!globalThis.WebAssembly?.validate(SIMD)) {
       throw new WeftError("this browser has neither WebGPU nor WebAssembly with SIMD: update it, or "
         + "use another");
     }
-    if (!whole(about.start) || !whole(about.scratch) || about.start + about.scratch > MOST / 4) {
+    const [start, flags] = about.modules?.[name] ?? [];
+    if (!whole(start) || !whole(about.scratch) || start + about.scratch > MOST / 4
+      || !whole(flags) || code[flags] !== 1) {
       throw new WeftError("wasm.json is damaged: export the folder again");
     }
-    const device = new WasmDevice(about);
-    const env = {
-      __linear_memory: device.memory,
-      __stack_pointer: new WebAssembly.Global({ value: "i32", mutable: true }, device.stack),
-      // what C calls for the rest of a division
-      fmodf: (/** @type {number} */ a, /** @type {number} */ b) => a % b,
-    };
+    const device = new WasmDevice(start, about.scratch, threadsOf(threads));
+    const bytes = device.count > 1 ? Uint8Array.from(code) : code;
+    if (device.count > 1) bytes[flags] = SHARED;
+    device.relaxed = name !== "kernels.wasm";
     try {
-      const made = await WebAssembly.instantiate(/** @type {any} */ (code), { env });
-      device.kernels = /** @type {any} */ (made.instance.exports);
+      const module = await WebAssembly.compile(/** @type {any} */ (bytes));
+      device.kernels = await kernelsOf(module, device.memory, device.tops[0]);
+      await device.spawn(module);
     } catch (error) {
-      throw new WeftError(`kernels.wasm is refused (${/** @type {Error} */ (error).message}): does `
+      throw new WeftError(`${name} is refused (${/** @type {Error} */ (error).message}): does `
         + "the page's Content-Security-Policy allow 'wasm-unsafe-eval'?", { cause: error });
     }
     return device;
   }
 
-  /** @param {{start: number, scratch: number}} about */
-  constructor(about) {
+  /** @param {number} start @param {number} scratch @param {{count: number, why: string}} found */
+  constructor(start, scratch, found) {
     this.kind = "wasm";
     this.isLost = false;
-    this.stack = round(about.start, ALIGN) + STACK;
-    this.scratch = this.stack;
-    this.top = this.scratch + round(about.scratch, ALIGN);
-    this.memory = new WebAssembly.Memory({ initial: Math.ceil(this.top / PAGE) });
+    this.relaxed = false;
+    this.count = found.count;
+    this.why = found.why;
+    this.control = round(start, ALIGN);
+    // each thread's stack grows down to the one before it, its scratch lies above
+    this.top = this.control + round(4 * SLOTS, ALIGN);
+    const each = STACK + round(scratch, ALIGN);
+    this.tops = Array.from({ length: this.count }, (_, n) => this.top + n * each + STACK);
+    this.top += this.count * each;
+    this.memory = new WebAssembly.Memory({
+      initial: Math.ceil(this.top / PAGE), maximum: MOST / PAGE, shared: this.count > 1,
+    });
+    this.shared = new Int32Array(this.memory.buffer, this.control, SLOTS);
+    this.turn = 0;
     this.breathed = performance.now();
+    /** @type {Worker[]} */
+    this.workers = [];
     /** @type {Record<string, (...args: number[]) => void>} */
     this.kernels = {};
+  }
+
+  /** Starts the other threads. @param {WebAssembly.Module} module */
+  async spawn(module) {
+    await Promise.all(this.tops.slice(1).map((top) => new Promise((done, fail) => {
+      const worker = new Worker(new URL("./thread.js", import.meta.url),
+        { type: "module", name: "weft-thread" });
+      this.workers.push(worker);
+      worker.onmessage = done;
+      worker.onerror = (event) => fail(new WeftError(`a thread failed: ${event.message}`));
+      worker.postMessage({ module, memory: this.memory, control: this.control, top });
+    })));
+  }
+
+  /** Ends the other threads. */
+  close() {
+    for (const worker of this.workers) worker.terminate();
+  }
+
+  /** What a panel says of it. */
+  about() {
+    return {
+      Threads: this.why ? `${this.count}: ${this.why}` : this.count,
+      SIMD: this.relaxed ? "128 bits, relaxed" : "128 bits",
+    };
   }
 
   /** Bytes that are taken. */
@@ -113,13 +176,12 @@ export class WasmDevice {
         const [to, size, byte] = [at(step.to), step.to[2], step.byte];
         return () => void new Uint8Array(this.memory.buffer).fill(byte, to, to + size);
       }
-      const kernel = this.kernels[`k${step.code}`];
-      if (!whole(step.code) || !kernel) {
+      if (!whole(step.code) || !this.kernels[`k${step.code}`]) {
         throw new WeftError(`kernels.wasm has no kernel ${step.code}: export the folder again`);
       }
       const list = this.alloc(4 * step.args.length);
       this.write(list, new Uint8Array(Uint32Array.from(step.args, at).buffer));
-      return (/** @type {number[]} */ values) => this.calls(step, kernel, list.at, scalars.at, values);
+      return (/** @type {number[]} */ values) => this.calls(step, list.at, scalars.at, values);
     });
     return async (values, signal) => {
       this.write(scalars, new Uint8Array(Int32Array.from(values).buffer));
@@ -136,17 +198,38 @@ export class WasmDevice {
 
   /**
    * Calls a kernel, for a part of its groups at a time where it has much to do.
-   * @param {any} step @param {Function} kernel @param {number} list @param {number} scalars
-   * @param {number[]} values
+   * @param {any} step @param {number} list @param {number} scalars @param {number[]} values
    */
-  *calls(step, kernel, list, scalars, values) {
+  *calls(step, list, scalars, values) {
     const [x, y, z] = groups(step.grid, values);
     const all = x * y * z;
     const size = Math.ceil(all / Math.max(1, step.flops / WORK));
     for (let from = 0; from < all; from += size) {
-      kernel(list, scalars, x, y, z, from, Math.min(from + size, all), this.scratch);
+      this.play([step.code, list, scalars, x, y, z, from, Math.min(from + size, all)]);
       yield;
     }
+  }
+
+  /** Plays groups of a kernel, by as many threads as come in time. @param {number[]} call */
+  play(call) {
+    const { shared } = this;
+    const [code, list, scalars, x, y, z, from, to] = call;
+    if (this.count === 1 || to - from === 1) {
+      return this.kernels[`k${code}`](list, scalars, x, y, z, from, to, this.tops[0]);
+    }
+    const chunk = Math.max(1, Math.floor((to - from) / (this.count * CHUNKS)));
+    shared.set([code, list, scalars, x, y, z, to, chunk], CALL);
+    Atomics.store(shared, NEXT, from);
+    this.turn = (this.turn % 2 ** 30) + 1;
+    Atomics.store(shared, OPEN, this.turn);
+    if (Atomics.load(shared, SLEEPERS)) Atomics.notify(shared, OPEN);
+    try {
+      play(shared, this.kernels, this.tops[0]);
+    } finally {
+      Atomics.store(shared, OPEN, 0);
+      while (Atomics.load(shared, ACTIVE));
+    }
+    if (Atomics.exchange(shared, FAILED, 0)) throw new WebAssembly.RuntimeError("in a thread");
   }
 
   /** Lets messages in, if it is time. @param {AbortSignal} [signal] */
