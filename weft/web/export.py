@@ -40,8 +40,8 @@ from weft.web.training import Training, training
 FORMAT = 1
 TARGETS = (targets.WEBGPU, targets.WASM)
 PLAYER = Path(__file__).with_name("js")
-VENDOR = "vendor/"
 PAGE = ("page.js", "sw.js", "tabs.js")
+ONE_TARGET = ("webgpu.js", "wasm.js", "thread.js", "train.js", "trainer.js")  # and what trains
 KINDS = ("prefill", "decode")
 SEARCH = "search"
 
@@ -159,15 +159,16 @@ def _body(
 
 
 def sizes(folder: Path, manifest: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-    """(what, bytes, bytes as a server sends them with gzip) of what a visit of `folder` fetches;
-    weights are hardly smaller for it."""
+    """(what, bytes, bytes as a server sends them with gzip) of what a visit of `folder` fetches for
+    either target; weights are hardly smaller for it."""
     weights = sum(nbytes for _, nbytes, _ in manifest["shards"])
+    player = {p.relative_to(PLAYER).as_posix() for p in PLAYER.rglob("*.*js")}
+    player -= {*PAGE, *ONE_TARGET, "node.js"}
     parts = {
-        "Program, WebGPU": ["webgpu.json"],
-        "Program, WebAssembly": ["wasm.json", "kernels-relaxed.wasm"],
+        "Program, WebGPU": ["webgpu.json", "webgpu.js"],
+        "Program, WebAssembly": ["wasm.json", "kernels-relaxed.wasm", "wasm.js", "thread.js"],
         "tokenizer's data": ["tokenizer.json", "tokenizer_config.json"],
-        "player": sorted(VENDOR + p.name for p in (PLAYER / VENDOR).glob("*.mjs"))
-        + sorted(p.name for p in PLAYER.glob("*.js") if p.name not in (*PAGE, "node.js")),
+        "player": sorted(player),
         "page": ["index.html", "page.css", "icon.svg", *PAGE],
     }
     found = [("weights", weights, weights)]

@@ -74,7 +74,9 @@ class Dots(Casts):
         if n in self.target.dot4:
             return self._dot4_unsigned(self.target.dot4[n], n, acc, a, b, a_dtype)
         if n == 4 and self.target.seven and small and a_dtype == dt.uint8:
-            return self.call(self.target.seven, i32, [(i8, b), (i8, a), (i32, acc)])
+            two = self.call(self.target.seven, "<8 x i16>", [(i8, b), (i8, a)])
+            pair = [("<8 x i16>", two), ("<8 x i16>", "splat (i16 1)")]
+            return self.emit(f"add {i32} {acc}, {self.call(self.target.pairs[n][1], i32, pair)}")
         if n in self.target.pairs:
             return self._dot4_pairs(n, acc, a, b, a_dtype, small)
         return self._dot4_plain(n, acc, a, b, a_dtype)

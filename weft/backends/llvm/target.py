@@ -27,8 +27,8 @@ class LlvmTarget:
     on. `fused` and `min_max` say that the target has instructions for a sum with a product in one
     rounding and for minNum; elsewhere LLVM would call a C function for each lane, so product and
     sum are rounded each, or `madd` is the intrinsic that adds a product on four lanes, and minNum
-    is compared. `seven` is that of four products and their sum on four lanes of signed bytes with
-    bytes of seven bits, without a sign.
+    is compared. `seven` is that of sums of two products, in 16 bits, of signed bytes with bytes
+    below 128.
     """
 
     name: str

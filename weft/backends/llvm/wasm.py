@@ -36,7 +36,7 @@ RELAXED = replace(
     WASM,
     name="wasm-relaxed",
     madd="llvm.wasm.relaxed.madd.v4f32",
-    seven="llvm.wasm.relaxed.dot.i8x16.i7x16.add.signed",
+    seven="llvm.wasm.relaxed.dot.i8x16.i7x16.signed",
 )
 _ENTRY = """
 define void @k{n}(ptr %b, ptr %s, i32 %x, i32 %y, i32 %z, i32 %from, i32 %to, ptr %room) {{

@@ -9,8 +9,6 @@ import { selftest } from "./selftest.js";
 import { Sessions } from "./session.js";
 import { Stops, StreamDecoder } from "./text.js";
 import { Tokenizer } from "./tokenizer.js";
-import { WasmDevice, moduleName } from "./wasm.js";
-import { GpuDevice, tooLarge } from "./webgpu.js";
 
 /** @type {GPUFeatureName[]} of which the exporter writes shaders of their own */
 const VARIANTS = ["shader-f16"];
@@ -103,7 +101,8 @@ export class Model {
   async onGpu(adapter) {
     const feature = VARIANTS.find((name) =>
       adapter.features.has(name) && this.manifest.files[`webgpu-${name}.json`]);
-    const { programs, about } = await this.programs(feature ? `webgpu-${feature}` : "webgpu");
+    const [{ programs, about }, { GpuDevice, tooLarge }] = await Promise.all([
+      this.programs(feature ? `webgpu-${feature}` : "webgpu"), import("./webgpu.js")]);
     const sizes = Object.values(programs).flatMap((p) => p.buffers.map((b) => b.nbytes));
     const [most, needed] = [adapter.limits.maxBufferSize, Math.max(0, ...sizes)];
     try {
@@ -117,7 +116,8 @@ export class Model {
   }
 
   async onWasm() {
-    const { programs, about } = await this.programs("wasm");
+    const [{ programs, about }, { WasmDevice, moduleName }] = await Promise.all([
+      this.programs("wasm"), import("./wasm.js")]);
     const code = await this.part(moduleName());
     return { programs, device: await WasmDevice.make(code, about, this.options) };
   }

@@ -1,0 +1,45 @@
+"""What makes a page quick: relaxed instructions, threads, and little to fetch."""
+
+from __future__ import annotations
+
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+from page_device import PageDevice
+
+from weft.cli.main import invoke
+from weft.conform.check import check_device
+from weft.core.errors import DeviceError
+from weft.web.server import server
+
+BUDGET = 60 << 10  # bytes of player, Program and shaders, with gzip, before weights
+
+
+@pytest.mark.parametrize(("relaxed", "threads"), [(False, 3), (True, 1)])
+def test_relaxed_instructions_and_threads_pass_the_checks_of_kernels(
+    relaxed: bool, threads: int
+) -> None:
+    try:
+        device = PageDevice("wasm", relaxed, threads)
+    except DeviceError as error:
+        pytest.skip(str(error))
+    report = check_device(device, ["kernels"])
+    assert report.cases and not [c for c in report.cases if c.status == "fail"]
+
+
+def test_the_box_is_small_and_its_server_lets_threads_share_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "site"
+    assert invoke(["export", "web", "-o", str(folder), "--dtype", "float16"]) == 0
+    rows = [line.rsplit(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    packed = {row[0].strip(): int(row[2].replace(",", "")) for row in rows[1:-1]}
+    assert packed["player"] + packed["Program, WebGPU"] < BUDGET
+    with server(folder) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        with urllib.request.urlopen(f"http://127.0.0.1:{running.server_port}/") as answer:
+            assert answer.headers["Cross-Origin-Opener-Policy"] == "same-origin"
+            assert answer.headers["Cross-Origin-Embedder-Policy"] == "require-corp"
+        running.shutdown()
