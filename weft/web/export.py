@@ -41,7 +41,8 @@ FORMAT = 1
 TARGETS = (targets.WEBGPU, targets.WASM)
 PLAYER = Path(__file__).with_name("js")
 PAGE = ("page.js", "sw.js", "tabs.js")
-ONE_TARGET = ("webgpu.js", "wasm.js", "thread.js", "train.js", "trainer.js")  # and what trains
+TARGET = ("webgpu.js", "wasm.js", "thread.js")
+LATER = ("train.js", "trainer.js", "search.js", "testpage.js")  # fetched when they are used
 KINDS = ("prefill", "decode")
 SEARCH = "search"
 
@@ -163,11 +164,11 @@ def sizes(folder: Path, manifest: Mapping[str, Any]) -> list[tuple[str, int, int
     either target; weights are hardly smaller for it."""
     weights = sum(nbytes for _, nbytes, _ in manifest["shards"])
     player = {p.relative_to(PLAYER).as_posix() for p in PLAYER.rglob("*.*js")}
-    player -= {*PAGE, *ONE_TARGET, "node.js"}
+    player -= {*PAGE, *TARGET, *LATER, "node.js"}
     parts = {
         "Program, WebGPU": ["webgpu.json", "webgpu.js"],
         "Program, WebAssembly": ["wasm.json", "kernels-relaxed.wasm", "wasm.js", "thread.js"],
-        "tokenizer's data": ["tokenizer.json", "tokenizer_config.json"],
+        "tokenizer's data": [n for n in manifest["files"] if n.startswith("tokenizer")],
         "player": sorted(player),
         "page": ["index.html", "page.css", "icon.svg", *PAGE],
     }
