@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
-from weft.compile import limits
+from weft.compile import analysis, limits
 from weft.compile.grouping import Partition, partition
 from weft.compile.interleave import interleave
 from weft.compile.numbers import share
@@ -87,7 +88,7 @@ def compile_graph(graph: Graph, caps: Caps, name: str = "main") -> Program:
     report = Report(name, caps.name)
     small, parts = _partitioned(graph, caps, name, report)
     report.stored = dict(Counter(parts.reasons.values()))
-    return build_program(small, share(parts.groups, caps), caps, report)
+    return build_program(small, share(parts.groups, _beside_scalars(graph, caps)), caps, report)
 
 
 def groups_of(graph: Graph, caps: Caps) -> list[Group]:
@@ -99,6 +100,7 @@ def _partitioned(
     graph: Graph, caps: Caps, name: str, report: Report | None
 ) -> tuple[Graph, Partition]:
     limits.check_dtypes(graph, caps)
+    caps = _beside_scalars(graph, caps)
     small = simplify_graph(graph, caps, report)
     small = Graph(small.inputs, small.outputs, small.assigns, name, small.meta)
     kinds: dict[int, str | None] = {}
@@ -109,6 +111,13 @@ def _partitioned(
         return kinds[id(node)]
 
     return small, partition(small, caps, claimed)
+
+
+def _beside_scalars(graph: Graph, caps: Caps) -> Caps:
+    """Caps without the binding that runtime scalars take, where they take one (WebGPU)."""
+    if not caps.exclusive_buffers or not analysis.scalar_names(graph):
+        return caps
+    return replace(caps, max_bindings=caps.max_bindings - 1)
 
 
 def _count(graph: Graph) -> int:
