@@ -29,7 +29,7 @@ NAMES = sorted(n for n in PUBLIC if n.rpartition(".")[2] not in HOST)
 ONCE = list({n.rpartition(".")[2]: n for n in NAMES}.values())  # a method or its function
 ON_VALUES = {"nonzero", "unique_values"}  # their shapes depend on values: eager only
 # Which models alone use: tests/ops/test_dequantize.py and test_quantize_primitives.py play them.
-OF_MODELS = {"dequantize", "quantize", "rescale"}
+OF_MODELS = {"delta_rule", "dequantize", "first_rows", "quantize", "rescale"}
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from page_kit import Browser, Site
+from page_kit import Browser, Page, Pages, Site
 
 import weft
 from weft.models.box import box_folder
@@ -23,18 +22,6 @@ LLAMA = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 2048,
     "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Page:
-    """A folder, and the model on the CPU that it was written from."""
-
-    folder: Path
-    model: Any
-    manifest: dict[str, Any]
-
-
-Pages = Callable[..., Page]
 
 
 @pytest.fixture(scope="session")

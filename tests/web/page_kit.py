@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,18 @@ if (self.GPUDevice) {
   GPUBuffer.prototype.destroy = function () { seen.live -= this.size; end.call(this); };
 }
 """
+
+
+@dataclass(frozen=True)
+class Page:
+    """A folder, and the model on the CPU that it was written from."""
+
+    folder: Path
+    model: Any
+    manifest: dict[str, Any]
+
+
+Pages = Callable[..., Page]
 
 
 def need(*packages: str) -> None:

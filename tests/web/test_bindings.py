@@ -1,4 +1,4 @@
-"""Kernels for pages stay within WebGPU's default of eight bindings, that of the scalars included."""
+"""Kernels for pages stay within WebGPU's default of eight bindings, that of scalars included."""
 
 import pytest
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest import Page, Pages
-from page_kit import Browser, Site
+from page_kit import Browser, Page, Pages, Site
 
 PROMPT = "def fibonacci(n):"
 TARGETS = ("wasm", "webgpu")

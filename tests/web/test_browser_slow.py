@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from conftest import Pages
-from page_kit import Browser, Site
+from page_kit import Browser, Pages, Site
 from test_browser import OPEN, PROMPT, SEEN, WRITE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -7,15 +7,20 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Pages
 from page_device import PLAYER, PageDevice, environment
-from page_kit import MODULES, need
+from page_kit import MODULES, Pages, need
 
+from weft import load
 from weft.backends import registry
+from weft.conform.models import CONFIGS
 from weft.conform.report import LEVELS, Report, run_checks
+from weft.models.box import box_folder
+from weft.models.random_weights import random_folder
+from weft.web.export import export_web
 
 # Of each level some checks: pipelines take SwiftShader seconds. Of models: llama in float32 and
 # float16, training.
@@ -99,3 +104,37 @@ def test_every_form_writes_the_cpus_text(pages: Pages, target: str, form: Any) -
     assert out.returncode == 0, out.stderr
     want = page.model.generate(PROMPT, max_new_tokens=32)
     assert json.loads(out.stdout) == [target, list(want.ids)]
+
+
+TURNS = """
+const [player, folder, prompts] = process.argv.slice(1);
+const { load } = await import(`file://${player}/node.js`);
+const model = await load(folder, { target: "wasm" });
+const out = [];
+for (const prompt of JSON.parse(prompts)) {
+  const ids = [];
+  for await (const piece of model.generate(prompt, { maxNewTokens: 6 })) ids.push(...piece.ids);
+  out.push(ids);
+}
+console.log(JSON.stringify(out));
+process.exit(0);
+"""
+
+
+@pytest.mark.parametrize("family", ["lfm2", "qwen3_5"])
+def test_what_goes_back_to_no_earlier_row(tmp_path: Path, family: str) -> None:
+    """A second prompt that begins as the first does: a memory of all before starts anew."""
+    need()
+    config = {**CONFIGS[family], "vocab_size": 2048}
+    folder = random_folder(tmp_path / "model", config, scale=0.2)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(box_folder() / name, folder)
+    model = load(folder, device="cpu", context=64, max_batch=1)
+    export_web(model, tmp_path / "page")
+    prompts = [list(range(1, 20)), [*range(1, 9), 40, 41], [*range(1, 9), 40, 41, 42]]
+    given = [str(PLAYER), str(tmp_path / "page"), json.dumps(prompts)]
+    node = [str(shutil.which("node")), "--input-type=module", "-e", TURNS, *given]
+    out = subprocess.run(node, env=environment(), capture_output=True, text=True, timeout=200)
+    assert out.returncode == 0, out.stderr
+    want = model.generate(prompts, max_new_tokens=6)
+    assert json.loads(out.stdout) == [list(g.ids) for g in want]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import page_kit
 import pytest
-from conftest import Pages
+from page_kit import Pages
 
 import weft.web
 from weft.core.dtypes import bfloat16, float16, float32

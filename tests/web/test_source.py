@@ -8,9 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import Pages
 from page_device import PLAYER
-from page_kit import MODULES, Browser, Site, need
+from page_kit import MODULES, Browser, Pages, Site, need
 
 CONFIG = Path(__file__).with_name("eslint.config.mjs")
 

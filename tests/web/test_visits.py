@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from conftest import Pages
-from page_kit import Browser, Site
+from page_kit import Browser, Pages, Site
 
 VISIT = """
 await page.goto(given);

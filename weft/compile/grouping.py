@@ -45,10 +45,11 @@ class Partition:
     reasons: dict[int, str] = field(default_factory=dict)
 
 
-def partition(graph: Graph, caps: Caps, claimed: Claimed) -> Partition:
-    """The groups that compute every output and state assignment of a simplified graph.
+def partition(graph: Graph, caps: Caps, claimed: Claimed, most: int = 0) -> Partition:
+    """The groups that compute every output and state assignment of a simplified graph. One that
+    cannot be cut may have `most` buffers, where those are more than caps.max_bindings.
 
-    Raises LimitError, naming the node, when a kernel needs more buffers than caps.max_bindings.
+    Raises LimitError, naming the node, when a kernel needs more.
     """
     forced: dict[int, str] = {}
     while True:
@@ -58,16 +59,17 @@ def partition(graph: Graph, caps: Caps, claimed: Claimed) -> Partition:
             continue
         groups = grouper.groups()
         over = [g for g in groups if _bindings(g) > caps.max_bindings]
-        if not over:
-            return Partition(grouper.merged(groups), grouper.reason)
-        for group in over:
-            points = grouper.cut_points(group, caps.max_bindings)
-            if not points:
+        points = [grouper.cut_points(g, caps.max_bindings) for g in over]
+        for group, found in zip(over, points):
+            if not found and _bindings(group) > max(most, caps.max_bindings):
                 raise LimitError(
                     f"{group.name} needs {_bindings(group)} buffers, {caps.name} allows "
-                    f"{caps.max_bindings} per kernel"
+                    f"{max(most, caps.max_bindings)} per kernel"
                 )
-            forced |= dict.fromkeys(map(id, points), "to stay within the buffers a kernel may use")
+        if not any(points):
+            return Partition(grouper.merged(groups), grouper.reason)
+        why = "to stay within the buffers a kernel may use"
+        forced |= {id(n): why for found in points for n in found}
 
 
 def _bindings(group: Group) -> int:

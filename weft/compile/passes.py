@@ -100,7 +100,7 @@ def _partitioned(
     graph: Graph, caps: Caps, name: str, report: Report | None
 ) -> tuple[Graph, Partition]:
     limits.check_dtypes(graph, caps)
-    caps = _beside_scalars(graph, caps)
+    most, caps = caps.max_bindings, _beside_scalars(graph, caps)
     small = simplify_graph(graph, caps, report)
     small = Graph(small.inputs, small.outputs, small.assigns, name, small.meta)
     kinds: dict[int, str | None] = {}
@@ -110,7 +110,7 @@ def _partitioned(
             kinds[id(node)] = claimed_by(node, caps)
         return kinds[id(node)]
 
-    return small, partition(small, caps, claimed)
+    return small, partition(small, caps, claimed, most)
 
 
 def _beside_scalars(graph: Graph, caps: Caps) -> Caps:

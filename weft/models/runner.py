@@ -106,8 +106,8 @@ class Runner(abc.ABC):
     @contextmanager
     def _feeding(self, *parts: tuple[int, int, Sequence[int]]) -> Iterator[None]:
         """Around the step that feeds (slot, position of the first, ids): notes what slots hold.
-        Where the step is interrupted nobody knows. Raises UsageError for a position that a slot
-        cannot go on from."""
+        Where the step is interrupted, a slot keeps what came before, if that is still there. Raises
+        UsageError for a position that a slot cannot go on from."""
         for slot, start, _ in parts:
             fed = self._fed[slot]
             if start and not intact(self.config, self.context, len(fed), start):
@@ -122,8 +122,9 @@ class Runner(abc.ABC):
                 if len(self._fed[slot]) == start:
                     self._fed[slot].extend(ids)
         except BaseException:
-            for slot, _, _ in parts:
-                self._fed[slot].clear()
+            for slot, start, ids in parts:  # any of the rows from `start` on may be there
+                if not intact(self.config, self.context, start + len(ids), 0):
+                    self._fed[slot].clear()
             raise
 
     def _rows(

@@ -27,7 +27,7 @@ import numpy as np
 from weft.core.errors import UsageError
 from weft.core.files import replacing_folder
 from weft.models.embedder import Encoder
-from weft.models.inputs import cache_rows, kv_counts
+from weft.models.inputs import cache_rows, intact, kv_counts
 from weft.models.model import Decoder, Model
 from weft.models.runner import CompiledRunner, encoder_program, model_caps
 from weft.program.program import Copy, Fill, Program
@@ -82,6 +82,7 @@ def export_decoder(
     c = model.config
     about = {"family": c.family, "vocab": c.vocab, "context": model.context}
     about |= {"kv_heads": kv_counts(c), "eos": list(model.tokens.eos)}
+    about["rewinds"] = intact(c, model.context, model.context, 0)
     for each in trained:
         _export_training(each, folder / each.kind, model.folder.name, about)
     body = _body(folder, made, runner.weights)

@@ -264,7 +264,9 @@ export class Model {
   async feed(ids, signal) {
     let same = 0;
     while (same < ids.length - 1 && this.fed[same] === ids[same]) same++;
-    this.fed = this.fed.slice(0, same); // before the step: it may fail
+    const { rewinds } = this.manifest.model; // else no row but the last can be gone on from
+    if (!rewinds && same < this.fed.length) same = 0;
+    this.fed = rewinds ? this.fed.slice(0, same) : []; // before the step: it may fail
     const out = await /** @type {Decoder} */ (this.decoder).feed(ids.slice(same), same, signal);
     this.fed = [...ids];
     return out;
