@@ -89,6 +89,7 @@ def _json(value: Any) -> bytes:
 
 
 def head(program: Program) -> dict[str, Any]:
+    """What program.json holds of a Program (docs/file-format.md), as JSON values."""
     return {
         "format": FORMAT,
         "name": program.name,

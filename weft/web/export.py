@@ -8,7 +8,7 @@ weights-*.bin     tensors
 tokenizer.json    as the checkpoint has it
 scratch/, lora/   what trains a new model, or an adapter: each with a manifest of its own
 search/           an encoder for the page's search, likewise
-js/, index.html   the player and the page
+index.html, *.js  the page and the player, as they stand in weft/web/js
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import gzip
 import hashlib
 import json
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import UsageError
-from weft.core.files import replacing_folder
+from weft.core.files import replacing_folder, write_bytes, write_text
 from weft.models.embedder import Encoder
 from weft.models.inputs import cache_rows, intact, kv_counts
 from weft.models.model import Decoder, Model
@@ -252,7 +251,9 @@ def _code(folder: Path, made: Mapping[str, Mapping[str, Program]]) -> dict[str, 
 
 def _player(folder: Path) -> None:
     """The page and what plays; its service worker keeps all of it but the weights."""
-    shutil.copytree(PLAYER, folder, dirs_exist_ok=True)
+    for source in PLAYER.iterdir():
+        if source.is_file():
+            write_bytes(folder / source.name, source.read_bytes())
     names = sorted(str(p.relative_to(folder).as_posix()) for p in folder.rglob("*") if p.is_file())
     large = re.compile(
         r"(|.*/)weights-.*|sw\.js|selftest\.json|webgpu.*\.json"
@@ -265,11 +266,11 @@ def _player(folder: Path) -> None:
     worker = folder / "sw.js"
     text = worker.read_text(encoding="utf-8")
     text = text.replace("%VERSION%", digest.hexdigest()[:16])
-    worker.write_text(text.replace("%FILES%", " ".join(["./", *kept])), encoding="utf-8")
+    write_text(worker, text.replace("%FILES%", " ".join(["./", *kept])))
 
 
 def _write(folder: Path, name: str, data: bytes, files: dict[str, list[Any]]) -> None:
-    (folder / name).write_bytes(data)
+    write_bytes(folder / name, data)
     files[name] = [len(data), hashlib.sha256(data).hexdigest()]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from weft.core.dtypes import as_dtype
+from weft.core.files import write_bytes
 
 SHARD = 16 << 20  # bytes at most, so that little is fetched twice after a cut
 ALIGN = 256  # of each tensor within the weights: what WebGPU asks of a copy, and more
@@ -25,10 +26,6 @@ class Shards:
         self._at = 0
         self.tensors: dict[str, list[Any]] = {}
         self.files: list[list[Any]] = []  # name, bytes, sha256
-
-    def add_all(self, arrays: Mapping[str, np.ndarray]) -> None:
-        for name, array in arrays.items():
-            self.add(name, array)
 
     def add(self, name: str, array: np.ndarray) -> None:
         dtype = as_dtype(array.dtype)
@@ -51,7 +48,7 @@ class Shards:
         data = bytes(self._pending[:size])
         del self._pending[:size]
         name = f"weights-{len(self.files):03}.bin"
-        (self._folder / name).write_bytes(data)
+        write_bytes(self._folder / name, data)
         self.files.append([name, len(data), hashlib.sha256(data).hexdigest()])
 
 

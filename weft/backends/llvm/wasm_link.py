@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from weft.core.errors import CompileError
 
 MAGIC = b"\0asm\1\0\0\0"
-_CUSTOM, _IMPORT, _EXPORT, _CODE, _DATA = 0, 2, 7, 10, 11
+_CUSTOM, _IMPORT, _EXPORT, _DATA = 0, 2, 7, 11
 _MEMORY_LEB, _MEMORY_SLEB, _MEMORY_I32 = 3, 4, 5  # R_WASM_MEMORY_ADDR_*
 _PAGES = 65536  # of memory: all that an address reaches
 _INDICES = {0, 6, 7}  # of functions, types and globals: right as they stand in a single object
@@ -37,15 +37,15 @@ class _Reader:
         self.at += 1
         return self.data[self.at - 1]
 
-    def number(self) -> int:
-        """An unsigned LEB128."""
+    def number(self, signed: bool = False) -> int:
+        """A LEB128."""
         value = shift = 0
         while True:
             byte = self.byte()
             value |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
-                return value
+                return value - (1 << shift) if signed and byte & 0x40 else value
 
     def take(self, count: int) -> bytes:
         self.at += count
@@ -148,7 +148,7 @@ def _relocate(found: _Object, base: int) -> int:
             place = found.data_symbols[symbol]
             if place is None:
                 raise CompileError("the WebAssembly object takes the address of no data")
-            address = starts[place[0]] + place[1] + _signed(r)
+            address = starts[place[0]] + place[1] + r.number(signed=True)
             if kind == _MEMORY_I32:
                 body[offset : offset + 4] = address.to_bytes(4, "little")
             else:
@@ -165,7 +165,7 @@ def _segments(body: bytearray) -> list[tuple[int, bytes]]:
     for _ in range(r.number()):
         if r.byte() != 0 or r.byte() != 0x41:  # active in memory 0, at i32.const
             raise CompileError("the WebAssembly object has data of another kind")
-        offset = _signed(r)
+        offset = r.number(signed=True)
         r.byte()  # end
         found.append((offset, r.take(r.number())))
     return found
@@ -224,17 +224,6 @@ def _module(found: _Object, wanted: Sequence[str]) -> bytes:
 
 
 # -- numbers --------------------------------------------------------------------------------------
-
-
-def _signed(r: _Reader) -> int:
-    """A signed LEB128."""
-    value = shift = 0
-    while True:
-        byte = r.byte()
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value - (1 << shift) if byte & 0x40 else value
 
 
 def _leb(value: int) -> bytes:
