@@ -39,9 +39,13 @@ from weft.web.training import Training, training
 FORMAT = 1
 TARGETS = (targets.WEBGPU, targets.WASM)
 PLAYER = Path(__file__).with_name("js")
-PAGE = ("page.js", "sw.js", "tabs.js")
+DEVELOPING = ("eslint.config.js", "jsconfig.json")  # of the player's source, not of a page
+PAGE = ("page.js", "fetching.js", "sw.js", "tabs.js")
 TARGET = ("webgpu.js", "wasm.js", "thread.js")
-LATER = ("train.js", "trainer.js", "search.js", "testpage.js")  # fetched when they are used
+# fetched when they are used
+LATER = (
+    "encoder.js", "search.js", "selftest.js", "testpage.js", "train.js", "trainer.js"
+)  # fmt: skip
 KINDS = ("prefill", "decode")
 SEARCH = "search"
 
@@ -164,7 +168,9 @@ def sizes(folder: Path, manifest: Mapping[str, Any]) -> list[tuple[str, int, int
     either target; weights are hardly smaller for it."""
     weights = sum(nbytes for _, nbytes, _ in manifest["shards"])
     player = {p.relative_to(PLAYER).as_posix() for p in PLAYER.rglob("*.*js")}
-    player -= {*PAGE, *TARGET, *LATER, "node.js"}
+    player -= {*PAGE, *TARGET, *LATER, *DEVELOPING, "node.js"}
+    if manifest["kind"] == "encoder":
+        player |= {"encoder.js", "search.js"}
     parts = {
         "Program, WebGPU": ["webgpu.json", "webgpu.js"],
         "Program, WebAssembly": ["wasm.json", "kernels-relaxed.wasm", "wasm.js", "thread.js"],
@@ -252,7 +258,7 @@ def _code(folder: Path, made: Mapping[str, Mapping[str, Program]]) -> dict[str, 
 def _player(folder: Path) -> None:
     """The page and what plays; its service worker keeps all of it but the weights."""
     for source in PLAYER.iterdir():
-        if source.is_file():
+        if source.is_file() and source.name not in DEVELOPING:
             write_bytes(folder / source.name, source.read_bytes())
     names = sorted(str(p.relative_to(folder).as_posix()) for p in folder.rglob("*") if p.is_file())
     large = re.compile(

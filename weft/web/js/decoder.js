@@ -6,7 +6,8 @@ import { WeftError } from "./program.js";
 export class Decoder {
   /**
    * @param {import("./session.js").Sessions} sessions
-   * @param {{vocab: number, context: number, kv_heads: number[], rows: Record<string, number>}} model
+   * @param {{vocab: number, context: number, kv_heads: number[],
+   *   rows: Record<string, number>}} model
    */
   constructor(sessions, model) {
     this.sessions = sessions;
@@ -29,7 +30,10 @@ export class Decoder {
     return logits;
   }
 
-  /** @param {string} kind @param {number[]} ids @param {number} start @param {AbortSignal} [signal] */
+  /**
+   * @param {string} kind @param {number[]} ids @param {number} start
+   * @param {AbortSignal} [signal]
+   */
   async step(kind, ids, start, signal) {
     const { kv_heads: counts, context, rows, vocab } = this.model;
     const size = rows[kind];

@@ -6,8 +6,8 @@
  */
 
 /**
- * Feeds an encoder's Programs: one for each width, the text padded to the narrowest it fits. Each is
- * compiled when a text first needs it: most never are.
+ * Feeds an encoder's Programs: one for each width, the text padded to the narrowest it fits. Each
+ * is compiled when a text first needs it: most never are.
  */
 export class Encoder {
   /** @param {import("./session.js").Sessions} sessions @param {EncoderModel} model */
@@ -16,15 +16,19 @@ export class Encoder {
     this.model = model;
   }
 
-  /** @param {number[]} ids at most as many as the widest Program takes @returns {Promise<Float32Array>} */
+  /**
+   * @param {number[]} ids at most as many as the widest Program takes
+   * @returns {Promise<Float32Array>}
+   */
   async embed(ids) {
-    const { widths, pad } = this.model;
+    const { widths, pad, hidden } = this.model;
     const width = /** @type {number} */ (widths.find((w) => w >= ids.length));
     if (!this.sessions.bound.has(String(width))) await this.sessions.prepare([String(width)]);
     const padded = Int32Array.from({ length: width }, (_, n) => ids[n] ?? pad);
     const lengths = Int32Array.of(ids.length);
     const [out] = await this.sessions.run(String(width), { ids: padded, lengths }, {});
-    return pool(new Float32Array(out.buffer, out.byteOffset, width * this.model.hidden), ids.length, this.model);
+    const tokens = new Float32Array(out.buffer, out.byteOffset, width * hidden);
+    return pool(tokens, ids.length, this.model);
   }
 }
 
@@ -50,18 +54,4 @@ function pool(tokens, count, { hidden, modes, normalize }) {
     out.forEach((value, i) => (out[i] = value / norm));
   }
   return out;
-}
-
-/**
- * The rows that resemble `query` most, by the cosine: the best first, of equal ones the earlier.
- * @param {Float32Array} query @param {Float32Array[]} rows
- * @returns {{index: number, score: number}[]}
- */
-export function ranked(query, rows) {
-  const dot = (/** @type {Float32Array} */ a, /** @type {Float32Array} */ b) =>
-    a.reduce((sum, value, i) => sum + value * b[i], 0);
-  const own = Math.sqrt(dot(query, query));
-  return rows.map((row, index) =>
-    ({ index, score: dot(query, row) / Math.max(own * Math.sqrt(dot(row, row)), 1e-12) }))
-    .sort((a, b) => b.score - a.score);
 }

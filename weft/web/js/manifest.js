@@ -6,6 +6,9 @@ const FORMAT = 1;
 const FILE = 2 ** 28; // bytes of the largest file: a page keeps one or two in memory
 const ROWS = 2 ** 16;
 
+/** How large files are together. @param {[string, number, string][]} files @returns {number} */
+export const bytesOf = (files) => files.reduce((sum, [, nbytes]) => sum + nbytes, 0);
+
 /** @param {boolean} holds @param {string} what @returns {asserts holds} */
 function need(holds, what) {
   if (!holds) throw new WeftError(`manifest.json is damaged: ${what}; export the folder again`);
@@ -21,7 +24,7 @@ export function readManifest(raw) {
     need(isText(raw.name), "its name");
     for (const file of raw.shards) needFile(file);
     for (const [name, about] of Object.entries(raw.files)) needFile([name, ...about]);
-    const total = raw.shards.reduce((/** @type {number} */ sum, /** @type {any} */ s) => sum + s[1], 0);
+    const total = bytesOf(raw.shards);
     for (const [name, [dtype, shape, start, nbytes]] of Object.entries(raw.tensors)) {
       const content = shape.reduce((/** @type {number} */ a, /** @type {number} */ b) => a * b,
         ITEM[/** @type {keyof typeof ITEM} */ (dtype)]);
@@ -43,7 +46,8 @@ function needFile([name, nbytes, sha256]) {
 
 /** @param {any} text what is said of the tokenizer */
 function needText({ around, limit }) {
-  need(around.length === 2 && around.flat().every(whole) && (limit === null || whole(limit)), "its text");
+  need(around.length === 2 && around.flat().every(whole) && (limit === null || whole(limit)),
+    "its text");
 }
 
 /** @param {any} m @param {any} text */
@@ -60,7 +64,9 @@ function needDecoder(m, text) {
 function needEncoder(m, text) {
   needText(text);
   const counts = [m.vocab, m.hidden, ...m.widths];
-  need(counts.every((n) => whole(n) && n > 0 && n <= 2 ** 24) && whole(m.pad), "a number of the model");
+  need(counts.every((n) => whole(n) && n > 0 && n <= 2 ** 24) && whole(m.pad),
+    "a number of the model");
   need(Math.max(...m.widths) === text.limit, "its widths");
-  need(m.modes.every((/** @type {string} */ mode) => ["cls", "mean", "max"].includes(mode)), "its pooling");
+  const known = (/** @type {string} */ mode) => ["cls", "mean", "max"].includes(mode);
+  need(m.modes.every(known), "its pooling");
 }

@@ -1,11 +1,9 @@
-// A model of a folder on one device: chosen, filled while it compiles, brought back when it is lost.
+// A model of a folder on one device: chosen, filled while it compiles, begun again if it is lost.
 
 import { Decoder } from "./decoder.js";
-import { Encoder } from "./encoder.js";
-import { readManifest } from "./manifest.js";
+import { bytesOf, readManifest } from "./manifest.js";
 import { WeftError, readProgram, soundly } from "./program.js";
 import { Philox, choose } from "./sampler.js";
-import { selftest } from "./selftest.js";
 import { Sessions } from "./session.js";
 import { Stops, StreamDecoder } from "./text.js";
 import { Tokenizer } from "./tokenizer.js";
@@ -21,7 +19,8 @@ const RECOVERIES = 3; // of a device that is lost again and again, within one te
  * @typedef {{maxNewTokens?: number, temperature?: number, topK?: number, topP?: number,
  *   repetitionPenalty?: number, seed?: number | bigint, stop?: string[], signal?: AbortSignal
  * }} GenerateOptions
- * @typedef {{text: string, ids: number[], finish: null | "eos" | "stop" | "length" | "aborted"}} Piece
+ * @typedef {{text: string, ids: number[],
+ *   finish: null | "eos" | "stop" | "length" | "aborted"}} Piece
  */
 
 export class Model {
@@ -63,8 +62,11 @@ export class Model {
     const first = this.manifest.model.widths?.slice(0, 1).map(String); // encoder.js compiles others
     await Promise.all([sessions.prepare(first), this.pour(sessions), this.readTokenizer()]);
     this.sessions = sessions;
-    if (this.manifest.kind === "encoder") this.encoder = new Encoder(sessions, this.manifest.model);
-    else this.decoder = new Decoder(sessions, this.manifest.model);
+    const { kind, model } = this.manifest;
+    if (kind === "encoder") {
+      const { Encoder } = await import("./encoder.js");
+      this.encoder = new Encoder(sessions, model);
+    } else this.decoder = new Decoder(sessions, model);
     this.fed = [];
   }
 
@@ -75,14 +77,10 @@ export class Model {
     return played ?? await this.onWasm();
   }
 
-  /** Runs every kernel against reference values; needs no weights. See selftest.js. */
+  /** Runs every kernel against reference values; needs no weights. */
   async selftest() {
-    const { device, programs } = await this.choose();
-    const text = new TextDecoder().decode(await this.part("selftest.json"));
-    const { why, manifest: { name } } = this;
-    const counted = (/** @type {number} */ loaded, /** @type {number} */ total) =>
-      this.options.progress?.({ loaded, total, phase: "kernels" });
-    return { name, why, ...await selftest(device, programs, JSON.parse(text)[device.kind], counted) };
+    const { selftest } = await import("./selftest.js");
+    return selftest(this);
   }
 
   /** @returns {Promise<GPUAdapter | null>} null where WebAssembly plays, `why` says why */
@@ -93,11 +91,16 @@ export class Model {
     const found = await gpu?.requestAdapter().catch(() => null);
     this.why = found ? "WebGPU is there" : gpu
       ? "this browser has WebGPU, but no GPU that it would use" : "this browser has no WebGPU";
-    if (!found && target === "webgpu") throw new WeftError(`${this.why}: try without asking for it`);
+    if (!found && target === "webgpu") {
+      throw new WeftError(`${this.why}: try without asking for it`);
+    }
     return found ?? null;
   }
 
-  /** @param {GPUAdapter} adapter the Programs and their device; null where it is too small for them */
+  /**
+   * The Programs and their device; null where it is too small for them.
+   * @param {GPUAdapter} adapter
+   */
   async onGpu(adapter) {
     const feature = VARIANTS.find((name) =>
       adapter.features.has(name) && this.manifest.files[`webgpu-${name}.json`]);
@@ -136,20 +139,27 @@ export class Model {
   /** @param {string} name @returns {Promise<Uint8Array>} a file that the manifest lists */
   part(name) {
     const [nbytes, sha256] = this.manifest.files[name] ?? [];
-    if (sha256 === undefined) throw new WeftError(`the manifest lists no ${name}: export the folder again`);
+    if (sha256 === undefined) {
+      throw new WeftError(`the manifest lists no ${name}: export the folder again`);
+    }
     return this.store.file([name, nbytes, sha256]);
   }
 
-  /** Fetches the shards, two at a time, and hands over the tensors in them. @param {Sessions} sessions */
+  /**
+   * Fetches the shards, two at a time, and hands over the tensors in them.
+   * @param {Sessions} sessions
+   */
   async pour(sessions) {
     const { shards, tensors } = this.manifest;
-    const total = shards.reduce((/** @type {number} */ sum, /** @type {any} */ s) => sum + s[1], 0);
-    const loaded = shards.map(() => 0);
-    const begin = (/** @type {number} */ n) => this.store.file(shards[n], (/** @type {number} */ done) => {
-      loaded[n] = done;
-      const sum = loaded.reduce((/** @type {number} */ a, /** @type {number} */ b) => a + b, 0);
-      this.options.progress?.({ loaded: sum, total, phase: "weights" });
-    });
+    const total = bytesOf(shards);
+    /** @type {number[]} */
+    const done = shards.map(() => 0);
+    const begin = (/** @type {number} */ n) =>
+      this.store.file(shards[n], (/** @type {number} */ bytes) => {
+        done[n] = bytes;
+        const loaded = done.reduce((a, b) => a + b, 0);
+        this.options.progress?.({ loaded, total, phase: "weights" });
+      });
     const wanted = Object.entries(tensors).map(([name, [, , start, nbytes]]) =>
       ({ name, start, end: start + nbytes })).sort((a, b) => a.start - b.start);
     let next = shards.length ? begin(0) : null;
@@ -159,7 +169,8 @@ export class Model {
       next?.catch(() => {}); // it is awaited in its turn
       for (const { name, start, end } of wanted) {
         const [from, to] = [Math.max(start, at), Math.min(end, at + bytes.length)];
-        if (from < to) sessions.put(name, from - start, bytes.subarray(from - at, to - at), end - start);
+        const part = bytes.subarray(from - at, Math.max(from, to) - at);
+        if (from < to) sessions.put(name, from - start, part, end - start);
       }
       at += bytes.length;
     }
@@ -199,7 +210,8 @@ export class Model {
     const ids = typeof prompt === "string" ? this.encode(prompt) : [...prompt];
     if (!ids.length) throw new WeftError("the prompt is empty: give at least one character");
     if (ids.length > context) {
-      throw new WeftError(`the prompt has ${ids.length} tokens; this page holds ${context}: shorten it`);
+      throw new WeftError(`the prompt has ${ids.length} tokens; this page holds ${context}: `
+        + "shorten it");
     }
     const how = sampling(options);
     const stream = new Philox(options.seed ?? 0);
@@ -231,17 +243,18 @@ export class Model {
 
   /**
    * A vector for each text; longer texts are cut. `onVector` has each as it comes.
-   * @param {string[]} texts @param {{signal?: AbortSignal, onVector?: (row: Float32Array) => void}} [options]
+   * @param {string[]} texts
+   * @param {{signal?: AbortSignal, onVector?: (row: Float32Array) => void}} [options]
    * @returns {Promise<Float32Array[]>}
    */
   async embed(texts, { signal, onVector } = {}) {
-    if (!this.encoder) throw new WeftError(`${this.manifest.name} writes text: embed with an encoder`);
+    const { encoder, manifest: { name } } = this;
+    if (!encoder) throw new WeftError(`${name} writes text: embed with an encoder`);
     const rows = [];
     for (const text of texts) {
       signal?.throwIfAborted();
       const ids = this.encode(text);
-      const row = await this.inTurn(() => this.unlost(() =>
-        /** @type {Encoder} */ (this.encoder).embed(ids)));
+      const row = await this.inTurn(() => this.unlost(() => encoder.embed(ids)));
       onVector?.(row);
       rows.push(row);
     }
@@ -274,7 +287,8 @@ export class Model {
 
   /**
    * One at a time: what is asked for at once takes turns.
-   * @template T @param {() => Promise<T>} what is done when the device is free @returns {Promise<T>}
+   * @template T @param {() => Promise<T>} what is done when the device is free
+   * @returns {Promise<T>}
    */
   inTurn(what) {
     const made = this.turn.then(what);

@@ -3,9 +3,9 @@
 import { readFile } from "node:fs/promises";
 import { fileURLToPath, pathToFileURL } from "node:url";
 
-import { ranked } from "./encoder.js";
 import { Model } from "./model.js";
 import { WeftError } from "./program.js";
+import { ranked } from "./ranked.js";
 import { Store, checked } from "./store.js";
 
 export { WeftError, ranked };

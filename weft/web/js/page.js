@@ -61,7 +61,9 @@ async function start() {
   $("loading").hidden = true;
   $("tabs").hidden = false;
   facts(model.about);
-  if (model.about.kinds?.length) (await import("./train.js")).bindTraining(model, { target: target() });
+  if (model.about.kinds?.length) {
+    (await import("./train.js")).bindTraining(model, { target: target() });
+  }
   const encodes = folder.kind === "encoder";
   $("tab-write").hidden = encodes;
   if (encodes || folder.search) (await import("./search.js")).bindSearch(folder.search, model);
@@ -79,7 +81,8 @@ async function write(event) {
   $("stop").disabled = false;
   $("note").textContent = "";
   const prompt = $("prompt").value;
-  const given = Object.assign(document.createElement("span"), { className: "given", textContent: prompt });
+  const given = document.createElement("span");
+  Object.assign(given, { className: "given", textContent: prompt });
   const fresh = document.createElement("span");
   $("output").replaceChildren(given, fresh);
   const number = (/** @type {string} */ id) => $(id).valueAsNumber;
@@ -95,9 +98,10 @@ async function write(event) {
       fresh.append(text);
       count += ids.length;
       first ||= performance.now();
-      const rate = (count - 1) / ((performance.now() - first) / 1000);
-      if (count > 1) $("speed").textContent = `${rate.toFixed(1)} tokens/s, first after ${((first - begun) / 1000).toFixed(2)} s`;
-      if (finish === "length") $("note").textContent = "Stopped at the number of tokens that Options allow.";
+      if (count > 1) $("speed").textContent = speed(count - 1, begun, first);
+      if (finish === "length") {
+        $("note").textContent = "Stopped at the number of tokens that Options allow.";
+      }
     }
   } catch (error) {
     $("note").textContent = `${/** @type {Error} */ (error).message}.`;
@@ -107,6 +111,12 @@ async function write(event) {
     $("stop").disabled = true;
     document.body.dataset.written = String(count);
   }
+}
+
+/** @param {number} count @param {number} begun @param {number} first when the first came */
+function speed(count, begun, first) {
+  const rate = count / ((performance.now() - first) / 1000);
+  return `${rate.toFixed(1)} tokens/s, first after ${((first - begun) / 1000).toFixed(2)} s`;
 }
 
 /** @param {any} about */

@@ -22,11 +22,13 @@ const MAX_GROUPS = 2 ** 31;
 
 /**
  * @typedef {[buffer: number, offset: number, nbytes: number]} Ref
- * @typedef {{name: string, role: string, dtype: string, shape: number[], nbytes: number}} BufferSpec
+ * @typedef {{name: string, role: string, dtype: string, shape: number[],
+ *   nbytes: number}} BufferSpec
  * @typedef {{kind: "dispatch", args: Ref[], grid: Expr[], code: any, access: string[],
  *   label: string, kernel: string, dtypes: string[], flops: number}
  *   | {kind: "copy", from: Ref, to: Ref} | {kind: "fill", to: Ref, byte: number}} Step
- * @typedef {["Const", number, string] | ["Param", string, number] | ["Binary", string, any, any, string]} Expr
+ * @typedef {["Const", number, string] | ["Param", string, number]
+ *   | ["Binary", string, any, any, string]} Expr
  * @typedef {{whole: string, start: number, rows: number, lanes: number, item: number}} Recipe
  * @typedef {{name: string, buffers: BufferSpec[], steps: Step[], scalars: string[],
  *   inputs: number[], outputs: number[], rows: Record<string, string>,

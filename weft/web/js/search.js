@@ -30,7 +30,10 @@ export function bindSearch(folder, model) {
   $("search").addEventListener("open", () => offer(folder), { once: true });
 }
 
-/** Says how large the encoder is, and fetches it at once if it is small or here. @param {string} folder */
+/**
+ * Says how large the encoder is, and fetches it at once if it is small or here.
+ * @param {string} folder
+ */
 async function offer(folder) {
   try {
     const { name, bytes, kept } = await describe(folder);
@@ -82,7 +85,8 @@ async function search() {
     const made = await encoder.embed(fresh, { signal: stop.signal, progress });
     fresh.forEach((note, n) => vectors.set(note, made[n]));
     const [query] = await encoder.embed([asked], { signal: stop.signal });
-    show(notes, ranked(query, notes.map((note) => /** @type {Float32Array} */ (vectors.get(note)))));
+    const rows = notes.map((note) => /** @type {Float32Array} */ (vectors.get(note)));
+    show(notes, ranked(query, rows));
   } catch (error) {
     if (!stop.signal.aborted) throw error;
   }

@@ -3,16 +3,16 @@
 import { ITEM, WeftError, soundly } from "./program.js";
 
 /**
- * @typedef {{kernel: string, label: string, ok: boolean, error: number, allowed: number, ms: number,
- *   message?: string}} Tested `error` and `allowed` are shares of the largest result
+ * @typedef {{kernel: string, label: string, ok: boolean, error: number, allowed: number,
+ *   ms: number, message?: string}} Tested `error` and `allowed` are shares of the largest result
  */
 
-/**
- * @param {any} device @param {Record<string, import("./program.js").Program>} programs
- * @param {any} tests what selftest.json has for this device
- * @param {(done: number, of: number) => void} [counted]
- */
-export async function selftest(device, programs, tests, counted = () => {}) {
+/** @param {import("./model.js").Model} model that need not be started @returns {Promise<any>} */
+export async function selftest(model) {
+  const { device, programs } = await model.choose();
+  const text = new TextDecoder().decode(await model.part("selftest.json"));
+  const tests = JSON.parse(text)[device.kind];
+  const { why, manifest: { name }, options: { progress } } = model;
   /** @type {Tested[]} */
   const kernels = [];
   for (const [kind, number, grid, results, least] of tests.kernels) {
@@ -21,24 +21,27 @@ export async function selftest(device, programs, tests, counted = () => {}) {
     const about = { kernel: step.kernel, label: step.label };
     try {
       const cut = { ...step, grid, least };
-      kernels.push({ ...about, ...await tested(device, programs[kind], cut, tests, kind, results) });
+      const found = await tested(device, programs[kind], cut, tests, kind, results);
+      kernels.push({ ...about, ...found });
     } catch (error) {
       if (device.isLost) throw error;
       const { message } = /** @type {Error} */ (error);
       kernels.push({ ...about, ok: false, error: NaN, allowed: 0, ms: 0, message });
     }
-    counted(kernels.length, tests.kernels.length);
+    progress?.({ loaded: kernels.length, total: tests.kernels.length, phase: "kernels" });
   }
-  const ok = kernels.every((k) => k.ok);
-  return { ok, target: device.kind, ...hardware(device), kernels, untested: tests.untested };
+  const [ok, target] = [kernels.every((k) => k.ok), device.kind];
+  return { name, why, ok, target, ...hardware(device), kernels, untested: tests.untested };
 }
 
 /**
  * @param {any} device @param {import("./program.js").Program} program
- * @param {any} step its grid as numbers @param {any} tests @param {string} kind @param {any[]} results
+ * @param {any} step its grid as numbers @param {any} tests @param {string} kind
+ * @param {any[]} results
  */
 async function tested(device, program, step, tests, kind, results) {
-  const specs = step.args.map((/** @type {any} */ [index, offset, nbytes], /** @type {number} */ n) => {
+  const specs = step.args.map((/** @type {any} */ arg, /** @type {number} */ n) => {
+    const [index, offset, nbytes] = arg;
     const dtype = step.dtypes[n];
     const known = tests.inputs[kind]?.[program.buffers[index].name];
     const data = soundly("selftest.json", () => content(step, n, nbytes, dtype, known, offset));
@@ -50,9 +53,9 @@ async function tested(device, program, step, tests, kind, results) {
       device.write(places[n], new Uint8Array(s.data.buffer, 0, s.nbytes)));
     const args = specs.map((/** @type {any} */ s, /** @type {number} */ n) => [n, 0, s.nbytes]);
     const constant = step.grid.map((/** @type {number} */ n) => ["Const", n, "int32"]);
-    const run = await device.bind({
-      ...program, buffers: specs, steps: [{ ...step, args, grid: constant }], inputs: [], outputs: [],
-    }, places);
+    const steps = [{ ...step, args, grid: constant }];
+    const alone = { ...program, buffers: specs, steps, inputs: [], outputs: [] };
+    const run = await device.bind(alone, places);
     const begun = performance.now();
     await run(tests.scalars[kind]);
     await device.raw?.queue.onSubmittedWorkDone();
@@ -74,7 +77,9 @@ function compared(values, [tolerance, most, sum, sizes, samples]) {
   let all = 0;
   let error = 0;
   for (let i = 0; i < values.length; i++) all += values[i];
-  for (const [index, value] of samples) error = Math.max(error, Math.abs(values[index] - value) / scale);
+  for (const [index, value] of samples) {
+    error = Math.max(error, Math.abs(values[index] - value) / scale);
+  }
   error = Math.max(error, Math.abs(all - sum) / Math.max(sizes, 1));
   return { ok: error <= tolerance + 1e-6, error, allowed: tolerance }; // the file has 7 digits
 }
@@ -91,8 +96,8 @@ function content(step, n, nbytes, dtype, known, offset) {
     return Int32Array.from({ length: size }, (_, i) =>
       (known && step.access[n] !== "w" ? known[0][from + i] ?? known[1] : 0));
   }
-  const Kind = /** @type {any} */ ({ float32: Float32Array, uint32: Uint32Array, float16: Uint16Array,
-    bfloat16: Uint16Array })[dtype] ?? Uint8Array;
+  const Kind = /** @type {any} */ ({ float32: Float32Array, uint32: Uint32Array,
+    float16: Uint16Array, bfloat16: Uint16Array })[dtype] ?? Uint8Array;
   const out = new Kind(size);
   if (step.access[n] === "w") return out;
   const floats = table(dtype, step.least);
@@ -146,5 +151,6 @@ function hardware({ raw }) {
   const limits = Object.fromEntries(Object.keys(Object.getPrototypeOf(raw.limits) ?? {})
     .concat(Object.keys(raw.limits)).filter((name) => typeof raw.limits[name] === "number")
     .map((name) => [name, raw.limits[name]]));
-  return { adapter: { vendor, architecture, device, description }, features: [...raw.features], limits };
+  const adapter = { vendor, architecture, device, description };
+  return { adapter, features: [...raw.features], limits };
 }

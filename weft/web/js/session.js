@@ -20,8 +20,8 @@ export class Sessions {
     this.partial = new Map();
     /** @type {Map<string, any>} */
     this.shared = new Map();
-    /** @type {Map<string, {program: Program, places: any[], run: (scalars: number[], signal?: AbortSignal) =>
-     *   Promise<void>}>} */
+    /** @type {Map<string, {program: Program, places: any[],
+     *   run: (scalars: number[], signal?: AbortSignal) => Promise<void>}>} */
     this.bound = new Map();
     const arenas = Object.values(programs).map((p) => p.buffers.filter(isArena));
     const most = Math.max(0, ...arenas.map((each) => each.length));
@@ -46,7 +46,8 @@ export class Sessions {
     if (spec.role !== "weight" && spec.role !== "state") {
       const own = this.device.alloc(spec.nbytes);
       if (spec.role === "const") {
-        this.use(`${this.device.kind}/${kind}/${spec.name}`, { place: own, spec, recipe: undefined });
+        const tensor = `${this.device.kind}/${kind}/${spec.name}`;
+        this.use(tensor, { place: own, spec, recipe: undefined });
       }
       return own;
     }
@@ -80,7 +81,9 @@ export class Sessions {
   put(tensor, start, bytes, total) {
     const uses = this.uses.get(tensor) ?? [];
     for (const { place, spec } of uses.filter((use) => !use.recipe)) {
-      if (total !== spec.nbytes) throw new WeftError(`tensor ${tensor} has ${total} bytes of ${spec.nbytes}`);
+      if (total !== spec.nbytes) {
+        throw new WeftError(`tensor ${tensor} has ${total} bytes of ${spec.nbytes}`);
+      }
       this.device.write(place, bytes, start);
     }
     const made = uses.filter((use) => use.recipe);
@@ -112,7 +115,8 @@ export class Sessions {
       if (!given || given.byteLength > spec.nbytes) {
         throw new WeftError(`${program.name}: input ${spec.name} takes ${spec.nbytes} bytes`);
       }
-      this.device.write(places[i], new Uint8Array(given.buffer, given.byteOffset, given.byteLength));
+      const bytes = new Uint8Array(given.buffer, given.byteOffset, given.byteLength);
+      this.device.write(places[i], bytes);
     }
     await run(program.scalars.map((name) => scalars[name] ?? 0), signal);
     return Promise.all(program.outputs.map((i) =>
@@ -144,8 +148,8 @@ function followed(whole, { spec, recipe }) {
 function interleaved(rows, row, size, lanes, spec) {
   const kind = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array }[size];
   if (!kind) throw new WeftError(`weight ${spec.name} is ordered by ${size} bytes`);
-  const source = rows.byteOffset % size ? rows.slice() : rows;
-  const from = new kind(/** @type {ArrayBuffer} */ (source.buffer), source.byteOffset, Math.floor(source.length / size));
+  const { buffer, byteOffset, length } = rows.byteOffset % size ? rows.slice() : rows;
+  const from = new kind(/** @type {ArrayBuffer} */ (buffer), byteOffset, Math.floor(length / size));
   const to = new kind(spec.nbytes / size);
   const depth = row / size;
   let at = 0;

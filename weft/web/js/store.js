@@ -39,7 +39,10 @@ export class Store {
     return this.kept;
   }
 
-  /** @param {string} name of a folder in this one @param {{signal?: AbortSignal, note?: any}} [options] */
+  /**
+   * @param {string} name of a folder in this one
+   * @param {{signal?: AbortSignal, note?: any}} [options]
+   */
   inside(name, options = {}) {
     return new Store(`${this.base}${name}/`, options);
   }
@@ -97,7 +100,8 @@ export class Store {
         for await (const part of this.parts(name, have)) {
           if (part.restart) have = 0;
           if (have + part.bytes.length > nbytes) {
-            throw new WeftError(`${name} is longer than the manifest says: upload the folder again`);
+            throw new WeftError(`${name} is longer than the manifest says: upload the folder `
+              + "again");
           }
           bytes.set(part.bytes, have);
           have += part.bytes.length;
@@ -128,7 +132,8 @@ export class Store {
     const headers = from ? { Range: `bytes=${from}-` } : {};
     const response = await fetch(this.base + name, { headers, signal: this.signal });
     if (response.status === 404 || response.status === 403) {
-      throw new WeftError(`${name} is not there (${response.status}): the folder was not uploaded whole`);
+      throw new WeftError(`${name} is not there (${response.status}): the folder was not uploaded `
+        + "whole");
     }
     if (!response.ok || !response.body) throw new TypeError(`the server says ${response.status}`);
     let restart = from > 0 && response.status !== 206;

@@ -2,7 +2,8 @@
 
 /** @param {HTMLElement} list */
 export function bindTabs(list) {
-  const tabs = () => /** @type {HTMLElement[]} */ ([...list.querySelectorAll("[role=tab]:not([hidden])")]);
+  const tabs = () => /** @type {HTMLElement[]} */ (
+    [...list.querySelectorAll("[role=tab]:not([hidden])")]);
   const select = (/** @type {HTMLElement} */ chosen) => {
     for (const tab of tabs()) {
       const on = tab === chosen;

@@ -2,6 +2,8 @@
 
 import { selftest } from "./weft.js";
 
+const HEADS = ["Kernel", "Largest error", "Allowed", "ms", "Right"];
+
 /**
  * @param {string} name @param {Record<string, any>} [about] @param {(string | Node)[]} children
  */
@@ -39,13 +41,14 @@ export async function testPage(section, target, counted) {
     element("td", { className: k.ok ? "" : "bad" }, k.ok ? "yes" : "no")));
   section.replaceChildren(
     element("h2", { className: wrong ? "bad" : "" }, verdict),
-    element("p", {}, `Chosen because: ${report.why}. Each kernel ran once, on a few of its groups, beside what `
-      + "weft's interpreter gave when the page was written."),
-    element("div", { className: "row" }, copy, said, element("a", { href: "./" }, "Back to the model")),
+    element("p", {}, `Chosen because: ${report.why}. Each kernel ran once, on a few of its groups, `
+      + "beside what weft's interpreter gave when the page was written."),
+    element("div", { className: "row" }, copy, said,
+      element("a", { href: "./" }, "Back to the model")),
     element("div", { className: "wide", tabIndex: 0 },
       element("table", {},
-        element("thead", {}, element("tr", {}, ...["Kernel", "Largest error", "Allowed", "ms", "Right"]
-          .map((text) => element("th", { scope: "col" }, text)))),
+        element("thead", {}, element("tr", {}, ...HEADS.map((text) =>
+          element("th", { scope: "col" }, text)))),
         element("tbody", {}, ...rows))),
     element("details", {}, element("summary", {}, "The report"),
       element("pre", { tabIndex: 0 }, JSON.stringify(all, null, 2))));

@@ -1,15 +1,16 @@
 // A thread of wasm.js: it takes groups of the kernel that is being played until none is left.
 
 // Where things stand in the words that threads share. OPEN is the number of the call that is being
-// played, 0 between calls; ACTIVE counts the threads that may be in it besides the first; FAILED is 1
-// after a kernel's error in one of these; a call is code, list, scalars, x, y, z, end and chunk.
+// played, 0 between calls; ACTIVE counts the threads that may be in it besides the first; FAILED is
+// 1 after a kernel's error in one of these; a call is code, list, scalars, x, y, z, end and chunk.
 export const [OPEN, NEXT, ACTIVE, SLEEPERS, FAILED, CALL] = [0, 1, 2, 3, 4, 5];
 export const SLOTS = CALL + 8;
 const PATIENCE = 20000; // looks at OPEN before a thread sleeps
 
 /**
  * The exports of a module of kernels.
- * @param {WebAssembly.Module} module @param {WebAssembly.Memory} memory @param {number} top of its stack
+ * @param {WebAssembly.Module} module @param {WebAssembly.Memory} memory
+ * @param {number} top of its stack
  * @returns {Promise<Record<string, (...args: number[]) => void>>}
  */
 export async function kernelsOf(module, memory, top) {

@@ -30,8 +30,10 @@ export class Tokenizer {
     /** @type {Map<number, string>} */
     this.tokens = new Map(Array.from(this.model.ids, ([token, id]) => [id, token]));
     /** @type {Added[]} */
-    const added = numbered((json.added_tokens ?? []).filter((/** @type {Added} */ t) => t.content), this.model.ids);
-    const spelled = (/** @type {Added} */ t) => (t.normalized ? this.normalize(t.content) : t.content);
+    const listed = json.added_tokens ?? [];
+    const added = numbered(listed.filter((t) => t.content), this.model.ids);
+    const spelled = (/** @type {Added} */ { normalized, content }) =>
+      (normalized ? this.normalize(content) : content);
     for (const token of added) this.tokens.set(token.id, spelled(token));
     this.special = new Set(added.filter((t) => t.special).map((t) => t.content));
     this.exact = finder(added.filter((t) => !t.normalized), spelled);
@@ -43,7 +45,9 @@ export class Tokenizer {
    * @returns {number[]}
    */
   encode(text, special = true) {
-    if (/\p{Cs}/u.test(text)) throw new WeftError("the text is not valid Unicode (it holds a lone surrogate)");
+    if (/\p{Cs}/u.test(text)) {
+      throw new WeftError("the text is not valid Unicode (it holds a lone surrogate)");
+    }
     const ids = this.exact(this.lower ? text.toLowerCase() : text).flatMap((part) =>
       part.id ?? this.loose(this.normalize(part.text)).flatMap((inner) =>
         inner.id ?? this.words(inner.text, part.at + inner.at === 0)));
@@ -97,7 +101,9 @@ function finder(added, spelled) {
       let [start, stop] = [index, index + found.length];
       const inWord = WORD_ENDS.test(text.slice(0, start)) || WORD_STARTS.test(text.slice(stop));
       if (token.single_word && inWord) continue;
-      if (token.lstrip) start = Math.max(done, text.slice(0, start).replace(/\p{White_Space}+$/u, "").length);
+      if (token.lstrip) {
+        start = Math.max(done, text.slice(0, start).replace(/\p{White_Space}+$/u, "").length);
+      }
       if (token.rstrip) stop += (/^\p{White_Space}*/u.exec(text.slice(stop)) ?? [""])[0].length;
       if (done < start) parts.push({ text: text.slice(done, start), at: done });
       parts.push({ text: found, at: start, id: token.id });

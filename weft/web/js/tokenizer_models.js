@@ -15,7 +15,10 @@ export function tokenModel(model) {
   return { ids, encode: kind(model, ids) };
 }
 
-/** The ids of a text's bytes, if the vocabulary has them all. @param {string} text @param {Map<string, number>} ids */
+/**
+ * The ids of a text's bytes, if the vocabulary has them all.
+ * @param {string} text @param {Map<string, number>} ids
+ */
 function bytesOf(text, ids) {
   const found = Array.from(new TextEncoder().encode(text), (b) =>
     ids.get(`<0x${b.toString(16).toUpperCase().padStart(2, "0")}>`));
@@ -57,7 +60,9 @@ function bpe(model, ids) {
   const made = model.merges.map((/** @type {any} */ merge, /** @type {number} */ rank) => {
     const [a, b] = typeof merge === "string" ? merge.split(" ") : merge;
     const [left, right] = [ids.get(a), ids.get(b)];
-    if (left === undefined || right === undefined) throw new WeftError("tokenizer.json merges unknown tokens");
+    if (left === undefined || right === undefined) {
+      throw new WeftError("tokenizer.json merges unknown tokens");
+    }
     ranks.set(left * room + right, rank);
     return ids.get(a + b.slice(before.length));
   });
@@ -147,19 +152,24 @@ class Heap {
   }
 }
 
-/** The most likely pieces (Viterbi), those that are unknown joined. @param {any} model @param {Map<string, number>} ids @returns {Model} */
+/**
+ * The most likely pieces (Viterbi), those that are unknown joined.
+ * @param {any} model @param {Map<string, number>} ids @returns {Model}
+ */
 function unigram(model, ids) {
-  /** @type {number[]} */
-  const scores = model.vocab.map((/** @type {any} */ entry) => entry[1]);
+  /** @type {[string, number][]} */
+  const vocab = model.vocab;
+  const scores = vocab.map(([, score]) => score);
   const missing = scores.reduce((a, b) => Math.min(a, b), Infinity) - 10;
-  const longest = model.vocab.reduce((/** @type {number} */ a, /** @type {any} */ [t]) => Math.max(a, t.length), 0);
+  const longest = vocab.reduce((most, [token]) => Math.max(most, token.length), 0);
   return (word) => {
     const ends = [{ score: 0, from: 0, known: true }];
-    const offer = (/** @type {number} */ from, /** @type {number} */ to, /** @type {number} */ own, known = true) => {
+    /** @type {(from: number, to: number, own: number, known?: boolean) => void} */
+    const offer = (from, to, own, known = true) => {
       const score = ends[from].score + own;
       if (!ends[to] || score > ends[to].score) ends[to] = { score, from, known };
     };
-    const size = (/** @type {number} */ at) => (/** @type {number} */ (word.codePointAt(at)) > 0xffff ? 2 : 1);
+    const size = (/** @type {number} */ at) => ((word.codePointAt(at) ?? 0) > 0xffff ? 2 : 1);
     for (let at = 0; at < word.length; at += size(at)) {
       for (let to = at + size(at); to <= word.length && to - at <= longest; to += size(to)) {
         const id = ids.get(word.slice(at, to));

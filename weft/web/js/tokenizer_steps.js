@@ -13,7 +13,8 @@ import { WeftError } from "./program.js";
 const SPACE = "\\p{White_Space}"; // \s of JavaScript lacks U+0085 and has U+FEFF
 const PUNCTUATION = "\\p{P}$+<=>^`|~";
 const GPT2 = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-const HAN = /[\u4E00-\u9FFF\u3400-\u4DBF\u{20000}-\u{2A6DF}\u{2A700}-\u{2B73F}\u{2B740}-\u{2B81F}\u{2B920}-\u{2CEAF}\uF900-\uFAFF\u{2F800}-\u{2FA1F}]/gu;
+const HAN = new RegExp("[\\u4E00-\\u9FFF\\u3400-\\u4DBF\\u{20000}-\\u{2A6DF}\\u{2A700}-\\u{2B73F}"
+  + "\\u{2B740}-\\u{2B81F}\\u{2B920}-\\u{2CEAF}\\uF900-\\uFAFF\\u{2F800}-\\u{2FA1F}]", "gu");
 
 /** A pattern of a tokenizer.json as JavaScript has it. @param {string} source */
 export function regex(source) {
@@ -53,8 +54,9 @@ export function normalizer(step) {
       return (text) => text.replace(pattern, "");
     }
     case "Sequence": {
+      /** @type {Normalize[]} */
       const steps = step.normalizers.map(normalizer);
-      return (text) => steps.reduce((/** @type {string} */ t, /** @type {Normalize} */ s) => s(t), text);
+      return (text) => steps.reduce((now, next) => next(now), text);
     }
   }
   throw unknown(step);
@@ -63,7 +65,8 @@ export function normalizer(step) {
 /** @param {string} text @param {Step} step */
 function bert(text, step) {
   if (step.clean_text) {
-    text = text.replace(/(?![\t\n\r])[\0\ufffd\p{Cc}\p{Cf}\p{Co}]/gu, "").replace(/\p{White_Space}/gu, " ");
+    text = text.replace(/(?![\t\n\r])[\0\ufffd\p{Cc}\p{Cf}\p{Co}]/gu, "");
+    text = text.replace(/\p{White_Space}/gu, " ");
   }
   if (step.handle_chinese_chars) text = text.replace(HAN, " $& ");
   if (step.strip_accents ?? step.lowercase) text = text.normalize("NFD").replace(/\p{Mn}/gu, "");
@@ -83,17 +86,22 @@ export function cutter(step) {
     }
     case "Digits":
       return (text) => split(text, /\p{N}/gu, step.individual_digits ? "Isolated" : "Contiguous");
-    case "Punctuation":
-      return (text) => split(text, new RegExp(`[${PUNCTUATION}]`, "gu"), step.behavior ?? "Isolated");
-    case "BertPreTokenizer":
-      return (text) => text.match(new RegExp(`[^${SPACE}${PUNCTUATION}]+|[${PUNCTUATION}]`, "gu")) ?? [];
+    case "Punctuation": {
+      const pattern = new RegExp(`[${PUNCTUATION}]`, "gu");
+      return (text) => split(text, pattern, step.behavior ?? "Isolated");
+    }
+    case "BertPreTokenizer": {
+      const pattern = new RegExp(`[^${SPACE}${PUNCTUATION}]+|[${PUNCTUATION}]`, "gu");
+      return (text) => text.match(pattern) ?? [];
+    }
     case "Split": {
       const pattern = patternOf(step.pattern);
       return (text) => split(text, pattern, step.behavior, step.invert);
     }
     case "Sequence": {
+      /** @type {Cut[]} */
       const steps = step.pretokenizers.map(cutter);
-      return (text, first) => steps.reduce((/** @type {string[]} */ parts, /** @type {Cut} */ cut) =>
+      return (text, first) => steps.reduce((parts, cut) =>
         parts.flatMap((part, n) => cut(part, first && n === 0)), [text]);
     }
   }
@@ -106,7 +114,9 @@ function byteLevel(step) {
   return (text) => {
     const whole = step.add_prefix_space && !text.startsWith(" ") ? ` ${text}` : text;
     const parts = step.use_regex === false ? [whole] : split(whole, pattern, "Isolated");
-    return parts.map((part) => Array.from(new TextEncoder().encode(part), (b) => LETTERS[b]).join(""));
+    const spelled = (/** @type {string} */ part) =>
+      Array.from(new TextEncoder().encode(part), (b) => LETTERS[b]).join("");
+    return parts.map(spelled);
   };
 }
 
@@ -170,12 +180,14 @@ export function joiner(step) {
     }
     case "Strip": {
       const mark = literally(step.content);
-      const pattern = new RegExp(`^(?:${mark}){0,${step.start}}|(?:${mark}){0,${step.stop}}$`, "gu");
+      const [before, after] = [`^(?:${mark}){0,${step.start}}`, `(?:${mark}){0,${step.stop}}$`];
+      const pattern = new RegExp(`${before}|${after}`, "gu");
       return (tokens) => tokens.map((t) => t.replace(pattern, ""));
     }
     case "Sequence": {
+      /** @type {Join[]} */
       const steps = step.decoders.map(joiner);
-      return (tokens) => steps.reduce((/** @type {string[]} */ t, /** @type {Join} */ s) => s(t), tokens);
+      return (tokens) => steps.reduce((now, next) => next(now), tokens);
     }
   }
   throw unknown(step);
@@ -207,7 +219,10 @@ function fromLetters(tokens) {
   return [new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(bytes))];
 }
 
-/** Runs of bytes as characters; each byte of a run that is broken as a sign. @param {string[]} tokens */
+/**
+ * Runs of bytes as characters; each byte of a run that is broken as a sign.
+ * @param {string[]} tokens
+ */
 function fromBytes(tokens) {
   /** @type {string[]} */
   const out = [];
@@ -237,5 +252,6 @@ function fromBytes(tokens) {
 
 /** @param {Step} step */
 function unknown(step) {
-  return new WeftError(`this player does not know the tokenizer's step ${String(step?.type).slice(0, 40)}`);
+  const name = String(step?.type).slice(0, 40);
+  return new WeftError(`this player does not know the tokenizer's step ${name}`);
 }

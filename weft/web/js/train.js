@@ -1,8 +1,9 @@
-// The Train tab: text in, a falling curve, files out. The steps are made in the worker (trainer.js).
+// The Train tab: text in, a falling curve, files out. The worker makes the steps (trainer.js).
 
 const $ = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
 /** @type {Record<string, string>} */
 const NAMES = { scratch: "A new model", lora: "An adapter (LoRA)" };
+const IDLE = ["train-start", "train-write", "train-save", "train-kind"]; // used when nothing runs
 const [WIDTH, HEIGHT, EDGE] = [640, 240, 36];
 
 /**
@@ -49,7 +50,7 @@ class Training {
   async while(what) {
     if (this.running) return;
     this.running = new AbortController();
-    for (const id of ["train-start", "train-write", "train-save", "train-kind"]) $(id).disabled = true;
+    for (const id of IDLE) $(id).disabled = true;
     $("train-stop").disabled = false;
     try {
       await what();
@@ -57,7 +58,7 @@ class Training {
       $("train-note").textContent = `${/** @type {Error} */ (error).message}.`;
     } finally {
       this.running = null;
-      for (const id of ["train-start", "train-write", "train-save", "train-kind"]) $(id).disabled = false;
+      for (const id of IDLE) $(id).disabled = false;
       $("train-stop").disabled = true;
     }
   }
@@ -81,7 +82,8 @@ class Training {
       const steps = $("train-steps").valueAsNumber;
       const begun = performance.now();
       let count = 0;
-      const made = this.trainer.train($("train-text").value, { steps, lr: rate.valueAsNumber, signal });
+      const options = { steps, lr: rate.valueAsNumber, signal };
+      const made = this.trainer.train($("train-text").value, options);
       for await (const { step, loss } of made) {
         this.losses.push(loss);
         count += 1;

@@ -1,4 +1,4 @@
-// Training: a folder beside the model's, whose Programs make steps and write with what they trained.
+// Training: a folder beside the model's, whose Programs make steps and write with the result.
 
 import { readManifest } from "./manifest.js";
 import { Model } from "./model.js";
@@ -6,7 +6,8 @@ import { WeftError, isText, soundly, whole } from "./program.js";
 import { Philox } from "./sampler.js";
 
 /**
- * @typedef {{steps?: number, lr?: number, seed?: number | bigint, signal?: AbortSignal}} TrainOptions
+ * @typedef {{steps?: number, lr?: number, seed?: number | bigint,
+ *   signal?: AbortSignal}} TrainOptions
  * @typedef {{step: number, loss: number, norm: number, rate: number, seconds: number,
  *   tokens: number}} Step
  */
@@ -50,8 +51,8 @@ export class Trainer extends Model {
       const [loss, norm, good] = (await this.play("train", inputs)).map((out) =>
         new Float32Array(out.buffer, out.byteOffset, 1)[0]);
       if (!good || !Number.isFinite(loss)) {
-        throw new WeftError(`step ${this.done + 1}: the loss is ${loss}, the gradient's norm ${norm}. `
-          + "Nothing was changed by this step: lower the learning rate");
+        throw new WeftError(`step ${this.done + 1}: the loss is ${loss}, the gradient's norm `
+          + `${norm}. Nothing was changed by this step: lower the learning rate`);
       }
       this.done += 1;
       const seconds = (performance.now() - begun) / 1000;
@@ -95,7 +96,8 @@ export class Trainer extends Model {
     const header = text.encode(head);
     new DataView(size.buffer).setUint32(0, header.length, true);
     const sessions = /** @type {import("./session.js").Sessions} */ (this.sessions);
-    const parts = await Promise.all(states.map((/** @type {string} */ state) => sessions.read(state)));
+    const read = (/** @type {string} */ state) => sessions.read(state);
+    const parts = await Promise.all(states.map(read));
     const bytes = new Uint8Array(await new Blob([size, header, ...parts]).arrayBuffer());
     return [{ name, bytes }, { name: config[0], bytes: text.encode(config[1]) }];
   }
@@ -126,13 +128,16 @@ export function schedule(lr, n, steps, warmup) {
 
 /** Windows of a text in the order of weft train (weft/models/training/tokens.py). */
 export class Batches {
-  /** @param {number[]} ids @param {number} batch @param {number} length @param {bigint | number} seed */
+  /**
+   * @param {number[]} ids @param {number} batch @param {number} length
+   * @param {bigint | number} seed
+   */
   constructor(ids, batch, length, seed) {
     this.ids = ids;
     this.batch = batch;
     this.length = length;
     this.seed = seed;
-    this.windows = Math.floor((ids.length - length) / length); // room for every offset below `length`
+    this.windows = Math.floor((ids.length - length) / length); // room for each offset below length
     if (this.windows < 1) {
       throw new WeftError(`the text has ${ids.length} tokens, and training takes at least `
         + `${2 * length}: paste more text`);
@@ -142,7 +147,10 @@ export class Batches {
     this.offset = 0;
   }
 
-  /** Ids and targets of batch `number`. @param {number} number @returns {[Int32Array, Int32Array]} */
+  /**
+   * Ids and targets of batch `number`.
+   * @param {number} number @returns {[Int32Array, Int32Array]}
+   */
   at(number) {
     const { batch, length } = this;
     const [ids, targets] = [new Int32Array(batch * length), new Int32Array(batch * length)];

@@ -49,8 +49,8 @@ export class WasmDevice {
    */
   static async make(code, about, { name = moduleName(), threads } = {}) {
     if (!globalThis.WebAssembly?.validate(SIMD)) {
-      throw new WeftError("this browser has neither WebGPU nor WebAssembly with SIMD: update it, or "
-        + "use another");
+      throw new WeftError("this browser has neither WebGPU nor WebAssembly with SIMD: update it, "
+        + "or use another");
     }
     const [start, flags] = about.modules?.[name] ?? [];
     if (!whole(start) || !whole(about.scratch) || start + about.scratch > MOST / 4

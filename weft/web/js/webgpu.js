@@ -50,7 +50,8 @@ export class GpuDevice {
     raw.addEventListener("uncapturederror", ({ error }) => {
       const full = error.constructor.name === "GPUOutOfMemoryError";
       this.wrong ??= new WeftError(full
-        ? `the GPU has no ${mb(this.bytes)} MB of memory for this: close other tabs, or use WebAssembly`
+        ? `the GPU has no ${mb(this.bytes)} MB of memory for this: close other tabs, or use `
+          + "WebAssembly"
         : `the GPU refused a step (${error.message})`);
     });
   }
@@ -275,7 +276,8 @@ function submits(steps) {
       work = 0;
     }
   });
-  return cuts.map((from, n) => [from, cuts[n + 1] ?? steps.length]).filter(([from, to]) => from < to);
+  return cuts.map((from, n) => [from, cuts[n + 1] ?? steps.length])
+    .filter(([from, to]) => from < to);
 }
 
 /** @param {number} bytes */

@@ -1,8 +1,8 @@
 // weft in a page: import { load } from "./weft.js". The model lives in a worker.
 
-import { ranked } from "./encoder.js";
-import { readManifest } from "./manifest.js";
+import { bytesOf, readManifest } from "./manifest.js";
 import { WeftError } from "./program.js";
+import { ranked } from "./ranked.js";
 import { Store } from "./store.js";
 
 export { WeftError, ranked };
@@ -17,8 +17,7 @@ export async function describe(folder) {
   const store = new Store(address(folder));
   const { name, kind, search, shards } = readManifest(await store.json("manifest.json"));
   const kept = await Promise.all(shards.map((/** @type {any} */ shard) => store.has(shard)));
-  const bytes = shards.reduce((/** @type {number} */ sum, /** @type {any} */ s) => sum + s[1], 0);
-  return { name, kind, bytes, kept: kept.every(Boolean), search };
+  return { name, kind, bytes: bytesOf(shards), kept: kept.every(Boolean), search };
 }
 
 /** @param {string | URL} folder */
@@ -101,7 +100,7 @@ export class PageModel {
     if (note) return call.note?.(note);
     this.calls.delete(id);
     if (!error) return call.done(result);
-    const made = error.name === "WeftError" ? new WeftError(error.message) : new Error(error.message);
+    const made = new (error.name === "WeftError" ? WeftError : Error)(error.message);
     if (error.name === "AbortError") made.name = "AbortError";
     call.fail(made);
   }

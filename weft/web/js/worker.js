@@ -41,8 +41,9 @@ const CALLS = {
     trainer?.close();
     trainer = null;
     const { store } = /** @type {Model} */ (model);
-    trainer = await Trainer.beside(/** @type {Model} */ (model), store.inside(kind, { signal, note }),
-      { ...options, note, progress });
+    const inside = store.inside(kind, { signal, note });
+    const all = { ...options, note, progress };
+    trainer = await Trainer.beside(/** @type {Model} */ (model), inside, all);
     return { ...about(trainer), train: trainer.manifest.train };
   },
   async train(id, { text, options }, signal) {
@@ -68,11 +69,13 @@ const CALLS = {
   },
 };
 
-/** @param {Model} m */
-function about(m) {
+/** @param {Model} model */
+function about({ manifest, device, why, store }) {
+  const { name, model, train: kinds } = manifest;
+  const hardware = device.about?.() ?? {};
   return {
-    name: m.manifest.name, kinds: m.manifest.train, model: m.manifest.model, target: m.device.kind, why: m.why,
-    bytes: m.device.bytes, fetched: m.store.fetched, device: m.device.about?.() ?? {},
+    name, kinds, model, target: device.kind, why, bytes: device.bytes, fetched: store.fetched,
+    device: hardware,
   };
 }
 
