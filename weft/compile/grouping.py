@@ -22,6 +22,7 @@ from weft.graph.ir import Graph, Node, toposort
 from weft.ops.packed import form_of
 from weft.ops.picks import counted
 from weft.templates.group import Group
+from weft.templates.view import views
 from weft.transform.rebuild import kind_of, users
 
 CHEAP = 4  # operations per element that may be done again wherever an element is repeated
@@ -235,7 +236,7 @@ class _Grouper:
                 if id(x) in seen or x.shape != root.shape:
                     continue
                 seen.add(id(x))
-                if analysis.takes_epilogue(x) and id(x) not in absorbed:
+                if analysis.takes_epilogue(x) and id(x) not in absorbed | self.forced.keys():
                     found.append(x)
                 elif kind_of(x) == "elementwise" and not self._in_memory(x):
                     stack.append(x)
@@ -252,7 +253,8 @@ class _Grouper:
             if len(self.users[id(at)]) != 1 or self._is_root(at):
                 return None
             if is_anchor(at):
-                return at if analysis.takes_epilogue(at) and self._wants_strided(at) else None
+                able = analysis.takes_epilogue(at) and id(at) not in self.forced
+                return at if able and self._wants_strided(at) else None
             if self._in_memory(at):
                 return None
         return None
@@ -327,18 +329,25 @@ class _Grouper:
 
     def cut_points(self, group: Group, limit: int) -> list[Node]:
         """Inner nodes of a group that needs too many buffers, to be stored until it does not: each
-        time the one that helps most."""
+        time the one that helps most. A product that reads packed weights or integers as they are
+        goes on doing so: what comes after it is cut off instead."""
         root, anchor = group.outputs[0], group.anchor
         inside = list(self._inside(root, anchor))
         stop = {id(n) for n in inside if n is not root and self.aliased(n)}
         able = [n for n in inside if kind_of(n) in analysis.FUSIBLE and not self.aliased(n)]
+        if anchor is not None and anchor.op == "dot":
+            seen = [list(views(x, picks=True)) for x in anchor.inputs]
+            read = {id(v.node) for each in seen if each[-1].parted for v in each}
+            able = [n for n in able if id(n) not in read]
         found: list[Node] = []
         while True:
             order = list(toposort(group.outputs, stop - {id(anchor)}))
             reads = sum(id(n) in stop and n is not anchor for n in order)
-            best = cuts.neediest(order, able, stop, limit)
-            if reads + len(group.outputs) <= limit or best is None:
+            if reads + len(group.outputs) <= limit:
                 return found
+            best = cuts.neediest(order, able, stop, limit)
+            if best is None:
+                return found if anchor is None or anchor is root else [*found, anchor]
             found.append(best)
             stop.add(id(best))
 

@@ -74,9 +74,14 @@ class View:
     pick: Pick | None = None
 
     @property
+    def parted(self) -> bool:
+        """Whether what `node` is made of is read in its place."""
+        return self.form is not None or self.whole
+
+    @property
     def stored(self) -> tuple[Node, ...]:
         """The values that must be in memory."""
-        return self.node.inputs if self.form is not None or self.whole else (self.node,)
+        return self.node.inputs if self.parted else (self.node,)
 
     @property
     def dtype(self) -> DType:
