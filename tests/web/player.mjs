@@ -3,33 +3,13 @@
 
 import { pathToFileURL } from "node:url";
 import path from "node:path";
-import threads from "node:worker_threads";
 
 const [folder, kind] = process.argv.slice(2);
 const js = (name) => import(pathToFileURL(path.join(folder, name)).href);
 const { readProgram } = await js("program.js");
 const { WasmDevice } = await js("wasm.js");
 const { GpuDevice } = await js("webgpu.js");
-
-/** A Worker of browsers, made of one of Node's. */
-globalThis.Worker = class {
-  constructor(url, { name }) {
-    this.own = new threads.Worker(`import { parentPort } from "node:worker_threads";
-      Object.assign(globalThis, { self: globalThis, name: ${JSON.stringify(name)} });
-      globalThis.postMessage = (data) => parentPort.postMessage(data);
-      await import(${JSON.stringify(url.href)});
-      parentPort.on("message", (data) => globalThis.onmessage({ data }));`, { eval: true });
-    this.own.on("message", (data) => this.onmessage({ data }));
-  }
-
-  postMessage(data) {
-    this.own.postMessage(data);
-  }
-
-  terminate() {
-    this.own.terminate();
-  }
-};
+const { Thread } = await js("node_thread.js");
 
 const bound = new Map();
 let gpu = null;
@@ -43,7 +23,7 @@ const CALLS = {
   async bind({ id, program, shaders, about }, code) {
     const read = readProgram(program);
     const device = kind === "wasm"
-      ? await WasmDevice.make(code, about, about)
+      ? await WasmDevice.make(code, about, { ...about, Worker: Thread })
       : await GpuDevice.make(await gpu.requestAdapter(), shaders);
     const errors = [];
     device.raw?.addEventListener("uncapturederror", (event) => errors.push(event.error.message));

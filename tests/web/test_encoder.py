@@ -43,14 +43,14 @@ def bert(tmp_path: Path) -> Path:
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node was not found")
-@pytest.mark.parametrize("modes", [("mean",), ("cls", "max", "mean")])
-def test_vectors_are_those_of_python(bert, tmp_path, modes):
+@pytest.mark.parametrize(("modes", "quant"), [(("mean",), "int8"), (("cls", "max", "mean"), None)])
+def test_vectors_are_those_of_python(bert, tmp_path, modes, quant):
     (bert / "1_Pooling").mkdir()
     (bert / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": list(modes)}))
     kinds = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
     modules = [{"type": f"x.{kind}", "path": path} for kind, path in kinds]
     (bert / "modules.json").write_text(json.dumps(modules))
-    model = weft.load(bert, device="cpu")
+    model = weft.load(bert, device="cpu", quant=quant)
     export_web(model, tmp_path / "page")
     texts = [*SENTENCES[:8], "", "word " * 99]
     want = model.embed(texts)
@@ -59,6 +59,9 @@ def test_vectors_are_those_of_python(bert, tmp_path, modes):
     done = subprocess.run(call, capture_output=True, text=True, check=True)
     got = json.loads(done.stdout)
     np.testing.assert_allclose(got["rows"], want, atol=1e-5)
+    if quant is not None:  # it did change, by little
+        whole = weft.load(bert, device="cpu").embed(texts)
+        assert 1e-6 < 1 - (whole * want).sum(1).min() < 1e-2
     assert got["order"] == np.argsort(-(want @ want[0]), kind="stable").tolist()
     assert "is an encoder" in got["failed"]
 

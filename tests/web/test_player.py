@@ -106,6 +106,27 @@ def test_every_form_writes_the_cpus_text(pages: Pages, target: str, form: Any) -
     assert json.loads(out.stdout) == [target, list(want.ids)]
 
 
+THREADS = """
+const [player, folder, prompt] = process.argv.slice(1);
+const { load } = await import(`file://${player}/node.js`);
+const model = await load(folder, { target: "wasm", threads: 3 });
+const ids = [];
+for await (const piece of model.generate(prompt, { maxNewTokens: 32 })) ids.push(...piece.ids);
+console.log(JSON.stringify([model.device.about().Threads, ids]));
+"""
+
+
+def test_threads_in_node(pages: Pages) -> None:
+    """Three of them write the same text, and keep no process from ending."""
+    need()
+    page = pages()
+    given = [str(PLAYER), str(page.folder), PROMPT]
+    node = [str(shutil.which("node")), "--input-type=module", "-e", THREADS, *given]
+    out = subprocess.run(node, capture_output=True, text=True, timeout=60)
+    assert out.returncode == 0, out.stderr
+    assert json.loads(out.stdout) == [3, list(page.model.generate(PROMPT, max_new_tokens=32).ids)]
+
+
 TURNS = """
 const [player, folder, prompts] = process.argv.slice(1);
 const { load } = await import(`file://${player}/node.js`);

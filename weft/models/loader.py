@@ -135,8 +135,6 @@ def _load(
     with progress(f"loading {name_of(folder)}"):
         target = None if device == ORACLE else _open_device(device, fallback)
         if kind in ENCODERS:
-            if numbers.quant is not None:
-                raise UsageError(f"{config.where}: {kind} is an encoder; quant is for decoders")
             if room.cache is not None:
                 raise UsageError(f"{config.where}: {kind} is an encoder, which has no cache")
             return _encoder(folder, config, ENCODERS[kind](config), target, numbers)
@@ -341,6 +339,10 @@ def _encoder(
 ) -> Encoder:
     pooling = read_pooling(folder)
     weights = read_weights(folder, raw, encoder_layout(config), wanted(numbers.dtype))
+    if numbers.quant is not None:
+        from weft.models.quantize.kept import quantised
+
+        config, weights = quantised(folder, config, weights, numbers.quant)
     config, weights = ready(folder, config, weights, numbers, device)
     longest = min(pooling.max_length or config.max_positions, config.max_positions)
     tokenizer = _tokenizer_maker(folder, config.vocab, longest, pooling.lower_case)

@@ -168,7 +168,7 @@ def sizes(folder: Path, manifest: Mapping[str, Any]) -> list[tuple[str, int, int
     either target; weights are hardly smaller for it."""
     weights = sum(nbytes for _, nbytes, _ in manifest["shards"])
     player = {p.relative_to(PLAYER).as_posix() for p in PLAYER.rglob("*.*js")}
-    player -= {*PAGE, *TARGET, *LATER, *DEVELOPING, "node.js"}
+    player -= {*PAGE, *TARGET, *LATER, *DEVELOPING, "node.js", "node_thread.js"}
     if manifest["kind"] == "encoder":
         player |= {"encoder.js", "search.js"}
     parts = {

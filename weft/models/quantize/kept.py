@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from weft.models.progress import progress
 from weft.models.quantize.packing import Packing
 from weft.models.quantize.schemes import Scheme
 from weft.models.quantize.source import stamps
+from weft.models.weight_dtypes import Config
 
 VERSION = 1  # of what a search gives: another finds nothing that was kept
 OUTER = "int8"  # of embeddings and the output matrix
@@ -41,8 +43,8 @@ Weights = Mapping[str, np.ndarray | Packed]
 
 
 def quantised(
-    folder: Path, config: DecoderConfig, weights: Weights, scheme: str
-) -> tuple[DecoderConfig, Weights]:
+    folder: Path, config: Config, weights: Weights, scheme: str
+) -> tuple[Config, Weights]:
     """The model with its linear layers in `scheme`, embeddings and the output matrix in int8; its
     config, in which matrices are [N, K]. Raises UsageError for another scheme and for weights that
     are packed, ModelError for weights that are not finite."""
@@ -66,7 +68,8 @@ def quantised(
             found = {role: packing.packed(role, plain[role]) for role in forms}
         if path is not None:
             found = _write(path, forms, flat, found)
-    return replace(config, transposed=False), {r: found.get(r, v) for r, v in flat.items()}
+    turned: dict[str, Any] = {"transposed": False} if isinstance(config, DecoderConfig) else {}
+    return replace(config, **turned), {r: found.get(r, v) for r, v in flat.items()}
 
 
 # -- the cache ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which of a decoder's weights are packed, in which form, and the searches for their scales."""
+"""Which of a model's weights are packed, in which form, and the searches for their scales."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 
 from weft.core.dtypes import DType
 from weft.core.packed import Form, Packed
-from weft.models.config import DecoderConfig, Kind
+from weft.models.config import DecoderConfig, EncoderConfig, Kind
 from weft.models.decoder_names import decoder_layout
+from weft.models.names import encoder_layout
 from weft.models.quantize.schemes import Scheme
 from weft.models.quantize.search import Search
 from weft.program.device import HOST
@@ -25,14 +26,18 @@ class Packing:
 
     def __init__(
         self,
-        config: DecoderConfig,
+        config: DecoderConfig | EncoderConfig,
         schemes: Mapping[Kind, str],
         device: Any = HOST,
         scales: DType | None = None,
     ) -> None:
-        self.kinds = {role: spec.kind for role, spec in decoder_layout(config).weights.items()}
+        if isinstance(config, DecoderConfig):
+            layout, self._transposed = decoder_layout(config), config.transposed
+        else:
+            layout, self._transposed = encoder_layout(config), False
+        self.kinds = {role: spec.kind for role, spec in layout.weights.items()}
         self.plan: dict[str, str] = {}
-        self._transposed, self._schemes, self._scales = config.transposed, schemes, scales
+        self._schemes, self._scales = schemes, scales
         self._device = device
         self._searches: dict[Target, Search] = {}
 

@@ -1,25 +1,30 @@
 // weft in Node: the model lives in this thread, its folder on the disk or on a server.
 
 import { readFile } from "node:fs/promises";
+import { availableParallelism } from "node:os";
 import { fileURLToPath, pathToFileURL } from "node:url";
 
 import { Model } from "./model.js";
+import { Thread } from "./node_thread.js";
 import { WeftError } from "./program.js";
 import { ranked } from "./ranked.js";
 import { Store, checked } from "./store.js";
 
 export { WeftError, ranked };
 
+const THREADS = { threads: availableParallelism(), Worker: Thread };
+
 /**
  * Loads a folder that `weft export web` wrote: a path, or the address of one.
- * WebGPU plays it where `options.gpu` is given (npm's `webgpu`: `create([])`), else WebAssembly.
+ * WebGPU plays it where `options.gpu` is given (npm's `webgpu`: `create([])`), else WebAssembly, in
+ * as many threads as the machine has cores, at most eight (`options.threads`: at most these).
  * @param {string} folder @param {import("./model.js").LoadOptions} [options]
  * @returns {Promise<Model>}
  */
 export function load(folder, options = {}) {
   const far = /^https?:/.test(folder);
   const store = far ? new Store(folder.replace(/\/?$/, "/"), options) : new Disk(folder);
-  return Model.load(store, options);
+  return Model.load(store, { ...THREADS, ...options });
 }
 
 /**
@@ -28,7 +33,7 @@ export function load(folder, options = {}) {
  */
 export async function trainer(model, kind, options = {}) {
   const { Trainer } = await import("./trainer.js");
-  return Trainer.beside(model, model.store.inside(kind), options);
+  return Trainer.beside(model, model.store.inside(kind), { ...THREADS, ...options });
 }
 
 /** Files of a folder on the disk. */

@@ -30,12 +30,15 @@ const THREADS = 8; // at most
 export const moduleName = () =>
   globalThis.WebAssembly?.validate(RELAXED) ? "kernels-relaxed.wasm" : "kernels.wasm";
 
-/** How many threads a page may have, and why no more. @param {number} [asked] */
-export function threadsOf(asked) {
+/**
+ * How many threads a page may have, and why no more.
+ * @param {number} [asked] @param {any} [Worker] what makes them
+ */
+export function threadsOf(asked, Worker = globalThis.Worker) {
   if (globalThis.crossOriginIsolated === false) {
     return { count: 1, why: "the server sends no COOP and COEP" };
   }
-  if (!globalThis.Worker) return { count: 1, why: "no workers here" };
+  if (!Worker) return { count: 1, why: "no workers here" };
   const cores = globalThis.navigator?.hardwareConcurrency ?? 1;
   return { count: Math.max(1, Math.min(asked ?? cores, THREADS)), why: "" };
 }
@@ -45,9 +48,11 @@ export class WasmDevice {
   /**
    * @param {Uint8Array} code a module of the folder
    * @param {About} about
-   * @param {{name?: string, threads?: number}} [options] `name`: which of the modules it is
+   * @param {{name?: string, threads?: number, Worker?: any}} [options] `name`: which of the modules
+   *   it is; `Worker`: what makes threads
    */
-  static async make(code, about, { name = moduleName(), threads } = {}) {
+  static async make(code, about, options = {}) {
+    const { name = moduleName(), threads, Worker = globalThis.Worker } = options;
     if (!globalThis.WebAssembly?.validate(SIMD)) {
       throw new WeftError("this browser has neither WebGPU nor WebAssembly with SIMD: update it, "
         + "or use another");
@@ -57,14 +62,14 @@ export class WasmDevice {
       || !whole(flags) || code[flags] !== 1) {
       throw new WeftError("wasm.json is damaged: export the folder again");
     }
-    const device = new WasmDevice(start, about.scratch, threadsOf(threads));
+    const device = new WasmDevice(start, about.scratch, threadsOf(threads, Worker));
     const bytes = device.count > 1 ? Uint8Array.from(code) : code;
     if (device.count > 1) bytes[flags] = SHARED;
     device.relaxed = name !== "kernels.wasm";
     try {
       const module = await WebAssembly.compile(/** @type {any} */ (bytes));
       device.kernels = await kernelsOf(module, device.memory, device.tops[0]);
-      await device.spawn(module);
+      await device.spawn(module, Worker);
     } catch (error) {
       throw new WeftError(`${name} is refused (${/** @type {Error} */ (error).message}): does `
         + "the page's Content-Security-Policy allow 'wasm-unsafe-eval'?", { cause: error });
@@ -97,14 +102,15 @@ export class WasmDevice {
     this.kernels = {};
   }
 
-  /** Starts the other threads. @param {WebAssembly.Module} module */
-  async spawn(module) {
+  /** Starts the other threads. @param {WebAssembly.Module} module @param {any} Worker */
+  async spawn(module, Worker) {
     await Promise.all(this.tops.slice(1).map((top) => new Promise((done, fail) => {
       const worker = new Worker(new URL("./thread.js", import.meta.url),
         { type: "module", name: "weft-thread" });
       this.workers.push(worker);
       worker.onmessage = done;
-      worker.onerror = (event) => fail(new WeftError(`a thread failed: ${event.message}`));
+      worker.onerror = (/** @type {{message: string}} */ event) =>
+        fail(new WeftError(`a thread failed: ${event.message}`));
       worker.postMessage({ module, memory: this.memory, control: this.control, top });
     })));
   }
