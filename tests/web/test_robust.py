@@ -39,14 +39,28 @@ def test_damaged_programs_and_manifests_are_refused_or_played_within_their_place
 
 def test_downloads_survive_or_say_what_to_do() -> None:
     seen = node("downloads.mjs")
-    for name in ("whole", "cut often, with Range", "cut twice, without Range", "500 twice"):
+    for name in (
+        "whole",
+        "cut often, with Range",
+        "cut twice, without Range",
+        "500 twice",
+        "stalls",
+    ):
         assert seen.pop(name).startswith("right after"), name
+    for name in ("near", "far", "packed"):
+        assert seen.pop(name) == "right", name
+    for name, words in {
+        "truncated": "is damaged", "endless": "never ends", "silent": "nothing came for 30 s",
+    }.items():  # fmt: skip
+        assert seen[name].startswith("a.json ") and words in seen.pop(name), name
     said = {
         "cut always, without Range": "network error",
         "no byte comes": "network error",
         "500 always": "the server says 500",
         "404": "the folder was not uploaded whole",
         "short": "the server says 416",
+        "says nothing": "nothing came for 30 s",
+        "another part": "the server sends another part",
         "long": "longer than the manifest says",
         "corrupt": "its hash differs",
     }
@@ -74,3 +88,36 @@ def test_references_are_made_from_numbers_that_are_exact(dtype: Any, least: int)
     values = filled(5000, 2, dtype, least).astype(np.float64)
     assert values.min() == least / 128 and values.max() == 127 / 128
     assert np.array_equal(values * 128, np.round(values * 128))
+
+
+def test_manifests_of_strangers(pages: Pages) -> None:
+    """Names that lead elsewhere, and so many files that looking at them stalls the page."""
+    script = """
+const { readManifest } = await import(process.argv[1] + "/manifest.js");
+const whole = JSON.parse(process.argv[2]);
+const many = Array(1e6).fill(["a.bin", 1, "0".repeat(64)]);
+const changes = {
+  many: { shards: many }, up: { train: ["../.."] },
+  shard: { shards: [["../a", 1, "0".repeat(64)]] },
+  space: { files: { "a b": [1, "0".repeat(64)] } }, memory: { memory: { wasm: -1 } }, whole: {},
+};
+const said = Object.entries(changes).map(([name, change]) => {
+  const begun = performance.now();
+  let text = "taken";
+  try {
+    readManifest({ ...whole, ...change });
+  } catch (error) {
+    text = `${error.name}: ${error.message}`;
+  }
+  return [name, [text, performance.now() - begun]];
+});
+console.log(JSON.stringify(Object.fromEntries(said)));
+"""
+    page_kit.need()
+    call = ["node", "--input-type=module", "-e", script, PLAYER.as_uri()]
+    call += [(pages().folder / "manifest.json").read_text()]
+    out = subprocess.run(call, capture_output=True, text=True, check=True, timeout=100).stdout
+    seen = json.loads(out)
+    assert seen.pop("whole")[0] == "taken"
+    assert all(s.startswith("WeftError: manifest.json is damaged") for s, _ in seen.values()), seen
+    assert seen["many"][1] < 50  # ms

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from page_kit import Browser, Pages, Site
+from page_kit import Browser, Page, Pages, Site
 
 VISIT = """
 await page.goto(given);
@@ -21,34 +22,39 @@ return await page.textContent("#output");
 PROMPT = "def fibonacci(n):"
 
 
-@pytest.fixture(scope="module")
-def box(pages: Pages) -> Iterator[Site]:
-    served = Site(pages("box").folder)
-    yield served
+@pytest.fixture(params=[("box", "wasm"), ("tiny", "webgpu")], ids=lambda each: each[1])
+def visit(pages: Pages, request: Any) -> Iterator[tuple[Site, Page, str]]:
+    """A site, its page, and the target that plays there."""
+    source, target = request.param
+    page = pages(source) if source == "box" else pages()
+    served = Site(page.folder)
+    yield served, page, target
     served.close()
 
 
-def test_three_visits(browser: Browser, box: Site, pages: Pages) -> None:
-    """With the model in the box, on WebAssembly: the text is the CPU's each time."""
-    want = PROMPT + pages("box").model.generate(PROMPT, max_new_tokens=24).text
-    url = f"{box.url}?target=wasm"
+def test_three_visits(browser: Browser, visit: tuple[Site, Page, str]) -> None:
+    """The text is the CPU's each time. With the model in the box on WebAssembly; with a tiny one
+    on WebGPU."""
+    site, page, target = visit
+    want = PROMPT + page.model.generate(PROMPT, max_new_tokens=24).text
+    url, who = f"{site.url}?target={target}", f"guest of {target}"
 
-    browser.run("guest", VISIT, url)
-    assert browser.run("guest", WRITE, PROMPT) == want
-    browser.run("guest", "await page.evaluate(() => navigator.serviceWorker.ready);")
+    browser.run(who, VISIT, url)
+    assert browser.run(who, WRITE, PROMPT) == want
+    browser.run(who, "await page.evaluate(() => navigator.serviceWorker.ready);")
 
-    box.files.clear()
-    browser.run("guest", VISIT, url)
-    assert browser.run("guest", WRITE, PROMPT) == want
-    box.files.pop("sw.js", None)  # the browser looks whether there is a newer one
-    assert box.files == {}
+    site.files.clear()
+    browser.run(who, VISIT, url)
+    assert browser.run(who, WRITE, PROMPT) == want
+    site.files.pop("sw.js", None)  # the browser looks whether there is a newer one
+    assert site.files == {}
 
-    box.close()
-    browser.run("guest", VISIT, url)
-    assert browser.run("guest", WRITE, PROMPT) == want
+    site.close()
+    browser.run(who, VISIT, url)
+    assert browser.run(who, WRITE, PROMPT) == want
 
-    noted = browser.run("guest", "return await page.evaluate(() => noted);")
+    noted = browser.run(who, "return await page.evaluate(() => noted);")
     assert noted["violations"] == []
     assert [t for t in noted["tasks"] if t > 50] == []
-    errors = browser.run("guest", "return it.errors;")
+    errors = browser.run(who, "return it.errors;")
     assert [e for e in errors if "ERR_CONNECTION_REFUSED" not in e] == []  # sw.js, offline

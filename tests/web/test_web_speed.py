@@ -14,7 +14,7 @@ from weft.conform.check import check_device
 from weft.core.errors import DeviceError
 from weft.web.server import server
 
-BUDGET = 60_000  # bytes of page, player, Program and shaders, with gzip, before weights
+BUDGET = 60_000  # bytes of JavaScript, Program and shaders, with gzip, before weights
 
 
 @pytest.mark.parametrize(("relaxed", "threads"), [(False, 3), (True, 1)])
@@ -36,7 +36,7 @@ def test_the_box_is_small_and_its_server_lets_threads_share_memory(
     assert invoke(["export", "web", "-o", str(folder), "--dtype", "float16"]) == 0
     rows = [line.rsplit(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
     packed = {row[0].strip(): int(row[2].replace(",", "")) for row in rows[1:-1]}
-    assert packed["page"] + packed["player"] + packed["Program, WebGPU"] < BUDGET
+    assert packed["player"] + packed["Program, WebGPU"] < BUDGET
     with server(folder) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
         with urllib.request.urlopen(f"http://127.0.0.1:{running.server_port}/") as answer:

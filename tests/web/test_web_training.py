@@ -38,10 +38,15 @@ pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed")
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, weft.models.model.Decoder]:
+    return small_page(tmp_path_factory.mktemp("small"))
+
+
+def small_page(root: Path) -> tuple[Path, weft.models.model.Decoder]:
     """A page of a tiny model that trains both kinds, in small batches."""
-    folder, base = tmp_path_factory.mktemp("page"), tmp_path_factory.mktemp("base") / "tiny"
+    folder, base = root / "page", root / "tiny"
     raw = new_config(ModelSettings(hidden=32, layers=1, heads=2), 2048, 64, 0)
     config = config_of(Fields(raw, "tiny"))
+    folder.mkdir()
     base.mkdir()
     write_model(base, config, raw, box_folder(), fresh_weights(config, 1))
     model = weft.load(base, device="cpu", context=32, max_batch=1)

@@ -18,6 +18,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from weft.models.embedder import Encoder
 from weft.models.inputs import cache_rows, intact, kv_counts
 from weft.models.model import Decoder, Model
 from weft.models.runner import CompiledRunner, encoder_program, model_caps
-from weft.program.program import Copy, Fill, Program
+from weft.program.program import Copy, Dispatch, Fill, Program
 from weft.tensor.programs import program_for
 from weft.web import programs, selftest, targets
 from weft.web.shards import Shards
@@ -40,7 +41,6 @@ FORMAT = 1
 TARGETS = (targets.WEBGPU, targets.WASM)
 PLAYER = Path(__file__).with_name("js")
 DEVELOPING = ("eslint.config.js", "jsconfig.json")  # of the player's source, not of a page
-PAGE = ("page.js", "fetching.js", "sw.js", "tabs.js")
 TARGET = ("webgpu.js", "wasm.js", "thread.js")
 # fetched when they are used
 LATER = (
@@ -159,7 +159,7 @@ def _body(
         "tensors": shards.tensors,
         "shards": shards.files,
         "files": _code(folder, made),
-        "memory": {target: _memory(each) for target, each in made.items()},
+        "memory": {target: _memory(target, each) for target, each in made.items()},
     }
 
 
@@ -168,7 +168,7 @@ def sizes(folder: Path, manifest: Mapping[str, Any]) -> list[tuple[str, int, int
     either target; weights are hardly smaller for it."""
     weights = sum(nbytes for _, nbytes, _ in manifest["shards"])
     player = {p.relative_to(PLAYER).as_posix() for p in PLAYER.rglob("*.*js")}
-    player -= {*PAGE, *TARGET, *LATER, *DEVELOPING, "node.js", "node_thread.js"}
+    player -= {*TARGET, *LATER, *DEVELOPING, "node.js", "node_thread.js"}
     if manifest["kind"] == "encoder":
         player |= {"encoder.js", "search.js"}
     parts = {
@@ -176,7 +176,7 @@ def sizes(folder: Path, manifest: Mapping[str, Any]) -> list[tuple[str, int, int
         "Program, WebAssembly": ["wasm.json", "kernels-relaxed.wasm", "wasm.js", "thread.js"],
         "tokenizer's data": [n for n in manifest["files"] if n.startswith("tokenizer")],
         "player": sorted(player),
-        "page": ["index.html", "page.css", "icon.svg", *PAGE],
+        "page": ["index.html", "page.css", "icon.svg"],
     }
     found = [("weights", weights, weights)]
     for what, names in parts.items():
@@ -210,10 +210,13 @@ def _weights(made: Mapping[str, Mapping[str, Program]], role: str) -> set[str]:
     return found
 
 
-def _memory(each: Mapping[str, Program]) -> int:
-    """Bytes that the player allocates on WebGPU (js/session.js, js/webgpu.js): weights and state
-    once by name, arenas once for all Programs, each Program's own buffers and scalars, and what its
-    outputs are read through. On WebAssembly the constants and the room of kernels come on top."""
+def _memory(target: str, each: Mapping[str, Program]) -> int:
+    """Bytes that the player allocates (js/session.js, js/webgpu.js, js/wasm.js): weights and state
+    once by name, arenas once for all Programs, each Program's own buffers and scalars; on WebGPU
+    what outputs are read through, on WebAssembly the arguments of each dispatch. The threads'
+    stacks and what kernels.wasm itself holds come on top."""
+    gpu = target == targets.WEBGPU.name
+    room = partial(_rounded, unit=16 if gpu else 256)
     shared: dict[tuple[str, str], int] = {}
     own = 0
     for program in each.values():
@@ -223,21 +226,24 @@ def _memory(each: Mapping[str, Program]) -> int:
             if b.role == "arena":
                 name, arenas = str(arenas), arenas + 1
             elif b.role not in ("weight", "state"):
-                own += _allocated(b.nbytes)
+                own += room(b.nbytes)
                 continue
-            shared[b.role, name] = max(shared.get((b.role, name), 0), _allocated(b.nbytes))
-        own += sum(_allocated(program.buffers[n].nbytes) for n in program.outputs)
-        own += _allocated(4 * len(program.scalars))
+            shared[b.role, name] = max(shared.get((b.role, name), 0), room(b.nbytes))
+        own += room(4 * len(program.scalars))
+        if gpu:
+            own += sum(room(program.buffers[n].nbytes) for n in program.outputs)
         for step in program.steps:
-            if isinstance(step, Fill) and step.byte:
-                own += _allocated(step.dst.nbytes)  # the pattern
-            elif isinstance(step, Copy) and step.src.buffer == step.dst.buffer:
-                own += _allocated(step.dst.nbytes)  # a stop on the way
+            if isinstance(step, Dispatch):
+                own += 0 if gpu else room(4 * len(step.args))
+            elif gpu and isinstance(step, Fill) and step.byte:
+                own += room(step.dst.nbytes)  # the pattern
+            elif gpu and isinstance(step, Copy) and step.src.buffer == step.dst.buffer:
+                own += room(step.dst.nbytes)  # a stop on the way
     return own + sum(shared.values())
 
 
-def _allocated(nbytes: int) -> int:
-    return max(-(-nbytes // 16), 1) * 16
+def _rounded(nbytes: int, unit: int) -> int:
+    return max(-(-nbytes // unit), 1) * unit
 
 
 def _code(folder: Path, made: Mapping[str, Mapping[str, Program]]) -> dict[str, list[Any]]:

@@ -25,6 +25,7 @@ export class Decoder {
     /** @type {Float32Array} */
     let logits = new Float32Array();
     for (let at = 0; at < ids.length; at += room) {
+      signal?.throwIfAborted();
       logits = await this.step(kind, ids.slice(at, at + room), start + at, signal);
     }
     return logits;

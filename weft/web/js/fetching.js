@@ -7,6 +7,7 @@ export const FETCH_UNASKED = 16 * 2 ** 20; // bytes: more is fetched when a pers
 /** @param {unknown} error @returns {string} a sentence */
 export function sentence(error) {
   const { name, message } = /** @type {Error} */ (error);
+  if (name === "AbortError") return "Stopped.";
   return name === "WeftError" ? `${message}.` : `Something broke: ${message}`;
 }
 

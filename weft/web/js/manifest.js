@@ -4,6 +4,7 @@ import { ITEM, WeftError, isText, soundly, whole } from "./program.js";
 
 const FORMAT = 1;
 const FILE = 2 ** 28; // bytes of the largest file: a page keeps one or two in memory
+const FILES = 2 ** 12;
 const ROWS = 2 ** 16;
 
 /** How large files are together. @param {[string, number, string][]} files @returns {number} */
@@ -22,6 +23,8 @@ export function readManifest(raw) {
   }
   return soundly("manifest.json", () => {
     need(isText(raw.name), "its name");
+    const count = Math.max(raw.shards.length, Object.keys(raw.files).length);
+    need(count <= FILES, "how many its files are");
     for (const file of raw.shards) needFile(file);
     for (const [name, about] of Object.entries(raw.files)) needFile([name, ...about]);
     const total = bytesOf(raw.shards);
@@ -31,8 +34,9 @@ export function readManifest(raw) {
       need(shape.every(whole) && whole(start) && content === nbytes && start + nbytes <= total,
         `the place of tensor ${name}`);
     }
+    need(Object.values(raw.memory ?? {}).every(whole), "its memory");
     need(raw.search === undefined || /^\w+$/.test(raw.search), "where its search is");
-    if (raw.kind === "decoder") needDecoder(raw.model, raw.text);
+    if (raw.kind === "decoder") needDecoder(raw.model, raw.text, raw.train ?? []);
     if (raw.kind === "encoder") needEncoder(raw.model, raw.text);
     return raw;
   });
@@ -50,9 +54,13 @@ function needText({ around, limit }) {
     "its text");
 }
 
-/** @param {any} m @param {any} text */
-function needDecoder(m, text) {
+/**
+ * @param {any} m @param {any} text
+ * @param {string[]} kinds what the page trains: folders in this one
+ */
+function needDecoder(m, text, kinds) {
   needText(text);
+  need(kinds.every((kind) => /^\w+$/.test(kind)), "what it trains");
   const counts = [m.vocab, m.context, ...m.kv_heads, ...Object.values(m.rows)];
   need(counts.every((n) => whole(n) && n > 0 && n <= 2 ** 24), "a number of the model");
   need(Object.values(m.rows).every((n) => n <= ROWS)

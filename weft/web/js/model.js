@@ -3,7 +3,7 @@
 import { Decoder } from "./decoder.js";
 import { bytesOf, readManifest } from "./manifest.js";
 import { WeftError, readProgram, soundly } from "./program.js";
-import { Philox, choose } from "./sampler.js";
+import { Philox, choose, sampling } from "./sampler.js";
 import { Sessions } from "./session.js";
 import { Stops, StreamDecoder } from "./text.js";
 import { Tokenizer } from "./tokenizer.js";
@@ -11,6 +11,7 @@ import { Tokenizer } from "./tokenizer.js";
 /** @type {GPUFeatureName[]} of which the exporter writes shaders of their own */
 const VARIANTS = ["shader-f16"];
 const RECOVERIES = 3; // of a device that is lost again and again, within one text
+const ANSWER = 20_000; // ms in which a GPU is found, or never will be
 
 /**
  * @typedef {{target?: "auto" | "webgpu" | "wasm", threads?: number, signal?: AbortSignal,
@@ -42,6 +43,8 @@ export class Model {
     this.manifest = manifest;
     this.options = options;
     this.why = "";
+    this.unfit = ""; // why the GPU that is there cannot play this model
+    this.closed = false;
     /** @type {any} */
     this.device = null;
     /** @type {Sessions | null} */
@@ -54,13 +57,23 @@ export class Model {
     this.turn = Promise.resolve();
   }
 
-  /** Chooses a device, compiles and pours the weights in. */
+  /** Chooses a device, compiles and pours the weights in; again where it fails meanwhile. */
   async start() {
-    const { device, programs } = await this.choose();
+    const { shards, files } = this.manifest;
+    const code = Object.entries(files).map(([name, about]) => [name, ...about]);
+    await this.store.prune?.([...shards, ...code]);
+    await this.unlost(async () => {});
+  }
+
+  async begin() {
+    this.device?.close();
+    this.device = null;
+    const { device, programs } = await this.choose(this.manifest.memory?.wasm);
     this.device = device;
     const sessions = new Sessions(this.device, programs);
     const first = this.manifest.model.widths?.slice(0, 1).map(String); // encoder.js compiles others
     await Promise.all([sessions.prepare(first), this.pour(sessions), this.readTokenizer()]);
+    await this.device.settled?.();
     this.sessions = sessions;
     const { kind, model } = this.manifest;
     if (kind === "encoder") {
@@ -70,11 +83,11 @@ export class Model {
     this.fed = [];
   }
 
-  /** What plays, and the Programs for it. */
-  async choose() {
+  /** What plays, and the Programs for it. @param {number} [room] bytes for WebAssembly */
+  async choose(room) {
     const adapter = await this.adapter();
     const played = adapter && await this.onGpu(adapter);
-    return played ?? await this.onWasm();
+    return played ?? await this.onWasm(room);
   }
 
   /** Runs every kernel against reference values; needs no weights. */
@@ -86,11 +99,11 @@ export class Model {
   /** @returns {Promise<GPUAdapter | null>} null where WebAssembly plays, `why` says why */
   async adapter() {
     const { target = "auto", gpu = globalThis.navigator?.gpu } = this.options;
-    this.why = "as asked";
-    if (target === "wasm") return null;
-    const found = await gpu?.requestAdapter().catch(() => null);
-    this.why = found ? "WebGPU is there" : gpu
-      ? "this browser has WebGPU, but no GPU that it would use" : "this browser has no WebGPU";
+    this.why = this.unfit || "as asked";
+    if (target === "wasm" || this.unfit) return null;
+    const found = gpu && await inTime(gpu.requestAdapter().catch(() => null), undefined);
+    this.why = found ? "WebGPU is there" : !gpu ? "this browser has no WebGPU"
+      : found === null ? "this browser has WebGPU, but no GPU that it would use" : SILENT;
     if (!found && target === "webgpu") {
       throw new WeftError(`${this.why}: try without asking for it`);
     }
@@ -110,7 +123,9 @@ export class Model {
     const [most, needed] = [adapter.limits.maxBufferSize, Math.max(0, ...sizes)];
     try {
       if (needed > most) throw new WeftError(tooLarge(needed, most));
-      return { programs, device: await GpuDevice.make(adapter, about.shaders, feature) };
+      const device = await inTime(GpuDevice.make(adapter, about.shaders, feature), null);
+      if (!device) throw new WeftError(SILENT);
+      return { programs, device };
     } catch (error) {
       if (this.options.target === "webgpu") throw error;
       this.why = /** @type {Error} */ (error).message;
@@ -118,11 +133,12 @@ export class Model {
     }
   }
 
-  async onWasm() {
+  /** @param {number} [room] */
+  async onWasm(room) {
     const [{ programs, about }, { WasmDevice, moduleName }] = await Promise.all([
       this.programs("wasm"), import("./wasm.js")]);
     const code = await this.part(moduleName());
-    return { programs, device: await WasmDevice.make(code, about, this.options) };
+    return { programs, device: await WasmDevice.make(code, about, { ...this.options, room }) };
   }
 
   /** @param {string} target the Programs of one, and what is beside them */
@@ -176,9 +192,10 @@ export class Model {
     }
   }
 
-  /** Frees what the device holds. */
+  /** Frees what the device holds; nothing can be asked of the model after it. */
   close() {
-    this.device?.raw?.destroy();
+    this.closed = true;
+    this.device?.close();
     this.device = this.sessions = null;
   }
 
@@ -297,34 +314,49 @@ export class Model {
   }
 
   /**
-   * A lost device is started again and fed everything: its sums have one order, so the result is
-   * what it would have been.
+   * A device that is lost, or cannot go on, is replaced by one that is fed everything: sums have
+   * one order, so the result is what it would have been.
    * @template T @param {() => Promise<T>} work @returns {Promise<T>}
    */
   async unlost(work) {
+    let why = "";
     for (let lost = 0; ; lost++) {
       try {
+        if (this.closed) throw new WeftError("the model was closed");
+        if (!this.sessions) await this.begin();
+        const which = this.device.kind === "wasm" ? "WebAssembly" : "It";
+        if (why) this.options.note?.(`${why}. ${which} goes on.`);
+        why = "";
         return await work();
       } catch (error) {
-        if (!this.device.isLost || lost === RECOVERIES) throw error;
-        this.options.note?.(`${/** @type {Error} */ (error).message}; starting it again`);
-        await this.start();
+        if (this.closed) throw new WeftError("the model was closed", { cause: error });
+        why = await this.failure(/** @type {Error} */ (error));
+        if (!why) throw error;
+        this.sessions = null;
+        if (lost === RECOVERIES) throw error;
+        this.options.note?.(`${why}: starting again …`);
       }
     }
   }
+
+  /**
+   * Why the device cannot go on; "" where it can.
+   * @param {Error} error what came of its work @returns {Promise<string>}
+   */
+  async failure({ name }) {
+    if (name === "AbortError") return "";
+    const lost = await this.device?.gone?.();
+    if (lost || this.options.target === "webgpu") return lost ?? "";
+    return (this.unfit = this.device?.wrong?.message ?? "");
+  }
 }
 
-/** @param {GenerateOptions} o @returns {import("./sampler.js").Sampling} */
-function sampling(o) {
-  const how = {
-    temperature: o.temperature ?? 0, topK: o.topK ?? 0, topP: o.topP ?? 1,
-    repetitionPenalty: o.repetitionPenalty ?? 1,
-  };
-  const bad = !(how.temperature >= 0 && how.temperature < Infinity) ? "temperature"
-    : !(Number.isInteger(how.topK) && how.topK >= 0) ? "topK"
-      : !(how.topP > 0 && how.topP <= 1) ? "topP"
-        : !(how.repetitionPenalty >= 2 ** -126 && how.repetitionPenalty <= 2 ** 126)
-          ? "repetitionPenalty" : "";
-  if (bad) throw new WeftError(`${bad} is ${/** @type {any} */ (how)[bad]}, which is out of range`);
-  return how;
+const SILENT = "the GPU does not answer";
+
+/** @template T, E @param {Promise<T>} news @param {E} otherwise @returns {Promise<T | E>} */
+function inTime(news, otherwise) {
+  /** @type {any} */
+  let timer;
+  const late = new Promise((done) => (timer = setTimeout(done, ANSWER, otherwise)));
+  return Promise.race([news, late]).finally(() => clearTimeout(timer));
 }

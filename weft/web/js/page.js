@@ -10,6 +10,7 @@ const query = new URLSearchParams(location.search);
 let model = null;
 /** @type {{kind?: string, search?: string}} */
 let folder = {};
+let large = false; // what is fetched when a person says so may be stopped
 /** @type {AbortController | null} */
 let running = null;
 
@@ -24,6 +25,8 @@ function fail(error) {
   $("load").textContent = "Try again";
   $("load").hidden = false;
   document.body.dataset.state = "failed";
+  // the folder may have been replaced since: then the newer page is there for the next try
+  navigator.serviceWorker?.getRegistration().then((worker) => worker?.update()).catch(() => {});
 }
 
 async function begin() {
@@ -35,8 +38,10 @@ async function begin() {
     ? `${name}: ${mb(bytes)} MB, kept from your last visit.`
     : `${name}: ${mb(bytes)} MB to fetch, once; then this page works offline.`;
   again = start;
-  if (kept || bytes <= FETCH_UNASKED) await start();
-  else $("load").hidden = false;
+  large = !kept && bytes > FETCH_UNASKED;
+  if (!large) return start();
+  $("load").textContent = `Fetch ${mb(bytes)} MB`;
+  $("load").hidden = false;
 }
 
 async function test() {
@@ -53,11 +58,21 @@ async function test() {
 async function start() {
   $("load").hidden = $("error").hidden = true;
   $("progress").hidden = false;
+  const stop = new AbortController();
+  if (large) {
+    again = async () => stop.abort();
+    $("load").textContent = "Stop";
+    $("load").hidden = false;
+  }
   model = await load("./", {
     target: target(),
-    note: (text) => ($("note").textContent = text),
+    signal: stop.signal,
+    note: (text) => {
+      $("note").textContent = text;
+      if (model) facts(model.about);
+    },
     progress: counter($("bar"), $("progress-text")),
-  });
+  }).finally(() => (again = start));
   $("loading").hidden = true;
   $("tabs").hidden = false;
   facts(model.about);
@@ -80,6 +95,7 @@ async function write(event) {
   $("run").disabled = true;
   $("stop").disabled = false;
   $("note").textContent = "";
+  $("output").ariaBusy = "true"; // read out when it is done, not word by word
   const prompt = $("prompt").value;
   const given = document.createElement("span");
   Object.assign(given, { className: "given", textContent: prompt });
@@ -99,16 +115,18 @@ async function write(event) {
       count += ids.length;
       first ||= performance.now();
       if (count > 1) $("speed").textContent = speed(count - 1, begun, first);
+      if (finish === "aborted") $("note").textContent = "Stopped.";
       if (finish === "length") {
         $("note").textContent = "Stopped at the number of tokens that Options allow.";
       }
     }
   } catch (error) {
-    $("note").textContent = `${/** @type {Error} */ (error).message}.`;
+    $("note").textContent = sentence(error);
   } finally {
     running = null;
     $("run").disabled = false;
     $("stop").disabled = true;
+    $("output").ariaBusy = "false";
     document.body.dataset.written = String(count);
   }
 }
@@ -134,14 +152,22 @@ function facts(about) {
     Object.assign(document.createElement("dt"), { textContent: name }),
     Object.assign(document.createElement("dd"), { textContent: String(value) }),
   ]));
-  $("copy").onclick = () => navigator.clipboard.writeText(JSON.stringify(rows, null, 2));
+  $("copy").onclick = () => navigator.clipboard.writeText(JSON.stringify(rows, null, 2)).then(
+    () => ($("copied").textContent = "Copied."),
+    () => ($("copied").textContent = "The browser does not let this page copy."));
 }
 
 $("form").addEventListener("submit", write);
+// what is wrong in there would not be seen
+$("form").addEventListener("invalid", () => ($("options").open = true), true);
 $("prompt").addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("form").requestSubmit();
 });
 $("stop").addEventListener("click", () => running?.abort());
 $("load").addEventListener("click", () => again().catch(fail));
-navigator.serviceWorker?.register("sw.js").catch(() => {});
 again().catch(fail);
+try {
+  navigator.serviceWorker?.register("sw.js").catch(() => {});
+} catch {
+  // denied to a page in a sandbox: it runs all the same, online
+}

@@ -37,8 +37,8 @@ export function bindSearch(folder, model) {
 async function offer(folder) {
   try {
     const { name, bytes, kept } = await describe(folder);
-    const from = kept ? "kept from your last visit" : "to fetch, once";
-    $("search-size").textContent = `Search uses ${name}: ${mb(bytes)} MB, ${from}.`;
+    const from = kept ? ", kept from your last visit" : " to fetch, once";
+    $("search-size").textContent = `Search uses a second model, ${name}: ${mb(bytes)} MB${from}.`;
     if (kept || bytes <= FETCH_UNASKED) await fetched(folder);
     else $("search-load").hidden = false;
   } catch (error) {

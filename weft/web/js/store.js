@@ -4,6 +4,8 @@ import { WeftError } from "./program.js";
 
 const TRIES = 4;
 const WAIT = 500; // ms before the second try; doubled each time
+const STALL = 30_000; // ms without a byte, after which a try is given up
+const JSON_SIZE = 2 ** 24; // characters of a file that no manifest lists
 const CACHE = "weft-files-1";
 
 /**
@@ -49,7 +51,18 @@ export class Store {
 
   /** @param {File} file @returns {Promise<boolean>} whether it need not be fetched */
   async has(file) {
-    return Boolean(await (await this.cache())?.match(this.key(file)));
+    const cache = await this.cache();
+    return Boolean(await cache?.match(this.key(file)).catch(() => null));
+  }
+
+  /** Drops what an older export of this folder kept. @param {File[]} files of the manifest */
+  async prune(files) {
+    const cache = await this.cache();
+    const wanted = new Set(files.map((file) => this.key(file)));
+    const own = (/** @type {string} */ url) => url.startsWith(this.base)
+      && !url.slice(this.base.length).includes("/");
+    const kept = await cache?.keys().catch(() => []) ?? [];
+    for (const { url } of kept) if (own(url) && !wanted.has(url)) await cache?.delete(url);
   }
 
   /** @param {File} file under which name it is kept */
@@ -66,18 +79,24 @@ export class Store {
     const [name, nbytes, sha256] = file;
     const cache = await this.cache();
     const key = this.key(file);
-    const known = await cache?.match(key);
-    if (known) {
-      const bytes = new Uint8Array(await known.arrayBuffer());
-      if (await matches(bytes, nbytes, sha256)) {
-        counted(nbytes);
-        return bytes;
-      }
-      await cache?.delete(key);
+    const known = await this.known(cache, key);
+    if (known && await matches(known, nbytes, sha256)) {
+      counted(nbytes);
+      return known;
     }
     const bytes = await this.fetchAll(name, nbytes, counted);
     await this.keep(cache, key, await checked(bytes, file));
     return bytes;
+  }
+
+  /** @param {Cache | null} cache @param {string} key @returns {Promise<Uint8Array | null>} */
+  async known(cache, key) {
+    try {
+      const found = await cache?.match(key);
+      return found ? new Uint8Array(await found.arrayBuffer()) : null;
+    } catch {
+      return null; // the browser lost it
+    }
   }
 
   /** @param {Cache | null} cache @param {string} key @param {Uint8Array} bytes */
@@ -130,16 +149,29 @@ export class Store {
   async *parts(name, from) {
     /** @type {Record<string, string>} */
     const headers = from ? { Range: `bytes=${from}-` } : {};
-    const response = await fetch(this.base + name, { headers, signal: this.signal });
+    const stall = new AbortController();
+    const signal = this.signal ? AbortSignal.any([stall.signal, this.signal]) : stall.signal;
+    /** @template T @param {Promise<T>} news @returns {Promise<T>} */
+    const inTime = async (news) => {
+      const late = () => stall.abort(new TypeError(`nothing came for ${STALL / 1000} s`));
+      const timer = setTimeout(late, STALL);
+      return await news.finally(() => clearTimeout(timer));
+    };
+    // what is kept is kept here; what the browser's own cache has may be of an older export
+    const response = await inTime(fetch(this.base + name, { headers, signal, cache: "no-store" }));
     if (response.status === 404 || response.status === 403) {
       throw new WeftError(`${name} is not there (${response.status}): the folder was not uploaded `
         + "whole");
     }
     if (!response.ok || !response.body) throw new TypeError(`the server says ${response.status}`);
     let restart = from > 0 && response.status !== 206;
+    const first = /bytes (\d+)-/.exec(response.headers.get("Content-Range") ?? "")?.[1];
+    if (!restart && first && Number(first) !== from) {
+      throw new TypeError("the server sends another part");
+    }
     const reader = response.body.getReader();
     for (;;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await inTime(reader.read());
       if (done) return;
       yield { bytes: value, restart };
       restart = false;
@@ -148,15 +180,21 @@ export class Store {
 
   /** @param {string} name a small file that is not listed in the manifest: the manifest */
   async json(name) {
-    const response = await fetch(this.base + name, { signal: this.signal }).catch((error) => {
-      throw new WeftError(`${name} could not be fetched: check the connection`, { cause: error });
-    });
-    if (!response.ok) {
-      throw new WeftError(`${name} is not there (${response.status}): upload all that weft export `
-        + `web wrote to ${this.base}`);
+    const decoder = new TextDecoder();
+    let text = "";
+    try {
+      for await (const { bytes } of this.parts(name, 0)) {
+        text += decoder.decode(bytes, { stream: true });
+        if (text.length > JSON_SIZE) throw new WeftError(`${name} never ends: it is not weft's`);
+      }
+    } catch (error) {
+      if (error instanceof WeftError || this.signal?.aborted) throw error;
+      const { message } = /** @type {Error} */ (error);
+      throw new WeftError(`${name} could not be fetched (${message}): check the connection`,
+        { cause: error });
     }
     try {
-      return await response.json();
+      return JSON.parse(text);
     } catch (error) {
       throw new WeftError(`${name} is damaged: upload the folder again`, { cause: error });
     }

@@ -23,5 +23,6 @@ self.addEventListener("fetch", (/** @type {any} */ event) => {
   if (event.request.method !== "GET") return;
   event.respondWith(caches.open(VERSION)
     .then((cache) => cache.match(event.request, { ignoreSearch: true }))
+    .catch(() => undefined) // storage that was there once may be denied later
     .then((found) => found ?? fetch(event.request)));
 });

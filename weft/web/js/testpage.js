@@ -34,7 +34,8 @@ export async function testPage(section, target, counted) {
     () => (said.textContent = "Copied."),
     () => (said.textContent = "The browser does not let this page copy; it is below."));
   const rows = report.kernels.map((/** @type {any} */ k) => element("tr", {},
-    element("th", { scope: "row", title: k.kernel }, k.label || k.kernel),
+    element("th", { scope: "row", title: k.kernel },
+      (k.label || k.kernel).replaceAll("+", "+\u200b")),
     element("td", {}, k.message ?? k.error.toExponential(1)),
     element("td", {}, k.allowed.toExponential(1)),
     element("td", {}, k.ms.toFixed(1)),

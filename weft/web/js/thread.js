@@ -53,9 +53,11 @@ function awaited(shared, last) {
 
 /** @param {MessageEvent} event */
 async function begin({ data: { module, memory, control, top } }) {
-  const kernels = await kernelsOf(module, memory, top);
+  const kernels = await kernelsOf(module, memory, top)
+    .catch((error) => self.postMessage(error.message));
+  if (!kernels) return;
   const shared = new Int32Array(memory.buffer, control, SLOTS);
-  self.postMessage("ready");
+  self.postMessage(""); // it is ready
   for (let last = 0; ;) {
     last = awaited(shared, last);
     Atomics.add(shared, ACTIVE, 1);

@@ -1,10 +1,11 @@
 // The Train tab: text in, a falling curve, files out. The worker makes the steps (trainer.js).
 
-const $ = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
+import { $, sentence } from "./fetching.js";
+
 /** @type {Record<string, string>} */
 const NAMES = { scratch: "A new model", lora: "An adapter (LoRA)" };
 const IDLE = ["train-start", "train-write", "train-save", "train-kind"]; // used when nothing runs
-const [WIDTH, HEIGHT, EDGE] = [640, 240, 36];
+const [WIDTH, HEIGHT, EDGE] = [640, 240, 68];
 
 /**
  * Shows the tab of a model whose folder can train.
@@ -52,14 +53,16 @@ class Training {
     this.running = new AbortController();
     for (const id of IDLE) $(id).disabled = true;
     $("train-stop").disabled = false;
+    $("train-note").ariaBusy = $("train-output").ariaBusy = "true"; // read out when it is done
     try {
       await what();
     } catch (error) {
-      $("train-note").textContent = `${/** @type {Error} */ (error).message}.`;
+      $("train-note").textContent = sentence(error);
     } finally {
       this.running = null;
       for (const id of IDLE) $(id).disabled = false;
       $("train-stop").disabled = true;
+      $("train-note").ariaBusy = $("train-output").ariaBusy = "false";
     }
   }
 
@@ -85,6 +88,7 @@ class Training {
       const options = { steps, lr: rate.valueAsNumber, signal };
       const made = this.trainer.train($("train-text").value, options);
       for await (const { step, loss } of made) {
+        if (step === 1) this.losses = []; // also after a device was lost with what it held
         this.losses.push(loss);
         count += 1;
         const each = count / ((performance.now() - begun) / 1000);

@@ -43,6 +43,7 @@ export class Trainer extends Model {
     const tokenizer = /** @type {any} */ (this.tokenizer);
     const ids = [...tokenizer.encode(text, false), ...end];
     const batches = new Batches(ids, batch, length, seed);
+    if (!this.sessions) await this.start(); // it was lost: from the beginning
     for (let n = 0; n < steps && !signal?.aborted; n++) {
       const begun = performance.now();
       const rate = schedule(lr, n, steps, Math.min(warmup, steps));
@@ -62,18 +63,31 @@ export class Trainer extends Model {
   }
 
   /**
-   * @param {string} kind @param {Record<string, ArrayBufferView>} inputs
-   * @returns {Promise<Uint8Array[]>}
+   * What was trained lives on the device alone, and is lost with it.
+   * @template T @param {(sessions: import("./session.js").Sessions) => Promise<T>} work
+   * @returns {Promise<T>}
    */
-  async play(kind, inputs) {
-    const sessions = /** @type {import("./session.js").Sessions} */ (this.sessions);
+  async held(work) {
+    const gone = "what was trained is gone: start the training again";
     try {
-      return await this.inTurn(() => sessions.run(kind, inputs, {})); // a step is never cut short
+      const { sessions } = this;
+      if (!sessions) throw new WeftError(gone);
+      return await this.inTurn(() => work(sessions));
     } catch (error) {
-      if (!this.device.isLost) throw error;
-      throw new WeftError(`${/** @type {Error} */ (error).message}, and what was trained with it: `
-        + "start the training again", { cause: error });
+      const why = this.sessions && await this.failure(/** @type {Error} */ (error));
+      if (!why) throw error;
+      this.sessions = null;
+      this.done = 0;
+      throw new WeftError(`${why}; ${gone}`, { cause: error });
     }
+  }
+
+  /**
+   * A step is never cut short.
+   * @param {string} kind @param {Record<string, ArrayBufferView>} inputs
+   */
+  play(kind, inputs) {
+    return this.held((sessions) => sessions.run(kind, inputs, {}));
   }
 
   /** The logits after a window: the last ids of a text. @param {number[]} ids */
@@ -95,9 +109,8 @@ export class Trainer extends Model {
     const size = new Uint8Array(8);
     const header = text.encode(head);
     new DataView(size.buffer).setUint32(0, header.length, true);
-    const sessions = /** @type {import("./session.js").Sessions} */ (this.sessions);
-    const read = (/** @type {string} */ state) => sessions.read(state);
-    const parts = await Promise.all(states.map(read));
+    const parts = await this.held((sessions) =>
+      Promise.all(states.map((/** @type {string} */ state) => sessions.read(state))));
     const bytes = new Uint8Array(await new Blob([size, header, ...parts]).arrayBuffer());
     return [{ name, bytes }, { name: config[0], bytes: text.encode(config[1]) }];
   }

@@ -48,11 +48,11 @@ export class WasmDevice {
   /**
    * @param {Uint8Array} code a module of the folder
    * @param {About} about
-   * @param {{name?: string, threads?: number, Worker?: any}} [options] `name`: which of the modules
-   *   it is; `Worker`: what makes threads
+   * @param {{name?: string, threads?: number, room?: number, Worker?: any}} [options] `name`: which
+   *   of the modules it is; `room`: bytes of all that will be placed; `Worker`: what makes threads
    */
   static async make(code, about, options = {}) {
-    const { name = moduleName(), threads, Worker = globalThis.Worker } = options;
+    const { name = moduleName(), threads, room = MOST, Worker = globalThis.Worker } = options;
     if (!globalThis.WebAssembly?.validate(SIMD)) {
       throw new WeftError("this browser has neither WebGPU nor WebAssembly with SIMD: update it, "
         + "or use another");
@@ -62,23 +62,43 @@ export class WasmDevice {
       || !whole(flags) || code[flags] !== 1) {
       throw new WeftError("wasm.json is damaged: export the folder again");
     }
-    const device = new WasmDevice(start, about.scratch, threadsOf(threads, Worker));
-    const bytes = device.count > 1 ? Uint8Array.from(code) : code;
-    if (device.count > 1) bytes[flags] = SHARED;
-    device.relaxed = name !== "kernels.wasm";
+    const found = threadsOf(threads, Worker);
+    const begun = async (/** @type {{count: number, why: string}} */ how) => {
+      const device = new WasmDevice(start, about.scratch, how, room);
+      device.relaxed = name !== "kernels.wasm";
+      await device.begin(code, name, flags, Worker).catch((error) => {
+        device.close();
+        throw error;
+      });
+      return device;
+    };
+    if (found.count === 1) return begun(found);
+    return begun(found).catch(() =>
+      begun({ count: 1, why: "the browser refused what threads need" }));
+  }
+
+  /**
+   * @param {Uint8Array} code @param {string} name
+   * @param {number} flags where those of its memory stand @param {any} Worker
+   */
+  async begin(code, name, flags, Worker) {
+    const bytes = this.count > 1 ? Uint8Array.from(code) : code;
+    if (this.count > 1) bytes[flags] = SHARED;
     try {
       const module = await WebAssembly.compile(/** @type {any} */ (bytes));
-      device.kernels = await kernelsOf(module, device.memory, device.tops[0]);
-      await device.spawn(module, Worker);
+      this.kernels = await kernelsOf(module, this.memory, this.tops[0]);
+      await this.spawn(module, Worker);
     } catch (error) {
       throw new WeftError(`${name} is refused (${/** @type {Error} */ (error).message}): does `
         + "the page's Content-Security-Policy allow 'wasm-unsafe-eval'?", { cause: error });
     }
-    return device;
   }
 
-  /** @param {number} start @param {number} scratch @param {{count: number, why: string}} found */
-  constructor(start, scratch, found) {
+  /**
+   * @param {number} start @param {number} scratch @param {{count: number, why: string}} found
+   * @param {number} room
+   */
+  constructor(start, scratch, found, room) {
     this.kind = "wasm";
     this.isLost = false;
     this.relaxed = false;
@@ -90,9 +110,15 @@ export class WasmDevice {
     const each = STACK + round(scratch, ALIGN);
     this.tops = Array.from({ length: this.count }, (_, n) => this.top + n * each + STACK);
     this.top += this.count * each;
-    this.memory = new WebAssembly.Memory({
-      initial: Math.ceil(this.top / PAGE), maximum: MOST / PAGE, shared: this.count > 1,
-    });
+    const shared = this.count > 1; // then its most is set aside at once, which phones refuse
+    const most = shared ? Math.min(this.top + room, MOST) : MOST;
+    try {
+      this.memory = new WebAssembly.Memory({
+        initial: Math.ceil(this.top / PAGE), maximum: Math.ceil(most / PAGE), shared,
+      });
+    } catch {
+      throw refused(this.top);
+    }
     this.shared = new Int32Array(this.memory.buffer, this.control, SLOTS);
     this.turn = 0;
     this.breathed = performance.now();
@@ -108,9 +134,10 @@ export class WasmDevice {
       const worker = new Worker(new URL("./thread.js", import.meta.url),
         { type: "module", name: "weft-thread" });
       this.workers.push(worker);
-      worker.onmessage = done;
-      worker.onerror = (/** @type {{message: string}} */ event) =>
-        fail(new WeftError(`a thread failed: ${event.message}`));
+      const failed = (/** @type {string} */ why) => fail(new WeftError(`a thread failed: ${why}`));
+      worker.onmessage = (/** @type {{data: string}} */ { data }) =>
+        (data ? failed(data) : done(data));
+      worker.onerror = (/** @type {{message: string}} */ { message }) => failed(message);
       worker.postMessage({ module, memory: this.memory, control: this.control, top });
     })));
   }
@@ -142,8 +169,7 @@ export class WasmDevice {
       if (top > MOST) throw new RangeError();
       if (pages > 0) this.memory.grow(pages);
     } catch {
-      throw new WeftError(`the browser gives no ${mib(top)} MiB of memory: close other tabs, or `
-        + "take a smaller model");
+      throw refused(top);
     }
     this.top = top;
     return { at, nbytes };
@@ -255,4 +281,6 @@ export class WasmDevice {
 export const round = (n, by) => Math.ceil(n / by) * by;
 
 /** @param {number} bytes */
-const mib = (bytes) => Math.ceil(bytes / 2 ** 20);
+const refused = (bytes) => new WeftError(
+  `the browser gives no ${Math.ceil(bytes / 2 ** 20)} MiB of memory: close other tabs, or take a `
+  + "smaller model");

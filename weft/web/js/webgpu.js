@@ -9,6 +9,7 @@ const UNIT = 16; // bytes by which buffers grow
 const PER_SUBMIT = 64; // steps
 const WORK = 5e8; // floating-point operations
 const UNDER_WAY = 2;
+const NEWS = 200; // ms by which the news of a loss may come after what it broke
 
 /** What plays Programs on WebGPU. */
 export class GpuDevice {
@@ -50,8 +51,7 @@ export class GpuDevice {
     raw.addEventListener("uncapturederror", ({ error }) => {
       const full = error.constructor.name === "GPUOutOfMemoryError";
       this.wrong ??= new WeftError(full
-        ? `the GPU has no ${mb(this.bytes)} MB of memory for this: close other tabs, or use `
-          + "WebAssembly"
+        ? `the GPU has no ${mb(this.bytes)} MB of memory for this`
         : `the GPU refused a step (${error.message})`);
     });
   }
@@ -59,6 +59,23 @@ export class GpuDevice {
   /** Throws what has gone wrong since. */
   check() {
     if (this.wrong) throw this.wrong;
+  }
+
+  /** Waits for all that was asked of it; throws what went wrong. */
+  async settled() {
+    await Promise.race([this.raw.queue.onSubmittedWorkDone(), this.lost]);
+    this.check();
+  }
+
+  /** @returns {Promise<string>} why it is lost; "" where it is not */
+  gone() {
+    const news = this.lost.catch((error) => error.message);
+    return Promise.race([news, new Promise((done) => setTimeout(done, NEWS, ""))]);
+  }
+
+  /** Frees everything. */
+  close() {
+    this.raw.destroy();
   }
 
   /** @param {number} nbytes @returns {GPUBuffer & {nbytes: number}} */
@@ -142,8 +159,8 @@ export class GpuDevice {
         layout: this.layout(written).pipeline,
         compute: { module, entryPoint: "main" },
       }).catch((error) => {
-        throw new WeftError(`this GPU does not take shader ${shader} (${error.message}): try `
-          + "WebAssembly, and tell us", { cause: error });
+        throw (this.wrong ??= new WeftError(`this GPU does not take shader ${shader} `
+          + `(${error.message}): try WebAssembly, and tell us`, { cause: error }));
       });
       this.pipelines.set(shader, found);
     }
@@ -168,7 +185,7 @@ export class GpuDevice {
    * @returns {Promise<(scalars: number[], signal?: AbortSignal) => Promise<void>>}
    */
   async bind(program, buffers) {
-    await this.warm(program);
+    await Promise.race([this.warm(program), this.lost]); // a device that is gone builds for ever
     for (const n of program.outputs) this.staging(buffers[n]);
     const scalars = this.alloc(Math.max(4 * program.scalars.length, 16));
     const steps = await Promise.all(program.steps.map((step) => {

@@ -69,8 +69,16 @@ function inWorker() {
  * @param {PageModel} model @param {string} call @param {string | URL} folder
  * @param {import("./model.js").LoadOptions} options
  */
-function begun(model, call, folder, { signal, progress, note, ...options }) {
-  return model.call(call, { base: address(folder), options }, { progress, note, signal });
+async function begun(model, call, folder, { signal, progress, note, ...options }) {
+  const abort = () => model.end(signal?.reason);
+  signal?.addEventListener("abort", abort, { once: true });
+  if (signal?.aborted) abort();
+  model.note = note;
+  try {
+    return await model.call(call, { base: address(folder), options }, { progress });
+  } finally {
+    signal?.removeEventListener("abort", abort);
+  }
 }
 
 /** A model in a worker. */
@@ -83,8 +91,10 @@ export class PageModel {
     this.calls = new Map();
     /** @type {any} name, target, why, bytes: what was loaded, and where it runs */
     this.about = null;
+    /** @type {((text: string) => void) | undefined} what the model says by the way, later too */
+    this.note = undefined;
     worker.onmessage = ({ data }) => this.take(data);
-    /** @type {WeftError | null} why the worker is no more */
+    /** @type {Error | null} why the worker is no more */
     this.ended = null;
     worker.onerror = (event) => this.end(new WeftError(event.message
       ? `the worker failed (${event.message}): reload the page`
@@ -92,12 +102,15 @@ export class PageModel {
   }
 
   /** @param {any} message */
-  take({ id, result, error, piece, progress, note }) {
+  take({ id, result, error, piece, progress, note, about }) {
     const call = this.calls.get(id);
+    if (note) {
+      this.about = about ?? this.about;
+      return (call?.note ?? this.note)?.(note);
+    }
     if (!call) return;
     if (piece) return call.piece?.(piece);
     if (progress) return call.progress?.(progress);
-    if (note) return call.note?.(note);
     this.calls.delete(id);
     if (!error) return call.done(result);
     const made = new (error.name === "WeftError" ? WeftError : Error)(error.message);
@@ -116,9 +129,8 @@ export class PageModel {
     return new Promise((done, fail) => {
       this.calls.set(id, { ...on, done, fail });
       const abort = () => this.worker.postMessage({ abort: id });
-      if (on.signal?.aborted) abort();
       on.signal?.addEventListener("abort", abort, { once: true });
-      this.worker.postMessage({ id, call, args });
+      this.worker.postMessage({ id, call, args, stopped: on.signal?.aborted });
     });
   }
 
@@ -197,7 +209,7 @@ export class PageModel {
     this.end(new WeftError("the model was closed"));
   }
 
-  /** @param {WeftError} error what calls get, those under way and later ones */
+  /** @param {Error} error what calls get, those under way and later ones */
   end(error) {
     this.worker.terminate();
     this.ended ??= error;

@@ -14,11 +14,14 @@ let trainer = null;
 const running = new Map();
 
 const post = (/** @type {any} */ message) => self.postMessage(message);
+/** Notes of a call; later ones too, as when a device is lost. @param {number} id */
+const noting = (id) => (/** @type {string} */ note) =>
+  post({ id, note, about: model?.device && about(model) });
 
 /** @type {Record<string, (id: number, args: any, signal: AbortSignal) => Promise<any>>} */
 const CALLS = {
   async load(id, { base, options }, signal) {
-    const note = (/** @type {string} */ text) => post({ id, note: text });
+    const note = noting(id);
     const progress = (/** @type {any} */ p) => post({ id, progress: p });
     model = await Model.load(new Store(base, { signal, note }), { ...options, note, progress });
     return about(model);
@@ -36,7 +39,7 @@ const CALLS = {
   // what makes steps is fetched when it is asked for
   async openTrainer(id, { kind, options }, signal) {
     const { Trainer } = await import("./trainer.js");
-    const note = (/** @type {string} */ text) => post({ id, note: text });
+    const note = noting(id);
     const progress = (/** @type {any} */ p) => post({ id, progress: p });
     trainer?.close();
     trainer = null;
@@ -79,9 +82,10 @@ function about({ manifest, device, why, store }) {
   };
 }
 
-self.onmessage = async ({ data: { id, call, args, abort } }) => {
+self.onmessage = async ({ data: { id, call, args, abort, stopped } }) => {
   if (abort) return running.get(abort)?.abort();
   const stop = new AbortController();
+  if (stopped) stop.abort();
   running.set(id, stop);
   try {
     post({ id, result: await CALLS[call](id, args, stop.signal) });

@@ -1,0 +1,187 @@
+"""What browsers deny and what others do meanwhile: storage, memory, another tab, a newer folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from page_kit import Browser, Pages, Site
+from test_visits import PROMPT, VISIT, WRITE
+
+# Put before the worker's code, and run in the page before its own.
+DENIED = """
+for (const name of ["caches", "localStorage", "indexedDB"]) {
+  Object.defineProperty(globalThis, name,
+    { get() { throw new DOMException("denied", "SecurityError"); } });
+}
+if (globalThis.document) Object.defineProperty(navigator, "serviceWorker",
+  { get() { throw new DOMException("denied", "SecurityError"); } });
+"""
+SCRIPT = "await it.context.addInitScript(given);"
+QUOTA = """
+const cdp = await it.context.newCDPSession(page);
+await cdp.send("Storage.overrideQuotaForOrigin", { origin: given.slice(0, -1), quotaSize: 1000 });
+"""
+KEPT = """
+return await page.evaluate(async () => (await (await caches.open("weft-files-1")).keys())
+  .map(({ url }) => url.split("/").at(-1).split("?")[0]).sort());
+"""
+
+
+@pytest.fixture
+def folder(pages: Pages, tmp_path: Path) -> Path:
+    """A copy of the tiny page, to be changed."""
+    return Path(shutil.copytree(pages().folder, tmp_path / "site"))
+
+
+@pytest.fixture
+def site(folder: Path) -> Iterator[Site]:
+    served = Site(folder)
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def text(pages: Pages) -> str:
+    return PROMPT + pages().model.generate(PROMPT, max_new_tokens=24).text
+
+
+def renewed(folder: Path) -> None:
+    """Another export: one weight has changed, and so has the hash of its file."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    shard = manifest["shards"][0]
+    data = bytearray((folder / shard[0]).read_bytes())
+    data[2] ^= 1  # of the first weight, hardly
+    (folder / shard[0]).write_bytes(data)
+    shard[2] = hashlib.sha256(data).hexdigest()
+    manifest["name"] = "newer"
+    path.write_text(json.dumps(manifest))
+    worker = folder / "sw.js"
+    worker.write_text(worker.read_text().replace("`${PAGE} ", "`${PAGE} newer "))
+
+
+def test_storage_that_is_denied(browser: Browser, pages: Pages, text: str) -> None:
+    site = Site(pages().folder, DENIED)
+    try:
+        browser.run("denied", SCRIPT, DENIED)
+        browser.run("denied", VISIT, f"{site.url}?target=wasm")
+        assert "keeps no files" in browser.run("denied", "return await page.textContent('#note');")
+        assert browser.run("denied", WRITE, PROMPT) == text
+    finally:
+        site.close()
+
+
+@pytest.mark.parametrize("target", ["wasm", "webgpu"])
+def test_no_room_to_keep_files(browser: Browser, site: Site, text: str, target: str) -> None:
+    who = f"full {target}"
+    browser.run(who, QUOTA, site.url)
+    browser.run(who, VISIT, f"{site.url}?target={target}")
+    assert "no room to keep" in browser.run(who, "return await page.textContent('#note');")
+    assert browser.run(who, WRITE, PROMPT) == text
+
+
+REFUSED = """
+const { Memory } = WebAssembly;
+WebAssembly.Memory = function (about) {
+  if (about.shared || %s) throw new RangeError("could not allocate memory");
+  return new Memory(about);
+};
+"""
+
+
+def test_memory_that_is_refused(browser: Browser, pages: Pages, text: str) -> None:
+    """To threads: one is left. To all: a sentence."""
+    site = Site(pages().folder, REFUSED % "false")
+    try:
+        browser.run("one thread", VISIT, f"{site.url}?target=wasm")
+        facts = browser.run("one thread", "return await page.textContent('#facts');")
+        assert "1: the browser refused what threads need" in facts
+        assert browser.run("one thread", WRITE, PROMPT) == text
+    finally:
+        site.close()
+    site = Site(pages().folder, REFUSED % "true")
+    try:
+        failed = "await page.goto(given); await page.waitForSelector('body[data-state=failed]');"
+        browser.run("no memory", failed, f"{site.url}?target=wasm")
+        said = browser.run("no memory", "return await page.textContent('#error');")
+        assert said.startswith("the browser gives no ") and "MiB of memory" in said
+    finally:
+        site.close()
+
+
+def test_two_tabs_one_closed_and_one_asleep(browser: Browser, site: Site, text: str) -> None:
+    """Both fetch at once; one goes in the midst, the other sleeps in the midst of its sentence."""
+    got = browser.run(
+        "two",
+        """
+const other = await it.context.newPage();
+await Promise.all([other.goto(given.url, { waitUntil: "commit" }), page.goto(given.url)]);
+const begun = "#progress:not([hidden]), body[data-state=ready]";
+await other.waitForSelector(begun, { state: "attached" });
+await other.close();
+await page.waitForSelector("body[data-state=ready]");
+const cdp = await it.context.newCDPSession(page);
+await page.fill("#prompt", given.prompt);
+await page.evaluate(() => { document.getElementById("tokens").value = 24; });
+await page.click("#run");
+await cdp.send("Page.setWebLifecycleState", { state: "frozen" });
+await new Promise((done) => setTimeout(done, 500));
+await cdp.send("Page.setWebLifecycleState", { state: "active" });
+await page.waitForSelector("body[data-written]");
+return await page.textContent("#output");
+""",
+        {"url": f"{site.url}?target=wasm", "prompt": PROMPT},
+    )
+    assert got == text
+
+
+def test_a_newer_folder_between_visits(browser: Browser, site: Site, folder: Path) -> None:
+    """It is what the visit after the next plays, and the old files go."""
+    url = f"{site.url}?target=wasm"
+    browser.run("later", VISIT, url)
+    browser.run("later", "await page.evaluate(() => navigator.serviceWorker.ready);")
+    before = browser.run("later", KEPT)
+    renewed(folder)
+    browser.run("later", VISIT, url)
+    browser.run(
+        "later", "await page.evaluate(async () => (await navigator.serviceWorker.ready).update());"
+    )
+    browser.run(
+        "later",
+        """
+await page.waitForFunction(async () =>
+  (await caches.keys()).some((name) => name.includes("newer")));
+await new Promise((done) => setTimeout(done, 500));
+""",
+    )
+    browser.run("later", VISIT, url)
+    assert "newer" in browser.run("later", "return await page.textContent('#facts');")
+    assert browser.run("later", KEPT) == before
+
+
+def test_a_newer_folder_during_the_download(browser: Browser, site: Site, folder: Path) -> None:
+    """The manifest is the old one's, the weights are not: said, and mended by another try."""
+    old = (folder / "manifest.json").read_text()
+    renewed(folder)
+    new = (folder / "manifest.json").read_text()
+    (folder / "manifest.json").write_text(old)
+    browser.run("mixed", "await page.goto(given);", f"{site.url}?target=wasm")
+    browser.run("mixed", "await page.waitForSelector('body[data-state=failed]');")
+    assert "its hash differs" in browser.run("mixed", "return await page.textContent('#error');")
+    (folder / "manifest.json").write_text(new)
+    worker = folder / "sw.js"
+    worker.write_text(worker.read_text() + "\n")
+    browser.run(
+        "mixed",
+        """
+await page.evaluate(async () => (await navigator.serviceWorker.ready).update());
+await new Promise((done) => setTimeout(done, 1000));
+await page.click("#load");
+await page.waitForSelector("body[data-state=ready]");
+""",
+    )
