@@ -69,3 +69,57 @@ def test_features_and_limits_that_lack(browser: Browser, pages: Pages, without: 
         browser.run(who, "await it.context.close();")
     finally:
         site.close()
+
+
+# What is put before the worker's code, by what a browser lacks; WebAssembly plays then.
+WITHOUT = {
+    "gpu": 'Object.defineProperty(navigator, "gpu", { value: undefined });',
+    "adapter": "GPU.prototype.requestAdapter = async () => null;",
+    "relaxed": """{
+  const { validate } = WebAssembly;
+  WebAssembly.validate = (code) => !code.join().includes("253,128,2,") && validate(code);
+}""",
+    "threads": 'Object.defineProperty(self, "crossOriginIsolated", { value: false });',
+    "simd": "WebAssembly.validate = () => false;",
+}
+WHY = {"gpu": "this browser has no WebGPU", "adapter": "no GPU that it would use"}
+
+
+@pytest.mark.parametrize("gpu", WHY)
+@pytest.mark.parametrize("more", [(), ("relaxed",), ("threads",), ("relaxed", "threads")])
+def test_a_browser_without_webgpu(
+    browser: Browser, pages: Pages, gpu: str, more: tuple[str, ...]
+) -> None:
+    site = Site(pages().folder, "\n".join(WITHOUT[each] for each in (gpu, *more)))
+    try:
+        who = " ".join((gpu, *more))
+        about = browser.run(who, OPEN, {"url": site.url, "target": "auto"})
+        assert about["target"] == "wasm" and WHY[gpu] in about["why"]
+        assert ("relaxed" in about["device"]["SIMD"]) == ("relaxed" not in more)
+        assert (about["device"]["Threads"] == "1: the server sends no COOP and COEP") == (
+            "threads" in more
+        )
+        got = browser.run(who, WRITE, {"prompt": PROMPT, "options": {"maxNewTokens": 24}})
+        assert got["ids"] == list(pages().model.generate(PROMPT, max_new_tokens=24).ids)
+        browser.run(who, "await it.context.close();")
+    finally:
+        site.close()
+
+
+@pytest.mark.parametrize("gpu", ["gpu", "adapter", None])
+def test_a_browser_without_simd(browser: Browser, pages: Pages, gpu: str | None) -> None:
+    """Only WebGPU can play; without that there is a sentence."""
+    site = Site(pages().folder, "\n".join(WITHOUT[each] for each in (gpu, "simd") if each))
+    try:
+        code = OPEN if gpu is None else OPEN.replace("return model.about;", "").replace(
+            'await load("./", { target });',
+            'await load("./", { target }).catch((error) => `${error.name}: ${error.message}`);\n'
+            "  return model;",
+        )  # fmt: skip
+        said = browser.run(f"simd {gpu}", code, {"url": site.url, "target": "auto"})
+        if gpu is None:
+            assert said["target"] == "webgpu"
+        else:
+            assert said.startswith("WeftError: this browser has neither WebGPU nor WebAssembly")
+    finally:
+        site.close()

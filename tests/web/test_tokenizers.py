@@ -29,7 +29,7 @@ from weft.models.box import box_folder
 
 PLAYER = Path(weft.web.__file__).with_name("js")
 SCRIPT = Path(__file__).with_name("tokenize.mjs")
-TEXTS, STREAMS = 1250, 60  # of each of eight tokenizers
+TEXTS, STREAMS = 1250, 60  # of each of nine tokenizers
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="node was not found")
 
@@ -117,6 +117,48 @@ def unigram() -> str:
     return trained(raw, trainer)
 
 
+def charsmap(rules: dict[str, str]) -> bytes:
+    """What SentencePiece compiles of rules: a trie as a double array, and the texts it leads to."""
+    texts, at = b"", {}
+    for text in rules.values():
+        at[text] = len(texts)
+        texts += text.encode() + b"\0"
+    words = {key.encode(): at[text] for key, text in rules.items()}
+    units, used = {0: 0}, {0}
+
+    def place(node: int, prefix: bytes) -> None:
+        under = [key for key in words if key.startswith(prefix)]
+        labels = sorted({key[len(prefix)] for key in under if len(key) > len(prefix)})
+        labels = [0, *labels] if prefix in words else labels
+        base = next(b for b in range(1, 1 << 20) if used.isdisjoint(b ^ c for c in labels))
+        used.update(base ^ c for c in labels)
+        units[node] |= (base ^ node) << 10 | (prefix in words) << 8
+        for label in labels:
+            units[base ^ label] = label if label else 1 << 31 | words[prefix]
+        for label in filter(None, labels):
+            place(base ^ label, prefix + bytes([label]))
+
+    place(0, b"")
+    size = max(units) + 1
+    trie = b"".join(units.get(n, 0).to_bytes(4, "little") for n in range(size))
+    return len(trie).to_bytes(4, "little") + trie + texts
+
+
+def precompiled() -> str:
+    """As XLM-R has it."""
+    found = {c: unicodedata.normalize("NFKC", c).lower() for word in WORDS for c in word}
+    rules = {c: text for c, text in found.items() if text != c}
+    rules |= {"\u200b": "", "\r\n": " ", "e\u0301": "é", "\x1f": " ", "日": "月", "日本": "?"}
+    raw = Tokenizer(models.Unigram())
+    spaces = normalizers.Replace(Regex(" {2,}"), " ")
+    raw.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap(rules)), spaces])
+    cuts = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    raw.pre_tokenizer = pre_tokenizers.Sequence(cuts)
+    raw.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=300, unk_token="<unk>", special_tokens=["<unk>"])
+    return trained(raw, trainer)
+
+
 def word_piece() -> str:
     raw = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     raw.normalizer, raw.pre_tokenizer = (
@@ -136,6 +178,7 @@ KINDS = {
     "llama2": lambda: sentencepiece_bpe(False),
     "metaspace": lambda: sentencepiece_bpe(True),
     "unigram": unigram,
+    "precompiled": precompiled,
     "wordpiece": word_piece,
 }
 

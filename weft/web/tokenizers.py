@@ -15,8 +15,8 @@ _BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"  # its brackets mean another th
 _STEPS = {
     "model": {"BPE", "Unigram", "WordLevel", "WordPiece"},
     "normalizer": {
-        "BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Prepend", "Replace",
-        "Sequence", "Strip", "StripAccents",
+        "BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Precompiled", "Prepend",
+        "Replace", "Sequence", "Strip", "StripAccents",
     },
     "pre_tokenizer": {
         "BertPreTokenizer", "ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split",

@@ -2,6 +2,7 @@
 // text before it, how it is cut into words, and how tokens become text again.
 
 import { WeftError } from "./program.js";
+import { precompiled } from "./tokenizer_charsmap.js";
 
 /**
  * @typedef {any} Step a step's entry in tokenizer.json
@@ -43,6 +44,7 @@ export function normalizer(step) {
     case "Lowercase": return lower;
     case "StripAccents": return (text) => text.replace(/\p{M}/gu, "");
     case "Prepend": return (text) => text && step.prepend + text;
+    case "Precompiled": return precompiled(step.precompiled_charsmap);
     case "BertNormalizer": return (text) => bert(text, step);
     case "Replace": {
       const pattern = patternOf(step.pattern);
