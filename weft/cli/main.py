@@ -27,6 +27,7 @@ COMMANDS = {
     "train": ("train", "Train or fine-tune a model on text."),
     "merge": ("train", "Add a LoRA adapter to its model."),
     "quantize": ("quantize", "Write a model with weights of fewer bits."),
+    "compile": ("compile", "Compile a model to one file, for a device that need not be here."),
     "export": ("export", "Write a model as a web page's folder."),
     "serve-page": ("export", "Look at such a folder on localhost."),
     "check": ("check", "Prove that a device computes what the oracle computes."),
@@ -35,6 +36,7 @@ COMMANDS = {
     "tune": ("tune", "Measure configurations of templates on a device, keep the fastest."),
 }
 FUNCTIONS = {
+    "compile": "compile_model",
     "eval": "evaluate",
     "list": "list_models",
     "serve-page": "serve_page",

@@ -62,6 +62,18 @@ class Caps:
         """The same target, as if it lacked a feature."""
         return replace(self, features=self.features - {feature})
 
+    def lacks(self, needed: Caps) -> str:
+        """What code compiled for `needed` asks for that this target has not; "" for nothing."""
+        if self.is_cpu != needed.is_cpu:
+            return "one thread with vectors" if needed.is_cpu else "groups of threads"
+        if needed.subgroup not in (0, self.subgroup):
+            return f"subgroups of {needed.subgroup}"
+        for what in ("max_threads", "shared_bytes", "scratch_bytes"):
+            if getattr(self, what) < getattr(needed, what):
+                return f"{what} of {getattr(needed, what):,}"
+        missing = [d.name for d in needed.dtypes - self.dtypes] + [*needed.features - self.features]
+        return min(missing, default="")
+
     @property
     def part_bytes(self) -> int:
         """The part of a buffer too large for one binding: the largest power of two that fits."""

@@ -45,6 +45,7 @@ from weft.models.runner import (
     weight_avals,
 )
 from weft.models.weight_dtypes import Numbers, check_dtypes, main_dtype, ready, wanted, wanted_cache
+from weft.program.bundle import is_bundle
 
 if TYPE_CHECKING:
     from weft.models.adapters import Adapter
@@ -125,6 +126,12 @@ def _load(
     if numbers.quant is not None and (folder.is_file() or numbers.dtype is not None):
         what = f"{folder.name} is a file" if folder.is_file() else "a dtype is given too"
         raise UsageError(f"quant={numbers.quant!r} is for folders of floats, without dtype; {what}")
+    if is_bundle(folder):
+        from weft.models import saved
+
+        with progress(f"loading {name_of(folder)}"):
+            asked = {**numbers._asdict(), "context": room.context, "cache": room.cache}
+            return saved.load(folder, device, fallback, asked)
     if folder.is_file():
         return _gguf(folder, device, fallback, numbers, room)
     adapter = _adapter(folder)

@@ -229,12 +229,16 @@ class CompiledRunner(Runner):
 
         return decoder_graph(self.config, self._avals, *self._shape(kind))
 
-    def _compile(self, kind: str) -> Session:
-        from weft.program.session import Session
+    def program(self, kind: str, caps: Caps) -> Program:
+        """One kind of step as a Program for `caps`: from weft's cache, or compiled."""
         from weft.tensor.programs import program_for
 
-        caps = model_caps(self._device.caps)
-        program = program_for(self.what(kind), caps, lambda: self.graph(kind))
+        return program_for(self.what(kind), model_caps(caps), lambda: self.graph(kind))
+
+    def _compile(self, kind: str) -> Session:
+        from weft.program.session import Session
+
+        program = self.program(kind, self._device.caps)
         held = [b.nbytes for b in (*self._placed.values(), *self._state.values())]
         free = self._device.free_memory()
         given = _given(program, self._placed, self._weights)

@@ -58,6 +58,11 @@ class Tokenizer:
         """What a tokenizer.json of it holds."""
         return self.path.read_bytes() if self._made is None else self._made.data
 
+    def made(self) -> Made:
+        """All that it is, without the folder it was read from."""
+        template = read_template(self._folder, self._config)
+        return Made(self.file(), {**self._config, "chat_template": template})
+
     def around(self) -> tuple[list[int], list[int]]:
         """The ids that `special` puts before and after every text. Raises ModelError where there
         is no such rule."""

@@ -29,10 +29,8 @@ def interleaved(
     """A new buffer with rows of the weight `value` interleaved by `recipe` (spec.shape is
     [rows / lanes, K / item, lanes * item]). Pages of a mapped file are given back: there is one
     copy of the model at a time. Raises ShapeError, DTypeError or OutOfMemoryError."""
-    (bands, depth, _), lanes, item = spec.shape, recipe.lanes, recipe.item
-    rows = recipe.rows_of(value, (depth * item,), bands * lanes)
-    check_fit(spec, spec.shape, as_dtype(rows.dtype), None)
-    turned = _items(rows, item).reshape(bands, lanes, depth).transpose(0, 2, 1)
+    bands, item = spec.shape[0], recipe.item
+    turned = _turned(recipe, spec, value)
     step = max(_PIECE // (spec.nbytes // bands), 1)
     buffer = device.alloc(spec.nbytes)
     memory = None
@@ -49,6 +47,22 @@ def interleaved(
     list(threads.map(piece, range(0, bands, step)))
     release(value)
     return buffer
+
+
+def arranged(recipe: Recipe, spec: BufferSpec, value: Any) -> np.ndarray:
+    """What the buffer `spec` holds of the weight `value`, as an array. Raises as `interleaved`."""
+    if recipe.lanes == 1:
+        return recipe.rows_of(value, spec.shape[1:], spec.shape[0])
+    turned = np.ascontiguousarray(_turned(recipe, spec, value))
+    return turned.view(spec.dtype.numpy).reshape(spec.shape)
+
+
+def _turned(recipe: Recipe, spec: BufferSpec, value: Any) -> np.ndarray:
+    """A view of the weight's rows in the buffer's order, `item` neighbours as one element."""
+    (bands, depth, _), lanes, item = spec.shape, recipe.lanes, recipe.item
+    rows = recipe.rows_of(value, (depth * item,), bands * lanes)
+    check_fit(spec, spec.shape, as_dtype(rows.dtype), None)
+    return _items(rows, item).reshape(bands, lanes, depth).transpose(0, 2, 1)
 
 
 def _items(array: np.ndarray, item: int) -> np.ndarray:

@@ -29,9 +29,8 @@ from weft.core.files import replacing_folder, write_bytes, write_text
 from weft.models.embedder import Encoder
 from weft.models.inputs import cache_rows, intact, kv_counts
 from weft.models.model import Decoder, Model
-from weft.models.runner import CompiledRunner, encoder_program, model_caps
+from weft.models.runner import CompiledRunner, encoder_program
 from weft.program.program import Copy, Dispatch, Fill, Program
-from weft.tensor.programs import program_for
 from weft.web import programs, selftest, targets
 from weft.web.shards import Shards
 from weft.web.tokenizers import for_page
@@ -81,7 +80,7 @@ def export_decoder(
     """Writes the files of a decoder into an empty `folder`; the manifest."""
     runner = model.runner()
     assert isinstance(runner, CompiledRunner)
-    made = {caps.name: {kind: _program(runner, kind, caps) for kind in KINDS} for caps in TARGETS}
+    made = {caps.name: {kind: runner.program(kind, caps) for kind in KINDS} for caps in TARGETS}
     c = model.config
     about = {"family": c.family, "vocab": c.vocab, "context": model.context}
     about |= {"kv_heads": kv_counts(c), "eos": list(model.tokens.eos)}
@@ -184,10 +183,6 @@ def sizes(folder: Path, manifest: Mapping[str, Any]) -> list[tuple[str, int, int
         packed = sum(len(gzip.compress(data, mtime=0)) for data in files)
         found.append((what, sum(map(len, files)), packed))
     return found
-
-
-def _program(runner: CompiledRunner, kind: str, caps: Any) -> Program:
-    return program_for(runner.what(kind), model_caps(caps), lambda: runner.graph(kind))
 
 
 def _prompt(runner: CompiledRunner, kind: str) -> dict[str, np.ndarray]:

@@ -1,0 +1,103 @@
+"""`weft compile`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from weft.cli.hub import model_path, takes_model
+from weft.core.errors import DeviceError
+
+
+@click.command(
+    epilog="""\b
+Example:  weft compile MODEL -o model.weft
+          weft compile MODEL -o model.weft --device sm_90 --quant int4
+          weft run model.weft 'Once upon a time'
+"""
+)
+@click.argument("model", type=click.Path(), required=False)
+@click.option(
+    "-o", "--out", required=True, type=click.Path(dir_okay=False), help="The file to write."
+)
+@click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    help="A device of this machine, or what need not be here: cpu-avx2, cpu-avx512, "
+    "cpu-neon, webgpu, cuda, hip-wave32, hip-wave64, sm_90, gfx942, ...",
+)
+@click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's).")
+@click.option("--quant", help="Bring linear layers to int4, int8, ... (docs/quantizing.md).")
+@click.option("--act-dtype", help="Of linear inputs: see weft run.")
+@click.option("--context", type=click.IntRange(1), help="Positions of the KV cache.")
+@click.option("--cache", help="What keys and values are kept in: f32, f16, bf16 or int8.")
+@click.option(
+    "--max-batch",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    help="Sequences that generate at once.",
+)
+@click.option(
+    "--weights",
+    type=click.Choice(["inside", "beside"]),
+    default="inside",
+    show_default=True,
+    help="Beside: in a file of their own, named by its hash.",
+)
+@takes_model
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def compile_model(
+    model: str | None, out: str, device: str, dtype: str | None, quant: str | None,
+    act_dtype: str | None, context: int | None, cache: str | None, max_batch: int, weights: str,
+    yes: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Compile MODEL (default: the one in the box) to one file: Programs for the device, the
+    weights in the order that it reads them, the tokenizer. Every command that takes a model takes
+    such a file; playing it compiles no graph."""
+    import weft
+    from weft.models import saved
+    from weft.models.box import box_folder
+
+    caps = caps_of(device)
+    path = box_folder() if model is None else model_path(model, yes)
+    flags = {"dtype": dtype, "quant": quant, "act_dtype": act_dtype, "context": context}
+    flags |= {"cache": cache, "max_batch": max_batch}
+    loaded = weft.load(
+        path, device="cpu", dtype=dtype, quant=quant, act_dtype=act_dtype, context=context,
+        cache=cache, max_batch=max_batch,
+    )  # fmt: skip
+    given = {name: value for name, value in flags.items() if value is not None}
+    made = saved.save(loaded, Path(out), device, caps, given, weights == "beside")
+    about: dict[str, Any] = {
+        "out": out, "device": device, "programs": list(made.programs),
+        "weights": sum(array.nbytes for array in made.tensors.values()),
+        "bytes": Path(out).stat().st_size,
+    }  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(about))
+        return
+    click.echo(f"{out}: {', '.join(made.programs)} for {device}; {about['bytes']:,} bytes")
+    click.echo(f"play it: weft run {out} PROMPT")
+
+
+def caps_of(device: str) -> Any:
+    """The Caps that `device` names: a preset's, a GPU architecture's or a device's of this machine.
+    Raises DeviceError for none of these."""
+    from weft.backends import registry
+    from weft.backends.llvm import gpu_target
+    from weft.core.caps import PRESETS
+
+    if device in PRESETS:
+        return PRESETS[device]
+    if device.startswith(("sm_", "gfx")):
+        return gpu_target(device).caps
+    try:
+        return registry.get(device).caps
+    except DeviceError as error:
+        known = ", ".join(PRESETS)
+        raise DeviceError(f"{error}; what need not be here: {known}, sm_90, gfx942, ...") from None
