@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.cli import explained
+from weft.cli.explained import Explained, Goal, Step
 from weft.cli.hub import model_path, takes_model
 from weft.core.errors import UsageError
+from weft.core.text import table
 
 if TYPE_CHECKING:
-    from weft.backends.llvm.resources import Resources
-    from weft.core.caps import Caps
-    from weft.graph.ir import Graph
-    from weft.kernel.ir import Kernel
-    from weft.program.device import Device
+    from weft.compile.report import Report
     from weft.program.program import Program
 
 VIEWS = ("report", "graph", "kernels", "source")
@@ -35,6 +34,12 @@ VIEWS = ("report", "graph", "kernels", "source")
               help="The report (default), the traced graph, Kernel IR (default with --kernel), or "
               "the device's source.")  # fmt: skip
 @click.option("--kernel", help="Only kernels whose name contains this.")
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False),
+    help="Write a page that needs nothing "
+    "else: launches, memory over time, weights, kernels with their source.",
+)
 @takes_model
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def explain(
@@ -46,101 +51,91 @@ def explain(
     steps: tuple[str, ...],
     show: str | None,
     kernel: str | None,
+    html: str | None,
     yes: bool,
     as_json: bool,
 ) -> None:
     """Show what MODEL, a folder, a GGUF file or ORG/NAME, compiles to: each step of the line from
-    graph to the text a device runs."""
-    import weft
-
+    graph to the text a device runs. MODEL may also be a file that `weft compile` or Program.save
+    wrote."""
     show = show or ("report" if kernel is None else "kernels")
     if kernel is not None and show not in ("kernels", "source"):
         raise UsageError(f"--kernel picks among kernels, not from --show {show}; leave one out")
-    model = weft.load(model_path(path, yes), device=device, dtype=dtype, act_dtype=act_dtype)
-    assert model.device is not None
-    goal = _of_device(model.device) if target is None else _of_target(target)
-    graphs = model.graphs()
-    unknown = set(steps) - set(graphs)
+    found = _explained(path, yes, target, device=device, dtype=dtype, act_dtype=act_dtype)
+    unknown = set(steps) - set(found.steps)
     if unknown:
-        raise UsageError(f"no step {sorted(unknown)[0]!r}; this model has {', '.join(graphs)}")
-    shown = {
-        name: _view(graph, goal, show, kernel, as_json)
-        for name, graph in graphs.items()
-        if not steps or name in steps
-    }
+        raise UsageError(f"no step {sorted(unknown)[0]!r}; this has {', '.join(found.steps)}")
+    picked = {name: step for name, step in found.steps.items() if not steps or name in steps}
+    if html is not None:
+        from weft.cli.explain_page import page
+        from weft.core.files import write_text
+
+        write_text(html, page(Path(path).name, found, picked))
+        click.echo(f"wrote {html}")
+        return
+    shown = {n: _view(step, found.goal, show, kernel, as_json) for n, step in picked.items()}
     if kernel is not None and not any(shown.values()):
         raise UsageError(f"no kernel named like {kernel!r}; weft explain {path} lists them")
+    about = {"file": found.facts} if found.facts else {}
     if as_json:
-        click.echo(json.dumps({"device": goal.name, "show": show, "steps": shown}))
+        click.echo(json.dumps({"device": found.goal.name, "show": show, **about, "steps": shown}))
         return
+    if found.facts and show == "report":
+        click.echo(table(("", ""), list(found.facts.items())) + "\n")
     for view in filter(None, shown.values()):
         click.echo("\n".join(view.values()) if isinstance(view, dict) else view)
 
 
-@dataclass(frozen=True)
-class _Goal:
-    """What programs are compiled for. `resources` says what kernels take of it, where that is
-    known without running them; `missing` why it is not. `library` names the vendor's library that
-    is there, or says why there is none."""
+def _explained(path: str, yes: bool, target: str | None, **options: Any) -> Explained:
+    """What `path` names, to be looked at."""
+    import weft
+    from weft.program.bundle import is_bundle
 
-    name: str
-    caps: Caps
-    source: Callable[[Kernel], str]
-    resources: Callable[[Program], Mapping[str, Resources]] | None = None
-    missing: str = ""
-    library: Callable[[], str] = str
+    file = Path(path)
+    compiled = is_bundle(file)
+    if not compiled and not zipfile.is_zipfile(file):
+        return explained.of_model(weft.load(model_path(path, yes), **options), target)
+    if target is not None:
+        raise UsageError(f"{path} is compiled: --target comes too late; compile the model for it")
+    if compiled:
+        return explained.of_bundle(file)
+    from weft.backends import registry
 
-
-def _of_device(device: Device) -> _Goal:
-    return _Goal(device.info.id, device.caps, device.source, library=device.library)
-
-
-def _of_target(name: str) -> _Goal:
-    from weft.backends.llvm import gpu_target, offline, ptxas
-
-    target = gpu_target(name)
-    missing = ""
-    if target.code == "ptx" and ptxas.find() is None:
-        missing = "registers and spills are not known: " + ptxas.MISSING
-    return _Goal(
-        name,
-        target.caps,
-        lambda kernel: offline.source(kernel, target),
-        None if missing else lambda program: offline.resources(program.kernels, target),
-        missing,
-    )
+    return explained.of_program(file, registry.get(options["device"]))
 
 
-def _view(graph: Graph, goal: _Goal, show: str, kernel: str | None, as_json: bool) -> Any:
+def _view(step: Step, goal: Goal, show: str, kernel: str | None, as_json: bool) -> Any:
     """One step's report or graph as text (the report as data for JSON), or kernel name -> text."""
-    from weft.compile.passes import compile_graph
     from weft.graph.text import to_text
     from weft.kernel import printer
-    from weft.models.runner import model_caps
 
     if show == "graph":
-        return to_text(graph)
-    program = compile_graph(graph, model_caps(goal.caps), name=graph.name)
+        if step.graph is None:
+            raise UsageError("a compiled file holds no graph; --show graph takes the model itself")
+        return to_text(step.graph)
+    program, report = step.make()
     if show == "report":
-        return _report(program, goal, as_json)
+        return _report(program, report, goal, as_json)
     found = [k for k in program.kernels if kernel is None or kernel in k.name]
     render = printer.text if show == "kernels" else goal.source
     return {k.name: render(k) for k in found}
 
 
-def _report(program: Program, goal: _Goal, as_json: bool) -> Any:
+def _report(program: Program, report: Report | None, goal: Goal, as_json: bool) -> Any:
     """The compilation's report, and what its kernels take of the target."""
     from weft.backends.llvm import resources
     from weft.program.program import Library
 
-    report = program.meta["report"]
+    if report is None:
+        said = f"{program.name}: {len(program.steps)} steps of {len(program.kernels)} kernels; "
+        return {} if as_json else said + "no report was kept with it"
     offered = any(isinstance(step, Library) for step in program.steps)
     library = goal.library() if offered else ""
     if goal.resources is None:
         notes = [report.text(), library and f"library here: {library}", goal.missing]
         more = {"library": library} if library else {}
-        return report.data() | more if as_json else "\n\n".join(filter(None, notes))
+        return {**report.data(), **more} if as_json else "\n\n".join(filter(None, notes))
     found = goal.resources(program)
     if as_json:
-        return report.data() | {"resources": resources.data(found)}
+        return {**report.data(), "resources": resources.data(found)}
     return f"{report.text()}\n\n{resources.text(found)}"

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from weft.compile.weights import WeightLine
+from weft.core.records import from_data
 from weft.core.text import table
 
 
@@ -49,6 +50,11 @@ class Report:
     def data(self) -> Mapping[str, Any]:
         """The report as plain JSON-ready data."""
         return asdict(self)
+
+    @staticmethod
+    def of(data: Any) -> Report:
+        """The report that `data` gave. Raises FileFormatError for anything else."""
+        return from_data(Report, data, "report.json")
 
     def text(self) -> str:
         """Aligned tables: passes, memory, one line per kernel launch."""

@@ -41,6 +41,8 @@ def to_data(value: Any) -> Any:
         return sorted(map(to_data, value))
     if isinstance(value, tuple | list):
         return [to_data(v) for v in value]
+    if isinstance(value, dict):
+        return {k: to_data(v) for k, v in value.items()}
     return value
 
 
@@ -85,11 +87,17 @@ def _read(kind: Any, data: Any, where: str, depth: int) -> Any:
             return data
     elif get_origin(kind) in (Union, UnionType):
         return _either(get_args(kind), data, where, depth)
-    elif get_origin(kind) in (tuple, frozenset):
+    elif get_origin(kind) in (tuple, frozenset, list):
         if isinstance(data, list):
             return _several(kind, data, where, depth + 1)
+    elif get_origin(kind) is dict:
+        if isinstance(data, dict):
+            inner = get_args(kind)[1]
+            return {k: _read(inner, v, f"{where}.{k[:60]}", depth + 1) for k, v in data.items()}
     elif isinstance(data, dict):
         return _record(kind, data, where, depth + 1)
+    elif isinstance(data, list) and len(data) == len(getattr(kind, "_fields", ())):
+        return _record(kind, dict(zip(kind._fields, data)), where, depth + 1)
     raise FileFormatError(f"{where} is {str(data)[:60]!r}; expected {_said(kind)}")
 
 
@@ -102,13 +110,13 @@ def _either(kinds: tuple[Any, ...], data: Any, where: str, depth: int) -> Any:
 
 
 def _several(kind: Any, data: list[Any], where: str, depth: int) -> Any:
-    given = get_args(kind)
-    if get_origin(kind) is frozenset or given[-1] is ...:
+    given, made = get_args(kind), get_origin(kind)
+    if made is not tuple or given[-1] is ...:
         given = (given[0],) * len(data)
     if len(given) != len(data):
         raise FileFormatError(f"{where} has {len(data)} entries; expected {len(given)}")
     parts = (_read(k, v, f"{where}[{i}]", depth) for i, (k, v) in enumerate(zip(given, data)))
-    return frozenset(parts) if get_origin(kind) is frozenset else tuple(parts)
+    return made(parts)
 
 
 def _record(kind: Any, data: dict[str, Any], where: str, depth: int) -> Any:

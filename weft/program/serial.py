@@ -132,11 +132,11 @@ def load(path: PathLike) -> Program:
     """The Program of a zip file or folder. Raises FileFormatError, whatever is there instead."""
     source = Path(path)
     if not os.path.isdir(source):
-        return loads(_read(source))
-    return _program({name: _read(source / name) for name in MEMBERS}, trusted=False)
+        return loads(read(source))
+    return _program({name: read(source / name) for name in MEMBERS}, trusted=False)
 
 
-def _read(path: Path) -> bytes:
+def read(path: Path) -> bytes:
     """The bytes of a regular file of bounded size."""
     try:
         info = path.stat()
@@ -169,6 +169,15 @@ def loads(data: bytes, trusted: bool = False) -> Program:
     except EOFError as error:
         raise FileFormatError("the program file is truncated") from error
     return _program(members, trusted)
+
+
+def report(data: bytes) -> Any:
+    """The report in the bytes of a Program's file, as JSON; None where there is none to be read."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return json.loads(archive.read("report.json"))
+    except (KeyError, ValueError, RecursionError, OSError, zipfile.BadZipFile):
+        return None
 
 
 def _program(members: Mapping[str, bytes], trusted: bool) -> Program:

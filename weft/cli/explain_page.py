@@ -1,0 +1,148 @@
+"""`weft explain --html`: Programs as one page that needs nothing else, no script and no network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.cli.explained import Explained, Step
+from weft.core.text import size
+from weft.program.program import BufferRef, Dispatch, Program
+
+if TYPE_CHECKING:
+    from weft.kernel.ir import Kernel
+
+TEMPLATE = Path(__file__).with_name("explain.html")
+WIDE, HIGH = 960, 220  # of the picture of memory, in its own units
+SOURCE = 200_000  # characters of a kernel's text that are shown
+
+
+@dataclass
+class Life:
+    """A value in the arena: where it lies, the steps that write it first and use it last."""
+
+    buffer: int
+    start: int
+    nbytes: int
+    first: int
+    last: int
+    label: str
+
+
+def page(title: str, found: Explained, steps: Mapping[str, Step]) -> str:
+    """The page's HTML. Everything that came from a file is escaped."""
+    import jinja2
+
+    import weft
+
+    made = {name: _step(step, found) for name, step in steps.items()}
+    sources: dict[str, dict[str, str]] = {}
+    for one in made.values():
+        for kernel in one["program"].kernels:
+            sources.setdefault(kernel.name, _kernel(kernel, found))
+    env = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    env.filters["size"] = size
+    template = env.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    return template.render(
+        title=title, version=weft.__version__, goal=found.goal, facts=found.facts, steps=made,
+        kernels=sources, wide=WIDE, high=HIGH,
+    )  # fmt: skip
+
+
+def _step(step: Step, found: Explained) -> dict[str, Any]:
+    program, report = step.make()
+    lives = lifetimes(program)
+    top = max((life.start + life.nbytes for life in lives), default=1)
+    count = max(len(program.steps), 1)
+    boxes = [
+        {
+            "x": WIDE * life.first / count,
+            "w": max(WIDE * (life.last + 1 - life.first) / count, 1),
+            "y": HIGH - HIGH * (life.start + life.nbytes) / top,
+            "h": max(HIGH * life.nbytes / top, 0.5),
+            "says": f"{life.label or 'value'}: {size(life.nbytes)} at {life.start:,}, "
+            f"steps {life.first} to {life.last}",
+        }
+        for life in lives
+    ]
+    roles: dict[str, int] = {}
+    for b in program.buffers:
+        roles[b.role] = roles.get(b.role, 0) + b.nbytes
+    lines = launches(program)
+    return {
+        "program": program, "report": report, "boxes": boxes, "roles": roles, "lines": lines,
+        "most": max((line["work"] for line in lines), default=1) or 1, "top": top,
+    }  # fmt: skip
+
+
+def launches(program: Program) -> list[dict[str, Any]]:
+    """A line for each step: what it runs, computes and reads, and which steps made that."""
+    made: list[dict[str, Any]] = []
+    writers: dict[tuple[int, int], int] = {}
+    for number, step in enumerate(program.steps):
+        if isinstance(step, Dispatch):
+            kernel = program.kernels[step.kernel]
+            name, flops, nbytes = kernel.name, kernel.flops, kernel.bytes
+            uses = list(zip(step.args, (b.access for b in kernel.buffers)))
+        else:
+            name, flops, nbytes = type(step).__name__.lower(), 0, step.dst.nbytes
+            uses = [(step.dst, "w")]
+        reads = [r for r, access in uses if access != "w"]
+        after = {writers[r.buffer, r.offset] for r in reads if (r.buffer, r.offset) in writers}
+        for ref, access in uses:
+            if access != "r":
+                writers[ref.buffer, ref.offset] = number
+        named = [program.buffers[r.buffer].name for r in reads if _outside(program, r)]
+        made.append({
+            "kernel": name, "label": step.label, "flops": flops, "bytes": nbytes,
+            "work": nbytes, "after": sorted(after), "reads": named,
+        })  # fmt: skip
+    return made
+
+
+def _outside(program: Program, ref: BufferRef) -> bool:
+    return program.buffers[ref.buffer].role != "arena"
+
+
+def lifetimes(program: Program) -> list[Life]:
+    """When which part of the arena holds a value: from the step that writes it to the last that
+    uses it before other bytes take its place."""
+    found: list[Life] = []
+    live: dict[tuple[int, int, int], Life] = {}
+    for number, step in enumerate(program.steps):
+        for ref, access in _uses(program, step):
+            if _outside(program, ref):
+                continue
+            place = (ref.buffer, ref.offset, ref.nbytes)
+            known = live.get(place)
+            if access == "w" and (known is None or known.last > known.first):
+                live = {p: v for p, v in live.items() if not _overlap(p, place)}
+                known = live[place] = Life(*place, number, number, step.label)
+                found.append(known)
+            elif known is not None:
+                known.last = number
+            for p, life in live.items():  # a part of a value, or several as one
+                if p != place and _overlap(p, place):
+                    life.last = number
+    return found
+
+
+def _uses(program: Program, step: Any) -> list[tuple[BufferRef, str]]:
+    """What a step reads, then what it writes."""
+    if isinstance(step, Dispatch):
+        accesses = (b.access for b in program.kernels[step.kernel].buffers)
+        return sorted(zip(step.args, accesses), key=lambda use: use[1] == "w")
+    source = getattr(step, "src", None)
+    return [*([(source, "r")] if source is not None else []), (step.dst, "w")]
+
+
+def _overlap(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
+    return a[0] == b[0] and a[1] < b[1] + b[2] and b[1] < a[1] + a[2]
+
+
+def _kernel(kernel: Kernel, found: Explained) -> dict[str, str]:
+    from weft.kernel import printer
+
+    return {"ir": printer.text(kernel)[:SOURCE], "source": found.goal.source(kernel)[:SOURCE]}

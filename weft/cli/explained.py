@@ -1,0 +1,145 @@
+"""What `weft explain` looks at: the steps of a model, of a compiled file, of one Program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from weft.backends.llvm.resources import Resources
+    from weft.compile.report import Report
+    from weft.core.caps import Caps
+    from weft.graph.ir import Graph
+    from weft.kernel.ir import Kernel
+    from weft.program.device import Device
+    from weft.program.program import Program
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What programs are compiled for. `resources` says what kernels take of it, where that is
+    known without running them; `missing` why it is not. `library` names the vendor's library that
+    is there, or says why there is none."""
+
+    name: str
+    caps: Caps
+    source: Callable[[Kernel], str]
+    resources: Callable[[Program], Mapping[str, Resources]] | None = None
+    missing: str = ""
+    library: Callable[[], str] = str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One Program: its Graph, where that is known, and what makes it and its report (None where
+    nobody kept one)."""
+
+    graph: Graph | None
+    make: Callable[[], tuple[Program, Report | None]]
+
+
+@dataclass(frozen=True)
+class Explained:
+    """`facts` are lines about the whole, of a file."""
+
+    goal: Goal
+    steps: Mapping[str, Step]
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def of_model(model: Any, target: str | None) -> Explained:
+    """The steps of a loaded model, for its device or for the architecture `target`."""
+    from weft.compile.passes import compile_graph
+    from weft.models.runner import model_caps
+
+    goal = of_device(model.device) if target is None else of_target(target)
+
+    def step(graph: Graph) -> Step:
+        def make() -> tuple[Program, Report]:
+            program = compile_graph(graph, model_caps(goal.caps), name=graph.name)
+            return program, program.meta["report"]
+
+        return Step(graph, make)
+
+    return Explained(goal, {name: step(graph) for name, graph in model.graphs().items()})
+
+
+def of_bundle(path: Path) -> Explained:
+    """The Programs of a compiled model's file, without any device."""
+    from weft.core.caps import Caps
+    from weft.core.records import from_data
+    from weft.program import bundle
+
+    read = bundle.read(path)
+    caps = from_data(Caps, read.head.get("caps"), f"{path}: caps")
+    flags = read.head.get("flags")
+    given = [f"{k} {v}" for k, v in flags.items()] if isinstance(flags, dict) else []
+    weights = sum(array.nbytes for array in read.tensors.values())
+    facts = {
+        "model": str(read.head.get("name")), "kind": str(read.head.get("kind")),
+        "compiled by": f"weft {read.head.get('weft')}", "for": str(read.head.get("device")),
+        "asked for": ", ".join(given) or "nothing special",
+        "weights": f"{len(read.tensors)} tensors, {weights:,} bytes",
+    }  # fmt: skip
+    name = str(read.head.get("device"))
+    steps = {n: Step(None, _reader(data)) for n, data in read.programs.items()}
+    return Explained(_of_caps(name, caps), steps, {k: v[:200] for k, v in facts.items()})
+
+
+def of_program(path: Path, device: Device) -> Explained:
+    """The one Program in a file, which does not say what it was compiled for."""
+    from weft.program import serial
+
+    data = serial.read(path)
+    return Explained(of_device(device), {path.stem: Step(None, _reader(data))})
+
+
+def _reader(data: bytes) -> Callable[[], tuple[Program, Report | None]]:
+    def make() -> tuple[Program, Report | None]:
+        from weft.compile.report import Report
+        from weft.program import serial
+        from weft.tensor.programs import program_from
+
+        kept = serial.report(data)
+        return program_from(data), None if kept is None else Report.of(kept)
+
+    return make
+
+
+def of_device(device: Device) -> Goal:
+    return Goal(device.info.id, device.caps, device.source, library=device.library)
+
+
+def of_target(name: str) -> Goal:
+    """A GPU architecture that need not be here. Raises UsageError for one that weft does not
+    know."""
+    from weft.backends.llvm import gpu_target, offline, ptxas
+
+    target = gpu_target(name)
+    missing = ""
+    if target.code == "ptx" and ptxas.find() is None:
+        missing = "registers and spills are not known: " + ptxas.MISSING
+    return Goal(
+        name,
+        target.caps,
+        lambda kernel: offline.source(kernel, target),
+        None if missing else lambda program: offline.resources(program.kernels, target),
+        missing,
+    )
+
+
+def _of_caps(name: str, caps: Caps) -> Goal:
+    """What a file was compiled for, as far as its text can be shown here."""
+    from weft.backends import registry, wgsl
+
+    try:
+        return of_target(name)
+    except UsageError:
+        pass
+    if caps.is_cpu:
+        return Goal(name, caps, registry.host().source)
+    return Goal(name, caps, lambda kernel: wgsl.render(kernel, caps))
