@@ -82,7 +82,7 @@ def test_a_page_of_hostile_names(tmp_path: Path) -> None:
     program = _program()
     changed = weft.Program(name, *[getattr(program, f) for f in list(_FIELDS)[1:]])
     changed.save(tmp_path / "p.weft")
-    run(tmp_path / "p.weft", "--html", tmp_path / "page.html")
+    run(tmp_path / "p.weft", "--device", "interp", "--html", tmp_path / "page.html")
     assert "<script" not in (tmp_path / "page.html").read_text()
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from weft.kernel import ir
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Expr, Kernel, Type
-from weft.kernel.walk import declared
+from weft.kernel.walk import declared, with_body
 
 _WIDTH = 16  # bytes that a thread clears at once
 
@@ -32,4 +30,4 @@ def cleared(kernel: Kernel) -> Kernel:
             b.store(array, i, zero)
     b.barrier()
     rest = [s for s in top if s not in arrays]
-    return replace(kernel, body=ir.Block((*arrays, *b.statements, *rest)))
+    return with_body(kernel, ir.Block((*arrays, *b.statements, *rest)))

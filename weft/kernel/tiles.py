@@ -7,7 +7,6 @@ so a kernel written for a matrix unit runs (slowly) on any target with one threa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from weft.kernel.batch import Batch
 from weft.kernel.builder import Builder
 from weft.kernel.expr import cast, fma, load, splat
 from weft.kernel.ir import Expr, Kernel, Type
-from weft.kernel.walk import declared, rewritten, statements
+from weft.kernel.walk import declared, rewritten, statements, with_body
 
 # tiles it takes
 _COUNT = {"zero": 1, "load": 1, "store": 1, "mma": 3, "mma_nt": 3, "scale": 1, "add": 2}
@@ -187,7 +186,7 @@ def expand(kernel: Kernel) -> Kernel:
         return kernel
     if kernel.threads != (1, 1, 1):
         raise KernelError(f"kernel {kernel.name}: tiles of a subgroup have no portable form")
-    return replace(kernel, body=rewritten(kernel.body, _Expansion(kernel).stmt))
+    return with_body(kernel, rewritten(kernel.body, _Expansion(kernel).stmt))
 
 
 def has_tiles(s: ir.Stmt) -> bool:

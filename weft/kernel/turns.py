@@ -7,14 +7,12 @@ the same order, so no bit changes.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from weft.core.errors import LimitError
 from weft.kernel import ir
 from weft.kernel.expr import const
 from weft.kernel.ir import I32, Block, Kernel, Stmt
 from weft.kernel.ranges import Ranges
-from weft.kernel.walk import assigned, declared, rewritten, statements
+from weft.kernel.walk import assigned, declared, rewritten, statements, with_body
 
 STEPS = (2, 4, 8, 16, 32)  # that a turn may take
 _SHARE = 8  # loops with less than this share of all turns stay as they are
@@ -36,7 +34,7 @@ def within_turns(kernel: Kernel, most: int) -> Kernel:
         return kernel
     long = {key for key, n in count.innermost.items() if n > most // _SHARE}
     for steps in STEPS:
-        made = replace(kernel, body=rewritten(kernel.body, _Unroll(kernel, long, steps).stmt))
+        made = with_body(kernel, rewritten(kernel.body, _Unroll(kernel, long, steps).stmt))
         if most_turns(made) <= most:
             return made
     raise LimitError(

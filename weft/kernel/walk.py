@@ -88,6 +88,12 @@ def changed(node: Any, **fields: Any) -> Any:
     return node if same else replace(node, **fields)
 
 
+def with_body(kernel: Kernel, body: Block) -> Kernel:
+    """The kernel with another body: a plain Kernel, also of one that is parsed when it is used."""
+    parts = {f.name: getattr(kernel, f.name) for f in fields(Kernel)}
+    return Kernel(**{**parts, "body": body})
+
+
 def rewritten(block: Block, make: Callable[[Stmt], Iterable[Stmt] | None]) -> Block:
     """The block with what `make` gives for each statement in its place; of a statement that it
     gives None for, the blocks within are rewritten."""
