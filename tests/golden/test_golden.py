@@ -1,0 +1,38 @@
+"""Files that earlier versions wrote: read as they were, or the format's number has to go up.
+
+model-1.weft.gz: a random llama of one layer, by `weft compile --device cpu-neon --context 8`.
+model-1.json: ids and the logits that it gave then.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import weft
+from weft.core.errors import FileFormatError
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize("device", ["cpu", "interp:cpu-neon"])
+def test_a_compiled_model_of_format_1(tmp_path: Path, device: str) -> None:
+    path = tmp_path / "model.weft"
+    path.write_bytes(gzip.decompress((HERE / "model-1.weft.gz").read_bytes()))
+    then = json.loads((HERE / "model-1.json").read_text())
+    model = weft.load(path, device=device)
+    logits = model.logits(then["ids"])
+    np.testing.assert_allclose(logits, np.array(then["logits"], np.float32), atol=1e-5, rtol=1e-5)
+    assert model.generate("def", max_new_tokens=4).ids == tuple(then["written"])
+
+
+def test_a_format_to_come(tmp_path: Path) -> None:
+    path = tmp_path / "model.weft"
+    raw = gzip.decompress((HERE / "model-1.weft.gz").read_bytes())
+    path.write_bytes(raw.replace(b'{"format":1,"weft"', b'{"format":9,"weft"'))
+    with pytest.raises(FileFormatError, match="format 9; this weft reads 1: compile again|CRC"):
+        weft.load(path, device="cpu")
