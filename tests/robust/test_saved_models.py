@@ -68,10 +68,10 @@ def test_one_byte_changed(good: Path, tmp_path: Path) -> None:
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = value.items() if isinstance(value, dict) else enumerate(value)
     found = [at] if at else []
-    for key, part in inner if isinstance(value, dict | list) else ():
-        found += places(part, (*at, key))
+    if isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            found += places(part, (*at, key))
     return found
 
 

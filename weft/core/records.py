@@ -96,7 +96,7 @@ def _read(kind: Any, data: Any, where: str, depth: int) -> Any:
             return {k: _read(inner, v, f"{where}.{k[:60]}", depth + 1) for k, v in data.items()}
     elif isinstance(data, dict):
         return _record(kind, data, where, depth + 1)
-    elif isinstance(data, list) and len(data) == len(getattr(kind, "_fields", ())):
+    elif isinstance(data, list) and hasattr(kind, "_fields") and len(data) == len(kind._fields):
         return _record(kind, dict(zip(kind._fields, data)), where, depth + 1)
     raise FileFormatError(f"{where} is {str(data)[:60]!r}; expected {_said(kind)}")
 
