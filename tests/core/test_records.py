@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from weft.core.caps import PRESETS, Caps
 from weft.core.dtypes import DType, float32, int8

@@ -57,13 +57,18 @@ def compile_model(
     yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Compile MODEL (default: the one in the box) to one file: Programs for the device, the
-    weights in the order that it reads them, the tokenizer. Every command that takes a model takes
+    weights in the order that it reads them, the tokenizer. MODEL may be a graph as JSON: its
+    Program is written. Every command that takes a model takes
     such a file; playing it compiles no graph."""
     import weft
     from weft.models import saved
     from weft.models.box import box_folder
 
     caps = caps_of(device)
+    if model is not None and model.endswith(".json") and Path(model).is_file():
+        _compile_graph(Path(model), Path(out), caps)
+        click.echo(f"{out}: one Program for {device}; {Path(out).stat().st_size:,} bytes")
+        return
     path = box_folder() if model is None else model_path(model, yes)
     flags = {"dtype": dtype, "quant": quant, "act_dtype": act_dtype, "context": context}
     flags |= {"cache": cache, "max_batch": max_batch}
@@ -83,6 +88,14 @@ def compile_model(
         return
     click.echo(f"{out}: {', '.join(made.programs)} for {device}; {about['bytes']:,} bytes")
     click.echo(f"play it: weft run {out} PROMPT")
+
+
+def _compile_graph(path: Path, out: Path, caps: Any) -> None:
+    from weft.cli.explained import read_graph
+    from weft.compile.passes import compile_graph
+
+    graph = read_graph(path)
+    compile_graph(graph, caps, name=graph.name).save(out)
 
 
 def caps_of(device: str) -> Any:

@@ -57,7 +57,7 @@ def explain(
 ) -> None:
     """Show what MODEL, a folder, a GGUF file or ORG/NAME, compiles to: each step of the line from
     graph to the text a device runs. MODEL may also be a file that `weft compile` or Program.save
-    wrote."""
+    wrote, or a graph as JSON (what --show graph --json prints under steps)."""
     show = show or ("report" if kernel is None else "kernels")
     if kernel is not None and show not in ("kernels", "source"):
         raise UsageError(f"--kernel picks among kernels, not from --show {show}; leave one out")
@@ -89,9 +89,14 @@ def explain(
 def _explained(path: str, yes: bool, target: str | None, **options: Any) -> Explained:
     """What `path` names, to be looked at."""
     import weft
+    from weft.backends import registry
     from weft.program.bundle import is_bundle
 
     file = Path(path)
+    if file.suffix == ".json" and file.is_file():
+        device = explained.of_device(registry.get(options["device"]))
+        goal = device if target is None else explained.of_target(target)
+        return explained.of_graph(explained.read_graph(file), goal)
     compiled = is_bundle(file)
     if not compiled and not zipfile.is_zipfile(file):
         return explained.of_model(weft.load(model_path(path, yes), **options), target)
@@ -99,8 +104,6 @@ def _explained(path: str, yes: bool, target: str | None, **options: Any) -> Expl
         raise UsageError(f"{path} is compiled: --target comes too late; compile the model for it")
     if compiled:
         return explained.of_bundle(file)
-    from weft.backends import registry
-
     return explained.of_program(file, registry.get(options["device"]))
 
 
@@ -110,9 +113,11 @@ def _view(step: Step, goal: Goal, show: str, kernel: str | None, as_json: bool) 
     from weft.kernel import printer
 
     if show == "graph":
+        from weft.graph import serial
+
         if step.graph is None:
             raise UsageError("a compiled file holds no graph; --show graph takes the model itself")
-        return to_text(step.graph)
+        return serial.to_data(step.graph) if as_json else to_text(step.graph)
     program, report = step.make()
     if show == "report":
         return _report(program, report, goal, as_json)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.core.errors import UsageError
+from weft.core.errors import CompileError, FileFormatError, UsageError
 
 if TYPE_CHECKING:
     from weft.backends.llvm.resources import Resources
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from weft.kernel.ir import Kernel
     from weft.program.device import Device
     from weft.program.program import Program
+
+
+MOST_GRAPH = 1 << 30  # bytes of a graph's file
 
 
 @dataclass(frozen=True)
@@ -53,19 +56,47 @@ class Explained:
 
 def of_model(model: Any, target: str | None) -> Explained:
     """The steps of a loaded model, for its device or for the architecture `target`."""
-    from weft.compile.passes import compile_graph
     from weft.models.runner import model_caps
 
     goal = of_device(model.device) if target is None else of_target(target)
+    goal = replace(goal, caps=model_caps(goal.caps))
+    return Explained(goal, {name: _step(graph, goal) for name, graph in model.graphs().items()})
 
-    def step(graph: Graph) -> Step:
-        def make() -> tuple[Program, Report]:
-            program = compile_graph(graph, model_caps(goal.caps), name=graph.name)
-            return program, program.meta["report"]
 
-        return Step(graph, make)
+def of_graph(graph: Graph, goal: Goal) -> Explained:
+    """A graph alone."""
+    return Explained(goal, {graph.name: _step(graph, goal)})
 
-    return Explained(goal, {name: step(graph) for name, graph in model.graphs().items()})
+
+def _step(graph: Graph, goal: Goal) -> Step:
+    def make() -> tuple[Program, Report]:
+        from weft.compile.passes import compile_graph
+
+        program = compile_graph(graph, goal.caps, name=graph.name)
+        return program, program.meta["report"]
+
+    return Step(graph, make)
+
+
+def read_graph(path: Path) -> Graph:
+    """The graph in a JSON file (docs/file-format.md). Raises FileFormatError."""
+    import json
+
+    from weft.graph import serial
+    from weft.importers.hf_config import read_bounded
+    from weft.ops import make_node
+    from weft.ops.check import verify
+
+    try:
+        data = json.loads(read_bounded(path, MOST_GRAPH))
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path}: not JSON: {error}") from None
+    graph = serial.from_data(data, make_node)
+    try:
+        verify(graph)
+    except CompileError as error:
+        raise FileFormatError(f"{path}: {error}") from None
+    return graph
 
 
 def of_bundle(path: Path) -> Explained:

@@ -193,7 +193,7 @@ def _device(
     from weft.backends import registry
 
     if device == "auto" and caps.is_cpu:
-        device = "cpu"
+        device = registry.host()
     target = registry.get(device, fallback)
     if lacks := target.caps.lacks(caps):
         raise DeviceError(
