@@ -27,7 +27,8 @@ const ANSWER = 20_000; // ms in which a GPU is found, or never will be
 export class Model {
   /**
    * @param {{json: (name: string) => Promise<any>, fetched: number,
-   *   file: (file: any, counted?: (done: number) => void) => Promise<Uint8Array>}} store
+   *   file: (file: any, counted?: (done: number) => void, room?: ArrayBuffer) =>
+   *     Promise<Uint8Array>}} store
    * @param {LoadOptions} [options] @returns {Promise<Model>}
    */
   static async load(store, options = {}) {
@@ -170,12 +171,15 @@ export class Model {
     const total = bytesOf(shards);
     /** @type {number[]} */
     const done = shards.map(() => 0);
+    // used in turn: what is left to the garbage collector it leaves lying
+    const size = Math.max(0, ...shards.map((/** @type {any} */ shard) => shard[1]));
+    const rooms = [new ArrayBuffer(size), new ArrayBuffer(size)];
     const begin = (/** @type {number} */ n) =>
       this.store.file(shards[n], (/** @type {number} */ bytes) => {
         done[n] = bytes;
         const loaded = done.reduce((a, b) => a + b, 0);
         this.options.progress?.({ loaded, total, phase: "weights" });
-      });
+      }, rooms[n % 2]);
     const wanted = Object.entries(tensors).map(([name, [, , start, nbytes]]) =>
       ({ name, start, end: start + nbytes })).sort((a, b) => a.start - b.start);
     let next = shards.length ? begin(0) : null;

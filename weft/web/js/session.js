@@ -1,11 +1,14 @@
 // Programs with their buffers: weights and state are shared by name, arenas by all.
 
-import { ITEM, WeftError } from "./program.js";
+import { ITEM, WeftError, whole } from "./program.js";
+
+const ROWS = 2 ** 18; // bytes of rows, or more, that are put in another order at a time
 
 /**
  * @typedef {import("./program.js").Program} Program
  * @typedef {import("./program.js").BufferSpec} BufferSpec
- * @typedef {{place: any, spec: BufferSpec, recipe: import("./program.js").Recipe | undefined}} Use
+ * @typedef {{place: any, spec: BufferSpec, recipe: import("./program.js").Recipe | undefined,
+ *   lanes?: Lanes}} Use
  */
 
 /** Several Programs of one model on one device. Weights are poured in as they arrive (`put`). */
@@ -16,8 +19,6 @@ export class Sessions {
     this.programs = programs;
     /** @type {Map<string, Use[]>} what is made of a tensor, by the tensor's name */
     this.uses = new Map();
-    /** @type {Map<string, Uint8Array>} tensors of which a part has arrived */
-    this.partial = new Map();
     /** @type {Map<string, any>} */
     this.shared = new Map();
     /** @type {Map<string, {program: Program, places: any[],
@@ -79,24 +80,24 @@ export class Sessions {
    * @param {string} tensor @param {number} start @param {Uint8Array} bytes @param {number} total
    */
   put(tensor, start, bytes, total) {
-    const uses = this.uses.get(tensor) ?? [];
-    for (const { place, spec } of uses.filter((use) => !use.recipe)) {
-      if (total !== spec.nbytes) {
-        throw new WeftError(`tensor ${tensor} has ${total} bytes of ${spec.nbytes}`);
+    for (const use of this.uses.get(tensor) ?? []) {
+      const { place, spec, recipe } = use;
+      const row = total / (recipe?.rows ?? 1);
+      const first = (recipe?.start ?? 0) * row;
+      if (!whole(row) || (recipe ? first + spec.nbytes > total : total !== spec.nbytes)) {
+        throw new WeftError(`${spec.name} cannot be made of the ${total} bytes of ${tensor}`);
       }
-      this.device.write(place, bytes, start);
+      const from = Math.max(start, first);
+      const part = bytes.subarray(from - start, Math.max(first + spec.nbytes - start, 0));
+      if (!part.length) continue;
+      if (!recipe) {
+        this.device.write(place, part, start);
+        continue;
+      }
+      use.lanes ??= new Lanes(spec, recipe, row);
+      use.lanes.put(part, (rows, at) => this.device.write(place, rows, at));
+      if (!use.lanes.left) use.lanes = undefined;
     }
-    const made = uses.filter((use) => use.recipe);
-    if (!made.length) return;
-    let whole = bytes;
-    if (bytes.length < total) {
-      whole = this.partial.get(tensor) ?? new Uint8Array(total);
-      whole.set(bytes, start);
-      this.partial.set(tensor, whole);
-      if (start + bytes.length < total) return;
-      this.partial.delete(tensor);
-    }
-    for (const use of made) this.device.write(use.place, followed(whole, use));
   }
 
   /**
@@ -127,36 +128,50 @@ export class Sessions {
 /** @param {BufferSpec} spec */
 const isArena = (spec) => spec.role === "arena";
 
-/** What a recipe makes of a tensor. @param {Uint8Array} whole @param {Use} use */
-function followed(whole, { spec, recipe }) {
-  if (!recipe) return whole;
-  const row = whole.length / recipe.rows;
-  const rows = whole.subarray(recipe.start * row);
-  if (!Number.isInteger(row) || rows.length < spec.nbytes) {
-    throw new WeftError(`tensor ${recipe.whole} is not what ${spec.name} is made of`);
+/** Rows, `lanes` of them at a time, with an item of each in turn (weft/program/recipe.py). */
+class Lanes {
+  /** @param {BufferSpec} spec @param {import("./program.js").Recipe} recipe @param {number} row */
+  constructor({ name, dtype, nbytes }, recipe, row) {
+    const size = ITEM[/** @type {keyof typeof ITEM} */ (dtype)] * recipe.item;
+    const kind = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array }[size];
+    const block = row * recipe.lanes;
+    if (!kind || row % size || nbytes % block) {
+      throw new WeftError(`the order of ${name} is damaged: export the folder again`);
+    }
+    this.lanes = recipe.lanes;
+    this.depth = row / size;
+    // rows wait here until there are enough; a GPU takes whole words of 4 bytes
+    this.from = new kind((block / size) * 4 * Math.ceil(Math.min(ROWS, nbytes) / (4 * block)));
+    this.to = new kind(this.from.length);
+    this.held = new Uint8Array(this.from.buffer);
+    this.have = this.at = 0;
+    this.left = nbytes;
   }
-  if (recipe.lanes === 1) return rows.subarray(0, spec.nbytes);
-  const item = ITEM[/** @type {keyof typeof ITEM} */ (spec.dtype)] * recipe.item;
-  return interleaved(rows, row, item, recipe.lanes, spec);
-}
 
-/**
- * Rows, `lanes` of them at a time, with `size` bytes of each in turn (weft/program/recipe.py).
- * @param {Uint8Array} rows @param {number} row @param {number} size @param {number} lanes
- * @param {BufferSpec} spec
- */
-function interleaved(rows, row, size, lanes, spec) {
-  const kind = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array }[size];
-  if (!kind) throw new WeftError(`weight ${spec.name} is ordered by ${size} bytes`);
-  const { buffer, byteOffset, length } = rows.byteOffset % size ? rows.slice() : rows;
-  const from = new kind(/** @type {ArrayBuffer} */ (buffer), byteOffset, Math.floor(length / size));
-  const to = new kind(spec.nbytes / size);
-  const depth = row / size;
-  let at = 0;
-  for (let first = 0; first < to.length; first += lanes * depth) {
-    for (let k = 0; k < depth; k++) {
-      for (let lane = 0; lane < lanes; lane++) to[at++] = from[first + lane * depth + k];
+  /** @param {Uint8Array} bytes @param {(rows: Uint8Array, at: number) => void} write */
+  put(bytes, write) {
+    while (bytes.length) {
+      const part = bytes.subarray(0, this.held.length - this.have);
+      this.held.set(part, this.have);
+      this.have += part.length;
+      bytes = bytes.subarray(part.length);
+      if (this.have < Math.min(this.held.length, this.left)) return;
+      this.turn();
+      write(new Uint8Array(this.to.buffer, 0, this.have), this.at);
+      this.at += this.have;
+      this.left -= this.have;
+      this.have = 0;
     }
   }
-  return new Uint8Array(to.buffer);
+
+  turn() {
+    const { from, to, lanes, depth } = this;
+    if (lanes === 1) return to.set(from);
+    let at = 0;
+    for (let first = 0; first < to.length; first += lanes * depth) {
+      for (let k = 0; k < depth; k++) {
+        for (let lane = 0; lane < lanes; lane++) to[at++] = from[first + lane * depth + k];
+      }
+    }
+  }
 }

@@ -73,9 +73,10 @@ export class Store {
   /**
    * The bytes of a file, from what is kept or from the network.
    * @param {File} file @param {Counted} [counted] called with the bytes that have come so far
+   * @param {ArrayBuffer} [room] for what is fetched, if it is large enough
    * @returns {Promise<Uint8Array>}
    */
-  async file(file, counted = () => {}) {
+  async file(file, counted = () => {}, room = undefined) {
     const [name, nbytes, sha256] = file;
     const cache = await this.cache();
     const key = this.key(file);
@@ -84,7 +85,7 @@ export class Store {
       counted(nbytes);
       return known;
     }
-    const bytes = await this.fetchAll(name, nbytes, counted);
+    const bytes = await this.fetchAll(name, nbytes, counted, room);
     await this.keep(cache, key, await checked(bytes, file));
     return bytes;
   }
@@ -109,9 +110,13 @@ export class Store {
     }
   }
 
-  /** @param {string} name @param {number} nbytes @param {Counted} counted */
-  async fetchAll(name, nbytes, counted) {
-    const bytes = new Uint8Array(nbytes);
+  /**
+   * @param {string} name @param {number} nbytes @param {Counted} counted
+   * @param {ArrayBuffer} [room]
+   */
+  async fetchAll(name, nbytes, counted, room = new ArrayBuffer(0)) {
+    const fits = nbytes <= room.byteLength;
+    const bytes = fits ? new Uint8Array(room, 0, nbytes) : new Uint8Array(nbytes);
     let have = 0;
     let most = 0;
     for (let tried = 1; ; tried++) {
