@@ -100,7 +100,7 @@ def packed_pair(
         if len(spec.shape) == 2:
             # small beside the embedding: a code that is rounded otherwise moves little
             size = 1.0 if role == "embed" else 0.05
-            own = replace(form, group=min(form.group, spec.shape[1]))
+            own = form._replace(group=min(form.group, spec.shape[1]))
             weights[role] = random_weight(own, *spec.shape, rng, size=size)
         else:
             weights[role] = np.ones(spec.shape, np.float32)
@@ -162,7 +162,7 @@ def play(place: str, folder: Path, it: Asked, browser: Browser | None) -> dict[s
         site = Site(folder, "")
         try:
             given |= {"url": site.url, "target": target}
-            said = browser.run(place, PAGE % PLAY, given)
+            said = browser.run(place, PAGE % PLAY, given, patience=600)  # its kernels compile
         finally:
             site.close()
     assert said["kind"] == target

@@ -120,13 +120,13 @@ class Browser:
         command = [str(node), str(script), str(MODULES), chromium]
         self._node = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
 
-    def run(self, who: str, code: str, given: Any = None) -> Any:
+    def run(self, who: str, code: str, given: Any = None, patience: float = PATIENCE) -> Any:
         """Runs `code`, the body of an async function that knows `page` and `given`, for the
         visitor `who`: each has a browser profile of their own. Returns what it returns."""
         assert self._node.stdin and self._node.stdout
         self._node.stdin.write(json.dumps({"who": who, "code": code, "given": given}) + "\n")
         self._node.stdin.flush()
-        answers = select.select([self._node.stdout], [], [], PATIENCE)[0]
+        answers = select.select([self._node.stdout], [], [], patience)[0]
         line = self._node.stdout.readline() if answers else ""
         if not line:
             self._node.kill()
