@@ -74,6 +74,18 @@ def probe_null() -> list[DeviceInfo]:
     return [DeviceInfo("null", 0, "example backend", True, "", "NumPy", 0, NAMES, True)]
 
 
+def probe_emulated() -> list[DeviceInfo]:
+    """Each machine that can be emulated here; one line for all where nothing is installed."""
+    from weft.backends.emulated import info
+    from weft.backends.emulated.machines import MACHINES
+
+    lines = [info(machine) for machine in MACHINES.values()]
+    if any(line.available for line in lines):
+        return lines
+    name = f"{len(lines)} emulated machines"
+    return [DeviceInfo("emulated", 0, name, False, lines[0].reason, extra={"names": [*MACHINES]})]
+
+
 def probe_cuda() -> list[DeviceInfo]:
     """Each NVIDIA GPU, or what is missing: the driver, the package, or a GPU. Asking for the
     driver's version starts nothing; only where all is there is the driver started to list GPUs."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,6 +21,8 @@ from weft.program.device import HOST, Device, DeviceInfo
 
 if TYPE_CHECKING:
     from importlib import metadata
+
+    from weft.backends.emulated.machines import Machine
 
 T = TypeVar("T")
 GROUP = "weft.backends"
@@ -102,6 +104,43 @@ def _null() -> Backend:
     return Backend("null", drivers.probe_null, open_)
 
 
+def _emulated() -> Backend:
+    """All machines in one, for lists; each is also found by its own name."""
+
+    def open_(text: str) -> Device:
+        names = ", ".join(_machines())
+        raise DeviceError(f"emulated machines are opened by their names: {names}")
+
+    return Backend("emulated", drivers.probe_emulated, open_)
+
+
+def _machines() -> Mapping[str, Machine]:
+    from weft.backends.emulated.machines import MACHINES
+
+    return MACHINES
+
+
+def _machine(name: str) -> Backend | None:
+    """The emulated machine of that name."""
+    machine = _machines().get(name)
+    if machine is None:
+        return None
+
+    def probe() -> list[DeviceInfo]:
+        from weft.backends.emulated import info
+
+        return [info(machine)]
+
+    def open_(text: str) -> Device:
+        if _index(name, text):
+            raise DeviceError(f'there is one "{name}:0"; "{name}:{text}" does not exist')
+        from weft.backends.emulated import EmulatedDevice
+
+        return EmulatedDevice(machine)
+
+    return Backend(name, probe, open_)
+
+
 def _third_party() -> dict[str, Backend]:
     from importlib import metadata  # slow to import, and only plug-ins need it
 
@@ -132,7 +171,7 @@ def _entry_probe(entry: metadata.EntryPoint) -> Callable[[], list[DeviceInfo]]:
 def _builtin() -> dict[str, Backend]:
     table = [_cpu(), *map(_wgpu, WGPU_KINDS)]
     table += [_vendor("cuda", drivers.probe_cuda), _vendor("hip", drivers.probe_hip)]
-    table += [_interp(), _null()]
+    table += [_interp(), _null(), _emulated()]
     return {b.kind: b for b in table}
 
 
@@ -144,7 +183,7 @@ def backends() -> dict[str, Backend]:
 def find(kind: str) -> Backend:
     """The backend of a kind. Raises DeviceError naming the known kinds. Plug-ins are looked up
     only when the kind is not built in."""
-    backend = _builtin().get(kind) or _third_party().get(kind)
+    backend = _builtin().get(kind) or _machine(kind) or _third_party().get(kind)
     if backend is None:
         known = ", ".join(backends())
         raise DeviceError(f'unknown device "{kind[:60]}"; use one of {known}, gpu, auto')

@@ -19,6 +19,7 @@ MADE_BY: dict[str, tuple[str, ...]] = {
         "tensor/casting.py",
     ),
     "cpu code": ("core", "kernel", "backends/llvm", "backends/cpu"),
+    "emulated code": ("core", "kernel", "backends/llvm", "backends/cpu", "backends/emulated"),
     "gpu code": ("core", "kernel", "backends/llvm", "backends/gpu"),
     "tuning": ("templates",),
 }  # fmt: skip

@@ -40,7 +40,7 @@ class Casts(Values):
             if a.is_float:
                 return self.emit(f"fcmp une {s} {operand}, {text.constant(0.0, source)}")
             return self.emit(f"icmp ne {s} {operand}, {text.constant(0, source)}")
-        if a.is_float and n > 4:
+        if a.is_float and (n > 4 or (n > 1 and not self.target.to_zero)):
             return self._saturated(operand, source, goal)
         if a.is_float:
             name = f"llvm.fpto{'s' if b.kind == 'int' else 'u'}i.sat"
@@ -69,13 +69,31 @@ class Casts(Values):
             found = self._chosen(inside, source, found, bound)
         wide = Type(dt.int32 if signed or narrow else dt.uint32, source.lanes)
         w = text.register(wide)
-        found = self.emit(f"fpto{'s' if wide.dtype.kind == 'int' else 'u'}i {s} {found} to {w}")
+        found = self._integer(found, source, wide)
         if not narrow:
             above = self.emit(f"fcmp oge {s} {x}, {text.constant(float(info.max + 1), source)}")
             found = self._chosen(above, wide, text.constant(int(info.max), wide), found)
         number = self.emit(f"fcmp ord {s} {x}, {x}")
         found = self._chosen(number, wide, found, "zeroinitializer")
         return self.emit(f"trunc {w} {found} to {text.register(goal)}") if narrow else found
+
+    def _integer(self, x: str, source: Type, wide: Type) -> str:
+        """Floats within the range of int32 or uint32 as such, toward zero."""
+        s, w = text.register(source), text.register(wide)
+        if self.target.to_zero:
+            return self.emit(f"fpto{'s' if wide.dtype.kind == 'int' else 'u'}i {s} {x} to {w}")
+        whole, high = self.toward_zero(x, source), text.constant(2.0**31, source)
+        if wide.dtype.kind == "int":
+            return self._nearest(whole, source, wide)
+        upper = self.emit(f"fcmp oge {s} {whole}, {high}")
+        less = self._chosen(upper, source, self.emit(f"fsub {s} {whole}, {high}"), whole)
+        low = self._nearest(less, source, wide)
+        return self._chosen(upper, wide, self._u32("or", low, 1 << 31, wide.lanes), low)
+
+    def _nearest(self, x: str, source: Type, wide: Type) -> str:
+        n, w = wide.lanes, text.register(wide)
+        name = f"llvm.lrint.{text.mangle('i32', n)}.{text.mangle('float', n)}"
+        return self.call(name, w, [(text.register(source), x)])
 
     def _chosen(self, mask: str, kind: Type, a: str, b: str) -> str:
         t = text.register(kind)

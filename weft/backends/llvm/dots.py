@@ -46,11 +46,10 @@ class Dots(Casts):
             right = self.emit(f"bitcast {i16} {b} to {bf16}")
             return self.call(known[n], f32, [(f32, acc), (bf16, left), (bf16, right)])
         kind, u32 = Type(dt.float32, n), Type(dt.uint32, n)
-        t, s = text.register(u32), f"<{2 * n} x i16>"
         for high in (False, True):
             pair = []
             for v in (a, b):
-                bits = self.emit(f"bitcast {s} {v} to {t}")
+                bits = self.bitcast(v, Type(dt.bfloat16, 2 * n), u32)
                 op, by = ("and", 0xFFFF0000) if high else ("shl", 16)
                 pair.append(self._bits_to_float(self._u32(op, bits, by, n), n))
             acc = self.fma(kind, pair[0], pair[1], acc)

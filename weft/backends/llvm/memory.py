@@ -116,17 +116,17 @@ class Memory(Dots):
             name = f"llvm.masked.gather.{self._overload(x.type)}.v{n}p{space}"
             where = f"<{n} x {p}> align {x.source.dtype.itemsize}"
             args = [(where, pointers), (f"<{n} x i1>", mask)]
-            return self._to_register(self.call(name, t, [*args, (t, "zeroinitializer")]), x.type)
+            return self._loaded(self.call(name, t, [*args, (t, "zeroinitializer")]), x)
         if x.mask is None:
             pointer = self.address(x.source, x.index)
             loaded = self.emit(f"load {t}, {p} {pointer}, align {size}")
-            return self._to_register(loaded, x.type)
+            return self._loaded(loaded, x)
         mask = self.value(x.mask)
         if n > 1:
             pointer = self.address(x.source, x.index, masked=True)
             name = f"llvm.masked.load.{self._overload(x.type)}.p{space}"
             args = [(f"{p} align {size}", pointer), (f"<{n} x i1>", mask)]
-            return self._to_register(self.call(name, t, [*args, (t, "zeroinitializer")]), x.type)
+            return self._loaded(self.call(name, t, [*args, (t, "zeroinitializer")]), x)
         pointer = self.address(x.source, x.index, masked=True)
         before, read, after = self.block, self.fresh("read"), self.fresh("after")
         self.branch(mask, read, after)
@@ -136,7 +136,22 @@ class Memory(Dots):
         self.label(after)
         zero = text.constant(0, Type(dt.uint8)) if t == "i8" else text.constant(0, x.type)
         merged = self.emit(f"phi {t} [ {loaded}, %{read} ], [ {zero}, %{before} ]")
-        return self._to_register(merged, x.type)
+        return self._loaded(merged, x)
+
+    def _loaded(self, operand: str, x: ir.Load) -> str:
+        return self._to_register(self._turned(operand, x.type, x.source), x.type)
+
+    def _turned(self, operand: str, type_: Type, place: ir.Buffer | ir.Array) -> str:
+        """A value of memory with its bytes the other way around, where the machine's are and the
+        buffer's are not."""
+        size = type_.dtype.itemsize
+        if not self.target.swap or size == 1 or not isinstance(place, ir.Buffer):
+            return operand
+        t, bits = text.memory(type_), f"i{8 * size}"
+        b = text.vector(bits, type_.lanes)
+        whole = operand if t == b else self.emit(f"bitcast {t} {operand} to {b}")
+        turned = self.call(f"llvm.bswap.{text.mangle(bits, type_.lanes)}", b, [(b, whole)])
+        return turned if t == b else self.emit(f"bitcast {b} {turned} to {t}")
 
     def _overload(self, type_: Type) -> str:
         return text.mangle(text.MEMORY[type_.dtype], type_.lanes)
@@ -158,7 +173,7 @@ class Memory(Dots):
         type_ = s.value.type
         n, t, p = type_.lanes, text.memory(type_), self.pointer(s.target)
         size, space = self._align(s, s.target.dtype), self.spaces.get(s.target.name, 0)
-        operand = self._to_memory(self.value(s.value), type_)
+        operand = self._turned(self._to_memory(self.value(s.value), type_), type_, s.target)
         if s.index.type.lanes > 1:
             mask = self.value(s.mask) if s.mask is not None else "splat (i1 true)"
             pointers = self.address(s.target, s.index)

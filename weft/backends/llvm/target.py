@@ -28,7 +28,9 @@ class LlvmTarget:
     rounding and for minNum; elsewhere LLVM would call a C function for each lane, so product and
     sum are rounded each, or `madd` is the intrinsic that adds a product on four lanes, and minNum
     is compared. `seven` is that of sums of two products, in 16 bits, of signed bytes with bytes
-    below 128.
+    below 128. `to_zero` says that vectors of floats are rounded toward zero by an instruction
+    (else they are rounded to the nearest, and corrected). `swap` says that the machine is
+    big-endian: buffers are little-endian all the same, so loads and stores turn bytes around.
     """
 
     name: str
@@ -53,6 +55,8 @@ class LlvmTarget:
     madd: str = ""
     seven: str = ""
     min_max: bool = True
+    to_zero: bool = True
+    swap: bool = False
 
 
 _BITS = {16: "512", 8: "256", 4: "128"}  # of a vector of so many 32-bit lanes

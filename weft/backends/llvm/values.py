@@ -132,8 +132,7 @@ class Values:
         if isinstance(x, ir.Unary):
             return self.unary(x)
         if isinstance(x, ir.Bitcast):
-            operand, source, goal = self.value(x.x), text.register(x.x.type), text.register(x.type)
-            return operand if source == goal else self.emit(f"bitcast {source} {operand} to {goal}")
+            return self.bitcast(self.value(x.x), x.x.type, x.type)
         if isinstance(x, ir.Param):
             return self.params.setdefault(x.slot, f"%param{x.slot}")
         if isinstance(x, ir.Axis):
@@ -154,6 +153,8 @@ class Values:
                 return operand
             if x.op == "neg":
                 return self.emit(f"fneg {t} {operand}")
+            if x.op == "trunc" and x.type.lanes > 1 and not self.target.to_zero:
+                return self.toward_zero(operand, x.type)
             if x.op in _FLOAT_UNARY:
                 return self.intrinsic(f"llvm.{_FLOAT_UNARY[x.op]}", x.type, operand)
         elif x.op == "not":
@@ -168,6 +169,32 @@ class Values:
             name = f"llvm.abs.{text.mangle(text.REGISTER[dtype], x.type.lanes)}"
             return self.call(name, t, [(t, operand), ("i1", "false")])
         raise self.fail(f"no unary {x.op} on {dtype}")
+
+    def toward_zero(self, x: str, type_: Type) -> str:
+        """The integers that floats round to toward zero, by the nearest ones; signs are kept."""
+        t, mask = text.register(type_), text.vector("i1", type_.lanes)
+        near = self.intrinsic("llvm.rint", type_, x)
+        sizes = [self.intrinsic("llvm.fabs", type_, v) for v in (near, x)]
+        beyond = self.emit(f"fcmp ogt {t} {sizes[0]}, {sizes[1]}")
+        one = self.intrinsic("llvm.copysign", type_, text.constant(1.0, type_), x)
+        less = self.emit(f"fsub {t} {near}, {one}")
+        found = self.emit(f"select {mask} {beyond}, {t} {less}, {t} {near}")
+        return self.intrinsic("llvm.copysign", type_, found, x)
+
+    def bitcast(self, operand: str, source: Type, goal: Type) -> str:
+        """The same bits, the first lane in the lowest ones (of which a big-endian machine thinks
+        otherwise)."""
+        s, g = text.register(source), text.register(goal)
+        if s == g:
+            return operand
+        n, m = source.lanes, goal.lanes
+        if not self.target.swap or n == m:
+            return self.emit(f"bitcast {s} {operand} to {g}")
+        per = max(n, m) // min(n, m)
+        turned = [i - i % per + per - 1 - i % per for i in range(max(n, m))]
+        if n > m:
+            return self.emit(f"bitcast {s} {self.shuffle(operand, 'poison', s, turned)} to {g}")
+        return self.shuffle(self.emit(f"bitcast {s} {operand} to {g}"), "poison", g, turned)
 
     def fma(self, type_: Type, a: str, b: str, c: str) -> str:
         """a * b + c, in one rounding where the target has it."""

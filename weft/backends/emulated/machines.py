@@ -1,0 +1,126 @@
+"""The machines: one row each. What a row says is all that weft knows of an instruction set.
+
+Kernels are those of a CPU (one thread per group, vectors of `lanes`), compiled by LLVM for `triple`,
+`cpu` and `features`; `target` says which intrinsics the dialect may write. `qemu` is the emulator
+with the options that make it this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from weft.backends.llvm.target import LlvmTarget
+from weft.core.caps import Caps
+
+_HUGE = 1 << 40
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`syscall` are the words of a function that takes a system call's six arguments and then its
+    number, which calls Linux; `numbers` are those of read, write, exit and mmap. `pointer` is
+    bytes, `order` that of its numbers ("<" little-endian, ">" big-endian), `memory` bytes that its
+    buffers may take in all (the file is sparse: what is not written takes none)."""
+
+    name: str
+    title: str
+    triple: str
+    cpu: str
+    features: str
+    qemu: tuple[str, ...]
+    caps: Caps
+    target: LlvmTarget
+    syscall: tuple[int, ...]
+    numbers: tuple[int, int, int, int] = (63, 64, 93, 222)
+    pointer: int = 8
+    order: str = "<"
+    memory: int = 64 << 30
+    library: frozenset[str] = field(default=frozenset())
+
+
+def _caps(name: str, lanes: int, registers: int = 32, *features: str) -> Caps:
+    return Caps(
+        name,
+        max_threads=1,
+        lanes=lanes,
+        registers=registers,
+        shared_bytes=0,
+        cheap_barrier=False,
+        max_bindings=64,
+        max_binding_bytes=_HUGE,
+        max_buffer_bytes=_HUGE,
+        max_groups=(1 << 31) - 1,
+        scratch_bytes=4 << 20,
+        features=frozenset(features),
+    )
+
+
+def _riscv(vlen: int = 0) -> Machine:
+    """RV64GC, with vectors of `vlen` bits where there are any."""
+    name = f"riscv64-v{vlen}" if vlen else "riscv64"
+    vectors = f",+v,+zvl{vlen}b" if vlen else ""
+    cpu = f"rv64,Zfh=true{f',v=true,vlen={vlen},vext_spec=v1.0' if vlen else ''}"
+    return Machine(
+        name,
+        f"RISC-V RV64GC{f'V, vectors of {vlen} bits' if vlen else ''}",
+        "riscv64-unknown-linux-gnu",
+        "generic-rv64",
+        f"+m,+a,+f,+d,+c,+zfhmin,-relax{vectors}",
+        ("qemu-riscv64", "-cpu", cpu),
+        _caps(name, max(vlen // 32, 1)),
+        LlvmTarget(name, f16_convert=not vlen, to_zero=not vlen),
+        syscall=(0x00080893, 0x00000073, 0x00008067),  # mv a7, a6; ecall; ret
+    )
+
+
+def _aarch64(name: str, title: str, bits: int = 0) -> Machine:
+    """ARMv8 with NEON and its dot products; with SVE's vectors of `bits` where there are any."""
+    vectors = ",+sve,+sve2" if bits else ""
+    cpu = f"max,sve-default-vector-length={bits // 8}" if bits else "cortex-a76"
+    scale = f" vscale_range({bits // 128},{bits // 128})" if bits else ""
+    dot = {4: "llvm.aarch64.neon.sdot.v4i32.v16i8"}
+    return Machine(
+        name,
+        title,
+        "aarch64-unknown-linux-gnu",
+        "generic",
+        f"+neon,+dotprod{vectors}",
+        ("qemu-aarch64", "-cpu", cpu),
+        _caps(name, max(bits // 32, 4), 32, "dot4"),
+        LlvmTarget(name, f"noinline nounwind{scale}", dot4_signed=dot),
+        syscall=(0xAA0603E8, 0xD4000001, 0xD65F03C0),  # mov x8, x6; svc #0; ret
+    )
+
+
+def _power() -> Machine:
+    """POWER9: a big-endian machine. Its memory is little-endian all the same, as files and Programs
+    are; loads and stores of buffers turn bytes around."""
+    return Machine(
+        "ppc64",
+        "POWER9, big-endian",
+        "powerpc64-unknown-linux-musl",  # musl: the second version of the ABI
+        "pwr9",
+        "",
+        ("qemu-ppc64", "-cpu", "power9"),
+        _caps("ppc64", 4),
+        LlvmTarget("ppc64", f16_convert=False, swap=True),
+        syscall=(0x7D204B78, 0x44000002, 0x4E800020),  # mr r0, r9; sc; blr
+        numbers=(3, 4, 1, 90),
+        order=">",
+    )
+
+
+MACHINES: Mapping[str, Machine] = MappingProxyType(
+    {
+        machine.name: machine
+        for machine in (
+            _riscv(),
+            *map(_riscv, (128, 256, 512, 1024)),
+            _aarch64("aarch64", "AArch64, NEON"),
+            *(_aarch64(f"aarch64-sve{n}", f"AArch64, SVE of {n} bits", n) for n in (256, 512)),
+            _power(),
+        )
+    }
+)
