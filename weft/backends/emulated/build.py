@@ -75,7 +75,7 @@ class Builder:
 
     @functools.cached_property
     def library(self) -> bytes:
-        return self.module(library.source(self.machine.pointer), "library")
+        return self.module(library.source(self.machine), "library")
 
     def program(self) -> bytes:
         """The guest's executable file."""

@@ -6,20 +6,25 @@ missing it calls others, which are here under the names that LLVM gives them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from weft.backends.cpu.native import INTRINSICS, Function, Value
+from weft.backends.emulated import soft
+from weft.backends.emulated.machines import Machine
+from weft.backends.emulated.soft import INFINITY, NAN, SIGN, as_float, bits_of, parts
 
 # Without it LLVM would find memset in the loop of memset, and call it.
 _ATTRIBUTES = 'attributes #0 = { nounwind "no-builtins" }\n'
 
 
-def source(pointer: int) -> str:
-    """The module of all of them, for pointers of so many bytes. `weft_copy` and `weft_fill` are
-    called as kernels are: their arguments are (to, from, bytes) and (to, byte, bytes)."""
-    word = f"i{8 * pointer}"
+def source(machine: Machine) -> str:
+    """The module of all of them for a machine. `weft_copy` and `weft_fill` are called as kernels
+    are: their arguments are (to, from, bytes) and (to, byte, bytes)."""
+    word = f"i{8 * machine.pointer}"
     made = [_memset(word), _memmove(word, "memcpy"), _memmove(word, "memmove"), _fmodf()]
     made += [_step("weft_copy", word), _step("weft_fill", word)]
+    if machine.soft:
+        made += soft.functions(machine.soft)
+        name = "memcpy_likely_aligned_min32bytes_mult8bytes"
+        made.append(_memmove(word, machine.soft + name))
     return INTRINSICS + "".join(f.text() for f in made) + _ATTRIBUTES
 
 
@@ -65,42 +70,24 @@ def _wide(value: Value) -> Value:
 
 # -- floats ---------------------------------------------------------------------------------------
 
-_SIGN, _NAN, _INFINITY = 1 << 31, 0x7FC00000, 0x7F800000
-
-
-def _bits(f: Function, name: str) -> Value:
-    return f.let("i32", f"bitcast {f[name]} to i32")
-
-
-def _float(f: Function, bits: Value) -> Value:
-    return f.let("float", f"bitcast {bits} to float")
-
-
-def _parts(f: Function, size: Value) -> tuple[Value, Value]:
-    """m and e >= 0 of a finite float's bits without sign: its value is m * 2^(e - 149)."""
-    exponent, fraction = size >> 23, size & 0x7FFFFF
-    normal = exponent > 0
-    m = f.choose(normal, fraction | 0x800000, fraction)
-    return m, f.choose(normal, exponent - 1, exponent)
-
-
 def _fmodf() -> Function:
     """x - trunc(x / y) y, exactly: the remainder of integers, one bit of the quotient a turn."""
     f = Function("fmodf", "float x, float y", "float", local=False)
-    sign = _bits(f, "x") & -_SIGN
-    x, y = (_bits(f, name) & (_SIGN - 1) for name in "xy")
-    nan = x >= _INFINITY
-    with f.when(nan | y.same(0) | (y > _INFINITY)):
-        f.give(_float(f, f.const("i32", _NAN) | 0))
+    sign = bits_of(f, "x") & -SIGN
+    x, y = (bits_of(f, name) & (SIGN - 1) for name in "xy")
+    nan = x >= INFINITY
+    with f.when(nan | y.same(0) | (y > INFINITY)):
+        f.give(as_float(f, f.const("i32", NAN) | 0))
     with f.when(x < y):
         f.give(f["x"])
-    (mx, ex), (my, ey) = _parts(f, x), _parts(f, y)
+    (mx, ex), (my, ey) = parts(f, x), parts(f, y)
     rest = f.variable("i32", f.let("i32", f"urem {mx}, {my.text}"))
     with f.count((ex - ey).to("i64")):
         twice = rest.get() << 1
         rest.set(f.choose(twice >= my, twice - my, twice))
     unit = f.choose(ey > 22, (ey - 22) << 23, f.const("i32", 1) << ey)
     whole = f.let("float", f"uitofp {rest.get()} to float")
-    product = f.let("float", f"fmul {whole}, {_float(f, unit).text}")
-    f.give(_float(f, f.let("i32", f"bitcast {product} to i32") | sign))
+    product = f.let("float", f"fmul {whole}, {as_float(f, unit).text}")
+    f.give(as_float(f, f.let("i32", f"bitcast {product} to i32") | sign))
     return f
+

@@ -69,7 +69,7 @@ class Dots(Casts):
         fits = a_dtype == dt.int8 or small
         if n in self.target.dot4_signed and fits:
             name = self.target.dot4_signed[n]
-            return self.call(name, i32, [(i32, acc), (i8, a), (i8, b)])
+            return self._dot4_call(name, n, acc, a, b)
         if n in self.target.dot4:
             return self._dot4_unsigned(self.target.dot4[n], n, acc, a, b, a_dtype)
         if n == 4 and self.target.seven and small and a_dtype == dt.uint8:
@@ -80,15 +80,39 @@ class Dots(Casts):
             return self._dot4_pairs(n, acc, a, b, a_dtype, small)
         return self._dot4_plain(n, acc, a, b, a_dtype)
 
+    def _dot4_call(self, name: str, n: int, acc: str, a: str, b: str) -> str:
+        i32, i8 = f"<{n} x i32>", f"<{4 * n} x i8>"
+        if not self.target.dot4_apart:
+            return self.call(name, i32, [(i32, acc), (i8, a), (i8, b)])
+        places = [f"%{self.fresh('place')}" for _ in range(3)]
+        for place, kind, operand in zip(places, (i32, i8, i8), (acc, a, b)):
+            self.prologue.append(f"  {place} = alloca {i32}, align {4 * n}")
+            self.lines.append(f"  store {kind} {operand}, ptr {place}")
+        args = ", ".join(f"ptr {place}" for place in places)
+        self.lines.append(f"  call void @apart.{name}({args})")
+        self.declared[name] = self._apart(name, i32)
+        return self.emit(f"load {i32}, ptr {places[0]}")
+
+    def _apart(self, name: str, kind: str) -> str:
+        """A function of three places that adds to the first."""
+        loads = "".join(f"  %{x} = load {kind}, ptr %at.{x}\n" for x in "cab")
+        return (
+            f"declare {kind} @{name}({kind}, {kind}, {kind})\n"
+            f"define internal void @apart.{name}(ptr %at.c, ptr %at.a, ptr %at.b) "
+            f'noinline nounwind "target-features"="{self.target.dot4_apart}" {{\n{loads}'
+            f"  %sum = call {kind} @{name}({kind} %c, {kind} %a, {kind} %b)\n"
+            f"  store {kind} %sum, ptr %at.c\n  ret void\n}}"
+        )
+
     def _dot4_unsigned(self, name: str, n: int, acc: str, a: str, b: str, a_dtype: dt.DType) -> str:
         """vpdpbusd takes unsigned x signed; a signed `a` is shifted by 128 and corrected."""
         i32, i8 = f"<{n} x i32>", f"<{4 * n} x i8>"
         if a_dtype == dt.uint8:
-            return self.call(name, i32, [(i32, acc), (i8, a), (i8, b)])
+            return self._dot4_call(name, n, acc, a, b)
         offset = "splat (i8 -128)"
         shifted = self.emit(f"xor {i8} {a}, {offset}")
-        total = self.call(name, i32, [(i32, acc), (i8, shifted), (i8, b)])
-        extra = self.call(name, i32, [(i32, "zeroinitializer"), (i8, offset), (i8, b)])
+        total = self._dot4_call(name, n, acc, shifted, b)
+        extra = self._dot4_call(name, n, "zeroinitializer", offset, b)
         return self.emit(f"sub {i32} {total}, {extra}")
 
     def _dot4_pairs(self, n: int, acc: str, a: str, b: str, a_dtype: dt.DType, small: int) -> str:

@@ -108,12 +108,12 @@ class Memory(Dots):
 
     def load(self, x: ir.Load) -> str:
         n, size = x.type.lanes, self._align(x, x.source.dtype)
-        t, p = text.memory(x.type), self.pointer(x.source)
+        t, p = text.vector(self._element(x.type, x.source), n), self.pointer(x.source)
         space = self.spaces.get(x.source.name, 0)
         if x.index.type.lanes > 1:
             mask = self.value(x.mask) if x.mask is not None else "splat (i1 true)"
             pointers = self.address(x.source, x.index)
-            name = f"llvm.masked.gather.{self._overload(x.type)}.v{n}p{space}"
+            name = f"llvm.masked.gather.{self._overload(x.type, x.source)}.v{n}p{space}"
             where = f"<{n} x {p}> align {x.source.dtype.itemsize}"
             args = [(where, pointers), (f"<{n} x i1>", mask)]
             return self._loaded(self.call(name, t, [*args, (t, "zeroinitializer")]), x)
@@ -124,7 +124,7 @@ class Memory(Dots):
         mask = self.value(x.mask)
         if n > 1:
             pointer = self.address(x.source, x.index, masked=True)
-            name = f"llvm.masked.load.{self._overload(x.type)}.p{space}"
+            name = f"llvm.masked.load.{self._overload(x.type, x.source)}.p{space}"
             args = [(f"{p} align {size}", pointer), (f"<{n} x i1>", mask)]
             return self._loaded(self.call(name, t, [*args, (t, "zeroinitializer")]), x)
         pointer = self.address(x.source, x.index, masked=True)
@@ -134,27 +134,37 @@ class Memory(Dots):
         loaded = self.emit(f"load {t}, {p} {pointer}, align {size}")
         self.jump(after)
         self.label(after)
-        zero = text.constant(0, Type(dt.uint8)) if t == "i8" else text.constant(0, x.type)
+        zero = "0" if t.startswith("i") else text.constant(0, x.type)
         merged = self.emit(f"phi {t} [ {loaded}, %{read} ], [ {zero}, %{before} ]")
         return self._loaded(merged, x)
 
     def _loaded(self, operand: str, x: ir.Load) -> str:
-        return self._to_register(self._turned(operand, x.type, x.source), x.type)
+        turned, r = self._turned(operand, x.type, x.source), text.memory(x.type)
+        t = text.vector(self._element(x.type, x.source), x.type.lanes)
+        whole = turned if t == r else self.emit(f"bitcast {t} {turned} to {r}")
+        return self._to_register(whole, x.type)
+
+    def _turns(self, type_: Type, place: ir.Buffer | ir.Array) -> bool:
+        """Whether bytes are the other way around in the machine than in the buffer."""
+        return self.target.swap and type_.dtype.itemsize > 1 and isinstance(place, ir.Buffer)
+
+    def _element(self, type_: Type, place: ir.Buffer | ir.Array) -> str:
+        """What an element is in memory. Bytes to be turned are no float yet: a load may change the
+        bits of what looks like a signalling NaN."""
+        bits = f"i{8 * type_.dtype.itemsize}"
+        return bits if self._turns(type_, place) else text.MEMORY[type_.dtype]
 
     def _turned(self, operand: str, type_: Type, place: ir.Buffer | ir.Array) -> str:
-        """A value of memory with its bytes the other way around, where the machine's are and the
-        buffer's are not."""
-        size = type_.dtype.itemsize
-        if not self.target.swap or size == 1 or not isinstance(place, ir.Buffer):
+        """An element of `_element` with its bytes as the machine has them, or the reverse."""
+        if not self._turns(type_, place):
             return operand
-        t, bits = text.memory(type_), f"i{8 * size}"
-        b = text.vector(bits, type_.lanes)
-        whole = operand if t == b else self.emit(f"bitcast {t} {operand} to {b}")
-        turned = self.call(f"llvm.bswap.{text.mangle(bits, type_.lanes)}", b, [(b, whole)])
-        return turned if t == b else self.emit(f"bitcast {b} {turned} to {t}")
+        element = self._element(type_, place)
+        t = text.vector(element, type_.lanes)
+        name = f"llvm.bswap.{text.mangle(element, type_.lanes)}"
+        return self.call(name, t, [(t, operand)])
 
-    def _overload(self, type_: Type) -> str:
-        return text.mangle(text.MEMORY[type_.dtype], type_.lanes)
+    def _overload(self, type_: Type, place: ir.Buffer | ir.Array) -> str:
+        return text.mangle(self._element(type_, place), type_.lanes)
 
     def _to_register(self, operand: str, type_: Type) -> str:
         if type_.dtype.kind != "bool":
@@ -171,13 +181,16 @@ class Memory(Dots):
 
     def store(self, s: ir.Store) -> None:
         type_ = s.value.type
-        n, t, p = type_.lanes, text.memory(type_), self.pointer(s.target)
+        n, p = type_.lanes, self.pointer(s.target)
+        t, r = text.vector(self._element(type_, s.target), n), text.memory(type_)
         size, space = self._align(s, s.target.dtype), self.spaces.get(s.target.name, 0)
-        operand = self._turned(self._to_memory(self.value(s.value), type_), type_, s.target)
+        operand = self._to_memory(self.value(s.value), type_)
+        operand = operand if t == r else self.emit(f"bitcast {r} {operand} to {t}")
+        operand = self._turned(operand, type_, s.target)
         if s.index.type.lanes > 1:
             mask = self.value(s.mask) if s.mask is not None else "splat (i1 true)"
             pointers = self.address(s.target, s.index)
-            name = f"llvm.masked.scatter.{self._overload(type_)}.v{n}p{space}"
+            name = f"llvm.masked.scatter.{self._overload(type_, s.target)}.v{n}p{space}"
             where = f"<{n} x {p}> align {s.target.dtype.itemsize}"
             args = [(t, operand), (where, pointers), (f"<{n} x i1>", mask)]
             self.call(name, "void", args)
@@ -193,7 +206,7 @@ class Memory(Dots):
         if n > 1:
             narrow = s.target.dtype.itemsize < 4
             mask = self._hidden(mask, n) if narrow and self.target.hide_masks else mask
-            name = f"llvm.masked.store.{self._overload(type_)}.p{space}"
+            name = f"llvm.masked.store.{self._overload(type_, s.target)}.p{space}"
             args = [(t, operand), (f"{p} align {size}", pointer), (f"<{n} x i1>", mask)]
             self.call(name, "void", args)
             return
