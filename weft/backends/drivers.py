@@ -70,10 +70,6 @@ def probe_interp() -> list[DeviceInfo]:
     ]  # fmt: skip
 
 
-def probe_null() -> list[DeviceInfo]:
-    return [DeviceInfo("null", 0, "example backend", True, "", "NumPy", 0, NAMES, True)]
-
-
 def probe_emulated() -> list[DeviceInfo]:
     """Each machine that can be emulated here; one line for all where nothing is installed."""
     from weft.backends.emulated import info

@@ -95,7 +95,7 @@ class InterpDevice(Device):
     def load(self, kernels: Sequence[Kernel]) -> Sequence[Kernel]:
         return list(kernels)
 
-    def bind(self, program: Program, buffers: Sequence[Buffer]) -> InterpBound:
+    def bind(self, program: Program, buffers: Sequence[Buffer]) -> Bound:
         return InterpBound(self, program, buffers)
 
     def submit(self, bound: Bound, scalars: Sequence[int]) -> None:

@@ -1,9 +1,9 @@
-"""The smallest backend: clone this file to bring up an accelerator.
+"""The smallest backend: `weft new-backend NAME` clones this file to bring up an accelerator.
 
 A device needs memory (`alloc write read`) and a way to play a Program's steps (`bind submit`).
 This one keeps NumPy bytes and lets the kernel interpreter compute, without its checks; yours
-renders each Kernel in a Dialect, compiles it in `load`, and launches it in `submit`. Register it
-under the entry-point group "weft.backends" and run `weft check --device NAME`.
+renders each Kernel in a Dialect, compiles it in `load`, and launches it in `submit`. The class is
+registered under the entry-point group "weft.backends"; `weft check --device NAME` proves it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 from weft.backends.interp import InterpDevice
 from weft.core.caps import Caps
+from weft.core.dtypes import DEVICE
 from weft.core.errors import DeviceError
-from weft.program.device import Buffer
+from weft.program.device import Bound, Buffer, DeviceInfo
 from weft.program.program import Program
 
 
@@ -27,7 +28,13 @@ class NullDevice(InterpDevice):
     def __init__(self, index: int = 0) -> None:
         super().__init__(Caps("null", max_threads=64, max_bindings=8, shared_bytes=16384))
 
-    def bind(self, program: Program, buffers: Sequence[Buffer]):  # type: ignore[no-untyped-def]
+    @staticmethod
+    def probe() -> list[DeviceInfo]:
+        """A line for each device, opening none: whether it is there, or what to install."""
+        dtypes = tuple(dtype.name for dtype in DEVICE)
+        return [DeviceInfo("null", 0, "example backend", True, "", "NumPy", 0, dtypes, True)]
+
+    def bind(self, program: Program, buffers: Sequence[Buffer]) -> Bound:
         """Checks once what can be checked once; `submit` then only runs."""
         for kernel in program.kernels:
             if len(kernel.buffers) > self.caps.max_bindings:

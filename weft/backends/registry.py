@@ -96,12 +96,17 @@ def _interp() -> Backend:
 
 
 def _null() -> Backend:
+    def probe() -> list[DeviceInfo]:
+        from weft.backends.null import NullDevice
+
+        return NullDevice.probe()
+
     def open_(text: str) -> Device:
         from weft.backends.null import NullDevice
 
         return NullDevice()
 
-    return Backend("null", drivers.probe_null, open_)
+    return Backend("null", probe, open_)
 
 
 def _emulated() -> Backend:
@@ -180,6 +185,11 @@ def backends() -> dict[str, Backend]:
     return _third_party() | _builtin()
 
 
+def is_own(kind: str) -> bool:
+    """Whether weft itself has this kind, or means something else by the name."""
+    return kind in ("auto", "gpu") or kind in _builtin() or kind in _machines()
+
+
 def find(kind: str) -> Backend:
     """The backend of a kind. Raises DeviceError naming the known kinds. Plug-ins are looked up
     only when the kind is not built in."""
@@ -190,12 +200,18 @@ def find(kind: str) -> Backend:
     return backend
 
 
+def _first_line(error: Exception) -> str:
+    """What an error is, and the first line of what it says."""
+    said = str(error).strip().splitlines() or ["no more is known"]
+    return f"{type(error).__name__}: {said[0][:200]}"
+
+
 def probe(kind: str) -> list[DeviceInfo]:
     """The lines of one kind, at least one; a probe that fails becomes a line saying why."""
     try:
         lines = find(kind).probe()
     except Exception as error:
-        reason = f"probing failed: {type(error).__name__}: {error}"
+        reason = f"probing failed: {_first_line(error)}"
         return [DeviceInfo(kind, 0, kind, False, reason)]
     return lines or [DeviceInfo(kind, 0, kind, False, "no device found")]
 
@@ -298,9 +314,7 @@ def _open(kind: str, index: str) -> Device:
     except WeftError:
         raise
     except Exception as error:
-        raise DeviceError(
-            f"device {key} failed to open: {type(error).__name__}: {error}"
-        ) from error
+        raise DeviceError(f"device {key} failed to open: {_first_line(error)}") from error
     _open_devices[key] = device
     return device
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 
 import click
 
@@ -18,8 +19,10 @@ written by that command. `device`: the contract of `weft/program/device.py`; `ke
 IR node and dtype against the interpreter; `primitives`: every primitive against its NumPy meaning;
 `templates`: fused composites, packed weights and batch independence; `models`: whole models, one of
 packed weights among them, logits and forced decoding; `stress`: a thousand runs without drift or
-memory growth. What "compiled and interpreted" means is in [devices.md](devices.md); what others'
-emulators ran of it, and what they did not, in [testing.md](testing.md).
+memory growth. "Emulated" devices are instruction sets run by an emulator
+([new-hardware.md](new-hardware.md)). What "compiled and interpreted" means is in
+[devices.md](devices.md); what others' emulators ran of it, and what they did not, in
+[testing.md](testing.md).
 
 {table}
 """
@@ -49,7 +52,11 @@ class _Progress:
               help="Device to prove; repeat for several.")  # fmt: skip
 @click.option("--level", "levels", multiple=True, type=click.Choice(LEVELS),
               help="Only this level; repeat for several (default: all).")  # fmt: skip
-@click.option("--write", type=click.Path(dir_okay=False), help="Write the support table here.")
+@click.option(
+    "--write",
+    type=click.Path(dir_okay=False),
+    help="Write the support table here; what does not run now stays in it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check(names: tuple[str, ...], levels: tuple[str, ...], write: str | None, as_json: bool) -> int:
     """Prove that a device computes what the oracle computes. Exit status 1 when anything fails."""
@@ -75,7 +82,8 @@ def check(names: tuple[str, ...], levels: tuple[str, ...], write: str | None, as
     if write:
         from weft.conform.report import support_table
 
-        write_text(write, _SUPPORT.format(table=support_table(reports)))
+        previous = Path(write).read_text(encoding="utf-8") if Path(write).exists() else ""
+        write_text(write, _SUPPORT.format(table=support_table(reports, previous)))
     return 0 if all(r.ok for r in reports) else 1
 
 

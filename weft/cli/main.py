@@ -31,6 +31,7 @@ COMMANDS = {
     "export": ("export", "Write a model as a web page's folder."),
     "serve-page": ("export", "Look at such a folder on localhost."),
     "check": ("check", "Prove that a device computes what the oracle computes."),
+    "new-backend": ("new_backend", "Write a package that adds a device, to start from."),
     "explain": ("explain", "Show the Program a model compiles to."),
     "bench": ("bench", "Measure operations or a whole model."),
     "tune": ("tune", "Measure configurations of templates on a device, keep the fastest."),
@@ -40,6 +41,7 @@ FUNCTIONS = {
     "eval": "evaluate",
     "list": "list_models",
     "serve-page": "serve_page",
+    "new-backend": "new_backend",
 }  # where Python has the command's name
 
 

@@ -94,11 +94,19 @@ def _kind(error: Exception) -> str:
 _NEVER = dict.fromkeys(("cuda", "hip"), "compiled and interpreted, never run on hardware")
 
 
-def support_table(reports: list[Report]) -> str:
+def support_table(reports: list[Report], previous: str = "") -> str:
     """The Markdown table of docs/support.md: a row per device, a column per level; devices that
-    never ran at the end."""
-    rows = [[r.device, r.name, *(r.cell(level) for level in LEVELS)] for r in reports]
-    seen = {r.device.partition(":")[0] for r in reports}
+    never ran at the end. What did not run now stays as it is in `previous`, a text that holds such
+    a table."""
+    lines = [line[2:-2].split(" | ") for line in previous.splitlines() if line.startswith("| ")]
+    known = {cells[0]: cells for cells in lines if ":" in cells[0] and "---" not in cells[0]}
+    for r in reports:
+        old = known.get(r.device, ["-"] * (2 + len(LEVELS)))[2:]
+        new = [r.cell(level) for level in LEVELS]
+        cells = [now if now != "-" else then for now, then in zip(new, old)]
+        known[r.device] = [r.device, r.name, *cells]
+    rows = [*known.values()]
+    seen = {device.partition(":")[0] for device in known}
     rows += [
         [kind, why, *("-" for _ in LEVELS)] for kind, why in _NEVER.items() if kind not in seen
     ]

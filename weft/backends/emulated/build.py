@@ -45,7 +45,9 @@ class Builder:
     def __init__(self, machine: Machine, cache: DiskCache) -> None:
         self.machine = machine
         self._cache = cache
-        self._salt = f"{versions.stamp('emulated code')}|{machine.triple}|{machine.cpu}|{machine.features}"
+        self._salt = (
+            f"{versions.stamp('emulated code')}|{machine.triple}|{machine.cpu}|{machine.features}"
+        )
 
     def render(self, kernel: Kernel) -> str:
         """The LLVM IR of a kernel."""
@@ -82,7 +84,9 @@ class Builder:
         objects = [self.module(guest.program(self.machine), "guest"), self.library]
         return linked(objects, ["--static", "--entry=_start", f"--image-base={_GUEST:#x}"])
 
-    def image(self, wanted: Sequence[str], objects: Sequence[bytes], base: int) -> tuple[list[int], bytes]:
+    def image(
+        self, wanted: Sequence[str], objects: Sequence[bytes], base: int
+    ) -> tuple[list[int], bytes]:
         """(the addresses of the `wanted` functions, the bytes that belong at address `base`)."""
         word, letter = ("LONG", "I") if self.machine.pointer == 4 else ("QUAD", "Q")
         script = _IMAGE.format(base=base, addresses=" ".join(f"{word}({name})" for name in wanted))
@@ -120,7 +124,9 @@ def linked(objects: Sequence[bytes], options: Sequence[str], script: str = "") -
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         except OSError as error:
-            raise DeviceError(f"{LINKER} does not start ({error.strerror}): apt install lld") from None
+            raise DeviceError(
+                f"{LINKER} does not start ({error.strerror}): apt install lld"
+            ) from None
         if done.returncode:
             first = (done.stderr.strip().splitlines() or ["no reason given"])[0]
             raise CompileError(f"{LINKER} refuses the code: {first}")

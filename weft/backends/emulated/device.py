@@ -6,7 +6,6 @@ guest, which only plays steps. Code lies in the same memory, at addresses that a
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections import deque
 from collections.abc import Sequence

@@ -70,6 +70,7 @@ def _wide(value: Value) -> Value:
 
 # -- floats ---------------------------------------------------------------------------------------
 
+
 def _fmodf() -> Function:
     """x - trunc(x / y) y, exactly: the remainder of integers, one bit of the quotient a turn."""
     f = Function("fmodf", "float x, float y", "float", local=False)
@@ -90,4 +91,3 @@ def _fmodf() -> Function:
     product = f.let("float", f"fmul {whole}, {as_float(f, unit).text}")
     f.give(as_float(f, f.let("i32", f"bitcast {product} to i32") | sign))
     return f
-

@@ -1,8 +1,8 @@
 """The machines: one row each. What a row says is all that weft knows of an instruction set.
 
-Kernels are those of a CPU (one thread per group, vectors of `lanes`), compiled by LLVM for `triple`,
-`cpu` and `features`; `target` says which intrinsics the dialect may write. `qemu` is the emulator
-with the options that make it this machine.
+Kernels are those of a CPU (one thread per group, vectors of `lanes`), compiled by LLVM for
+`triple`, `cpu` and `features`; `target` says which intrinsics the dialect may write. `qemu` is the
+emulator with the options that make it this machine.
 """
 
 from __future__ import annotations
@@ -115,8 +115,9 @@ def _power() -> Machine:
 
 
 def _hexagon() -> Machine:
-    """Hexagon v67 with HVX, Qualcomm's NPU: vectors of 128 bytes for integers (this version has no
-    vectors of floats, LLVM takes them apart), sums of four products of bytes in 32 lanes at once."""
+    """Hexagon v67, Qualcomm's NPU. HVX's vectors of 128 bytes sum four products of bytes in 32
+    lanes at once; they are in functions of their own, since LLVM 22 fails (by an assertion, or in
+    what it stores) on much that is mixed with them. All else has vectors of 8 bytes."""
     dot = "llvm.hexagon.V6.vrmpyb{}.acc.128B"
     return Machine(
         "hexagon",

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from weft.backends.emulated import guest
 from weft.backends.emulated.machines import Machine
 from weft.core.errors import DeviceError
 
 
 class Process:
-    """One guest. `memory` is what it sees at guest.BASE, as bytes."""
+    """One guest. `memory` is what it sees at guest.BASE, as bytes; the first eight are the number
+    of the step that runs."""
 
     def __init__(self, machine: Machine, program: bytes) -> None:
         self.machine = machine
@@ -37,7 +37,7 @@ class Process:
             os.close(file)
 
     def _start(self, program: bytes, file: int) -> None:
-        self._said = tempfile.TemporaryFile(prefix="weft-")
+        self._said = tempfile.TemporaryFile(prefix="weft-")  # noqa: SIM115 (open until the end)
         with tempfile.TemporaryDirectory(prefix="weft-") as folder:
             path = Path(folder) / "guest"
             path.write_bytes(program)
@@ -96,7 +96,7 @@ class Process:
 
     def running(self) -> int:
         """The number of the step that ran last."""
-        (number,) = struct.unpack_from(f"{self.machine.order}q", self.memory)
+        (number,) = struct.unpack_from(f"{self.machine.order}q", self._map)
         return int(number)
 
     def _ended(self, doing: Callable[[], str]) -> DeviceError:

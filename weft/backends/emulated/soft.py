@@ -35,7 +35,9 @@ def parts(f: Function, size: Value) -> tuple[Value, Value]:
     """m and e >= 0 of a finite float's bits without sign: its value is m * 2^(e - 149)."""
     exponent, fraction = size >> 23, size & _FRACTION
     normal = exponent > 0
-    return f.choose(normal, fraction | _IMPLICIT, fraction), f.choose(normal, exponent - 1, exponent)
+    return f.choose(normal, fraction | _IMPLICIT, fraction), f.choose(
+        normal, exponent - 1, exponent
+    )
 
 
 def _rounded(name: str) -> Function:

@@ -12,6 +12,8 @@ from weft.kernel.ir import Type
 class Dots(Casts):
     """Adds dot products of neighbouring lanes to the expression emitter."""
 
+    prologue: list[str]  # Memory's: stack slots, at function entry
+
     def collective(self, x: ir.Collective) -> str:
         if x.op not in ("dot2", "dot4"):
             raise self.fail(f"{x.op} needs a subgroup, and this target runs one thread per group")

@@ -1,0 +1,98 @@
+"""`weft new-backend`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from weft.core.errors import UsageError
+
+_PYPROJECT = """\
+[build-system]
+requires = ["setuptools>=68"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "weft-{name}"
+version = "0.1.0"
+description = "The device {name} for weft."
+requires-python = ">=3.11"
+dependencies = ["weft"]
+
+[project.entry-points."weft.backends"]
+{name} = "{module}:{type}"
+
+[tool.setuptools]
+py-modules = ["{module}"]
+"""
+_README = """\
+# weft-{name}
+
+The device `{name}` for weft. As it is, weft's kernel interpreter computes.
+
+    pip install -e .
+    weft devices
+    weft check --device {name} --level device
+
+Make `{module}.py` talk to your hardware, one level of `weft check` after the other: device,
+kernels, primitives, templates, models, stress. weft's docs/new-hardware.md says what each asks for.
+"""
+_TEST = """\
+from {module} import {type}
+
+from weft.conform.check import check_device
+
+
+def test_the_contract_of_a_device():
+    report = check_device({type}(), ["device"])
+    assert report.ok, [case for case in report.cases if case.status == "fail"]
+"""
+
+
+@click.command(epilog="Example:  weft new-backend mychip && pip install -e weft-mychip")
+@click.argument("name")
+@click.option("-o", "--out", type=click.Path(), help="The folder to write (default: weft-NAME).")
+def new_backend(name: str, out: str | None) -> None:
+    """Write a package that adds the device NAME: a pyproject file, one small module to start from,
+    and a test. Installed, it passes `weft check --device NAME --level device` as it is."""
+    folder = Path(out or f"weft-{name}")
+    files = package(name)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} exists and is not empty; name another folder with -o")
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(content, encoding="utf-8")
+    click.echo(f"wrote {folder}: {', '.join(files)}")
+    click.echo(f"next: pip install -e {folder} && weft check --device {name} --level device")
+
+
+def package(name: str) -> dict[str, str]:
+    """The files of a package that adds the device `name`: path -> content. Raises UsageError for a
+    name that cannot be a device's."""
+    from weft.backends import null, registry
+
+    if not re.fullmatch("[a-z][a-z0-9_]{0,40}", name):
+        raise UsageError(
+            f"{name[:60]!r} cannot name a device: use a small letter, then small letters, digits "
+            "and underscores"
+        )
+    if registry.is_own(name):
+        raise UsageError(f"{name} is a device of weft's own; choose another name")
+    words = {
+        "name": name,
+        "module": f"weft_{name}",
+        "type": "".join(part.capitalize() for part in name.split("_")) + "Device",
+    }
+    source = Path(null.__file__).read_text(encoding="utf-8")
+    head = f'"""The device {name}, begun by `weft new-backend` as a copy of weft.backends.null.'
+    body = head + source[source.index("\n") :]
+    for old, new in (("NullDevice", words["type"]), ('"null"', f'"{name}"'), ("null:", f"{name}:")):
+        body = body.replace(old, new)
+    return {
+        "pyproject.toml": _PYPROJECT.format(**words),
+        "README.md": _README.format(**words),
+        f"{words['module']}.py": body,
+        "tests/test_device.py": _TEST.format(**words),
+    }
