@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_device import PLAYER, environment
-from page_kit import MODULES, Browser, Pages, Site, need
+from page_device import PLAYER
+from page_kit import Browser, Pages, Site, need
 from test_browser import OPEN, PROMPT, WRITE
 from test_encoder import BERT, SENTENCES, minilm_folder
 from test_web_training import small_page
@@ -120,23 +120,20 @@ def test_a_gpu_without_room_leaves_the_model_to_webassembly(browser: Browser, pa
         site.close()
 
 
-DAWN = """
-const { create, globals } = await import(process.argv[1]);
-Object.assign(globalThis, globals);
-const { load, trainer } = await import(process.argv[2] + "/node.js");
-const text = process.argv[4];
-const how = { gpu: create([]), target: "webgpu" };
-const model = await load(process.argv[3], how);
-const train = await trainer(model, "scratch", how);
+TRAIN = """
+const { load, trainer } = await import(process.argv[1] + "/node.js");
+const model = await load(process.argv[2]);
+const train = await trainer(model, "scratch");
 async function steps() {
   const made = [];
-  const run = train.train(text, { steps: 4, seed: 3 });
+  const run = train.train(process.argv[3], { steps: 4, seed: 3 });
   for await (const { step, loss } of run) made.push([step, loss]);
   return made;
 }
 const said = ({ message }) => message;
 const first = await steps();
-train.device.raw.destroy();
+train.device.gone = async () => "the GPU was lost (as a test)";
+train.sessions.run = () => Promise.reject(new Error("refused"));
 const lost = await steps().catch(said);
 const files = await train.files().catch(said);
 console.log(JSON.stringify({ first, lost, files, again: await steps() }));
@@ -144,28 +141,28 @@ process.exit(0);
 """
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_training_that_is_lost_says_so_and_starts_anew(tmp_path: Path) -> None:
-    need("webgpu")
+    """On WebAssembly, told that it is lost: a GPU in software compiles a step for minutes."""
+    need()
     folder, _ = small_page(tmp_path)
-    call = ["node", "--input-type=module", "-e", DAWN, (MODULES / "webgpu" / "index.js").as_uri()]
-    call += [PLAYER.as_uri(), str(folder), Path(__file__).read_text()[:1500]]
-    out = subprocess.run(call, env=environment(), capture_output=True, text=True, timeout=500)
+    call = ["node", "--input-type=module", "-e", TRAIN, PLAYER.as_uri(), str(folder)]
+    call += [Path(__file__).read_text()[:1500]]
+    out = subprocess.run(call, capture_output=True, text=True, timeout=200, check=False)
     assert out.returncode == 0, out.stderr
     got = json.loads(out.stdout)
+    gone = "what was trained is gone: start the training again"
     assert got["again"] == got["first"] and [step for step, _ in got["first"]] == [1, 2, 3, 4]
-    assert got["lost"].startswith("the GPU was lost")
-    assert got["lost"].endswith("what was trained is gone: start the training again")
-    assert got["files"] == "what was trained is gone: start the training again"
+    assert (got["lost"], got["files"]) == (f"the GPU was lost (as a test); {gone}", gone)
 
 
 FORGET = """
 const worker = page.workers()[0];
 await page.exposeFunction("lost", () => worker.evaluate(() => devices.at(-1).destroy()));
 return await page.evaluate(async (texts) => {
-  const rows = async (how) => (await model.embed(texts, how)).map((row) => [...row]);
-  return [await rows(), await rows({ progress: (done) => done === 1 && lost() })];
+  const rows = async (some) => (await model.embed(some)).map((row) => [...row]);
+  const whole = await rows(texts);
+  await lost();
+  return [whole, await rows(texts)];
 }, given);
 """
 
@@ -179,7 +176,7 @@ def test_a_search_goes_on_where_the_device_was_lost(browser: Browser, tmp_path: 
     site = Site(tmp_path / "page", FRAIL)
     try:
         browser.run("notes", OPEN, {"url": site.url, "target": "webgpu"})
-        whole, broken = browser.run("notes", FORGET, SENTENCES[:6])
+        whole, broken = browser.run("notes", FORGET, SENTENCES[:3])
         assert broken == whole
         seen = "return await page.workers()[0].evaluate(() => devices.length);"
         assert browser.run("notes", seen) == 2

@@ -269,13 +269,15 @@ export class Model {
    * @returns {Promise<Float32Array[]>}
    */
   async embed(texts, { signal, onVector } = {}) {
-    const { encoder, manifest: { name } } = this;
-    if (!encoder) throw new WeftError(`${name} writes text: embed with an encoder`);
+    const { name } = this.manifest;
+    if (!this.encoder) throw new WeftError(`${name} writes text: embed with an encoder`);
     const rows = [];
     for (const text of texts) {
       signal?.throwIfAborted();
       const ids = this.encode(text);
-      const row = await this.inTurn(() => this.unlost(() => encoder.embed(ids)));
+      // a device that was lost has brought another encoder
+      const row = await this.inTurn(() => this.unlost(() =>
+        /** @type {import("./encoder.js").Encoder} */ (this.encoder).embed(ids)));
       onVector?.(row);
       rows.push(row);
     }
