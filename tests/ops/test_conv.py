@@ -1,4 +1,4 @@
-"""conv2d and max_pool2d, their first and second derivatives, against PyTorch in float64; then the
+"""conv and max_pool, their first and second derivatives, against PyTorch in float64; then the
 compiled forms on every device against the eager float32."""
 
 from __future__ import annotations
@@ -58,11 +58,16 @@ def test_conv2d_is_pytorchs_twice_differentiated(name: str) -> None:
 def test_against_differences(name: str) -> None:
     x = X[:1, :, :5, :4]
     if name == "pool":
-        check(lambda x: ops.call("max_pool2d", x, kernel=(2, 2), stride=(1, 2)), x)
+        at = {"kernel": (2, 2), "stride": (1, 2), "padding": ((0, 0),) * 2, "dilation": (1, 1)}
+        check(lambda x: ops.call("max_pool", x, **at), x)
         return
-    params = {"stride": {"stride": (2, 1), "padding": (1, 0)}, "groups": {"groups": 2}}
+    plain = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1)}
+    params = {
+        "stride": plain | {"stride": (2, 1), "padding": ((1, 1), (0, 1))},
+        "groups": plain | {"groups": 2},
+    }
     w = rng.standard_normal((4, 1 if name == "depthwise" else 4 // (1 + (name == "groups")), 2, 2))
-    check(lambda *v: ops.call("conv2d", *v, **params.get(name, {"groups": 4})), x, w)
+    check(lambda *v: ops.call("conv", *v, **params.get(name, plain | {"groups": 4})), x, w)
 
 
 @pytest.mark.parametrize("ties", [False, True])

@@ -193,15 +193,20 @@ def attention(
 
 def _images() -> Iterator[Case]:
     x = _data((2, 4, 9, 7), 1)
+    one, none = (1, 1), ((0, 0), (0, 0))
+    plain = {"stride": one, "padding": none, "dilation": one}
     for label, shape, params in (
-        ("stride, padding", (6, 4, 3, 2), {"stride": (2, 1), "padding": (1, 2)}),
+        ("stride, padding", (6, 4, 3, 2), {"stride": (2, 1), "padding": ((1, 1), (2, 0))}),
         ("groups, dilation", (6, 2, 2, 3), {"groups": 2, "dilation": (2, 1)}),
-        ("depthwise", (4, 1, 3, 3), {"groups": 4, "padding": (1, 1)}),
+        ("depthwise", (4, 1, 3, 3), {"groups": 4, "padding": ((1, 1), (1, 1))}),
     ):
-        yield f"conv2d, {label}", call("conv2d", **params), [x, _data(shape, 2)], "dot"
-    pool = call("max_pool2d", kernel=(3, 3), stride=(2, 2), padding=(1, 1))
-    yield "max_pool2d", pool, [np.round(x)], "dot"  # ties
+        yield f"conv, {label}", call("conv", **plain | params), [x, _data(shape, 2)], "dot"
+    back = call("conv_transpose", **plain | {"stride": (2, 1), "output_padding": (1, 0)})
+    yield "conv_transpose", back, [x, _data((4, 3, 3, 2), 2)], "dot"
+    sides = {"padding": ((1, 1), (1, 1)), "dilation": one}
+    pool = call("max_pool", kernel=(3, 3), stride=(2, 2), **sides)
+    yield "max_pool", pool, [np.round(x)], "dot"  # ties
     for d in (dt.float16, dt.bfloat16):
-        yield f"max_pool2d {d}", pool, _narrow(d, x), "dot"
+        yield f"max_pool {d}", pool, _narrow(d, x), "dot"
         pointwise = _narrow(d, x, _data((6, 4, 1, 1), 2))
-        yield f"conv2d {d}, pointwise", call("conv2d"), pointwise, "dot"
+        yield f"conv {d}, pointwise", call("conv", **plain), pointwise, "dot"

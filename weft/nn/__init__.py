@@ -4,7 +4,29 @@ from weft.core.boundary import guard_functions, guard_methods, guarded
 from weft.nn import init
 from weft.nn.attention import MultiheadAttention
 from weft.nn.containers import ModuleDict, ModuleList, Sequential
-from weft.nn.conv import AdaptiveAvgPool2d, AvgPool2d, Conv1d, Conv2d, MaxPool2d
+from weft.nn.conv import (
+    AdaptiveAvgPool1d,
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool3d,
+    AdaptiveMaxPool1d,
+    AdaptiveMaxPool2d,
+    AdaptiveMaxPool3d,
+    AvgPool1d,
+    AvgPool2d,
+    AvgPool3d,
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+    MaxPool1d,
+    MaxPool2d,
+    MaxPool3d,
+    PixelShuffle,
+    PixelUnshuffle,
+    Upsample,
+)
 from weft.nn.dropout import Dropout
 from weft.nn.layers import (
     GELU,
@@ -21,14 +43,28 @@ from weft.nn.layers import (
 )
 from weft.nn.losses import BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss, NLLLoss
 from weft.nn.module import Mismatch, Module, Parameter
-from weft.nn.norm import BatchNorm1d, BatchNorm2d, LayerNorm, RMSNorm
+from weft.nn.norm import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    GroupNorm,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+    LayerNorm,
+    RMSNorm,
+)
 
 __all__ = [
-    "AdaptiveAvgPool2d", "AvgPool2d", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "Conv1d",
-    "Conv2d", "CrossEntropyLoss", "Dropout", "Embedding", "Flatten", "GELU", "Identity", "L1Loss",
-    "LayerNorm", "Linear", "LogSoftmax", "MSELoss", "MaxPool2d", "Mismatch", "Module", "ModuleDict",
-    "ModuleList", "MultiheadAttention", "NLLLoss", "Parameter", "RMSNorm", "ReLU", "Sequential",
-    "SiLU", "Sigmoid", "Softmax", "Tanh", "init",
+    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d",
+    "AdaptiveMaxPool2d", "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d",
+    "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "Conv3d",
+    "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "CrossEntropyLoss", "Dropout",
+    "Embedding", "Flatten", "GELU", "GroupNorm", "Identity", "InstanceNorm1d", "InstanceNorm2d",
+    "InstanceNorm3d", "L1Loss", "LayerNorm", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d",
+    "MaxPool2d", "MaxPool3d", "Mismatch", "Module", "ModuleDict", "ModuleList",
+    "MultiheadAttention", "NLLLoss", "Parameter", "PixelShuffle", "PixelUnshuffle", "RMSNorm",
+    "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Tanh", "Upsample", "init",
 ]  # fmt: skip
 
 # Users' errors come from users' modules: what calls those is left as it is.

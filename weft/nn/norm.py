@@ -8,7 +8,7 @@ from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
 from weft.nn import init
 from weft.nn.layers import empty
-from weft.nn.module import Module
+from weft.nn.module import Module, lacks
 from weft.tensor import functional as F
 from weft.tensor.autograd import no_grad, once
 from weft.tensor.core import Tensor
@@ -134,3 +134,74 @@ class BatchNorm2d(_BatchNorm):
     """Batch normalisation of x[N, C, H, W]."""
 
     RANKS = (4,)
+
+
+class BatchNorm3d(_BatchNorm):
+    """Batch normalisation of x[N, C, D, H, W]."""
+
+    RANKS = (5,)
+
+
+class GroupNorm(Module):
+    """Normalisation over runs of channels of each image; see functional.group_norm."""
+
+    def __init__(
+        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True,
+        bias: bool = True,
+    ):  # fmt: skip
+        if num_groups < 1 or num_channels % num_groups:
+            raise ShapeError(f"GroupNorm: {num_groups} groups of {num_channels} channels")
+        self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
+        self.weight = init.ones_(empty(num_channels)) if affine else None
+        self.bias = empty(num_channels) if affine and bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}"
+
+
+class _InstanceNorm(Module):
+    """Normalisation per channel of each image; see functional.instance_norm. It keeps no running
+    statistics."""
+
+    RANKS: tuple[int, ...] = ()
+
+    def __init__(
+        self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
+        track_running_stats: bool = False, bias: bool = True,
+    ):  # fmt: skip
+        lacks(self, track_running_stats=track_running_stats)
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.weight = init.ones_(empty(num_features)) if affine else None
+        self.bias = empty(num_features) if affine and bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim not in self.RANKS or x.shape[1] != self.num_features:
+            raise ShapeError(
+                f"{type(self).__name__}: x {list(x.shape)}; expected {self.num_features} channels "
+                f"on axis 1 of {' or '.join(map(str, self.RANKS))}"
+            )
+        return F.instance_norm(x, weight=self.weight, bias=self.bias, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_features}, eps={self.eps}"
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """Instance normalisation of x[N, C, L]."""
+
+    RANKS = (3,)
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """Instance normalisation of x[N, C, H, W]."""
+
+    RANKS = (4,)
+
+
+class InstanceNorm3d(_InstanceNorm):
+    """Instance normalisation of x[N, C, D, H, W]."""
+
+    RANKS = (5,)

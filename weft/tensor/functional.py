@@ -16,6 +16,14 @@ from weft.tensor.attention import (  # noqa: F401  (as are those of losses and s
 )
 from weft.tensor.autocast import autocast_dtype, narrowed, widened
 from weft.tensor.base import place as _place, values
+from weft.tensor.convolution import (  # noqa: F401
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
 from weft.tensor.core import Tensor
 from weft.tensor.create import full, placed as _placed
 from weft.tensor.elementwise import method as _method
@@ -27,14 +35,31 @@ from weft.tensor.losses import (  # noqa: F401  (all of them are functions of th
     mse_loss,
     nll_loss,
 )
-from weft.tensor.random import dropout  # noqa: F401
-from weft.tensor.spatial import (  # noqa: F401
+from weft.tensor.pooling import (  # noqa: F401
+    adaptive_avg_pool1d,
     adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    adaptive_max_pool3d,
+    avg_pool1d,
     avg_pool2d,
-    batch_norm,
-    conv1d,
-    conv2d,
+    avg_pool3d,
+    lp_pool1d,
+    lp_pool2d,
+    lp_pool3d,
+    max_pool1d,
     max_pool2d,
+    max_pool3d,
+)
+from weft.tensor.random import dropout  # noqa: F401
+from weft.tensor.resize import interpolate  # noqa: F401
+from weft.tensor.spatial import (  # noqa: F401
+    batch_norm,
+    group_norm,
+    instance_norm,
+    pixel_shuffle,
+    pixel_unshuffle,
 )
 
 gelu = _method(Tensor.gelu)

@@ -1,180 +1,15 @@
-"""Functions of images [N, C, H, W]: convolution, pooling, batch normalisation."""
+"""Normalisation per channel, and channels turned into space: functions of images [N, C, ...]."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 
-import numpy as np
-from ml_dtypes import finfo
-
-from weft import ops
 from weft.core import dtypes as dt
-from weft.core.errors import ShapeError, UsageError
+from weft.core.errors import ShapeError
 from weft.ops.rules import integers
-from weft.tensor.autocast import autocast, narrowed, widened
+from weft.tensor.autocast import widened
 from weft.tensor.autograd import no_grad, once
 from weft.tensor.core import Tensor
-from weft.tensor.keys import place_like
-
-Sizes = int | Sequence[int]
-
-
-def _two(name: str, value: Sizes) -> tuple[int, int]:
-    sizes = integers("a window", name, value)
-    if len(sizes) not in (1, 2):
-        raise UsageError(f"{name} is one integer or two, not {value!r}")
-    return sizes[0], sizes[-1]
-
-
-def conv2d(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1,
-    padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
-) -> Tensor:  # fmt: skip
-    """Cross-correlation of x[N, C, H, W] with weight[O, C / groups, KH, KW] plus bias[O]:
-    [N, O, H', W'] with H' = (H + 2 padding - dilation (KH - 1) - 1) // stride + 1. padding: zeros
-    on either side, or "valid" (none) or "same" (H' = H, for stride 1). Accumulates in float32."""
-    x, weight, bias = narrowed(x, weight, bias)
-    strides, apart = _two("stride", stride), _two("dilation", dilation)
-    if isinstance(padding, str):
-        x, sides = _named_padding(x, weight, padding, strides, apart), (0, 0)
-    else:
-        sides = _two("padding", padding)
-    out = x._call(
-        "conv2d", weight, stride=strides, padding=sides, dilation=apart, groups=int(groups)
-    )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ShapeError(f"conv2d: bias {list(bias.shape)} for weight {list(weight.shape)}")
-    return out if bias is None else out + bias.reshape(1, -1, 1, 1)
-
-
-def _named_padding(
-    x: Tensor, weight: Tensor, padding: str, stride: tuple[int, int], dilation: tuple[int, int]
-) -> Tensor:
-    if padding not in ("valid", "same"):
-        raise UsageError(f'conv2d: padding is sizes, "valid" or "same", not {padding!r}')
-    if padding == "valid":
-        return x
-    if stride != (1, 1):
-        raise UsageError('conv2d: padding="same" keeps the size only with a stride of 1')
-    more = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:])]
-    return x.pad([(0, 0), (0, 0), *((m // 2, m - m // 2) for m in more)])
-
-
-def conv1d(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1,
-    padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
-) -> Tensor:  # fmt: skip
-    """As conv2d, for x[N, C, L] and weight[O, C / groups, K]: [N, O, L']."""
-    sides = padding if isinstance(padding, str) else (0, _one("padding", padding))
-    step, apart = (1, _one("stride", stride)), (1, _one("dilation", dilation))
-    wide, kernel = x.unsqueeze(2), weight.unsqueeze(2)
-    return conv2d(wide, kernel, bias, step, sides, apart, groups).squeeze(2)
-
-
-def _one(name: str, value: Sizes) -> int:
-    sizes = integers("a window", name, value)
-    if len(sizes) != 1:
-        raise UsageError(f"{name} is one integer, not {value!r}")
-    return sizes[0]
-
-
-def max_pool2d(
-    x: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-    dilation: Sizes = 1, ceil_mode: bool = False,
-) -> Tensor:  # fmt: skip
-    """The largest in each window of x[N, C, H, W]; stride defaults to the kernel. The first of
-    equals gets the gradient. With ceil_mode the last window may reach beyond the padding."""
-    kernel, sides = _two("kernel_size", kernel_size), _two("padding", padding)
-    steps = kernel if stride is None else _two("stride", stride)
-    apart = _two("dilation", dilation)
-    if ceil_mode and x.ndim == 4:
-        more = _beyond(x.shape[2:], kernel, steps, sides, apart)
-        lowest = float(finfo(np.dtype(x.dtype.numpy)).min)
-        x = x.pad([(0, 0), (0, 0), *((0, m) for m in more)], lowest) if any(more) else x
-    return x._call("max_pool2d", kernel=kernel, stride=steps, padding=sides, dilation=apart)
-
-
-def _beyond(
-    size: Sequence[int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
-    dilation: Sequence[int],
-) -> list[int]:  # fmt: skip
-    """How far the last window of ceil_mode reaches beyond the padding of each axis: it counts
-    when it starts inside (PyTorch's rule)."""
-    out = []
-    for n, k, s, p, d in zip(size, kernel, stride, padding, dilation):
-        reach = d * (k - 1) + 1
-        last = max(-(-(n + 2 * p - reach) // s), 0) * s
-        last -= s if last >= n + p else 0
-        out.append(max(last + reach - n - 2 * p, 0))
-    return out
-
-
-def avg_pool2d(
-    x: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
-) -> Tensor:  # fmt: skip
-    """The average of each window of x[N, C, H, W]; stride defaults to the kernel. Padding zeros
-    count as elements unless count_include_pad=False; `divisor_override` is divided by instead of
-    the count. With ceil_mode the last window may reach beyond the padding; that part never
-    counts."""
-    kernel = _two("kernel_size", kernel_size)
-    steps, sides = kernel if stride is None else _two("stride", stride), _two("padding", padding)
-    if divisor_override == 0:
-        raise UsageError("avg_pool2d: a divisor_override of 0")
-    if x.ndim != 4 or any(2 * p > k for p, k in zip(sides, kernel)):
-        raise ShapeError(
-            f"avg_pool2d: x {list(x.shape)}, kernel {kernel}, padding {sides}; expected "
-            "[N, C, H, W] and a padding of at most half the kernel"
-        )
-    wide = x.cast(dt.compute_dtype(x.dtype))
-    more = _beyond(x.shape[2:], kernel, steps, sides, (1, 1)) if ceil_mode else (0, 0)
-    around = [(0, 0), (0, 0), *((0, m) for m in more)]
-    seen = wide.pad(around) if any(more) else wide
-    if divisor_override is not None or not (any(more) or (any(sides) and not count_include_pad)):
-        count = divisor_override or kernel[0] * kernel[1]
-        return _window_sum(seen, kernel, steps, sides, 1.0 / count).cast(x.dtype)
-    ones = np.ones((1, 1, *x.shape[2:]), wide.dtype.numpy)
-    rim = [(0, 0), (0, 0), *((p, p) for p in sides)]
-    inside = np.pad(np.pad(ones, rim, constant_values=float(count_include_pad)), around)
-    counts = ops.call("sum_pool2d", inside, kernel=kernel, stride=steps, padding=(0, 0))
-    total = _window_sum(seen, kernel, steps, sides, 1.0)
-    return (total / wide._wrap(place_like(wide, counts))).cast(x.dtype)
-
-
-def _window_sum(
-    x: Tensor, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int],
-    factor: float,
-) -> Tensor:  # fmt: skip
-    return x._call("sum_pool2d", kernel=kernel, stride=stride, padding=padding) * factor
-
-
-def adaptive_avg_pool2d(x: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
-    """x[N, C, H, W] averaged to H' x W' windows: window i of H covers rows floor(i H / H') to
-    ceil((i + 1) H / H'). A size of None keeps that of x."""
-    given = (output_size,) * 2 if output_size is None else output_size
-    both = given if not isinstance(given, Sequence) else [
-        n if m is None else m for n, m in zip(x.shape[2:], given)
-    ]  # fmt: skip
-    size = _two("output_size", both)
-    if x.ndim != 4 or min(size) < 1:
-        raise ShapeError(f"adaptive_avg_pool2d: {list(x.shape)} to {list(size)} windows")
-    n, c, h, w = x.shape
-    if h % size[0] == w % size[1] == 0:
-        return x.reshape(n, c, size[0], h // size[0], size[1], w // size[1]).mean((3, 5))
-    wide = x.cast(dt.compute_dtype(x.dtype))
-    shares = (_shares(a, b).astype(wide.dtype.numpy) for a, b in zip((h, w), size))
-    rows, columns = (wide._wrap(place_like(wide, a)) for a in shares)
-    with autocast(enabled=False):  # an average, not a layer's product
-        return (rows @ wide @ columns.mT).cast(x.dtype)
-
-
-def _shares(n: int, windows: int) -> np.ndarray:
-    """[windows, n]: what each element counts for in each window's average."""
-    out = np.zeros((windows, n), np.float32)
-    for i in range(windows):
-        start, stop = i * n // windows, -(-(i + 1) * n // windows)
-        out[i, start:stop] = 1.0 / (stop - start)
-    return out
 
 
 def batch_norm(
@@ -209,9 +44,12 @@ def batch_norm(
             once(lambda: _settle(*kept, mean.detach(), var.detach() * (n / (n - 1)), momentum))
     else:
         mean, var = running_mean.cast(wide.dtype), running_var.cast(wide.dtype)
-        centred = wide - mean.reshape(column)
+        centred = None
     scale = (var + eps).rsqrt()
     scale = scale if weight is None else scale * weight.cast(wide.dtype)
+    if centred is None:  # one multiplication and one addition per element, as in PyTorch
+        shift = -mean * scale if bias is None else bias - mean * scale
+        return (wide * scale.reshape(column) + shift.reshape(column)).cast(dtype)
     out = centred * scale.reshape(column)
     out = out if bias is None else out + bias.reshape(column)
     return out.cast(dtype)
@@ -225,3 +63,67 @@ def _settle(
         for kept, new in ((running_mean, mean), (running_var, var)):
             old = kept.cast(new.dtype)
             kept.assign((old + (new - old) * momentum).cast(kept.dtype))
+
+
+def group_norm(
+    x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """(x - mean) / sqrt(var + eps) * weight + bias, mean and var over each of num_groups runs of
+    channels of each image of x[N, C, ...] (Wu and He 2018); weight and bias [C]. Computed in
+    float32 for narrow operands, and rounded once."""
+    columns = [t for t in (weight, bias) if t is not None]
+    c = x.shape[1] if x.ndim > 1 else 0
+    if x.ndim < 2 or num_groups < 1 or c % num_groups or any(t.shape != (c,) for t in columns):
+        shapes = "".join(f", {list(t.shape)}" for t in columns)
+        raise ShapeError(
+            f"group_norm: x {list(x.shape)}{shapes}, {num_groups} groups; expected [N, C, ...], "
+            "[C] and groups that divide C"
+        )
+    wide = widened(x)
+    rows = wide.cast(dt.compute_dtype(wide.dtype)).reshape(x.shape[0], num_groups, -1)
+    centred = rows - rows.mean(-1, keepdims=True)
+    scale = (centred.square().mean(-1, keepdims=True) + eps).rsqrt()
+    out, column = (centred * scale).reshape(x.shape), (1, -1, *([1] * (x.ndim - 2)))
+    out = out if weight is None else out * weight.cast(out.dtype).reshape(column)
+    out = out if bias is None else out + bias.cast(out.dtype).reshape(column)
+    return out.cast(wide.dtype)
+
+
+def instance_norm(
+    x: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
+    weight: Tensor | None = None, bias: Tensor | None = None, use_input_stats: bool = True,
+    eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """(x - mean) / sqrt(var + eps) * weight + bias per channel of each image of x[N, C, ...], or by
+    the running statistics [C] where use_input_stats is False (Ulyanov et al. 2016). Running
+    statistics are read, never moved."""
+    if not use_input_stats:
+        if running_mean is None or running_var is None:
+            raise ShapeError("instance_norm: use_input_stats=False wants the running statistics")
+        return batch_norm(x, running_mean, running_var, weight, bias, eps=eps)
+    return group_norm(x, max(x.shape[1] if x.ndim > 1 else 1, 1), weight, bias, eps)
+
+
+def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
+    """x[..., C r r, H, W] as [..., C, H r, W r]: channels become places (Shi et al. 2016)."""
+    (r,) = integers("pixel_shuffle", "upscale_factor", upscale_factor)
+    if x.ndim < 3 or r < 1 or x.shape[-3] % (r * r):
+        raise ShapeError(
+            f"pixel_shuffle: x {list(x.shape)} by {r}; expected [..., C r r, H, W] and r >= 1"
+        )
+    *lead, c, h, w = x.shape
+    split = x.reshape(math.prod(lead), c // (r * r), r, r, h, w).permute(0, 1, 4, 2, 5, 3)
+    return split.reshape(*lead, c // (r * r), h * r, w * r)
+
+
+def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
+    """The inverse of pixel_shuffle: x[..., C, H r, W r] as [..., C r r, H, W]."""
+    (r,) = integers("pixel_unshuffle", "downscale_factor", downscale_factor)
+    if x.ndim < 3 or r < 1 or x.shape[-2] % r or x.shape[-1] % r:
+        raise ShapeError(
+            f"pixel_unshuffle: x {list(x.shape)} by {r}; expected [..., C, H r, W r] and r >= 1"
+        )
+    *lead, c, h, w = x.shape
+    split = x.reshape(math.prod(lead), c, h // r, r, w // r, r).permute(0, 1, 3, 5, 2, 4)
+    return split.reshape(*lead, c * r * r, h // r, w // r)
