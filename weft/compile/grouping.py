@@ -35,6 +35,7 @@ READS_VALUES = (
     "reduce",
     "scan",
 )  # templates of calls that take operands as they come
+READS_WHOLE = ("conv",)  # those that read operands as they lie in memory, no view of them
 Claimed = Callable[[Node], str | None]
 
 
@@ -130,6 +131,9 @@ class _Grouper:
             if node.op == "dot" or self._wants_strided(node):
                 reason = f"{analysis.label_of(node)} reads it from memory"
                 for i, x in enumerate(node.inputs):
+                    if self._wants_whole(node):
+                        self._keep(base(x), reason)
+                        continue
                     for y in analysis.strided_bases(x, node.op == "dot" and i == 1):
                         self._keep(y, reason)
             elif node.op == "update":
@@ -140,6 +144,9 @@ class _Grouper:
     def _wants_strided(self, node: Node) -> bool:
         kind = self.claimed(node) if node.op == "call" else None
         return kind is not None and kind not in READS_VALUES
+
+    def _wants_whole(self, node: Node) -> bool:
+        return node.op == "call" and self.claimed(node) in READS_WHOLE
 
     # -- what is worth memory --------------------------------------------------------------------
 

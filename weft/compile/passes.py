@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from weft.compile import analysis, limits
+from weft.compile.channels_last import channels_last
+from weft.compile.derive import derive
 from weft.compile.grouping import Partition, partition
 from weft.compile.interleave import interleave
 from weft.compile.numbers import share
@@ -35,9 +37,18 @@ from weft.transform.split_k import split_k
 
 Pass = Callable[[Graph, Caps], Graph]
 
+
+def _kept(node: Node, caps: Caps) -> bool:
+    """Whether a call is not to be inlined (yet)."""
+    return node.attrs["name"] == "conv" or claimed_by(node, caps) is not None
+
+
 PASSES: tuple[tuple[str, Pass], ...] = (
-    ("inline", lambda g, caps: inline(g, lambda node: claimed_by(node, caps) is not None)),
+    ("inline", lambda g, caps: inline(g, lambda node: _kept(node, caps))),
     ("fold", lambda g, caps: fold(g)),
+    ("channels last", channels_last),
+    ("fold what is left", lambda g, caps: fold(g)),
+    ("derive weights", derive),
     ("cse", lambda g, caps: cse(g)),
     ("join pads", lambda g, caps: join_pads(g)),
     ("select rows early", lambda g, caps: select_rows_early(g)),

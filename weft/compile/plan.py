@@ -22,6 +22,7 @@ from weft.graph.ir import Graph, Node
 from weft.kernel.ir import Kernel
 from weft.kernel.printer import kernel_hash
 from weft.kernel.turns import within_turns
+from weft.program.formula import Formula
 from weft.program.program import (
     BufferRef,
     BufferRole,
@@ -84,6 +85,7 @@ class _Planner:
         self.buffers: list[BufferSpec] = []
         self.refs: dict[int, BufferRef] = {}  # id(Value) -> where it lives
         self.recipes: dict[str, Recipe] = {}
+        self.formulas: dict[str, Formula] = {}
 
     def program(self) -> Program:
         values = (value.node for task in self.order for value in (*task.reads, *task.writes))
@@ -105,6 +107,8 @@ class _Planner:
             meta["rows"] = rows
         if self.recipes:
             meta["recipes"] = self.recipes
+        if self.formulas:
+            meta["formulas"] = self.formulas
         return Program(
             self.graph.name,
             tuple(self.buffers),
@@ -138,6 +142,8 @@ class _Planner:
             number = self._buffer(f"const{len(self.buffers)}", "const", node, value)
         else:
             number = self._buffer(node.attrs["name"], node.attrs["role"], node)
+            if "formula" in node.attrs:
+                self.formulas[node.attrs["name"]] = node.attrs["formula"]
         if id(node) in self.layout.sources:
             self.refs[id(self.layout.sources[id(node)])] = BufferRef(number, 0, node.nbytes)
         return number

@@ -265,8 +265,7 @@ def _given(
 ) -> Mapping[str, Any]:
     """What the Program's weights are made of: buffers that are there, and the model's arrays."""
     names = [b.name for b in program.buffers if b.role == "weight" and b.name not in placed]
-    recipes = program.recipes
-    uses = Counter(recipes[n].whole if n in recipes else n for n in names)
+    uses = Counter(source for n in names for source in program.sources(n))
     return joined(placed, Lent(weights, uses))
 
 

@@ -32,6 +32,8 @@ from weft.nn.layers import (
     GELU,
     Embedding,
     Flatten,
+    Hardsigmoid,
+    Hardswish,
     Identity,
     Linear,
     LogSoftmax,
@@ -60,11 +62,12 @@ __all__ = [
     "AdaptiveMaxPool2d", "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d",
     "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "Conv3d",
     "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "CrossEntropyLoss", "Dropout",
-    "Embedding", "Flatten", "GELU", "GroupNorm", "Identity", "InstanceNorm1d", "InstanceNorm2d",
-    "InstanceNorm3d", "L1Loss", "LayerNorm", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d",
-    "MaxPool2d", "MaxPool3d", "Mismatch", "Module", "ModuleDict", "ModuleList",
-    "MultiheadAttention", "NLLLoss", "Parameter", "PixelShuffle", "PixelUnshuffle", "RMSNorm",
-    "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Tanh", "Upsample", "init",
+    "Embedding", "Flatten", "GELU", "GroupNorm", "Hardsigmoid", "Hardswish", "Identity",
+    "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "L1Loss", "LayerNorm", "Linear",
+    "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d", "MaxPool3d", "Mismatch", "Module",
+    "ModuleDict", "ModuleList", "MultiheadAttention", "NLLLoss", "Parameter", "PixelShuffle",
+    "PixelUnshuffle", "RMSNorm", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Tanh",
+    "Upsample", "init",
 ]  # fmt: skip
 
 # Users' errors come from users' modules: what calls those is left as it is.

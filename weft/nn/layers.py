@@ -125,6 +125,26 @@ class SiLU(Module):
         return F.silu(x)
 
 
+class Hardsigmoid(Module):
+    """min(max(x + 3, 0), 6) / 6. `inplace` changes nothing: tensors are values."""
+
+    def __init__(self, inplace: bool = False):
+        pass
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.hardsigmoid(x)
+
+
+class Hardswish(Module):
+    """x min(max(x + 3, 0), 6) / 6. `inplace` changes nothing: tensors are values."""
+
+    def __init__(self, inplace: bool = False):
+        pass
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.hardswish(x)
+
+
 class Tanh(Module):
     """The hyperbolic tangent."""
 

@@ -12,6 +12,7 @@ from weft.ops import (  # noqa: F401  (importing registers the primitives)
     check,
     composites,
     conv,
+    conv_last,
     cross_entropy,
     delta_rule,
     functions,

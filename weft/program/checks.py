@@ -46,6 +46,7 @@ def check_program_data(program: Program) -> None:
     for name, scalar in rows.items():
         _want(bool(known.get(name)) and scalar in program.scalars, f"row bound of {name!r}")
     _check_recipes(program)
+    _check_formulas(program)
     for number, step in enumerate(program.steps):
         _check_step(program, step, f"step {number}")
 
@@ -62,6 +63,14 @@ def _check_recipes(program: Program) -> None:
         )
         fits = sound and b is not None and made.sound(b.shape)
         _want(bool(fits), f"{name!r} is no part of weight {made.whole!r}")
+
+
+def _check_formulas(program: Program) -> None:
+    weights = {b.name: b for b in program.buffers if b.role == "weight"}
+    for name, made in program.formulas.items():
+        b = weights.get(name)
+        wrong = "no weight of this name" if b is None else made.check(b.shape, b.dtype)
+        _want(wrong is None, f"the formula of {name!r}: {wrong}")
 
 
 def _want(holds: bool, message: str) -> None:

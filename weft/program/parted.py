@@ -56,18 +56,19 @@ class PartedProgram:
         }
         return [found[name] for name in self.outputs]
 
-    def weight_of(self, buffer: str) -> str:
-        """The weight that the weight buffer of this name holds, or holds a part of."""
-        recipes = (p.program.recipes for p in self.parts)
-        return next((r[buffer].whole for r in recipes if buffer in r), buffer)
+    def sources(self, buffer: str) -> tuple[str, ...]:
+        """The weights that the weight buffer of this name is made of."""
+        found = (p.program.sources(buffer) for p in self.parts)
+        return next((names for names in found if names != (buffer,)), (buffer,))
 
     def bound(self) -> list[tuple[str, BufferRole, Side]]:
         """Each weight and state with its role, once per side that uses it."""
         found = [
-            (self.weight_of(b.name), b.role, part.side)
+            (name, b.role, part.side)
             for part in self.parts
             for b in part.program.buffers
             if b.role in ("weight", "state")
+            for name in part.program.sources(b.name)
         ]
         return list(dict.fromkeys(found))
 

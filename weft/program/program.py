@@ -11,6 +11,7 @@ import numpy as np
 
 from weft.core.dtypes import DType
 from weft.kernel.ir import Kernel
+from weft.program.formula import Formula
 from weft.program.gemm import Gemm
 from weft.program.recipe import Recipe
 
@@ -104,6 +105,17 @@ class Program:
     def recipes(self) -> Mapping[str, Recipe]:
         """Names of weight buffers that hold no weight as it is -> what they are made of."""
         return self.meta.get("recipes", {})
+
+    @property
+    def formulas(self) -> Mapping[str, Formula]:
+        """Names of weight buffers -> how they are worked out from weights."""
+        return self.meta.get("formulas", {})
+
+    def sources(self, buffer: str) -> tuple[str, ...]:
+        """The weights that the weight buffer of this name is made of: often itself."""
+        if buffer in self.formulas:
+            return self.formulas[buffer].names
+        return (self.recipes[buffer].whole if buffer in self.recipes else buffer,)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a zip file (or into an existing folder); see weft.program.serial."""

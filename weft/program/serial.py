@@ -27,6 +27,7 @@ from weft.core.files import write_bytes
 from weft.program import tensors
 from weft.program.checks import check_program_data
 from weft.program.foreign import harmless
+from weft.program.formula import Formula
 from weft.program.gemm import Gemm, Matrix
 from weft.program.kernel_json import kernel_body, kernel_head, read_kernel
 from weft.program.program import (
@@ -103,7 +104,12 @@ def head(program: Program) -> dict[str, Any]:
         "outputs": list(program.outputs),
         "rows": dict(program.meta.get("rows", {})),
         "recipes": {name: list(made) for name, made in program.recipes.items()},
+        **({"formulas": _formulas(program)} if program.formulas else {}),
     }
+
+
+def _formulas(program: Program) -> dict[str, Any]:
+    return {name: made.plain() for name, made in program.formulas.items()}
 
 
 def _ref(r: BufferRef) -> list[int]:
@@ -203,7 +209,8 @@ def _build(head: Any, bodies: Any, consts: Mapping[str, np.ndarray], trusted: bo
         raise FileFormatError(f"{len(bodies)} kernel bodies for {len(head['kernels'])} kernels")
     kernels = (read_kernel(h, b, len(scalars), trusted) for h, b in zip(head["kernels"], bodies))
     recipes = {name: Recipe(*made) for name, made in head["recipes"].items()}
-    meta = {"rows": head["rows"], "recipes": recipes}
+    formulas = {name: Formula.read(raw) for name, raw in head.get("formulas", {}).items()}
+    meta = {"rows": head["rows"], "recipes": recipes, "formulas": formulas}
     program = Program(
         head["name"],
         tuple(_buffer(entry, consts) for entry in head["buffers"]),

@@ -13,6 +13,7 @@ from weft.core.errors import LimitError, UsageError
 from weft.program.arena import Arena
 from weft.program.array import DeviceArray
 from weft.program.device import OWN_KERNEL, Buffer, Device
+from weft.program.formula import Formula
 from weft.program.memory import check_fits, clear
 from weft.program.outputs import Pool, maker
 from weft.program.program import BufferSpec, Library, Program
@@ -126,6 +127,9 @@ class Session:
         """The buffer that holds a weight, or what its recipe makes of one."""
         if spec.name in weights:
             return self._place(spec, weights[spec.name])
+        formula = self.program.formulas.get(spec.name)
+        if formula is not None:
+            return self._place(spec, formula.value(self._sources(formula, weights)), wrap=False)
         recipe = self.program.recipes.get(spec.name)
         if recipe is None or recipe.whole not in weights:
             name = recipe.whole if recipe else spec.name
@@ -134,6 +138,14 @@ class Session:
         if recipe.lanes > 1:
             return interleaved(recipe, spec, value, self.device, self._threads)
         return self._place(spec, recipe.rows_of(value, spec.shape[1:], spec.shape[0]))
+
+    def _sources(self, formula: Formula, weights: Mapping[str, Value]) -> dict[str, Any]:
+        """What a formula reads, on the host."""
+        for name in formula.names:
+            if name not in weights:
+                raise UsageError(f"{self.program.name}: weight {name!r} was not given")
+        given = {name: weights[name] for name in formula.names}
+        return {k: v.view() if isinstance(v, DeviceArray) else v for k, v in given.items()}
 
     def _place(self, spec: BufferSpec, value: Value, wrap: bool = True) -> Buffer:
         """A buffer holding `value`: the very one given, host memory in place, or a copy."""

@@ -39,6 +39,7 @@ MODULES: dict[str, str] = {
     "attention_grad": "weft.templates.attention.choice",
     "cached_attention": "weft.templates.attention.choice",
     "delta_rule": "weft.templates.delta_rule",
+    "conv": "weft.templates.conv.choice",
 }
 
 # composite name -> kind of the template that may claim it
@@ -77,6 +78,8 @@ COMPOSITES: dict[str, str] = {
     "cached_attention_parts": "cached_attention",
     "attention_merge": "cached_attention",
     "delta_rule": "delta_rule",
+    "conv_last": "conv",
+    "depthwise_last": "conv",
 }
 
 _TEMPLATES: dict[str, Template] = {}

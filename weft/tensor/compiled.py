@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from weft.backends import registry
@@ -58,6 +59,7 @@ class Compiled:
         device: Any = None,
         partition: bool = False,
         cache_size: int = CACHE_SIZE,
+        frozen: bool = False,
     ):
         if isinstance(cache_size, bool) or not isinstance(cache_size, int) or cache_size < 1:
             raise UsageError(f"cache_size is {cache_size!r}; expected a positive integer")
@@ -66,11 +68,12 @@ class Compiled:
         self._calls = itertools.count(1)
         self._wanted = device
         self._partition = partition
+        self._frozen = bool(frozen)
         self._device: Device | None = None
         self._signatures: dict[Any, Signature] = {}
         self._seen: dict[Any, Signature] = {}  # the same, by the dtypes as they were given
         self._arena: Arena | None = None
-        self._shared: dict[str, tuple[Any, dict[str, Any]]] = {}  # weight -> (value, buffers)
+        self._shared: dict[str, tuple[dict[str, Any], Any]] = {}  # buffer -> (what it is of, it)
         self.__name__ = getattr(fn, "__name__", "compiled").strip("<>") or "compiled"
         self._direct: list[tuple[Entry, Direct]] = []  # shorter ways, the latest first
         self._lock = lock_of(
@@ -226,6 +229,9 @@ class Compiled:
             return self.fn(*args, **kwargs)
 
         traced = trace_call(self.fn, specs, self.__name__, rebuilt)
+        if self._frozen:
+            frozen = replace(traced.graph, meta={**traced.graph.meta, "frozen": True})
+            traced = replace(traced, graph=frozen)
         states = frozenset(n.attrs["name"] for n, _ in traced.graph.assigns)
         for n in traced.graph.inputs:
             if n.dtype not in dt.DEVICE:
@@ -297,18 +303,19 @@ class Compiled:
             if role == "state":
                 state[name] = value
             else:
-                shared = self._shared.get(name)
-                weights |= shared[1] if shared and shared[0] is value else {name: value}
+                weights[name] = value
+        for buffer, (values, held) in self._shared.items():
+            if all(entry.bound.get(name) is value for name, value in values.items()):
+                weights[buffer] = held
         if host is device and len(parts) == 1:
             entry.session = Session(parts[0].program, device, weights, state, self._arena)
         else:
             entry.session = PartedSession(entry.parted, device, host, weights, state, self._arena)
         homes = (tensors[name]._home for name in entry.states if name in tensors)
         entry.written = [home for home in homes if home is not None]
-        made: dict[str, dict[str, Any]] = {}  # weight -> its buffers
         for name, buffer in entry.session.weights.items():
-            made.setdefault(entry.parted.weight_of(name), {})[name] = buffer
-        self._shared |= {name: (entry.bound[name], held) for name, held in made.items()}
+            values = {source: entry.bound[source] for source in entry.parted.sources(name)}
+            self._shared[name] = values, buffer
         return entry.session
 
 
@@ -317,6 +324,7 @@ def compile(
     device: Any = None,
     partition: bool = False,
     cache_size: int = CACHE_SIZE,
+    frozen: bool = False,
 ) -> Compiled:
     """`fn` as a function that runs on `device` as one Program, traced once per signature.
 
@@ -331,7 +339,11 @@ def compile(
     with `partition=True` those run on the CPU instead, as Programs of their own with transfers in
     between (`report()` lists them), and a result stays where it was computed.
 
+    `frozen=True` promises that tensors which fn reads and does not assign stay as they are (a model
+    that is used, not trained): what follows from them alone is worked out once (a batch norm goes
+    into the weights of its convolution), and kernels may keep copies in the order that they read.
+
     The Programs of the last `cache_size` signatures are kept; one that comes back after that is
     compiled again. Raises UsageError for a cache_size that is no positive integer.
     """
-    return Compiled(fn, device, partition, cache_size)
+    return Compiled(fn, device, partition, cache_size, frozen)

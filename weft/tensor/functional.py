@@ -69,6 +69,16 @@ sigmoid = _method(Tensor.sigmoid)
 where = _method(Tensor.where)
 
 
+def hardsigmoid(x: Tensor) -> Tensor:
+    """min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)."""
+    return (x + 3.0).clip(0.0, 6.0) * (1.0 / 6.0)
+
+
+def hardswish(x: Tensor) -> Tensor:
+    """x hardsigmoid(x) (Howard et al. 2019)."""
+    return x * hardsigmoid(x)
+
+
 def _ones_or_zeros(like: Tensor, number: int) -> Tensor:
     """A row of one number for the last axis of `like`, where `like` is."""
     return full(like.shape[-1:], number, like.dtype, _place(like))

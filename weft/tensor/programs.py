@@ -76,4 +76,5 @@ def program_of(graph: Graph, caps: Caps) -> Program:
         from weft.compile.passes import compile_graph
 
         return compile_graph(graph, caps, graph.name)
-    return program_for(("graph", digest(graph)), caps, lambda: graph)
+    frozen = bool(graph.meta.get("frozen"))
+    return program_for(("graph", digest(graph), frozen), caps, lambda: graph)

@@ -73,16 +73,9 @@ class CpuMatmul(Blocks):
             self._normalise(self.then)
 
     def _setup(self) -> None:
-        b, p, plan = self.b, self.p, self.plan
-        limit = b.let(self.rows_wanted(), "limit")
-        self.count = b.let(minimum(limit - self.m0, plan.mb), "rows")
-        packed = dt.bfloat16 if plan.pair == 2 else self.acc
-        kc = -(-max(min(plan.kc, p.k), 1) // (2 * plan.lanes)) * 2 * plan.lanes
-        self.panel = self._panel_array(kc * self.wide)
-        self.kc = kc
-        if plan.pack_a:
-            rows = -(-plan.mb // plan.lanes) * plan.lanes
-            self.left = b.array("left", packed if plan.mode == "mma" else self.acc, rows * kc)
+        b, plan = self.b, self.plan
+        self.count = self._count()
+        self._operands()
         if self.blocks_k > 1 or self.then is not None:
             self.partial = b.array("partial", self.acc, plan.mb * self.wide * plan.panels)
         if plan.kc > CHUNK and plan.mode == "f32":
@@ -91,6 +84,22 @@ class CpuMatmul(Blocks):
             self.total = b.array("total", self.acc, plan.mb * self.wide * plan.panels)
         if plan.mode == "mma" or not self.tail.cheap:
             self.staged = b.array("staged", self.acc, plan.mr * self.wide)
+
+    def _count(self) -> Expr:
+        """How many rows the group has."""
+        limit = self.b.let(self.rows_wanted(), "limit")
+        return self.b.let(minimum(limit - self.m0, self.plan.mb), "rows")
+
+    def _operands(self) -> None:
+        """Where operands are packed."""
+        b, p, plan = self.b, self.p, self.plan
+        packed = dt.bfloat16 if plan.pair == 2 else self.acc
+        kc = -(-max(min(plan.kc, p.k), 1) // (2 * plan.lanes)) * 2 * plan.lanes
+        self.panel = self._panel_array(kc * self.wide)
+        self.kc = kc
+        if plan.pack_a:
+            rows = -(-plan.mb // plan.lanes) * plan.lanes
+            self.left = b.array("left", packed if plan.mode == "mma" else self.acc, rows * kc)
 
     def _panel_array(self, size: int) -> ir.Array:
         return self.b.array("panel", dt.bfloat16 if self.plan.pair == 2 else self.acc, size)
@@ -178,6 +187,11 @@ class CpuMatmul(Blocks):
         full = b.let(self.count - self.count % plan.mr, "full")
         with b.loop(full, step=plan.mr, name="row") as row, self.em.scope():
             self._tile(row, plan.mr, None)
+        self._rest(full)
+
+    def _rest(self, full: Expr) -> None:
+        """The rows that no whole tile has, from `full` on."""
+        b, plan = self.b, self.plan
         rest = self.p.m % plan.mr if not self.bounded else plan.mr - 1
         if rest:
             with b.when(full < self.count), self.em.scope():

@@ -41,10 +41,14 @@ def normalised(call: Node) -> Node:
     return x
 
 
+def _is_norm(node: Node) -> bool:
+    return kind_of(node) == "call" and node.attrs["name"] in NORMS
+
+
 def following(group: Group) -> Following | None:
     """The norm that a matmul group ends with, or None."""
     stop = {id(n) for n in group.inputs}
-    call = next((n for n in group.inside() if kind_of(n) == "call"), None)
+    call = next((n for n in group.inside() if _is_norm(n)), None)
     if call is None:
         return None
     value = normalised(call)

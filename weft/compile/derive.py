@@ -1,0 +1,152 @@
+"""What follows from weights alone is worked out once, when a Program is bound, not in each run.
+
+The scales of a batch norm go into the weights of the convolution before it, and what is left of it
+is one shift per channel; weights come in the order of kernels (compile/channels_last). All that
+becomes formulas of the Program (program/formula), where `graph.meta["frozen"]` promises that
+weights never change. Views that kernels read as they lie are left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from weft.core.caps import Caps
+from weft.graph.ir import Graph, Node, toposort
+from weft.ops.conv_last import CONV, DEPTHWISE
+from weft.program.formula import Formula, Step
+from weft.templates.view import PURE
+from weft.transform.fold import simplify
+from weft.transform.rebuild import kind_of, make, remake, rewrite, users
+
+_CONVS = (CONV, DEPTHWISE)
+
+
+def derive(graph: Graph, caps: Caps) -> Graph:
+    """The graph of frozen weights with scales folded into convolutions, and with derived weights
+    for what follows from weights. Others, and graphs without convolutions, stay as they are."""
+    convs = (n for n in toposort(graph.roots()) if _is_conv(n))
+    if not graph.meta.get("frozen") or next(convs, None) is None:
+        return graph
+    return _Derived(_scaled(graph)).graph()
+
+
+def _is_conv(node: Node) -> bool:
+    return node.op == "call" and node.attrs["name"] in _CONVS
+
+
+def fixed(graph: Graph) -> set[int]:
+    """The ids of values that follow from weights bound whole, and constants, by primitives."""
+    found: set[int] = set()
+    for node in toposort(graph.roots()):
+        if node.op == "input":
+            plain = node.attrs["role"] == "weight" and not {"part", "interleave"} & set(node.attrs)
+            found |= {id(node)} if plain else set()
+        elif node.op == "const" or (node.inputs and node.op not in ("call", "result")):
+            found |= {id(node)} if all(id(x) in found for x in node.inputs) else set()
+    return found
+
+
+# -- scales ---------------------------------------------------------------------------------------
+
+
+def _scaled(graph: Graph) -> Graph:
+    """conv(x, w) * s as conv(x, w * s), where s is one fixed number per channel."""
+    known, read = fixed(graph), users(graph)
+    roots = {id(x) for x in graph.roots()}
+
+    def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
+        if node.op == "mul":
+            for (old, conv), (scale, by) in (
+                ((node.inputs[0], inputs[0]), (node.inputs[1], inputs[1])),
+                ((node.inputs[1], inputs[1]), (node.inputs[0], inputs[0])),
+            ):
+                alone = len(read[id(old)]) == 1 and id(old) not in roots
+                row = _per_channel(by) if id(scale) in known else None
+                if row is not None and alone and _is_conv(conv):
+                    return _times(conv, row)
+        return remake(node, inputs)
+
+    return rewrite(graph, visit)
+
+
+def _per_channel(node: Node) -> Node | None:
+    """The row [C] that `node` repeats for every place, or None."""
+    channels = node.shape[-1]
+    if node.op != "broadcast":
+        return None
+    source = node.inputs[0]
+    if source.size == 1:
+        flat = simplify(make("reshape", source, shape=(1,)))
+        return simplify(make("broadcast", flat, shape=(channels,)))
+    if source.shape[-1] != channels or source.size != channels:
+        return None
+    return simplify(make("reshape", source, shape=(channels,)))
+
+
+def _times(conv: Node, row: Node) -> Node:
+    """The convolution with each output's weights times its number in `row`."""
+    x, w = conv.inputs
+    if conv.attrs["name"] == CONV:
+        bands, _, lanes = w.shape
+        more = bands * lanes - row.shape[0]
+        row = simplify(make("pad", row, low=(0,), high=(more,), value=0.0))
+        row = simplify(make("reshape", row, shape=(bands, 1, lanes)))
+    wide = simplify(make("broadcast", row, shape=w.shape))
+    return remake(conv, (x, make("mul", w, wide)))
+
+
+# -- derived weights ------------------------------------------------------------------------------
+
+
+class _Derived:
+    def __init__(self, graph: Graph) -> None:
+        self.old, self.known = graph, fixed(graph)
+        self.made: dict[int, Node] = {}
+
+    def graph(self) -> Graph:
+        def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
+            if id(node) in self.known:
+                return remake(node, inputs)
+            found = list(inputs)
+            for i, x in enumerate(node.inputs):
+                if id(x) in self.known:
+                    found[i] = self._over(x, _is_conv(node) and i == 1)
+            return remake(node, tuple(found))
+
+        return rewrite(self.old, visit)
+
+    def _over(self, node: Node, whole: bool) -> Node:
+        """`node`, made of derived weights: what repeats elements stays above them."""
+        if node.op in PURE and node.inputs[0].size < node.size:
+            return remake(node, (self._over(node.inputs[0], False),))
+        order = list(toposort((node,)))
+        inputs = [x for x in order if x.op == "input"]
+        moves = all(kind_of(x) in ("source", "movement") for x in order)
+        if node.op in ("input", "const") or not inputs or (moves and not whole):
+            return node
+        if id(node) not in self.made:
+            self.made[id(node)] = _derived(node, inputs, order)
+        return self.made[id(node)]
+
+
+def _derived(node: Node, inputs: list[Node], order: list[Node]) -> Node:
+    """A weight with the formula of `node`."""
+    number = {id(x): i for i, x in enumerate(inputs)}
+    steps = []
+    for x in order:
+        if id(x) in number:
+            continue
+        attrs: Mapping[str, object] = x.attrs
+        if x.op == "const":
+            value = x.attrs["value"]
+            attrs = {"value": value.tolist(), "dtype": x.dtype, "shape": value.shape}
+        number[id(x)] = len(number)
+        steps.append(Step(x.op, tuple(number[id(y)] for y in x.inputs), attrs))
+    sources = tuple((x.attrs["name"], x.shape, x.dtype.name) for x in inputs)
+    formula = Formula(sources, tuple(steps))
+    text = json.dumps(formula.plain(), sort_keys=True)
+    label = f"{sources[0][0]}@{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    attrs = {"name": label, "role": "weight", "formula": formula}
+    return Node("input", (), attrs, node.shape, node.dtype, where=node.where)

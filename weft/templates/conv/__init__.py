@@ -1,0 +1,1 @@
+"""Convolutions of images with channels last: by products of windows read in place, per team."""

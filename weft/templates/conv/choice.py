@@ -1,0 +1,69 @@
+"""The kernel of a convolution with channels last: which one, by target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.core.caps import Caps
+from weft.core.errors import CompileError
+from weft.graph.ir import Node
+from weft.kernel.builder import Builder
+from weft.kernel.ir import Kernel
+from weft.ops.conv_last import CONV, DEPTHWISE
+from weft.templates.conv import cpu, depthwise
+from weft.templates.conv.plan import shape_of
+from weft.templates.emit import Emitter
+from weft.templates.group import Group
+from weft.templates.product.call import nothing
+from weft.templates.product.problem import Problem
+from weft.templates.registry import claims, template
+from weft.templates.view import View, operand
+
+
+@claims(CONV, DEPTHWISE, kind="conv")
+def claim_conv(node: Node, caps: Caps) -> bool:
+    """float32, on a CPU whose scratch memory holds the windows of a row of results."""
+    if node.dtype != dt.float32 or not caps.is_cpu:
+        return False
+    s = shape_of(node)
+    room = 4 * s.high(1) * s.wide * s.c <= caps.scratch_bytes // 2
+    return room if node.attrs["name"] == CONV else s.places <= depthwise.PLACES
+
+
+@template("conv")
+def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
+    """The kernel of a group around a convolution, with its epilogue. Raises CompileError where an
+    operand is no value in memory as it is."""
+    node = group.anchor
+    assert node is not None
+    em = Emitter(Builder(group.name or "conv"), group, caps)
+    p = problem_of(group, node)
+    made = nothing(em, p)
+    if made is not None:
+        return made
+    kind = cpu.CpuConv if node.attrs["name"] == CONV else depthwise.CpuDepthwise
+    return kind(em, p, shape_of(node)).kernel()
+
+
+def problem_of(group: Group, node: Node) -> Problem:
+    """The convolution as a product: rows are places of results, k runs through windows."""
+    s = shape_of(node)
+    x, w = (_whole(group, y) for y in node.inputs)
+    return Problem(
+        (node,), x, (w,), (), (s.n, s.oh, s.ow), s.n * s.oh * s.ow, s.o,
+        s.k if node.attrs["name"] == CONV else s.places, (), 0, 1,
+    )  # fmt: skip
+
+
+def _whole(group: Group, node: Node) -> View:
+    view = operand(group, node)
+    strides, step = [], 1
+    for d in reversed(node.shape):
+        strides.append(step)
+        step *= d
+    real = [(a, b) for a, b, d in zip(view.strides, reversed(strides), node.shape) if d > 1]
+    if view.offset or any(a != b for a, b in real):
+        raise CompileError(f"operand {node!r} of {group.kind} is not an input as it lies in memory")
+    return view

@@ -1,0 +1,104 @@
+"""Sizes of a convolution's kernels: tiles, blocks, and the bands that its weights come in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from weft.core.caps import Caps
+from weft.graph.ir import Node
+from weft.ops.conv import Sides, Sizes
+
+ROWS = 256  # results of one channel that a CPU's group sums at most, where rows are no longer
+FOUR = 4  # outputs that one thread of a GPU computes of each place
+# Of the peak, what a tile of so many vectors of outputs reaches: fewer load more per product.
+_SHARE = {1: 0.6, 2: 0.85, 3: 0.95, 4: 1.0}
+_TILES = {32: {1: 12, 2: 12, 3: 8, 4: 6}, 16: {1: 8, 2: 6}}  # registers -> vectors -> places
+
+
+@dataclass(frozen=True)
+class Shape:
+    """x[N, H, W, C] with windows of `kernel`, and the results of one channel [N, OH, OW]."""
+
+    n: int
+    h: int
+    w: int
+    c: int
+    oh: int
+    ow: int
+    o: int
+    kernel: Sizes
+    stride: Sizes
+    padding: Sides
+    dilation: Sizes
+
+    @property
+    def places(self) -> int:
+        """Places of a window."""
+        return self.kernel[0] * self.kernel[1]
+
+    @property
+    def k(self) -> int:
+        return self.places * self.c
+
+    @property
+    def padded(self) -> bool:
+        return any(map(any, self.padding))
+
+    @property
+    def wide(self) -> int:
+        """Columns of the image with its padding."""
+        return self.w + sum(self.padding[1])
+
+    def high(self, rows: int) -> int:
+        """Rows of the image that so many rows of results see."""
+        return (rows - 1) * self.stride[0] + self.dilation[0] * (self.kernel[0] - 1) + 1
+
+
+def shape_of(call: Node) -> Shape:
+    """The sizes of a `conv_last` or `depthwise_last` call."""
+    params: dict[str, Any] = dict(call.attrs["params"])
+    params.pop("channels", None)
+    n, h, w, c = call.inputs[0].shape
+    _, oh, ow, o = call.shape
+    return Shape(n, h, w, c, oh, ow, o, **params)
+
+
+def tile(o: int, caps: Caps) -> tuple[int, int]:
+    """(places, vectors of outputs) whose sums a CPU's registers hold."""
+    table = _TILES[32 if caps.registers >= 32 else 16]
+    vectors = -(-o // caps.lanes)
+
+    def cost(nv: int) -> float:
+        return -(-vectors // nv) * nv / _SHARE[nv]
+
+    nv = min(reversed(table), key=cost)
+    return table[nv], nv
+
+
+def bands(o: int, caps: Caps) -> tuple[int, int]:
+    """(bands, outputs in each) of the weights of `o` outputs: as a CPU's tile reads them, or for
+    the threads of a GPU all side by side."""
+    if not caps.is_cpu:
+        return 1, -(-o // FOUR) * FOUR
+    _, nv = tile(o, caps)
+    return -(-o // (caps.lanes * nv)) * nv, caps.lanes
+
+
+def rows_per_group(s: Shape, caps: Caps, mr: int, nv: int) -> int:
+    """Rows of results that a CPU's group sums: few enough for its cache, in as many groups as keep
+    all cores at work, and no tile of places half empty where that can be."""
+    panels = -(-s.o // (nv * caps.lanes))
+    most = max(1, min(s.oh, ROWS // s.ow))
+    room = caps.scratch_bytes // 2 // (4 * s.wide * s.c) if s.padded else s.h
+    while most > 1 and s.high(most) > room:
+        most -= 1
+
+    def cost(rows: int) -> float:
+        blocks = -(-s.oh // rows)
+        groups = s.n * blocks * panels
+        tiles = -(-rows * s.ow // mr)
+        # a group's weights and windows come from beyond its first cache once per group
+        return -(-groups // caps.cores) * (tiles + 2.0)
+
+    return min(range(1, most + 1), key=lambda rows: (cost(rows), -rows))
