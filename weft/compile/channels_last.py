@@ -159,6 +159,14 @@ class _Moves:
 
     _max = _sum
 
+    def _gather(self, node: Node, perm: tuple[int, ...]) -> tuple[Node, tuple[int, ...]] | None:
+        """Slices along one axis, by a line of numbers."""
+        x, index = node.inputs
+        if id(x) not in self.moved or len(index.shape) != 1:
+            return None
+        made = make("gather", self._as(x, perm), self._plain(index), axis=perm[node.attrs["axis"]])
+        return simplify(made), perm
+
     # -- convolutions
 
     def _conv(self, node: Node) -> tuple[Node, tuple[int, ...]] | None:

@@ -1,5 +1,5 @@
 """max_pool and sum_pool: windows of images [N, C, ...] of any rank. Those of few places are joined
-place by place; those of more along the last axis first, as their gradients always are.
+place by place, those of more axis by axis, the last one first, as their gradients always are.
 """
 
 from __future__ import annotations
@@ -57,6 +57,18 @@ def _place_by_place(
     return f.cast(total, aval(x).dtype)
 
 
+def _axis_by_axis(
+    join: Callable[..., Value], x: Value, fill: float, **params: Sequence[Any]
+) -> Value:
+    """The same along the last axis, then of what that gave along the one before, and so on."""
+    rank = len(params["kernel"])
+    none: dict[str, Any] = {"kernel": 1, "stride": 1, "padding": (0, 0), "dilation": 1}
+    for i in reversed(range(rank)):
+        at = {k: tuple(params[k][j] if j == i else none[k] for j in range(rank)) for k in params}
+        x = _place_by_place(join, x, fill, **at)
+    return x
+
+
 # -- maxima ---------------------------------------------------------------------------------------
 
 
@@ -69,6 +81,8 @@ def _max_pool(x: Value, **params: Any) -> Value:
     """The largest of each window; NaN wins."""
     if math.prod(params["kernel"]) <= FEW:
         return _place_by_place(f.maximum, x, _around(x), **params)
+    if max(params["kernel"]) <= FEW:
+        return _axis_by_axis(f.maximum, x, _around(x), **params)
     return _maxima(x, **params)
 
 

@@ -12,7 +12,7 @@ from weft.graph.ir import Node
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Kernel
 from weft.ops.conv_last import CONV, DEPTHWISE
-from weft.templates.conv import cpu, depthwise
+from weft.templates.conv import cpu, depthwise, gpu
 from weft.templates.conv.plan import shape_of
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
@@ -24,10 +24,10 @@ from weft.templates.view import View, operand
 
 @claims(CONV, DEPTHWISE, kind="conv")
 def claim_conv(node: Node, caps: Caps) -> bool:
-    """float32, on a CPU whose scratch memory holds the windows of a row of results."""
-    if node.dtype != dt.float32 or not caps.is_cpu:
-        return False
+    """float32; on a CPU where its scratch memory holds the windows of a row of results."""
     s = shape_of(node)
+    if node.dtype != dt.float32 or not caps.is_cpu:
+        return node.dtype == dt.float32
     room = 4 * s.high(1) * s.wide * s.c <= caps.scratch_bytes // 2
     return room if node.attrs["name"] == CONV else s.places <= depthwise.PLACES
 
@@ -43,7 +43,10 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     made = nothing(em, p)
     if made is not None:
         return made
-    kind = cpu.CpuConv if node.attrs["name"] == CONV else depthwise.CpuDepthwise
+    whole, apart = (
+        (cpu.CpuConv, depthwise.CpuDepthwise) if caps.is_cpu else (gpu.GpuConv, gpu.GpuDepthwise)
+    )
+    kind = whole if node.attrs["name"] == CONV else apart
     return kind(em, p, shape_of(node)).kernel()
 
 

@@ -1,0 +1,140 @@
+"""Convolutions in many threads: each sums a tile of places and outputs for itself, reading windows
+where they lie. No barrier and no shared memory: neighbouring threads share what caches hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.kernel.expr import cast, ceil_div, const, extract, fma, load, maximum, minimum, splat
+from weft.kernel.ir import Expr, Kernel, Type, Var
+from weft.templates import affine
+from weft.templates.conv.plan import FOUR, Shape
+from weft.templates.emit import Emitter
+from weft.templates.loops import traffic
+from weft.templates.product.epilogue import Tail
+from weft.templates.product.problem import Problem
+from weft.templates.product.sums import Sums
+from weft.templates.view import Index
+
+THREADS = 128
+PLACES = 8  # of a thread; each weight that it loads serves so many products
+
+
+class _Threads:
+    """What both kernels share: a thread's number, the windows' places, the way of results."""
+
+    def __init__(self, em: Emitter, p: Problem, s: Shape) -> None:
+        self.em, self.b, self.s, self.p = em, em.b, s, p
+        self.tail = Tail(em, p, em.group.outputs)
+        self.x, self.w = (em.buffers[id(v.node)] for v in (p.a, p.bs[0]))
+        self.threads = min(THREADS, em.caps.max_threads)
+
+    def launch(self, total: int) -> Kernel:
+        """The kernel of `total` threads."""
+        b = self.b
+        at = b.let(b.group(0) * self.threads + b.thread(0), "at")
+        with b.when(at < total), self.em.scope():
+            self.thread(at)
+        grid = (ceil_div(total, self.threads),)
+        return b.kernel(grid, (self.threads,), self.p.flops, traffic(self.em.group))
+
+    def thread(self, at: Expr) -> None:
+        raise NotImplementedError
+
+    def corner(self, m: Expr) -> tuple[Expr, Expr, Expr]:
+        """Of place number m: where its image begins, row and column of its window's first."""
+        b, s = self.b, self.s
+        row, image = m // s.ow, m // (s.oh * s.ow)
+        y = row % s.oh * s.stride[0] - s.padding[0][0]
+        x = m % s.ow * s.stride[1] - s.padding[1][0]
+        return b.let(image * (s.h * s.w * s.c), "image"), b.let(y, "y"), b.let(x, "x")
+
+    def seen(self, corner: tuple[Expr, Expr, Expr], i: Expr, j: Expr) -> tuple[Expr, Expr | None]:
+        """Where the channels begin that place (i, j) of a window sees (the nearest in the image),
+        and whether there are any (None: always)."""
+        b, s = self.b, self.s
+        image, y, x = corner
+        y, x = b.let(y + i * s.dilation[0], "row"), b.let(x + j * s.dilation[1], "column")
+        inside = None
+        if s.padded:
+            inside = b.let((y >= 0) & (y < s.h) & (x >= 0) & (x < s.w), "inside")
+            y, x = (maximum(minimum(v, n - 1), 0) for v, n in ((y, s.h), (x, s.w)))
+        return b.let(image + (y * s.w + x) * s.c, "pixel"), inside
+
+    def lead(self, m: Expr) -> Index:
+        """The index of place number m."""
+        s = self.s
+        return affine.unflatten(self.em.axis(m, self.p.m), (s.n, s.oh, s.ow))
+
+
+class GpuConv(_Threads):
+    """A thread has FOUR outputs of PLACES places. Sums keep the order of core/order."""
+
+    def kernel(self) -> Kernel:
+        p = self.p
+        self.lanes = p.bs[0].node.shape[-1]
+        return self.launch(-(-p.m // PLACES) * (self.lanes // FOUR))
+
+    def thread(self, at: Expr) -> None:
+        b, p, s = self.b, self.p, self.s
+        across = self.lanes // FOUR
+        n = b.let(at % across * FOUR, "n")
+        m = b.let(at // across * PLACES, "m")
+        places = [b.let(minimum(m + t, p.m - 1), "place") for t in range(PLACES)]
+        corners = [self.corner(place) for place in places]
+        sums = Sums(b, p.k, Type(self.x.dtype, FOUR), PLACES)
+
+        def chunk(start: Expr, stop: Expr) -> None:
+            with b.loop((stop - 1) // s.c + 1, start // s.c, name="part") as part:
+                i, j = b.let(part // s.kernel[1], "i"), b.let(part % s.kernel[1], "j")
+                spots = [self.seen(corner, i, j) for corner in corners]
+                first = b.let(part * s.c, "first")
+                low, high = maximum(start, first), minimum(stop, first + s.c)
+                self._products(sums.acc, spots, n, first, b.let(low, "low"), b.let(high, "high"))
+
+        sums.chunks(chunk)
+        for t, value in enumerate(sums.result):
+            with b.when(m + t < p.m), self.em.scope():
+                self._write(places[t], n, value)
+
+    def _products(
+        self, acc: Sequence[Var], spots: Sequence[tuple[Expr, Expr | None]], n: Expr, first: Expr,
+        low: Expr, high: Expr,
+    ) -> None:  # fmt: skip
+        b = self.b
+        with b.loop(high, low, name="k") as k:
+            w = b.let(load(self.w, k * self.lanes + n, FOUR), "w")
+            channel = b.let(k - first, "channel")
+            for (pixel, inside), var in zip(spots, acc):
+                x = b.let(load(self.x, pixel + channel, 1, inside), "x")
+                b.assign(var, fma(splat(x, FOUR), w, var))
+
+    def _write(self, m: Expr, n: Expr, value: Expr) -> None:
+        b, o = self.b, self.s.o
+        if o % FOUR == 0:
+            self.tail.write(self.lead(m), n, FOUR, None, [value], FOUR)
+            return
+        for u in range(FOUR):
+            with b.when(n + u < o), self.em.scope():
+                one = b.let(extract(value, u), "one")
+                self.tail.write(self.lead(m), b.let(n + u, "column"), 1, None, [one], 1)
+
+
+class GpuDepthwise(_Threads):
+    """A thread has one channel of one place: neighbours read neighbouring channels."""
+
+    def kernel(self) -> Kernel:
+        return self.launch(self.p.m * self.s.c)
+
+    def thread(self, at: Expr) -> None:
+        b, s = self.b, self.s
+        c, m = b.let(at % s.c, "c"), b.let(at // s.c, "m")
+        corner, zero = self.corner(m), const(0.0, Type(self.x.dtype))
+        acc = b.var(zero, "acc", zero.type)
+        with b.loop(s.kernel[0], name="i") as i, b.loop(s.kernel[1], name="j") as j:
+            pixel, inside = self.seen(corner, i, j)
+            x = load(self.x, pixel + c, 1, inside)
+            w = load(self.w, (i * s.kernel[1] + j) * s.c + c)
+            b.assign(acc, fma(cast(x, acc.type.dtype), w, acc))
+        self.tail.write(self.lead(m), c, 1, None, [acc], 1)
