@@ -136,12 +136,14 @@ class _Moves:
         return simplify(make("broadcast", self._as(node.inputs[0], perm), shape=shape)), perm
 
     def _pad(self, node: Node, perm: tuple[int, ...]) -> tuple[Node, tuple[int, ...]]:
-        sides = {k: _base_shape(node.attrs[k], perm) for k in ("low", "high")}
+        sides: dict[str, Any] = {k: _base_shape(node.attrs[k], perm) for k in ("low", "high")}
         base = self._as(node.inputs[0], perm)
         return simplify(make("pad", base, **sides, value=node.attrs["value"])), perm
 
     def _slice(self, node: Node, perm: tuple[int, ...]) -> tuple[Node, tuple[int, ...]]:
-        cut = {k: _base_shape(node.attrs[k], perm) for k in ("starts", "stops", "steps")}
+        cut: dict[str, Any] = {
+            k: _base_shape(node.attrs[k], perm) for k in ("starts", "stops", "steps")
+        }
         return simplify(make("slice", self._as(node.inputs[0], perm), **cut)), perm
 
     def _concat(self, node: Node, perm: tuple[int, ...]) -> tuple[Node, tuple[int, ...]]:

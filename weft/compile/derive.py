@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from weft.core.caps import Caps
 from weft.graph.ir import Graph, Node, toposort
 from weft.ops.conv_last import CONV, DEPTHWISE
-from weft.program.formula import Formula, Step
+from weft.program.formula import STEPS, Formula, Step
 from weft.templates.view import PURE
 from weft.transform.fold import simplify
 from weft.transform.rebuild import kind_of, make, remake, rewrite, users
@@ -43,7 +43,7 @@ def fixed(graph: Graph) -> set[int]:
         if node.op == "input":
             plain = node.attrs["role"] == "weight" and not {"part", "interleave"} & set(node.attrs)
             found |= {id(node)} if plain else set()
-        elif node.op == "const" or (node.inputs and node.op not in ("call", "result")):
+        elif node.op in STEPS:
             found |= {id(node)} if all(id(x) in found for x in node.inputs) else set()
     return found
 
@@ -141,7 +141,7 @@ def _derived(node: Node, inputs: list[Node], order: list[Node]) -> Node:
         attrs: Mapping[str, object] = x.attrs
         if x.op == "const":
             value = x.attrs["value"]
-            attrs = {"value": value.tolist(), "dtype": x.dtype, "shape": value.shape}
+            attrs = {"value": value.tolist(), "dtype": x.dtype.name, "shape": value.shape}
         number[id(x)] = len(number)
         steps.append(Step(x.op, tuple(number[id(y)] for y in x.inputs), attrs))
     sources = tuple((x.attrs["name"], x.shape, x.dtype.name) for x in inputs)

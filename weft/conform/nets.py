@@ -34,7 +34,7 @@ def _normed(nn: Any, inputs: int, outputs: int, kernel: int, stride: int = 1, gr
 
 
 def _resnet50(nn: Any, cat: Callable[..., Any]) -> Any:
-    class Bottleneck(nn.Module):  # type: ignore[misc]
+    class Bottleneck(nn.Module):
         def __init__(self, inputs: int, width: int, stride: int) -> None:
             super().__init__()
             self.a = _normed(nn, inputs, width, 1, act=nn.ReLU)
@@ -67,7 +67,7 @@ _BLOCKS = (  # kernel, expanded, outputs, squeeze and excite, hard swish, stride
 
 
 def _mobilenet(nn: Any, cat: Callable[..., Any]) -> Any:
-    class Squeeze(nn.Module):  # type: ignore[misc]
+    class Squeeze(nn.Module):
         def __init__(self, channels: int) -> None:
             super().__init__()
             narrow = max((channels // 4 + 4) // 8 * 8, 8)
@@ -79,7 +79,7 @@ def _mobilenet(nn: Any, cat: Callable[..., Any]) -> Any:
         def forward(self, x: Any) -> Any:
             return x * self.gate(x)
 
-    class Inverted(nn.Module):  # type: ignore[misc]
+    class Inverted(nn.Module):
         def __init__(self, inputs: int, k: int, wide: int, outputs: int, se: int, act: Any,
                      stride: int) -> None:  # fmt: skip
             super().__init__()
@@ -108,7 +108,7 @@ def _yolo(nn: Any, cat: Callable[..., Any]) -> Any:
     def conv(inputs: int, outputs: int, kernel: int = 1, stride: int = 1) -> Any:
         return _normed(nn, inputs, outputs, kernel, stride, act=nn.SiLU)
 
-    class Pair(nn.Module):  # type: ignore[misc]
+    class Pair(nn.Module):
         def __init__(self, channels: int, add: bool) -> None:
             super().__init__()
             self.body = nn.Sequential(conv(channels, channels, 3), conv(channels, channels, 3))
@@ -117,7 +117,7 @@ def _yolo(nn: Any, cat: Callable[..., Any]) -> Any:
         def forward(self, x: Any) -> Any:
             return x + self.body(x) if self.add else self.body(x)
 
-    class C2f(nn.Module):  # type: ignore[misc]
+    class C2f(nn.Module):
         def __init__(self, inputs: int, outputs: int, count: int, add: bool) -> None:
             super().__init__()
             half = outputs // 2
@@ -131,7 +131,7 @@ def _yolo(nn: Any, cat: Callable[..., Any]) -> Any:
                 parts.append(pair(parts[-1]))
             return self.join(cat(parts, 1))
 
-    class SPPF(nn.Module):  # type: ignore[misc]
+    class SPPF(nn.Module):
         def __init__(self, channels: int) -> None:
             super().__init__()
             self.first, self.join = conv(channels, channels // 2), conv(2 * channels, channels)
@@ -143,7 +143,7 @@ def _yolo(nn: Any, cat: Callable[..., Any]) -> Any:
                 parts.append(self.pool(parts[-1]))
             return self.join(cat(parts, 1))
 
-    class Head(nn.Module):  # type: ignore[misc]
+    class Head(nn.Module):
         def __init__(self, inputs: int) -> None:
             super().__init__()
             sides = (conv(inputs, 64, 3), conv(64, 64, 3), nn.Conv2d(64, 64, 1))
@@ -153,7 +153,7 @@ def _yolo(nn: Any, cat: Callable[..., Any]) -> Any:
         def forward(self, x: Any) -> Any:
             return cat([self.sides(x), self.kinds(x)], 1).flatten(2)
 
-    class Net(nn.Module):  # type: ignore[misc]
+    class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             first = (conv(3, 16, 3, 2), conv(16, 32, 3, 2), C2f(32, 32, 1, True))

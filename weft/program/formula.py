@@ -10,15 +10,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.core.dtypes import DType, as_dtype
-from weft.core.errors import DTypeError, ShapeError, WeftError
-from weft.ops.primitive import PRIMITIVES, Aval
+from weft.core.errors import DTypeError, ShapeError
 
-GROWTH = 4  # times the bytes of operands and result that a step of a stranger's formula may give
-_DTYPE = "dtype:"  # before the name of a dtype among attributes
+GROWTH = 4  # times the bytes of the result that a step of a stranger's formula may give
+Shape = tuple[int, ...]
+Known = tuple[Shape, DType]
+
+# Elementwise steps: operands of one shape and dtype, which the result has as well.
+_NUMBERS: dict[str, Callable[..., np.ndarray]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative,
+    "sqrt": np.sqrt, "maximum": np.maximum, "minimum": np.minimum, "abs": np.abs,
+}  # fmt: skip
+_MOVES = ("reshape", "transpose", "broadcast", "pad")
+STEPS = frozenset((*_NUMBERS, *_MOVES, "const"))
 
 
 class Step(NamedTuple):
-    """A primitive on values made before, by number: sources first, then steps."""
+    """One of STEPS on values made before, by number: sources first, then steps. `attrs` are those
+    of the primitive of this name; of a const its numbers (value), dtype's name and shape."""
 
     op: str
     operands: tuple[int, ...]
@@ -27,9 +36,9 @@ class Step(NamedTuple):
 
 class Formula(NamedTuple):
     """A weight buffer holds the value of the last step. `sources` are (name, shape, dtype's name)
-    of weights; a "const" step holds its numbers as attrs value, dtype and shape."""
+    of weights."""
 
-    sources: tuple[tuple[str, tuple[int, ...], str], ...]
+    sources: tuple[tuple[str, Shape, str], ...]
     steps: tuple[Step, ...]
 
     @property
@@ -40,55 +49,52 @@ class Formula(NamedTuple):
     def value(self, weights: Mapping[str, Any]) -> np.ndarray:
         """The buffer's content, given whole weights on the host. Raises ShapeError or DTypeError
         for others."""
-        values = [_fitting(weights[name], name, *rest) for name, *rest in self.sources]
+        values = [_fitting(weights[name], name, s, d) for name, s, d in self.sources]
         with np.errstate(all="ignore"):
             for step in self.steps:
                 values.append(_run(step, [values[i] for i in step.operands]))
         return np.ascontiguousarray(values[-1])
 
-    def check(self, shape: tuple[int, ...], dtype: DType) -> str | None:
+    def check(self, shape: Shape, dtype: DType) -> str | None:
         """What is wrong with it as the recipe of a buffer, or None."""
-        most = GROWTH * (_nbytes(Aval(shape, dtype)) + 64)
+        most = GROWTH * (math.prod(shape) + 64)
         try:
-            avals = [Aval(tuple(s), as_dtype(d)) for _, s, d in self.sources]
+            known: list[Known] = [(s, as_dtype(d)) for _, s, d in self.sources]
             for step in self.steps:
-                given = [avals[i] for i in step.operands if 0 <= i < len(avals)]
-                if step.op not in PRIMITIVES or len(given) != len(step.operands):
-                    return f"no step {step.op!r} on {step.operands}"
-                made = _aval(step, given)
-                if _nbytes(made) > most + GROWTH * sum(map(_nbytes, given)):
-                    return f"step {step.op!r} gives {_nbytes(made)} bytes"
-                avals.append(made)
-        except (WeftError, KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+                if not all(0 <= i < len(known) for i in step.operands):
+                    return f"step {step.op!r} reads {step.operands}"
+                made = _shape_of(step, [known[i] for i in step.operands])
+                if made is None or math.prod(made[0]) > most:
+                    return f"no step {step.op!r} on {[known[i] for i in step.operands]}"
+                known.append(made)
+        except (DTypeError, KeyError, TypeError, ValueError) as error:
             return repr(error)
-        if not self.steps or avals[-1] != Aval(shape, dtype):
-            return f"it gives {avals[-1:]!r}"
-        return None
+        return None if self.steps and known[-1] == (shape, dtype) else f"it gives {known[-1:]}"
 
     def plain(self) -> list[Any]:
         """As JSON has it."""
-        attrs = [{k: _plain(v) for k, v in s.attrs.items()} for s in self.steps]
-        steps = [[s.op, list(s.operands), a] for s, a in zip(self.steps, attrs)]
+        steps = [[s.op, list(s.operands), dict(s.attrs)] for s in self.steps]
         return [[[n, list(s), d] for n, s, d in self.sources], steps]
 
     @staticmethod
     def read(raw: Sequence[Any]) -> Formula:
-        """The reverse of `plain`. Raises TypeError, ValueError or DTypeError for anything else."""
+        """The reverse of `plain`. Raises TypeError, ValueError or AttributeError for anything
+        else."""
         sources, steps = raw
         return Formula(
             tuple((str(n), tuple(map(int, s)), str(d)) for n, s, d in sources),
             tuple(
-                Step(str(op), tuple(map(int, at)), {k: _read(v) for k, v in attrs.items()})
+                Step(str(op), tuple(map(int, at)), {k: _tuples(v) for k, v in attrs.items()})
                 for op, at, attrs in steps
             ),
         )
 
 
-def _nbytes(x: Aval) -> int:
-    return math.prod(x.shape) * x.dtype.itemsize
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _fitting(value: Any, name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def _fitting(value: Any, name: str, shape: Shape, dtype: str) -> np.ndarray:
     if not isinstance(value, np.ndarray) or value.shape != shape:
         raise ShapeError(
             f"weight {name!r} is an array of shape {list(shape)} on the host, got "
@@ -99,40 +105,48 @@ def _fitting(value: Any, name: str, shape: tuple[int, ...], dtype: str) -> np.nd
     return value
 
 
-def _rule(step: Step) -> Callable[..., Any]:
-    rule = PRIMITIVES[step.op].numpy
-    if rule is None:
-        raise TypeError(f"{step.op!r} has no meaning on the host")
-    return rule
-
-
-def _constant(step: Step) -> np.ndarray:
-    value, shape = step.attrs["value"], tuple(step.attrs["shape"])
-    return np.asarray(value, step.attrs["dtype"].numpy).reshape(shape)
-
-
 def _run(step: Step, values: Sequence[np.ndarray]) -> np.ndarray:
-    return _constant(step) if step.op == "const" else np.asarray(_rule(step)(*values, **step.attrs))
+    op, attrs = step.op, step.attrs
+    if op == "const":
+        return np.asarray(attrs["value"], as_dtype(attrs["dtype"]).numpy).reshape(attrs["shape"])
+    if op in _NUMBERS:
+        return np.asarray(_NUMBERS[op](*values))
+    (x,) = values
+    if op == "reshape":
+        return x.reshape(attrs["shape"])
+    if op == "transpose":
+        return x.transpose(attrs["perm"])
+    if op == "broadcast":
+        return np.broadcast_to(x, attrs["shape"])
+    sides = list(zip(attrs["low"], attrs["high"]))
+    return np.pad(x, sides, constant_values=attrs["value"])
 
 
-def _aval(step: Step, given: Sequence[Aval]) -> Aval:
-    if step.op == "const":
-        made = _constant(step)
-        return Aval(made.shape, as_dtype(made.dtype))
-    _rule(step)
-    made = PRIMITIVES[step.op].abstract(*given, **step.attrs)
-    if not isinstance(made, Aval):
-        raise TypeError(f"{step.op!r} gives several values")
-    return made
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, DType):
-        return _DTYPE + value.name
-    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
-
-
-def _read(value: Any) -> Any:
-    if isinstance(value, str) and value.startswith(_DTYPE):
-        return as_dtype(value.removeprefix(_DTYPE))
-    return tuple(map(_read, value)) if isinstance(value, list) else value
+def _shape_of(step: Step, given: Sequence[Known]) -> Known | None:
+    """What a step gives; None where it cannot be done."""
+    op, attrs = step.op, step.attrs
+    if op == "const":
+        shape, dtype = tuple(attrs["shape"]), as_dtype(attrs["dtype"])
+        return (shape, dtype) if np.size(attrs["value"]) == math.prod(shape) else None
+    if op in _NUMBERS:
+        count = 1 if op in ("neg", "sqrt", "abs") else 2
+        fits = len(given) == count and all(x == given[0] for x in given)
+        return given[0] if fits and given[0][1].is_float else None
+    if op not in _MOVES or len(given) != 1:
+        return None
+    (old, dtype), new = given[0], tuple(attrs.get("shape", ()))
+    if any(type(d) is not int or d < 0 for d in new):
+        return None
+    if op == "reshape":
+        return (new, dtype) if math.prod(new) == math.prod(old) else None
+    if op == "transpose":
+        perm = tuple(attrs["perm"])
+        fits = sorted(perm) == list(range(len(old)))
+        return (tuple(old[i] for i in perm), dtype) if fits else None
+    if op == "broadcast":
+        tail = new[len(new) - len(old) :]
+        fits = len(new) >= len(old) and all(a in (1, b) for a, b in zip(old, tail))
+        return (new, dtype) if fits else None
+    low, high = tuple(attrs["low"]), tuple(attrs["high"])
+    fits = len(low) == len(high) == len(old) and min((*low, *high), default=0) >= 0
+    return (tuple(a + n + b for a, n, b in zip(low, old, high)), dtype) if fits else None

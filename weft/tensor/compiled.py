@@ -313,9 +313,9 @@ class Compiled:
             entry.session = PartedSession(entry.parted, device, host, weights, state, self._arena)
         homes = (tensors[name]._home for name in entry.states if name in tensors)
         entry.written = [home for home in homes if home is not None]
-        for name, buffer in entry.session.weights.items():
+        for name, made in entry.session.weights.items():
             values = {source: entry.bound[source] for source in entry.parted.sources(name)}
-            self._shared[name] = values, buffer
+            self._shared[name] = values, made
         return entry.session
 
 

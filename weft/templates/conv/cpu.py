@@ -47,7 +47,7 @@ class CpuConv(CpuMatmul):
         self.body()
         return b.kernel((panels, s.n * blocks), (1,), self.p.flops, traffic(self.group))
 
-    def _count(self) -> Expr:
+    def _rows_here(self) -> Expr:
         return self.b.let(minimum(self.s.oh - self.top, self.high) * self.s.ow, "rows")
 
     def _operands(self) -> None:

@@ -74,7 +74,7 @@ class CpuMatmul(Blocks):
 
     def _setup(self) -> None:
         b, plan = self.b, self.plan
-        self.count = self._count()
+        self.count = self._rows_here()
         self._operands()
         if self.blocks_k > 1 or self.then is not None:
             self.partial = b.array("partial", self.acc, plan.mb * self.wide * plan.panels)
@@ -85,7 +85,7 @@ class CpuMatmul(Blocks):
         if plan.mode == "mma" or not self.tail.cheap:
             self.staged = b.array("staged", self.acc, plan.mr * self.wide)
 
-    def _count(self) -> Expr:
+    def _rows_here(self) -> Expr:
         """How many rows the group has."""
         limit = self.b.let(self.rows_wanted(), "limit")
         return self.b.let(minimum(limit - self.m0, self.plan.mb), "rows")
