@@ -1,4 +1,4 @@
-"""`weft bench ops`, `weft bench model` and `weft bench train`."""
+"""`weft bench ops`, `weft bench model`, `weft bench nets` and `weft bench train`."""
 
 from __future__ import annotations
 
@@ -188,6 +188,35 @@ def model(
         rows = bench_model.profile_rows(result["profile"])
         click.echo("\n" + text.table(steps.HEADER, rows, "bcdefg"))
         click.echo(f"Chrome trace: {profile}")
+
+
+@bench.command(epilog="Example:  weft bench nets --only resnet50")
+@click.option("--device", default="cpu", show_default=True, help="Device to measure.")
+@click.option("--only", default="", help="Comma list: cases whose name contains one of these.")
+@_threads
+@click.option("--repeats", default=20, show_default=True, type=click.IntRange(5))
+@click.option("--budget", default=5.0, show_default=True, type=float, help="Seconds per case.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def nets(device: str, only: str, repeats: int, budget: float, as_json: bool) -> None:
+    """Time convolution nets (f32, random weights): ResNet-50, MobileNetV3-Large, a detector."""
+    from weft.backends import registry
+    from weft.conform import bench_nets, roofline
+
+    found = registry.get(device)
+    names = [s for s in only.split(",") if s]
+    result = bench_nets.run(
+        found.info.id, roofline.measure(found), names, repeats, budget,
+        lambda n, r: _note(f"{n}: {r}"),
+    )  # fmt: skip
+    if not result["results"]:
+        raise UsageError(f"no case matches {only!r}; see `weft bench nets` without --only")
+    result["threads"] = found.caps.cores
+    rows = [
+        [n, r["median_ms"], r["min_ms"], r["gflops"], f"{r['roofline']:.2f}", r["launches"]]
+        for n, r in result["results"].items()
+    ]
+    header = ["case", "median ms", "min ms", "GFLOP/s", "of FMA peak", "launches"]
+    _emit(result, as_json, header, rows)
 
 
 @bench.command(epilog="Example:  weft bench train --dtype bf16 --steps 50 --json")

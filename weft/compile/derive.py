@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 from weft.core.caps import Caps
 from weft.graph.ir import Graph, Node, toposort
@@ -21,6 +22,7 @@ from weft.transform.fold import simplify
 from weft.transform.rebuild import kind_of, make, remake, rewrite, users
 
 _CONVS = (CONV, DEPTHWISE)
+NUMBERS = 64  # elements of a constant that a formula holds at most
 
 
 def derive(graph: Graph, caps: Caps) -> Graph:
@@ -43,7 +45,7 @@ def fixed(graph: Graph) -> set[int]:
         if node.op == "input":
             plain = node.attrs["role"] == "weight" and not {"part", "interleave"} & set(node.attrs)
             found |= {id(node)} if plain else set()
-        elif node.op in STEPS:
+        elif node.op in STEPS and (node.op != "const" or node.size <= NUMBERS):
             found |= {id(node)} if all(id(x) in found for x in node.inputs) else set()
     return found
 
@@ -52,23 +54,37 @@ def fixed(graph: Graph) -> set[int]:
 
 
 def _scaled(graph: Graph) -> Graph:
-    """conv(x, w) * s as conv(x, w * s), where s is one fixed number per channel."""
+    """(conv(x, w) + b) * s as conv(x, w * s) + b * s where b (or none) and s are fixed numbers per
+    channel, and sums of several such b as one."""
     known, read = fixed(graph), users(graph)
     roots = {id(x) for x in graph.roots()}
+    shifted: dict[int, tuple[Node, Node, Node]] = {}  # a sum (by id), its convolution and row
 
     def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
-        if node.op == "mul":
-            for (old, conv), (scale, by) in (
-                ((node.inputs[0], inputs[0]), (node.inputs[1], inputs[1])),
-                ((node.inputs[1], inputs[1]), (node.inputs[0], inputs[0])),
-            ):
-                alone = len(read[id(old)]) == 1 and id(old) not in roots
-                row = _per_channel(by) if id(scale) in known else None
-                if row is not None and alone and _is_conv(conv):
-                    return _times(conv, row)
+        for i in (0, 1) if node.op in ("add", "mul") else ():
+            old, new, other = node.inputs[i], inputs[i], node.inputs[1 - i]
+            row = _per_channel(inputs[1 - i]) if id(other) in known else None
+            if row is None or len(read[id(old)]) > 1 or id(old) in roots:
+                continue
+            conv, shift = (new, None) if _is_conv(new) else shifted.get(id(new), (None,) * 3)[1:]
+            if conv is None:
+                continue
+            if shift is not None:
+                shift = make(node.op, shift, row)
+            if node.op == "mul":
+                conv = _times(conv, row)
+                return conv if shift is None else _plus(conv, shift, shifted)
+            return _plus(conv, row if shift is None else shift, shifted)
         return remake(node, inputs)
 
     return rewrite(graph, visit)
+
+
+def _plus(conv: Node, row: Node, shifted: dict[int, tuple[Node, Node, Node]]) -> Node:
+    """The sum of a convolution and a row, noted in `shifted`."""
+    made = make("add", conv, make("broadcast", row, shape=conv.shape), where=conv.where)
+    shifted[id(made)] = made, conv, row
+    return made
 
 
 def _per_channel(node: Node) -> Node | None:
@@ -103,7 +119,7 @@ def _times(conv: Node, row: Node) -> Node:
 class _Derived:
     def __init__(self, graph: Graph) -> None:
         self.old, self.known = graph, fixed(graph)
-        self.made: dict[int, Node] = {}
+        self.made: dict[str, Node] = {}  # by name, which says what it is made of
 
     def graph(self) -> Graph:
         def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
@@ -115,7 +131,8 @@ class _Derived:
                     found[i] = self._over(x, _is_conv(node) and i == 1)
             return remake(node, tuple(found))
 
-        return rewrite(self.old, visit)
+        graph = rewrite(self.old, visit)
+        return replace(graph, inputs=(*graph.inputs, *self.made.values()))
 
     def _over(self, node: Node, whole: bool) -> Node:
         """`node`, made of derived weights: what repeats elements stays above them."""
@@ -126,9 +143,8 @@ class _Derived:
         moves = all(kind_of(x) in ("source", "movement") for x in order)
         if node.op in ("input", "const") or not inputs or (moves and not whole):
             return node
-        if id(node) not in self.made:
-            self.made[id(node)] = _derived(node, inputs, order)
-        return self.made[id(node)]
+        made = _derived(node, inputs, order)
+        return self.made.setdefault(made.attrs["name"], made)
 
 
 def _derived(node: Node, inputs: list[Node], order: list[Node]) -> Node:

@@ -261,7 +261,8 @@ class _Grouper:
                 return None
             if is_anchor(at):
                 able = analysis.takes_epilogue(at) and id(at) not in self.forced
-                return at if able and self._wants_strided(at) else None
+                moved = self._wants_strided(at) and not self._wants_whole(at)
+                return at if able and moved else None
             if self._in_memory(at):
                 return None
         return None
