@@ -1,0 +1,305 @@
+"""A graph from another framework as a Module: its steps in order, each a function of tensors.
+
+What importers share. A format's own file says which function each of its ops is; here values are
+bound to names, run one step after the other (eagerly, or traced by `weft.compile`) and let go after
+their last use.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.core.errors import (
+    FileFormatError,
+    ModelError,
+    ShapeError,
+    WeftError,
+)
+from weft.graph.ir import Graph
+from weft.importers.ports import Bounds, Port, Ref, Size, bound
+from weft.nn.module import Module, Parameter
+from weft.program.device import Device
+from weft.tensor.autograd import no_grad
+from weft.tensor.base import place
+from weft.tensor.core import Tensor
+from weft.tensor.trace import Spec, trace_call
+
+# What steps raise of arguments that nobody foresaw
+_FOREIGN = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, AssertionError)
+
+
+class _Here(threading.local):
+    device: Device | None = None
+
+
+_HERE = _Here()
+
+
+def here() -> Device | None:
+    """The device of the call in progress (None: the host): where steps put what they make."""
+    return _HERE.device
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`run(*args, **kwargs)` with values in the place of Refs (in lists and tuples too). The result
+    gets the name `out`; where that is a tuple, each element its own ("": nobody reads it). `op` and
+    `where` say in errors what failed: the foreign op, and its place in the foreign source."""
+
+    op: str
+    run: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    out: str | tuple[str, ...]
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a foreign graph does: `tensors` are (value, dotted name of the parameter or buffer),
+    `writes` (dotted name of a buffer, its value after the call); `result` nests Refs and constants
+    in tuples, lists and dicts; `bounds` holds the least and most of sizes by name; `arguments` are
+    what calls pass, by name and in order, where some nest: each a Ref to an input, or nested Refs
+    (empty: the inputs themselves)."""
+
+    inputs: tuple[Port, ...]
+    steps: tuple[Step, ...]
+    result: Any
+    tensors: tuple[tuple[str, str], ...] = ()
+    writes: tuple[tuple[str, Ref], ...] = ()
+    bounds: Bounds = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Holder(Module):
+    """A module of the foreign model: its parameters, buffers and the modules below."""
+
+
+class Imported(Module):
+    """A foreign graph that runs, compiles, trains and saves as any Module.
+
+    Called with tensors or arrays in the order of `plan.inputs` or by their names; 64-bit integers
+    count as 32-bit ones (beyond their range: DTypeError). Raises CallError for missing or unknown
+    inputs, ShapeError and DTypeError for those that do not fit; errors of a step name it."""
+
+    def __init__(self, name: str, plan: Plan, tensors: Mapping[str, Tensor], kept: Iterable[str]):
+        """`tensors` are the parameters and buffers by dotted name (one that has two names stands
+        under both), `kept` the buffers that the state dict holds."""
+        self._name, self._plan, self._drops = name, plan, _last_uses(plan)
+        persistent = set(kept)
+        for dotted, value in tensors.items():
+            _place(self, dotted, value, dotted in persistent)
+
+    @property
+    def plan(self) -> Plan:
+        """Inputs, steps and results."""
+        return self._plan
+
+    def replan(self, **changes: Any) -> None:
+        """Another plan for the same module: fields of `plan` that change."""
+        self._plan = replace(self._plan, **changes)
+        self._drops = _last_uses(self._plan)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        values = self._started(self._bound(args, kwargs))
+        outer, _HERE.device = _HERE.device, _device(values.values())
+        try:
+            return self._run(values)
+        finally:
+            _HERE.device = outer
+
+    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        plan = self._plan
+        return bound(self._name, plan.inputs, plan.arguments, plan.bounds, args, kwargs)
+
+    def _started(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The values at the start: inputs, parameters and buffers."""
+        return inputs | {value: self.tensor(dotted) for value, dotted in self._plan.tensors}
+
+    def _run(self, values: dict[str, Any]) -> Any:
+        plan = self._plan
+        for step, drops in zip(plan.steps, self._drops):
+            try:
+                made = step.run(*_filled(step.args, values), **_filled(step.kwargs, values))
+                _keep(step.out, made, values)
+            except WeftError as error:
+                at = f", {step.where}" if step.where else ""
+                raise type(error)(f"{step.op}{at}: {error}") from error
+            except _FOREIGN as error:
+                at = f", {step.where}" if step.where else ""
+                raise ModelError(f"{step.op}{at}: {type(error).__name__}: {error}") from error
+            for name in drops:
+                del values[name]
+        if plan.writes:
+            with no_grad():
+                for dotted, ref in plan.writes:
+                    self.tensor(dotted).assign(values[ref.name].detach())
+        return _filled(plan.result, values)
+
+    def tensor(self, dotted: str) -> Tensor:
+        """The parameter or buffer of that dotted name."""
+        found: Any = self
+        for part in dotted.split("."):
+            found = getattr(found, part)
+        assert isinstance(found, Tensor)
+        return found
+
+    def traced(self, sizes: Mapping[str, int] | None = None) -> Graph:
+        """The Graph for these sizes by name; others are the least that is allowed, 2 at least."""
+        known = {name: max(low, 2) for name, (low, _) in self._plan.bounds.items()} | dict(
+            sizes or {}
+        )
+        ports = [p for p in self._plan.inputs if not p.constant and p.dtype is not None]
+        specs = [Spec(_shape(p, known), p.dtype or dt.float32, p.name) for p in ports]
+        fixed = {p.name: p.value if p.constant else 2 for p in self._plan.inputs if p not in ports}
+
+        def run(*tensors: Tensor) -> Any:
+            given = fixed | {p.name: t for p, t in zip(ports, tensors)}
+            return self._run(self._started(given))
+
+        return trace_call(run, specs, self._name).graph
+
+    def summary(self) -> dict[str, Any]:
+        """Inputs and results as text, parameters and buffers with their sizes, how many steps there
+        are of each op."""
+        tensors = list(dict.fromkeys((*self.parameters(), *self.buffers())))
+        return {
+            "name": self._name,
+            "inputs": [p.text() for p in self._plan.inputs],
+            "results": _shown(self._plan.result),
+            "parameters": sum(p.size for p in self.parameters()),
+            "bytes": sum(t.size * t.dtype.itemsize for t in tensors),
+            "writes": [dotted for dotted, _ in self._plan.writes],
+            "ops": dict(Counter(step.op for step in self._plan.steps).most_common()),
+        }
+
+    def extra_repr(self) -> str:
+        ports = ", ".join(p.text() for p in self._plan.inputs)
+        return f"{self._name}({ports}), {len(self._plan.steps)} steps"
+
+
+def _shape(port: Port, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of an input for sizes by name."""
+    found = []
+    for size in port.shape or ():
+        value = size.of(sizes) if isinstance(size, Size) else size
+        value = sizes.get(value, 2) if isinstance(value, str) else value
+        found.append(2 if value is None else value)
+    return tuple(found)
+
+
+def _shown(result: Any) -> Any:
+    """A result as it nests, values by name."""
+    if isinstance(result, dict):
+        return {k: _shown(x) for k, x in result.items()}
+    if isinstance(result, list | tuple):
+        return [_shown(x) for x in result]
+    return result.name if isinstance(result, Ref) else result
+
+
+def _device(values: Iterable[Any]) -> Device | None:
+    """Where the first tensor on a device is."""
+    places = (place(v) for v in values if isinstance(v, Tensor) and not v.is_traced)
+    return next((p for p in places if p is not None), None)
+
+
+def _place(root: Module, dotted: str, value: Tensor, persistent: bool) -> None:
+    """Sets a tensor among the attributes of the modules that its name leads through."""
+    *path, last = dotted.split(".")
+    module: Module = root
+    for part in path:
+        below = vars(module).get(part)
+        if below is None:
+            _free(module, part, dotted)
+            below = Holder()
+            setattr(module, part, below)
+        if not isinstance(below, Module):
+            raise FileFormatError(f"tensor {dotted!r}: {part!r} is a tensor and a module as well")
+        module = below
+    _free(module, last, dotted)
+    if isinstance(value, Parameter):
+        setattr(module, last, value)
+    else:
+        module.register_buffer(last, value, persistent)
+
+
+def _free(module: Module, name: str, dotted: str) -> None:
+    if not name or hasattr(module, name):
+        raise FileFormatError(f"tensor {dotted!r}: the name {name!r} is taken; rename the module")
+
+
+def refs(value: Any) -> list[str]:
+    """The names of the Refs in nested arguments."""
+    found: list[str] = []
+    stack = [value]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, Ref):
+            found.append(x.name)
+        elif isinstance(x, list | tuple):
+            stack.extend(x)
+        elif isinstance(x, Mapping):
+            stack.extend(x.values())
+        elif isinstance(x, slice):
+            stack.extend((x.start, x.stop, x.step))
+    return found
+
+
+def _last_uses(plan: Plan) -> list[list[str]]:
+    """For each step the values that nobody reads after it. Raises FileFormatError for a step that
+    reads what no input, tensor or step before it made, and for a name made twice."""
+    given = [*(p.name for p in plan.inputs), *(value for value, _ in plan.tensors)]
+    known = set(given)
+    if len(known) < len(given):
+        raise FileFormatError("two inputs or tensors have one name")
+    for step in plan.steps:
+        missing = [r for r in refs((step.args, step.kwargs)) if r not in known]
+        if missing:
+            raise FileFormatError(f"{step.op}: reads {missing[0]!r}, which nothing before it made")
+        made = [n for n in ((step.out,) if isinstance(step.out, str) else step.out) if n]
+        twice = [n for n in made if n in known] or len(set(made)) < len(made)
+        if twice:
+            raise FileFormatError(f"{step.op}: {made} is made twice")
+        known |= set(made)
+    needed = set(refs((plan.result, [ref for _, ref in plan.writes])))
+    if needed - known:
+        raise FileFormatError(f"the result reads {min(needed - known)!r}, which no step made")
+    drops: list[list[str]] = []
+    for step in reversed(plan.steps):
+        made = [n for n in ((step.out,) if isinstance(step.out, str) else step.out) if n]
+        drops.append([])
+        for name in dict.fromkeys([*refs((step.args, step.kwargs)), *made]):
+            if name not in needed:
+                needed.add(name)
+                drops[-1].append(name)
+    return drops[::-1]
+
+
+def _filled(value: Any, values: Mapping[str, Any]) -> Any:
+    """Nested arguments with values in the place of Refs."""
+    kind = type(value)
+    if kind is Ref:
+        return values[value.name]
+    if kind is tuple or kind is list:
+        return kind([_filled(x, values) for x in value])
+    if kind is dict:
+        return {k: _filled(x, values) for k, x in value.items()}
+    if kind is slice:
+        return slice(*(_filled(x, values) for x in (value.start, value.stop, value.step)))
+    return value
+
+
+def _keep(out: str | tuple[str, ...], made: Any, values: dict[str, Any]) -> None:
+    if not out:
+        return
+    if isinstance(out, str):
+        values[out] = made
+        return
+    if len(made) != len(out):
+        raise ShapeError(f"gives {len(made)} results, {len(out)} are expected")
+    values |= {name: x for name, x in zip(out, made) if name}
