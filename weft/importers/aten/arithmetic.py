@@ -1,0 +1,251 @@
+"""Elementwise arithmetic, comparison and logic."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.importers.aten.numbers import common, fitting, together
+from weft.importers.aten.table import aten
+from weft.tensor import angles, elementwise as ew
+from weft.tensor.core import Tensor
+
+Operand = Any  # a Tensor or a Python number
+
+_UNARY: dict[str, Callable[[Any], Tensor]] = {
+    **{
+        name: getattr(ew, name)
+        for name in ("abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "isinf", "isfinite",
+                     "isnan", "log", "log10", "log1p", "log2", "reciprocal", "round", "rsqrt",
+                     "sign", "signbit", "sin", "sqrt", "square", "tanh", "trunc")
+    },
+    **{
+        name: getattr(angles, name)
+        for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "tan")
+    },
+    "neg": ew.negative,
+    "sigmoid": ew.sigmoid,
+    "bitwise_not": ew.bitwise_invert,
+}  # fmt: skip
+
+
+def _one(name: str, fn: Callable[[Any], Tensor]) -> None:
+    @aten(name)
+    def unary(self: Tensor) -> Tensor:
+        return fn(self)
+
+
+for _name, _fn in _UNARY.items():
+    _one(_name, _fn)
+
+
+def _two(fn: Callable[[Any, Any], Any], *names: str) -> None:
+    @aten(*names)
+    def binary(self: Operand, other: Operand) -> Tensor:
+        x, y = together(self, other)
+        out: Tensor = fn(x, y)
+        return out
+
+
+def _overloads(*names: str) -> list[str]:
+    return [f"{n}.{o}" for n in names for o in ("Tensor", "Scalar")]
+
+
+for _name, _compare in (
+    ("eq", operator.eq), ("ne", operator.ne), ("lt", operator.lt), ("le", operator.le),
+    ("gt", operator.gt), ("ge", operator.ge),
+):  # fmt: skip
+    _two(_compare, *_overloads(_name))
+_two(operator.and_, *_overloads("bitwise_and", "__and__"))
+_two(operator.or_, *_overloads("bitwise_or", "__or__"))
+_two(operator.xor, *_overloads("bitwise_xor", "__xor__"))
+_two(operator.lshift, "bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar",
+     *_overloads("__lshift__"))  # fmt: skip
+_two(operator.rshift, "bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar",
+     *_overloads("__rshift__"))  # fmt: skip
+_two(ew.maximum, "maximum", "max.other")
+_two(ew.minimum, "minimum", "min.other")
+_two(angles.atan2, "atan2")
+
+
+def _scaled(other: Operand, alpha: float) -> Operand:
+    return other if alpha == 1 else other * alpha
+
+
+@aten(*_overloads("add"))
+def add(self: Operand, other: Operand, alpha: float = 1) -> Tensor:
+    x, y = together(self, other)
+    out: Tensor = x + _scaled(y, alpha)
+    return out.cast(common(self, other))  # of bools: or
+
+
+@aten(*_overloads("sub", "subtract"))
+def sub(self: Operand, other: Operand, alpha: float = 1) -> Tensor:
+    x, y = together(self, other)
+    out: Tensor = x - _scaled(y, alpha)
+    return out
+
+
+@aten(*_overloads("rsub"))
+def rsub(self: Operand, other: Operand, alpha: float = 1) -> Tensor:
+    return sub(other, self, alpha)
+
+
+@aten(*_overloads("mul", "multiply"))
+def mul(self: Operand, other: Operand) -> Tensor:
+    x, y = together(self, other)
+    out: Tensor = x * y
+    return out.cast(common(self, other))  # of bools: and
+
+
+@aten(*_overloads("div", "divide", "true_divide"), "div.Tensor_mode", "div.Scalar_mode")
+def div(self: Operand, other: Operand, rounding_mode: str | None = None) -> Tensor:
+    x, y = together(self, other)
+    if rounding_mode is None:
+        out: Tensor = x / y
+        return out
+    dtype = common(self, other)
+    if rounding_mode == "floor":
+        out = x // y
+    elif dtype.is_float:
+        out = ew.trunc(x / y)
+    else:
+        whole = ew.abs(x) // abs(y)
+        out = ((x < 0) ^ (y < 0)).where(-whole, whole)
+    return out.cast(dtype)
+
+
+@aten("floor_divide", "floor_divide.Scalar")
+def floor_divide(self: Operand, other: Operand) -> Tensor:
+    return div(self, other, "floor")
+
+
+@aten(*_overloads("remainder"))
+def remainder(self: Operand, other: Operand) -> Tensor:
+    x, y = together(self, other)
+    out: Tensor = x % y
+    return out
+
+
+@aten(*_overloads("fmod"))
+def fmod(self: Operand, other: Operand) -> Tensor:
+    """The remainder with the sign of the dividend."""
+    x, y = together(self, other)
+    rest: Tensor = abs(x) % abs(y)
+    return (x < 0).where(-rest, rest)
+
+
+@aten("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
+def power(self: Operand, exponent: Operand) -> Tensor:
+    x, y = together(self, exponent)
+    out: Tensor = x**y
+    return out
+
+
+@aten("round.decimals")
+def round_decimals(self: Tensor, decimals: int = 0) -> Tensor:
+    scale = 10.0**decimals
+    return (self * scale).round() / scale
+
+
+@aten("clamp", "clamp.Tensor", "clip", "clip.Tensor")
+def clamp(self: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
+    dtype = common(self, *(x for x in (min, max) if x is not None))
+    bounds = (x.cast(dtype) if isinstance(x, Tensor) else x for x in (min, max))
+    return self.cast(dtype).clip(*bounds)
+
+
+@aten("clamp_min", "clamp_min.Tensor")
+def clamp_min(self: Tensor, min: Operand) -> Tensor:
+    return clamp(self, min)
+
+
+@aten("clamp_max", "clamp_max.Tensor")
+def clamp_max(self: Tensor, max: Operand) -> Tensor:
+    return clamp(self, None, max)
+
+
+@aten("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
+def where(condition: Tensor, self: Operand, other: Operand) -> Tensor:
+    x, y = together(self, other)
+    return condition.cast(dt.bool_).where(x, y)
+
+
+@aten("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(self: Tensor, mask: Tensor, value: Operand) -> Tensor:
+    if isinstance(value, Tensor):
+        value = value.cast(self.dtype)
+    else:
+        value = fitting(value, self.dtype)
+    return mask.where(value, self)
+
+
+@aten("logical_not")
+def logical_not(self: Tensor) -> Tensor:
+    return ~self.cast(dt.bool_)
+
+
+def _logical(name: str, fn: Callable[[Any, Any], Any]) -> None:
+    @aten(name)
+    def logical(self: Tensor, other: Tensor) -> Tensor:
+        out: Tensor = fn(self.cast(dt.bool_), other.cast(dt.bool_))
+        return out
+
+
+for _name, _fn2 in (("and", operator.and_), ("or", operator.or_), ("xor", operator.xor)):
+    _logical(f"logical_{_name}", _fn2)
+
+
+@aten("addcmul")
+def addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, value: float = 1) -> Tensor:
+    return add(self, mul(tensor1, tensor2), value)
+
+
+@aten("addcdiv")
+def addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, value: float = 1) -> Tensor:
+    return add(self, div(tensor1, tensor2), value)
+
+
+@aten("lerp.Scalar", "lerp.Tensor")
+def lerp(self: Tensor, end: Tensor, weight: Operand) -> Tensor:
+    return self + (end - self) * weight
+
+
+@aten("erfc")
+def erfc(self: Tensor) -> Tensor:
+    return 1.0 - self.erf()
+
+
+@aten("exp2")
+def exp2(self: Tensor) -> Tensor:
+    return (self * math.log(2)).exp()
+
+
+@aten("logaddexp")
+def logaddexp(self: Tensor, other: Tensor) -> Tensor:
+    return ew.logaddexp(*together(self, other))
+
+
+@aten("logit")
+def logit(self: Tensor, eps: float | None = None) -> Tensor:
+    x = self if eps is None else self.clip(eps, 1 - eps)
+    return (x / (1.0 - x)).log()
+
+
+@aten("nan_to_num")
+def nan_to_num(
+    self: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    limits = dt.float32 if not self.dtype.is_float else self.dtype
+    from weft.tensor.arrays import finfo
+
+    if not self.dtype.is_float:
+        return self
+    most = float(finfo(limits).max)
+    high, low = most if posinf is None else posinf, -most if neginf is None else neginf
+    out = self.isnan().where(0.0 if nan is None else nan, self)
+    out = (out == math.inf).where(high, out)
+    return (out == -math.inf).where(low, out)

@@ -1,0 +1,163 @@
+"""Reading and writing at integer tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.importers.aten.table import aten
+from weft.importers.imported import here
+from weft.tensor import functional as F
+from weft.tensor.core import Tensor
+from weft.tensor.create import arange
+from weft.tensor.keys import index_array
+
+Indices = Sequence[Tensor | None]
+
+
+def _key(indices: Indices) -> tuple[Any, ...]:
+    return tuple(slice(None) if i is None else i for i in indices)
+
+
+@aten("index.Tensor")
+def index(self: Tensor, indices: Indices) -> Tensor:
+    """As NumPy has it; an index out of range gives NaN (0 of integers), where PyTorch stops."""
+    return self[_key(indices)]
+
+
+@aten("index_select")
+def index_select(self: Tensor, dim: int, index: Tensor) -> Tensor:
+    return self.take(index, dim)
+
+
+@aten("embedding")
+def embedding(
+    weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:  # fmt: skip
+    return F.embedding(indices, weight, padding_idx if padding_idx >= 0 else None)
+
+
+@aten("gather")
+def gather(self: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
+    if not self.ndim:
+        return self.reshape(1).take(index, 0)
+    d = dim % self.ndim
+    for axis, size in enumerate(index.shape):
+        if axis != d:
+            self = self.narrow(axis, 0, size)
+    return self.take_along_axis(index, d)
+
+
+@aten("take_along_dim")
+def take_along_dim(self: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    return self.reshape(-1).take(indices.reshape(-1), 0) if dim is None else (
+        self.take_along_axis(indices, dim)
+    )  # fmt: skip
+
+
+# -- writing: each gives a new tensor
+
+
+def _rows_first(self: Tensor, axis: int, index: Tensor, rows: Tensor, add: bool) -> Tensor:
+    """self with slices index[r] of an axis replaced by (or increased by) those of `rows`."""
+    at = index_array(self, index, self.shape[axis])
+    write = F.scatter_add if add else F.update
+    moved = write(self.transpose(0, axis), at, rows.transpose(0, axis))
+    return moved.transpose(0, axis)
+
+
+@aten("index_copy")
+def index_copy(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    d = dim % self.ndim
+    return _rows_first(self, d, index.reshape(-1), source.cast(self.dtype), add=False)
+
+
+@aten("index_add")
+def index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: float = 1) -> Tensor:
+    d = dim % self.ndim
+    rows = source.cast(self.dtype)
+    rows = rows if alpha == 1 else rows * alpha
+    return _rows_first(self, d, index.reshape(-1), rows, add=True)
+
+
+@aten("index_fill.int_Scalar")
+def index_fill(self: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
+    d = dim % self.ndim
+    at = index.reshape(-1)
+    shape = (*self.shape[:d], at.size, *self.shape[d + 1 :])
+    return index_copy(self, d, at, (self.sum().cast(self.dtype) * 0 + value).expand(shape))
+
+
+@aten("index_put", "_unsafe_index_put")
+def index_put(self: Tensor, indices: Indices, values: Tensor, accumulate: bool = False) -> Tensor:
+    given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
+    values = values.cast(self.dtype)
+    if len(given) == 1 and given[0][1].dtype != dt.bool_ and given[0][1].ndim == 1:
+        axis, at = given[0]
+        shape = (*self.shape[:axis], at.size, *self.shape[axis + 1 :])
+        return _rows_first(self, axis, at, values.expand(shape), accumulate)
+    masks = [i for _, i in given if i.dtype == dt.bool_]
+    if len(given) == 1 and masks and values.size == 1:  # nothing to count
+        mask = masks[0].reshape((*masks[0].shape, *[1] * (self.ndim - masks[0].ndim)))
+        one = values.reshape(())
+        return mask.where(self + one if accumulate else one, self)
+    places = _positions(self)[_key(indices)]
+    return _scattered(self, places, values.expand(places.shape), accumulate)
+
+
+def _positions(x: Tensor) -> Tensor:
+    """The number of each element in row-major order, in x's shape."""
+    return arange(x.size, device=here()).reshape(x.shape)
+
+
+def _scattered(x: Tensor, places: Tensor, values: Tensor, add: bool) -> Tensor:
+    """x with values written (or added) at flat positions."""
+    write = F.scatter_add if add else F.update
+    return write(x.reshape(x.size), places.reshape(places.size), values.reshape(-1)).reshape(
+        x.shape
+    )
+
+
+def _places(self: Tensor, dim: int, index: Tensor) -> Tensor:
+    """The flat positions in `self` that scatter's index names."""
+    d = dim % self.ndim
+    at = index_array(self, index, self.shape[d])
+    total = at * math.prod(self.shape[d + 1 :])
+    for axis, size in enumerate(index.shape):
+        if axis != d:
+            line = [size if i == axis else 1 for i in range(self.ndim)]
+            steps = arange(size, device=here()) * math.prod(self.shape[axis + 1 :])
+            total = total + steps.reshape(line)
+    return total
+
+
+@aten("scatter.src")
+def scatter(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    for axis, size in enumerate(index.shape):
+        src = src.narrow(axis, 0, size)
+    return _scattered(self, _places(self, dim, index), src.cast(self.dtype), add=False)
+
+
+@aten("scatter.value")
+def scatter_value(self: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
+    values = (index.cast(self.dtype) * 0) + value
+    return _scattered(self, _places(self, dim, index), values.cast(self.dtype), add=False)
+
+
+@aten("scatter_add")
+def scatter_add(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    for axis, size in enumerate(index.shape):
+        src = src.narrow(axis, 0, size)
+    return _scattered(self, _places(self, dim, index), src.cast(self.dtype), add=True)
+
+
+@aten("masked_scatter")
+def masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """Elements where the mask holds take those of `source`, in order."""
+    held = mask.expand(self.shape)
+    before = held.cast(dt.int32).reshape(-1).cumsum(0) - 1
+    taken = source.reshape(-1).take(before.maximum(0).minimum(source.size - 1), 0)
+    return held.where(taken.reshape(self.shape).cast(self.dtype), self)

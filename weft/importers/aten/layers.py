@@ -1,0 +1,140 @@
+"""Norms and losses, kept whole so that they meet weft's own composites."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.core import dtypes as dt
+from weft.importers.aten.table import aten
+from weft.tensor import functional as F
+from weft.tensor.core import Tensor
+
+
+@aten("layer_norm")
+def layer_norm(
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
+    bias: Tensor | None = None, eps: float = 1e-5, cudnn_enable: bool = True,
+) -> Tensor:  # fmt: skip
+    return F.layer_norm(input, weight, bias, eps, len(normalized_shape))
+
+
+@aten("native_layer_norm")
+def native_layer_norm(
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The norm, the means and 1 / the deviations."""
+    over = tuple(range(input.ndim - len(normalized_shape), input.ndim))
+    wide = input.cast(dt.compute_dtype(input.dtype))
+    deviation = (wide.var(over, keepdims=True) + eps).rsqrt()
+    out = F.layer_norm(input, weight, bias, eps, len(normalized_shape))
+    return out, wide.mean(over, keepdims=True), deviation
+
+
+@aten("rms_norm")
+def rms_norm(
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:  # fmt: skip
+    least = {"float16": 2.0**-10, "bfloat16": 2.0**-7}.get(input.dtype.name, 2.0**-23)
+    return F.rms_norm(input, weight, least if eps is None else eps, axes=len(normalized_shape))
+
+
+@aten("_fused_rms_norm")
+def fused_rms_norm(
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None
+) -> tuple[Tensor, Tensor]:
+    """The norm, and 1 / the root of the mean square."""
+    over = tuple(range(input.ndim - len(normalized_shape), input.ndim))
+    wide = input.cast(dt.compute_dtype(input.dtype))
+    root = ((wide * wide).mean(over, keepdims=True) + (2.0**-23 if eps is None else eps)).rsqrt()
+    return rms_norm(input, normalized_shape, weight, eps), root
+
+
+@aten("group_norm")
+def group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
+    eps: float = 1e-5, cudnn_enabled: bool = True,
+) -> Tensor:  # fmt: skip
+    return F.group_norm(input, num_groups, weight, bias, eps)
+
+
+@aten("native_group_norm")
+def native_group_norm(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int,
+    group: int, eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The norm, and the means and 1 / the deviations [N, group]."""
+    rows = input.cast(dt.compute_dtype(input.dtype)).reshape((input.shape[0], group, -1))
+    out = F.group_norm(input, group, weight, bias, eps)
+    return out, rows.mean(-1), (rows.var(-1) + eps).rsqrt()
+
+
+def _moving(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, use_input_stats: bool,
+    *rest: Any,
+) -> str:  # fmt: skip
+    moves = use_input_stats and running_mean is not None
+    return "with running statistics that move" if moves else ""
+
+
+@aten("instance_norm", refuses=_moving)
+def instance_norm(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
+    running_var: Tensor | None, use_input_stats: bool, momentum: float, eps: float,
+    cudnn_enabled: bool,
+) -> Tensor:  # fmt: skip
+    return F.instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, eps)
+
+
+@aten("batch_norm")
+def batch_norm(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
+    running_var: Tensor | None, training: bool, momentum: float, eps: float, cudnn_enabled: bool,
+) -> Tensor:  # fmt: skip
+    return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+@aten("_native_batch_norm_legit_no_training", results=1)
+def batch_norm_eval(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor,
+    running_var: Tensor, momentum: float, eps: float,
+) -> tuple[Tensor, None, None]:  # fmt: skip
+    out = F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    return out, None, None
+
+
+@aten("cross_entropy_loss")
+def cross_entropy(
+    self: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1,
+    ignore_index: int = -100, label_smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
+    return F.cross_entropy(
+        self, target, weight=weight, reduction=_REDUCTIONS[reduction], ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+    )  # fmt: skip
+
+
+@aten("mse_loss")
+def mse_loss(self: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    return F.mse_loss(self, target, reduction=_REDUCTIONS[reduction])
+
+
+@aten("l1_loss")
+def l1_loss(self: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    return F.l1_loss(self, target, reduction=_REDUCTIONS[reduction])
+
+
+@aten("binary_cross_entropy_with_logits")
+def bce_with_logits(
+    self: Tensor, target: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None,
+    reduction: int = 1,
+) -> Tensor:  # fmt: skip
+    options: dict[str, Any] = {"weight": weight, "pos_weight": pos_weight}
+    return F.binary_cross_entropy_with_logits(
+        self, target, reduction=_REDUCTIONS[reduction], **options
+    )
+
+
+_REDUCTIONS = ("none", "mean", "sum")

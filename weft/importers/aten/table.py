@@ -1,0 +1,70 @@
+"""The table: the name of an ATen overload -> a function with ATen's parameter names."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from weft.tensor.core import Tensor
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What an overload does. `results` is how many of its results there are (0: all): the others,
+    which only PyTorch's own derivatives read, are None. `refuses` says of arguments why they are
+    not supported ("": they are)."""
+
+    run: Callable[..., Any]
+    results: int = 0
+    refuses: Callable[..., str] | None = None
+
+
+TABLE: dict[str, Entry] = {}
+
+
+def aten(
+    *names: str, results: int = 0, refuses: Callable[..., str] | None = None
+) -> Callable[[F], F]:
+    """Adds a function under "aten." + each name; one without an overload is the default one."""
+
+    def add(fn: F) -> F:
+        for name in names:
+            full = f"aten.{name}" if "." in name else f"aten.{name}.default"
+            assert full not in TABLE, full
+            TABLE[full] = Entry(fn, results, refuses)
+        return fn
+
+    return add
+
+
+def out_of_place(target: str) -> str:
+    """The overload that computes what an in-place one writes: "aten.add_.Tensor" ->
+    "aten.add.Tensor"; "" for a target that is not in place."""
+    namespace, _, rest = target.partition(".")
+    name, _, overload = rest.partition(".")
+    if namespace != "aten" or not name.endswith("_") or name.startswith("__"):
+        return ""
+    return f"aten.{name[:-1]}.{overload}"
+
+
+def entry(target: str) -> Entry | None:
+    """The entry of an overload; of an in-place one, that of what it computes, cast and expanded to
+    what it is written to."""
+    found = TABLE.get(target)
+    if found is not None or not (plain := out_of_place(target)):
+        return found
+    base = TABLE.get(plain)
+    return None if base is None else Entry(_in_place(base.run), base.results, base.refuses)
+
+
+@functools.cache
+def _in_place(run: Callable[..., Any]) -> Callable[..., Any]:
+    def written(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        made: Tensor = run(self, *args, **kwargs).cast(self.dtype)
+        return made if made.shape == self.shape else made.expand(self.shape)
+
+    return written
