@@ -10,6 +10,7 @@ import pytest
 
 from weft.core import text
 from weft.core.tolerance import TABLE
+from weft.importers.aten import listed
 from weft.models.encoders import ENCODERS
 from weft.models.families import DECODERS
 from weft.models.gguf_config import FAMILIES
@@ -68,6 +69,10 @@ def test_quantization_lists_what_is_read_of_gguf() -> None:
     page = (ROOT / "docs" / "quantization.md").read_text(encoding="utf-8")
     row = next(line for line in page.splitlines() if line.startswith("| architectures"))
     assert set(re.findall(r"`([\w-]+)`", row)) == {*FAMILIES}
+
+
+def test_torch_lists_every_operator() -> None:
+    assert listed() in (ROOT / "docs" / "torch.md").read_text(encoding="utf-8")
 
 
 def test_getting_started_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,20 @@
-"""Foreign files in, weights and graphs out."""
+"""Foreign files in, weights and graphs out: `weft.importers.from_torch`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.importers.torch_export.load import from_torch
+
+_HOMES = {"from_torch": "torch_export.load"}
+__all__ = ["from_torch"]
+
+
+def __getattr__(name: str) -> Any:
+    """Readers load when they are first used: most of this package needs none of them."""
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"weft.importers.{_HOMES[name]}"), name)

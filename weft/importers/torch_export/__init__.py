@@ -1,0 +1,1 @@
+"""torch.export's programs: read (live, pt2), made functional (memory), built (build)."""
