@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli import explained
+from weft.cli import explained, graphs
 from weft.cli.explained import Explained, Goal, Step
 from weft.cli.hub import model_path, takes_model
 from weft.core.errors import UsageError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from weft.program.program import Program
 
 VIEWS = ("report", "graph", "kernels", "source")
+IMPORTED = (".pt2",)  # files that hold a graph of another framework
 
 
 @click.command(epilog="Example:  weft explain MODEL --step decode --show source --kernel matvec")
@@ -57,7 +58,12 @@ def explain(
 ) -> None:
     """Show what MODEL, a folder, a GGUF file or ORG/NAME, compiles to: each step of the line from
     graph to the text a device runs. MODEL may also be a file that `weft compile` or Program.save
-    wrote, or a graph as JSON (what --show graph --json prints under steps)."""
+    wrote, a graph as JSON (what --show graph --json prints under steps), or a .pt2 file of
+    torch.export: its inputs, results, weights and operators, and with --show or --html what it
+    compiles to, each open size at its least."""
+    if Path(path).suffix in IMPORTED and not (show or kernel or steps or html):
+        click.echo(graphs.summary(graphs.imported(path), as_json))
+        return
     show = show or ("report" if kernel is None else "kernels")
     if kernel is not None and show not in ("kernels", "source"):
         raise UsageError(f"--kernel picks among kernels, not from --show {show}; leave one out")
@@ -93,10 +99,15 @@ def _explained(path: str, yes: bool, target: str | None, **options: Any) -> Expl
     from weft.program.bundle import is_bundle
 
     file = Path(path)
+    graph = None
     if file.suffix == ".json" and file.is_file():
+        graph = explained.read_graph(file)
+    elif file.suffix in IMPORTED:
+        graph = graphs.imported(path).traced()
+    if graph is not None:
         device = explained.of_device(registry.get(options["device"]))
         goal = device if target is None else explained.of_target(target)
-        return explained.of_graph(explained.read_graph(file), goal)
+        return explained.of_graph(graph, goal)
     compiled = is_bundle(file)
     if not compiled and not zipfile.is_zipfile(file):
         return explained.of_model(weft.load(model_path(path, yes), **options), target)
