@@ -63,12 +63,10 @@ class Handler(SimpleHTTPRequestHandler):
 
 
 def server(folder: Path, port: int = 0) -> ThreadingHTTPServer:
-    """A server of `folder` on localhost, not yet serving. Raises UsageError for a folder without a
-    manifest, and where the port is taken."""
-    if not (folder / "manifest.json").is_file():
-        raise UsageError(
-            f"{folder} has no manifest.json: write it with weft export web -o {folder}"
-        )
+    """A server of `folder` on localhost, not yet serving. Raises UsageError for a folder without an
+    index.html, and where the port is taken."""
+    if not (folder / "index.html").is_file():
+        raise UsageError(f"{folder} has no index.html: write it with weft export web -o {folder}")
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), partial(Handler, directory=str(folder)))
     except OSError as error:
