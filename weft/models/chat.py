@@ -43,11 +43,22 @@ class ChatTemplate:
     def __init__(self, source: str) -> None:
         self._limits = Limits(MAX_SECONDS, MAX_MEMORY, MAX_REPLY)
         setup = {"source": source}
+        self._source = source
         self._child = Confined(_WORKER, ("jinja2", "markupsafe"), setup, self._limits)
         try:
             self._child.start()
         except Failed as e:  # the source is a stranger's: SyntaxError, RecursionError, ...
             raise ModelError(f"the chat template does not compile: {e}") from None
+        except Stopped as e:
+            raise _stopped(e) from None
+
+    def tree(self) -> list[Any]:
+        """The template as Jinja parsed it: a node is its kind (jinja2.nodes) and then its fields.
+        Raises ModelError for a template nested too deeply."""
+        try:
+            return list(self._child.call({"parse": self._source}, self._limits)["tree"])
+        except Failed as e:
+            raise ModelError(f"the chat template cannot be read: {e}") from None
         except Stopped as e:
             raise _stopped(e) from None
 

@@ -21,10 +21,12 @@ MAX_TEXT = 16 << 20  # characters of a rendered conversation
 _template: Any = None
 
 
-def handle(request: dict[str, Any]) -> dict[str, str]:
+def handle(request: dict[str, Any]) -> dict[str, Any]:
     """{"source": ...} compiles; {"values": ...} renders: {"text": ...}, or {"refused": ...} where
-    the template raised an error of its own."""
+    the template raised an error of its own; {"parse": source} gives {"tree": ...}."""
     global _template
+    if "parse" in request:
+        return {"tree": _tree(make_environment().parse(request["parse"]))}
     if "source" in request:
         _template = make_environment().from_string(request["source"])
         return {}
@@ -38,6 +40,13 @@ def handle(request: dict[str, Any]) -> dict[str, str]:
     except TemplateError as e:
         return {"refused": (str(e).strip() or type(e).__name__).splitlines()[0][:200]}
     return {"text": "".join(parts)}
+
+
+def _tree(node: Any) -> Any:
+    """A node as a list: its kind, then its fields in the order of jinja2's."""
+    if isinstance(node, nodes.Node):
+        return [type(node).__name__, *(_tree(getattr(node, name)) for name in node.fields)]
+    return [_tree(n) for n in node] if isinstance(node, list) else node
 
 
 class Generation(Extension):

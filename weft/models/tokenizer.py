@@ -143,12 +143,17 @@ class Tokenizer:
         Encode it with special=False: templates write bos themselves. Raises UsageError when the
         model has no template or the template refuses the messages.
         """
+        template = self.chat_template()
+        return template.render(messages, generation_prompt, self.special_tokens, variables)
+
+    def chat_template(self) -> ChatTemplate:
+        """The model's chat template. Raises UsageError where it has none."""
         if self._template is None:
             source = read_template(self._folder, self._config)
             if source is None:
                 raise UsageError(f"{self._folder} has no chat template; prompt it with plain text")
             self._template = ChatTemplate(source)
-        return self._template.render(messages, generation_prompt, self.special_tokens, variables)
+        return self._template
 
     def stream(self) -> StreamDecoder:
         """A decoder that turns ids into text one by one."""

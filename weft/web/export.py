@@ -6,6 +6,7 @@ wasm.json         Programs for WebAssembly, kernels*.wasm their code
 selftest.json     what its kernels give on another device, for ?selftest
 weights-*.bin     tensors
 tokenizer.json    as the checkpoint has it
+chat.json         its chat template, where it has one that a page can play
 scratch/, lora/   what trains a new model, or an adapter: each with a manifest of its own
 search/           an encoder for the page's search, likewise
 index.html, *.js  the page and the player, as they stand in weft/web/js
@@ -24,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import UsageError
+from weft.core.errors import ModelError, UsageError
 from weft.core.files import replacing_folder, write_bytes, write_text
 from weft.models.embedder import Encoder
 from weft.models.inputs import cache_rows, intact, kv_counts
@@ -32,6 +33,7 @@ from weft.models.model import Decoder, Model
 from weft.models.runner import CompiledRunner, encoder_program
 from weft.program.program import Copy, Dispatch, Fill, Program
 from weft.web import programs, selftest, targets
+from weft.web.chat import chat_file
 from weft.web.shards import Shards
 from weft.web.tokenizers import for_page
 from weft.web.training import Training, training
@@ -43,7 +45,9 @@ DEVELOPING = ("eslint.config.js", "jsconfig.json")  # of the player's source, no
 TARGET = ("webgpu.js", "wasm.js", "thread.js")
 # fetched when they are used
 LATER = (
-    "encoder.js", "search.js", "selftest.js", "testpage.js", "train.js", "trainer.js"
+    "chat.js", "encoder.js", "page_trainer.js", "philox.js", "search.js", "selftest.js",
+    "template.js", "template_filters.js", "template_values.js", "testpage.js", "train.js",
+    "trainer.js",
 )  # fmt: skip
 KINDS = ("prefill", "decode")
 SEARCH = "search"
@@ -92,7 +96,13 @@ def export_decoder(
     tests = {caps.name: selftest.references(made[caps.name], caps, given) for caps in TARGETS}
     _write(folder, "selftest.json", _json(tests), body["files"])
     about |= {"rows": {kind: runner.room(kind) for kind in KINDS}}
-    head = {"kind": "decoder", "model": about, "train": [each.kind for each in trained]}
+    head: dict[str, Any] = {
+        "kind": "decoder",
+        "model": about,
+        "train": [each.kind for each in trained],
+    }
+    if (chat := _chat(model, folder, body["files"])) is not None:
+        head["chat"] = chat
     if search is not None:
         (folder / SEARCH).mkdir()
         export_encoder(search, folder / SEARCH)
@@ -116,6 +126,18 @@ def export_encoder(model: Model, folder: Path) -> dict[str, Any]:
     about |= {"widths": model.widths, "modes": how.modes, "normalize": how.normalize}
     head = {"kind": "encoder", "model": about}
     return _manifest(model, folder, head, _body(folder, made, weights))
+
+
+def _chat(model: Decoder, folder: Path, files: dict[str, Any]) -> bool | str | None:
+    """Whether the page can chat, or why it cannot; None for a model without a template."""
+    tokenizer = model.need_tokenizer("a page cannot run without one")
+    if not tokenizer.has_chat:
+        return None
+    try:
+        _write(folder, "chat.json", chat_file(tokenizer), files)
+    except ModelError as e:
+        return str(e).splitlines()[0]
+    return True
 
 
 def _manifest(

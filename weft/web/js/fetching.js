@@ -1,8 +1,19 @@
-// How far a model's files have come, for a person to read.
+// What the page's scripts share: elements, and how far a model's files have come.
 
 export const $ = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
 export const mb = (/** @type {number} */ bytes) => (bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0);
 export const FETCH_UNASKED = 16 * 2 ** 20; // bytes: more is fetched when a person says so
+
+/**
+ * A new element with properties and children.
+ * @param {string} name @param {Record<string, any>} [about] @param {(string | Node)[]} children
+ * @returns {any}
+ */
+export function element(name, about = {}, ...children) {
+  const made = Object.assign(document.createElement(name), about);
+  made.append(...children);
+  return made;
+}
 
 /** @param {unknown} error @returns {string} a sentence */
 export function sentence(error) {

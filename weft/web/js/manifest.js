@@ -36,6 +36,7 @@ export function readManifest(raw) {
     }
     need(Object.values(raw.memory ?? {}).every(whole), "its memory");
     need(raw.search === undefined || /^\w+$/.test(raw.search), "where its search is");
+    need([undefined, true].includes(raw.chat) || isText(raw.chat), "whether it chats");
     if (raw.kind === "decoder") needDecoder(raw.model, raw.text, raw.train ?? []);
     if (raw.kind === "encoder") needEncoder(raw.model, raw.text);
     return raw;

@@ -3,7 +3,7 @@
 import { Decoder } from "./decoder.js";
 import { bytesOf, readManifest } from "./manifest.js";
 import { WeftError, readProgram, soundly } from "./program.js";
-import { Philox, choose, sampling } from "./sampler.js";
+import { choose, sampling } from "./sampler.js";
 import { Sessions } from "./session.js";
 import { Stops, StreamDecoder } from "./text.js";
 import { Tokenizer } from "./tokenizer.js";
@@ -20,6 +20,7 @@ const ANSWER = 20_000; // ms in which a GPU is found, or never will be
  * @typedef {{maxNewTokens?: number, temperature?: number, topK?: number, topP?: number,
  *   repetitionPenalty?: number, seed?: number | bigint, stop?: string[], signal?: AbortSignal
  * }} GenerateOptions
+ * @typedef {{role: string, content: string} & Record<string, any>} Message
  * @typedef {{text: string, ids: number[],
  *   finish: null | "eos" | "stop" | "length" | "aborted"}} Piece
  */
@@ -52,6 +53,8 @@ export class Model {
     this.sessions = null;
     /** @type {Tokenizer | null} */
     this.tokenizer = null;
+    /** @type {any} the chat template, once it was asked for */
+    this.template = null;
     /** @type {number[]} ids whose keys and values the device holds */
     this.fed = [];
     /** @type {Promise<any>} when the device is free again */
@@ -210,9 +213,9 @@ export class Model {
       new Tokenizer(JSON.parse(new TextDecoder().decode(json)), this.manifest.text));
   }
 
-  /** @param {string} text @returns {number[]} */
-  encode(text) {
-    return /** @type {Tokenizer} */ (this.tokenizer).encode(text);
+  /** @param {string} text @param {boolean} [special] @returns {number[]} */
+  encode(text, special) {
+    return /** @type {Tokenizer} */ (this.tokenizer).encode(text, special);
   }
 
   /** @param {number[]} ids @returns {string} */
@@ -235,7 +238,8 @@ export class Model {
         + "shorten it");
     }
     const how = sampling(options);
-    const stream = new Philox(options.seed ?? 0);
+    const stream = how.temperature > 0
+      ? new (await import("./philox.js")).Philox(options.seed ?? 0) : null;
     const text = new StreamDecoder((part) => this.decode(part));
     const stops = new Stops(options.stop ?? []);
     const first = ids.length;
@@ -260,6 +264,30 @@ export class Model {
     const rest = stops.push(text.flush(), true);
     if (stops.stopped && finish === "length") finish = "stop";
     yield { text: rest, ids: [], finish: finish ?? "aborted" };
+  }
+
+  /**
+   * The answer to a conversation, through the model's chat template, as `generate` gives it.
+   * @param {Message[]} messages
+   * @param {GenerateOptions & {variables?: Record<string, any>}} [options] `variables` of the
+   *   template, such as `enable_thinking`
+   * @returns {AsyncGenerator<Piece, void>}
+   */
+  async *chat(messages, { variables, ...options } = {}) {
+    const prompt = await this.chatPrompt(messages, variables);
+    yield* this.generate(this.encode(prompt, false), options);
+  }
+
+  /**
+   * What the template makes of messages: the text that the model goes on from.
+   * @param {Message[]} messages @param {Record<string, any>} [variables] @returns {Promise<string>}
+   */
+  async chatPrompt(messages, variables) {
+    const { chat, name } = this.manifest;
+    if (chat !== true) throw new WeftError(chat ?? `${name} has no chat template: use generate`);
+    const { render } = await import("./template.js");
+    this.template ??= JSON.parse(new TextDecoder().decode(await this.part("chat.json")));
+    return soundly("chat.json", () => render(this.template, messages, variables));
   }
 
   /**

@@ -80,7 +80,9 @@ async function start() {
     (await import("./train.js")).bindTraining(model, { target: target() });
   }
   const encodes = folder.kind === "encoder";
-  $("tab-write").hidden = encodes;
+  $("tab-write").hidden = $("try").hidden = encodes;
+  if (model.about.chat === true) (await import("./chat.js")).bindChat(model, options);
+  else if (model.about.chat) $("note").textContent = `${model.about.chat}: it completes texts.`;
   if (encodes || folder.search) (await import("./search.js")).bindSearch(folder.search, model);
   bindTabs($("tabs"));
   $("prompt").value ||= query.get("prompt") ?? "def fibonacci(n):";
@@ -101,15 +103,11 @@ async function write(event) {
   Object.assign(given, { className: "given", textContent: prompt });
   const fresh = document.createElement("span");
   $("output").replaceChildren(given, fresh);
-  const number = (/** @type {string} */ id) => $(id).valueAsNumber;
   const begun = performance.now();
   let first = 0;
   let count = 0;
   try {
-    const pieces = model.generate(prompt, {
-      maxNewTokens: number("tokens"), temperature: number("temperature"), topP: number("top-p"),
-      topK: number("top-k"), seed: number("seed"), signal: running.signal,
-    });
+    const pieces = model.generate(prompt, options(running.signal));
     for await (const { text, ids, finish } of pieces) {
       fresh.append(text);
       count += ids.length;
@@ -129,6 +127,15 @@ async function write(event) {
     $("output").ariaBusy = "false";
     document.body.dataset.written = String(count);
   }
+}
+
+/** What the form's options ask for. @param {AbortSignal} signal */
+function options(signal) {
+  const number = (/** @type {string} */ id) => $(id).valueAsNumber;
+  return {
+    maxNewTokens: number("tokens"), temperature: number("temperature"), topP: number("top-p"),
+    topK: number("top-k"), seed: number("seed"), signal,
+  };
 }
 
 /** @param {number} count @param {number} begun @param {number} first when the first came */

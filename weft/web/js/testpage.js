@@ -1,17 +1,9 @@
 // ?selftest: what this device makes of every kernel, as a table and as JSON to copy.
 
+import { element } from "./fetching.js";
 import { selftest } from "./weft.js";
 
 const HEADS = ["Kernel", "Largest error", "Allowed", "ms", "Right"];
-
-/**
- * @param {string} name @param {Record<string, any>} [about] @param {(string | Node)[]} children
- */
-function element(name, about = {}, ...children) {
-  const made = Object.assign(document.createElement(name), about);
-  made.append(...children);
-  return made;
-}
 
 /**
  * @param {HTMLElement} section @param {"auto" | "webgpu" | "wasm"} target

@@ -39,7 +39,7 @@ class Training {
   /** What was trained is dropped; the next start begins anew. */
   forget() {
     this.running?.abort();
-    /** @type {import("./weft.js").PageTrainer | null} */
+    /** @type {import("./page_trainer.js").PageTrainer | null} */
     this.trainer = null;
     this.losses = [];
     $("train-after").hidden = $("train-curve").hidden = true;

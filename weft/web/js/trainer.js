@@ -2,8 +2,8 @@
 
 import { readManifest } from "./manifest.js";
 import { Model } from "./model.js";
+import { Philox } from "./philox.js";
 import { WeftError, isText, soundly, whole } from "./program.js";
-import { Philox } from "./sampler.js";
 
 /**
  * @typedef {{steps?: number, lr?: number, seed?: number | bigint,

@@ -144,12 +144,23 @@ export class PageModel {
   }
 
   /**
+   * The answer to a conversation, of a model with a chat template; otherwise as `generate`.
+   * @param {import("./model.js").Message[]} messages
+   * @param {import("./model.js").GenerateOptions & {variables?: Record<string, any>}} [options]
+   * @returns {AsyncGenerator<import("./model.js").Piece, void>}
+   */
+  chat(messages, options = {}) {
+    return this.pieces("chat", { messages }, options);
+  }
+
+  /**
    * What a page trains, where the folder was exported with --train: "scratch" or "lora".
    * @param {string} kind @param {import("./model.js").LoadOptions} [options]
-   * @returns {Promise<PageTrainer>}
+   * @returns {Promise<import("./page_trainer.js").PageTrainer>}
    */
   async trainer(kind, { signal, progress, note, ...options } = {}) {
     const handlers = { signal, progress, note };
+    const { PageTrainer } = await import("./page_trainer.js");
     return new PageTrainer(this, await this.call("openTrainer", { kind, options }, handlers));
   }
 
@@ -215,37 +226,5 @@ export class PageModel {
     this.ended ??= error;
     for (const call of this.calls.values()) call.fail(this.ended);
     this.calls.clear();
-  }
-}
-
-/** A training in a model's worker; another one of the same model takes its place. */
-export class PageTrainer {
-  /** @param {PageModel} model @param {any} about */
-  constructor(model, about) {
-    this.model = model;
-    this.about = about;
-  }
-
-  /**
-   * Trains on a text; each step comes as it is done, and leaving the loop stops.
-   * @param {string} text @param {import("./trainer.js").TrainOptions} [options]
-   * @returns {AsyncGenerator<import("./trainer.js").Step, void>}
-   */
-  train(text, options = {}) {
-    return this.model.pieces("train", { text }, options);
-  }
-
-  /**
-   * Writes with what was trained so far.
-   * @param {string} prompt @param {import("./model.js").GenerateOptions} [options]
-   * @returns {AsyncGenerator<import("./model.js").Piece, void>}
-   */
-  generate(prompt, options = {}) {
-    return this.model.pieces("write", { prompt }, options);
-  }
-
-  /** @returns {Promise<{name: string, bytes: Uint8Array}[]>} the files of what was trained */
-  files() {
-    return this.model.call("trained", {});
   }
 }

@@ -36,6 +36,10 @@ const CALLS = {
     const pieces = /** @type {Model} */ (model).generate(prompt, { ...options, signal });
     for await (const piece of pieces) post({ id, piece });
   },
+  async chat(id, { messages, options }, signal) {
+    const pieces = /** @type {Model} */ (model).chat(messages, { ...options, signal });
+    for await (const piece of pieces) post({ id, piece });
+  },
   // what makes steps is fetched when it is asked for
   async openTrainer(id, { kind, options }, signal) {
     const { Trainer } = await import("./trainer.js");
@@ -74,10 +78,10 @@ const CALLS = {
 
 /** @param {Model} model */
 function about({ manifest, device, why, store }) {
-  const { name, model, train: kinds } = manifest;
+  const { name, model, train: kinds, chat } = manifest;
   const hardware = device.about?.() ?? {};
   return {
-    name, kinds, model, target: device.kind, why, bytes: device.bytes, fetched: store.fetched,
+    name, kinds, chat, model, target: device.kind, why, bytes: device.bytes, fetched: store.fetched,
     device: hardware,
   };
 }

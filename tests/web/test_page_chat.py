@@ -1,0 +1,288 @@
+"""Chat in a page: its templates against transformers', its answers against Python's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_templates import CONVERSATIONS, REFUSED, TEMPLATES, VARIABLES
+from conftest import LLAMA
+from hypothesis import Phase, given, settings, strategies as st
+from jinja2.exceptions import TemplateError
+from page_device import PLAYER
+from page_kit import Browser, Site, need
+
+import weft
+from weft.core.errors import ModelError
+from weft.models.box import box_folder
+from weft.models.chat_worker import handle, make_environment
+from weft.models.random_weights import random_folder
+from weft.web import chat
+from weft.web.export import export_web
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+from model_zoo import write_tokenizer
+
+CASES = [
+    ({"add_generation_prompt": True} | variables, messages)
+    for variables in VARIABLES
+    for messages in CONVERSATIONS
+]
+
+
+def play(chats: list[Any], cases: list[Any]) -> Any:
+    """What the player makes of cases [number of the chat, messages, variables]."""
+    need()
+    given = json.dumps({"chats": chats, "cases": cases})
+    command = ["node", str(Path(__file__).with_name("chat.mjs")), str(PLAYER)]
+    done = subprocess.run(command, input=given.encode(), capture_output=True, timeout=100)
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+def of(template: str) -> Any:
+    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return {"template": chat.playable(handle({"parse": template})["tree"]), "special": special}
+
+
+def test_prompts_equal_transformers(tmp_path: Path) -> None:
+    theirs = write_tokenizer(tmp_path)
+    chats = [of(template) for template in TEMPLATES.values()]
+    all_cases = [[n, m, v] for n in range(len(chats)) for v, m in CASES]
+    results = play(chats, all_cases)["results"]
+    texts = set()
+    for (n, messages, variables), got in zip(all_cases, results, strict=True):
+        name, template = list(TEMPLATES.items())[n]
+        where = name, messages, variables
+        try:
+            want = theirs.apply_chat_template(
+                messages, chat_template=template, tokenize=False, **variables
+            )
+        except (TemplateError, TypeError) as e:  # what it cannot do, the page cannot either
+            assert "WeftError" in got["error"], (*where, e)
+            continue
+        if "without tojson" in got.get("error", ""):  # Python's way of writing lists
+            assert not isinstance(messages[0]["content"], str), where
+            continue
+        assert got.get("text") == want, (*where, got)
+        texts.add((name, want))
+    for name in TEMPLATES:
+        assert len([t for t in texts if t[0] == name]) > 8
+
+
+@pytest.mark.parametrize("template", REFUSED)
+def test_what_a_page_cannot_play_is_named_at_export(template: str) -> None:
+    with pytest.raises(ModelError, match=REFUSED[template]):
+        of(template)
+
+
+def test_both_sides_list_the_same() -> None:
+    keys = play([], [])["keys"]
+    assert set(keys["FILTERS"]) - {"map.attribute"} == set(chat.FILTERS)
+    assert set(keys["TESTS"]) == chat.TESTS
+    assert (set(keys["text"]), set(keys["dict"])) == (chat.TEXT_METHODS, chat.DICT_METHODS)
+
+
+# -- expressions, against Jinja -------------------------------------------------------------------
+
+TEXTS = st.text("ab Aß\t\n\x85\u3000\ufeffΣσé😀İ-([{<'\"\\\x1f", max_size=6)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab"), inner),
+    max_leaves=5,
+)
+BINARY_TESTS = ("divisibleby", "eq", "equalto", "in", "ne")
+UNARY = [
+    "x|trim", "x|length", "x|upper", "x|lower", "x|capitalize", "x|title", "x|first", "x|last",
+    "x|list|length", "x|reverse|list|tojson", "x|reverse|join", "x|join(',')",
+    "x|default('d', true)", "x|string|length", "x|tojson", "x|tojson(indent=1)",
+    "x|tojson(ensure_ascii=true)", "not x", "x.strip()", "x.lstrip('aA ')", "x.rstrip()",
+    "x.split()|tojson", "x.split('a')|tojson", "x.split(' ', 1)|tojson", "x.rsplit('a', 1)|tojson",
+    "x.upper()", "x.lower()", "x.capitalize()", "x.replace('a', 'bb')", "x|replace('a', '')",
+    "x.startswith('a')", "x.endswith(('a', 'b'))", "x.find('b')", "x.removeprefix('a')",
+    "x.removesuffix('b')", "x[0]", "x[-1]", "x['a']", "x.a", "x.a.b", "x[1:]|tojson",
+    "x[:-1]|tojson", "x[::-1]|tojson", "x[2:0:-1]|tojson", "x ~ 1", "x", "'t' if x else 'f'",
+    "x or 'none'", "x and 'some'", "x.get('a')", "x.keys()|list|tojson", "x.values()|list|tojson",
+    "x.items()|list|tojson", "x|items|list|tojson", "-x", "x|map('string')|join",
+    "x|map(attribute='a')|join(';')", "x|select('string')|join",
+    "x|rejectattr('a', 'defined')|list|length", "x|select|list|length", "'%s' ~ x",
+    "x|map('upper')|list|tojson", "(x|map('string')) is iterable", "x|selectattr('a')|length",
+    "[x, x]|tojson", "'a' in x", "x in [1, 'a', none, []]", "y", "x is divisibleby 2",
+    "x is in 'ab'", "y is sequence", "y|length", "y|join", "y is iterable",
+    *(f"x is {t}" for t in sorted(chat.TESTS) if t.isalpha() and t not in BINARY_TESTS),
+]  # fmt: skip
+BINARY = [
+    "==",
+    "!=",
+    "<",
+    "<=",
+    ">",
+    ">=",
+    "+",
+    "-",
+    "*",
+    "//",
+    "%",
+    "in",
+    "not in",
+    "and",
+    "or",
+    "~",
+]
+
+
+SOURCES = [f"{{{{ {e} }}}}" for e in UNARY] + [f"{{{{ x {op} z }}}}" for op in BINARY]
+
+
+@settings(max_examples=6, deadline=None, phases=[Phase.generate])
+@given(st.lists(st.tuples(VALUES, VALUES), min_size=40, max_size=40))
+def test_expressions_are_jinjas(values: list[tuple[Any, Any]]) -> None:
+    """Where Jinja gives a text, a page gives the same, or says that it cannot."""
+    cases = [[n, [], {"x": x, "z": z}] for n in range(len(SOURCES)) for x, z in values]
+    results = play([of(source) for source in SOURCES], cases)["results"]
+    right = 0
+    for (n, _, variables), got in zip(cases, results, strict=True):
+        try:
+            want = jinja(SOURCES[n]).render(messages=[], **variables)
+        except Exception:  # where Jinja fails there is nothing to equal
+            continue
+        if "text" in got:
+            assert got["text"] == want, (SOURCES[n], variables)
+            right += 1
+        else:
+            assert "WeftError: the chat template failed" in got["error"], (SOURCES[n], variables)
+    assert right > len(cases) / 10
+
+
+@cache
+def jinja(source: str) -> Any:
+    return make_environment().from_string(source)
+
+
+# -- the whole way, on a tiny model with random weights -------------------------------------------
+
+SAID = ["def f(x):", "  and näxt? ", "return 1"]
+NODE = """
+import { load } from PLAYER;
+const model = await load(FOLDER, { target: "wasm", threads: 1 });
+const { decoder } = model;
+const [turns, fed, messages] = [[], [], [{ role: "system", content: "Be brief." }]];
+const feed = decoder.feed.bind(decoder);
+decoder.feed = (ids, ...rest) => (fed.push(ids.length), feed(ids, ...rest));
+for (const content of SAID) {
+  messages.push({ role: "user", content });
+  fed.length = 0;
+  const turn = { ids: [], text: "", prompt: await model.chatPrompt(messages) };
+  for await (const { text, ids } of model.chat(messages, { maxNewTokens: 12 })) {
+    turn.text += text;
+    turn.ids.push(...ids);
+  }
+  messages.push({ role: "assistant", content: turn.text });
+  turns.push({ ...turn, read: fed[0] });
+}
+const refused = await model.chat([{ role: "alien", content: "" }]).next().catch((e) => e.message);
+const brief = await model.chatPrompt([], { add_generation_prompt: false });
+console.log(JSON.stringify({ turns, refused, brief }));
+"""
+
+
+@pytest.fixture(scope="module")
+def talking(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A model with a template, its page, and the turns that Python's `weft chat` would write."""
+    folder = tmp_path_factory.mktemp("talking")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(box_folder() / name, folder)
+    (folder / "chat_template.jinja").write_text(LINES)
+    path = random_folder(folder, LLAMA, seed=5)
+    model = weft.load(path, device="cpu", max_batch=1)
+    site = tmp_path_factory.mktemp("site") / "page"
+    manifest = export_web(model, site)
+    assert manifest["chat"] is True
+    messages, turns = [{"role": "system", "content": "Be brief."}], []
+    for said in SAID:
+        messages.append({"role": "user", "content": said})
+        ids = model.chat_ids(messages)
+        made = model.generate(ids, max_new_tokens=12)
+        messages.append({"role": "assistant", "content": made.text})
+        turns.append((list(made.ids), made.text, len(ids) - made.reused))
+    return site, turns
+
+
+LINES = """
+{%- for m in messages %}
+  {%- if m.role not in ['system', 'user', 'assistant'] %}{{ raise_exception('who is ' + m.role) }}
+  {%- endif %}
+  {{- '# ' + m.role + ': ' + m.content | trim + '\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '# assistant:' }}{% endif %}
+"""
+
+
+def test_turns_in_node_are_pythons_and_read_only_what_is_new(talking: Any, tmp_path: Path) -> None:
+    need()
+    site, turns = talking
+    script = tmp_path / "talk.mjs"
+    code = NODE.replace("PLAYER", json.dumps(str(PLAYER / "node.js")))
+    script.write_text(
+        code.replace("FOLDER", json.dumps(str(site))).replace("SAID", json.dumps(SAID))
+    )
+    done = subprocess.run(["node", str(script)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert [(t["ids"], t["text"], t["read"]) for t in seen["turns"]] == turns
+    assert turns[2][2] < 30
+    assert seen["refused"] == "the chat template refuses these messages: who is alien"
+    assert seen["brief"] == ""
+
+
+TALK = """
+await page.goto(`${given.url}?target=${given.target}`);
+await page.waitForFunction(() => document.body.dataset.state === "ready");
+await page.locator("#options summary").click();
+await page.fill("#tokens", "12");
+await page.locator("text=Instructions to the model").click();
+await page.fill("#system", "Be brief.");
+for (let n = 0; n < given.said.length; n++) {
+  await page.fill("#say", given.said[n]);
+  await page.press("#say", "Enter");
+  await page.waitForFunction((count) => document.body.dataset.turns === String(count), 2 * n + 3);
+}
+const shown = await page.evaluate(() => ({
+  answers: [...document.querySelectorAll(".assistant .said")].map((e) => e.textContent),
+  names: [...document.querySelectorAll("#turns .who")].map((e) => e.textContent),
+  selected: document.querySelector("[role=tab][aria-selected=true]").textContent, noted,
+}));
+await page.click("text=New conversation");
+const left = await page.locator("#turns .turn").count();
+return { ...shown, left, errors: it.errors };
+"""
+
+
+@pytest.mark.parametrize("target", ["wasm", "webgpu"])
+def test_the_page_talks_as_python_does(talking: Any, browser: Browser, target: str) -> None:
+    site, turns = talking
+    served = Site(site)
+    try:
+        given = {"url": served.url, "target": target, "said": [s.strip() for s in SAID]}
+        seen = browser.run(f"chat-{target}", TALK, given)
+    finally:
+        served.close()
+    assert seen["answers"] == [text for _, text, _ in turns]
+    assert seen["names"] == ["You", "Model"] * 3 and seen["selected"] == "Chat"
+    assert seen["left"] == 0 and seen["errors"] == [] and seen["noted"]["violations"] == []
+
+
+def test_a_page_that_cannot_chat_says_why(tmp_path: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(box_folder() / name, tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("{% include 'other' %}")
+    model = weft.load(random_folder(tmp_path, LLAMA), device="cpu", max_batch=1)
+    manifest = export_web(model, tmp_path / "page")
+    assert manifest["chat"] == "a page cannot play the chat template: it has no Include of Jinja"
+    assert not (tmp_path / "page" / "chat.json").exists()
