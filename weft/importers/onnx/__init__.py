@@ -1,0 +1,104 @@
+"""ONNX files in: `from_onnx`."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from weft.core.errors import FileFormatError, UsageError
+from weft.importers.onnx import (  # noqa: F401  (each fills its part of the table)
+    attention,
+    contrib,
+    control,
+    elementwise,
+    linear,
+    movement,
+    nets,
+    pooling,
+    quantised,
+    recurrent,
+    reductions,
+    resampling,
+    sampling,
+    selection,
+    signal,
+)
+from weft.importers.onnx.external import External
+from weft.importers.onnx.functions import Functions, check_supported
+from weft.importers.onnx.graph import Function, Graph, Reader, versions
+from weft.importers.onnx.model import OnnxModel
+from weft.tensor.device import open_device
+
+OLDEST = 7  # the first opset with NumPy's broadcasting
+MOST_BYTES = 1 << 31  # of a protobuf message
+
+
+def from_onnx(path: str | os.PathLike[str] | Any, device: Any = None) -> OnnxModel:
+    """The model in an ONNX file (or a ModelProto), to be called with arrays; needs weft[import].
+
+    Runs on `device` (the CPU by default), compiled once per signature. 64-bit integers are 32-bit
+    there, float64 exists on the CPU alone. Opsets 7 to the newest that the onnx package knows.
+    Raises FileFormatError for a file that is damaged, inconsistent or hostile, UsageError naming
+    all operators that weft does not run, DTypeError for element types that it does not have."""
+    try:
+        import onnx
+    except ImportError:
+        raise UsageError("from_onnx needs the onnx package: pip install 'weft[import]'") from None
+    if isinstance(path, onnx.ModelProto):
+        proto, external = path, External(Path("model"))
+    else:
+        proto, external = _parsed(Path(path), onnx), External(Path(path))
+    graph, local, opsets = _read(proto, external, onnx)
+    check_supported(graph, local, opsets)
+    home = None if device is None else open_device(device)
+    return OnnxModel(graph, Functions(local, home), opsets, home)
+
+
+def _parsed(path: Path, onnx: Any) -> Any:
+    try:
+        info = path.stat()
+        if not stat.S_ISREG(info.st_mode):
+            raise FileFormatError(f"{path}: not a regular file")
+        if info.st_size >= MOST_BYTES:
+            raise FileFormatError(f"{path}: {info.st_size} bytes; protobuf ends at 2 GiB")
+        data = path.read_bytes()
+    except OSError as error:
+        raise FileFormatError(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        proto = onnx.ModelProto.FromString(data)
+    except Exception as error:  # protobuf's own class, whatever its version
+        first = (str(error).splitlines() or [type(error).__name__])[0][:120]
+        raise FileFormatError(f"{path}: not an ONNX file, damaged or nested too deeply: {first}") from None
+    if not proto.HasField("graph"):
+        raise FileFormatError(f"{path}: no graph inside; is it an ONNX file?")
+    return proto
+
+
+def _read(
+    proto: Any, external: External, onnx: Any
+) -> tuple[Graph, dict[tuple[str, str], Function], dict[str, int]]:
+    if not 3 <= proto.ir_version <= onnx.IR_VERSION:
+        raise FileFormatError(
+            f"IR version {proto.ir_version}; this onnx package knows 3 to {onnx.IR_VERSION}"
+        )
+    opsets = versions(proto.opset_import)
+    newest = onnx.defs.onnx_opset_version()
+    if not OLDEST <= opsets.get("", 0) <= newest:
+        raise FileFormatError(
+            f"opset {opsets.get('', 'none')}: weft reads {OLDEST} to {newest}; convert the file "
+            "with onnx.version_converter, or install a newer onnx"
+        )
+    reader = Reader(external)
+    try:
+        graph = reader.graph(proto.graph)
+        local: dict[tuple[str, str], Function] = {}
+        for entry in proto.functions:
+            key = ("" if entry.domain == "ai.onnx" else entry.domain, entry.name)
+            if key in local:
+                raise FileFormatError(f"two functions are called {entry.name!r:.80}")
+            local[key] = reader.function(entry)
+    except RecursionError:
+        raise FileFormatError("graphs nest too deeply") from None
+    return graph, local, opsets

@@ -1,0 +1,324 @@
+"""Operators on each element: arithmetic, comparison, logic, bits, functions of reals."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import weft
+from weft.core import dtypes as dt
+from weft.core.errors import DTypeError
+from weft.importers.onnx.table import Call, Value, is_host, lib, op, scalar
+from weft.importers.onnx.values import cast, is_float, is_int, numpy_dtype, numpy_type
+from weft.tensor.core import Tensor
+
+# -- arithmetic
+
+
+@op("Add", either=True)
+def add(call: Call, a: Value, b: Value) -> Value:
+    return a + b
+
+
+@op("Sub", either=True)
+def subtract(call: Call, a: Value, b: Value) -> Value:
+    return a - b
+
+
+@op("Mul", either=True)
+def multiply(call: Call, a: Value, b: Value) -> Value:
+    return a * b
+
+
+@op("Div", either=True)
+def divide(call: Call, a: Value, b: Value) -> Value:
+    """Of integers rounded toward zero."""
+    if not is_int(a):
+        return a / b
+    xp = lib(a, b)
+    quotient = a // b
+    if numpy_dtype(a).kind == "u":
+        return quotient
+    inexact = (quotient * b != a) & ((a < 0) != (b < 0))
+    return _like(a, xp.where(inexact, quotient + 1, quotient))
+
+
+def _like(x: Value, made: Value) -> Value:
+    """A result in the element type of an operand (NumPy widens small integers)."""
+    return made.astype(x.dtype)
+
+
+@op("Mod", either=True)
+def mod(call: Call, a: Value, b: Value) -> Value:
+    """The remainder with the divisor's sign, or (fmod) the dividend's."""
+    if not call.get("fmod", 0):
+        return a % b
+    if is_int(a):
+        return a - divide(call, a, b) * b
+    if is_host(a):
+        return np.fmod(a, b)
+    low = a.abs() % b.abs()
+    return (a < 0).where(-low, low)
+
+
+@op("Pow", either=True)
+def power(call: Call, a: Value, b: Value) -> Value:
+    if is_host(a):
+        return (a.astype(np.result_type(a, b)) ** b).astype(a.dtype)
+    if is_int(a) and is_float(b):
+        return (a.cast(b.dtype) ** b).cast(a.dtype)
+    return a ** b.cast(a.dtype)
+
+
+@op("Neg", either=True)
+def negative(call: Call, x: Value) -> Value:
+    return -x
+
+
+@op("Abs", either=True)
+def absolute(call: Call, x: Value) -> Value:
+    return x if numpy_dtype(x).kind == "u" else abs(x)
+
+
+@op("Sign", either=True)
+def sign(call: Call, x: Value) -> Value:
+    return lib(x).sign(x)
+
+
+def _fold(name: str, join: Callable[[Any, Value, Value], Value]) -> None:
+    def fn(call: Call, *values: Value) -> Value:
+        xp = lib(*values)
+        return functools.reduce(lambda a, b: join(xp, a, b), values)
+
+    op(name, either=True)(fn)
+
+
+_fold("Max", lambda xp, a, b: xp.maximum(a, b))
+_fold("Min", lambda xp, a, b: xp.minimum(a, b))
+_fold("Sum", lambda xp, a, b: a + b)
+
+
+@op("Mean", either=True)
+def mean(call: Call, *values: Value) -> Value:
+    return functools.reduce(lambda a, b: a + b, values) * _number(values[0], 1 / len(values))
+
+
+def _number(like: Value, number: float) -> Any:
+    return np.asarray(number, like.dtype) if is_host(like) else number
+
+
+@op("Clip", either=True)
+def clip(call: Call, x: Value, low: Value = None, high: Value = None) -> Value:
+    xp = lib(x)
+    if call.version < 11:
+        low, high = call.get("min"), call.get("max")
+        low, high = (None if v is None else _number(x, v) for v in (low, high))
+    x = x if low is None else xp.maximum(x, low)
+    return x if high is None else xp.minimum(x, high)
+
+
+# -- comparison, logic, bits
+
+
+def _both(name: str, fn: Callable[[Value, Value], Value]) -> None:
+    op(name, either=True)(lambda call, a, b: fn(a, b))
+
+
+_both("Equal", lambda a, b: a == b)
+_both("Less", lambda a, b: a < b)
+_both("LessOrEqual", lambda a, b: a <= b)
+_both("Greater", lambda a, b: a > b)
+_both("GreaterOrEqual", lambda a, b: a >= b)
+for _name in ("And", "BitwiseAnd"):
+    _both(_name, lambda a, b: a & b)
+for _name in ("Or", "BitwiseOr"):
+    _both(_name, lambda a, b: a | b)
+for _name in ("Xor", "BitwiseXor"):
+    _both(_name, lambda a, b: a ^ b)
+for _name in ("Not", "BitwiseNot"):
+    op(_name, either=True)(lambda call, x: ~x)
+
+
+@op("BitShift", either=True)
+def bit_shift(call: Call, a: Value, b: Value) -> Value:
+    return a << b if call.need("direction") == "LEFT" else a >> b
+
+
+@op("Where", either=True)
+def where(call: Call, condition: Value, a: Value, b: Value) -> Value:
+    return lib(condition, a, b).where(condition, a, b)
+
+
+@op("IsNaN", either=True)
+def is_nan(call: Call, x: Value) -> Value:
+    return lib(x).isnan(x)
+
+
+@op("IsInf", either=True)
+def is_inf(call: Call, x: Value) -> Value:
+    found = []
+    if call.get("detect_negative", 1):
+        found.append(x == -math.inf)
+    if call.get("detect_positive", 1):
+        found.append(x == math.inf)
+    return functools.reduce(lambda a, b: a | b, found) if found else x != x
+
+
+# -- functions of reals
+
+
+def _reals(name: str, fn: Callable[[Any, Value], Value]) -> None:
+    op(name, either=True)(lambda call, x: fn(lib(x), x))
+
+
+_reals("Exp", lambda xp, x: xp.exp(x))
+_reals("Log", lambda xp, x: xp.log(x))
+_reals("Sqrt", lambda xp, x: xp.sqrt(x))
+_reals("Reciprocal", lambda xp, x: xp.reciprocal(x))
+_reals("Floor", lambda xp, x: xp.floor(x))
+_reals("Ceil", lambda xp, x: xp.ceil(x))
+_reals("Round", lambda xp, x: xp.round(x))
+_reals("Sin", lambda xp, x: xp.sin(x))
+_reals("Cos", lambda xp, x: xp.cos(x))
+_reals("Tanh", lambda xp, x: xp.tanh(x))
+for _name in ("tan", "acos", "asin", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"):
+    op(_name.capitalize())(lambda call, x, fn=getattr(weft, _name): fn(x))
+
+
+@op("Erf")
+def erf(call: Call, x: Tensor) -> Tensor:
+    return x.erf()
+
+
+# -- activations
+
+
+@op("Relu")
+def relu(call: Call, x: Tensor) -> Tensor:
+    return x.relu()
+
+
+@op("Sigmoid")
+def sigmoid(call: Call, x: Tensor) -> Tensor:
+    return x.sigmoid()
+
+
+@op("LeakyRelu")
+def leaky_relu(call: Call, x: Tensor) -> Tensor:
+    return (x < 0).where(x * call.get("alpha", 0.01), x)
+
+
+@op("PRelu")
+def prelu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
+    return (x < 0).where(x * slope, x)
+
+
+@op("ThresholdedRelu")
+def thresholded_relu(call: Call, x: Tensor) -> Tensor:
+    return (x > call.get("alpha", 1.0)).where(x, 0.0)
+
+
+@op("Elu")
+def elu(call: Call, x: Tensor) -> Tensor:
+    return (x < 0).where(weft.expm1(x.minimum(0.0)) * call.get("alpha", 1.0), x)
+
+
+@op("Celu")
+def celu(call: Call, x: Tensor) -> Tensor:
+    alpha = call.get("alpha", 1.0)
+    return x.maximum(0.0) + weft.expm1(x.minimum(0.0) * (1 / alpha)) * alpha
+
+
+@op("Selu")
+def selu(call: Call, x: Tensor) -> Tensor:
+    alpha, gamma = call.get("alpha", 1.67326319217681884765625), call.get("gamma", 1.0507009873554805)
+    return (x > 0).where(x, weft.expm1(x.minimum(0.0)) * alpha) * gamma
+
+
+@op("Softplus")
+def softplus(call: Call, x: Tensor) -> Tensor:
+    return x.maximum(0.0) + weft.log1p((-x.abs()).exp())
+
+
+@op("Softsign")
+def softsign(call: Call, x: Tensor) -> Tensor:
+    return x / (x.abs() + 1.0)
+
+
+@op("HardSigmoid")
+def hard_sigmoid(call: Call, x: Tensor) -> Tensor:
+    return (x * call.get("alpha", 0.2) + call.get("beta", 0.5)).maximum(0.0).minimum(1.0)
+
+
+@op("HardSwish")
+def hard_swish(call: Call, x: Tensor) -> Tensor:
+    return x * (x * (1 / 6) + 0.5).maximum(0.0).minimum(1.0)
+
+
+@op("Mish")
+def mish(call: Call, x: Tensor) -> Tensor:
+    return x * softplus(call, x).tanh()
+
+
+@op("Swish")
+def swish(call: Call, x: Tensor) -> Tensor:
+    alpha = call.get("alpha", 1.0)
+    return x.silu() if alpha == 1.0 else x * (x * alpha).sigmoid()
+
+
+@op("Gelu")
+def gelu(call: Call, x: Tensor) -> Tensor:
+    return x.gelu(call.get("approximate", "none"))
+
+
+@op("Shrink")
+def shrink(call: Call, x: Tensor) -> Tensor:
+    edge, bias = call.get("lambd", 0.5), call.get("bias", 0.0)
+    real = x.cast(dt.float32) if not x.dtype.is_float else x
+    made = (real < -edge).where(real + bias, (real > edge).where(real - bias, 0.0))
+    return made.cast(x.dtype)
+
+
+# -- element types
+
+
+@op("Cast", either=True)
+def cast_to(call: Call, x: Value) -> Value:
+    return cast(call, x, numpy_type(call.need("to"), "to"))
+
+
+@op("CastLike")
+def cast_like(call: Call, x: Value, like: Value) -> Value:
+    return cast(call, x, numpy_dtype(like))
+
+
+@op("BitCast", either=True)
+def bit_cast(call: Call, x: Value) -> Value:
+    """The same bits as another type of the same size: a view of host memory."""
+    wanted = numpy_type(call.need("to"), "to")
+    host = call.host(x, "the operand")
+    if host.dtype.itemsize != wanted.itemsize:
+        raise DTypeError(f"BitCast: {host.dtype} and {wanted} differ in size")
+    made: np.ndarray = np.ascontiguousarray(host).reshape(host.shape).view(wanted)
+    return made if host.ndim else made.reshape(())
+
+
+@op("Identity", raw=True)
+def identity(call: Call, x: Value) -> Value:
+    return x
+
+
+@op("Dropout", host=(1, 2))
+def dropout(call: Call, x: Tensor, ratio: Any = None, training: Any = None) -> Any:
+    """As in inference, unless the third operand says otherwise."""
+    mask = weft.full(x.shape, True, device=None) if call.wants(1) else None
+    share = call.get("ratio", 0.5) if call.version < 12 else 0.5 if ratio is None else scalar(ratio)
+    if training is None or not scalar(training) or not share:
+        return (x, mask)
+    kept = weft.rand(*x.shape) >= share
+    return kept.where(x * (1 / (1 - share)) if share < 1 else x * 0.0, 0.0), kept
+

@@ -1,0 +1,242 @@
+"""Convolution, normalisation over channels, and resampling of images [N, C, ...]."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import weft
+from weft.core import dtypes as dt
+from weft.core.errors import ShapeError, UsageError
+from weft.importers.onnx.table import Call, ints, op
+from weft.tensor.core import Tensor
+
+Sides = list[tuple[int, int]]
+
+
+def sides_of(
+    call: Call, size: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
+    dilations: Sequence[int],
+) -> Sides:  # fmt: skip
+    """The padding before and after each axis, from `pads` or `auto_pad`."""
+    auto = call.get("auto_pad", "NOTSET")
+    if auto in ("NOTSET", ""):
+        pads = call.get("pads") or [0] * (2 * len(size))
+        return list(zip(pads[: len(size)], pads[len(size) :]))
+    if auto == "VALID":
+        return [(0, 0)] * len(size)
+    found = []
+    for n, k, s, d in zip(size, kernel, strides, dilations):
+        more = max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0)
+        low = more // 2 if auto == "SAME_UPPER" else -(-more // 2)
+        found.append((low, more - low))
+    return found
+
+
+@op("Conv")
+def conv(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    rank = x.ndim - 2
+    strides = call.get("strides") or [1] * rank
+    dilations = call.get("dilations") or [1] * rank
+    sides = sides_of(call, x.shape[2:], weight.shape[2:], strides, dilations)
+    return convolution(x, weight, bias, strides, sides, dilations, call.get("group", 1))
+
+
+def convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, strides: Sequence[int], sides: Sides,
+    dilations: Sequence[int], groups: int,
+) -> Tensor:  # fmt: skip
+    """Cross-correlation with 1 to 3 axes and any padding."""
+    rank = x.ndim - 2
+    if rank not in (1, 2, 3):
+        raise ShapeError(f"a convolution over {rank} axes; weft has 1 to 3")
+    if any(a != b for a, b in sides):
+        x, sides = x.pad([(0, 0), (0, 0), *sides]), [(0, 0)] * rank
+    pads = [a for a, _ in sides]
+    if rank == 3:
+        return _conv3d(x, weight, bias, strides, pads, dilations, groups)
+    fn = weft.functional.conv1d if rank == 1 else weft.functional.conv2d
+    return fn(x, weight, bias, tuple(strides), tuple(pads), tuple(dilations), groups)
+
+
+def _conv3d(
+    x: Tensor, weight: Tensor, bias: Tensor | None, strides: Sequence[int], pads: Sequence[int],
+    dilations: Sequence[int], groups: int,
+) -> Tensor:  # fmt: skip
+    """The sum over the first axis of the window of convolutions over the others."""
+    x = x.pad([(0, 0), (0, 0), (pads[0], pads[0]), (0, 0), (0, 0)])
+    n, c, depth, h, w = x.shape
+    taps = weight.shape[2]
+    count = (depth - dilations[0] * (taps - 1) - 1) // strides[0] + 1
+    total: Any = None
+    for k in range(taps):
+        start = k * dilations[0]
+        layers = x[:, :, start : start + (count - 1) * strides[0] + 1 : strides[0]]
+        flat = layers.permute(0, 2, 1, 3, 4).reshape(n * count, c, h, w)
+        made = weft.functional.conv2d(
+            flat, weight[:, :, k], None, tuple(strides[1:]), tuple(pads[1:]), tuple(dilations[1:]), groups
+        )
+        total = made if total is None else total + made
+    out = total.reshape(n, count, *total.shape[1:]).permute(0, 2, 1, 3, 4)
+    return out if bias is None else out + bias.reshape(1, -1, 1, 1, 1)
+
+
+@op("ConvTranspose")
+def conv_transpose(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The convolution with the turned kernel of x with zeros between its elements."""
+    rank, groups = x.ndim - 2, call.get("group", 1)
+    strides = call.get("strides") or [1] * rank
+    dilations = call.get("dilations") or [1] * rank
+    more = call.get("output_padding") or [0] * rank
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, weight.shape[2:])]
+    whole = [(n - 1) * s + r + m for n, s, r, m in zip(x.shape[2:], strides, reach, more)]
+    sides = _transposed_sides(call, x.shape[2:], whole, strides)
+    for axis, s in enumerate(strides, 2):
+        x = spread(x, axis, s)
+    i, per = weight.shape[:2]
+    kernel = weight.reshape(groups, i // groups, per, *weight.shape[2:]).transpose(1, 2)
+    kernel = kernel.reshape(groups * per, i // groups, *weight.shape[2:])
+    kernel = kernel.flip(*range(2, kernel.ndim))
+    around = [(r - 1 - a, r - 1 - b + m) for (a, b), r, m in zip(sides, reach, more)]
+    for axis, (low, high) in enumerate(around, 2):
+        if low < 0 or high < 0:  # more is cut off than the kernel reaches
+            cut = x.shape[axis] + min(low, 0) + min(high, 0)
+            x = x.narrow(axis, -min(low, 0), cut)
+    kept = [(max(a, 0), max(b, 0)) for a, b in around]
+    return convolution(x, kernel, bias, [1] * rank, kept, dilations, groups)
+
+
+def _transposed_sides(
+    call: Call, size: Sequence[int], whole: Sequence[int], strides: Sequence[int]
+) -> Sides:
+    """What is cut off before and after each axis."""
+    auto, wanted = call.get("auto_pad", "NOTSET"), call.get("output_shape")
+    if wanted is None and auto in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = [n * s for n, s in zip(size, strides)]
+    if wanted is None:
+        pads = call.get("pads") or [0] * (2 * len(size))
+        return list(zip(pads[: len(size)], pads[len(size) :]))
+    found = []
+    for n, w in zip(whole, list(wanted)[-len(size) :]):
+        total = n - w
+        low = total // 2 if auto == "SAME_UPPER" else total - total // 2
+        found.append((low, total - low))
+    return found
+
+
+def spread(x: Tensor, axis: int, step: int) -> Tensor:
+    """step - 1 zeros between neighbours along an axis."""
+    if step == 1:
+        return x
+    n = x.shape[axis]
+    wide = x.unsqueeze(axis + 1)
+    wide = wide.pad([(0, step - 1 if i == axis + 1 else 0) for i in range(wide.ndim)])
+    return wide.reshape((*x.shape[:axis], n * step, *x.shape[axis + 1 :])).narrow(axis, 0, (n - 1) * step + 1)
+
+
+@op("Col2Im", host=(1, 2))
+def col2im(call: Call, x: Tensor, image: np.ndarray, block: np.ndarray) -> Tensor:
+    """Blocks [N, C prod(block), L] added up where they lie in the image."""
+    size, kernel = ints(image), ints(block)
+    rank = len(size)
+    strides = call.get("strides") or [1] * rank
+    dilations = call.get("dilations") or [1] * rank
+    pads = call.get("pads") or [0] * (2 * rank)
+    whole = [n + pads[i] + pads[i + rank] for i, n in enumerate(size)]
+    count = [(w - d * (k - 1) - 1) // s + 1 for w, k, s, d in zip(whole, kernel, strides, dilations)]
+    n, c = x.shape[0], x.shape[1] // math.prod(kernel)
+    parts = x.reshape(n, c, math.prod(kernel), *count)
+    total: Any = None
+    for number, place in enumerate(itertools.product(*map(range, kernel))):
+        part = parts[:, :, number]
+        for axis, s in enumerate(strides, 2):
+            part = spread(part, axis, s)
+        low = [p * d for p, d in zip(place, dilations)]
+        part = part.pad([(0, 0), (0, 0), *((a, w - a - m) for a, w, m in zip(low, whole, part.shape[2:]))])
+        total = part if total is None else total + part
+    key = (slice(None), slice(None), *(slice(pads[i], pads[i] + m) for i, m in enumerate(size)))
+    made: Tensor = total[key]
+    return made
+
+
+# -- normalisation --------------------------------------------------------------------------------
+
+
+@op("BatchNormalization")
+def batch_normalization(
+    call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor
+) -> Any:
+    eps = call.get("epsilon", 1e-5)
+    if not call.get("training_mode", 0):
+        out = weft.functional.batch_norm(x, mean, var, scale, bias, eps=eps)
+        return (out, mean, var, mean, var)[: max(len(call.outputs), 1)]
+    axes = (0, *range(2, x.ndim))
+    momentum = call.get("momentum", 0.9)
+    now, spreads = x.mean(axes), x.var(axes)
+    out = weft.functional.batch_norm(x, None, None, scale, bias, eps=eps)
+    later = [old * momentum + new.cast(old.dtype) * (1 - momentum) for old, new in ((mean, now), (var, spreads))]
+    return (out, *later)
+
+
+def _column(x: Tensor, per_channel: Tensor) -> Tensor:
+    return per_channel.reshape((1, -1, *([1] * (x.ndim - 2))))
+
+
+@op("InstanceNormalization")
+def instance_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    return _grouped(x, x.shape[1], scale, bias, call.get("epsilon", 1e-5))
+
+
+def _grouped(x: Tensor, groups: int, scale: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Each group of channels normalised by its own mean and variance, then scaled by channel."""
+    rows = x.cast(dt.compute_dtype(x.dtype)).reshape(x.shape[0], groups, -1)
+    made = weft.functional.layer_norm(rows, None, None, eps).reshape(x.shape)
+    wide = (_column(x, v.cast(made.dtype)) for v in (scale, bias))
+    return (made * next(wide) + next(wide)).cast(x.dtype)
+
+
+@op("GroupNormalization")
+def group_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    groups = call.need("num_groups")
+    if scale.shape[0] != x.shape[1]:  # one per group, as in opset 18
+        scale, bias = (v.repeat_interleave(x.shape[1] // groups, 0) for v in (scale, bias))
+    return _grouped(x, groups, scale, bias, call.get("epsilon", 1e-5))
+
+
+@op("MeanVarianceNormalization")
+def mean_variance_normalization(call: Call, x: Tensor) -> Tensor:
+    axes = tuple(call.get("axes") or (0, 2, 3))
+    centred = x - x.mean(axes, keepdims=True)
+    return centred / ((centred * centred).mean(axes, keepdims=True).sqrt() + 1e-9)
+
+
+@op("LRN")
+def lrn(call: Call, x: Tensor) -> Tensor:
+    """Divided by a power of the sum of squares over neighbouring channels."""
+    size = call.need("size")
+    low = (size - 1) // 2
+    squares = (x * x).pad([(0, 0), (low, size - 1 - low), *([(0, 0)] * (x.ndim - 2))])
+    total = squares.narrow(1, 0, x.shape[1])
+    for i in range(1, size):
+        total = total + squares.narrow(1, i, x.shape[1])
+    base = total * (call.get("alpha", 1e-4) / size) + call.get("bias", 1.0)
+    return x / base ** call.get("beta", 0.75)
+
+
+@op("CausalConvWithState")
+def causal_conv_with_state(
+    call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None, past: Tensor | None = None
+) -> Any:
+    """A depthwise convolution over what came before (`past`, or zeros) and x; also the new past."""
+    if x.ndim != 3:
+        raise UsageError("a causal convolution over more than one axis")
+    kept = weight.shape[-1] - 1
+    before = weft.zeros((*x.shape[:2], kept), x.dtype) if past is None else past
+    seen = weft.concat([before, x], axis=2)
+    out = weft.functional.conv1d(seen, weight, bias, groups=x.shape[1])
+    out = out.silu() if call.get("activation", "none") in ("silu", "swish") else out
+    return out, seen.narrow(2, seen.shape[2] - kept, kept)

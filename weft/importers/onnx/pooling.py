@@ -1,0 +1,178 @@
+"""Windows of images [N, C, ...]: the largest, the average, the norm; and those taken back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import weft
+from weft.core import dtypes as dt
+from weft.importers.onnx.nets import Sides, sides_of
+from weft.importers.onnx.table import Call, ints, op
+from weft.tensor.core import Tensor
+
+
+@dataclass(frozen=True)
+class Window:
+    """The windows of a node: sizes, steps, padding (with what ceil_mode adds), and how many."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    sides: Sides
+    beyond: tuple[int, ...]  # of the padding after each axis, how much only ceil_mode adds
+    count: tuple[int, ...]
+
+
+def window_of(call: Call, size: Sequence[int]) -> Window:
+    """The windows over axes of these sizes."""
+    rank = len(size)
+    kernel = tuple(call.need("kernel_shape"))
+    strides = tuple(call.get("strides") or [1] * rank)
+    dilations = tuple(call.get("dilations") or [1] * rank)
+    sides = sides_of(call, size, kernel, strides, dilations)
+    ceil = call.get("ceil_mode", 0)
+    whole, beyond, count = [], [], []
+    for n, k, s, d, (low, high) in zip(size, kernel, strides, dilations, sides):
+        room = n + low + high - d * (k - 1) - 1
+        windows = (-(-room // s) if ceil else room // s) + 1
+        if ceil and (windows - 1) * s >= n + low:  # it would start in the padding after
+            windows -= 1
+        more = max((windows - 1) * s + d * (k - 1) + 1 - n - low - high, 0)
+        whole.append((low, high + more))
+        beyond.append(more)
+        count.append(windows)
+    return Window(kernel, strides, dilations, whole, tuple(beyond), tuple(count))
+
+
+def joined(x: Tensor, window: Window, join: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """All places of each window of a padded x joined, one axis after the other."""
+    for axis, (k, s, d, n) in enumerate(
+        zip(window.kernel, window.strides, window.dilations, window.count), 2
+    ):
+        total: Any = None
+        for i in range(k):
+            key = [slice(None)] * x.ndim
+            key[axis] = slice(i * d, i * d + (n - 1) * s + 1, s)
+            total = x[tuple(key)] if total is None else join(total, x[tuple(key)])
+        x = total
+    return x
+
+
+def _plain(x: Tensor, window: Window) -> bool:
+    """Whether weft's own pooling does it: two axes, and windows without holes."""
+    return x.ndim == 4 and x.dtype.is_float and set(window.dilations) == {1}
+
+
+def summed(x: Tensor, window: Window) -> Tensor:
+    """The sum of each window, of x padded with zeros."""
+    x = x.pad([(0, 0), (0, 0), *window.sides])
+    if _plain(x, window):
+        size = math.prod(window.kernel)
+        return weft.functional.avg_pool2d(x, window.kernel, window.strides) * float(size)
+    return joined(x, window, lambda a, b: a + b)
+
+
+@op("AveragePool")
+def average_pool(call: Call, x: Tensor) -> Tensor:
+    window = window_of(call, x.shape[2:])
+    wide = x.cast(dt.compute_dtype(x.dtype))
+    return (summed(wide, window) * call.tensor(_shares(call, x, window))).cast(x.dtype)
+
+
+def _shares(call: Call, x: Tensor, window: Window) -> np.ndarray:
+    """1 / what counts in each window: elements, and padding if told; never what ceil_mode adds."""
+    total = np.ones((), np.float64)
+    include = call.get("count_include_pad", 0)
+    facts = zip(
+        x.shape[2:], window.kernel, window.strides, window.dilations, window.sides, window.beyond,
+        window.count,
+    )  # fmt: skip
+    for n, k, s, d, (low, high), more, count in facts:
+        places = np.arange(count)[:, None] * s + np.arange(k)[None, :] * d
+        seen = places < low + n + high - more if include else (places >= low) & (places < low + n)
+        total = total[..., None] * seen.sum(1)
+    made: np.ndarray = (1.0 / np.maximum(total, 1)).astype(np.float32)
+    return made
+
+
+@op("MaxPool")
+def max_pool(call: Call, x: Tensor) -> Any:
+    window = window_of(call, x.shape[2:])
+    lowest = float(weft.finfo(x.dtype).min) if x.dtype.is_float else int(weft.iinfo(x.dtype).min)
+    around = x.pad([(0, 0), (0, 0), *window.sides], lowest)
+    if call.wants(1):
+        return _with_indices(call, x, around, window)
+    if _plain(x, window):
+        return weft.functional.max_pool2d(around, window.kernel, window.strides)
+    return joined(around, window, lambda a, b: a.maximum(b))
+
+
+def _with_indices(call: Call, x: Tensor, around: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+    """The largest of each window, and its number in the flattened x: row-major, or column-major
+    within an image."""
+    parts, places = [], []
+    size, rank = x.shape[2:], x.ndim - 2
+    for at in np.ndindex(*window.kernel):
+        key: list[Any] = [slice(None), slice(None)]
+        where = []
+        facts = zip(at, window.strides, window.dilations, window.count, window.sides)
+        for i, s, d, n, (low, _) in facts:
+            key.append(slice(i * d, i * d + (n - 1) * s + 1, s))
+            where.append(np.arange(n) * s + i * d - low)
+        parts.append(around[tuple(key)])
+        grid = np.meshgrid(*where, indexing="ij")
+        steps = [math.prod(size[:i] if call.get("storage_order", 0) else size[i + 1 :]) for i in range(rank)]
+        places.append(sum(g * step for g, step in zip(grid, steps)))
+    stacked = weft.stack(parts, 0)
+    first = stacked.argmax(0)
+    table = call.tensor(np.stack(places).astype(np.int32))[:, None, None].expand(stacked.shape)
+    index = table.take_along_axis(first.unsqueeze(0), 0).squeeze(0)
+    n, c = x.shape[:2]
+    base = call.tensor((np.arange(n * c) * math.prod(size)).astype(np.int32))
+    return stacked.max(0), index + base.reshape(n, c, *([1] * rank))
+
+
+@op("LpPool")
+def lp_pool(call: Call, x: Tensor) -> Tensor:
+    p = call.get("p", 2)
+    return summed(x.abs() ** float(p), window_of(call, x.shape[2:])) ** (1.0 / p)
+
+
+def _everywhere(name: str, fn: Callable[[Call, Tensor, tuple[int, ...]], Tensor]) -> None:
+    op(name)(lambda call, x: fn(call, x, tuple(range(2, x.ndim))))
+
+
+def _norm(call: Call, x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    p = float(call.get("p", 2))
+    return (x.abs() ** p).sum(axes, keepdims=True) ** (1 / p)
+
+
+_everywhere("GlobalAveragePool", lambda call, x, axes: x.mean(axes, keepdims=True))
+_everywhere("GlobalMaxPool", lambda call, x, axes: x.max(axes, keepdims=True))
+_everywhere("GlobalLpPool", _norm)
+
+
+@op("MaxUnpool", host=(2,))
+def max_unpool(call: Call, x: Tensor, indices: Tensor, wanted: Any = None) -> Tensor:
+    """Each element of x at its index in a larger tensor of zeros."""
+    kernel = call.need("kernel_shape")
+    strides = call.get("strides") or [1] * len(kernel)
+    pads = call.get("pads") or [0] * (2 * len(kernel))
+    size = [
+        (n - 1) * s + k - pads[i] - pads[i + len(kernel)]
+        for i, (n, s, k) in enumerate(zip(x.shape[2:], strides, kernel))
+    ]
+    inner = (*x.shape[:2], *size)
+    flat = weft.zeros((math.prod(inner),), x.dtype)
+    filled = weft.functional.update(flat, indices.reshape(-1).cast("int32"), x.reshape(-1)).reshape(inner)
+    if wanted is None:
+        return filled
+    whole = ints(wanted)  # indices are of the smaller shape; the rest is zeros behind
+    return filled.pad([(0, w - n) for w, n in zip(whole, inner)])
+
+

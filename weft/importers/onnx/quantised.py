@@ -1,0 +1,208 @@
+"""Integers that stand for reals: quantising, and products of integers with zero points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import weft
+from weft.core import dtypes as dt
+from weft.core.errors import ShapeError
+from weft.importers.onnx.linear import product
+from weft.importers.onnx.nets import convolution, sides_of
+from weft.importers.onnx.table import MICROSOFT, Call, Value, is_host, op
+from weft.importers.onnx.values import INT4, NUMPY, UINT4, numpy_dtype
+from weft.tensor.core import Tensor
+
+
+def _spread(x: Value, part: Value, axis: int, block: int) -> Value:
+    """A scale or zero point as broad as x: one for all, one per slice of an axis, or per block."""
+    if part.size == 1:
+        return part.reshape(())
+    if part.ndim == 1 and not block:
+        return part.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
+    a = axis % x.ndim
+    if part.ndim != x.ndim:
+        raise ShapeError(f"scales {list(part.shape)} for {list(x.shape)}")
+    size = block or -(-x.shape[a] // part.shape[a])
+    xp = np if is_host(part) else weft
+    wide = xp.repeat(part, size, axis=a)
+    key = tuple(slice(0, x.shape[a]) if i == a else slice(None) for i in range(x.ndim))
+    return wide[key]
+
+
+_RANGES = {UINT4: (0, 15), INT4: (-8, 7), np.dtype(np.uint8): (0, 255), np.dtype(np.int8): (-128, 127),
+           np.dtype(np.uint16): (0, 65535), np.dtype(np.int16): (-32768, 32767)}  # fmt: skip
+
+
+@op("QuantizeLinear", raw=True)
+@op("QuantizeLinear", domain=MICROSOFT, raw=True)
+def quantize_linear(call: Call, x: Value, scale: Value, zero: Value = None) -> Value:
+    """x / scale to the nearest even integer, plus the zero point, within the type's range."""
+    code = call.get("output_dtype", 0)
+    target = NUMPY[code] if code in NUMPY else np.dtype(np.uint8) if zero is None else numpy_dtype(zero)
+    axis, block = call.get("axis", 1), call.get("block_size", 0)
+    low, high = _RANGES[target]
+    if target.itemsize == 2:  # of a type that only the host has
+        x, scale = call.host(x, "what is quantised"), call.host(scale, "the scale")
+        ratio = np.rint(x.astype(np.float32) / _spread(x, scale, axis, block).astype(np.float32))
+        shift = 0 if zero is None else _spread(x, call.host(zero, "the zero point"), axis, block)
+        return np.clip(ratio + shift, low, high).astype(target)
+    x, scale = call.tensor(x), call.tensor(scale)
+    wide = x.cast(dt.float32) / _spread(x, scale, axis, block).cast(dt.float32)
+    made = wide.round()
+    if zero is not None:
+        made = made + _spread(x, call.tensor(_plain(zero)), axis, block).cast(dt.float32)
+    stored = {UINT4: dt.uint8, INT4: dt.int8}.get(target) or dt.as_dtype(target)
+    return made.maximum(float(low)).minimum(float(high)).cast(stored)
+
+
+def _plain(x: Value) -> Value:
+    """4-bit numbers of NumPy's extension types as bytes."""
+    if is_host(x) and x.dtype in (INT4, UINT4):
+        return x.astype(np.int8 if x.dtype == INT4 else np.uint8)
+    return x
+
+
+@op("DequantizeLinear", raw=True)
+@op("DequantizeLinear", domain=MICROSOFT, raw=True)
+def dequantize_linear(call: Call, x: Value, scale: Value, zero: Value = None) -> Value:
+    """(x - zero point) * scale, in the scale's type."""
+    axis, block = call.get("axis", 1), call.get("block_size", 0)
+    if is_host(x) and x.dtype.itemsize == 2:
+        scale = call.host(scale, "the scale")
+        shift = 0 if zero is None else _spread(x, call.host(zero, "the zero point"), axis, block)
+        made = (x.astype(np.int32) - shift) * _spread(x, scale, axis, block)
+        return call.tensor(made.astype(scale.dtype))
+    codes, scale = call.tensor(_plain(x)), call.tensor(scale)
+    wide = codes.cast(dt.float32)
+    if zero is not None:
+        shift = call.tensor(_plain(zero))
+        if codes.dtype == dt.int32:  # beyond 2^24 floats are not exact
+            wide = (codes - _spread(codes, shift, axis, block)).cast(dt.float32)
+        else:
+            wide = wide - _spread(codes, shift, axis, block).cast(dt.float32)
+    made = wide * _spread(codes, scale, axis, block).cast(dt.float32)
+    code = call.get("output_dtype", 0)
+    return made.cast(dt.as_dtype(NUMPY[code]) if code in NUMPY else scale.dtype)
+
+
+@op("DynamicQuantizeLinear")
+def dynamic_quantize(call: Call, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """x as uint8 with the scale and zero point of its own range, which has 0 in it."""
+    low, high = x.min().minimum(0.0), x.max().maximum(0.0)
+    scale = (high - low) / 255.0
+    safe = (scale == 0.0).where(1.0, scale)
+    zero = (-low / safe).round().maximum(0.0).minimum(255.0)
+    made = ((x / safe).round() + zero).maximum(0.0).minimum(255.0)
+    return made.cast(dt.uint8), scale, zero.cast(dt.uint8)
+
+
+# -- products of integers -------------------------------------------------------------------------
+
+
+def _rows(zero: Tensor, last: bool) -> Tensor:
+    """A zero point per row (or column) as broad as a matrix."""
+    if zero.ndim == 0 or zero.size == 1:
+        return zero.reshape(())
+    return zero if zero.ndim > 1 or last else zero.unsqueeze(-1)
+
+
+def integer_product(a: Tensor, b: Tensor, za: Tensor | None, zb: Tensor | None) -> Tensor:
+    """(a - za) @ (b - zb) in int32: products of bytes, corrected by the sums of rows and columns."""
+    if za is not None and za.ndim > 1 or zb is not None and zb.ndim > 1:
+        return _wide_product(a, b, za, zb)
+    out = a @ b
+    depth = a.shape[-1]
+    left = None if za is None else _rows(za.cast(dt.int32), False)
+    right = None if zb is None else _rows(zb.cast(dt.int32), True)
+    if left is not None:
+        out = out - left * b.sum(-2, keepdims=b.ndim > 1)
+    if right is not None:
+        out = out - a.sum(-1, keepdims=a.ndim > 1) * right
+    if left is not None and right is not None:
+        out = out + left * right * depth
+    return out
+
+
+def _wide_product(a: Tensor, b: Tensor, za: Tensor | None, zb: Tensor | None) -> Tensor:
+    x, y = a.cast(dt.int32), b.cast(dt.int32)
+    x = x if za is None else x - za.cast(dt.int32)
+    y = y if zb is None else y - zb.cast(dt.int32)
+    return product(x, y)
+
+
+@op("MatMulInteger")
+def matmul_integer(
+    call: Call, a: Tensor, b: Tensor, za: Tensor | None = None, zb: Tensor | None = None
+) -> Tensor:
+    return integer_product(a, b, za, zb)
+
+
+def _requantized(
+    acc: Tensor, scale: Tensor, out_scale: Tensor, out_zero: Tensor
+) -> Tensor:
+    """Sums of integers as codes of another scale."""
+    info = weft.iinfo(out_zero.dtype)
+    wide = (acc.cast(dt.float32) * (scale / out_scale.cast(dt.float32))).round()
+    made = wide + out_zero.cast(dt.float32)
+    return made.maximum(float(info.min)).minimum(float(info.max)).cast(out_zero.dtype)
+
+
+@op("QLinearMatMul")
+def qlinear_matmul(
+    call: Call, a: Tensor, sa: Tensor, za: Tensor, b: Tensor, sb: Tensor, zb: Tensor, sy: Tensor, zy: Tensor
+) -> Tensor:
+    acc = integer_product(a, b, za, zb)
+    scale = _rows(sa.cast(dt.float32), False) * _rows(sb.cast(dt.float32), True)
+    return _requantized(acc, scale, sy.reshape(()), zy.reshape(()))
+
+
+def _integer_conv(
+    call: Call, x: Tensor, w: Tensor, zx: Tensor | None, zw: Tensor | None
+) -> Tensor:
+    """The convolution of integers, as floats, which hold such sums exactly below 2^24."""
+    wide = x.cast(dt.float32)
+    wide = wide if zx is None else wide - zx.cast(dt.float32).reshape(())
+    kernel = w.cast(dt.float32)
+    if zw is not None:
+        shift = zw.cast(dt.float32)
+        kernel = kernel - (shift.reshape(()) if shift.size == 1 else shift.reshape([-1, *([1] * (w.ndim - 1))]))
+    rank = x.ndim - 2
+    strides: Sequence[int] = call.get("strides") or [1] * rank
+    dilations: Sequence[int] = call.get("dilations") or [1] * rank
+    sides = sides_of(call, x.shape[2:], w.shape[2:], strides, dilations)
+    return convolution(wide, kernel, None, strides, sides, dilations, call.get("group", 1))
+
+
+@op("ConvInteger")
+def conv_integer(
+    call: Call, x: Tensor, w: Tensor, zx: Tensor | None = None, zw: Tensor | None = None
+) -> Tensor:
+    return _integer_conv(call, x, w, zx, zw).round().cast(dt.int32)
+
+
+@op("QLinearConv")
+def qlinear_conv(
+    call: Call, x: Tensor, sx: Tensor, zx: Tensor, w: Tensor, sw: Tensor, zw: Tensor, sy: Tensor,
+    zy: Tensor, bias: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    acc = _integer_conv(call, x, w, zx, zw)
+    column = [1, -1, *([1] * (x.ndim - 2))]
+    if bias is not None:
+        acc = acc + bias.cast(dt.float32).reshape(column)
+    scale = sx.reshape(()) * (sw.reshape(()) if sw.size == 1 else sw.reshape(column))
+    return _requantized(acc, scale, sy.reshape(()), zy.reshape(()))
+
+
+def reals(x: Tensor, scale: Tensor, zero: Any) -> Tensor:
+    """Codes with one scale as reals."""
+    wide = x.cast(dt.float32)
+    return (wide if zero is None else wide - zero.cast(dt.float32)) * scale
+
+
+def codes(x: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+    """Reals as codes with one scale and the zero point's type."""
+    return _requantized(x, (scale * 0.0 + 1.0).cast(dt.float32), scale, zero)

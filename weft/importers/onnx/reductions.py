@@ -1,0 +1,184 @@
+"""Operators that fold axes, run along them, or normalise over them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import weft
+from weft.core import dtypes as dt
+from weft.importers.onnx.table import Call, Value, ints, lib, op, scalar
+from weft.importers.onnx.values import numpy_dtype
+from weft.tensor.core import Tensor
+
+_AXES_AN_OPERAND = {"ReduceSum": 13}  # since this opset; 18 for the others
+
+
+def _reduction(name: str, fn: Callable[[Any, Value, tuple[int, ...], bool], Value]) -> None:
+    def run(call: Call, x: Value, axes: Any = None) -> Value:
+        if call.version < _AXES_AN_OPERAND.get(call.op, 18):
+            axes = call.get("axes")
+        chosen = () if axes is None else ints(axes)
+        if not chosen and call.get("noop_with_empty_axes", 0):
+            return fn(lib(x), x, (), True) if name not in _SAME else x
+        every = tuple(range(x.ndim))
+        places = tuple(a % max(x.ndim, 1) for a in chosen) if chosen else every
+        made = fn(lib(x), x, places, bool(call.get("keepdims", 1)))
+        return made.astype(x.dtype)
+
+    op(name, host=(1,), either=True)(run)
+
+
+_SAME = {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"}
+
+
+def _max(xp: Any, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
+    if any(x.shape[a] == 0 for a in axes):
+        return _empty(x, axes, keep, lowest=True)
+    return xp.max(x, axis=axes, keepdims=keep)
+
+
+def _min(xp: Any, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
+    if any(x.shape[a] == 0 for a in axes):
+        return _empty(x, axes, keep, lowest=False)
+    return xp.min(x, axis=axes, keepdims=keep)
+
+
+def _empty(x: Value, axes: tuple[int, ...], keep: bool, lowest: bool) -> np.ndarray:
+    """What the extreme of no elements is: the least of its type, or the greatest."""
+    dtype = numpy_dtype(x)
+    shape = [1 if i in axes else d for i, d in enumerate(x.shape) if keep or i not in axes]
+    if dtype.kind in "iu":
+        bound = np.iinfo(dtype).min if lowest else np.iinfo(dtype).max
+    else:
+        bound = not lowest if dtype == np.bool_ else -math.inf if lowest else math.inf
+    return np.full(shape, bound, dtype)
+
+
+def _log_sum_exp(xp: Any, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
+    if any(x.shape[a] == 0 for a in axes) or not axes:
+        return xp.log(xp.sum(xp.exp(x), axis=axes, keepdims=keep))
+    top = xp.max(x, axis=axes, keepdims=True)
+    top = xp.where(xp.isfinite(top), top, xp.zeros_like(top))
+    total = xp.log(xp.sum(xp.exp(x - top), axis=axes, keepdims=True)) + top
+    return total if keep else total.reshape([d for i, d in enumerate(x.shape) if i not in axes])
+
+
+_reduction("ReduceSum", lambda xp, x, axes, keep: xp.sum(x, axis=axes, keepdims=keep))
+_reduction("ReduceMean", lambda xp, x, axes, keep: xp.mean(x, axis=axes, keepdims=keep))
+_reduction("ReduceProd", lambda xp, x, axes, keep: xp.prod(x, axis=axes, keepdims=keep))
+_reduction("ReduceMax", _max)
+_reduction("ReduceMin", _min)
+_reduction("ReduceL1", lambda xp, x, axes, keep: xp.sum(abs(x), axis=axes, keepdims=keep))
+_reduction("ReduceSumSquare", lambda xp, x, axes, keep: xp.sum(x * x, axis=axes, keepdims=keep))
+_reduction("ReduceL2", lambda xp, x, axes, keep: xp.sqrt(xp.sum(x * x, axis=axes, keepdims=keep)))
+_reduction("ReduceLogSum", lambda xp, x, axes, keep: xp.log(xp.sum(x, axis=axes, keepdims=keep)))
+_reduction("ReduceLogSumExp", _log_sum_exp)
+
+
+def _arg(name: str) -> None:
+    def run(call: Call, x: Tensor) -> Tensor:
+        axis = call.get("axis", 0) % x.ndim
+        last = call.get("select_last_index", 0)
+        seen = x.flip(axis) if last else x
+        found = getattr(seen, name)(axis, keepdims=bool(call.get("keepdims", 1)))
+        return (x.shape[axis] - 1) - found if last else found
+
+    op("ArgMax" if name == "argmax" else "ArgMin")(run)
+
+
+_arg("argmax")
+_arg("argmin")
+
+
+def _running(name: str) -> None:
+    def run(call: Call, x: Tensor, axis: np.ndarray) -> Tensor:
+        a = int(scalar(axis)) % x.ndim
+        turned = x.flip(a) if call.get("reverse", 0) else x
+        made = getattr(turned, name)(a)
+        if call.get("exclusive", 0):
+            first = turned.narrow(a, 0, 1) * 0 + (1 if name == "cumprod" else 0)
+            made = weft.concat([first.cast(made.dtype), made.narrow(a, 0, x.shape[a] - 1)], axis=a)
+        return (made.flip(a) if call.get("reverse", 0) else made).cast(x.dtype)
+
+    op("CumSum" if name == "cumsum" else "CumProd", host=(1,))(run)
+
+
+_running("cumsum")
+_running("cumprod")
+
+
+# -- normalising over an axis ---------------------------------------------------------------------
+
+
+def _over_axis(name: str, fn: Callable[[Tensor, int], Tensor]) -> None:
+    """Softmax and its kin: over one axis since opset 13, over all from it on before."""
+
+    def run(call: Call, x: Tensor) -> Tensor:
+        if call.version >= 13:
+            return fn(x, call.get("axis", -1))
+        axis = call.get("axis", 1) % max(x.ndim, 1)
+        return fn(x.reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))), 1).reshape(x.shape)
+
+    op(name)(run)
+
+
+def _hardmax(x: Tensor, axis: int) -> Tensor:
+    axis %= x.ndim
+    first = x.argmax(axis, keepdims=True)
+    line = weft.arange(x.shape[axis]).reshape([-1 if i == axis else 1 for i in range(x.ndim)])
+    return (line == first).cast(x.dtype)
+
+
+_over_axis("Softmax", lambda x, axis: x.softmax(axis))
+_over_axis("LogSoftmax", lambda x, axis: x.log_softmax(axis))
+_over_axis("Hardmax", _hardmax)
+
+
+@op("LpNormalization")
+def lp_normalization(call: Call, x: Tensor) -> Tensor:
+    """Divided by the norm along an axis; where that is 0, zero."""
+    axis = call.get("axis", -1)
+    size = x.abs().sum(axis, keepdims=True) if call.get("p", 2) == 1 else (
+        (x * x).sum(axis, keepdims=True).sqrt()
+    )  # fmt: skip
+    return (size == 0).where(0.0, x / (size == 0).where(1.0, size))
+
+
+def from_axis(x: Tensor, axis: int) -> tuple[int, tuple[int, ...]]:
+    """How many axes there are from one on, and the sizes of those before with ones after."""
+    axis %= x.ndim
+    return x.ndim - axis, (*x.shape[:axis], *([1] * (x.ndim - axis)))
+
+
+@op("LayerNormalization")
+def layer_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Any:
+    count, kept = from_axis(x, call.get("axis", -1))
+    eps = call.get("epsilon", 1e-5)
+    last = x.shape[-count:]
+    weights = (scale, bias) if scale.shape == last and (bias is None or bias.shape == last) else None
+    if weights is not None and not call.wants(1) and not call.wants(2):
+        return weft.functional.layer_norm(x, scale, bias, eps, count)
+    wide = x.cast(dt.compute_dtype(x.dtype)).reshape((*kept[: x.ndim - count], -1))
+    mean = wide.mean(-1, keepdims=True)
+    centred = wide - mean
+    inverse = ((centred * centred).mean(-1, keepdims=True) + eps).rsqrt()
+    out = (centred * inverse).reshape(x.shape).cast(x.dtype) * scale
+    out = out if bias is None else out + bias
+    return out, mean.reshape(kept), inverse.reshape(kept)
+
+
+@op("RMSNormalization", "SimplifiedLayerNormalization")
+@op("SimplifiedLayerNormalization", domain="com.microsoft")
+def rms_normalization(call: Call, x: Tensor, scale: Tensor) -> Tensor:
+    count, kept = from_axis(x, call.get("axis", -1))
+    eps = call.get("epsilon", 1e-5)
+    if scale.shape == x.shape[-count:]:
+        return weft.functional.rms_norm(x, scale, eps, axes=count)
+    rows = weft.functional.rms_norm(x.reshape((*kept[: x.ndim - count], -1)), None, eps)
+    return rows.reshape(x.shape) * scale
+
+

@@ -1,0 +1,199 @@
+"""Running a graph's nodes in order: at once, or inside a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft import ops
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType, as_dtype
+from weft.core.errors import DTypeError, FileFormatError, LimitError, ShapeError, WeftError
+from weft.graph.ir import Graph as WeftGraph, Node as WeftNode, toposort
+from weft.importers.onnx.functions import Functions
+from weft.importers.onnx.graph import MOST_NODES, Function, Graph, Node, attributes
+from weft.importers.onnx.table import TABLE, Call, Rule, Value
+from weft.importers.onnx.values import HOST_ONLY
+from weft.ops.tape import plain
+from weft.tensor.core import Tensor
+
+SMALL = 4096  # elements up to which what the host knows is computed there
+_FOREIGN = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError)
+
+
+class NeedsValue(Exception):
+    """A node wants a value that is only known once the nodes before it have run. `names` are the
+    values at the start of the trace that decide it; `at` is the node's number."""
+
+    def __init__(self, names: frozenset[str], at: int, why: str):
+        super().__init__(why)
+        self.names, self.at, self.why = names, at, why
+
+
+class Frame:
+    """The values of one graph by name; what it lacks is looked up in the graph around it."""
+
+    def __init__(
+        self, values: dict[str, Value], versions: Mapping[str, int], outer: Frame | None = None,
+        attrs: Mapping[str, Any] | None = None,
+    ):  # fmt: skip
+        self.values, self.versions, self.outer = values, versions, outer
+        self.attrs = attrs if attrs is not None else outer.attrs if outer is not None else {}
+
+    def find(self, name: str) -> Value:
+        """The value of a name, here or in a graph around this one."""
+        frame: Frame | None = self
+        while frame is not None:
+            if name in frame.values:
+                return frame.values[name]
+            frame = frame.outer
+        raise FileFormatError(f"{name!r:.80} has no value here")
+
+
+class Run:
+    """One run of nodes. `traced` names the values at the start of a trace, by their nodes' ids;
+    None where values are computed at once. `wide`: on the host, where int64 and float64 are."""
+
+    def __init__(self, functions: Functions, device: Any, traced: dict[int, str] | None = None):
+        self.functions, self.device, self.traced = functions, device, traced
+        self.wide = traced is None and device is None
+        self.at = 0  # the number of the outermost graph's node in progress
+        self.count = 0  # nodes run so far
+
+    # -- nodes
+
+    def nodes(self, nodes: Sequence[Node], frame: Frame, start: int | None = None) -> None:
+        """Runs nodes in order; `start` numbers those of the outermost graph."""
+        for i, node in enumerate(nodes):
+            if start is not None:
+                self.at = start + i
+            self.count += 1
+            if self.count > MOST_NODES:
+                raise LimitError(f"more than {MOST_NODES} nodes in one run, loops written out")
+            values = [frame.find(n) if n else None for n in node.inputs]
+            try:
+                made = self._node(node, frame, values)
+            except WeftError as error:
+                text = str(error)
+                known = text.startswith("node ")
+                raise (error if known else type(error)(f"node {node.place}: {text}")) from error
+            except _FOREIGN as error:
+                first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+                raise ShapeError(f"node {node.place}: its operands do not fit: {first}") from error
+            for name, value in zip(node.outputs, made):
+                if name:
+                    frame.values[name] = value
+            for name in node.dead:
+                frame.values.pop(name, None)
+
+    def _node(self, node: Node, frame: Frame, values: list[Value]) -> Sequence[Value]:
+        attrs = attributes(node, frame.attrs)
+        function = self.functions.local.get((node.domain, node.op))
+        rule = TABLE.get((node.domain, node.op)) if function is None else None
+        if rule is not None:
+            version = frame.versions.get(node.domain, 1)
+            call = Call(node.op, attrs, version, node.outputs, self, frame)
+            with np.errstate(all="ignore"):
+                made = self.apply(rule, call, values)
+            return made if isinstance(made, tuple) else (made,)
+        if function is None:
+            version = frame.versions.get(node.domain, 1)
+            function = self.functions.body(node, attrs, version, values)
+        return self.call(function, attrs, values)
+
+    def apply(self, rule: Rule, call: Call, values: list[Value]) -> Any:
+        """What a rule's function makes of operands, each of the kind that it wants."""
+        wanted = range(len(values)) if -1 in rule.host else rule.host
+        for i in wanted:
+            if i < len(values) and isinstance(values[i], Tensor):
+                values[i] = call.host(values[i], f"operand {i}")
+        if rule.raw:
+            return rule.fn(call, *values)
+        rest = [v for i, v in enumerate(values) if i not in wanted and v is not None]
+        here = rule.either and all(isinstance(v, np.ndarray) for v in rest)
+        if here and (all(v.size <= SMALL for v in rest) or any(v.dtype in HOST_ONLY for v in rest)):
+            return rule.fn(call, *values)
+        lifted = [v if i in wanted else self.lift(v) for i, v in enumerate(values)]
+        return rule.fn(call, *lifted)
+
+    def call(
+        self, function: Function, attrs: Mapping[str, Any], values: Sequence[Value]
+    ) -> list[Value]:
+        """A function's results."""
+        graph = function.graph
+        if len(values) > len(graph.inputs):
+            raise FileFormatError(f"{len(values)} operands for {len(graph.inputs)} of the function")
+        given = dict.fromkeys(p.name for p in graph.inputs)
+        given |= {p.name: v for p, v in zip(graph.inputs, values)}
+        frame = Frame(given, function.versions, None, {**function.defaults, **attrs})
+        return self.graph(graph, frame)
+
+    def subgraph(self, graph: Graph, outer: Frame, values: list[Value]) -> list[Value]:
+        """The results of a branch or a loop's body."""
+        if len(values) != len(graph.inputs):
+            raise FileFormatError(f"{graph.name}: {len(values)} values, {len(graph.inputs)} inputs")
+        given = {p.name: v for p, v in zip(graph.inputs, values)}
+        return self.graph(graph, Frame(given, outer.versions, outer))
+
+    def graph(self, graph: Graph, frame: Frame) -> list[Value]:
+        """The outputs of a graph whose inputs the frame holds."""
+        frame.values.update(self.functions.constants(graph))
+        self.nodes(graph.nodes, frame)
+        return [frame.find(p.name) for p in graph.outputs]
+
+    # -- values
+
+    def device_dtype(self, dtype: np.dtype) -> DType:
+        """The element type that stands for one here: int32 for int64 anywhere but in host memory.
+        Raises DTypeError for one that only the host has."""
+        if dtype in HOST_ONLY:
+            raise DTypeError(f"{dtype.name} is computed on the host alone, by few operators")
+        made = as_dtype(dtype)
+        if made is dt.int64 and not self.wide:
+            return dt.int32
+        if made is dt.float64 and not self.wide:
+            raise DTypeError("float64 is computed on the host alone; cast the model to float32")
+        return made
+
+    def lift(self, x: Value) -> Value:
+        """A host array as a Tensor where this run computes. Raises DTypeError for one of a type,
+        or with integers, that only the host has."""
+        if not isinstance(x, np.ndarray):
+            return x
+        dtype = self.device_dtype(x.dtype)
+        if x.ndim and x.size > 1 and 0 in x.strides:  # one element stands for many
+            base = x[tuple(slice(0, 1) if s == 0 else slice(None) for s in x.strides)]
+            return self.lift(np.ascontiguousarray(base)).expand(x.shape)
+        if dtype is dt.int32 and x.dtype == np.int64 and x.size:
+            low, high = int(x.min()), int(x.max())
+            if low < -(1 << 31) or high >= 1 << 31:
+                raise DTypeError(
+                    f"a tensor holds {high if high >= 1 << 31 else low}: weft's devices have "
+                    "int32 for ONNX's int64, which cannot hold it"
+                )
+        made = Tensor(np.ascontiguousarray(x.astype(dtype.numpy, copy=False)).reshape(x.shape))
+        return made if self.device is None or self.traced is not None else made.to(self.device)
+
+    def demand(self, x: Value, why: str) -> np.ndarray:
+        """A value on the host. Raises NeedsValue where the nodes before have to run first."""
+        if isinstance(x, np.ndarray):
+            return x
+        if not isinstance(x, Tensor):
+            raise FileFormatError(f"{why} is {'a sequence' if isinstance(x, list) else 'missing'}")
+        value = x._value
+        if self.traced is None or not isinstance(value, WeftNode):
+            return np.asarray(value if isinstance(value, np.ndarray) else value.numpy())
+        node = plain(x.value)
+        inputs = [n for n in toposort((node,)) if n.op == "input"]
+        if not inputs:
+            made: np.ndarray = ops.evaluate(WeftGraph((), (node,)), [])[0]
+            return made
+        names = frozenset(self.traced[id(n)] for n in inputs if id(n) in self.traced)
+        raise NeedsValue(names, self.at, why)
+
+    def alone(self, why: str) -> None:
+        """Says that the node in progress cannot be part of a trace. Raises NeedsValue there."""
+        if self.traced is not None:
+            raise NeedsValue(frozenset(), self.at, why)
