@@ -58,9 +58,15 @@ def explain(
 ) -> None:
     """Show what MODEL, a folder, a GGUF file or ORG/NAME, compiles to: each step of the line from
     graph to the text a device runs. MODEL may also be a file that `weft compile` or Program.save
-    wrote, a graph as JSON (what --show graph --json prints under steps), or a .pt2 file of
+    wrote, a graph as JSON (what --show graph --json prints under steps), a .pt2 file of
     torch.export: its inputs, results, weights and operators, and with --show or --html what it
-    compiles to, each open size at its least."""
+    compiles to, each open size at its least; or an ONNX file: of that inputs, outputs, and what
+    runs where."""
+    if path.endswith(".onnx"):
+        from weft.cli.onnx import explain_onnx
+
+        click.echo(explain_onnx(path, device, as_json))
+        return
     if Path(path).suffix in IMPORTED and not (show or kernel or steps or html):
         click.echo(graphs.summary(graphs.imported(path), as_json))
         return

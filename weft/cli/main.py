@@ -33,6 +33,7 @@ COMMANDS = {
     "check": ("check", "Prove that a device computes what the oracle computes."),
     "new-backend": ("new_backend", "Write a package that adds a device, to start from."),
     "explain": ("explain", "Show the Program a model compiles to."),
+    "run-onnx": ("onnx", "Run an ONNX model on arrays, or on random numbers."),
     "bench": ("bench", "Measure operations or a whole model."),
     "tune": ("tune", "Measure configurations of templates on a device, keep the fastest."),
 }
@@ -40,6 +41,7 @@ FUNCTIONS = {
     "compile": "compile_model",
     "eval": "evaluate",
     "list": "list_models",
+    "run-onnx": "run_onnx",
     "serve-page": "serve_page",
     "new-backend": "new_backend",
 }  # where Python has the command's name

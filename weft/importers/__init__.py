@@ -1,14 +1,15 @@
-"""Foreign files in, weights and graphs out: `weft.importers.from_torch`."""
+"""Foreign files in, weights and graphs out: `weft.importers.from_onnx` and `from_torch`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from weft.importers.onnx import from_onnx
     from weft.importers.torch_export.load import from_torch
 
-_HOMES = {"from_torch": "torch_export.load"}
-__all__ = ["from_torch"]
+_HOMES = {"from_onnx": "onnx", "from_torch": "torch_export.load"}
+__all__ = ["from_onnx", "from_torch"]
 
 
 def __getattr__(name: str) -> Any:

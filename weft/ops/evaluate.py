@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.core.errors import ShapeError, UsageError
 from weft.graph.ir import Graph, Node, toposort
-from weft.ops.primitive import NUMPY, aval
+from weft.ops.primitive import NUMPY, at_once, aval
 
 
 def evaluate(
@@ -62,4 +62,5 @@ def _value(node: Node, values: dict[int, np.ndarray], inline: bool) -> Any:
     if node.op == "call" and inline and node.body is not None:
         found = tuple(evaluate(node.body, args, inline))
         return found if len(found) > 1 else found[0]
-    return NUMPY.bind(node.op, args, node.attrs)
+    with at_once():
+        return NUMPY.bind(node.op, args, node.attrs)

@@ -147,3 +147,13 @@ def building() -> Iterator[None]:
         yield
     finally:
         _TRACING.depth -= 1
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """While inside, sources are arrays, also where a Graph is being built."""
+    depth, _TRACING.depth = _TRACING.depth, 0
+    try:
+        yield
+    finally:
+        _TRACING.depth = depth

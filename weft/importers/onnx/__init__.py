@@ -70,7 +70,9 @@ def _parsed(path: Path, onnx: Any) -> Any:
         proto = onnx.ModelProto.FromString(data)
     except Exception as error:  # protobuf's own class, whatever its version
         first = (str(error).splitlines() or [type(error).__name__])[0][:120]
-        raise FileFormatError(f"{path}: not an ONNX file, damaged or nested too deeply: {first}") from None
+        raise FileFormatError(
+            f"{path}: not an ONNX file, damaged or nested too deeply: {first}"
+        ) from None
     if not proto.HasField("graph"):
         raise FileFormatError(f"{path}: no graph inside; is it an ONNX file?")
     return proto

@@ -109,7 +109,12 @@ def attention(
     left, right = call.get("left_window_size", -1), call.get("right_window_size", -1)
     plain = mask is None and valid is None and left < 0 and right < 0 and not call.wants(3)
     scale, cap = call.get("scale", 1 / math.sqrt(q.shape[3])), call.get("softcap", 0.0)
-    if plain and (not causal or s == t + before) and k.shape == v.shape and "softmax_precision" not in call.attrs:
+    if (
+        plain
+        and (not causal or s == t + before)
+        and k.shape == v.shape
+        and "softmax_precision" not in call.attrs
+    ):
         made = weft.functional.attention(q, k, v, causal=causal, scale=scale, softcap=cap)
         return (joined(made) if flat else made), k, v
     edge = frontier(call, t, s, start, causal, left, right)
@@ -128,7 +133,9 @@ def attention(
         else:
             bias = mask
     code = call.get("softmax_precision", 1)
-    how = Scores(scale, cap, seen, bias, q.dtype if code == 1 else dt.as_dtype(NUMPY[code]))
+    # float32 is the most that devices have, and the least that softmax is computed in here.
+    narrow = dt.as_dtype(NUMPY[code]) if code in (10, 16) else dt.float32
+    how = Scores(scale, cap, seen, bias, narrow if "softmax_precision" in call.attrs else q.dtype)
     made, stages = attend(q, k, v, how)
     shown = stages[call.get("qk_matmul_output_mode", 0)].cast(q.dtype) if call.wants(3) else None
     return (joined(made) if flat else made), k, v, shown
@@ -201,7 +208,10 @@ def multi_head_attention(
     elif v is None:  # keys and values packed [N, S, H, 2, D]
         k, v = (k[:, :, :, i].reshape(*k.shape[:2], -1) for i in range(2))
     if bias is not None:
-        a, b = q.shape[-1], bias.shape[0] - (v.shape[-1] if v.ndim == 3 else v.shape[1] * v.shape[3])
+        a, b = (
+            q.shape[-1],
+            bias.shape[0] - (v.shape[-1] if v.ndim == 3 else v.shape[1] * v.shape[3]),
+        )
         q = q + bias[:a]
         k, v = (k + bias[a:b] if k.ndim == 3 else k), (v + bias[b:] if v.ndim == 3 else v)
     q, k, v = (heads(x, count) if x.ndim == 3 else x for x in (q, k, v))
@@ -262,9 +272,17 @@ def group_query_attention(
         q, k, v = q.split([count * d, groups * d, groups * d], -1)
     q, k, v = heads(q, count), heads(k, groups), heads(v, groups)
     n, t, size = q.shape[0], q.shape[2], int(scalar(total))
-    start = (last.cast(dt.int32).reshape(n) + (1 - t)) if size != t else call.tensor(np.zeros(n, np.int32))
+    start = (
+        (last.cast(dt.int32).reshape(n) + (1 - t))
+        if size != t
+        else call.tensor(np.zeros(n, np.int32))
+    )
     if call.get("do_rotary", 0) and cos is not None and sin is not None:
-        at = start.reshape(n, 1) + call.tensor(np.arange(t, dtype=np.int32)) if positions is None else positions
+        at = (
+            start.reshape(n, 1) + call.tensor(np.arange(t, dtype=np.int32))
+            if positions is None
+            else positions
+        )
         c, s = angles(cos, at, 0), angles(sin, at, 0)
         q, k = (turned(x, c, s, bool(call.get("rotary_interleaved", 0))) for x in (q, k))
     before = 0 if past_k is None else past_k.shape[2]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 import weft
 from weft.core import dtypes as dt
 from weft.core.errors import UsageError
@@ -67,7 +66,9 @@ def embed_layer_norm(
     at: Tensor | None = None,
 ) -> Any:  # fmt: skip
     total = words.take(ids.cast(dt.int32), 0)
-    total = total + (positions[: ids.shape[1]] if at is None else positions.take(at.cast(dt.int32), 0))
+    total = total + (
+        positions[: ids.shape[1]] if at is None else positions.take(at.cast(dt.int32), 0)
+    )
     if segments is not None and kinds is not None:
         total = total + kinds.take(segments.cast(dt.int32), 0)
     made = weft.functional.layer_norm(total, scale, shift, call.get("epsilon", 1e-12))
@@ -96,7 +97,7 @@ def fused_conv(
     kind = call.get("activation", "")
     params = call.get("activation_params") or []
     if kind in ("", "Relu", "Sigmoid", "Tanh"):
-        return getattr(made, kind.lower())() if kind else made  # type: ignore[no-any-return]
+        return getattr(made, kind.lower())() if kind else made
     if kind == "LeakyRelu":
         return (made < 0).where(made * params[0], made)
     if kind == "Clip":
@@ -194,22 +195,36 @@ def _per_direction(v: Tensor) -> Tensor:
 
 @op("QLinearAdd", domain=MICROSOFT)
 def qlinear_add(
-    call: Call, a: Tensor, sa: Tensor, za: Any, b: Tensor, sb: Tensor, zb: Any, sy: Tensor, zy: Tensor
+    call: Call,
+    a: Tensor,
+    sa: Tensor,
+    za: Any,
+    b: Tensor,
+    sb: Tensor,
+    zb: Any,
+    sy: Tensor,
+    zy: Tensor,
 ) -> Tensor:
     return codes(reals(a, sa, za) + reals(b, sb, zb), sy, zy)
 
 
 @op("QLinearMul", domain=MICROSOFT)
 def qlinear_mul(
-    call: Call, a: Tensor, sa: Tensor, za: Any, b: Tensor, sb: Tensor, zb: Any, sy: Tensor, zy: Tensor
+    call: Call,
+    a: Tensor,
+    sa: Tensor,
+    za: Any,
+    b: Tensor,
+    sb: Tensor,
+    zb: Any,
+    sy: Tensor,
+    zy: Tensor,
 ) -> Tensor:
     return codes(reals(a, sa, za) * reals(b, sb, zb), sy, zy)
 
 
 @op("QLinearSigmoid", domain=MICROSOFT)
-def qlinear_sigmoid(
-    call: Call, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Tensor
-) -> Tensor:
+def qlinear_sigmoid(call: Call, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Tensor) -> Tensor:
     return codes(reals(x, sx, zx).sigmoid(), sy, zy)
 
 
@@ -254,11 +269,13 @@ def gather_block_quantized(
     if zeros is not None:
         shift = zeros.take(at, 0)
         if packed:
-            shift = weft.stack([(shift >> (i * bits)) & ((1 << bits) - 1) for i in range(8 // bits)], -1)
+            shift = weft.stack(
+                [(shift >> (i * bits)) & ((1 << bits) - 1) for i in range(8 // bits)], -1
+            )
             shift = shift.reshape(*shift.shape[:-2], -1)[..., : scale.shape[-1]]
         wide = wide - weft.repeat(shift.cast(dt.float32), block, axis=-1)[..., :width]
     elif data.dtype == dt.uint8:
         wide = wide - float(1 << (bits - 1))
-    return (wide * weft.repeat(scale.cast(dt.float32), block, axis=-1)[..., :width]).cast(scales.dtype)
-
-
+    return (wide * weft.repeat(scale.cast(dt.float32), block, axis=-1)[..., :width]).cast(
+        scales.dtype
+    )

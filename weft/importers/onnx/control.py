@@ -34,14 +34,19 @@ def loop(call: Call, most: Any, condition: Any, *state: Value) -> tuple[Value, .
     while going and number < turns:
         if number >= MOST_TURNS:
             raise LimitError(f"a loop of more than {MOST_TURNS} turns")
-        made = call.run.subgraph(body, call.frame, [np.array(number, np.int64), np.array(going), *values])
+        made = call.run.subgraph(
+            body, call.frame, [np.array(number, np.int64), np.array(going), *values]
+        )
         values = made[1 : len(state) + 1]
         for rows, x in zip(kept, made[len(state) + 1 :]):
             rows.append(x)
         number += 1
         if number < turns:
             going = bool(scalar(call.host(made[0], "the condition")))
-    return (*values, *(_stacked(call, rows, p) for rows, p in zip(kept, body.outputs[len(state) + 1 :])))
+    return (
+        *values,
+        *(_stacked(call, rows, p) for rows, p in zip(kept, body.outputs[len(state) + 1 :])),
+    )
 
 
 def _stacked(call: Call, rows: list[Value], port: Any) -> Value:
@@ -75,7 +80,9 @@ def _scan_batches(call: Call, lengths: Value, *values: Value) -> tuple[Value, ..
         _scan_one(call, [cut(call.tensor(v), 0, i, 1).squeeze(0) for v in values], turned)
         for i in range(values[0].shape[0])
     ]
-    return tuple(weft.stack([call.tensor(b[i]) for b in batches], 0) for i in range(len(batches[0])))
+    return tuple(
+        weft.stack([call.tensor(b[i]) for b in batches], 0) for i in range(len(batches[0]))
+    )
 
 
 def _scan_one(call: Call, values: list[Value], attrs: Any) -> tuple[Value, ...]:

@@ -171,6 +171,10 @@ def is_inf(call: Call, x: Value) -> Value:
 # -- functions of reals
 
 
+def _on_device(name: str, fn: Callable[[Tensor], Tensor]) -> None:
+    op(name)(lambda call, x: fn(x))
+
+
 def _reals(name: str, fn: Callable[[Any, Value], Value]) -> None:
     op(name, either=True)(lambda call, x: fn(lib(x), x))
 
@@ -186,7 +190,7 @@ _reals("Sin", lambda xp, x: xp.sin(x))
 _reals("Cos", lambda xp, x: xp.cos(x))
 _reals("Tanh", lambda xp, x: xp.tanh(x))
 for _name in ("tan", "acos", "asin", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"):
-    op(_name.capitalize())(lambda call, x, fn=getattr(weft, _name): fn(x))
+    _on_device(_name.capitalize(), getattr(weft, _name))
 
 
 @op("Erf")
@@ -235,7 +239,10 @@ def celu(call: Call, x: Tensor) -> Tensor:
 
 @op("Selu")
 def selu(call: Call, x: Tensor) -> Tensor:
-    alpha, gamma = call.get("alpha", 1.67326319217681884765625), call.get("gamma", 1.0507009873554805)
+    alpha, gamma = (
+        call.get("alpha", 1.67326319217681884765625),
+        call.get("gamma", 1.0507009873554805),
+    )
     return (x > 0).where(x, weft.expm1(x.minimum(0.0)) * alpha) * gamma
 
 
@@ -319,6 +326,7 @@ def dropout(call: Call, x: Tensor, ratio: Any = None, training: Any = None) -> A
     share = call.get("ratio", 0.5) if call.version < 12 else 0.5 if ratio is None else scalar(ratio)
     if training is None or not scalar(training) or not share:
         return (x, mask)
-    kept = weft.rand(*x.shape) >= share
+    if call.get("seed") is None:
+        call.run.alone("random numbers")
+    kept = weft.rand(x.shape, key=call.get("seed")) >= share
     return kept.where(x * (1 / (1 - share)) if share < 1 else x * 0.0, 0.0), kept
-

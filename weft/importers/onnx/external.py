@@ -54,21 +54,25 @@ class External:
         wrong = not parts or "\\" in location or "\0" in location or ".." in parts
         if wrong or PurePosixPath(location).is_absolute() or PureWindowsPath(location).drive:
             raise FileFormatError(
-                f"{what}: external data at {location!r:.80}; expected a path inside the model's folder"
+                f"{what}: external data at {location!r:.80}; expected a path inside the model's "
+                "folder"
             )
         path = self.folder.joinpath(*parts)
         try:
             real, info = path.resolve(strict=True), path.stat()
         except OSError as error:
-            raise FileFormatError(f"{what}: external data {location!r:.80}: {error.strerror}") from None
+            raise FileFormatError(
+                f"{what}: external data {location!r:.80}: {error.strerror}"
+            ) from None
         if real != path and not (self.blobs is not None and real.parent == self.blobs):
             raise FileFormatError(
-                f"{what}: external data {location!r:.80} is a link to somewhere else; put the file itself "
-                "into the model's folder"
+                f"{what}: external data {location!r:.80} is a link to somewhere else; put the "
+                "file itself into the model's folder"
             )
         if real == path and info.st_nlink > 1:
             raise FileFormatError(
-                f"{what}: external data {location!r:.80} has {info.st_nlink} hard links; copy the file"
+                f"{what}: external data {location!r:.80} has {info.st_nlink} hard links; copy "
+                "the file"
             )
         return real
 

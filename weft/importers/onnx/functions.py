@@ -140,9 +140,7 @@ def _runs(
     if node.domain:
         return False
     schema = schema_of(node.op, versions.get("", 1))
-    return schema is not None and (
-        schema.has_function or schema.has_context_dependent_function
-    )
+    return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
 def _check_growth(graph: Graph, local: Mapping[tuple[str, str], Function]) -> None:
@@ -168,4 +166,3 @@ def _check_growth(graph: Graph, local: Mapping[tuple[str, str], Function]) -> No
         size(key, frozenset())
     if total > MOST_NODES:
         raise FileFormatError(f"{total} nodes once functions are written out; at most {MOST_NODES}")
-

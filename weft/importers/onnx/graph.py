@@ -26,8 +26,10 @@ class Port(NamedTuple):
     def __str__(self) -> str:
         if self.kind != "tensor":
             return f"{self.name}: {self.kind}"
-        sizes = "" if self.shape is None else ", ".join("?" if d is None else str(d) for d in self.shape)
-        return f"{self.name}: {NAMES.get(self.code, self.code)}[{'...' if self.shape is None else sizes}]"
+        kind = NAMES.get(self.code, str(self.code))
+        if self.shape is None:
+            return f"{self.name}: {kind}[...]"
+        return f"{self.name}: {kind}[{', '.join('?' if d is None else str(d) for d in self.shape)}]"
 
 
 class Ref(NamedTuple):
@@ -102,6 +104,7 @@ class Reader:
             raise FileFormatError(f"{name}: sparse initializers; make them dense")
         constants: dict[str, np.ndarray] = {}
         for tensor in proto.initializer:
+            _check_names(tensor.name)
             if not tensor.name or tensor.name in constants:
                 raise FileFormatError(f"{name}: two initializers are called {tensor.name!r:.80}")
             constants[tensor.name] = self._tensor(tensor, f"initializer {tensor.name!r:.80}")
@@ -118,12 +121,19 @@ class Reader:
     def function(self, proto: Any) -> Function:
         """A FunctionProto. Raises FileFormatError."""
         names = [*proto.input]
+        _check_names(proto.name, proto.domain, *names, *proto.output)
         if len({*names}) != len(names) or "" in names:
             raise FileFormatError(f"function {proto.name!r:.80}: inputs {names!r:.200}")
         inputs = tuple(Port(n, 0, None) for n in names)
-        outputs = tuple(Port(n, 0, None) for n in proto.output)
+        known = {*names, *(o for n in proto.node for o in n.output)}
+        results = list(proto.output)
+        while results and results[-1] not in known:  # ONNX's own leave out what nobody wants
+            results.pop()
+        outputs = tuple(Port(n, 0, None) for n in results)
         graph = self._graph(proto.name, inputs, outputs, proto.node, {}, {*names}, frozenset())
-        defaults = {a.name: self._attribute(a, frozenset(), proto.name) for a in proto.attribute_proto}
+        defaults = {
+            a.name: self._attribute(a, frozenset(), proto.name) for a in proto.attribute_proto
+        }
         return Function(proto.name, graph, versions(proto.opset_import), defaults)
 
     def _graph(
@@ -163,9 +173,11 @@ class Reader:
         return True
 
     def _node(self, proto: Any, names: frozenset[str]) -> Node:
+        _check_names(proto.op_type, proto.domain, proto.name, *proto.input, *proto.output)
         label = f"{proto.op_type} {proto.name or next(iter(proto.output), '')!r:.80}"
         attrs: dict[str, Any] = {}
         for a in proto.attribute:
+            _check_names(a.name, a.ref_attr_name)
             if a.name in attrs:
                 raise FileFormatError(f"{label}: two attributes are called {a.name!r:.80}")
             attrs[a.name] = self._attribute(a, names, label)
@@ -226,11 +238,19 @@ def versions(imports: Any) -> dict[str, int]:
     """Domain -> opset. Raises FileFormatError for one that is named twice."""
     found: dict[str, int] = {}
     for entry in imports:
+        _check_names(entry.domain)
         domain = "" if entry.domain == "ai.onnx" else entry.domain
         if domain in found and found[domain] != entry.version:
             raise FileFormatError(f"opsets {found[domain]} and {entry.version} of {domain!r:.80}")
         found[domain] = entry.version
     return found
+
+
+def _check_names(*names: Any) -> None:
+    """Raises FileFormatError for one that protobuf could not read as text."""
+    wrong = [n for n in names if not isinstance(n, str)]
+    if wrong:
+        raise FileFormatError(f"the name {wrong[0]!r:.80} is not UTF-8")
 
 
 def _text(data: bytes, what: str) -> str:
@@ -241,6 +261,7 @@ def _text(data: bytes, what: str) -> str:
 
 
 def _port(value: Any) -> Port:
+    _check_names(value.name)
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         return Port(value.name, 0, None, (kind or "unknown").removesuffix("_type"))
@@ -251,7 +272,9 @@ def _port(value: Any) -> Port:
     for d in tensor.shape.dim:
         which = d.WhichOneof("value")
         known = which == "dim_value" and d.dim_value >= 0
-        sizes.append(d.dim_value if known else d.dim_param or None if which == "dim_param" else None)
+        sizes.append(
+            d.dim_value if known else d.dim_param or None if which == "dim_param" else None
+        )
     return Port(value.name, tensor.elem_type, tuple(sizes))
 
 
@@ -287,7 +310,9 @@ def _ordered(name: str, nodes: list[Node], known: set[str] | frozenset[str]) -> 
                 ready.append(j)
     if len(done) < len(nodes):
         stuck = next(n for n, w in zip(nodes, waiting) if w)
-        raise FileFormatError(f"{name}: {stuck.place} waits for its own result: the graph has a cycle")
+        raise FileFormatError(
+            f"{name}: {stuck.place} waits for its own result: the graph has a cycle"
+        )
     return done
 
 

@@ -18,7 +18,9 @@ def matmul(call: Call, a: Value, b: Value) -> Value:
 def product(a: Tensor, b: Tensor) -> Tensor:
     """A matrix product in the operands' type; integers as int32."""
     if a.dtype.is_int and a.dtype.itemsize > 1:
-        wide = (a.unsqueeze(-1) if a.ndim > 1 else a.reshape(1, -1, 1)) * b.unsqueeze(-3 if b.ndim > 1 else 0)
+        wide = (a.unsqueeze(-1) if a.ndim > 1 else a.reshape(1, -1, 1)) * b.unsqueeze(
+            -3 if b.ndim > 1 else 0
+        )
         if a.ndim > 1 and b.ndim > 1:
             return wide.sum(-2).cast(a.dtype)
     return a @ b

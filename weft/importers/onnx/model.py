@@ -70,7 +70,9 @@ class OnnxModel:
         home = "cpu" if self.device is None else self.device.info.id
         if self._eager:
             return [("all nodes", f"one by one on {home}: {self._eager}")]
-        rows = [(f"input {name}", f"part of the signature: {why}") for name, why in self._bound.items()]
+        rows = [
+            (f"input {name}", f"part of the signature: {why}") for name, why in self._bound.items()
+        ]
         for (start, stop), stretch in sorted(self._stretches.items()):
             count = f"{stop - start} nodes from {self._graph.nodes[start].place}"
             rows.append((count, f"compiled for {home}, {stretch.programs()} programs"))
@@ -146,7 +148,7 @@ class OnnxModel:
             self._stretches[start, stop] = _Stretch(self, start, stop)
         return self._stretches[start, stop]
 
-    def _rearrange(self, need: NeedsValue, given: Mapping[str, Value]) -> None:
+    def _rearrange(self, need: NeedsValue, given: dict[str, Value]) -> None:
         """Makes small inputs that decide a value part of the signature, or lets the node that
         wants it run by itself, after those before it."""
         inputs = [n for n in need.names if n in given]
@@ -154,8 +156,7 @@ class OnnxModel:
         if need.names and len(small) == len(need.names):
             for name in small:
                 self._bound[name] = need.why
-                value = given[name]
-                given[name] = value._value if isinstance(value._value, np.ndarray) else value.numpy()  # type: ignore[index]
+                given[name] = given[name].numpy()
         else:
             self._alone[need.at] = need.why
             self._stretches.clear()
@@ -172,7 +173,9 @@ class OnnxModel:
             except DTypeError:
                 return x  # of a type that only NumPy has
             if CURRENT.trace is not None or self.device is not None:
-                return Run(self._functions, self.device, None if CURRENT.trace is None else {}).lift(x)
+                return Run(
+                    self._functions, self.device, None if CURRENT.trace is None else {}
+                ).lift(x)
             x = Tensor(np.array(x))
         if self.device is None and not x.is_traced and port.code == 7 and x.dtype is dt.int32:
             x = Tensor(x.numpy().astype(np.int64))
@@ -219,11 +222,14 @@ class _Stretch:
         made = {o for n in self.nodes for o in n.outputs if o}
         later = {r for n in model._graph.nodes[stop:] for r in n.reads}
         later |= {p.name for p in model.outputs}
-        self.gives = [n for n in dict.fromkeys(o for x in self.nodes for o in x.outputs) if n in later]
+        self.gives = [
+            n for n in dict.fromkeys(o for x in self.nodes for o in x.outputs) if n in later
+        ]
         reads = dict.fromkeys(r for n in self.nodes for r in n.reads)
         self.reads = [r for r in reads if r not in made and r not in model._constants]
         self.compiled: OrderedDict[Any, Any] = OrderedDict()
         self.static: dict[Any, dict[str, Value]] = {}  # what is known without running
+        self.hollow: set[Any] = set()  # where that is all
 
     def programs(self) -> int:
         """How many Programs there are by now."""
@@ -243,10 +249,13 @@ class _Stretch:
             self.compiled[key] = Compiled(fn, self.model.device or "cpu")
         self.compiled.move_to_end(key)
         operands = [values[n] for n in names]
-        given = self.compiled[key](*operands)
-        frame.values.update(given)
-        shapes = tuple((x.shape, _narrow(x.dtype)) for x in operands)
-        frame.values.update(self.static[key, shapes])
+        signature = key, tuple((x.shape, _narrow(x.dtype)) for x in operands)
+        if signature not in self.hollow:
+            try:
+                frame.values.update(self.compiled[key](*operands))
+            except _NothingToRun:
+                self.hollow.add(signature)
+        frame.values.update(self.static[signature])
 
     def _traced(self, key: Any, names: list[str], fixed: dict[str, Value]) -> Callable[..., Any]:
         model = self.model
@@ -254,14 +263,23 @@ class _Stretch:
         def stretch(*tensors: Tensor) -> dict[str, Any]:
             traced = {id(t._value): n for n, t in zip(names, tensors)}
             run = Run(model._functions, model.device, traced)
-            frame = Frame({**model._constants, **fixed, **dict(zip(names, tensors))}, model._versions)
+            frame = Frame(
+                {**model._constants, **fixed, **dict(zip(names, tensors))}, model._versions
+            )
             run.nodes(self.nodes, frame, self.start)
             made = {n: frame.values[n] for n in self.gives}
             shapes = tuple((t.shape, _narrow(t.dtype)) for t in tensors)
             self.static[key, shapes] = {n: v for n, v in made.items() if not _on_device(v)}
-            return {n: v for n, v in made.items() if _on_device(v)}
+            given = {n: v for n, v in made.items() if _on_device(v)}
+            if not given:
+                raise _NothingToRun
+            return given
 
         return stretch
+
+
+class _NothingToRun(Exception):
+    """A stretch all of whose values are known on the host."""
 
 
 def _on_device(x: Value) -> bool:

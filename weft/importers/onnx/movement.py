@@ -101,7 +101,11 @@ def split(call: Call, x: Value, sizes: Any = None) -> tuple[Value, ...]:
     count = call.get("num_outputs", len(call.outputs))
     n = x.shape[axis]
     each = -(-n // count)
-    lengths = ints(given) if given is not None else [min(each, max(n - i * each, 0)) for i in range(count)]
+    lengths = (
+        ints(given)
+        if given is not None
+        else [min(each, max(n - i * each, 0)) for i in range(count)]
+    )
     if sum(lengths) != n or min(lengths, default=0) < 0:
         raise ShapeError(f"sizes {list(lengths)} of an axis of {n}")
     return tuple(cut(x, axis, sum(lengths[:i]), size) for i, size in enumerate(lengths))

@@ -78,7 +78,13 @@ def _conv3d(
         layers = x[:, :, start : start + (count - 1) * strides[0] + 1 : strides[0]]
         flat = layers.permute(0, 2, 1, 3, 4).reshape(n * count, c, h, w)
         made = weft.functional.conv2d(
-            flat, weight[:, :, k], None, tuple(strides[1:]), tuple(pads[1:]), tuple(dilations[1:]), groups
+            flat,
+            weight[:, :, k],
+            None,
+            tuple(strides[1:]),
+            tuple(pads[1:]),
+            tuple(dilations[1:]),
+            groups,
         )
         total = made if total is None else total + made
     out = total.reshape(n, count, *total.shape[1:]).permute(0, 2, 1, 3, 4)
@@ -135,7 +141,9 @@ def spread(x: Tensor, axis: int, step: int) -> Tensor:
     n = x.shape[axis]
     wide = x.unsqueeze(axis + 1)
     wide = wide.pad([(0, step - 1 if i == axis + 1 else 0) for i in range(wide.ndim)])
-    return wide.reshape((*x.shape[:axis], n * step, *x.shape[axis + 1 :])).narrow(axis, 0, (n - 1) * step + 1)
+    return wide.reshape((*x.shape[:axis], n * step, *x.shape[axis + 1 :])).narrow(
+        axis, 0, (n - 1) * step + 1
+    )
 
 
 @op("Col2Im", host=(1, 2))
@@ -147,7 +155,9 @@ def col2im(call: Call, x: Tensor, image: np.ndarray, block: np.ndarray) -> Tenso
     dilations = call.get("dilations") or [1] * rank
     pads = call.get("pads") or [0] * (2 * rank)
     whole = [n + pads[i] + pads[i + rank] for i, n in enumerate(size)]
-    count = [(w - d * (k - 1) - 1) // s + 1 for w, k, s, d in zip(whole, kernel, strides, dilations)]
+    count = [
+        (w - d * (k - 1) - 1) // s + 1 for w, k, s, d in zip(whole, kernel, strides, dilations)
+    ]
     n, c = x.shape[0], x.shape[1] // math.prod(kernel)
     parts = x.reshape(n, c, math.prod(kernel), *count)
     total: Any = None
@@ -156,7 +166,9 @@ def col2im(call: Call, x: Tensor, image: np.ndarray, block: np.ndarray) -> Tenso
         for axis, s in enumerate(strides, 2):
             part = spread(part, axis, s)
         low = [p * d for p, d in zip(place, dilations)]
-        part = part.pad([(0, 0), (0, 0), *((a, w - a - m) for a, w, m in zip(low, whole, part.shape[2:]))])
+        part = part.pad(
+            [(0, 0), (0, 0), *((a, w - a - m) for a, w, m in zip(low, whole, part.shape[2:]))]
+        )
         total = part if total is None else total + part
     key = (slice(None), slice(None), *(slice(pads[i], pads[i] + m) for i, m in enumerate(size)))
     made: Tensor = total[key]
@@ -178,7 +190,10 @@ def batch_normalization(
     momentum = call.get("momentum", 0.9)
     now, spreads = x.mean(axes), x.var(axes)
     out = weft.functional.batch_norm(x, None, None, scale, bias, eps=eps)
-    later = [old * momentum + new.cast(old.dtype) * (1 - momentum) for old, new in ((mean, now), (var, spreads))]
+    later = [
+        old * momentum + new.cast(old.dtype) * (1 - momentum)
+        for old, new in ((mean, now), (var, spreads))
+    ]
     return (out, *later)
 
 

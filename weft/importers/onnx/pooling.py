@@ -126,7 +126,10 @@ def _with_indices(call: Call, x: Tensor, around: Tensor, window: Window) -> tupl
             where.append(np.arange(n) * s + i * d - low)
         parts.append(around[tuple(key)])
         grid = np.meshgrid(*where, indexing="ij")
-        steps = [math.prod(size[:i] if call.get("storage_order", 0) else size[i + 1 :]) for i in range(rank)]
+        steps = [
+            math.prod(size[:i] if call.get("storage_order", 0) else size[i + 1 :])
+            for i in range(rank)
+        ]
         places.append(sum(g * step for g, step in zip(grid, steps)))
     stacked = weft.stack(parts, 0)
     first = stacked.argmax(0)
@@ -169,10 +172,10 @@ def max_unpool(call: Call, x: Tensor, indices: Tensor, wanted: Any = None) -> Te
     ]
     inner = (*x.shape[:2], *size)
     flat = weft.zeros((math.prod(inner),), x.dtype)
-    filled = weft.functional.update(flat, indices.reshape(-1).cast("int32"), x.reshape(-1)).reshape(inner)
+    filled = weft.functional.update(flat, indices.reshape(-1).cast("int32"), x.reshape(-1)).reshape(
+        inner
+    )
     if wanted is None:
         return filled
     whole = ints(wanted)  # indices are of the smaller shape; the rest is zeros behind
     return filled.pad([(0, w - n) for w, n in zip(whole, inner)])
-
-

@@ -33,7 +33,8 @@ def _spread(x: Value, part: Value, axis: int, block: int) -> Value:
     return wide[key]
 
 
-_RANGES = {UINT4: (0, 15), INT4: (-8, 7), np.dtype(np.uint8): (0, 255), np.dtype(np.int8): (-128, 127),
+_RANGES = {UINT4: (0, 15), INT4: (-8, 7),
+           np.dtype(np.uint8): (0, 255), np.dtype(np.int8): (-128, 127),
            np.dtype(np.uint16): (0, 65535), np.dtype(np.int16): (-32768, 32767)}  # fmt: skip
 
 
@@ -42,7 +43,9 @@ _RANGES = {UINT4: (0, 15), INT4: (-8, 7), np.dtype(np.uint8): (0, 255), np.dtype
 def quantize_linear(call: Call, x: Value, scale: Value, zero: Value = None) -> Value:
     """x / scale to the nearest even integer, plus the zero point, within the type's range."""
     code = call.get("output_dtype", 0)
-    target = NUMPY[code] if code in NUMPY else np.dtype(np.uint8) if zero is None else numpy_dtype(zero)
+    target = (
+        NUMPY[code] if code in NUMPY else np.dtype(np.uint8) if zero is None else numpy_dtype(zero)
+    )
     axis, block = call.get("axis", 1), call.get("block_size", 0)
     low, high = _RANGES[target]
     if target.itemsize == 2:  # of a type that only the host has
@@ -111,8 +114,8 @@ def _rows(zero: Tensor, last: bool) -> Tensor:
 
 
 def integer_product(a: Tensor, b: Tensor, za: Tensor | None, zb: Tensor | None) -> Tensor:
-    """(a - za) @ (b - zb) in int32: products of bytes, corrected by the sums of rows and columns."""
-    if za is not None and za.ndim > 1 or zb is not None and zb.ndim > 1:
+    """(a - za) @ (b - zb) in int32: products of bytes, then sums of rows and columns."""
+    if (za is not None and za.ndim > 1) or (zb is not None and zb.ndim > 1):
         return _wide_product(a, b, za, zb)
     out = a @ b
     depth = a.shape[-1]
@@ -141,9 +144,7 @@ def matmul_integer(
     return integer_product(a, b, za, zb)
 
 
-def _requantized(
-    acc: Tensor, scale: Tensor, out_scale: Tensor, out_zero: Tensor
-) -> Tensor:
+def _requantized(acc: Tensor, scale: Tensor, out_scale: Tensor, out_zero: Tensor) -> Tensor:
     """Sums of integers as codes of another scale."""
     info = weft.iinfo(out_zero.dtype)
     wide = (acc.cast(dt.float32) * (scale / out_scale.cast(dt.float32))).round()
@@ -153,23 +154,31 @@ def _requantized(
 
 @op("QLinearMatMul")
 def qlinear_matmul(
-    call: Call, a: Tensor, sa: Tensor, za: Tensor, b: Tensor, sb: Tensor, zb: Tensor, sy: Tensor, zy: Tensor
+    call: Call,
+    a: Tensor,
+    sa: Tensor,
+    za: Tensor,
+    b: Tensor,
+    sb: Tensor,
+    zb: Tensor,
+    sy: Tensor,
+    zy: Tensor,
 ) -> Tensor:
     acc = integer_product(a, b, za, zb)
     scale = _rows(sa.cast(dt.float32), False) * _rows(sb.cast(dt.float32), True)
     return _requantized(acc, scale, sy.reshape(()), zy.reshape(()))
 
 
-def _integer_conv(
-    call: Call, x: Tensor, w: Tensor, zx: Tensor | None, zw: Tensor | None
-) -> Tensor:
+def _integer_conv(call: Call, x: Tensor, w: Tensor, zx: Tensor | None, zw: Tensor | None) -> Tensor:
     """The convolution of integers, as floats, which hold such sums exactly below 2^24."""
     wide = x.cast(dt.float32)
     wide = wide if zx is None else wide - zx.cast(dt.float32).reshape(())
     kernel = w.cast(dt.float32)
     if zw is not None:
         shift = zw.cast(dt.float32)
-        kernel = kernel - (shift.reshape(()) if shift.size == 1 else shift.reshape([-1, *([1] * (w.ndim - 1))]))
+        kernel = kernel - (
+            shift.reshape(()) if shift.size == 1 else shift.reshape([-1, *([1] * (w.ndim - 1))])
+        )
     rank = x.ndim - 2
     strides: Sequence[int] = call.get("strides") or [1] * rank
     dilations: Sequence[int] = call.get("dilations") or [1] * rank

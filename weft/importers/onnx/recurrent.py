@@ -25,21 +25,35 @@ _ACTS: dict[str, Callable[[float | None, float | None], Act]] = {
     "affine": lambda a, b: _affine(1.0 if a is None else a, 0.0 if b is None else b),
     "leakyrelu": lambda a, b: lambda x: (x < 0).where(x * (0.01 if a is None else a), x),
     "thresholdedrelu": lambda a, b: lambda x: (x > (1.0 if a is None else a)).where(x, 0.0),
-    "scaledtanh": lambda a, b: lambda x: (x * (1.0 if b is None else b)).tanh() * (1.0 if a is None else a),
-    "hardsigmoid": lambda a, b: lambda x: (
-        (x * (0.2 if a is None else a) + (0.5 if b is None else b)).maximum(0.0).minimum(1.0)
+    "scaledtanh": lambda a, b: (
+        lambda x: (x * (1.0 if b is None else b)).tanh() * (1.0 if a is None else a)
+    ),
+    "hardsigmoid": lambda a, b: (
+        lambda x: (
+            (x * (0.2 if a is None else a) + (0.5 if b is None else b)).maximum(0.0).minimum(1.0)
+        )
     ),
     "elu": lambda a, b: lambda x: (x < 0).where(weft.expm1(x) * (1.0 if a is None else a), x),
     "softsign": lambda a, b: lambda x: x / (x.abs() + 1.0),
     "softplus": lambda a, b: lambda x: x.maximum(0.0) + weft.log1p((-x.abs()).exp()),
 }
-_TAKE = {"affine": 2, "scaledtanh": 2, "hardsigmoid": 2, "leakyrelu": 1, "thresholdedrelu": 1, "elu": 1}
+_TAKE = {
+    "affine": 2,
+    "scaledtanh": 2,
+    "hardsigmoid": 2,
+    "leakyrelu": 1,
+    "thresholdedrelu": 1,
+    "elu": 1,
+}
 
 
 def _activations(call: Call, default: Sequence[str], count: int) -> list[list[Act]]:
     """The activations of each direction."""
     names = call.get("activations") or list(default) * count
-    alphas, betas = list(call.get("activation_alpha") or []), list(call.get("activation_beta") or [])
+    alphas, betas = (
+        list(call.get("activation_alpha") or []),
+        list(call.get("activation_beta") or []),
+    )
     made = []
     for name in names:
         key = name.lower()
@@ -127,12 +141,16 @@ def _layer(
         for d in range(count):
             back = way == "reverse" or d == 1
             late = name == "GRU" and bool(call.get("linear_before_reset", 0))
-            inside = None if b is None or not late else b[d].narrow(0, gates * hidden, gates * hidden)
-            cell = make(call, _clipped(call, acts[d]), hidden, inside, None if peep is None else peep[d])
-            now = [
-                weft.zeros((x.shape[1], hidden), x.dtype) if v is None else v[d] for v in firsts
-            ]
-            seen = _seen(x, w[d], None if b is None else b[d], gates * hidden, hidden if late else 0)
+            inside = (
+                None if b is None or not late else b[d].narrow(0, gates * hidden, gates * hidden)
+            )
+            cell = make(
+                call, _clipped(call, acts[d]), hidden, inside, None if peep is None else peep[d]
+            )
+            now = [weft.zeros((x.shape[1], hidden), x.dtype) if v is None else v[d] for v in firsts]
+            seen = _seen(
+                x, w[d], None if b is None else b[d], gates * hidden, hidden if late else 0
+            )
             results.append(_steps(call, seen, r[d], now, cell, lengths, back))
         rows = weft.stack([y for y, _ in results], 1)  # [T, directions, N, H]
         last = [weft.stack([s[i] for _, s in results], 0) for i in range(states)]
@@ -151,7 +169,9 @@ def _seen(x: Tensor, w: Tensor, b: Tensor | None, size: int, apart: int) -> Tens
         return made
     own = b.narrow(0, size, size)
     if apart:
-        own = weft.concat([own.narrow(0, 0, size - apart), own.narrow(0, size - apart, apart) * 0.0])
+        own = weft.concat(
+            [own.narrow(0, 0, size - apart), own.narrow(0, size - apart, apart) * 0.0]
+        )
     return made + (b.narrow(0, 0, size) + own)
 
 

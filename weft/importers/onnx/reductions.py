@@ -10,7 +10,7 @@ import numpy as np
 
 import weft
 from weft.core import dtypes as dt
-from weft.importers.onnx.table import Call, Value, ints, lib, op, scalar
+from weft.importers.onnx.table import Call, Value, ints, is_host, lib, op, scalar
 from weft.importers.onnx.values import numpy_dtype
 from weft.tensor.core import Tensor
 
@@ -27,7 +27,7 @@ def _reduction(name: str, fn: Callable[[Any, Value, tuple[int, ...], bool], Valu
         every = tuple(range(x.ndim))
         places = tuple(a % max(x.ndim, 1) for a in chosen) if chosen else every
         made = fn(lib(x), x, places, bool(call.get("keepdims", 1)))
-        return made.astype(x.dtype)
+        return made if is_host(made) and not is_host(x) else made.astype(x.dtype)
 
     op(name, host=(1,), either=True)(run)
 
@@ -51,6 +51,7 @@ def _empty(x: Value, axes: tuple[int, ...], keep: bool, lowest: bool) -> np.ndar
     """What the extreme of no elements is: the least of its type, or the greatest."""
     dtype = numpy_dtype(x)
     shape = [1 if i in axes else d for i, d in enumerate(x.shape) if keep or i not in axes]
+    bound: float
     if dtype.kind in "iu":
         bound = np.iinfo(dtype).min if lowest else np.iinfo(dtype).max
     else:
@@ -121,7 +122,9 @@ def _over_axis(name: str, fn: Callable[[Tensor, int], Tensor]) -> None:
         if call.version >= 13:
             return fn(x, call.get("axis", -1))
         axis = call.get("axis", 1) % max(x.ndim, 1)
-        return fn(x.reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))), 1).reshape(x.shape)
+        return fn(x.reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))), 1).reshape(
+            x.shape
+        )
 
     op(name)(run)
 
@@ -159,7 +162,9 @@ def layer_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor | Non
     count, kept = from_axis(x, call.get("axis", -1))
     eps = call.get("epsilon", 1e-5)
     last = x.shape[-count:]
-    weights = (scale, bias) if scale.shape == last and (bias is None or bias.shape == last) else None
+    weights = (
+        (scale, bias) if scale.shape == last and (bias is None or bias.shape == last) else None
+    )
     if weights is not None and not call.wants(1) and not call.wants(2):
         return weft.functional.layer_norm(x, scale, bias, eps, count)
     wide = x.cast(dt.compute_dtype(x.dtype)).reshape((*kept[: x.ndim - count], -1))
@@ -180,5 +185,3 @@ def rms_normalization(call: Call, x: Tensor, scale: Tensor) -> Tensor:
         return weft.functional.rms_norm(x, scale, eps, axes=count)
     rows = weft.functional.rms_norm(x.reshape((*kept[: x.ndim - count], -1)), None, eps)
     return rows.reshape(x.shape) * scale
-
-

@@ -30,16 +30,22 @@ def resize(call: Call, x: Tensor, roi: Any = None, scales: Any = None, sizes: An
         wanted = [math.floor(x.shape[a] * s) for a, s in zip(axes, ratios)]
     else:
         raise ShapeError(f"Resize of {list(x.shape)} needs a scale or a size for {len(axes)} axes")
-    mode = call.get("coordinate_transformation_mode", "asymmetric" if call.version < 11 else "half_pixel")
+    mode = call.get(
+        "coordinate_transformation_mode", "asymmetric" if call.version < 11 else "half_pixel"
+    )
     wide = x.cast(dt.float32) if x.dtype.is_int else x
-    area = None if roi is None or mode != "tf_crop_and_resize" else [float(r) for r in roi.reshape(-1)]
+    area = (
+        None if roi is None or mode != "tf_crop_and_resize" else [float(r) for r in roi.reshape(-1)]
+    )
     outside: Any = None
     for i, axis in enumerate(axes):
         n, out, scale = x.shape[axis], wanted[i], ratios[i]
         ends = (0.0, 1.0) if area is None else (area[i], area[i + len(axes)])
         at = _coordinates(mode, np.arange(out), n, out, scale, ends)
         if mode == "tf_crop_and_resize":
-            wrong = ((at < 0) | (at > n - 1)).reshape([-1 if k == axis else 1 for k in range(x.ndim)])
+            wrong = ((at < 0) | (at > n - 1)).reshape(
+                [-1 if k == axis else 1 for k in range(x.ndim)]
+            )
             outside = wrong if outside is None else outside | wrong
         if n != out or scale != 1.0 or area is not None:
             wide = _along(call, wide, axis, at, scale)
@@ -80,7 +86,8 @@ def _coordinates(
     if mode == "asymmetric":
         return i / scale
     if mode == "align_corners":
-        return i * ((n - 1) / (out - 1)) if out > 1 else i * 0.0
+        last = n * scale - 1  # of a size that need not be whole
+        return i * ((n - 1) / last) if last else i * 0.0
     if mode == "pytorch_half_pixel" and out == 1:
         return i * 0.0
     if mode == "tf_half_pixel_for_nn":
@@ -107,7 +114,8 @@ def _along(call: Call, x: Tensor, axis: int, at: np.ndarray, scale: float) -> Te
     shape = [-1 if i == axis else 1 for i in range(x.ndim)]
     total: Any = None
     for index, weight in weights:
-        share = x.take(index, axis) * call.tensor(weight.astype(np.float32)).reshape(shape).cast(x.dtype)
+        column = call.tensor(weight.astype(np.float32)).reshape(shape)
+        share = x.take(index, axis) * column.cast(x.dtype)
         total = share if total is None else total + share
     made: Tensor = total
     return made
@@ -115,12 +123,15 @@ def _along(call: Call, x: Tensor, axis: int, at: np.ndarray, scale: float) -> Te
 
 def _nearest(call: Call, at: np.ndarray, n: int) -> np.ndarray:
     how = call.get("nearest_mode", "floor" if call.version < 11 else "round_prefer_floor")
-    found = {
+    ways: dict[str, Any] = {
         "floor": np.floor,
         "ceil": np.ceil,
         "round_prefer_floor": lambda v: np.ceil(v - 0.5),
         "round_prefer_ceil": lambda v: np.floor(v + 0.5),
-    }[how](at)
+    }
+    if how not in ways:
+        raise UsageError(f"nearest_mode {how!r:.40} of Resize")
+    found = ways[how](at)
     made: np.ndarray = np.clip(found, 0, n - 1)
     return made
 
@@ -162,7 +173,9 @@ def _kernel(call: Call, distance: np.ndarray, mode: str) -> np.ndarray:
 @op("GridSample")
 def grid_sample(call: Call, x: Tensor, grid: Tensor) -> Tensor:
     """x[N, C, ...] at the places grid[N, ..., rank] holds, -1 to 1, the last axis of x first."""
-    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(call.get("mode", "linear"), call.get("mode", "linear"))
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(
+        call.get("mode", "linear"), call.get("mode", "linear")
+    )
     padding, corners = call.get("padding_mode", "zeros"), call.get("align_corners", 0)
     size = x.shape[2:]
     rank = len(size)
@@ -232,7 +245,9 @@ def sampled(call: Call, x: Tensor, places: list[Tensor], padding: str, corners: 
 def roi_align(call: Call, x: Tensor, rois: Tensor, batch: Tensor) -> Tensor:
     """The average (or largest) of bilinear samples in each cell of each region."""
     modern = call.version >= 16
-    mode = call.get("coordinate_transformation_mode", "half_pixel" if modern else "output_half_pixel")
+    mode = call.get(
+        "coordinate_transformation_mode", "half_pixel" if modern else "output_half_pixel"
+    )
     h, w = call.get("output_height", 1), call.get("output_width", 1)
     scale, ratio = call.get("spatial_scale", 1.0), call.get("sampling_ratio", 0)
     offset = 0.5 if mode == "half_pixel" else 0.0
@@ -244,15 +259,15 @@ def roi_align(call: Call, x: Tensor, rois: Tensor, batch: Tensor) -> Tensor:
     if ratio > 0:
         return _roi_cells(call, x, batch, (y0, x0), (high, wide), (h, w), (ratio, ratio))
     counts = [
-        np.ceil(call.host(v, "the size of regions") / m).astype(int) for v, m in ((high, h), (wide, w))
+        np.ceil(call.host(v, "the size of regions") / m).astype(int)
+        for v, m in ((high, h), (wide, w))
     ]
-    rows = [
-        _roi_cells(
-            call, x, batch[i : i + 1], (y0[i : i + 1], x0[i : i + 1]), (high[i : i + 1], wide[i : i + 1]),
-            (h, w), (max(int(counts[0][i]), 1), max(int(counts[1][i]), 1)),
-        )
-        for i in range(rois.shape[0])
-    ]  # fmt: skip
+    rows = []
+    for i, (rows_, columns) in enumerate(zip(*counts)):
+        one = slice(i, i + 1)
+        start, extent = (y0[one], x0[one]), (high[one], wide[one])
+        samples = (max(int(rows_), 1), max(int(columns), 1))
+        rows.append(_roi_cells(call, x, batch[one], start, extent, (h, w), samples))
     return weft.concat(rows, axis=0)
 
 
@@ -278,8 +293,7 @@ def _roi_cells(
         near = [b + o for b, o in zip(base, offsets)]
         weight = _share(near[0] - at[0], "bilinear") * _share(near[1] - at[1], "bilinear")
         parts.append(sampled(call, images, near, "border", 1) * weight.unsqueeze(1))
-    join = Tensor.maximum if mode == "max" else Tensor.__add__
-    whole = functools.reduce(join, parts)
+    whole = functools.reduce(lambda a, b: a.maximum(b) if mode == "max" else a + b, parts)
     whole = (outside[0] | outside[1]).unsqueeze(1).where(0.0, whole)
     grouped = whole.reshape(r, c, cells[0], samples[0], cells[1], samples[1])
     return grouped.max((3, 5)) if mode == "max" else grouped.mean((3, 5))
@@ -296,8 +310,12 @@ def max_roi_pool(call: Call, x: Tensor, rois: np.ndarray) -> Tensor:
         high, wide = max(y1 - y0 + 1, 1), max(x1 - x0 + 1, 1)
         cells = []
         for i, j in itertools.product(range(h), range(w)):
-            top, bottom = (min(max(y0 + v, 0), x.shape[2]) for v in (i * high // h, -(-(i + 1) * high // h)))
-            left, right = (min(max(x0 + v, 0), x.shape[3]) for v in (j * wide // w, -(-(j + 1) * wide // w)))
+            top, bottom = (
+                min(max(y0 + v, 0), x.shape[2]) for v in (i * high // h, -(-(i + 1) * high // h))
+            )
+            left, right = (
+                min(max(x0 + v, 0), x.shape[3]) for v in (j * wide // w, -(-(j + 1) * wide // w))
+            )
             cell = x[int(row[0]), :, top:bottom, left:right]
             cells.append(cell.max((1, 2)) if 0 not in cell.shape else x[0, :, 0, 0] * 0.0)
         made.append(weft.stack(cells, 1).reshape(x.shape[1], h, w))

@@ -40,7 +40,8 @@ class Frame:
         attrs: Mapping[str, Any] | None = None,
     ):  # fmt: skip
         self.values, self.versions, self.outer = values, versions, outer
-        self.attrs = attrs if attrs is not None else outer.attrs if outer is not None else {}
+        around: Mapping[str, Any] = {} if outer is None else outer.attrs
+        self.attrs: Mapping[str, Any] = around if attrs is None else attrs
 
     def find(self, name: str) -> Value:
         """The value of a name, here or in a graph around this one."""
@@ -84,7 +85,7 @@ class Run:
                 raise ShapeError(f"node {node.place}: its operands do not fit: {first}") from error
             for name, value in zip(node.outputs, made):
                 if name:
-                    frame.values[name] = value
+                    frame.values[name] = np.asarray(value) if np.isscalar(value) else value
             for name in node.dead:
                 frame.values.pop(name, None)
 
@@ -163,8 +164,9 @@ class Run:
         if not isinstance(x, np.ndarray):
             return x
         dtype = self.device_dtype(x.dtype)
-        if x.ndim and x.size > 1 and 0 in x.strides:  # one element stands for many
-            base = x[tuple(slice(0, 1) if s == 0 else slice(None) for s in x.strides)]
+        many = [s == 0 and d > 1 for s, d in zip(x.strides, x.shape)]
+        if any(many) and x.size:  # one element stands for many
+            base = x[tuple(slice(0, 1) if m else slice(None) for m in many)]
             return self.lift(np.ascontiguousarray(base)).expand(x.shape)
         if dtype is dt.int32 and x.dtype == np.int64 and x.size:
             low, high = int(x.min()), int(x.max())

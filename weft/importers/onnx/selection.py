@@ -49,7 +49,9 @@ def gather_nd(call: Call, x: Value, indices: Value) -> Value:
     return table.take((places + start).reshape(-1), 0).reshape(shape)
 
 
-def _flat_index(call: Call, indices: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...]]:
+def _flat_index(
+    call: Call, indices: Tensor, sizes: tuple[int, ...]
+) -> tuple[Tensor, tuple[int, ...]]:
     """Vectors of indices (negative ones from the end) as places in the axes made one."""
     at = indices.cast("int32")
     flat: Any = call.tensor(np.zeros(indices.shape[:-1], np.int32))
@@ -101,7 +103,9 @@ def _put(table: Tensor, index: Tensor, rows: Tensor, how: str) -> Tensor:
 
 
 @op("TensorScatter")
-def tensor_scatter(call: Call, cache: Tensor, update: Tensor, start: Tensor | None = None) -> Tensor:
+def tensor_scatter(
+    call: Call, cache: Tensor, update: Tensor, start: Tensor | None = None
+) -> Tensor:
     """A key-value cache with new entries from `start[b]` on; circular ones wrap around."""
     axis = call.get("axis", -2) % cache.ndim
     most, count, n = cache.shape[axis], update.shape[axis], cache.shape[0]
@@ -113,7 +117,9 @@ def tensor_scatter(call: Call, cache: Tensor, update: Tensor, start: Tensor | No
     back = [order.index(i) for i in range(cache.ndim)]
     moved, new = cache.permute(order), update.permute(order)
     flat = moved.reshape((n * most, *moved.shape[2:]))
-    made = weft.functional.update(flat, (rows + at).reshape(-1), new.reshape((n * count, *moved.shape[2:])))
+    made = weft.functional.update(
+        flat, (rows + at).reshape(-1), new.reshape((n * count, *moved.shape[2:]))
+    )
     return made.reshape(moved.shape).permute(back)
 
 

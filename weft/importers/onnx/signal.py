@@ -18,7 +18,9 @@ MOST = 1 << 26  # elements of a matrix of cosines
 def _matrices(call: Call, n: int, count: int, sign: float) -> tuple[Tensor, Tensor]:
     """cos and sin [n, count] of sign 2 pi i k / n."""
     if n * count > MOST:
-        raise LimitError(f"a transform of {n} points; weft multiplies by matrices of at most {MOST}")
+        raise LimitError(
+            f"a transform of {n} points; weft multiplies by matrices of at most {MOST}"
+        )
     turns = np.outer(np.arange(n), np.arange(count)) % n * (sign * 2 * np.pi / n)
     return tuple(call.tensor(f(turns).astype(np.float32)) for f in (np.cos, np.sin))  # type: ignore[return-value]
 
@@ -32,7 +34,9 @@ def dft(call: Call, x: Tensor, length: Any = None, axis: Any = None) -> Tensor:
     turned = x.transpose(at, -2)
     n = turned.shape[-2] if length is None else int(scalar(length))
     if inverse and half:
-        return _real_inverse(call, turned, n if length is not None else 2 * (n - 1)).transpose(at, -2)
+        return _real_inverse(call, turned, n if length is not None else 2 * (n - 1)).transpose(
+            at, -2
+        )
     turned = _fitted(turned, n)
     count = n // 2 + 1 if half else n
     made = _transform(call, turned, n, count, 1.0 if inverse else -1.0)
@@ -112,8 +116,6 @@ def mel_weight_matrix(call: Call, *operands: np.ndarray) -> np.ndarray:
     out = np.zeros((bins, mels))
     for i in range(mels):
         a, peak, z = at[i : i + 3]
-        out[a:peak, i] = (np.arange(a, peak) - a) / max(peak - a, 1)
+        out[a : peak + 1, i] = (np.arange(a, peak + 1) - a) / (peak - a) if peak > a else 1.0
         out[peak:z, i] = (z - np.arange(peak, z)) / max(z - peak, 1)
-        if a == peak:
-            out[peak, i] = 1.0
     return out.astype(numpy_type(call.get("output_datatype", 1), "output_datatype"))

@@ -136,6 +136,8 @@ def parsed(tensor: Any, what: str, external: Any) -> np.ndarray:
         raise FileFormatError(f"{what}: {len(data)} numbers for {NAMES[code]}{list(dims)}")
     if code in (10, 16):
         return np.array(data, np.int64).astype(np.uint16).view(dtype).reshape(dims)
-    return np.array(data, dtype.type if field != "int32_data" else np.int64).astype(dtype).reshape(
-        dims
+    return (
+        np.array(data, dtype.type if field != "int32_data" else np.int64)
+        .astype(dtype)
+        .reshape(dims)
     )
