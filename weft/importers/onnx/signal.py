@@ -111,7 +111,7 @@ def mel_weight_matrix(call: Call, *operands: np.ndarray) -> np.ndarray:
     mels, size, rate, low, high = (scalar(v) for v in operands)
     bins = size // 2 + 1
     ends = [2595 * np.log10(1 + f / 700) for f in (low, high)]
-    edges = 700 * (10 ** (np.linspace(*ends, mels + 2, endpoint=False) / 2595) - 1)
+    edges = 700 * (10 ** (np.linspace(ends[0], ends[1], mels + 2, endpoint=False) / 2595) - 1)
     at = np.floor((size + 1) * edges / rate).astype(int)
     out = np.zeros((bins, mels))
     for i in range(mels):
