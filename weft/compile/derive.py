@@ -90,9 +90,8 @@ def _plus(conv: Node, row: Node, shifted: dict[int, tuple[Node, Node, Node]]) ->
 def _per_channel(node: Node) -> Node | None:
     """The row [C] that `node` repeats for every place, or None."""
     channels = node.shape[-1]
-    if node.op != "broadcast":
-        return None
-    source = node.inputs[0]
+    # where there is one place only, nothing had to be repeated
+    source = node.inputs[0] if node.op == "broadcast" else node
     if source.size == 1:
         flat = simplify(make("reshape", source, shape=(1,)))
         return simplify(make("broadcast", flat, shape=(channels,)))
@@ -157,7 +156,8 @@ def _derived(node: Node, inputs: list[Node], order: list[Node]) -> Node:
         attrs: Mapping[str, object] = x.attrs
         if x.op == "const":
             value = x.attrs["value"]
-            attrs = {"value": value.tolist(), "dtype": x.dtype.name, "shape": value.shape}
+            numbers = tuple(value.reshape(-1).tolist())
+            attrs = {"value": numbers, "dtype": x.dtype.name, "shape": value.shape}
         number[id(x)] = len(number)
         steps.append(Step(x.op, tuple(number[id(y)] for y in x.inputs), attrs))
     sources = tuple((x.attrs["name"], x.shape, x.dtype.name) for x in inputs)
