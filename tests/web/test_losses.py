@@ -40,11 +40,12 @@ if (self.GPUAdapter) {
 # In the midst of a sentence, or of a long prompt.
 LOSE = """
 const worker = page.workers()[0];
-const lose = (state) => worker.evaluate((state) => {
+it.lose = (state) => worker.evaluate((state) => {
   Object.assign(self, state);
   devices.at(-1).destroy();
 }, state);
-if (!it.lose) await page.exposeFunction("lose", (it.lose = lose));
+if (!it.exposed) await page.exposeFunction("lose", (state) => it.lose(state));
+it.exposed = true;
 const before = await worker.evaluate(() => devices.length);
 const got = await page.evaluate(async ({ prompt, at, state }) => {
   if (!at) setTimeout(() => lose(state), 20);
