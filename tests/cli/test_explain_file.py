@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["cpu-avx2", "webgpu", "gfx942"])
 def file(folder: Path, request: pytest.FixtureRequest) -> Path:
-    from weft.cli.compile import caps_of
+    from weft.backends.presets import caps_of
 
     path = folder.parent / f"{request.param}.weft"
     model = weft.load(folder, device="cpu", max_batch=1)

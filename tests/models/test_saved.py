@@ -14,7 +14,7 @@ from model_zoo import VOCAB, write_model, write_tokenizer
 from present import opened
 
 import weft
-from weft.cli.compile import caps_of
+from weft.backends.presets import caps_of
 from weft.cli.main import invoke
 from weft.core.errors import DeviceError, FileFormatError, UsageError
 from weft.core.mapped import mapped_files

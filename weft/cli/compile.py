@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from weft.cli.hub import model_path, takes_model
-from weft.core.errors import DeviceError
+
+GRAPHS = (".pt2", ".onnx")  # files of other frameworks
 
 
 @click.command(
@@ -17,6 +18,7 @@ from weft.core.errors import DeviceError
 Example:  weft compile MODEL -o model.weft
           weft compile MODEL -o model.weft --device sm_90 --quant int4
           weft run model.weft 'Once upon a time'
+          weft compile net.onnx -o net.weft --size batch=8
 """
 )
 @click.argument("model", type=click.Path(), required=False)
@@ -49,24 +51,37 @@ Example:  weft compile MODEL -o model.weft
     show_default=True,
     help="Beside: in a file of their own, named by its hash.",
 )
+@click.option(
+    "--size",
+    "sizes",
+    multiple=True,
+    metavar="NAME=N",
+    help="A size that a .pt2 or .onnx file leaves open.",
+)
 @takes_model
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def compile_model(
     model: str | None, out: str, device: str, dtype: str | None, quant: str | None,
     act_dtype: str | None, context: int | None, cache: str | None, max_batch: int, weights: str,
-    yes: bool, as_json: bool,
+    sizes: tuple[str, ...], yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Compile MODEL (default: the one in the box) to one file: Programs for the device, the
-    weights in the order that it reads them, the tokenizer. MODEL may be a graph as JSON: its
-    Program is written. Every command that takes a model takes
-    such a file; playing it compiles no graph."""
+    weights in the order that it reads them, the tokenizer. Every command that
+    takes a model takes such a file; playing it compiles no graph. MODEL may be a .pt2 file of
+    torch.export or an ONNX file, too: weft.load makes a function of what comes of it; or a graph
+    as JSON, whose Program alone is written."""
     import weft
+    from weft.backends.presets import caps_of
     from weft.models import saved
     from weft.models.box import box_folder
 
     caps = caps_of(device)
     if model is not None and model.endswith(".json") and Path(model).is_file():
         _compile_graph(Path(model), Path(out), caps)
+        click.echo(f"{out}: one Program for {device}; {Path(out).stat().st_size:,} bytes")
+        return
+    if model is not None and Path(model).suffix in GRAPHS:
+        _compile_imported(model, sizes, Path(out), device, caps, weights == "beside")
         click.echo(f"{out}: one Program for {device}; {Path(out).stat().st_size:,} bytes")
         return
     path = box_folder() if model is None else model_path(model, yes)
@@ -90,27 +105,20 @@ def compile_model(
     click.echo(f"play it: weft run {out} PROMPT")
 
 
+def _compile_imported(
+    model: str, sizes: tuple[str, ...], out: Path, device: str, caps: Any, beside: bool
+) -> None:
+    from weft.cli.graphs import sizes_of, traced
+    from weft.tensor.stored import save_graph
+
+    made = traced(model, sizes_of(sizes))
+    flags = {"sizes": list(sizes)} if sizes else {}
+    save_graph(made.graph, made.captured, out, device, caps, flags, beside)
+
+
 def _compile_graph(path: Path, out: Path, caps: Any) -> None:
     from weft.cli.explained import read_graph
     from weft.compile.passes import compile_graph
 
     graph = read_graph(path)
     compile_graph(graph, caps, name=graph.name).save(out)
-
-
-def caps_of(device: str) -> Any:
-    """The Caps that `device` names: a preset's, a GPU architecture's or a device's of this machine.
-    Raises DeviceError for none of these."""
-    from weft.backends import registry
-    from weft.backends.llvm import gpu_target
-    from weft.core.caps import PRESETS
-
-    if device in PRESETS:
-        return PRESETS[device]
-    if device.startswith(("sm_", "gfx")):
-        return gpu_target(device).caps
-    try:
-        return registry.get(device).caps
-    except DeviceError as error:
-        known = ", ".join(PRESETS)
-        raise DeviceError(f"{error}; what need not be here: {known}, sm_90, gfx942, ...") from None

@@ -109,7 +109,7 @@ def _explained(path: str, yes: bool, target: str | None, **options: Any) -> Expl
     if file.suffix == ".json" and file.is_file():
         graph = explained.read_graph(file)
     elif file.suffix in IMPORTED:
-        graph = graphs.imported(path).traced()
+        graph = graphs.imported(path).traced().graph
     if graph is not None:
         device = explained.of_device(registry.get(options["device"]))
         goal = device if target is None else explained.of_target(target)

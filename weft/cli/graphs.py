@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from weft.core.errors import UsageError
 
 if TYPE_CHECKING:
     from weft.importers.imported import Imported
+    from weft.tensor.trace import Traced
 
 
 def imported(path: str) -> Imported:
@@ -14,6 +19,42 @@ def imported(path: str) -> Imported:
     from weft.importers import from_torch
 
     return from_torch(path)
+
+
+def traced(path: str, sizes: Mapping[str, int]) -> Traced:
+    """The file's graph for these sizes by name (others: an ONNX file's 1, else the least that is
+    allowed). Raises UsageError for one that decides by values what it computes."""
+    if not path.endswith(".onnx"):
+        return imported(path).traced(sizes)
+    import numpy as np
+
+    from weft.core.dtypes import as_dtype
+    from weft.importers import from_onnx
+    from weft.importers.onnx.model import random_input
+    from weft.importers.onnx.run import NeedsValue
+    from weft.tensor.trace import Spec, trace_call
+
+    model = from_onnx(path)
+    rng = np.random.default_rng(0)
+    arrays = {p.name: random_input(p, sizes, rng) for p in model.inputs}
+    specs = [Spec(x.shape, as_dtype(x.dtype), name) for name, x in arrays.items()]
+    try:
+        return trace_call(model, specs, Path(path).stem, lambda tensors: model(*tensors))
+    except NeedsValue as need:
+        raise UsageError(
+            f"{path}: {need.why}: what it computes depends on values, and a file holds one Program"
+        ) from None
+
+
+def sizes_of(entries: Sequence[str]) -> dict[str, int]:
+    """NAME=N as sizes by name. Raises UsageError."""
+    found = {}
+    for entry in entries:
+        name, _, count = entry.partition("=")
+        if not name or not count.isdigit() or not int(count):
+            raise UsageError(f"--size {entry}: expected NAME=N, such as batch=8")
+        found[name] = int(count)
+    return found
 
 
 def summary(module: Imported, as_json: bool) -> str:

@@ -20,14 +20,13 @@ from weft.core.errors import (
     ShapeError,
     WeftError,
 )
-from weft.graph.ir import Graph
 from weft.importers.ports import Bounds, Port, Ref, Size, bound
 from weft.nn.module import Module, Parameter
 from weft.program.device import Device
 from weft.tensor.autograd import no_grad
 from weft.tensor.base import place
 from weft.tensor.core import Tensor
-from weft.tensor.trace import Spec, trace_call
+from weft.tensor.trace import Spec, Traced, trace_call
 
 # What steps raise of arguments that nobody foresaw
 _FOREIGN = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, AssertionError)
@@ -149,8 +148,8 @@ class Imported(Module):
         assert isinstance(found, Tensor)
         return found
 
-    def traced(self, sizes: Mapping[str, int] | None = None) -> Graph:
-        """The Graph for these sizes by name; others are the least that is allowed, 2 at least."""
+    def traced(self, sizes: Mapping[str, int] | None = None) -> Traced:
+        """Its trace for these sizes by name; others are the least that is allowed, 2 at least."""
         known = {name: max(low, 2) for name, (low, _) in self._plan.bounds.items()} | dict(
             sizes or {}
         )
@@ -162,7 +161,7 @@ class Imported(Module):
             given = fixed | {p.name: t for p, t in zip(ports, tensors)}
             return self._run(self._started(given))
 
-        return trace_call(run, specs, self._name).graph
+        return trace_call(run, specs, self._name)
 
     def summary(self) -> dict[str, Any]:
         """Inputs and results as text, parameters and buffers with their sizes, how many steps there

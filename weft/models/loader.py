@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -131,7 +131,7 @@ def _load(
 
         with progress(f"loading {name_of(folder)}"):
             asked = {**numbers._asdict(), "context": room.context, "cache": room.cache}
-            return saved.load(folder, device, fallback, asked)
+            return cast("Model", saved.load(folder, device, fallback, asked))
     if folder.is_file():
         return _gguf(folder, device, fallback, numbers, room)
     adapter = _adapter(folder)

@@ -4,7 +4,7 @@ order that it reads them, tokenizer. Playing one compiles no graph."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.core.caps import Caps
 from weft.core.dtypes import as_dtype
-from weft.core.errors import CompileError, DeviceError, FileFormatError, UsageError
+from weft.core.errors import DeviceError, FileFormatError, UsageError
 from weft.core.records import from_data, to_data
 from weft.models.config import DecoderConfig, EncoderConfig, Made, Pooling, TokenIds
 from weft.models.embedder import Encoder
@@ -22,8 +22,9 @@ from weft.models.model import Decoder, Model
 from weft.models.runner import CompiledRunner, Hidden, Runner, model_caps, weight_avals
 from weft.program import bundle
 from weft.program.bundle import Bundle
-from weft.program.program import BufferSpec, Program
-from weft.program.weights import arranged
+from weft.program.program import Program
+from weft.program.weights import Ordered
+from weft.tensor.stored import Stored
 
 if TYPE_CHECKING:
     from weft.graph.ir import Graph
@@ -105,34 +106,6 @@ def _encoder_parts(model: Encoder, caps: Caps) -> Parts:
     return made, weights, head | {"max_length": model.max_length}
 
 
-class Ordered(Mapping[str, np.ndarray]):
-    """What the weight buffers of some Programs hold, by name; each is made when it is asked for.
-    Raises CompileError where two Programs want different things under one name."""
-
-    def __init__(self, programs: Mapping[str, Program], weights: Mapping[str, np.ndarray]) -> None:
-        self._weights = weights
-        self._found: dict[str, tuple[BufferSpec, Any]] = {}
-        for step, program in programs.items():
-            for b in program.buffers:
-                if b.role != "weight":
-                    continue
-                spec, recipe = self._found.setdefault(b.name, (b, program.recipes.get(b.name)))
-                if (spec.shape, recipe) != (b.shape, program.recipes.get(b.name)):
-                    raise CompileError(f"{step} holds weight {b.name!r} unlike the other steps")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        spec, recipe = self._found[name]
-        if recipe is None:
-            return self._weights[name]
-        return arranged(recipe, spec, self._weights[recipe.whole])
-
-
 # -- reading --------------------------------------------------------------------------------------
 
 
@@ -165,10 +138,11 @@ def load(
     device: str | Device | None = "auto",
     fallback: str | None = None,
     asked: Mapping[str, Any] = {},
-) -> Model:
-    """The model in a file that `save` wrote, on the device it was compiled for or one that can do
-    the same. `asked` are those options of `weft.load` that compiling has settled: None, or
-    UsageError. Raises FileFormatError, DeviceError."""
+) -> Any:
+    """The model in a file that `save` wrote, or the function in one of Compiled.save, on the device
+    it was compiled for or one that can do the same. `asked` are those options of `weft.load` that
+    compiling has settled: None, or UsageError. Raises FileFormatError, DeviceError.
+    """
     settled = [what for what, value in asked.items() if value is not None]
     if settled or device == "oracle":
         what = settled[0] if settled else "the oracle"
@@ -184,7 +158,11 @@ def load(
         return _load_decoder(path, read, target)
     if kind == "encoder":
         return _load_encoder(path, read, target)
-    raise FileFormatError(f"{where}: kind {str(kind)[:60]!r}; expected decoder or encoder")
+    if kind == "function":
+        return Stored(path, read, target)
+    raise FileFormatError(
+        f"{where}: kind {str(kind)[:60]!r}; expected decoder, encoder or function"
+    )
 
 
 def _device(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from weft.core.dtypes import as_dtype
+from weft.core.errors import CompileError
 from weft.core.mapped import release
 from weft.program.array import DeviceArray
 from weft.program.device import Buffer, Device
-from weft.program.program import BufferSpec
+from weft.program.formula import Formula
+from weft.program.program import BufferSpec, Program
 from weft.program.recipe import Recipe
 from weft.program.values import check_fit
 
@@ -70,3 +73,34 @@ def _items(array: np.ndarray, item: int) -> np.ndarray:
     if item == 1:
         return array
     return np.ascontiguousarray(array).view(f"u{array.itemsize * item}")
+
+
+class Ordered(Mapping[str, np.ndarray]):
+    """What the weight buffers of some Programs hold, by name; each is made when it is asked for.
+    Raises CompileError where two Programs want different things under one name."""
+
+    def __init__(self, programs: Mapping[str, Program], weights: Mapping[str, np.ndarray]) -> None:
+        self._weights = weights
+        self._found: dict[str, tuple[BufferSpec, Recipe | Formula | None]] = {}
+        for step, program in programs.items():
+            for b in program.buffers:
+                if b.role != "weight":
+                    continue
+                made = program.formulas.get(b.name, program.recipes.get(b.name))
+                spec, known = self._found.setdefault(b.name, (b, made))
+                if (spec.shape, known) != (b.shape, made):
+                    raise CompileError(f"{step} holds weight {b.name!r} unlike the other steps")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        spec, made = self._found[name]
+        if made is None:
+            return self._weights[name]
+        if isinstance(made, Formula):
+            return made.value(self._weights)
+        return arranged(made, spec, self._weights[made.whole])

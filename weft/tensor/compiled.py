@@ -8,8 +8,10 @@ from then on the tensor shows that buffer, and every Program that uses the tenso
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from weft.backends import registry
@@ -126,6 +128,23 @@ class Compiled:
             f"{self.__name__}: a compiled function holds a device and its buffers, which neither "
             "pickle nor copy carries over; pass the function itself and compile it there"
         )
+
+    def save(
+        self, path: str | os.PathLike[str], device: str | None = None, beside: bool = False
+    ) -> None:
+        """Writes what the latest call ran, with the values of the tensors that it reads, as a file
+        that `weft.load` makes a function of again: for `device`, a name that `weft compile` takes
+        (None: the function's own). Results come flat. Raises UsageError before a first call, and
+        for a function that assigns to tensors."""
+        from weft.backends.presets import caps_of
+        from weft.tensor.stored import save_graph
+
+        entry = max(self._all(), key=lambda e: e.used, default=None)
+        if entry is None or self._device is None:
+            raise UsageError(f"{self.__name__} was not called yet: call it, then save it")
+        name = self._device.info.id if device is None else device
+        caps = self._device.caps if device is None else caps_of(device)
+        save_graph(entry.graph, entry.captured, Path(path), name, caps, beside=beside)
 
     def sync(self) -> None:
         """Waits until every run so far is finished."""

@@ -246,7 +246,7 @@ class _Stretch:
                 self.compiled.popitem(last=False)
                 self.static = {k: v for k, v in self.static.items() if k[0] in self.compiled}
             fn = self._traced(key, names, fixed)
-            self.compiled[key] = Compiled(fn, self.model.device or "cpu")
+            self.compiled[key] = Compiled(fn, self.model.device or "cpu", frozen=True)
         self.compiled.move_to_end(key)
         operands = [values[n] for n in names]
         signature = key, tuple((x.shape, _narrow(x.dtype)) for x in operands)
