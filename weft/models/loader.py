@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from weft.core.dtypes import DType
+from weft.core.dtypes import DType, int8
 from weft.core.errors import (
     FileFormatError,
     LimitError,
@@ -144,6 +144,9 @@ def _load(
         if kind in ENCODERS:
             if room.cache is not None:
                 raise UsageError(f"{config.where}: {kind} is an encoder, which has no cache")
+            if numbers.act_dtype in (int8, int8.name):
+                what = "is an encoder, whose inputs are not quantised"
+                raise UsageError(f"{config.where}: {kind} {what}: act_dtype float32 or bfloat16")
             return _encoder(folder, config, ENCODERS[kind](config), target, numbers)
         made = DECODERS[kind](config)
         change = None if adapter is None else adapter[1](made)

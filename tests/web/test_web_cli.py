@@ -1,0 +1,74 @@
+"""`weft export web`: what its options about numbers do to the folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import LLAMA
+from test_encoder import BERT, minilm_folder
+
+from weft.cli.main import invoke
+from weft.models.box import box_folder
+from weft.models.random_weights import random_folder
+
+Folders = tuple[str, str]
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    """A tiny decoder and a tiny encoder."""
+    llama = random_folder(tmp_path / "llama", {**LLAMA, "num_hidden_layers": 1})
+    bert = random_folder(tmp_path / "bert", BERT)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(box_folder() / name, llama)
+    shutil.copy(minilm_folder() / "tokenizer.json", bert)
+    return str(llama), str(bert)
+
+
+def test_numbers_of_the_model_and_of_the_search(
+    folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """int8 inputs are in the Programs of the text alone, int8 weights in the search's."""
+    (llama, bert), out = folders, tmp_path / "page"
+    given = ["export", "web", llama, "-o", str(out), "--quant", "int4", "--act-dtype", "int8"]
+    assert invoke([*given, "--search", bert, "--search-quant", "int8", "--json"]) == 0
+    manifest = json.loads(capsys.readouterr().out)
+    assert manifest == json.loads((out / "manifest.json").read_text())
+    for folder, rounded in ((out, True), (out / "search", False)):
+        tensors = json.loads((folder / "manifest.json").read_text())["tensors"]
+        programs = json.loads((folder / "wasm.json").read_text())["programs"]
+        kernels = [k["name"] for p in programs.values() for k in p["kernels"]]
+        assert any(name.startswith("quantize_") for name in kernels) == rounded
+        assert any(name.endswith(".codes") for name in tensors)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--act-dtype", "int8"], "act_dtype is int8, for inputs of packed weights"),
+        (["--act-dtype", "float16"], "act_dtype is 'float16'; expected float32, bfloat16 or int8"),
+        (["--search-quant", "int8"], "--search-quant int8 is for the encoder that --search names"),
+        (["--search", "{bert}", "--search-quant", "int9"], "int9"),
+    ],
+)
+def test_numbers_that_cannot_be(
+    folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    more: list[str], said: str,
+) -> None:  # fmt: skip
+    (llama, bert), out = folders, tmp_path / "page"
+    more = [each.format(bert=bert) for each in more]
+    assert invoke(["export", "web", llama, "-o", str(out), *more]) != 0
+    error = capsys.readouterr().err
+    assert said in error and len(error.splitlines()) <= 2
+    assert not out.exists()
+
+
+def test_an_encoder_has_no_int8_inputs(
+    folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["export", "web", folders[1], "-o", str(tmp_path / "page"), "--quant", "int8"]
+    assert invoke([*given, "--act-dtype", "int8"]) == 2
+    assert "bert is an encoder, whose inputs are not quantised" in capsys.readouterr().err
