@@ -231,6 +231,25 @@ def test_dots() -> None:
     np.testing.assert_allclose(z, want, rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_a_dot_beyond_its_promise_shows_in_its_own_lane(kind: type) -> None:
+    """It is no error: what comes of rows that hold junk is dropped."""
+    a, w = np.full(16, 127, kind), np.full(16, -127, np.int8)
+    w[6] = -128
+    if kind is np.uint8:
+        a[8] = 128
+
+    def body(b: Builder, *buffers: ir.Buffer) -> None:
+        a, w, y = buffers
+        i32 = Type(dt.int32, 4)
+        args = (k.const(0, i32), k.load(a, 0, 16), k.load(w, 0, 16))
+        b.store(y, 0, ir.Collective("dot4", args, i32, 1))
+
+    y = play(body, a, w, np.zeros(4, np.int32))[2]
+    exact = (a.astype(np.int64) * w).reshape(4, 4).sum(1)
+    assert list(y == exact) == [True, False, kind is np.int8, True]
+
+
 def test_many_groups_advance_in_batches() -> None:
     n = 300_000
 

@@ -212,7 +212,8 @@ class Collective(Expr):
     subgroup_xor (x) with `attr`: the value of thread `lane ^ attr`.
     dot2 (acc f32 x n, a bf16 x 2n, b bf16 x 2n): acc[i] + a[2i] b[2i] + a[2i+1] b[2i+1].
     dot4 (acc i32 x n, a u8|i8 x 4n, b i8 x 4n): acc[i] + sum of four products. `attr` 1 promises
-    that no b is -128 and no unsigned a above 127, so that two products fit 16 bits.
+    that no b is -128 and no unsigned a above 127, so that two products fit 16 bits; a lane for
+    which that is not so may hold any number.
     """
 
     op: str
