@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_kit import Browser, Page, Pages, Site
+from page_kit import Browser, LateBrowser, Page, Pages, Site
 
 import weft
 from weft.models.box import box_folder
@@ -50,6 +50,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Pages:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     driven = Browser()
+    yield driven
+    driven.close()
+
+
+@pytest.fixture(scope="module")
+def late_browser() -> Iterator[LateBrowser]:
+    driven = LateBrowser()
     yield driven
     driven.close()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from page_device import PLAYER, environment
-from page_kit import MODULES, Browser, Site, need
+from page_kit import MODULES, LateBrowser, Site, need
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from weft.backends import registry
@@ -26,6 +26,7 @@ from weft.models.families import DECODERS
 from weft.models.loader import Room, decoder_from
 from weft.models.matrices import parted
 from weft.models.model import Decoder
+from weft.program.device import Device
 
 VOCAB, CONTEXT = 300, 40
 PLACES = ("node-wasm", "node-webgpu", "chromium-wasm", "chromium-webgpu")
@@ -53,7 +54,8 @@ const played = { kind: model.device.kind, rows, texts };
 """
 NODE = """
 const [player, modules, folder, target, json] = process.argv.slice(1);
-const { load } = await import(`file://${player}/node.js`);
+const js = (name) => import(`file://${player}/${name}`);
+const { load } = await js("node.js");
 let gpu;
 if (target === "webgpu") {
   const { create, globals } = await import(`file://${modules}/webgpu/index.js`);
@@ -68,7 +70,8 @@ process.stdout.write(JSON.stringify(played), () => process.exit(0));
 PAGE = """
 await page.goto(`${given.url}blank.html`);
 return await page.evaluate(async (given) => {
-  const [{ Model }, { Store }] = await Promise.all([import("./model.js"), import("./store.js")]);
+  const js = (name) => import(`./${name}`);
+  const [{ Model }, { Store }] = await Promise.all([js("model.js"), js("store.js")]);
   const model = await Model.load(new Store(given.url), { target: given.target });
   %s
   return played;
@@ -88,10 +91,10 @@ _ALPHABET = pre_tokenizers.ByteLevel.alphabet()
 
 
 def packed_pair(
-    folder: Path, config: Mapping[str, Any], form: Form, inputs: Any
+    folder: Path, config: Mapping[str, Any], form: Form, inputs: Any, device: Device | None = None
 ) -> tuple[Decoder, Decoder]:
-    """A model whose matrices are random and packed as `form` says, on the CPU and on the oracle;
-    `inputs` is the dtype of what meets them."""
+    """A model whose matrices are random and packed as `form` says, on `device` (the CPU) and on the
+    oracle; `inputs` is the dtype of what meets them."""
     fields = Fields({**config, "vocab_size": VOCAB}, "config")
     made = DECODERS[fields.text("model_type")](fields)
     rng = np.random.default_rng(7)
@@ -108,11 +111,11 @@ def packed_pair(
     byte_tokenizer(folder)
     arrays, forms = parted(weights)
     made = replace(made, forms=forms, act_dtype=inputs)
-    devices = registry.get("cpu"), None
-    cpu, oracle = (
-        decoder_from(folder, fields, made, arrays, device, Room(CONTEXT)) for device in devices
+    played, oracle = (
+        decoder_from(folder, fields, made, arrays, each, Room(CONTEXT))
+        for each in (device or registry.get("cpu"), None)
     )
-    return cpu, oracle
+    return played, oracle
 
 
 @dataclass
@@ -146,27 +149,35 @@ def asked(cpu: Decoder, oracle: Decoder) -> Asked:
     )  # fmt: skip
 
 
-def play(place: str, folder: Path, it: Asked, browser: Browser | None) -> dict[str, Any]:
+def play(place: str, folder: Path, it: Asked, browser: LateBrowser) -> dict[str, Any]:
     """What `place` says, with its logits as float32 [rows, vocab]."""
+    given = {"forced": it.forced, "prompts": it.prompts, "most": MOST}
+    said = play_at(place, folder, PLAY, given, browser)
+    return {**said, "rows": np.array(said["rows"], np.float32)}
+
+
+def play_at(
+    place: str, folder: Path, code: str, given: Mapping[str, Any], browser: LateBrowser
+) -> dict[str, Any]:
+    """What `code` leaves in `played`, run in `place` with the folder's `model`, `given`, and `js`,
+    which imports a module of the player."""
     where, _, target = place.partition("-")
-    given: dict[str, Any] = {"forced": it.forced, "prompts": it.prompts, "most": MOST}
     if where == "node":
         need(*(["webgpu"] if target == "webgpu" else []))
         call = [str(PLAYER), str(MODULES), str(folder), target, json.dumps(given)]
-        node = [str(shutil.which("node")), "--input-type=module", "-e", NODE % PLAY, *call]
+        node = [str(shutil.which("node")), "--input-type=module", "-e", NODE % code, *call]
         out = subprocess.run(node, env=environment(), capture_output=True, text=True, timeout=600)
         assert out.returncode == 0, out.stderr
         said = json.loads(out.stdout)
     else:
-        assert browser is not None
         site = Site(folder, "")
         try:
-            given |= {"url": site.url, "target": target}
-            said = browser.run(place, PAGE % PLAY, given, patience=600)  # its kernels compile
+            given = {**given, "url": site.url, "target": target}
+            said = browser.run(place, PAGE % code, given, patience=600)  # its kernels compile
         finally:
             site.close()
     assert said["kind"] == target
-    return {**said, "rows": np.array(said["rows"], np.float32)}
+    return said
 
 
 def agree(said: dict[str, Any], it: Asked, tol: Tolerance, texts: bool = True) -> None:

@@ -142,3 +142,18 @@ class Browser:
             self._node.wait(20)
         except subprocess.TimeoutExpired:
             self._node.kill()
+
+
+class LateBrowser:
+    """A Browser that is opened when it is first used: some tests of a module need none."""
+
+    def __init__(self) -> None:
+        self._made: Browser | None = None
+
+    def run(self, who: str, code: str, given: Any = None, patience: float = PATIENCE) -> Any:
+        self._made = self._made or Browser()
+        return self._made.run(who, code, given, patience)
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()

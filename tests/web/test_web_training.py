@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forced_kit import PLACES, play_at
+from page_kit import LateBrowser, need
 
 import weft
 from weft.backends import registry
@@ -25,15 +25,24 @@ from weft.models.training.tokens import Batches
 from weft.web.export import export_decoder
 from weft.web.training import LORA, SCRATCH, Training, training
 
-NODE = shutil.which("node")
 STEPS = 20
 SMALL = TrainSettings(batch=2, context=16, steps=STEPS)
 CHOSEN = {
     "scratch": replace(SCRATCH, train=SMALL, model=ModelSettings(hidden=16, layers=1, heads=2)),
     "lora": replace(LORA, train=SMALL, optimizer=replace(LORA.optimizer, lr=0.02)),
 }
-
-pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed")
+TRAIN = """
+const { Trainer } = await js("trainer.js");
+const it = await Trainer.beside(model, model.store.inside(given.kind), model.options);
+const losses = [], written = [];
+for await (const { loss } of it.train(given.text, { steps: given.steps, seed: 3 })) {
+  losses.push(loss);
+}
+const files = (await it.files()).map(({ name, bytes }) => [name, [...bytes]]);
+for await (const { ids } of it.generate("def ", { maxNewTokens: 8 })) written.push(...ids);
+const played = { kind: it.device.kind, losses, files, written };
+"""
+SLOW = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -68,18 +77,22 @@ def cpu_losses(it: Training, ids: list[int]) -> tuple[list[float], dict[str, np.
 
 
 @pytest.mark.parametrize("kind", ["scratch", "lora"])
-def test_the_page_trains_as_the_cpu_does(kind: str, page, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "place", [pytest.param(p, marks=[] if p == "node-wasm" else SLOW) for p in PLACES]
+)
+def test_the_page_trains_as_the_cpu_does(
+    place: str, kind: str, page, tmp_path: Path, late_browser: LateBrowser
+) -> None:
+    need()
     folder, model = page
     text = (Path(__file__).read_text(encoding="utf-8"))[:1500]
-    (tmp_path / "text").write_text(text, encoding="utf-8")
-    script = Path(__file__).with_name("train.mjs")
-    command = [NODE, script, folder, kind, tmp_path / "text", str(STEPS), tmp_path]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert said.returncode == 0, said.stderr
+    given = {"kind": kind, "text": text, "steps": STEPS}
+    got = play_at(place, folder, TRAIN, given, late_browser)
+    for name, data in got["files"]:
+        (tmp_path / name).write_bytes(bytes(data))
     it = training(model, kind, CHOSEN[kind])
     tokenizer = model.need_tokenizer("")
     losses, weights = cpu_losses(it, tokenizer.encode(text, special=False) + it.about["end"])
-    got = json.loads(said.stdout)
     np.testing.assert_allclose(got["losses"], losses, atol=1e-4, rtol=0)
     assert losses[-1] < losses[0] and len(got["written"]) == 8
     if kind == "lora":
