@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from page_kit import LateBrowser, Site
 
 import weft
 from weft.core.errors import ModelError, UsageError
@@ -85,3 +86,44 @@ def test_a_tokenizer_that_the_page_would_read_otherwise_is_refused(bert, tmp_pat
     path.write_text(json.dumps(data | {"pre_tokenizer": split | {"invert": False}}))
     with pytest.raises(ModelError, match=r"does not have the pre_tokenizer 'a\(\?=b\)'"):
         export_web(weft.load(bert, device="cpu"), tmp_path / "page")
+
+
+SEARCH = """
+await page.goto(given.url);
+await page.waitForSelector("body[data-state=ready]");
+await page.fill("#notes", given.notes.join("\\n"));
+await page.fill("#query", given.query);
+await page.click("#search-run");
+await page.waitForSelector("#search[data-found]");
+const found = await page.$$eval("#results li", (rows) => rows.map((row) => row.textContent));
+const facts = await page.textContent("#facts");
+return { found, facts, shown: await page.isVisible("#search"), errors: it.errors,
+  writes: await page.isVisible("#tab-write") };
+"""
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["wasm", pytest.param("webgpu", marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
+)
+def test_the_page_of_an_encoder_ranks_as_python_does(
+    bert: Path, tmp_path: Path, late_browser: LateBrowser, target: str
+) -> None:
+    """Nothing but its search is shown, and it is the tab that is open."""
+    model = weft.load(bert, device="cpu")
+    export_web(model, tmp_path / "page")
+    notes, query = SENTENCES[5:17], "My neighbour bakes bread"
+    site = Site(tmp_path / "page")
+    try:
+        given = {"url": f"{site.url}?target={target}", "notes": notes, "query": query}
+        said = late_browser.run(target, SEARCH, given, patience=500)
+    finally:
+        site.close()
+    rows, asked = model.embed(notes), model.embed([query])[0]
+    scores = rows @ asked / np.linalg.norm(rows, axis=1) / np.linalg.norm(asked)
+    order = np.argsort(-scores, kind="stable")
+    found = [text.split(" ", 1) for text in said["found"]]
+    assert [note for _, note in found] == [notes[n] for n in order]
+    np.testing.assert_allclose([float(score) for score, _ in found], scores[order], atol=6e-4)
+    assert {"wasm": "WebAssembly", "webgpu": "WebGPU"}[target] in said["facts"]
+    assert (said["shown"], said["writes"], said["errors"]) == (True, False, [])

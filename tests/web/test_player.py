@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,18 @@ FLUSHED = {"wasm": (), "webgpu": ("ceil",)}  # SwiftShader's ceil of a denormal 
 @pytest.fixture(scope="module", params=PART)
 def device(request: Any) -> Iterator[PageDevice]:
     need(*(["webgpu"] if request.param == "webgpu" else []))
-    made = PageDevice(request.param)
-    registry._open_devices[made.info.id] = made  # for the levels that name their device
-    yield made
-    del registry._open_devices[made.info.id]
+    with opened(PageDevice(request.param)) as made:
+        yield made
+
+
+@contextmanager
+def opened(device: PageDevice) -> Iterator[PageDevice]:
+    """For the levels that name their device."""
+    registry._open_devices[device.info.id] = device
+    try:
+        yield device
+    finally:
+        del registry._open_devices[device.info.id]
 
 
 def failures(device: PageDevice, level: str, part: slice) -> list[str]:
@@ -63,6 +72,17 @@ def test_a_part_of_the_conformance_checks(device: PageDevice) -> None:
 def test_all_conformance_checks(device: PageDevice) -> None:
     found = [f for level in LEVELS for f in failures(device, level, slice(None))]
     assert [f for f in found if not f.startswith(FLUSHED[device.target])] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("level", ["kernels", "templates", "models"])
+@pytest.mark.parametrize("how", [{"relaxed": True}, {"threads": 2}], ids=["relaxed", "threads"])
+def test_all_checks_of_other_webassembly(how: dict[str, Any], level: str) -> None:
+    """What relaxed SIMD rounds otherwise, and what threads share."""
+    need()
+    with opened(PageDevice("wasm", **how)) as device:
+        assert failures(device, level, slice(None)) == []
 
 
 # -- texts, by the package as Node loads it -------------------------------------------------------
