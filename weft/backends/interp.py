@@ -16,9 +16,10 @@ from weft.core.caps import PRESETS, Caps
 from weft.core.dtypes import DType
 from weft.core.errors import DeviceError, OutOfMemoryError
 from weft.kernel import interp
+from weft.kernel.batch import Watch
 from weft.kernel.ir import Kernel
 from weft.program.device import Bound, Buffer, Device, DeviceInfo
-from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program
+from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program, Step
 
 POISON = 0xA5  # what fresh memory holds, so that reading it shows
 
@@ -101,20 +102,29 @@ class InterpDevice(Device):
     def submit(self, bound: Bound, scalars: Sequence[int]) -> None:
         assert isinstance(bound, InterpBound)
         for step in bound.program.steps:
-            if isinstance(step, Dispatch):
-                kernel = bound.program.kernels[step.kernel]
-                self._dispatch(kernel, [bound.view(ref) for ref in step.args], scalars)
-            elif isinstance(step, Copy):
-                bound.view(step.dst)[:] = bound.view(step.src).copy()
-            elif isinstance(step, Fill):
-                bound.view(step.dst)[:] = step.byte
+            self.play(bound, step, scalars)
+
+    def play(self, bound: InterpBound, step: Step, scalars: Sequence[int]) -> None:
+        """One step."""
+        if isinstance(step, Dispatch):
+            kernel = bound.program.kernels[step.kernel]
+            self._dispatch(kernel, [bound.view(ref) for ref in step.args], scalars)
+        elif isinstance(step, Copy):
+            bound.view(step.dst)[:] = bound.view(step.src).copy()
+        elif isinstance(step, Fill):
+            bound.view(step.dst)[:] = step.byte
+
+    def watch(self, kernel: Kernel) -> Watch | None:
+        """What is told of a run of `kernel` that begins: nothing."""
+        return None
 
     def _dispatch(self, kernel: Kernel, args: list[np.ndarray], scalars: Sequence[int]) -> None:
         arrays = [
             raw[: b.size * b.dtype.itemsize].view(b.dtype.numpy)
             for raw, b in zip(args, kernel.buffers, strict=True)
         ]
-        interp.run(kernel, arrays, scalars, caps=self.caps, check=self.check)
+        watch = self.watch(kernel)
+        interp.run(kernel, arrays, scalars, self.caps, self.check, watch=watch)
 
     def sync(self) -> None:
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -21,6 +22,20 @@ def spread(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return x if x.shape == shape else np.broadcast_to(x, shape)
 
 
+class Watch(Protocol):
+    """Is told what a run does, to count it (`interp.run`). `groups` is how many may advance
+    together."""
+
+    groups: int
+
+    def block(self, batch: Batch, block: ir.Block) -> None:
+        """The active threads of `batch` are about to run the statements of `block` once."""
+
+    def access(self, batch: Batch, buffer: ir.Buffer, at: np.ndarray, rows: np.ndarray) -> None:
+        """Thread `rows[i]` of the batch reads or writes element `at[i]` of `buffer`; what one
+        thread does with one node stands together."""
+
+
 class Batch:
     """Some groups of one kernel, advancing together. N threads in all."""
 
@@ -33,7 +48,9 @@ class Batch:
         check: bool,
         grid: Sequence[int],
         groups: np.ndarray,
+        watch: Watch | None = None,
     ) -> None:
+        self.watch = watch
         self.kernel, self.scalars, self.caps, self.check = kernel, scalars, caps, check
         self.memories = dict(memories)
         tx, ty, tz = kernel.threads
@@ -91,6 +108,8 @@ class Batch:
         if isinstance(target, ir.Array):
             copy = self.local_group[rows] if target.space == "shared" else rows
             at = at + copy * target.size
+        elif self.watch is not None:
+            self.watch.access(self, target, at, rows)
         return chosen, at, who
 
     def who(self, rows: np.ndarray) -> Who:
@@ -139,6 +158,9 @@ class Batch:
             at = at + self.counted(lanes)
         at = spread(at, (lanes,))
         memory.check_bounds(at, self.who(np.full(lanes, self.active.argmax())))
+        if self.watch is not None and isinstance(e.source, ir.Buffer):
+            rows = np.nonzero(self.active)[0]
+            self.watch.access(self, e.source, np.tile(at, len(rows)), np.repeat(rows, lanes))
         return memory.data[at][None]
 
     # -- expressions

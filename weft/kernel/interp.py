@@ -17,7 +17,7 @@ import numpy as np
 from weft.core.caps import Caps
 from weft.core.errors import KernelError
 from weft.kernel import ir, tiles
-from weft.kernel.batch import Batch, spread
+from weft.kernel.batch import Batch, Watch, spread
 from weft.kernel.grid import groups
 from weft.kernel.ir import Expr, Kernel
 from weft.kernel.memory import Memory, Tracker
@@ -37,6 +37,7 @@ def run(
     caps: Caps | None = None,
     check: bool = True,
     undefined: Sequence[np.ndarray | None] | None = None,
+    watch: Watch | None = None,
 ) -> None:
     """Runs `kernel` in place on 1-D C-contiguous arrays, one per Kernel.buffers entry, each with
     its buffer's dtype and at least its size. `scalars` is the scalar buffer (int32).
@@ -45,7 +46,7 @@ def run(
     the verifier and the tracking of races and of undefined elements (bounds are always checked).
     `undefined` may hold, per buffer, a bool mask of elements whose content is undefined: reading
     one is an error and storing clears its mark, so that it shows afterwards what was left out.
-    Raises KernelError.
+    `watch` is told of every block and access, for those who count. Raises KernelError.
     """
     if check:
         verify(kernel)
@@ -66,10 +67,12 @@ def run(
         memories[spec.name] = Memory(array, spec.size, mask, tracker)
     total = grid[0] * grid[1] * grid[2]
     step = _batch_groups(kernel, threads)
+    if watch is not None:
+        step = min(step, watch.groups)
     with np.errstate(all="ignore"):
         for first in range(0, total, step):
             batch = np.arange(first, min(first + step, total))
-            _Player(kernel, memories, scalars, caps, check, grid, batch).run()
+            _Player(kernel, memories, scalars, caps, check, grid, batch, watch).run()
 
 
 def _check_arguments(kernel: Kernel, buffers: Sequence[np.ndarray], caps: Caps | None) -> None:
@@ -116,6 +119,8 @@ class _Player(Batch):
     # -- statements
 
     def block(self, block: ir.Block) -> None:
+        if self.watch is not None:
+            self.watch.block(self, block)
         for s in block.body:
             if not self.anyone:
                 return
