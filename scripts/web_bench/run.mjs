@@ -4,15 +4,18 @@
 //
 // SIDE is weft, transformers or wllama. WEB_BENCH names a folder with pages/MODEL-DTYPE (weft export
 // web), onnx/MODEL and gguf/MODEL-DTYPE.gguf; NODE_MODULES one with playwright-core and PEERS one with
-// the others' packages. Everything comes from 127.0.0.1. docs/browser.md says what was run.
+// the others' packages. Everything comes from 127.0.0.1. PHASES=1 adds what weft's worker did until
+// the first token. docs/browser.md says what was run.
 
 import { createServer } from "node:http";
 import { createReadStream, readFileSync, readdirSync, statSync } from "node:fs";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
 
+import { counted, perToken } from "./counts.js";
+
 const [side, model, dtype, target, threads] = process.argv.slice(2);
-const { WEB_BENCH = "", NODE_MODULES = "", PEERS = NODE_MODULES, CHROMIUM = "/usr/bin/chromium", ISOLATED = "1" } = process.env;
+const { WEB_BENCH = "", NODE_MODULES = "", PEERS = NODE_MODULES, CHROMIUM = "/usr/bin/chromium", ISOLATED = "1", PHASES } = process.env;
 const ROOTS = { npm: PEERS, pages: `${WEB_BENCH}/pages`, onnx: `${WEB_BENCH}/onnx`, gguf: `${WEB_BENCH}/gguf` };
 const TYPES = { ".js": "text/javascript", ".mjs": "text/javascript", ".wasm": "application/wasm", ".html": "text/html" };
 const PROMPTS = ["The first thing that a reader should know about this machine is that it has no head, and so",
@@ -30,11 +33,16 @@ const PAGE = `<!doctype html><link rel=icon href="data:,"><script type=importmap
 
 const server = createServer((request, answer) => {
   const [, root, ...rest] = decodeURIComponent(request.url.split("?")[0]).split("/");
-  const file = root in ROOTS ? path.join(ROOTS[root], ...rest) : path.join(import.meta.dirname, "sides.js");
+  const own = !(root in ROOTS) ? "sides.js" : PHASES && rest.at(-1) === "phases.js" ? "phases.js" : null;
+  const file = !own ? path.join(ROOTS[root], ...rest) : path.join(import.meta.dirname, own);
   answer.setHeader("Cache-Control", "no-store");
   if (ISOLATED === "1") {
     answer.setHeader("Cross-Origin-Opener-Policy", "same-origin");
     answer.setHeader("Cross-Origin-Embedder-Policy", "require-corp");
+  }
+  if (PHASES && rest.at(-1) === "worker.js" && root === "pages" && !request.url.includes("?")) {
+    answer.setHeader("Content-Type", "text/javascript");
+    return answer.end('import "./worker.js?own"; import "./phases.js";');
   }
   if (!root) {
     answer.setHeader("Content-Type", "text/html");
@@ -66,6 +74,19 @@ function processes() {
 /** MiB of the largest process of a kind, at its highest. */
 const highest = (kind) => Math.max(0, ...processes().filter(([, k]) => k === kind).map(([pid]) =>
   Math.round(Number(/VmHWM:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, "utf8"))[1]) / 1024)));
+
+/** Milliseconds on a core of the page's threads, and in the queue for one. */
+function queued() {
+  const sum = { cpu_ms: 0, waited_ms: 0 };
+  for (const [pid] of processes().filter(([, k]) => k === "renderer")) {
+    for (const tid of readdirSync(`/proc/${pid}/task`)) {
+      const [on, off] = readFileSync(`/proc/${pid}/task/${tid}/schedstat`, "utf8").split(" ").map(Number);
+      sum.cpu_ms += Math.round(on / 1e6);
+      sum.waited_ms += Math.round(off / 1e6);
+    }
+  }
+  return sum;
+}
 
 /** Milliseconds on a core of the threads that run JavaScript, by name. */
 function cpu() {
@@ -100,7 +121,8 @@ try {
   await page.waitForFunction("globalThis.measure");
   const found = await page.evaluate(([name, asked, prompts, count]) => measure(name, asked, prompts, count),
     [side, { model, dtype, target, threads: Number(threads) || undefined }, PROMPTS, TOKENS]);
-  Object.assign(made, found, { page_mib: highest("renderer"), gpu_mib: highest("gpu-process") });
+  Object.assign(made, found, { page_mib: highest("renderer"), gpu_mib: highest("gpu-process") }, queued());
+  if (PHASES) made.phases = await phases(made.clicked_at, made.first_token_ms);
   if (target === "webgpu") made.host = await host();
 } catch (error) {
   made.error = String(error.message).slice(0, 400);
@@ -113,43 +135,32 @@ server.close();
 /** What the threads with JavaScript do for a token: milliseconds on a core, calls of WebGPU. */
 async function host() {
   const write = (count) => page.evaluate(([prompt, n]) => timed(side, prompt, n), [PROMPTS[0], count]);
-  const spent = async (count) => {
+  const ms = await perToken(TOKENS, async (count) => {
     const before = cpu();
     await write(count);
-    const after = cpu();
-    return Object.fromEntries(Object.keys(after).map((key) => [key, after[key] - (before[key] ?? 0)]));
-  };
-  const [few, many] = [await spent(4), await spent(4 + TOKENS)];
-  const ms = Object.fromEntries(Object.keys(many).map((key) => [key, (many[key] - few[key]) / TOKENS]));
+    return Object.fromEntries(Object.entries(cpu()).map(([key, at]) => [key, at - (before[key] ?? 0)]));
+  });
   for (const each of [page, ...page.workers()]) await each.evaluate(counted);
-  const calls = async (count) => {
+  const calls = await perToken(TOKENS, async (count) => {
     await write(count);
     const all = await Promise.all([page, ...page.workers()].map((each) => each.evaluate("take()")));
     return all.reduce((sum, one) => Object.fromEntries(Object.keys(sum).map((k) => [k, sum[k] + one[k]])));
-  };
-  const [less, more] = [await calls(4), await calls(4 + TOKENS)];
-  return { ms, calls: Object.fromEntries(Object.keys(more).map((k) => [k, (more[k] - less[k]) / TOKENS])) };
+  });
+  return { ms, calls };
 }
 
-/** Counts a thread's calls of WebGPU from now on; `take` gives them and begins anew. */
-function counted() {
-  const count = { dispatches: 0, passes: 0, submits: 0, groups: 0, writes: 0, maps: 0, copies: 0 };
-  const wrap = (kind, name, what) => {
-    const own = globalThis[kind]?.prototype;
-    if (!own) return;
-    const call = own[name];
-    own[name] = function (...args) { count[what]++; return call.apply(this, args); };
-  };
-  wrap("GPUComputePassEncoder", "dispatchWorkgroups", "dispatches");
-  wrap("GPUCommandEncoder", "beginComputePass", "passes");
-  wrap("GPUCommandEncoder", "copyBufferToBuffer", "copies");
-  wrap("GPUQueue", "submit", "submits");
-  wrap("GPUQueue", "writeBuffer", "writes");
-  wrap("GPUDevice", "createBindGroup", "groups");
-  wrap("GPUBuffer", "mapAsync", "maps");
-  globalThis.take = () => {
-    const taken = { ...count };
-    for (const key of Object.keys(count)) count[key] = 0;
-    return taken;
-  };
+/** Of the worker's phases until the first token: when each began and ended, and how long it lasted. */
+async function phases(clicked, until) {
+  const worker = page.workers().find((each) => each.url().endsWith("/worker.js")); // threads sleep
+  const all = await worker.evaluate("phases");
+  const found = {};
+  for (const [phase, from, to] of all.sort((a, b) => a[1] - b[1])) {
+    const [start, end] = [from - clicked, Math.min(to - clicked, until)];
+    if (start > until) continue;
+    const one = (found[phase] ??= { times: 0, from: start, to: 0, ms: 0 });
+    one.times++;
+    one.ms += Math.max(0, end - Math.max(start, one.to)); // what two do at once counts once
+    one.to = Math.max(one.to, end);
+  }
+  return found;
 }

@@ -80,7 +80,7 @@ globalThis.measure = async (name, asked, prompts, count) => {
   const texts = [];
   for (const prompt of prompts) texts.push(await timed(side, prompt, count));
   return {
-    about: side.about, load_ms: ready - clicked,
+    about: side.about, clicked_at: performance.timeOrigin + clicked, load_ms: ready - clicked,
     first_token_ms: texts[0].begun + texts[0].first - clicked, texts,
   };
 };
