@@ -18,7 +18,7 @@ from weft.conform.harness import program_of, run_kernel
 from weft.core import dtypes as dt
 from weft.core.errors import LimitError
 from weft.kernel.builder import Builder
-from weft.kernel.expr import cast, fma, load
+from weft.kernel.expr import cast, fma, iota, load
 
 NPU = Path(__file__).resolve().parents[2] / "examples" / "npu"
 BF16 = ml_dtypes.bfloat16
@@ -208,6 +208,16 @@ def test_registers_are_as_wide_as_they_are(npu):
     cost, results = spent(npu.NpuDevice(), b.kernel((1,)), [data, np.zeros_like(data)])
     assert np.array_equal(results[1], data + BF16(1))
     assert cost.vector == 1 + 2 + 2 + 2 + 1 and cost.others == 32 and cost.scalar == 1
+
+
+def test_what_takes_longer(npu):
+    """A multiplication of indices, a gather of 16 lanes, a division, a store: 1 + 16 + 8 + 1."""
+    b = Builder("longer")
+    x, to = b.buffer("x", dt.float32, 32), b.buffer("to", dt.float32, 16, "w")
+    b.store(to, 0, load(x, iota(16) * 2) / 4.0)
+    data = np.arange(32, dtype=np.float32)
+    cost, results = spent(npu.NpuDevice(), b.kernel((1,)), [data, np.zeros(16, np.float32)])
+    assert np.array_equal(results[1], data[::2] / 4) and cost.vector == 1 + 16 + 8 + 1
 
 
 def test_what_the_scratchpad_cannot_hold_is_refused(npu):
