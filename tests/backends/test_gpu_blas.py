@@ -34,7 +34,7 @@ from weft.backends import registry
 from weft.backends.gpu import blas, blas_api
 from weft.backends.gpu.blas_api import CUBLASLT, HIPBLASLT
 from weft.backends.interp import InterpDevice
-from weft.cli import explain
+from weft.cli import explain, explained
 from weft.compile import compile_graph, library
 from weft.conform.gpt import Shape, Trainer
 from weft.conform.profile import profile
@@ -206,9 +206,9 @@ def test_people_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for none, shown in (("", "cuBLASLt"), ("not found", "not found")):
         device = blas_device(monkeypatch, none=none)
         program = compile_graph(with_bias(), device.caps)
-        goal = explain._of_device(device)
-        assert explain._report(program, goal, False).endswith(f"library here: {shown}")
-        assert explain._report(program, goal, True)["library"] == shown
+        goal, report = explained.of_device(device), program.meta["report"]
+        assert explain._report(program, report, goal, False).endswith(f"library here: {shown}")
+        assert explain._report(program, report, goal, True)["library"] == shown
         session = Session(program, device)
         session.run(values_for(with_bias()))
         (step,) = profile(session, [], 1)

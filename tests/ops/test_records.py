@@ -11,7 +11,8 @@ import weft
 from weft.ops.primitive import PRIMITIVES
 
 ROOT = Path(weft.__file__).parent
-PUBLIC = ("tensor", "nn")  # who spells the public functions, and conform/unary.py, their accuracy
+# Who spells the public functions, and other frameworks' operators; and conform/unary.py, accuracy.
+PUBLIC = ("tensor", "nn", "importers")
 # Its function, its record, what the record is made of: the kernel's formula, and NumPy's where
 # NumPy has none.
 ERF = ["kernel/math.py", "ops/functions.py", "ops/special.py", "ops/unary.py"]
