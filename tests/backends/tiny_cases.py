@@ -4,12 +4,13 @@
 as it exports it; a name that is neither in CASES nor in HOST fails test_wgsl_tiny.py.
 """
 
+import tiny_images
 import tiny_movement
 import tiny_networks
 import tiny_numbers
 from tiny_public import CASES, HOST, OWN, PUBLIC
 
-MAKERS = (tiny_numbers, tiny_movement, tiny_networks)  # they fill CASES
+MAKERS = (tiny_numbers, tiny_movement, tiny_networks, tiny_images)  # they fill CASES
 
 
 def maker(name):

@@ -193,49 +193,6 @@ def _(d, f):
     return lambda t: f(lambda x: x.exp() * x, t), [d.some("f")]
 
 
-def _sizes(d):
-    """A kernel, stride and padding that fit an image of at least 2 x 2."""
-    k = d.between(1, 3)
-    return k, d.between(1, 2), d.between(min(1, k // 2), k // 2)
-
-
-@case("conv2d conv1d")
-def _(d, f):
-    k, stride, pad = _sizes(d)
-    groups, axes = d.between(1, 2), 2 if f.__name__ == "conv2d" else 1
-    c, o, dtype = groups * d.between(1, 2), groups * d.between(1, 2), d.dtype("f")
-    image = (d.between(1, 2), c, *[d.between(3, 5) for _ in range(axes)])
-    shapes = (image, (o, c // groups, *[k] * axes), (o,))
-    options = {"stride": stride, "padding": pad, "groups": groups}
-    arrays = [d.array(s, dtype) for s in shapes][: d.between(2, 3)]
-    return lambda *ts: f(*ts, **options), arrays
-
-
-@case("max_pool2d avg_pool2d")
-def _(d, f):
-    k, stride, pad = _sizes(d)
-    ceil, shape = d.pick(False, True), (d.between(1, 2), d.between(1, 2), d.between(3, 5), 4)
-    x = d.array(shape, d.dtype("f"))
-    return lambda t: f(t, k, stride, pad, ceil_mode=ceil), [x]
-
-
-@case("adaptive_avg_pool2d")
-def _(d, f):
-    size = (d.between(1, 3), d.between(1, 3))
-    return lambda t: f(t, size), [d.array((1, 2, d.extent(), d.extent()), d.dtype("f"))]
-
-
-@case("batch_norm")
-def _(d, f):
-    n, c = d.between(2, 5), d.extent()
-    training = d.pick(False, True)
-    stats = [d.array(c, F32), d.array(c, F32, 1, 2)]
-    return (
-        lambda x, m, v, w, b: f(x, m + 0, v + 0, w, b, training=training, eps=0.125),
-        [d.array((n, c, d.extent(), 2), F32), *stats, d.array(c, F32), d.array(c, F32)],
-    )
-
-
 @case("as_index")
 def _(d, f):
     return f, [d.some("i")]

@@ -24,7 +24,7 @@ def binary(names, kinds="n", low=-2, high=2, second=(-2, 2)):
 
 
 unary("ceil cos cosh erf exp expm1 floor isfinite isinf isnan round signbit sin sinh square tan "
-      "tanh trunc gelu silu sigmoid relu asinh atan")  # fmt: skip
+      "tanh trunc gelu silu sigmoid relu asinh atan hardsigmoid hardswish")  # fmt: skip
 unary("asin acos atanh", low=-0.75, high=0.75)
 unary("log log10 log1p log2 sqrt rsqrt reciprocal", low=0.25, high=6)
 unary("acosh", low=1.25, high=6)

@@ -16,6 +16,7 @@ ROOT = Path(versions.__file__).parents[2]
 ASIDE: dict[str, tuple[str, ...]] = {
     "programs": ("weft/backends", "weft/importers", "weft/nn", "weft/optim", "weft/tensor"),
     "cpu code": ("weft/program", "weft/backends/cache.py"),
+    "emulated code": ("weft/program", "weft/backends/cache.py"),
     "gpu code": ("weft/program", "weft/backends/cache.py"),
     "tuning": ("weft",),
 }

@@ -66,7 +66,7 @@ def _riscv(vlen: int = 0) -> Machine:
     cpu = f"rv64,Zfh=true{f',v=true,vlen={vlen},vext_spec=v1.0' if vlen else ''}"
     return Machine(
         name,
-        f"RISC-V RV64GC{f'V, vectors of {vlen} bits' if vlen else ''}",
+        f"RISC-V, {vlen}-bit vectors" if vlen else "RISC-V RV64GC",
         "riscv64-unknown-linux-gnu",
         "generic-rv64",
         f"+m,+a,+f,+d,+c,+zfhmin,-relax{vectors}",
