@@ -116,8 +116,9 @@ def _power() -> Machine:
 
 def _hexagon() -> Machine:
     """Hexagon v67, Qualcomm's NPU. HVX's vectors of 128 bytes sum four products of bytes in 32
-    lanes at once; they are in functions of their own, since LLVM 22 fails (by an assertion, or in
-    what it stores) on much that is mixed with them. All else has vectors of 8 bytes."""
+    lanes at once, of which kernels use 8: they are in functions of their own, since LLVM 22 fails
+    (by an assertion, or in what it stores) on much that is mixed with them, and all else has
+    vectors of 8 bytes, of which longer ones are made in minutes of compiling."""
     dot = "llvm.hexagon.V6.vrmpyb{}.acc.128B"
     return Machine(
         "hexagon",
@@ -126,13 +127,14 @@ def _hexagon() -> Machine:
         "hexagonv67",
         "-small-data",
         ("qemu-hexagon", "-cpu", "v67"),
-        _caps("hexagon", 32, 8, "dot4"),
+        _caps("hexagon", 8, 8, "dot4"),
         LlvmTarget(
             "hexagon",
             f16_convert=False,
-            dot4={32: dot.format("usv")},
-            dot4_signed={32: dot.format("v")},
+            dot4={8: dot.format("usv")},
+            dot4_signed={8: dot.format("v")},
             dot4_apart="+hvxv67,+hvx-length128b",
+            dot4_lanes=32,
             min_max=False,
             index="i32",
         ),

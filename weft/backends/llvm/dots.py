@@ -86,13 +86,15 @@ class Dots(Casts):
         i32, i8 = f"<{n} x i32>", f"<{4 * n} x i8>"
         if not self.target.dot4_apart:
             return self.call(name, i32, [(i32, acc), (i8, a), (i8, b)])
+        lanes = self.target.dot4_lanes  # more than n: what the others sum, nobody reads
+        whole = f"<{lanes} x i32>"
         places = [f"%{self.fresh('place')}" for _ in range(3)]
         for place, kind, operand in zip(places, (i32, i8, i8), (acc, a, b)):
-            self.prologue.append(f"  {place} = alloca {i32}, align {4 * n}")
+            self.prologue.append(f"  {place} = alloca {whole}, align {4 * lanes}")
             self.lines.append(f"  store {kind} {operand}, ptr {place}")
         args = ", ".join(f"ptr {place}" for place in places)
         self.lines.append(f"  call void @apart.{name}({args})")
-        self.declared[name] = self._apart(name, i32)
+        self.declared[name] = self._apart(name, whole)
         return self.emit(f"load {i32}, ptr {places[0]}")
 
     def _apart(self, name: str, kind: str) -> str:

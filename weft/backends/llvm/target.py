@@ -15,24 +15,24 @@ class LlvmTarget:
     used), `dot4_signed` that of signed x signed ones, `pairs` those of sums of two products of
     unsigned x signed bytes in 16 bits ("": they are widened), of 16-bit ones in 32, and a byte with
     another's sign; where `dot4_apart` is not "", those of dot4 take bytes as words, and are put in
-    functions with these LLVM features, which nothing else has; `permute` maps a lane count to the
-    intrinsic that takes lanes of a float vector by index. `bf16_round` says that `fptrunc` to
-    bfloat is one instruction (x86's takes subnormals for 0, so it is not used), `f16_convert` that
-    conversions of half are instructions (else both are computed on the bits). `store_fence` is the
-    intrinsic that orders non-temporal stores before what follows (empty: none is needed).
-    `hide_masks` keeps the masks of stores of 8- and 16-bit elements from becoming constants: LLVM
-    22's x86 back end stores the untruncated 32 bits when it narrows such a store to a single lane.
-    `tiles` says that the target has AMX (else tiles are expanded). `index` is the type in which
-    addresses are computed; `buffer_space` and `stack_space` are the address spaces of buffers and
-    of locals; memory starts at multiples of `base_align` bytes (1: nothing is assumed).
-    `nontemporal` and `prefetch` say whether these hints are passed on. `fused` and `min_max` say
-    that the target has instructions for a sum with a product in one rounding and for minNum;
-    elsewhere LLVM would call a C function for each lane, so product and sum are rounded each, or
-    `madd` is the intrinsic that adds a product on four lanes, and minNum is compared. `seven` is
-    that of sums of two products, in 16 bits, of signed bytes with bytes below 128. `to_zero` says
-    that vectors of floats are rounded toward zero by an instruction (else they are rounded to the
-    nearest, and corrected). `swap` says that the machine is big-endian: buffers are little-endian
-    all the same, so loads and stores turn bytes around.
+    functions with these LLVM features, which nothing else has, and are of `dot4_lanes` lanes;
+    `permute` maps a lane count to the intrinsic that takes lanes of a float vector by index.
+    `bf16_round` says that `fptrunc` to bfloat is one instruction (x86's takes subnormals for 0, so
+    it is not used), `f16_convert` that conversions of half are instructions (else both are computed
+    on the bits). `store_fence` is the intrinsic that orders non-temporal stores before what follows
+    (empty: none is needed). `hide_masks` keeps the masks of stores of 8- and 16-bit elements from
+    becoming constants: LLVM 22's x86 back end stores the untruncated 32 bits when it narrows such a
+    store to a single lane. `tiles` says that the target has AMX (else tiles are expanded). `index`
+    is the type in which addresses are computed; `buffer_space` and `stack_space` are the address
+    spaces of buffers and of locals; memory starts at multiples of `base_align` bytes (1: nothing is
+    assumed). `nontemporal` and `prefetch` say whether these hints are passed on. `fused` and
+    `min_max` say that the target has instructions for a sum with a product in one rounding and for
+    minNum; elsewhere LLVM would call a C function for each lane, so product and sum are rounded
+    each, or `madd` is the intrinsic that adds a product on four lanes, and minNum is compared.
+    `seven` is that of sums of two products, in 16 bits, of signed bytes with bytes below 128.
+    `to_zero` says that vectors of floats are rounded toward zero by an instruction (else they are
+    rounded to the nearest, and corrected). `swap` says that the machine is big-endian: buffers are
+    little-endian all the same, so loads and stores turn bytes around.
     """
 
     name: str
@@ -59,6 +59,7 @@ class LlvmTarget:
     min_max: bool = True
     to_zero: bool = True
     dot4_apart: str = ""
+    dot4_lanes: int = 0
     swap: bool = False
 
 
