@@ -366,6 +366,26 @@ class Frozen(nn.Module):
             return fixed * self.b
 
 
+class Fixed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.ones(3))
+        self.b = nn.Parameter(torch.ones(3), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.a + self.b
+
+
+def test_frozen_parameters_stay_parameters(tmp_path: Path) -> None:
+    ep = export(Fixed(), (torch.ones(3),))
+    torch.export.save(ep, tmp_path / "m.pt2")
+    for given in (ep, tmp_path / "m.pt2"):
+        module = from_torch(given)
+        assert {n: p.requires_grad for n, p in module.named_parameters()} == {"a": True, "b": False}
+        module(np.ones(3, "f")).sum().backward()
+        assert module.a.grad is not None and module.b.grad is None
+
+
 def test_regions_without_gradients() -> None:
     module = imported(Frozen(), torch.ones(3))
     module(np.full(3, 2.0, "f")).sum().backward()

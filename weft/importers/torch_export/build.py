@@ -47,7 +47,7 @@ def built(program: Program) -> Imported:
 
 def _check_held(program: Program) -> None:
     """Raises FileFormatError unless writes go to buffers there are."""
-    known = {h.dotted for h in program.held if not h.trained}
+    known = {h.dotted for h in program.held if not h.parameter}
     for dotted, value in program.writes:
         if dotted not in known or not isinstance(value, Ref):
             raise FileFormatError(f"{program.name}: a write to {dotted!r}, which is no buffer")
@@ -59,7 +59,7 @@ def _persistent(program: Program) -> list[str]:
 
 def _tensors(program: Program) -> dict[str, Tensor]:
     """Parameters and buffers by dotted name; those of one storage are one tensor."""
-    trained = {h.dotted for h in program.held if h.trained}
+    parameters = {h.dotted for h in program.held if h.parameter}
     made: dict[str, Tensor] = {}
     for dotted, array in program.arrays.items():
         first = program.ties.get(dotted, dotted)
@@ -67,9 +67,9 @@ def _tensors(program: Program) -> dict[str, Tensor]:
             made[dotted] = made[first]
             continue
         value = as_int32(Tensor(array), f"tensor {dotted!r}")
-        is_float = value.dtype.is_float
         made[dotted] = (
-            Parameter(value, name=dotted) if dotted in trained and is_float
+            Parameter(value, dotted not in program.frozen, dotted)
+            if dotted in parameters and value.dtype.is_float
             else Tensor(value.numpy().copy(), dotted)
         )  # fmt: skip
     missing = [h.dotted for h in program.held if h.dotted not in made]
@@ -85,7 +85,7 @@ def _functional(
     calls, results, written = functional(calls, results, inputs)
     dotted = {h.value: h for h in program.held}
     mine = [p.name for p in program.inputs if p.name in written]
-    trained = [dotted[n].dotted for n in written if n in dotted and dotted[n].trained]
+    trained = [dotted[n].dotted for n in written if n in dotted and dotted[n].parameter]
     if mine or trained:
         raise Unsupported(
             f"{program.name} writes to its {'input' if mine else 'parameter'} "

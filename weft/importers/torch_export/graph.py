@@ -53,11 +53,11 @@ class Body:
 @dataclass(frozen=True, slots=True)
 class Held:
     """A parameter, buffer or constant of the program: the value that stands for it, its dotted
-    name, whether it is trained, and whether the state dict has it."""
+    name, whether it is a parameter, and whether the state dict has it."""
 
     value: str
     dotted: str
-    trained: bool
+    parameter: bool
     persistent: bool
 
 
@@ -78,6 +78,7 @@ class Program:
     bounds: dict[str, tuple[int, int | None]]
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     ties: dict[str, str] = field(default_factory=dict)  # dotted name -> the first of its storage
+    frozen: set[str] = field(default_factory=set)  # parameters that are not trained
     argument_names: list[str] = field(default_factory=list)
 
 

@@ -50,14 +50,12 @@ def read(program: Any, name: str) -> Program:
         else:
             raise FileFormatError(f"{name}: results of kind {kind} are not supported")
     arrays, ties, frozen = _tensors(program, held)
-    held = [Held(h.value, h.dotted, h.trained and h.dotted not in frozen, h.persistent)
-            for h in held]  # fmt: skip
     return Program(
         name, body, inputs, held, results, writes,
         _tree(program.call_spec.in_spec), _tree(program.call_spec.out_spec),
         {str(s): bounds_of(_int(r.lower), _int(r.upper))
          for s, r in program.range_constraints.items()},
-        arrays, ties, _argument_names(program),
+        arrays, ties, frozen, _argument_names(program),
     )  # fmt: skip
 
 

@@ -131,11 +131,10 @@ class _File:
             for name, r in model["range_constraints"].items()
         }
         arrays, ties, frozen = self._tensors(held)
-        held = [Held(h.value, h.dotted, h.trained and h.dotted not in frozen, h.persistent)
-                for h in held]  # fmt: skip
         return Program(
             self.path.stem, _body(graph), inputs, held, results, writes,
             self._tree(whole["in_spec"]), self._tree(whole["out_spec"]), bounds, arrays, ties,
+            frozen,
             [_name(n) for n in whole.get("forward_arg_names") or ()],
         )  # fmt: skip
 
