@@ -21,7 +21,7 @@ from weft.core.errors import DeviceError, OutOfMemoryError
 from weft.kernel.builder import Builder
 from weft.kernel.expr import binary, const, load, unary
 
-FEW = ("riscv64-v256", "aarch64-sve256", "ppc64", "hexagon")  # the others with the slow tests
+FEW = ("riscv64-v256", "aarch64-sve256", "ppc64")  # the others with the slow tests
 NAMES = [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in MACHINES]
 
 

@@ -34,7 +34,7 @@ def kept(model: Any, path: Path, device: str = "cpu", beside: bool = False) -> P
     [
         ("llama2", {}),
         ("gemma2", {"dtype": "float16"}),
-        ("qwen3", {"quant": "int4", "act_dtype": "int8"}),
+        pytest.param("qwen3", {"quant": "int4", "act_dtype": "int8"}, marks=pytest.mark.slow),
         ("gpt2", {"cache": "int8", "max_batch": 3}),
     ],
 )

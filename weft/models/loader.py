@@ -123,15 +123,15 @@ def _load(
     if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= 1024:
         raise UsageError(f"max_batch is {batch!r}; expected an integer from 1 to 1024")
     wanted_cache(room.cache)
-    if numbers.quant is not None and (folder.is_file() or numbers.dtype is not None):
-        what = f"{folder.name} is a file" if folder.is_file() else "a dtype is given too"
-        raise UsageError(f"quant={numbers.quant!r} is for folders of floats, without dtype; {what}")
     if is_bundle(folder):
         from weft.models import saved
 
         with progress(f"loading {name_of(folder)}"):
             asked = {**numbers._asdict(), "context": room.context, "cache": room.cache}
             return cast("Model", saved.load(folder, device, fallback, asked))
+    if numbers.quant is not None and (folder.is_file() or numbers.dtype is not None):
+        what = f"{folder.name} is a file" if folder.is_file() else "a dtype is given too"
+        raise UsageError(f"quant={numbers.quant!r} is for folders of floats, without dtype; {what}")
     if folder.is_file():
         return _gguf(folder, device, fallback, numbers, room)
     adapter = _adapter(folder)
