@@ -17,7 +17,7 @@ from weft.conform.check import check_device
 from weft.conform.harness import program_of, run_kernel
 from weft.conform.report import Skip
 from weft.core import dtypes as dt
-from weft.core.errors import DeviceError, OutOfMemoryError
+from weft.core.errors import CompileError, DeviceError, OutOfMemoryError
 from weft.kernel.builder import Builder
 from weft.kernel.expr import binary, const, load, unary
 
@@ -100,6 +100,22 @@ def own(tmp_path):
     device = EmulatedDevice(MACHINES["riscv64"], DiskCache(tmp_path))
     yield device
     device.process.close()
+
+
+def test_what_llvm_dies_of_is_an_error_that_names_the_kernel(tmp_path):
+    """At an instruction of another machine LLVM ends its process; the next kernel compiles."""
+    if why := build.missing(MACHINES["riscv64"]):
+        pytest.skip(why)
+    builder = build.Builder(MACHINES["riscv64"], DiskCache(tmp_path))
+    name = "llvm.x86.sse2.pmadd.wd"
+    kinds = "<4 x i32> @f(<8 x i16> %a)", f"<4 x i32> @{name}(<8 x i16>, <8 x i16>)"
+    call = f"%c = call <4 x i32> @{name}(<8 x i16> %a, <8 x i16> %a)"
+    foreign = f"declare {kinds[1]}\ndefine {kinds[0]} {{ {call}\n ret <4 x i32> %c }}"
+    with pytest.raises(CompileError, match=r"kernel foreign: LLVM, .* riscv64, crashed"):
+        builder.module(foreign, "foreign")
+    with pytest.raises(CompileError, match="kernel broken: LLVM refuses the code"):
+        builder.module("define void @f() { ret i32 0 }", "broken")
+    assert builder.module("define void @f() { ret void }", "good")[:4] == b"\x7fELF"
 
 
 def wild(device):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import shutil
@@ -16,11 +17,15 @@ from weft.backends.emulated import guest, library
 from weft.backends.emulated.machines import Machine
 from weft.backends.llvm.dialect import ENTRY, render
 from weft.core import versions
+from weft.core.confined import Confined, Failed, Limits, Stopped
 from weft.core.errors import CompileError, DeviceError
 from weft.kernel.ir import Kernel
 
 LINKER = "ld.lld"
 _GUEST = 1 << 24  # the address of the guest's own code
+_COMPILER = Path(__file__).with_name("compiler.py")
+_PACKAGES = ("weft", "llvmlite", "numpy", "ml_dtypes")  # that the compiler imports
+_LIMITS = Limits(seconds=300.0, memory=4 << 30, reply=256 << 20)
 STEPS = ("weft_copy", "weft_fill")  # of the library
 # All of an image in one piece, the addresses of what is wanted first.
 _IMAGE = """SECTIONS {{
@@ -45,6 +50,8 @@ class Builder:
     def __init__(self, machine: Machine, cache: DiskCache) -> None:
         self.machine = machine
         self._cache = cache
+        setup = {"triple": machine.triple, "cpu": machine.cpu, "features": machine.features}
+        self._compiler = Confined(_COMPILER, _PACKAGES, setup, _LIMITS)
         self._salt = (
             f"{versions.stamp('emulated code')}|{machine.triple}|{machine.cpu}|{machine.features}"
         )
@@ -67,9 +74,20 @@ class Builder:
         key = "emulated:" + hashlib.sha256(f"{self._salt}|{identity}".encode()).hexdigest()
         found = self._cache.get(key)
         if found is None:
-            found = compiled(text(), self.machine, name)
+            found = self._compiled(text(), name)
             self._cache.put(key, found)
         return found
+
+    def _compiled(self, text: str, name: str) -> bytes:
+        try:
+            found = self._compiler.call({"text": text, "name": name}, _LIMITS)
+        except Stopped as why:
+            raise CompileError(
+                f"kernel {name}: LLVM, compiling it for {self.machine.name}, {why}"
+            ) from None
+        except Failed as why:
+            raise CompileError(f"{self.machine.name}: {why}") from None
+        return base64.b64decode(found)
 
     def module(self, text: str, name: str) -> bytes:
         """The object of a module of our own."""
@@ -92,21 +110,6 @@ class Builder:
         script = _IMAGE.format(base=base, addresses=" ".join(f"{word}({name})" for name in wanted))
         data = linked([*objects, self.library], ["--static", "--oformat=binary"], script)
         return list(struct.unpack_from(f"{self.machine.order}{len(wanted)}{letter}", data)), data
-
-
-def compiled(text: str, machine: Machine, name: str) -> bytes:
-    """The relocatable object of one module. Raises CompileError naming the kernel."""
-    import llvmlite.binding as llvm
-
-    from weft.backends.llvm.optimise import LLVM, emitted, optimised
-
-    with LLVM:
-        llvm.initialize_all_targets()
-        llvm.initialize_all_asmprinters()
-        made = llvm.Target.from_triple(machine.triple).create_target_machine(
-            cpu=machine.cpu, features=machine.features, opt=3, reloc="static", codemodel="small"
-        )
-        return emitted(optimised(text, made, name, level=2, loops=False), made)
 
 
 def linked(objects: Sequence[bytes], options: Sequence[str], script: str = "") -> bytes:
