@@ -14,6 +14,7 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from weft.backends.cache import DiskCache
+from weft.backends.cpu import arm
 from weft.core.caps import Caps
 from weft.core.errors import DeviceError, UsageError
 
@@ -47,7 +48,7 @@ class Host:
 def detect(cache: DiskCache) -> Host:
     """The host, from the cache when CPU and llvmlite are the ones that were seen before. Raises
     DeviceError when llvmlite is missing."""
-    key = f"host2:{_fingerprint()}"
+    key = f"host3:{_fingerprint()}"
     known = cache.get(key)
     if known is not None:
         host = Host(*known.decode().split("\n"))
@@ -82,6 +83,7 @@ def _fingerprint() -> str:
         raise DeviceError("the cpu device needs llvmlite, which is missing: pip install llvmlite")
     status = os.stat(spec.origin)
     parts = [spec.origin, str(status.st_mtime_ns), sys.platform, platform.machine(), cpu_name()]
+    parts += sorted(arm.features() or ())
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as f:
             lines = f.read().split("\n\n", 1)[0].splitlines()

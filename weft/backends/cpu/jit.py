@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import llvmlite
 import llvmlite.binding as llvm
 
+from weft.backends.cpu import arm
 from weft.backends.cpu.host import Host
 from weft.backends.llvm.optimise import LLVM, emitted, optimised
 
@@ -28,7 +29,7 @@ def ask_llvm() -> Host:
     with LLVM:
         _initialise()
         version = ".".join(str(v) for v in llvm.llvm_version_info)
-        features = llvm.get_host_cpu_features().flatten()
+        features = arm.merged(llvm.get_host_cpu_features().flatten(), arm.features())
         triple = llvm.get_process_triple()
         cpu = llvm.get_host_cpu_name()
         return Host(triple, cpu, features, f"{llvmlite.__version__}/{version}")

@@ -7,11 +7,12 @@ emulator with the options that make it this machine.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from weft.backends.llvm.target import LlvmTarget
+from weft.backends.llvm.target import LlvmTarget, neon
 from weft.core.caps import Caps
 
 _HUGE = 1 << 40
@@ -79,19 +80,18 @@ def _riscv(vlen: int = 0) -> Machine:
 
 def _aarch64(name: str, title: str, bits: int = 0) -> Machine:
     """ARMv8 with NEON and its dot products; with SVE's vectors of `bits` where there are any."""
-    vectors = ",+sve,+sve2" if bits else ""
     cpu = f"max,sve-default-vector-length={bits // 8}" if bits else "cortex-a76"
     scale = f" vscale_range({bits // 128},{bits // 128})" if bits else ""
-    dot = {4: "llvm.aarch64.neon.sdot.v4i32.v16i8"}
+    features = "+neon,+dotprod" + (",+i8mm,+sve,+sve2" if bits else "")
     return Machine(
         name,
         title,
         "aarch64-unknown-linux-gnu",
         "generic",
-        f"+neon,+dotprod{vectors}",
+        features,
         ("qemu-aarch64", "-cpu", cpu),
         _caps(name, max(bits // 32, 4), 32, "dot4"),
-        LlvmTarget(name, f"noinline nounwind{scale}", dot4_signed=dot),
+        neon(name, f"noinline nounwind{scale}", frozenset(re.findall(r"\w+", features))),
         syscall=(0xAA0603E8, 0xD4000001, 0xD65F03C0),  # mov x8, x6; svc #0; ret
     )
 

@@ -74,12 +74,23 @@ _PAIRS = {
 }
 
 
+def neon(name: str, attributes: str, features: frozenset[str]) -> LlvmTarget:
+    """The table of an AArch64 processor with these of LLVM's features."""
+    signed, mixed = "dotprod" in features, {"dotprod", "i8mm"} <= features
+    return LlvmTarget(
+        name,
+        attributes,
+        dot4={4: "llvm.aarch64.neon.usdot.v4i32.v16i8"} if mixed else {},
+        dot4_signed={4: "llvm.aarch64.neon.sdot.v4i32.v16i8"} if signed else {},
+    )
+
+
 def cpu_target(triple: str, features: frozenset[str]) -> LlvmTarget:
     """The table of a CPU, from its LLVM triple and the LLVM names of its enabled features."""
     attributes = 'noinline nounwind "prefer-vector-width"="512"'
     arch = triple.split("-")[0]
-    if arch in ("aarch64", "arm64") and "dotprod" in features:
-        return LlvmTarget("cpu", attributes, dot4_signed={4: "llvm.aarch64.neon.sdot.v4i32.v16i8"})
+    if arch in ("aarch64", "arm64"):
+        return neon("cpu", attributes, features)
     if arch not in ("x86_64", "amd64"):
         return LlvmTarget("cpu", attributes)
     wide = {"avx512f", "avx512vl"} <= features
