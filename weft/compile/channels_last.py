@@ -15,6 +15,7 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.graph.ir import Graph, Node, toposort
+from weft.ops import codes
 from weft.ops.composite import COMPOSITES, body_graph
 from weft.ops.conv_last import CONV, DEPTHWISE
 from weft.ops.primitive import Aval
@@ -31,13 +32,13 @@ FIRST = (0, 3, 1, 2)
 def channels_last(graph: Graph, caps: Caps) -> Graph:
     """The graph whose convolutions by weights read and write channels last; every other `conv` is
     replaced by its body."""
-    if any(_is(node, "conv") for node in toposort(graph.roots())):
+    if any(_is(node, "conv", codes.CONV) for node in toposort(graph.roots())):
         graph = _Moves(graph, caps).graph()
     return inline(graph, lambda node: claimed_by(node, caps) is not None)
 
 
-def _is(node: Node, name: str) -> bool:
-    return node.op == "call" and node.attrs["name"] == name
+def _is(node: Node, *names: str) -> bool:
+    return node.op == "call" and node.attrs["name"] in names
 
 
 def call(name: str, *inputs: Node, where: str = "", **params: Any) -> Node:
@@ -113,7 +114,7 @@ class _Moves:
     # -- rules, each the (base, perm) of a node's value
 
     def _move(self, node: Node) -> tuple[Node, tuple[int, ...]] | None:
-        if _is(node, "conv"):
+        if _is(node, "conv", codes.CONV):
             return self._conv(node)
         perm = next((self.moved[id(x)][1] for x in node.inputs if id(x) in self.moved), None)
         if perm is None or not node.size:
@@ -172,10 +173,14 @@ class _Moves:
     # -- convolutions
 
     def _conv(self, node: Node) -> tuple[Node, tuple[int, ...]] | None:
-        x, w = node.inputs
+        x, w, *more = node.inputs
         params = node.attrs["params"]
         depthwise = w.shape[1] == 1 and params["groups"] == x.shape[1] == w.shape[0]
-        wanted = id(w) in self.fixed and len(w.shape) in (3, 4) and node.dtype == dt.float32
+        wanted = (
+            id(w) in self.fixed
+            and len(w.shape) in (3, 4)
+            and (bool(more) or node.dtype == dt.float32)
+        )
         if not wanted or not (params["groups"] == 1 or depthwise) or not (node.size and x.size):
             return None
         rank = len(w.shape) - 2
@@ -184,19 +189,26 @@ class _Moves:
         base, weight = self._as(x, back), self._plain(w)
         lead = (1,) * (2 - rank)  # a line is an image of one row
         image = _reshaped(base, (base.shape[0], *lead, *base.shape[1:]))
-        window = {
+        window: dict[str, Any] = {
             "kernel": (*lead, *w.shape[2:]), "stride": (*lead, *params["stride"]),
             "padding": ((0, 0),) * len(lead) + tuple(params["padding"]),
             "dilation": (*lead, *params["dilation"]),
         }  # fmt: skip
-        places = math.prod(w.shape[2:])
-        if depthwise:
+        if more:
+            window["zero"] = params["zero"]
+        places, start = math.prod(w.shape[2:]), tuple(map(self._plain, more))
+        if depthwise and node.dtype == dt.float32:
             kernel = _transposed(_reshaped(weight, (w.shape[0], places)), (1, 0))
-            made = call(DEPTHWISE, image, kernel, where=node.where, **window)
+            name = codes.DEPTHWISE_LAST if more else DEPTHWISE
+            made = call(name, image, kernel, *start, where=node.where, **window)
         else:
-            rows = _reshaped(_transposed(weight, perm), (w.shape[0], places * w.shape[1]))
-            banded = _banded(rows, *bands(w.shape[0], self.caps))
-            made = call(CONV, image, banded, where=node.where, channels=w.shape[0], **window)
+            weight = _transposed(weight, perm)
+            if more:
+                image, weight = (_in_fours(v, 0) for v in (image, weight))
+            rows = _reshaped(weight, (w.shape[0], places * image.shape[-1]))
+            banded = _banded(rows, *bands(w.shape[0], self.caps), codes.FOUR if more else 1)
+            name, window["channels"] = codes.CONV_LAST if more else CONV, w.shape[0]
+            made = call(name, image, banded, *start, where=node.where, **window)
         if claimed_by(made, self.caps) is None:
             return None
         return _reshaped(made, (node.shape[0], *node.shape[2:], node.shape[1])), back
@@ -226,9 +238,21 @@ def _reshaped(node: Node, shape: tuple[int, ...]) -> Node:
     return node if node.shape == shape else simplify(make("reshape", node, shape=shape))
 
 
-def _banded(rows: Node, count: int, lanes: int) -> Node:
-    """rows[O, K] as [count, K, lanes]: bands of `lanes` rows, zeros beyond the last."""
+def _in_fours(node: Node, value: int) -> Node:
+    """Zeros after the last axis, up to a multiple of four."""
+    more = -node.shape[-1] % codes.FOUR
+    if not more:
+        return node
+    none = (0,) * (len(node.shape) - 1)
+    return simplify(make("pad", node, low=(*none, 0), high=(*none, more), value=value))
+
+
+def _banded(rows: Node, count: int, lanes: int, pack: int) -> Node:
+    """rows[O, K] as [count, K, lanes], or [count, K / pack, lanes, pack]: bands of `lanes` rows,
+    zeros beyond the last."""
     o, k = rows.shape
     more = (count * lanes - o, 0)
     padded = rows if more == (0, 0) else make("pad", rows, low=(0, 0), high=more, value=0.0)
-    return _transposed(_reshaped(padded, (count, lanes, k)), (0, 2, 1))
+    if pack == 1:
+        return _transposed(_reshaped(padded, (count, lanes, k)), (0, 2, 1))
+    return _transposed(_reshaped(padded, (count, lanes, k // pack, pack)), (0, 2, 1, 3))

@@ -15,13 +15,15 @@ from dataclasses import replace
 
 from weft.core.caps import Caps
 from weft.graph.ir import Graph, Node, toposort
+from weft.ops import codes
 from weft.ops.conv_last import CONV, DEPTHWISE
-from weft.program.formula import STEPS, Formula, Step
+from weft.program.formula import Formula, Step, takes
 from weft.templates.view import PURE
 from weft.transform.fold import simplify
 from weft.transform.rebuild import kind_of, make, remake, rewrite, users
 
-_CONVS = (CONV, DEPTHWISE)
+_FLOATS = (CONV, DEPTHWISE)
+_CONVS = (*_FLOATS, codes.CONV_LAST, codes.DEPTHWISE_LAST)
 NUMBERS = 64  # elements of a constant that a formula holds at most
 
 
@@ -34,8 +36,8 @@ def derive(graph: Graph, caps: Caps) -> Graph:
     return _Derived(_scaled(graph)).graph()
 
 
-def _is_conv(node: Node) -> bool:
-    return node.op == "call" and node.attrs["name"] in _CONVS
+def _is_conv(node: Node, names: tuple[str, ...] = _CONVS) -> bool:
+    return node.op == "call" and node.attrs["name"] in names
 
 
 def fixed(graph: Graph) -> set[int]:
@@ -45,9 +47,14 @@ def fixed(graph: Graph) -> set[int]:
         if node.op == "input":
             plain = node.attrs["role"] == "weight" and not {"part", "interleave"} & set(node.attrs)
             found |= {id(node)} if plain else set()
-        elif node.op in STEPS and (node.op != "const" or node.size <= NUMBERS):
+        elif _steps(node) and (node.op != "const" or node.size <= NUMBERS):
             found |= {id(node)} if all(id(x) in found for x in node.inputs) else set()
     return found
+
+
+def _steps(node: Node) -> bool:
+    """Whether a formula has such a step."""
+    return takes(node.op, node.inputs[0].dtype if node.inputs else None, node.dtype)
 
 
 # -- scales ---------------------------------------------------------------------------------------
@@ -66,7 +73,8 @@ def _scaled(graph: Graph) -> Graph:
             row = _per_channel(inputs[1 - i]) if id(other) in known else None
             if row is None or len(read[id(old)]) > 1 or id(old) in roots:
                 continue
-            conv, shift = (new, None) if _is_conv(new) else shifted.get(id(new), (None,) * 3)[1:]
+            plain = _is_conv(new, _FLOATS)
+            conv, shift = (new, None) if plain else shifted.get(id(new), (None,) * 3)[1:]
             if conv is None:
                 continue
             if shift is not None:
@@ -127,7 +135,7 @@ class _Derived:
             found = list(inputs)
             for i, x in enumerate(node.inputs):
                 if id(x) in self.known:
-                    found[i] = self._over(x, _is_conv(node) and i == 1)
+                    found[i] = self._over(x, _is_conv(node) and i > 0)
             return remake(node, tuple(found))
 
         graph = rewrite(self.old, visit)
@@ -158,6 +166,8 @@ def _derived(node: Node, inputs: list[Node], order: list[Node]) -> Node:
             value = x.attrs["value"]
             numbers = tuple(value.reshape(-1).tolist())
             attrs = {"value": numbers, "dtype": x.dtype.name, "shape": value.shape}
+        if x.op == "cast":
+            attrs = {"dtype": x.dtype.name}
         number[id(x)] = len(number)
         steps.append(Step(x.op, tuple(number[id(y)] for y in x.inputs), attrs))
     sources = tuple((x.attrs["name"], x.shape, x.dtype.name) for x in inputs)

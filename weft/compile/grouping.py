@@ -60,6 +60,9 @@ def partition(graph: Graph, caps: Caps, claimed: Claimed, most: int = 0) -> Part
         if len(forced) > len(grouper.forced):
             continue
         groups = grouper.groups()
+        if narrower := grouper.narrower(groups):
+            forced |= {id(n): "an anchor writes it in a byte each" for n in narrower}
+            continue
         over = [g for g in groups if _bindings(g) > caps.max_bindings]
         points = [grouper.cut_points(g, caps.max_bindings) for g in over]
         for group, found in zip(over, points):
@@ -228,6 +231,27 @@ class _Grouper:
         """The groups, joined where one kernel does their work better."""
         found = merge_dots(found, self.caps, self.users, self._is_root)
         return merge_maps(merge_norms(found, self.caps, self._is_root), self.caps)
+
+    def narrower(self, groups: list[Group]) -> list[Node]:
+        """Bytes that follow, element by element, from what an anchor's kernel writes as it is, and
+        which it can write in its place."""
+        alone = [g.anchor for g in groups if g.anchor is not None and g.outputs == (g.anchor,)]
+        able = (a for a in alone if analysis.takes_epilogue(a) and a.dtype.itemsize > 1)
+        found = (self._in_bytes(a) for a in able if not self._is_root(a))
+        return [x for x in found if x is not None and id(x) not in self.forced]
+
+    def _in_bytes(self, anchor: Node) -> Node | None:
+        """The first cast to bytes that all that is made of an anchor goes through."""
+        at = anchor
+        while True:
+            reading = self.users[id(at)]
+            if len(reading) != 1 or self._is_root(at):
+                return None
+            at = reading[0]
+            if kind_of(at) != "elementwise" or at.shape != anchor.shape or self._in_memory(at):
+                return None
+            if at.op == "cast" and at.dtype.itemsize == 1:
+                return at
 
     def _epilogue_of(self, root: Node, absorbed: set[int]) -> Node | None:
         """The anchor that `root` can be the epilogue of: the costliest one used by root alone."""

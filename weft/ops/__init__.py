@@ -10,6 +10,7 @@ from weft.ops import (  # noqa: F401  (importing registers the primitives)
     barrier,
     binary,
     check,
+    codes,
     composites,
     conv,
     conv_last,

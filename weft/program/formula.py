@@ -22,7 +22,16 @@ _NUMBERS: dict[str, Callable[..., np.ndarray]] = {
     "sqrt": np.sqrt, "maximum": np.maximum, "minimum": np.minimum, "abs": np.abs,
 }  # fmt: skip
 _MOVES = ("reshape", "transpose", "broadcast", "pad")
-STEPS = frozenset((*_NUMBERS, *_MOVES, "const"))
+_OWN = ("const", "cast", "sum")
+_CASTS = {("int8", "int32"), ("uint8", "int32"), ("int32", "int8"), ("int32", "float32")}
+STEPS = frozenset((*_NUMBERS, *_MOVES, *_OWN))
+
+
+def takes(op: str, given: DType | None, made: DType) -> bool:
+    """Whether a step of this name is one of STEPS, and casts or sums whole numbers only."""
+    if op == "cast":
+        return given is not None and (given.name, made.name) in _CASTS
+    return op in STEPS and (op != "sum" or made.name == "int32")
 
 
 class Step(NamedTuple):
@@ -57,9 +66,9 @@ class Formula(NamedTuple):
 
     def check(self, shape: Shape, dtype: DType) -> str | None:
         """What is wrong with it as the recipe of a buffer, or None."""
-        most = GROWTH * (math.prod(shape) + 64)
         try:
             known: list[Known] = [(s, as_dtype(d)) for _, s, d in self.sources]
+            most = GROWTH * (max(math.prod(s) for s, _ in (*known, (shape, dtype))) + 64)
             for step in self.steps:
                 if not all(0 <= i < len(known) for i in step.operands):
                     return f"step {step.op!r} reads {step.operands}"
@@ -112,6 +121,10 @@ def _run(step: Step, values: Sequence[np.ndarray]) -> np.ndarray:
     if op in _NUMBERS:
         return np.asarray(_NUMBERS[op](*values))
     (x,) = values
+    if op == "cast":
+        return x.astype(as_dtype(attrs["dtype"]).numpy)
+    if op == "sum":
+        return np.asarray(x.sum(tuple(attrs["axes"]), dtype=x.dtype))
     if op == "reshape":
         return x.reshape(attrs["shape"])
     if op == "transpose":
@@ -131,10 +144,19 @@ def _shape_of(step: Step, given: Sequence[Known]) -> Known | None:
     if op in _NUMBERS:
         count = 1 if op in ("neg", "sqrt", "abs") else 2
         fits = len(given) == count and all(x == given[0] for x in given)
-        return given[0] if fits and given[0][1].is_float else None
-    if op not in _MOVES or len(given) != 1:
+        whole = fits and given[0][1].name == "int32" and op not in ("div", "sqrt")
+        return given[0] if fits and (given[0][1].is_float or whole) else None
+    if op not in (*_MOVES, *_OWN) or len(given) != 1:
         return None
     (old, dtype), new = given[0], tuple(attrs.get("shape", ()))
+    if op == "cast":
+        goal = as_dtype(attrs["dtype"])
+        return (old, goal) if takes(op, dtype, goal) else None
+    if op == "sum":
+        axes = tuple(attrs["axes"])
+        fits = len({*axes}) == len(axes) and all(0 <= a < len(old) for a in axes)
+        kept = tuple(d for a, d in enumerate(old) if a not in axes)
+        return (kept, dtype) if fits and takes(op, dtype, dtype) else None
     if any(type(d) is not int or d < 0 for d in new):
         return None
     if op == "reshape":

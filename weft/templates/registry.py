@@ -80,6 +80,8 @@ COMPOSITES: dict[str, str] = {
     "delta_rule": "delta_rule",
     "conv_last": "conv",
     "depthwise_last": "conv",
+    "conv_codes_last": "conv",
+    "depthwise_codes_last": "conv",
 }
 
 _TEMPLATES: dict[str, Template] = {}

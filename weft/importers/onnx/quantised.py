@@ -14,6 +14,7 @@ from weft.importers.onnx.linear import product
 from weft.importers.onnx.nets import convolution, sides_of
 from weft.importers.onnx.table import MICROSOFT, Call, Value, is_host, op
 from weft.importers.onnx.values import INT4, NUMPY, UINT4, numpy_dtype
+from weft.ops.codes import DEQUANTIZE, QUANTIZE
 from weft.tensor.core import Tensor
 
 
@@ -53,13 +54,36 @@ def quantize_linear(call: Call, x: Value, scale: Value, zero: Value = None) -> V
         ratio = np.rint(x.astype(np.float32) / _spread(x, scale, axis, block).astype(np.float32))
         shift = 0 if zero is None else _spread(x, call.host(zero, "the zero point"), axis, block)
         return np.clip(ratio + shift, low, high).astype(target)
-    x, scale = call.tensor(x), call.tensor(scale)
-    wide = x.cast(dt.float32) / _spread(x, scale, axis, block).cast(dt.float32)
+    narrow = target in (UINT4, INT4)
+    stored = {UINT4: dt.uint8, INT4: dt.int8}.get(target) or dt.as_dtype(target)
+    x = call.tensor(x).cast(dt.float32)
+    parts = _placed(call, x, scale, zero, stored, axis, block)
+    if parts is not None and not narrow:
+        return x._call(QUANTIZE, *parts)
+    wide = x / _spread(x, call.tensor(scale), axis, block).cast(dt.float32)
     made = wide.round()
     if zero is not None:
         made = made + _spread(x, call.tensor(_plain(zero)), axis, block).cast(dt.float32)
-    stored = {UINT4: dt.uint8, INT4: dt.int8}.get(target) or dt.as_dtype(target)
     return made.maximum(float(low)).minimum(float(high)).cast(stored)
+
+
+def _placed(
+    call: Call, x: Tensor, scale: Value, zero: Value, stored: Any, axis: int, block: int
+) -> tuple[Tensor, Tensor] | None:
+    """Scale and zero point as the operands of quantize_linear and its reverse: numbers in the graph
+    where the file has one for all (also of zeros); None where each is of a block."""
+    if block or any(part is not None and part.ndim > 1 for part in (scale, zero)):
+        return None
+    found = []
+    for part, kind in ((scale, dt.float32), (zero, stored)):
+        host = np.zeros(1) if part is None else part
+        if isinstance(part, Tensor) and not part.is_traced:
+            host = call.host(part, "a scale or zero point")
+        if is_host(host) and host.size and (host == host.flat[0]).all():
+            found.append(weft.full((), host.flat[0].item(), kind))
+        else:
+            found.append(_spread(x, call.tensor(_plain(part)), axis, 0).cast(kind))
+    return found[0], found[1]
 
 
 def _plain(x: Value) -> Value:
@@ -79,7 +103,13 @@ def dequantize_linear(call: Call, x: Value, scale: Value, zero: Value = None) ->
         shift = 0 if zero is None else _spread(x, call.host(zero, "the zero point"), axis, block)
         made = (x.astype(np.int32) - shift) * _spread(x, scale, axis, block)
         return call.tensor(made.astype(scale.dtype))
-    codes, scale = call.tensor(_plain(x)), call.tensor(scale)
+    codes = call.tensor(_plain(x))
+    parts = _placed(call, codes, scale, zero, codes.dtype, axis, block)
+    code = call.get("output_dtype", 0)
+    if parts is not None and codes.dtype in (dt.int8, dt.uint8, dt.int32):
+        kind = dt.as_dtype(NUMPY[code]) if code in NUMPY else dt.as_dtype(scale.dtype)
+        return codes._call(DEQUANTIZE, *parts).cast(kind)
+    scale = call.tensor(scale)
     wide = codes.cast(dt.float32)
     if zero is not None:
         shift = call.tensor(_plain(zero))
@@ -88,7 +118,6 @@ def dequantize_linear(call: Call, x: Value, scale: Value, zero: Value = None) ->
         else:
             wide = wide - _spread(codes, shift, axis, block).cast(dt.float32)
     made = wide * _spread(codes, scale, axis, block).cast(dt.float32)
-    code = call.get("output_dtype", 0)
     return made.cast(dt.as_dtype(NUMPY[code]) if code in NUMPY else scale.dtype)
 
 

@@ -11,8 +11,9 @@ from weft.core.errors import CompileError
 from weft.graph.ir import Node
 from weft.kernel.builder import Builder
 from weft.kernel.ir import Kernel
+from weft.ops import codes as of_codes
 from weft.ops.conv_last import CONV, DEPTHWISE
-from weft.templates.conv import cpu, depthwise, gpu
+from weft.templates.conv import codes, cpu, depthwise, gpu
 from weft.templates.conv.plan import shape_of
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
@@ -21,15 +22,23 @@ from weft.templates.product.problem import Problem
 from weft.templates.registry import claims, template
 from weft.templates.view import View, operand
 
+_KINDS: Mapping[str, tuple[Any, Any]] = {  # composite -> kernels for a CPU and for threads
+    CONV: (cpu.CpuConv, gpu.GpuConv),
+    DEPTHWISE: (depthwise.CpuDepthwise, gpu.GpuDepthwise),
+    of_codes.CONV_LAST: (codes.CpuCodes, gpu.GpuCodes),
+    of_codes.DEPTHWISE_LAST: (depthwise.CpuDepthwise, gpu.GpuDepthwise),
+}
+_WHOLE = (CONV, of_codes.CONV_LAST)
 
-@claims(CONV, DEPTHWISE, kind="conv")
+
+@claims(*_KINDS, kind="conv")
 def claim_conv(node: Node, caps: Caps) -> bool:
-    """float32; on a CPU where its scratch memory holds the windows of a row of results."""
-    s = shape_of(node)
-    if node.dtype != dt.float32 or not caps.is_cpu:
-        return node.dtype == dt.float32
-    room = 4 * s.high(1) * s.wide * s.c <= caps.scratch_bytes // 2
-    return room if node.attrs["name"] == CONV else s.places <= depthwise.PLACES
+    """float32 or codes; on a CPU where its scratch memory holds the windows of a row of results."""
+    s, operand = shape_of(node), node.inputs[0].dtype
+    if operand not in (dt.float32, *of_codes.BYTES) or not caps.is_cpu:
+        return operand in (dt.float32, *of_codes.BYTES)
+    room = operand.itemsize * s.high(1) * s.wide * s.c <= caps.scratch_bytes // 2
+    return room if node.attrs["name"] in _WHOLE else s.places <= depthwise.PLACES
 
 
 @template("conv")
@@ -43,20 +52,18 @@ def build(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     made = nothing(em, p)
     if made is not None:
         return made
-    whole, apart = (
-        (cpu.CpuConv, depthwise.CpuDepthwise) if caps.is_cpu else (gpu.GpuConv, gpu.GpuDepthwise)
-    )
-    kind = whole if node.attrs["name"] == CONV else apart
-    return kind(em, p, shape_of(node)).kernel()
+    kind = _KINDS[node.attrs["name"]][0 if caps.is_cpu else 1]
+    kernel: Kernel = kind(em, p, shape_of(node)).kernel()
+    return kernel
 
 
 def problem_of(group: Group, node: Node) -> Problem:
     """The convolution as a product: rows are places of results, k runs through windows."""
     s = shape_of(node)
-    x, w = (_whole(group, y) for y in node.inputs)
+    x, *others = (_whole(group, y) for y in node.inputs)
     return Problem(
-        (node,), x, (w,), (), (s.n, s.oh, s.ow), s.n * s.oh * s.ow, s.o,
-        s.k if node.attrs["name"] == CONV else s.places, (), 0, 1,
+        (node,), x, tuple(others), (), (s.n, s.oh, s.ow), s.n * s.oh * s.ow, s.o,
+        s.k if node.attrs["name"] in _WHOLE else s.places, (), 0, 1,
     )  # fmt: skip
 
 

@@ -4,13 +4,14 @@ A group computes some rows of results of one image. For each vector of channels 
 by tiles of places, whose windows share what they read: a column of the image is loaded once per row
 of the windows. Rows of a window that lie outside the image are left out; columns that do count as
 zeros, in the tiles at the edges only. A result is one chain of fused multiply-adds in ascending
-order of the window's places.
+order of the window's places. Codes are widened as they are read: float32 holds their sums exactly.
 """
 
 from __future__ import annotations
 
-from weft.kernel.expr import const, fma, load, maximum, minimum, splat
-from weft.kernel.ir import Expr, Kernel, Type
+from weft.core import dtypes as dt
+from weft.kernel.expr import cast, const, fma, load, maximum, minimum, select, splat
+from weft.kernel.ir import Expr, Kernel, Type, Var
 from weft.templates.conv.plan import Shape
 from weft.templates.emit import Emitter
 from weft.templates.loops import traffic
@@ -30,7 +31,8 @@ class CpuDepthwise:
     def __init__(self, em: Emitter, p: Problem, s: Shape) -> None:
         self.em, self.b, self.s, self.lanes = em, em.b, s, em.caps.lanes
         self.p, self.tail = p, Tail(em, p, em.group.outputs)
-        self.x, self.w = (em.buffers[id(v.node)] for v in (p.a, p.bs[0]))
+        self.x, self.w, *more = (em.buffers[id(v.node)] for v in (p.a, *p.bs))
+        self.start = more[0] if more else None  # what sums of codes begin with
         bank = 32 if em.caps.registers >= 32 else 16
         self.tile = min(TILE[bank], s.ow)
         blocks = max(1, min(s.oh, -(-s.oh * s.ow * s.c // BLOCK)))
@@ -82,33 +84,59 @@ class CpuDepthwise:
     def _tile(self, ow: Expr, places: int, edge: bool) -> None:
         """The results of `places` neighbours from `ow` on."""
         b, s, lanes = self.b, self.s, self.lanes
-        (_, kw), (_, sw), (dh, dw) = s.kernel, s.stride, s.dilation
-        zero = const(0, Type(self.x.dtype, lanes))
-        acc = [b.var(zero, "acc", zero.type) for _ in range(places)]
+        (_, sw), (dh, dw) = s.stride, s.dilation
+        first = self._first()
+        acc = [b.var(first, "acc", first.type) for _ in range(places)]
         column = b.let(ow * sw - s.padding[1][0], "column")
         with b.loop(self.high_row, self.low, name="i") as i:
             line = self.image0 + ((self.y + i * dh) * s.w + column) * s.c + self.c
             line = b.let(line, "line")
-            weights = b.let(i * (kw * s.c) + self.c, "weights")
             seen: dict[int, Expr] = {}
-            for j in range(kw):
-                w = b.let(load(self.w, weights + j * s.c, lanes, self.mask), "w")
+            for j, w in enumerate(self._weights(i)):
                 for t, var in enumerate(acc):
                     at = t * sw + j * dw
                     if at not in seen:
                         seen[at] = self._pixel(line, column, at, edge)
                     b.assign(var, fma(seen[at], w, var))
+        if s.zero and any(s.padding[0]):
+            self._outside(acc)
         index = [self.em.axis(self.image, s.n), self.em.axis(self.oh, s.oh)]
         for t, var in enumerate(acc):
             with self.em.scope():
                 place = self.em.axis(b.let(ow + t, "place"), s.ow)
                 self.tail.write((*index, place), self.c, lanes, self.mask, [var], 0)
 
+    def _first(self) -> Expr:
+        """What the sums of the channels begin with."""
+        type_ = Type(dt.float32, self.lanes)
+        if self.start is None:
+            return const(0, type_)
+        return self.b.let(load(self.start, self.c, self.lanes, self.mask), "start")
+
+    def _weights(self, i: Expr) -> list[Expr]:
+        """Row i of the channels' windows."""
+        b, s = self.b, self.s
+        first = b.let(i * (s.kernel[1] * s.c) + self.c, "weights")
+        found = (load(self.w, first + j * s.c, self.lanes, self.mask) for j in range(s.kernel[1]))
+        return [b.let(cast(w, dt.float32), "w") for w in found]
+
+    def _outside(self, acc: list[Var]) -> None:
+        """What rows of the window see that lie outside the image."""
+        b, s = self.b, self.s
+        zero = const(s.zero, Type(dt.float32, self.lanes))
+        for stop, start in ((self.low, const(0)), (const(s.kernel[0]), self.high_row)):
+            with b.loop(stop, start, name="i") as i:
+                for w in self._weights(i):
+                    for var in acc:
+                        b.assign(var, fma(zero, w, var))
+
     def _pixel(self, line: Expr, column: Expr, at: int, edge: bool) -> Expr:
         """The channels of the column `at` beyond the window's first; zeros outside the image."""
         b, s, mask = self.b, self.s, self.mask
+        inside = None
         if edge:
             here = b.let(column + at, "here")
-            inside = splat((here >= 0) & (here < s.w), self.lanes)
-            mask = b.let(inside if mask is None else inside & mask, "mask")
-        return b.let(load(self.x, line + at * s.c, self.lanes, mask), "x")
+            inside = b.let(splat((here >= 0) & (here < s.w), self.lanes), "inside")
+            mask = inside if mask is None else b.let(inside & mask, "mask")
+        x = b.let(cast(load(self.x, line + at * s.c, self.lanes, mask), dt.float32), "x")
+        return b.let(select(inside, x, float(s.zero)), "x") if inside is not None and s.zero else x

@@ -6,8 +6,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.kernel.expr import cast, ceil_div, const, extract, fma, load, maximum, minimum, splat
+from weft.core import dtypes as dt
+from weft.kernel import ir
+from weft.kernel.expr import (
+    bitcast,
+    cast,
+    ceil_div,
+    const,
+    extract,
+    fma,
+    load,
+    maximum,
+    minimum,
+    pack,
+    select,
+    splat,
+)
 from weft.kernel.ir import Expr, Kernel, Type, Var
+from weft.ops import codes
 from weft.templates import affine
 from weft.templates.conv.plan import FOUR, Shape
 from weft.templates.emit import Emitter
@@ -27,7 +43,8 @@ class _Threads:
     def __init__(self, em: Emitter, p: Problem, s: Shape) -> None:
         self.em, self.b, self.s, self.p = em, em.b, s, p
         self.tail = Tail(em, p, em.group.outputs)
-        self.x, self.w = (em.buffers[id(v.node)] for v in (p.a, p.bs[0]))
+        self.x, self.w, *more = (em.buffers[id(v.node)] for v in (p.a, *p.bs))
+        self.start = more[0] if more else None  # what sums of codes begin with
         self.threads = min(THREADS, em.caps.max_threads)
 
     def launch(self, total: int) -> Kernel:
@@ -121,6 +138,52 @@ class GpuConv(_Threads):
                 self.tail.write(self.lead(m), b.let(n + u, "column"), 1, None, [one], 1)
 
 
+class GpuCodes(GpuConv):
+    """The same for codes, whose sums are exact: words of four channels and of as many k."""
+
+    def kernel(self) -> Kernel:
+        self.lanes = self.p.bs[0].node.shape[2]
+        return self.launch(-(-self.p.m // PLACES) * (self.lanes // FOUR))
+
+    def thread(self, at: Expr) -> None:
+        b, p, s = self.b, self.p, self.s
+        across = self.lanes // FOUR
+        n = b.let(at % across * FOUR, "n")
+        m = b.let(at // across * PLACES, "m")
+        places = [b.let(minimum(m + t, p.m - 1), "place") for t in range(PLACES)]
+        corners = [self.corner(place) for place in places]
+        first = self._first(n)
+        acc = [b.var(first, "acc", first.type) for _ in places]
+        with b.loop(s.places, name="part") as part:
+            i, j = b.let(part // s.kernel[1], "i"), b.let(part % s.kernel[1], "j")
+            spots = [self.seen(corner, i, j) for corner in corners]
+            with b.loop(s.c, step=codes.FOUR, name="c") as c:
+                spot = b.let((part * s.c + c) * self.lanes + n * codes.FOUR, "spot")
+                w = b.let(load(self.w, spot, FOUR * codes.FOUR), "w")
+                for (pixel, inside), var in zip(spots, acc):
+                    x = self._word(pixel + c, inside)
+                    b.assign(var, ir.Collective("dot4", (var, x, w), var.type))
+        for t, var in enumerate(acc):
+            with b.when(m + t < p.m), self.em.scope():
+                self._write(places[t], n, var)
+
+    def _first(self, n: Expr) -> Expr:
+        """What the sums of the outputs from n on begin with."""
+        assert self.start is not None
+        if self.s.o % FOUR == 0:
+            return self.b.let(load(self.start, n, FOUR), "start")
+        near = (minimum(n + u, self.s.o - 1) for u in range(FOUR))
+        return self.b.let(pack(*(load(self.start, at) for at in near)), "start")
+
+    def _word(self, at: Expr, inside: Expr | None) -> Expr:
+        """Four channels, for each of four outputs."""
+        word = bitcast(load(self.x, at, codes.FOUR), dt.int32)
+        if inside is not None:
+            fill = int.from_bytes((self.s.zero & 255).to_bytes() * codes.FOUR, signed=True)
+            word = select(inside, word, const(fill))
+        return bitcast(splat(self.b.let(word, "x"), FOUR), self.x.dtype)
+
+
 class GpuDepthwise(_Threads):
     """A thread has one channel of one place: neighbours read neighbouring channels."""
 
@@ -130,11 +193,13 @@ class GpuDepthwise(_Threads):
     def thread(self, at: Expr) -> None:
         b, s = self.b, self.s
         c, m = b.let(at % s.c, "c"), b.let(at // s.c, "m")
-        corner, zero = self.corner(m), const(0.0, Type(self.x.dtype))
-        acc = b.var(zero, "acc", zero.type)
+        corner, zero = self.corner(m), const(0.0, Type(dt.float32))
+        acc = b.var(zero if self.start is None else load(self.start, c), "acc", zero.type)
         with b.loop(s.kernel[0], name="i") as i, b.loop(s.kernel[1], name="j") as j:
             pixel, inside = self.seen(corner, i, j)
-            x = load(self.x, pixel + c, 1, inside)
-            w = load(self.w, (i * s.kernel[1] + j) * s.c + c)
-            b.assign(acc, fma(cast(x, acc.type.dtype), w, acc))
+            x = cast(load(self.x, pixel + c, 1, inside), dt.float32)
+            if inside is not None and s.zero:
+                x = select(inside, x, float(s.zero))
+            w = cast(load(self.w, (i * s.kernel[1] + j) * s.c + c), dt.float32)
+            b.assign(acc, fma(x, w, acc))
         self.tail.write(self.lead(m), c, 1, None, [acc], 1)

@@ -31,6 +31,7 @@ class Shape:
     stride: Sizes
     padding: Sides
     dilation: Sizes
+    zero: int = 0  # what lies around the image
 
     @property
     def places(self) -> int:
@@ -56,7 +57,7 @@ class Shape:
 
 
 def shape_of(call: Node) -> Shape:
-    """The sizes of a `conv_last` or `depthwise_last` call."""
+    """The sizes of a call of a convolution with channels last."""
     params: dict[str, Any] = dict(call.attrs["params"])
     params.pop("channels", None)
     n, h, w, c = call.inputs[0].shape
@@ -85,12 +86,12 @@ def bands(o: int, caps: Caps) -> tuple[int, int]:
     return -(-o // (caps.lanes * nv)) * nv, caps.lanes
 
 
-def rows_per_group(s: Shape, caps: Caps, mr: int, nv: int) -> int:
+def rows_per_group(s: Shape, caps: Caps, mr: int, nv: int, itemsize: int = 4) -> int:
     """Rows of results that a CPU's group sums: few enough for its cache, in as many groups as keep
     all cores at work, and no tile of places half empty where that can be."""
     panels = -(-s.o // (nv * caps.lanes))
     most = max(1, min(s.oh, ROWS // s.ow))
-    room = caps.scratch_bytes // 2 // (4 * s.wide * s.c) if s.padded else s.h
+    room = caps.scratch_bytes // 2 // (itemsize * s.wide * s.c) if s.padded else s.h
     while most > 1 and s.high(most) > room:
         most -= 1
 
