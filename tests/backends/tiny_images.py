@@ -83,6 +83,30 @@ def _(d, f):
     return lambda t: f(t, times), [d.array(shape, d.dtype("f"))]
 
 
+@case("grid_sample")
+def _(d, f):
+    x = d.array(_image(d, 2, least=1), F32)
+    grid = d.array((x.shape[0], d.between(1, 2), d.between(1, 3), 2), F32, -1.5, 1.5)
+    mode, corners = d.pick("bilinear", "nearest", "bicubic"), d.pick(False, True)
+    padding = d.pick("zeros", "border", "reflection")
+    return lambda t, g: f(t, g, mode, padding, corners), [x, grid]
+
+
+@case("unfold")
+def _(d, f):
+    k, stride, pad = _sizes(d)
+    x = d.array(_image(d, 2), d.dtype("f"))
+    return lambda t: f(t, k, padding=pad, stride=stride), [x]
+
+
+@case("fold")
+def _(d, f):
+    k, size = (d.between(1, 2), d.between(1, 3)), (d.between(3, 4), 3)
+    count = (size[0] - k[0] + 1) * (size[1] - k[1] + 1)
+    x = d.array((d.between(1, 2), d.between(1, 2) * k[0] * k[1], count), F32)
+    return lambda t: f(t, size, k), [x]
+
+
 @case("group_norm")
 def _(d, f):
     groups = d.between(1, 2)

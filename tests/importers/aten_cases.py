@@ -121,6 +121,9 @@ case(
     lambda d: (d.f(low=0.1), d.i(high=3, low=-2)),
 )
 case("pow.Scalar", lambda d: (d.part(2.0, 0.5), d.f()))
+case("hypot copysign.Tensor", lambda d: (d.f(), d.f()))
+case("ldexp.Tensor", lambda d: (d.f(), d.i()))
+case("fmax fmin", lambda d: (torch.where(d.b(), d.f(), torch.tensor(float("nan"))), d.f()))
 case("round.decimals", lambda d: (d.far(), {"decimals": 1}))
 case("clamp clip", lambda d: (d.f(), -1, 1), lambda d: (d.i(), None, 2), lambda d: (d.f(), -0.5),
      lambda d: (d.i(), -1.5, 2))
@@ -146,6 +149,7 @@ case("relu relu6 silu mish hardtanh hardsigmoid hardswish elu celu selu softplus
 case("gelu", lambda d: (d.f(), {"approximate": d.part("none", "tanh")}))
 case("prelu _prelu_kernel", lambda d: (d.image(), d.f(1)), lambda d: (d.image(channels=3), d.f(3)))
 case("_prelu_kernel", lambda d: (d.f(), d.f(*[1] * len(d.shape))))
+case("rrelu_with_noise_functional", lambda d: (d.f(), d.f(), 0.1, 0.3, False))
 case("threshold", lambda d: (d.f(), 0.5, -1.0))
 case("glu", lambda d: (d.f(*d.shape, 4), -1))
 case("dropout", lambda d: (d.f(), 0.5, False))
@@ -244,6 +248,10 @@ case("arange.start", lambda d: (d.part(2, 1.5), 7))
 case("arange.start_step", lambda d: (1, 9, d.part(2, 3, 0.5)), lambda d: (9, 1, -2))
 case("linspace", lambda d: (-1, 2, d.n + 1))
 case("eye", lambda d: (d.n,))
+case("randint.low", lambda d: (3, 7, [2, 3]))
+case("randint", lambda d: (7, [2, 3]))
+case("randperm", lambda d: (5,))
+case("tril_indices triu_indices", lambda d: (4, d.n, d.part(0, 1, -1)))
 case("eye.m", lambda d: (d.n, 3))
 
 # -- indexing
@@ -277,6 +285,18 @@ case("scatter.src", lambda d: (d.f(5, 4), 1, _unique(d, 3, 4).expand(2, 3), d.f(
 case("scatter.value", lambda d: (d.f(5, 4), 1, d.i(5, 2, low=0, high=4), 2.5))
 case("scatter_add", lambda d: (d.f(5, 4), 0, d.i(3, 4, low=0, high=5), d.f(3, 4)))
 case("masked_scatter", lambda d: (d.f(), d.b(), d.f()))
+case("scatter_reduce.two",
+     lambda d: (d.part(d.f(5, 4), d.i(5, 4)), d.part(0, 1), d.i(3, 4, low=0, high=4), d.f(4, 4),
+                d.part("sum", "amax", "amin"), {"include_self": bool(d.part(0, 1))}),
+     lambda d: (d.f(7), 0, d.i(9, low=0, high=7), d.f(9), d.part("mean", "sum", "amax")))
+case("index_reduce", lambda d: (d.f(2, 6), 1, d.i(4, low=0, high=6), d.f(2, 4),
+                                d.part("mean", "amax", "amin"),
+                                {"include_self": bool(d.part(0, 1))}))
+case("_embedding_bag",
+     lambda d: (d.f(7, 3), d.i(6, low=0, high=7), torch.tensor([0, 2, 2]), False, d.part(0, 1)),
+     lambda d: (d.f(7, 3), d.i(6, low=0, high=7), torch.tensor([0, 4]), False, 0, False, d.f(6)))
+case("unfold", lambda d: (d.f(*d.shape, 7), -1, d.part(1, 3), d.part(1, 2)),
+     lambda d: (d.f(6, 4), 0, 2, 2))
 
 # -- reductions
 
@@ -353,6 +373,23 @@ case("_scaled_dot_product_flash_attention_for_cpu",
      lambda d: (d.f(2, 4, 5, 8), d.f(2, 4, 5, 8), d.f(2, 4, 5, 8), 0.0, bool(d.part(0, 1))))
 case("cosine_similarity", lambda d: (d.f(3, 5), d.f(3, 5), d.part(0, 1)))
 
+case("_grouped_mm", lambda d: (d.f(6, 8).bfloat16(), d.f(3, 8, 16).bfloat16(),
+                               torch.tensor([2, 2, 6], dtype=torch.int32)))
+case("_trilinear", lambda d: (d.f(2, 3), d.f(5, 3, 4), d.f(2, 4), [1, 3], [0], [1, 2], [2, 3]))
+case("_cdist_forward", lambda d: (d.f(2, 3, d.n), d.f(2, 4, d.n), d.part(2.0, 1.0, 3.0), None))
+case("cdist", lambda d: (d.f(3, d.n), d.f(4, d.n), d.part(2.0, 1.0, float("inf"))))
+case("_pdist_forward pdist", lambda d: (d.f(4, d.n), d.part(2.0, 1.0, 3.0)))
+
+# -- counting
+case("histc", lambda d: (d.f(), d.part(1, 5), -2, 2), lambda d: (d.far(), 4),
+     lambda d: (d.i(low=0, high=6).float(), 6, 0, 5))
+case("searchsorted.Tensor", lambda d: (d.f(2, 7).sort(-1)[0], d.f(2, 3)),
+     lambda d: (d.i(6).sort()[0], d.i(2, 3), {"right": bool(d.part(0, 1))}))
+case("bucketize.Tensor", lambda d: (d.f(), d.f(5).sort()[0], {"right": bool(d.part(0, 1))}))
+case("median.dim", lambda d: (d.far(), d.dim, bool(d.part(0, 1))))
+case("median", lambda d: (d.far(),))
+case("kthvalue", lambda d: (d.far(), d.part(1, d.n), d.dim, bool(d.part(0, 1))))
+
 # -- layers
 case("layer_norm", lambda d: (d.f(), [d.shape[-1]], d.f(d.shape[-1]), d.f(d.shape[-1])),
      lambda d: (d.f(2, 3, 4), [3, 4], None, None, 1e-3))
@@ -375,6 +412,10 @@ case("batch_norm",
      lambda d: (d.image(), None, None, d.f(4), d.f(4, low=0.5), True, 0.1, 1e-5, False))
 case("_native_batch_norm_legit_no_training",
      lambda d: (d.image(), d.f(4), d.f(4), d.f(4), d.f(4, low=0.5), 0.1, 1e-5))
+case("_native_batch_norm_legit_functional",
+     lambda d: (d.image(), d.f(4), d.f(4), d.f(4), d.f(4, low=0.5), True, 0.1, 1e-5),
+     lambda d: (d.image(), None, None, d.f(4), d.f(4, low=0.5), False, 0.1, 1e-5))
+case("_native_batch_norm_legit.no_stats", lambda d: (d.image(), d.f(4), None, True, 0.1, 1e-5))
 case("cross_entropy_loss", lambda d: (d.f(5, 7), d.i(5, low=0, high=7), None, d.part(0, 1, 2)))
 case("mse_loss l1_loss", lambda d: (d.f(), d.f(), d.part(0, 1, 2)))
 case(
@@ -411,4 +452,66 @@ for _rank, _mode in ((1, "linear"), (2, "bilinear"), (2, "bicubic"), (3, "trilin
 case("convolution",
      lambda d: (d.image(), d.f(6, 4, 3, 3), d.f(6), [1, 2], [1, 0], [1, 1], False, [0, 0], 1),
      lambda d: (d.image(), d.f(4, 3, 3, 3), None, [2, 2], [1, 0], [1, 1], True, [1, 1], 1))
+case("_upsample_bilinear2d_aa _upsample_bicubic2d_aa",
+     lambda d: (d.image(), [d.part(3, 9), d.part(2, 8)], bool(d.part(0, 1))))
+case("_upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec",
+     lambda d: (d.image(), None, False, [0.6, 1.7]), lambda d: (d.image(), [3, 4], True, None))
+case("grid_sampler grid_sampler_2d",
+     lambda d: (d.image(), d.f(2, 3, 5, 2, low=-1.3, high=1.3), d.part(0, 1, 2), d.part(0, 1, 2),
+                bool(d.part(0, 1))))
+case("grid_sampler_3d",
+     lambda d: (d.image(3), d.f(2, 3, 2, 4, 3, low=-1.3, high=1.3), d.part(0, 1), d.part(0, 1, 2),
+                bool(d.part(0, 1))))
+case("im2col", lambda d: (d.image(), [2, 3], [1, 2], [1, 0], [2, 1]))
+case("col2im", lambda d: (d.f(2, 12, 6), [6, 4], [2, 2], [1, 1], [0, 1], [3, 2]),
+     lambda d: (d.f(2, 12, 12), [4, 5], [2, 2], [1, 1], [0, 0], [1, 1]))
+for _rank in (1, 2, 3):
+    case(f"adaptive_max_pool{_rank}d", lambda d, r=_rank: (d.image(r), [d.part(1, 2, 3)] * r))
+
+# -- derivatives
+
+
+def _backward(d: Draw, out: torch.Tensor) -> torch.Tensor:
+    return d.f(*out.shape)
+
+
+def _conv_back(d: Draw) -> tuple[Any, ...]:
+    x, turned = d.image(), bool(d.part(0, 1))
+    w = d.f(4, 2, 3, 3) if turned else d.f(6, 2, 3, 3)
+    at = ([2, 1], [1, 0], [1, 1], turned, [1, 0] if turned else [0, 0], 2)
+    out = torch.ops.aten.convolution(x, w, None, *at)
+    return (_backward(d, out), x, w, [out.shape[1]], *at, [bool(d.part(0, 1)), True, True])
+
+
+def _pool_back(d: Draw) -> tuple[Any, ...]:
+    x, at = d.image(), ([3, 2], [2, 2], [1, 0], [1, 1], False)
+    out, places = torch.ops.aten.max_pool2d_with_indices(x, *at)
+    return (_backward(d, out), x, *at, places)
+
+
+def _mean_back(d: Draw) -> tuple[Any, ...]:
+    x, at = d.image(), ([3, 2], [2, 2], [1, 0], False, bool(d.part(0, 1)), None)
+    return (_backward(d, torch.ops.aten.avg_pool2d(x, *at)), x, *at)
+
+
+def _layer_back(d: Draw) -> tuple[Any, ...]:
+    x, w, b = d.f(2, 3, 8), d.part(None, d.f(8)), d.f(8)
+    out, mean, rstd = torch.ops.aten.native_layer_norm(x, [8], w, b, 1e-5)
+    return _backward(d, out), x, [8], mean, rstd, w, b, [True, w is not None, True]
+
+
+def _group_back(d: Draw) -> tuple[Any, ...]:
+    x, w, at = d.f(2, 4, 3, 5), d.f(4), (2, 4, 15, 2)
+    out, mean, rstd = torch.ops.aten.native_group_norm(x, w, None, *at, 1e-5)
+    return (_backward(d, out), x, mean, rstd, w, *at, [True, True, True])
+
+
+case("convolution_backward", _conv_back)
+case("max_pool2d_with_indices_backward", _pool_back)
+case("avg_pool2d_backward", _mean_back)
+case("_adaptive_avg_pool2d_backward", lambda d: (d.f(2, 4, 3, 2), d.f(2, 4, 7, 5)))
+case("native_layer_norm_backward", _layer_back)
+case("native_group_norm_backward", _group_back)
+case("embedding_dense_backward",
+     lambda d: (d.f(5, 3, 4), d.i(5, 3, low=0, high=6), 7, d.part(-1, 2), False))
 # fmt: on

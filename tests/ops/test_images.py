@@ -166,6 +166,47 @@ def test_interpolate(data: Any, rank: int) -> None:
     same(lambda x: F.interpolate(x, **at), lambda x: T.interpolate(x, **at), x, tolerance=1e-6)
 
 
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("size", [(3, 9), (7, 4), (12, 2), (5, 3)])
+def test_antialias(mode: str, corners: bool, size: tuple[int, int]) -> None:
+    at: dict[str, Any] = {"mode": mode, "antialias": True, "align_corners": corners}
+    x = numbers(2, 2, 8, 7)
+    same(lambda x: F.interpolate(x, size, **at), lambda x: T.interpolate(x, size, **at), x,
+         tolerance=1e-6)  # fmt: skip
+
+
+@given(st.data(), st.integers(2, 3))
+@settings(max_examples=60, deadline=None)
+def test_grid_sample(data: Any, rank: int) -> None:
+    draw = data.draw
+    modes = ["bilinear", "nearest", "bicubic"][: 5 - rank]
+    at: dict[str, Any] = {
+        "mode": draw(st.sampled_from(modes)),
+        "padding_mode": draw(st.sampled_from(["zeros", "border", "reflection"])),
+        "align_corners": draw(st.booleans()),
+    }  # fmt: skip
+    x = numbers(2, 3, *each(draw, rank, 1, 5))
+    grid = numbers(2, *each(draw, rank, 1, 4), rank) * 0.9 + 0.0137
+    same(
+        lambda x, g: F.grid_sample(x, g, **at), lambda x, g: T.grid_sample(x, g, **at), x, grid,
+        tolerance=1e-6,
+    )  # fmt: skip
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_unfold_and_fold(data: Any) -> None:
+    draw = data.draw
+    at = {"kernel_size": each(draw, 2, 1, 3), "dilation": each(draw, 2, 1, 2),
+          "padding": each(draw, 2, 0, 1), "stride": each(draw, 2, 1, 3)}  # fmt: skip
+    x = numbers(2, 3, *each(draw, 2, 5, 8))
+    same(lambda x: F.unfold(x, **at), lambda x: T.unfold(x, **at), x)
+    columns = T.unfold(torch.tensor(x), **at).numpy() + 1
+    size = x.shape[2:]
+    same(lambda c: F.fold(c, size, **at), lambda c: T.fold(c, size, **at), columns)
+
+
 @pytest.mark.parametrize("groups", [1, 2, 6])
 @pytest.mark.parametrize("rest", [(), (5,), (3, 4), (2, 3, 2)])
 def test_group_and_instance_norm(groups: int, rest: tuple[int, ...]) -> None:

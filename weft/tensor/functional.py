@@ -54,6 +54,7 @@ from weft.tensor.pooling import (  # noqa: F401
 )
 from weft.tensor.random import dropout  # noqa: F401
 from weft.tensor.resize import interpolate  # noqa: F401
+from weft.tensor.sampling import fold, grid_sample, unfold  # noqa: F401
 from weft.tensor.spatial import (  # noqa: F401
     batch_norm,
     group_norm,

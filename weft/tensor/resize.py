@@ -62,16 +62,41 @@ def cubic_taps(at: np.ndarray, n: int, a: float = CUBIC) -> tuple[np.ndarray, np
     return np.clip(index, 0, n - 1), np.where(d <= 1, near, np.where(d < 2, far, 0.0))
 
 
+def filtered_taps(
+    n: int, m: int, step: float, corners: bool, cubic: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """(index, weights) [taps, m] where the kernel, a triangle or Keys' with -0.5, is as wide as
+    `step` of n elements says, so that no element is passed over (PyTorch's antialias)."""
+    if corners:
+        step = (n - 1) / (m - 1) if m > 1 else 0.0
+    wide = max(step, 1.0)
+    reach = (2.0 if cubic else 1.0) * wide
+    centre = step * (np.arange(m) + 0.5)
+    first = np.maximum((centre - reach + 0.5).astype(np.int64), 0)
+    last = np.minimum((centre + reach + 0.5).astype(np.int64), n)
+    index = first + np.arange(int((last - first).max()))[:, None]
+    d = np.abs((index - centre + 0.5) / wide)
+    if cubic:
+        near, far = (1.5 * d - 2.5) * d * d + 1, ((-0.5 * d + 2.5) * d - 4) * d + 2
+        share = np.where(d < 1, near, np.where(d < 2, far, 0.0))
+    else:
+        share = np.maximum(1.0 - d, 0.0)
+    share = np.where(index < last, share, 0.0)
+    return np.minimum(index, n - 1), share / share.sum(0)
+
+
 def interpolate(
     x: Tensor, size: int | Sequence[int] | None = None,
     scale_factor: float | Sequence[float] | None = None, mode: str = "nearest",
     align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
 ) -> Tensor:  # fmt: skip
     """x[N, C, ...] resized along its one to three last axes to `size`, or by `scale_factor`.
 
     mode: "nearest", "nearest-exact", "linear" (1 axis), "bilinear", "bicubic" (2), "trilinear" (3)
     or "area". Elements are cells whose centres lie at i + 0.5, or, with align_corners, points whose
-    first and last stay in place; coordinates, names and defaults are PyTorch's."""
+    first and last stay in place; with antialias ("bilinear", "bicubic") what becomes smaller is
+    filtered; coordinates, names and defaults are PyTorch's."""
     rank = x.ndim - 2
     if mode not in _MODES:
         raise UsageError(f"interpolate: mode {mode!r}; expected one of {', '.join(_MODES)}")
@@ -79,13 +104,19 @@ def interpolate(
         raise ShapeError(f"interpolate: x {list(x.shape)} does not fit mode {mode!r}")
     if align_corners is not None and mode in ("nearest", "nearest-exact", "area"):
         raise UsageError(f"interpolate: align_corners has no meaning for mode {mode!r}")
+    if antialias and mode not in ("bilinear", "bicubic"):
+        raise UsageError(f"interpolate: antialias has no meaning for mode {mode!r}")
     out, steps = _out_sizes(x, size, scale_factor, bool(recompute_scale_factor))
     if mode == "area":
         return _AREA[rank](x, out)
     for axis, (n, m, step) in enumerate(zip(x.shape[2:], out, steps), 2):
         if n == 0 or m == 0:
             raise ShapeError(f"interpolate: {list(x.shape)} to {list(out)}; an axis is empty")
-        x = _along(x, axis, m, step, mode, bool(align_corners))
+        if antialias:
+            taps = filtered_taps(n, m, step, bool(align_corners), mode == "bicubic")
+            x = resample(x, axis, *taps)
+        else:
+            x = _along(x, axis, m, step, mode, bool(align_corners))
     return x
 
 

@@ -4,7 +4,9 @@ from weft.core.text import markdown
 from weft.importers.aten import (  # noqa: F401  (importing fills the table)
     activations,
     arithmetic,
+    counting,
     creation,
+    derivatives,
     images,
     indexing,
     layers,
@@ -22,7 +24,7 @@ def listed() -> str:
     """The operators as docs/torch.md has them: a Markdown table by kind, overloads in brackets."""
     rows = []
     for kind in (arithmetic, activations, reductions, products, layers, images, movement, indexing,
-                 creation):  # fmt: skip
+                 counting, creation, derivatives):  # fmt: skip
         names: dict[str, list[str]] = {}
         for full, found in TABLE.items():
             if found.run.__module__ == kind.__name__ and full.startswith("aten."):

@@ -118,3 +118,12 @@ def dropout(input: Tensor, p: float, train: bool) -> Tensor:
 @aten("native_dropout", results=1)
 def native_dropout(input: Tensor, p: float, train: bool | None) -> tuple[Tensor, None]:
     return dropout(input, p, bool(train)), None
+
+
+@aten("rrelu_with_noise_functional", results=1, refuses=lambda x, noise, lower=0.125, upper=1 / 3,
+      training=False, generator=None: "in training" if training else "")  # fmt: skip
+def rrelu(
+    self: Tensor, noise: Tensor, lower: float = 0.125, upper: float = 1 / 3,
+    training: bool = False, generator: None = None,
+) -> tuple[Tensor, None]:  # fmt: skip
+    return (self >= 0).where(self, self * ((lower + upper) / 2)), None

@@ -249,3 +249,34 @@ def nan_to_num(
     out = self.isnan().where(0.0 if nan is None else nan, self)
     out = (out == math.inf).where(high, out)
     return (out == -math.inf).where(low, out)
+
+
+@aten("hypot")
+def hypot(self: Tensor, other: Tensor) -> Tensor:
+    """The root of the sum of squares, without overflow between."""
+    a, b = self.abs(), other.abs()
+    most, least = a.maximum(b), a.minimum(b)
+    ratio = least / (most == 0).where(1.0, most)
+    return ((ratio * ratio + 1.0).sqrt() * most).cast(most.dtype)
+
+
+@aten("copysign.Tensor")
+def copysign(self: Tensor, other: Tensor) -> Tensor:
+    size = self.abs()
+    return ew.signbit(other).where(-size, size)
+
+
+@aten("ldexp.Tensor")
+def ldexp(self: Tensor, other: Tensor) -> Tensor:
+    return self * exp2(other.cast(dt.float32))
+
+
+@aten("fmax")
+def fmax(self: Tensor, other: Tensor) -> Tensor:
+    """The larger; of a NaN and a number the number."""
+    return self.isnan().where(other, other.isnan().where(self, self.maximum(other)))
+
+
+@aten("fmin")
+def fmin(self: Tensor, other: Tensor) -> Tensor:
+    return self.isnan().where(other, other.isnan().where(self, self.minimum(other)))

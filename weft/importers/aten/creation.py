@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.importers.aten.numbers import fitting, number_dtype
 from weft.importers.aten.table import aten
@@ -126,3 +129,34 @@ def rand_like(self: Tensor, dtype: DType | None = None) -> Tensor:
 @aten("randn_like")
 def randn_like(self: Tensor, dtype: DType | None = None) -> Tensor:
     return randn(self.shape, dtype or self.dtype)
+
+
+@aten("randint.low")
+def randint(low: int, high: int, size: Sequence[int], dtype: DType | None = None) -> Tensor:
+    """Integers from low to high - 1, of weft's generator, not PyTorch's."""
+    drawn = (rand(size) * (high - low)).floor().minimum(float(high - low - 1))
+    return (drawn.cast(dt.int32) + low).cast(dtype or dt.int32)
+
+
+@aten("randint")
+def randint_to(high: int, size: Sequence[int], dtype: DType | None = None) -> Tensor:
+    return randint(0, high, size, dtype)
+
+
+@aten("randperm")
+def randperm(n: int, dtype: DType | None = None) -> Tensor:
+    """0..n-1 in an order of weft's generator, not PyTorch's."""
+    return rand([n]).argsort(0).cast(dtype or dt.int32)
+
+
+def _triangle(find: Callable[..., tuple[np.ndarray, ...]], name: str) -> None:
+    @aten(name)
+    def indices(row: int, col: int, offset: int = 0, dtype: DType | None = None) -> Tensor:
+        """Rows and columns [2, K] of a triangle's elements, in row-major order."""
+        at = np.stack(find(row, offset, col)).astype(np.int32)
+        made = Tensor(at) if here() is None else Tensor(at).to(here())
+        return made.cast(dtype or dt.int32)
+
+
+_triangle(np.tril_indices, "tril_indices")
+_triangle(np.triu_indices, "triu_indices")

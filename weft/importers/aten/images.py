@@ -101,16 +101,24 @@ def _adaptive(run: Function, *names: str) -> None:
         return made
 
 
+def _adaptive_max(run: Function, rank: int) -> None:
+    @aten(f"adaptive_max_pool{rank}d")
+    def pool(self: Tensor, output_size: Sizes) -> tuple[Tensor, Tensor]:
+        made: tuple[Tensor, Tensor] = run(self, output_size, return_indices=True)
+        return made
+
+
 for _rank, _pools in enumerate(
     (
-        (F.max_pool1d, F.avg_pool1d, F.adaptive_avg_pool1d),
-        (F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d),
-        (F.max_pool3d, F.avg_pool3d, F.adaptive_avg_pool3d),
+        (F.max_pool1d, F.avg_pool1d, F.adaptive_avg_pool1d, F.adaptive_max_pool1d),
+        (F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, F.adaptive_max_pool2d),
+        (F.max_pool3d, F.avg_pool3d, F.adaptive_avg_pool3d, F.adaptive_max_pool3d),
     ),
     1,
 ):
     _max_pool(_pools[0], _rank)
     _avg_pool(_pools[1], _rank)
+    _adaptive_max(_pools[3], _rank)
     _core = () if _rank == 1 else (f"_adaptive_avg_pool{_rank}d",)
     _adaptive(_pools[2], f"adaptive_avg_pool{_rank}d", *_core)
 
@@ -165,6 +173,57 @@ for _rank, _mode in ((1, "linear"), (2, "bilinear"), (2, "bicubic"), (3, "trilin
 for _rank in (1, 2, 3):
     _resize("nearest", f"upsample_nearest{_rank}d", corners=False)
     _resize("nearest-exact", f"_upsample_nearest_exact{_rank}d", corners=False)
+
+
+def _antialiased(mode: str) -> None:
+    name = f"_upsample_{mode}2d_aa"
+
+    @aten(f"{name}.vec")
+    def by_list(
+        input: Tensor, output_size: Sizes | None, align_corners: bool,
+        scale_factors: Sequence[float] | None,
+    ) -> Tensor:  # fmt: skip
+        factors = None if scale_factors is None else list(scale_factors)
+        return F.interpolate(input, output_size, factors, mode, align_corners, antialias=True)
+
+    @aten(name)
+    def by_size(
+        self: Tensor, output_size: Sizes, align_corners: bool, *scales: float | None
+    ) -> Tensor:
+        known = _all_known(scales)
+        size = output_size if known is None else None
+        return F.interpolate(self, size, known, mode, align_corners, antialias=True)
+
+
+for _mode in ("bilinear", "bicubic"):
+    _antialiased(_mode)
+
+
+_SAMPLES = ("bilinear", "nearest", "bicubic")
+_OUTSIDE = ("zeros", "border", "reflection")
+
+
+@aten("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
+def grid_sampler(
+    input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Tensor:
+    names = _SAMPLES[interpolation_mode], _OUTSIDE[padding_mode]
+    return F.grid_sample(input, grid, *names, align_corners)
+
+
+@aten("im2col")
+def im2col(
+    self: Tensor, kernel_size: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes
+) -> Tensor:
+    return F.unfold(self, kernel_size, dilation, padding, stride)
+
+
+@aten("col2im")
+def col2im(
+    self: Tensor, output_size: Sizes, kernel_size: Sizes, dilation: Sizes, padding: Sizes,
+    stride: Sizes,
+) -> Tensor:  # fmt: skip
+    return F.fold(self, output_size, kernel_size, dilation, padding, stride)
 
 
 @aten("pixel_shuffle")

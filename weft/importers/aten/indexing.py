@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from weft.core import dtypes as dt
-from weft.importers.aten.table import aten
+from weft.importers.aten.table import aten, named
 from weft.importers.imported import here
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
@@ -30,6 +32,25 @@ def index(self: Tensor, indices: Indices) -> Tensor:
 @aten("index_select")
 def index_select(self: Tensor, dim: int, index: Tensor) -> Tensor:
     return self.take(index, dim)
+
+
+@aten("unfold")
+def windows(self: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    """Windows of `size` along an axis, `step` apart, their elements along a new last axis."""
+    d = dimension % self.ndim
+    starts = np.arange((self.shape[d] - size) // step + 1) * step
+    at = (starts[:, None] + np.arange(size)).astype(np.int32)
+    made = self.take(at.reshape(-1), d)
+    made = made.reshape((*self.shape[:d], *at.shape, *self.shape[d + 1 :]))
+    return made.permute([a for a in range(made.ndim) if a != d + 1] + [d + 1])
+
+
+@named("weft.chosen")
+def chosen(test: Any, yes: Any, no: Any) -> Any:
+    """What torch.cond gives of the results of its branches."""
+    if isinstance(test, Tensor):
+        return test.where(yes, no)
+    return yes if test else no
 
 
 @aten("embedding")
@@ -152,6 +173,78 @@ def scatter_add(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     for axis, size in enumerate(index.shape):
         src = src.narrow(axis, 0, size)
     return _scattered(self, _places(self, dim, index), src.cast(self.dtype), add=True)
+
+
+def _product(
+    self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *rest: bool, **named: bool
+) -> str:
+    return "of products" if reduce == "prod" else ""
+
+
+@aten("scatter_reduce.two", refuses=_product)
+def scatter_reduce(
+    self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True
+) -> Tensor:
+    """What falls on one place is joined there: by "sum", "mean", "amax" or "amin"."""
+    for axis, size in enumerate(index.shape):
+        src = src.narrow(axis, 0, size)
+    places, rows = _places(self, dim, index).reshape(-1), src.reshape(-1).cast(self.dtype)
+    flat = self.reshape(-1)
+    if reduce in ("amax", "amin"):
+        return _ends(flat, places, rows, reduce == "amax", include_self).reshape(self.shape)
+    some = F.scatter_add(flat.cast(dt.int32) * 0, places, rows.cast(dt.int32) * 0 + 1)
+    total = F.scatter_add(flat if include_self else (some > 0).where(0, flat), places, rows)
+    if reduce == "mean":
+        count = (some + 1 if include_self else some).maximum(1)
+        total = total // count if self.dtype.is_int else total / count
+    return total.cast(self.dtype).reshape(self.shape)
+
+
+def _ends(flat: Tensor, places: Tensor, rows: Tensor, most: bool, include: bool) -> Tensor:
+    """The largest (or smallest) of the rows of each place: sorted by place, then by value, it is
+    the last (or first) of its run, and the only one that is written."""
+    order = rows.argsort(0)
+    order = order.take(places.take(order, 0).argsort(0), 0)
+    at, best = places.take(order, 0), rows.take(order, 0)
+    line, step, last = arange(at.size, device=here()), 1 if most else -1, at.size - 1
+    beside = at.take((line + step).maximum(0).minimum(last), 0)
+    edge = line == (last if most else 0)
+    at = ((at != beside) | edge).where(at, -1)
+    if include:
+        own = flat.take(at.maximum(0), 0)
+        best = own.maximum(best) if most else own.minimum(best)
+    return F.update(flat, at, best)
+
+
+@aten("index_reduce", refuses=_product)
+def index_reduce(
+    self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool = True
+) -> Tensor:
+    line = [index.size if a == dim % self.ndim else 1 for a in range(self.ndim)]
+    at = index.reshape(line).expand(source.shape)
+    return scatter_reduce(self, dim, at, source, reduce, include_self)
+
+
+@aten("_embedding_bag", results=1, refuses=lambda *args, **named: (
+    "of the largest" if args[4:5] == (2,) or named.get("mode") == 2 else ""))  # fmt: skip
+def embedding_bag(
+    weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False,
+    mode: int = 0, sparse: bool = False, per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False, padding_idx: int = -1,
+) -> tuple[Tensor, None, None, None]:  # fmt: skip
+    """Sums (mode 0) or means (1) of the rows of each bag, which begin at `offsets`."""
+    starts = offsets.narrow(0, 0, offsets.size - 1) if include_last_offset else offsets
+    place = arange(indices.size, device=here()).reshape(-1, 1)
+    bag = (place >= starts.reshape(1, -1)).cast(dt.int32).sum(-1) - 1
+    rows = F.embedding(indices, weight)
+    counted = (indices >= 0) if padding_idx < 0 else (indices != padding_idx)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(1)
+    held = F.one_hot(bag, starts.size, weight.dtype) * counted.cast(weight.dtype).unsqueeze(1)
+    total = held.permute((1, 0)) @ rows
+    if mode == 1:
+        total = total / held.sum(0).maximum(1.0).unsqueeze(1)
+    return total, None, None, None
 
 
 @aten("masked_scatter")

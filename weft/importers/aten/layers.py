@@ -105,6 +105,39 @@ def batch_norm_eval(
     return out, None, None
 
 
+@aten("_native_batch_norm_legit_functional")
+def batch_norm_functional(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor,
+    running_var: Tensor, training: bool, momentum: float, eps: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The norm, the batch's means and 1 / deviations, and the statistics after it."""
+    if not training:
+        out = F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+        nothing = running_mean[:0]
+        return out, nothing, nothing, running_mean, running_var
+    out, mean, deviation = batch_norm_stats(input, weight, bias, True, momentum, eps)
+    over = (0, *range(2, input.ndim))
+    rest = input.size // input.shape[1]
+    spread = input.cast(mean.dtype).var(over) * (rest / max(rest - 1, 1))
+    moved = (
+        (old * (1 - momentum) + new * momentum).cast(old.dtype)
+        for old, new in ((running_mean, mean), (running_var, spread))
+    )
+    return out, mean, deviation, *moved
+
+
+@aten("_native_batch_norm_legit.no_stats")
+def batch_norm_stats(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The norm by the batch's own statistics, their means and 1 / deviations."""
+    wide = input.cast(dt.compute_dtype(input.dtype))
+    over = (0, *range(2, input.ndim))
+    out = F.batch_norm(input, None, None, weight, bias, True, momentum, eps)
+    return out, wide.mean(over), (wide.var(over) + eps).rsqrt()
+
+
 @aten("cross_entropy_loss")
 def cross_entropy(
     self: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1,

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from weft.importers.aten.table import aten
+import numpy as np
+
+from weft.core import dtypes as dt
+from weft.core.dtypes import DType
+from weft.core.errors import ShapeError
+from weft.importers.aten.table import aten, named
+from weft.importers.imported import here
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
+from weft.tensor.create import arange
 from weft.tensor.einsum import einsum as contracted
 
 
@@ -60,8 +67,19 @@ def attention(
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
+    query, key, value = _same_lead(query, key, value, heads=not enable_gqa)
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
+    )
+
+
+def _same_lead(*parts: Tensor, heads: bool) -> Iterator[Tensor]:
+    """Batches, and heads where they are not grouped, broadcast to one shape, as PyTorch does."""
+    last = 2 if heads else 3
+    shapes = [p.shape[: max(p.ndim - last, 0)] for p in parts]
+    lead = np.broadcast_shapes(*shapes)
+    return (
+        p if s == lead else p.expand((*lead, *p.shape[len(s) :])) for p, s in zip(parts, shapes)
     )
 
 
@@ -72,6 +90,47 @@ def flash_attention(
 ) -> tuple[Tensor, None]:  # fmt: skip
     """What the default decompositions make of attention on a CPU."""
     return attention(query, key, value, attn_mask, dropout_p, is_causal, scale), None
+
+
+def _plain_batches(self: Any, mat2: Any, offs: Any = None, *rest: Any, **named: Any) -> str:
+    return "without offsets" if offs is None else ""
+
+
+@aten("_grouped_mm", refuses=_plain_batches)
+def grouped_mm(
+    self: Tensor, mat2: Tensor, offs: Tensor | None = None, bias: Tensor | None = None,
+    out_dtype: DType | None = None,
+) -> Tensor:  # fmt: skip
+    """Rows [N, K], each times the matrix of its group, mat2[G, K, M]: group g ends before row
+    offs[g]; rows beyond the last give 0."""
+    assert offs is not None
+    if self.ndim != 2 or mat2.ndim != 3:
+        raise ShapeError(f"{list(self.shape)} x {list(mat2.shape)}; expected [N, K] and [G, K, M]")
+    row = arange(self.shape[0], device=here()).reshape(-1, 1)
+    group = (row >= offs.reshape(1, -1)).cast(dt.int32).sum(-1)
+    inside = (group < mat2.shape[0]).unsqueeze(1)
+    picked = mat2.take(group.minimum(mat2.shape[0] - 1), 0)
+    out = inside.where((self.unsqueeze(1) @ picked).squeeze(1), 0.0)
+    out = out if bias is None else out + bias
+    return out if out_dtype is None else out.cast(out_dtype)
+
+
+@named("transformers.grouped_mm_fallback.default")
+def grouped_mm_fallback(input: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
+    """The operator by which transformers' experts are exported."""
+    return grouped_mm(input, weight, offs)
+
+
+@aten("_trilinear")
+def trilinear(
+    i1: Tensor, i2: Tensor, i3: Tensor, expand1: Sequence[int], expand2: Sequence[int],
+    expand3: Sequence[int], sumdim: Sequence[int], unroll_dim: int = 1,
+) -> Tensor:  # fmt: skip
+    """The product of three operands with axes added, summed over some."""
+    for at, axes in enumerate((expand1, expand2, expand3)):
+        for axis in sorted(axes):
+            i1, i2, i3 = (x.unsqueeze(axis) if i == at else x for i, x in enumerate((i1, i2, i3)))
+    return (i1 * i2 * i3).sum(tuple(sumdim))
 
 
 @aten("cosine_similarity")

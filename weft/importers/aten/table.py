@@ -30,10 +30,17 @@ def aten(
     *names: str, results: int = 0, refuses: Callable[..., str] | None = None
 ) -> Callable[[F], F]:
     """Adds a function under "aten." + each name; one without an overload is the default one."""
+    full = (f"aten.{n}" if "." in n else f"aten.{n}.default" for n in names)
+    return named(*full, results=results, refuses=refuses)
+
+
+def named(
+    *names: str, results: int = 0, refuses: Callable[..., str] | None = None
+) -> Callable[[F], F]:
+    """Adds a function under whole names, for operators of other namespaces."""
 
     def add(fn: F) -> F:
-        for name in names:
-            full = f"aten.{name}" if "." in name else f"aten.{name}.default"
+        for full in names:
             assert full not in TABLE, full
             TABLE[full] = Entry(fn, results, refuses)
         return fn

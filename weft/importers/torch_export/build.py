@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from weft.core.errors import FileFormatError, ModelError
@@ -16,21 +16,23 @@ from weft.nn.module import Parameter
 from weft.tensor.core import Tensor
 
 GRAD, AUTOCAST = "higher_order.wrap_with_set_grad_enabled", "higher_order.wrap_with_autocast"
+COND = "higher_order.cond"
 
 
 class Unsupported(ModelError):
     """A program with operators that weft does not have: all of them, by name and place."""
 
 
-def built(program: Program) -> Imported:
-    """The module. Raises Unsupported, and FileFormatError for a graph that does not hold."""
+def built(program: Program, decomposed: bool = False) -> Imported:
+    """The module, of a program that PyTorch's decompositions have been through or not. Raises
+    Unsupported, and FileFormatError for a graph that does not hold."""
     _check_held(program)
     calls = list(_inlined(program.body.calls))
     results, writes = list(program.results), list(program.writes)
     if writes_in_place(calls):
         calls, results, more = _functional(program, calls, results)
         writes += more
-    _refuse(calls)
+    _refuse(calls, decomposed)
     steps = tuple(_step(call) for call in calls)
     ports = tuple(program.inputs)
     plan = Plan(
@@ -95,9 +97,12 @@ def _functional(
 
 
 def _inlined(calls: list[Call]) -> Iterator[Call]:
-    """Calls with the bodies of regions without gradients, or of an autocast that is off, in their
-    place; a region's values begin with its own name."""
+    """Calls with the bodies of regions without gradients, of an autocast that is off, and of both
+    branches of a condition in their place; a region's values begin with its own name."""
     for call in calls:
+        if call.target == COND and sum(isinstance(a, Body) for a in call.args) == 2:
+            yield from _chosen(call)
+            continue
         body = next((a for a in call.args if isinstance(a, Body)), None)
         off = call.target == AUTOCAST and call.args[2:3] == [False]
         if body is None or not (call.target == GRAD or off):
@@ -106,14 +111,36 @@ def _inlined(calls: list[Call]) -> Iterator[Call]:
         outs = (call.out,) if isinstance(call.out, str) else call.out
         if len(outs) != len(body.outputs):
             raise FileFormatError(f"{call.target}: {len(body.outputs)} results for {len(outs)}")
-        prefix = f"{outs[0] if outs else 'region'}/"
-        given = dict(zip(body.inputs, call.args[call.args.index(body) + 1 :]))
-        inner = [_renamed(c, given, prefix) for c in body.calls]
-        yield from _inlined(inner)
+        inner, values = _entered(body, call.args[call.args.index(body) + 1 :], outs, "")
+        yield from inner
         keeps = call.target == AUTOCAST or call.args[0] is True
         same = "aten.alias.default" if keeps else "aten.detach.default"
-        for out, value in zip(outs, body.outputs):
-            yield Call(same, [_mapped(value, given, prefix)], {}, out, call.where)
+        for out, value in zip(outs, values):
+            yield Call(same, [value], {}, out, call.where)
+
+
+def _entered(
+    body: Body, given: Sequence[Any], outs: Sequence[str], mark: str
+) -> tuple[list[Call], list[Any]]:
+    """A body's calls and results where its inputs are `given`."""
+    prefix = f"{outs[0] if outs else 'region'}/{mark}"
+    known = dict(zip(body.inputs, given))
+    inner = list(_inlined([_renamed(c, known, prefix) for c in body.calls]))
+    return inner, [_mapped(value, known, prefix) for value in body.outputs]
+
+
+def _chosen(call: Call) -> Iterator[Call]:
+    """Both branches of torch.cond, which have no effects, and a choice between their results."""
+    test, yes, no, given = call.args[0], *call.args[1:3], call.args[3] if call.args[3:] else []
+    outs = (call.out,) if isinstance(call.out, str) else call.out
+    if not len(outs) == len(yes.outputs) == len(no.outputs):
+        raise FileFormatError(f"{call.target}: branches of other results than {len(outs)}")
+    (one, first), (other, second) = (
+        _entered(body, given, outs, mark) for body, mark in ((yes, "true/"), (no, "false/"))
+    )
+    yield from (*one, *other)
+    for out, a, b in zip(outs, first, second):
+        yield Call("weft.chosen", [test, a, b], {}, out, call.where)
 
 
 def _renamed(call: Call, given: Mapping[str, Any], prefix: str) -> Call:
@@ -138,7 +165,7 @@ def _mapped(value: Any, given: Mapping[str, Any], prefix: str) -> Any:
 # -- targets
 
 
-def _refuse(calls: list[Call]) -> None:
+def _refuse(calls: list[Call], decomposed: bool) -> None:
     """Raises Unsupported naming every call that has no function, with its first place."""
     read = set(refs([(c.args, c.kwargs) for c in calls]))
     found: dict[str, list[str]] = {}
@@ -153,8 +180,8 @@ def _refuse(calls: list[Call]) -> None:
         for what, places in found.items()
     ]
     raise Unsupported(
-        f"{len(found)} operators that weft does not have: {'; '.join(shown)}.\nGive from_torch "
-        "program.run_decompositions(), or write the model without them"
+        f"{len(found)} operators that weft does not have: {'; '.join(shown)}.\nWrite the model "
+        f"without them{'' if decomposed else ', or give from_torch program.run_decompositions()'}"
     )
 
 

@@ -41,7 +41,7 @@ def _from_torch(program: Any) -> Imported:
     try:
         return built(live.read(program, name))
     except (Unsupported, Aliased) as error:
-        return built(_decomposed(program, name, error))
+        return built(_decomposed(program, name, error), decomposed=True)
 
 
 def _decomposed(program: Any, name: str, error: Exception) -> Program:
