@@ -105,7 +105,7 @@ def test_gradients_agree(name: str, device: str) -> None:
     floats = lambda out: [x for x in torch.utils._pytree.tree_leaves(out)  # noqa: E731
                           if isinstance(x, torch.Tensor) and x.is_floating_point()]  # fmt: skip
     backward(reference, built, seeds, floats)
-    module = from_torch(ep)
+    module = from_torch(ep).train()
 
     def step(*args: Any, **kwargs: Any) -> None:
         backward(module, (None, args, kwargs, None), seeds,
@@ -382,12 +382,12 @@ def test_frozen_parameters_stay_parameters(tmp_path: Path) -> None:
     for given in (ep, tmp_path / "m.pt2"):
         module = from_torch(given)
         assert {n: p.requires_grad for n, p in module.named_parameters()} == {"a": True, "b": False}
-        module(np.ones(3, "f")).sum().backward()
+        module.train()(np.ones(3, "f")).sum().backward()
         assert module.a.grad is not None and module.b.grad is None
 
 
 def test_regions_without_gradients() -> None:
-    module = imported(Frozen(), torch.ones(3))
+    module = imported(Frozen(), torch.ones(3)).train()
     module(np.full(3, 2.0, "f")).sum().backward()
     assert module.a.grad is None
     assert module.b.grad.tolist() == [2, 2, 2]

@@ -4,46 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weft.core.errors import UsageError
+from weft.core.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
     from weft.importers.imported import Imported
+    from weft.importers.onnx.model import OnnxModel
     from weft.tensor.trace import Traced
 
 
-def imported(path: str) -> Imported:
+def imported(path: str) -> Imported | OnnxModel:
     """The module in the file at `path`."""
-    from weft.importers import from_torch
+    from weft.importers import from_onnx, from_torch
 
-    return from_torch(path)
+    return from_onnx(path) if path.endswith(".onnx") else from_torch(path)
 
 
 def traced(path: str, sizes: Mapping[str, int]) -> Traced:
     """The file's graph for these sizes by name (others: an ONNX file's 1, else the least that is
     allowed). Raises UsageError for one that decides by values what it computes."""
-    if not path.endswith(".onnx"):
-        return imported(path).traced(sizes)
-    import numpy as np
-
-    from weft.core.dtypes import as_dtype
-    from weft.importers import from_onnx
-    from weft.importers.onnx.model import random_input
-    from weft.importers.onnx.run import NeedsValue
-    from weft.tensor.trace import Spec, trace_call
-
-    model = from_onnx(path)
-    rng = np.random.default_rng(0)
-    arrays = {p.name: random_input(p, sizes, rng) for p in model.inputs}
-    specs = [Spec(x.shape, as_dtype(x.dtype), name) for name, x in arrays.items()]
     try:
-        return trace_call(model, specs, Path(path).stem, lambda tensors: model(*tensors))
-    except NeedsValue as need:
-        raise UsageError(
-            f"{path}: {need.why}: what it computes depends on values, and a file holds one Program"
-        ) from None
+        return imported(path).traced(sizes)
+    except TraceError as error:
+        raise UsageError(f"{path}: {error}; a file holds one Program") from None
 
 
 def sizes_of(entries: Sequence[str]) -> dict[str, int]:
@@ -57,7 +41,7 @@ def sizes_of(entries: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def summary(module: Imported, as_json: bool) -> str:
+def summary(module: Imported | OnnxModel, as_json: bool) -> str:
     """Inputs, results, weights and operators: aligned text, or one JSON object."""
     found = module.summary()
     if as_json:

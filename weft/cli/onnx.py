@@ -48,7 +48,7 @@ def played(
     import numpy as np
 
     from weft.importers import from_onnx
-    from weft.importers.onnx.model import random_input
+    from weft.importers.onnx.inputs import random_input
 
     model = from_onnx(path, device)
     known = {p.name for p in model.inputs}
@@ -110,7 +110,7 @@ def _facts(
     model: OnnxModel, given: dict[str, np.ndarray], results: Sequence[np.ndarray]
 ) -> dict[str, Any]:
     def facts(port: Any, array: np.ndarray) -> dict[str, Any]:
-        return {"declared": str(port), "dtype": array.dtype.name, "shape": list(array.shape)}
+        return {"declared": port.text(), "dtype": array.dtype.name, "shape": list(array.shape)}
 
     return {
         "inputs": [facts(p, given[p.name]) for p in model.inputs],

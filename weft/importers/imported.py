@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weft.core import dtypes as dt
+from weft.core.dtypes import as_dtype
 from weft.core.errors import (
+    DTypeError,
     FileFormatError,
     ModelError,
     ShapeError,
+    TraceError,
     WeftError,
 )
+from weft.importers.foreign import Foreign, Kept
 from weft.importers.ports import Bounds, Port, Ref, Size, bound
-from weft.nn.module import Module, Parameter
 from weft.program.device import Device
 from weft.tensor.autograd import no_grad
 from weft.tensor.base import place
@@ -75,12 +77,8 @@ class Plan:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Holder(Module):
-    """A module of the foreign model: its parameters, buffers and the modules below."""
-
-
-class Imported(Module):
-    """A foreign graph that runs, compiles, trains and saves as any Module.
+class Imported(Foreign):
+    """A foreign graph whose steps are known beforehand.
 
     Called with tensors or arrays in the order of `plan.inputs` or by their names; 64-bit integers
     count as 32-bit ones (beyond their range: DTypeError). Raises CallError for missing or unknown
@@ -89,10 +87,11 @@ class Imported(Module):
     def __init__(self, name: str, plan: Plan, tensors: Mapping[str, Tensor], kept: Iterable[str]):
         """`tensors` are the parameters and buffers by dotted name (one that has two names stands
         under both), `kept` the buffers that the state dict holds."""
-        self._name, self._plan, self._drops = name, plan, _last_uses(plan)
+        super().__init__(name, plan.inputs)
+        self._plan, self._drops = plan, _last_uses(plan)
         persistent = set(kept)
         for dotted, value in tensors.items():
-            _place(self, dotted, value, dotted in persistent)
+            self.hold(dotted, value, dotted in persistent)
 
     @property
     def plan(self) -> Plan:
@@ -102,10 +101,23 @@ class Imported(Module):
     def replan(self, **changes: Any) -> None:
         """Another plan for the same module: fields of `plan` that change."""
         self._plan = replace(self._plan, **changes)
-        self._drops = _last_uses(self._plan)
+        self._drops, self._kept = _last_uses(self._plan), Kept()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        values = self._started(self._bound(args, kwargs))
+        inputs = self._bound(args, kwargs)
+        if self._kept.whole or self.records(inputs.values()):
+            return self._stepped(inputs)
+        try:
+            with no_grad():
+                made = self.compiled(self._stepped)(inputs)
+        except (TraceError, DTypeError) as error:  # needs values, or types that devices lack
+            made = self._stepped(inputs)
+            self._kept.whole = str(error)
+            return made
+        return self.evaluated(made)
+
+    def _stepped(self, inputs: dict[str, Any]) -> Any:
+        values = self._started(inputs)
         outer, _HERE.device = _HERE.device, _device(values.values())
         try:
             return self._run(values)
@@ -140,21 +152,13 @@ class Imported(Module):
                     self.tensor(dotted).assign(values[ref.name].detach())
         return _filled(plan.result, values)
 
-    def tensor(self, dotted: str) -> Tensor:
-        """The parameter or buffer of that dotted name."""
-        found: Any = self
-        for part in dotted.split("."):
-            found = getattr(found, part)
-        assert isinstance(found, Tensor)
-        return found
-
     def traced(self, sizes: Mapping[str, int] | None = None) -> Traced:
         """Its trace for these sizes by name; others are the least that is allowed, 2 at least."""
         known = {name: max(low, 2) for name, (low, _) in self._plan.bounds.items()} | dict(
             sizes or {}
         )
         ports = [p for p in self._plan.inputs if not p.constant and p.dtype is not None]
-        specs = [Spec(_shape(p, known), p.dtype or dt.float32, p.name) for p in ports]
+        specs = [Spec(_shape(p, known), as_dtype(p.dtype), p.name) for p in ports]
         fixed = {p.name: p.value if p.constant else 2 for p in self._plan.inputs if p not in ports}
 
         def run(*tensors: Tensor) -> Any:
@@ -164,18 +168,10 @@ class Imported(Module):
         return trace_call(run, specs, self._name)
 
     def summary(self) -> dict[str, Any]:
-        """Inputs and results as text, parameters and buffers with their sizes, how many steps there
-        are of each op."""
-        tensors = list(dict.fromkeys((*self.parameters(), *self.buffers())))
-        return {
-            "name": self._name,
-            "inputs": [p.text() for p in self._plan.inputs],
-            "results": _shown(self._plan.result),
-            "parameters": sum(p.size for p in self.parameters()),
-            "bytes": sum(t.size * t.dtype.itemsize for t in tensors),
-            "writes": [dotted for dotted, _ in self._plan.writes],
-            "ops": dict(Counter(step.op for step in self._plan.steps).most_common()),
-        }
+        """What `Foreign.facts` says."""
+        ops = Counter(step.op for step in self._plan.steps)
+        writes = [dotted for dotted, _ in self._plan.writes]
+        return self.facts(_shown(self._plan.result), dict(ops.most_common()), writes)
 
     def extra_repr(self) -> str:
         ports = ", ".join(p.text() for p in self._plan.inputs)
@@ -205,31 +201,6 @@ def _device(values: Iterable[Any]) -> Device | None:
     """Where the first tensor on a device is."""
     places = (place(v) for v in values if isinstance(v, Tensor) and not v.is_traced)
     return next((p for p in places if p is not None), None)
-
-
-def _place(root: Module, dotted: str, value: Tensor, persistent: bool) -> None:
-    """Sets a tensor among the attributes of the modules that its name leads through."""
-    *path, last = dotted.split(".")
-    module: Module = root
-    for part in path:
-        below = vars(module).get(part)
-        if below is None:
-            _free(module, part, dotted)
-            below = Holder()
-            setattr(module, part, below)
-        if not isinstance(below, Module):
-            raise FileFormatError(f"tensor {dotted!r}: {part!r} is a tensor and a module as well")
-        module = below
-    _free(module, last, dotted)
-    if isinstance(value, Parameter):
-        setattr(module, last, value)
-    else:
-        module.register_buffer(last, value, persistent)
-
-
-def _free(module: Module, name: str, dotted: str) -> None:
-    if not name or hasattr(module, name):
-        raise FileFormatError(f"tensor {dotted!r}: the name {name!r} is taken; rename the module")
 
 
 def refs(value: Any) -> list[str]:

@@ -35,31 +35,40 @@ class Size:
 
 
 def _text(size: int | str | Size | None) -> str:
-    return "?" if size is None else size.text if isinstance(size, Size) else str(size)
+    return "?" if size is None else size.text if isinstance(size, Size) else label(str(size))
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
     """An input or a result. A size is a number, the name of one that calls decide, a Size, or None
-    (any); shape None is any rank, dtype None any dtype. `constant` inputs must equal `value`."""
+    (any); shape None is any rank, dtype None any dtype; NumPy's dtypes are those that devices may
+    lack. `constant` inputs must equal `value`. `kind` is what it is, where that is no tensor."""
 
     name: str
     shape: tuple[int | str | Size | None, ...] | None = None
-    dtype: DType | None = None
+    dtype: DType | np.dtype[Any] | None = None
     constant: bool = False
     value: Any = None
+    kind: str = "tensor"
 
     def text(self) -> str:
         """The port as errors and `weft explain` show it: "x: float32[batch, 3]"."""
+        name = label(self.name)
         if self.constant:
-            return f"{self.name} = {self.value!r}"
+            return f"{name} = {self.value!r}"
+        if self.kind != "tensor":
+            return f"{name}: {self.kind}"
         kind = "" if self.dtype is None else self.dtype.name
-        if self.shape is None or (not kind and not self.shape):
-            return f"{self.name}: {kind or ('a tensor' if self.shape is None else 'a size')}"
-        sizes = (
-            "?" if s is None else s.text if isinstance(s, Size) else str(s) for s in self.shape
-        )
-        return f"{self.name}: {kind}[{', '.join(sizes)}]"
+        if self.shape is None:
+            return f"{name}: {kind}[...]" if kind else f"{name}: a tensor"
+        if not kind and not self.shape:
+            return f"{name}: a size"
+        return f"{name}: {kind}[{', '.join(_text(s) for s in self.shape)}]"
+
+
+def label(name: str) -> str:
+    """A name of a file's as errors and terminals may show it."""
+    return name if len(name) <= 80 and name.isprintable() else ascii(name)[:80]
 
 
 def bound(
@@ -68,12 +77,24 @@ def bound(
 ) -> dict[str, Any]:  # fmt: skip
     """The inputs of a call by name, checked; `name` is the module's, for errors. `arguments` and
     `bounds` are those of imported.Plan."""
+    given = named(name, ports, arguments, args, kwargs)
+    found = {p.name: _taken(name, p, given.get(p.name, p.value)) for p in ports}
+    _check_sizes(name, ports, bounds, found)
+    return found
+
+
+def named(
+    name: str, ports: Sequence[Port], arguments: Mapping[str, Any], args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """What a call passes, by the names of the inputs. Raises CallError unless that is all of it,
+    once."""
     wanted = ", ".join(p.text() for p in ports)
     arguments = arguments or {p.name: Ref(p.name) for p in ports}
     passed = dict(zip(arguments, args))
     unknown = [k for k in kwargs if k not in arguments or k in passed]
     if len(args) > len(arguments) or unknown:
-        what = f"no input {unknown[0]!r} is left" if unknown else f"{len(args)} inputs"
+        what = f"no input {unknown[0]!r:.80} is left" if unknown else f"{len(args)} inputs"
         raise CallError(f"{name}: {what}; expected ({wanted})")
     given: dict[str, Any] = {}
     for argument, value in {**passed, **kwargs}.items():
@@ -81,10 +102,9 @@ def bound(
             raise CallError(f"{name}: {argument} does not nest as it was; expected ({wanted})")
     missing = [p.name for p in ports if p.name not in given and not p.constant]
     if missing:
-        raise CallError(f"{name}: input {', '.join(missing)} is missing; expected ({wanted})")
-    found = {p.name: _taken(name, p, given.get(p.name, p.value)) for p in ports}
-    _check_sizes(name, ports, bounds, found)
-    return found
+        shown = ", ".join(map(label, missing))
+        raise CallError(f"{name}: input {shown} is missing; expected ({wanted})")
+    return given
 
 
 def _matched(nest: Any, value: Any, found: dict[str, Any]) -> bool:

@@ -29,7 +29,7 @@ from weft.program.program import Program
 from weft.program.session import Session
 from weft.tensor.base import CURRENT, TensorBase
 from weft.tensor.core import Tensor
-from weft.tensor.device import check_dtype
+from weft.tensor.device import StateArray, check_dtype
 from weft.tensor.direct import Direct, direct_call
 from weft.tensor.entries import TRIALS, Entry, Signature
 from weft.tensor.operands import (
@@ -75,7 +75,8 @@ class Compiled:
         self._signatures: dict[Any, Signature] = {}
         self._seen: dict[Any, Signature] = {}  # the same, by the dtypes as they were given
         self._arena: Arena | None = None
-        self._shared: dict[str, tuple[dict[str, Any], Any]] = {}  # buffer -> (what it is of, it)
+        # buffer -> (what it was made of and when that was last written, the buffer)
+        self._shared: dict[str, tuple[dict[str, tuple[Any, int]], Any]] = {}
         self.__name__ = getattr(fn, "__name__", "compiled").strip("<>") or "compiled"
         self._direct: list[tuple[Entry, Direct]] = []  # shorter ways, the latest first
         self._lock = lock_of(
@@ -216,7 +217,8 @@ class Compiled:
         """Looks for a shorter way to make calls with `count` arrays like the one just made."""
         if entry.trials:
             entry.trials -= 1
-            plain = not (entry.states or entry.fed or entry.grads) and len(entry.wanted) == count
+            plain = not (entry.states or entry.fed or entry.grads or entry.derived)
+            plain = plain and len(entry.wanted) == count
             if plain and isinstance(entry.session, Session):
                 bound = [(entry.captured[name], value) for name, value in entry.bound.items()]
                 names = [name for _, name in entry.wanted]
@@ -242,13 +244,16 @@ class Compiled:
         given, known = call
         _, tree = arguments(given, known, self.__name__)
         specs = [Spec(s, d, name) for (s, d), name in zip(operands, argument_names(tree))]
+        constant = self._frozen
 
         def rebuilt(tensors: list[Tensor]) -> Any:
+            nonlocal constant
+            constant = constant or getattr(self.fn, "evaluates", False) is True
             args, kwargs = unflatten(tree, tensors)
             return self.fn(*args, **kwargs)
 
         traced = trace_call(self.fn, specs, self.__name__, rebuilt)
-        if self._frozen:
+        if constant:
             frozen = replace(traced.graph, meta={**traced.graph.meta, "frozen": True})
             traced = replace(traced, graph=frozen)
         states = frozenset(n.attrs["name"] for n, _ in traced.graph.assigns)
@@ -301,7 +306,9 @@ class Compiled:
     def _session(self, device: Device, entry: Entry) -> Session | PartedSession:
         tensors = entry.captured
         bound = entry.bound.items()
-        if entry.session is not None and all(content(tensors[n]) is v for n, v in bound):
+        same = all(content(tensors[n]) is v for n, v in bound)
+        same = same and all(home.version == version for home, version in entry.derived)
+        if entry.session is not None and same:
             return entry.session
         self._direct = [pair for pair in self._direct if pair[0] is not entry]
         entry.direct, entry.trials = None, TRIALS
@@ -324,7 +331,8 @@ class Compiled:
             else:
                 weights[name] = value
         for buffer, (values, held) in self._shared.items():
-            if all(entry.bound.get(name) is value for name, value in values.items()):
+            now = ((entry.bound.get(name), stamp) for name, stamp in values.items())
+            if all(value is was and _version(value) == version for value, (was, version) in now):
                 weights[buffer] = held
         if host is device and len(parts) == 1:
             entry.session = Session(parts[0].program, device, weights, state, self._arena)
@@ -333,9 +341,17 @@ class Compiled:
         homes = (tensors[name]._home for name in entry.states if name in tensors)
         entry.written = [home for home in homes if home is not None]
         for name, made in entry.session.weights.items():
-            values = {source: entry.bound[source] for source in entry.parted.sources(name)}
-            self._shared[name] = values, made
+            sources = {n: entry.bound[n] for n in entry.parted.sources(name)}
+            self._shared[name] = {n: (v, _version(v)) for n, v in sources.items()}, made
+        if entry.graph.meta.get("frozen"):
+            read = [v for n, v in entry.bound.items() if n not in entry.states]
+            entry.derived = [(v, v.version) for v in read if isinstance(v, StateArray)]
         return entry.session
+
+
+def _version(value: Any) -> int:
+    """Of a state that other functions write too: how often that was."""
+    return getattr(value, "version", 0)
 
 
 def compile(
@@ -360,7 +376,9 @@ def compile(
 
     `frozen=True` promises that tensors which fn reads and does not assign stay as they are (a model
     that is used, not trained): what follows from them alone is worked out once (a batch norm goes
-    into the weights of its convolution), and kernels may keep copies in the order that they read.
+    into the weights of its convolution), and kernels may keep copies in the order that they read;
+    one that is assigned to all the same is worked out anew. Imported graphs are frozen while they
+    evaluate.
 
     The Programs of the last `cache_size` signatures are kept; one that comes back after that is
     compiled again. Raises UsageError for a cache_size that is no positive integer.

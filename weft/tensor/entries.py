@@ -36,6 +36,7 @@ class Entry:
     guards: tuple[Callable[[], bool], ...] = ()  # it serves while these hold
     session: Session | PartedSession | None = None
     written: Sequence[StateArray] = ()  # the homes of `states`
+    derived: Sequence[tuple[StateArray, int]] = ()  # states of others that it reads, as of when
     used: int = 0  # when it last ran: the number of that call
     trials: int = TRIALS  # calls after which a shorter way is looked for
     direct: Direct | None = None  # the shorter way

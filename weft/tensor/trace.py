@@ -254,11 +254,12 @@ def _names(fn: Callable[..., Any], specs: Sequence[Spec]) -> list[str]:
 def _nodes(result: Any, name: str) -> tuple[list[Node], Tree]:
     """The values that a traced function returned, and how they nest."""
     leaves, tree = flatten(result, _is_value, f"{name} returned a cycle")
+    kinds = (bool, int, float, type(None)) if leaves else (type(None),)  # numbers follow of shapes
     for other in values(tree):
-        if other is not None:
+        if not isinstance(other, kinds):
             raise DTypeError(
                 f"a traced function returned {type(other).__name__}; return tensors, or a tuple, "
-                "list, dict or dataclass of them"
+                "list, dict or dataclass of them (and of numbers)"
             )
     return [plain(x.value) if isinstance(x, TensorBase) else ops.as_node(x) for x in leaves], tree
 

@@ -21,14 +21,17 @@ from weft.importers.onnx import (  # noqa: F401  (each fills its part of the tab
     recurrent,
     reductions,
     resampling,
+    resize,
     sampling,
     selection,
+    sequences,
     signal,
 )
 from weft.importers.onnx.external import External
-from weft.importers.onnx.functions import Functions, check_supported
+from weft.importers.onnx.functions import check_supported
 from weft.importers.onnx.graph import Function, Graph, Reader, versions
 from weft.importers.onnx.model import OnnxModel
+from weft.importers.ports import label
 from weft.tensor.device import open_device
 
 OLDEST = 7  # the first opset with NumPy's broadcasting
@@ -36,10 +39,12 @@ MOST_BYTES = 1 << 31  # of a protobuf message
 
 
 def from_onnx(path: str | os.PathLike[str] | Any, device: Any = None) -> OnnxModel:
-    """The model in an ONNX file (or a ModelProto), to be called with arrays; needs weft[import].
+    """The model in an ONNX file (or a ModelProto) as a Module, to be called with arrays; needs
+    weft[import].
 
-    Runs on `device` (the CPU by default), compiled once per signature. 64-bit integers are 32-bit
-    there, float64 exists on the CPU alone. Opsets 7 to the newest that the onnx package knows.
+    Runs on `device` (the CPU by default), compiled once per signature; after `train()` its
+    initializers of floats take gradients. 64-bit integers are 32-bit there, float64 exists on the
+    CPU alone. Opsets 7 to the newest that the onnx package knows.
     Raises FileFormatError for a file that is damaged, inconsistent or hostile, UsageError naming
     all operators that weft does not run, DTypeError for element types that it does not have."""
     try:
@@ -47,13 +52,13 @@ def from_onnx(path: str | os.PathLike[str] | Any, device: Any = None) -> OnnxMod
     except ImportError:
         raise UsageError("from_onnx needs the onnx package: pip install 'weft[import]'") from None
     if isinstance(path, onnx.ModelProto):
-        proto, external = path, External(Path("model"))
+        proto, name, external = path, "model", External(Path("model"))
     else:
-        proto, external = _parsed(Path(path), onnx), External(Path(path))
+        proto, name, external = _parsed(Path(path), onnx), Path(path).stem, External(Path(path))
     graph, local, opsets = _read(proto, external, onnx)
     check_supported(graph, local, opsets)
     home = None if device is None else open_device(device)
-    return OnnxModel(graph, Functions(local, home), opsets, home)
+    return OnnxModel(label(name), graph, local, opsets, home)
 
 
 def _parsed(path: Path, onnx: Any) -> Any:

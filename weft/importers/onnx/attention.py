@@ -12,7 +12,7 @@ import weft
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
 from weft.importers.onnx.table import MICROSOFT, Call, op, scalar
-from weft.importers.onnx.values import NUMPY
+from weft.importers.onnx.values import NUMPY, places
 from weft.tensor.core import Tensor
 
 _HIDDEN = -1e30  # the score of a key that is not seen: finite, so that no NaN arises
@@ -286,7 +286,7 @@ def group_query_attention(
         c, s = angles(cos, at, 0), angles(sin, at, 0)
         q, k = (turned(x, c, s, bool(call.get("rotary_interleaved", 0))) for x in (q, k))
     before = 0 if past_k is None else past_k.shape[2]
-    slots = max(size, before)
+    slots = places(max(size, before), "the cache").size
     keys, values = (_cached(call, p, x, start, slots) for p, x in ((past_k, k), (past_v, v)))
     window = call.get("local_window_size", -1)
     seen = frontier(call, t, slots, start, True, window - 1 if window > 0 else -1)

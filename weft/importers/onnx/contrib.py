@@ -3,6 +3,8 @@ attention.py)."""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import weft
@@ -11,7 +13,7 @@ from weft.core.errors import UsageError
 from weft.core.packed import Form
 from weft.importers.onnx.linear import product
 from weft.importers.onnx.nets import conv
-from weft.importers.onnx.quantised import codes, integer_product, reals
+from weft.importers.onnx.quantised import codes, integer_product, reals, zero_of
 from weft.importers.onnx.recurrent import lstm
 from weft.importers.onnx.table import MICROSOFT, Call, op
 from weft.ops.packed import dequantize
@@ -193,47 +195,34 @@ def _per_direction(v: Tensor) -> Tensor:
 # -- codes in, codes out --------------------------------------------------------------------------
 
 
-@op("QLinearAdd", domain=MICROSOFT)
-def qlinear_add(
-    call: Call,
-    a: Tensor,
-    sa: Tensor,
-    za: Any,
-    b: Tensor,
-    sb: Tensor,
-    zb: Any,
-    sy: Tensor,
-    zy: Tensor,
-) -> Tensor:
-    return codes(reals(a, sa, za) + reals(b, sb, zb), sy, zy)
+def _of_two(name: str, join: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def run(
+        call: Call, a: Tensor, sa: Tensor, za: Any, b: Tensor, sb: Tensor, zb: Any, sy: Tensor,
+        zy: Any = None,
+    ) -> Tensor:  # fmt: skip
+        return codes(join(reals(a, sa, za), reals(b, sb, zb)), sy, zero_of(call, zy, a))
+
+    op(name, domain=MICROSOFT)(run)
 
 
-@op("QLinearMul", domain=MICROSOFT)
-def qlinear_mul(
-    call: Call,
-    a: Tensor,
-    sa: Tensor,
-    za: Any,
-    b: Tensor,
-    sb: Tensor,
-    zb: Any,
-    sy: Tensor,
-    zy: Tensor,
-) -> Tensor:
-    return codes(reals(a, sa, za) * reals(b, sb, zb), sy, zy)
+_of_two("QLinearAdd", operator.add)
+_of_two("QLinearMul", operator.mul)
 
 
 @op("QLinearSigmoid", domain=MICROSOFT)
-def qlinear_sigmoid(call: Call, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Tensor) -> Tensor:
-    return codes(reals(x, sx, zx).sigmoid(), sy, zy)
+def qlinear_sigmoid(
+    call: Call, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None
+) -> Tensor:
+    return codes(reals(x, sx, zx).sigmoid(), sy, zero_of(call, zy, x))
 
 
 @op("QLinearLeakyRelu", domain=MICROSOFT)
 def qlinear_leaky_relu(
-    call: Call, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Tensor
+    call: Call, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None
 ) -> Tensor:
     wide = reals(x, sx, zx)
-    return codes((wide < 0).where(wide * call.get("alpha", 0.01), wide), sy, zy)
+    made = (wide < 0).where(wide * call.get("alpha", 0.01), wide)
+    return codes(made, sy, zero_of(call, zy, x))
 
 
 @op("QLinearGlobalAveragePool", domain=MICROSOFT)

@@ -55,10 +55,9 @@ def _stacked(call: Call, rows: list[Value], port: Any) -> Value:
     if rows:
         return weft.stack([call.tensor(x) for x in rows], 0)
     if port.shape is None or not all(isinstance(d, int) for d in port.shape):
-        raise FileFormatError(f"{port}: no turn of the loop gives it, and its size is not declared")
-    from weft.importers.onnx.values import numpy_type
-
-    return np.zeros((0, *port.shape), numpy_type(port.code, port.name))
+        shown = port.text()
+        raise FileFormatError(f"{shown}: no turn of the loop gives it, and its size is undeclared")
+    return np.zeros((0, *port.shape), port.dtype)
 
 
 @op("Scan", raw=True)
@@ -88,6 +87,8 @@ def _scan_batches(call: Call, lengths: Value, *values: Value) -> tuple[Value, ..
 def _scan_one(call: Call, values: list[Value], attrs: Any) -> tuple[Value, ...]:
     body, count = attrs["body"], attrs["num_scan_inputs"]
     first = len(values) - count
+    if not 0 < count <= len(values):
+        raise FileFormatError(f"a Scan along {count} of {len(values)} values")
     state, inputs = values[:first], [call.tensor(v) for v in values[first:]]
     gives = len(body.outputs) - first
     axes = attrs.get("scan_input_axes") or [0] * count

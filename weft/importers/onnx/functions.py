@@ -1,59 +1,29 @@
-"""Functions: those of the file, and the bodies that ONNX gives to operators of its own; and the
-constants of all graphs as the values that run."""
+"""Functions: those of the file, and the bodies that ONNX gives to operators of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from weft.core.errors import DTypeError, FileFormatError, UsageError
+from weft.core.errors import FileFormatError, UsageError
 from weft.importers.onnx.graph import MOST_NODES, Function, Graph, Node, Reader
 from weft.importers.onnx.table import TABLE, Value
-from weft.importers.onnx.values import HOST_ONLY, type_code
+from weft.importers.onnx.values import type_code
 from weft.tensor.core import Tensor
-
-ON_HOST = 4096  # elements up to which a constant of integers stays on the host
-INT32 = np.iinfo(np.int32)
 
 
 class Functions:
-    """The functions that a model may call, and its constants. `device` is None for the CPU."""
+    """The functions that a model may call, and the constants of its graphs; `tensor` gives those
+    that are the module's by their dotted names."""
 
-    def __init__(self, local: dict[tuple[str, str], Function], device: Any):
-        self.local, self.device = local, device
-        self.weights: dict[str, Tensor] = {}  # the constants that live on the device, by name
-        self._constants: dict[int, tuple[Graph, dict[str, Value]]] = {}  # the Graph stays alive
+    def __init__(self, local: dict[tuple[str, str], Function], tensor: Callable[[str], Tensor]):
+        self.local, self.tensor = local, tensor
         self._bodies: dict[Any, Function] = {}
 
     def constants(self, graph: Graph) -> dict[str, Value]:
-        """The constants of a graph: single numbers and few integers stay on the host, where shapes
-        are computed; the rest are weights, made once."""
-        found = self._constants.get(id(graph))
-        if found is None:
-            made = {name: self._value(name, array) for name, array in graph.constants.items()}
-            found = self._constants[id(graph)] = (graph, made)
-        return found[1]
-
-    def _value(self, name: str, array: np.ndarray) -> Value:
-        few = array.size <= (ON_HOST if array.dtype.kind in "biu" else 1)
-        if few or array.dtype in HOST_ONLY or array.dtype == np.float64:
-            return array
-        if array.dtype == np.int64:
-            if array.min() < INT32.min or array.max() > INT32.max:
-                raise DTypeError(
-                    f"constant {name!r:.80} holds {array.min()} to {array.max()}; weft's devices "
-                    "have int32 for ONNX's int64"
-                )
-            array = array.astype(np.int32)
-        unique = name
-        while unique in self.weights:
-            unique += "'"
-        weight = Tensor(array if array.flags.aligned else array.copy(), unique)
-        self.weights[unique] = weight if self.device is None else weight.to(self.device)
-        self.weights[unique].name = unique
-        return self.weights[unique]
+        """The constants of a graph by name."""
+        held = {name: self.tensor(dotted) for name, dotted in graph.held.items()}
+        return {**graph.constants, **held}
 
     # -- bodies of ONNX's own operators
 

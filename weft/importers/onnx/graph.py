@@ -9,27 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.core.errors import FileFormatError, WeftError
-from weft.importers.onnx.values import NAMES, parsed
+from weft.importers.onnx.table import Rule
+from weft.importers.onnx.values import NAMES, NUMPY, parsed
+from weft.importers.ports import Port, label
 
 MOST_NODES = 1_000_000  # of one file, its functions written out
-Dim = int | str | None  # a size, the name of one, or unknown
-
-
-class Port(NamedTuple):
-    """An input or output of a graph as it is declared: element type, and sizes where known."""
-
-    name: str
-    code: int
-    shape: tuple[Dim, ...] | None
-    kind: str = "tensor"
-
-    def __str__(self) -> str:
-        if self.kind != "tensor":
-            return f"{self.name}: {self.kind}"
-        kind = NAMES.get(self.code, str(self.code))
-        if self.shape is None:
-            return f"{self.name}: {kind}[...]"
-        return f"{self.name}: {kind}[{', '.join('?' if d is None else str(d) for d in self.shape)}]"
 
 
 class Ref(NamedTuple):
@@ -41,7 +25,7 @@ class Ref(NamedTuple):
 @dataclass
 class Node:
     """One node: `reads` are its inputs and what its subgraphs take from outside; `dead` the names
-    that nobody needs after it."""
+    that nobody needs after it; `rule` how it runs, where that is not what the table says."""
 
     op: str
     domain: str
@@ -51,17 +35,20 @@ class Node:
     attrs: dict[str, Any]
     reads: tuple[str, ...] = ()
     dead: tuple[str, ...] = ()
+    rule: Rule | None = None
 
     @property
     def place(self) -> str:
         """What errors call it."""
-        label = self.name or next(filter(None, self.outputs), "")
-        return f"{self.op} {label!r:.80}"
+        name = self.name or next(filter(None, self.outputs), "")
+        return f"{label(self.op)} {name!r:.80}"
 
 
 @dataclass
 class Graph:
-    """Nodes in an order in which they can run. `free` are names of the graphs around this one."""
+    """Nodes in an order in which they can run. `free` are names of the graphs around this one,
+    `initial` those of the constants that are initializers: what a net has learnt. `held` says which
+    constants are tensors of the module, and their dotted names there."""
 
     name: str
     inputs: tuple[Port, ...]
@@ -69,6 +56,17 @@ class Graph:
     nodes: list[Node]
     constants: dict[str, np.ndarray]
     free: tuple[str, ...] = ()
+    initial: frozenset[str] = frozenset()
+    held: dict[str, str] = field(default_factory=dict)
+
+    def mark_dead(self) -> None:
+        """Says of each node which values are used there for the last time."""
+        own = {p.name for p in self.inputs} | {o for n in self.nodes for o in n.outputs if o}
+        seen = {p.name for p in self.outputs}
+        for node in reversed(self.nodes):
+            names = dict.fromkeys([*node.reads, *filter(None, node.outputs)])
+            node.dead = tuple(n for n in names if n in own and n not in seen)
+            seen.update(names)
 
     def subgraphs(self) -> Iterator[Graph]:
         """The graphs of its nodes, at any depth."""
@@ -99,7 +97,8 @@ class Reader:
 
     def graph(self, proto: Any, outer: frozenset[str] = frozenset(), where: str = "") -> Graph:
         """A GraphProto. `outer` are the names of the graphs around it. Raises FileFormatError."""
-        name = where or proto.name or "graph"
+        _check_names(proto.name)
+        name = label(where or proto.name) or "graph"
         if proto.sparse_initializer:
             raise FileFormatError(f"{name}: sparse initializers; make them dense")
         constants: dict[str, np.ndarray] = {}
@@ -124,12 +123,12 @@ class Reader:
         _check_names(proto.name, proto.domain, *names, *proto.output)
         if len({*names}) != len(names) or "" in names:
             raise FileFormatError(f"function {proto.name!r:.80}: inputs {names!r:.200}")
-        inputs = tuple(Port(n, 0, None) for n in names)
+        inputs = tuple(Port(n) for n in names)
         known = {*names, *(o for n in proto.node for o in n.output)}
         results = list(proto.output)
         while results and results[-1] not in known:  # ONNX's own leave out what nobody wants
             results.pop()
-        outputs = tuple(Port(n, 0, None) for n in results)
+        outputs = tuple(Port(n) for n in results)
         graph = self._graph(proto.name, inputs, outputs, proto.node, {}, {*names}, frozenset())
         defaults = {
             a.name: self._attribute(a, frozenset(), proto.name) for a in proto.attribute_proto
@@ -140,6 +139,7 @@ class Reader:
         self, name: str, inputs: tuple[Port, ...], outputs: tuple[Port, ...], protos: Any,
         constants: dict[str, np.ndarray], known: set[str], outer: frozenset[str],
     ) -> Graph:  # fmt: skip
+        initial = frozenset(constants)
         self.count += len(protos)
         if self.count > MOST_NODES:
             raise FileFormatError(f"{name}: more than {MOST_NODES} nodes")
@@ -159,8 +159,9 @@ class Reader:
             raise FileFormatError(f"{name}: nothing computes the output {min(missing)!r:.80}")
         free = dict.fromkeys(n for node in nodes for n in node.reads if n not in known | made)
         free |= dict.fromkeys(n for n in last if n not in known | made)
-        _mark_dead(nodes, made | {p.name for p in inputs}, last)
-        return Graph(name, inputs, outputs, nodes, constants, tuple(free))
+        found = Graph(name, inputs, outputs, nodes, constants, tuple(free), initial)
+        found.mark_dead()
+        return found
 
     def _constant(self, node: Node, constants: dict[str, np.ndarray]) -> bool:
         """Whether a node is a constant, which then stands among the others."""
@@ -174,13 +175,13 @@ class Reader:
 
     def _node(self, proto: Any, names: frozenset[str]) -> Node:
         _check_names(proto.op_type, proto.domain, proto.name, *proto.input, *proto.output)
-        label = f"{proto.op_type} {proto.name or next(iter(proto.output), '')!r:.80}"
+        place = f"{label(proto.op_type)} {proto.name or next(iter(proto.output), '')!r:.80}"
         attrs: dict[str, Any] = {}
         for a in proto.attribute:
             _check_names(a.name, a.ref_attr_name)
             if a.name in attrs:
-                raise FileFormatError(f"{label}: two attributes are called {a.name!r:.80}")
-            attrs[a.name] = self._attribute(a, names, label)
+                raise FileFormatError(f"{place}: two attributes are called {a.name!r:.80}")
+            attrs[a.name] = self._attribute(a, names, place)
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         inner = [
             n for v in attrs.values() for g in (v if isinstance(v, list) else [v])
@@ -191,8 +192,8 @@ class Reader:
             proto.op_type, domain, proto.name, tuple(proto.input), tuple(proto.output), attrs, reads
         )
 
-    def _attribute(self, a: Any, names: frozenset[str], label: str) -> Any:
-        what = f"attribute {a.name!r:.40} of {label}"
+    def _attribute(self, a: Any, names: frozenset[str], place: str) -> Any:
+        what = f"attribute {a.name!r:.40} of {place}"
         if a.ref_attr_name:
             return Ref(a.ref_attr_name)
         match a.type:
@@ -205,7 +206,7 @@ class Reader:
             case 4:
                 return self._tensor(a.t, what)
             case 5:
-                return self.graph(a.g, names, f"{label}.{a.name}")
+                return self.graph(a.g, names, f"{place}.{label(a.name)}")
             case 6:
                 return [float(f) for f in a.floats]
             case 7:
@@ -213,7 +214,7 @@ class Reader:
             case 8:
                 return [_text(s, what) for s in a.strings]
             case 10:
-                return [self.graph(g, names, f"{label}.{a.name}") for g in a.graphs]
+                return [self.graph(g, names, f"{place}.{label(a.name)}") for g in a.graphs]
             case 13:
                 return a.tp
         raise FileFormatError(f"{what}: a kind of value that weft does not read ({a.type})")
@@ -264,18 +265,19 @@ def _port(value: Any) -> Port:
     _check_names(value.name)
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
-        return Port(value.name, 0, None, (kind or "unknown").removesuffix("_type"))
+        return Port(value.name, kind=(kind or "unknown").removesuffix("_type"))
     tensor = value.type.tensor_type
-    if not tensor.HasField("shape"):
-        return Port(value.name, tensor.elem_type, None)
-    sizes: list[Dim] = []
-    for d in tensor.shape.dim:
-        which = d.WhichOneof("value")
-        known = which == "dim_value" and d.dim_value >= 0
-        sizes.append(
-            d.dim_value if known else d.dim_param or None if which == "dim_param" else None
-        )
-    return Port(value.name, tensor.elem_type, tuple(sizes))
+    code = tensor.elem_type
+    other = "tensor" if code in NUMPY or not code else NAMES.get(code, f"type {code}")
+    shape = tuple(map(_size, tensor.shape.dim)) if tensor.HasField("shape") else None
+    return Port(value.name, shape, NUMPY.get(code), kind=other)
+
+
+def _size(dim: Any) -> int | str | None:
+    which = dim.WhichOneof("value")
+    if which == "dim_value":
+        return int(dim.dim_value) if dim.dim_value >= 0 else None
+    return (dim.dim_param or None) if which == "dim_param" else None
 
 
 def _ordered(name: str, nodes: list[Node], known: set[str] | frozenset[str]) -> list[Node]:
@@ -314,15 +316,6 @@ def _ordered(name: str, nodes: list[Node], known: set[str] | frozenset[str]) -> 
             f"{name}: {stuck.place} waits for its own result: the graph has a cycle"
         )
     return done
-
-
-def _mark_dead(nodes: list[Node], own: set[str], kept: set[str]) -> None:
-    """Says of each node which values are used there for the last time."""
-    seen = set(kept)
-    for node in reversed(nodes):
-        names = dict.fromkeys([*node.reads, *filter(None, node.outputs)])
-        node.dead = tuple(n for n in names if n in own and n not in seen)
-        seen.update(names)
 
 
 def attributes(node: Node, around: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,32 +1,44 @@
-"""An ONNX model as something to call: arrays in, tensors out."""
+"""An ONNX model as a Module: arrays in, tensors out."""
 
 from __future__ import annotations
 
-import math
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Self
 
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.errors import CallError, DTypeError, ShapeError
-from weft.core.foreign import is_foreign, shared_array
+from weft.core.dtypes import DType, as_dtype
+from weft.core.errors import DTypeError, TraceError, UsageError
+from weft.importers.foreign import Foreign, Kept
 from weft.importers.onnx.functions import Functions
-from weft.importers.onnx.graph import Graph, Node, Port
+from weft.importers.onnx.graph import Function, Graph
+from weft.importers.onnx.inputs import as_array, host_types, sizes_of
 from weft.importers.onnx.run import Frame, NeedsValue, Run
+from weft.importers.onnx.stretch import Stretch, traced_names
 from weft.importers.onnx.table import Value
-from weft.importers.onnx.values import HOST_ONLY, NAMES, numpy_type
+from weft.importers.onnx.values import HOST_ONLY
+from weft.importers.onnx.weights import Constants, hold_constants
+from weft.importers.ports import Port, label, named
+from weft.program.device import Device
+from weft.tensor.autograd import no_grad
 from weft.tensor.base import CURRENT
-from weft.tensor.compiled import Compiled
 from weft.tensor.core import Tensor
+from weft.tensor.device import open_device
+from weft.tensor.trace import Spec, Traced, trace_call
 
 BOUND = 64  # elements up to which an input that decides shapes becomes part of the signature
-KEPT = 64  # sets of host values for which compiled functions are kept
 
 
-class OnnxModel:
-    """A model of `from_onnx`. `inputs` and `outputs` are its Ports: name, type, shape.
+class _Kept(Kept):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stretches: dict[tuple[int, int, Device | None], Stretch] = {}
+
+
+class OnnxModel(Foreign):
+    """A model of `from_onnx`. `inputs` and `outputs` are its Ports: name, shape, dtype.
 
     Called with arrays in the order of the inputs, or by their names, it gives the output, or a
     tuple of them, as Tensors on the device. Between nodes that need values (NonZero, a loop whose
@@ -34,119 +46,142 @@ class OnnxModel:
     where. Raises CallError for other inputs, ShapeError and DTypeError where they do not fit.
     """
 
+    _kept: _Kept
+
     def __init__(
-        self, graph: Graph, functions: Functions, versions: Mapping[str, int], device: Any
-    ):
-        self.inputs, self.outputs = graph.inputs, graph.outputs
-        self.device = device  # None: the CPU
-        self._graph, self._functions, self._versions = graph, functions, versions
-        self._constants = functions.constants(graph)
+        self, name: str, graph: Graph, local: Mapping[tuple[str, str], Function],
+        versions: Mapping[str, int], device: Device | None = None,
+    ):  # fmt: skip
+        super().__init__(name, graph.inputs)
+        self._kept = _Kept()
+        self._home, self._versions = device, dict(versions)
         self._bound: dict[str, str] = {}  # inputs that are part of the signature, and why
         self._alone: dict[int, str] = {}  # nodes that run by themselves, and why
-        self._stretches: dict[tuple[int, int], _Stretch] = {}
-        self._eager = _host_types(graph)
+        self._node_by_node = host_types(graph)
+        hold_constants(self, [graph, *(f.graph for f in local.values())], device)
+        self.regraph(graph, local)
+
+    def regraph(self, graph: Graph, local: Mapping[tuple[str, str], Function]) -> None:
+        """Another graph for the same module; what it reads is there already."""
+        self.graph, self.functions = graph, Functions(dict(local), self.tensor)
+        self._kept = _Kept()
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """What a call takes."""
+        return self.graph.inputs
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """What it gives."""
+        return self.graph.outputs
+
+    @property
+    def constants(self) -> Constants:
+        """The graph's constants by their names in the file."""
+        return Constants(self.graph, self.tensor)
+
+    @property
+    def device(self) -> Device | None:
+        """Where it runs (None: the CPU)."""
+        return self.place() if self.graph.held else self._home
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The constants that are on the device, by name."""
-        return dict(self._functions.weights)
+        """The parameters and buffers by their dotted names."""
+        return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
-    def __repr__(self) -> str:
-        ports = (", ".join(map(str, p)) for p in (self.inputs, self.outputs))
-        return f"OnnxModel({') -> ('.join(ports)})"
+    def to(self, target: Any) -> Self:
+        """Moves the module to a device. Raises UsageError for a dtype: a graph says its types."""
+        if isinstance(target, DType):
+            raise UsageError(f"{self._name}: an ONNX graph says its types; convert the file")
+        self._home = open_device(target)
+        return super().to(target)
 
-    def __call__(self, *arrays: Any, **named: Any) -> Any:
-        given = self._given(arrays, named)
-        while True:
-            try:
-                return self._attempt(given)
-            except NeedsValue as need:
-                if CURRENT.trace is not None:
-                    raise
-                self._rearrange(need, given)
+    def extra_repr(self) -> str:
+        ports = (", ".join(p.text() for p in ports) for ports in (self.inputs, self.outputs))
+        return f"{label(self._name)}: ({') -> ('.join(ports)}), {len(self.graph.nodes)} nodes"
 
-    def where(self) -> list[tuple[str, str]]:
-        """What runs where, as far as calls have shown: (what, how and why)."""
-        home = "cpu" if self.device is None else self.device.info.id
-        if self._eager:
-            return [("all nodes", f"one by one on {home}: {self._eager}")]
-        rows = [
-            (f"input {name}", f"part of the signature: {why}") for name, why in self._bound.items()
-        ]
-        for (start, stop), stretch in sorted(self._stretches.items()):
-            count = f"{stop - start} nodes from {self._graph.nodes[start].place}"
-            rows.append((count, f"compiled for {home}, {stretch.programs()} programs"))
-        for at, why in sorted(self._alone.items()):
-            rows.append((self._graph.nodes[at].place, f"by itself on {home}: {why}"))
-        return rows
-
-    def report(self) -> str:
-        """How the stretches compiled so far."""
-        found = [c.report() for s in self._stretches.values() for c in s.compiled.values()]
-        return "\n\n".join(filter(None, found))
+    def frame(self, values: dict[str, Value]) -> Frame:
+        """The values of a run that begins with these, and the constants."""
+        return Frame(values, self._versions, Frame(self.constants, self._versions))
 
     # -- one call
 
-    def _given(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Value]:
-        """The inputs by name, checked."""
-        wanted = ", ".join(map(str, self.inputs))
-        given = dict(zip((p.name for p in self.inputs), arrays))
-        names = {p.name for p in self.inputs}
-        extra = [n for n in named if n not in names or n in given]
-        if len(arrays) > len(self.inputs) or extra:
-            what = f"no input {extra[0]!r} is left" if extra else f"{len(arrays)} inputs"
-            raise CallError(f"{what}; expected ({wanted})")
-        given |= named
-        missing = [p.name for p in self.inputs if p.name not in given]
-        if missing:
-            raise CallError(f"input {missing[0]!r:.80} is missing; expected ({wanted})")
-        return {p.name: self._taken(p, given[p.name]) for p in self.inputs}
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        given = named(self._name, self.inputs, {}, args, kwargs)
+        taken = {p.name: self._taken(p, given[p.name]) for p in self.inputs}
+        if CURRENT.trace is not None:
+            return self._part(taken)
+        if self._node_by_node or self.records(taken.values()):
+            return self._recorded(taken)
+        with no_grad():
+            made = self._compiled(taken)
+        return self.evaluated(made)
 
     def _taken(self, port: Port, x: Any) -> Value:
-        if port.kind != "tensor":
-            return self._nested(port, x)
-        if isinstance(x, Tensor):
-            _check(port, x.dtype.numpy, x.shape)
-            return x if self.device is None or x.is_traced else x.to(self.device)
-        wanted = numpy_type(port.code, f"input {port.name!r:.80}")
-        if is_foreign(x):
-            x = shared_array("a model", x)
-        array = x if isinstance(x, np.ndarray | np.generic) else np.asarray(x, wanted)
-        _check(port, array.dtype, array.shape)
-        return self._place(port.name, np.asarray(array))
+        if port.kind in ("sequence", "optional"):
+            if isinstance(x, list | tuple):
+                return [self._placed("", np.asarray(item)) for item in x]
+            return None if x is None else self._placed("", np.asarray(x))
+        array = as_array(port, x)
+        if isinstance(array, np.ndarray):
+            return self._placed(port.name, array)
+        device = self.device
+        return array if device is None or array.is_traced else array.to(device)
 
-    def _nested(self, port: Port, x: Any) -> Value:
-        """A sequence or an optional value."""
-        if isinstance(x, list | tuple):
-            return [self._place("", np.asarray(item)) for item in x]
-        return None if x is None else self._place("", np.asarray(x))
-
-    def _place(self, name: str, array: np.ndarray) -> Value:
+    def _placed(self, name: str, array: np.ndarray) -> Value:
         if name in self._bound or array.dtype in HOST_ONLY:
             return array
-        here = self._eager or self.device is not None
-        return Run(self._functions, self.device, None if here else {}).lift(array)
+        return Run(self.functions, self.device, None, bool(self._node_by_node)).lift(array)
 
-    def _attempt(self, given: dict[str, Value]) -> Any:
-        frame = Frame({**self._constants, **given}, self._versions)
-        nodes = self._graph.nodes
-        if self._eager:
-            Run(self._functions, self.device).nodes(nodes, frame, 0)
-        else:
-            start = 0
-            for stop in [*sorted(self._alone), len(nodes)]:
-                if stop > start:
-                    self._stretch(start, stop)(frame)
-                if stop < len(nodes):
-                    Run(self._functions, self.device).nodes(nodes[stop : stop + 1], frame, stop)
-                start = stop + 1
-        made = [self._result(p, frame.find(p.name)) for p in self.outputs]
-        return made[0] if len(made) == 1 else tuple(made)
+    def _part(self, given: dict[str, Value]) -> Any:
+        """As part of a larger trace."""
+        if self._node_by_node:
+            raise TraceError(f"{self._name} runs node by node: {self._node_by_node}")
+        frame = self.frame(given)
+        try:
+            Run(self.functions, self.device, traced_names(given)).nodes(self.graph.nodes, frame, 0)
+        except NeedsValue as need:
+            raise TraceError(
+                f"{self._name}: {need.why}: what it computes depends on values, which a trace does "
+                "not have"
+            ) from need
+        return self._results(frame)
 
-    def _stretch(self, start: int, stop: int) -> _Stretch:
-        if (start, stop) not in self._stretches:
-            self._stretches[start, stop] = _Stretch(self, start, stop)
-        return self._stretches[start, stop]
+    def _recorded(self, given: dict[str, Value]) -> Any:
+        """Node by node."""
+        frame = self.frame(given)
+        run = Run(self.functions, self.device, None, bool(self._node_by_node))
+        run.nodes(self.graph.nodes, frame, 0)
+        return self._results(frame)
+
+    def _compiled(self, given: dict[str, Value]) -> Any:
+        """Whole stretches compiled, between nodes that run by themselves."""
+        while True:
+            try:
+                frame = self.frame(dict(given))
+                self._stretches(frame)
+                return self._results(frame)
+            except NeedsValue as need:
+                self._rearrange(need, given)
+
+    def _stretches(self, frame: Frame) -> None:
+        nodes, device = self.graph.nodes, self.device
+        start = 0
+        for stop in [*sorted(self._alone), len(nodes)]:
+            if stop > start:
+                self._stretch(start, stop, device)(frame)
+            if stop < len(nodes):
+                run = Run(self.functions, device, None, device is None)
+                run.nodes(nodes[stop : stop + 1], frame, stop)
+            start = stop + 1
+
+    def _stretch(self, start: int, stop: int, device: Device | None) -> Stretch:
+        found = self._kept.stretches.get((start, stop, device))
+        if found is None:
+            found = self._kept.stretches[start, stop, device] = Stretch(self, start, stop)
+        return found
 
     def _rearrange(self, need: NeedsValue, given: dict[str, Value]) -> None:
         """Makes small inputs that decide a value part of the signature, or lets the node that
@@ -159,12 +194,16 @@ class OnnxModel:
                 given[name] = given[name].numpy()
         else:
             self._alone[need.at] = need.why
-            self._stretches.clear()
+            self._kept.stretches.clear()
+
+    def _results(self, frame: Frame) -> Any:
+        made = [self._result(p, frame.find(p.name)) for p in self.outputs]
+        return made[0] if len(made) == 1 else tuple(made)
 
     def _result(self, port: Port, x: Value) -> Any:
         """An output as a Tensor; on the CPU of the type that the file declares."""
         if isinstance(x, list):
-            return [self._result(Port(port.name, 0, None), v) for v in x]
+            return [self._result(Port(port.name), v) for v in x]
         if x is None:
             return None
         if isinstance(x, np.ndarray):
@@ -173,136 +212,57 @@ class OnnxModel:
             except DTypeError:
                 return x  # of a type that only NumPy has
             if CURRENT.trace is not None or self.device is not None:
-                return Run(
-                    self._functions, self.device, None if CURRENT.trace is None else {}
-                ).lift(x)
+                return Run(self.functions, self.device, None).lift(x)
             x = Tensor(np.array(x))
-        if self.device is None and not x.is_traced and port.code == 7 and x.dtype is dt.int32:
+        wide = port.dtype == np.int64 and x.dtype is dt.int32
+        if wide and self.device is None and not x.is_traced:
             x = Tensor(x.numpy().astype(np.int64))
         return x
 
+    # -- what it is
 
-def _check(port: Port, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-    """Raises DTypeError or ShapeError unless an array is what an input is declared as."""
-    wanted = numpy_type(port.code, f"input {port.name!r:.80}")
-    if dtype != wanted and not {dtype, wanted} == {np.dtype(np.int32), np.dtype(np.int64)}:
-        raise DTypeError(f"input {port} is {dtype}; give {NAMES[port.code]}")
-    sizes = port.shape
-    if sizes is None:
-        return
-    fits = len(sizes) == len(shape) and all(
-        not isinstance(want, int) or want == have for want, have in zip(sizes, shape)
-    )
-    if not fits:
-        raise ShapeError(f"input {port} has the shape {list(shape)}")
+    def traced(self, sizes: Mapping[str, int] | None = None) -> Traced:
+        """Its trace for these sizes by name, 1 for others. Raises TraceError where what it computes
+        depends on values."""
+        shapes = {p.name: sizes_of(p, sizes or {}) for p in self.inputs}
+        dtypes = {p.name: _program_dtype(p) for p in self.inputs}
+        specs = [Spec(shapes[n], dtypes[n], n) for n in shapes]
+        return trace_call(self, specs, self._name, lambda tensors: self(*tensors))
 
+    def summary(self) -> dict[str, Any]:
+        """What `Foreign.facts` says."""
+        ops = Counter(f"{n.domain}.{n.op}" if n.domain else n.op for n in self.graph.nodes)
+        return self.facts([p.text() for p in self.outputs], dict(ops.most_common()), ())
 
-def _host_types(graph: Graph) -> str:
-    """Why a graph runs on the host node by node: it has types that no device has."""
-    for port in graph.inputs:
-        if port.kind == "tensor" and port.code in (4, 5, 11, 13):
-            return f"input {port.name!r:.80} is {NAMES[port.code]}"
-    for inner in (graph, *graph.subgraphs()):
-        for name, array in inner.constants.items():
-            if array.dtype == np.float64 and array.size > 1:
-                return f"constant {name!r:.80} is float64"
-        for node in inner.nodes:
-            if node.op == "Cast" and node.attrs.get("to") == 11:
-                return f"{node.place} gives float64"
-    return ""
-
-
-class _Stretch:
-    """Nodes start..stop of a model, compiled: once for each set of host values among their operands
-    (a Compiled each), which has a Program for each signature."""
-
-    def __init__(self, model: OnnxModel, start: int, stop: int):
-        self.model, self.start = model, start
-        self.nodes: list[Node] = model._graph.nodes[start:stop]
-        made = {o for n in self.nodes for o in n.outputs if o}
-        later = {r for n in model._graph.nodes[stop:] for r in n.reads}
-        later |= {p.name for p in model.outputs}
-        self.gives = [
-            n for n in dict.fromkeys(o for x in self.nodes for o in x.outputs) if n in later
+    def where(self) -> list[tuple[str, str]]:
+        """What runs where, as far as calls have shown: (what, how and why)."""
+        device, nodes = self.device, self.graph.nodes
+        home = "cpu" if device is None else device.info.id
+        if self._node_by_node:
+            return [("all nodes", f"one by one on {home}: {self._node_by_node}")]
+        rows = [
+            (f"input {name}", f"part of the signature: {why}") for name, why in self._bound.items()
         ]
-        reads = dict.fromkeys(r for n in self.nodes for r in n.reads)
-        self.reads = [r for r in reads if r not in made and r not in model._constants]
-        self.compiled: OrderedDict[Any, Any] = OrderedDict()
-        self.static: dict[Any, dict[str, Value]] = {}  # what is known without running
-        self.hollow: set[Any] = set()  # where that is all
+        for (start, stop, _), stretch in sorted(self._kept.stretches.items(), key=_first):
+            count = f"{stop - start} nodes from {nodes[start].place}"
+            rows.append((count, f"compiled for {home}, {stretch.programs()} programs"))
+        for at, why in sorted(self._alone.items()):
+            rows.append((nodes[at].place, f"by itself on {home}: {why}"))
+        return rows
 
-    def programs(self) -> int:
-        """How many Programs there are by now."""
-        return sum(len(c.programs()) for c in self.compiled.values())
-
-    def __call__(self, frame: Frame) -> None:
-        """Runs the nodes on a frame's values, and adds what they give to it."""
-        values = {n: frame.find(n) for n in self.reads}
-        names = [n for n, v in values.items() if isinstance(v, Tensor)]
-        fixed = {n: v for n, v in values.items() if not isinstance(v, Tensor)}
-        key = tuple((n, _hashable(v)) for n, v in fixed.items())
-        if key not in self.compiled:
-            if len(self.compiled) >= KEPT:
-                self.compiled.popitem(last=False)
-                self.static = {k: v for k, v in self.static.items() if k[0] in self.compiled}
-            fn = self._traced(key, names, fixed)
-            self.compiled[key] = Compiled(fn, self.model.device or "cpu", frozen=True)
-        self.compiled.move_to_end(key)
-        operands = [values[n] for n in names]
-        signature = key, tuple((x.shape, _narrow(x.dtype)) for x in operands)
-        if signature not in self.hollow:
-            try:
-                frame.values.update(self.compiled[key](*operands))
-            except _NothingToRun:
-                self.hollow.add(signature)
-        frame.values.update(self.static[signature])
-
-    def _traced(self, key: Any, names: list[str], fixed: dict[str, Value]) -> Callable[..., Any]:
-        model = self.model
-
-        def stretch(*tensors: Tensor) -> dict[str, Any]:
-            traced = {id(t._value): n for n, t in zip(names, tensors)}
-            run = Run(model._functions, model.device, traced)
-            frame = Frame(
-                {**model._constants, **fixed, **dict(zip(names, tensors))}, model._versions
-            )
-            run.nodes(self.nodes, frame, self.start)
-            made = {n: frame.values[n] for n in self.gives}
-            shapes = tuple((t.shape, _narrow(t.dtype)) for t in tensors)
-            self.static[key, shapes] = {n: v for n, v in made.items() if not _on_device(v)}
-            given = {n: v for n, v in made.items() if _on_device(v)}
-            if not given:
-                raise _NothingToRun
-            return given
-
-        return stretch
+    def report(self) -> str:
+        """How the stretches compiled so far."""
+        stretches = self._kept.stretches.values()
+        return "\n\n".join(
+            filter(None, (c.report() for s in stretches for c in s.compiled.values()))
+        )
 
 
-class _NothingToRun(Exception):
-    """A stretch all of whose values are known on the host."""
+def _first(item: tuple[Any, Any]) -> tuple[int, int]:
+    start, stop, _ = item[0]
+    return start, stop
 
 
-def _on_device(x: Value) -> bool:
-    """Whether a value is computed by the Program (a list: as a whole)."""
-    return isinstance(x, Tensor) or (isinstance(x, list) and any(map(_on_device, x)))
-
-
-def _narrow(dtype: dt.DType) -> dt.DType:
-    return dt.int32 if dtype is dt.int64 else dtype
-
-
-def _hashable(x: Value) -> Any:
-    if isinstance(x, np.ndarray):
-        return (x.shape, x.dtype.str, x.tobytes())
-    return tuple(map(_hashable, x)) if isinstance(x, list) else None if x is None else id(x)
-
-
-def random_input(port: Port, sizes: Mapping[str, int], rng: np.random.Generator) -> np.ndarray:
-    """Numbers for an input: sizes by name where the file leaves them open (1 by default)."""
-    dtype = numpy_type(port.code, f"input {port.name!r:.80}")
-    shape = [d if isinstance(d, int) else sizes.get(str(d), 1) for d in port.shape or ()]
-    if math.prod(shape) > 1 << 28:
-        raise ShapeError(f"input {port}: {shape} is more than weft makes up; give it")
-    if dtype.kind in "iu":
-        return rng.integers(0, 2, shape).astype(dtype)
-    return rng.random(shape).astype(dtype) if dtype != np.bool_ else rng.random(shape) < 0.5
+def _program_dtype(port: Port) -> DType:
+    found = as_dtype(np.dtype(np.float32) if port.dtype is None else port.dtype)
+    return dt.int32 if found is dt.int64 else found

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 import weft
-from weft.core.errors import FileFormatError, ShapeError
+from weft.core.errors import FileFormatError, LimitError, ShapeError
 from weft.importers.onnx.run import SMALL
 from weft.importers.onnx.table import Call, Value, ints, is_host, lib, op, scalar
-from weft.importers.onnx.values import numpy_dtype, numpy_type
+from weft.importers.onnx.values import MOST_PLACES, numpy_dtype, numpy_type, places
 from weft.tensor.core import Tensor
 
 
@@ -169,9 +169,7 @@ def range_(call: Call, start: np.ndarray, stop: np.ndarray, step: np.ndarray) ->
         raise ShapeError("a Range with a step of 0")
     first, by = start.reshape(()), step.reshape(())
     count = max(math.ceil((scalar(stop) - scalar(start)) / scalar(step)), 0)
-    if count > 1 << 31:
-        raise ShapeError(f"a Range of {count} numbers")
-    return (first + np.arange(count).astype(start.dtype) * by).astype(start.dtype)
+    return (first + places(count, "a Range").astype(start.dtype) * by).astype(start.dtype)
 
 
 @op("EyeLike", either=True)
@@ -220,6 +218,8 @@ def padded(x: Tensor, widths: list[tuple[int, int]], mode: str, fill: Any = 0) -
     widths = [(max(a, 0), max(b, 0)) for a, b in widths]
     if not any(a or b for a, b in widths):
         return x
+    if max(n + a + b for n, (a, b) in zip(x.shape, widths)) > MOST_PLACES:
+        raise LimitError(f"{list(x.shape)} padded by {widths}: at most {MOST_PLACES} along an axis")
     if mode == "constant":
         if x.dtype.kind == "bool":
             return x.cast("int32").pad(widths, int(bool(fill))).cast("bool")
@@ -285,78 +285,6 @@ def one_hot(call: Call, indices: Tensor, depth: np.ndarray, values: Tensor) -> T
     axis += indices.ndim + 1 if axis < 0 else 0
     at = indices.cast("int32").unsqueeze(axis)
     sizes = [n if i == axis else 1 for i in range(indices.ndim + 1)]
-    line = call.tensor(np.arange(n, dtype=np.int32)).reshape(sizes)
+    line = call.tensor(places(n, "OneHot").astype(np.int32)).reshape(sizes)
     hit = (at < 0).where(at + n, at) == line
     return hit.where(values[1:2].reshape(()), values[0:1].reshape(()))
-
-
-# -- sequences and optional values ----------------------------------------------------------------
-
-
-@op("SequenceEmpty")
-def sequence_empty(call: Call) -> list[Value]:
-    return []
-
-
-@op("SequenceConstruct", raw=True)
-def sequence_construct(call: Call, *items: Value) -> list[Value]:
-    return list(items)
-
-
-@op("SequenceInsert", host=(2,), raw=True)
-def sequence_insert(call: Call, items: list[Value], item: Value, at: Any = None) -> list[Value]:
-    place = len(items) if at is None else scalar(at)
-    place += len(items) if place < 0 else 0
-    return [*items[:place], item, *items[place:]]
-
-
-@op("SequenceErase", host=(1,), raw=True)
-def sequence_erase(call: Call, items: list[Value], at: Any = None) -> list[Value]:
-    place = len(items) - 1 if at is None else scalar(at)
-    place += len(items) if place < 0 else 0
-    return [x for i, x in enumerate(items) if i != place]
-
-
-@op("SequenceAt", host=(1,), raw=True)
-def sequence_at(call: Call, items: list[Value], at: np.ndarray) -> Value:
-    return items[scalar(at)]
-
-
-@op("SequenceLength")
-def sequence_length(call: Call, items: list[Value]) -> np.ndarray:
-    return np.array(len(items), np.int64)
-
-
-@op("ConcatFromSequence")
-def concat_from_sequence(call: Call, items: list[Value]) -> Value:
-    tensors = [call.tensor(x) for x in items]
-    axis = call.need("axis")
-    return weft.stack(tensors, axis) if call.get("new_axis", 0) else weft.concat(tensors, axis=axis)
-
-
-@op("SplitToSequence", host=(1,), either=True)
-def split_to_sequence(call: Call, x: Value, sizes: Any = None) -> list[Value]:
-    axis = call.get("axis", 0)
-    n = x.shape[axis]
-    if sizes is None:
-        parts = [cut(x, axis, i, 1) for i in range(n)]
-        keep = call.get("keepdims", 1)
-        return parts if keep else [p.squeeze(axis) for p in parts]
-    each = int(scalar(sizes)) if sizes.ndim == 0 else 0
-    lengths = [min(each, n - i) for i in range(0, n, each)] if each else list(ints(sizes))
-    return [cut(x, axis, sum(lengths[:i]), size) for i, size in enumerate(lengths)]
-
-
-@op("Optional", raw=True)
-def optional(call: Call, x: Value = None) -> Value:
-    return x
-
-
-@op("OptionalHasElement", raw=True)
-def optional_has_element(call: Call, x: Value = None) -> np.ndarray:
-    return np.array(x is not None)
-
-
-@op("OptionalGetElement", raw=True)
-def optional_get_element(call: Call, x: Value) -> Value:
-    return x

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 import weft
-from weft.core import dtypes as dt
-from weft.core.errors import ShapeError, UsageError
+from weft.core.errors import LimitError, ShapeError, UsageError
 from weft.importers.onnx.table import Call, ints, op
 from weft.tensor.core import Tensor
 
 Sides = list[tuple[int, int]]
+MOST_NEIGHBOURS = 1024
 
 
 def sides_of(
@@ -50,70 +50,52 @@ def convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None, strides: Sequence[int], sides: Sides,
     dilations: Sequence[int], groups: int,
 ) -> Tensor:  # fmt: skip
-    """Cross-correlation with 1 to 3 axes and any padding."""
+    """Cross-correlation with 1 to 3 axes and any padding; a negative one takes elements away."""
+    fn = _of_rank(_CONVS, x)
+    x, kept = _cropped(x, sides)
+    return fn(x, weight, bias, tuple(strides), kept, tuple(dilations), groups)
+
+
+_CONVS = (weft.functional.conv1d, weft.functional.conv2d, weft.functional.conv3d)
+_BACK = (
+    weft.functional.conv_transpose1d,
+    weft.functional.conv_transpose2d,
+    weft.functional.conv_transpose3d,
+)
+
+
+def _of_rank(functions: Sequence[Any], x: Tensor) -> Any:
     rank = x.ndim - 2
     if rank not in (1, 2, 3):
         raise ShapeError(f"a convolution over {rank} axes; weft has 1 to 3")
-    if any(a != b for a, b in sides):
-        x, sides = x.pad([(0, 0), (0, 0), *sides]), [(0, 0)] * rank
-    pads = [a for a, _ in sides]
-    if rank == 3:
-        return _conv3d(x, weight, bias, strides, pads, dilations, groups)
-    fn = weft.functional.conv1d if rank == 1 else weft.functional.conv2d
-    return fn(x, weight, bias, tuple(strides), tuple(pads), tuple(dilations), groups)
+    return functions[rank - 1]
 
 
-def _conv3d(
-    x: Tensor, weight: Tensor, bias: Tensor | None, strides: Sequence[int], pads: Sequence[int],
-    dilations: Sequence[int], groups: int,
-) -> Tensor:  # fmt: skip
-    """The sum over the first axis of the window of convolutions over the others."""
-    x = x.pad([(0, 0), (0, 0), (pads[0], pads[0]), (0, 0), (0, 0)])
-    n, c, depth, h, w = x.shape
-    taps = weight.shape[2]
-    count = (depth - dilations[0] * (taps - 1) - 1) // strides[0] + 1
-    total: Any = None
-    for k in range(taps):
-        start = k * dilations[0]
-        layers = x[:, :, start : start + (count - 1) * strides[0] + 1 : strides[0]]
-        flat = layers.permute(0, 2, 1, 3, 4).reshape(n * count, c, h, w)
-        made = weft.functional.conv2d(
-            flat,
-            weight[:, :, k],
-            None,
-            tuple(strides[1:]),
-            tuple(pads[1:]),
-            tuple(dilations[1:]),
-            groups,
-        )
-        total = made if total is None else total + made
-    out = total.reshape(n, count, *total.shape[1:]).permute(0, 2, 1, 3, 4)
-    return out if bias is None else out + bias.reshape(1, -1, 1, 1, 1)
+def _cropped(x: Tensor, sides: Sides) -> tuple[Tensor, Sides]:
+    """x without what negative padding takes away, and the padding that is left."""
+    for axis, (low, high) in enumerate(sides, 2):
+        if low < 0 or high < 0:
+            size = x.shape[axis] + min(low, 0) + min(high, 0)
+            x = x.narrow(axis, -min(low, 0), size)
+    return x, [(max(a, 0), max(b, 0)) for a, b in sides]
 
 
 @op("ConvTranspose")
 def conv_transpose(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The convolution with the turned kernel of x with zeros between its elements."""
-    rank, groups = x.ndim - 2, call.get("group", 1)
+    """The gradient of a convolution; what lies beyond the reach of the kernel is zeros."""
+    fn, rank, groups = _of_rank(_BACK, x), x.ndim - 2, call.get("group", 1)
     strides = call.get("strides") or [1] * rank
     dilations = call.get("dilations") or [1] * rank
     more = call.get("output_padding") or [0] * rank
     reach = [d * (k - 1) + 1 for d, k in zip(dilations, weight.shape[2:])]
     whole = [(n - 1) * s + r + m for n, s, r, m in zip(x.shape[2:], strides, reach, more)]
     sides = _transposed_sides(call, x.shape[2:], whole, strides)
-    for axis, s in enumerate(strides, 2):
-        x = spread(x, axis, s)
-    i, per = weight.shape[:2]
-    kernel = weight.reshape(groups, i // groups, per, *weight.shape[2:]).transpose(1, 2)
-    kernel = kernel.reshape(groups * per, i // groups, *weight.shape[2:])
-    kernel = kernel.flip(*range(2, kernel.ndim))
-    around = [(r - 1 - a, r - 1 - b + m) for (a, b), r, m in zip(sides, reach, more)]
-    for axis, (low, high) in enumerate(around, 2):
-        if low < 0 or high < 0:  # more is cut off than the kernel reaches
-            cut = x.shape[axis] + min(low, 0) + min(high, 0)
-            x = x.narrow(axis, -min(low, 0), cut)
-    kept = [(max(a, 0), max(b, 0)) for a, b in around]
-    return convolution(x, kernel, bias, [1] * rank, kept, dilations, groups)
+    sides = [(low, high - m) for (low, high), m in zip(sides, more)]
+    cut = [(max(a, 0), max(b, 0)) for a, b in sides]
+    out = fn(x, weight, None, tuple(strides), cut, 0, groups, tuple(dilations))
+    beyond = [(max(-a, 0), max(-b, 0)) for a, b in sides]
+    out = out.pad([(0, 0), (0, 0), *beyond]) if any(map(any, beyond)) else out
+    return out if bias is None else out + _column(out, bias)
 
 
 def _transposed_sides(
@@ -155,6 +137,8 @@ def col2im(call: Call, x: Tensor, image: np.ndarray, block: np.ndarray) -> Tenso
     dilations = call.get("dilations") or [1] * rank
     pads = call.get("pads") or [0] * (2 * rank)
     whole = [n + pads[i] + pads[i + rank] for i, n in enumerate(size)]
+    if min(kernel, default=0) < 1 or x.shape[1] % math.prod(kernel) or not x.shape[1]:
+        raise ShapeError(f"Col2Im: {list(x.shape)} of blocks {list(kernel)}")
     count = [
         (w - d * (k - 1) - 1) // s + 1 for w, k, s, d in zip(whole, kernel, strides, dilations)
     ]
@@ -203,15 +187,7 @@ def _column(x: Tensor, per_channel: Tensor) -> Tensor:
 
 @op("InstanceNormalization")
 def instance_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    return _grouped(x, x.shape[1], scale, bias, call.get("epsilon", 1e-5))
-
-
-def _grouped(x: Tensor, groups: int, scale: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Each group of channels normalised by its own mean and variance, then scaled by channel."""
-    rows = x.cast(dt.compute_dtype(x.dtype)).reshape(x.shape[0], groups, -1)
-    made = weft.functional.layer_norm(rows, None, None, eps).reshape(x.shape)
-    wide = (_column(x, v.cast(made.dtype)) for v in (scale, bias))
-    return (made * next(wide) + next(wide)).cast(x.dtype)
+    return weft.functional.instance_norm(x, None, None, scale, bias, eps=call.get("epsilon", 1e-5))
 
 
 @op("GroupNormalization")
@@ -219,7 +195,7 @@ def group_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> T
     groups = call.need("num_groups")
     if scale.shape[0] != x.shape[1]:  # one per group, as in opset 18
         scale, bias = (v.repeat_interleave(x.shape[1] // groups, 0) for v in (scale, bias))
-    return _grouped(x, groups, scale, bias, call.get("epsilon", 1e-5))
+    return weft.functional.group_norm(x, groups, scale, bias, call.get("epsilon", 1e-5))
 
 
 @op("MeanVarianceNormalization")
@@ -234,6 +210,8 @@ def lrn(call: Call, x: Tensor) -> Tensor:
     """Divided by a power of the sum of squares over neighbouring channels."""
     size = call.need("size")
     low = (size - 1) // 2
+    if not 0 < size <= MOST_NEIGHBOURS:
+        raise LimitError(f"LRN over {size} channels; at most {MOST_NEIGHBOURS}")
     squares = (x * x).pad([(0, 0), (low, size - 1 - low), *([(0, 0)] * (x.ndim - 2))])
     total = squares.narrow(1, 0, x.shape[1])
     for i in range(1, size):

@@ -11,8 +11,10 @@ import numpy as np
 
 import weft
 from weft.core import dtypes as dt
-from weft.importers.onnx.nets import Sides, sides_of
+from weft.core.errors import LimitError, ShapeError
+from weft.importers.onnx.nets import MOST_NEIGHBOURS, Sides, sides_of
 from weft.importers.onnx.table import Call, ints, op
+from weft.importers.onnx.values import places
 from weft.tensor.core import Tensor
 
 
@@ -34,6 +36,8 @@ def window_of(call: Call, size: Sequence[int]) -> Window:
     kernel = tuple(call.need("kernel_shape"))
     strides = tuple(call.get("strides") or [1] * rank)
     dilations = tuple(call.get("dilations") or [1] * rank)
+    if not all(rank == len(v) and min(v, default=1) > 0 for v in (kernel, strides, dilations)):
+        raise ShapeError(f"a window of {kernel}, {strides} apart, over {rank} axes")
     sides = sides_of(call, size, kernel, strides, dilations)
     ceil = call.get("ceil_mode", 0)
     whole, beyond, count = [], [], []
@@ -43,6 +47,9 @@ def window_of(call: Call, size: Sequence[int]) -> Window:
         if ceil and (windows - 1) * s >= n + low:  # it would start in the padding after
             windows -= 1
         more = max((windows - 1) * s + d * (k - 1) + 1 - n - low - high, 0)
+        places(n + low + high + more, call.op)
+        if windows < 1 or min(low, high) < 0:
+            raise ShapeError(f"a window of {k} elements {d} apart in {n + low + high}")
         whole.append((low, high + more))
         beyond.append(more)
         count.append(windows)
@@ -51,6 +58,8 @@ def window_of(call: Call, size: Sequence[int]) -> Window:
 
 def joined(x: Tensor, window: Window, join: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """All places of each window of a padded x joined, one axis after the other."""
+    if max(window.kernel) > MOST_NEIGHBOURS:
+        raise LimitError(f"a window of {window.kernel}; at most {MOST_NEIGHBOURS} along an axis")
     for axis, (k, s, d, n) in enumerate(
         zip(window.kernel, window.strides, window.dilations, window.count), 2
     ):
@@ -63,17 +72,22 @@ def joined(x: Tensor, window: Window, join: Callable[[Tensor, Tensor], Tensor]) 
     return x
 
 
-def _plain(x: Tensor, window: Window) -> bool:
-    """Whether weft's own pooling does it: two axes, and windows without holes."""
-    return x.ndim == 4 and x.dtype.is_float and set(window.dilations) == {1}
+_MAX = (weft.functional.max_pool1d, weft.functional.max_pool2d, weft.functional.max_pool3d)
+_MEAN = (weft.functional.avg_pool1d, weft.functional.avg_pool2d, weft.functional.avg_pool3d)
+
+
+def _pool(functions: Sequence[Any], x: Tensor) -> Any:
+    """weft's own pool for images like x; None where it has none."""
+    return functions[x.ndim - 3] if 3 <= x.ndim <= 5 and x.dtype.is_float else None
 
 
 def summed(x: Tensor, window: Window) -> Tensor:
     """The sum of each window, of x padded with zeros."""
     x = x.pad([(0, 0), (0, 0), *window.sides])
-    if _plain(x, window):
-        size = math.prod(window.kernel)
-        return weft.functional.avg_pool2d(x, window.kernel, window.strides) * float(size)
+    pool = _pool(_MEAN, x)
+    if pool is not None and set(window.dilations) == {1}:
+        made: Tensor = pool(x, window.kernel, window.strides, divisor_override=1)
+        return made
     return joined(x, window, lambda a, b: a + b)
 
 
@@ -93,8 +107,9 @@ def _shares(call: Call, x: Tensor, window: Window) -> np.ndarray:
         window.count,
     )  # fmt: skip
     for n, k, s, d, (low, high), more, count in facts:
-        places = np.arange(count)[:, None] * s + np.arange(k)[None, :] * d
-        seen = places < low + n + high - more if include else (places >= low) & (places < low + n)
+        at = places(count * k, call.op).reshape(count, k)
+        at = at // k * s + at % k * d
+        seen = at < low + n + high - more if include else (at >= low) & (at < low + n)
         total = total[..., None] * seen.sum(1)
     made: np.ndarray = (1.0 / np.maximum(total, 1)).astype(np.float32)
     return made
@@ -107,15 +122,18 @@ def max_pool(call: Call, x: Tensor) -> Any:
     around = x.pad([(0, 0), (0, 0), *window.sides], lowest)
     if call.wants(1):
         return _with_indices(call, x, around, window)
-    if _plain(x, window):
-        return weft.functional.max_pool2d(around, window.kernel, window.strides)
+    pool = _pool(_MAX, x)
+    if pool is not None:
+        return pool(around, window.kernel, window.strides, 0, window.dilations)
     return joined(around, window, lambda a, b: a.maximum(b))
 
 
 def _with_indices(call: Call, x: Tensor, around: Tensor, window: Window) -> tuple[Tensor, Tensor]:
     """The largest of each window, and its number in the flattened x: row-major, or column-major
     within an image."""
-    parts, places = [], []
+    if math.prod(window.kernel) > MOST_NEIGHBOURS:
+        raise LimitError(f"indices of windows of {window.kernel}; at most {MOST_NEIGHBOURS} places")
+    parts, numbers = [], []
     size, rank = x.shape[2:], x.ndim - 2
     for at in np.ndindex(*window.kernel):
         key: list[Any] = [slice(None), slice(None)]
@@ -130,10 +148,10 @@ def _with_indices(call: Call, x: Tensor, around: Tensor, window: Window) -> tupl
             math.prod(size[:i] if call.get("storage_order", 0) else size[i + 1 :])
             for i in range(rank)
         ]
-        places.append(sum(g * step for g, step in zip(grid, steps)))
+        numbers.append(sum(g * step for g, step in zip(grid, steps)))
     stacked = weft.stack(parts, 0)
     first = stacked.argmax(0)
-    table = call.tensor(np.stack(places).astype(np.int32))[:, None, None].expand(stacked.shape)
+    table = call.tensor(np.stack(numbers).astype(np.int32))[:, None, None].expand(stacked.shape)
     index = table.take_along_axis(first.unsqueeze(0), 0).squeeze(0)
     n, c = x.shape[:2]
     base = call.tensor((np.arange(n * c) * math.prod(size)).astype(np.int32))

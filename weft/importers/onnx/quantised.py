@@ -241,6 +241,11 @@ def reals(x: Tensor, scale: Tensor, zero: Any) -> Tensor:
     return (wide if zero is None else wide - zero.cast(dt.float32)) * scale
 
 
+def zero_of(call: Call, zero: Any, like: Tensor) -> Tensor:
+    """A zero point; where it is left out, 0 of the type of codes `like`."""
+    return call.tensor(np.zeros((), like.dtype.numpy)) if zero is None else zero
+
+
 def codes(x: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
     """Reals as codes with one scale and the zero point's type."""
     return _requantized(x, (scale * 0.0 + 1.0).cast(dt.float32), scale, zero)

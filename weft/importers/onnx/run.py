@@ -10,13 +10,21 @@ import numpy as np
 from weft import ops
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype
-from weft.core.errors import DTypeError, FileFormatError, LimitError, ShapeError, WeftError
+from weft.core.errors import (
+    DTypeError,
+    FileFormatError,
+    LimitError,
+    OutOfMemoryError,
+    ShapeError,
+    WeftError,
+)
 from weft.graph.ir import Graph as WeftGraph, Node as WeftNode, toposort
 from weft.importers.onnx.functions import Functions
 from weft.importers.onnx.graph import MOST_NODES, Function, Graph, Node, attributes
 from weft.importers.onnx.table import TABLE, Call, Rule, Value
 from weft.importers.onnx.values import HOST_ONLY
 from weft.ops.tape import plain
+from weft.tensor.base import CURRENT
 from weft.tensor.core import Tensor
 
 SMALL = 4096  # elements up to which what the host knows is computed there
@@ -36,10 +44,11 @@ class Frame:
     """The values of one graph by name; what it lacks is looked up in the graph around it."""
 
     def __init__(
-        self, values: dict[str, Value], versions: Mapping[str, int], outer: Frame | None = None,
+        self, values: Mapping[str, Value], versions: Mapping[str, int], outer: Frame | None = None,
         attrs: Mapping[str, Any] | None = None,
     ):  # fmt: skip
-        self.values, self.versions, self.outer = values, versions, outer
+        self.values: Any = values  # a dict; the module's constants, outermost, are only read
+        self.versions, self.outer = versions, outer
         around: Mapping[str, Any] = {} if outer is None else outer.attrs
         self.attrs: Mapping[str, Any] = around if attrs is None else attrs
 
@@ -55,11 +64,13 @@ class Frame:
 
 class Run:
     """One run of nodes. `traced` names the values at the start of a trace, by their nodes' ids;
-    None where values are computed at once. `wide`: on the host, where int64 and float64 are."""
+    None where values are computed at once. `wide`: with int64 and float64, which the host has."""
 
-    def __init__(self, functions: Functions, device: Any, traced: dict[int, str] | None = None):
-        self.functions, self.device, self.traced = functions, device, traced
-        self.wide = traced is None and device is None
+    def __init__(
+        self, functions: Functions, device: Any, traced: dict[int, str] | None = None,
+        wide: bool = False,
+    ):  # fmt: skip
+        self.functions, self.device, self.traced, self.wide = functions, device, traced, wide
         self.at = 0  # the number of the outermost graph's node in progress
         self.count = 0  # nodes run so far
 
@@ -80,6 +91,8 @@ class Run:
                 text = str(error)
                 known = text.startswith("node ")
                 raise (error if known else type(error)(f"node {node.place}: {text}")) from error
+            except MemoryError as error:
+                raise OutOfMemoryError(f"node {node.place}: {str(error)[:200]}") from error
             except _FOREIGN as error:
                 first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
                 raise ShapeError(f"node {node.place}: its operands do not fit: {first}") from error
@@ -92,7 +105,7 @@ class Run:
     def _node(self, node: Node, frame: Frame, values: list[Value]) -> Sequence[Value]:
         attrs = attributes(node, frame.attrs)
         function = self.functions.local.get((node.domain, node.op))
-        rule = TABLE.get((node.domain, node.op)) if function is None else None
+        rule = node.rule or (TABLE.get((node.domain, node.op)) if function is None else None)
         if rule is not None:
             version = frame.versions.get(node.domain, 1)
             call = Call(node.op, attrs, version, node.outputs, self, frame)
@@ -176,7 +189,8 @@ class Run:
                     "int32 for ONNX's int64, which cannot hold it"
                 )
         made = Tensor(np.ascontiguousarray(x.astype(dtype.numpy, copy=False)).reshape(x.shape))
-        return made if self.device is None or self.traced is not None else made.to(self.device)
+        eager = self.traced is None and CURRENT.trace is None
+        return made.to(self.device) if self.device is not None and eager else made
 
     def demand(self, x: Value, why: str) -> np.ndarray:
         """A value on the host. Raises NeedsValue where the nodes before have to run first."""
@@ -185,8 +199,12 @@ class Run:
         if not isinstance(x, Tensor):
             raise FileFormatError(f"{why} is {'a sequence' if isinstance(x, list) else 'missing'}")
         value = x._value
-        if self.traced is None or not isinstance(value, WeftNode):
+        if not isinstance(value, WeftNode):
+            if CURRENT.trace is not None:  # of a tensor from outside, which may be assigned to
+                CURRENT.trace.guard(lambda: x._value is value)
             return np.asarray(value if isinstance(value, np.ndarray) else value.numpy())
+        if self.traced is None:
+            raise NeedsValue(frozenset(), self.at, why)
         node = plain(x.value)
         inputs = [n for n in toposort((node,)) if n.op == "input"]
         if not inputs:

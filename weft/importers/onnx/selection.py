@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 import weft
-from weft.core.errors import UsageError
+from weft.core.errors import ShapeError, UsageError
 from weft.importers.onnx.table import Call, Value, is_host, op, scalar
+from weft.importers.onnx.values import places
 from weft.tensor.core import Tensor
 
 
@@ -201,25 +202,30 @@ def tf_idf(call: Call, x: np.ndarray) -> np.ndarray:
     pool = call.attrs.get("pool_int64s")
     if pool is None:
         raise UsageError("TfIdfVectorizer of strings; weft has numbers alone")
-    starts, places = call.need("ngram_counts"), call.need("ngram_indexes")
+    starts, places_ = call.need("ngram_counts"), call.need("ngram_indexes")
     shortest, longest = call.need("min_gram_length"), call.need("max_gram_length")
     skips = call.need("max_skip_count")
+    width = x.shape[-1] if x.ndim else 1
+    longest, skips = min(longest, width), min(skips, width)  # beyond a row nothing is found
+    slots = places(max(places_, default=-1) + 1, "TfIdfVectorizer").size
+    if min(places_, default=0) < 0 or shortest < 1:
+        raise ShapeError(f"TfIdfVectorizer of {shortest} words, counted at {min(places_)}")
     grams: dict[tuple[int, ...], int] = {}
     for n, (a, z) in enumerate(zip(starts, [*starts[1:], len(pool)]), 1):
         for i in range(a, z, n):
             grams.setdefault(tuple(pool[i : i + n]), len(grams))
     rows = x.reshape(-1, x.shape[-1]) if x.ndim > 1 else x.reshape(1, -1)
-    counts = np.zeros((len(rows), max(places) + 1), np.float32)
+    counts = np.zeros((len(rows), slots), np.float32)
     for r, row in enumerate(rows.tolist()):
         for n in range(shortest, longest + 1):
             for step in range(1, skips + 2 if n > 1 else 2):
                 for i in range(len(row) - (n - 1) * step):
                     number = grams.get(tuple(row[i : i + (n - 1) * step + 1 : step]))
                     if number is not None:
-                        counts[r, places[number]] += 1
+                        counts[r, places_[number]] += 1
     mode, given = call.need("mode"), call.get("weights")
     weights = np.ones(counts.shape[1], np.float32)
     for i, w in enumerate(given or []):
-        weights[places[i]] = w
+        weights[places_[i]] = w
     made = counts if mode == "TF" else (counts > 0) * weights if mode == "IDF" else counts * weights
     return made.astype(np.float32).reshape((*x.shape[:-1], counts.shape[1]))

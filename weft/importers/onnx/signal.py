@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 import weft
-from weft.core.errors import LimitError
+from weft.core.errors import LimitError, ShapeError
 from weft.importers.onnx.table import Call, op, scalar
-from weft.importers.onnx.values import numpy_type
+from weft.importers.onnx.values import numpy_type, places
 from weft.tensor.core import Tensor
 
 MOST = 1 << 26  # elements of a matrix of cosines
@@ -79,7 +79,10 @@ def stft(
     size = int(scalar(length)) if length is not None else window.shape[0]  # type: ignore[union-attr]
     hop = int(scalar(step))
     count = (x.shape[1] - size) // hop + 1
-    at = np.arange(count)[:, None] * hop + np.arange(size)[None, :]
+    if hop < 1 or size < 1 or count < 1:
+        raise ShapeError(f"frames of {size}, {hop} apart, of {x.shape[1]} samples")
+    at = places(count * size, "STFT").reshape(count, size)
+    at = at // size * hop + at % size
     frames = x.take(at.astype(np.int32), 1)
     frames = frames if window is None else frames * window.reshape(-1, 1)
     half = call.get("onesided", 1)
@@ -92,7 +95,7 @@ def _window(name: str, terms: tuple[float, ...]) -> None:
     def run(call: Call, size: np.ndarray) -> np.ndarray:
         n = int(scalar(size))
         period = n if call.get("periodic", 1) else n - 1
-        turns = np.arange(n) * (2 * np.pi / max(period, 1))
+        turns = places(n, name) * (2 * np.pi / max(period, 1))
         made = sum(a * (-1) ** k * np.cos(k * turns) for k, a in enumerate(terms))
         out: np.ndarray = np.asarray(made).astype(numpy_type(call.get("output_datatype", 1), name))
         return out
@@ -110,6 +113,7 @@ def mel_weight_matrix(call: Call, *operands: np.ndarray) -> np.ndarray:
     """[bins of the transform, mels]: triangles between edges that are even on the mel scale."""
     mels, size, rate, low, high = (scalar(v) for v in operands)
     bins = size // 2 + 1
+    places(bins * (mels + 2), "MelWeightMatrix")
     ends = [2595 * np.log10(1 + f / 700) for f in (low, high)]
     edges = 700 * (10 ** (np.linspace(ends[0], ends[1], mels + 2, endpoint=False) / 2595) - 1)
     at = np.floor((size + 1) * edges / rate).astype(int)

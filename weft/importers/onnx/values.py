@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.errors import DTypeError, FileFormatError
+from weft.core.errors import DTypeError, FileFormatError, LimitError
 from weft.importers.onnx.table import Call, Value, is_host
 
 INT4, UINT4 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4)
@@ -30,6 +30,7 @@ NAMES = {
 HOST_ONLY = {np.dtype(t) for t in (np.int16, np.uint16, np.uint64)}
 _CODES = {v: k for k, v in NUMPY.items()}
 MOST = 1 << 40  # bytes of one tensor: more is a lie, whatever the file says
+MOST_PLACES = 1 << 26
 
 
 def numpy_type(code: int, what: str) -> np.dtype:
@@ -84,6 +85,14 @@ def elements(dims: Any, what: str) -> int:
     if count > MOST:
         raise FileFormatError(f"{what}: dims {list(dims)} hold {count} elements")
     return count
+
+
+def places(count: int, what: str) -> np.ndarray:
+    """0..count - 1, of which the host computes where elements lie. Raises LimitError for more than
+    any axis has that fits into memory."""
+    if count > MOST_PLACES:
+        raise LimitError(f"{what}: {count} places; at most {MOST_PLACES}")
+    return np.arange(count)
 
 
 def byte_count(code: int, count: int) -> int:

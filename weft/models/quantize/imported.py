@@ -12,7 +12,8 @@ import numpy as np
 
 from weft.core.errors import UsageError
 from weft.core.packed import Form
-from weft.importers.imported import Holder, Imported, Plan, Step, refs
+from weft.importers.foreign import Holder
+from weft.importers.imported import Imported, Plan, Step, refs
 from weft.importers.ports import Ref
 from weft.models.quantize.schemes import Scheme
 from weft.models.quantize.search import Search

@@ -1,0 +1,175 @@
+"""What graphs of other frameworks have in common as Modules: tensors by name, and how they run.
+
+Such a module comes evaluating, for that is what files hold. Called by itself then it runs compiled,
+with its weights taken as they are: what follows from them alone is worked out once. Where gradients
+may be asked for its operations are run as they stand, and recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, Self
+
+from weft.core.errors import FileFormatError, GradientError
+from weft.core.trees import flatten, unflatten
+from weft.importers.ports import Port, label
+from weft.nn.module import Module, Parameter
+from weft.ops.tape import Tracked, recording
+from weft.program.device import Device
+from weft.tensor.base import CURRENT, place
+from weft.tensor.compiled import Compiled
+from weft.tensor.core import Tensor
+
+DEEPEST = 32  # modules above a tensor
+
+
+class Holder(Module):
+    """A module of the foreign model: its parameters, buffers and the modules below."""
+
+    _training = False
+
+
+class Kept:
+    """What a module has compiled so far: a copy of the module has none."""
+
+    def __init__(self) -> None:
+        self.compiled: dict[Any, Compiled] = {}
+        self.whole = ""  # why its operations run one by one all the same
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return type(self)()
+
+
+class Foreign(Module):
+    """A foreign graph that runs, compiles, trains and saves as any Module.
+
+    It comes evaluating: called by itself it then runs compiled for the device that it is on, its
+    weights frozen, and `backward` from its results raises GradientError. After `train()`, given
+    tensors that require gradients, and inside `weft.compile`, its operations are recorded."""
+
+    _training = False
+
+    def __init__(self, name: str, inputs: Sequence[Port]):
+        self._name, self._inputs, self._kept = name, tuple(inputs), Kept()
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether its weights count as constants where it is compiled by itself."""
+        return not self.training
+
+    def records(self, inputs: Iterable[Any]) -> bool:
+        """Whether a call with these inputs is recorded, or part of a larger trace."""
+        if CURRENT.trace is not None:
+            return True
+        if not recording():
+            return False
+        taped = any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
+        return taped or self.training
+
+    def evaluated(self, made: Any) -> Any:
+        """Results of a call that was not recorded; going backward from them says so."""
+        if not (recording() and any(p.requires_grad for p in self.parameters())):
+            return made
+        leaves, tree = flatten(made, lambda x: isinstance(x, Tensor), self._name)
+        return unflatten(tree, [_without_history(self._name, x) for x in leaves])
+
+    def compiled(self, fn: Callable[..., Any], key: Any = None) -> Compiled:
+        """`fn`, compiled for the device that the module is on; kept by `key`."""
+        device = self.place()
+        found = self._kept.compiled.get((key, device))
+        if found is None:
+            found = Compiled(fn, "cpu" if device is None else device, frozen=True)
+            found.__name__ = self._name
+            self._kept.compiled[key, device] = found
+        return found
+
+    def place(self) -> Device | None:
+        """The device that its first tensor is on (None: the host)."""
+        first = next((t for m in (self.parameters(), self.buffers()) for t in m), None)
+        return None if first is None else place(first)
+
+    # -- tensors
+
+    def tensor(self, dotted: str) -> Tensor:
+        """The parameter or buffer of that dotted name."""
+        found: Any = self
+        for part in dotted.split("."):
+            found = getattr(found, part)
+        assert isinstance(found, Tensor)
+        return found
+
+    def hold(self, dotted: str, value: Tensor, persistent: bool = True) -> None:
+        """Sets a tensor among the attributes of the modules that its name leads through. Raises
+        FileFormatError where something else has the name."""
+        *path, last = dotted.split(".")
+        module: Module = self
+        for part in path:
+            below = vars(module).get(part)
+            if below is None:
+                _free(module, part, dotted)
+                below = Holder()
+                setattr(module, part, below)
+            if not isinstance(below, Module):
+                raise FileFormatError(
+                    f"tensor {dotted!r:.80}: {part!r} is a tensor and a module as well"
+                )
+            module = below
+        _free(module, last, dotted)
+        if isinstance(value, Parameter):
+            setattr(module, last, value)
+        else:
+            module.register_buffer(last, value, persistent)
+
+    def safe_name(self, name: str) -> str:
+        """A dotted name for a tensor that a file calls `name`: that, where it can be one."""
+        shown = label(name)
+        parts = shown.split(".")
+        if len(parts) <= DEEPEST and all(parts) and self._fits(parts):
+            return shown
+        plain = shown.replace(".", "_") or "tensor"
+        while not self._fits([plain]):
+            plain += "_"
+        return plain
+
+    def _fits(self, parts: Sequence[str]) -> bool:
+        module: Any = self
+        for part in parts[:-1]:
+            below = vars(module).get(part)
+            if below is None:
+                return all(not hasattr(Holder, p) for p in parts) and not hasattr(module, part)
+            if not isinstance(below, Holder):
+                return False
+            module = below
+        return not hasattr(module, parts[-1])
+
+    # -- what it is
+
+    def facts(self, results: Any, ops: Mapping[str, int], writes: Sequence[str]) -> dict[str, Any]:
+        """Inputs and results as text, parameters and buffers with their sizes, how many operations
+        there are of each kind."""
+        tensors = list(dict.fromkeys((*self.parameters(), *self.buffers())))
+        return {
+            "name": self._name,
+            "inputs": [p.text() for p in self._inputs],
+            "results": results,
+            "parameters": sum(p.size for p in self.parameters()),
+            "bytes": sum(t.size * t.dtype.itemsize for t in tensors),
+            "writes": list(writes),
+            "ops": dict(ops),
+        }
+
+
+def _free(module: Module, name: str, dotted: str) -> None:
+    if not name or hasattr(module, name):
+        raise FileFormatError(
+            f"tensor {dotted!r:.80}: the name {name!r:.80} is taken; rename the module"
+        )
+
+
+def _without_history(name: str, x: Tensor) -> Tensor:
+    def pull(*_: Any) -> NoReturn:
+        raise GradientError(
+            f"backward through {name}, which was evaluating: call its train() before the call"
+        )
+
+    return Tensor(Tracked(x._value, (), pull)) if x.dtype.is_float else x

@@ -1,0 +1,82 @@
+"""Constants of a file as parameters and buffers of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from weft.core.errors import DTypeError
+from weft.importers.foreign import Foreign
+from weft.importers.onnx.graph import Graph
+from weft.importers.onnx.table import Value
+from weft.importers.onnx.values import HOST_ONLY
+from weft.nn.module import Parameter
+from weft.program.device import Device
+from weft.tensor.core import Tensor
+
+ON_HOST = 4096  # elements up to which a constant of integers stays on the host
+INT32 = np.iinfo(np.int32)
+# Operands that are measured, not learnt.
+_MEASURED = {"BatchNormalization": (3, 4), "QuantizeLinear": (1,), "DequantizeLinear": (1,)}
+
+
+def hold_constants(module: Foreign, graphs: Sequence[Graph], device: Device | None) -> None:
+    """Makes tensors of the module of what these graphs and those inside them hold: parameters of
+    initializers of floats, buffers of other arrays. Single numbers and few integers, of which
+    shapes are computed, stay arrays. Raises DTypeError for integers beyond 32 bits."""
+    for graph in (inner for g in graphs for inner in (g, *g.subgraphs())):
+        measured = {
+            node.inputs[i]
+            for node in graph.nodes
+            for i in _MEASURED.get(node.op, ())
+            if i < len(node.inputs)
+        }
+        for name in list(graph.constants):
+            made = _tensor(name, graph.constants[name])
+            if made is None:
+                continue
+            learnt = name in graph.initial and name not in measured and made.dtype.is_float
+            dotted = module.safe_name(name)
+            value = Parameter(made, name=dotted) if learnt else made
+            value.name = dotted
+            module.hold(
+                dotted, value if device is None else value.to_(device), name in graph.initial
+            )
+            graph.held[name] = dotted
+            del graph.constants[name]
+
+
+def _tensor(name: str, array: np.ndarray) -> Tensor | None:
+    few = array.size <= ON_HOST if array.dtype.kind in "biu" else array.ndim == 0
+    if few or array.size == 0 or array.dtype in HOST_ONLY or array.dtype == np.float64:
+        return None
+    if array.dtype == np.int64:
+        if array.min() < INT32.min or array.max() > INT32.max:
+            raise DTypeError(
+                f"constant {name!r:.80} holds {array.min()} to {array.max()}; weft's devices "
+                "have int32 for ONNX's int64"
+            )
+        array = array.astype(np.int32)
+    return Tensor(array if array.flags.aligned else array.copy())
+
+
+class Constants(Mapping[str, Value]):
+    """The constants of a graph by name: arrays, and the module's tensors as they are now."""
+
+    def __init__(self, graph: Graph, tensor: Callable[[str], Tensor]):
+        self.graph, self.tensor = graph, tensor
+
+    def __getitem__(self, name: str) -> Value:
+        dotted = self.graph.held.get(name)
+        return self.graph.constants[name] if dotted is None else self.tensor(dotted)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.graph.held or name in self.graph.constants
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.graph.constants
+        yield from self.graph.held
+
+    def __len__(self) -> int:
+        return len(self.graph.constants) + len(self.graph.held)
