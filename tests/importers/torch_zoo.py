@@ -28,6 +28,10 @@ ZOO: dict[str, tuple[str, dict[str, Any], str]] = {
     "bert": ("BertModel", _TEXT, "ids"),
     "albert": ("AlbertModel", _TEXT | {"embedding_size": 16}, "ids"),
     "electra": ("ElectraModel", _TEXT | {"embedding_size": 16}, "ids"),
+    "modernbert": ("ModernBertModel", _TEXT | {"pad_token_id": 0}, "ids"),
+    "squeezebert": ("SqueezeBertModel", _TEXT | {"embedding_size": 32}, "ids"),
+    "roformer": ("RoFormerModel", _TEXT | {"embedding_size": 32}, "ids"),
+    "convbert": ("ConvBertModel", _TEXT | {"embedding_size": 32}, "ids"),
     "deberta-v2": (
         "DebertaV2Model",
         _TEXT
@@ -251,6 +255,13 @@ ZOO: dict[str, tuple[str, dict[str, Any], str]] = {
     "phi3": ("Phi3ForCausalLM", _DECODER, "ids"),
     "stablelm": ("StableLmForCausalLM", _DECODER, "ids"),
     "mixtral": ("MixtralForCausalLM", _DECODER | {"num_local_experts": 4}, "ids"),
+    "cohere": ("CohereForCausalLM", _DECODER, "ids"),
+    "qwen3": ("Qwen3ForCausalLM", _DECODER, "ids"),
+    "qwen3_moe": (
+        "Qwen3MoeForCausalLM",
+        _DECODER | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+        "ids",
+    ),
     "mamba": (
         "MambaForCausalLM",
         {
