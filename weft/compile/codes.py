@@ -27,18 +27,21 @@ from weft.ops.codes import BYTES, CONV, DEQUANTIZE, QUANTIZE
 from weft.templates.conv.depthwise import PLACES
 from weft.transform.fold import simplify
 from weft.transform.inline import inline
-from weft.transform.rebuild import filled, make, remake, rewrite, uniform
+from weft.transform.rebuild import const, filled, make, remake, rewrite, uniform
 
 PAIR = (QUANTIZE, DEQUANTIZE)
+POOL = "max_pool"
 _HALF = 128  # what an unsigned code is more than the signed one
 
 
 def convolve_codes(graph: Graph, caps: Caps) -> Graph:
-    """The graph with products of codes, and without calls of PAIR."""
-    if not any(is_call(node, *PAIR) for node in toposort(graph.roots())):
+    """The graph with products of codes, and without calls of PAIR and POOL."""
+    order = list(toposort(graph.roots()))
+    if any(is_call(node, *PAIR) for node in order):
+        graph = rewrite(graph, _Rules(caps).visit)
+    elif not any(is_call(node, POOL) for node in order):
         return graph
-    graph = rewrite(graph, _Rules(caps).visit)
-    return inline(graph, lambda node: not is_call(node, *PAIR))
+    return inline(graph, lambda node: not is_call(node, *PAIR, POOL))
 
 
 def is_call(node: Node, *names: str) -> bool:
@@ -66,6 +69,8 @@ class _Rules:
             made = rule[made.attrs["name"]](made) or made
         elif made.op == "dot":
             made = self._product(made) or made
+        elif is_call(made, POOL) and is_call(made.inputs[0], DEQUANTIZE):
+            made = _pooled(made) or made
         elif made.op in _MOVES and any(is_call(x, DEQUANTIZE) for x in made.inputs):
             made = _MOVES[made.op](made) or made
         self._fixed(made)
@@ -158,10 +163,10 @@ class _Rules:
             codes = _turned(codes)
             least += _HALF if self.sign == dt.uint8 else -_HALF
         o, axes = w.shape[0], tuple(range(1, len(w.shape)))
-        total = make("sum", make("cast", weights, dtype=dt.int32), axes=axes)
-        start = make("mul", total, filled(np.asarray(-least, np.int32), total.shape))
+        total = simplify(make("sum", simplify(make("cast", weights, dtype=dt.int32)), axes=axes))
+        start = simplify(make("mul", total, const(np.full(o, -least, np.int32))))
         if deep:
-            start = make("cast", start, dtype=dt.float32)
+            start = simplify(make("cast", start, dtype=dt.float32))
         window = {**params, "zero": int(least)}
         made = call(CONV, codes, weights, start, where=where, **window)
         factor = _times(w.inputs[1], by)
@@ -283,6 +288,17 @@ def _moved(node: Node) -> Node | None:
             return None
         attrs["value"] = int(least)
     return call(DEQUANTIZE, simplify(make(node.op, codes, **attrs)), *parts, where=node.where)
+
+
+def _pooled(node: Node) -> Node | None:
+    """max_pool of what has one positive scale: the largest of the codes."""
+    codes, scale, zero = node.inputs[0].inputs
+    by = _number(scale)
+    if by is None or not 0 < by < math.inf or zero.size != 1:
+        return None
+    made = call("max_pool", codes, where=node.where, **node.attrs["params"])
+    parts = (simplify(make("reshape", p, shape=())) for p in (scale, zero))
+    return call(DEQUANTIZE, made, *parts, where=node.where)
 
 
 def _kept(part: Node, node: Node) -> Node | None:

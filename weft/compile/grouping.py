@@ -86,6 +86,7 @@ class _Grouper:
         self.graph, self.caps, self.claimed = graph, caps, claimed
         self.order = list(toposort(graph.roots()))
         self.users = users(graph)
+        self.place = {id(node): i for i, node in enumerate(self.order)}
         self.rows = row_bounds(self.order)
         self.slots = {name: i for i, name in enumerate(analysis.scalar_names(graph))}
         self.forced = dict(forced)
@@ -241,17 +242,23 @@ class _Grouper:
         return [x for x in found if x is not None and id(x) not in self.forced]
 
     def _in_bytes(self, anchor: Node) -> Node | None:
-        """The first cast to bytes that all that is made of an anchor goes through."""
-        at = anchor
-        while True:
-            reading = self.users[id(at)]
-            if len(reading) != 1 or self._is_root(at):
-                return None
-            at = reading[0]
-            if kind_of(at) != "elementwise" or at.shape != anchor.shape or self._in_memory(at):
-                return None
-            if at.op == "cast" and at.dtype.itemsize == 1:
-                return at
+        """The last cast to bytes that all that is made of an anchor goes through, and that is made
+        of no other."""
+        found, after, seen = [], [anchor], {id(anchor)}
+        while after:
+            for user in self.users[id(after.pop())]:
+                fits = kind_of(user) == "elementwise" and user.shape == anchor.shape
+                if fits and id(user) not in seen and not self._in_memory(user):
+                    seen.add(id(user))
+                    after.append(user)
+                    found += [user] if user.op == "cast" and user.dtype.itemsize == 1 else []
+        able = [x for x in found if self._only_through(anchor, x) and self._made_of(x, anchor)]
+        return max(able, key=lambda x: self.place[id(x)], default=None)
+
+    def _made_of(self, node: Node, anchor: Node) -> bool:
+        """Whether `anchor` is the only one whose kernel can be that of `node`."""
+        inside = self._inside(node, anchor)
+        return not any(is_anchor(x) and x is not anchor and not self._in_memory(x) for x in inside)
 
     def _epilogue_of(self, root: Node, absorbed: set[int]) -> Node | None:
         """The anchor that `root` can be the epilogue of: the costliest one used by root alone."""

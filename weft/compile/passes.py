@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from weft.compile import analysis, limits
 from weft.compile.channels_last import channels_last
-from weft.compile.codes import PAIR, convolve_codes, is_call
+from weft.compile.codes import PAIR, POOL, convolve_codes, is_call
 from weft.compile.derive import derive
 from weft.compile.grouping import Partition, partition
 from weft.compile.interleave import interleave
@@ -41,7 +41,7 @@ Pass = Callable[[Graph, Caps], Graph]
 
 def _kept(node: Node, caps: Caps) -> bool:
     """Whether a call is not to be inlined (yet)."""
-    return is_call(node, "conv", *PAIR) or claimed_by(node, caps) is not None
+    return is_call(node, "conv", POOL, *PAIR) or claimed_by(node, caps) is not None
 
 
 PASSES: tuple[tuple[str, Pass], ...] = (

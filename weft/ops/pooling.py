@@ -28,7 +28,7 @@ FEW = 16  # places of a window that code is written out for
 
 def _abstract(name: str) -> Callable[..., Aval]:
     def abstract(x: Aval, *, kernel: Sizes, stride: Sizes, padding: Sides, dilation: Sizes) -> Aval:
-        want(name, x, "float")
+        want(name, x, "numeric" if name == "max_pool" else "float")
         if len(x.shape) < 3 or any(2 * p > k for sides, k in zip(padding, kernel) for p in sides):
             raise ShapeError(
                 f"{name}: x {x!r}, kernel {kernel}, padding {padding}; expected [N, C, ...] and "
@@ -74,7 +74,8 @@ def _axis_by_axis(
 
 def _around(x: Value) -> float:
     """The dtype's lowest number: what lies around an image of which maxima are taken."""
-    return float(finfo(np.dtype(aval(x).dtype.numpy)).min)
+    dtype = aval(x).dtype
+    return float((finfo if dtype.is_float else np.iinfo)(np.dtype(dtype.numpy)).min)
 
 
 def _max_pool(x: Value, **params: Any) -> Value:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from weft.core import dtypes as dt
 from weft.kernel import ir
-from weft.kernel.expr import const, eq, load, minimum, shuffle
+from weft.kernel.expr import const, load, minimum, shuffle
 from weft.kernel.ir import Expr, Kernel, Type
 from weft.ops.codes import FOUR
 from weft.templates import affine
@@ -32,7 +32,8 @@ class CpuCodes:
         self.lanes = em.caps.lanes
         mr, self.nv = tile(s.o, em.caps)
         self.high = rows_per_group(s, em.caps, mr, self.nv, 1)
-        self.mr, self.columns = min(mr, self.high * s.ow), self.nv * self.lanes
+        fewest = (s.oh % self.high or self.high) * s.ow  # places of the last group of an image
+        self.mr, self.columns = min(mr, fewest), self.nv * self.lanes
         # k runs through whole rows of windows where these lie side by side
         self.run = (s.kernel[1] if s.dilation[1] == 1 else 1) * s.c
         self.row = (s.wide if s.padded else s.w) * s.c  # from one row of the image to the next
@@ -48,14 +49,8 @@ class CpuCodes:
         self._outputs()
         self.staged = b.array("staged", dt.int32, self.mr * self.columns)
         count = b.let(minimum(s.oh - top, self.high) * s.ow, "rows")
-        full = b.let(count - count % self.mr, "full")
-        with b.loop(full, step=self.mr, name="row") as row, self.em.scope():
-            self._tile(row, self.mr)
-        # whole groups leave as many places, the last of an image perhaps others
-        last = (s.oh % self.high or self.high) * s.ow
-        for rest in sorted({self.high * s.ow % self.mr, last % self.mr} - {0}):
-            with b.when(eq(count - full, rest)), self.em.scope():
-                self._tile(full, rest)
+        with b.loop(count, step=self.mr, name="row") as row, self.em.scope():
+            self._tile(b.let(minimum(row, count - self.mr), "first"), row)
         grid = (panels, s.n * blocks)
         return b.kernel(grid, (1,), self.p.flops, traffic(self.em.group))
 
@@ -114,16 +109,17 @@ class CpuCodes:
         pairs = zip(self.vectors, self.masks)
         self.starts = [b.let(load(self.start, n, self.lanes, mask), "start") for n, mask in pairs]
 
-    def _tile(self, row: Expr, mr: int) -> None:
-        """The results of `mr` places from number `row` of the group's on."""
-        b, lanes = self.b, self.lanes
+    def _tile(self, first: Expr, fresh: Expr) -> None:
+        """The sums of `mr` places from number `first` of the group's on, and the results of those
+        from `fresh` on: the last tile begins early, so that it is whole."""
+        b, lanes, mr = self.b, self.lanes, self.mr
         acc = [[b.var(v, "acc", v.type) for v in self.starts] for _ in range(mr)]
-        self._windows([b.let(row + i, "r") for i in range(mr)], acc)
+        self._windows([b.let(first + i, "r") for i in range(mr)], acc)
         for i, line in enumerate(acc):
             for v, var in enumerate(line):
                 b.store(self.staged, const(i * self.columns + v * lanes), var)
-        with b.loop(const(mr), name="t") as t, self.em.scope():
-            m = self.em.axis(b.let(self.m0 + row + t, "m"), self.p.m)
+        with b.loop(const(mr), b.let(fresh - first, "done"), name="t") as t, self.em.scope():
+            m = self.em.axis(b.let(self.m0 + first + t, "m"), self.p.m)
             lead = affine.unflatten(m, self.p.rows)
             for v, (n, mask) in enumerate(zip(self.vectors, self.masks)):
                 at = b.let(t * self.columns + v * lanes, "at")
