@@ -120,9 +120,8 @@ def max_pool(call: Call, x: Tensor) -> Any:
     window = window_of(call, x.shape[2:])
     half = all(2 * p <= k for sides, k in zip(window.sides, window.kernel) for p in sides)
     if half and x.dtype.is_float and not call.wants(1):
-        around = tuple(map(tuple, window.sides))
         return x._call(
-            "max_pool", kernel=window.kernel, stride=window.strides, padding=around,
+            "max_pool", kernel=window.kernel, stride=window.strides, padding=tuple(window.sides),
             dilation=window.dilations,
         )  # fmt: skip
     lowest = float(weft.finfo(x.dtype).min) if x.dtype.is_float else int(weft.iinfo(x.dtype).min)
