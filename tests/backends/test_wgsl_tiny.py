@@ -31,7 +31,7 @@ ON_VALUES = {"nonzero", "unique_values"}  # their shapes depend on values: eager
 # Which models alone use: tests/ops/test_dequantize.py and test_quantize_primitives.py play them.
 OF_MODELS = {"delta_rule", "dequantize", "first_rows", "quantize", "rescale"}
 # Which the compiler alone makes: tests/compile/test_channels_last.py plays them.
-OF_COMPILER = {"conv_last", "depthwise_last"}
+OF_COMPILER = {"conv_last", "depthwise_last", "winograd_last"}
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

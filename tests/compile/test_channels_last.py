@@ -104,6 +104,23 @@ def test_gradients_go_through() -> None:
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
 
 
+def test_frozen_windows_of_3_by_3_take_fewer_products() -> None:
+    """Where the CPU has registers for it, and then in every batch alike."""
+    x, w = numbers(3, 16, 9, 10), weft.tensor(numbers(24, 16, 3, 3) * 0.1)
+    shift = [weft.tensor(v) for v in (numbers(24), np.abs(numbers(24)) + 1)]
+
+    def net(x: Any) -> Any:
+        return F.batch_norm(F.conv2d(x, w, padding=1), *shift).relu().mean((2, 3))
+
+    fn = weft.compile(net, frozen=True)
+    got = fn(x).numpy()
+    np.testing.assert_allclose(got, net(weft.tensor(x)).numpy(), rtol=1e-5, atol=2e-5)
+    labels = " ".join(s.label for s in fn.programs()[0].steps)
+    wanted = weft.backends.registry.host().caps.registers >= 32
+    assert ("winograd_last" in labels) == wanted and ("conv_last" in labels) != wanted
+    np.testing.assert_array_equal(fn(x[1:2]).numpy(), got[1:2])
+
+
 # -- formulas -------------------------------------------------------------------------------------
 
 
@@ -116,6 +133,8 @@ def formula() -> Formula:
         Step("mul", (2, 4), {}),
         Step("transpose", (5,), {"perm": (1, 0)}),
         Step("pad", (6,), {"low": (0, 0), "high": (1, 0), "value": 0.0}),
+        Step("reshape", (7,), {"shape": (4, 1, 2)}),
+        Step("sum", (8,), {"axes": (1,)}),
     )
     return Formula((("w", (2,), "float32"),), steps)
 
@@ -136,6 +155,8 @@ def test_a_formula() -> None:
     (1, "broadcast", (1,), {"shape": (2,)}), (4, "mul", (2, 3), {}), (4, "mul", (2,), {}),
     (4, "system", (2, 4), {}), (5, "transpose", (5,), {"perm": (0, 0)}), (5, "transpose", (5,), {}),
     (6, "pad", (6,), {"low": (-1, 0), "high": (1, 0), "value": 0.0}),
+    (8, "sum", (8,), {"axes": (3,)}), (8, "sum", (8,), {"axes": (1, 1)}),
+    (8, "sum", (8,), {"axes": (0, 1)}), (8, "sum", (7, 8), {"axes": (1,)}),
     (2, "const", (), {"value": [1, 2], "dtype": "float32", "shape": ()}),
     (2, "const", (), {"value": 1, "dtype": "nothing", "shape": ()}),
 ])  # fmt: skip

@@ -15,9 +15,11 @@ from weft import ops
 from weft.core.caps import PRESETS
 from weft.core.order import CHUNK, SPAN
 from weft.ops.conv_last import CONV, DEPTHWISE
+from weft.ops.winograd import WEIGHTS, WINOGRAD
 from weft.templates.conv.plan import bands
 
-ALL = [pytest.param(t, marks=[] if t in QUICK else [pytest.mark.slow]) for t in TIERS]
+SLOW = pytest.mark.slow
+ALL = [pytest.param(t, marks=[] if t in QUICK else [SLOW]) for t in TIERS]
 
 
 def caps_of(tier: str) -> Any:
@@ -34,6 +36,9 @@ def run(tier: str, x: np.ndarray, w: np.ndarray, extra: np.ndarray | None, **win
     params = {"kernel": w.shape[1:3], **window}
     if w.ndim == 3:
         name, weights = DEPTHWISE, w.reshape(len(w), -1).T.copy()
+    elif len(window) == 1:
+        name, weights = WINOGRAD, matrices(w, *bands(len(w), caps_of(tier)))
+        params = {"channels": len(w), **window}
     else:
         count, lanes = bands(len(w), caps_of(tier))
         rows = np.zeros((count * lanes, w[0].size), np.float32)
@@ -48,6 +53,14 @@ def run(tier: str, x: np.ndarray, w: np.ndarray, extra: np.ndarray | None, **win
     arrays = [x, weights] if extra is None else [x, weights, extra]
     graph = trace(fn, arrays)
     return play(tier, group_of(graph, "conv", "call"), arrays)[0]
+
+
+def matrices(w: np.ndarray, count: int, lanes: int) -> np.ndarray:
+    """w[O, 3, 3, C] as the 16 matrices of ops/winograd: [16, count, C, lanes]."""
+    made = np.einsum("ai,bj,oijc->aboc", WEIGHTS, WEIGHTS, w).reshape(16, len(w), -1)
+    padded = np.zeros((16, count * lanes, made.shape[2]), np.float32)
+    padded[:, : len(w)] = made
+    return padded.reshape(16, count, lanes, -1).transpose(0, 1, 3, 2).copy()
 
 
 def truth(x: np.ndarray, w: np.ndarray, extra: np.ndarray | None, **window: Any) -> np.ndarray:
@@ -141,3 +154,50 @@ def test_the_one_order(tier: str) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=2e-5)
     assert (got == want).mean() > 0.99
     np.testing.assert_array_equal(run(tier, x[1:], w, None, **window), got[1:])
+
+
+# -- with fewer products --------------------------------------------------------------------------
+
+FEWER: dict[str, tuple[tuple[int, ...], int, Any]] = {  # x, outputs, padding
+    "even": ((2, 8, 6, 20), 33, ((1, 1), (1, 1))),
+    "odd": ((1, 5, 9, 16), 16, ((0, 0), (0, 0))),
+    "wide edges": ((1, 4, 3, 3), 70, ((2, 0), (3, 4))),
+    "deep": ((1, 7, 7, 270), 8, ((1, 1), (1, 1))),
+}
+
+
+@pytest.mark.parametrize("tier", ["cpu", "cpu-avx512", pytest.param("cpu-avx2", marks=SLOW)])
+@pytest.mark.parametrize("name", FEWER)
+def test_fewer_products_against_float64(tier: str, name: str) -> None:
+    size, outputs, padding = FEWER[name]
+    x, w = numbers(*size), numbers(outputs, 3, 3, size[-1])
+    window = {"stride": (1, 1), "padding": padding, "dilation": (1, 1)}
+    extra = numbers(*truth(x, w, None, **window).shape)
+    want = truth(x, w, extra, **window)
+    got = run(tier, x, w, extra, padding=padding)
+    np.testing.assert_allclose(got, want, rtol=0, atol=4e-6 * np.abs(want).max())
+    alone = run(tier, x[-1:], w, extra[-1:], padding=padding)
+    np.testing.assert_array_equal(alone, got[-1:])
+
+
+@given(st.data())
+@settings(max_examples=25, deadline=None)
+def test_fewer_products_of_any_image(data: Any) -> None:
+    draw = data.draw
+    sides = tuple((draw(st.integers(0, 3)), draw(st.integers(0, 3))) for _ in range(2))
+    size = [draw(st.integers(max(1, 3 - sum(p)), 30)) for p in sides]
+    c, o = draw(st.integers(1, 40)), draw(st.integers(1, 80))
+    x, w = numbers(draw(st.integers(1, 2)), *size, c), numbers(o, 3, 3, c)
+    want = truth(x, w, None, stride=(1, 1), padding=sides, dilation=(1, 1))
+    got = run("cpu", x, w, None, padding=sides)
+    np.testing.assert_allclose(got, want, rtol=0, atol=4e-6 * np.abs(want).max())
+
+
+def test_fewer_products_mean_what_their_body_does() -> None:
+    size, outputs, padding = FEWER["wide edges"]
+    x, w = numbers(*size), numbers(outputs, 3, 3, size[-1])
+    made = matrices(w, 5, 16)
+    got = ops.evaluate(trace(lambda x, u: ops.call(WINOGRAD, x, u, channels=70, padding=padding),
+                             [x, made]), [x, made])  # fmt: skip
+    want = truth(x, w, None, stride=(1, 1), padding=padding, dilation=(1, 1))
+    np.testing.assert_allclose(got[0], want, rtol=0, atol=4e-6 * np.abs(want).max())

@@ -190,33 +190,41 @@ def model(
         click.echo(f"Chrome trace: {profile}")
 
 
-@bench.command(epilog="Example:  weft bench nets --only resnet50")
+@bench.command(epilog="Example:  weft bench nets --only resnet50 --beside ort,eager,compile")
 @click.option("--device", default="cpu", show_default=True, help="Device to measure.")
 @click.option("--only", default="", help="Comma list: cases whose name contains one of these.")
+@click.option("--beside", default="", help="Comma list of ort, eager, compile: peers, in turn.")
+@click.option("--model", default="", type=click.Path(), help="An ONNX file to time as well.")
 @_threads
 @click.option("--repeats", default=20, show_default=True, type=click.IntRange(5))
-@click.option("--budget", default=5.0, show_default=True, type=float, help="Seconds per case.")
+@click.option("--budget", default=5.0, show_default=True, type=float, help="Seconds per side.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def nets(device: str, only: str, repeats: int, budget: float, as_json: bool) -> None:
-    """Time convolution nets (f32, random weights): ResNet-50, MobileNetV3-Large, a detector."""
+def nets(
+    device: str, only: str, beside: str, model: str, repeats: int, budget: float, as_json: bool
+) -> None:
+    """Time nets (f32, random weights): ResNet-50, MobileNetV3-Large, a detector like YOLOv8n,
+    ViT-B/16, BERT-base at 128 tokens; and an ONNX file with one input. --beside times PyTorch
+    (eager, torch.compile) and ONNX Runtime on as many threads, each in a process of its own."""
     from weft.backends import registry
     from weft.conform import bench_nets, roofline
 
     found = registry.get(device)
+    peers = [s for s in beside.split(",") if s]
+    o = bench_nets.Options(
+        found.info.id, found.caps.cores, peers, repeats, budget=budget, model=model
+    )
     names = [s for s in only.split(",") if s]
-    result = bench_nets.run(
-        found.info.id, roofline.measure(found), names, repeats, budget,
-        lambda n, r: _note(f"{n}: {r}"),
-    )  # fmt: skip
+    roof = roofline.measure(found)
+    result = bench_nets.run(o, roof, names, lambda n, r: _note(f"{n}: {r}"))
     if not result["results"]:
         raise UsageError(f"no case matches {only!r}; see `weft bench nets` without --only")
-    result["threads"] = found.caps.cores
-    rows = [
-        [n, r["median_ms"], r["min_ms"], r["gflops"], f"{r['roofline']:.2f}", r["launches"]]
-        for n, r in result["results"].items()
-    ]
     header = ["case", "median ms", "min ms", "GFLOP/s", "of FMA peak", "launches"]
-    _emit(result, as_json, header, rows)
+    rows = [
+        [n, r["median_ms"], r["min_ms"], r["gflops"], f"{r['roofline']:.2f}", r["launches"],
+         *(f"{r.get('peers', {}).get(p, {}).get('times_ratio', '')}" for p in peers)]
+        for n, r in result["results"].items()
+    ]  # fmt: skip
+    _emit(result, as_json, [*header, *(f"{p}, times weft's" for p in peers)], rows)
 
 
 @bench.command(epilog="Example:  weft bench train --dtype bf16 --steps 50 --json")

@@ -19,11 +19,12 @@ from weft.ops import codes
 from weft.ops.composite import COMPOSITES, body_graph
 from weft.ops.conv_last import CONV, DEPTHWISE
 from weft.ops.primitive import Aval
-from weft.templates.conv.plan import bands
+from weft.ops.winograd import TILE, WEIGHTS, WINOGRAD
+from weft.templates.conv.plan import bands, fewer_products, shape_of
 from weft.templates.registry import claimed_by
 from weft.transform.fold import simplify
 from weft.transform.inline import inline
-from weft.transform.rebuild import kind_of, make, remake
+from weft.transform.rebuild import const, kind_of, make, remake
 
 LAST = (0, 2, 3, 1)  # of [N, C, H, W], its axes with the channels last
 FIRST = (0, 3, 1, 2)
@@ -202,16 +203,30 @@ class _Moves:
             name = codes.DEPTHWISE_LAST if more else DEPTHWISE
             made = call(name, image, kernel, *start, where=node.where, **window)
         else:
-            weight = _transposed(weight, perm)
+            ordered = _transposed(weight, perm)
             if more:
-                image, weight = (_in_fours(v, 0) for v in (image, weight))
-            rows = _reshaped(weight, (w.shape[0], places * image.shape[-1]))
+                image, ordered = (_in_fours(v, 0) for v in (image, ordered))
+            rows = _reshaped(ordered, (w.shape[0], places * image.shape[-1]))
             banded = _banded(rows, *bands(w.shape[0], self.caps), codes.FOUR if more else 1)
             name, window["channels"] = codes.CONV_LAST if more else CONV, w.shape[0]
             made = call(name, image, banded, *start, where=node.where, **window)
+            # the matrices are not made in each run
+            if name == CONV and self.old.meta.get("frozen") and fewer(made, self.caps):
+                made = self._fewer(image, weight, node, window["padding"])
         if claimed_by(made, self.caps) is None:
             return None
         return _reshaped(made, (node.shape[0], *node.shape[2:], node.shape[1])), back
+
+    def _fewer(self, image: Node, weight: Node, node: Node, padding: Any) -> Node:
+        """The convolution with fewer products (ops/winograd)."""
+        outputs = weight.shape[0]
+        made = _matrices(weight, *bands(outputs, self.caps))
+        return call(WINOGRAD, image, made, where=node.where, channels=outputs, padding=padding)
+
+
+def fewer(node: Node, caps: Caps) -> bool:
+    """Whether a `conv_last` is to be a `winograd_last`."""
+    return fewer_products(shape_of(node), caps)
 
 
 def remake_as(node: Node, inputs: tuple[Node, ...], perm: Sequence[int]) -> Node:
@@ -256,3 +271,22 @@ def _banded(rows: Node, count: int, lanes: int, pack: int) -> Node:
     if pack == 1:
         return _transposed(_reshaped(padded, (count, lanes, k)), (0, 2, 1))
     return _transposed(_reshaped(padded, (count, lanes, k // pack, pack)), (0, 2, 1, 3))
+
+
+def _matrices(w: Node, count: int, lanes: int) -> Node:
+    """w[O, C, 3, 3] as the 16 matrices of ops/winograd, each in bands: [16, count, C, lanes]."""
+    o, c = w.shape[:2]
+    size, places = WEIGHTS.shape
+    found = _transposed(w, (2, 3, 0, 1))
+    for i in (0, 1):  # each axis in turn: sums over the places of a window
+        before, after = found.shape[:i], found.shape[i + 1 :]
+        # [..., 4, 3, ...]: what a sum adds lies apart, so that it adds rows
+        wide = _reshaped(found, (*before, 1, places, *after))
+        wide = make("broadcast", wide, shape=(*before, size, places, *after))
+        factor = _reshaped(const(WEIGHTS), (*(1,) * i, size, places, *(1,) * len(after)))
+        factor = make("broadcast", factor, shape=wide.shape)
+        found = make("sum", make("mul", wide, factor), axes=(i + 1,))
+    rows = _reshaped(found, (TILE**2, o, c))
+    more = (0, count * lanes - o, 0)
+    padded = rows if not any(more) else make("pad", rows, low=(0, 0, 0), high=more, value=0.0)
+    return _transposed(_reshaped(padded, (TILE**2, count, lanes, c)), (0, 1, 3, 2))

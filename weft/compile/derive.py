@@ -17,12 +17,13 @@ from weft.core.caps import Caps
 from weft.graph.ir import Graph, Node, toposort
 from weft.ops import codes
 from weft.ops.conv_last import CONV, DEPTHWISE
+from weft.ops.winograd import WINOGRAD
 from weft.program.formula import Formula, Step, takes
 from weft.templates.view import PURE
 from weft.transform.fold import simplify
 from weft.transform.rebuild import kind_of, make, remake, rewrite, users
 
-_FLOATS = (CONV, DEPTHWISE)
+_FLOATS = (CONV, DEPTHWISE, WINOGRAD)
 _CONVS = (*_FLOATS, codes.CONV_LAST, codes.DEPTHWISE_LAST)
 NUMBERS = 64  # elements of a constant that a formula holds at most
 
@@ -54,7 +55,10 @@ def fixed(graph: Graph) -> set[int]:
 
 def _steps(node: Node) -> bool:
     """Whether a formula has such a step."""
-    return takes(node.op, node.inputs[0].dtype if node.inputs else None, node.dtype)
+    if not node.inputs:
+        return takes(node.op, None, node.dtype)
+    x = node.inputs[0]
+    return takes(node.op, x.dtype, node.dtype, x.size // max(node.size, 1))
 
 
 # -- scales ---------------------------------------------------------------------------------------
@@ -111,11 +115,12 @@ def _per_channel(node: Node) -> Node | None:
 def _times(conv: Node, row: Node) -> Node:
     """The convolution with each output's weights times its number in `row`."""
     x, w = conv.inputs
-    if conv.attrs["name"] == CONV:
-        bands, _, lanes = w.shape
+    if conv.attrs["name"] != DEPTHWISE:  # weights [..., bands, K, lanes]
+        bands, _, lanes = w.shape[-3:]
         more = bands * lanes - row.shape[0]
         row = simplify(make("pad", row, low=(0,), high=(more,), value=0.0))
-        row = simplify(make("reshape", row, shape=(bands, 1, lanes)))
+        lead = (1,) * (len(w.shape) - 3)
+        row = simplify(make("reshape", row, shape=(*lead, bands, 1, lanes)))
     wide = simplify(make("broadcast", row, shape=w.shape))
     return remake(conv, (x, make("mul", w, wide)))
 

@@ -1,63 +1,158 @@
-"""`weft bench nets`: convolution nets with random weights, compiled, beside the roofline."""
+"""`weft bench nets`: nets with random weights, or an ONNX file, beside the roofline and, where
+asked for, beside PyTorch and ONNX Runtime: each side a process of its own, in turn by rounds."""
 
 from __future__ import annotations
 
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import weft
-from weft import nn
-from weft.backends import registry
-from weft.conform import nets
+from weft.conform.net_sides import SIDES, Wanted
 from weft.conform.roofline import Roofline
-from weft.conform.timing import peak_rss_mib, summary, time_calls
+from weft.conform.timing import summary
+from weft.core.errors import DeviceError, UsageError
 
-BATCHES = {"resnet50": (1, 8), "mobilenet_v3": (1,), "yolo": (1,)}
+BATCHES = {
+    "resnet50": (1, 8), "mobilenet_v3": (1,), "yolo": (1,), "vit_b16": (1,), "bert_base": (1,),
+}  # fmt: skip
+PEERS = tuple(s for s in SIDES if s != "weft")
+ROUNDS = 5
+REST = 0.05  # seconds between turns: threads of the last side spin no longer
 
 
-def cases() -> dict[str, tuple[str, int]]:
-    """Name of a case -> net and batch."""
-    return {
+@dataclass(frozen=True)
+class Options:
+    """`peers` (of PEERS) stand beside weft; each side makes `repeats` calls in ROUNDS turns, or as
+    many as fit into `budget` seconds. `model` is an ONNX file to measure as well."""
+
+    device: str
+    threads: int
+    peers: Sequence[str] = ()
+    repeats: int = 20
+    budget: float = 5.0
+    model: str = ""
+
+
+class _Side:
+    """A process that plays one side; see net_sides."""
+
+    def __init__(self, want: Wanted) -> None:
+        threads = str(want.threads)
+        env = {**os.environ, "OMP_NUM_THREADS": threads, "WEFT_NUM_THREADS": threads}
+        self.name = want.side
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "weft.conform.net_sides", json.dumps(want._asdict())], env=env,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.times: list[float] = []
+        self.busy: list[float] = []  # of all threads together
+        self.facts = self._line()
+
+    def _line(self) -> Any:
+        assert self._process.stdout and self._process.stderr
+        line = self._process.stdout.readline()
+        if not line:
+            said = self._process.stderr.read().strip().splitlines() or ["it ended"]
+            raise DeviceError(f"{self.name}: {said[-1][:300]}")
+        return json.loads(line)
+
+    def turn(self, calls: int) -> None:
+        """Makes so many calls that count, after one that does not: its weights return to caches."""
+        assert self._process.stdin
+        print(1 + calls, file=self._process.stdin, flush=True)
+        for seconds, busy in self._line()[1:]:
+            self.times.append(seconds)
+            self.busy.append(busy)
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def cases(model: str = "") -> dict[str, tuple[str, int]]:
+    """Name of a case -> net and batch; an ONNX file is a case of its own."""
+    found = {
         net if n == 1 else f"{net}_b{n}": (net, n) for net, many in BATCHES.items() for n in many
     }
+    return found | ({Path(model).stem: (Path(model).stem, 1)} if model else {})
 
 
-def run_case(net: str, batch: int, device: str, roofline: Roofline, repeats: int, budget: float
-             ) -> dict[str, Any]:  # fmt: skip
-    """Times a net: the keys of `summary`, "gflops" of its convolutions and products, "roofline",
-    their share of the peak, and "launches"."""
-    size = nets.IMAGES[net]
-    image = np.random.default_rng(0).standard_normal((batch, 3, size, size), dtype=np.float32)
-    x = weft.tensor(image).to(device)
-    compiled = weft.compile(nets.build(net, nn, weft.cat), device=device, frozen=True)
-    compiled(x)
-    wait = None if registry.get(device).synchronous else compiled.sync
-    result = summary(time_calls(lambda: compiled(x), repeats, budget, sync=wait))
-    (program,) = compiled.programs()
-    dispatched = [s.kernel for s in program.steps if hasattr(s, "kernel")]
-    flops = float(sum(program.kernels[k].flops for k in dispatched))
+def run_case(net: str, batch: int, roofline: Roofline, o: Options) -> dict[str, Any]:
+    """Times a net on every side: of weft's the keys of `summary`, "cpu_ms" and "cpu_min_ms" of all
+    threads together, "gflops" of its products, "roofline", their share of the peak, and "launches";
+    of "peers" each the same, and how many times weft's its figures are ("times_ratio", of least
+    times "least_ratio", of least processor time "cpu_ratio")."""
+    path = o.model if net not in BATCHES else ""
+    wanted = ["weft", *(p for p in o.peers if not path or p == "ort")]
+    sides: list[_Side] = []
+    try:
+        for name in wanted:
+            sides.append(_Side(Wanted(name, net, batch, o.threads, o.device, path)))
+        _take_turns(sides, o)
+    finally:
+        for one in sides:
+            one.end()
+    ours, *others = sides
+    flops = ours.facts["flops"]
+    result = _figures(ours, flops, roofline)
     result["gflops"] = round(flops / (result["median_ms"] * 1e6), 2)
-    result["roofline"] = round(roofline.share(flops, 0.0, result["median_ms"] / 1e3), 3)
-    result["launches"] = len(program.steps)
+    result["launches"] = ours.facts["launches"]
+    for side in others:
+        found = _figures(side, flops, roofline)
+        for key, of in (("times", "median_ms"), ("least", "min_ms"), ("cpu", "cpu_min_ms")):
+            found[f"{key}_ratio"] = round(found[of] / result[of], 3)
+        result.setdefault("peers", {})[side.name] = {**found, "version": side.facts["version"]}
     return result
 
 
+def _figures(side: _Side, flops: float, roofline: Roofline) -> dict[str, Any]:
+    found = summary(side.times)
+    found["cpu_ms"] = round(statistics.median(side.busy) * 1e3, 4)
+    found["cpu_min_ms"] = round(min(side.busy) * 1e3, 4)
+    found["roofline"] = round(roofline.share(flops, 0.0, found["median_ms"] / 1e3), 3)
+    return found | {k: round(side.facts[k], 2) for k in ("first_s", "first_cpu_s")}
+
+
+def _take_turns(sides: Sequence[_Side], o: Options) -> None:
+    each = max(1, o.repeats // ROUNDS)
+    end = time.perf_counter() + o.budget * len(sides)
+    for number in range(ROUNDS):
+        if number and time.perf_counter() > end:
+            break
+        first = number % len(sides)
+        for side in (*sides[first:], *sides[:first]):
+            time.sleep(REST)
+            side.turn(each)
+
+
 def run(
-    device: str, roofline: Roofline, only: Sequence[str] = (), repeats: int = 20,
-    budget: float = 5.0, progress: Callable[[str, dict[str, Any]], None] | None = None,
+    o: Options, roofline: Roofline, only: Sequence[str] = (),
+    progress: Callable[[str, dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Every case whose name contains one of `only` (all when empty)."""
+    """Every case whose name contains one of `only` (all when empty). Raises DeviceError where a
+    side ends, with its last line."""
+    unknown = [p for p in o.peers if p not in PEERS]
+    if unknown:
+        raise UsageError(f"--beside takes {', '.join(PEERS)}; not {unknown[0]!r}")
+    if o.model and not Path(o.model).is_file():
+        raise UsageError(f"--model {o.model}: there is no such file")
     results = {}
-    for name, (net, batch) in cases().items():
-        if only and not any(o in name for o in only):
+    for name, (net, batch) in cases(o.model).items():
+        if only and not any(x in name for x in only):
             continue
-        results[name] = run_case(net, batch, device, roofline, repeats, budget)
+        results[name] = run_case(net, batch, roofline, o)
         if progress:
             progress(name, results[name])
     return {
-        "bench": "nets", "peer": "weft", "version": weft.__version__, "device": device,
-        "peak_gflops": round(roofline.gflops, 1), "read_gbs": round(roofline.read_gbs, 1),
-        "peak_rss_mib": peak_rss_mib(), "results": results,
+        "bench": "nets", "peer": "weft", "version": weft.__version__, "device": o.device,
+        "threads": o.threads, "peak_gflops": round(roofline.gflops, 1),
+        "read_gbs": round(roofline.read_gbs, 1), "results": results,
     }  # fmt: skip

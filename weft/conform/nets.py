@@ -9,13 +9,35 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from weft.conform import encoder_nets
+
 IMAGES: dict[str, int] = {"resnet50": 224, "mobilenet_v3": 224, "yolo": 320}  # pixels per side
 
 
-def build(name: str, nn: Any, cat: Callable[..., Any]) -> Any:
-    """The net `name` (a key of IMAGES) of modules from `nn`, in evaluation mode; `cat` joins a list
-    of tensors along an axis. Takes x[N, 3, S, S]; gives logits [N, 1000], or, of the detector,
-    [N, 144, places]."""
+ENCODERS = ("vit_b16", "bert_base")
+
+
+def example(name: str, batch: int) -> np.ndarray:
+    """What a net takes: images [N, 3, S, S], or of BERT the tokens of texts [N, T]."""
+    random = np.random.default_rng(0)
+    if name == "bert_base":
+        size = encoder_nets.BERT
+        return random.integers(0, size.kinds, (batch, size.places))
+    pixels = IMAGES.get(name, encoder_nets.VIT.places)
+    return random.standard_normal((batch, 3, pixels, pixels), dtype=np.float32)
+
+
+def build(name: str, nn: Any, cat: Callable[..., Any], functional: Any = None) -> Any:
+    """The net `name` (a key of IMAGES, or one of ENCODERS) of modules from `nn`, in evaluation
+    mode; `cat` joins a list of tensors along an axis, `functional` has an encoder's attention.
+    Takes what `example` gives. Gives logits [N, 1000], of the detector [N, 144, places]; of BERT
+    see `encoder_nets`."""
+    if name == "vit_b16":
+        return encoder_nets.vit(nn, functional, cat)
+    if name == "bert_base":
+        return encoder_nets.bert(nn, functional)
     made = {"resnet50": _resnet50, "mobilenet_v3": _mobilenet, "yolo": _yolo}[name](nn, cat)
     return made.eval()
 

@@ -30,6 +30,7 @@ from weft.ops import (  # noqa: F401  (importing registers the primitives)
     source,
     unary,
     windows,
+    winograd,
 )
 from weft.ops.composite import COMPOSITES, body_graph
 from weft.ops.evaluate import evaluate

@@ -12,6 +12,7 @@ import numpy as np
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DTypeError, ShapeError
 
+FEW = 4  # floats that a sum adds up at most
 GROWTH = 4  # times the bytes of the result that a step of a stranger's formula may give
 Shape = tuple[int, ...]
 Known = tuple[Shape, DType]
@@ -27,11 +28,13 @@ _CASTS = {("int8", "int32"), ("uint8", "int32"), ("int32", "int8"), ("int32", "f
 STEPS = frozenset((*_NUMBERS, *_MOVES, *_OWN))
 
 
-def takes(op: str, given: DType | None, made: DType) -> bool:
-    """Whether a step of this name is one of STEPS, and casts or sums whole numbers only."""
+def takes(op: str, given: DType | None, made: DType, joined: int = 1) -> bool:
+    """Whether a step of this name is one of STEPS, and casts whole numbers only, and sums those or
+    few (`joined`) others, which NumPy adds up in their order."""
     if op == "cast":
         return given is not None and (given.name, made.name) in _CASTS
-    return op in STEPS and (op != "sum" or made.name == "int32")
+    few = made.name == "float32" and joined <= FEW
+    return op in STEPS and (op != "sum" or made.name == "int32" or few)
 
 
 class Step(NamedTuple):
@@ -156,7 +159,8 @@ def _shape_of(step: Step, given: Sequence[Known]) -> Known | None:
         axes = tuple(attrs["axes"])
         fits = len({*axes}) == len(axes) and all(0 <= a < len(old) for a in axes)
         kept = tuple(d for a, d in enumerate(old) if a not in axes)
-        return (kept, dtype) if fits and takes(op, dtype, dtype) else None
+        joined = math.prod(d for a, d in enumerate(old) if a in axes)
+        return (kept, dtype) if fits and takes(op, dtype, dtype, joined) else None
     if any(type(d) is not int or d < 0 for d in new):
         return None
     if op == "reshape":

@@ -80,6 +80,7 @@ COMPOSITES: dict[str, str] = {
     "delta_rule": "delta_rule",
     "conv_last": "conv",
     "depthwise_last": "conv",
+    "winograd_last": "conv",
     "conv_codes_last": "conv",
     "depthwise_codes_last": "conv",
 }

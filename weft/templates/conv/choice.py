@@ -13,8 +13,9 @@ from weft.kernel.builder import Builder
 from weft.kernel.ir import Kernel
 from weft.ops import codes as of_codes
 from weft.ops.conv_last import CONV, DEPTHWISE
-from weft.templates.conv import codes, cpu, depthwise, gpu
-from weft.templates.conv.plan import shape_of
+from weft.ops.winograd import WINOGRAD
+from weft.templates.conv import codes, cpu, depthwise, gpu, winograd
+from weft.templates.conv.plan import Tiling, shape_of
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.product.call import nothing
@@ -27,14 +28,18 @@ _KINDS: Mapping[str, tuple[Any, Any]] = {  # composite -> kernels for a CPU and 
     DEPTHWISE: (depthwise.CpuDepthwise, gpu.GpuDepthwise),
     of_codes.CONV_LAST: (codes.CpuCodes, gpu.GpuCodes),
     of_codes.DEPTHWISE_LAST: (depthwise.CpuDepthwise, gpu.GpuDepthwise),
+    WINOGRAD: (winograd.CpuWinograd, None),
 }
-_WHOLE = (CONV, of_codes.CONV_LAST)
+_WHOLE = (CONV, of_codes.CONV_LAST, WINOGRAD)
 
 
 @claims(*_KINDS, kind="conv")
 def claim_conv(node: Node, caps: Caps) -> bool:
     """float32 or codes; on a CPU where its scratch memory holds the windows of a row of results."""
     s, operand = shape_of(node), node.inputs[0].dtype
+    if node.attrs["name"] == WINOGRAD:
+        room = Tiling(s, caps).nbytes(1, caps) <= caps.scratch_bytes // 2 if caps.is_cpu else False
+        return room and operand == dt.float32
     if operand not in (dt.float32, *of_codes.BYTES) or not caps.is_cpu:
         return operand in (dt.float32, *of_codes.BYTES)
     room = operand.itemsize * s.high(1) * s.wide * s.c <= caps.scratch_bytes // 2

@@ -12,14 +12,14 @@ from __future__ import annotations
 from weft.core.order import CHUNK
 from weft.kernel import ir
 from weft.kernel.expr import const, eq, load, maximum, minimum, splat
-from weft.kernel.ir import Expr, Kernel, Type
+from weft.kernel.ir import Expr, Kernel
 from weft.templates.conv.plan import Shape, rows_per_group, tile
+from weft.templates.conv.rows import PaddedRows
 from weft.templates.emit import Emitter
 from weft.templates.loops import traffic
 from weft.templates.product.blocked_cpu import CpuMatmul
 from weft.templates.product.plan import Plan
 from weft.templates.product.problem import Problem
-from weft.templates.registers import tail_mask
 
 
 class CpuConv(CpuMatmul):
@@ -59,43 +59,9 @@ class CpuConv(CpuMatmul):
             self.first = b.let(start + self.top * (s.stride[0] * self.row), "first")
             return
         self.first = const(0)
-        # a vector is stored whole: the last may go beyond the end
-        self.pixels = b.array("pixels", self.acc, s.high(self.high) * self.row + self.plan.lanes)
-        self._copy(start)
-
-    def _copy(self, start: Expr) -> None:
-        b, s = self.b, self.s
-        left, inside = s.padding[1][0] * s.c, s.w * s.c
-        above = b.let(self.top * s.stride[0] - s.padding[0][0], "above")
-        with b.loop(s.high(self.high), name="r") as r:
-            y = b.let(above + r, "y")
-            at = b.let(r * self.row, "at")
-            with b.when((y >= 0) & (y < s.h)):
-                self._fill(at, left, None)
-                self._fill(at + left, inside, b.let(start + y * inside, "line"))
-                self._fill(at + (left + inside), self.row - left - inside, None)
-            with b.otherwise():
-                self._fill(at, self.row, None)
-
-    def _fill(self, at: Expr, count: int, source: Expr | None) -> None:
-        """`count` elements of the copy from `at` on: zeros, or those from `source` on. What is
-        stored beyond them is written again by what comes next."""
-        b, lanes = self.b, self.plan.lanes
-        zero = const(0, Type(self.acc, lanes))
-        if not count:
-            return
-        whole = count - count % lanes
-        at = b.let(at, "to")
-        if whole:
-            with b.loop(whole, step=lanes, name="i") as i:
-                value = zero if source is None else load(self.x.source, source + i, lanes)
-                b.store(self.pixels, at + i, value)
-        if count % lanes:
-            value = zero
-            if source is not None:
-                mask = tail_mask(const(whole), count, lanes)
-                value = load(self.x.source, source + whole, lanes, b.let(mask, "mask"))
-            b.store(self.pixels, at + whole, value)
+        rows = PaddedRows(b, self.x.source, s, s.high(self.high), self.plan.lanes)
+        rows.copy(start, b.let(self.top * s.stride[0] - s.padding[0][0], "above"))
+        self.pixels = rows.pixels
 
     def _pack_b(self, i: int, n0: Expr) -> None:
         """Weights are read in place."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weft.core.caps import Caps
 from weft.graph.ir import Node
 from weft.ops.conv import Sides, Sizes
+from weft.ops.winograd import KERNEL, STEP, WINOGRAD
 
 ROWS = 256  # results of one channel that a CPU's group sums at most, where rows are no longer
 FOUR = 4  # outputs that one thread of a GPU computes of each place
@@ -59,6 +60,8 @@ class Shape:
 def shape_of(call: Node) -> Shape:
     """The sizes of a call of a convolution with channels last."""
     params: dict[str, Any] = dict(call.attrs["params"])
+    if call.attrs["name"] == WINOGRAD:
+        params |= {"kernel": (KERNEL,) * 2, "stride": (1, 1), "dilation": (1, 1)}
     params.pop("channels", None)
     n, h, w, c = call.inputs[0].shape
     _, oh, ow, o = call.shape
@@ -103,3 +106,53 @@ def rows_per_group(s: Shape, caps: Caps, mr: int, nv: int, itemsize: int = 4) ->
         return -(-groups // caps.cores) * (tiles + 2.0)
 
     return min(range(1, most + 1), key=lambda rows: (cost(rows), -rows))
+
+
+# -- with fewer products (ops/winograd) -----------------------------------------------------------
+
+HELD = 640 << 10  # bytes of a group's tiles, their products and its part of the image, in L2
+DEEP = 8  # channels and outputs from which on the way in and out is worth it
+FAR = 2048  # weights for each place of the results: more come from far, and 16 matrices for 9
+
+
+class Tiling:
+    """How a CPU's group goes through tiles of 2 x 2 results: `high` x `wide` of them in an image,
+    `rows` rows of them in a group, `mr` tiles by `nv` vectors of outputs in registers; `s` is the
+    shape with as much padding as whole tiles see."""
+
+    def __init__(self, s: Shape, caps: Caps) -> None:
+        self.high, self.wide = -(-s.oh // STEP), -(-s.ow // STEP)
+        more = [STEP * n + 2 - d - sum(p) for n, d, p in
+                zip((self.high, self.wide), (s.h, s.w), s.padding)]  # fmt: skip
+        (top, bottom), (left, right) = s.padding
+        self.s = replace(s, padding=((top, bottom + more[0]), (left, right + more[1])))
+        self.mr, self.nv = tile(s.o, caps)
+        self.rows = self._rows(caps)
+
+    def nbytes(self, rows: int, caps: Caps) -> int:
+        """Of scratch memory, for so many rows of tiles."""
+        s, lanes = self.s, caps.lanes
+        wide = -(-s.c // lanes) * lanes + self.nv * lanes
+        pixels = (STEP * rows + 2) * s.wide * s.c + lanes
+        return 4 * (16 * rows * self.wide * wide + pixels)
+
+    def _rows(self, caps: Caps) -> int:
+        """As few and even groups as fit, as many as keep all cores at work."""
+        panels = -(-self.s.o // (self.nv * caps.lanes)) * self.s.n
+        fits = [r for r in range(1, self.high + 1) if self.nbytes(r, caps) <= HELD] or [1]
+
+        def cost(rows: int) -> float:
+            groups = panels * -(-self.high // rows)
+            tiles = -(-rows * self.wide // self.mr)
+            return -(-groups // caps.cores) * (tiles + 2.0)
+
+        return min(fits, key=lambda rows: (cost(rows), -rows))
+
+
+def fewer_products(s: Shape, caps: Caps) -> bool:
+    """Whether a convolution is faster with fewer products and more sums (measured on Zen 4)."""
+    plain = s.kernel == (KERNEL,) * 2 and s.stride == s.dilation == (1, 1)
+    if not (plain and caps.is_cpu and caps.registers >= 32 and min(s.oh, s.ow) >= 4):
+        return False
+    fits = Tiling(s, caps).nbytes(1, caps) <= caps.scratch_bytes // 2
+    return fits and min(s.c, s.o) >= DEEP and s.c * s.o <= FAR * s.oh * s.ow

@@ -1,0 +1,57 @@
+"""Rows of an image copied into a CPU's scratch memory, with zeros around them."""
+
+from __future__ import annotations
+
+from weft.kernel import ir
+from weft.kernel.builder import Builder
+from weft.kernel.expr import const, load
+from weft.kernel.ir import Expr, Type
+from weft.templates.conv.plan import Shape
+from weft.templates.registers import tail_mask
+
+
+class PaddedRows:
+    """`count` rows of an image of `source` in an array `pixels`, each with the padding of `s`
+    beside it. A vector is stored whole: the last may go beyond the end."""
+
+    def __init__(
+        self, b: Builder, source: ir.Buffer | ir.Array, s: Shape, count: int, lanes: int
+    ) -> None:
+        self.b, self.source, self.s, self.lanes, self.count = b, source, s, lanes, count
+        self.row = s.wide * s.c
+        self.pixels = b.array("pixels", source.dtype, count * self.row + lanes)
+
+    def copy(self, start: Expr, above: Expr) -> None:
+        """The rows from number `above` on (negative: of the padding) of the image that begins at
+        element `start`."""
+        b, s = self.b, self.s
+        left, inside = s.padding[1][0] * s.c, s.w * s.c
+        with b.loop(self.count, name="r") as r:
+            y = b.let(above + r, "y")
+            at = b.let(r * self.row, "at")
+            with b.when((y >= 0) & (y < s.h)):
+                self._fill(at, left, None)
+                self._fill(at + left, inside, b.let(start + y * inside, "line"))
+                self._fill(at + (left + inside), self.row - left - inside, None)
+            with b.otherwise():
+                self._fill(at, self.row, None)
+
+    def _fill(self, at: Expr, count: int, source: Expr | None) -> None:
+        """`count` elements of the copy from `at` on: zeros, or those from `source` on. What is
+        stored beyond them is written again by what comes next."""
+        b, lanes = self.b, self.lanes
+        zero = const(0, Type(self.source.dtype, lanes))
+        if not count:
+            return
+        whole = count - count % lanes
+        at = b.let(at, "to")
+        if whole:
+            with b.loop(whole, step=lanes, name="i") as i:
+                value = zero if source is None else load(self.source, source + i, lanes)
+                b.store(self.pixels, at + i, value)
+        if count % lanes:
+            value = zero
+            if source is not None:
+                mask = tail_mask(const(whole), count, lanes)
+                value = load(self.source, source + whole, lanes, b.let(mask, "mask"))
+            b.store(self.pixels, at + whole, value)
