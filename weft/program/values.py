@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from weft.core.dtypes import DType, int32
-from weft.core.errors import DTypeError, OutOfMemoryError, ShapeError
-from weft.program.program import BufferSpec
+from weft.core.errors import DeviceError, DTypeError, OutOfMemoryError, ShapeError
+from weft.program.program import BufferSpec, Program
+
+INT32 = -(2**31), 2**31 - 1
 
 
 def zeros(spec: BufferSpec) -> np.ndarray:
@@ -18,6 +20,16 @@ def zeros(spec: BufferSpec) -> np.ndarray:
             f"{spec.role} {spec.name!r} takes {spec.nbytes:,} bytes, more than this system has; "
             "use a smaller context, batch or model"
         ) from None
+
+
+def check_scalars(program: Program, values: tuple[int, ...]) -> None:
+    """Raises DeviceError for a wrong count of run-time scalars, or a value beyond int32."""
+    names = program.scalars
+    if len(values) != len(names):
+        raise DeviceError(f"{program.name}: {len(values)} scalars for {list(names)}")
+    for name, value in zip(names, values):
+        if not INT32[0] <= value <= INT32[1]:
+            raise DeviceError(f"{program.name}: scalar {name}={value} is not an int32")
 
 
 def check_fit(spec: BufferSpec, shape: tuple[int, ...], dtype: DType, rows: str | None) -> None:

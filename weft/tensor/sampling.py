@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from functools import reduce
 
@@ -51,15 +52,24 @@ def grid_sample(
         at = [_inside(a, n, padding_mode, align_corners) for a, n in zip(at, x.shape[2:])]
     if mode == "nearest":
         return _picked(x, [a.round() for a in at], padding_mode, align_corners)
+    return reduce(operator.add, weighted(x, at, mode, padding_mode, align_corners))
+
+
+def weighted(
+    x: Tensor, at: Sequence[Tensor], mode: str = "bilinear", padding: str = "zeros",
+    corners: bool = True,
+) -> list[Tensor]:  # fmt: skip
+    """What each pixel near the places gives to the sample there: of x[N, C, ...] and coordinates
+    of each of its axes, [N, ...] counted in pixels, as many of [N, C, ...] as are near."""
     taps = (0, 1) if mode == "bilinear" else (-1, 0, 1, 2)
     base = [a.floor() for a in at]
     parts = []
-    for offsets in itertools.product(taps, repeat=rank):
+    for offsets in itertools.product(taps, repeat=len(at)):
         places = [b + float(o) for b, o in zip(base, offsets)]
         weight = reduce(lambda a, b: a * b, (_share(p - a, mode) for p, a in zip(places, at)))
-        picked = _picked(x, places, padding_mode, align_corners)
+        picked = _picked(x, places, padding, corners)
         parts.append(picked * weight.unsqueeze(1).cast(x.dtype))
-    return reduce(lambda a, b: a + b, parts)
+    return parts
 
 
 def _share(distance: Tensor, mode: str) -> Tensor:

@@ -12,9 +12,9 @@ from weft.core.errors import DeviceError
 from weft.kernel import ir
 from weft.kernel.grid import grid_function, grid_text
 from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program
+from weft.program.values import INT32, check_scalars
 
 _BLOCK = 256 << 10  # bytes of a Copy or Fill that make one group
-_INT32 = (-(1 << 31), (1 << 31) - 1)
 
 
 class Table:
@@ -113,7 +113,7 @@ class Table:
     def _write_grid(self, at: np.ndarray, grid: tuple[int, ...]) -> None:
         e = self._entries
         groups = grid[0] * grid[1] * grid[2] if min(grid) > 0 else 0
-        if max(grid) > _INT32[1]:
+        if max(grid) > INT32[1]:
             raise DeviceError(f"{self.program.name}: a grid of {grid} groups; an axis ends at 2^31")
         e["gx"][at], e["gy"][at], e["gz"][at] = grid if groups else (0, 0, 0)
         e["groups"][at] = groups
@@ -158,12 +158,7 @@ class Table:
         values = tuple(int(v) for v in scalars)
         if values == self._seen:
             return
-        names = self.program.scalars
-        if len(values) != len(names):
-            raise DeviceError(f"{self.program.name}: {len(values)} scalars for {list(names)}")
-        for name, value in zip(names, values):
-            if not _INT32[0] <= value <= _INT32[1]:
-                raise DeviceError(f"{self.program.name}: scalar {name}={value} is not an int32")
+        check_scalars(self.program, values)
         self._seen = None
         if values:
             self._scalars[:] = values

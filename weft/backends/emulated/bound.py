@@ -13,11 +13,10 @@ from weft.kernel import ir
 from weft.kernel.grid import groups
 from weft.program.device import Bound, Buffer
 from weft.program.program import BufferRef, Copy, Dispatch, Fill, Program, Step
+from weft.program.values import INT32, check_scalars
 
 if TYPE_CHECKING:
     from weft.backends.emulated.device import EmulatedBuffer, EmulatedDevice
-
-_INT32 = (-(1 << 31), (1 << 31) - 1)
 
 
 class EmulatedBound(Bound):
@@ -85,17 +84,12 @@ class EmulatedBound(Bound):
         """Writes the scalars, and the grids that they decide."""
         if values == self._grids:
             return
-        names = self.program.scalars
-        if len(values) != len(names):
-            raise DeviceError(f"{self.program.name}: {len(values)} scalars for {list(names)}")
-        for name, value in zip(names, values):
-            if not _INT32[0] <= value <= _INT32[1]:
-                raise DeviceError(f"{self.program.name}: scalar {name}={value} is not an int32")
+        check_scalars(self.program, values)
         self._values[:] = values
         for row, step in zip(self._steps, self.program.steps):
             if isinstance(step, Dispatch):
                 x, y, z = groups(self.program.kernels[step.kernel], values)
-                if max(x, y, z) > _INT32[1]:
+                if max(x, y, z) > INT32[1]:
                     raise DeviceError(f"{self.program.name}: a grid of {x} x {y} x {z} groups")
                 row[2:] = (x, y, z, x * y * z)
         self.device.write(self._scalars, self._values)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
-from typing import Any
+import operator
 
 import numpy as np
 
@@ -14,77 +13,16 @@ from weft.core import dtypes as dt
 from weft.importers.onnx.table import Call, op
 from weft.importers.onnx.values import places
 from weft.tensor.core import Tensor
+from weft.tensor.sampling import weighted
 
 
 @op("GridSample")
 def grid_sample(call: Call, x: Tensor, grid: Tensor) -> Tensor:
     """x[N, C, ...] at the places grid[N, ..., rank] holds, -1 to 1, the last axis of x first."""
-    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(
-        call.get("mode", "linear"), call.get("mode", "linear")
-    )
-    padding, corners = call.get("padding_mode", "zeros"), call.get("align_corners", 0)
-    size = x.shape[2:]
-    rank = len(size)
-    wide = grid.cast(dt.compute_dtype(grid.dtype))
-    at = []
-    for i, n in enumerate(size):
-        g = wide[..., rank - 1 - i]
-        at.append((g + 1.0) * ((n - 1) / 2) if corners else ((g + 1.0) * n - 1.0) * 0.5)
-    if mode == "nearest":
-        return sampled(call, x, [a.round() for a in at], padding, corners)
-    taps = [(0, 1)] * rank if mode == "bilinear" else [(-1, 0, 1, 2)] * rank
-    if mode == "bilinear" and padding != "zeros":
-        at = [_inside(a, n, padding, corners) for a, n in zip(at, size)]
-    base = [a.floor() for a in at]
-    total: Any = None
-    for offsets in itertools.product(*taps):
-        spots = [b + float(o) for b, o in zip(base, offsets)]
-        weight = functools.reduce(
-            lambda a, b: a * b, (_share(p - a, mode) for p, a in zip(spots, at))
-        )
-        share = sampled(call, x, spots, padding, corners) * weight.unsqueeze(1).cast(x.dtype)
-        total = share if total is None else total + share
-    made: Tensor = total
-    return made
-
-
-def _share(distance: Tensor, mode: str) -> Tensor:
-    d = distance.abs()
-    if mode == "bilinear":
-        return (1.0 - d).maximum(0.0)
-    a = -0.75
-    near = ((a + 2) * d - (a + 3)) * d * d + 1.0
-    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return (d <= 1.0).where(near, (d < 2.0).where(far, 0.0))
-
-
-def _inside(at: Tensor, n: int, padding: str, corners: int) -> Tensor:
-    """Places moved inside: to the border, or mirrored at it."""
-    if padding == "reflection":
-        low, span = (0.0, float(n - 1)) if corners else (-0.5, float(n))
-        if not span:
-            return at * 0.0
-        off = (at - low).abs()
-        turns = (off / span).floor()
-        rest = off - turns * span
-        at = (turns % 2.0 == 0.0).where(rest, span - rest) + low
-    return at.maximum(0.0).minimum(float(n - 1))
-
-
-def sampled(call: Call, x: Tensor, spots: list[Tensor], padding: str, corners: int) -> Tensor:
-    """x[N, C, ...] at whole places [N, ...]: [N, C, ...]; zeros outside where padding says so."""
-    n, c, *size = x.shape
-    seen: Any = None
-    flat: Any = None
-    for at, width in zip(spots, size):
-        if padding == "zeros":
-            ok = (at >= 0.0) & (at <= width - 1.0)
-            seen = ok if seen is None else seen & ok
-        one = _inside(at, width, padding, corners).cast(dt.int32)
-        flat = one if flat is None else flat * width + one
-    rows = flat.reshape(n, 1, -1).expand(n, c, math.prod(flat.shape[1:]))
-    found = x.reshape(n, c, -1).take_along_axis(rows, 2).reshape(n, c, *flat.shape[1:])
-    return found if seen is None else seen.unsqueeze(1).where(found, 0.0)
+    mode = call.get("mode", "linear")
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
+    corners = bool(call.get("align_corners", 0))
+    return weft.functional.grid_sample(x, grid, mode, call.get("padding_mode", "zeros"), corners)
 
 
 @op("RoiAlign")
@@ -133,13 +71,8 @@ def _roi_cells(
     z = centres[1].unsqueeze(1).expand(r, rows, columns)
     outside = [(v < -1.0) | (v > float(n)) for v, n in zip((y, z), x.shape[2:])]
     at = [v.maximum(0.0).minimum(float(n - 1)) for v, n in zip((y, z), x.shape[2:])]
-    base = [a.floor() for a in at]
     mode = call.get("mode", "avg")
-    parts = []
-    for offsets in itertools.product((0.0, 1.0), repeat=2):
-        near = [b + o for b, o in zip(base, offsets)]
-        weight = _share(near[0] - at[0], "bilinear") * _share(near[1] - at[1], "bilinear")
-        parts.append(sampled(call, images, near, "border", 1) * weight.unsqueeze(1))
+    parts = weighted(images, at, padding="border")
     whole = functools.reduce(lambda a, b: a.maximum(b) if mode == "max" else a + b, parts)
     whole = (outside[0] | outside[1]).unsqueeze(1).where(0.0, whole)
     grouped = whole.reshape(r, c, cells[0], samples[0], cells[1], samples[1])
@@ -196,13 +129,7 @@ def deform_conv(
             + call.tensor(line.astype(np.float32)).reshape((-1, 1) if axis == 0 else (1, -1))
             for axis, line in enumerate(lines)
         ]
-        base = [a.floor() for a in at]
-        total: Any = None
-        for near in itertools.product((0.0, 1.0), repeat=2):
-            spots = [b + o for b, o in zip(base, near)]
-            share = _share(spots[0] - at[0], "bilinear") * _share(spots[1] - at[1], "bilinear")
-            part = sampled(call, images, spots, "zeros", 1) * share.unsqueeze(1)
-            total = part if total is None else total + part
+        total = functools.reduce(operator.add, weighted(images, at))
         if weights is not None:
             total = total * weights[:, :, tap].reshape(n * parts, 1, high, wide)
         columns.append(total.reshape(n, c, high * wide))
