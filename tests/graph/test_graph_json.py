@@ -65,6 +65,7 @@ def test_constants_and_odd_numbers() -> None:
         (lambda d: d.update(outputs=[-1]), "no list of nodes"),
         (lambda d: d.update(nodes=None), "not a graph"),
         (lambda d: d["nodes"].insert(0, ["const", [], {"value": 3}]), "node 0"),
+        (lambda d: d["nodes"].append(["cast", [0], {"dtype": 1e308}]), "its dtype is 1e"),
         (
             lambda d: d["nodes"].insert(
                 0, ["const", [], {"value": {"array": ["float32", [9], "AAAA"]}}]

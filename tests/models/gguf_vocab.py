@@ -12,7 +12,7 @@ import gguf
 from gguf_zoo import write_gguf
 from model_zoo import CORPUS
 
-from weft.models.loader import load
+from weft.models import load
 from weft.models.model import Model
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6

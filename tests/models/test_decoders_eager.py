@@ -9,7 +9,7 @@ import pytest
 from model_zoo import DECODERS, VOCAB, reference_greedy, reference_logits, write_model
 
 from weft.importers.safetensors import open_checkpoint, save_file
-from weft.models.loader import load
+from weft.models import load
 
 IDS = np.random.default_rng(0).integers(0, VOCAB, 40)
 
@@ -124,7 +124,7 @@ def test_imports_stay_lazy(zoo) -> None:
 
     folder, _ = zoo("llama2")
     code = (
-        "import sys; from weft.models.loader import load\n"
+        "import sys; from weft.models import load\n"
         f"load({str(folder)!r}, device='oracle').generate([1, 2], max_new_tokens=2)\n"
         "heavy = {'rich', 'jinja2', 'tokenizers', 'safetensors', 'torch', 'llvmlite', 'wgpu'}\n"
         "print(sorted(heavy & set(sys.modules)))"

@@ -13,7 +13,7 @@ from rows import few
 from sentences import SENTENCES, minilm_folder, reference_embeddings
 
 from weft.core.errors import LimitError, ModelError, UsageError
-from weft.models.loader import load
+from weft.models import load
 
 
 @pytest.mark.parametrize("name", ENCODERS)

@@ -13,7 +13,7 @@ from model_zoo import VOCAB, write_model, write_tokenizer
 
 from weft.core.errors import FileFormatError, LimitError, ModelError, UsageError, WeftError
 from weft.importers.safetensors import open_checkpoint, save_file
-from weft.models.loader import load
+from weft.models import load
 
 PROMPTS = [[5, 6, 7], [9], list(range(40, 61)), [250, 3, 250, 3], [17, 18]]
 SAMPLED = {"temperature": 1.3, "top_k": 60, "top_p": 0.95, "repetition_penalty": 1.2}

@@ -18,10 +18,10 @@ from model_zoo import DECODERS, VOCAB, write_model
 from weft.core.dtypes import float16
 from weft.core.errors import FileFormatError, ModelError, UsageError
 from weft.importers.safetensors import open_checkpoint, save_file
+from weft.models import load
 from weft.models.box import box_folder
 from weft.models.gguf_config import FAMILIES
 from weft.models.inputs import with_tables
-from weft.models.loader import load
 from weft.models.matrices import outlines, owner as owner_of
 from weft.models.runner import CompiledRunner, EagerRunner, weight_avals
 from weft.program.arena import Arena

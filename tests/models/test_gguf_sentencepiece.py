@@ -22,7 +22,7 @@ from gguf_vocab import (
 from gguf_zoo import write_gguf
 
 from weft.core.errors import ModelError
-from weft.models.loader import load
+from weft.models import load
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from weft.core.packed import Packed, dequantized
 from weft.importers.hf_config import Fields
 from weft.importers.packed.checkpoint import PackedCheckpoint, method_of
 from weft.importers.safetensors import open_checkpoint, save_file
+from weft.models import load
 from weft.models.decoder_names import decoder_layout
 from weft.models.families import DECODERS
-from weft.models.loader import load
 from weft.models.widening import PackedWeights, rows_of
 
 UNPACKED = {"gptq act-order", "pack order"}  # columns in another order

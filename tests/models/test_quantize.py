@@ -21,8 +21,8 @@ from weft.importers.gguf_blocks import BY_NAME
 from weft.importers.packed.gguf import packed_of
 from weft.importers.packed.gguf_out import blocks_of
 from weft.importers.safetensors import open_checkpoint
+from weft.models import load
 from weft.models.box import box_folder
-from weft.models.loader import load
 from weft.models.quantize import job, search as search_, super_blocks
 from weft.models.quantize.calibrate import Calibration
 from weft.models.quantize.compressed import packed_from

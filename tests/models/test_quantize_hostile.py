@@ -20,8 +20,8 @@ from weft.importers.packed import compressed
 from weft.importers.packed.gptq import awq, gptq
 from weft.importers.packed.layer import Layer
 from weft.importers.safetensors import open_checkpoint, save_file
+from weft.models import load
 from weft.models.box import box_folder
-from weft.models.loader import load
 from weft.models.quantize import search as search_
 from weft.models.quantize.job import Options, check, quantize
 from weft.models.quantize.plan import choose

@@ -110,6 +110,8 @@ def lie(parts: dict[str, bytes], change: Callable[[Any], None]) -> dict[str, byt
         (lambda h: h["config"].update(hidden="x"), "config.hidden"),
         (lambda h: h["caps"].update(max_threads=0.5), "max_threads"),
         (lambda h: h["weights"].update(bytes=1 << 60), "bytes of weights"),
+        (lambda h: h["weights"].update(tensors=None), "damaged"),
+        (lambda h: h["caps"].update({"": 1}), "a field ''"),
         (lambda h: h["weights"].update(file="../m.weights"), "no name of theirs"),
         (lambda h: h["weights"]["tensors"].update(embed=["float32", [1 << 40], 0]), "beyond"),
         (lambda h: h["weights"]["tensors"].update(embed=["float32", [4], 3]), "at 3"),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ from weft import nn
 from weft.cli.main import invoke
 from weft.core.errors import CallError, DTypeError, FileFormatError, ShapeError, UsageError
 from weft.core.mapped import mapped_files
+from weft.program import bundle, serial
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 3, 12, 12)).astype(np.float32)
@@ -56,8 +61,6 @@ def test_a_function(compiled: Any, tmp_path: Path, beside: bool) -> None:
 
 
 def _tensors(path: Path) -> Any:
-    from weft.program import bundle
-
     return bundle.read(path).tensors.values()
 
 
@@ -104,7 +107,7 @@ def test_before_a_call_and_with_state(tmp_path: Path) -> None:
 def test_a_function_is_no_model(compiled: Any, tmp_path: Path) -> None:
     compiled(x=X, places=PLACES)
     compiled.save(tmp_path / "f.weft")
-    assert invoke(["run", str(tmp_path / "f.weft"), "hello"]) == 1
+    assert invoke(["run", str(tmp_path / "f.weft"), "hello"]) == 2
     assert invoke(["explain", str(tmp_path / "f.weft"), "--html", str(tmp_path / "p.html")]) == 0
 
 
@@ -170,3 +173,65 @@ def test_a_lie(compiled: Any, tmp_path: Path) -> None:
             new.writestr(name, json.dumps(head) if name == "weft.json" else data)
     with pytest.raises(FileFormatError, match="no Program 'main'"):
         weft.load(tmp_path / "g.weft", device="cpu")
+
+
+def test_a_model_is_loaded_without_what_makes_one(compiled: Any, tmp_path: Path) -> None:
+    """A process that plays a function imports no ops, no tracing, no compiler."""
+    compiled(x=X, places=PLACES)
+    compiled.save(tmp_path / "f.weft")
+    np.save(tmp_path / "x.npy", X)
+    code = (
+        "import sys, numpy as np, weft\n"
+        f"f = weft.load({str(tmp_path / 'f.weft')!r})\n"
+        f"f(np.load({str(tmp_path / 'x.npy')!r}), np.array([1, 0, 1]))\n"
+        "wrong = ('weft.ops', 'weft.graph', 'weft.compile', 'weft.templates', 'llvmlite.binding')\n"
+        "print([m for m in sys.modules if m.startswith(wrong)])"
+    )
+    for _ in range(2):  # LLVM may have to compile in the first
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stdout.strip() == b"[]"
+
+
+def test_what_was_compiled_here_is_no_strangers(
+    compiled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own Program is not proved harmless again, a changed one is."""
+    from weft.program import foreign
+
+    proved = []
+    harmless = foreign.harmless
+    monkeypatch.setattr(foreign, "harmless", lambda p: proved.append(p) or harmless(p))
+    compiled(x=X, places=PLACES)
+    compiled.save(tmp_path / "f.weft")
+    want = weft.load(tmp_path / "f.weft", device="cpu")(X, PLACES)
+    assert not proved
+    read = bundle.read(tmp_path / "f.weft")
+    program = weft.Program.load(_member(tmp_path, read.programs["main"]))
+    proved.clear()
+    again = replace(program, name=f"another {time.time_ns()}")
+    changed = bundle.Bundle(read.head, {"main": serial.dumps(again)}, read.tensors)
+    bundle.write(changed, tmp_path / "g.weft")
+    got = weft.load(tmp_path / "g.weft", device="cpu")(X, PLACES)
+    assert len(proved) == 1
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def _member(folder: Path, data: bytes) -> Path:
+    (folder / "main.weft").write_bytes(data)
+    return folder / "main.weft"
+
+
+def test_parameters_name_the_inputs() -> None:
+    def fn(x: weft.Tensor, pair: Any, *more: weft.Tensor, scale: weft.Tensor) -> weft.Tensor:
+        return x * scale + pair[0] * pair[1] + more[0]
+
+    compiled = weft.compile(fn, device="interp")
+    one = np.ones(3, np.float32)
+    compiled(one, (one, one), one, scale=one)
+    program = compiled.programs()[0]
+    names = [program.buffers[i].name for i in program.inputs]
+    assert names == ["x", "pair_0", "pair_1", "arg_2", "scale"]
+    net = weft.compile(Net(), device="interp")
+    net(X, PLACES)
+    assert [net.programs()[0].buffers[i].name for i in net.programs()[0].inputs] == ["x", "places"]

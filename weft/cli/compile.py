@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from weft.cli.hub import model_path, takes_model
+
+if TYPE_CHECKING:
+    from weft.program.bundle import Bundle
 
 GRAPHS = (".pt2", ".onnx")  # files of other frameworks
 
@@ -83,6 +86,7 @@ def compile_model(
     if model is not None and Path(model).suffix in GRAPHS:
         _compile_imported(model, sizes, Path(out), device, caps, weights == "beside")
         click.echo(f"{out}: one Program for {device}; {Path(out).stat().st_size:,} bytes")
+        click.echo(f"call it: weft run {out} --input NAME=FILE.npy")
         return
     path = box_folder() if model is None else model_path(model, yes)
     flags = {"dtype": dtype, "quant": quant, "act_dtype": act_dtype, "context": context}
@@ -93,6 +97,7 @@ def compile_model(
     )  # fmt: skip
     given = {name: value for name, value in flags.items() if value is not None}
     made = saved.save(loaded, Path(out), device, caps, given, weights == "beside")
+    _prepare(device, made)
     about: dict[str, Any] = {
         "out": out, "device": device, "programs": list(made.programs),
         "weights": sum(array.nbytes for array in made.tensors.values()),
@@ -109,11 +114,19 @@ def _compile_imported(
     model: str, sizes: tuple[str, ...], out: Path, device: str, caps: Any, beside: bool
 ) -> None:
     from weft.cli.graphs import sizes_of, traced
-    from weft.tensor.stored import save_graph
+    from weft.tensor.storing import save_graph
 
     made = traced(model, sizes_of(sizes))
     flags = {"sizes": list(sizes)} if sizes else {}
-    save_graph(made.graph, made.captured, out, device, caps, flags, beside)
+    _prepare(device, save_graph(made.graph, made.captured, out, device, caps, flags, beside))
+
+
+def _prepare(device: str, made: Bundle) -> None:
+    """Where the device is here, the first to play the file finds its kernels compiled."""
+    from weft.backends.presets import prepare
+    from weft.tensor.programs import program_from
+
+    prepare(device, map(program_from, made.programs.values()))
 
 
 def _compile_graph(path: Path, out: Path, caps: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from weft.program.program import Program
 
 VIEWS = ("report", "graph", "kernels", "source")
-IMPORTED = (".pt2",)  # files that hold a graph of another framework
+IMPORTED = (".pt2", ".onnx")  # files that hold a graph of another framework
 
 
 @click.command(epilog="Example:  weft explain MODEL --step decode --show source --kernel matvec")
@@ -41,6 +42,11 @@ IMPORTED = (".pt2",)  # files that hold a graph of another framework
     help="Write a page that needs nothing "
     "else: launches, memory over time, weights, kernels with their source.",
 )
+@click.option(
+    "--onnx",
+    type=click.Path(dir_okay=False),
+    help="Write an ONNX model for Netron: the graph, or what is launched (--show kernels).",
+)
 @takes_model
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def explain(
@@ -53,6 +59,7 @@ def explain(
     show: str | None,
     kernel: str | None,
     html: str | None,
+    onnx: str | None,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -62,12 +69,12 @@ def explain(
     torch.export: its inputs, results, weights and operators, and with --show or --html what it
     compiles to, each open size at its least; or an ONNX file: of that inputs, outputs, and what
     runs where."""
-    if path.endswith(".onnx"):
+    if path.endswith(".onnx") and not (show or kernel or steps or html or onnx):
         from weft.cli.onnx import explain_onnx
 
         click.echo(explain_onnx(path, device, as_json))
         return
-    if Path(path).suffix in IMPORTED and not (show or kernel or steps or html):
+    if Path(path).suffix == ".pt2" and not (show or kernel or steps or html or onnx):
         click.echo(graphs.summary(graphs.imported(path), as_json))
         return
     show = show or ("report" if kernel is None else "kernels")
@@ -78,6 +85,13 @@ def explain(
     if unknown:
         raise UsageError(f"no step {sorted(unknown)[0]!r}; this has {', '.join(found.steps)}")
     picked = {name: step for name, step in found.steps.items() if not steps or name in steps}
+    if onnx is not None:
+        from weft.cli import netron
+        from weft.core.files import write_bytes
+
+        write_bytes(onnx, netron.model(picked, show in ("kernels", "source")))
+        click.echo(f"wrote {onnx}")
+        return
     if html is not None:
         from weft.cli.explain_page import page
         from weft.core.files import write_text
@@ -109,7 +123,8 @@ def _explained(path: str, yes: bool, target: str | None, **options: Any) -> Expl
     if file.suffix == ".json" and file.is_file():
         graph = explained.read_graph(file)
     elif file.suffix in IMPORTED:
-        graph = graphs.imported(path).traced().graph
+        graph = graphs.traced(path, {}).graph  # its weights as weft compile takes them
+        graph = replace(graph, meta={**graph.meta, "frozen": True})
     if graph is not None:
         device = explained.of_device(registry.get(options["device"]))
         goal = device if target is None else explained.of_target(target)

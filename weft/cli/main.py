@@ -14,11 +14,12 @@ import sys
 import click
 
 from weft.core.errors import UsageError, WeftError
+from weft.core.text import visible
 
 # command -> (module of weft.cli, one line for the overview)
 COMMANDS = {
     "devices": ("devices", "List the devices of this machine, and what each missing one needs."),
-    "run": ("run", "Generate text from a prompt."),
+    "run": ("run", "Generate text from a prompt, or call a function in a file."),
     "chat": ("run", "Talk with a model, turn by turn."),
     "eval": ("eval", "Perplexity of a text, and how far a model is from another."),
     "pull": ("hub", "Fetch a model from the hub, by its name."),
@@ -130,7 +131,7 @@ def _let_go() -> None:
 
 
 def _fail(message: str, status: int) -> int:
-    print(f"weft: {message}", file=sys.stderr)
+    print(f"weft: {visible(message)}", file=sys.stderr)
     return status
 
 

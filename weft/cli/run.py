@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from weft.cli import functions
 from weft.cli.hub import model_path, takes_model
 from weft.core.errors import FileFormatError, UsageError
 
@@ -58,6 +59,10 @@ def load_decoder(path: str, options: dict[str, Any]) -> Any:
     import weft
     from weft.models.embedder import Encoder
 
+    if os.path.isfile(path) and functions.is_function(path):
+        raise UsageError(
+            f"{path} is a function; it does not write: weft run {path} --input NAME=FILE.npy"
+        )
     found = model_path(path, options.pop("yes"))
     model = weft.load(found, **load_options(options))
     if isinstance(model, Encoder):
@@ -95,7 +100,8 @@ def _boxed(only: str) -> tuple[str, str]:
 
     name = parse(only)
     named = name is not None and (only.endswith(".gguf") or name.store.is_dir())
-    if os.path.isdir(only) or (only.endswith(".gguf") and os.path.isfile(only)) or named:
+    file = only.endswith((".gguf", ".weft")) and os.path.isfile(only)
+    if os.path.isdir(only) or file or named:
         raise click.UsageError(f"{only} is a model; give it a PROMPT")
     from weft.models.box import box_folder
 
@@ -134,22 +140,38 @@ def _stream(pieces: Any) -> str:
 Example:  weft run 'def fibonacci(n):' --max-new-tokens 40
           weft run MODEL - < prompt.txt
           weft run ORG/NAME:Q4_K_M 'Once upon a time'
+          weft run net.onnx --input images=photo.npy --output results
 """
 )
 @click.argument("path", metavar="[MODEL]", required=False)
 @click.argument("prompt", metavar="PROMPT", required=False)
 @generation_options
+@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy",
+              help="Of a function's file: an input; others get random numbers.")  # fmt: skip
+@click.option("--size", "sizes", multiple=True, metavar="NAME=N",
+              help="Of a function's file: a size that it leaves open, by its name.")  # fmt: skip
+@click.option("--output", type=click.Path(file_okay=False),
+              help="Of a function's file: a folder for NAME.npy of results.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def run(
-    ctx: click.Context, path: str | None, prompt: str | None, as_json: bool, **options: Any
-) -> None:
+    ctx: click.Context, path: str | None, prompt: str | None, inputs: tuple[str, ...],
+    sizes: tuple[str, ...], output: str | None, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Generate text from PROMPT ('-': standard input) with MODEL, a Hugging Face folder, a GGUF
     file or a name of the hub (ORG/NAME, ORG/NAME:FILE.gguf), or with the small model of Python
     code that comes with weft (which repeats itself without a penalty: its default is 1.1). The
-    text goes to stdout as it is made, the speed to stderr."""
+    text goes to stdout as it is made, the speed to stderr.
+
+    Without a PROMPT, MODEL may be the file of a function: an ONNX model, a .pt2 file of
+    torch.export, what `weft compile` or Compiled.save made of one. It is called once."""
     if path is None:
         raise click.UsageError("give a PROMPT: weft run 'def fibonacci(n):'")
+    if prompt is None and os.path.isfile(path) and functions.is_function(path):
+        click.echo(functions.run(path, inputs, sizes, options["device"], output, as_json))
+        return
+    if inputs or sizes or output:
+        raise click.UsageError("--input, --size and --output are for the file of a function")
     alone = prompt is None
     if prompt is None:
         path, prompt = _boxed(path)

@@ -121,7 +121,8 @@ def _several(kind: Any, data: list[Any], where: str, depth: int) -> Any:
 
 def _record(kind: Any, data: dict[str, Any], where: str, depth: int) -> Any:
     defaults, hints = _defaults(kind), _hints(kind)
-    if unknown := min(data.keys() - defaults.keys(), default=None):
+    unknown = min(data.keys() - defaults.keys(), default=None)
+    if unknown is not None:
         raise FileFormatError(f"{where} has a field {unknown[:60]!r} that this weft does not know")
     missing = [n for n, d in defaults.items() if d is _REQUIRED and n not in data]
     if missing:

@@ -14,7 +14,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], right: str = 
     softmax  1.5
     x         12
     """
-    cells = [[str(c) for c in header], *([str(c) for c in row] for row in rows)]
+    cells = [[visible(str(c)) for c in row] for row in (header, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     flip = {ord(c) - ord("a") for c in right}
     lines = (
@@ -24,6 +24,18 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], right: str = 
         for row in cells
     )
     return "\n".join(line.rstrip() for line in lines)
+
+
+def visible(said: str) -> str:
+    """Text with what a terminal would obey, or would not show, as escapes: names in files are
+    anybody's. Lines stay lines.
+
+    >>> visible("a\x1b[2Jb")
+    'a\\x1b[2Jb'
+    """
+    if said.isprintable():
+        return said
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in said)
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

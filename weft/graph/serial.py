@@ -105,7 +105,10 @@ def _read_node(number: int, line: Any, nodes: list[Node], make: MakeNode) -> Nod
         if op == "const":
             value = given["value"]
             return Node(op, (), {"value": value}, value.shape, as_dtype(value.dtype))
-        return make(op, inputs, given, "")
+        made = make(op, inputs, given, "")
+        if not isinstance(made.dtype, DType):  # an attribute says which
+            raise FileFormatError(f"its dtype is {ascii(made.dtype)[:40]}")
+        return made
     except (WeftError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         said = str(error) if isinstance(error, WeftError) else repr(error)
         raise FileFormatError(f"node {number} ({str(line)[:60]}): {said[:200]}") from None

@@ -7,6 +7,7 @@ their last use.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -102,6 +103,20 @@ class Imported(Foreign):
         """Another plan for the same module: fields of `plan` that change."""
         self._plan = replace(self._plan, **changes)
         self._drops, self._kept = _last_uses(self._plan), Kept()
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """What calls pass, by name: `help` shows it, and compiled Programs call their inputs so."""
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        names = self._plan.arguments or [p.name for p in self._plan.inputs]
+        return inspect.Signature([inspect.Parameter(n, kind) for n in names if n.isidentifier()])
+
+    def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What a call passes by name, given the values of the inputs by theirs."""
+        plan = self._plan
+        values = {p.name: p.value for p in plan.inputs if p.constant} | dict(values)
+        nested = plan.arguments or {p.name: Ref(p.name) for p in plan.inputs}
+        return {name: _filled(nest, values) for name, nest in nested.items()}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         inputs = self._bound(args, kwargs)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from weft.models.loader import load
+from weft.models.entry import load
 
 if TYPE_CHECKING:
     from weft.models.random_weights import random_folder as random_folder

@@ -1,25 +1,18 @@
-"""`weft.load`: a Hugging Face folder in, a Model on a device out.
-
-Nothing here is imported before it is needed, and nothing is compiled before it is used: the time
-from a process's start to its first token is mostly what this file does not do.
-"""
+"""A Hugging Face folder or a GGUF file in, a Model on a device out."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from weft.core.dtypes import DType, int8
 from weft.core.errors import (
-    FileFormatError,
     LimitError,
     ModelError,
-    OutOfMemoryError,
     UsageError,
 )
 from weft.importers.hf_config import Fields, read_config, read_object
@@ -30,7 +23,6 @@ from weft.models.encoders import ENCODERS, read_pooling
 from weft.models.families import DECODERS
 from weft.models.family_parts import MAX_VOCAB
 from weft.models.hub.names import name_of
-from weft.models.hub.resolve import resolve
 from weft.models.inputs import with_tables
 from weft.models.model import Decoder, Model
 from weft.models.names import encoder_layout
@@ -45,7 +37,6 @@ from weft.models.runner import (
     weight_avals,
 )
 from weft.models.weight_dtypes import Numbers, check_dtypes, main_dtype, ready, wanted, wanted_cache
-from weft.program.bundle import is_bundle
 
 if TYPE_CHECKING:
     from weft.models.adapters import Adapter
@@ -54,48 +45,6 @@ if TYPE_CHECKING:
 
 DEFAULT_CONTEXT = 4096
 ORACLE = "oracle"  # the NumPy meaning of every op instead of a device
-
-
-def load(
-    path: str | os.PathLike[str],
-    device: str | Device | None = "auto",
-    dtype: str | DType | None = None,
-    context: int | None = None,
-    max_batch: int = 8,
-    fallback: str | None = None,
-    act_dtype: str | DType | None = None,
-    cache: str | DType | None = None,
-    quant: str | None = None,
-) -> Model:
-    """The model in a Hugging Face folder (config.json, safetensors, tokenizer.json) or a GGUF file,
-    or one of a hub by its name (ORG/NAME, ORG/NAME@REVISION, ORG/NAME:FILE.gguf or :Q4_K_M), which
-    is fetched into huggingface_hub's cache where that lacks it.
-
-    device: see `weft.backends.registry.get`; "oracle" computes with NumPy. dtype: None keeps the
-    checkpoint's (packed weights stay packed); "float32", "float16" or "bfloat16" converts the
-    weights. context: positions of the KV cache per sequence (default: the model's, at most 4096).
-    max_batch: sequences that generate at once. cache: what keys and values are kept in, "f32",
-    "f16", "bf16" or "int8" (default: the weights' dtype; docs/evaluation.md says what each loses).
-    act_dtype: what the inputs of linear layers are rounded to where they meet weights of that
-    dtype; by default bfloat16 if the weights are bfloat16 (as the checkpoint's own framework
-    computes, and twice as fast where the device multiplies such pairs), else float32: not rounded.
-    "int8" quantises the inputs of packed weights in blocks of 32 (those of 8-bit weights and of the
-    output layer to 15 bits), so that CPUs multiply integers.
-    quant: a scheme ("int4", "int8", ...: docs/quantizing.md) that the linear layers of a folder are
-    brought to on the way in, embeddings to int8; what comes of it is kept in weft's cache.
-    Raises ModelError, FileFormatError, DeviceError, DTypeError, LimitError, UsageError; HubError
-    and StorageError of fetching.
-    """
-    folder = resolve(path)
-    try:
-        room = Room(context, max_batch, cache)
-        return _load(folder, device, fallback, Numbers(dtype, act_dtype, quant), room)
-    except MemoryError as e:
-        if isinstance(e, OutOfMemoryError):
-            raise
-        raise OutOfMemoryError(f"{folder}: loading needs more memory than is free: {e}") from None
-    except OSError as e:  # from looking around in the folder: no permission, a name too long
-        raise FileFormatError(f"{str(folder)[:200]}: cannot be read: {e.strerror or e}") from None
 
 
 @dataclass(frozen=True)
@@ -108,27 +57,15 @@ class Room:
     cache: str | DType | None = None
 
 
-def _load(
+def load_uncompiled(
     folder: Path,
     device: str | Device | None,
     fallback: str | None,
     numbers: Numbers,
     room: Room,
 ) -> Model:
-    if not folder.exists():
-        raise ModelError(
-            f"{folder} does not exist; expected a Hugging Face folder, a GGUF file or ORG/NAME"
-        )
-    batch = room.max_batch
-    if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= 1024:
-        raise UsageError(f"max_batch is {batch!r}; expected an integer from 1 to 1024")
+    """The model in a Hugging Face folder or a GGUF file; see weft.load."""
     wanted_cache(room.cache)
-    if is_bundle(folder):
-        from weft.models import saved
-
-        with progress(f"loading {name_of(folder)}"):
-            asked = {**numbers._asdict(), "context": room.context, "cache": room.cache}
-            return cast("Model", saved.load(folder, device, fallback, asked))
     if numbers.quant is not None and (folder.is_file() or numbers.dtype is not None):
         what = f"{folder.name} is a file" if folder.is_file() else "a dtype is given too"
         raise UsageError(f"quant={numbers.quant!r} is for folders of floats, without dtype; {what}")

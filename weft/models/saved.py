@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.core.caps import Caps
 from weft.core.dtypes import as_dtype
-from weft.core.errors import DeviceError, FileFormatError, UsageError
+from weft.core.errors import FileFormatError, UsageError
 from weft.core.records import from_data, to_data
 from weft.models.config import DecoderConfig, EncoderConfig, Made, Pooling, TokenIds
 from weft.models.embedder import Encoder
@@ -24,7 +24,7 @@ from weft.program import bundle
 from weft.program.bundle import Bundle
 from weft.program.program import Program
 from weft.program.weights import Ordered
-from weft.tensor.stored import Stored
+from weft.tensor.programs import vouch
 
 if TYPE_CHECKING:
     from weft.graph.ir import Graph
@@ -64,6 +64,8 @@ def save(
     data = {name: serial.dumps(program) for name, program in made.items()}
     saved = Bundle(head | more, data, Ordered(made, weights), files)
     bundle.write(saved, path, beside)
+    for name, program in made.items():
+        vouch(data[name], program)
     return saved
 
 
@@ -133,52 +135,10 @@ class _Text:
     lower: bool
 
 
-def load(
-    path: Path,
-    device: str | Device | None = "auto",
-    fallback: str | None = None,
-    asked: Mapping[str, Any] = {},
-) -> Any:
-    """The model in a file that `save` wrote, or the function in one of Compiled.save, on the device
-    it was compiled for or one that can do the same. `asked` are those options of `weft.load` that
-    compiling has settled: None, or UsageError. Raises FileFormatError, DeviceError.
-    """
-    settled = [what for what, value in asked.items() if value is not None]
-    if settled or device == "oracle":
-        what = settled[0] if settled else "the oracle"
-        raise UsageError(
-            f"{path.name} is a compiled model, for which {what} comes too late; leave it out, or "
-            "compile the model again"
-        )
-    read = bundle.read(path)
-    kind, where = read.head.get("kind"), str(path)
-    caps = from_data(Caps, read.head.get("caps"), f"{where}: caps")
-    target = _device(path, read.head, caps, device, fallback)
-    if kind == "decoder":
-        return _load_decoder(path, read, target)
-    if kind == "encoder":
-        return _load_encoder(path, read, target)
-    if kind == "function":
-        return Stored(path, read, target)
-    raise FileFormatError(
-        f"{where}: kind {str(kind)[:60]!r}; expected decoder, encoder or function"
-    )
-
-
-def _device(
-    path: Path, head: Mapping[str, Any], caps: Caps, device: Any, fallback: str | None
-) -> Device:
-    from weft.backends import registry
-
-    if device == "auto" and caps.is_cpu:
-        device = registry.host()
-    target = registry.get(device, fallback)
-    if lacks := target.caps.lacks(caps):
-        raise DeviceError(
-            f"{path} was compiled for {str(head.get('device'))[:60]!r}, and {target.info.id} has "
-            f"no {lacks}; name another device, or compile for this one"
-        )
-    return target
+def load(path: Path, read: Bundle, device: Device) -> Decoder | Encoder:
+    """The model in a file that `save` wrote, on a device that can play it. Raises
+    FileFormatError."""
+    return (_load_decoder if read.head["kind"] == "decoder" else _load_encoder)(path, read, device)
 
 
 def _given(head: Mapping[str, Any], kind: Any) -> dict[str, Any]:

@@ -58,6 +58,19 @@ def is_bundle(path: Path) -> bool:
         return False
 
 
+def head_of(path: Path) -> Mapping[str, Any]:
+    """The head of such a file, of which nothing is checked but that it is an object. Raises
+    FileFormatError."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            head = json.loads(_limited(path, archive, archive.getinfo(HEAD), MOST_HEAD))
+    except (zipfile.BadZipFile, KeyError, ValueError, RuntimeError, EOFError, OSError) as error:
+        if isinstance(error, FileFormatError):
+            raise
+        raise FileFormatError(f"{path}: not a compiled model: {error}") from None
+    return head if isinstance(head, dict) else {}
+
+
 # -- writing --------------------------------------------------------------------------------------
 
 
@@ -134,8 +147,10 @@ def read(path: Path) -> Bundle:
         raise
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise FileFormatError(f"{path}: not a compiled model: {error}") from None
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise FileFormatError(f"{path}: damaged: {error!r}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise FileFormatError(f"{path}: damaged: {ascii(error)[:200]}") from None
+    except RecursionError:
+        raise FileFormatError(f"{path}: damaged: nested too deeply") from None
     except OSError as error:
         raise FileFormatError(f"{path}: cannot be read: {error.strerror}") from None
 

@@ -15,8 +15,6 @@ from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import FileFormatError, WeftError
 from weft.kernel import ir
 from weft.kernel.ir import Buffer, Expr, Kernel, Type
-from weft.kernel.printer import kernel_hash
-from weft.kernel.verify import verify
 
 _NODES: dict[str, type] = {
     c.__name__: c
@@ -90,7 +88,7 @@ def kernel_head(kernel: Kernel) -> dict[str, Any]:
     """Everything of a kernel but its body."""
     return {
         "name": kernel.name,
-        "digest": getattr(kernel, "digest", None) or kernel_hash(kernel),
+        "digest": getattr(kernel, "digest", None) or _hash(kernel),
         "buffers": [[b.name, b.dtype.name, b.size, b.access] for b in kernel.buffers],
         "grid": [encode(g) for g in kernel.grid],
         "threads": list(kernel.threads),
@@ -137,6 +135,12 @@ def _encode_field(name: str, value: Any) -> Any:
 # -- reading --------------------------------------------------------------------------------------
 
 
+def _hash(kernel: Kernel) -> str:
+    from weft.kernel.printer import kernel_hash
+
+    return kernel_hash(kernel)
+
+
 def read_kernel(head: Any, body: str, slots: int, trusted: bool = False) -> Kernel:
     """The kernel of a head and a body text. Raises FileFormatError for anything that is not one.
 
@@ -152,11 +156,13 @@ def read_kernel(head: Any, body: str, slots: int, trusted: bool = False) -> Kern
         raise FileFormatError(f"a kernel's head is damaged: {error}") from error
     if trusted:
         return LazyKernel(shell, digest, lambda: _read_body(shell, body, slots))
+    from weft.kernel.verify import verify
+
     kernel = LazyKernel(shell, digest, lambda: _read_body(shell, body, slots))
     whole = Kernel(**{f.name: getattr(kernel, f.name) for f in fields(Kernel)})
     try:
         verify(whole)
-        if kernel_hash(whole) != digest:
+        if _hash(whole) != digest:
             raise FileFormatError(f"kernel {whole.name}: its content does not match its digest")
     except FileFormatError:
         raise

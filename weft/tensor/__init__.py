@@ -1,6 +1,26 @@
-"""Tensor and what works on it: eager on the CPU (the oracle), eager on a device, traced."""
+"""Tensor and what works on it: eager on the CPU (the oracle), eager on a device, traced.
 
-from weft.tensor.core import Tensor, from_dlpack, tensor
-from weft.tensor.trace import Spec, Traced, trace, trace_call
+Names load when they are used: playing a compiled file (stored.py) takes no ops.
+"""
 
-__all__ = ["Spec", "Tensor", "Traced", "from_dlpack", "tensor", "trace", "trace_call"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.tensor.core import Tensor as Tensor, from_dlpack as from_dlpack, tensor as tensor
+    from weft.tensor.trace import (
+        Spec as Spec,
+        Traced as Traced,
+        trace as trace,
+        trace_call as trace_call,
+    )
+
+_HOMES = {"Tensor": "core", "from_dlpack": "core", "tensor": "core"} | dict.fromkeys(
+    ("Spec", "Traced", "trace", "trace_call"), "trace"
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'weft.tensor' has no attribute {name!r}")
+    return getattr(import_module(f"weft.tensor.{_HOMES[name]}"), name)

@@ -138,7 +138,7 @@ class Compiled:
         (None: the function's own). Results come flat. Raises UsageError before a first call, and
         for a function that assigns to tensors."""
         from weft.backends.presets import caps_of
-        from weft.tensor.stored import save_graph
+        from weft.tensor.storing import save_graph
 
         entry = max(self._all(), key=lambda e: e.used, default=None)
         if entry is None or self._device is None:
@@ -243,7 +243,7 @@ class Compiled:
     def _compile(self, device: Device, call: Any, operands: Any) -> Entry:
         given, known = call
         _, tree = arguments(given, known, self.__name__)
-        specs = [Spec(s, d, name) for (s, d), name in zip(operands, argument_names(tree))]
+        specs = [Spec(s, d, name) for (s, d), name in zip(operands, argument_names(tree, self.fn))]
         constant = self._frozen
 
         def rebuilt(tensors: list[Tensor]) -> Any:

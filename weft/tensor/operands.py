@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -68,13 +69,20 @@ def arguments(args: Any, kwargs: Any, name: str) -> tuple[list[Any], Tree]:
     return flatten((args, kwargs), is_array, f"an argument of {name}")
 
 
-def argument_names(tree: Tree) -> list[str]:
-    """A readable name for each array argument: its keyword, or its position."""
+def argument_names(tree: Tree, fn: Any) -> list[str]:
+    """A readable name for each array argument of `fn`: its keyword, its parameter's name, or its
+    position."""
+    parameters = _parameters(fn)
     found: list[str] = []
     taken: set[str] = set()
     for path in paths(tree):
         name = path.strip("_")
-        name = f"arg{name[1:]}" if name.startswith("0_") else name.removeprefix("1_")
+        if name.startswith("0_"):
+            at, _, inner = name[2:].partition("_")
+            first = parameters[int(at)] if int(at) < len(parameters) else f"arg_{at}"
+            name = f"{first}_{inner}" if inner else first
+        else:
+            name = name.removeprefix("1_")
         if len(name) > LONGEST:
             name = f"{name[:60]}...{name[-40:]}"
         if name in taken:  # {"a_b": x, "a": {"b": y}}
@@ -82,6 +90,17 @@ def argument_names(tree: Tree) -> list[str]:
         taken.add(name)
         found.append(name)
     return found
+
+
+def _parameters(fn: Any) -> list[str]:
+    """The names of the parameters that take arguments by position; of a module, those of its
+    forward."""
+    asked = fn if hasattr(fn, "__signature__") else getattr(fn, "forward", fn)
+    try:
+        found = inspect.signature(asked).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 def program_dtype(value: Any) -> dt.DType:

@@ -10,15 +10,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from weft.backends.cache import DiskCache, default_directory
-from weft.core import tuned, versions
+from weft.core import versions
 from weft.core.caps import Caps
 from weft.core.clock import compiling
 from weft.core.errors import FileFormatError
-from weft.graph.digest import digest
-from weft.graph.ir import Graph, toposort
 from weft.program.program import Program
+
+if TYPE_CHECKING:
+    from weft.graph.ir import Graph
 
 LARGE = 64  # nodes from which a traced graph is worth a place on the disk
 
@@ -29,6 +31,7 @@ def program_for(what: object, caps: Caps, build: Callable[[], Graph]) -> Program
 
     `what` identifies the graph: its repr must be the same whenever the graph is the same.
     """
+    from weft.core import tuned
     from weft.program import serial
 
     cache = DiskCache(default_directory())
@@ -56,8 +59,7 @@ def program_from(data: bytes) -> Program:
     disk. Raises FileFormatError."""
     from weft.program import serial
 
-    cache = DiskCache(default_directory())
-    key = f"checked {versions.stamp('programs')} {hashlib.sha256(data).hexdigest()}"
+    cache, key = DiskCache(default_directory()), _checked(data)
     stored = cache.get(key)
     if stored is not None:
         try:
@@ -70,8 +72,23 @@ def program_from(data: bytes) -> Program:
     return program
 
 
+def vouch(data: bytes, program: Program) -> None:
+    """Notes on disk that the compiler here made `program`, of which `data` are the bytes: a file
+    with these bytes is a stranger's no more, and is not proved harmless when it is loaded."""
+    from weft.program import serial
+
+    DiskCache(default_directory()).put(_checked(data), serial.dumps(program, report=False))
+
+
+def _checked(data: bytes) -> str:
+    return f"checked {versions.stamp('programs')} {hashlib.sha256(data).hexdigest()}"
+
+
 def program_of(graph: Graph, caps: Caps) -> Program:
     """The Program of a traced graph, kept on disk when it is large. Raises as compile_graph."""
+    from weft.graph.digest import digest
+    from weft.graph.ir import toposort
+
     if sum(1 for _ in toposort(graph.roots())) < LARGE:
         from weft.compile.passes import compile_graph
 

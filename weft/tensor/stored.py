@@ -1,64 +1,72 @@
-"""A compiled function in one file: its Program, the weights it reads, in their buffers' order."""
+"""A compiled function or model of a file: which device plays it, and a function to be called.
+
+What a process imports before its first result is counted here: no ops, no tracing, no compiler.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.core.caps import Caps
-from weft.core.errors import CallError, FileFormatError, UsageError
-from weft.core.records import to_data
-from weft.graph.ir import Graph
-from weft.program import bundle, serial
+from weft.core.errors import CallError, DeviceError, FileFormatError, UsageError
+from weft.core.records import from_data
+from weft.program import bundle
 from weft.program.bundle import Bundle
-from weft.program.program import BufferSpec, Program
 from weft.program.session import Session
-from weft.program.weights import Ordered
-from weft.tensor.core import Tensor
 from weft.tensor.programs import program_from
 
 if TYPE_CHECKING:
     from weft.program.device import Device
+    from weft.program.program import BufferSpec, Program
 
 NAME = "main"
+KINDS = ("decoder", "encoder", "function")
 
 
-def save_graph(
-    graph: Graph,
-    captured: Mapping[str, Tensor],
+def opened(
     path: Path,
-    device: str,
-    caps: Caps,
-    flags: Mapping[str, Any] = {},
-    beside: bool = False,
-) -> Bundle:
-    """Writes a traced graph, compiled for `caps` (which `device` names), with the values that the
-    tensors it reads have now, which never change from then on. What was written. Raises UsageError
-    for a graph that assigns to state, CompileError, StorageError."""
-    import weft
-    from weft.compile.passes import compile_graph
+    device: str | Device | None = "auto",
+    fallback: str | None = None,
+    asked: Mapping[str, Any] = {},
+) -> tuple[Bundle, Device]:
+    """The content of the file at `path`, and the device it was compiled for or one that can do the
+    same. `asked` are those options of `weft.load` that compiling has settled: None, or UsageError.
+    Raises FileFormatError, DeviceError."""
+    settled = [what for what, value in asked.items() if value is not None]
+    if settled or device == "oracle":
+        what = settled[0] if settled else "the oracle"
+        raise UsageError(
+            f"{path.name} is a compiled model, for which {what} comes too late; leave it out, or "
+            "compile the model again"
+        )
+    read = bundle.read(path)
+    kind = read.head.get("kind")
+    if kind not in KINDS:
+        raise FileFormatError(
+            f"{path}: kind {ascii(kind)[:60]}; expected decoder, encoder or function"
+        )
+    caps = from_data(Caps, read.head.get("caps"), f"{path}: caps")
+    return read, _device(path, read.head, caps, device, fallback)
 
-    if graph.assigns:
-        name = graph.assigns[0][0].attrs["name"]
-        raise UsageError(f"{graph.name} assigns to {name!r}; a file holds functions without state")
-    frozen = replace(graph, meta={**graph.meta, "frozen": True})
-    program = compile_graph(frozen, caps, name=graph.name)
-    weights = {n.attrs["name"]: n for n in graph.inputs if n.attrs["role"] == "weight"}
-    arrays = {
-        name: captured[name].numpy().astype(node.dtype.numpy, copy=False)
-        for name, node in weights.items()
-    }
-    head = {
-        "kind": "function", "weft": weft.__version__, "name": graph.name, "device": device,
-        "caps": to_data(caps), "flags": dict(flags),
-    }  # fmt: skip
-    found = Bundle(head, {NAME: serial.dumps(program)}, Ordered({NAME: program}, arrays))
-    bundle.write(found, path, beside)
-    return found
+
+def _device(
+    path: Path, head: Mapping[str, Any], caps: Caps, device: Any, fallback: str | None
+) -> Device:
+    from weft.backends import registry
+
+    if device == "auto" and caps.is_cpu:
+        device = registry.host()
+    target = registry.get(device, fallback)
+    if lacks := target.caps.lacks(caps):
+        raise DeviceError(
+            f"{path} was compiled for {ascii(head.get('device'))[:60]}, and {target.info.id} has "
+            f"no {lacks}; name another device, or compile for this one"
+        )
+    return target
 
 
 class Stored:
@@ -101,7 +109,7 @@ class Stored:
 
 def _array(value: Any, spec: BufferSpec) -> np.ndarray:
     """64-bit numbers as the 32-bit ones that devices have, within their range."""
-    array = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
+    array = np.asarray(value)  # of a Tensor too, wherever it is
     wanted = spec.dtype.numpy
     wide = array.dtype in (np.int64, np.float64) and array.dtype.kind == wanted.kind
     if wide and array.dtype.kind == "i" and array.size:

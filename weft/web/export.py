@@ -18,6 +18,7 @@ import gzip
 import hashlib
 import json
 import re
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,12 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import ModelError, UsageError
+from weft.core.errors import CompileError, ModelError, UsageError
 from weft.core.files import replacing_folder, write_bytes, write_text
 from weft.models.embedder import Encoder
 from weft.models.inputs import cache_rows, intact, kv_counts
 from weft.models.model import Decoder, Model
 from weft.models.runner import CompiledRunner, encoder_program
+from weft.program.formula import Formula
 from weft.program.program import Copy, Dispatch, Fill, Program
 from weft.web import programs, selftest, targets
 from weft.web.chat import chat_file
@@ -165,8 +167,10 @@ def _export_training(it: Training, folder: Path, name: str, about: Mapping[str, 
 def _body(
     folder: Path, made: Mapping[str, Mapping[str, Program]], weights: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-    """Writes Programs by target and name, the `weights` that they read, and of their states those
-    that do not begin as zeros; what a manifest says of them."""
+    """Writes Programs by target and name, the `weights` that they read (what a formula makes of
+    them as a tensor: a player works nothing out), and of their states those that do not begin as
+    zeros; what a manifest says of them. Raises CompileError as _derived."""
+    weights = ChainMap(_derived(made, weights), dict(weights))
     shards = Shards(folder)
     for name in sorted(_weights(made, "weight") | _weights(made, "state") & weights.keys()):
         shards.add(name, weights[name])
@@ -225,6 +229,21 @@ def _weights(made: Mapping[str, Mapping[str, Program]], role: str) -> set[str]:
                     recipe = program.recipes.get(b.name)
                     found.add(recipe.whole if recipe else b.name)
     return found
+
+
+def _derived(
+    made: Mapping[str, Mapping[str, Program]], weights: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The values of weight buffers that are worked out from weights, by name. Raises CompileError
+    where two Programs mean different things by one name."""
+    found: dict[str, tuple[Formula, np.ndarray]] = {}
+    for each in made.values():
+        for kind, program in each.items():
+            for name, formula in program.formulas.items():
+                known = found.setdefault(name, (formula, formula.value(weights)))
+                if known[0] != formula:
+                    raise CompileError(f"{kind} works out weight {name!r} unlike the other steps")
+    return {name: value for name, (_, value) in found.items()}
 
 
 def _memory(target: str, each: Mapping[str, Program]) -> int:

@@ -44,6 +44,7 @@ def _head(program: Program) -> dict[str, Any]:
     kernels = [
         {key: k[key] for key in ("name", "buffers", "grid", "flops")} for k in found["kernels"]
     ]
+    found.pop("formulas", None)  # their values are among the tensors
     return found | {"kernels": kernels}
 
 

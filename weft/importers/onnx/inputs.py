@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +17,6 @@ from weft.tensor.core import Tensor
 
 _INT = {np.dtype(np.int32), np.dtype(np.int64)}
 _HOST = {*HOST_ONLY, np.dtype(np.float64)}
-MOST_RANDOM = 1 << 28  # elements that weft makes up of one input
 
 
 def as_array(port: Port, x: Any) -> np.ndarray | Tensor:
@@ -72,14 +70,3 @@ def host_types(graph: Graph) -> str:
 def sizes_of(port: Port, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The shape of an input for sizes by name; 1 where neither file nor caller says."""
     return tuple(d if isinstance(d, int) else sizes.get(str(d), 1) for d in port.shape or ())
-
-
-def random_input(port: Port, sizes: Mapping[str, int], rng: np.random.Generator) -> np.ndarray:
-    """Numbers for an input: sizes by name where the file leaves them open (1 by default)."""
-    dtype = declared(port) or np.dtype(np.float32)
-    shape = sizes_of(port, sizes)
-    if math.prod(shape) > MOST_RANDOM:
-        raise ShapeError(f"input {port.text()}: {shape} is more than weft makes up; give it")
-    if dtype.kind in "iu":
-        return rng.integers(0, 2, shape).astype(dtype)
-    return rng.random(shape).astype(dtype) if dtype != np.bool_ else rng.random(shape) < 0.5
