@@ -3,6 +3,7 @@ against the eager oracle, over what may stand around a convolution."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import weft
 from weft.core.errors import FileFormatError, ShapeError
+from weft.kernel.printer import text
 from weft.program import serial
 from weft.program.formula import Formula, Step
 
@@ -46,6 +48,12 @@ AROUND: dict[str, Callable[[Any], Any]] = {
     "resize": lambda x: F.interpolate(conv(x), scale_factor=2, mode="bilinear"),
     "transposed": lambda x: conv(x).permute(0, 2, 3, 1),
     "softmax": lambda x: conv(x).softmax(1),
+    "windows": lambda x: F.adaptive_avg_pool2d(conv(x), (4, 3)),
+    "one window": lambda x: F.adaptive_avg_pool2d(conv(x), 1).flatten(1),
+    "places": lambda x: conv(x).flatten(2).softmax(1),
+    "places of one": lambda x: conv(x[:1]).reshape(6, 48).sum(1),
+    "channels cut": lambda x: conv(x).reshape(2, 2, 3, 8, 6).sum(2),
+    "mixed axes": lambda x: conv(x).reshape(2, 12, 24).sum(1),
     "line": lambda x: F.conv1d(x[:, :, 0], W[:, :, 0], padding=1),
     "volume": lambda x: F.conv3d(x.unsqueeze(2), W.unsqueeze(2)),
     "groups": lambda x: F.conv2d(conv(x), W[:, :3], groups=2),
@@ -93,6 +101,15 @@ def test_what_is_not_promised_is_computed_in_each_run() -> None:
     w.assign(w * 2)
     np.testing.assert_allclose(fn(X).numpy(), F.conv2d(weft.tensor(X), w).numpy(), atol=2e-5)
     assert not fn.programs()[0].formulas
+
+
+def test_a_mean_of_places_reads_channels_side_by_side() -> None:
+    """An adaptive pool cuts axes into windows; that keeps the channels last."""
+    fn = weft.compile(lambda x: F.adaptive_avg_pool2d(conv(x), 1), frozen=True)
+    fn(X)
+    (program,) = fn.programs()
+    (found,) = [text(k) for k in program.kernels if k.name.startswith("reduce")]
+    assert "load" in found and not re.search(r"let at\w*: i32x", found)  # no places gathered
 
 
 def test_gradients_go_through() -> None:

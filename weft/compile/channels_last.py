@@ -137,6 +137,16 @@ class _Moves:
         shape = _base_shape(node.shape, perm)
         return simplify(make("broadcast", self._as(node.inputs[0], perm), shape=shape)), perm
 
+    def _reshape(self, node: Node, perm: tuple[int, ...]) -> tuple[Node, tuple[int, ...]] | None:
+        """Axes cut into several or joined, where those that meet lie side by side in the base."""
+        runs = [(tuple(perm[a] for a in old), new) for old, new in _runs(node)]
+        if any(spots != tuple(range(spots[0], spots[0] + len(spots))) for spots, _ in runs):
+            return None
+        order = [a for _, new in sorted(runs) for a in new]
+        base = self._as(node.inputs[0], perm)
+        made = _reshaped(base, tuple(node.shape[a] for a in order))
+        return made, tuple(order.index(a) for a in range(len(order)))
+
     def _pad(self, node: Node, perm: tuple[int, ...]) -> tuple[Node, tuple[int, ...]]:
         sides: dict[str, Any] = {k: _base_shape(node.attrs[k], perm) for k in ("low", "high")}
         base = self._as(node.inputs[0], perm)
@@ -232,6 +242,23 @@ def fewer(node: Node, caps: Caps) -> bool:
 def remake_as(node: Node, inputs: tuple[Node, ...], perm: Sequence[int]) -> Node:
     """An elementwise node over the bases of its operands."""
     return Node(node.op, inputs, node.attrs, inputs[0].shape, node.dtype, node.body, node.where)
+
+
+def _runs(node: Node) -> list[tuple[list[int], list[int]]]:
+    """The axes of a reshape's operand and of its result that hold the same elements, run by run."""
+    old, new = node.inputs[0].shape, node.shape
+    runs: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) and j < len(new):
+        left, right = [i], [j]
+        while (a := math.prod(old[k] for k in left)) != (b := math.prod(new[k] for k in right)):
+            (left if a < b else right).append((left if a < b else right)[-1] + 1)
+        runs.append((left, right))
+        i, j = left[-1] + 1, right[-1] + 1
+    if runs:  # axes of one element that are left
+        runs[-1][0].extend(range(i, len(old)))
+        runs[-1][1].extend(range(j, len(new)))
+    return runs
 
 
 def _base_shape(sizes: Sequence[Any], perm: Sequence[int]) -> tuple[Any, ...]:
