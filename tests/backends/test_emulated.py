@@ -66,6 +66,39 @@ def test_a_product_in_blocks(name):
     assert cases(opened(name), "primitives", "dot float32 70x130x50", "dot int8 5x33x7") > 0
 
 
+@pytest.mark.parametrize(
+    "m, n, k, turned", [(70, 50, 130, "none"), (33, 40, 2400, "left"), (100, 70, 600, "right")]
+)
+def test_outer_products_have_the_bits_of_vectors(m, n, k, turned):
+    """SME's sums are chains of multiply-adds in ascending k, as everywhere."""
+    device = opened("aarch64-sme512")
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((k, m) if turned == "left" else (m, k)).astype(np.float32)
+    b = rng.standard_normal((n, k) if turned == "right" else (k, n)).astype(np.float32)
+
+    def product(a, b):
+        return (a.T if turned == "left" else a) @ (b.T if turned == "right" else b) + 1.0
+
+    here, there = (
+        weft.compile(product, device=d)(weft.tensor(a), weft.tensor(b)).numpy()
+        for d in ("cpu", device)
+    )
+    assert (here.view(np.uint32) == there.view(np.uint32)).all()
+
+
+def test_a_product_is_added_up_by_the_matrix_unit(monkeypatch):
+    """The template asks for outer products, and the machine's code has them and nothing of NEON's
+    that streaming mode lacks."""
+    device = opened("aarch64-sme512")
+    seen = []
+    kernel = device._builder.kernel
+    monkeypatch.setattr(device._builder, "kernel", lambda k: seen.append(k) or kernel(k))
+    x = weft.tensor(np.ones((32, 40), np.float32))
+    assert (weft.compile(lambda a: a @ a.T, device=device)(x).numpy() == 40).all()
+    text = device._builder.render(seen[-1])
+    assert text.count("call void @llvm.aarch64.sme.mopa.nxv4f32") == 4 and "neon" not in text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["kernels", "primitives", "templates", "models", "stress"])
 @pytest.mark.parametrize("name", [*MACHINES])

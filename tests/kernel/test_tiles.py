@@ -176,6 +176,33 @@ def test_the_expansion_of_transposed_and_scaled(dtype: dt.DType) -> None:
         np.testing.assert_array_equal(out.reshape(4, 16), want)
 
 
+@pytest.mark.parametrize("g", [1, 2, 4])
+@pytest.mark.parametrize("dtype", [BF16, F32, dt.float16, dt.int8])
+def test_outer_products(dtype: dt.DType, g: int) -> None:
+    b = Builder("outer")
+    acc = dt.int32 if dtype.is_int else F32
+    x, y = b.buffer("x", dtype, 8 * 4 * g), b.buffer("y", dtype, 8 * 16 * g)
+    out = b.buffer("out", acc, 4 * 16, "w")
+    c = b.tile("c", acc, 4, 16)
+    left, right = b.tile("l", dtype, 8, 4 * g), b.tile("r", dtype, 8, 16 * g)
+    b.tile_zero(c)
+    b.tile_load(left, x, 0, 4 * g)
+    b.tile_load(right, y, 0, 16 * g)
+    b.mma_tn(c, left, right)
+    b.tile_store(out, 0, 16, c)
+    kernel = b.kernel((1,))
+    given = arrays(kernel)
+    of_x, of_y = (
+        v.astype(np.float64).reshape(8, -1, g).swapaxes(1, 2).reshape(8 * g, -1) for v in given[:2]
+    )
+    for way in (kernel, expand(kernel)):
+        verify(way)
+        given[2][:] = 0
+        interp.run(way, given, caps=PRESETS["cpu-amx"])
+        np.testing.assert_array_equal(given[2].reshape(4, 16), of_x.T @ of_y)
+    assert "x86" not in render(kernel, PRESETS["cpu-amx"], AMX)  # no unit of its own
+
+
 def test_text_and_json_keep_every_part() -> None:
     kernel = product(4, 8, 8)
     assert "tile right: bf16[4, 16]" in text(kernel)
@@ -224,6 +251,10 @@ BAD: dict[str, tuple[Callable[[Builder, ir.Buffer, ir.Buffer], None], str]] = {
     "transposed": (
         lambda b, x, y: b.mma_nt(tile(b, 4, 8, F32), tile(b, 4, 4), tile(b, 4, 8)),
         r"\[4, 8\] \+= \[4, 4\] . \[4, 8\] transposed",
+    ),
+    "outer": (
+        lambda b, x, y: b.mma_tn(tile(b, 4, 8, F32), tile(b, 2, 4), tile(b, 4, 8)),
+        r"\[4, 8\] \+= \[2, 4\] transposed . \[4, 8\]",
     ),
     "scaled": (lambda b, x, y: b.tile_scale(tile(b, 4, 4), x, 0), "rows of bfloat16 scaled"),
     "products": (

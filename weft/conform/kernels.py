@@ -326,6 +326,35 @@ def _tiles(device: Device) -> float:
     return _against_interp(device, b.kernel((1,)), [*data, np.zeros(256, np.float32)])
 
 
+def _outer(device: Device, left: dt.DType, right: dt.DType) -> float:
+    if not device.caps.is_cpu:
+        raise Skip("for CPUs: subgroups have their own")
+    if not (device.supports(left) and device.supports(right)):
+        raise Skip(f"no {left} or no {right}")
+    b, g = Builder("outer"), 4 // left.itemsize
+    acc = dt.int32 if left.is_int else dt.float32
+    x, y = b.buffer("x", left, 256 * g), b.buffer("y", right, 256 * g)
+    out = b.buffer("out", acc, 1024, "w")
+    sums = [b.tile(f"c{i}", acc, 16, 16) for i in range(4)]
+    lefts = [b.tile(f"l{i}", left, 2, 16 * g) for i in range(2)]
+    rights = [b.tile(f"r{i}", right, 2, 16 * g) for i in range(2)]
+    for tile in sums:
+        b.tile_zero(tile)
+    with b.loop(4, name="k") as k:
+        for i in range(2):
+            b.tile_load(lefts[i], x, k * 64 * g + i * 16 * g, 32 * g)
+            b.tile_load(rights[i], y, k * 64 * g + i * 16 * g, 32 * g)
+        for i, tile in enumerate(sums):
+            b.mma_tn(tile, lefts[i // 2], rights[i % 2])
+    for i, tile in enumerate(sums):
+        b.tile_store(out, i * 256, 16, tile)
+    rng = np.random.default_rng(0)
+    data = [
+        rng.integers(0 if t == dt.uint8 else -8, 9, 256 * g).astype(t.numpy) for t in (left, right)
+    ]
+    return _against_interp(device, b.kernel((1,)), [*data, np.zeros(1024, acc.numpy)])
+
+
 def checks(device: Device) -> Iterator[Check]:
     """Every node, in every dtype it takes."""
     for label, *case in chain(_unary(), _binary(), _casts(), _others()):
@@ -335,4 +364,6 @@ def checks(device: Device) -> Iterator[Check]:
         _subgroup, _tiles,
     ):  # fmt: skip
         yield maker.__doc__ or "", partial(maker, device)
+    for pair in ((dt.float32,) * 2, (dt.bfloat16,) * 2, (dt.int8,) * 2, (dt.uint8, dt.int8)):
+        yield f"Tile mma_tn of {pair[0]} and {pair[1]}", partial(_outer, device, *pair)
     yield from units.checks(device, _against_interp)

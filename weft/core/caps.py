@@ -40,6 +40,7 @@ class Caps:
     # "lookup" (kernel.ir.Vec, in vectors of `lanes`),
     # "dot4" (an instruction of its own), "dot4_mixed" (it takes unsigned x signed bytes only),
     # "mma_bf16" (tiles of 16 x 32 bf16 and 16 x 16 f32, eight of them; see kernel.ir.TileOp),
+    # "outer16_f32" (four tiles of 16 x 16 f32 to which outer products are added, mma_tn),
     # "mma16_bf16", "mma16_f16" (a GPU's: tiles of 16 x 16 elements and 16 x 16 f32, per subgroup),
     # "async_copy" (no thread waits for an ir.AsyncCopy),
     # "gemm_library" (its maker has a library of matrix products, which may be there or not)

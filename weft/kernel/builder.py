@@ -170,6 +170,10 @@ class Builder:
         """c += a . b transposed: `b` holds a row per column of c, contiguous along k."""
         self.emit(ir.TileOp("mma_nt", (c, a, b)))
 
+    def mma_tn(self, c: ir.Tile, a: ir.Tile, b: ir.Tile) -> None:
+        """c += a^T . b; both hold groups of adjacent k together (see ir.TileOp)."""
+        self.emit(ir.TileOp("mma_tn", (c, a, b)))
+
     def tile_scale(
         self, tile: ir.Tile, factors: ir.Buffer | ir.Array, index: Value, stride: int = 1
     ) -> None:

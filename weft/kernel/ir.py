@@ -268,7 +268,7 @@ class Tile(Stmt):
     cols: int
 
 
-TILE_OPS = ("zero", "load", "store", "mma", "mma_nt", "scale", "add")
+TILE_OPS = ("zero", "load", "store", "mma", "mma_nt", "mma_tn", "scale", "add")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -284,6 +284,9 @@ class TileOp(Stmt):
     groups of g = a.cols / b.rows adjacent k together, as the hardware reads them: element (k, n)
     at row k / g, column n * g + k % g. The order of the sum over one tile's k is the target's.
     mma_nt (c, a, b): c[m, n] += sum over k of a[m, k] * b[n, k].
+    mma_tn (c, a, b): c[m, n] += sum over k of a[k, m] * b[k, n], outer products of rows; both hold
+    g adjacent k together as `b` of mma does. In f32 an element is one chain of fused multiply-adds
+    in ascending k.
     scale (c): row r of c, in f32, times the f32 element of `memory` at `index` + r * `stride`.
     add (c, d): c += d, element by element, both sums in f32 (a CPU's unit has none).
 

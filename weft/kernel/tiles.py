@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.errors import KernelError
-from weft.kernel import ir
+from weft.kernel import ir, lanewise
 from weft.kernel.batch import Batch
 from weft.kernel.builder import Builder
 from weft.kernel.expr import cast, fma, load, splat
@@ -20,7 +20,8 @@ from weft.kernel.ir import Expr, Kernel, Type
 from weft.kernel.walk import declared, rewritten, statements, with_body
 
 # tiles it takes
-_COUNT = {"zero": 1, "load": 1, "store": 1, "mma": 3, "mma_nt": 3, "scale": 1, "add": 2}
+PRODUCTS = ("mma", "mma_nt", "mma_tn")
+_COUNT = {"zero": 1, "load": 1, "store": 1, "scale": 1, "add": 2} | dict.fromkeys(PRODUCTS, 3)
 _MOVES = ("load", "store", "scale")  # operations that touch memory
 _PRODUCTS = {  # dtypes of a and b -> dtype of c
     (dt.bfloat16, dt.bfloat16): dt.float32,
@@ -60,20 +61,25 @@ def tile_problem(s: ir.Tile | ir.TileOp) -> str | None:
         kinds = {(t.dtype, t.rows, t.cols) for t in s.tiles}
         alike = len(kinds) == 1 and s.tiles[0].dtype == dt.float32
         return None if alike else f"a sum of tiles of {s.tiles[0].dtype} and {s.tiles[1].dtype}"
-    return _mma_problem(s.op, *s.tiles) if s.op in ("mma", "mma_nt") else None
+    return _mma_problem(s.op, *s.tiles) if s.op in PRODUCTS else None
 
 
 def _mma_problem(op: str, c: ir.Tile, a: ir.Tile, b: ir.Tile) -> str | None:
     if _PRODUCTS.get((a.dtype, b.dtype)) != c.dtype:
         return f"products of {a.dtype} and {b.dtype} into {c.dtype}"
+    of_a, of_b = f"[{a.rows}, {a.cols}]", f"[{b.rows}, {b.cols}]"
     if op == "mma_nt":
-        fits, turned = (b.rows, b.cols) == (c.cols, a.cols), " transposed"
+        fits, of_b = (b.rows, b.cols, a.rows) == (c.cols, a.cols, c.rows), f"{of_b} transposed"
+    elif op == "mma_tn":
+        g = max(a.cols // c.rows, 1)
+        fits, of_a = (
+            (a.cols, b.cols, a.rows) == (g * c.rows, g * c.cols, b.rows),
+            f"{of_a} transposed",
+        )
     else:
-        g, turned = a.cols // b.rows, ""
-        fits = g >= 1 and g * b.rows == a.cols and b.cols == g * c.cols
-    if not fits or a.rows != c.rows:
-        return f"[{c.rows}, {c.cols}] += [{a.rows}, {a.cols}] . [{b.rows}, {b.cols}]{turned}"
-    return None
+        g = a.cols // b.rows
+        fits = g >= 1 and (g * b.rows, g * c.cols, a.rows) == (a.cols, b.cols, c.rows)
+    return None if fits else f"[{c.rows}, {c.cols}] += {of_a} . {of_b}"
 
 
 def tile_roles(kernel: Kernel) -> dict[str, str]:
@@ -92,9 +98,10 @@ def tile_roles(kernel: Kernel) -> dict[str, str]:
     for s in statements(kernel.body):
         if isinstance(s, ir.Tile):
             usual[s.name] = "result" if s.dtype.itemsize == 4 else "operand"
-        elif isinstance(s, ir.TileOp) and s.op in ("mma", "mma_nt"):
+        elif isinstance(s, ir.TileOp) and s.op in PRODUCTS:
+            left = "turned" if s.op == "mma_tn" else "operand"
             right = "operand" if s.op == "mma_nt" else "turned"
-            for tile, role in zip(s.tiles, ("result", "operand", right), strict=True):
+            for tile, role in zip(s.tiles, ("result", left, right), strict=True):
                 note(tile, role)
         elif isinstance(s, ir.TileOp) and s.op == "add":
             for tile in s.tiles:
@@ -116,10 +123,9 @@ def play(batch: Batch, s: ir.TileOp) -> None:
     if s.op == "add":
         _set(batch, tile, active, _get(batch, tile) + _get(batch, s.tiles[1]))
         return
-    if s.op in ("mma", "mma_nt"):
+    if s.op in PRODUCTS:
         c, a, b = (_get(batch, t) for t in s.tiles)
-        flat = b.swapaxes(1, 2) if s.op == "mma_nt" else _plain(b, a.shape[2])
-        _set(batch, tile, active, _product(c, a, flat))
+        _set(batch, tile, active, _outer(c, a, b) if s.op == "mma_tn" else _inner(s.op, c, a, b))
         return
     _move(batch, s, tile, width, active)
 
@@ -169,10 +175,21 @@ def _plain(b: np.ndarray, depth: int) -> np.ndarray:
     return apart.reshape(groups, depth, cols // g)
 
 
-def _product(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _inner(op: str, c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """c + a . b with the sum in float64 (int64), rounded once."""
+    b = b.swapaxes(1, 2) if op == "mma_nt" else _plain(b, a.shape[2])
     wide = np.float64 if c.dtype.kind == "f" else np.int64
     return (c + a.astype(wide) @ b.astype(wide)).astype(c.dtype)
+
+
+def _outer(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """c + a^T . b, row by row; in f32 one multiply-add each."""
+    g = a.shape[2] // c.shape[1]
+    a, b = (_plain(x, g * x.shape[1]).astype(c.dtype) for x in (a, b))
+    for k in range(a.shape[1]):
+        x, y = a[:, k, :, None], b[:, k, None, :]
+        c = lanewise.fma(x, y, c) if c.dtype.kind == "f" else c + x * y
+    return c
 
 
 # -- doing without
@@ -187,6 +204,12 @@ def expand(kernel: Kernel) -> Kernel:
     if kernel.threads != (1, 1, 1):
         raise KernelError(f"kernel {kernel.name}: tiles of a subgroup have no portable form")
     return with_body(kernel, rewritten(kernel.body, _Expansion(kernel).stmt))
+
+
+def products(kernel: Kernel) -> set[str]:
+    """The kinds of products of tiles that a kernel has."""
+    ops = {s.op for s in statements(kernel.body) if isinstance(s, ir.TileOp)}
+    return ops.intersection(PRODUCTS)
 
 
 def has_tiles(s: ir.Stmt) -> bool:
@@ -215,6 +238,9 @@ class _Expansion:
             return
         if s.op == "mma_nt":
             self._mma_nt(b, *s.tiles)
+            return
+        if s.op == "mma_tn":
+            self._mma_tn(b, *s.tiles)
             return
         tile = s.tiles[0]
         array, cols = self.arrays[tile.name], tile.cols
@@ -256,6 +282,19 @@ class _Expansion:
                 y = cast(load(of_b, b.let(column)), c.dtype)
                 x = splat(cast(load(of_a, r * depth + k), c.dtype), n)
                 b.assign(acc, _multiply_add(x, y, acc))
+            b.store(of_c, r * n, acc)
+
+    def _mma_tn(self, b: Builder, c: ir.Tile, a: ir.Tile, right: ir.Tile) -> None:
+        of_c, of_a, of_b = (self.arrays[t.name] for t in (c, a, right))
+        n, g = c.cols, a.cols // c.rows
+        with b.loop(c.rows, name="row") as r:
+            acc = b.var(load(of_c, r * n, n), "acc")
+            with b.loop(a.rows, name="k") as k:
+                for j in range(g):
+                    at = b.let(k * right.cols + ir.Vec("iota", (), Type(dt.int32, n)) * g + j)
+                    y = cast(load(of_b, at, n), c.dtype)
+                    x = splat(cast(load(of_a, k * a.cols + r * g + j), c.dtype), n)
+                    b.assign(acc, _multiply_add(x, y, acc))
             b.store(of_c, r * n, acc)
 
 

@@ -21,6 +21,8 @@ def source(machine: Machine) -> str:
     word = f"i{8 * machine.pointer}"
     made = [_memset(word), _memmove(word, "memcpy"), _memmove(word, "memmove"), _fmodf()]
     made += [_step("weft_copy", word), _step("weft_fill", word)]
+    if machine.target.outer:
+        made += _streaming(word)
     if machine.soft:
         made += soft.functions(machine.soft)
         name = "memcpy_likely_aligned_min32bytes_mult8bytes"
@@ -28,8 +30,8 @@ def source(machine: Machine) -> str:
     return INTRINSICS + "".join(f.text() for f in made) + _ATTRIBUTES
 
 
-def _memset(word: str) -> Function:
-    f = Function("memset", f"ptr to, i32 byte, {word} bytes", "ptr", local=False)
+def _memset(word: str, name: str = "memset") -> Function:
+    f = Function(name, f"ptr to, i32 byte, {word} bytes", "ptr", local=False)
     byte = f["byte"].to("i8")
     with f.count(_wide(f["bytes"])) as i:
         f["to"].at("i8", i).set(byte)
@@ -47,6 +49,14 @@ def _memmove(word: str, name: str) -> Function:
         f["to"].at("i8", at).set(f["from"].at("i8", at).get())
     f.give(f["to"])
     return f
+
+
+def _streaming(word: str) -> list[Function]:
+    """What LLVM calls in and around a processor's streaming mode. Nobody's sums wait to be saved:
+    no kernel calls another."""
+    save = Function("__arm_tpidr2_save", "", local=False)
+    moved = [_memmove(word, f"__arm_sc_{name}") for name in ("memcpy", "memmove")]
+    return [save, *moved, _memset(word, "__arm_sc_memset")]
 
 
 def _step(name: str, word: str) -> Function:

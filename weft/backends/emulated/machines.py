@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from weft.backends.llvm.target import LlvmTarget, neon
@@ -96,6 +96,19 @@ def _aarch64(name: str, title: str, bits: int = 0) -> Machine:
     )
 
 
+def _matrix() -> Machine:
+    """ARMv9 with SME in vectors of 512 bits, as Apple's M4 has it: SVE's instructions exist in
+    streaming mode only, so vectors are NEON's elsewhere."""
+    plain = _aarch64("aarch64-sme512", "AArch64, SME of 512 bits")
+    return replace(
+        plain,
+        features=f"{plain.features},+sme",
+        qemu=("qemu-aarch64", "-cpu", "max,sme512=on,sme-default-vector-length=64"),
+        caps=_caps(plain.name, 4, 32, "dot4", "outer16_f32"),
+        target=replace(plain.target, outer=16),
+    )
+
+
 def _power() -> Machine:
     """POWER9: a big-endian machine. Its memory is little-endian all the same, as files and Programs
     are; loads and stores of buffers turn bytes around."""
@@ -154,6 +167,7 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
             *map(_riscv, (128, 256, 512, 1024)),
             _aarch64("aarch64", "AArch64, NEON"),
             *(_aarch64(f"aarch64-sve{n}", f"AArch64, SVE of {n} bits", n) for n in (256, 512)),
+            _matrix(),
             _power(),
             _hexagon(),
         )

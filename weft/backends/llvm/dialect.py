@@ -10,12 +10,15 @@ promises that buffers do not overlap), and which loops over the groups, axis 0 f
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from weft.backends.llvm import outer
 from weft.backends.llvm.statements import Statements
 from weft.backends.llvm.target import LlvmTarget, cpu_target
 from weft.core.caps import Caps
 from weft.core.errors import CompileError
 from weft.kernel import ir
-from weft.kernel.tiles import expand
+from weft.kernel.tiles import expand, products
 from weft.program.device import Dialect
 
 ENTRY = "weft_kernel"
@@ -41,9 +44,11 @@ def render(kernel: ir.Kernel, caps: Caps, target: LlvmTarget) -> str:
             f"kernel {kernel.name}: {kernel.threads} threads per group; this target runs one "
             "(choose templates by Caps with max_threads=1)"
         )
-    if not target.tiles:
+    if outer.takes(kernel, target):
+        return _Renderer(kernel, outer.streaming(target), caps.scratch_bytes).module()
+    if not target.tiles or products(kernel) == {"mma_tn"}:
         kernel = expand(kernel)
-    return _Renderer(kernel, target, caps.scratch_bytes).module()
+    return _Renderer(kernel, replace(target, outer=0), caps.scratch_bytes).module()
 
 
 class _Renderer(Statements):
@@ -57,7 +62,7 @@ class _Renderer(Statements):
             f"; {' '.join(kernel.name.split())}",
             *constants,
             *self._entry(buffers),
-            f"define internal void @body({args}) #0 {{",
+            f"define internal void @body({args}) {self.body_attributes}{{",
             "entry:", *self.prologue, *self._load_params(), *before,
             "  %some = icmp slt i64 %begin, %end",
             "  br i1 %some, label %group, label %done",

@@ -111,6 +111,8 @@ class GpuTiles(Statements):
             for n in range(len(held[0].slots)):
                 parts = [self._get(h, n) for h in held]
                 self._put(held[0], n, self.emit(f"fadd {held[0].type} {parts[0]}, {parts[1]}"))
+        elif s.op == "mma_tn":
+            raise self.fail(f"{self.gpu.arch} has no tile.mma_tn")
         else:
             self._multiply(s.tiles[1].dtype, *held)
 

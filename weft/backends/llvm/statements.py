@@ -4,7 +4,7 @@ on a CPU, threads that meet on a GPU) is left to the subclass that writes the wh
 from __future__ import annotations
 
 from weft.backends.llvm import text
-from weft.backends.llvm.tiles import Tiles
+from weft.backends.llvm.outer import Outer
 from weft.backends.llvm.values import is_literal
 from weft.kernel import ir
 from weft.kernel.linear import address_vars, is_linear
@@ -17,7 +17,7 @@ _RULES: dict[type, str] = {
 }  # fmt: skip
 
 
-class Statements(Tiles):
+class Statements(Outer):
     """Adds statements to the emitter. `end` is the block where a thread is done with its group."""
 
     end = "next"

@@ -22,7 +22,9 @@ class LlvmTarget:
     on the bits). `store_fence` is the intrinsic that orders non-temporal stores before what follows
     (empty: none is needed). `hide_masks` keeps the masks of stores of 8- and 16-bit elements from
     becoming constants: LLVM 22's x86 back end stores the untruncated 32 bits when it narrows such a
-    store to a single lane. `tiles` says that the target has AMX (else tiles are expanded). `index`
+    store to a single lane. `tiles` says that the target has AMX (else tiles are expanded); `outer`
+    is not 0 where a unit adds outer products (Arm's SME) to four registers of as many rows and
+    columns of 32 bits. `index`
     is the type in which addresses are computed; `buffer_space` and `stack_space` are the address
     spaces of buffers and of locals; memory starts at multiples of `base_align` bytes (1: nothing is
     assumed). `nontemporal` and `prefetch` say whether these hints are passed on. `fused` and
@@ -47,6 +49,7 @@ class LlvmTarget:
     store_fence: str = ""
     hide_masks: bool = False
     tiles: bool = False
+    outer: int = 0
     index: str = "i64"
     buffer_space: int = 0
     stack_space: int = 0

@@ -55,6 +55,11 @@ class Tiles(Memory):
             name = "llvm.x86.tileloadd64" if s.op == "load" else "llvm.x86.tilestored64"
             self.call(name, "void", [*registers, ("ptr", pointer), ("i64", str(stride))])
 
+    @property
+    def body_attributes(self) -> str:
+        """Attributes of the function that has the tiles."""
+        return "#0 "
+
     def tile_setup(self) -> tuple[list[str], list[str], list[str]]:
         """(module lines, lines at the body's start, lines at its end) for a kernel with tiles."""
         if not self.tiles:

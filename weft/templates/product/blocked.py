@@ -14,6 +14,7 @@ from weft.templates.product import (
     blocked_amx,
     blocked_cpu,
     blocked_integers,
+    blocked_outer,
     blocked_threads,
     blocked_units,
     blocked_words,
@@ -25,12 +26,13 @@ from weft.templates.registry import template
 
 
 def _variant(p: Problem, caps: Caps) -> Any:
-    """Who computes a product: it follows from the target and from the operands' dtypes, never from
-    the number of rows."""
+    """Who computes a product: it follows from the target and from the operands' dtypes; from the
+    number of rows only between those whose sums have the same bits."""
     if p.a.whole:
         return blocked_integers if caps.is_cpu else blocked_words
     if caps.is_cpu:
-        return blocked_amx if blocked_amx.suits(p, caps) else blocked_cpu
+        units = (unit for unit in (blocked_amx, blocked_outer) if unit.suits(p, caps))
+        return next(units, blocked_cpu)
     return blocked_units if blocked_units.suits(p, caps) else blocked_threads
 
 
