@@ -137,6 +137,24 @@ def test_a_cell_takes_two_bytes_of_either_operand(npu, dtype, out, cycles):
     assert cost.array == cycles + 15 + 15 + 16
 
 
+def test_outer_products_are_the_arrays(npu):
+    """Two rows of [16] and of [16] of f32: two k, each a cycle for either half, and the way out."""
+    b = Builder("outer")
+    x, y, to = (b.buffer(n, dt.float32, s, a) for n, s, a in
+                (("x", 32, "r"), ("y", 32, "r"), ("to", 256, "w")))  # fmt: skip
+    c = b.tile("c", dt.float32, 16, 16)
+    left, right = (b.tile(name, dt.float32, 2, 16) for name in ("left", "right"))
+    b.tile_zero(c)
+    b.tile_load(left, x, 0, 16)
+    b.tile_load(right, y, 0, 16)
+    b.mma_tn(c, left, right)
+    b.tile_store(to, 0, 16, c)
+    data = [np.arange(32, dtype=np.float32), np.ones(32, np.float32), np.zeros(256, np.float32)]
+    cost, results = spent(npu.NpuDevice(), b.kernel((1,)), data)
+    assert np.array_equal(results[2].reshape(16, 16)[:, 0], np.arange(16, 48, 2))
+    assert cost.array == 2 * 2 + 15 + 15 + 16 and cost.products == 2 * 16 * 16 * 2
+
+
 # (M, N, K) -> cycles of SCALE-Sim 3.0.0, 16 x 16 cells, output stationary, memory of its CALC mode
 SCALESIM = {
     (16, 16, 32): 61, (16, 16, 96): 125, (16, 16, 256): 285, (32, 32, 64): 375,

@@ -1,6 +1,8 @@
 """`weft new-backend`, and packages that add devices badly."""
 
+import importlib
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -8,8 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from weft.backends.llvm.dialect import render
+from weft.backends.llvm.target import LlvmTarget
 from weft.cli.new_backend import package
+from weft.core import dtypes as dt
+from weft.core.caps import PRESETS
 from weft.core.errors import UsageError
+from weft.kernel.builder import Builder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,10 +64,40 @@ def test_what_it_writes_passes_as_it_is(tmp_path):
     assert again.returncode == 2 and "is not empty" in again.stderr
 
 
-@pytest.mark.parametrize("name", ["cpu", "auto", "riscv64", "My", "a-b", "../x", "", "1a"])
+@pytest.mark.parametrize(
+    "name", ["cpu", "auto", "riscv64", "My", "a-b", "../x", "", "1a", "a_", "a" * 42]
+)
 def test_names_that_no_device_can_have(name):
     with pytest.raises(UsageError, match="name"):
         package(name)
+
+
+@pytest.mark.parametrize("name", ["class", "weft", "json", "a" * 41])
+def test_names_that_mean_something_to_python(name):
+    """Modules are called weft_NAME, so none of these is in the way."""
+    files = package(name)
+    compile(files[f"weft_{name}.py"], name, "exec")
+    project = tomllib.loads(files["pyproject.toml"])
+    assert project["project"]["entry-points"]["weft.backends"].keys() == {name}
+
+
+def test_what_the_readme_names_exists():
+    """Its dotted names and the entry of the code that it describes."""
+    text = package("mychip")["README.md"]
+    for dotted in set(re.findall(r"weft(?:\.[a-zA-Z_]+)+", text)):
+        try:
+            importlib.import_module(dotted)
+        except ModuleNotFoundError:
+            module, _, attribute = dotted.rpartition(".")
+            assert hasattr(importlib.import_module(module), attribute), dotted
+    b = Builder("one")
+    b.store(b.buffer("out", dt.float32, 1, "w"), 0, 1.0)
+    code = render(b.kernel((1,)), PRESETS["cpu-neon"], LlvmTarget("mychip"))
+    arguments = re.findall(
+        r"%?(\w+)(?=[,)])", text[text.index("weft_kernel(") :].split(")")[0] + ")"
+    )
+    (entry,) = re.findall(r"define void @weft_kernel\((.*)\)", code)
+    assert len(arguments) == entry.count("%") == 8
 
 
 def test_a_package_that_does_not_import(tmp_path):

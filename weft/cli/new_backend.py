@@ -36,8 +36,30 @@ The device `{name}` for weft. As it is, weft's kernel interpreter computes.
     weft devices
     weft check --device {name} --level device
 
-Make `{module}.py` talk to your hardware, one level of `weft check` after the other: device,
-kernels, primitives, templates, models, stress. weft's docs/new-hardware.md says what each asks for.
+Make `{module}.py` talk to your hardware, one level of `weft check` after the other. What each
+proves, and what you replace for it (`weft.program.device` says what each method promises; the
+class inherits all of them from `weft.backends.interp`, where you see them work):
+
+| level | what is yours |
+| --- | --- |
+| `device` | `alloc`, `write`, `read`, and `bind`, `submit` for steps that copy and fill |
+| `kernels` | `load`: each Kernel as code of your chip; `bind`, `submit` launch it |
+| `primitives`, `templates` | `Caps`, as far as the hardware helps: templates choose by them |
+| `models`, `stress` | nothing more |
+
+`load` is handed values of `weft.kernel.ir.Kernel`, about two dozen kinds of node and no operation
+of a model (`print(weft.kernel.printer.text(kernel))`). Two ways to code:
+
+- LLVM knows your chip: `weft.backends.llvm.dialect.render(kernel, caps, LlvmTarget("{name}"))` is
+  LLVM IR for Caps with `max_threads=1`, with the entry
+  `weft_kernel(ptr buffers, ptr scalars, i32 gx, i32 gy, i32 gz, i64 begin, i64 end, ptr scratch)`:
+  `buffers` is an array of addresses, and groups `begin` to `end` of the grid are played. Compile it
+  for your triple with llvmlite. `weft.backends.emulated` is such a device (its machines.py: what
+  differs).
+- It takes another language: a dialect, a function from Kernel to text. `weft.backends.wgsl` is one.
+
+`weft.kernel.grid.groups(kernel, scalars)` is the size of a launch. weft's docs/new-hardware.md goes
+through all of this with examples.
 """
 _TEST = """\
 from {module} import {type}
@@ -73,10 +95,10 @@ def package(name: str) -> dict[str, str]:
     name that cannot be a device's."""
     from weft.backends import null, registry
 
-    if not re.fullmatch("[a-z][a-z0-9_]{0,40}", name):
+    if not re.fullmatch("[a-z]([a-z0-9_]{0,39}[a-z0-9])?", name):
         raise UsageError(
             f"{name[:60]!r} cannot name a device: use a small letter, then small letters, digits "
-            "and underscores"
+            "and underscores, 41 in all at most and no underscore at the end"
         )
     if registry.is_own(name):
         raise UsageError(f"{name} is a device of weft's own; choose another name")

@@ -13,6 +13,7 @@ import numpy as np
 from weft.core.errors import LimitError
 from weft.kernel import ir
 from weft.kernel.batch import Batch
+from weft.kernel.tiles import PRODUCTS
 from weft.kernel.walk import children, operands, statements, walk
 from weft_npu.machine import Machine
 
@@ -123,7 +124,7 @@ class Meter:
 def sums(kernel: ir.Kernel) -> frozenset[str]:
     """The tiles that the array adds products to."""
     ops = [s for s in statements(kernel.body) if isinstance(s, ir.TileOp)]
-    return frozenset(s.tiles[0].name for s in ops if s.op in ("mma", "mma_nt"))
+    return frozenset(s.tiles[0].name for s in ops if s.op in PRODUCTS)
 
 
 def block_cost(machine: Machine, block: ir.Block, sums: frozenset[str] = frozenset()) -> Cost:
@@ -152,10 +153,11 @@ def _tile(machine: Machine, s: ir.TileOp, sums: frozenset[str]) -> Cost:
     waits until the last product has reached the last cell, and then shifts out row by row."""
     tile = s.tiles[0]
     down, across = -(-tile.rows // machine.rows), -(-tile.cols // machine.cols)
-    if s.op in ("mma", "mma_nt"):
+    if s.op in PRODUCTS:
         a = s.tiles[1]
-        steps = -(-a.cols * a.dtype.itemsize // machine.operand_bytes)
-        return Cost(array=down * across * steps, products=2 * tile.rows * tile.cols * a.cols)
+        depth = a.rows * a.cols // tile.rows
+        steps = -(-depth * a.dtype.itemsize // machine.operand_bytes)
+        return Cost(array=down * across * steps, products=2 * tile.rows * tile.cols * depth)
     if s.op == "store" and tile.name in sums:
         reach = min(tile.rows, machine.rows) + min(tile.cols, machine.cols) - 2
         return Cost(array=down * across * reach + across * tile.rows)
