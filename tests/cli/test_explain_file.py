@@ -77,6 +77,33 @@ def test_the_page(file: Path, tmp_path: Path) -> None:
     assert page.count("<rect") > 10
 
 
+def test_what_launches_take(folder: Path, tmp_path: Path) -> None:
+    """Measured where the device is here, else why not."""
+    from weft.backends.presets import caps_of
+
+    model = weft.load(folder, device="cpu", max_batch=1)
+    for device in ("cpu", "gfx942"):
+        saved.save(model, tmp_path / f"{device}.weft", device, caps_of(device), {}, False)
+        run(tmp_path / f"{device}.weft", "--step", "decode", "--html", tmp_path / "page.html")
+        page = re.sub(r"<pre>.*?</pre>", "", (tmp_path / "page.html").read_text(), flags=re.S)
+        timed = page.split("<h3>Timings</h3>")[1].split("<h3>")[0]
+        if device == "gfx942":
+            assert "not measured: gfx942 is not here" in timed
+            continue
+        assert "GFLOP/s and" in timed and "not measured" not in timed
+        times = [float(x) for x in re.findall(r'<td class="n">(\d+\.\d{3})</td>', timed)]
+        launches = page.split("<h3>Launches</h3>")[1].split("<h3>")[0]
+        each = [float(x) for x in re.findall(r'<td class="n">(\d+\.\d{3})</td></tr>', launches)]
+        steps = bundle_program(tmp_path / "cpu.weft", "decode").steps
+        assert len(each) == len(steps) and abs(sum(each) - sum(times)) < 0.002 * len(steps)
+
+
+def bundle_program(path: Path, step: str) -> weft.Program:
+    from weft.program import bundle, serial
+
+    return serial.loads(bundle.read(path).programs[step])
+
+
 def test_a_page_of_hostile_names(tmp_path: Path) -> None:
     name = "<script>alert(1)</script>"
     program = _program()

@@ -306,3 +306,78 @@ def test_any_mixture_agrees_and_the_report_counts_what_ran(
             plan = session.parted.meta["report"]
             assert session.transfers == run * len(plan.transfers)
             assert session.moved == run * plan.moved
+
+
+@pytest.mark.parametrize("short", ["no float16", "small buffers"])
+@pytest.mark.parametrize("kind", ["torch", "onnx", "module"])
+def test_imported_graphs_with_folded_norms(tmp_path: Any, kind: str, short: str) -> None:
+    """Weights that are worked out from others (a norm in its convolution) are made on each side."""
+    import torch
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8)
+            self.out = torch.nn.Linear(8, 300)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.relu(self.norm(self.conv(x))).mean((2, 3)).half().float()
+            return torch.relu(self.out(y)).sort(-1)[0]
+
+    torch.manual_seed(0)
+    net, x = Net().eval(), torch.rand(2, 3, 10, 10)
+    net.norm.running_mean.copy_(torch.rand(8))
+    caps: dict[str, Any] = {"dtypes": PRESETS["webgpu"].dtypes - NARROW}
+    if short == "small buffers":
+        caps = {"max_buffer_bytes": 2048, "max_binding_bytes": 2048}
+    compiled = weft.compile(_imported(net, x, kind, tmp_path), lacking(**caps), partition=True,
+                            frozen=True)  # fmt: skip
+    got = compiled(x.numpy())
+    tolerance = 1e-5 if kind == "torch" else 2e-3  # the others round to half on their own
+    np.testing.assert_allclose(
+        np.sort(got.to("cpu").numpy()), net(x).detach().numpy(), atol=tolerance, rtol=tolerance
+    )
+    parts, transfers, moved = counts(compiled)
+    assert parts > 1 and transfers and moved
+    assert any(p.formulas for p in compiled.programs())
+
+
+def _imported(net: Any, x: Any, kind: str, folder: Any) -> Any:
+    """The net by way of torch.export, as weft's own modules, or as an ONNX file without the sort,
+    which other cases have."""
+    import torch
+
+    from weft import nn
+    from weft.importers import from_onnx, from_torch
+
+    if kind == "torch":
+        return from_torch(torch.export.export(net, (x,)))
+    state = {k: v.detach().numpy() for k, v in net.state_dict().items()}
+    if kind == "module":
+        own = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).eval()
+        own[0].load_state_dict({k[5:]: v for k, v in state.items() if k.startswith("conv.")})
+        own[1].load_state_dict({k[5:]: v for k, v in state.items() if k.startswith("norm.")})
+        w, b = weft.tensor(state["out.weight"]), weft.tensor(state["out.bias"])
+
+        def forward(x: Tensor) -> Tensor:
+            y = own(x).relu().mean((2, 3)).cast("float16").cast("float32")
+            return (y @ w.T + b).relu().sort(1)
+
+        return forward
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    make, t = onnx.helper.make_node, onnx.numpy_helper.from_array
+    nodes = [
+        make("Conv", ["x", "conv.weight", "conv.bias"], ["a"]),
+        make("BatchNormalization", ["a", *(f"norm.{n}" for n in (
+            "weight", "bias", "running_mean", "running_var"))], ["b"]),
+        make("Relu", ["b"], ["c"]), make("GlobalAveragePool", ["c"], ["d"]),
+        make("Flatten", ["d"], ["e"]), make("Cast", ["e"], ["f"], to=10),
+        make("Cast", ["f"], ["g"], to=1),
+        make("Gemm", ["g", "out.weight", "out.bias"], ["h"], transB=1), make("Relu", ["h"], ["y"]),
+    ]  # fmt: skip
+    ports = [onnx.helper.make_tensor_value_info(n, 1, s) for n, s in
+             (("x", [2, 3, 10, 10]), ("y", [2, 300]))]  # fmt: skip
+    tensors = [t(v, k) for k, v in state.items() if v.dtype == np.float32]
+    graph = onnx.helper.make_graph(nodes, "g", ports[:1], ports[1:], tensors)
+    onnx.save(onnx.helper.make_model(graph), folder / "n.onnx")
+    return from_onnx(folder / "n.onnx")

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weft.cli.explain_times import measured, roof_of
 from weft.cli.explained import Explained, Step
 from weft.core.text import size
 from weft.program.program import BufferRef, Dispatch, Program
 
 if TYPE_CHECKING:
+    from weft.conform.roofline import Roofline
     from weft.kernel.ir import Kernel
 
 TEMPLATE = Path(__file__).with_name("explain.html")
@@ -37,7 +39,8 @@ def page(title: str, found: Explained, steps: Mapping[str, Step]) -> str:
 
     import weft
 
-    made = {name: _step(step, found) for name, step in steps.items()}
+    roof = roof_of(found.goal.device)
+    made = {name: _step(step, found, roof) for name, step in steps.items()}
     sources: dict[str, dict[str, str]] = {}
     for one in made.values():
         for kernel in one["program"].kernels:
@@ -47,12 +50,13 @@ def page(title: str, found: Explained, steps: Mapping[str, Step]) -> str:
     template = env.from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
         title=title, version=weft.__version__, goal=found.goal, facts=found.facts, steps=made,
-        kernels=sources, wide=WIDE, high=HIGH,
+        kernels=sources, wide=WIDE, high=HIGH, roof=roof,
     )  # fmt: skip
 
 
-def _step(step: Step, found: Explained) -> dict[str, Any]:
+def _step(step: Step, found: Explained, roof: Roofline | None) -> dict[str, Any]:
     program, report = step.make()
+    times = measured(program, found.goal.device, found.goal.name, roof)
     lives = lifetimes(program)
     top = max((life.start + life.nbytes for life in lives), default=1)
     count = max(len(program.steps), 1)
@@ -71,7 +75,10 @@ def _step(step: Step, found: Explained) -> dict[str, Any]:
     for b in program.buffers:
         roles[b.role] = roles.get(b.role, 0) + b.nbytes
     lines = launches(program)
+    for line, seconds in zip(lines, times.steps):
+        line["ms"] = f"{seconds * 1e3:.3f}"
     return {
+        "times": times,
         "program": program, "report": report, "boxes": boxes, "roles": roles, "lines": lines,
         "most": max((line["work"] for line in lines), default=1) or 1, "top": top,
     }  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.core.errors import CompileError, FileFormatError, UsageError
+from weft.core.errors import CompileError, FileFormatError, UsageError, WeftError
 
 if TYPE_CHECKING:
     from weft.backends.llvm.resources import Resources
@@ -34,6 +34,7 @@ class Goal:
     resources: Callable[[Program], Mapping[str, Resources]] | None = None
     missing: str = ""
     library: Callable[[], str] = str
+    device: Device | None = None  # that of this machine, where there is one
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def _reader(data: bytes) -> Callable[[], tuple[Program, Report | None]]:
 
 
 def of_device(device: Device) -> Goal:
-    return Goal(device.info.id, device.caps, device.source, library=device.library)
+    return Goal(device.info.id, device.caps, device.source, library=device.library, device=device)
 
 
 def of_target(name: str) -> Goal:
@@ -171,6 +172,18 @@ def _of_caps(name: str, caps: Caps) -> Goal:
         return of_target(name)
     except UsageError:
         pass
+    here = _here(name, caps)
     if caps.is_cpu:
-        return Goal(name, caps, registry.host().source)
-    return Goal(name, caps, lambda kernel: wgsl.render(kernel, caps))
+        return Goal(name, caps, registry.host().source, device=here)
+    return Goal(name, caps, lambda kernel: wgsl.render(kernel, caps), device=here)
+
+
+def _here(name: str, caps: Caps) -> Device | None:
+    """A device of this machine that plays what was compiled for `caps`."""
+    from weft.backends import registry
+
+    try:
+        device = registry.host() if caps.is_cpu else registry.get(name)
+    except WeftError:
+        return None
+    return None if device.caps.lacks(caps) else device

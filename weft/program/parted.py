@@ -106,8 +106,10 @@ class PartedSession:
         for part in parted.parts:
             mine = held[part.side]
             for b in part.program.buffers:
-                if b.name not in mine and b.name in (weights or {}) and b.role == "weight":
-                    mine[b.name] = self._local(b, (weights or {})[b.name], part.side)
+                if b.role == "weight" and b.name not in mine:
+                    for name in part.program.sources(b.name):
+                        if name in (weights or {}) and name not in mine:
+                            mine[name] = self._local(b, (weights or {})[name], part.side)
                 elif b.name not in mine and b.name in (state or {}) and b.role == "state":
                     mine[b.name] = (state or {})[b.name]
             session = Session(part.program, self._on[part.side], mine, mine, arenas[part.side])
@@ -119,9 +121,11 @@ class PartedSession:
     def _local(self, spec: BufferSpec, value: Value, side: Side) -> Value:
         """A weight as a Session on `side` takes it: host memory, unless it is there already."""
         buffer = value.buffer if isinstance(value, DeviceArray) else value
-        if isinstance(buffer, Buffer) and buffer.device is not self._on[side]:
-            return buffer.device.read(buffer, spec.shape, spec.dtype)
-        return value
+        if not isinstance(buffer, Buffer) or buffer.device is self._on[side]:
+            return value
+        if isinstance(value, DeviceArray):  # which a recipe may make something else of
+            return value.numpy()
+        return buffer.device.read(buffer, spec.shape, spec.dtype)
 
     def run_device(
         self,
