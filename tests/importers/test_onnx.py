@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_cases as kit
 import pytest
+from onnx_kit import MS, beside, peer, rows, run, single
 
 import weft
 from weft.errors import CallError, DTypeError, ShapeError
@@ -21,40 +20,6 @@ EXPECTED = {  # failures, and why
     **dict.fromkeys(("test_not_2d", "test_not_3d", "test_not_4d"), "opset 1"),
     **dict.fromkeys(("test_dft_inverse", "test_dft_inverse_opset19"), "noise of the reference"),
 }
-
-
-def run(model: Any, *operands: np.ndarray, device: Any = None) -> list[np.ndarray]:
-    made = from_onnx(model, device)(*operands)
-    return [np.asarray(x) for x in (made if isinstance(made, tuple) else (made,))]
-
-
-def peer(model: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    ort = pytest.importorskip("onnxruntime")
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    names = [i.name for i in session.get_inputs()]
-    made: list[np.ndarray] = session.run(None, dict(zip(names, operands)))
-    return made
-
-
-def single(
-    op: str, arrays: dict[str, np.ndarray], weights: Any = (), domain: str = "", **attrs: Any
-) -> Any:
-    """A model of one node: `arrays` are its inputs, those named in `weights` are constants."""
-    inputs = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-        for n, a in arrays.items() if n not in weights
-    ]  # fmt: skip
-    outputs = attrs.pop("outputs", ["y"])
-    constants = [onnx.numpy_helper.from_array(arrays[n], n) for n in weights]
-    node = helper.make_node(op, attrs.pop("names", list(arrays)), outputs, domain=domain, **attrs)
-    results = [onnx.ValueInfoProto(name=o) for o in outputs]
-    graph = helper.make_graph([node], "g", inputs, results, constants)
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, ir_version=9, opset_imports=opsets)
-
-
-def rows(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 # -- the suite of the onnx package ----------------------------------------------------------------
@@ -164,15 +129,6 @@ def test_it_is_part_of_a_larger_function() -> None:
 
 
 # -- com.microsoft, beside ONNX Runtime -----------------------------------------------------------
-
-MS = "com.microsoft"
-
-
-def beside(model: Any, *operands: np.ndarray, rtol: float = 1e-4, atol: float = 1e-5) -> None:
-    for have, want in zip(run(model, *operands), peer(model, *operands)):
-        assert have.dtype == want.dtype and have.shape == want.shape
-        wide = [x.astype(np.float64) for x in (have, want)]
-        np.testing.assert_allclose(*wide, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("zeros", [False, True])

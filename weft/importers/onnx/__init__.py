@@ -10,12 +10,14 @@ from typing import Any
 from weft.core.errors import FileFormatError, UsageError
 from weft.importers.onnx import (  # noqa: F401  (each fills its part of the table)
     attention,
+    codes,
     contrib,
     control,
     elementwise,
     linear,
     movement,
     nets,
+    packed,
     pooling,
     quantised,
     recurrent,
@@ -34,7 +36,7 @@ from weft.importers.onnx.model import OnnxModel
 from weft.importers.ports import label
 from weft.tensor.device import open_device
 
-OLDEST = 7  # the first opset with NumPy's broadcasting
+OLDEST = 6  # of those before, attributes are others for most operators
 MOST_BYTES = 1 << 31  # of a protobuf message
 
 

@@ -20,13 +20,15 @@ _HIDDEN = -1e30  # the score of a key that is not seen: finite, so that no NaN a
 
 @dataclass(frozen=True)
 class Scores:
-    """How scores become weights. `seen` (bool) and `bias` broadcast to [N, H, T, S]."""
+    """How scores become weights. `seen` (bool) and `bias` broadcast to [N, H, T, S]; `sink` is the
+    score of one key more, whose value is zeros, and broadcasts to [N, H, T, 1]."""
 
     scale: float
     softcap: float = 0.0
     seen: Tensor | None = None
     bias: Tensor | None = None
     dtype: dt.DType = dt.float32
+    sink: Tensor | None = None
 
 
 def heads(x: Tensor, count: int) -> Tensor:
@@ -57,11 +59,18 @@ def attend(q: Tensor, k: Tensor, v: Tensor, how: Scores) -> tuple[Tensor, dict[i
         visible = how.seen if visible is None else visible & how.seen
     shown = scores if how.seen is None else how.seen.where(scores, -math.inf)
     if visible is None:
-        weights = scores.softmax()
+        weights = _softmax(scores, how.sink)
     else:
-        weights = visible.where(visible.where(scores, _HIDDEN).softmax(), 0.0)
+        weights = visible.where(_softmax(visible.where(scores, _HIDDEN), how.sink), 0.0)
     out = (weights.cast(how.dtype).cast(wide) @ v.cast(wide)).cast(q.dtype)
     return out, {0: raw, 1: capped, 2: shown, 3: weights}
+
+
+def _softmax(scores: Tensor, sink: Tensor | None) -> Tensor:
+    if sink is None:
+        return scores.softmax()
+    more = sink.cast(scores.dtype).expand(*scores.shape[:-1], 1)
+    return weft.concat([scores, more], axis=-1).softmax().narrow(-1, 0, scores.shape[-1])
 
 
 def frontier(
@@ -204,9 +213,9 @@ def multi_head_attention(
 ) -> Any:  # fmt: skip
     count = call.need("num_heads")
     if k is None:  # packed [N, T, H, 3, D]
-        q, k, v = (q[:, :, :, i].reshape(*q.shape[:2], -1) for i in range(3))
+        q, k, v = _parts(q, 3)
     elif v is None:  # keys and values packed [N, S, H, 2, D]
-        k, v = (k[:, :, :, i].reshape(*k.shape[:2], -1) for i in range(2))
+        k, v = _parts(k, 2)
     if bias is not None:
         a, b = (
             q.shape[-1],
@@ -224,6 +233,14 @@ def multi_head_attention(
     scale = call.get("scale", 0.0) or 1 / math.sqrt(q.shape[3])
     made, _ = attend(q, k, v, Scores(scale, 0.0, seen, scores, q.dtype))
     return joined(made), k, v
+
+
+def _parts(x: Tensor, count: int) -> list[Tensor]:
+    """[N, T, H, count, D] as `count` tensors [N, T, H D]."""
+    if x.ndim != 5 or x.shape[3] != count:
+        raise ShapeError(f"{list(x.shape)}; expected [N, T, H, {count}, D]")
+    n, t, h, _, d = x.shape
+    return [x.narrow(3, i, 1).reshape(n, t, h * d) for i in range(count)]
 
 
 def _padding(call: Call, mask: Tensor | None, n: int, t: int, s: int) -> Tensor | None:
@@ -263,7 +280,7 @@ def group_query_attention(
     call: Call, q: Tensor, k: Tensor | None, v: Tensor | None, past_k: Tensor | None,
     past_v: Tensor | None, last: Tensor, total: np.ndarray, cos: Tensor | None = None,
     sin: Tensor | None = None, positions: Tensor | None = None, bias: Tensor | None = None,
-    *more: Any,
+    sink: Tensor | None = None, *more: Any,
 ) -> Any:  # fmt: skip
     """`last[b]` is the number of sequence b's last key; the new ones follow those in the cache."""
     count, groups = call.need("num_heads"), call.need("kv_num_heads")
@@ -293,7 +310,11 @@ def group_query_attention(
     if bias is not None and bias.shape[-1] < slots:
         bias = bias.pad([(0, 0)] * 3 + [(0, slots - bias.shape[-1])])
     scale = call.get("scale", 0.0) or 1 / math.sqrt(q.shape[3])
-    how = Scores(scale, call.get("softcap", 0.0), seen, bias, q.dtype)
+    if sink is not None:
+        sink = sink.reshape(1, -1, 1, 1)
+    elif call.get("smooth_softmax", 0) == 1:
+        sink = weft.zeros((1, 1, 1, 1), dt.float32)
+    how = Scores(scale, call.get("softcap", 0.0), seen, bias, q.dtype, sink)
     out, _ = attend(q, keys, values, how)
     return joined(out), keys, values
 

@@ -3,20 +3,17 @@ attention.py)."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import weft
 from weft.core import dtypes as dt
 from weft.core.errors import UsageError
-from weft.core.packed import Form
-from weft.importers.onnx.linear import product
+from weft.importers.onnx.linear import gemm, product
 from weft.importers.onnx.nets import conv
-from weft.importers.onnx.quantised import codes, integer_product, reals, zero_of
+from weft.importers.onnx.quantised import integer_product, reals
 from weft.importers.onnx.recurrent import lstm
 from weft.importers.onnx.table import MICROSOFT, Call, op
-from weft.ops.packed import dequantize
 from weft.tensor.core import Tensor
 
 # -- activations and normalisation ----------------------------------------------------------------
@@ -83,11 +80,28 @@ def embed_layer_norm(
 
 @op("FusedMatMul", domain=MICROSOFT)
 def fused_matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
-    if call.get("transBatchA", 0) or call.get("transBatchB", 0):
-        raise UsageError("FusedMatMul with transBatchA or transBatchB")
+    """alpha A B with the last two axes of either swapped (trans), or (transBatch) with the first
+    axis, of rows, in the place of the last but one."""
+    if call.get("transBatchA", 0):
+        a = weft.moveaxis(a, 0, -2)
+    if call.get("transBatchB", 0):
+        b = weft.moveaxis(b, 0, -2)
     a = a.mT if call.get("transA", 0) else a
     b = b.mT if call.get("transB", 0) else b
     return product(a, b) * call.get("alpha", 1.0)
+
+
+def _activated(x: Tensor, kind: str, params: Sequence[float]) -> Tensor:
+    """An activation that a fused node names, with its parameters in order."""
+    if kind in ("", "Relu", "Sigmoid", "Tanh"):
+        return getattr(x, kind.lower())() if kind else x
+    if kind == "LeakyRelu":
+        return (x < 0).where(x * params[0], x)
+    if kind == "Clip":
+        return x.maximum(params[0]).minimum(params[1])
+    if kind == "HardSigmoid":
+        return (x * params[0] + params[1]).maximum(0.0).minimum(1.0)
+    raise UsageError(f"a fused node with the activation {kind!r:.40}")
 
 
 @op("FusedConv", domain=MICROSOFT)
@@ -96,61 +110,14 @@ def fused_conv(
 ) -> Tensor:
     made: Tensor = conv(call, x, w, b)
     made = made if more is None else made + more
-    kind = call.get("activation", "")
-    params = call.get("activation_params") or []
-    if kind in ("", "Relu", "Sigmoid", "Tanh"):
-        return getattr(made, kind.lower())() if kind else made
-    if kind == "LeakyRelu":
-        return (made < 0).where(made * params[0], made)
-    if kind == "Clip":
-        return made.maximum(params[0]).minimum(params[1])
-    if kind == "HardSigmoid":
-        return (made * params[0] + params[1]).maximum(0.0).minimum(1.0)
-    raise UsageError(f"FusedConv with the activation {kind!r:.40}")
+    return _activated(made, call.get("activation", ""), call.get("activation_params") or ())
 
 
-def _unpacked_zeros(zeros: Tensor, n: int, groups: int, bits: int) -> Tensor:
-    """Zero points [N, groups] packed into bytes along each row, the first in the lowest bits."""
-    each = 8 // bits
-    rows = zeros.reshape(n, -1, 1)
-    parts = [(rows >> (i * bits)) & ((1 << bits) - 1) for i in range(each)]
-    return weft.concat(parts, axis=2).reshape(n, -1)[:, :groups]
-
-
-def packed_matrix(
-    weight: Tensor, scales: Tensor, zeros: Tensor | None, k: int, block: int, bits: int
-) -> Tensor:
-    """The float32 matrix [N, K] that packed blocks [N, blocks, bytes] stand for: weft's own form
-    of packed weights, which products look through."""
-    n, groups = weight.shape[0], -(-k // block)
-    table = scales.reshape(n, groups).cast(dt.float32)
-    flat = weight.reshape(n, -1)
-    if zeros is None:
-        form = Form(bits, block, offset=1 << (bits - 1))
-        parts = {"codes": flat, "scales": table}
-    elif zeros.dtype.is_float:
-        form = Form(bits, block, shift="low")
-        parts = {"codes": flat, "scales": table}
-        parts["lows"] = -(zeros.reshape(n, groups).cast(dt.float32) * table)
-    else:
-        form = Form(bits, block, shift="zero")
-        found = zeros.reshape(n, groups) if bits == 8 else _unpacked_zeros(zeros, n, groups, bits)
-        parts = {"codes": flat, "scales": table, "zeros": found}
-    made = Tensor(dequantize(form, {name: part.value for name, part in parts.items()}))
-    return made if made.shape[1] == k else made.narrow(1, 0, k)
-
-
-@op("MatMulNBits", domain=MICROSOFT)
-def matmul_nbits(
-    call: Call, x: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor | None = None,
-    order: Tensor | None = None, bias: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    if order is not None:
-        raise UsageError("MatMulNBits with g_idx: weights whose groups are not in order")
-    bits = call.get("bits", 4)
-    matrix = packed_matrix(weight, scales, zeros, call.need("K"), call.need("block_size"), bits)
-    out = (x.cast(dt.float32) @ matrix.T).cast(x.dtype)
-    return out if bias is None else out + bias
+@op("FusedGemm", domain=MICROSOFT)
+def fused_gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+    params = [call.get(f"activation_{name}", 0.01 if name == "alpha" else 0.0)
+              for name in ("alpha", "beta", "gamma")]  # fmt: skip
+    return _activated(gemm(call, a, b, c), call.get("activation", ""), params)
 
 
 @op("MatMulIntegerToFloat", domain=MICROSOFT)
@@ -190,81 +157,3 @@ def dynamic_quantize_lstm(
 
 def _per_direction(v: Tensor) -> Tensor:
     return v.reshape(v.shape[0], 1, -1) if v.ndim else v
-
-
-# -- codes in, codes out --------------------------------------------------------------------------
-
-
-def _of_two(name: str, join: Callable[[Tensor, Tensor], Tensor]) -> None:
-    def run(
-        call: Call, a: Tensor, sa: Tensor, za: Any, b: Tensor, sb: Tensor, zb: Any, sy: Tensor,
-        zy: Any = None,
-    ) -> Tensor:  # fmt: skip
-        return codes(join(reals(a, sa, za), reals(b, sb, zb)), sy, zero_of(call, zy, a))
-
-    op(name, domain=MICROSOFT)(run)
-
-
-_of_two("QLinearAdd", operator.add)
-_of_two("QLinearMul", operator.mul)
-
-
-@op("QLinearSigmoid", domain=MICROSOFT)
-def qlinear_sigmoid(
-    call: Call, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None
-) -> Tensor:
-    return codes(reals(x, sx, zx).sigmoid(), sy, zero_of(call, zy, x))
-
-
-@op("QLinearLeakyRelu", domain=MICROSOFT)
-def qlinear_leaky_relu(
-    call: Call, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None
-) -> Tensor:
-    wide = reals(x, sx, zx)
-    made = (wide < 0).where(wide * call.get("alpha", 0.01), wide)
-    return codes(made, sy, zero_of(call, zy, x))
-
-
-@op("QLinearGlobalAveragePool", domain=MICROSOFT)
-def qlinear_global_average_pool(
-    call: Call, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Tensor
-) -> Tensor:
-    axes = tuple(range(1, x.ndim - 1)) if call.get("channels_last", 0) else tuple(range(2, x.ndim))
-    return codes(reals(x, sx, zx).mean(axes, keepdims=True), sy, zy)
-
-
-@op("QLinearConcat", domain=MICROSOFT)
-def qlinear_concat(call: Call, sy: Tensor, zy: Tensor, *parts: Tensor) -> Tensor:
-    wide = [reals(*parts[i : i + 3]) for i in range(0, len(parts), 3)]
-    return codes(weft.concat(wide, axis=call.need("axis")), sy, zy)
-
-
-@op("GatherBlockQuantized", domain=MICROSOFT)
-def gather_block_quantized(
-    call: Call, data: Tensor, indices: Tensor, scales: Tensor, zeros: Tensor | None = None
-) -> Tensor:
-    """Rows of a table of 4 or 8 bits in blocks along its last axis, as reals."""
-    bits, block = call.get("bits", 4), call.get("block_size", 128)
-    if call.get("gather_axis", 0) != 0 or call.get("quantize_axis", 1) % data.ndim != data.ndim - 1:
-        raise UsageError("GatherBlockQuantized along other axes than rows of blocks")
-    at = indices.cast(dt.int32)
-    rows, scale = data.take(at, 0), scales.take(at, 0)
-    packed = data.dtype == dt.uint8 and bits < 8
-    if packed:
-        rows = weft.stack([(rows >> (i * bits)) & ((1 << bits) - 1) for i in range(8 // bits)], -1)
-        rows = rows.reshape(*at.shape, *data.shape[1:-1], data.shape[-1] * (8 // bits))
-    wide = rows.cast(dt.float32)
-    width = wide.shape[-1]
-    if zeros is not None:
-        shift = zeros.take(at, 0)
-        if packed:
-            shift = weft.stack(
-                [(shift >> (i * bits)) & ((1 << bits) - 1) for i in range(8 // bits)], -1
-            )
-            shift = shift.reshape(*shift.shape[:-2], -1)[..., : scale.shape[-1]]
-        wide = wide - weft.repeat(shift.cast(dt.float32), block, axis=-1)[..., :width]
-    elif data.dtype == dt.uint8:
-        wide = wide - float(1 << (bits - 1))
-    return (wide * weft.repeat(scale.cast(dt.float32), block, axis=-1)[..., :width]).cast(
-        scales.dtype
-    )

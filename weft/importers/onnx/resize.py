@@ -141,6 +141,7 @@ def _taps(
         weight = np.where((index < 0) | (index >= n), 0.0, weight)
     weight = weight / weight.sum(0)
     used = weight.any(1)
+    used[0] |= not used.any()  # of an empty result one stays
     return index[used].clip(0, n - 1), weight[used]
 
 

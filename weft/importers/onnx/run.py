@@ -28,7 +28,7 @@ from weft.tensor.base import CURRENT
 from weft.tensor.core import Tensor
 
 SMALL = 4096  # elements up to which what the host knows is computed there
-_FOREIGN = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError)
+_FOREIGN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
 
 
 class NeedsValue(Exception):
@@ -38,6 +38,20 @@ class NeedsValue(Exception):
     def __init__(self, names: frozenset[str], at: int, why: str):
         super().__init__(why)
         self.names, self.at, self.why = names, at, why
+
+
+def _aligned(op: str, attrs: Mapping[str, Any], a: Value, b: Value) -> Value:
+    """The second operand as opset 6 broadcasts it: its axes beside those of a from `axis` on, or
+    from the channels on."""
+    axis = (
+        1 if op == "PRelu" and b.ndim == 1 else attrs.get("axis") if "broadcast" in attrs else None
+    )
+    if axis is None or not b.ndim:
+        return b
+    behind = a.ndim - axis % max(a.ndim, 1) - b.ndim
+    if behind < 0:
+        raise ShapeError(f"{list(b.shape)} from axis {axis} of {list(a.shape)} on")
+    return b.reshape((*b.shape, *([1] * behind)))
 
 
 class Frame:
@@ -108,6 +122,8 @@ class Run:
         rule = node.rule or (TABLE.get((node.domain, node.op)) if function is None else None)
         if rule is not None:
             version = frame.versions.get(node.domain, 1)
+            if version < 7 and not node.domain and len(values) == 2:
+                values[1] = _aligned(node.op, attrs, *values)
             call = Call(node.op, attrs, version, node.outputs, self, frame)
             with np.errstate(all="ignore"):
                 made = self.apply(rule, call, values)
