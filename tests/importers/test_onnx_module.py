@@ -13,6 +13,9 @@ import weft
 from weft import nn
 from weft.errors import GradientError, ModelError, TraceError, UsageError
 from weft.importers import from_onnx
+from weft.importers.foreign import dequantized
+from weft.models.quantize.imported import quantize_imported
+from weft.models.quantize.schemes import Scheme
 
 onnx = pytest.importorskip("onnx")
 torch = pytest.importorskip("torch")
@@ -254,3 +257,37 @@ def test_what_depends_on_values_is_no_part_of_a_trace() -> None:
     assert model(np.array([0, 1, 2], np.float32)).tolist() == [[1, 2]]
     with pytest.raises(TraceError, match="NonZero"):
         weft.compile(lambda x: model(x))(rows(3))
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4"])
+def test_linear_weights_are_packed(scheme: str) -> None:
+    """Of MatMul [K, N] and Gemm either way; a weight that something else reads too stays."""
+    weights = {n: rows(64, 64, seed=i) for i, n in enumerate(("a", "b.weight", "c", "d"))}
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["1"]),
+        helper.make_node("Gemm", ["1", "b.weight"], ["2"], transB=1, alpha=0.1),
+        helper.make_node("Gemm", ["2", "c"], ["3"], alpha=0.1),
+        helper.make_node("MatMul", ["3", "d"], ["4"]),
+        helper.make_node("Add", ["4", "d"], ["y"]),
+    ]
+    model = from_onnx(net(nodes, weights, (64, 64)))
+    small = quantize_imported(model, scheme)
+    assert "d" in small.state_dict() and "a" not in small.state_dict()
+    packed = {n.rpartition(".")[0] for n in small.state_dict() if n.endswith(".codes")}
+    assert packed == {"a", "b.weight", "c"}
+    dense = copy.deepcopy(model)
+    for name in packed:  # what the codes stand for
+        parts = small
+        for part in name.split("."):
+            parts = getattr(parts, part)
+        form = Scheme(scheme).form(64)
+        matrix = dequantized(form, *(getattr(parts, p) for p in form.parts)).numpy()
+        matrix = matrix if name == "b.weight" else matrix.T
+        dense.load_state_dict(dense.state_dict() | {name: matrix})
+    x = rows(64, 64, seed=9)
+    want, have = dense(x).numpy(), small(x).numpy()
+    np.testing.assert_allclose(have, want, rtol=1e-3, atol=1e-4 * np.abs(want).max())
+    assert 1e-4 < np.abs(have - model(x).numpy()).max() / np.abs(want).max() < 0.5
+    again = quantize_imported(model, scheme)
+    again.load_state_dict(small.state_dict())
+    np.testing.assert_array_equal(again(x).numpy(), have)

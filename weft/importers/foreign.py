@@ -8,9 +8,13 @@ may be asked for its operations are run as they stand, and recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
+import numpy as np
+
 from weft.core.errors import FileFormatError, GradientError
+from weft.core.packed import Form
 from weft.core.trees import flatten, unflatten
 from weft.importers.ports import Port, label
 from weft.nn.module import Module, Parameter
@@ -21,6 +25,16 @@ from weft.tensor.compiled import Compiled
 from weft.tensor.core import Tensor
 
 DEEPEST = 32  # modules above a tensor
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A weight that linear layers alone read: its value in the graph, its dotted name in the
+    module, and whether it is stored [K, N], as a right operand, and not [N, K]."""
+
+    value: str
+    dotted: str
+    turned: bool
 
 
 class Holder(Module):
@@ -142,6 +156,28 @@ class Foreign(Module):
             module = below
         return not hasattr(module, parts[-1])
 
+    # -- linear weights, and packed ones in their place
+
+    def linear_weights(self) -> list[Linear]:
+        """The weights that linear layers alone read, which may be packed."""
+        raise NotImplementedError
+
+    def reads_packed(self, forms: Mapping[str, tuple[Linear, Form]]) -> None:
+        """Makes the graph read these values from their parts, which are the module's already."""
+        raise NotImplementedError
+
+    def pack(self, weight: Linear, form: Form, parts: Mapping[str, np.ndarray]) -> None:
+        """A Holder of the parts in the place of a parameter."""
+        *path, last = weight.dotted.split(".")
+        owner: Any = self
+        for name in path:
+            owner = getattr(owner, name)
+        assert isinstance(owner, Module) and isinstance(getattr(owner, last), Parameter)
+        held = Holder()
+        for part in form.parts:
+            held.register_buffer(part, Tensor(parts[part], f"{weight.dotted}.{part}"))
+        setattr(owner, last, held)
+
     # -- what it is
 
     def facts(self, results: Any, ops: Mapping[str, int], writes: Sequence[str]) -> dict[str, Any]:
@@ -157,6 +193,11 @@ class Foreign(Module):
             "writes": list(writes),
             "ops": dict(ops),
         }
+
+
+def dequantized(form: Form, codes: Tensor, *others: Tensor) -> Tensor:
+    """The matrix [N, K] that the parts of a packed weight stand for; products look through it."""
+    return codes._call("dequantize", *others, **form._asdict())
 
 
 def _free(module: Module, name: str, dotted: str) -> None:

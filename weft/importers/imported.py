@@ -7,6 +7,7 @@ their last use.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 from collections import Counter
@@ -23,7 +24,8 @@ from weft.core.errors import (
     TraceError,
     WeftError,
 )
-from weft.importers.foreign import Foreign, Kept
+from weft.core.packed import Form
+from weft.importers.foreign import Foreign, Kept, Linear, dequantized
 from weft.importers.ports import Bounds, Port, Ref, Size, bound
 from weft.program.device import Device
 from weft.tensor.autograd import no_grad
@@ -31,6 +33,7 @@ from weft.tensor.base import place
 from weft.tensor.core import Tensor
 from weft.tensor.trace import Spec, Traced, trace_call
 
+LINEAR = "aten.linear.default"
 # What steps raise of arguments that nobody foresaw
 _FOREIGN = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, AssertionError)
 
@@ -181,6 +184,43 @@ class Imported(Foreign):
             return self._run(self._started(given))
 
         return trace_call(run, specs, self._name)
+
+    def linear_weights(self) -> list[Linear]:
+        plan = self._plan
+        times = Counter(id(self.tensor(dotted)) for _, dotted in plan.tensors)
+        reads = Counter(refs((plan.result, [ref for _, ref in plan.writes])))
+        linear: Counter[str] = Counter()
+        for step in plan.steps:
+            reads.update(refs((step.args, step.kwargs)))
+            if step.op == LINEAR and isinstance(step.args[1], Ref):
+                linear[step.args[1].name] += 1
+        return [
+            Linear(value, dotted, False)
+            for value, dotted in plan.tensors
+            if linear[value] and reads[value] == linear[value]
+            and times[id(self.tensor(dotted))] == 1
+        ]  # fmt: skip
+
+    def reads_packed(self, forms: Mapping[str, tuple[Linear, Form]]) -> None:
+        """A dequantize before each step that reads a packed weight: a product looks through it, and
+        nothing holds the whole matrix for long."""
+        steps: list[Step] = []
+        for step in self._plan.steps:
+            weight = step.args[1] if step.op == LINEAR else None
+            if not isinstance(weight, Ref) or weight.name not in forms:
+                steps.append(step)
+                continue
+            _, form = forms[weight.name]
+            name = f"{weight.name}@{len(steps)}"
+            parts = tuple(Ref(f"{weight.name}.{part}") for part in form.parts)
+            run = functools.partial(dequantized, form)
+            steps.append(Step("dequantize", run, parts, {}, name, step.where))
+            steps.append(replace(step, args=(step.args[0], Ref(name), *step.args[2:])))
+        tensors = []
+        for value, dotted in self._plan.tensors:
+            parts_ = forms[value][1].parts if value in forms else ()
+            tensors += [(f"{value}.{p}", f"{dotted}.{p}") for p in parts_] or [(value, dotted)]
+        self.replan(tensors=tuple(tensors), steps=tuple(steps))
 
     def summary(self) -> dict[str, Any]:
         """What `Foreign.facts` says."""

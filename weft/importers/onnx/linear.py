@@ -1,12 +1,19 @@
-"""Products of matrices."""
+"""Products of matrices, and weights of few bits in them."""
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 import weft
 from weft.core import dtypes as dt
-from weft.importers.onnx.table import Call, Value, op
+from weft.core.packed import Form
+from weft.importers.foreign import Linear, dequantized
+from weft.importers.onnx.graph import Graph, Node
+from weft.importers.onnx.table import Call, Rule, Value, op
 from weft.tensor.core import Tensor
 
 
@@ -54,3 +61,59 @@ def det(call: Call, x: Tensor) -> np.ndarray:
     host = call.host(x, "the matrix")
     made: np.ndarray = np.asarray(np.linalg.det(host)).astype(host.dtype)
     return made
+
+
+# -- weights of products, and packed ones in their place -------------------------------------------
+
+
+def linear_weights(graph: Graph) -> list[Linear]:
+    """The module's tensors that MatMul and Gemm alone read, as their right operand and one way."""
+    ways: dict[str, set[bool | None]] = {name: set() for name in graph.held}
+    for node in graph.nodes:
+        for name in node.reads:
+            if name in ways:
+                ways[name].add(_turned(node, name))
+    for port in graph.outputs:
+        ways.pop(port.name, None)
+    inner = {name for g in graph.subgraphs() for name in g.free}
+    return [
+        Linear(name, graph.held[name], way.pop() is True)
+        for name, way in ways.items()
+        if len(way) == 1 and way != {None} and name not in inner and name in graph.initial
+    ]
+
+
+def _turned(node: Node, name: str) -> bool | None:
+    """Whether a product reads a weight as [K, N] (or as [N, K]); None for other ways to read it."""
+    if node.domain or node.inputs.count(name) != 1 or node.inputs[1:2] != (name,):
+        return None
+    if node.op == "Gemm":
+        return not node.attrs.get("transB", 0)
+    return True if node.op == "MatMul" else None
+
+
+def with_packed(graph: Graph, forms: Mapping[str, tuple[Linear, Form]]) -> Graph:
+    """The graph with a node before each product that makes the matrix of its packed weight."""
+    held = {n: d for n, d in graph.held.items() if n not in forms}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        name = node.inputs[1] if len(node.inputs) > 1 else ""
+        if name in forms and name in graph.held:
+            weight, form = forms[name]
+            parts = tuple(f"{name}.{part}" for part in form.parts)
+            held |= {p: f"{weight.dotted}.{part}" for p, part in zip(parts, form.parts)}
+            matrix = f"{name}@{len(nodes)}"
+            rule = Rule(functools.partial(_matrix, form, weight.turned))
+            nodes.append(Node("dequantize", "", name, parts, (matrix,), {}, parts, rule=rule))
+            inputs = (node.inputs[0], matrix, *node.inputs[2:])
+            reads = tuple(dict.fromkeys(matrix if n == name else n for n in node.reads))
+            node = replace(node, inputs=inputs, reads=reads)
+        nodes.append(node)
+    made = replace(graph, nodes=nodes, held=held)
+    made.mark_dead()
+    return made
+
+
+def _matrix(form: Form, turned: bool, call: Call, *parts: Tensor) -> Tensor:
+    found = dequantized(form, *parts)
+    return found.T if turned else found

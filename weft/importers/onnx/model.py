@@ -11,10 +11,12 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import DTypeError, TraceError, UsageError
-from weft.importers.foreign import Foreign, Kept
+from weft.core.packed import Form
+from weft.importers.foreign import Foreign, Kept, Linear
 from weft.importers.onnx.functions import Functions
 from weft.importers.onnx.graph import Function, Graph
 from weft.importers.onnx.inputs import as_array, host_types, sizes_of
+from weft.importers.onnx.linear import linear_weights, with_packed
 from weft.importers.onnx.run import Frame, NeedsValue, Run
 from weft.importers.onnx.stretch import Stretch, traced_names
 from weft.importers.onnx.table import Value
@@ -105,6 +107,14 @@ class OnnxModel(Foreign):
     def frame(self, values: dict[str, Value]) -> Frame:
         """The values of a run that begins with these, and the constants."""
         return Frame(values, self._versions, Frame(self.constants, self._versions))
+
+    # -- linear weights
+
+    def linear_weights(self) -> list[Linear]:
+        return linear_weights(self.graph)
+
+    def reads_packed(self, forms: Mapping[str, tuple[Linear, Form]]) -> None:
+        self.regraph(with_packed(self.graph, forms), self.functions.local)
 
     # -- one call
 
