@@ -235,6 +235,21 @@ def test_integer_products(dtype: Any, column: bool) -> None:
     one("DynamicQuantizeMatMul", arrays | {"bias": rows(n, seed=3)}, "b sb zb bias", atol=1e-3)
 
 
+@pytest.mark.parametrize("out", [False, True])
+@pytest.mark.parametrize("columns", [False, True])
+def test_gemm_of_codes(out: bool, columns: bool) -> None:
+    n = 6
+    arrays = {"a": codes(3, 8), "sa": np.array(0.02, F32), "za": np.array(120, np.uint8)}
+    arrays |= {"b": codes(n, 8, dtype=np.int8, seed=1)}
+    arrays |= {"sb": positive(n) if columns else np.array(0.01, F32)}
+    arrays |= {"zb": np.zeros(n, np.int8) if columns else np.array(0, np.int8)}
+    arrays["c"] = np.random.default_rng(2).integers(-900, 900, n).astype(np.int32)
+    if out:
+        arrays |= {"sy": np.array(0.5, F32), "zy": np.array(110, np.uint8)}
+    weights = " ".join(name for name in arrays if name != "a")
+    one("QGemm", arrays, weights, atol=1.01 if out else 1e-3, transB=1)
+
+
 @pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 @pytest.mark.parametrize(

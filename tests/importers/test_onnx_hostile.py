@@ -109,6 +109,72 @@ def test_lies_are_refused(lie: str, tmp_path: Path) -> None:
         from_onnx(path)
 
 
+def asks(op: str, shape: list[int], kind: int = FLOAT, **attrs: Any) -> Any:
+    """One operator that asks for more than there is; operands but the first are initializers."""
+    arrays = {n: np.asarray(v) for n, v in attrs.pop("operands", {}).items()}
+    inputs = ["x", *("" if n.startswith("_") else n for n in arrays)]
+    kept = [onnx.numpy_helper.from_array(a, n) for n, a in arrays.items() if n[0] != "_"]
+    made = helper.make_node(op, inputs, attrs.pop("outputs", ["y"]), **attrs)
+    info = [helper.make_tensor_value_info("x", kind, shape)]
+    results = [onnx.ValueInfoProto(name=made.output[-1])]
+    graph = helper.make_graph([made], "g", info, results, kept)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+GREEDY: dict[str, Any] = {  # found by fuzzing
+    "a value that nobody gives": lambda: asks("Relu", [2], outputs=["a", "y"]),
+    "a window of 2^31": lambda: asks("MaxPool", [1, 1, 8], kernel_shape=[1 << 31]),
+    "a padding of 2^40": lambda: asks(
+        "AveragePool", [1, 1, 8], kernel_shape=[2], pads=[0, 1 << 40]
+    ),
+    "steps of none": lambda: asks("MaxPool", [1, 1, 8], kernel_shape=[2], strides=[0]),
+    "2^40 more": lambda: asks("Pad", [2], operands={"p": np.array([0, 1 << 40])}),
+    "2^40 mirrored": lambda: asks("Pad", [2], operands={"p": np.array([0, 1 << 40])}, mode="edge"),
+    "a size of 2^40": lambda: asks(
+        "Resize", [1, 1, 2], operands={"_r": [], "_s": [], "n": np.array([1, 1, 1 << 40])}
+    ),
+    "cells of 2^40": lambda: asks(
+        "RoiAlign", [1, 1, 4, 4], output_height=1 << 40, sampling_ratio=1,
+        operands={"r": np.zeros((1, 4), np.float32), "b": np.zeros(1, np.int64)},
+    ),
+    "a neighbourhood of 2^31": lambda: asks("LRN", [1, 4, 2], size=(1 << 31) - 1),
+    "2^40 scanned": lambda: asks(
+        "Scan", [2], num_scan_inputs=1 << 40, body=helper.make_graph([], "b", [], [])
+    ),
+    "frames of 2^40": lambda: asks(
+        "STFT", [1, 8, 1], operands={"s": np.array(1), "_w": [], "n": np.array(1 << 40)}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", GREEDY)
+def test_files_that_ask_for_too_much(what: str) -> None:
+    """Named errors, of one or two lines, before memory or time is spent."""
+    made = GREEDY[what]()
+    shape = [d.dim_value for d in made.graph.input[0].type.tensor_type.shape.dim]
+    with pytest.raises(WeftError) as caught:
+        from_onnx(made)(np.ones(shape, np.float32))
+    assert len(str(caught.value).splitlines()) <= 2 and len(str(caught.value)) < 1000
+
+
+def test_counts_of_words_that_lie() -> None:
+    kind = onnx.TensorProto.INT32
+    made = asks(
+        "TfIdfVectorizer", [4], kind=kind, mode="TF", min_gram_length=1, max_gram_length=1 << 31,
+        max_skip_count=1 << 40, ngram_counts=[-(1 << 63), 2], ngram_indexes=[0, 1],
+        pool_int64s=[1, 2],
+    )  # fmt: skip
+    with pytest.raises(WeftError, match="begin at"):
+        from_onnx(made)(np.ones(4, np.int32))
+
+
+def test_names_in_errors_are_one_line() -> None:
+    for name in ("a\nb", "n" * 100_000):
+        with pytest.raises(UsageError) as caught:
+            from_onnx(model([node(name, "x", "y")]))
+        assert len(str(caught.value).splitlines()) == 1 and len(str(caught.value)) < 1000
+
+
 def test_unknown_operators_are_named_all_at_once() -> None:
     made = model([node("Relu", "x", "a"), node("Frobnicate", "a", "b"), node("Blur", "b", "y")])
     with pytest.raises(UsageError, match=r"Frobnicate.*Blur"):

@@ -251,6 +251,21 @@ def test_a_weight_that_gives_a_shape_is_looked_at_again() -> None:
     assert model(x).shape == (1, 1, 6, 2)
 
 
+def test_a_convolution_times_a_number_of_the_input() -> None:
+    """As dynamic quantisation writes it: a scale that is known when it runs."""
+    weights = {"w": rows(4, 3, 3, 3), "s": np.array(0.5, np.float32)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0),
+        helper.make_node("Mul", ["m", "s"], ["b"]),
+        helper.make_node("Mul", ["a", "b"], ["y"]),
+    ]
+    x = rows(1, 3, 5, 5)
+    want = torch.nn.functional.conv2d(torch.from_numpy(x), torch.from_numpy(weights["w"]))
+    model = from_onnx(net(nodes, weights, (1, 3, 5, 5)))
+    np.testing.assert_allclose(model(x).numpy(), want.numpy() * x.max() * 0.5, rtol=1e-4, atol=1e-5)
+
+
 def test_what_depends_on_values_is_no_part_of_a_trace() -> None:
     nodes = [helper.make_node("NonZero", ["x"], ["y"])]
     model = from_onnx(net(nodes, {}, (3,)))

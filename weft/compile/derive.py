@@ -101,6 +101,8 @@ def _plus(conv: Node, row: Node, shifted: dict[int, tuple[Node, Node, Node]]) ->
 
 def _per_channel(node: Node) -> Node | None:
     """The row [C] that `node` repeats for every place, or None."""
+    if not node.shape:  # what a product of two numbers reads
+        return None
     channels = node.shape[-1]
     # where there is one place only, nothing had to be repeated
     source = node.inputs[0] if node.op == "broadcast" else node

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import weft
+from weft.core import dtypes as dt
 from weft.importers.onnx.pooling import average_pool
-from weft.importers.onnx.quantised import codes, qlinear_conv, reals, zero_of
+from weft.importers.onnx.quantised import codes, integer_product, qlinear_conv, reals, zero_of
 from weft.importers.onnx.table import MICROSOFT, Call, op
 from weft.tensor.core import Tensor
 
@@ -87,6 +88,21 @@ def qlinear_where(
     scale: Tensor, zero: Any,
 ) -> Tensor:  # fmt: skip
     return codes(condition.where(reals(x, sx, zx), reals(y, sy, zy)), scale, zero)
+
+
+@op("QGemm", domain=MICROSOFT)
+def qgemm(
+    call: Call, a: Tensor, sa: Tensor, za: Tensor, b: Tensor, sb: Tensor, zb: Tensor,
+    bias: Tensor | None = None, sy: Tensor | None = None, zy: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """alpha (A - za) sa (B - zb) sb, with a bias of integers in units of alpha sa sb: reals, or
+    codes where the result has a scale. B may have a scale and zero point per column."""
+    a = a.T if call.get("transA", 0) else a
+    b = b.T if call.get("transB", 0) else b
+    total = integer_product(a, b, za, zb)
+    total = total if bias is None else total + bias
+    wide = total.cast(dt.float32) * (sa * sb * call.get("alpha", 1.0))
+    return wide if sy is None else codes(wide, sy, zero_of(call, zy, a))
 
 
 @op("QLinearConv", domain=MICROSOFT)

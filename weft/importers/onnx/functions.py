@@ -9,6 +9,7 @@ from weft.core.errors import FileFormatError, UsageError
 from weft.importers.onnx.graph import MOST_NODES, Function, Graph, Node, Reader
 from weft.importers.onnx.table import TABLE, Value
 from weft.importers.onnx.values import type_code
+from weft.importers.ports import label
 from weft.tensor.core import Tensor
 
 
@@ -94,7 +95,7 @@ def check_supported(
         for inner in (top, *top.subgraphs()):
             for node in inner.nodes:
                 if not _runs(node, local, opsets):
-                    full = f"{node.domain}.{node.op}" if node.domain else node.op
+                    full = label(f"{node.domain}.{node.op}" if node.domain else node.op)
                     missing.setdefault(full, f"{full} ({node.place.partition(' ')[2]})")
     if missing:
         shown = ", ".join(list(missing.values())[:20])

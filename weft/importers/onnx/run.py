@@ -27,6 +27,7 @@ from weft.ops.tape import plain
 from weft.tensor.base import CURRENT
 from weft.tensor.core import Tensor
 
+MOST_TEXT = 800  # of an error, which may repeat long lists of the file's
 SMALL = 4096  # elements up to which what the host knows is computed there
 _FOREIGN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
 
@@ -102,7 +103,7 @@ class Run:
             try:
                 made = self._node(node, frame, values)
             except WeftError as error:
-                text = str(error)
+                text = str(error)[:MOST_TEXT]
                 known = text.startswith("node ")
                 raise (error if known else type(error)(f"node {node.place}: {text}")) from error
             except MemoryError as error:

@@ -208,8 +208,11 @@ def tf_idf(call: Call, x: np.ndarray) -> np.ndarray:
     width = x.shape[-1] if x.ndim else 1
     longest, skips = min(longest, width), min(skips, width)  # beyond a row nothing is found
     slots = places(max(places_, default=-1) + 1, "TfIdfVectorizer").size
-    if min(places_, default=0) < 0 or shortest < 1:
-        raise ShapeError(f"TfIdfVectorizer of {shortest} words, counted at {min(places_)}")
+    ends = [0, *starts, len(pool)]
+    if min(places_, default=0) < 0 or shortest < 1 or sorted(ends) != ends:
+        raise ShapeError(
+            f"TfIdfVectorizer of {shortest} words or more that begin at {starts!r:.80}"
+        )
     grams: dict[tuple[int, ...], int] = {}
     for n, (a, z) in enumerate(zip(starts, [*starts[1:], len(pool)]), 1):
         for i in range(a, z, n):
