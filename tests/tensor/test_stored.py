@@ -235,3 +235,28 @@ def test_parameters_name_the_inputs() -> None:
     net = weft.compile(Net(), device="interp")
     net(X, PLACES)
     assert [net.programs()[0].buffers[i].name for i in net.programs()[0].inputs] == ["x", "places"]
+
+
+def test_weft_compile_packs_a_graph_or_says_what_it_cannot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import json
+
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64))
+    x = torch.randn(3, 64)
+    torch.export.save(torch.export.export(model.eval(), (x,)), tmp_path / "net.pt2")
+    sizes = {}
+    for scheme in ("", "int8"):
+        out = tmp_path / f"net{scheme}.weft"
+        more = ["--quant", scheme] if scheme else []
+        line = ["compile", str(tmp_path / "net.pt2"), "-o", str(out), "--json", *more]
+        assert invoke(line) == 0
+        sizes[scheme] = json.loads(capsys.readouterr().out)["weights"]
+        got = weft.load(out)(x.numpy()).numpy()
+        assert np.abs(got - model(x).detach().numpy()).max() < (0.03 if scheme else 1e-5)
+    assert sizes["int8"] < 0.35 * sizes[""]
+    line = ["compile", str(tmp_path / "net.pt2"), "-o", str(out), "--context", "64"]
+    assert invoke(line) == 2
+    assert "--context goes with a decoder's checkpoint" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli.hub import model_path, takes_model
+from weft.core.errors import UsageError
 
 if TYPE_CHECKING:
     from weft.program.bundle import Bundle
@@ -71,54 +72,73 @@ def compile_model(
     """Compile MODEL (default: the one in the box) to one file: Programs for the device, the
     weights in the order that it reads them, the tokenizer. Every command that
     takes a model takes such a file; playing it compiles no graph. MODEL may be a .pt2 file of
-    torch.export or an ONNX file, too: weft.load makes a function of what comes of it; or a graph
-    as JSON, whose Program alone is written."""
+    torch.export or an ONNX file, too: weft.load makes a function of what comes of it (--size and
+    --quant go with these); or a graph as JSON, whose Program alone is written."""
     import weft
     from weft.backends.presets import caps_of
     from weft.models import saved
     from weft.models.box import box_folder
 
     caps = caps_of(device)
-    if model is not None and model.endswith(".json") and Path(model).is_file():
-        _compile_graph(Path(model), Path(out), caps)
-        click.echo(f"{out}: one Program for {device}; {Path(out).stat().st_size:,} bytes")
-        return
-    if model is not None and Path(model).suffix in GRAPHS:
-        _compile_imported(model, sizes, Path(out), device, caps, weights == "beside")
-        click.echo(f"{out}: one Program for {device}; {Path(out).stat().st_size:,} bytes")
-        click.echo(f"call it: weft run {out} --input NAME=FILE.npy")
-        return
-    path = box_folder() if model is None else model_path(model, yes)
     flags = {"dtype": dtype, "quant": quant, "act_dtype": act_dtype, "context": context}
     flags |= {"cache": cache, "max_batch": max_batch}
+    given = {name: value for name, value in flags.items() if value is not None}
+    suffix = "" if model is None else Path(model).suffix
+    if suffix in GRAPHS or (suffix == ".json" and Path(str(model)).is_file()):
+        only = {"quant"} if suffix in GRAPHS else set()
+        _want_fitting(str(model), {n: v for n, v in given.items() if n not in only})
+        if suffix == ".json":
+            made = _compile_graph(Path(str(model)), Path(out), caps)
+        else:
+            beside = weights == "beside"
+            made = _compile_imported(str(model), sizes, Path(out), device, caps, beside, quant)
+        _say(out, device, ["Program"], made, as_json, "call it: weft run {out} --input NAME=F.npy")
+        return
+    path = box_folder() if model is None else model_path(model, yes)
     loaded = weft.load(
         path, device="cpu", dtype=dtype, quant=quant, act_dtype=act_dtype, context=context,
         cache=cache, max_batch=max_batch,
     )  # fmt: skip
-    given = {name: value for name, value in flags.items() if value is not None}
-    made = saved.save(loaded, Path(out), device, caps, given, weights == "beside")
-    _prepare(device, made)
-    about: dict[str, Any] = {
-        "out": out, "device": device, "programs": list(made.programs),
-        "weights": sum(array.nbytes for array in made.tensors.values()),
-        "bytes": Path(out).stat().st_size,
-    }  # fmt: skip
+    bundle = saved.save(loaded, Path(out), device, caps, given, weights == "beside")
+    _prepare(device, bundle)
+    size = sum(array.nbytes for array in bundle.tensors.values())
+    _say(out, device, list(bundle.programs), size, as_json, "play it: weft run {out} PROMPT")
+
+
+def _say(
+    out: str, device: str, programs: list[str], weights: int, as_json: bool, then: str
+) -> None:
+    """What was written, and what to do with it."""
+    size = Path(out).stat().st_size
     if as_json:
-        click.echo(json.dumps(about))
+        about = {"out": out, "device": device, "programs": programs, "weights": weights}
+        click.echo(json.dumps(about | {"bytes": size}))
         return
-    click.echo(f"{out}: {', '.join(made.programs)} for {device}; {about['bytes']:,} bytes")
-    click.echo(f"play it: weft run {out} PROMPT")
+    click.echo(f"{out}: {', '.join(programs)} for {device}; {size:,} bytes")
+    click.echo(then.format(out=out))
+
+
+def _want_fitting(model: str, given: dict[str, Any]) -> None:
+    """Raises UsageError for options that mean nothing to a graph."""
+    wrong = [f"--{n.replace('_', '-')}" for n, v in given.items() if (n, v) != ("max_batch", 1)]
+    if wrong:
+        raise UsageError(f"{model} is a graph; {', '.join(wrong)} goes with a decoder's checkpoint")
 
 
 def _compile_imported(
-    model: str, sizes: tuple[str, ...], out: Path, device: str, caps: Any, beside: bool
-) -> None:
+    model: str, sizes: tuple[str, ...], out: Path, device: str, caps: Any, beside: bool,
+    quant: str | None,
+) -> int:  # fmt: skip
+    """Writes a foreign graph's Program; the bytes of its weights."""
     from weft.cli.graphs import sizes_of, traced
     from weft.tensor.storing import save_graph
 
-    made = traced(model, sizes_of(sizes))
-    flags = {"sizes": list(sizes)} if sizes else {}
-    _prepare(device, save_graph(made.graph, made.captured, out, device, caps, flags, beside))
+    made = traced(model, sizes_of(sizes), quant)
+    flags: dict[str, Any] = {"sizes": list(sizes)} if sizes else {}
+    flags |= {"quant": quant} if quant else {}
+    bundle = save_graph(made.graph, made.captured, out, device, caps, flags, beside)
+    _prepare(device, bundle)
+    return sum(array.nbytes for array in bundle.tensors.values())
 
 
 def _prepare(device: str, made: Bundle) -> None:
@@ -129,9 +149,10 @@ def _prepare(device: str, made: Bundle) -> None:
     prepare(device, map(program_from, made.programs.values()))
 
 
-def _compile_graph(path: Path, out: Path, caps: Any) -> None:
+def _compile_graph(path: Path, out: Path, caps: Any) -> int:
     from weft.cli.explained import read_graph
     from weft.compile.passes import compile_graph
 
     graph = read_graph(path)
     compile_graph(graph, caps, name=graph.name).save(out)
+    return 0

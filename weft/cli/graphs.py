@@ -21,11 +21,17 @@ def imported(path: str) -> Imported | OnnxModel:
     return from_onnx(path) if path.endswith(".onnx") else from_torch(path)
 
 
-def traced(path: str, sizes: Mapping[str, int]) -> Traced:
+def traced(path: str, sizes: Mapping[str, int], quant: str | None = None) -> Traced:
     """The file's graph for these sizes by name (others: an ONNX file's 1, else the least that is
-    allowed). Raises UsageError for one that decides by values what it computes."""
+    allowed), with its linear weights packed by the scheme `quant`. Raises UsageError for one that
+    decides by values what it computes."""
+    module = imported(path)
+    if quant is not None:
+        from weft.models.quantize.imported import quantize_imported
+
+        module = quantize_imported(module, quant)
     try:
-        return imported(path).traced(sizes)
+        return module.traced(sizes)
     except TraceError as error:
         raise UsageError(f"{path}: {error}; a file holds one Program") from None
 
