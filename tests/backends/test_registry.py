@@ -3,6 +3,8 @@
 import re
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -184,6 +186,50 @@ def test_entry_points(monkeypatch):
     monkeypatch.setattr(registry, "_open_devices", {})
     assert registry.get("mine:1").info.id == "mine:1"
     assert any(line.kind == "mine" and line.available for line in registry.devices())
+
+
+def _exits(*_):
+    sys.exit(3)
+
+
+def _interrupts(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("probe", "said"),
+    [
+        (_exits, "SystemExit: 3"),
+        (_interrupts, "KeyboardInterrupt"),
+        (lambda: [7], "gave int, no DeviceInfo"),
+        (lambda: 7, "TypeError"),
+        (lambda: time.sleep(60), "no answer in 0.1 s"),
+    ],
+)
+def test_a_plug_in_that_misbehaves_is_a_line(monkeypatch, probe, said):
+    """It ends no list of devices, and holds none up."""
+    opened = type("Plug", (), {"__call__": lambda self, i: None, "probe": lambda self: probe()})()
+    entry = SimpleNamespace(name="mine", value="pkg:Mine", load=lambda: opened)
+    from importlib import metadata
+
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [entry])
+    monkeypatch.setattr(registry, "PATIENCE", 0.1)
+    (line,) = (x for x in registry.devices() if x.kind == "mine")
+    assert not line.available and said in line.reason
+
+
+@pytest.mark.parametrize(
+    ("opens", "said"),
+    [(lambda i: None, "gave NoneType, no Device"), (_exits, "failed to open: SystemExit: 3")],
+)
+def test_a_plug_in_that_opens_no_device(monkeypatch, opens, said):
+    entry = SimpleNamespace(name="mine", value="pkg:Mine", load=lambda: opens)
+    from importlib import metadata
+
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [entry])
+    monkeypatch.setattr(registry, "_open_devices", {})
+    with pytest.raises(DeviceError, match=said):
+        registry.get("mine")
 
 
 def test_the_cpu_path_imports_no_gpu_library():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 GROUP = "weft.backends"
 WGPU_KINDS = ("vulkan", "metal", "dx12", "webgpu")
+PATIENCE = 10  # seconds that a plug-in has to say which devices there are
 VENDORS = ("cuda", "hip")  # preferred to wgpu for the same GPU
 
 
@@ -157,18 +159,46 @@ def _third_party() -> dict[str, Backend]:
 
 def _entry_open(entry: metadata.EntryPoint) -> Callable[[str], Device]:
     def open_(text: str) -> Device:
-        device: Device = entry.load()(_index(entry.name, text))
+        device = entry.load()(_index(entry.name, text))
+        if not isinstance(device, Device):
+            raise DeviceError(f"its plug-in {entry.value} gave {type(device).__name__}, no Device")
         return device
 
     return open_
 
 
 def _entry_probe(entry: metadata.EntryPoint) -> Callable[[], list[DeviceInfo]]:
-    def probe() -> list[DeviceInfo]:
+    def ask() -> list[DeviceInfo]:
         probe = getattr(entry.load(), "probe", None)
         if probe is None:
             return [DeviceInfo(entry.name, 0, f"{entry.name} (plug-in {entry.value})", True)]
-        return list(probe())
+        lines = list(probe())
+        wrong = [type(line).__name__ for line in lines if not isinstance(line, DeviceInfo)]
+        if wrong:
+            raise DeviceError(f"its plug-in {entry.value} gave {wrong[0]}, no DeviceInfo")
+        return lines
+
+    def probe() -> list[DeviceInfo]:
+        """What the plug-in says, if it says something in time: one that hangs holds up no list."""
+        found: list[list[DeviceInfo]] = []
+        wrong: list[BaseException] = []
+
+        def asking() -> None:
+            try:
+                found.append(ask())
+            except BaseException as error:  # whatever a stranger's code raises
+                wrong.append(error)
+
+        thread = threading.Thread(target=asking, name=f"weft-probe-{entry.name}", daemon=True)
+        thread.start()
+        thread.join(PATIENCE)
+        if wrong and isinstance(wrong[0], Exception):
+            raise wrong[0]
+        if wrong:
+            raise DeviceError(_first_line(wrong[0])) from wrong[0]
+        if not found:
+            raise DeviceError(f"its plug-in {entry.value} gave no answer in {PATIENCE} s")
+        return found[0]
 
     return probe
 
@@ -200,7 +230,7 @@ def find(kind: str) -> Backend:
     return backend
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     """What an error is, and the first line of what it says."""
     said = str(error).strip().splitlines() or ["no more is known"]
     return f"{type(error).__name__}: {said[0][:200]}"
@@ -210,7 +240,7 @@ def probe(kind: str) -> list[DeviceInfo]:
     """The lines of one kind, at least one; a probe that fails becomes a line saying why."""
     try:
         lines = find(kind).probe()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"probing failed: {_first_line(error)}"
         return [DeviceInfo(kind, 0, kind, False, reason)]
     return lines or [DeviceInfo(kind, 0, kind, False, "no device found")]
@@ -313,7 +343,7 @@ def _open(kind: str, index: str) -> Device:
         device = backend.open(index)
     except WeftError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DeviceError(f"device {key} failed to open: {_first_line(error)}") from error
     _open_devices[key] = device
     return device

@@ -149,7 +149,9 @@ class CpuDevice(Device):
             return self._workers
 
     def load(self, kernels: Sequence[Kernel]) -> Sequence[int]:
-        """The native address of each kernel, compiled now or read from the cache."""
+        """The native address of each kernel, compiled now or read from the cache; so is what plays
+        them: a cache that was filled for a Program has all that it takes."""
+        _ = self.functions
         return self.loader.kernels(kernels, self.caps)
 
     def source(self, kernel: Kernel) -> str:
