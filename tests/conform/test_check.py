@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from weft.backends.interp import InterpDevice
+from weft.cli.main import invoke
 from weft.conform import device as device_level, kernels
 from weft.conform.check import check_device
-from weft.conform.report import Report, run_checks, support_table
+from weft.conform.report import Report, run_checks, support_table, table_of
 from weft.core.caps import PRESETS
 
 CAPS = ("cpu-avx512", "webgpu", "hip-wave64")
@@ -78,3 +80,21 @@ def test_an_exception_is_one_failure_and_the_rest_goes_on() -> None:
 def test_samples_hold_the_corners() -> None:
     data = kernels.sample(kernels.dt.int8)
     assert {-128, 127, 0, 1} <= set(data.tolist())
+
+
+def test_the_table_is_written_into_pages(tmp_path: Path) -> None:
+    """One that is begun, and one whose other text, tables too, stays as it is."""
+    begun, page = tmp_path / "support.md", tmp_path / "README.md"
+    other = "# A\n\n| a:0 | b |\n| --- | --- |\n\n"
+    page.write_text(f"{other}{support_table([Report('cpu:0', 'there')])}\n\nend\n")
+    command = ["check", "--device", "null", "--level", "device"]
+    for path in (begun, page):
+        command += ["--write", str(path)]
+    assert invoke(command) == 0
+    assert page.read_text().startswith(other) and page.read_text().endswith("\n\nend\n")
+    assert "| cpu:0 | there |" in page.read_text() and "| a:0 |" not in table_of(page.read_text())
+    for path in (begun, page):
+        assert "| null:0 | interpreter of null | passed 10 |" in table_of(path.read_text())
+    (tmp_path / "notes.md").write_text("mine\n")
+    assert invoke([*command, "--write", str(tmp_path / "notes.md")]) != 0
+    assert (tmp_path / "notes.md").read_text() == "mine\n"

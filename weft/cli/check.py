@@ -9,8 +9,9 @@ from pathlib import Path
 
 import click
 
-from weft.conform.report import LEVELS, Case, Report
+from weft.conform.report import HEAD, LEVELS, Case, Report
 from weft.core import text
+from weft.core.errors import UsageError
 
 _SUPPORT = """# Support
 
@@ -54,16 +55,22 @@ class _Progress:
               help="Only this level; repeat for several (default: all).")  # fmt: skip
 @click.option(
     "--write",
+    multiple=True,
     type=click.Path(dir_okay=False),
-    help="Write the support table here; what does not run now stays in it.",
+    help="Write the support table into this page, which is begun where there is none; what does "
+    "not run now stays in it. Repeat for several.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def check(names: tuple[str, ...], levels: tuple[str, ...], write: str | None, as_json: bool) -> int:
+def check(
+    names: tuple[str, ...], levels: tuple[str, ...], write: tuple[str, ...], as_json: bool
+) -> int:
     """Prove that a device computes what the oracle computes. Exit status 1 when anything fails."""
     from weft.backends import registry
     from weft.conform.check import check_device
+    from weft.conform.report import support_table, table_of
     from weft.core.files import write_text
 
+    pages = {Path(path): _page(Path(path)) for path in write}
     reports: list[Report] = []
     for name in names:
         start, progress = time.perf_counter(), _Progress()
@@ -79,12 +86,22 @@ def check(names: tuple[str, ...], levels: tuple[str, ...], write: str | None, as
         click.echo(text.table(["device", "name", *LEVELS], rows))
         for report in reports:
             _explain(report)
-    if write:
-        from weft.conform.report import support_table
-
-        previous = Path(write).read_text(encoding="utf-8") if Path(write).exists() else ""
-        write_text(write, _SUPPORT.format(table=support_table(reports, previous)))
+    for path, page in pages.items():
+        old = table_of(page)
+        write_text(path, page.replace(old, support_table(reports, old), 1))
     return 0 if all(r.ok for r in reports) else 1
+
+
+def _page(path: Path) -> str:
+    """A page with a support table. Raises UsageError for one that has none."""
+    from weft.conform.report import support_table, table_of
+
+    page = path.read_text(encoding="utf-8") if path.exists() else ""
+    if not page:
+        return _SUPPORT.format(table=support_table([]))
+    if not table_of(page):
+        raise UsageError(f"{path} has no support table (a line that begins {HEAD!r}) to write")
+    return page
 
 
 def _explain(report: Report) -> None:

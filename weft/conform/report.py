@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -92,6 +93,16 @@ def _kind(error: Exception) -> str:
 
 # Devices that no report here has been about, until one is.
 _NEVER = dict.fromkeys(("cuda", "hip"), "compiled and interpreted, never run on hardware")
+
+
+HEAD = "| device | ran on |"  # how the table begins
+
+
+def table_of(page: str) -> str:
+    """The lines of a page's support table; "" where it has none."""
+    lines = page.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith(HEAD)), len(lines))
+    return "\n".join(itertools.takewhile(lambda line: line.startswith("|"), lines[start:]))
 
 
 def support_table(reports: list[Report], previous: str = "") -> str:
