@@ -129,3 +129,12 @@ def test_weights_are_bytes_in_memory() -> None:
     weights = [b for b in program.buffers if b.role == "weight"]
     assert {b.dtype.name for b in weights} == {"int8", "int32", "float32"}
     assert all(b.dtype.name == "int8" for b in weights if b.nbytes > 64)
+
+
+def test_whole_numbers_by_whole_weights() -> None:
+    a = codes(3, 5, 8)
+    fn = weft.compile(lambda x: x @ M, frozen=True)
+    want = a.astype(np.int32) @ M.numpy().astype(np.int32)
+    np.testing.assert_array_equal(fn(a).numpy(), want)
+    (program,) = fn.programs()
+    assert any("codes" in s.label for s in program.steps)

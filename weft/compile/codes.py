@@ -37,11 +37,15 @@ _HALF = 128  # what an unsigned code is more than the signed one
 def convolve_codes(graph: Graph, caps: Caps) -> Graph:
     """The graph with products of codes, and without calls of PAIR and POOL."""
     order = list(toposort(graph.roots()))
-    if any(is_call(node, *PAIR) for node in order):
+    if any(is_call(node, *PAIR) or _of_bytes(node) for node in order):
         graph = rewrite(graph, _Rules(caps).visit)
     elif not any(is_call(node, POOL) for node in order):
         return graph
     return inline(graph, lambda node: not is_call(node, *PAIR, POOL))
+
+
+def _of_bytes(node: Node) -> bool:
+    return node.op == "dot" and node.inputs[0].dtype in BYTES
 
 
 def is_call(node: Node, *names: str) -> bool:
@@ -159,45 +163,56 @@ class _Rules:
         by, least, weights = _number(scale), _number(zero), _signed(w)
         if by is None or least is None or weights is None or codes.dtype not in BYTES:
             return None
+        made = self._sums(codes, least, weights, params, deep, where)
+        factor, o = _times(w.inputs[1], by), w.shape[0]
+        if factor.size > 1:
+            factor = simplify(make("reshape", factor, shape=(1, o, *([1] * (len(w.shape) - 2)))))
+        else:
+            factor = simplify(make("reshape", factor, shape=()))
+        wide = simplify(make("broadcast", factor, shape=made.shape))
+        made = simplify(make("cast", made, dtype=dt.float32))
+        return simplify(make("mul", made, wide, where=where))
+
+    def _sums(
+        self, codes: Node, least: float, w: Node, params: dict[str, Any], deep: bool, where: str
+    ) -> Node:
+        """The convolution of codes less `least` with weights w, in whole numbers."""
         if codes.dtype != self.sign:
-            codes = _turned(codes)
+            codes = _before_turn(codes) or _turned(codes)
             least += _HALF if self.sign == dt.uint8 else -_HALF
         o, axes = w.shape[0], tuple(range(1, len(w.shape)))
-        total = simplify(make("sum", simplify(make("cast", weights, dtype=dt.int32)), axes=axes))
+        total = simplify(make("sum", simplify(make("cast", w, dtype=dt.int32)), axes=axes))
         start = simplify(make("mul", total, const(np.full(o, -least, np.int32))))
         if deep:
             start = simplify(make("cast", start, dtype=dt.float32))
         window = {**params, "zero": int(least)}
-        made = call(CONV, codes, weights, start, where=where, **window)
-        factor = _times(w.inputs[1], by)
-        if factor.size > 1:
-            factor = simplify(make("reshape", factor, shape=(1, o, *([1] * (len(axes) - 1)))))
-        else:
-            factor = simplify(make("reshape", factor, shape=()))
-        wide = simplify(make("broadcast", factor, shape=made.shape))
-        return make("mul", simplify(make("cast", made, dtype=dt.float32)), wide, where=where)
+        return call(CONV, codes, w, start, where=where, **window)
 
     def _product(self, node: Node) -> Node | None:
-        """a[..., M, K] times a matrix [K, N] that follows from weights."""
+        """a[..., M, K] times a matrix [K, N] that follows from weights: of reals, or of codes."""
         a, b = node.inputs
         if b.op == "broadcast" and b.inputs[0].size == math.prod(b.shape[-2:]):
             b = simplify(make("reshape", b.inputs[0], shape=b.shape[-2:]))
             b = self._sunk(b)
-        if math.prod(b.shape[:-2]) != 1 or not (is_call(a, DEQUANTIZE) and is_call(b, DEQUANTIZE)):
+        whole = a.dtype in BYTES and b.dtype == dt.int8 and node.dtype == dt.int32
+        reals = is_call(a, DEQUANTIZE) and is_call(b, DEQUANTIZE)
+        if math.prod(b.shape[:-2]) != 1 or not node.size or not (reals or whole):
             return None
         (k, n), rows = b.shape[-2:], math.prod(a.shape[:-1])
-        line = self._sunk(make("reshape", a, shape=(rows, k)))
-        line = self._sunk(make("transpose", line, perm=(1, 0)))
-        line = self._sunk(make("reshape", line, shape=(1, k, rows)))
+        line = self._sunk(simplify(make("reshape", a, shape=(1, rows, k))))
+        line = self._sunk(make("transpose", line, perm=(0, 2, 1)))
         b = self._sunk(simplify(make("reshape", b, shape=(k, n))))
         b = self._sunk(make("transpose", b, perm=(1, 0)))
         b = self._sunk(make("reshape", b, shape=(n, k, 1)))
         params = {"stride": (1,), "padding": ((0, 0),), "dilation": (1,), "groups": 1}
-        made = self._codes(line, b, params, False, node.where)
+        made: Node | None = None
+        if reals:
+            made = self._codes(line, b, params, False, node.where)
+        elif self._fixed(b):
+            made = self._sums(line, 0, b, params, False, node.where)
         if made is None:
             return None
-        made = simplify(make("reshape", made, shape=(n, rows)))
-        made = simplify(make("transpose", made, perm=(1, 0)))
+        made = simplify(make("transpose", made, perm=(0, 2, 1)))
         return simplify(make("reshape", made, shape=node.shape))
 
     def _sunk(self, node: Node) -> Node:

@@ -146,6 +146,9 @@ def integer_product(a: Tensor, b: Tensor, za: Tensor | None, zb: Tensor | None) 
     """(a - za) @ (b - zb) in int32: products of bytes, then sums of rows and columns."""
     if (za is not None and za.ndim > 1) or (zb is not None and zb.ndim > 1):
         return _wide_product(a, b, za, zb)
+    if (a.dtype, b.dtype) == (dt.uint8, dt.int8):  # bytes of one type are multiplied as they are
+        a = (a.cast(dt.int32) - 128).cast(dt.int8)
+        za = (0 if za is None else za.cast(dt.int32)) - weft.full((), 128, dt.int32)
     out = a @ b
     depth = a.shape[-1]
     left = None if za is None else _rows(za.cast(dt.int32), False)
@@ -193,33 +196,49 @@ def qlinear_matmul(
     sy: Tensor,
     zy: Tensor,
 ) -> Tensor:
+    if sa.size == 1 and sb.ndim < 2:
+        left, right = _dequantized(call, a, sa, za, -1), _dequantized(call, b, sb, zb, -1)
+        return _quantized(call, left @ right, sy, zy)
     acc = integer_product(a, b, za, zb)
     scale = _rows(sa.cast(dt.float32), False) * _rows(sb.cast(dt.float32), True)
     return _requantized(acc, scale, sy.reshape(()), zy.reshape(()))
 
 
-def _integer_conv(call: Call, x: Tensor, w: Tensor, zx: Tensor | None, zw: Tensor | None) -> Tensor:
-    """The convolution of integers, as floats, which hold such sums exactly below 2^24."""
-    wide = x.cast(dt.float32)
-    wide = wide if zx is None else wide - zx.cast(dt.float32).reshape(())
-    kernel = w.cast(dt.float32)
-    if zw is not None:
-        shift = zw.cast(dt.float32)
-        kernel = kernel - (
-            shift.reshape(()) if shift.size == 1 else shift.reshape([-1, *([1] * (w.ndim - 1))])
-        )
+def _dequantized(call: Call, x: Tensor, scale: Value, zero: Value, axis: int) -> Tensor:
+    """Codes as reals; of the scale and zero point there are one, or one per slice of an axis."""
+    parts = _placed(call, x, scale, zero, x.dtype, axis, 0)
+    if parts is None:
+        raise ShapeError(f"scales {list(scale.shape)} for {list(x.shape)}")
+    return x._call(DEQUANTIZE, *parts)
+
+
+def _quantized(call: Call, x: Tensor, scale: Value, zero: Value) -> Tensor:
+    """Reals as codes of the zero point's type."""
+    parts = _placed(call, x, scale, zero, dt.as_dtype(zero.dtype), 1, 0)
+    if parts is None:
+        raise ShapeError(f"scales {list(scale.shape)} for {list(x.shape)}")
+    return x._call(QUANTIZE, *parts)
+
+
+_ONE = np.ones((), np.float32)
+
+
+def _convolved(call: Call, x: Tensor, w: Tensor) -> Tensor:
+    """The convolution of reals, as the node has it."""
     rank = x.ndim - 2
     strides: Sequence[int] = call.get("strides") or [1] * rank
     dilations: Sequence[int] = call.get("dilations") or [1] * rank
     sides = sides_of(call, x.shape[2:], w.shape[2:], strides, dilations)
-    return convolution(wide, kernel, None, strides, sides, dilations, call.get("group", 1))
+    return convolution(x, w, None, strides, sides, dilations, call.get("group", 1))
 
 
 @op("ConvInteger")
 def conv_integer(
     call: Call, x: Tensor, w: Tensor, zx: Tensor | None = None, zw: Tensor | None = None
 ) -> Tensor:
-    return _integer_conv(call, x, w, zx, zw).round().cast(dt.int32)
+    """As reals, which hold such sums exactly below 2^24."""
+    wide = (_dequantized(call, v, _ONE, zero, 0) for v, zero in ((x, zx), (w, zw)))
+    return _convolved(call, *wide).round().cast(dt.int32)
 
 
 @op("QLinearConv")
@@ -227,12 +246,12 @@ def qlinear_conv(
     call: Call, x: Tensor, sx: Tensor, zx: Tensor, w: Tensor, sw: Tensor, zw: Tensor, sy: Tensor,
     zy: Tensor, bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    acc = _integer_conv(call, x, w, zx, zw)
-    column = [1, -1, *([1] * (x.ndim - 2))]
+    wide = _dequantized(call, x, sx, zx, 1), _dequantized(call, w, sw, zw, 0)
+    out = _convolved(call, *wide)
     if bias is not None:
-        acc = acc + bias.cast(dt.float32).reshape(column)
-    scale = sx.reshape(()) * (sw.reshape(()) if sw.size == 1 else sw.reshape(column))
-    return _requantized(acc, scale, sy.reshape(()), zy.reshape(()))
+        real = bias.cast(dt.float32) * (sx.reshape(()) * sw)
+        out = out + real.reshape([1, -1, *([1] * (x.ndim - 2))])
+    return _quantized(call, out, sy, zy)
 
 
 def reals(x: Tensor, scale: Tensor, zero: Any) -> Tensor:
