@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import doctest
 
 import ml_dtypes
@@ -85,3 +86,7 @@ def test_every_tolerance_has_a_reason() -> None:
 
 def test_bfloat16_is_ml_dtypes() -> None:
     assert dt.bfloat16.numpy == np.dtype(ml_dtypes.bfloat16)
+
+
+def test_a_copy_of_a_dtype_is_itself() -> None:
+    assert copy.deepcopy({"x": [dt.float32]})["x"][0] is dt.float32

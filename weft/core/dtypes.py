@@ -42,6 +42,9 @@ class DType:
     def __repr__(self) -> str:
         return self.name
 
+    def __deepcopy__(self, memo: object) -> DType:
+        return self  # there is one of each: dtypes are compared by identity
+
 
 bool_ = DType("bool", 1, "bool")
 int8 = DType("int8", 1, "int")
