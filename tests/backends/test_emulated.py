@@ -312,3 +312,30 @@ def test_integer_division_without_instructions():
 def toward_zero(op, a, b):
     quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
     return quotient if op == "div" else a - quotient * b
+
+
+@pytest.mark.slow
+def test_a_convolution_of_codes_on_hvx():
+    """The bits of the CPU's, by sums of four products in 32 lanes: 64 outputs are two such sums for
+    each place of a tile."""
+    from weft.ops.codes import DEQUANTIZE, QUANTIZE
+
+    device, rng = opened("hexagon-hvx"), np.random.default_rng(0)
+
+    def number(value, dtype):
+        return weft.full((), value, dtype)
+
+    weights = weft.tensor(rng.integers(-127, 128, (64, 16, 3, 3)).astype(np.int8))
+
+    def net(x):
+        x = x._call(DEQUANTIZE, number(0.02, dt.float32), number(3, dt.uint8))
+        w = weights._call(DEQUANTIZE, number(1e-3, dt.float32), number(0, dt.int8))
+        y = weft.functional.conv2d(x, w, padding=1).relu()
+        return y._call(QUANTIZE, number(0.05, dt.float32), number(0, dt.uint8))
+
+    x = weft.tensor(rng.integers(0, 256, (1, 16, 9, 9)).astype(np.uint8))
+    compiled = weft.compile(net, device=device, frozen=True)
+    truth = weft.compile(net, device="cpu", frozen=True)(x).numpy()
+    assert (compiled(x).numpy() == truth).all() and truth.std() > 1
+    code = device.process.memory[: device._code].view("<u4")
+    assert ((code & 0xFFE020E0) == 0x1C002020).sum() >= 2  # Vx.w += vrmpy(Vu.b, Vv.b)

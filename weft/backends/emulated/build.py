@@ -50,11 +50,12 @@ class Builder:
     def __init__(self, machine: Machine, cache: DiskCache) -> None:
         self.machine = machine
         self._cache = cache
-        setup = {"triple": machine.triple, "cpu": machine.cpu, "features": machine.features}
+        setup = {
+            "triple": machine.triple, "cpu": machine.cpu, "features": machine.features,
+            "options": machine.options,
+        }  # fmt: skip
         self._compiler = Confined(_COMPILER, _PACKAGES, setup, _LIMITS)
-        self._salt = (
-            f"{versions.stamp('emulated code')}|{machine.triple}|{machine.cpu}|{machine.features}"
-        )
+        self._salt = f"{versions.stamp('emulated code')}|{setup}"
 
     def render(self, kernel: Kernel) -> str:
         """The LLVM IR of a kernel."""

@@ -20,6 +20,8 @@ _made: list[llvm.TargetMachine] = []
 def handle(request: Mapping[str, Any]) -> str:
     """The relocatable object in base64 ("" of the first request). Raises CompileError."""
     if not _made:
+        for option in request["options"]:
+            llvm.set_option("", option)
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
         target = llvm.Target.from_triple(request["triple"])

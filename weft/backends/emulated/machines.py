@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from weft.backends.llvm.launch import ALIGN
 from weft.backends.llvm.target import LlvmTarget, neon
 from weft.core.caps import Caps
 
@@ -25,7 +26,7 @@ class Machine:
     bytes, `order` that of its numbers ("<" little-endian, ">" big-endian), `memory` bytes that its
     buffers may take in all (the file is sparse: what is not written takes none). `soft` is how
     the names of functions begin that LLVM calls where it knows no instruction to divide integers
-    or to take roots ("": there are instructions)."""
+    or to take roots ("": there are instructions). `options` are those of LLVM's command line."""
 
     name: str
     title: str
@@ -41,6 +42,7 @@ class Machine:
     order: str = "<"
     memory: int = 64 << 30
     soft: str = ""
+    options: tuple[str, ...] = ()
 
 
 def _caps(name: str, lanes: int, registers: int = 32, *features: str) -> Caps:
@@ -127,35 +129,38 @@ def _power() -> Machine:
     )
 
 
-def _hexagon() -> Machine:
-    """Hexagon v67, Qualcomm's NPU. HVX's vectors of 128 bytes sum four products of bytes in 32
-    lanes at once, of which kernels use 8: they are in functions of their own, since LLVM 22 fails
-    (by an assertion, or in what it stores) on much that is mixed with them, and all else has
-    vectors of 8 bytes, of which longer ones are made in minutes of compiling."""
+def _hexagon(hvx: bool) -> Machine:
+    """Hexagon v67, Qualcomm's NPU; with HVX's vectors of 128 bytes, which sum four products of
+    bytes in 32 lanes at once. Only kernels that do so are compiled with HVX: it has no floats, and
+    LLVM 22 fails (by an assertion, or in what it stores) on much else. All other vectors are taken
+    apart, so without HVX they have 8 lanes, which compile four times as fast."""
+    name = "hexagon-hvx" if hvx else "hexagon"
     dot = "llvm.hexagon.V6.vrmpyb{}.acc.128B"
     return Machine(
-        "hexagon",
-        "Hexagon v67, HVX of 128 bytes",
+        name,
+        "Hexagon v67, HVX of 128 bytes" if hvx else "Hexagon v67",
         "hexagon-unknown-linux-musl",
         "hexagonv67",
         "-small-data",
         ("qemu-hexagon", "-cpu", "v67"),
-        _caps("hexagon", 8, 8, "dot4"),
+        _caps(name, 32, 16, "dot4") if hvx else _caps(name, 8, 8),
         LlvmTarget(
-            "hexagon",
+            name,
             f16_convert=False,
-            dot4={8: dot.format("usv")},
-            dot4_signed={8: dot.format("v")},
-            dot4_apart="+hvxv67,+hvx-length128b",
-            dot4_lanes=32,
+            dot4={32: dot.format("usv")} if hvx else {},
+            dot4_signed={32: dot.format("v")} if hvx else {},
+            dot4_features="-small-data,+hvxv67,+hvx-length128b" if hvx else "",
             min_max=False,
             index="i32",
+            base_align=ALIGN if hvx else 1,
         ),
         # { r6 = memw(r29+#0) } (the seventh argument), { trap0(#1) }, { jumpr r31 }
         syscall=(0x919DC006, 0x5400C004, 0x529FC000),
         pointer=4,
         soft="__hexagon_",
         memory=3 << 29,
+        # Three passes that take three quarters of the time where all vectors are taken apart.
+        options=("-enable-pipeliner=false", "-hexagon-insert=false", "-hexagon-bit=false"),
     )
 
 
@@ -169,7 +174,7 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
             *(_aarch64(f"aarch64-sve{n}", f"AArch64, SVE of {n} bits", n) for n in (256, 512)),
             _matrix(),
             _power(),
-            _hexagon(),
+            *map(_hexagon, (False, True)),
         )
     }
 )

@@ -58,6 +58,7 @@ class _Renderer(Statements):
         buffers = [f"%buffer{i}" for i in range(len(kernel.buffers))]
         rest = ["ptr noalias %scalars", "i32 %gx", "i32 %gy", "i64 %begin", "i64 %end"]
         args = ", ".join([f"ptr noalias {b}" for b in buffers] + rest + ["ptr noalias %scratch"])
+        features = f' "target-features"="{self.features}"' if self.features else ""
         function = [
             f"; {' '.join(kernel.name.split())}",
             *constants,
@@ -77,7 +78,7 @@ class _Renderer(Statements):
             *([f"  call void @{self.target.store_fence}()"] if self._fence() else []),
             "  ret void", "}",
             *sorted(self.declared.values()),
-            f"attributes #0 = {{ {self.target.kernel_attributes} }}",
+            f"attributes #0 = {{ {self.target.kernel_attributes}{features} }}",
             "!0 = !{i32 1}",
         ]  # fmt: skip
         return "\n".join(function) + "\n"

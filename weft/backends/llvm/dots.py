@@ -12,7 +12,7 @@ from weft.kernel.ir import Type
 class Dots(Casts):
     """Adds dot products of neighbouring lanes to the expression emitter."""
 
-    prologue: list[str]  # Memory's: stack slots, at function entry
+    features = ""  # LLVM's, of the function, beside the target's own
 
     def collective(self, x: ir.Collective) -> str:
         if x.op not in ("dot2", "dot4"):
@@ -84,29 +84,11 @@ class Dots(Casts):
 
     def _dot4_call(self, name: str, n: int, acc: str, a: str, b: str) -> str:
         i32, i8 = f"<{n} x i32>", f"<{4 * n} x i8>"
-        if not self.target.dot4_apart:
+        if not self.target.dot4_features:
             return self.call(name, i32, [(i32, acc), (i8, a), (i8, b)])
-        lanes = self.target.dot4_lanes  # more than n: what the others sum, nobody reads
-        whole = f"<{lanes} x i32>"
-        places = [f"%{self.fresh('place')}" for _ in range(3)]
-        for place, kind, operand in zip(places, (i32, i8, i8), (acc, a, b)):
-            self.prologue.append(f"  {place} = alloca {whole}, align {4 * lanes}")
-            self.lines.append(f"  store {kind} {operand}, ptr {place}")
-        args = ", ".join(f"ptr {place}" for place in places)
-        self.lines.append(f"  call void @apart.{name}({args})")
-        self.declared[name] = self._apart(name, whole)
-        return self.emit(f"load {i32}, ptr {places[0]}")
-
-    def _apart(self, name: str, kind: str) -> str:
-        """A function of three places that adds to the first."""
-        loads = "".join(f"  %{x} = load {kind}, ptr %at.{x}\n" for x in "cab")
-        return (
-            f"declare {kind} @{name}({kind}, {kind}, {kind})\n"
-            f"define internal void @apart.{name}(ptr %at.c, ptr %at.a, ptr %at.b) "
-            f'noinline nounwind "target-features"="{self.target.dot4_apart}" {{\n{loads}'
-            f"  %sum = call {kind} @{name}({kind} %c, {kind} %a, {kind} %b)\n"
-            f"  store {kind} %sum, ptr %at.c\n  ret void\n}}"
-        )
+        self.features = self.target.dot4_features
+        words = [self.emit(f"bitcast {i8} {x} to {i32}") for x in (a, b)]
+        return self.call(name, i32, [(i32, x) for x in (acc, *words)])
 
     def _dot4_unsigned(self, name: str, n: int, acc: str, a: str, b: str, a_dtype: dt.DType) -> str:
         """vpdpbusd takes unsigned x signed; a signed `a` is shifted by 128 and corrected."""

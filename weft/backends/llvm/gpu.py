@@ -10,7 +10,6 @@ from weft.backends.llvm.gpu_target import GpuTarget
 from weft.core import dtypes as dt
 from weft.core.errors import LimitError
 from weft.kernel import ir
-from weft.kernel.align import accesses
 from weft.kernel.clean import cleared
 from weft.kernel.ir import Type
 
@@ -34,7 +33,6 @@ class _GpuRenderer(GpuCopies):
         super().__init__(kernel, target)
         self.globals: list[str] = []
         self.entry = launch.entry(kernel)
-        self.aligned = {id(a.node): a.aligned for a in accesses(kernel)}
         self.block = "group"
         self._private_bytes = 0
         self.shared_places, self.shared_bytes = launch.shared_layout(kernel)

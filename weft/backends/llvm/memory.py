@@ -7,6 +7,7 @@ from weft.backends.llvm.dots import Dots
 from weft.backends.llvm.target import LlvmTarget
 from weft.core import dtypes as dt
 from weft.kernel import ir
+from weft.kernel.align import accesses
 from weft.kernel.ir import Expr, Type
 
 STACK_ARRAY = 16 << 10  # bytes: a larger private array lives in the worker's scratch memory
@@ -24,6 +25,8 @@ class Memory(Dots):
         space = target.buffer_space
         self.spaces = dict.fromkeys(self.places, space) if space else {}
         self.aligned: dict[int, int] = {}
+        if target.base_align > 1:
+            self.aligned = {id(a.node): a.aligned for a in accesses(kernel)}
         self.stack_note = f", addrspace({target.stack_space})" if target.stack_space else ""
         self.prologue: list[str] = []  # stack slots and scratch pointers, at function entry
         self.block = "group"

@@ -14,8 +14,8 @@ class LlvmTarget:
     count of the accumulator to the intrinsic that computes it (empty: the portable expansion is
     used), `dot4_signed` that of signed x signed ones, `pairs` those of sums of two products of
     unsigned x signed bytes in 16 bits ("": they are widened), of 16-bit ones in 32, and a byte with
-    another's sign; where `dot4_apart` is not "", those of dot4 take bytes as words, and are put in
-    functions with these LLVM features, which nothing else has, and are of `dot4_lanes` lanes;
+    another's sign; where `dot4_features` is not "", those of dot4 take bytes as words, and kernels
+    that have one are compiled with these LLVM features, which no other has;
     `permute` maps a lane count to the intrinsic that takes lanes of a float vector by index.
     `bf16_round` says that `fptrunc` to bfloat is one instruction (x86's takes subnormals for 0, so
     it is not used), `f16_convert` that conversions of half are instructions (else both are computed
@@ -61,8 +61,7 @@ class LlvmTarget:
     seven: str = ""
     min_max: bool = True
     to_zero: bool = True
-    dot4_apart: str = ""
-    dot4_lanes: int = 0
+    dot4_features: str = ""
     swap: bool = False
 
 

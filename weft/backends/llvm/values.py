@@ -342,8 +342,21 @@ class Values:
         return self.shuffle(first, "poison", t, (0,) * type_.lanes)
 
     def shuffle(self, a: str, b: str, t: str, lanes: Sequence[int]) -> str:
+        if (
+            self.target.dot4_features
+            and t == "<4 x i8>"
+            and list(lanes) == [0, 1, 2, 3] * (len(lanes) // 4)
+        ):
+            return self._splat_word(a, len(lanes) // 4)
         mask = ", ".join(f"i32 {i}" for i in lanes)
         return self.emit(f"shufflevector {t} {a}, {t} {b}, <{len(lanes)} x i32> <{mask}>")
+
+    def _splat_word(self, bytes_: str, n: int) -> str:
+        """Four bytes n times, as the splat of a word: LLVM takes others apart on Hexagon."""
+        word = self.emit(f"bitcast <4 x i8> {bytes_} to i32")
+        return self.emit(
+            f"bitcast <{n} x i32> {self.splat(word, Type(dt.int32, n))} to <{4 * n} x i8>"
+        )
 
     def cast(self, operand: str, source: Type, goal: Type) -> str:
         raise NotImplementedError  # casts.Casts
