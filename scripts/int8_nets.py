@@ -2,9 +2,9 @@
 
     python scripts/int8_nets.py [resnet18 resnet50 resnet50:8 mobilenet_v3 yolo]
 
-Nets of weft.conform.nets (ResNet-18: here), with random weights and statistics of random images, are
-written by PyTorch's exporter and quantised by ONNX Runtime's quantize_static: QDQ, uint8 activations,
-int8 weights per channel. Both run the same file.
+Nets of weft.conform.nets (ResNet-18: here), with random weights and statistics of random images,
+are written by PyTorch's exporter and quantised by ONNX Runtime's quantize_static: QDQ, uint8
+activations, int8 weights per channel. Both run the same file.
 """
 
 from __future__ import annotations
