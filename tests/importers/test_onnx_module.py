@@ -166,6 +166,17 @@ def test_it_trains_and_then_evaluates_what_it_has_learnt() -> None:
     )
 
 
+def test_compiled_by_itself_it_is_frozen_while_it_evaluates() -> None:
+    model = from_onnx(as_onnx(classifier()))
+    run = weft.compile(model)
+    x = rows(2, 3, 8, 8)
+    want = run(x).numpy().copy()
+    assert run.graphs()[0].meta["frozen"]
+    model.train()
+    np.testing.assert_allclose(run(x).numpy(), want, rtol=1e-4, atol=1e-5)
+    assert [bool(g.meta.get("frozen")) for g in run.graphs()] == [True, False]
+
+
 def test_state_is_saved_and_loaded(tmp_path: Path) -> None:
     one = from_onnx(as_onnx(classifier()))
     other = classifier()
