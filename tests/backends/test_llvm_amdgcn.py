@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import gpu_case as case
+import gpu_convs
 import numpy as np
 import pytest
 
@@ -103,6 +104,12 @@ def test_packed_products_link(target, cases) -> None:  # type: ignore[no-untyped
     for kernel in case.packed_kernels(case.caps_of(target), cases):
         found = check(kernel, target)
         assert not found.spills and not found.stack, kernel.name
+
+
+@pytest.mark.parametrize("target,names", gpu_convs.cases(case.AMD))
+def test_convolutions_link(target, names) -> None:  # type: ignore[no-untyped-def]
+    for kernel in gpu_convs.kernels(case.caps_of(target), names):
+        assert not check(kernel, target).spills, kernel.name
 
 
 @pytest.mark.parametrize("target,steps", case.steps(case.AMD))

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import gpu_case as case
+import gpu_convs
 import numpy as np
 import ptx_flow
 import pytest
@@ -232,6 +233,13 @@ def test_models_assemble(target, name: str, tmp_path: Path) -> None:  # type: ig
 def test_packed_products_assemble(target, cases) -> None:  # type: ignore[no-untyped-def]
     found = assemble(case.packed_kernels(case.caps_of(target), cases), target)
     assert not any(r.spills or r.stack for r in found.values()), resources.text(found)
+
+
+@needs_ptxas
+@pytest.mark.parametrize("target,names", gpu_convs.cases(case.NVIDIA))
+def test_convolutions_assemble(target, names) -> None:  # type: ignore[no-untyped-def]
+    found = assemble(gpu_convs.kernels(case.caps_of(target), names), target)
+    assert not any(r.spills for r in found.values()), resources.text(found)
 
 
 @needs_ptxas

@@ -134,8 +134,8 @@ def main() -> None:
     """Plays one side until its input ends."""
     want = Wanted(**json.loads(sys.argv[1]))
     out, sys.stdout = sys.stdout, sys.stderr  # exporters print
-    start, cpu = time.perf_counter(), time.process_time()
     call, facts = SIDES[want.side](want)
+    start, cpu = time.perf_counter(), time.process_time()
     call()
     first = {"first_s": time.perf_counter() - start, "first_cpu_s": time.process_time() - cpu}
     for _ in range(WARM - 1):
