@@ -103,6 +103,17 @@ def test_attention_block_moves_no_data():
     assert kinds(program) == ["matmul", "attention", "matmul"]
 
 
+def test_heads_of_windows_are_put_in_order_behind_a_reshape():
+    """A window is a head of Hiera's (arXiv:2306.00989): its result is split before it is moved."""
+    n, t, d = 3, 8, 16
+    q, k, v = (f32(name, 1, n, t, d) for name in "qkv")
+    a = ops.call("attention", q, k, v, causal=False, scale=d**-0.5)
+    split = ops.reshape(a, (1, 1, n, t, d))
+    out = ops.reshape(ops.transpose(split, (0, 3, 2, 1, 4)), (1, n * t, d))
+    for device in (CPU, *(InterpDevice(PRESETS[name]) for name in ("webgpu", "cuda"))):
+        assert kinds(check(Graph((q, k, v), (out,)), device)) == ["attention"]
+
+
 def test_embedding_and_rope():
     n, h, d = 6, 2, 8
     ids, pos = i32("ids", n), i32("pos", n)

@@ -322,7 +322,7 @@ class _Grouper:
         while stack:
             at = stack.pop()
             yield at
-            if at is not root and at is not anchor and self.aliased(at):
+            if at is not root and self._given(at, anchor):
                 continue
             for x in reversed(at.inputs):
                 if id(x) not in seen:
@@ -336,6 +336,10 @@ class _Grouper:
                 return False
             node = node.inputs[0]
         return True
+
+    def _given(self, node: Node, anchor: Node | None) -> bool:
+        """Whether a kernel reads node's content; of its anchor, reshaped or not, it makes it."""
+        return self.aliased(node) and (anchor is None or base(node) is not anchor)
 
     def _group(self, root: Node, anchor: Node | None) -> Group:
         nodes = list(self._inside(root, anchor))
@@ -359,7 +363,7 @@ class _Grouper:
         self, nodes: list[Node], root: Node, anchor: Node | None
     ) -> tuple[Node, ...]:
         """Anchor operands first (in operand order), then the rest as met."""
-        found = [n for n in nodes if n is not root and n is not anchor and self.aliased(n)]
+        found = [n for n in nodes if n is not root and self._given(n, anchor)]
         if anchor is None or anchor is root:
             return tuple(found)
         below = {id(n) for x in anchor.inputs for n in self._inside(x, None)}
