@@ -105,7 +105,7 @@ def test_gradients_agree(name: str, device: str) -> None:
     floats = lambda out: [x for x in torch.utils._pytree.tree_leaves(out)  # noqa: E731
                           if isinstance(x, torch.Tensor) and x.is_floating_point()]  # fmt: skip
     backward(reference, built, seeds, floats)
-    module = from_torch(ep).train()
+    module = from_torch(ep)  # evaluating, as the reference
 
     def step(*args: Any, **kwargs: Any) -> None:
         backward(module, (None, args, kwargs, None), seeds,

@@ -127,15 +127,30 @@ def test_gradients_are_finite_differences() -> None:
             np.testing.assert_allclose(found[at], slope, rtol=3e-2, atol=3e-3)
 
 
-def test_an_evaluating_model_has_no_gradients_and_says_so() -> None:
+def test_an_evaluating_model_has_gradients_too() -> None:
+    """Of results that were computed with frozen weights: by computing them again, once."""
     model = from_onnx(as_onnx(classifier()))
     assert not model.training
-    out = model(rows(1, 3, 8, 8))
-    with pytest.raises(GradientError, match="train"):
-        (out * 2).sum().backward()
-    x = weft.tensor(rows(1, 3, 8, 8)).requires_grad_()
-    model(x).sum().backward()  # given what requires gradients, it is recorded
-    assert x.grad is not None
+    x = rows(1, 3, 8, 8)
+    (model(x) * 2).sum().backward()
+    found = {name: p.grad.numpy() for name, p in model.named_parameters()}
+    model.zero_grad()
+    (model.train()(x) * 2).sum().backward()
+    for name, p in model.named_parameters():
+        np.testing.assert_allclose(found[name], p.grad.numpy(), rtol=1e-4, atol=1e-5)
+    given = weft.tensor(x).requires_grad_()
+    model.eval()(given).sum().backward()  # given what requires gradients, it is recorded
+    assert given.grad is not None
+    with weft.no_grad():
+        assert not model(x).requires_grad
+
+
+def test_weights_that_changed_since_refuse_to_go_backward() -> None:
+    model = from_onnx(as_onnx(classifier()))
+    out = model(rows(1, 3, 8, 8)).sum()
+    model.load_state_dict({n: t * 2 for n, t in model.state_dict().items()})
+    with pytest.raises(GradientError, match="was written after the forward pass"):
+        out.backward()
 
 
 def test_it_trains_and_then_evaluates_what_it_has_learnt() -> None:

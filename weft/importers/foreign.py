@@ -1,25 +1,27 @@
 """What graphs of other frameworks have in common as Modules: tensors by name, and how they run.
 
 Such a module comes evaluating, for that is what files hold. Called by itself then it runs compiled,
-with its weights taken as they are: what follows from them alone is worked out once. Where gradients
-may be asked for its operations are run as they stand, and recorded.
+with its weights taken as they are: what follows from them alone is worked out once. In training its
+operations are run as they stand, and recorded; going backward from what an evaluating one gave does
+that then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import numpy as np
 
-from weft.core.errors import FileFormatError, GradientError
+from weft.core.errors import FileFormatError
 from weft.core.packed import Form
 from weft.core.trees import flatten, unflatten
 from weft.importers.ports import Port, label
 from weft.nn.module import Module, Parameter
-from weft.ops.tape import Tracked, recording
+from weft.ops.tape import recording
 from weft.program.device import Device
+from weft.tensor.autograd import recomputed
 from weft.tensor.base import CURRENT, place
 from weft.tensor.compiled import Compiled
 from weft.tensor.core import Tensor
@@ -58,8 +60,9 @@ class Foreign(Module):
     """A foreign graph that runs, compiles, trains and saves as any Module.
 
     It comes evaluating: called by itself it then runs compiled for the device that it is on, its
-    weights frozen, and `backward` from its results raises GradientError. After `train()`, given
-    tensors that require gradients, and inside `weft.compile`, its operations are recorded."""
+    weights frozen; `backward` from its results computes them again, recorded. After `train()`,
+    given tensors that require gradients, and inside `weft.compile`, its operations are recorded
+    at once."""
 
     _training = False
 
@@ -80,12 +83,18 @@ class Foreign(Module):
         taped = any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
         return taped or self.training
 
-    def evaluated(self, made: Any) -> Any:
-        """Results of a call that was not recorded; going backward from them says so."""
-        if not (recording() and any(p.requires_grad for p in self.parameters())):
+    def evaluated(self, made: Any, again: Callable[[], Any]) -> Any:
+        """Results of a call that was not recorded; to go backward from them the call is made
+        `again`, recorded."""
+        wanted = [p for p in self.parameters() if p.requires_grad]
+        if not (recording() and wanted):
             return made
-        leaves, tree = flatten(made, lambda x: isinstance(x, Tensor), self._name)
-        return unflatten(tree, [_without_history(self._name, x) for x in leaves])
+        leaves, tree = self._flat(made)
+        known = recomputed(self._name, leaves, wanted, lambda: self._flat(again())[0])
+        return unflatten(tree, known)
+
+    def _flat(self, made: Any) -> Any:
+        return flatten(made, lambda x: isinstance(x, Tensor), self._name)
 
     def compiled(self, fn: Callable[..., Any], key: Any = None) -> Compiled:
         """`fn`, compiled for the device that the module is on; kept by `key`."""
@@ -205,12 +214,3 @@ def _free(module: Module, name: str, dotted: str) -> None:
         raise FileFormatError(
             f"tensor {dotted!r:.80}: the name {name!r:.80} is taken; rename the module"
         )
-
-
-def _without_history(name: str, x: Tensor) -> Tensor:
-    def pull(*_: Any) -> NoReturn:
-        raise GradientError(
-            f"backward through {name}, which was evaluating: call its train() before the call"
-        )
-
-    return Tensor(Tracked(x._value, (), pull)) if x.dtype.is_float else x

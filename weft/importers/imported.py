@@ -27,6 +27,7 @@ from weft.core.errors import (
 from weft.core.packed import Form
 from weft.importers.foreign import Foreign, Kept, Linear, dequantized
 from weft.importers.ports import Bounds, Port, Ref, Size, bound
+from weft.ops.tape import recording
 from weft.program.device import Device
 from weft.tensor.autograd import no_grad
 from weft.tensor.base import place
@@ -123,7 +124,8 @@ class Imported(Foreign):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         inputs = self._bound(args, kwargs)
-        if self._kept.whole or self.records(inputs.values()):
+        writes = bool(self._plan.writes) and recording()  # they are made once: no second run
+        if self._kept.whole or writes or self.records(inputs.values()):
             return self._stepped(inputs)
         try:
             with no_grad():
@@ -132,7 +134,7 @@ class Imported(Foreign):
             made = self._stepped(inputs)
             self._kept.whole = str(error)
             return made
-        return self.evaluated(made)
+        return self.evaluated(made, lambda: self._stepped(inputs))
 
     def _stepped(self, inputs: dict[str, Any]) -> Any:
         values = self._started(inputs)

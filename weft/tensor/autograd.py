@@ -7,7 +7,7 @@ tape on, eagerly, on a device and in a traced function alike.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -202,14 +202,10 @@ def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:
         return like._wrap(out)
     owners = {id(leaf.owner): leaf.owner for leaf in tape.leaves(out) if leaf.owner is not None}
     params = tuple(Tracked(t.value.value, owner=t) for t in owners.values())
-    before = [(t, *t._content()) for t in owners.values()]
+    unchanged = _watch("checkpoint", owners.values())
 
     def pull(g: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
-        for t, content, version in before:
-            now = t._content()
-            if now[0] is not content or now[1] != version:
-                what = f"{t.name!r} {t._known()}" if t.name else t._known()
-                raise GradientError(tape.changed("checkpoint", what))
+        unchanged()
         create_graph = any(isinstance(x, Tracked) for x in operands)
         given = operands[: len(inputs)]
         if create_graph:  # what is computed again is to be differentiated again: keep its history
@@ -224,6 +220,48 @@ def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:
         return [_sum(parts) for parts in grads]
 
     return like._wrap(Tracked(tape.plain(out), (*inputs, *params), pull))
+
+
+def _watch(what: str, tensors: Iterable[Any]) -> Callable[[], None]:
+    """A check that these tensors hold what they hold now: raises GradientError otherwise."""
+    before = [(t, *t._content()) for t in tensors]
+
+    def unchanged() -> None:
+        for t, content, version in before:
+            now = t._content()
+            if now[0] is not content or now[1] != version:
+                known = f"{t.name!r} {t._known()}" if t.name else t._known()
+                raise GradientError(tape.changed(what, known))
+
+    return unchanged
+
+
+def recomputed(
+    name: str, results: Sequence[Any], parameters: Sequence[Any], again: Callable[[], Sequence[Any]]
+) -> list[Any]:
+    """Tensors that were computed without a tape, with a history all the same: going backward from
+    any of them runs `again`, once, which gives them anew, recorded, and differentiates that with
+    respect to `parameters`, tensors that require gradients and that may not change between."""
+    leaves = tuple(Tracked(tape.plain(p.value), owner=p) for p in parameters)
+    unchanged = _watch(name, parameters)
+    kept: list[Any] = []
+
+    def history(i: int, x: Any) -> Any:
+        def pull(g: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
+            unchanged()
+            with tape.record(True):
+                kept[:] = kept or [y.value if isinstance(y, TensorBase) else y for y in again()]
+                if not isinstance(kept[i], Tracked):
+                    return [None] * len(leaves)
+                create_graph = any(y.pull is not None for y in operands if isinstance(y, Tracked))
+                found = tape.walk(kept[i], g, None, create_graph).values()
+            grads = [[part for leaf, part in found if leaf.owner is p] for p in parameters]
+            return [_sum(parts) for parts in grads]
+
+        return x._wrap(Tracked(tape.plain(x.value), leaves, pull))
+
+    floats = [isinstance(x, TensorBase) and x.dtype.is_float for x in results]
+    return [history(i, x) if f else x for i, (x, f) in enumerate(zip(results, floats))]
 
 
 def _sum(parts: Sequence[Any]) -> Any:

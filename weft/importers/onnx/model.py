@@ -127,7 +127,7 @@ class OnnxModel(Foreign):
             return self._recorded(taken)
         with no_grad():
             made = self._compiled(taken)
-        return self.evaluated(made)
+        return self.evaluated(made, lambda: self._recorded(taken))
 
     def _taken(self, port: Port, x: Any) -> Value:
         if port.kind in ("sequence", "optional"):
