@@ -272,6 +272,41 @@ def test_on_vulkan(monkeypatch: pytest.MonkeyPatch) -> None:
     assert counts(compiled) == (3, 6, 6 * X.nbytes)
 
 
+@pytest.mark.parametrize("rule", ["SGD", "AdamW"])
+def test_a_training_step_across_the_cut(rule: str) -> None:
+    """Losses and weights as on the CPU, which runs the step whole."""
+    from weft import nn, optim
+
+    def trained(device: Any) -> tuple[list[float], Any, Any]:
+        rng = np.random.default_rng(1)
+        model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 1))
+        made = {k: rng.standard_normal(v.shape) * 0.3 for k, v in model.state_dict().items()}
+        model.load_state_dict({k: v.astype(np.float32) for k, v in made.items()})
+        optimiser = getattr(optim, rule)(model.parameters(), lr=0.05)
+
+        def step(x: Tensor) -> Tensor:
+            hidden = model[0](x).relu().cast("float16").cast("float32")
+            loss = (model[1](hidden) ** 2).mean()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            return loss
+
+        compiled = weft.compile(step, device, partition=True)
+        losses = [float(compiled(X).to("cpu").item()) for _ in range(4)]
+        return losses, model, compiled
+
+    want, on_cpu, _ = trained("cpu")
+    got, cut, compiled = trained(no_halves())
+    assert want[-1] < want[0] / 1.5
+    np.testing.assert_allclose(got, want, rtol=2e-3)
+    for a, b in zip(cut.parameters(), on_cpu.parameters()):
+        same(a, b, 3e-3)
+    assert counts(compiled)[0] > 1 and counts(compiled)[1] == 4 * len(
+        session_of(compiled).parted.meta["report"].transfers
+    )
+
+
 def mixed(choices: list[tuple[int, int, int]], x: Tensor, s: Tensor) -> tuple[Tensor, ...]:
     """A graph of float32 and float16 values over an input and a float32 state."""
     values = [x, s * 1, x.T]

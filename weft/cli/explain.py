@@ -13,7 +13,7 @@ import click
 from weft.cli import explained, graphs
 from weft.cli.explained import Explained, Goal, Step
 from weft.cli.hub import model_path, takes_model
-from weft.core.errors import UsageError
+from weft.core.errors import DTypeError, LimitError, UsageError
 from weft.core.text import table
 
 if TYPE_CHECKING:
@@ -69,18 +69,29 @@ def explain(
     torch.export: its inputs, results, weights and operators, and with --show or --html what it
     compiles to, each open size at its least; or an ONNX file: of that inputs, outputs, and what
     runs where."""
+    from weft.backends import registry
+
     if path.endswith(".onnx") and not (show or kernel or steps or html or onnx):
         from weft.cli.onnx import explain_onnx
 
-        click.echo(explain_onnx(path, device, as_json))
-        return
-    if Path(path).suffix == ".pt2" and not (show or kernel or steps or html or onnx):
+        try:
+            click.echo(explain_onnx(path, device, as_json))
+            return
+        except (DTypeError, LimitError):  # the report below lists the parts that it would run in
+            if registry.get(device).is_host:
+                raise
+    bare = Path(path).suffix == ".pt2" and not (show or kernel or steps or html or onnx)
+    if bare:
         click.echo(graphs.summary(graphs.imported(path), as_json))
-        return
+        if as_json or registry.get(device).is_host:
+            return
     show = show or ("report" if kernel is None else "kernels")
     if kernel is not None and show not in ("kernels", "source"):
         raise UsageError(f"--kernel picks among kernels, not from --show {show}; leave one out")
-    found = _explained(path, yes, target, device=device, dtype=dtype, act_dtype=act_dtype)
+    whole = show == "graph" or (onnx is not None and show == "report")
+    found = _explained(path, yes, target, whole, device=device, dtype=dtype, act_dtype=act_dtype)
+    if bare and found.parts is None:
+        return
     unknown = set(steps) - set(found.steps)
     if unknown:
         raise UsageError(f"no step {sorted(unknown)[0]!r}; this has {', '.join(found.steps)}")
@@ -99,20 +110,27 @@ def explain(
         write_text(html, page(Path(path).name, found, picked))
         click.echo(f"wrote {html}")
         return
-    shown = {n: _view(step, found.goal, show, kernel, as_json) for n, step in picked.items()}
+    shown = {
+        n: _view(step, step.goal or found.goal, show, kernel, as_json) for n, step in picked.items()
+    }
     if kernel is not None and not any(shown.values()):
         raise UsageError(f"no kernel named like {kernel!r}; weft explain {path} lists them")
-    about = {"file": found.facts} if found.facts else {}
+    about: dict[str, Any] = {"file": found.facts} if found.facts else {}
+    about |= {} if found.parts is None else {"parts": found.parts.data()}
     if as_json:
         click.echo(json.dumps({"device": found.goal.name, "show": show, **about, "steps": shown}))
         return
     if found.facts and show == "report":
         click.echo(table(("", ""), list(found.facts.items())) + "\n")
+    if found.parts is not None and show == "report":
+        click.echo(found.parts.text() + "\n")
     for view in filter(None, shown.values()):
         click.echo("\n".join(view.values()) if isinstance(view, dict) else view)
 
 
-def _explained(path: str, yes: bool, target: str | None, **options: Any) -> Explained:
+def _explained(
+    path: str, yes: bool, target: str | None, whole: bool, **options: Any
+) -> Explained:  # fmt: skip
     """What `path` names, to be looked at."""
     import weft
     from weft.backends import registry
@@ -128,7 +146,7 @@ def _explained(path: str, yes: bool, target: str | None, **options: Any) -> Expl
     if graph is not None:
         device = explained.of_device(registry.get(options["device"]))
         goal = device if target is None else explained.of_target(target)
-        return explained.of_graph(graph, goal)
+        return explained.of_graph(graph, goal, whole)
     compiled = is_bundle(file)
     if not compiled and not zipfile.is_zipfile(file):
         return explained.of_model(weft.load(model_path(path, yes), **options), target)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.cli.explain_times import measured, roof_of
-from weft.cli.explained import Explained, Step
+from weft.cli.explained import Explained, Goal, Step
 from weft.core.text import size
 from weft.program.program import BufferRef, Dispatch, Program
 
@@ -40,11 +40,12 @@ def page(title: str, found: Explained, steps: Mapping[str, Step]) -> str:
     import weft
 
     roof = roof_of(found.goal.device)
-    made = {name: _step(step, found, roof) for name, step in steps.items()}
+    goals = {name: step.goal or found.goal for name, step in steps.items()}
+    made = {name: _step(step, goals[name], roof) for name, step in steps.items()}
     sources: dict[str, dict[str, str]] = {}
-    for one in made.values():
+    for name, one in made.items():
         for kernel in one["program"].kernels:
-            sources.setdefault(kernel.name, _kernel(kernel, found))
+            sources.setdefault(kernel.name, _kernel(kernel, goals[name]))
     env = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     env.filters["size"] = size
     template = env.from_string(TEMPLATE.read_text(encoding="utf-8"))
@@ -54,9 +55,9 @@ def page(title: str, found: Explained, steps: Mapping[str, Step]) -> str:
     )  # fmt: skip
 
 
-def _step(step: Step, found: Explained, roof: Roofline | None) -> dict[str, Any]:
+def _step(step: Step, goal: Goal, roof: Roofline | None) -> dict[str, Any]:
     program, report = step.make()
-    times = measured(program, found.goal.device, found.goal.name, roof)
+    times = measured(program, goal.device, goal.name, roof)
     lives = lifetimes(program)
     top = max((life.start + life.nbytes for life in lives), default=1)
     count = max(len(program.steps), 1)
@@ -149,7 +150,7 @@ def _overlap(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
     return a[0] == b[0] and a[1] < b[1] + b[2] and b[1] < a[1] + a[2]
 
 
-def _kernel(kernel: Kernel, found: Explained) -> dict[str, str]:
+def _kernel(kernel: Kernel, goal: Goal) -> dict[str, str]:
     from weft.kernel import printer
 
-    return {"ir": printer.text(kernel)[:SOURCE], "source": found.goal.source(kernel)[:SOURCE]}
+    return {"ir": printer.text(kernel)[:SOURCE], "source": goal.source(kernel)[:SOURCE]}

@@ -11,6 +11,7 @@ from weft.core.errors import CompileError, FileFormatError, UsageError, WeftErro
 
 if TYPE_CHECKING:
     from weft.backends.llvm.resources import Resources
+    from weft.compile.parts import PartsReport
     from weft.compile.report import Report
     from weft.core.caps import Caps
     from weft.graph.ir import Graph
@@ -39,20 +40,23 @@ class Goal:
 
 @dataclass(frozen=True)
 class Step:
-    """One Program: its Graph, where that is known, and what makes it and its report (None where
-    nobody kept one)."""
+    """One Program: its Graph, where that is known, what makes it and its report (None where
+    nobody kept one), and its goal where that is not the whole's."""
 
     graph: Graph | None
     make: Callable[[], tuple[Program, Report | None]]
+    goal: Goal | None = None
 
 
 @dataclass(frozen=True)
 class Explained:
-    """`facts` are lines about the whole, of a file."""
+    """`facts` are lines about the whole, of a file; `parts` how a graph was cut that the goal
+    cannot run whole."""
 
     goal: Goal
     steps: Mapping[str, Step]
     facts: Mapping[str, str] = field(default_factory=dict)
+    parts: PartsReport | None = None
 
 
 def of_model(model: Any, target: str | None) -> Explained:
@@ -64,9 +68,25 @@ def of_model(model: Any, target: str | None) -> Explained:
     return Explained(goal, {name: _step(graph, goal) for name, graph in model.graphs().items()})
 
 
-def of_graph(graph: Graph, goal: Goal) -> Explained:
-    """A graph alone."""
-    return Explained(goal, {graph.name: _step(graph, goal)})
+def of_graph(graph: Graph, goal: Goal, whole: bool = False) -> Explained:
+    """A graph alone: one step, or its parts where the goal cannot run it all (never if `whole`)."""
+    if whole or goal.caps.is_cpu:
+        return Explained(goal, {graph.name: _step(graph, goal)})
+    from weft.backends import registry
+    from weft.compile.parts import compile_parts
+
+    host = of_device(registry.host())
+    parted = compile_parts(graph, goal.caps, host.caps, graph.name)
+    if len(parted.parts) == 1 and parted.parts[0].side == "device":
+        return Explained(goal, {graph.name: _made(parted.parts[0].program, None, graph)})
+    steps = {
+        p.program.name: _made(p.program, host if p.side == "host" else None) for p in parted.parts
+    }
+    return Explained(goal, steps, parts=parted.meta["report"])
+
+
+def _made(program: Program, goal: Goal | None, graph: Graph | None = None) -> Step:
+    return Step(graph, lambda: (program, program.meta["report"]), goal)
 
 
 def _step(graph: Graph, goal: Goal) -> Step:

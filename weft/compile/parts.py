@@ -31,12 +31,13 @@ class Transfer:
 @dataclass
 class PartsReport:
     """How a graph was cut. `parts`: (target, nodes, launches) in the order they run; `host`: value,
-    the user's line and why it is on the host, for each value there for a reason."""
+    its part, the user's line and why it is on the host, for each value there for a reason (all
+    else runs on the device)."""
 
     name: str
     parts: list[tuple[str, int, int]] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
-    host: list[tuple[str, str, str]] = field(default_factory=list)
+    host: list[tuple[str, int, str, str]] = field(default_factory=list)
 
     @property
     def moved(self) -> int:
@@ -58,7 +59,7 @@ class PartsReport:
             rows = [(t.value, t.source, t.target, f"{t.nbytes:,}") for t in self.transfers]
             found.append(table(("transfer", "from", "to", "bytes"), rows, right="d"))
         if self.host:
-            found.append(table(("on the host", "line", "because"), self.host))
+            found.append(table(("on the host", "part", "line", "because"), self.host))
         return "\n\n".join(found)
 
 
@@ -86,8 +87,10 @@ def compile_parts(graph: Graph, caps: Caps, host: Caps, name: str = "main") -> P
         parts.append(Part(part.side, program, part.gives))
         report.parts.append(_line(part.graph, target, program.meta["report"].groups))
     report.transfers = _transfers(cut, {"device": caps.name, "host": host.name})
-    seen = Counter((_shape(n), n.where, why) for n, why in cut.reasons)
-    report.host = [(f"{v} x{n}" if n > 1 else v, at, why) for (v, at, why), n in seen.items()]
+    seen = Counter((_shape(n), n.where, why, part) for n, why, part in cut.reasons)
+    report.host = [
+        (f"{v} x{n}" if n > 1 else v, part, at, why) for (v, at, why, part), n in seen.items()
+    ]
     return PartedProgram(name, tuple(parts), cut.outputs, {"report": report})
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.caps import Caps
-from weft.core.errors import UsageError
+from weft.core.errors import DTypeError, LimitError, UsageError
 from weft.core.records import to_data
 from weft.graph.ir import Graph
 from weft.program import bundle, serial
@@ -31,7 +31,8 @@ def save_graph(
 ) -> Bundle:
     """Writes a traced graph, compiled for `caps` (which `device` names), with the values that the
     tensors it reads have now, which never change from then on. What was written. Raises UsageError
-    for a graph that assigns to state, CompileError, StorageError."""
+    for a graph that assigns to state, DTypeError or LimitError for one that the device cannot run
+    whole (a file never holds some of several parts), CompileError, StorageError."""
     import weft
     from weft.compile.passes import compile_graph
 
@@ -39,7 +40,13 @@ def save_graph(
         name = graph.assigns[0][0].attrs["name"]
         raise UsageError(f"{graph.name} assigns to {name!r}; a file holds functions without state")
     frozen = replace(graph, meta={**graph.meta, "frozen": True})
-    program = compile_graph(frozen, caps, name=graph.name)
+    try:
+        program = compile_graph(frozen, caps, name=graph.name)
+    except (DTypeError, LimitError) as error:
+        raise type(error)(
+            f"{error}; a file holds one Program for one device, not the parts of partition=True: "
+            f"nothing was written; save it for a device that runs all of {graph.name} (cpu)"
+        ) from None
     weights = {n.attrs["name"]: n for n in graph.inputs if n.attrs["role"] == "weight"}
     arrays = {
         name: captured[name].numpy().astype(node.dtype.numpy, copy=False)

@@ -34,11 +34,11 @@ class Part:
 @dataclass(frozen=True)
 class Cut:
     """Parts in the order they run, the name of each output of the whole graph, and why the values
-    on the host are there."""
+    on the host are there, with the number of their part."""
 
     parts: tuple[Part, ...]
     outputs: tuple[str, ...]
-    reasons: tuple[tuple[Node, str], ...]
+    reasons: tuple[tuple[Node, str, int], ...]
 
 
 def cut_graph(graph: Graph, reason: Reason) -> Cut:
@@ -160,10 +160,12 @@ class _Cutter:
 
     def cut(self) -> Cut:
         """The parts of this numbering."""
-        parts = tuple(self._part(stage, number) for number, stage in enumerate(self.stages()))
+        numbers = {stage: number for number, stage in enumerate(self.stages())}
+        parts = tuple(self._part(stage, number) for stage, number in numbers.items())
         outputs = tuple(self.names[id(n)] for n in self.graph.outputs)
-        reasons = [(n, self.why[id(n)]) for n in self.order if id(n) in self.why]
-        return Cut(parts, outputs, tuple((n, why) for n, why in reasons if id(n) in self.stage))
+        found = [n for n in self.order if id(n) in self.why and id(n) in self.stage]
+        reasons = [(n, self.why[id(n)], numbers[self.stage[id(n)]]) for n in found]
+        return Cut(parts, outputs, tuple(reasons))
 
     def _part(self, stage: int, number: int) -> Part:
         made: dict[int, Node] = {}
