@@ -112,3 +112,9 @@ def test_names_do_not_reach_the_terminal(
     invoke(["run", str(tmp_path / "f.weft"), "--input", "\x1b[2J=x"])
     shown = capsys.readouterr()
     assert "\\x1b[2J" in shown.err and "\x1b" not in shown.err
+
+
+def test_a_file_that_is_not_there_is_no_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("missing.weft", "missing.onnx", "missing.pt2", "missing.gguf"):
+        assert invoke(["run", name]) in (1, 2)
+        assert name in capsys.readouterr().err

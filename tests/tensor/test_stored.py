@@ -153,6 +153,7 @@ def test_an_onnx_file(tmp_path: Path) -> None:
     onnx.save(helper.make_model(graph), tmp_path / "net.onnx")
     out = tmp_path / "net.weft"
     assert invoke(["compile", str(tmp_path / "net.onnx"), "-o", str(out), "--size", "n=4"]) == 0
+    assert invoke(["compile", str(tmp_path / "net.onnx"), "-o", str(out), "--size", "m=4"]) == 2
     x = RNG.standard_normal((4, 3)).astype(np.float32)
     np.testing.assert_allclose(weft.load(out)(x), np.maximum(x @ w, 0), atol=1e-5, rtol=1e-5)
 

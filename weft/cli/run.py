@@ -103,6 +103,8 @@ def _boxed(only: str) -> tuple[str, str]:
     file = only.endswith((".gguf", ".weft")) and os.path.isfile(only)
     if os.path.isdir(only) or file or named:
         raise click.UsageError(f"{only} is a model; give it a PROMPT")
+    if re.fullmatch(r"\S+\.(gguf|weft|onnx|pt2)", only):
+        raise click.UsageError(f"there is no file {only}; a prompt of one word may not end so")
     from weft.models.box import box_folder
 
     return str(box_folder()), only

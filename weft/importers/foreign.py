@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from weft.core.errors import FileFormatError
+from weft.core.errors import FileFormatError, UsageError
 from weft.core.packed import Form
 from weft.core.trees import flatten, unflatten
 from weft.importers.ports import Port, label
@@ -105,6 +105,14 @@ class Foreign(Module):
             found.__name__ = self._name
             self._kept.compiled[key, device] = found
         return found
+
+    def want_open(self, sizes: Iterable[str]) -> None:
+        """Raises UsageError for a name that no open size has."""
+        names = {d for p in self._inputs for d in p.shape or () if isinstance(d, str)}
+        wrong = sorted(set(sizes) - names)
+        if wrong:
+            have = f"it has {', '.join(sorted(names))}" if names else "all of its sizes are fixed"
+            raise UsageError(f"{self._name} has no open size {wrong[0]!r:.80}; {have}")
 
     def place(self) -> Device | None:
         """The device that its first tensor is on (None: the host)."""

@@ -173,7 +173,9 @@ class Imported(Foreign):
         return _filled(plan.result, values)
 
     def traced(self, sizes: Mapping[str, int] | None = None) -> Traced:
-        """Its trace for these sizes by name; others are the least that is allowed, 2 at least."""
+        """Its trace for these sizes by name; others are the least that is allowed, 2 at least.
+        Raises UsageError for a name that no open size has."""
+        self.want_open(sizes or {})
         known = {name: max(low, 2) for name, (low, _) in self._plan.bounds.items()} | dict(
             sizes or {}
         )

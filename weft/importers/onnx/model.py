@@ -233,7 +233,8 @@ class OnnxModel(Foreign):
 
     def traced(self, sizes: Mapping[str, int] | None = None) -> Traced:
         """Its trace for these sizes by name, 1 for others. Raises TraceError where what it computes
-        depends on values."""
+        depends on values, UsageError for a name that no open size has."""
+        self.want_open(sizes or {})
         shapes = {p.name: sizes_of(p, sizes or {}) for p in self.inputs}
         dtypes = {p.name: _program_dtype(p) for p in self.inputs}
         specs = [Spec(shapes[n], dtypes[n], n) for n in shapes]
