@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,14 @@ from typing import Any
 from weft.backends import registry
 from weft.core import dtypes as dt
 from weft.core.clock import compiling
-from weft.core.errors import CallError, DeviceError, DTypeError, LimitError, UsageError
+from weft.core.errors import (
+    CallError,
+    DeviceError,
+    DTypeError,
+    LimitError,
+    OutOfMemoryError,
+    UsageError,
+)
 from weft.core.forks import lock_of
 from weft.core.trees import unflatten
 from weft.graph.ir import Graph
@@ -48,6 +55,8 @@ from weft.tensor.programs import program_of
 from weft.tensor.trace import Spec, trace_call
 
 CACHE_SIZE = 128  # Programs that a compiled function keeps
+SMALLER = "; a smaller batch or packed weights need less"
+ELSEWHERE = ", and weft.compile(..., partition=True) runs on the CPU what does not fit"
 DIRECT = 4  # shorter ways that a compiled function tries
 
 
@@ -119,7 +128,12 @@ class Compiled:
                 self._make_room()
                 found.entries.append(entry)
             entry.used = next(self._calls)
-            made = self._run(device, entry, values)
+            try:
+                made = self._run(device, entry, values)
+            except OutOfMemoryError as error:
+                known = device.free_memory() and not (self._partition or device.is_host)
+                offer = ELSEWHERE if known else ""
+                raise OutOfMemoryError(f"{error}{SMALLER}{offer}") from None
             if isinstance(shape, int):
                 self._shorten(entry, shape)
             return made
@@ -260,7 +274,7 @@ class Compiled:
         for n in traced.graph.inputs:
             if n.dtype not in dt.DEVICE:
                 check_dtype(n.dtype, device)
-        parted = self._programs_for(traced.graph, device)
+        parted = self._programs_for(traced.graph, device, traced.captured)
         taken = set(parted.inputs())
         wanted = [(i, s.name) for i, s in enumerate(specs) if s.name in taken]
         fed = [(name, t) for name, t in traced.fed if name in taken]
@@ -270,11 +284,15 @@ class Compiled:
             fed, traced.grads, traced.guards,
         )  # fmt: skip
 
-    def _programs_for(self, graph: Graph, device: Device) -> PartedProgram:
+    def _programs_for(
+        self, graph: Graph, device: Device, captured: Mapping[str, Tensor]
+    ) -> PartedProgram:
         if self._partition and not device.is_host:
             from weft.compile.parts import compile_parts
 
-            return compile_parts(graph, device.caps, registry.host().caps, self.__name__)
+            free = device.free_memory()  # 0 where the device does not say
+            memory = free and free + self._held(device, captured)
+            return compile_parts(graph, device.caps, registry.host().caps, self.__name__, memory)
         try:
             program = program_of(graph, device.caps)
         except (DTypeError, LimitError) as error:
@@ -286,6 +304,14 @@ class Compiled:
             raise type(error)(f"{error}{help_}") from None
         outputs = tuple(f"out{i}" for i in range(len(program.outputs)))
         return PartedProgram(self.__name__, (Part("device", program, outputs),), outputs)
+
+    def _held(self, device: Device, captured: Mapping[str, Tensor]) -> int:
+        """Bytes of the device that a Program over `captured` would find taken for it already."""
+        values = [content(t) for t in captured.values()]
+        there = [v.buffer for v in values if isinstance(v, DeviceArray) and v.device is device]
+        there += [made for _, made in self._shared.values() if made.device is device]
+        arena = 0 if self._arena is None else self._arena.nbytes
+        return arena + sum({id(b): b.nbytes for b in there}.values())
 
     def _run(self, device: Device, entry: Entry, values: list[Any]) -> Any:
         session = self._session(device, entry)
@@ -372,7 +398,8 @@ def compile(
 
     A function that the device cannot run whole (a dtype, a size) is refused with the values named;
     with `partition=True` those run on the CPU instead, as Programs of their own with transfers in
-    between (`report()` lists them), and a result stays where it was computed.
+    between (`report()` lists them), and a result stays where it was computed. So do the later
+    values of one that needs more memory than a device says it has free.
 
     `frozen=True` promises that tensors which fn reads and does not assign stay as they are (a model
     that is used, not trained): what follows from them alone is worked out once (a batch norm goes
