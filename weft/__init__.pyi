@@ -193,7 +193,7 @@ from weft.tensor.shapes import (
     cat as cat,
     stack as stack,
 )
-from weft.tensor.trace import (
+from weft.tensor.tracing import (
     Spec as Spec,
     trace as trace,
 )

@@ -33,7 +33,7 @@ from weft.models import random_folder
 from weft.ops.packed import dequantize
 from weft.ops.quantize import quantize, rescale, run_of
 from weft.program.device import Bound
-from weft.tensor.trace import Spec, trace
+from weft.tensor.tracing import Spec, trace
 
 NVIDIA = ("sm_80", "sm_90", "sm_120")
 AMD = ("gfx90a", "gfx942", "gfx1100")

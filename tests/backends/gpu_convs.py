@@ -16,7 +16,7 @@ from weft.conform import nets
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
 from weft.kernel.ir import Kernel
-from weft.tensor.trace import Spec, trace
+from weft.tensor.tracing import Spec, trace
 
 F = weft.functional
 # Name -> convolution, and the shapes of its operand and weights.

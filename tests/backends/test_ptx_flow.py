@@ -10,7 +10,7 @@ import pytest
 from weft.backends.llvm import gpu_compile, gpu_target, offline, render_gpu
 from weft.compile.passes import compile_graph
 from weft.core import dtypes as dt
-from weft.tensor.trace import Spec, trace
+from weft.tensor.tracing import Spec, trace
 
 
 def module(body: str) -> str:

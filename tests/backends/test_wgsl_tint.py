@@ -8,7 +8,7 @@ from weft.compile.passes import compile_graph
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.kernel.ir import Kernel
-from weft.tensor.trace import Spec, trace
+from weft.tensor.tracing import Spec, trace
 
 F32 = dt.float32
 

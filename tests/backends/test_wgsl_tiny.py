@@ -30,8 +30,12 @@ ONCE = list({n.rpartition(".")[2]: n for n in NAMES}.values())  # a method or it
 ON_VALUES = {"nonzero", "unique_values"}  # their shapes depend on values: eager only
 # Which models alone use: tests/ops/test_dequantize.py and test_quantize_primitives.py play them.
 OF_MODELS = {"delta_rule", "dequantize", "first_rows", "quantize", "rescale"}
-# Which the compiler alone makes: tests/compile/test_channels_last.py plays them.
-OF_COMPILER = {"conv_last", "depthwise_last", "winograd_last"}
+# Which the compiler alone makes: tests/compile/test_channels_last.py and test_codes.py play them.
+OF_COMPILER = {"conv_last", "depthwise_last", "winograd_last"} | {
+    "conv_codes", "conv_codes_last", "depthwise_codes_last"
+}  # fmt: skip
+# Which importers alone use: tests/compile/test_codes.py plays them.
+OF_IMPORTERS = {"quantize_linear", "dequantize_linear"}
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -134,8 +138,9 @@ def test_the_cases_meet_every_primitive_and_composite():
             walk(weft.trace(lambda *ts, fn=fn: tensors(fn(*ts)), specs))
             if gradients(fn, given):
                 walk(weft.trace(lambda *ts, fn=fn: gradients(fn, ts), specs))
-    assert set(ops.PRIMITIVES) | set(ops.COMPOSITES) == met | OF_MODELS | OF_COMPILER
-    assert not met & (OF_MODELS | OF_COMPILER)
+    others = OF_MODELS | OF_COMPILER | OF_IMPORTERS
+    assert set(ops.PRIMITIVES) | set(ops.COMPOSITES) == met | others
+    assert not met & others
 
 
 @pytest.mark.parametrize("name", ONCE)

@@ -16,7 +16,7 @@ from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.kernel import ir
 from weft.tensor import Tensor
-from weft.tensor.trace import Spec, trace
+from weft.tensor.tracing import Spec, trace
 
 F, I = dt.float32, dt.int32  # noqa: E741
 Fn = Callable[..., Any]

@@ -23,7 +23,7 @@ from weft.core.caps import PRESETS
 from weft.kernel.builder import Builder
 from weft.kernel.printer import text
 from weft.program import foreign, serial
-from weft.tensor.trace import Spec, Trace, trace
+from weft.tensor.tracing import Spec, Trace, trace
 
 F = weft.functional
 

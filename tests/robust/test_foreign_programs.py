@@ -23,7 +23,7 @@ from weft.kernel.printer import kernel_hash, text
 from weft.program import serial
 from weft.program.program import Program
 from weft.program.session import Session
-from weft.tensor.trace import Spec, trace
+from weft.tensor.tracing import Spec, trace
 
 Doc = dict[str, Any]
 GOOD = (np.arange(64, dtype=np.float32) * np.float32(1e18) + np.float32(1)).tolist()

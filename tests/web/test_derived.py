@@ -17,7 +17,7 @@ from weft.compile import compile_graph
 from weft.core.errors import CompileError
 from weft.program.formula import Formula, Step
 from weft.program.session import Session
-from weft.tensor.trace import Spec, trace_call
+from weft.tensor.tracing import Spec, trace_call
 from weft.web import export, targets
 
 X = np.random.default_rng(0).standard_normal((1, 3, 6, 6)).astype(np.float32)

@@ -11,7 +11,7 @@ from weft.core.errors import TraceError, UsageError
 if TYPE_CHECKING:
     from weft.importers.imported import Imported
     from weft.importers.onnx.model import OnnxModel
-    from weft.tensor.trace import Traced
+    from weft.tensor.tracing import Traced
 
 
 def imported(path: str) -> Imported | OnnxModel:

@@ -27,7 +27,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], right: str = 
 
 
 def visible(said: str) -> str:
-    """Text with what a terminal would obey, or would not show, as escapes: names in files are
+    r"""Text with what a terminal would obey, or would not show, as escapes: names in files are
     anybody's. Lines stay lines.
 
     >>> visible("a\x1b[2Jb")

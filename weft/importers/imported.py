@@ -32,7 +32,7 @@ from weft.program.device import Device
 from weft.tensor.autograd import no_grad
 from weft.tensor.base import place
 from weft.tensor.core import Tensor
-from weft.tensor.trace import Spec, Traced, trace_call
+from weft.tensor.tracing import Spec, Traced, trace_call
 
 LINEAR = "aten.linear.default"
 # What steps raise of arguments that nobody foresaw

@@ -77,9 +77,10 @@ def _found(path: str | os.PathLike[str]) -> Path:
         from weft.models.hub.resolve import resolve
 
         found = resolve(path)
-    if not found.exists():
+    if not os.path.exists(found):  # unlike pathlib's, False for what is too long for a name
         raise ModelError(
-            f"{found} does not exist; expected a Hugging Face folder, a GGUF file or ORG/NAME"
+            f"{str(found)[:200]} does not exist; expected a Hugging Face folder, a GGUF file or "
+            "ORG/NAME"
         )
     return found
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from weft.tensor.core import Tensor as Tensor, from_dlpack as from_dlpack, tensor as tensor
-    from weft.tensor.trace import (
+    from weft.tensor.tracing import (
         Spec as Spec,
         Traced as Traced,
         trace as trace,
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {"Tensor": "core", "from_dlpack": "core", "tensor": "core"} | dict.fromkeys(
-    ("Spec", "Traced", "trace", "trace_call"), "trace"
+    ("Spec", "Traced", "trace", "trace_call"), "tracing"
 )
 
 

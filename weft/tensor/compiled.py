@@ -52,7 +52,7 @@ from weft.tensor.operands import (
     settle,
 )  # fmt: skip
 from weft.tensor.programs import program_of
-from weft.tensor.trace import Spec, trace_call
+from weft.tensor.tracing import Spec, trace_call
 
 CACHE_SIZE = 128  # Programs that a compiled function keeps
 SMALLER = "; a smaller batch or packed weights need less"

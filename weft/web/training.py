@@ -43,7 +43,7 @@ from weft.program.program import Program
 from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor
 from weft.tensor.programs import program_of
-from weft.tensor.trace import Spec, Traced, trace_call
+from weft.tensor.tracing import Spec, Traced, trace_call
 
 KINDS = ("scratch", "lora")
 SCRATCH = Settings(

@@ -28,7 +28,7 @@ from weft.tensor.autograd import no_grad
 from weft.tensor.base import CURRENT
 from weft.tensor.core import Tensor
 from weft.tensor.device import open_device
-from weft.tensor.trace import Spec, Traced, trace_call
+from weft.tensor.tracing import Spec, Traced, trace_call
 
 BOUND = 64  # elements up to which an input that decides shapes becomes part of the signature
 
