@@ -132,6 +132,25 @@ def test_turned_tiles(shape: tuple[int, int]) -> None:
     check(lambda x: ops.transpose(x, (0, 2, 3, 1)), [stack], tiers=cpus)
 
 
+@pytest.mark.parametrize("n", [2, 4, 8])
+@pytest.mark.parametrize("shape", [(16,), (3, 37), (200,), (2, 3, 65), (5,)], ids=repr)
+def test_woven_tiles(n: int, shape: tuple[int, ...]) -> None:
+    """Few channels made the last axis are woven into one run of memory."""
+    *lead, depth = shape
+    x = random(F32, (*lead, n - 1, depth))  # one less, and zeros in its place
+    order = (*range(len(lead)), len(lead) + 1, len(lead))
+
+    def several(x: Any) -> Any:
+        none = (0,) * len(lead)
+        wide = ops.pad(x, (*none, 0, 0), (*none, 1, 0))
+        turned = ops.transpose(wide, order)
+        return ops.mul(turned, 3.0), ops.less(turned, 0.0), ops.cast(turned, dt.int8)
+
+    check(several, [x], tiers=(*TARGETS[:3], "cpu"))
+    check(lambda x: ops.transpose(x, order), [random(dt.bfloat16, (*lead, n, depth))],
+          tiers=("cpu",))  # fmt: skip
+
+
 def test_large_outputs_bypass_the_cache() -> None:
     check(lambda x: ops.mul(x, 0.5), [random(F32, (1500, 1501))], tiers=("cpu",))
 

@@ -1,8 +1,9 @@
-"""Transposing maps on a CPU: square tiles that are turned in registers.
+"""Transposing maps on a CPU: tiles that are turned in registers.
 
 When every load runs along another axis than the stores, values are computed with lanes along that
-axis, `lanes` vectors at a time, and the square of registers is transposed before it is stored: each
-cache line is read and written once.
+axis, and the registers are transposed before they are stored, so that each cache line is read and
+written once: squares of `lanes` vectors, or, where the last axis has a few elements (the channels
+of a picture), all of these, woven into one run of memory.
 """
 
 from __future__ import annotations
@@ -20,13 +21,31 @@ from weft.templates.affine import Affine, Sym
 from weft.templates.emit import Emitter
 from weft.templates.group import Group
 from weft.templates.loops import Space, kernel_name, traffic
-from weft.templates.registers import transpose_block
+from weft.templates.registers import interleave, transpose_block
 from weft.templates.view import Index
+
+THIN = (2, 4, 8)  # elements of a last loop that are woven
+WOVEN = 8192  # elements of a group
 
 
 def turned_axis(group: Group, caps: Caps, space: Space) -> int | None:
     """The loop of `space` that every load follows instead of the last one; None when tiles would
     not help."""
+    axis = _followed(group, space)
+    if axis is None:
+        return None
+    depth, n = space.dims[axis], space.dims[-1]
+    large = min(depth, n) >= caps.lanes > 1
+    return axis if large or _is_thin(caps, space.dims, axis) else None
+
+
+def _is_thin(caps: Caps, dims: Sequence[int], axis: int) -> bool:
+    """Whether the last loop has a few elements, and the one before it is followed."""
+    return axis == len(dims) - 2 and dims[-1] in THIN and dims[axis] >= caps.lanes > dims[-1]
+
+
+def _followed(group: Group, space: Space) -> int | None:
+    """The loop, but the last, that every load that depends on the last one is contiguous along."""
     if group.rows is not None or group.in_place or len(space.dims) < 2:
         return None
     syms = [space.axes[stop - 1].terms[0][0] for _, stop in space.spans]
@@ -41,8 +60,7 @@ def turned_axis(group: Group, caps: Caps, space: Space) -> int | None:
     others = [x for x in flat if not x.coefficient(syms[-1])]
     if any(x.coefficient(syms[axis]) not in (0, 1) for x in others):
         return None
-    large = min(space.dims[axis], space.dims[-1]) >= caps.lanes > 1
-    return axis if large and axis != len(syms) - 1 else None
+    return axis if axis != len(syms) - 1 else None
 
 
 def _leading(x: Affine, syms: Sequence[Sym]) -> int | None:
@@ -50,6 +68,52 @@ def _leading(x: Affine, syms: Sequence[Sym]) -> int | None:
 
 
 def build_tiles(group: Group, caps: Caps, space: Space, axis: int, large: Sequence[bool]) -> Kernel:
+    """The kernel of a map that follows loop `axis` where it reads."""
+    if _is_thin(caps, space.dims, axis):
+        return _build_woven(group, caps, space)
+    return _build_squares(group, caps, space, axis, large)
+
+
+def _build_woven(group: Group, caps: Caps, space: Space) -> Kernel:
+    """Some `lanes` values of the loop before the last at a time, with all of the last one."""
+    b = Builder(kernel_name(group))
+    em = Emitter(b, group, caps)
+    *outer, depth, n = space.dims
+    lanes, stripes = caps.lanes, -(-depth // caps.lanes)
+    step = min(stripes, max(1, WOVEN // (lanes * n)))  # stripes of a group
+    parts = -(-stripes // step)
+    place, part = affine.divide(em.axis(b.group(0), math.prod(outer) * parts), parts)
+    rest = affine.unflatten(place, outer)
+    low = b.let(em.expr(part) * step, "low")
+    with b.loop(kb.minimum(low + step, stripes), low, name="s") as s, em.scope():
+        first = em.axis(
+            kb.minimum(s * lanes, depth - lanes), depth - lanes + 1
+        )  # the last overlaps
+        for node in group.outputs:
+            _woven(em, node, space, rest, first)
+    return b.kernel((math.prod(outer) * parts,), bytes=traffic(group))
+
+
+def _woven(em: Emitter, node: Node, space: Space, rest: Sequence[Affine], first: Affine) -> None:
+    """Computes the vectors of one stripe of an output and stores them as one."""
+    shape, lanes = em.group.outputs[0].shape, em.caps.lanes
+    depth, n = space.dims[-2:]
+    rows: list[Expr] = []
+    for c in range(n):
+        index = space.index([*rest, first + em.lane(lanes), affine.ZERO + c])
+        value = em.value(node, affine.reshape_index(index, shape, node.shape))
+        rows.append(em.b.let(kb.splat(value, lanes), "row"))
+    while len(rows) > 1:
+        half = len(rows) // 2
+        rows = [em.b.let(interleave(em.b, *pair), "w") for pair in zip(rows[:half], rows[half:])]
+    flat = first * n + em.lane(lanes * n)
+    index = space.index([*rest, *affine.unflatten(flat, (depth, n))])
+    em.put(node, affine.reshape_index(index, shape, node.shape), rows[0])
+
+
+def _build_squares(
+    group: Group, caps: Caps, space: Space, axis: int, large: Sequence[bool]
+) -> Kernel:
     """One group per stripe: `lanes` values of loop `axis`, all of the last loop."""
     b = Builder(kernel_name(group))
     em = Emitter(b, group, caps)
