@@ -180,7 +180,8 @@ def test_a_newer_folder_during_the_download(browser: Browser, site: Site, folder
         "mixed",
         """
 await page.evaluate(async () => (await navigator.serviceWorker.ready).update());
-await new Promise((done) => setTimeout(done, 1000));
+await page.waitForFunction(async () =>
+  (await (await fetch("manifest.json")).json()).name === "newer");
 await page.click("#load");
 await page.waitForSelector("body[data-state=ready]");
 """,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from weft.core.errors import UsageError
+from weft.engine.sampler import Sampling, choose, generator
 from weft.models.runner import Runner
-from weft.models.sampler import Sampling, choose, generator
 
 if TYPE_CHECKING:
     from weft.models.tokenizer import StreamDecoder, Tokenizer

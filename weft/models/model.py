@@ -14,13 +14,13 @@ from weft.core.dtypes import float32, int8
 from weft.core.errors import CallError, LimitError, ModelError, UsageError
 from weft.core.forks import lock_of
 from weft.core.mapped import mapped_files
+from weft.engine.sampler import Sampling
 from weft.models import matrices
 from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
 from weft.models.generate import Generation, Piece, Request, Sequence_, Stream, run, sequences
 from weft.models.progress import line_taken
 from weft.models.prompts import Prompt, as_list, seeds_of
 from weft.models.runner import SCORE_CHUNK, CompiledRunner, Runner
-from weft.models.sampler import Sampling
 from weft.models.weight_dtypes import main_dtype
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import UsageError
-from weft.models.sampler import check_seed
+from weft.engine.sampler import check_seed
 
 Prompt = str | Sequence[int] | np.ndarray
 

@@ -1,4 +1,4 @@
-// Choosing the next token from float32 logits: the same choice as weft/models/sampler.py makes.
+// Choosing the next token from float32 logits: the same choice as weft/engine/sampler.py makes.
 
 import { WeftError } from "./program.js";
 

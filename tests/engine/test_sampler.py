@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from weft.core.errors import UsageError
-from weft.models.sampler import Sampling, choose, distribution, generator, penalise
+from weft.engine.sampler import Sampling, choose, distribution, generator, penalise
 
 LOGITS = st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=40).map(
     lambda x: np.array(x, np.float32)
