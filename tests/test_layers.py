@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent / "weft"
 # `compile` needs: running a Program takes no compiler.
 ORDER = [
     "core", "kernel", "graph", "program", "ops", "transform", "templates", "compile", "backends",
-    "tensor", "nn", "optim", "importers", "engine", "models", "serve", "web", "conform", "cli",
+    "tensor", "nn", "optim", "importers", "ranks", "engine", "models", "serve", "web",
+    "conform", "cli",
 ]  # fmt: skip
 
 # Both sides of the waist that is the Program: neither may know the other.

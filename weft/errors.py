@@ -12,6 +12,7 @@ from weft.core.errors import (
     LimitError,
     ModelError,
     OutOfMemoryError,
+    RankError,
     ShapeError,
     StorageError,
     TraceError,
@@ -21,6 +22,6 @@ from weft.core.errors import (
 
 __all__ = [
     "CallError", "CompileError", "DTypeError", "DeviceError", "FileFormatError", "GradientError",
-    "HubError", "KernelError", "LimitError", "ModelError", "OutOfMemoryError", "ShapeError",
-    "StorageError", "TraceError", "UsageError", "WeftError",
+    "HubError", "KernelError", "LimitError", "ModelError", "OutOfMemoryError", "RankError",
+    "ShapeError", "StorageError", "TraceError", "UsageError", "WeftError",
 ]  # fmt: skip

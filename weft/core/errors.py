@@ -65,3 +65,7 @@ class StorageError(WeftError, OSError):
 
 class CallError(UsageError, TypeError):
     """A call with arguments of the wrong kind or number."""
+
+
+class RankError(WeftError, RuntimeError):
+    """Another process of the same work that is lost, silent, or not what it has to be."""

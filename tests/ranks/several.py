@@ -1,0 +1,44 @@
+"""Starts the functions of a test file as ranks under mpiexec."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MPIEXEC = Path(sys.executable).parent / "mpiexec"
+
+needs_mpi = pytest.mark.skipif(
+    importlib.util.find_spec("mpi4py") is None or not MPIEXEC.exists(),
+    reason="mpi4py or its mpiexec is not installed beside this Python: pip install 'weft[mpi]'",
+)
+
+
+def environment(**more: str) -> dict[str, str]:
+    path = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"
+    one = {"OMP_NUM_THREADS": "1", "WEFT_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return {**os.environ, **one, "PYTHONPATH": path, **more}
+
+
+def started(count: int, *words: str, **env: str) -> subprocess.Popen[str]:
+    """`count` ranks of a Python command line."""
+    line = [str(MPIEXEC), "-n", str(count), sys.executable, *words]
+    return subprocess.Popen(
+        line, env=environment(**env), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def together(count: int, file: str, case: str, **env: str) -> tuple[int, str, str]:
+    """Calls `case` of a test file on each of `count` ranks: exit status, stdout, stderr."""
+    code = (
+        f"import importlib.util as u; s = u.spec_from_file_location('cases', {file!r}); "
+        f"m = u.module_from_spec(s); s.loader.exec_module(m); m.{case}()"
+    )
+    process = started(count, "-c", code, **env)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err

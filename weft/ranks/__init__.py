@@ -1,0 +1,23 @@
+"""Several processes that do one work, on one machine or many: who they are, and how typed arrays
+get from one to another.
+
+    ranks = join()                          # Alone() unless an MPI launcher started this process
+    ranks.watch()                           # heartbeats: a silent rank becomes a RankError
+    ranks.send(array, to=1, tag=7)          # any dtype of weft's, up to 8 axes, C order
+    rows = ranks.receive(0, tag=7, most=1 << 30)   # its shape and dtype come with it, checked
+    sent = ranks.start_send(array, to=1)    # sent.wait() before the array is written again
+    ranks.broadcast(array)                  # in place; the same shape and dtype everywhere
+    ranks.gather(part, sizes) -> all parts, in the order of ranks, everywhere
+    ranks.exchange(mine, sizes) -> what every rank has for this one
+    ranks.finish(); ranks.leave(status)     # together, or at once without the others
+
+Every call takes `seconds`, a deadline (None: as long as every rank is heard of), and raises
+RankError, after which the process can only `leave`. Libraries move bytes and weft adds: no call
+here sums anything, so no result depends on how many ranks there are. What travels are buffers of a
+fixed binary form (frames.py), never Python objects.
+"""
+
+from weft.ranks.base import Alone as Alone, Pending as Pending, Ranks as Ranks
+from weft.ranks.join import join as join, launched as launched
+
+__all__ = ["Alone", "Pending", "Ranks", "join", "launched"]

@@ -1,0 +1,44 @@
+"""Who this process is among those that an MPI launcher started."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from weft.core.errors import RankError, UsageError
+from weft.ranks.base import Alone, Ranks
+
+SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")  # set by MPICH's, Intel's and Open MPI's launchers
+
+
+def launched() -> int:
+    """How many ranks the launcher of this process started; 1 where there was none."""
+    for name in SIZES:
+        value = os.environ.get(name, "")
+        if value.isdecimal():
+            return int(value)
+    return 1
+
+
+@functools.cache
+def join() -> Ranks:
+    """The ranks of this process, once per process; Alone() unless a launcher started several.
+    Raises UsageError where mpi4py is missing, RankError where it is of another MPI than the
+    launcher."""
+    size = launched()
+    if size <= 1:
+        return Alone()
+    try:
+        from weft.ranks.mpi import Mpi
+    except (ImportError, RuntimeError) as error:  # mpi4py raises the latter without a libmpi
+        raise UsageError(
+            f"{size} ranks were started and mpi4py does not load ({error}); "
+            "pip install 'weft[mpi]' on every machine"
+        ) from None
+    made = Mpi()
+    if made.size != size:
+        raise RankError(
+            f"the launcher started {size} ranks, and mpi4py sees {made.size}: they are of "
+            "different MPIs; use the mpiexec that lies beside this Python, or weft launch"
+        )
+    return made

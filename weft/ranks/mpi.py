@@ -1,0 +1,178 @@
+"""Ranks over MPI (mpi4py): typed buffers only, and nothing that waits without looking around.
+
+Every transfer is started (MPI's I... calls) and then asked for, so that a deadline or a lost rank
+ends the wait, and a waiting rank leaves its core to others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from weft.core.errors import RankError, UsageError
+from weft.ranks import frames
+from weft.ranks.base import Pending, Ranks
+from weft.ranks.watch import Watch
+
+SPINS = 200  # questions without a pause, about 0.1 ms: what comes at once is not slept over
+PAUSE = 5e-5, 2e-3  # seconds between further questions: the first, the longest
+HOST = 64  # bytes of a machine's name
+
+
+class Mpi(Ranks):
+    """All processes that the launcher started."""
+
+    def __init__(self) -> None:
+        self._comm = MPI.COMM_WORLD.Dup()
+        self._comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
+        self._watch: Watch | None = None
+        mine = np.zeros(HOST, np.uint8)
+        text = MPI.Get_processor_name().encode()[:HOST]
+        mine[: len(text)] = np.frombuffer(text, np.uint8)
+        hosts = self.gather(mine, [HOST] * self.size).reshape(self.size, HOST)
+        self._hosts = [bytes(h).rstrip(b"\0").decode("utf-8", "replace") for h in hosts]
+
+    def name(self, rank: int) -> str:
+        return f"rank {rank} on {self._hosts[rank]}"
+
+    def watch(self) -> None:
+        if self._watch is None:
+            self._watch = Watch(self._comm.Dup(), self.name)
+
+    # -- one to one
+
+    def start_send(self, array: np.ndarray, to: int, tag: int = 0) -> Pending:
+        self._check(to)
+        head = frames.header(array)
+        with _naming(f"sending to {self.name(to)}"):
+            sent = [self._comm.Isend([head, MPI.INT64_T], to, tag)]
+            if array.nbytes:
+                sent.append(self._comm.Isend([frames.raw(array), MPI.BYTE], to, tag))
+        return _Sent(self, sent, (head, array), f"sending to {self.name(to)}")
+
+    def receive(
+        self, source: int, tag: int = 0, most: int = 1 << 31, seconds: float | None = None
+    ) -> np.ndarray:
+        self._check(source)
+        what = f"receiving from {self.name(source)}"
+        head = np.zeros(frames.HEADER, np.int64)
+        self._ask(lambda: self._comm.Irecv([head, MPI.INT64_T], source, tag), what, seconds)
+        array = frames.announced(head, most, self.name(source))
+        if array.nbytes:
+            place = [frames.raw(array), MPI.BYTE]
+            came = self._ask(lambda: self._comm.Irecv(place, source, tag), what, seconds)
+            if came != array.nbytes:
+                raise RankError(f"{self.name(source)} sent {came} of {array.nbytes} bytes")
+        return array
+
+    # -- all together
+
+    def broadcast(
+        self, array: np.ndarray, root: int = 0, seconds: float | None = None
+    ) -> np.ndarray:
+        place = [frames.raw(array), MPI.BYTE]
+        self._ask(lambda: self._comm.Ibcast(place, root), "a broadcast", seconds)
+        return array
+
+    def gather(
+        self, part: np.ndarray, sizes: Sequence[int], seconds: float | None = None
+    ) -> np.ndarray:
+        if part.size != sizes[self.rank] or len(sizes) != self.size:
+            raise UsageError(f"gather: {part.size} elements; expected sizes[{self.rank}]")
+        out = np.empty(sum(sizes), part.dtype)
+        counts = [n * part.dtype.itemsize for n in sizes]
+        to = [frames.raw(out), counts, _starts(counts), MPI.BYTE]
+        source = [frames.raw(np.ascontiguousarray(part)), MPI.BYTE]
+        self._ask(lambda: self._comm.Iallgatherv(source, to), "a gathering", seconds)
+        return out
+
+    def exchange(
+        self, parts: Sequence[np.ndarray], sizes: Sequence[int], seconds: float | None = None
+    ) -> list[np.ndarray]:
+        if not len(parts) == len(sizes) == self.size:
+            raise UsageError(f"exchange: {len(parts)} parts for {self.size} ranks")
+        dtype = parts[0].dtype
+        mine = np.concatenate([p.reshape(-1) for p in parts])
+        out = np.empty(sum(sizes), dtype)
+        gives = [p.size * dtype.itemsize for p in parts]
+        takes = [n * dtype.itemsize for n in sizes]
+        source = [frames.raw(mine), gives, _starts(gives), MPI.BYTE]
+        to = [frames.raw(out), takes, _starts(takes), MPI.BYTE]
+        self._ask(lambda: self._comm.Ialltoallv(source, to), "an exchange", seconds)
+        return np.split(out, np.cumsum(sizes)[:-1])
+
+    def barrier(self, seconds: float | None = None) -> None:
+        self._ask(self._comm.Ibarrier, "a barrier", seconds)
+
+    def finish(self) -> None:
+        self.barrier()
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
+        self.barrier()
+
+    # -- parts
+
+    def _check(self, rank: int) -> None:
+        if not 0 <= rank < self.size or rank == self.rank:
+            raise UsageError(f"rank {rank}: expected another of 0 to {self.size - 1}")
+
+    def _ask(self, start: Callable[[], Any], what: str, seconds: float | None) -> int:
+        """Starts a transfer and waits for it; the bytes that a receive brought."""
+        with _naming(what):
+            request = start()
+        return self._finished(request, what, seconds)
+
+    def _finished(self, request: Any, what: str, seconds: float | None) -> int:
+        until = None if seconds is None else time.monotonic() + seconds
+        status, turns, pause = MPI.Status(), 0, PAUSE[0]
+        while True:
+            with _naming(what):
+                if request.Test(status):
+                    return int(status.Get_count(MPI.BYTE))
+            turns += 1
+            if self._watch is not None and self._watch.lost:
+                raise RankError(f"{what}: {self._watch.lost}")
+            if until is not None and time.monotonic() > until:
+                raise RankError(f"{what} took more than {seconds:g} s; is the network there?")
+            if turns > SPINS:
+                time.sleep(pause)
+                pause = min(2 * pause, PAUSE[1])
+            else:
+                time.sleep(0)
+
+
+class _Sent:
+    """Messages under way, with what they read."""
+
+    def __init__(self, ranks: Mpi, requests: list[Any], held: Any, what: str) -> None:
+        self._ranks, self._requests, self._held, self._what = ranks, requests, held, what
+
+    def wait(self, seconds: float | None = None) -> None:
+        for request in self._requests:
+            self._ranks._finished(request, self._what, seconds)
+        self._held = None
+
+
+class _naming:
+    """Has MPI's errors come out as RankErrors that say what was being done."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, MPI.Exception):
+            first = error.Get_error_string().split("\n")[0][:160]
+            raise RankError(f"{self._what}: {first}") from None
+
+
+def _starts(counts: Sequence[int]) -> list[int]:
+    return [0, *(int(v) for v in np.cumsum(counts)[:-1])]
