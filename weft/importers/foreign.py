@@ -86,8 +86,8 @@ class Foreign(Module):
     def evaluated(self, made: Any, again: Callable[[], Any]) -> Any:
         """Results of a call that was not recorded; to go backward from them the call is made
         `again`, recorded."""
-        wanted = [p for p in self.parameters() if p.requires_grad]
-        if not (recording() and wanted):
+        wanted = [p for p in self.parameters() if p.requires_grad] if recording() else []
+        if not wanted:
             return made
         leaves, tree = self._flat(made)
         known = recomputed(self._name, leaves, wanted, lambda: self._flat(again())[0])

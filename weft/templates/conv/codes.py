@@ -11,10 +11,11 @@ from __future__ import annotations
 from weft.core import dtypes as dt
 from weft.kernel import ir
 from weft.kernel.expr import const, load, minimum, shuffle
-from weft.kernel.ir import Expr, Kernel, Type
+from weft.kernel.ir import Expr, Kernel
 from weft.ops.codes import FOUR
 from weft.templates import affine
 from weft.templates.conv.plan import Shape, rows_per_group, tile
+from weft.templates.conv.rows import PaddedCodes, window_starts
 from weft.templates.emit import Emitter
 from weft.templates.loops import traffic
 from weft.templates.product.epilogue import Tail
@@ -64,36 +65,9 @@ class CpuCodes:
             self.first = b.let(start + top * (s.stride[0] * self.row), "first")
             return
         self.first = const(0)
-        self.pixels = b.array("pixels", self.x.dtype, s.high(self.high) * self.row)
-        left, inside = s.padding[1][0] * s.c, s.w * s.c
-        above = b.let(top * s.stride[0] - s.padding[0][0], "above")
-        with b.loop(s.high(self.high), name="r") as r:
-            y, at = b.let(above + r, "y"), b.let(r * self.row, "at")
-            with b.when((y >= 0) & (y < s.h)):
-                self._fill(at, left, None)
-                self._fill(at + left, inside, b.let(start + y * inside, "line"))
-                self._fill(at + (left + inside), self.row - left - inside, None)
-            with b.otherwise():
-                self._fill(at, self.row, None)
-
-    def _fill(self, at: Expr, count: int, source: Expr | None) -> None:
-        """`count` codes of the copy, from `at` on: the padding's, or those from `source` on."""
-        b, at, done = self.b, self.b.let(at, "to"), 0
-
-        def move(i: Expr | int, lanes: int) -> None:
-            fill = const(self.s.zero, Type(self.x.dtype, lanes))
-            value = fill if source is None else load(self.x, source + i, lanes)
-            b.store(self.pixels, at + i, value)
-
-        wide = FOUR * self.lanes
-        while wide >= FOUR:
-            more = (count - done) // wide * wide
-            if more == wide:
-                move(done, wide)
-            elif more:
-                with b.loop(done + more, done, step=wide, name="i") as i:
-                    move(i, wide)
-            done, wide = done + more, wide // 2
+        rows = PaddedCodes(b, self.x, s, s.high(self.high), self.lanes)
+        rows.copy(start, b.let(top * s.stride[0] - s.padding[0][0], "above"))
+        self.pixels = rows.pixels
 
     # -- products
 
@@ -133,7 +107,7 @@ class CpuCodes:
     def _windows(self, at: list[Expr], acc: list[list[ir.Var]]) -> None:
         """Adds the products of the windows of places `at`."""
         b, s = self.b, self.s
-        starts = self._starts(at)
+        starts = window_starts(b, s, self.row, self.first, at)
         parts = s.k // self.run
         if parts == 1:
             self._run(starts, acc, const(0), const(0))
@@ -145,19 +119,6 @@ class CpuCodes:
             else:
                 away = part // s.kernel[1] * (dh * self.row) + part % s.kernel[1] * (dw * s.c)
             self._run(starts, acc, b.let(part * self.run, "k0"), b.let(away, "away"))
-
-    def _starts(self, at: list[Expr]) -> list[tuple[Expr, int]]:
-        """Where windows begin, each as an expression and a constant."""
-        b, s = self.b, self.s
-        (sh, sw), step = s.stride, s.stride[1] * s.c
-        if s.ow * sw * s.c == sh * self.row or s.ow == 1:  # the same distance everywhere
-            step = step if s.ow > 1 else sh * self.row
-            origin = b.let(self.first + at[0] * step, "window")
-            return [(origin, i * step) for i in range(len(at))]
-        return [
-            (b.let(self.first + r // s.ow * (sh * self.row) + r % s.ow * step, "window"), 0)
-            for r in at
-        ]
 
     def _run(
         self, starts: list[tuple[Expr, int]], acc: list[list[ir.Var]], k0: Expr, away: Expr

@@ -14,7 +14,7 @@ from weft.kernel import ir
 from weft.kernel.expr import const, eq, load, maximum, minimum, splat
 from weft.kernel.ir import Expr, Kernel
 from weft.templates.conv.plan import Shape, rows_per_group, tile
-from weft.templates.conv.rows import PaddedRows
+from weft.templates.conv.rows import PaddedRows, window_starts
 from weft.templates.emit import Emitter
 from weft.templates.loops import traffic
 from weft.templates.product.blocked_cpu import CpuMatmul
@@ -75,26 +75,12 @@ class CpuConv(CpuMatmul):
             with self.b.when(eq(self.count - full, rest)), self.em.scope():
                 self._tile(full, rest, None)
 
-    def _starts(self, at: list[Expr]) -> list[tuple[Expr, int]]:
-        """Where the windows of the rows `at` (places of the group's results) begin, each as an
-        expression and a constant."""
-        b, s = self.b, self.s
-        (sh, sw), step = s.stride, s.stride[1] * s.c
-        if s.ow * sw * s.c == sh * self.row or s.ow == 1:  # the same distance everywhere
-            step = step if s.ow > 1 else sh * self.row
-            origin = b.let(self.first + at[0] * step, "window")
-            return [(origin, i * step) for i in range(len(at))]
-        return [
-            (b.let(self.first + r // s.ow * (sh * self.row) + r % s.ow * step, "window"), 0)
-            for r in at
-        ]
-
     def _accumulate(
         self, row: Expr, at: list[Expr], acc: list[list[ir.Var]], clamped: bool, k0: Expr,
         k1: Expr,
     ) -> None:  # fmt: skip
         b, s = self.b, self.s
-        starts = self._starts(at)
+        starts = window_starts(b, s, self.row, self.first, at)
         first, stop = b.let(self.k0 + k0, "k0"), b.let(self.k0 + k1, "k1")
         if self.run == s.k:
             self._run(starts, acc, first, stop, const(0))

@@ -95,10 +95,7 @@ class GpuConv(_Threads):
 
     def thread(self, at: Expr) -> None:
         b, p, s = self.b, self.p, self.s
-        across = self.lanes // FOUR
-        n = b.let(at % across * FOUR, "n")
-        m = b.let(at // across * PLACES, "m")
-        places = [b.let(minimum(m + t, p.m - 1), "place") for t in range(PLACES)]
+        n, m, places = self._tile(at)
         corners = [self.corner(place) for place in places]
         sums = Sums(b, p.k, Type(self.x.dtype, FOUR), PLACES)
 
@@ -114,6 +111,13 @@ class GpuConv(_Threads):
         for t, value in enumerate(sums.result):
             with b.when(m + t < p.m), self.em.scope():
                 self._write(places[t], n, value)
+
+    def _tile(self, at: Expr) -> tuple[Expr, Expr, list[Expr]]:
+        """The first output and the first place of thread `at`, and its places, kept in bounds."""
+        b, across = self.b, self.lanes // FOUR
+        n = b.let(at % across * FOUR, "n")
+        m = b.let(at // across * PLACES, "m")
+        return n, m, [b.let(minimum(m + t, self.p.m - 1), "place") for t in range(PLACES)]
 
     def _products(
         self, acc: Sequence[Var], spots: Sequence[tuple[Expr, Expr | None]], n: Expr, first: Expr,
@@ -147,10 +151,7 @@ class GpuCodes(GpuConv):
 
     def thread(self, at: Expr) -> None:
         b, p, s = self.b, self.p, self.s
-        across = self.lanes // FOUR
-        n = b.let(at % across * FOUR, "n")
-        m = b.let(at // across * PLACES, "m")
-        places = [b.let(minimum(m + t, p.m - 1), "place") for t in range(PLACES)]
+        n, m, places = self._tile(at)
         corners = [self.corner(place) for place in places]
         first = self._first(n)
         acc = [b.var(first, "acc", first.type) for _ in places]
