@@ -1,0 +1,245 @@
+"""Structured output: answers that satisfy a JSON schema, a regular expression or a grammar.
+
+llguidance (https://github.com/guidance-ai/llguidance, MIT) says at each step which tokens may come
+next. A grammar comes from a stranger: its size is limited, it is tried out in a process of its own
+with an end to its time and memory, and what llguidance does not implement is refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.core.confined import Confined, Failed, Limits, Stopped
+from weft.core.errors import LimitError, UsageError
+from weft.engine.job import Constraint
+from weft.models.tokenizer import Tokenizer
+from weft.serve.vocabulary import special_ids, token_bytes
+
+MAX_GRAMMAR = 256 << 10  # bytes of a grammar, as llguidance gets it
+MAX_DEPTH = 64  # of a schema's nesting
+MAX_KEPT = 16 << 20  # bytes of the grammars that are kept compiled, by MIN_COST or their texts
+MIN_COST = 16 << 10
+MAX_SECONDS = 5.0  # of trying a grammar out
+MAX_MEMORY = 512 << 20  # bytes, likewise
+LIMITS: dict[str, Any] = {
+    "initial_lexer_fuel": 1_000_000, "step_lexer_fuel": 100_000, "step_max_items": 50_000,
+    "max_lexer_states": 20_000, "max_grammar_size": 100_000, "max_items_in_row": 2000,
+    "verbose_errors": False,  # errors would quote the answer
+}  # fmt: skip
+_JSON = {"lenient": False, "whitespace_pattern": r"( |\n[ \t]{0,20})?"}
+_WORKER = Path(__file__).with_name("grammar_worker.py")
+
+Part = dict[str, Any]
+"""One grammar as llguidance takes it: {"json_schema": ...} or {"lark_grammar": ...}."""
+
+
+def json_schema(schema: object) -> Part:
+    """JSON that satisfies `schema` (draft 2020-12, as far as llguidance implements it; what it
+    does not is refused when compiled). Between its tokens stands at most a space, or a line's end
+    and what indents the next. Raises UsageError for what is no schema."""
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, Mapping):
+        raise UsageError(f"a JSON schema is an object; got {str(schema)[:60]}")
+    if "x-guidance" in schema:
+        raise UsageError("x-guidance is not taken in a JSON schema: its options are the server's")
+    _check_depth(schema)
+    return {"json_schema": {**schema, "x-guidance": _JSON}}
+
+
+def json_object() -> Part:
+    """Any JSON object."""
+    return json_schema({"type": "object"})
+
+
+def regex(pattern: object) -> Part:
+    """Text that as a whole matches `pattern` (Rust's regex syntax, Unicode classes, without
+    anchors or looking around). Raises UsageError for what is no text."""
+    if not isinstance(pattern, str):
+        raise UsageError(f"a regular expression is text; got {type(pattern).__name__}")
+    from llguidance import regex_to_lark
+
+    return {"lark_grammar": f"start: /{regex_to_lark(pattern, '')}/"}
+
+
+def choice(texts: Iterable[str]) -> Part:
+    """One of `texts`."""
+    return {"lark_grammar": "start: " + " | ".join(map(quoted, texts))}
+
+
+def grammar(text: object) -> Part:
+    """Text of a context-free grammar: Lark's syntax as llguidance reads it, or GBNF as llama.cpp
+    does. Raises UsageError for GBNF that is wrong."""
+    if not isinstance(text, str):
+        raise UsageError(f"a grammar is text; got {type(text).__name__}")
+    if len(text) > MAX_GRAMMAR:
+        raise UsageError(f"the grammar has {len(text)} characters; at most {MAX_GRAMMAR} are read")
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    try:
+        return {"lark_grammar": any_to_lark(text)}
+    except Exception as e:  # it raises plain Exceptions, and IndexError for what ends too early
+        reason = (str(e).strip() or type(e).__name__).splitlines()[0][:200]
+        raise UsageError(f"the grammar is neither Lark nor GBNF: {reason}") from None
+    except RecursionError:
+        raise UsageError("the grammar is nested too deeply") from None
+
+
+def quoted(text: str) -> str:
+    """A literal of Lark's."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+class Grammars:
+    """The grammars of one tokenizer, whose answers end by one of `eos`; a mask has `vocab` entries.
+
+    Any thread may call. Making one imports llguidance and reads the vocabulary: tenths of a second.
+    Raises UsageError for tokenizers whose tokens have no bytes (vocabulary.py).
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab: int, eos: Iterable[int]) -> None:
+        import llguidance
+
+        self.vocab = vocab
+        tokens, special = token_bytes(tokenizer, vocab)
+        self.special = special_ids(tokenizer)
+        ends = sorted(i for i in set(eos) if 0 <= i < vocab)
+        if not ends:  # llguidance needs one: an id that no mask shows
+            ends, tokens = [vocab], [*tokens, b""]
+        wrapped = llguidance.TokenizerWrapper(_Tokens(tokenizer, tokens, special, ends))
+        self._tokenizer = llguidance.LLTokenizer(wrapped, eos_token=ends)
+        self._limits = llguidance.LLParserLimits(**LIMITS)
+        self._child = Confined(_WORKER, ("llguidance",), {"limits": LIMITS}, self._bounds())
+        self._kept: OrderedDict[str, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def compile(self, part: Part, *more: Part) -> Callable[[], Constraint]:
+        """A grammar, and `more` that it names as @name: what makes constraints that stand at the
+        text's start. The first time it takes milliseconds to MAX_SECONDS, so it does not belong on
+        an event loop. Raises UsageError for a grammar that is wrong, too large, takes too long, or
+        uses what llguidance does not implement."""
+        text = json.dumps({"grammars": [part, *more]}, ensure_ascii=False)
+        with self._lock:
+            matcher = self._kept.get(text)
+            if matcher is not None:
+                self._kept.move_to_end(text)
+        if matcher is None:
+            matcher = self._compiled(text)
+        return lambda: Matching(matcher.deep_copy(), self.vocab)
+
+    def _compiled(self, text: str) -> Any:
+        import llguidance
+
+        size = len(text.encode(errors="replace"))
+        if size > MAX_GRAMMAR:
+            raise UsageError(f"the grammar has {size} bytes; at most {MAX_GRAMMAR} are read")
+        self._try(text)
+        matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
+        if matcher.is_error():
+            raise UsageError(_refusal(matcher.get_error()))
+        with self._lock:
+            self._kept[text] = matcher
+            while len(self._kept) > 1 and sum(map(_cost, self._kept)) > MAX_KEPT:
+                self._kept.popitem(last=False)
+        return matcher
+
+    def _try(self, text: str) -> None:
+        try:
+            wrong = self._child.call({"grammar": text}, self._bounds())["wrong"]
+        except (Stopped, Failed) as e:
+            raise UsageError(f"the grammar cannot be used: compiling it {e}; simplify it") from None
+        if wrong:
+            raise UsageError(_refusal(wrong))
+
+    @staticmethod
+    def _bounds() -> Limits:
+        return Limits(MAX_SECONDS, MAX_MEMORY, 1 << 20)
+
+
+class Matching:
+    """A grammar at one of its states: a Constraint of weft.engine.job."""
+
+    def __init__(self, matcher: Any, vocab: int) -> None:
+        self._matcher, self._vocab = matcher, vocab
+
+    def allowed(self) -> np.ndarray:
+        """Which tokens may come next, bool [vocab]; where the text is whole, those that end it
+        among them. Raises LimitError where going on takes more than LIMITS."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        self._check()
+        found = np.unpackbits(bits, count=self._vocab, bitorder="little")
+        return found.view(np.bool_)
+
+    def accept(self, token: int) -> None:
+        """Goes on by a token that was allowed. Raises UsageError for another."""
+        if not self._matcher.consume_token(token):
+            self._check()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing but the end of the text may follow."""
+        return bool(self._matcher.is_stopped())
+
+    @property
+    def whole(self) -> bool:
+        """Whether the text so far satisfies the grammar."""
+        return bool(self._matcher.is_accepting())
+
+    def _check(self) -> None:
+        if not self._matcher.is_error():
+            return
+        said = _first_line(self._matcher.get_error())
+        if "doesn't satisfy the grammar" in said:
+            raise UsageError("a token that the grammar does not allow here")
+        raise LimitError(f"the grammar became too complex for this answer: {said}; simplify it")
+
+
+class _Tokens:
+    """A tokenizer as llguidance asks for it."""
+
+    bos_token_id = None
+
+    def __init__(
+        self, tokenizer: Tokenizer, tokens: list[bytes], special: Iterable[int], ends: list[int]
+    ) -> None:
+        self.eos_token_id = ends[0]
+        self.tokens = tokens
+        self.special_token_ids = sorted({*special, *ends})
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: bytes) -> list[int]:
+        return self._tokenizer.encode(text.decode(errors="replace"), special=False)
+
+
+def _cost(text: str) -> int:
+    return max(MIN_COST, len(text))
+
+
+def _refusal(said: str) -> str:
+    return f"the schema or grammar cannot be used: {_first_line(said)}"
+
+
+def _first_line(said: str) -> str:
+    return (said.strip() or "no reason given").splitlines()[0][:200]
+
+
+def _check_depth(schema: object) -> None:
+    level: list[object] = [schema]
+    for _ in range(MAX_DEPTH):
+        inner: list[object] = []
+        for value in level:
+            if isinstance(value, Mapping):
+                inner += value.values()
+            elif isinstance(value, list | tuple):
+                inner += value
+        if not inner:
+            return
+        level = inner
+    raise UsageError(f"the JSON schema is nested more than {MAX_DEPTH} deep")
