@@ -1,6 +1,7 @@
 """Every error that weft raises on purpose (see `weft.core.errors`)."""
 
 from weft.core.errors import (
+    BusyError,
     CallError,
     CompileError,
     DeviceError,
@@ -21,7 +22,7 @@ from weft.core.errors import (
 )
 
 __all__ = [
-    "CallError", "CompileError", "DTypeError", "DeviceError", "FileFormatError", "GradientError",
-    "HubError", "KernelError", "LimitError", "ModelError", "OutOfMemoryError", "RankError",
-    "ShapeError", "StorageError", "TraceError", "UsageError", "WeftError",
+    "BusyError", "CallError", "CompileError", "DTypeError", "DeviceError", "FileFormatError",
+    "GradientError", "HubError", "KernelError", "LimitError", "ModelError", "OutOfMemoryError",
+    "RankError", "ShapeError", "StorageError", "TraceError", "UsageError", "WeftError",
 ]  # fmt: skip

@@ -27,6 +27,10 @@ class OutOfMemoryError(LimitError, MemoryError):
     """An allocation that the device refused."""
 
 
+class BusyError(LimitError):
+    """More is asked for at once than may wait: try again later."""
+
+
 class TraceError(WeftError, RuntimeError):
     """A traced function that needs a value while only shapes are known."""
 

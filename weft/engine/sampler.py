@@ -7,7 +7,7 @@ index and t, and on nothing else that runs beside it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,42 +15,83 @@ import numpy as np
 from weft.core.errors import UsageError
 
 _PENALTIES = (2.0**-126, 2.0**126)
+_MOST_ADDED = 1e6
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to choose. temperature 0 is greedy (ties: the lowest id); top_k 0 and top_p 1 are off.
+    """How to choose. temperature 0 is greedy (ties: the lowest id); top_k 0, top_p 1, min_p 0 and
+    penalties of 0 (repetition_penalty: 1) are off.
 
-    Applied in this order: repetition penalty, temperature, top_k, top_p (as transformers does).
-    Raises UsageError for values out of range: any finite temperature from 0 on will do, however
-    small; a penalty lies within float32's normal numbers, so that no logit overflows.
+    Applied in this order: logit_bias; repetition_penalty, of every id in prompt and answer;
+    presence_penalty and frequency_penalty; what a constraint allows; temperature, top_k, top_p
+    and min_p (as transformers does). As OpenAI's API has it, logit_bias adds to the logits of
+    ids (pairs, or a mapping), and an id that the answer (not the prompt) has n > 0 times loses
+    presence_penalty + n * frequency_penalty. min_p drops what is less probable than min_p times
+    the likeliest. Raises UsageError for values out of range: any finite temperature from 0 on
+    will do, however small; repetition_penalty lies within float32's normal numbers, so that no
+    logit overflows, the other penalties and biases between -1e6 and 1e6.
     """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     repetition_penalty: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
-            value = getattr(self, name)
+            if name == "logit_bias":
+                object.__setattr__(self, name, _biases(self.logit_bias))
+                continue
             whole = name == "top_k"
-            numbers = int | np.integer if whole else float | int | np.floating | np.integer
-            if not isinstance(value, numbers) or isinstance(value, bool):
-                expected = "an integer" if whole else "a number"
-                raise UsageError(f"{name} is {str(value)[:40]!r}; expected {expected}")
-            object.__setattr__(self, name, int(value) if whole else _as_float(value))
+            object.__setattr__(self, name, _number(name, getattr(self, name), whole))
         if not 0.0 <= self.temperature < float("inf"):
             raise UsageError(f"temperature is {self.temperature}; expected 0 or more")
         if self.top_k < 0:
             raise UsageError(f"top_k is {self.top_k}; expected 0 (off) or more")
         if not 0.0 < self.top_p <= 1.0:
             raise UsageError(f"top_p is {self.top_p}; expected more than 0 and at most 1")
+        if not 0.0 <= self.min_p <= 1.0:
+            raise UsageError(f"min_p is {self.min_p}; expected 0 (off) to 1")
         if not _PENALTIES[0] <= self.repetition_penalty <= _PENALTIES[1]:
             raise UsageError(
                 f"repetition_penalty is {self.repetition_penalty}; expected "
                 f"{_PENALTIES[0]:.3g} to {_PENALTIES[1]:.3g}"
             )
+        added = [(name, getattr(self, name)) for name in ("presence_penalty", "frequency_penalty")]
+        for name, value in (*added, *((f"logit_bias of {i}", x) for i, x in self.logit_bias)):
+            if not -_MOST_ADDED <= value <= _MOST_ADDED:
+                raise UsageError(f"{name} is {value}; expected -1e6 to 1e6")
+
+    @property
+    def plain(self) -> bool:
+        """Whether logits are taken as they are, up to the temperature."""
+        added = self.presence_penalty or self.frequency_penalty or self.logit_bias
+        return self.repetition_penalty == 1.0 and not added
+
+
+def _number(name: str, value: object, whole: bool) -> float | int:
+    numbers = int | np.integer if whole else float | int | np.floating | np.integer
+    if not isinstance(value, numbers) or isinstance(value, bool):
+        expected = "an integer" if whole else "a number"
+        raise UsageError(f"{name} is {str(value)[:40]!r}; expected {expected}")
+    return int(value) if whole else _as_float(value)
+
+
+def _biases(given: object) -> tuple[tuple[int, float], ...]:
+    pairs = list(given.items()) if isinstance(given, Mapping) else given
+    if not isinstance(pairs, list | tuple) or any(
+        not isinstance(pair, list | tuple) or len(pair) != 2 for pair in pairs
+    ):
+        raise UsageError("logit_bias maps token ids to numbers")
+    made = {int(_number("an id of logit_bias", i, True)): x for i, x in pairs}
+    if len(made) < len(pairs) or min(made, default=0) < 0:
+        raise UsageError("logit_bias names an id twice, or one below 0")
+    return tuple((i, _number(f"logit_bias of {i}", x, False)) for i, x in sorted(made.items()))
 
 
 def _as_float(value: float | np.number) -> float:
@@ -78,23 +119,46 @@ def choose(
     history: Sequence[int],
     how: Sampling,
     stream: np.random.Generator | None,
+    new: Sequence[int] = (),
+    allowed: np.ndarray | None = None,
 ) -> int:
-    """The next token's id from `logits` (float32 [vocab]); `history` is prompt and new ids.
+    """The next token's id from `logits` (float32 [vocab]); `history` is prompt and new ids, `new`
+    the new ones alone; allowed: bool [vocab], with at least one True.
 
     `stream` gives one uniform where temperature > 0. NaN logits give the id of a NaN (NumPy's
     argmax finds them), which the caller checks.
     """
-    if how.repetition_penalty != 1.0 and len(history):
-        logits = penalise(logits, history, how.repetition_penalty)
-    if how.temperature == 0.0 or stream is None:
-        return int(np.argmax(logits))
-    uniform = stream.random()
-    if not np.isfinite(logits[np.argmax(logits)]):
-        return int(np.argmax(logits))
+    uniform = stream.random() if how.temperature and stream is not None else None
+    logits = adjusted(logits, history, how, new)
+    top = int(np.argmax(logits))
+    if not np.isfinite(logits[top]):
+        return top
+    if allowed is not None:
+        logits = np.where(allowed, logits, -np.inf)
+        top = int(np.argmax(logits))
+    if uniform is None or not np.isfinite(logits[top]):
+        return top
     ids, p = distribution(logits, how)
     cumulative = np.cumsum(p)
     at = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
-    return int(ids[min(at, len(ids) - 1)])
+    return int(ids[at if at < len(ids) else np.flatnonzero(p)[-1]])
+
+
+def adjusted(
+    logits: np.ndarray, history: Sequence[int], how: Sampling, new: Sequence[int] = ()
+) -> np.ndarray:
+    """The logits after biases and penalties, float64 where there are any."""
+    if how.logit_bias:
+        logits = np.array(logits, np.float64)
+        ids, by = zip(*how.logit_bias)
+        logits[list(ids)] += by
+    if how.repetition_penalty != 1.0 and len(history):
+        logits = penalise(logits, history, how.repetition_penalty)
+    if (how.presence_penalty or how.frequency_penalty) and len(new):
+        seen, counts = np.unique(np.asarray(new, np.int64), return_counts=True)
+        logits = np.array(logits, np.float64)
+        logits[seen] -= how.presence_penalty + counts * how.frequency_penalty
+    return logits
 
 
 def penalise(logits: np.ndarray, history: Sequence[int], penalty: float) -> np.ndarray:
@@ -108,14 +172,17 @@ def penalise(logits: np.ndarray, history: Sequence[int], penalty: float) -> np.n
 
 
 def distribution(logits: np.ndarray, how: Sampling) -> tuple[np.ndarray, np.ndarray]:
-    """(ids int64 [n], probabilities float64 [n], not normalised) that survive top_k and top_p: in
-    the order of ids, after top_p most probable first (equal ones by id)."""
+    """(ids int64 [n], probabilities float64 [n], not normalised) that survive top_k, top_p and
+    min_p: in the order of ids, after top_p most probable first (equal ones by id)."""
     ids = _leading(logits, how.top_k) if 0 < how.top_k < len(logits) else np.arange(len(logits))
     wide = logits[ids].astype(np.float64)
     with np.errstate(over="ignore"):  # far below the largest, by a tiny temperature: no chance
         p = np.exp((wide - wide.max()) / how.temperature)
     if how.top_p < 1.0:
         kept = _nucleus(p, how.top_p)
+        ids, p = ids[kept], p[kept]
+    if how.min_p > 0.0:
+        kept = np.flatnonzero(p >= how.min_p * p.max())
         ids, p = ids[kept], p[kept]
     return ids, p
 

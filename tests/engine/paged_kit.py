@@ -1,0 +1,204 @@
+"""A runner that really keeps what it is fed in pages, whose logits are a hash of all that a row can
+see; and the oracle: the same numbers, one token after the other, without pages, batches or cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.engine.job import Chosen, Job
+from weft.engine.sampler import choose, generator
+
+VOCAB = 32
+LETTERS = "abcdefghijklmnopqrstuvwxyz .,:;é"
+
+
+def logits_of(adapter: str, tokens: Sequence[int]) -> np.ndarray:
+    """float32 [VOCAB] of the token after `tokens`; where token 1 is, what came five back is likely,
+    so that texts repeat themselves and proposals are sometimes right."""
+    packed = np.asarray(tokens, np.int64).tobytes()
+    digest = hashlib.blake2b(adapter.encode() + b"/" + packed, digest_size=64).digest()
+    out = np.frombuffer(digest, np.uint16).astype(np.float32) / 16384
+    if 1 in tokens and len(tokens) > 5 and digest[0] % 8:
+        out[tokens[-5]] += 6.0
+    return out
+
+
+class Fake:
+    """See the module. `held(page)` tells how many sequences hold a page: one that is written must
+    be held once. `fails` is called before each step and may raise. With `state`, sequences have a
+    running state besides, which knows no earlier position."""
+
+    def __init__(
+        self, slots: int, pages: int, page: int, context: int, state: bool = False
+    ) -> None:
+        self.slots, self.pages, self.page, self.context = slots, pages, page, context
+        self.tables = np.full((slots, context // page), -1, np.int32)
+        self.held: Callable[[int], int] = lambda page: 1
+        self.fails: Callable[[], None] = lambda: None
+        self.bad: Callable[[Sequence[int]], bool] = lambda tokens: False
+        self.most = 0  # rows of a step
+        self._state = state
+        self._last = [0] * slots
+        self._tokens = np.full((pages, page), -1, np.int64)
+        self._pos = np.full((pages, page), -1, np.int64)
+        self._adapter: dict[tuple[int, int], str] = {}
+
+    def resumes(self, fed: int, start: int) -> bool:
+        return not self._state or start in (0, fed)
+
+    def prefill(
+        self, slot: int, ids: Sequence[int], start: int = 0, adapter: str = ""
+    ) -> np.ndarray:
+        pos = range(start, start + len(ids))
+        return self.rows(ids, [slot] * len(ids), pos, [adapter] * len(ids))[-1]
+
+    def rows(
+        self,
+        ids: Sequence[int],
+        slots: Sequence[int],
+        pos: Sequence[int],
+        adapters: Sequence[str] = (),
+    ) -> np.ndarray:
+        names = list(adapters) or [""] * len(ids)
+        assert len(ids) == len(slots) == len(pos) == len(names) > 0
+        self.fails()
+        self.most = max(self.most, len(ids))
+        self._check_order(slots, pos)
+        for token, slot, at, name in zip(ids, slots, pos, names):
+            page, offset = self._where(slot, at)
+            assert self.held(page) == 1, f"page {page} is written, and held {self.held(page)} times"
+            self._tokens[page, offset], self._pos[page, offset] = token, at
+            self._adapter[page, offset] = name
+        return np.stack([self._row(s, p, a) for s, p, a in zip(slots, pos, names)])
+
+    def _where(self, slot: int, at: int) -> tuple[int, int]:
+        assert 0 <= at < self.context and 0 <= slot < self.slots
+        page = int(self.tables[slot, at // self.page])
+        assert 0 <= page < self.pages
+        return page, at % self.page
+
+    def _check_order(self, slots: Sequence[int], pos: Sequence[int]) -> None:
+        """The rows of a slot stand side by side, in the order of their positions."""
+        for n, slot in enumerate(slots):
+            if n and slots[n - 1] == slot:
+                assert pos[n] == pos[n - 1] + 1
+            else:
+                assert slot not in slots[:n]
+                assert not self._state or pos[n] in (0, self._last[slot])
+            self._last[slot] = pos[n] + 1
+
+    def _row(self, slot: int, at: int, adapter: str) -> np.ndarray:
+        places = [self._where(slot, p) for p in range(at + 1)]
+        assert [int(self._pos[place]) for place in places] == list(range(at + 1))
+        assert {self._adapter[place] for place in places} == {adapter}
+        tokens = [int(self._tokens[place]) for place in places]
+        out = logits_of(adapter, tokens)
+        return np.full(VOCAB, np.nan, np.float32) if self.bad(tokens) else out
+
+
+class Letters:
+    """Token n says LETTERS[n]; every fourth is held back until the next one comes, as a character
+    whose bytes are spread over two tokens is."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def push(self, token: int) -> str:
+        text, self._held = self._held + LETTERS[token], ""
+        if token % 4 == 3:
+            text, self._held = text[:-1], text[-1]
+        return text
+
+    def flush(self) -> str:
+        text, self._held = self._held, ""
+        return text
+
+
+@dataclass
+class Only:
+    """A constraint: the next token differs from the last by an even number, at most `most` of
+    them; then the text ends."""
+
+    most: int
+    count: int = 0
+    last: int = 0
+
+    def allowed(self) -> np.ndarray | None:
+        if not self.count:
+            return None
+        return np.arange(VOCAB) % 2 == self.last % 2
+
+    def accept(self, token: int) -> None:
+        allowed = self.allowed()
+        assert allowed is None or allowed[token]
+        self.count, self.last = self.count + 1, token
+
+    @property
+    def ended(self) -> bool:
+        return self.count >= self.most
+
+
+@dataclass(frozen=True)
+class Expected:
+    text: str
+    tokens: tuple[Chosen, ...]
+    finish: str
+    prompt: tuple[Chosen, ...] = ()
+
+
+def _logprob(logits: np.ndarray, token: int, top: int | None) -> Chosen:
+    if top is None:
+        return Chosen(token)
+    x = logits.astype(np.float64)
+    logs = x - (x.max() + np.log(np.exp(x - x.max()).sum()))
+    order = sorted(range(len(x)), key=lambda i: (-logits[i], i))[:top]
+    return Chosen(token, float(logs[token]), tuple((i, float(logs[i])) for i in order))
+
+
+def oracle(job: Job, context: int, see: Callable[..., np.ndarray] = logits_of) -> Expected:
+    """The answer, token by token."""
+    tokens, made = list(job.prompt), list[Chosen]()
+    scored = [Chosen(job.prompt[0])] if job.prompt_logprobs is not None else []
+    for n in range(1, len(tokens) if scored else 0):
+        scored.append(_logprob(see(job.adapter, tokens[:n]), tokens[n], job.prompt_logprobs))
+    limit = min(job.max_new_tokens, context - len(tokens) + 1)
+    stream = generator(job.seed, job.index)
+    rule = job.constraint() if job.constraint else None
+    finish = "length"
+    while len(made) < limit:
+        if rule is not None and rule.ended:
+            finish = "eos"
+            break
+        logits = see(job.adapter, tokens)
+        new, mask = [c.id for c in made], rule.allowed() if rule else None
+        token = choose(logits, tokens, job.sampling, stream, new, mask)
+        if token in job.eos:
+            finish = "eos"
+            break
+        tokens.append(token)
+        made.append(_logprob(logits, token, job.logprobs))
+        if rule is not None:
+            rule.accept(token)
+        text = _text([c.id for c in made]) if job.decoded else ""
+        if any(s in text for s in job.stop):
+            finish = "stop"
+            break
+    else:
+        if rule is not None and rule.ended and limit:
+            finish = "eos"
+    text = _text([c.id for c in made], whole=True) if job.decoded else ""
+    cut = min((at for s in job.stop if (at := text.find(s)) >= 0), default=len(text))
+    if cut < len(text) and finish in ("length", "stop"):
+        finish = "stop"
+    return Expected(text[:cut], tuple(made), finish, tuple(scored))
+
+
+def _text(ids: Sequence[int], whole: bool = False) -> str:
+    """What the ids say; less the last letter where it is held back, and not `whole`."""
+    said = "".join(LETTERS[i] for i in ids)
+    return said[:-1] if ids and ids[-1] % 4 == 3 and not whole else said

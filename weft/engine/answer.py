@@ -1,0 +1,127 @@
+"""One job's answer on its way: from each row of logits its next token, until it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import ModelError, WeftError
+from weft.engine import logprobs
+from weft.engine.job import Chosen, Constraint, Finish, Job, Output, Usage
+from weft.engine.sampler import choose, generator
+from weft.engine.text import TextEnd, Texts
+
+Explain = Callable[[], WeftError]
+"""What is wrong where logits are not finite."""
+
+
+class Answer:
+    """`tokens` are the prompt and the new ones, `ids` the new ones, at most `limit`; `finish` says
+    how it ended, None before that."""
+
+    def __init__(self, job: Job, limit: int, texts: Texts, explain: Explain) -> None:
+        self.job, self.limit = job, limit
+        self.ids: list[int] = []
+        self.tokens = list(job.prompt)
+        self.finish: Finish | None = None
+        self.scored: list[Chosen] = []  # of the prompt, where asked for
+        self.drafted = 0
+        self.news = False  # whether there is something that no output has told
+        self._explain = explain
+        self._stream = generator(job.seed, job.index) if job.sampling.temperature > 0 else None
+        self._text = TextEnd(texts if job.decoded else lambda: None, job.stop)
+        self._constraint: Constraint | None = None
+        self._told = ""
+        self._tokens: list[Chosen] = []
+        self._prompt: tuple[Chosen, ...] = ()
+
+    def begin(self) -> None:
+        """Before the first token: an answer of no tokens has ended."""
+        if self.job.constraint is not None:
+            self._constraint = guarded("constraint", self.job.constraint)
+        if self.limit <= 0:
+            self.finish = "length"
+        elif self._constraint is not None and self._constraint.ended:
+            self.finish = "eos"
+
+    def score(self, logits: np.ndarray) -> None:
+        """Takes the logits [n, vocab] of the prompt's next n positions."""
+        prompt, top = self.job.prompt, self.job.prompt_logprobs
+        for row in logits:
+            if not self.scored:
+                self.scored.append(Chosen(prompt[0]))
+            if len(self.scored) == len(prompt):
+                break
+            self._check(row, int(np.argmax(row)))
+            self.scored.append(logprobs.chosen(row, prompt[len(self.scored)], top))
+        if len(self.scored) == len(prompt):
+            self._prompt, self.news = tuple(self.scored), True
+
+    def next(self, logits: np.ndarray) -> int | None:
+        """The next token by its row of logits, float32 [vocab]; None where the answer has ended
+        without it. Raises WeftError where the model or the constraint fails."""
+        job = self.job
+        allowed = None
+        if self._constraint is not None:
+            allowed = guarded("constraint", self._constraint.allowed)
+            if allowed is not None and not allowed.any():
+                raise ModelError(
+                    f"the constraint allows no token after {len(self.ids)} tokens; expected one "
+                    "that the text can go on by, or an end"
+                )
+        token = choose(logits, self.tokens, job.sampling, self._stream, self.ids, allowed)
+        self._check(logits, token)
+        if token in job.eos:
+            self._end("eos")
+            return None
+        if self._constraint is not None:
+            constraint = self._constraint
+            guarded("constraint", lambda: constraint.accept(token))
+        self.ids.append(token)
+        self.tokens.append(token)
+        self._add(guarded("tokenizer", lambda: self._text.push(self._chosen(logits, token))))
+        if self._text.stopped:
+            self._end("stop")
+        elif self._constraint is not None and self._constraint.ended:
+            self._end("eos")
+        elif len(self.ids) >= self.limit:
+            self._end("length")
+        return token
+
+    def output(self, cached: int, error: WeftError | None = None) -> Output:
+        """What has become final since the last one; with `usage` where the answer has ended."""
+        told, tokens, prompt = self._told, tuple(self._tokens), self._prompt
+        self._told, self._tokens, self._prompt, self.news = "", [], (), False
+        usage = None
+        if self.finish is not None or error is not None:
+            usage = Usage(len(self.job.prompt), cached, len(self.ids), self.drafted)
+        return Output(told, tokens, None if error else self.finish, error, usage, prompt)
+
+    def _chosen(self, logits: np.ndarray, token: int) -> Chosen:
+        return logprobs.chosen(logits, token, self.job.logprobs)
+
+    def _add(self, sent: tuple[str, tuple[Chosen, ...]]) -> None:
+        self._told += sent[0]
+        self._tokens += sent[1]
+        self.news = True
+
+    def _end(self, finish: Finish) -> None:
+        self._add(guarded("tokenizer", self._text.finish))
+        # The held-back bytes of the last token may have completed a stop string.
+        self.finish = "stop" if self._text.stopped and finish == "length" else finish
+
+    def _check(self, logits: np.ndarray, token: int) -> None:
+        if not np.isfinite(logits[token]):
+            raise self._explain()
+
+
+def guarded(what: str, work: Callable[[], Any]) -> Any:
+    """The result of work that belongs to one job alone. Raises WeftError for whatever fails."""
+    try:
+        return work()
+    except WeftError:
+        raise
+    except Exception as e:
+        raise ModelError(f"the {what} failed: {type(e).__name__}: {str(e)[:200]}") from e

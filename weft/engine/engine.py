@@ -1,0 +1,287 @@
+"""The engine: jobs come in, steps are played, outputs go out.
+
+    engine = Engine(runner, vocab)
+    ticket = engine.submit(job, sink)     # from any thread
+    while engine.step():                  # one thread at a time plays
+        pass
+
+What a step feeds says `schedule`; what comes of its logits `answer`. A job that fails by itself
+(NaN in its logits, its constraint) ends alone. Where the runner fails all that run end with its
+error, the cache is forgotten, and those that wait get their turn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import asdict
+
+from weft.core.errors import BusyError, LimitError, ModelError, UsageError, WeftError
+from weft.core.forks import lock_of
+from weft.engine.answer import Answer, Explain, guarded
+from weft.engine.drafts import Drafter, Lookup
+from weft.engine.job import Job, PagedRunner, Sink
+from weft.engine.pages import Chain, Pages, root
+from weft.engine.play import Failed, Player
+from weft.engine.schedule import Part, Place, Schedule, needed
+from weft.engine.text import Texts
+from weft.engine.ticket import Counts, Stats, Ticket
+
+BUDGET = 512  # rows of a step
+QUEUE = 1024  # jobs that wait at most
+
+_log = logging.getLogger(__name__)
+
+
+def _not_finite() -> WeftError:
+    return ModelError("the logits are not finite; check the model's weights")
+
+
+class Engine:
+    """Plays jobs on a runner, as many at once as it has slots and pages for.
+
+    vocab: token ids are 0 to vocab - 1. texts: makes what turns tokens into text. explain: says
+    what is wrong where logits are not finite. budget: rows of a step. queue: jobs that may wait.
+    drafter: makes what proposes the tokens of one job.
+    """
+
+    def __init__(
+        self,
+        runner: PagedRunner,
+        vocab: int,
+        texts: Texts = lambda: None,
+        explain: Explain = _not_finite,
+        budget: int = BUDGET,
+        queue: int = QUEUE,
+        drafter: Callable[[], Drafter] = Lookup,
+    ) -> None:
+        self.runner, self.vocab, self.queue = runner, vocab, queue
+        self._texts, self._explain, self._budget = texts, explain, budget
+        self._drafter = drafter
+        self._live: dict[int, Ticket] = {}  # from submit to the last output
+        self._inbox: list[Ticket] = []
+        self._cancelled: list[Ticket] = []
+        self._number = 0
+        self._closed = False
+        self._counts = Counts()
+        self._fresh()
+        self._lock = lock_of(self)
+        self._playing = lock_of(
+            self, "_playing", "an engine's step was being played in another thread when this "
+            "process was forked; make another engine here",
+        )  # fmt: skip
+
+    def _fresh(self) -> None:
+        runner = self.runner
+        self._pages = Pages(runner.pages, runner.page)
+        shared = runner.resumes(0, runner.page)  # whether pages are all that a sequence has
+        self._schedule = Schedule(self._pages, runner.slots, self._budget, shared)
+        self._player = Player(runner, self.vocab, self._schedule, self._counts, self._alone)
+
+    # -- from any thread --------------------------------------------------------------------------
+
+    def submit(self, job: Job, sink: Sink) -> Ticket:
+        """Takes a job in; `sink` is called with its outputs by whoever steps. Raises UsageError
+        (an empty prompt, ids outside the vocabulary, numbers out of range, a closed engine),
+        LimitError (a prompt longer than the context, an answer for which the pages would not
+        suffice even alone), BusyError (too many wait)."""
+        limit = self._checked(job)
+        answer = Answer(job, limit, self._texts, self._explain)
+        with self._lock:
+            if self._closed:
+                raise UsageError("the engine is closed; make another")
+            waiting = len(self._inbox) + len(self._schedule.waiting)
+            if waiting >= self.queue:
+                raise BusyError(f"{waiting} jobs wait, as many as may; try again later")
+            self._number += 1
+            chain = Chain(root(job.salt, job.adapter), self.runner.page)
+            reads = 0 if job.prompt_logprobs is not None else self.runner.context
+            place = Place(self._number, answer.tokens, job.salt, chain, reads)
+            lookup = self._drafter() if job.drafts and self._schedule.shared else None
+            ticket = Ticket(self._number, job, sink, answer, place, lookup)
+            self._live[ticket.number] = ticket
+            self._inbox.append(ticket)
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Ends a job at the next step, with what it has by then; nothing where it has ended."""
+        with self._lock:
+            if not (ticket.done or ticket.cancelled):
+                ticket.cancelled = True
+                self._cancelled.append(ticket)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do something."""
+        return bool(self._live)
+
+    @property
+    def stats(self) -> Stats:
+        """The engine's figures now."""
+        with self._lock:
+            schedule, pages = self._schedule, self._pages
+            waiting = len(schedule.waiting) + len(self._inbox)
+            return Stats(
+                running=len(schedule.running), waiting=waiting, pages=pages.count,
+                held=pages.count - pages.idle, cached=pages.cached,
+                cached_tokens=schedule.found, preempted=schedule.preemptions,
+                **asdict(self._counts),
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Ends all jobs as cancelled, and takes no more."""
+        with self._playing:
+            with self._lock:
+                self._closed = True
+                live = list(self._live.values())
+            for ticket in live:
+                self.cancel(ticket)
+            self._enter()
+
+    def _checked(self, job: Job) -> int:
+        """How many new tokens the job may have."""
+        runner, prompt = self.runner, job.prompt
+        if not prompt:
+            raise UsageError("the prompt is empty; give at least one token id")
+        for i in (min(prompt), max(prompt), *(i for i, _ in job.sampling.logit_bias[-1:])):
+            if not 0 <= i < self.vocab:
+                raise UsageError(f"token id {i} is outside the vocabulary 0..{self.vocab - 1}")
+        tops = (job.logprobs or 0, job.prompt_logprobs or 0)
+        if min(*tops, job.max_new_tokens) < 0 or max(tops) > self.vocab:
+            raise UsageError(
+                f"max_new_tokens is {job.max_new_tokens}, logprobs {max(tops, key=abs)}; expected "
+                f"0 or more, and at most {self.vocab} logprobs"
+            )
+        if len(prompt) > runner.context:
+            raise LimitError(
+                f"the prompt has {len(prompt)} tokens; the context holds {runner.context}"
+            )
+        limit = min(job.max_new_tokens, runner.context - len(prompt) + 1)
+        pages = needed(len(prompt) + max(limit, 1) - 1, runner.page)
+        if pages > runner.pages:
+            raise LimitError(
+                f"{len(prompt)} tokens and {limit} new ones take {pages} pages of {runner.page}; "
+                f"there are {runner.pages}: ask for fewer new tokens"
+            )
+        return limit
+
+    # -- playing ----------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Plays one step, calls the sinks; whether there is more to do. Does not raise for what a
+        device or a job does: jobs end with errors. KeyboardInterrupt and the like pass through;
+        where they hit the runner all jobs are as they were before the step."""
+        with self._playing:
+            try:
+                self._enter()
+                with self._lock:
+                    parts = self._schedule.plan()
+                if parts:
+                    self._play(parts)
+            except Failed as failed:
+                self._end_running(failed.error)
+            except Exception as e:
+                _log.exception("a step of the engine failed")
+                self._end_all(e)
+            except BaseException as e:
+                if self._player.away:
+                    self._player.away = False
+                    if not self._schedule.shared:
+                        for place in self._schedule.running:
+                            place.restart()
+                else:
+                    self._end_all(e)
+                raise
+            return self.has_work
+
+    def check(self) -> None:
+        """Raises AssertionError where pages, sequences and tables do not agree."""
+        with self._playing:
+            self._schedule.check(self.runner.tables)
+            places = [*self._schedule.running, *self._schedule.waiting]
+            entered = self._live.keys() - {ticket.number for ticket in self._inbox}
+            assert {p.number for p in places} == entered
+
+    def _enter(self) -> None:
+        """Lets new jobs in and cancelled ones out."""
+        with self._lock:
+            new, self._inbox = self._inbox, []
+            cancelled, self._cancelled = self._cancelled, []
+            for ticket in new:
+                self._schedule.add(ticket.place)
+        for ticket in cancelled:
+            if not ticket.done:
+                ticket.answer.finish = "cancelled"
+                self._tell(ticket)
+        for ticket in new:
+            if not ticket.done:
+                self._counts.prompt_tokens += len(ticket.job.prompt)
+                self._alone(ticket, ticket.answer.begin)
+                if ticket.answer.finish is not None and not ticket.scores:
+                    self._tell(ticket)
+
+    def _play(self, parts: list[Part]) -> None:
+        self._counts.steps += 1
+        played = [(self._live[part.place.number], part.count) for part in parts]
+        self._player.play(played)
+        for ticket, _ in played:
+            if not ticket.done:
+                self._tell(ticket)
+
+    # -- endings ----------------------------------------------------------------------------------
+
+    def _tell(self, ticket: Ticket, error: WeftError | None = None) -> None:
+        """Gives the sink what is new, and lets a job go that has ended."""
+        answer, place = ticket.answer, ticket.place
+        over = error is not None or (answer.finish is not None and not self._unscored(ticket))
+        if over:
+            with self._lock:
+                self._schedule.leave(place)
+                self._live.pop(ticket.number, None)
+            ticket.done = True
+        elif not answer.news:
+            return
+        try:
+            ticket.sink(answer.output(place.cached, error))
+        except Exception:
+            _log.exception("the reader of job %d failed: it is cancelled", ticket.number)
+            self.cancel(ticket)
+
+    def _unscored(self, ticket: Ticket) -> bool:
+        return ticket.scores and ticket.answer.finish != "cancelled"
+
+    def _alone(self, ticket: Ticket, work: Callable[[], None]) -> bool:
+        """Does what concerns one job only; whether it went well. Else that job ends."""
+        try:
+            guarded("job", work)
+        except WeftError as error:
+            self._tell(ticket, error)
+            return False
+        return True
+
+    def _end_running(self, error: Exception) -> None:
+        """The runner failed: all that run end with its error, and nothing it wrote is trusted."""
+        for place in list(self._schedule.running):
+            self._tell(self._live[place.number], _as_weft(error))
+        self._pages.clear()
+
+    def _end_all(self, error: BaseException) -> None:
+        """The books may be torn: all jobs end, new ones begin with an empty cache."""
+        with self._lock:
+            live, self._live = list(self._live.values()), {}
+            self._inbox, self._cancelled = [], []
+            self._fresh()
+        for ticket in live:
+            ticket.done = True
+            try:
+                ticket.sink(ticket.answer.output(ticket.place.cached, _as_weft(error)))
+            except Exception:
+                _log.exception("the reader of job %d failed", ticket.number)
+
+
+def _as_weft(error: BaseException) -> WeftError:
+    if isinstance(error, WeftError):
+        return error
+    made = WeftError(f"a step failed: {type(error).__name__}: {str(error)[:200]}; ask again")
+    made.__cause__ = error
+    return made

@@ -1,0 +1,31 @@
+"""Logarithms of probabilities under the model: of float32 logits as they are, in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.engine.job import Chosen
+
+
+def chosen(logits: np.ndarray, token: int, top: int | None) -> Chosen:
+    """The token with its natural logarithm of probability and the `top` most probable tokens, the
+    likeliest first (equal ones by id); the token alone where `top` is None. logits: float32
+    [vocab]."""
+    if top is None:
+        return Chosen(token)
+    wide = logits.astype(np.float64)
+    most = wide.max()
+    total = most + np.log(np.exp(wide - most).sum())
+    found = leading(wide, top)
+    pairs = tuple((int(i), float(wide[i] - total)) for i in found)
+    return Chosen(token, float(wide[token] - total), pairs)
+
+
+def leading(values: np.ndarray, n: int) -> np.ndarray:
+    """Indices of the n largest, the largest first, equal ones by index."""
+    if n <= 0:
+        return np.empty(0, np.int64)
+    ids = np.arange(len(values))
+    if n < len(values):
+        ids = np.flatnonzero(values >= np.partition(values, len(values) - n)[len(values) - n])
+    return ids[np.argsort(-values[ids], kind="stable")][:n]

@@ -1,0 +1,182 @@
+"""Which page of the cache holds what: references, what may be found again, what goes first.
+
+A page's content is its tokens and all that came before them. A full page is found by the digest of
+its chain: BLAKE2b of the parent's digest and the page's tokens, from a root that names salt and
+adapter; 256 bits, so that equal digests mean equal chains. Sequences share full pages only. What
+nobody holds stays until its place is needed, the longest unused first, ends of chains before their
+beginnings. A page that is not full, or not wanted to its end, is not shared but taken over, where
+nobody holds it and nothing follows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_MOST_LOOKED_AT = 64  # pages that follow one: of those that begin alike, one is as good as another
+
+
+def root(salt: bytes, adapter: str) -> bytes:
+    """The digest that chains of this salt and adapter begin with."""
+    name = adapter.encode()
+    parts = struct.pack("<QQ", len(salt), len(name)) + salt + name
+    return hashlib.blake2b(parts, digest_size=32, person=b"weft.pages").digest()
+
+
+def link(parent: bytes, tokens: Sequence[int]) -> bytes:
+    """The digest of a full page of `tokens` after the chain `parent`."""
+    packed = struct.pack(f"<{len(tokens)}q", *tokens)
+    return hashlib.blake2b(parent + packed, digest_size=32).digest()
+
+
+class Chain:
+    """The digests of a growing list of tokens, each page hashed once."""
+
+    def __init__(self, start: bytes, size: int) -> None:
+        self._size, self._digests = size, [start]
+
+    def at(self, pages: int, tokens: Sequence[int]) -> bytes:
+        """The digest of the first `pages` pages of `tokens`."""
+        made, size = self._digests, self._size
+        while len(made) <= pages:
+            begin = (len(made) - 1) * size
+            made.append(link(made[-1], tokens[begin : begin + size]))
+        return made[pages]
+
+
+@dataclass(frozen=True)
+class _Content:
+    parent: bytes
+    tokens: tuple[int, ...]
+    digest: bytes | None  # of a full page
+
+
+class Pages:
+    """`count` pages of `size` positions each. Not for several threads at once."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self.count, self.size = count, size
+        self.refs = [0] * count
+        self._idle: OrderedDict[int, None] = OrderedDict.fromkeys(range(count))
+        self._content: dict[int, _Content] = {}
+        self._found: dict[bytes, int] = {}
+        self._after: dict[bytes, dict[int, None]] = {}  # parent: pages that follow it
+
+    @property
+    def idle(self) -> int:
+        """How many pages nobody holds: as many as `take` can give."""
+        return len(self._idle)
+
+    @property
+    def cached(self) -> int:
+        """Of those, how many may be found again."""
+        return sum(page in self._content for page in self._idle)
+
+    def take(self, n: int) -> list[int] | None:
+        """n pages of unknown content, held once each; None where there are not as many."""
+        if n > len(self._idle):
+            return None
+        taken = []
+        for _ in range(n):
+            page, _ = self._idle.popitem(last=False)
+            self._forget(page)
+            self.refs[page] = 1
+            taken.append(page)
+        return taken
+
+    def find(self, chain: Chain, tokens: Sequence[int], most: int) -> list[int]:
+        """The full pages that hold the beginning of `tokens`, at most `most` of these; they are
+        held once more each."""
+        pages: list[int] = []
+        while (len(pages) + 1) * self.size <= most:
+            page = self._found.get(chain.at(len(pages) + 1, tokens))
+            if page is None:
+                break
+            self._hold(page)
+            pages.append(page)
+        return pages
+
+    def take_over(self, parent: bytes, rest: Sequence[int]) -> tuple[int, int] | None:
+        """(the page after `parent` that nobody holds and nothing follows and which begins most
+        like `rest`, how many tokens they share): it is then the caller's alone."""
+        rest = tuple(rest[: self.size])
+        best, most = -1, 0
+        for _, page in zip(range(_MOST_LOOKED_AT), reversed(self._after.get(parent, {}))):
+            content = self._content[page]
+            if self.refs[page] or (content.digest and self._after.get(content.digest)):
+                continue
+            common = _common(content.tokens, rest)
+            if common > most:
+                best, most = page, common
+        if best < 0:
+            return None
+        self._forget(best)
+        self._hold(best)
+        return best, most
+
+    def fill(self, page: int, parent: bytes, digest: bytes | None, tokens: Sequence[int]) -> None:
+        """Says what a held page has come to hold: `digest` where it is full. A chain that another
+        page holds already stays there."""
+        if digest is not None and digest in self._found:
+            return
+        self._content[page] = _Content(parent, tuple(tokens), digest)
+        self._after.setdefault(parent, {})[page] = None
+        if digest is not None:
+            self._found[digest] = page
+
+    def release(self, pages: Sequence[int]) -> None:
+        """Lets go of a sequence's pages. Raises AssertionError for a page that nobody holds."""
+        for page in reversed(pages):  # the end of a chain goes before its beginning
+            assert self.refs[page] > 0, f"page {page} is freed twice"
+            self.refs[page] -= 1
+            if not self.refs[page]:
+                self._idle[page] = None
+                if page not in self._content:
+                    self._idle.move_to_end(page, last=False)
+
+    def clear(self) -> None:
+        """Forgets what pages hold: nothing is found again."""
+        self._content.clear()
+        self._found.clear()
+        self._after.clear()
+
+    def check(self) -> None:
+        """Raises AssertionError where the books do not agree."""
+        assert all(refs >= 0 for refs in self.refs)
+        assert {p for p, refs in enumerate(self.refs) if not refs} == set(self._idle)
+        for digest, page in self._found.items():
+            content = self._content[page]
+            assert content.digest == digest == link(content.parent, content.tokens)
+            assert len(content.tokens) == self.size
+        for page, content in self._content.items():
+            assert page in self._after[content.parent]
+            assert content.digest is None or self._found[content.digest] == page
+            assert content.digest is not None or not self.refs[page]
+        assert sum(map(len, self._after.values())) == len(self._content)
+        assert all(self._after.values())
+
+    def _hold(self, page: int) -> None:
+        self.refs[page] += 1
+        self._idle.pop(page, None)
+
+    def _forget(self, page: int) -> None:
+        content = self._content.pop(page, None)
+        if content is None:
+            return
+        beside = self._after[content.parent]
+        del beside[page]
+        if not beside:
+            del self._after[content.parent]
+        if content.digest is not None:
+            del self._found[content.digest]
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    for n, (x, y) in enumerate(zip(a, b)):
+        if x != y:
+            return n
+    return min(len(a), len(b))

@@ -1,0 +1,202 @@
+"""Which tokens the next step feeds, and into which pages. Pure policy: no device, no clock.
+
+There is neither a prefill nor a decode phase: a sequence has tokens, of which the first `fed` are
+in the cache, and each step feeds some of the rest. A step has a budget of rows. Sequences that
+lack one token (they decode) come first, then prompts, the oldest first, cut to what is left. Where
+pages run out the youngest of the running gives its own back and waits, to be read again; nobody is
+admitted in such a step. The oldest that runs is never preempted, and a job that would not fit alone
+is refused at the start: so every step makes progress.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from weft.engine.pages import Chain, Pages
+
+
+@dataclass(eq=False)
+class Place:
+    """Where a sequence stands: `tokens` (prompt, then answer), of which `fed` are in `pages`.
+    `number` is its age, `salt` its job's. At most `reads` tokens may come from the cache."""
+
+    number: int
+    tokens: list[int]
+    salt: bytes
+    chain: Chain
+    reads: int = 0
+    slot: int | None = None
+    fed: int = 0
+    pages: list[int] = field(default_factory=list)
+    cached: int = 0  # of the prompt's tokens, found when it was first admitted
+    preempted: int = 0  # times
+    filled: int = 0  # of its pages, as many are full and known as that
+
+    @property
+    def rest(self) -> int:
+        """How many tokens are to be fed."""
+        return len(self.tokens) - self.fed
+
+    def restart(self) -> None:
+        """Is read again from its first token, where it is: what an interrupted step has left of
+        a running state is unknown."""
+        self.fed = self.filled = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a step feeds of one sequence: `count` tokens from its `fed`-th on."""
+
+    place: Place
+    count: int
+
+
+class Schedule:
+    """The running and the waiting over `slots` sequences and a pool of pages. `shared` is whether
+    a sequence may go on from pages that another made."""
+
+    def __init__(self, pages: Pages, slots: int, budget: int, shared: bool = True) -> None:
+        self.pages, self.budget, self.shared = pages, max(budget, slots), shared
+        self.running: list[Place] = []
+        self.waiting: list[Place] = []
+        self.preemptions = self.found = 0
+        self._free = list(range(slots))[::-1]
+
+    def add(self, place: Place) -> None:
+        self.waiting.append(place)
+
+    def plan(self) -> list[Part]:
+        """What the next step feeds; the pages for it are held. Empty only where nobody is here."""
+        before = self.preemptions
+        wanted = self._shares()
+        parts = []
+        for place in sorted(self.running, key=lambda p: p.number):
+            count = wanted[place.number]
+            if count and place.slot is not None and self._reserve(place, place.fed + count):
+                parts.append(Part(place, count))
+        if self.preemptions == before:
+            left = self.budget - sum(part.count for part in parts)
+            parts += self._admit(left)
+        return parts
+
+    def _shares(self) -> dict[int, int]:
+        """How many tokens each of the running may feed, by number."""
+        left, wanted = self.budget, {}
+        for place in sorted(self.running, key=lambda p: (p.rest > 1, p.number)):
+            wanted[place.number] = min(place.rest, left)
+            left -= wanted[place.number]
+        return wanted
+
+    def _reserve(self, place: Place, positions: int) -> bool:
+        """Pages for the first `positions` of a running sequence, the youngest's if need be."""
+        while not self.extend(place, positions):
+            youngest = max(self.running, key=lambda p: p.number)
+            self._preempt(youngest)
+            if youngest is place:
+                return False
+        return True
+
+    def extend(self, place: Place, positions: int) -> bool:
+        """Pages for the first `positions` of a running sequence, if that many are idle."""
+        lacks = needed(positions, self.pages.size) - len(place.pages)
+        if lacks > 0:
+            taken = self.pages.take(lacks)
+            if taken is None:
+                return False
+            place.pages += taken
+        return True
+
+    def _preempt(self, place: Place) -> None:
+        self.preemptions += 1
+        place.preempted += 1
+        self.leave(place)
+        self.waiting.append(place)
+
+    def _admit(self, left: int) -> list[Part]:
+        parts = []
+        while left > 0 and self.waiting and self._free:
+            place = self._next()
+            if not self._seat(place):
+                break
+            parts.append(Part(place, min(place.rest, left)))
+            left -= parts[-1].count
+        return parts
+
+    def _next(self) -> Place:
+        """Who is admitted first: the preempted, then whose salt runs fewest, then the oldest."""
+        runs = Counter(p.salt for p in self.running)
+        return min(self.waiting, key=lambda p: (not p.preempted, runs[p.salt], p.number))
+
+    def _seat(self, place: Place) -> bool:
+        """Gives a waiting sequence a slot and pages for all its tokens, those in the cache
+        included, if one page for each of the running stays idle."""
+        pages, tokens = self.pages, place.tokens
+        most = min(place.reads, len(tokens) - 1) if self.shared else 0
+        held = pages.find(place.chain, tokens, most)
+        lacks = needed(len(tokens), pages.size) - len(held)
+        if lacks + len(self.running) > pages.idle:
+            pages.release(held)
+            return False
+        place.filled, place.fed, place.pages = len(held), len(held) * pages.size, held
+        end = None
+        if most > place.fed:
+            end = pages.take_over(place.chain.at(len(held), tokens), tokens[place.fed : most])
+        if end is not None:
+            place.pages.append(end[0])
+            place.fed += end[1]
+        if not place.preempted:
+            place.cached = place.fed
+            self.found += place.fed
+        assert self.extend(place, len(tokens))
+        self.waiting.remove(place)
+        self.running.append(place)
+        place.slot = self._free.pop()
+        return True
+
+    def advance(self, place: Place, count: int) -> None:
+        """A step has fed `count` tokens: pages that became full may be found from now on."""
+        place.fed += count
+        size, chain = self.pages.size, place.chain
+        while self.shared and (place.filled + 1) * size <= place.fed:
+            n = place.filled
+            parent, digest = chain.at(n, place.tokens), chain.at(n + 1, place.tokens)
+            self.pages.fill(place.pages[n], parent, digest, place.tokens[n * size : (n + 1) * size])
+            place.filled += 1
+
+    def leave(self, place: Place) -> None:
+        """Takes a sequence out, running or waiting; what it fed stays to be found."""
+        if place.slot is None:
+            self.waiting.remove(place)
+            return
+        n, size = place.filled, self.pages.size
+        if self.shared and n * size < place.fed:
+            parent = place.chain.at(n, place.tokens)
+            self.pages.fill(place.pages[n], parent, None, place.tokens[n * size : place.fed])
+        self.pages.release(place.pages)
+        self.running.remove(place)
+        self._free.append(place.slot)
+        place.slot, place.fed, place.pages, place.filled = None, 0, [], 0
+
+    def check(self, tables: np.ndarray | None = None) -> None:
+        """Raises AssertionError where sequences and pool do not agree, or `tables` with them."""
+        self.pages.check()
+        held = Counter(page for place in self.running for page in place.pages)
+        assert held == Counter({p: n for p, n in enumerate(self.pages.refs) if n})
+        slots = [p.slot for p in self.running]
+        assert len({*slots, *self._free}) == len(slots) + len(self._free)
+        assert all(p.slot is None and not p.pages for p in self.waiting)
+        for place in self.running:
+            assert place.fed <= len(place.pages) * self.pages.size
+            own = place.pages[place.fed // self.pages.size :]  # to be written: nobody else's
+            assert all(self.pages.refs[page] == 1 for page in own)
+            if tables is not None and place.slot is not None:
+                row = tables[place.slot, : needed(place.fed, self.pages.size)]
+                assert row.tolist() == place.pages[: len(row)]
+
+
+def needed(positions: int, size: int) -> int:
+    """Pages of `size` for as many positions."""
+    return -(-positions // size)
