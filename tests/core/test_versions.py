@@ -14,11 +14,20 @@ ROOT = Path(versions.__file__).parents[2]
 # What the makers import and are not made by: contracts, what keeps and plays the result, and the
 # readers of files whose content the key holds already.
 ASIDE: dict[str, tuple[str, ...]] = {
-    "programs": ("weft/backends", "weft/importers", "weft/nn", "weft/optim", "weft/tensor"),
+    "programs": (
+        "weft/backends",
+        "weft/engine",
+        "weft/importers",
+        "weft/nn",
+        "weft/optim",
+        "weft/ranks",
+        "weft/tensor",
+    ),
     "cpu code": ("weft/program", "weft/backends/cache.py"),
     "emulated code": ("weft/program", "weft/backends/cache.py"),
     "gpu code": ("weft/program", "weft/backends/cache.py"),
     "tuning": ("weft",),
+    "training": (),
 }
 
 

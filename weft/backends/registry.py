@@ -406,10 +406,17 @@ def _gpu(index: str) -> Device:
 
 
 _said: set[str] = set()
+_hushed = False
+
+
+def hush() -> None:
+    """No notices from here on: another process of the same work gives them."""
+    global _hushed
+    _hushed = True
 
 
 def notice(text: str) -> None:
     """One line on stderr, once per process for the same text."""
-    if text not in _said:
+    if text not in _said and not _hushed:
         _said.add(text)
         print(f"weft: {text}", file=sys.stderr)

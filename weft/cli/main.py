@@ -26,6 +26,7 @@ COMMANDS = {
     "list": ("hub", "List the models that were fetched."),
     "embed": ("embed", "Embed texts, or search them."),
     "train": ("train", "Train or fine-tune a model on text."),
+    "launch": ("launch", "Start a command as several ranks, on one machine or many."),
     "merge": ("train", "Add a LoRA adapter to its model."),
     "quantize": ("quantize", "Write a model with weights of fewer bits."),
     "compile": ("compile", "Compile a model to one file, for a device that need not be here."),

@@ -14,6 +14,7 @@ from weft.core.errors import UsageError
 
 if TYPE_CHECKING:
     from weft.models.training.settings import Settings
+    from weft.ranks import Ranks
 
 
 @click.command(
@@ -53,16 +54,34 @@ def train(
         write_text(config, example())
         click.echo(f"wrote {config}; edit it, then: weft train {config}")
         return 0
+    from weft.models.training.shared import follow, leading
+    from weft.ranks import join
+
+    def settings() -> Settings:
+        made = _with_paths(read_settings(config), yes)
+        if device is None:
+            return made
+        return replace(made, train=replace(made.train, device=device))
+
+    ranks = join()
+    with ranks.leaving():
+        if ranks.rank:
+            return follow(settings, ranks)
+        with leading(ranks):
+            return _run(settings(), config, resume, until, device, ranks)
+
+
+def _run(
+    settings: Settings, config: Path, resume: bool, until: int | None, device: str | None,
+    ranks: Ranks,
+) -> int:  # fmt: skip
     from weft.models.training.checkpoints import found
     from weft.models.training.loop import train as run
 
-    settings = _with_paths(read_settings(config), yes)
-    if device is not None:
-        settings = replace(settings, train=replace(settings.train, device=device))
     there = "" if device is None else f" --device {device}"
     again = f"Go on with: weft train {config} --resume{there}"
     try:
-        result = run(settings, resume, until)
+        result = run(settings, resume, until, ranks)
     except KeyboardInterrupt:  # the second, while the first was being answered
         saved = found(Path(settings.output.folder))
         if not saved:

@@ -22,6 +22,7 @@ MADE_BY: dict[str, tuple[str, ...]] = {
     "emulated code": ("core", "kernel", "backends/llvm", "backends/cpu", "backends/emulated"),
     "gpu code": ("core", "kernel", "backends/llvm", "backends/gpu"),
     "tuning": ("templates",),
+    "training": (".",),
 }  # fmt: skip
 
 

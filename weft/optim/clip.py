@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+import operator
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from weft.core import dtypes as dt
@@ -17,16 +19,30 @@ def clip_grad_norm(params: Iterable[Tensor], max_norm: float) -> Tensor:
     held = [p for p in params if p.grad is not None]
     if not held:
         raise GradientError("clip_grad_norm: no parameter has a gradient; call backward() first")
+    norm = length([square_sum(p.grad) for p in held])
+    shorten(held, norm, max_norm)
+    return norm
+
+
+def square_sum(gradient: Any) -> Tensor:
+    """The sum of the squares of a tensor, in float32 at least ([])."""
     with no_grad():
-        total: Any = None
-        for p in held:
-            g: Any = p.grad
-            wide = g.cast(dt.compute_dtype(g.dtype))
-            part = (wide * wide).sum()
-            total = part if total is None else total + part
-        norm: Tensor = total.sqrt()
+        wide = gradient.cast(dt.compute_dtype(gradient.dtype))
+        found: Tensor = (wide * wide).sum()
+        return found
+
+
+def length(squares: Sequence[Tensor]) -> Tensor:
+    """The Euclidean length of what has these sums of squares, added in their order ([])."""
+    with no_grad():
+        return functools.reduce(operator.add, squares).sqrt()
+
+
+def shorten(params: Iterable[Tensor], norm: Tensor, max_norm: float) -> None:
+    """Scales the gradients of `params`, which belong to a gradient of length `norm`, as
+    `clip_grad_norm` does."""
+    with no_grad():
         factor = (max_norm / (norm + 1e-6)).minimum(1.0)
-        for p in held:
+        for p in params:
             grad: Any = p.grad
             p.grad = grad * factor.cast(grad.dtype)
-    return norm

@@ -41,14 +41,14 @@ class LossScaler:
         """The loss times the scale, in float32 at least."""
         return loss.cast(dt.compute_dtype(loss.dtype)) * self._scale
 
-    def unscale(self, params: Iterable[Tensor]) -> Tensor:
+    def unscale(self, params: Iterable[Tensor], finite: Tensor | None = None) -> Tensor:
         """Divides the gradients by the scale, for instance before they are clipped; returns whether
-        all are finite (bool [])."""
+        all are finite (bool []): `finite`, where that is known of more gradients than these."""
         if self._finite is not None:
             raise UsageError("LossScaler: unscaled twice before update()")
         with no_grad():
             held = [p for p in params if p.grad is not None]
-            self._finite = all_finite([p.grad for p in held])
+            self._finite = all_finite([p.grad for p in held]) if finite is None else finite
             inverse = 1.0 / self._scale
             for p in held:
                 grad: Any = p.grad
@@ -77,6 +77,10 @@ class LossScaler:
             grown = (grown > LARGEST).where(self._scale, grown)
             self._scale.assign(finite.where(grows.where(grown, self._scale), self._scale * backoff))
             self._good.assign(grows.where(0, good))
+
+    def forget(self) -> None:
+        """As if the gradients had not been unscaled: the scale stays."""
+        self._finite = None
 
     def value(self) -> float:
         """The scale now."""

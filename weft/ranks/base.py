@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn, Protocol
 
 import numpy as np
 
-from weft.core.errors import UsageError
+from weft.core.errors import RankError, UsageError
 
 LOST = 75  # exit status of a rank that cannot go on without the others (EX_TEMPFAIL): try again
+SILENT = "said nothing for"  # in the message about such a rank, by which weft launch knows it
 
 
 class Pending(Protocol):
@@ -27,6 +29,9 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
+    torn: bool = False  # within what takes all ranks: an error there is the end of every one
+    seconds: float = 0.0  # spent waiting for others, so far
+    moved: int = 0  # bytes sent to others, so far
 
     def name(self, rank: int) -> str:
         """How messages call a rank."""
@@ -79,6 +84,18 @@ class Ranks:
 
     def finish(self) -> None:
         """Ends what all ranks did together; all call it, and nothing else afterwards."""
+
+    @contextmanager
+    def leaving(self) -> Iterator[None]:
+        """An error inside is shown, and this process leaves, where the others cannot know of it."""
+        try:
+            yield
+        except BaseException as error:
+            if self.size == 1 or not (self.rank or self.torn):
+                raise
+            what = str(error) or type(error).__name__
+            print(f"weft: {self.name(self.rank)}: {what}", file=sys.stderr)
+            self.leave(LOST if isinstance(error, RankError) else 1)
 
     def leave(self, status: int) -> NoReturn:
         """Ends this process at once; a launcher then ends the others."""

@@ -49,6 +49,7 @@ class Mpi(Ranks):
     def start_send(self, array: np.ndarray, to: int, tag: int = 0) -> Pending:
         self._check(to)
         head = frames.header(array)
+        self.moved += array.nbytes
         with _naming(f"sending to {self.name(to)}"):
             sent = [self._comm.Isend([head, MPI.INT64_T], to, tag)]
             if array.nbytes:
@@ -76,6 +77,7 @@ class Mpi(Ranks):
         self, array: np.ndarray, root: int = 0, seconds: float | None = None
     ) -> np.ndarray:
         place = [frames.raw(array), MPI.BYTE]
+        self.moved += array.nbytes if root == self.rank else 0
         self._ask(lambda: self._comm.Ibcast(place, root), "a broadcast", seconds)
         return array
 
@@ -88,6 +90,7 @@ class Mpi(Ranks):
         counts = [n * part.dtype.itemsize for n in sizes]
         to = [frames.raw(out), counts, _starts(counts), MPI.BYTE]
         source = [frames.raw(np.ascontiguousarray(part)), MPI.BYTE]
+        self.moved += part.nbytes * (self.size - 1)
         self._ask(lambda: self._comm.Iallgatherv(source, to), "a gathering", seconds)
         return out
 
@@ -100,6 +103,7 @@ class Mpi(Ranks):
         mine = np.concatenate([p.reshape(-1) for p in parts])
         out = np.empty(sum(sizes), dtype)
         gives = [p.size * dtype.itemsize for p in parts]
+        self.moved += sum(gives) - gives[self.rank]
         takes = [n * dtype.itemsize for n in sizes]
         source = [frames.raw(mine), gives, _starts(gives), MPI.BYTE]
         to = [frames.raw(out), takes, _starts(takes), MPI.BYTE]
@@ -129,11 +133,13 @@ class Mpi(Ranks):
         return self._finished(request, what, seconds)
 
     def _finished(self, request: Any, what: str, seconds: float | None) -> int:
-        until = None if seconds is None else time.monotonic() + seconds
+        began = time.monotonic()
+        until = None if seconds is None else began + seconds
         status, turns, pause = MPI.Status(), 0, PAUSE[0]
         while True:
             with _naming(what):
                 if request.Test(status):
+                    self.seconds += time.monotonic() - began
                     return int(status.Get_count(MPI.BYTE))
             turns += 1
             if self._watch is not None and self._watch.lost:

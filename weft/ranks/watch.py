@@ -17,7 +17,7 @@ import numpy as np
 from mpi4py import MPI
 
 from weft.core.errors import UsageError
-from weft.ranks.base import LOST
+from weft.ranks.base import LOST, SILENT
 
 BEAT = 1.0  # seconds
 PATIENCE = 20.0  # seconds of silence, unless WEFT_PATIENCE says otherwise
@@ -68,7 +68,7 @@ class Watch:
             silent = [r for r, at in self._heard.items() if time.monotonic() - at > self._patience]
             if silent and not self.lost:
                 names = ", ".join(self._name(r) for r in silent)
-                self.lost = f"{names} said nothing for {self._patience:g} s"
+                self.lost = f"{names} {SILENT} {self._patience:g} s"
             if self.lost:
                 self._leave()
 

@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from weft import optim
 from weft.backends import registry
 from weft.core.clock import compiling
 from weft.core.errors import ModelError, StorageError, UsageError
@@ -24,16 +23,12 @@ from weft.models.training.checks import check_settings, unused
 from weft.models.training.prepare import DATA, Data, prepare_data
 from weft.models.training.report import Display, Log, draw_curve, interruptible, read_log
 from weft.models.training.settings import Settings, differences
-from weft.models.training.step import (
-    find_fault,
-    find_update,
-    make_eval,
-    make_optimizer,
-    make_step,
-)
+from weft.models.training.shared import ALONE, lead
+from weft.models.training.step import find_fault
 from weft.models.training.tokens import Batches, evaluation
 from weft.models.training.weights import Trained
 from weft.program.device import Device
+from weft.ranks import Ranks
 
 MODEL, ADAPTER = "model", "adapter"  # the folder of a run that holds what was trained
 
@@ -49,11 +44,16 @@ class Result:
     losses: list[float] = field(default_factory=list)
 
 
-def train(settings: Settings, resume: bool = False, until: int | None = None) -> Result:
+def train(
+    settings: Settings, resume: bool = False, until: int | None = None, ranks: Ranks = ALONE
+) -> Result:  # fmt: skip
     """Trains as `settings` say, in the folder [output] names; `until` stops (and saves) after that
-    step. Raises UsageError for what cannot go together, ModelError when the loss or the weights
-    stop being finite, StorageError (which says what is safe) when the disk is full or fails, and
-    what reading data and models raises."""
+    step. Several `ranks` share the work: this process is number 0, the only one that reads text
+    and writes; the others `follow` (shared.py).
+
+    Raises UsageError for what cannot go together, ModelError when the loss or the weights stop
+    being finite, StorageError (which says what is safe) when the disk is full or fails, RankError,
+    and what reading data and models raises."""
     run = Path(settings.output.folder)
     if resume:
         ck.latest(run)
@@ -69,7 +69,7 @@ def train(settings: Settings, resume: bool = False, until: int | None = None) ->
         with owned(run, DATA):
             state = _resumed(settings, run) if resume else None
             data, config, raw = prepare_data(settings, run)
-            return _Run(settings, run, data, config, raw, state).go(until)
+            return _Run(settings, run, data, config, raw, state, ranks).go(until)
     except StorageError as error:
         error.args = (f"{error}\n{_safe(settings, run)}",)
         raise
@@ -126,7 +126,7 @@ class _Run:
 
     def __init__(
         self, settings: Settings, run: Path, data: Data, config: DecoderConfig,
-        raw: dict[str, Any], state: tuple[Path, ck.State] | None = None,
+        raw: dict[str, Any], state: tuple[Path, ck.State] | None = None, ranks: Ranks = ALONE,
     ) -> None:  # fmt: skip
         t = settings.train
         self.settings, self.run, self.data = settings, run, data
@@ -135,25 +135,15 @@ class _Run:
         self.held = evaluation(data.held_out, t.batch, t.context, settings.output.eval_batches)
         self.trained = Trained(settings, config, raw, data.folder)
         self.model = self.trained.model
-        self.opt = make_optimizer(self.model, settings.optimizer, t.steps)
-        self.scaler = optim.LossScaler() if t.precision == "float16" else None
         self.device = device = registry.get(t.device)  # says which: after all that may be refused
         self.start = 0
         if state is not None:
             _check_same(state, data, device)
+        self.work = lead(settings, self.trained, raw, device, ranks)
+        if state is not None:
             self.start = state[1].step
-            self._load(state[0], state[1])
-        self.step_fn = make_step(self.model, self.opt, t, settings.optimizer, device, self.scaler)
-        self.eval_fn = make_eval(self.model, device)
+            self.work.load(self.trained.read(state[0]), state[1].optimizer)
         self.result = Result(self.start, False, run)
-
-    def _load(self, folder: Path, state: ck.State) -> None:
-        self.trained.load(folder)
-        scaler = {k[7:]: v for k, v in state.optimizer.items() if k.startswith("scaler.")}
-        if self.scaler is not None:
-            self.scaler.load_state_dict(scaler)
-        rest = {k: v for k, v in state.optimizer.items() if not k.startswith("scaler.")}
-        self.opt.load_state_dict(rest)
 
     # -- the loop
 
@@ -210,20 +200,19 @@ class _Run:
         ids, targets = self._batch(number)
         key = np.array([t.seed & 0xFFFFFFFF, number], np.uint32)
         before = compiling.total
-        out = {k: float(v.item()) for k, v in self.step_fn(ids, targets, key).items()}
+        out = self.work.step(ids, targets, key)
         updated = bool(out.pop("finite"))
         now = time.perf_counter()
         compiled = compiling.total - before
         rate = ids.size / max(now - self._before - compiled, 1e-9)
         self._before = now
-        skipped = self.scaler is not None and not math.isfinite(out["norm"])  # tries a lower scale
+        # With a scaled loss a lower scale is tried.
+        skipped = t.precision == "float16" and not math.isfinite(out["norm"])
         fine = math.isfinite(out["loss"]) and (skipped or math.isfinite(out["norm"]))
         if not fine:
             self._stop(number, find_fault(self.model, ids, targets, self.device), out)
         if not (updated or skipped):
-            o = self.settings.optimizer
-            batch = (ids, targets, key)
-            role = find_update(self.model, self.opt, t, o, self.device, batch)
+            role = self.work.worst(ids, targets, key)
             self._stop(number, f"weight {role} after the update", out)
         self.result.loss = out["loss"]
         self.result.losses.append(out["loss"])
@@ -265,7 +254,7 @@ class _Run:
         """The mean loss on held-out text, logged."""
         if not self.held or not self.settings.output.eval_every:
             return
-        losses = [float(self.eval_fn(ids, targets).item()) for ids, targets in self.held]
+        losses = self.work.evaluate(self.held)
         loss = sum(losses) / len(losses)
         self._check_loss(number, loss, "held-out loss")
         self.log.write(step=number, eval_loss=loss, perplexity=round(math.exp(min(loss, 50)), 4))
@@ -275,7 +264,7 @@ class _Run:
     def _check_end(self, number: int) -> None:
         """No step computes a loss with the last weights; nor does an evaluation here."""
         ids, targets = self._batch(number - 1)
-        loss = float(self.eval_fn(ids[0], targets[0]).item())
+        (loss,) = self.work.evaluate([(ids[0], targets[0])])
         self._check_loss(number, loss, "loss after the last update")
 
     def _check_loss(self, number: int, loss: float, name: str) -> None:
@@ -307,12 +296,8 @@ class _Run:
 
     def _save(self, number: int) -> Path:
         path = self.run / ck.name_of(number)
-        optimizer = self.opt.state_dict()
-        if self.scaler is not None:
-            optimizer |= {f"scaler.{k}": v for k, v in self.scaler.state_dict().items()}
-        state = ck.State(
-            number, self.settings.as_dict(), self.device.kind, self.data.tokens, optimizer,
-        )  # fmt: skip
+        settings, optimizer = self.settings.as_dict(), self.work.state()
+        state = ck.State(number, settings, self.device.kind, self.data.tokens, optimizer)
         self.log.sync()
         with replacing_folder(path) as folder:
             self.trained.write(folder, "float32")

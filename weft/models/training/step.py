@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from weft import optim
 from weft.models.training.model import TrainableDecoder
+from weft.models.training.parts import Node, joined, rows
 from weft.models.training.settings import OptimizerSettings, TrainSettings
 from weft.ops.tape import plain
 from weft.tensor import autograd
@@ -21,11 +22,16 @@ UNDECAYED = ("norm", "bias", "scale", "sinks", "decay")  # weight decay is for m
 HUGE = 1e30  # a limit on the gradient's norm that limits nothing
 
 
-def make_optimizer(model: TrainableDecoder, s: OptimizerSettings, steps: int) -> optim.AdamW:
-    """AdamW over the model's parameters by role; only matrices and embeddings decay."""
+def make_optimizer(
+    model: TrainableDecoder, s: OptimizerSettings, steps: int,
+    pieces: Iterable[tuple[str, Tensor, str]] | None = None,
+) -> optim.AdamW:  # fmt: skip
+    """AdamW over the model's parameters by role, or over pieces of them (name, tensor, role); only
+    matrices and embeddings decay."""
     params: dict[bool, list[tuple[str, Tensor]]] = {True: [], False: []}
-    for role, t in model.named_parameters():
-        params[model.kind(role) not in UNDECAYED].append((role, t))
+    whole = ((role, t, role) for role, t in model.named_parameters())
+    for name, t, role in whole if pieces is None else pieces:
+        params[model.kind(role) not in UNDECAYED].append((name, t))
     groups: list[dict[str, Any]] = [
         {"params": params[True], "weight_decay": s.weight_decay},
         {"params": params[False], "weight_decay": 0.0},
@@ -89,18 +95,62 @@ def _gradients(
     """(mean loss, norm of the gradient before it is clipped); the parameters hold the gradient."""
     params = [t for _, t in model.named_parameters()]
     model.key = key
-    parts = []
-    for a in range(s.accumulate):
-        model.part = a
-        loss = model.loss(ids[a], targets[a])
-        share = loss * (1.0 / s.accumulate)
-        (share if scaler is None else scaler.scale(share)).backward()
-        parts.append(loss.detach())
+    losses: list[Tensor] = []
+
+    def one(node: Node) -> list[Any] | None:
+        if node[1] - node[0] > 1:
+            return None
+        model.part = node[0]
+        loss, made = part_gradients(model, s, scaler, ids[node[0]], targets[node[0]])
+        losses.append(loss)
+        return made
+
+    total = joined((0, s.accumulate), one, added)
     model.key = None
+    for p, grad in zip(params, total):
+        p.grad = grad
     if scaler is not None:
         scaler.unscale(params)
-    norm = optim.clip_grad_norm(params, o.clip or HUGE)
-    return sum(parts[1:], parts[0]) * (1.0 / s.accumulate), norm
+    held = [p for p in params if p.grad is not None]
+    norm = optim.length([q for p in held for q in squares(p.grad)])
+    optim.shorten(held, norm, o.clip or HUGE)
+    return mean_loss(losses), norm
+
+
+def part_gradients(
+    model: TrainableDecoder, s: TrainSettings, scaler: optim.LossScaler | None,
+    ids: Tensor, targets: Tensor,
+) -> tuple[Tensor, list[Any]]:  # fmt: skip
+    """(loss, gradients of its share of the step's loss) of one part, int32 [B, T]; by parameter,
+    None where the loss does not depend on it."""
+    loss = model.loss(ids, targets)
+    share = loss * (1.0 / s.accumulate)
+    (share if scaler is None else scaler.scale(share)).backward()
+    made = []
+    for _, p in model.named_parameters():
+        made.append(p.grad)
+        p.grad = None
+    return loss.detach(), made
+
+
+def added(one: list[Any], two: list[Any]) -> list[Any]:
+    """The sums of two lists of gradients."""
+    with autograd.no_grad():
+        return [a if b is None else b if a is None else a + b for a, b in zip(one, two)]
+
+
+def squares(gradient: Any) -> list[Tensor]:
+    """The sum of the squares of each piece of a parameter's gradient."""
+    cuts = rows(gradient.shape)
+    if len(cuts) == 1:
+        return [optim.square_sum(gradient)]
+    with autograd.no_grad():
+        return [optim.square_sum(gradient[start:stop]) for start, stop, _ in cuts]
+
+
+def mean_loss(losses: Sequence[Any]) -> Any:
+    """The mean of the losses of the parts (float32), added in their order."""
+    return sum(losses[1:], losses[0]) * (1.0 / len(losses))
 
 
 def finite(x: Tensor) -> Tensor:

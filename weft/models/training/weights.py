@@ -58,9 +58,9 @@ class Trained:
             checkpointing=s.train.checkpointing,
         )  # fmt: skip
 
-    def load(self, folder: Path) -> None:
-        """Takes the weights of a checkpoint. Raises UsageError when its adapter was trained on
-        other weights than the model's."""
+    def read(self, folder: Path) -> dict[str, np.ndarray]:
+        """The weights of a checkpoint, float32 by role. Raises UsageError when its adapter was
+        trained on other weights than the model's."""
         if not self.settings.lora.rank:
             weights = folder_weights(folder)[1]
         else:
@@ -70,9 +70,9 @@ class Trained:
                     f"{self.settings.model.base} does not hold the weights that {folder} was "
                     "trained on; restore them, or name another [output] folder"
                 )
-            weights = adapter.weights
+            weights = dict(adapter.weights)
         _check_finite(weights, str(folder))
-        self.model.assign(weights)
+        return weights
 
     def whole(self) -> tuple[DecoderConfig, dict[str, np.ndarray]]:
         """Config and weights as inference wants them: adapters added, or beside packed weights."""
