@@ -181,6 +181,7 @@ def test_a_silent_rank_is_lost_after_the_patience() -> None:
 
 
 @needs_mpi
+@pytest.mark.slow
 def test_a_busy_rank_is_not_lost() -> None:
     status, _, err = together(2, __file__, "case_busy", WEFT_PATIENCE="3")
     assert status == 0, err

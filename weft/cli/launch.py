@@ -90,12 +90,13 @@ def _onwards(words: Sequence[str]) -> list[str]:
 
 
 def _play(line: Sequence[str], env: Mapping[str, str]) -> int:
-    """Runs MPI's launcher; its exit status. Ctrl-C and SIGTERM are the ranks' to answer. Where a
+    """Runs MPI's launcher; its exit status. Ctrl-C and SIGTERM reach the ranks as
+    Ctrl-C, so that training saves. Where a
     rank says that another is silent, the launcher may wait for a machine that is no longer there:
     it gets some seconds."""
     process = subprocess.Popen(line, env=env, stderr=subprocess.PIPE)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ended = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    ended = signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGINT))
     silent = threading.Event()
     reader = threading.Thread(target=_pass_on, args=(process, silent), daemon=True)
     reader.start()

@@ -90,7 +90,7 @@ class Ranks:
         """An error inside is shown, and this process leaves, where the others cannot know of it."""
         try:
             yield
-        except BaseException as error:
+        except (Exception, KeyboardInterrupt) as error:
             if self.size == 1 or not (self.rank or self.torn):
                 raise
             what = str(error) or type(error).__name__

@@ -3,6 +3,7 @@ and before each thing that takes all ranks it tells the others, who only `follow
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,6 +68,7 @@ def follow(read: Callable[[], Settings], ranks: Ranks) -> int:
     """The life of every rank but 0, whose settings `read` gives; the exit status. Raises RankError,
     and what keeps this rank from computing its share."""
     registry.hush()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 gets it too, saves and tells the others
     shard: Shard | None = None
     while True:
         word, *numbers = (int(v) for v in ranks.broadcast(np.zeros(WORDS, np.int64)))
