@@ -129,6 +129,11 @@ class Tokenizer:
         return {name: text for name, text in found.items() if text is not None}
 
     @property
+    def config(self) -> Mapping[str, Any]:
+        """What tokenizer_config.json and special_tokens_map.json say."""
+        return self._config
+
+    @property
     def has_chat(self) -> bool:
         return read_template(self._folder, self._config) is not None
 

@@ -1,0 +1,88 @@
+"""Which parser a model has: by its response_template, else by what its chat template writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from weft.core.errors import ModelError, UsageError
+from weft.models.chat import read_template
+from weft.models.tokenizer import Tokenizer
+from weft.serve.toolcalls import formats
+from weft.serve.toolcalls.events import Parser, Sink
+from weft.serve.toolcalls.formats import Context, Format, tagged, tagged_gemma
+from weft.serve.toolcalls.reading import Incremental, Reader
+from weft.serve.toolcalls.template import ResponseTemplate
+
+Read = Callable[[Sink, Context], Reader]
+Make = Callable[[Context], Parser]
+
+_THINK = ("<think>", "</think>")
+_ENDS = ("<|im_end|>", "<|endoftext|>")
+
+# Each format, and what the chat template of a model that writes it contains: the first that fits.
+FORMATS: dict[str, tuple[Read, tuple[str, ...]]] = {
+    "harmony": (formats.harmony, ("<|channel|>", "<|message|>")),
+    "gemma4": (
+        Format(
+            ("<|channel>thought\n", "<channel|>"),
+            tagged_gemma("<|tool_call>", "<tool_call|>", '<|"|>'),
+            ("<turn|>", "<|tool_response>"),
+        ).read,
+        ("<|tool_call>",),
+    ),
+    "functiongemma": (
+        Format(
+            None, tagged_gemma("<start_function_call>", "<end_function_call>", "<escape>"),
+            ("<start_function_response>", "<end_of_turn>"),
+        ).read,
+        ("<start_function_call>",),
+    ),
+    "mistral": (
+        Format(("[THINK]", "[/THINK]"), {"[TOOL_CALLS]": formats.mistral}).read,
+        ("[TOOL_CALLS]",),
+    ),
+    "qwen-xml": (
+        Format(_THINK, {"<tool_call>": formats.functions_of_xml}, _ENDS).read,
+        ("<tool_call>", "<function="),
+    ),
+    "hermes": (
+        Format(_THINK, tagged("<tool_call>", "</tool_call>"), _ENDS).read, ("<tool_call>",)
+    ),
+    "llama": (formats.llama, ("<|python_tag|>",)),
+    "llama-json": (formats.llama, ("<|start_header_id|>", "parameters")),
+    "think": (Format(_THINK).read, ("<think>",)),
+    "text": (Format().read, ()),
+}  # fmt: skip
+NAMES = ("auto", "template", *FORMATS)
+
+
+def choose(tokenizer: Tokenizer, name: str = "auto") -> tuple[str, Make]:
+    """The name of the parser that the model of `tokenizer` has, or that was asked for by `name`,
+    and what makes one for each answer. Raises UsageError for a name that is none of NAMES, or a
+    "template" that the model lacks; ModelError for a response_template that weft does not take."""
+    if name not in NAMES:
+        raise UsageError(f"--tool-parser is {name[:40]!r}; expected one of {', '.join(NAMES)}")
+    config = tokenizer.config
+    template = config.get("response_template")
+    if name == "template" and template is None:
+        raise UsageError(f"{tokenizer.path.parent} has no response_template; expected another "
+                         "--tool-parser")  # fmt: skip
+    if template is not None and name in ("auto", "template"):
+        return "template", _template(tokenizer, template)
+    if name == "auto":
+        source = read_template(tokenizer.path.parent, config) or ""
+        name = next(n for n, (_, signs) in FORMATS.items() if all(s in source for s in signs))
+    read = FORMATS[name][0]
+    return name, lambda context: Incremental(lambda sink: read(sink, context))
+
+
+def _template(tokenizer: Tokenizer, spec: Mapping[str, Any]) -> Make:
+    try:
+        template = ResponseTemplate(spec)
+    except UsageError as e:
+        raise ModelError(
+            f"{tokenizer.path.parent}: {e}\nname a parser instead: --tool-parser "
+            f"{'|'.join(FORMATS)}"
+        ) from None
+    return template.parser

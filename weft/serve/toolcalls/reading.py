@@ -1,0 +1,74 @@
+"""Reading a text one character at a time: parsers are generators that wait for the next one.
+
+So whatever pieces a text comes in, they see the same. The end of the text is the character "".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+
+from weft.serve.toolcalls.events import Event, Sink
+
+Reader = Generator[None, str, None]
+END = ""
+
+
+class Incremental:
+    """A Parser that runs a generator which fills a Sink."""
+
+    def __init__(self, make: Callable[[Sink], Reader]) -> None:
+        self._sink = Sink()
+        self._run = make(self._sink)
+        self._over = False
+        next(self._run)
+
+    def feed(self, text: str) -> list[Event]:
+        for c in text:
+            self._send(c)
+        return self._sink.take()
+
+    def finish(self) -> list[Event]:
+        self._send(END)
+        return self._sink.finish()
+
+    def _send(self, c: str) -> None:
+        if not self._over:
+            try:
+                self._run.send(c)
+            except StopIteration:
+                self._over = True
+
+
+def until(
+    markers: Sequence[str], take: Callable[[str], None], outside: Callable[[], bool] | None = None
+) -> Generator[None, str, str]:
+    """Gives `take` the text up to the first of `markers`, and returns that one, or END. While
+    `outside` is false nothing is a marker. No marker begins another one."""
+    firsts = {m[0] for m in markers}
+    held = ""
+    while True:
+        c = yield
+        if c == END:
+            if held:
+                take(held)
+            return END
+        if not held and (c not in firsts or (outside is not None and not outside())):
+            take(c)
+            continue
+        held += c
+        while held and not any(m.startswith(held) for m in markers):
+            take(held[0])
+            held = held[1:]
+            if outside is not None and held and not outside():
+                take(held)
+                held = ""
+        if held in markers:
+            return held
+
+
+def skip_space() -> Generator[None, str, str]:
+    """The first character that is no space, or END."""
+    while True:
+        c = yield
+        if c == END or not c.isspace():
+            return c
