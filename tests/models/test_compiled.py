@@ -194,7 +194,7 @@ def test_a_common_prefix_is_kept_and_changes_no_bit(tmp_path: Path, name: str, d
     first = model.generate(ids[:20], **options)
     turns = [
         (ids[:20], 19),
-        ([*ids[:20], *first.ids, 5, 6], 20),  # the prefill below left no more
+        ([*ids[:20], *first.ids, 5, 6], 27),  # the answer's last token was not fed
         ([*ids[:20], *first.ids, 5, 6, 7], 30),
         (ids[:10] + ids[20:30], 10),
         (ids[:30], 10),
@@ -205,11 +205,7 @@ def test_a_common_prefix_is_kept_and_changes_no_bit(tmp_path: Path, name: str, d
         fresh = weft.load(tmp_path, device="cpu", context=64)
         assert got == fresh.generate(prompt, **options)
         assert got.reused == reused
-        runner = model.runner()
-        kept = runner.prefill(0, prompt[9:], 9).copy()
-        np.testing.assert_array_equal(kept, fresh.runner().prefill(0, prompt))
-    model.logits(ids[30:])
-    assert model.generate(ids[30:], max_new_tokens=1).reused == len(ids[30:]) - 1
+    np.testing.assert_array_equal(model.logits(ids[30:])[-1], fresh.runner().prefill(0, ids[30:]))
 
 
 def test_an_interrupted_prefill_keeps_only_what_it_finished(zoo, monkeypatch) -> None:

@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 from model_zoo import VOCAB, write_model, write_tokenizer
 
-from weft.core.errors import FileFormatError, LimitError, ModelError, UsageError, WeftError
+from weft.core.errors import (
+    FileFormatError,
+    LimitError,
+    ModelError,
+    UsageError,
+    WeftError,
+)
 from weft.importers.safetensors import open_checkpoint, save_file
 from weft.models import load
 
@@ -197,12 +203,43 @@ def test_interrupt_leaves_the_model_usable(model, monkeypatch) -> None:
     assert model.generate([5, 6], max_new_tokens=8) == want
 
 
-def test_an_overtaken_stream_says_so(model) -> None:
+def test_streams_at_once_do_not_mix(model) -> None:
+    """Two streams and a call between their pieces: each as if it were alone."""
+    want = [model.generate(p, max_new_tokens=8) for p in PROMPTS[:3]]
+    streams = [model.generate(p, max_new_tokens=8, stream=True) for p in PROMPTS[:2]]
+    pieces: list[list[str]] = [[], []]
+    for _ in range(5):
+        for mine, stream in zip(pieces, streams):
+            mine.append(next(stream))
+    assert model.generate(PROMPTS[2], max_new_tokens=8) == want[2]
+    rows = model.logits(PROMPTS[2])
+    for mine, stream in zip(pieces, streams):
+        mine += stream
+    assert [stream.results for stream in streams] == [[w] for w in want[:2]]
+    assert ["".join(mine) for mine in pieces] == [w.text for w in want[:2]]
+    np.testing.assert_array_equal(model.logits(PROMPTS[2]), rows)
+
+
+def test_a_stream_that_is_left_gives_its_place_back(model) -> None:
+    want = model.generate([5, 6], max_new_tokens=8)
+    for _ in range(5):
+        next(model.generate([9, 9], max_new_tokens=8, stream=True))
+    assert model.generate([5, 6], max_new_tokens=8) == want
+    assert not model.engine().has_work and model.engine().stats.held == 0
+
+
+def test_reading_logits_takes_a_place_and_gives_way(model) -> None:
+    """That of a stream that runs, which is read again; and who runs next takes it back."""
+    want, rows = model.generate([5, 6], max_new_tokens=8), model.logits([7] * 9)
     stream = model.generate([5, 6], max_new_tokens=8, stream=True)
     next(stream)
-    model.generate([7], max_new_tokens=2)
-    with pytest.raises(UsageError, match="another generation began"):
-        list(stream)
+    blocks = [model.logit_blocks([7] * 9), model.logit_blocks([7] * 9)]
+    for block in blocks:
+        np.testing.assert_array_equal(next(block), rows)
+    list(stream)
+    assert stream.results == [want]
+    later = model.logit_blocks([7] * 9, first=3)
+    np.testing.assert_allclose(next(later), rows[3:], atol=1e-5)  # NumPy's order of sums
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

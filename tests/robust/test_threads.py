@@ -15,7 +15,6 @@ from robust_kit import BERT, tiny
 
 import weft
 from weft.backends import registry
-from weft.core.errors import UsageError
 
 PROMPTS = [[1, 2, 3], [9], [200, 4, 8, 2], [17, 18]]
 
@@ -60,27 +59,22 @@ def test_one_model_from_many_threads_takes_turns(folder: Path) -> None:
 
 
 def test_streams_of_one_model_never_mix(folder: Path) -> None:
-    """Each stream ends right, or with an error that says why."""
+    """Each stream is right, whatever others are open."""
     want = expected(folder)
     model = weft.load(folder, device="cpu")
-    outcome: list[str] = []
+    outcome: list[bool] = []
 
     def work(i: int) -> None:
         for _ in range(5):
-            try:
-                ids = [t for p in model.generate(PROMPTS[i], 20, stream=True) for t in p.ids]
-                assert tuple(ids) == want[i].ids
-                outcome.append("whole")
-            except UsageError as e:
-                assert "another generation began" in str(e)
-                outcome.append("refused")
+            ids = [t for p in model.generate(PROMPTS[i], 20, stream=True) for t in p.ids]
+            outcome.append(tuple(ids) == want[i].ids)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
-    assert len(outcome) == 15 and "whole" in outcome
+    assert outcome == [True] * 15
     assert model.generate(PROMPTS[0], max_new_tokens=20) == want[0]
 
 

@@ -203,7 +203,7 @@ def run(
         for piece in model.generate(text, stream=True, **options):
             if not first:
                 first.append((time.perf_counter(), Watch()))
-            count += 1
+            count += len(piece.ids)
             yield piece
 
     if not _stream(timed()).endswith("\n"):

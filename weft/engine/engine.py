@@ -13,8 +13,10 @@ error, the cache is forgotten, and those that wait get their turn.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+
+import numpy as np
 
 from weft.core.errors import BusyError, LimitError, ModelError, UsageError, WeftError
 from weft.core.forks import lock_of
@@ -22,7 +24,7 @@ from weft.engine.answer import Answer, Explain, guarded
 from weft.engine.drafts import Drafter, Lookup
 from weft.engine.job import Job, PagedRunner, Sink
 from weft.engine.pages import Chain, Pages, root
-from weft.engine.play import Failed, Player
+from weft.engine.play import FEW, SCORED, Failed, Player
 from weft.engine.schedule import Part, Place, Schedule, needed
 from weft.engine.text import Texts
 from weft.engine.ticket import Counts, Stats, Ticket
@@ -42,7 +44,8 @@ class Engine:
 
     vocab: token ids are 0 to vocab - 1. texts: makes what turns tokens into text. explain: says
     what is wrong where logits are not finite. budget: rows of a step. queue: jobs that may wait.
-    drafter: makes what proposes the tokens of one job.
+    drafter: makes what proposes the tokens of one job. few: rows of a prompt at most that go along
+    with those that decode.
     """
 
     def __init__(
@@ -54,10 +57,11 @@ class Engine:
         budget: int = BUDGET,
         queue: int = QUEUE,
         drafter: Callable[[], Drafter] = Lookup,
+        few: int = FEW,
     ) -> None:
         self.runner, self.vocab, self.queue = runner, vocab, queue
         self._texts, self._explain, self._budget = texts, explain, budget
-        self._drafter = drafter
+        self._drafter, self._few = drafter, few
         self._live: dict[int, Ticket] = {}  # from submit to the last output
         self._inbox: list[Ticket] = []
         self._cancelled: list[Ticket] = []
@@ -76,7 +80,9 @@ class Engine:
         self._pages = Pages(runner.pages, runner.page)
         shared = runner.resumes(0, runner.page)  # whether pages are all that a sequence has
         self._schedule = Schedule(self._pages, runner.slots, self._budget, shared)
-        self._player = Player(runner, self.vocab, self._schedule, self._counts, self._alone)
+        self._player = Player(
+            runner, self.vocab, self._schedule, self._counts, self._alone, self._few
+        )
 
     # -- from any thread --------------------------------------------------------------------------
 
@@ -96,7 +102,8 @@ class Engine:
             self._number += 1
             chain = Chain(root(job.salt, job.adapter), self.runner.page)
             reads = 0 if job.prompt_logprobs is not None else self.runner.context
-            place = Place(self._number, answer.tokens, job.salt, chain, reads)
+            most = len(job.prompt) + max(limit, 1) - 1
+            place = Place(self._number, answer.tokens, job.salt, chain, reads, most)
             lookup = self._drafter() if job.drafts and self._schedule.shared else None
             ticket = Ticket(self._number, job, sink, answer, place, lookup)
             self._live[ticket.number] = ticket
@@ -193,6 +200,33 @@ class Engine:
                     self._end_all(e)
                 raise
             return self.has_work
+
+    def read(self, ids: Sequence[int], first: int = 0) -> Iterator[np.ndarray]:
+        """Logits float32 [at most 64, vocab] of the positions of `ids` from `first` on, block by
+        block, each until the next; ids as a job's prompt. It takes the place of jobs that run,
+        which go on later, and jobs that nothing else runs beside take its own: then it raises
+        UsageError. Raises what the runner does."""
+        with self._playing:
+            place = self._schedule.lend(len(ids))
+            self._player.table(place)
+        try:
+            begin = 0
+            while begin < len(ids):
+                with self._playing:
+                    if place.slot is None:
+                        raise UsageError("another call on this model came between blocks of logits")
+                    part = ids[begin : begin + SCORED] if begin >= first else ids[:first]
+                    if begin < first:
+                        out = self.runner.prefill(place.slot, part)
+                    else:
+                        pos = range(begin, begin + len(part))
+                        out = self.runner.rows(part, [place.slot] * len(part), pos)
+                if begin >= first:
+                    yield out
+                begin += len(part)
+        finally:
+            with self._playing:
+                self._schedule.lent_back(place)
 
     def check(self) -> None:
         """Raises AssertionError where pages, sequences and tables do not agree."""

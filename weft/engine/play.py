@@ -11,7 +11,7 @@ from weft.engine.schedule import Place, Schedule, needed
 from weft.engine.ticket import Counts, Ticket
 
 FEW = 16  # rows of a prompt that go along with those that decode, for about the price of one
-SCORED = 64  # rows whose logits are held at once, for prompts' logprobs
+SCORED = 64  # rows whose logits are held at once
 DRAFTED = 16  # rows of a step up to which tokens are proposed
 
 
@@ -34,9 +34,11 @@ class Player:
         schedule: Schedule,
         counts: Counts,
         alone: Callable[[Ticket, Callable[[], None]], bool],
+        few: int,
     ) -> None:
         self._runner, self._vocab, self._alone = runner, vocab, alone
         self._schedule, self._pages, self._counts = schedule, schedule.pages, counts
+        self._few = few
         self.away = False
 
     def play(self, parts: Sequence[tuple[Ticket, int]]) -> None:
@@ -45,10 +47,10 @@ class Player:
         together = []
         for ticket, count in parts:
             place = ticket.place
-            self._table(place)
+            self.table(place)
             if ticket.scores:
                 self._score(ticket, count)
-            elif count > FEW:
+            elif count > self._few:
                 ids, adapter = place.tokens[place.fed : place.fed + count], ticket.job.adapter
                 logits = self._call(self._runner.prefill, place.slot, ids, place.fed, adapter)
                 self._settle(ticket, count, logits[None])
@@ -58,7 +60,8 @@ class Player:
             self._propose(together)
             self._together(together)
 
-    def _table(self, place: Place) -> None:
+    def table(self, place: Place) -> None:
+        """Tells the runner where a sequence's pages are."""
         row = self._runner.tables[place.slot]
         row[: len(place.pages)] = place.pages
         row[len(place.pages) :] = 0
@@ -76,7 +79,7 @@ class Player:
             draft = ticket.lookup.propose(place.tokens, left)[:left] if left > 0 else []
             if draft and not 0 <= min(draft) <= max(draft) < self._vocab:
                 continue
-            spare = self._pages.idle - len(self._schedule.running)
+            spare = self._pages.idle - self._schedule.soon
             lacks = needed(length + len(draft), self._pages.size) - len(place.pages)
             if (
                 draft
@@ -85,7 +88,7 @@ class Player:
             ):
                 ticket.draft = draft
                 room -= len(draft)
-                self._table(place)
+                self.table(place)
 
     def _together(self, together: list[tuple[Ticket, int]]) -> None:
         ids: list[int] = []

@@ -21,13 +21,15 @@ from weft.engine.pages import Chain, Pages
 @dataclass(eq=False)
 class Place:
     """Where a sequence stands: `tokens` (prompt, then answer), of which `fed` are in `pages`.
-    `number` is its age, `salt` its job's. At most `reads` tokens may come from the cache."""
+    `number` is its age, `salt` its job's. At most `reads` tokens may come from the cache, and
+    never more than `most` positions are fed."""
 
     number: int
     tokens: list[int]
     salt: bytes
     chain: Chain
     reads: int = 0
+    most: int = 0
     slot: int | None = None
     fed: int = 0
     pages: list[int] = field(default_factory=list)
@@ -62,6 +64,7 @@ class Schedule:
         self.pages, self.budget, self.shared = pages, max(budget, slots), shared
         self.running: list[Place] = []
         self.waiting: list[Place] = []
+        self.lent: list[Place] = []
         self.preemptions = self.found = 0
         self._free = list(range(slots))[::-1]
 
@@ -70,6 +73,9 @@ class Schedule:
 
     def plan(self) -> list[Part]:
         """What the next step feeds; the pages for it are held. Empty only where nobody is here."""
+        if self.waiting and not self.running:
+            for place in list(self.lent):
+                self.lent_back(place)
         before = self.preemptions
         wanted = self._shares()
         parts = []
@@ -132,12 +138,12 @@ class Schedule:
 
     def _seat(self, place: Place) -> bool:
         """Gives a waiting sequence a slot and pages for all its tokens, those in the cache
-        included, if one page for each of the running stays idle."""
+        included, if what the next tokens of the running need stays idle."""
         pages, tokens = self.pages, place.tokens
         most = min(place.reads, len(tokens) - 1) if self.shared else 0
         held = pages.find(place.chain, tokens, most)
         lacks = needed(len(tokens), pages.size) - len(held)
-        if lacks + len(self.running) > pages.idle:
+        if lacks + self.soon > pages.idle:
             pages.release(held)
             return False
         place.filled, place.fed, place.pages = len(held), len(held) * pages.size, held
@@ -155,6 +161,12 @@ class Schedule:
         self.running.append(place)
         place.slot = self._free.pop()
         return True
+
+    @property
+    def soon(self) -> int:
+        """Pages that the running need for one more token each."""
+        ends = ((min(len(p.tokens) + 1, p.most), p) for p in self.running)
+        return sum(needed(end, self.pages.size) > len(p.pages) for end, p in ends)
 
     def advance(self, place: Place, count: int) -> None:
         """A step has fed `count` tokens: pages that became full may be found from now on."""
@@ -180,12 +192,35 @@ class Schedule:
         self._free.append(place.slot)
         place.slot, place.fed, place.pages, place.filled = None, 0, [], 0
 
+    def lend(self, positions: int) -> Place:
+        """A slot and pages outside the queue, until `lent_back`; the youngest of the running make
+        room, and where there are none what is lent already."""
+        n = needed(positions, self.pages.size)
+        while not self._free or n > self.pages.idle:
+            if self.running:
+                self._preempt(max(self.running, key=lambda p: p.number))
+            else:
+                self.lent_back(self.lent[0])
+        place = Place(0, [], b"", Chain(b"", self.pages.size), slot=self._free.pop())
+        place.pages = self.pages.take(n) or []
+        self.lent.append(place)
+        return place
+
+    def lent_back(self, place: Place) -> None:
+        """Takes back what was lent, if it still is: its slot is then None."""
+        if place.slot is not None:
+            self.lent.remove(place)
+            self.pages.release(place.pages)
+            self._free.append(place.slot)
+            place.slot = None
+
     def check(self, tables: np.ndarray | None = None) -> None:
         """Raises AssertionError where sequences and pool do not agree, or `tables` with them."""
         self.pages.check()
-        held = Counter(page for place in self.running for page in place.pages)
+        seated = [*self.running, *self.lent]
+        held = Counter(page for place in seated for page in place.pages)
         assert held == Counter({p: n for p, n in enumerate(self.pages.refs) if n})
-        slots = [p.slot for p in self.running]
+        slots = [p.slot for p in seated]
         assert len({*slots, *self._free}) == len(slots) + len(self._free)
         assert all(p.slot is None and not p.pages for p in self.waiting)
         for place in self.running:

@@ -1,4 +1,4 @@
-"""Generation: prompts in, tokens and text out, over a Runner's slots.
+"""Generation: prompts in, tokens and text out, by an engine.
 
 Sequences are independent: the tokens of a prompt depend on the prompt, the options, the seed and
 its index in the call, never on what runs beside it. Prompt i of a call with one `seed` draws from
@@ -8,20 +8,14 @@ alone with that seed.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from contextlib import AbstractContextManager
 
-import numpy as np
-
-from weft.core.errors import UsageError
-from weft.engine.sampler import Sampling, choose, generator
-from weft.models.runner import Runner
-
-if TYPE_CHECKING:
-    from weft.models.tokenizer import StreamDecoder, Tokenizer
-
-Finish = Literal["stop", "length", "eos"]
+from weft.core.errors import UsageError, WeftError
+from weft.engine.engine import Engine
+from weft.engine.job import Chosen, Finish, Job, Output
+from weft.engine.text import TextEnd, Texts
 
 
 class Generation:
@@ -75,197 +69,82 @@ class Piece(str):
         return made
 
 
-@dataclass(frozen=True)
-class Request:
-    """The options of one call, checked by `Model.generate`."""
+class Part:
+    """What has come of one prompt so far."""
 
-    max_new_tokens: int
-    sampling: Sampling
-    stop: tuple[str, ...]
-    eos: frozenset[int]
-
-
-@dataclass
-class Sequence_:
-    """One prompt on its way. `pos` is the position that the next token takes."""
-
-    index: int
-    prompt: list[int]
-    limit: int  # new tokens at most
-    stream: np.random.Generator | None
-    text: TextEnd
-    ids: list[int] = field(default_factory=list)
-    finish: Finish | None = None
-    reused: int = 0
-
-    @property
-    def pos(self) -> int:
-        return len(self.prompt) + len(self.ids) - 1
-
-
-class TextEnd:
-    """Text of one sequence as it grows, held back where a stop string may be forming."""
-
-    def __init__(
-        self, tokenizer: Callable[[], Tokenizer | None], stop: tuple[str, ...], decoded: bool
-    ) -> None:
-        self._tokenizer, self._stop, self.decoded = tokenizer, stop, decoded
-        self._decoder: StreamDecoder | None = None
-        self._held = ""
-        self._unsent: list[int] = []
+    def __init__(self, number: int, job: Job) -> None:
+        self.number, self.job = number, job
+        self.ids: list[int] = []
         self.text = ""
-        self.stopped = False
+        self.end: Output | None = None
 
-    def push(self, token: int) -> tuple[str, tuple[int, ...]]:
-        """Adds a token; the text that is now final, and the tokens behind it."""
-        if self._decoder is None and self.decoded:  # only now: prompts of ids need not wait for it
-            tokenizer = self._tokenizer()
-            self._decoder = tokenizer.stream() if tokenizer else None
-        self._unsent.append(token)
-        if self._decoder is None:
-            return self._send("")
-        return self._grow(self._decoder.push(token), False)
+    def add(self, output: Output) -> Piece | None:
+        """The piece that an output is; None where it adds nothing but the end. Raises the error
+        that ended the job."""
+        ids = tuple(chosen.id for chosen in output.tokens)
+        self.ids += ids
+        self.text += output.text
+        if output.error is not None:  # one that is no WeftError shows itself
+            unknown = type(output.error) is WeftError and output.error.__cause__
+            raise unknown or output.error
+        if output.finish is not None:
+            self.end = output
+        quiet = not (output.text or ids) and self.end is not None
+        return None if quiet else Piece(output.text, self.number, ids)
 
-    def whole(self, ids: Sequence[int]) -> str:
-        """The text of a finished sequence that was not decoded on the way."""
-        self.decoded = True
-        for token in ids:
-            self.push(token)
-        self.finish()
-        return self.text
-
-    def finish(self) -> tuple[str, tuple[int, ...]]:
-        """The rest, when no token follows."""
-        rest = "" if self._decoder is None or self.stopped else self._decoder.flush()
-        return self._grow(rest, True)
-
-    def _grow(self, new: str, last: bool) -> tuple[str, tuple[int, ...]]:
-        whole = self._held + new
-        found = [(at, s) for s in self._stop if (at := whole.find(s)) >= 0]
-        if found and not self.stopped:
-            self.stopped, self._held = True, ""
-            return self._send(whole[: min(found)[0]])
-        keep = 0 if last else self._overlap(whole)
-        self._held = whole[len(whole) - keep :]
-        final = whole[: len(whole) - keep]
-        if not final and not last:
-            return "", ()
-        return self._send(final)
-
-    def _overlap(self, text: str) -> int:
-        """Characters at the end of `text` that a stop string could begin with."""
-        most = max((len(s) for s in self._stop), default=1) - 1
-        for n in range(min(most, len(text)), 0, -1):
-            if any(s.startswith(text[-n:]) for s in self._stop):
-                return n
-        return 0
-
-    def _send(self, text: str) -> tuple[str, tuple[int, ...]]:
-        self.text += text
-        ids, self._unsent = tuple(self._unsent), []
-        return text, ids
+    def result(self, texts: Texts) -> Generation:
+        """The finished prompt as a Generation."""
+        if self.end is None or self.end.finish is None or self.end.usage is None:
+            raise UsageError("the generation has not finished")
+        ids = tuple(self.ids)
+        text = self.text if self.job.decoded else lambda: whole(texts, ids)
+        return Generation(text, ids, self.end.finish, self.end.usage.cached)
 
 
-def run(
-    runner: Runner,
-    request: Request,
-    sequences: Sequence[Sequence_],
-    check: Callable[[np.ndarray, int], None],
+def whole(texts: Texts, ids: Sequence[int]) -> str:
+    """The text of an answer that was not decoded on the way."""
+    end = TextEnd(texts)
+    pushed = [end.push(Chosen(i))[0] for i in ids]
+    return "".join(pushed) + end.finish()[0]
+
+
+def play(
+    engine: Engine, parts: Sequence[Part], turn: Callable[[], AbstractContextManager[object]]
 ) -> Iterator[Piece]:
-    """Plays `sequences` to their end, as many at once as the runner has slots, yielding pieces as
-    they become final. `check(logits, token)` is called for each new token, before it counts."""
-    waiting = list(sequences)[::-1]
-    active: dict[int, Sequence_] = {}
-    while waiting or active:
-        free = [s for s in range(runner.slots) if s not in active]
-        while waiting and free:
-            seq, slot = waiting.pop(), free.pop(0)
-            if seq.limit <= 0:
-                seq.finish = "length"
+    """The pieces of several prompts as they become final. The engine is stepped, each time within
+    `turn()`, where there are none; whoever else has jobs there gets on too. Left early, the jobs
+    are cancelled."""
+    outputs: deque[tuple[Part, Output]] = deque()
+
+    def sink(part: Part) -> Callable[[Output], None]:
+        return lambda output: outputs.append((part, output))
+
+    tickets = [engine.submit(part.job, sink(part)) for part in parts]
+    try:
+        while outputs or not all(ticket.done for ticket in tickets):
+            if outputs:
+                part, output = outputs.popleft()
+                piece = part.add(output)
+                if piece is not None:
+                    yield piece
                 continue
-            seq.reused = runner.kept(slot, seq.prompt)
-            logits = runner.prefill(slot, seq.prompt[seq.reused :], seq.reused)
-            yield from _advance(seq, logits, request, check)
-            if seq.finish is None:
-                active[slot] = seq
-            else:
-                free.insert(0, slot)
-        if not active:
-            continue
-        slots = sorted(active)
-        rows = [active[s] for s in slots]
-        logits = runner.decode([q.ids[-1] for q in rows], slots, [q.pos for q in rows])
-        for i, slot in enumerate(slots):
-            yield from _advance(active[slot], logits[i], request, check)
-            if active[slot].finish is not None:
-                del active[slot]
-
-
-def _advance(
-    seq: Sequence_,
-    logits: np.ndarray,
-    request: Request,
-    check: Callable[[np.ndarray, int], None],
-) -> Iterator[Piece]:
-    """Chooses the sequence's next token from its logits and settles whether it ends."""
-    history = seq.prompt + seq.ids if request.sampling.repetition_penalty != 1.0 else ()
-    token = choose(logits, history, request.sampling, seq.stream)
-    check(logits, token)
-    if token in request.eos:
-        seq.finish = "eos"
-    else:
-        seq.ids.append(token)
-        sent = seq.text.push(token)
-        if seq.text.stopped:
-            seq.finish = "stop"
-        elif len(seq.ids) >= seq.limit:
-            seq.finish = "length"
-        yield Piece(sent[0], seq.index, sent[1])
-    if seq.finish is not None:
-        rest, ids = seq.text.finish()
-        if seq.text.stopped and seq.finish == "length":
-            seq.finish = "stop"  # the last token's held-back bytes completed a stop string
-        if rest or ids:
-            yield Piece(rest, seq.index, ids)
-
-
-def sequences(
-    prompts: Sequence[list[int]],
-    request: Request,
-    context: int,
-    seeds: Sequence[tuple[int, int]],
-    tokenizer: Callable[[], Tokenizer | None],
-    decoded: bool,
-) -> list[Sequence_]:
-    """The state of each prompt at its start; `seeds` gives each its (seed, index), `tokenizer`
-    the tokenizer for the new text, if there is one. Without `decoded` pieces carry no text."""
-    made = []
-    for i, prompt in enumerate(prompts):
-        limit = min(request.max_new_tokens, context - len(prompt) + 1)
-        stream = generator(*seeds[i]) if request.sampling.temperature > 0 else None
-        text = TextEnd(tokenizer, request.stop, decoded)
-        made.append(Sequence_(i, prompt, limit, stream, text))
-    return made
-
-
-def result(seq: Sequence_) -> Generation:
-    """The finished sequence as a Generation."""
-    if seq.finish is None:
-        raise UsageError("the generation has not finished")
-    end, ids = seq.text, tuple(seq.ids)
-    text = end.text if end.decoded else lambda: end.whole(ids)
-    return Generation(text, ids, seq.finish, seq.reused)
+            with turn():
+                if not outputs and not all(ticket.done for ticket in tickets):
+                    engine.step()
+    finally:
+        for ticket in tickets:
+            engine.cancel(ticket)
 
 
 class Stream(Iterator[Piece]):
     """Pieces as they come; after the last one `results` holds a Generation per prompt."""
 
-    def __init__(self, pieces: Iterator[Piece], parts: Sequence[Sequence_]) -> None:
-        self._pieces, self._parts = pieces, parts
+    def __init__(self, pieces: Iterator[Piece], parts: Sequence[Part], texts: Texts) -> None:
+        self._pieces, self._parts, self._texts = pieces, parts, texts
 
     def __next__(self) -> Piece:
         return next(self._pieces)
 
     @property
     def results(self) -> list[Generation]:
-        return [result(seq) for seq in self._parts]
+        return [part.result(self._texts) for part in self._parts]

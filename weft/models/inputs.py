@@ -86,6 +86,11 @@ def ring(c: DecoderConfig, context: int) -> int:
     return min(context, c.conv_taps - 1 + (0 if c.delta else CHUNK))
 
 
+def remembers(c: DecoderConfig) -> bool:
+    """Whether a sequence is more than the keys and values of its positions."""
+    return bool(c.conv_taps or c.delta)
+
+
 def intact(c: DecoderConfig, context: int, fed: int, count: int) -> bool:
     """Whether a sequence of `fed` rows can go on from row `count`: no convolution has lost what it
     would look back at. A memory of the delta rule knows no earlier row than its last."""

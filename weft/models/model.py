@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +16,17 @@ from weft.core.dtypes import float32, int8
 from weft.core.errors import CallError, LimitError, ModelError, UsageError
 from weft.core.forks import lock_of
 from weft.core.mapped import mapped_files
+from weft.engine.engine import Engine
+from weft.engine.job import Job
 from weft.engine.sampler import Sampling
+from weft.engine.text import TextStream
 from weft.models import matrices
 from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
-from weft.models.generate import Generation, Piece, Request, Sequence_, Stream, run, sequences
+from weft.models.generate import Generation, Part, Piece, Stream, play
 from weft.models.progress import line_taken
 from weft.models.prompts import Prompt, as_list, seeds_of
-from weft.models.runner import SCORE_CHUNK, CompiledRunner, Runner
+from weft.models.runner import CompiledRunner, Runner
+from weft.models.slotted import Slotted
 from weft.models.weight_dtypes import main_dtype
 
 if TYPE_CHECKING:
@@ -133,8 +139,8 @@ class Model:
 
 
 class Decoder(Model):
-    """A language model. Compiles on first use; one generation runs at a time: a
-    second thread's `generate` waits for it."""
+    """A language model. Compiles on first use. What several threads and streams generate at once
+    takes turns, step by step."""
 
     config: DecoderConfig
 
@@ -154,7 +160,7 @@ class Decoder(Model):
         self.context, self.tokens, self.max_batch = context, tokens, max_batch
         self._make_runner = make_runner
         self._runners: dict[int, Runner] = {}
-        self._turn = 0
+        self._engines: dict[int, Engine] = {}
         self._lock = lock_of(  # steps share buffers: one thread at a time
             self,
             torn=f"{folder}: it was generating in another thread when this process was "
@@ -174,6 +180,20 @@ class Decoder(Model):
         made = self._make_runner(slots, other)
         self._runners = {s: r for s, r in self._runners.items() if (s > 1) != (slots > 1)}
         self._runners[slots] = made
+        return made
+
+    def engine(self, sequences: int = 1) -> Engine:
+        """What plays this many sequences at once: one engine for a single one, one (the largest so
+        far) for batches."""
+        runner = self.runner(sequences)
+        made = self._engines.get(runner.slots)
+        if made is None:
+            self._engines = {s: e for s, e in self._engines.items() if s in self._runners}
+            made = self._engines[runner.slots] = Engine(
+                Slotted(runner), self.config.vocab, self._texts,
+                lambda: self.explain_bad("the logits are"),
+                budget=runner.room("prefill"), queue=sys.maxsize, few=1,
+            )  # fmt: skip
         return made
 
     def graphs(self) -> dict[str, Graph]:
@@ -264,74 +284,62 @@ class Decoder(Model):
         if max_new_tokens < 0:
             raise UsageError(f"max_new_tokens is {max_new_tokens}; expected 0 or more")
         sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
-        request = Request(int(max_new_tokens), sampling, tuple(stops), frozenset(self.tokens.eos))
-        seeds = seeds_of(seed, len(prompts))
-        ids = [self.encode(p) for p in prompts]
+        seeds, eos = seeds_of(seed, len(prompts)), frozenset(self.tokens.eos)
         decoded = stream or bool(stops)  # else the text waits until somebody reads it
-        parts = sequences(ids, request, self.context, seeds, lambda: self.tokenizer, decoded)
-        pieces = Stream(self._play(request, parts, stream), parts)
+        parts = []
+        for i, (own, index) in enumerate(seeds):
+            ids = tuple(self.encode(prompts[i]))
+            job = Job(
+                ids, int(max_new_tokens), sampling, own, index, eos, tuple(stops),
+                decoded=decoded, drafts=False,
+            )  # fmt: skip
+            parts.append(Part(i, job))
+        pieces = Stream(self._play(parts, stream), parts, self._texts)
         if stream:
             return pieces
-        with self._lock:
-            for _ in pieces:
-                pass
+        for _ in pieces:
+            pass
         results = pieces.results
         return results[0] if single else results
 
-    def _play(self, request: Request, parts: Sequence[Sequence_], shown: bool) -> Iterator[Piece]:
-        """The pieces of one generation. Between two of them another thread may take a turn, which
-        ends this one with an error; within a step none can. `shown`: whoever takes the pieces may
-        write them on the terminal as they come."""
+    def _play(self, parts: Sequence[Part], shown: bool) -> Iterator[Piece]:
+        """The pieces of one generation. `shown`: whoever takes the pieces may write them on the
+        terminal as they come."""
+        begun = False
 
-        def check(logits: np.ndarray, token: int) -> None:
-            if not np.isfinite(logits[token]):
-                raise self.explain_bad("the logits are")
+        @contextmanager
+        def turn() -> Iterator[None]:
+            with self._lock, line_taken(begun and shown):
+                yield
 
         with self._lock:
             self._check_files()
-            self._turn += 1
-            turn = self._turn
-            pieces = run(self.runner(len(parts)), request, parts, check)
-        begun = False
-        while True:
-            with self._lock, line_taken(begun and shown):
-                if turn != self._turn:
-                    raise UsageError(
-                        "another generation began on this model; finish a stream before the next, "
-                        "or pass the prompts together as a list"
-                    )
-                piece = next(pieces, None)
-            if piece is None:
-                return
+            engine = self.engine(len(parts))
+        for piece in play(engine, parts, turn):
             begun = True
             yield piece
 
+    def _texts(self) -> TextStream | None:
+        return self.tokenizer.stream() if self.tokenizer else None
+
     def logits(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """float32 [T, vocab]: row t is the model's view of the token after ids[: t + 1]."""
-        checked = self.encode(ids)
         with self._lock:
-            self._check_files()
-            self._turn += 1
-            out = self.runner().score(checked)
-        if not np.isfinite(out.max(initial=0.0)):
-            raise self.explain_bad("the logits are")
-        return out
+            return np.concatenate([rows.copy() for rows in self.logit_blocks(ids)])
 
     def logit_blocks(self, ids: Sequence[int] | np.ndarray, first: int = 0) -> Iterator[np.ndarray]:
-        """The rows of `logits(ids)` from `first` on, some at a time: float32 [at most 64, vocab].
-        Raises UsageError where another call on this model comes between."""
+        """The rows of `logits(ids)` from `first` on, some at a time: float32 [at most 64, vocab],
+        each until the next. Raises UsageError where another call on this model comes between."""
         checked = self.encode(ids)
         with self._lock:
             self._check_files()
-            self._turn += 1
-            turn, runner = self._turn, self.runner()
-            if first:
-                runner.prefill(0, checked[:first])
-        for begin in range(first, len(checked), SCORE_CHUNK):
+            engine = self.engine()
+            blocks = engine.read(checked, first)
+        while True:
             with self._lock:
-                if turn != self._turn:
-                    raise UsageError("another call on this model came between blocks of logits")
-                out = runner.verify(0, checked[begin : begin + SCORE_CHUNK], begin)
+                out = next(blocks, None)
+            if out is None:
+                return
             if not np.isfinite(out.max(initial=0.0)):
                 raise self.explain_bad("the logits are")
             yield out

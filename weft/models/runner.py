@@ -18,7 +18,7 @@ from weft.core.clock import compiling
 from weft.core.dtypes import as_dtype
 from weft.core.errors import OutOfMemoryError, UsageError
 from weft.models.config import DecoderConfig, EncoderConfig
-from weft.models.inputs import CHUNK, cache_rows, intact, kv_counts, states
+from weft.models.inputs import CHUNK, cache_rows, intact, kv_counts, remembers, states
 from weft.models.matrices import Lent, joined
 from weft.models.progress import progress
 
@@ -48,6 +48,14 @@ class Runner(abc.ABC):
     @abc.abstractmethod
     def room(self, kind: str) -> int:
         """The most rows that one step of this kind takes."""
+
+    def resumes(self, fed: int, start: int) -> bool:
+        """Whether a slot that was fed `fed` positions can go on from `start`; with start > fed,
+        from positions that another slot was fed, where keys and values are all there is."""
+        if not start:
+            return True
+        c = self.config
+        return intact(c, self.context, fed, start) and (start <= fed or not remembers(c))
 
     def kept(self, slot: int, ids: Sequence[int]) -> int:
         """How many of `ids`, the last not counted, a prefill of this slot may leave out: their
@@ -151,6 +159,9 @@ class EagerRunner(Runner):
 
     def kept(self, slot: int, ids: Sequence[int]) -> int:
         return 0  # NumPy's products of fewer rows may sum in another order
+
+    def resumes(self, fed: int, start: int) -> bool:
+        return start in (0, fed)  # likewise
 
     def room(self, kind: str) -> int:
         return min(self.slots, DECODE_ROWS) if kind == "decode" else CHUNK

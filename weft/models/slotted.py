@@ -1,0 +1,70 @@
+"""A Runner's slots as the pages of a `PagedRunner`: each holds one whole sequence.
+
+For what has no pages of its own: files of compiled Programs, whose caches are by slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from weft.core.errors import UsageError
+from weft.models.runner import Runner
+
+
+class Slotted:
+    """See `weft.engine.job.PagedRunner`. Page p is slot p of the runner beneath."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.slots = self.pages = runner.slots
+        self.context = self.page = runner.context
+        self.tables = np.zeros((self.slots, 1), np.int32)
+
+    def prefill(
+        self, slot: int, ids: Sequence[int], start: int = 0, adapter: str = ""
+    ) -> np.ndarray:
+        """Feeds ids to a slot from position `start`; logits float32 [vocab] of the last one.
+        Raises UsageError for an adapter."""
+        self._check((adapter,))
+        return self._runner.prefill(int(self.tables[slot, 0]), ids, start)
+
+    def rows(
+        self,
+        ids: Sequence[int],
+        slots: Sequence[int],
+        pos: Sequence[int],
+        adapters: Sequence[str] = (),
+    ) -> np.ndarray:
+        """Feeds one token per row; logits float32 [n, vocab] of every row, until the next step.
+        Raises UsageError for an adapter."""
+        self._check(adapters)
+        below = self.tables[list(slots), 0].tolist()
+        runs = _runs(below)
+        single = [begin for begin, end in runs if end == begin + 1]
+        if len(single) == len(ids):
+            return self._runner.decode(ids, below, pos)
+        out = np.empty((len(ids), self._runner.config.vocab), np.float32)
+        for begin, end in runs:
+            if end > begin + 1:
+                out[begin:end] = self._runner.verify(below[begin], ids[begin:end], pos[begin])
+        if single:
+            few = [[values[i] for i in single] for values in (ids, below, pos)]
+            out[single] = self._runner.decode(*few)
+        return out
+
+    def resumes(self, fed: int, start: int) -> bool:
+        """Whether a slot that was fed `fed` positions can go on from `start`."""
+        return self._runner.resumes(fed, start)
+
+    @staticmethod
+    def _check(adapters: Sequence[str]) -> None:
+        if any(adapters):
+            raise UsageError(f"there is no adapter {next(filter(None, adapters))!r} here")
+
+
+def _runs(slots: Sequence[int]) -> list[tuple[int, int]]:
+    """(begin, end) of the rows of each slot, which stand side by side."""
+    edges = [i for i, slot in enumerate(slots) if not i or slot != slots[i - 1]]
+    return list(zip(edges, [*edges[1:], len(slots)]))
