@@ -3,6 +3,7 @@
 from tiny_public import case
 
 from weft.core import dtypes as dt
+from weft.ops.attention import PAGE
 
 I32, F32 = dt.int32, dt.float32
 
@@ -157,7 +158,13 @@ def _(d, f):
     dtype = d.dtype("f")
     caches = [d.array((slots, g, length, dim), dtype) for _ in range(2)]
     slot, pos = d.array(n, I32, 0, slots - 1), d.array(n, I32, 0, length - 1)
-    return f, [d.array((n, h, dim), dtype), *caches, slot, pos]
+    if d.between(0, 2):
+        return f, [d.array((n, h, dim), dtype), *caches, slot, pos]
+    pages, columns = d.between(1, 3), d.between(1, 2)
+    caches = [d.array((pages, g, PAGE, dim), dtype) for _ in range(2)]
+    table = d.array((slots, columns), I32, 0, pages - 1)
+    operands = [d.array((n, h, dim), dtype), *caches, slot, pos, table]
+    return lambda *ts: f(*ts[:-1], table=ts[-1]), operands
 
 
 @case("attention_in_parts")

@@ -19,6 +19,7 @@ from weft.conform.primitives import data, run_case
 from weft.conform.report import Check
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
+from weft.ops.attention import PAGE
 from weft.program.device import Device
 from weft.tensor import Tensor
 
@@ -85,6 +86,19 @@ def _int8_cache(arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [q, *codes, slot, pos, scales]
 
 
+def _paged(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """The same with caches of whole pages cut into pages that lie in reverse, and their table."""
+    q, kc, vc, slot, pos, *scales = arrays
+    slots, columns = kc.shape[0], kc.shape[2] // PAGE
+
+    def cut(x: np.ndarray) -> np.ndarray:
+        parts = x.reshape(slots, x.shape[1], columns, PAGE, x.shape[3]).swapaxes(1, 2)
+        return np.ascontiguousarray(parts.reshape(-1, x.shape[1], PAGE, x.shape[3])[::-1])
+
+    table = np.arange(slots * columns, dtype=np.int32)[::-1].reshape(slots, columns)
+    return [q, cut(kc), cut(vc), slot, pos, *map(cut, scales), np.ascontiguousarray(table)]
+
+
 def _cached() -> Iterator[Case]:
     for extra in ({}, {"window": 7}, {"softcap": 5.0}):
         params = {"scale": 32**-0.5, "window": 0, "softcap": 0.0} | extra
@@ -93,6 +107,11 @@ def _cached() -> Iterator[Case]:
             yield f"cached_attention {d} {extra or ''}", fn, _cached_inputs(d, 4), "dot"
         coded = _int8_cache(_cached_inputs(dt.float32, 4))
         yield f"cached_attention int8 {extra or ''}", fn, coded, "dot"
+    fn = call("cached_attention", scale=32**-0.5, window=0, softcap=0.0)
+    for d in _FLOATS:
+        for rows in (4, 20):
+            arrays = _paged(_cached_inputs(d, rows, 2, 2 * PAGE))
+            yield f"cached_attention {d} in pages, {rows} rows", fn, arrays, "dot"
 
 
 def _deltas() -> Iterator[Case]:
@@ -136,6 +155,8 @@ def _large() -> Iterator[Case]:
             arrays = _cached_inputs(d, rows, 2, length)
             label = f"cached_attention {d}, {rows} rows over {length}"
             yield label, fn, arrays, "dot"
+    arrays = _paged(_cached_inputs(dt.bfloat16, 3, 2, 20 * PAGE))
+    yield "cached_attention bfloat16 in pages, 3 rows over 1280", fn, arrays, "dot"
     for rows, length in ((40, 40), (3, 1300)):
         coded = _int8_cache(_cached_inputs(dt.float32, rows, 2, length))
         yield f"cached_attention int8, {rows} rows over {length}", fn, coded, "dot"

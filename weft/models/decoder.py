@@ -26,7 +26,7 @@ from weft.graph.ir import Graph, Node
 from weft.models import kv_cache
 from weft.models.config import DecoderConfig
 from weft.models.feed_forward import FEED_FORWARDS
-from weft.models.inputs import kv_counts, planes, states
+from weft.models.inputs import columns, kv_counts, planes, states
 from weft.models.layer_inputs import layer_input, with_layer_inputs
 from weft.models.layers import (
     INFERENCE,
@@ -51,7 +51,8 @@ class Rows:
 
     ids, slot, pos: [N]. at: for each number G of key/value heads [N * G], the cache row (slot * G +
     g) * L + pos that row n's key and value of head g go to; negative where row n is padding. last:
-    [R], the rows whose logits are wanted, or None for all.
+    [R], the rows whose logits are wanted, or None for all. table: [S, columns], where the caches
+    are in pages (`inputs.page_rows`).
     """
 
     ids: Value
@@ -59,6 +60,7 @@ class Rows:
     pos: Value
     at: Mapping[int, Value]
     last: Value | None = None
+    table: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class _Cached:
             old, at = tuple(self.state[name] for name in names), rows.at[c.layer(i).kv_heads]
             self.new.update(zip(names, kv_cache.store(c, old, at, *kv)))
         cache = tuple(self.new[name] for name in names)
-        return kv_cache.attend(c, cache, q, rows.slot, rows.pos, c.window(i), sinks)
+        return kv_cache.attend(c, cache, q, rows.slot, rows.pos, c.window(i), sinks, rows.table)
 
     def recent(self, i: int, z: Value, count: int) -> list[Value]:
         """Of a slot's rows those of this step, which stand side by side, and before them those in a
@@ -278,10 +280,12 @@ def decoder_graph(
     context: int,
     last: bool,
     name: str,
+    pages: int = 0,
 ) -> Graph:
     """The Graph of one step of at most `rows` rows (the scalar "n" says how many) over `slots`
-    caches of `context` positions. With `last` it gives the logits of one row, given at run time
-    by the input "last" [1]; else of all rows. `weights` gives each role's shape and dtype."""
+    caches of `context` positions; with `pages` over so many pages, of which the input "table"
+    [slots, columns] says whose they are. With `last` it gives the logits of one row, given at run
+    time by the input "last" [1]; else of all rows. `weights` gives each role's shape and dtype."""
 
     def given(label: str, size: int, bound: str | None = "n") -> Node:
         return ops.input_node(label, (size,), int32, "input", rows=bound)
@@ -290,13 +294,15 @@ def decoder_graph(
         ids, slot, place = (given(label, rows) for label in ("ids", "slot", "place"))
         at = {g: given(f"at.{g}", rows * g, None) for g in kv_counts(c)}
         end = given("last", 1, None) if last else None
+        table = None
+        if pages:
+            table = ops.input_node("table", (slots, columns(context)), int32, "input")
         bound = {k: ops.input_node(k, s, d, "weight") for k, (s, d) in weights.items()}
-        state = {
-            k: ops.input_node(k, *kept, "state") for k, kept in states(c, slots, context).items()
-        }
-        logits, new = forward(c, bound, Rows(ids, slot, place, at, end), state)
+        kept = states(c, slots, context, pages).items()
+        state = {k: ops.input_node(k, *what, "state") for k, what in kept}
+        logits, new = forward(c, bound, Rows(ids, slot, place, at, end, table), state)
     assigns = tuple((state[k], new[k]) for k in state)
-    ins = [ids, slot, place, *at.values(), *([] if end is None else [end])]
+    ins = [ids, slot, place, *at.values(), *(x for x in (end, table) if x is not None)]
     return Graph(
         (*ins, *bound.values(), *state.values()), (logits,), assigns, name, {"frozen": True}
     )

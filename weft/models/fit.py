@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.core.dtypes import float32
+from weft.core.errors import OutOfMemoryError
 from weft.program.program import Program
 
 
@@ -31,3 +32,15 @@ def _advice(taken: dict[str, int], rest: int, context: int, free: int, wide: boo
     if wide and (weights + cache) // 2 + rest <= free:
         return 'dtype="bfloat16" would fit'
     return "a smaller dtype, context or max_batch takes less"
+
+
+def pages_in(free: int, page: int, most: int) -> int:
+    """How many pages of `page` bytes to make in `free` bytes, 1 .. most: rounded down to four
+    binary digits unless all fit. Raises OutOfMemoryError where not one fits."""
+    count = free // max(page, 1)
+    if count < 1:
+        raise OutOfMemoryError(f"a page takes {page:,} bytes, and {max(free, 0):,} are free")
+    if count >= most:
+        return most
+    unit = 1 << max(count.bit_length() - 4, 0)
+    return count // unit * unit

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from weft.core.dtypes import DType, float32, int8
+from weft.core.order import KEYS
 from weft.models.config import DecoderConfig
 from weft.models.matrices import joined
 from weft.models.rope import query_growth, rope_tables
 
 CHUNK = 512  # rows of a step at most
+PAGE = KEYS  # positions of a page (see `weft.ops.attention`)
 
 
 def with_tables(
@@ -47,6 +49,20 @@ def cache_rows(
     return made
 
 
+def page_rows(
+    c: DecoderConfig, tables: np.ndarray, slot: np.ndarray, pos: np.ndarray, size: int
+) -> dict[str, np.ndarray]:
+    """`cache_rows` of a cache in pages: `tables` int32 [slots, columns] says which page holds
+    positions PAGE * column .. of a slot, the first row of head g is (page * G + g) * PAGE."""
+    page, row = tables[slot, pos // PAGE], pos % PAGE
+    return cache_rows(c, page, row, PAGE, size)
+
+
+def columns(context: int) -> int:
+    """How many pages a sequence of `context` positions takes."""
+    return -(-context // PAGE)
+
+
 def kv_counts(c: DecoderConfig) -> list[int]:
     """The numbers of key/value heads that the caches have."""
     return sorted({c.layer(i).kv_heads for i in c.caches} or {c.kv_heads})
@@ -60,13 +76,16 @@ def planes(c: DecoderConfig, i: int) -> dict[str, tuple[int, DType]]:
     return made | {"scales": (2, float32)} if c.kv_dtype is int8 else made
 
 
-def states(c: DecoderConfig, slots: int, context: int) -> dict[str, tuple[tuple[int, ...], DType]]:
+def states(
+    c: DecoderConfig, slots: int, context: int, pages: int = 0
+) -> dict[str, tuple[tuple[int, ...], DType]]:
     """What a decoder keeps of `slots` sequences between steps: shape and dtype of each plane of
-    each layer with attention, [S, G, L, ...], of the last rows of each short convolution,
-    [S, R, C], and of the memory of each layer by the delta rule, [S, H, K, V], both in float32:
-    they are few, and every later token is made of them."""
+    each layer with attention, [S, G, L, ...], or [pages, G, PAGE, ...] where there are pages, of
+    the last rows of each short convolution, [S, R, C], and of the memory of each layer by the delta
+    rule, [S, H, K, V], both in float32: they are few, and every later token is made of them."""
+    first, length = (pages, PAGE) if pages else (slots, context)
     made: dict[str, tuple[tuple[int, ...], DType]] = {
-        f"{kind}.{i}": ((slots, c.layer(i).kv_heads, context, width), dtype)
+        f"{kind}.{i}": ((first, c.layer(i).kv_heads, length, width), dtype)
         for i in c.caches
         for kind, (width, dtype) in planes(c, i).items()
     }
@@ -78,6 +97,11 @@ def states(c: DecoderConfig, slots: int, context: int) -> dict[str, tuple[tuple[
             shape = (slots, d.value_heads, d.key_dim, d.value_dim)
             made[f"memory.{i}"] = (shape, float32)
     return made
+
+
+def by_slot(name: str) -> bool:
+    """Whether a state of `states` is kept by slot where others are in pages."""
+    return name.startswith(("conv.", "memory."))
 
 
 def ring(c: DecoderConfig, context: int) -> int:

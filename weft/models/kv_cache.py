@@ -1,8 +1,9 @@
 """How a decoder keeps the keys and values of what it has read, and attends to them.
 
 A layer's cache is two planes [S, G, L, D] (slots, key/value heads, positions, components), keys as
-they are after RoPE. A narrow float is rounded once on its way in; what float16 does not hold
-becomes NaN, which logits then show: an infinity could hide behind a weight of zero.
+they are after RoPE; or [pages, G, PAGE, D], and a table says which page holds what of a slot. A
+narrow float is rounded once on its way in; what float16 does not hold becomes NaN, which logits
+then show: an infinity could hide behind a weight of zero.
 
 int8 is symmetric, with a scale in float32 per row of D components: code = round(x / scale), scale =
 max |x| / 127. A third plane [S, G, L, 2] holds the scales of keys and of values. Attention reads
@@ -21,6 +22,7 @@ import numpy as np
 from weft import ops
 from weft.core.dtypes import DType, float16, float32, int8
 from weft.models.config import DecoderConfig
+from weft.ops.attention import cache_shape
 
 Value = Any  # np.ndarray, graph Node or Tracked
 Cache = tuple[Value, ...]  # the planes of a layer
@@ -43,12 +45,14 @@ def store(c: DecoderConfig, cache: Cache, at: Value, k: Value, v: Value) -> Cach
 
 def attend(
     c: DecoderConfig, cache: Cache, q: Value, slot: Value, pos: Value, window: int,
-    sinks: Value | None = None,
+    sinks: Value | None = None, table: Value | None = None,
 ) -> Value:  # fmt: skip
     """What q [N, H, D] finds in a layer's cache, [N, H, D]: row n sees positions 0 .. pos[n] of
-    slot[n], the last `window` of them if window > 0; of each head also its sink [H]."""
-    more = () if sinks is None else (ops.cast(sinks, float32),)
-    length = ops.aval(cache[0]).shape[2]
+    slot[n], the last `window` of them if window > 0; of each head also its sink [H]. Planes of
+    pages come with their table [slots, columns]."""
+    sinks = sinks if sinks is None else ops.cast(sinks, float32)
+    more = tuple(x for x in (table, sinks) if x is not None)
+    length = cache_shape(ops.aval(cache[0]), [ops.aval(x) for x in more])[2]
     q = turned(q) if c.kv_dtype is int8 else narrowed(q, c.kv_dtype)
     return ops.call(
         "cached_attention", q, *cache[:2], slot, pos, *cache[2:], *more,

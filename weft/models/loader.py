@@ -26,6 +26,7 @@ from weft.models.hub.names import name_of
 from weft.models.inputs import with_tables
 from weft.models.model import Decoder, Model
 from weft.models.names import encoder_layout
+from weft.models.paged import CompiledPaged, EagerPaged
 from weft.models.progress import progress
 from weft.models.reading import read_weights, says_packed
 from weft.models.runner import (
@@ -41,7 +42,7 @@ from weft.models.weight_dtypes import Numbers, check_dtypes, main_dtype, ready, 
 if TYPE_CHECKING:
     from weft.models.adapters import Adapter
     from weft.models.tokenizer import Tokenizer
-    from weft.program.device import Device
+    from weft.program.device import Buffer, Device
 
 DEFAULT_CONTEXT = 4096
 ORACLE = "oracle"  # the NumPy meaning of every op instead of a device
@@ -225,20 +226,19 @@ def _context(config: DecoderConfig, context: int | None) -> int:
 
 def _runner_maker(
     config: DecoderConfig, weights: Mapping[str, np.ndarray], device: Device | None, context: int
-) -> Callable[[int, Runner | None], Runner]:
-    """A function (slots, another runner to share weights with) -> Runner."""
+) -> Callable[[int, int], Runner]:
+    """A function (slots, pages; 0: a cache by slot) -> Runner. All share the weights."""
     if device is None:
-        return lambda slots, other: EagerRunner(config, weights, context, slots)
-    avals = weight_avals(weights)
+        eager = (EagerRunner, EagerPaged)
+        return lambda slots, pages: eager[pages > 0](config, weights, context, slots, pages)
+    from weft.program.arena import Arena
 
-    def make(slots: int, other: Runner | None) -> Runner:
-        from weft.program.arena import Arena
+    avals, arena = weight_avals(weights), Arena(device)
+    placed: dict[str, Buffer] = {}
 
-        if isinstance(other, CompiledRunner):
-            arena, placed = other.arena, other.weight_buffers
-        else:
-            arena, placed = Arena(device), {}
-        return CompiledRunner(config, weights, avals, context, slots, device, arena, placed)
+    def make(slots: int, pages: int) -> Runner:
+        kind = CompiledPaged if pages else CompiledRunner
+        return kind(config, weights, avals, context, slots, device, arena, placed, pages)
 
     return make
 

@@ -23,6 +23,7 @@ from weft.engine.text import TextStream
 from weft.models import matrices
 from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
 from weft.models.generate import Generation, Part, Piece, Stream, play
+from weft.models.paged import Pageable
 from weft.models.progress import line_taken
 from weft.models.prompts import Prompt, as_list, seeds_of
 from weft.models.runner import CompiledRunner, Runner
@@ -138,7 +139,7 @@ class Model:
         return names.encoder_layout(self.config).weights[role].name
 
 
-class Decoder(Model):
+class Decoder(Pageable, Model):
     """A language model. Compiles on first use. What several threads and streams generate at once
     takes turns, step by step."""
 
@@ -151,7 +152,7 @@ class Decoder(Model):
         weights: Mapping[str, np.ndarray],
         device: Device | None,
         make_tokenizer: Callable[[], Tokenizer | None],
-        make_runner: Callable[[int, Runner | None], Runner],
+        make_runner: Callable[[int, int], Runner],
         context: int,
         tokens: TokenIds,
         max_batch: int,
@@ -176,8 +177,7 @@ class Decoder(Model):
         fit = [s for s in self._runners if s >= slots and (s > 1) == (slots > 1)]
         if fit:
             return self._runners[min(fit)]
-        other = next(iter(self._runners.values()), None)
-        made = self._make_runner(slots, other)
+        made = self._make_runner(slots, 0)
         self._runners = {s: r for s, r in self._runners.items() if (s > 1) != (slots > 1)}
         self._runners[slots] = made
         return made

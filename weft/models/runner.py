@@ -35,10 +35,11 @@ SCORE_CHUNK = 64  # rows of a step that returns every row's logits
 
 
 class Runner(abc.ABC):
-    """`weights` are roles to arrays, rotary tables included (`inputs.with_tables`)."""
+    """`weights` are roles to arrays, rotary tables included (`inputs.with_tables`). With `pages`
+    keys and values are kept in so many, else by slot."""
 
-    def __init__(self, config: DecoderConfig, context: int, slots: int) -> None:
-        self.config, self.context, self.slots = config, context, slots
+    def __init__(self, config: DecoderConfig, context: int, slots: int, pages: int = 0) -> None:
+        self.config, self.context, self.slots, self.pages = config, context, slots, pages
         self._fed: list[list[int]] = [[] for _ in range(slots)]  # whose keys each slot holds
 
     @abc.abstractmethod
@@ -142,19 +143,24 @@ class Runner(abc.ABC):
         slot = np.asarray(slots, np.int32)
         place = np.arange(pos, pos + len(ids)) if isinstance(pos, int) else np.asarray(pos)
         place = place.astype(np.int32)
-        at = cache_rows(self.config, slot, place, self.context, self.room(kind))
-        return {"ids": np.asarray(ids, np.int32), "slot": slot, "place": place, **at}
+        rows = {"ids": np.asarray(ids, np.int32), "slot": slot, "place": place}
+        return rows | self._places(slot, place, self.room(kind))
+
+    def _places(self, slot: np.ndarray, pos: np.ndarray, size: int) -> dict[str, np.ndarray]:
+        """Where rows' keys and values go."""
+        return cache_rows(self.config, slot, pos, self.context, size)
 
 
 class EagerRunner(Runner):
     """The oracle: every op runs at once through its NumPy meaning. Slow and plain."""
 
     def __init__(
-        self, config: DecoderConfig, weights: Mapping[str, np.ndarray], context: int, slots: int
-    ) -> None:
-        super().__init__(config, context, slots)
+        self, config: DecoderConfig, weights: Mapping[str, np.ndarray], context: int, slots: int,
+        pages: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(config, context, slots, pages)
         self._weights = weights
-        kept = states(config, slots, context)
+        kept = states(config, slots, context, pages)
         self._state = {k: np.zeros(shape, dtype.numpy) for k, (shape, dtype) in kept.items()}
 
     def kept(self, slot: int, ids: Sequence[int]) -> int:
@@ -171,7 +177,7 @@ class EagerRunner(Runner):
 
         at = {g: rows[f"at.{g}"][: n * g] for g in kv_counts(self.config)}
         last = rows["last"] if kind == "prefill" else None
-        given = decoder.Rows(rows["ids"], rows["slot"], rows["place"], at, last)
+        given = decoder.Rows(rows["ids"], rows["slot"], rows["place"], at, last, rows.get("table"))
         logits, self._state = decoder.forward(self.config, self._weights, given, self._state)
         return np.asarray(logits)
 
@@ -193,8 +199,9 @@ class CompiledRunner(Runner):
         device: Device,
         arena: Arena,
         placed: dict[str, Buffer] | None = None,
+        pages: int = 0,
     ) -> None:
-        super().__init__(config, context, slots)
+        super().__init__(config, context, slots, pages)
         self._weights = weights
         self._placed = {} if placed is None else placed
         self._avals = avals
@@ -221,9 +228,9 @@ class CompiledRunner(Runner):
                 made = self._sessions[kind] = self._compile(kind)
         return made
 
-    def _shape(self, kind: str) -> tuple[int, int, int, bool, str]:
-        last = kind == "prefill"
-        return self.room(kind), self.slots, self.context, last, f"{self.config.family}.{kind}"
+    def _shape(self, kind: str) -> tuple[int, int, int, bool, str, int]:
+        last, name = kind == "prefill", f"{self.config.family}.{kind}"
+        return self.room(kind), self.slots, self.context, last, name, self.pages
 
     @property
     def weights(self) -> Mapping[str, Any]:

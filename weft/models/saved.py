@@ -158,7 +158,9 @@ def _load_decoder(path: Path, read: Bundle, device: Device) -> Decoder:
 
     arena, placed = Arena(device), dict[str, Any]()
 
-    def make(slots: int, other: Runner | None) -> Runner:
+    def make(slots: int, pages: int) -> Runner:
+        if pages:
+            raise UsageError(f"{path} holds Programs for caches by slot; load the model's folder")
         slots = 1 if slots == 1 else about.slots
         avals = {name: (w.shape, as_dtype(w.dtype)) for name, w in read.tensors.items()}
         return SavedRunner(

@@ -7,6 +7,8 @@ from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, ShapeError
+from weft.core.order import KEYS
+from weft.graph.ir import Node
 from weft.ops import functions as f
 from weft.ops.composite import Composite, register_composite
 from weft.ops.composites import MASKED, compute
@@ -44,17 +46,31 @@ def _attention_abstract(
     return q
 
 
-def scales_and_sinks(more: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """The operands of `cached_attention` after the fifth, which their axes tell apart."""
-    ranks = [len((x if isinstance(x, Aval) else aval(x)).shape) for x in more]
-    return ([x for x, r in zip(more, ranks) if r != 1], [x for x, r in zip(more, ranks) if r == 1])
+PAGE = KEYS  # positions of a page: a block of keys, which kernels take at once, lies in one
+
+
+def beside(more: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """The operands of `cached_attention` after the fifth, which stand in this order and which their
+    axes tell apart: scales, the table of pages, sinks."""
+    ranks = [len((x if isinstance(x, Aval | Node) else aval(x)).shape) for x in more]
+    scales, table, sinks = ([x for x, r in zip(more, ranks) if r == axes] for axes in (4, 2, 1))
+    return scales, table, sinks
+
+
+def cache_shape(kc: Any, more: Sequence[Any]) -> tuple[int, int, int]:
+    """(slots, key/value heads, positions of a slot) of a cache, in pages or not, by the keys and
+    what `cached_attention` takes after the fifth operand: Nodes or Avals."""
+    slots, groups, length, _ = kc.shape
+    for table in beside(more)[1]:
+        slots, length = table.shape[0], table.shape[1] * length
+    return slots, groups, length
 
 
 def _cached_abstract(
     q: Aval, kc: Aval, vc: Aval, slot: Aval, pos: Aval, *more: Aval,
     scale: float, window: int, softcap: float,
 ) -> Aval:  # fmt: skip
-    scales, sinks = scales_and_sinks(more)
+    scales, table, sinks = beside(more)
     if scales:
         given = tuple(x.dtype.name for x in (q, kc, vc, *scales))
         if given != ("float32", "int8", "int8", "float32"):
@@ -62,17 +78,20 @@ def _cached_abstract(
                 f"cached_attention: scales are for int8 caches in float32, not {given}"
             )
         kc, vc = (Aval(x.shape, dt.float32) for x in (kc, vc))
-    _values("cached_attention", q, kc, vc, slot, pos)
+    _values("cached_attention", q, kc, vc, slot, pos, *table)
     for x in sinks:
         want("cached_attention", x, "float")
     ok = len(q.shape) == 3 and len(kc.shape) == 4 and kc.shape == vc.shape
     ok = ok and q.shape[2] == kc.shape[3] and kc.shape[1] > 0 and q.shape[1] % kc.shape[1] == 0
-    ok = ok and slot.shape == pos.shape == q.shape[:1] and len(scales) <= 1 and len(sinks) <= 1
+    ok = ok and slot.shape == pos.shape == q.shape[:1]
+    ok = ok and [*scales, *table, *sinks] == list(more)
+    ok = ok and max(len(scales), len(table), len(sinks)) <= 1
+    ok = ok and all(kc.shape[2] == PAGE and 0 not in (kc.shape[0], *x.shape) for x in table)
     ok = ok and all(x.shape == (*kc.shape[:3], 2) for x in scales)
     ok = ok and all(x.shape == q.shape[1:2] for x in sinks)
     expected = (
         "q [N,H,D], caches [S,G,L,D] with H a multiple of G, slot and pos [N], of int8 caches "
-        "scales [S,G,L,2], perhaps sinks [H]"
+        f"scales [S,G,L,2], of pages of L = {PAGE} positions a table [slots,C], perhaps sinks [H]"
     )
     _check("cached_attention", ok, (q, kc, vc, slot, pos, *more), expected)
     return q
@@ -155,16 +174,30 @@ def _near(query: Value, key: Value, window: int) -> Value:
     return f.bitwise_and(after, f.less(key, f.add(query, window)))
 
 
-def of_slots(cache: Value, slot: Value, scales: Sequence[Value], which: int) -> Value:
+def of_slots(cache: Value, slot: Value, more: Sequence[Value], which: int) -> Value:
     """The keys (`which` 0) or values (1) of each row's slot [N,G,L,D], in f32: codes of int8 times
-    the scale of their row, where there are scales."""
-    found = f.gather(cache, slot)
+    the scale of their row, where there are scales; put together where they are in pages."""
+    scales, table, _ = beside(more)
+    found = _of_slots(cache, slot, table)
     if not scales:
         return compute(found)
     shape = aval(found).shape
     lead = shape[:-1]
-    by = f.slice_(f.gather(scales[0], slot), (0, 0, 0, which), (*lead, which + 1))
+    by = f.slice_(_of_slots(scales[0], slot, table), (0, 0, 0, which), (*lead, which + 1))
     return f.mul(f.cast(found, dt.float32), f.broadcast(by, shape))
+
+
+def _of_slots(plane: Value, slot: Value, table: Sequence[Value]) -> Value:
+    """What a plane [S,G,L,W], or [pages,G,PAGE,W] with a table, holds of each row's slot."""
+    if not table:
+        return f.gather(plane, slot)
+    pages, groups, page, width = aval(plane).shape
+    slots, columns = aval(table[0]).shape
+    which = f.gather(table[0], f.minimum(f.maximum(slot, 0), slots - 1))
+    which = f.minimum(f.maximum(f.reshape(which, (-1,)), 0), pages - 1)
+    found = f.reshape(f.gather(plane, which), (-1, columns, groups, page, width))
+    found = f.transpose(found, (0, 2, 1, 3, 4))
+    return f.reshape(found, (-1, groups, columns * page, width))
 
 
 def _cached_attention(
@@ -172,18 +205,19 @@ def _cached_attention(
     scale: float, window: int, softcap: float,
 ) -> Value:  # fmt: skip
     """Row n attends to keys 0..pos[n] of cache slot[n], the last `window` of them if window > 0.
-    Caches of int8 have a scale per row: scales[S,G,L,2] of keys and of values. Where there are
-    sinks[H], each head sees one more key with that score and no value (Xiao et al.,
-    arXiv:2309.17453)."""
-    scales, sinks = scales_and_sinks(more)
+    Caches of int8 have a scale per row: scales[S,G,L,2] of keys and of values. With a table[slots,
+    C] a cache's first axis counts pages (Kwon et al., arXiv:2309.06180): position p of slot s is
+    row p % PAGE of page table[s, p // PAGE]. Where there are sinks[H], each head sees one more key
+    with that score and no value (Xiao et al., arXiv:2309.17453)."""
+    sinks = beside(more)[2]
     n, h, d = aval(q).shape
-    g, length = aval(kc).shape[1:3]
+    _, g, length = cache_shape(aval(kc), [aval(x) for x in more])
     if 0 in (n, h, d, length):
         return f.full_like(q, 0)
     full = (n, g, h // g, length)
     at = f.broadcast(f.reshape(pos, (n, 1, 1, 1)), full)
     mask = _visible(at, f.iota(full, 3, dt.int32), window)
-    k, v = (of_slots(x, slot, scales, i) for i, x in enumerate((kc, vc)))
+    k, v = (of_slots(x, slot, more, i) for i, x in enumerate((kc, vc)))
     extra = [f.broadcast(f.reshape(compute(x), (1, g, h // g)), (n, g, h // g)) for x in sinks]
     out = _attend(f.reshape(q, (n, g, h // g, d)), k, v, mask, scale, softcap, *extra)
     return f.cast(f.reshape(out, (n, h, d)), aval(q).dtype)

@@ -12,7 +12,7 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError
 from weft.ops import functions as f
-from weft.ops.attention import _cached_abstract, _visible, of_slots
+from weft.ops.attention import _cached_abstract, _visible, cache_shape, of_slots
 from weft.ops.composite import Composite, register_composite
 from weft.ops.composites import MASKED, compute
 from weft.ops.functions import Value
@@ -22,27 +22,28 @@ LEAST = -1e29  # a maximum below every score's, and above what hidden scores bec
 
 
 def _parts_abstract(
-    q: Aval, kc: Aval, vc: Aval, slot: Aval, pos: Aval, *scales: Aval, part: int, **params: Any
+    q: Aval, kc: Aval, vc: Aval, slot: Aval, pos: Aval, *more: Aval, part: int, **params: Any
 ) -> tuple[Aval, Aval]:
-    _cached_abstract(q, kc, vc, slot, pos, *scales, **params)
+    _cached_abstract(q, kc, vc, slot, pos, *more, **params)
     if part < 1:
         raise ShapeError(f"cached_attention_parts: parts of {part} keys")
     n, heads, depth = q.shape
-    lead = (n, heads, -(-kc.shape[2] // part))
+    lead = (n, heads, -(-cache_shape(kc, more)[2] // part))
     return Aval((*lead, depth), dt.float32), Aval((*lead, 2), dt.float32)
 
 
 def _parts(
-    q: Value, kc: Value, vc: Value, slot: Value, pos: Value, *scales: Value,
+    q: Value, kc: Value, vc: Value, slot: Value, pos: Value, *more: Value,
     part: int, scale: float, window: int, softcap: float,
 ) -> tuple[Value, Value]:  # fmt: skip
     """A part's sums of weighted values [N,H,P,D], and its maximum and sum of weights [N,H,P,2], all
     f32. Three outputs would be more buffers than WebGPU may bind."""
-    (n, h, d), (g, length) = aval(q).shape, aval(kc).shape[1:3]
+    n, h, d = aval(q).shape
+    _, g, length = cache_shape(aval(kc), [aval(x) for x in more])
     parts = -(-length // part)
     full = (n, g, h // g, parts * part)
     scores = f.dot(
-        compute(f.reshape(q, (n, g, h // g, d))), f.swap_last(of_slots(kc, slot, scales, 0))
+        compute(f.reshape(q, (n, g, h // g, d))), f.swap_last(of_slots(kc, slot, more, 0))
     )
     scores = f.mul(scores, scale)
     if softcap:
@@ -57,7 +58,7 @@ def _parts(
     top = f.maximum(f.max_(scores, -1), LEAST)
     column = f.broadcast(f.reshape(top, (*shape[:-1], 1)), shape)
     weights = f.where(f.reshape(seen, shape), f.exp(f.sub(scores, column)), 0.0)
-    v = f.pad(of_slots(vc, slot, scales, 1), (0, 0, 0, 0), (0, 0, extra, 0))
+    v = f.pad(of_slots(vc, slot, more, 1), (0, 0, 0, 0), (0, 0, extra, 0))
     v = f.reshape(v, (n, g, parts, part, d))
     sums = f.transpose(f.dot(f.transpose(weights, (0, 1, 3, 2, 4)), v), (0, 1, 3, 2, 4))
     stats = [f.reshape(x, (*shape[:-1], 1)) for x in (top, f.sum_(weights, -1))]

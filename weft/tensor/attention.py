@@ -129,12 +129,15 @@ def cached_attention(
     window: int = 0,
     softcap: float = 0.0,
     scales: Tensor | None = None,
+    table: Tensor | None = None,
 ) -> Tensor:
     """q[N, H, D] against caches [S, G, L, D]: row n sees keys 0..pos[n] of cache slot[n] (the last
     `window` of them if window > 0) -> [N, H, D]. slot and pos are int32 [N].
     Caches of int8 are codes, each row's times its scale in scales[S, G, L, 2], float32: those of
-    keys and of values; q is float32 then."""
-    more = () if scales is None else (scales,)
+    keys and of values; q is float32 then. With a table[S, C], int32, caches (and scales) are pages
+    [P, G, 64, D]: position p of slot s is row p % 64 of page table[s, p // 64]
+    (Kwon et al., arXiv:2309.06180)."""
+    more = tuple(x for x in (scales, table) if x is not None)
     return q._call(
         "cached_attention", k_cache, v_cache, slot, pos, *more,
         scale=_scale(scale, q), window=int(window), softcap=float(softcap),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from weft.core.order import KEY_SPAN, STREAM_ROWS
 from weft.graph.ir import Graph, Node, results
+from weft.ops.attention import beside, cache_shape
 from weft.ops.graph_listener import make_node
 from weft.transform.rebuild import make, remake, rewrite
 
@@ -22,8 +23,9 @@ def split_decoding(graph: Graph, claimed: Callable[[Node], bool]) -> Graph:
 def _split(node: Node, claimed: Callable[[Node], bool]) -> Node:
     if node.op != "call" or node.attrs["name"] != "cached_attention" or 0 in node.shape:
         return node
-    length = node.inputs[1].shape[2]
-    sinks = any(len(x.shape) == 1 for x in node.inputs[5:])  # of the whole, not of its parts
+    more = node.inputs[5:]
+    length = cache_shape(node.inputs[1], more)[2]
+    sinks = beside(more)[2]  # of the whole, not of its parts
     if node.shape[0] > STREAM_ROWS or length <= _LENGTH or sinks:
         return node
     params = {**node.attrs["params"], "part": KEY_SPAN}

@@ -22,7 +22,7 @@ from weft.templates.attention import (
 )
 from weft.templates.attention.backward_fused import Whole, fits
 from weft.templates.attention.decode_cpu import Decode
-from weft.templates.attention.forward import Call, Team, scaled, sinks_of
+from weft.templates.attention.forward import Call, Team, sinks_of
 from weft.templates.attention.forward_alone import Alone
 from weft.templates.attention.forward_amx import Tiles, in_tiles
 from weft.templates.attention.forward_threads import Shared
@@ -36,7 +36,7 @@ from weft.templates.registry import claims, template
 def claim_parts(node: Node, caps: Caps) -> bool:
     """On every GPU: one group per row and key/value head would leave most of it idle."""
     buffers = len(node.inputs) + 3  # its two results, and the runtime scalars
-    fits = not scaled(node) or buffers <= caps.max_bindings
+    fits = buffers <= caps.max_bindings
     return not caps.is_cpu and node.attrs["params"]["part"] == KEY_SPAN and fits
 
 
@@ -73,7 +73,8 @@ def build_whole(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
 @template("cached_attention")
 def build_cached(group: Group, caps: Caps, config: Mapping[str, Any]) -> Kernel:
     """The kernel of a group around one `cached_attention` call, a part of one, or the merge of
-    parts: q[N,H,D], caches [S,G,L,D], slot[N], pos[N], operands read in place as strided views.
+    parts: q[N,H,D], caches [S,G,L,D] (or in pages), slot[N], pos[N], operands read in place as
+    strided views.
 
     Raises CompileError where an operand is not a strided view of an input.
     """

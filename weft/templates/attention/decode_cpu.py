@@ -68,7 +68,7 @@ class Decode(Team):
     @contextlib.contextmanager
     def slots(self) -> Iterator[tuple[Expr, Expr, Expr]]:
         self.row = row = self.call.item(self.call.first)
-        self.k, self.v = (self.call.source(i, row.slot) for i in (K, V))
+        self.sources = [self.call.source(i, row.slot) for i in (K, V)]
         yield row.slot, row.low, row.high
 
     def join(self) -> None:
@@ -82,6 +82,7 @@ class Decode(Team):
 
     def _block(self, k0: Expr, seen: Expr) -> None:
         b, row, params = self.b, self.row, self.call.params
+        self.k, self.v = (source(k0) for source in self.sources)
         padded = b.let((seen + (STRANDS - 1)) // STRANDS * STRANDS, "padded")
         room = 8 if self.big else 4
         with b.loop(padded, step=self.lanes, name="c") as c:
@@ -116,9 +117,9 @@ class Decode(Team):
         for t in range(0, lanes, turns):
             self.b.prefetch(source, self.v.at(base + t, d))
 
-    def _ask_keys(self, key: Expr) -> None:
+    def _ask_keys(self, keys: Reader, key: Expr) -> None:
         """Asks memory for a key of the next block."""
-        row = self.k.row(self.b, key)
+        row = keys.row(self.b, key)
         for d in range(0, self.depth, 64 // row.buffer.dtype.itemsize):
             self.b.prefetch(row.buffer, row.at(0, d))
 
@@ -174,9 +175,12 @@ class Decode(Team):
         while heads * 2 * columns <= room and self.share % (heads * 2) == 0:
             heads *= 2
 
+        after = b.let(k0 + self.block, "after")
+        following = self.sources[0](minimum(after, self.length - 1))
+
         def right(j: Expr, part: range) -> list[Expr]:
             row = self.v.row(b, k0 + j)
-            self._ask_keys(k0 + self.block + j)
+            self._ask_keys(following, after + j)
             return [row.read(0, v * lanes, lanes, self._columns(v)) for v in part]
 
         with b.loop(self.share, step=heads, name="h") as h:

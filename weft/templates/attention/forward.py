@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -22,12 +22,14 @@ from weft.graph.ir import Node
 from weft.kernel.builder import Builder
 from weft.kernel.expr import Value, ceil_div, const, maximum, minimum, select
 from weft.kernel.ir import Expr, Kernel
+from weft.ops.attention import PAGE, beside, cache_shape
 from weft.ops.attention_grad import UNSEEN
 from weft.templates import affine
 from weft.templates.affine import Affine
 from weft.templates.attention.places import (
     keys_until,
     length_of,
+    page_of,
     position_of,
     slot_of,
     visible_keys,
@@ -41,6 +43,7 @@ from weft.templates.operand import Reader
 from weft.templates.view import View, operand
 
 Q, K, V = range(3)
+_ROWS = 64  # of a decoding step over pages on a GPU
 
 
 def cached(node: Node) -> bool:
@@ -50,23 +53,33 @@ def cached(node: Node) -> bool:
 
 def scaled(node: Node) -> bool:
     """Whether the keys and values are int8 with a scale per row, the call's sixth operand."""
-    return cached(node) and any(len(x.shape) > 1 for x in node.inputs[5:])
+    return cached(node) and bool(beside(node.inputs[5:])[0])
 
 
 def sinks_of(node: Node) -> Node | None:
     """The scores of a key without a value that each head has, where the call has them: last."""
-    last = node.inputs[-1] if cached(node) and len(node.inputs) > 5 else None
-    return last if last is not None and len(last.shape) == 1 else None
+    return next(iter(beside(node.inputs[5:])[2]), None) if cached(node) else None
 
 
-def few(node: Node) -> bool:
-    """Whether the call is a decoding step, whose blocks hold heads."""
-    return cached(node) and node.shape[0] <= STREAM_ROWS
+def table_of(node: Node) -> Node | None:
+    """Which page holds each part of a slot, where the cache is in pages."""
+    return next(iter(beside(node.inputs[5:])[1]), None) if cached(node) else None
+
+
+def few(node: Node, caps: Caps) -> bool:
+    """Whether the call is a decoding step, whose blocks hold heads: rows of pages are mostly of
+    sequences of their own, which a block of rows on a GPU would take one after the other."""
+    most = STREAM_ROWS if caps.is_cpu or table_of(node) is None else _ROWS
+    return cached(node) and node.shape[0] <= most
 
 
 def operands(node: Node) -> tuple[Node, ...]:
     """The query, the keys and, unless the call is `attention_lse`, the values."""
     return node.inputs[: 2 if node.attrs["name"] == "attention_lse" else 3]
+
+
+Source = Callable[[Expr], Reader]
+"""Keys or values of a slot by their positions, in the block of KEYS that holds the one given."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +107,13 @@ class Call:
         self.passing = (K, V)[: len(self.views) - 1]
         self.cached, self.statistics = cached(node), len(self.views) == 2
         self.scales = operand(group, node.inputs[5]) if scaled(node) else None
-        self.sinks = sinks_of(node)
+        self.sinks, self.table = sinks_of(node), table_of(node)
         q, k = node.inputs[:2]
         self.n, self.heads, self.depth = q.shape[0], q.shape[1], q.shape[-1]
-        self.slots, self.groups, self.length, _ = k.shape
+        more = node.inputs[5:] if self.cached else ()
+        self.slots, self.groups, self.length = cache_shape(k, more)
         self.share = self.heads // self.groups
-        self.few = few(node)
+        self.few = few(node, caps)
         self.flat = self.few and flat
         self.parts = -(-self.length // KEY_SPAN) if "part" in self.params else 0
         self.spans = self.length > KEY_SPAN and not (self.parts or self.statistics)
@@ -226,16 +240,31 @@ class Call:
         view = self.views[Q]
         return Reader(self.em.buffers[id(view.node)], start, 0, view.strides[-1], dt.float32)
 
-    def source(self, i: int, slot: Expr, head: Expr | None = None) -> Reader:
+    def source(self, i: int, slot: Expr, head: Expr | None = None) -> Source:
         """Keys or values of a slot, of the group's head or that of a query head (flat)."""
-        view, em = self.views[i], self.em
+        em, table = self.em, self.table
         kv = self.kv if head is None else em.axis(head // self.share, self.groups)
-        lead = em.axis(slot, self.slots), kv
+        at = em.axis(slot, self.slots)
+        if table is None:
+            whole = self._rows(i, (at, kv))
+            return lambda key: whole
+
+        def of_page(key: Expr) -> Reader:
+            key = self.b.let(key, "key")
+            with em.scope():
+                page = self._rows(i, (page_of(em, self.node, table, at, key), kv))
+            return page.row(self.b, -(key // PAGE * PAGE))
+
+        return of_page
+
+    def _rows(self, i: int, lead: tuple[Affine, ...]) -> Reader:
+        """Keys or values of one slot, or page, and key/value head."""
+        view = self.views[i]
         reader = self._reader(view, lead, view.strides[2])
         if (by := self.scales) is None:
             return reader
         start = self.b.let(self._base(by, lead) + (i - K) * by.strides[3], "base")
-        scales = Reader(em.buffers[id(by.node)], start, by.strides[2], 0, dt.float32)
+        scales = Reader(self.em.buffers[id(by.node)], start, by.strides[2], 0, dt.float32)
         return replace(reader, scales=scales)
 
     def _reader(self, view: View, lead: tuple[Affine, ...], row: int) -> Reader:

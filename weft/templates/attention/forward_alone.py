@@ -76,8 +76,8 @@ class Alone(Team):
 
     def meet(self, slot: Expr, start: Expr, stop: Expr) -> None:
         b, (top, total, *o) = self.b, self.span
-        keys, *values = self.sources
         with b.loop(stop, start - start % KEYS, KEYS, "k0") as k0:
+            keys, *values = (source(k0) for source in self.sources)
             first = b.let(maximum(start - k0, 0), "first")
             count = b.let(minimum(stop - k0, KEYS), "count")
             best = b.var(HIDDEN, "best")

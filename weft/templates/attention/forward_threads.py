@@ -204,12 +204,13 @@ class Shared(Team):
 
     def meet(self, slot: Expr, start: Expr, stop: Expr) -> None:
         b, call = self.b, self.call
-        keys, *values = (call.source(i, slot) for i in call.passing)
+        sources = [call.source(i, slot) for i in call.passing]
 
         def query(item: Expr, d: Expr) -> Expr:
             return call.query(b.let(load(self.starts, item), "q")).read(0, d)
 
         with b.loop(stop, start - start % KEYS, KEYS, "k0") as k0, self.em.scope():
+            keys, *values = (source(k0) for source in sources)
 
             def key(item: Expr, d: Expr) -> Expr:
                 return keys.read(b.let(minimum(k0 + item, call.length - 1), "key"), d)

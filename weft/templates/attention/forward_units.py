@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from weft.core import dtypes as dt
 from weft.kernel import ir, math
-from weft.kernel.expr import as_expr, cast, const, eq, fma, load, maximum, select, splat
+from weft.kernel.expr import as_expr, cast, const, eq, fma, load, maximum, minimum, select, splat
 from weft.kernel.ir import F32, I32, Expr, Type
 from weft.templates.attention.forward import Call, Team
 from weft.templates.attention.softmax import (
@@ -119,17 +119,18 @@ class Units(Blocks, Team):
         k, *values = (self.call.source(i, slot) for i in self.call.passing)
         begin = b.let(start - start % keys, "begin")
         last = b.let(maximum(stop - 1, 0), "last_key")
-        self.fetch(k, begin, last, self.fetched)
+        self.fetch(k(minimum(begin, last)), begin, last, self.fetched)
         with b.loop(stop, begin, step=keys, name="k0") as k0:
             self.keep(self.fetched, self.k)
             b.barrier()
             for v in values:
-                self.fetch(v, k0, last, self.fetched)
+                self.fetch(v(k0), k0, last, self.fetched)
             self.against(self.scores, self.q, self.k, self.lefts, self.key, self.s)
             if values:
                 self.keep(self.fetched, self.v)
             b.barrier()
-            self.fetch(k, k0 + keys, last, self.fetched)
+            after = b.let(k0 + keys, "after")
+            self.fetch(k(b.let(minimum(after, last), "key")), after, last, self.fetched)
             self._weigh(k0, row.low, self.high)
             b.barrier()
             if values:

@@ -178,7 +178,7 @@ class Vector(Team):
         sources = [self.call.source(i, slot) for i in self.call.passing]
         with b.loop(stop, start - start % keys, step=keys, name="k0") as k0:
             seen = b.let(minimum(stop - k0, keys), "seen")
-            self.take_keys(seen, *(x.row(b, k0) for x in sources))
+            self.take_keys(seen, *(x(k0).row(b, k0) for x in sources))
             self.sweep(k0, seen)
 
     def take_keys(self, count: Expr, k: Reader, v: Reader | None = None) -> None:

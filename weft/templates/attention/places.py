@@ -7,21 +7,30 @@ from weft.graph.ir import Node
 from weft.kernel.builder import Builder
 from weft.kernel.expr import const, maximum, minimum
 from weft.kernel.ir import Expr
+from weft.ops.attention import PAGE, cache_shape
 from weft.templates.affine import Affine
 from weft.templates.emit import Emitter
 
 
 def slot_of(em: Emitter, node: Node, row: Affine) -> Expr:
     """The cache slot of a row of `cached_attention`, one that exists (bound)."""
-    slots = node.inputs[1].shape[0]
+    slots, _, _ = cache_shape(node.inputs[1], node.inputs[5:])
     slot = em.value(node.inputs[3], (row,))
     return em.b.let(minimum(maximum(slot, 0), slots - 1), "slot")
 
 
 def position_of(em: Emitter, node: Node, row: Affine) -> Expr:
     """The position of a row of `cached_attention`, before the cache's end (bound)."""
-    length = node.inputs[1].shape[2]
+    _, _, length = cache_shape(node.inputs[1], node.inputs[5:])
     return em.b.let(minimum(em.value(node.inputs[4], (row,)), length - 1), "pos")
+
+
+def page_of(em: Emitter, node: Node, table: Node, slot: Affine, key: Expr) -> Affine:
+    """The page that holds the position `key` (bound) of a slot of `cached_attention`, one that
+    exists."""
+    b, pages = em.b, node.inputs[1].shape[0]
+    found = em.value(table, (slot, em.axis(key // PAGE, table.shape[1])))
+    return em.axis(b.let(minimum(maximum(found, 0), pages - 1), "page"), pages)
 
 
 def keys_until(pos: Expr, window: int) -> tuple[Expr, Expr]:
