@@ -4,7 +4,8 @@ proposed or given up, an answer is what it is alone, and the books agree after e
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,10 +13,10 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from paged_kit import VOCAB, Expected, Fake, Letters, Only, oracle
 
-from weft.core.errors import LimitError
+from weft.core.errors import DeviceError, LimitError
 from weft.engine.drafts import Lookup
 from weft.engine.engine import Engine
-from weft.engine.job import Job, Output
+from weft.engine.job import Chosen, Job, Output
 from weft.engine.sampler import Sampling
 
 HEADS = [(1, 7, 3, 9, 7, 3, 9, 7, 3), (4, 4, 5, 6, 1, 2, 3, 4, 5, 6, 7, 8), (2,)]
@@ -33,24 +34,21 @@ SAMPLINGS = st.sampled_from(
 
 
 class Hostile:
-    """Proposes what it likes: noise, the truth in part, ids that are none, more than is asked."""
+    """Proposes what it likes: noise, the truth in whole or in part, ids that are none, more than
+    is asked. `truth` is what greedy jobs answer, by their prompts."""
 
-    truth: dict[tuple[int, ...], tuple[int, ...]] = {}
+    truth: ClassVar[dict[tuple[int, ...], list[int]]] = {}
 
     def __init__(self) -> None:
         self._rng = np.random.default_rng(0)
 
-    def propose(self, tokens: Any, most: int) -> list[int]:
-        kind = self._rng.integers(4)
-        noise = [int(t) for t in self._rng.integers(0, VOCAB, most)]
-        found = [t for p, t in self.truth.items() if tuple(tokens[: len(p)]) == p]
-        right = [t[len(tokens) - len(p) :] for p, t in self.truth.items() if p == tokens[: len(p)]]
-        ahead = list(right[0] if right and found else ())
-        if kind == 0:
-            return noise
-        if kind == 1:
-            return [*ahead[: most // 2], *noise]
-        return [VOCAB, -1] if kind == 2 else [*ahead, *noise]
+    def propose(self, tokens: Sequence[int], most: int) -> list[int]:
+        kind = self._rng.integers(5)
+        noise = self._rng.integers(0, VOCAB, most).tolist()
+        found = [p for p in self.truth if tuple(tokens[: len(p)]) == p]
+        ahead = self.truth[found[0]][len(tokens) - len(found[0]) :] if found else []
+        proposals = [noise, ahead, [*ahead[: most // 2], *noise], [VOCAB, -1], [*ahead, *noise]]
+        return list(proposals[kind])
 
     def learn(self, proposed: int, accepted: int) -> None:
         assert 0 <= accepted <= proposed
@@ -64,12 +62,12 @@ def jobs(draw: Any, context: int) -> Job:
         prompt = (prompt * context)[:context]
     return Job(
         prompt,
-        draw(st.sampled_from([0, 1, 2, 5, 9, 20, 60])),
+        draw(st.sampled_from([0, 1, 2, 9, 20, 60, 60, 60])),
         draw(SAMPLINGS),
         seed=draw(st.integers(0, 2)),
         index=draw(st.integers(0, 1)),
-        eos=draw(st.sampled_from([frozenset(), frozenset([5]), frozenset([0, 31])])),
-        stop=draw(st.sampled_from([(), (), ("e",), ("ab", "c d", "zz"), ("éa", "h")])),
+        eos=draw(st.sampled_from([frozenset(), frozenset(), frozenset(), frozenset([5])])),
+        stop=draw(st.sampled_from([(), (), (), ("ab", "cd", "zz", "e."), ("e",)])),
         logprobs=draw(st.sampled_from([None, None, 0, 3])),
         prompt_logprobs=draw(st.sampled_from([None, None, None, 0, 2])),
         adapter=draw(st.sampled_from(["", "", "x"])),
@@ -83,10 +81,10 @@ def jobs(draw: Any, context: int) -> Job:
 class Schedules(RuleBasedStateMachine):
     @initialize(data=st.data())
     def begin(self, data: st.DataObject) -> None:
-        slots = data.draw(st.integers(1, 5))
+        slots = data.draw(st.integers(1, 6))
         page = data.draw(st.sampled_from([1, 2, 4, 8]))
         context = data.draw(st.sampled_from([16, 32]))
-        pages = data.draw(st.integers(context // page // 2, 3 * context // page))
+        pages = data.draw(st.integers(context // page // 2, 3 * context // page // 2))
         state = data.draw(st.integers(0, 5)) == 0
         self.context = context
         self.fake = Fake(slots, pages, page, context, state)
@@ -96,10 +94,16 @@ class Schedules(RuleBasedStateMachine):
         self.fake.held = lambda page: self.engine._pages.refs[page]
         self.jobs: list[tuple[Any, Job, list[Output]]] = []
         self.cancelled: set[int] = set()
+        self.lost: list[DeviceError] = []
+        Hostile.truth = {}
 
     @precondition(lambda self: len(self.jobs) < 14)
-    @rule(data=st.data())
-    def submit(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def submit(self, data: st.DataObject, count: int) -> None:
+        for _ in range(count):
+            self.submit_one(data)
+
+    def submit_one(self, data: st.DataObject) -> None:
         job, outputs = data.draw(jobs(self.context)), list[Output]()
         try:
             ticket = self.engine.submit(job, outputs.append)
@@ -109,10 +113,30 @@ class Schedules(RuleBasedStateMachine):
             assert -(-last // self.fake.page) > self.fake.pages
             return
         self.jobs.append((ticket, job, outputs))
+        if not job.adapter and not job.sampling.temperature:
+            Hostile.truth[job.prompt] = [t.id for t in oracle(job, self.context).tokens]
+
+    @precondition(lambda self: self.jobs and not self.lost)
+    @rule(after=st.integers(0, 6), stop=st.booleans())
+    def fail(self, after: int, stop: bool) -> None:
+        """The device is lost once, after some calls; or somebody presses Ctrl-C in one."""
+        left = [after]
+
+        def fails() -> None:
+            left[0] -= 1
+            if left[0] == -1:
+                if stop:
+                    raise KeyboardInterrupt
+                self.lost.append(DeviceError("lost"))
+                raise self.lost[-1]
+
+        self.fake.fails = fails
 
     @precondition(lambda self: self.jobs)
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), sure=st.integers(0, 2))
+    def cancel(self, data: st.DataObject, sure: int) -> None:
+        if sure:  # seldom
+            return
         ticket = data.draw(st.sampled_from([ticket for ticket, _, _ in self.jobs]))
         self.engine.cancel(ticket)
         self.cancelled.add(ticket.number)
@@ -120,13 +144,17 @@ class Schedules(RuleBasedStateMachine):
     @rule(count=st.integers(1, 6))
     def step(self, count: int) -> None:
         for _ in range(count):
-            more = self.engine.step()
+            try:
+                more = self.engine.step()
+            except KeyboardInterrupt:
+                more = self.engine.has_work
             assert more == self.engine.has_work == any(not t.done for t, _, _ in self.jobs)
             self.engine.check()
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):
             return
+        self.fake.fails = lambda: None
         for _ in range(4000):  # far more than every token read and made again by itself
             if not self.engine.step():
                 break
@@ -134,32 +162,39 @@ class Schedules(RuleBasedStateMachine):
         assert not self.engine.has_work, "it does not come to an end"
         assert self.engine.stats.held == 0
         for ticket, job, outputs in self.jobs:
-            compare(outputs, oracle(job, self.context), ticket.number in self.cancelled)
+            compare(outputs, oracle(job, self.context), ticket.number in self.cancelled, self.lost)
 
 
-def compare(outputs: list[Output], want: Expected, cancelled: bool = False) -> None:
-    """Joined outputs are the answer; a cancelled job's are its beginning, or whole."""
+def compare(
+    outputs: list[Output], want: Expected, cancelled: bool = False, lost: Sequence[Any] = ()
+) -> None:
+    """Joined outputs are the answer; a cancelled or lost job's are its beginning, or whole."""
     last = outputs[-1]
-    assert last.error is None and last.usage is not None
+    assert last.usage is not None and (last.error is None or last.error in lost)
     assert all(o.finish is None and o.usage is None for o in outputs[:-1])
     text = "".join(o.text for o in outputs)
     tokens = tuple(t for o in outputs for t in o.tokens)
     prompts = [o.prompt for o in outputs if o.prompt]
-    if last.finish == "cancelled":
-        assert cancelled
-        assert want.text.startswith(text) and want.tokens[: len(tokens)] == tokens
-        assert prompts in ([], [want.prompt])
+    if last.finish == "cancelled" or last.error is not None:
+        assert cancelled or last.error
+        assert want.text.startswith(text) and len(tokens) <= len(want.tokens)
+        same(tokens, want.tokens[: len(tokens)])
+        assert len(prompts) <= 1
         return
     assert (text, last.finish) == (want.text, want.finish)
-    assert [t.id for t in tokens] == [t.id for t in want.tokens]
-    for got, expected in zip((*tokens, *sum(prompts, ())), (*want.tokens, *want.prompt)):
-        assert got.id == expected.id and (got.logprob is None) == (expected.logprob is None)
-        np.testing.assert_allclose(got.logprob or 0, expected.logprob or 0, atol=1e-12)
-        assert [i for i, _ in got.top] == [i for i, _ in expected.top]
-        np.testing.assert_allclose([p for _, p in got.top], [p for _, p in expected.top])
-    assert prompts == ([want.prompt] if want.prompt else []) or len(prompts) == 1
-    assert sum(map(len, prompts)) == len(want.prompt)
+    same(tokens, want.tokens)
+    assert len(prompts) == bool(want.prompt)
+    same(prompts[0] if prompts else (), want.prompt)
     assert last.usage.new == len(want.tokens)
+
+
+def same(got: Sequence[Chosen], want: Sequence[Chosen]) -> None:
+    assert [t.id for t in got] == [t.id for t in want]
+    for g, w in zip(got, want):
+        assert (g.logprob is None) == (w.logprob is None)
+        np.testing.assert_allclose(g.logprob or 0, w.logprob or 0, atol=1e-12)
+        assert [i for i, _ in g.top] == [i for i, _ in w.top]
+        np.testing.assert_allclose([p for _, p in g.top], [p for _, p in w.top], atol=1e-12)
 
 
 COMMON = {

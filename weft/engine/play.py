@@ -57,7 +57,7 @@ class Player:
             else:
                 together.append((ticket, count))
         if together:
-            self._propose(together)
+            self._propose(together, self._schedule.budget - sum(count for _, count in parts))
             self._together(together)
 
     def table(self, place: Place) -> None:
@@ -66,17 +66,18 @@ class Player:
         row[: len(place.pages)] = place.pages
         row[len(place.pages) :] = 0
 
-    def _propose(self, together: list[tuple[Ticket, int]]) -> None:
-        """Further tokens for those that decode, while a step has room for their rows."""
-        room = DRAFTED - sum(count for _, count in together)
+    def _propose(self, together: list[tuple[Ticket, int]], left: int) -> None:
+        """Further tokens for those that decode, while a step has room for their rows, `left` of
+        its budget."""
+        room = min(DRAFTED - sum(count for _, count in together), left)
         for ticket, count in together:
             place, answer = ticket.place, ticket.answer
             ticket.draft = []
             if ticket.lookup is None or room <= 0 or count < place.rest:
                 continue
             length = len(place.tokens)
-            left = min(answer.limit - len(answer.ids) - 1, self._runner.context - length, room)
-            draft = ticket.lookup.propose(place.tokens, left)[:left] if left > 0 else []
+            most = min(answer.limit - len(answer.ids) - 1, self._runner.context - length, room)
+            draft = ticket.lookup.propose(place.tokens, most)[:most] if most > 0 else []
             if draft and not 0 <= min(draft) <= max(draft) < self._vocab:
                 continue
             spare = self._pages.idle - self._schedule.soon

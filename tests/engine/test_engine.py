@@ -1,0 +1,342 @@
+"""The engine case by case: what other engines got wrong, and what may fail."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from paged_kit import VOCAB, Fake, Letters, Only, logits_of, oracle
+from test_engine_schedules import compare
+
+from weft.core.errors import BusyError, DeviceError, LimitError, ModelError, UsageError
+from weft.engine.engine import Engine
+from weft.engine.job import Job, Output
+from weft.engine.sampler import Sampling
+
+
+def engine_of(fake: Fake, **options: Any) -> Engine:
+    engine = Engine(fake, VOCAB, Letters, **options)
+    fake.held = lambda page: engine._pages.refs[page]
+    return engine
+
+
+def played(engine: Engine, *jobs: Job) -> list[list[Output]]:
+    """All outputs of jobs that are submitted together."""
+    outputs: list[list[Output]] = [[] for _ in jobs]
+    for job, mine in zip(jobs, outputs):
+        engine.submit(job, mine.append)
+    while engine.step():
+        engine.check()
+    engine.check()
+    return outputs
+
+
+def check(engine: Engine, *jobs: Job) -> list[list[Output]]:
+    outputs = played(engine, *jobs)
+    for job, mine in zip(jobs, outputs):
+        compare(mine, oracle(job, engine.runner.context))
+    return outputs
+
+
+PROMPT = (1, 7, 3, 9, 7, 3, 9, 7)
+
+
+def test_a_second_turn_finds_prompt_and_answer() -> None:
+    engine = engine_of(Fake(2, 16, 4, 32))
+    first = check(engine, Job(PROMPT, 10))[0]
+    answer = tuple(t.id for o in first for t in o.tokens)
+    second = check(engine, Job((*PROMPT, *answer, 5, 6), 4))[0]
+    assert second[-1].usage is not None and second[-1].usage.cached == len(PROMPT) + 10 - 1
+    assert engine.stats.cached_tokens == 17 and engine.stats.held == 0
+
+
+def test_a_prompt_that_is_all_there_is_fed_its_last_token() -> None:
+    engine = engine_of(Fake(2, 16, 4, 32))
+    for cached in (0, 7, 7):
+        outputs = check(engine, Job(PROMPT, 1))[0]
+        assert outputs[-1].usage is not None and outputs[-1].usage.cached == cached
+
+
+@pytest.mark.parametrize("other", [{"salt": b"b"}, {"adapter": "x"}])
+def test_another_salt_or_adapter_finds_nothing(other: dict[str, Any]) -> None:
+    engine = engine_of(Fake(2, 16, 4, 32))
+    check(engine, Job(PROMPT, 4, salt=b"a"))
+    outputs = check(engine, Job(PROMPT, 4, **{"salt": b"a", **other}))[0]
+    assert outputs[-1].usage is not None and outputs[-1].usage.cached == 0
+
+
+def test_one_being_admitted_preempts_nobody_and_is_not_preempted() -> None:
+    """Three that each fill most of the pool: the second waits until the first has ended."""
+    engine = engine_of(Fake(3, 9, 4, 32))
+    jobs = [Job((*PROMPT, n), 20) for n in range(3)]
+    check(engine, *jobs)
+    assert engine.stats.preempted > 0  # all started, and pages ran out as they grew
+    tight = engine_of(Fake(3, 8, 4, 32))
+    check(tight, *[Job(PROMPT * 3, 8, salt=bytes([n])) for n in range(3)])
+    assert tight.stats.preempted == 0
+
+
+def test_cancelled_while_preempted() -> None:
+    engine = engine_of(Fake(3, 6, 4, 32))
+    outputs: list[list[Output]] = [[], [], []]
+    tickets = [engine.submit(Job((n, 2, 3), 18), outputs[n].append) for n in range(3)]
+    while not engine.stats.preempted:
+        engine.step()
+    waiting = [t for t in tickets if t.place.slot is None]
+    engine.cancel(waiting[0])
+    engine.cancel(waiting[0])
+    while engine.step():
+        engine.check()
+    for ticket, mine in zip(tickets, outputs):
+        compare(mine, oracle(ticket.job, 32), ticket is waiting[0])
+    assert outputs[waiting[0].number - 1][-1].finish == "cancelled"
+
+
+def test_cancelled_before_it_entered_and_after_it_ended() -> None:
+    engine = engine_of(Fake(1, 4, 4, 16))
+    mine: list[Output] = []
+    ticket = engine.submit(Job(PROMPT, 4), mine.append)
+    engine.cancel(ticket)
+    assert not engine.step() and mine[-1].finish == "cancelled" and mine[-1].usage is not None
+    done = engine.submit(Job(PROMPT, 2), mine.append)
+    while engine.step():
+        pass
+    engine.cancel(done)
+    assert not engine.has_work and mine[-1].finish == "length"
+
+
+@pytest.mark.parametrize("job", [
+    Job(PROMPT, 0), Job(PROMPT, 0, prompt_logprobs=2), Job((3,), 1),
+    Job((3,), 0, prompt_logprobs=0),
+    Job((5,) * 16, 9), Job((5,) * 16, 0), Job((5,) * 15, 9, prompt_logprobs=1),
+    Job(PROMPT, 4, constraint=lambda: Only(0)), Job(PROMPT, 9, constraint=lambda: Only(2)),
+])  # fmt: skip
+def test_edges(job: Job) -> None:
+    for page in (1, 4, 16):
+        check(engine_of(Fake(2, 32 // page, page, 16)), job, job)
+
+
+def test_any_number_of_sequences() -> None:
+    """More than 64 at once, and more than there are slots."""
+    fake = Fake(80, 320, 4, 16)
+    check(engine_of(fake), *[Job((n % VOCAB, n // VOCAB), 5, index=n) for n in range(100)])
+    assert fake.most >= 80
+
+
+def test_a_long_prompt_does_not_hold_up_those_that_decode() -> None:
+    fake = Fake(2, 64, 4, 128)
+    engine = engine_of(fake, budget=8)
+    short: list[Output] = []
+    engine.submit(Job((1, 2), 30), short.append)
+    engine.step()
+    engine.submit(Job((5,) * 100, 1), lambda output: None)
+    for n in range(10):
+        engine.step()
+        assert sum(len(o.tokens) for o in short) >= n
+    assert fake.most <= 8
+
+
+def test_salts_take_turns() -> None:
+    """One that asks for much does not keep another waiting."""
+    engine = engine_of(Fake(2, 32, 4, 16))
+    order: list[bytes] = []
+
+    def noted(salt: bytes) -> Any:
+        return lambda output: order.append(salt) if output.usage else None
+
+    for _ in range(6):
+        engine.submit(Job(PROMPT, 3, salt=b"much"), noted(b"much"))
+    engine.submit(Job(PROMPT, 3, salt=b"little"), noted(b"little"))
+    while engine.step():
+        pass
+    assert order.index(b"little") <= 2
+
+
+def test_what_cannot_be_is_refused_at_once() -> None:
+    engine = engine_of(Fake(1, 2, 4, 32), queue=1)
+    for job, kind, said in [
+        (Job((), 1), UsageError, "empty"),
+        (Job((VOCAB,), 1), UsageError, "outside the vocabulary"),
+        (Job((-1,), 1), UsageError, "outside the vocabulary"),
+        (Job((1,), 1, Sampling(logit_bias=((VOCAB, 1.0),))), UsageError, "outside"),
+        (Job((1,), -1), UsageError, "max_new_tokens is -1"),
+        (Job((1,), 1, logprobs=VOCAB + 1), UsageError, "logprobs"),
+        (Job((1,) * 33, 1), LimitError, "the context holds 32"),
+        (Job((1,) * 5, 5), LimitError, "take 3 pages of 4; there are 2"),
+    ]:
+        with pytest.raises(kind, match=said):
+            engine.submit(job, lambda output: None)
+    engine.submit(Job((1,), 1), lambda output: None)
+    with pytest.raises(BusyError, match="1 jobs wait"):
+        engine.submit(Job((1,), 1), lambda output: None)
+    engine.close()
+    with pytest.raises(UsageError, match="closed"):
+        engine.submit(Job((1,), 1), lambda output: None)
+    assert not engine.has_work
+
+
+def test_nan_ends_one_job_alone() -> None:
+    fake = Fake(2, 16, 4, 32)
+    fake.bad = lambda tokens: tokens[0] == 2 and len(tokens) > 6
+    engine = engine_of(fake)
+    outputs = played(engine, Job((2, 3, 4), 9), Job(PROMPT, 9), Job((2, 2), 9, Sampling(1.0)))
+    for bad, made in ((outputs[0], 4), (outputs[2], 5)):
+        assert isinstance(bad[-1].error, ModelError) and "not finite" in str(bad[-1].error)
+        assert sum(len(o.tokens) for o in bad) == made
+    compare(outputs[1], oracle(Job(PROMPT, 9), 32))
+
+
+class Dead:
+    ended = False
+
+    def allowed(self) -> np.ndarray:
+        return np.zeros(VOCAB, np.bool_)
+
+    def accept(self, token: int) -> None:
+        raise AssertionError
+
+
+def broken() -> Any:
+    raise RuntimeError("no such grammar")
+
+
+@pytest.mark.parametrize(("rule", "said"), [(Dead, "allows no token"), (broken, "no such grammar")])
+def test_a_constraint_that_fails_ends_one_job_alone(rule: Any, said: str) -> None:
+    engine = engine_of(Fake(2, 16, 4, 32))
+    outputs = played(engine, Job(PROMPT, 9, constraint=rule), Job(PROMPT, 9))
+    assert said in str(outputs[0][-1].error)
+    compare(outputs[1], oracle(Job(PROMPT, 9), 32))
+
+
+def test_a_sink_that_fails_is_cancelled() -> None:
+    engine = engine_of(Fake(2, 16, 4, 32))
+    calls: list[Output] = []
+
+    def fails(output: Output) -> None:
+        calls.append(output)
+        raise ValueError("gone")
+
+    engine.submit(Job(PROMPT, 9), fails)
+    compare(played(engine, Job(PROMPT, 9))[0], oracle(Job(PROMPT, 9), 32))
+    assert len(calls) == 2 and calls[-1].finish == "cancelled"
+
+
+def test_a_lost_device_ends_who_runs_and_nobody_hangs() -> None:
+    fake = Fake(2, 16, 4, 32)
+    engine = engine_of(fake)
+    outputs: list[list[Output]] = [[], [], []]
+    for n in range(3):
+        engine.submit(Job((n, 2, 3), 9), outputs[n].append)
+    engine.step()
+    error = DeviceError("the device was lost")
+
+    def lost() -> None:
+        raise error
+
+    fake.fails = lost
+    engine.step()
+    assert [o[-1].error for o in outputs[:2]] == [error, error] and outputs[2] == []
+    assert engine.stats.cached == 0
+    fake.fails = lambda: None
+    while engine.step():
+        engine.check()
+    compare(outputs[2], oracle(Job((2, 2, 3), 9), 32))
+    check(engine, Job((0, 2, 3), 9))
+
+
+@pytest.mark.parametrize("state", [False, True])
+def test_an_interrupt_in_a_step_changes_nothing(state: bool) -> None:
+    fake = Fake(2, 16, 4, 32, state)
+    engine = engine_of(fake, budget=4)
+    outputs: list[list[Output]] = [[], []]
+    jobs = [Job(PROMPT, 9), Job((2, 2), 9)]
+    for job, mine in zip(jobs, outputs):
+        engine.submit(job, mine.append)
+
+    def interrupted() -> None:
+        if np.random.default_rng(fake.most).integers(2):
+            fake.most += 1
+            raise KeyboardInterrupt
+        fake.most += 1
+
+    fake.fails = interrupted
+    hits = 0
+    while engine.has_work:
+        try:
+            engine.step()
+        except KeyboardInterrupt:
+            hits += 1
+        engine.check()
+    for job, mine in zip(jobs, outputs):
+        compare(mine, oracle(job, 32))
+    assert hits > 2
+
+
+def test_an_interrupt_between_the_books_ends_all_and_new_jobs_are_right(monkeypatch: Any) -> None:
+    engine = engine_of(Fake(2, 16, 4, 32))
+    outputs: list[list[Output]] = [[], [], []]
+    for n in range(3):
+        engine.submit(Job((n, 2, 3), 9), outputs[n].append)
+    engine.step()
+
+    def torn(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(engine._schedule, "advance", torn)
+        engine.step()
+    assert all(mine[-1].error is not None for mine in outputs) and not engine.has_work
+    check(engine, Job(PROMPT, 9), Job((0, 2, 3), 9))
+
+
+def test_state_is_read_from_its_beginning_and_shares_nothing() -> None:
+    engine = engine_of(Fake(2, 8, 4, 32, state=True), budget=4)
+    check(engine, Job(PROMPT, 12), Job(PROMPT, 12), Job((*PROMPT, 1), 12))
+    assert engine.stats.cached_tokens == engine.stats.drafted == 0 < engine.stats.preempted
+
+
+def test_proposals_are_right_where_a_text_repeats_itself() -> None:
+    engine = engine_of(Fake(1, 64, 4, 256))
+    job = Job((1, 7, 3, 9, 7) * 3, 100)
+    steps = [check(engine, Job(job.prompt, 100, drafts=drafts))[0] for drafts in (False, True)]
+    assert len(steps[1]) < len(steps[0])
+    assert steps[1][-1].usage is not None and steps[1][-1].usage.drafted > 0
+
+
+def test_jobs_from_many_threads() -> None:
+    engine = engine_of(Fake(4, 32, 4, 32))
+    outputs: dict[int, list[Output]] = {n: [] for n in range(24)}
+
+    def ask(n: int) -> None:
+        for i in range(n, 24, 4):
+            engine.submit(Job((i % VOCAB, 3), 9), outputs[i].append)
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    while engine.step() or any(t.is_alive() for t in threads):
+        pass
+    for n, mine in outputs.items():
+        compare(mine, oracle(Job((n % VOCAB, 3), 9), 32))
+
+
+def test_logits_are_read_block_by_block_beside_jobs(monkeypatch: Any) -> None:
+    monkeypatch.setattr("weft.engine.engine.SCORED", 4)
+    engine = engine_of(Fake(1, 4, 4, 16))
+    mine: list[Output] = []
+    engine.submit(Job((1, 2, 3), 5), mine.append)
+    engine.step()
+    ids = list(range(10))
+    want = np.stack([logits_of("", ids[: n + 1]) for n in range(10)])
+    np.testing.assert_array_equal(np.concatenate(list(engine.read(ids))), want)
+    np.testing.assert_array_equal(np.concatenate(list(engine.read(ids, 3))), want[3:])
+    blocks = engine.read(ids)
+    np.testing.assert_array_equal(next(blocks), want[:4])
+    while engine.step():
+        engine.check()
+    compare(mine, oracle(Job((1, 2, 3), 5), 16))
+    with pytest.raises(UsageError, match="came between"):
+        next(blocks)
+    engine.check()
