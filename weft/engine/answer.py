@@ -9,9 +9,9 @@ import numpy as np
 
 from weft.core.errors import ModelError, WeftError
 from weft.engine import logprobs
-from weft.engine.job import Chosen, Constraint, Finish, Job, Output, Usage
+from weft.engine.job import Chosen, Constraint, Finish, Job, Output, Texts, Usage
 from weft.engine.sampler import choose, generator
-from weft.engine.text import TextEnd, Texts
+from weft.engine.text import TextEnd
 
 Explain = Callable[[], WeftError]
 """What is wrong where logits are not finite."""

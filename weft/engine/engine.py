@@ -22,11 +22,10 @@ from weft.core.errors import BusyError, LimitError, ModelError, UsageError, Weft
 from weft.core.forks import lock_of
 from weft.engine.answer import Answer, Explain, guarded
 from weft.engine.drafts import Drafter, Lookup
-from weft.engine.job import Job, PagedRunner, Sink
+from weft.engine.job import Job, PagedRunner, Sink, Texts
 from weft.engine.pages import Chain, Pages, root
 from weft.engine.play import FEW, SCORED, Failed, Player
 from weft.engine.schedule import Part, Place, Schedule, needed
-from weft.engine.text import Texts
 from weft.engine.ticket import Counts, Stats, Ticket
 
 BUDGET = 512  # rows of a step
@@ -92,7 +91,7 @@ class Engine:
         LimitError (a prompt longer than the context, an answer for which the pages would not
         suffice even alone), BusyError (too many wait)."""
         limit = self._checked(job)
-        answer = Answer(job, limit, self._texts, self._explain)
+        answer = Answer(job, limit, job.texts or self._texts, self._explain)
         with self._lock:
             if self._closed:
                 raise UsageError("the engine is closed; make another")

@@ -32,6 +32,20 @@ class Constraint(Protocol):
         """Whether nothing but the end of the text may follow."""
 
 
+class TextStream(Protocol):
+    """Turns tokens into text one by one."""
+
+    def push(self, token: int) -> str:
+        """The text that `token` completes; "" while a character is incomplete."""
+
+    def flush(self) -> str:
+        """What is still held back, when no token follows."""
+
+
+Texts = Callable[[], TextStream | None]
+"""A fresh stream for one answer; None where there is no tokenizer."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One answer to be made.
@@ -58,6 +72,7 @@ class Job:
     drafts: bool = True
     decoded: bool = True  # whether outputs carry text
     constraint: Callable[[], Constraint] | None = None  # a fresh one, at the text's start
+    texts: Texts | None = None  # what makes its text; None: what the engine has
 
 
 @dataclass(frozen=True)

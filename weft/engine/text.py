@@ -2,24 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
-
-from weft.engine.job import Chosen
-
-
-class TextStream(Protocol):
-    """Turns tokens into text one by one."""
-
-    def push(self, token: int) -> str:
-        """The text that `token` completes; "" while a character is incomplete."""
-
-    def flush(self) -> str:
-        """What is still held back, when no token follows."""
-
-
-Texts = Callable[[], TextStream | None]
-"""A fresh stream for one answer; None where there is no tokenizer."""
+from weft.engine.job import Chosen, Texts, TextStream
 
 
 class TextEnd:

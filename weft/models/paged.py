@@ -25,6 +25,7 @@ from weft.models.inputs import (
     PAGE,
     by_slot,
     columns,
+    intact,
     page_rows,
     position_bytes,
     states,
@@ -70,6 +71,10 @@ class Paged(Runner):
             if begin < len(ids):
                 parts[-1] = parts[-1].copy()  # the next step reuses its memory
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def resumes(self, fed: int, start: int) -> bool:
+        """Whether a slot that was fed `fed` positions can go on from `start`."""
+        return not start or intact(self.config, self.context, fed, start)
 
     def kept(self, slot: int, ids: Sequence[int]) -> int:
         """None: what a slot's pages hold, whoever fills in `tables` knows."""

@@ -63,6 +63,10 @@ class Tokenizer:
         template = read_template(self._folder, self._config)
         return Made(self.file(), {**self._config, "chat_template": template})
 
+    def unlimited(self) -> Tokenizer:
+        """The same, but it cuts no text."""
+        return Tokenizer(self._folder, self.vocab, None, self.lower, self._made)
+
     def around(self) -> tuple[list[int], list[int]]:
         """The ids that `special` puts before and after every text. Raises ModelError where there
         is no such rule."""
@@ -160,9 +164,9 @@ class Tokenizer:
             self._template = ChatTemplate(source)
         return self._template
 
-    def stream(self) -> StreamDecoder:
-        """A decoder that turns ids into text one by one."""
-        return StreamDecoder(self)
+    def stream(self, special: bool = False) -> StreamDecoder:
+        """A decoder that turns ids into text one by one; with the text of special tokens or not."""
+        return StreamDecoder(self, special)
 
 
 class StreamDecoder:
@@ -176,8 +180,8 @@ class StreamDecoder:
 
     _HELD = 3
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, special: bool = False) -> None:
+        self._tokenizer, self._skip = tokenizer, not special
         self._ids: list[int] = []
         self._context = 0  # ids from here are decoded together
         self._done = 0  # ids before here end in whole characters, all sent
@@ -186,24 +190,27 @@ class StreamDecoder:
     def push(self, token: int) -> str:
         """The text that `token` completes; "" while a character is incomplete."""
         self._ids.append(token)
-        now = self._tokenizer.decode(self._ids[self._context :])
+        now = self._text(self._context)
         whole = len(now.rstrip("\ufffd"))
         if whole == len(now):
             new = self._take(now, whole)
             if new:  # nothing is pending: later texts need only this much context
                 self._context, self._done = self._done, len(self._ids)
-                self._sent = len(self._tokenizer.decode(self._ids[self._context :]))
+                self._sent = len(self._text(self._context))
             return new
         # The signs that the tokens since the last whole character give by themselves: tokenizers
         # with byte fallback mark a whole run of bytes, good ones before it included.
-        pending = self._tokenizer.decode(self._ids[self._done :])
+        pending = self._text(self._done)
         broken = len(pending) - len(pending.rstrip("\ufffd")) > self._HELD
         return self._take(now, len(now) - self._HELD if broken else whole)
 
     def flush(self) -> str:
         """What is still held back; incomplete bytes come out as U+FFFD."""
-        now = self._tokenizer.decode(self._ids[self._context :])
+        now = self._text(self._context)
         return self._take(now, len(now))
+
+    def _text(self, start: int) -> str:
+        return self._tokenizer.decode(self._ids[start:], self._skip)
 
     def _take(self, now: str, stop: int) -> str:
         new = now[self._sent : stop]

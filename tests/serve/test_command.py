@@ -1,0 +1,132 @@
+"""`weft serve` as a process: what it prints, refuses, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weft.cli.main import invoke
+
+
+@pytest.fixture
+def started(chatty: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server and its address."""
+    run = "from weft.cli.start import main; main()"
+    command = [sys.executable, "-c", run, "serve", f"box={chatty}", "--port", "0"]
+    process = subprocess.Popen(
+        [*command, "--device", "cpu"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    found = re.search(r"http://[\d.:]+", line)
+    assert found, line + process.stderr.read() if process.stderr else line
+    try:
+        yield process, found[0]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def post(url: str, body: Any) -> Any:
+    request = urllib.request.Request(url, json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.loads(answer.read())
+
+
+def test_a_signal_lets_answers_end(started: tuple[subprocess.Popen[str], str]) -> None:
+    process, url = started
+    asked = {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "seed": 1}
+    whole = post(f"{url}/v1/completions", asked)
+    got: list[Any] = []
+    asking = threading.Thread(target=lambda: got.append(post(f"{url}/v1/completions", asked)))
+    asking.start()
+    while not [m for m in metrics(url) if m.startswith("weft_engine_running") and m[-3:] != "0.0"]:
+        assert asking.is_alive()
+    process.send_signal(signal.SIGTERM)
+    asking.join(30)
+    assert got and got[0]["choices"] == whole["choices"]
+    assert process.wait(30) == 0
+    assert process.stderr is not None and "Traceback" not in process.stderr.read()
+
+
+def metrics(url: str) -> list[str]:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        return list(answer.read().decode().splitlines())
+
+
+def test_killed_and_started_again(started: tuple[subprocess.Popen[str], str]) -> None:
+    process, url = started
+    asked = {"prompt": "x", "max_tokens": 400, "ignore_eos": True}
+    failed: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            post(f"{url}/v1/completions", asked)
+        except OSError as e:
+            failed.append(e)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    process.kill()
+    asking.join(30)
+    assert failed  # said, not lost in silence
+    port = int(url.rsplit(":", 1)[1])
+    with socket.socket() as s:  # the port is free for the next server
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        s.bind(("127.0.0.1", port))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--host", "0.0.0.0"], "--api-key-file"),
+        (["--api-key-file", "missing"], "missing"),
+        (["--cache-memory", "lots"], "8GiB"),
+        (["--tool-parser", "odd"], "hermes"),
+    ],
+)
+def test_wrong_usage(
+    chatty: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["serve", f"box={chatty}", "--device", "cpu", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert said in err and "Traceback" not in err
+
+
+def test_keys_have_to_be_secret(
+    chatty: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "key"
+    for text, mode, said in (("short", 0o600, "16"), ("a" * 20, 0o644, "chmod 600")):
+        file.write_text(text)
+        file.chmod(mode)
+        asked = ["serve", str(chatty), "--device", "cpu", "--api-key-file", str(file)]
+        assert invoke(asked) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken(chatty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        asked = ["serve", str(chatty), "--device", "cpu", "--port", str(s.getsockname()[1])]
+        assert invoke(asked) == 2
+    assert "cannot listen" in capsys.readouterr().err
+
+
+def test_two_of_one_name(chatty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["serve", str(chatty), str(chatty)]) == 2
+    assert "NAME=" in capsys.readouterr().err

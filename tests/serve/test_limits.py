@@ -1,0 +1,235 @@
+"""What hostile, slow and broken clients get, and that the server outlives them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+from serve_kit import Running, serving
+
+from weft.serve import running as server_running, wire
+from weft.serve.wire import deeper
+
+KEY = b"0123456789abcdef"
+HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n"
+PATHS = ("/", "/health", "/metrics", "/v1/models", "/v1/nothing", "/v1/completions", "//metrics")
+
+
+@pytest.fixture(scope="module")
+def keyed(chatty: Path) -> Iterator[Running]:
+    with serving({"box": str(chatty)}, key=KEY) as running:
+        yield running
+
+
+def send(to: Running, data: bytes, seconds: float = 20) -> bytes:
+    """What comes back for raw bytes, until the server closes or is silent."""
+    with socket.create_connection((to.host, to.port), timeout=seconds) as s:
+        s.sendall(data)
+        s.settimeout(seconds)
+        got = b""
+        try:
+            while part := s.recv(65536):
+                got += part
+                if b"\r\n0\r\n\r\n" in got or b"content-length" in got.lower():
+                    break
+        except TimeoutError:
+            pass
+        return got
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "OPTIONS"])
+def test_every_route_wants_the_key(keyed: Running, method: str, path: str) -> None:
+    given_keys = [{}, {"Authorization": "Bearer wrong"}, {"x-api-key": KEY.decode()[:-1]}]
+    for headers in given_keys:
+        status, body, _ = keyed.ask(method, path, b"", headers)
+        assert status == 401
+        assert body["error"]["type"] == "authentication_error"
+
+
+@pytest.mark.parametrize("header", ["Authorization", "x-api-key"])
+def test_the_key_opens(keyed: Running, header: str) -> None:
+    value = f"Bearer {KEY.decode()}" if header == "Authorization" else KEY.decode()
+    assert keyed.ask("GET", "/v1/models", headers={header: value})[0] == 200
+    assert keyed.ask("GET", "/v1/nothing", headers={header: value})[0] == 404
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
+def test_another_sites_name_is_not_answered(server: Running, host: str) -> None:
+    assert server.ask("GET", "/v1/models", headers={"Host": host})[0] == 421
+
+
+def test_names_of_this_machine_are(server: Running) -> None:
+    for host in ("localhost", "LOCALHOST:1234", "127.0.0.1:80", "127.0.0.1"):
+        assert server.ask("GET", "/v1/models", headers={"Host": host})[0] == 200
+
+
+def test_no_other_origin_is_let_in(server: Running) -> None:
+    _, _, headers = server.ask("GET", "/v1/models", headers={"Origin": "http://evil.example"})
+    assert not [name for name in headers if name.lower().startswith("access-control")]
+
+
+BAD: list[tuple[bytes, int]] = [
+    (b"", 400),
+    (b"{", 400),
+    (b"[]", 400),
+    (b"null", 400),
+    (b"\xff\xfe", 400),
+    (b'{"prompt": NaN}', 400),
+    (b'{"prompt": "a", "max_tokens": 1e400}', 400),
+    (b'{"prompt": "a", "max_tokens": 1.5}', 400),
+    (b'{"prompt": "a", "seed": 99999999999999999999999999}', 400),
+    (b'{"prompt": "\\ud800"}', 400),
+    (b'{"prompt": "a", "temperature": "hot"}', 400),
+    (b'{"prompt": [-1]}', 400),
+    (b'{"prompt": [999999999]}', 400),
+    (b'{"prompt": "' + b"[" * 200 + b'", "max_tokens": 1}', 200),
+    (b'{"prompt": ' + b"[" * 200 + b"]" * 200 + b"}", 400),
+    (b"[" * 1_000_000, 400),
+    (b'{"prompt": "' + b"a" * (9 << 20) + b'"}', 413),
+]
+
+
+@pytest.mark.parametrize(("body", "status"), BAD, ids=range(len(BAD)))
+def test_a_body_that_is_wrong(server: Running, body: bytes, status: int) -> None:
+    found, answer, _ = server.ask("POST", "/v1/completions", body)
+    assert found == status
+    if status >= 400:
+        assert "Traceback" not in json.dumps(answer)
+    assert server.ask("GET", "/health")[0] == 200
+
+
+@given(st.binary(max_size=200) | st.text('[]{}"\\a', max_size=60).map(str.encode))
+@settings(max_examples=300, deadline=None)
+def test_depth_is_what_a_parser_finds(body: bytes) -> None:
+    try:
+        value = json.loads(body)
+    except ValueError:
+        deeper(body, 3)
+        return
+
+    def depth(value: Any) -> int:
+        inner = value.values() if isinstance(value, dict) else value
+        return 1 + max(map(depth, inner), default=0) if isinstance(value, dict | list) else 0
+
+    for most in range(5):
+        assert deeper(body, most) == (depth(value) > most)
+
+
+def test_a_head_that_does_not_end_is_cut_off(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_running, "HEADER_SECONDS", 0.3)
+    start = time.monotonic()
+    assert send(server, b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: ") == b""
+    assert time.monotonic() - start < 10
+    assert send(server, b"") == b""
+
+
+def test_a_body_that_does_not_come_is_cut_off(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "BODY_SECONDS", 0.3)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+    assert b" 408 " in send(server, head)
+
+
+def test_a_head_that_is_too_long(server: Running) -> None:
+    got = send(server, b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 70_000)
+    assert b" 400 " in got or got == b""
+    assert server.ask("GET", "/health")[0] == 200
+
+
+@given(st.binary(max_size=300))
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_bytes_that_are_no_http(server: Running, data: bytes) -> None:
+    with socket.create_connection((server.host, server.port), timeout=10) as s:
+        s.sendall(data + b"\r\n\r\n")
+    assert server.ask("GET", "/health")[0] == 200
+
+
+def until(found: Callable[[], bool], seconds: float = 20) -> None:
+    """Waits for something, not for ever."""
+    end = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def wait_idle(server: Running, seconds: float = 20) -> None:
+    """Until nothing is played any more."""
+    until(lambda: all(m.idle for m in server.shelf.decoders()), seconds)
+
+
+def cancelled(server: Running) -> float:
+    """How many answers have been cancelled so far."""
+    found = server.shelf.metrics.answers.labels("box", "cancelled")
+    return float(found._value.get())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_ends_its_answer(server: Running, stream: bool) -> None:
+    asked = {"prompt": "x", "max_tokens": 500, "stream": stream, "ignore_eos": True, "n": 4}
+    body = json.dumps(asked).encode()
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    wait_idle(server)
+    before = cancelled(server)
+    with socket.create_connection((server.host, server.port), timeout=10) as s:
+        s.sendall(head.encode() + body)
+        if stream:
+            s.recv(100)
+        else:
+            until(lambda: any(m.engine.stats.running == 4 for m in server.shelf.decoders()))
+    until(lambda: cancelled(server) == before + 4)
+    wait_idle(server)
+
+
+def test_a_reader_that_stops_is_cut_off(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "SEND_SECONDS", 0.5)
+    asked = {"prompt": "x", "max_tokens": 500, "stream": True, "ignore_eos": True, "n": 16,
+             "logprobs": 20}  # fmt: skip
+    body = json.dumps(asked).encode()
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        s.connect((server.host, server.port))
+        s.sendall(head.encode() + body)
+        wait_idle(server, 60)
+    assert server.ask("GET", "/health")[0] == 200
+
+
+def test_a_full_queue_says_when_to_come_back(chatty: Path) -> None:
+    with serving({"box": str(chatty)}, sequences=1, queue=1) as running:
+        asked = {"prompt": "x", "max_tokens": 4, "n": 8}
+        status, body, headers = running.ask("POST", "/v1/completions", asked)
+        assert status == 429 and "retry-after" in {name.lower() for name in headers}
+        assert body["error"]["type"] == "rate_limit_error"
+        wait_idle(running)
+        assert running.ask("POST", "/v1/completions", {**asked, "n": 1})[0] == 200
+
+
+def test_models_come_and_go_within_the_memory(chatty: Path) -> None:
+    with serving({"a": str(chatty), "b": str(chatty)}, limit=1, memory=1 << 20) as running:
+        for name in ("a", "b", "a"):
+            asked = {"model": name, "prompt": "x", "max_tokens": 1}
+            assert running.ask("POST", "/v1/completions", asked)[0] == 503
+    with serving({"a": str(chatty)}, memory=1 << 20) as running:
+        running.ask("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
+        room: dict[str, Any] = {"limit": running.shelf.loaded()[0].nbytes * 3 // 2}
+    with serving({"a": str(chatty), "b": str(chatty)}, memory=1 << 20, **room) as running:
+        for name in ("a", "b", "a"):
+            asked = {"model": name, "prompt": "x", "max_tokens": 1}
+            assert running.ask("POST", "/v1/completions", asked)[0] == 200
+            assert [m.name for m in running.shelf.loaded()] == [name]

@@ -1,0 +1,186 @@
+"""`weft serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import click
+
+from weft.cli.hub import model_path, takes_model
+from weft.core.errors import UsageError
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+def bytes_of(text: str | None, option: str) -> int | None:
+    """ "8GiB", "512M" or a number as bytes (binary units). Raises UsageError."""
+    if text is None:
+        return None
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or not float(found[1]):
+        raise UsageError(f"{option} is {text[:40]!r}; expected a size like 8GiB or 512MiB")
+    return int(float(found[1]) * (1 << _UNITS[found[2].upper()]))
+
+
+def read_key(path: str | None) -> bytes | None:
+    """The key in the first line of a file. Raises UsageError for one that is short, or that others
+    can read."""
+    if path is None:
+        return None
+    try:
+        mode, data = Path(path).stat().st_mode, Path(path).read_bytes()
+    except OSError as e:
+        raise UsageError(f"--api-key-file {path}: {e.strerror}") from None
+    key = data.split(b"\n", 1)[0].strip()
+    if len(key) < 16 or not key.isascii():
+        raise UsageError(f"{path}: its first line has to be a key of at least 16 ASCII characters")
+    if stat.S_IMODE(mode) & 0o077:
+        raise UsageError(f"{path} can be read by others; chmod 600 it")
+    return key
+
+
+@click.command(
+    epilog="Example:  weft serve ./my-model --port 8000   then   curl "
+    'localhost:8000/v1/completions -d \'{"prompt": "Once", "max_tokens": 20}\''
+)
+@click.argument("models", nargs=-1, required=True)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; another than this machine's needs a key.",
+)
+@click.option(
+    "--port",
+    default=8000,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="0 takes a free one and says which.",
+)
+@click.option(
+    "--api-key-file",
+    help="A file whose first line every request has to bring as its "
+    "key (Authorization: Bearer KEY, or x-api-key).",
+)
+@click.option(
+    "--allow-host",
+    multiple=True,
+    help="A further name that requests may call this "
+    "server by in their Host header; repeat for several.",
+)
+@click.option(
+    "--sequences",
+    default=32,
+    show_default=True,
+    type=click.IntRange(1, 1024),
+    help="Answers that are written at once, at most.",
+)
+@click.option(
+    "--queue",
+    default=256,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Answers that may wait; beyond that requests are told to come back.",
+)
+@click.option(
+    "--cache-memory",
+    help="For keys and values of each model, like 2GiB (default: what "
+    "is free, at most what all sequences can fill).",
+)
+@click.option(
+    "--memory",
+    help="For all models together; others are loaded when they are asked "
+    "for, and the one not used for the longest time goes.",
+)
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    help="cpu, vulkan, metal, dx12, webgpu, gpu[:index] or auto.",
+)
+@click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's).")
+@click.option("--quant", help="Bring linear layers to int4, int8, ... on the way in.")
+@click.option("--act-dtype", help="Of linear inputs: bfloat16, float32, or int8.")
+@click.option("--context", type=click.IntRange(1), help="Positions of a sequence.")
+@click.option("--cache", help="What keys and values are kept in: f32, f16, bf16 or int8.")
+@click.option(
+    "--tool-parser",
+    default="auto",
+    show_default=True,
+    help="How the model writes tool calls: auto, template, hermes, llama, mistral, ...",
+)
+@click.option(
+    "--log-level",
+    default="info",
+    show_default=True,
+    type=click.Choice(["debug", "info", "warning", "error"]),
+)
+@takes_model
+def serve(models: tuple[str, ...], **options: Any) -> int:
+    """Serve MODELS over HTTP: OpenAI's, Anthropic's and Ollama's protocols.
+
+    A model is a folder, a GGUF file or ORG/NAME, or NAME=one of these. Answers are functions of
+    model, request and seed: no load, cache or batch changes them."""
+    from weft.serve.needs import need
+
+    need()
+    from weft.serve.guard import is_local
+    from weft.serve.shelf import named
+
+    key = read_key(options["api_key_file"])
+    if key is None and not is_local(options["host"]):
+        raise UsageError(
+            f"--host {options['host']} lets other machines in: give --api-key-file, or listen on "
+            "127.0.0.1"
+        )
+    paths = named(models)
+    found = {name: str(model_path(path, options["yes"])) for name, path in paths.items()}
+    return asyncio.run(_serve(found, key, options))
+
+
+async def _serve(paths: dict[str, str], key: bytes | None, options: dict[str, Any]) -> int:
+    from weft.serve.app import make_app
+    from weft.serve.guard import LOCAL, is_local
+    from weft.serve.metrics import Metrics
+    from weft.serve.running import Server, listen, quiet_logs
+    from weft.serve.served import Settings
+    from weft.serve.shelf import Shelf
+
+    quiet_logs(options["log_level"])
+    load = {n: options[n] for n in ("device", "dtype", "quant", "act_dtype", "context", "cache")}
+    settings = Settings(
+        options["sequences"], options["queue"], bytes_of(options["cache_memory"], "--cache-memory"),
+        options["tool_parser"], load,
+    )  # fmt: skip
+    shelf = Shelf(paths, settings, Metrics(), bytes_of(options["memory"], "--memory"))
+    host = options["host"]
+    listening = listen(host, options["port"])
+    hosts = None
+    if is_local(host) or options["allow_host"]:
+        hosts = {*LOCAL, host, *options["allow_host"]}
+    app = make_app(shelf, key, hosts)
+    try:
+        async with shelf.use(None) as first:
+            await asyncio.to_thread(first.warm)
+            summary = first.summary()
+        where = f"[{host}]" if ":" in host else host
+        url = f"http://{where}:{listening.getsockname()[1]}"
+
+        def ready() -> None:
+            click.echo(
+                f"weft serves {', '.join(paths)} at {url}" + (" (key needed)" if key else "")
+            )
+            for line in summary:
+                click.echo(f"  {line}")
+
+        server = Server(app.application, ready, app.leave)
+        await server.serve(sockets=[listening])
+        return 0 if server.started else 1
+    finally:
+        await shelf.close()
+        listening.close()

@@ -1,0 +1,96 @@
+"""What Prometheus is told: counts and times, never a word of a prompt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+
+from weft.engine.job import Output
+
+if TYPE_CHECKING:
+    from weft.serve.player import Answer
+    from weft.serve.shelf import Shelf
+
+_FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)  # seconds
+_NEXT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+
+
+class Metrics:
+    """Counters of one server, apart from any other's in this process."""
+
+    def __init__(self) -> None:
+        self.registry = made = CollectorRegistry()
+        by = ("model",)
+        self.requests = Counter(
+            "weft_requests", "Requests by route and status.", ("route", "status"), registry=made
+        )
+        self.answers = Counter(
+            "weft_answers", "Answers by how they ended.", ("model", "finish"), registry=made
+        )
+        self.prompt = Counter("weft_prompt_tokens", "Tokens of prompts.", by, registry=made)
+        self.cached = Counter(
+            "weft_cached_tokens", "Tokens of prompts found in the cache.", by, registry=made
+        )
+        self.new = Counter("weft_new_tokens", "Tokens of answers.", by, registry=made)
+        self.drafted = Counter(
+            "weft_drafted_tokens", "Tokens of answers that were proposed and right.", by,
+            registry=made,
+        )  # fmt: skip
+        self.first = Histogram(
+            "weft_first_token_seconds", "From a request to its first token.", by,
+            buckets=_FIRST, registry=made,
+        )  # fmt: skip
+        self.next = Histogram(
+            "weft_next_token_seconds", "Between two outputs of an answer.", by,
+            buckets=_NEXT, registry=made,
+        )  # fmt: skip
+
+    def watch(self, shelf: Shelf) -> None:
+        """Adds the figures that the engines of a shelf have at the moment somebody asks."""
+        self.registry.register(_Engines(shelf))
+
+    def came(self, model: str, answer: Answer, output: Output, now: float) -> None:
+        """An output reached the event loop at `now` (time.monotonic)."""
+        if output.tokens:
+            if answer.told:
+                self.next.labels(model).observe(now - answer.told)
+            else:
+                self.first.labels(model).observe(now - answer.begun)
+        ended = output.finish or ("error" if output.error is not None else None)
+        if ended is not None:
+            self.answers.labels(model, ended).inc()
+        if output.usage is not None:
+            self.prompt.labels(model).inc(output.usage.prompt)
+            self.cached.labels(model).inc(output.usage.cached)
+            self.new.labels(model).inc(output.usage.new)
+            self.drafted.labels(model).inc(output.usage.drafted)
+
+    def text(self) -> bytes:
+        """All of it in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+
+class _Engines:
+    """The state of engines, read when it is asked for."""
+
+    FIGURES = {
+        "running": "Answers being written.",
+        "waiting": "Answers that wait for a place.",
+        "pages": "Pages of the cache.",
+        "held": "Pages that running answers hold.",
+        "cached": "Pages kept for prompts to come.",
+        "preempted": "Times that an answer had to make place, since the model was loaded.",
+    }
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+
+    def collect(self) -> Any:
+        stats = {model.name: model.player.engine.stats for model in self._shelf.decoders()}
+        for figure, text in self.FIGURES.items():
+            family = GaugeMetricFamily(f"weft_engine_{figure}", text, labels=("model",))
+            for name, values in stats.items():
+                family.add_metric((name,), getattr(values, figure))
+            yield family

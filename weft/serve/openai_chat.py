@@ -1,0 +1,238 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from weft.engine.job import Chosen, Usage
+from weft.serve.chatting import Piece, Turn, begin, gathered, merged
+from weft.serve.guard import key_of
+from weft.serve.openai_options import options_of, tops
+from weft.serve.openai_types import Chat, Message, Part
+from weft.serve.replies import Writer, reply
+from weft.serve.served import ServedDecoder
+from weft.serve.toolcalls.events import (
+    CallStarted,
+    Content,
+    Event,
+    Reasoning,
+    message,
+)
+from weft.serve.tooling import constraint_of, parameters_of
+from weft.serve.wire import Refused, event, read
+
+FINISH = {"stop": "stop", "eos": "stop", "length": "length"}
+
+
+async def chat(request: Request) -> Response:
+    """Answers a conversation."""
+    body = await read(request, Chat)
+    body.refuse()
+    turn = turn_of(body, key_of(request.scope["headers"]))
+
+    async def start(model: ServedDecoder) -> Writer:
+        return _Writer(model, body, await begin(model, turn))
+
+    return await reply(request, body.model, start, bool(body.stream))
+
+
+def turn_of(body: Chat, key: bytes) -> Turn:
+    """The conversation that a request asks to go on. Raises Refused."""
+    limit = body.max_completion_tokens
+    options = options_of(body, body.max_tokens if limit is None else limit, key)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise Refused(400, "top_logprobs needs logprobs to be true", "top_logprobs")
+    if body.logprobs:
+        options = replace(options, logprobs=tops(body.top_logprobs, "top_logprobs") or 0)
+    tools = [] if body.tool_choice == "none" else list(body.tools or ())
+    variables: dict[str, Any] = dict(body.chat_template_kwargs or {})
+    reserved = variables.keys() & {"messages", "tools", "documents", "add_generation_prompt"}
+    if reserved:
+        raise Refused(400, f"chat_template_kwargs cannot set {min(reserved)}",
+                      "chat_template_kwargs")  # fmt: skip
+    if body.reasoning_effort is not None:
+        variables["reasoning_effort"] = body.reasoning_effort
+    if tools:
+        variables["tools"] = [_plain(tool) for tool in tools]
+    options = replace(options, constraint=constraint_of(body, tools))
+    return Turn([message_of(m) for m in body.messages], options, variables, parameters_of(tools))
+
+
+def message_of(given: Message) -> dict[str, Any]:
+    """A message as chat templates take it. Raises Refused for content that is no text."""
+    made: dict[str, Any] = {"role": given.role, "content": text_of(given.content)}
+    if given.role == "developer":
+        made["role"] = "system"
+    if given.name is not None:
+        made["name"] = given.name
+    reasoning = given.reasoning if given.reasoning is not None else given.reasoning_content
+    if reasoning is not None:
+        made["reasoning_content"] = reasoning
+    if given.tool_calls:
+        made["tool_calls"] = [
+            {"id": call.id, "type": "function",
+             "function": {"name": call.function.name, "arguments": arguments(call.function)}}
+            for call in given.tool_calls
+        ]  # fmt: skip
+    if given.tool_call_id is not None:
+        made["tool_call_id"] = given.tool_call_id
+    return made
+
+
+def arguments(call: Any) -> Any:
+    """A call's arguments as templates take them: an object, where they are one."""
+    import msgspec
+
+    try:
+        found = msgspec.json.decode(call.arguments)
+    except (msgspec.DecodeError, RecursionError):
+        return call.arguments
+    return found if isinstance(found, dict) else call.arguments
+
+
+def text_of(content: str | Sequence[Part] | None) -> str:
+    """The text of a message. Raises Refused for parts that are none."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = []
+    for part in content:
+        text = part.text if part.type in ("text", "input_text", "output_text") else None
+        if part.type == "refusal":
+            text = part.refusal
+        if text is None:
+            raise Refused(400, f"content of type {part.type!r:.40} is not taken: text alone is",
+                          "messages")  # fmt: skip
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def _plain(value: Any) -> Any:
+    import msgspec
+
+    made = msgspec.to_builtins(value)
+    return {k: v for k, v in made.items() if v is not None} if isinstance(made, dict) else made
+
+
+def usage_of(parts: Sequence[Usage]) -> dict[str, Any]:
+    """The tokens of all choices of one prompt, which counts once."""
+    prompt = parts[0].prompt if parts else 0
+    new = sum(u.new for u in parts)
+    return {
+        "prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new,
+        "prompt_tokens_details": {"cached_tokens": parts[0].cached if parts else 0},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": sum(u.drafted for u in parts),
+        },
+    }  # fmt: skip
+
+
+def call_id() -> str:
+    """An id for a call of a tool."""
+    return "call_" + secrets.token_hex(12)
+
+
+class _Writer(Writer):
+    """A chat completion, whole or as chunks."""
+
+    def __init__(self, model: ServedDecoder, body: Chat, choices: Sequence[Any]) -> None:
+        self.choices = choices
+        self._model, self._body = model, body
+        self._head = {
+            "id": "chatcmpl-" + secrets.token_hex(16), "created": int(time.time()),
+            "model": model.name, "system_fingerprint": model.print,
+        }  # fmt: skip
+
+    async def whole(self) -> Mapping[str, Any]:
+        made, usages = [], []
+        for index, pieces in enumerate(await gathered(self.choices)):
+            found = message(e for piece in pieces for e in piece.events)
+            said: dict[str, Any] = {"role": "assistant", "content": found.content, "refusal": None}
+            if found.reasoning:
+                said |= {"reasoning": found.reasoning, "reasoning_content": found.reasoning}
+            if found.calls:
+                said["content"] = found.content or None
+                said["tool_calls"] = [
+                    {"id": call_id(), "type": "function",
+                     "function": {"name": call.name, "arguments": call.arguments}}
+                    for call in found.calls
+                ]  # fmt: skip
+            tokens = [t for piece in pieces for t in piece.tokens]
+            choice = {"index": index, "message": said, "logprobs": self._logprobs(tokens)}
+            choice["finish_reason"] = self._finish(pieces[-1], bool(found.calls))
+            made.append(choice)
+            usages += [piece.usage for piece in pieces if piece.usage is not None]
+        head = {"object": "chat.completion", **self._head}
+        return {**head, "choices": made, "usage": usage_of(usages)}
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        options = self._body.stream_options
+        count = options is not None and options.include_usage
+        usages: list[Usage] = []
+        called: set[int] = set()
+        for index in range(len(self.choices)):
+            yield self._chunk(index, {"role": "assistant", "content": ""}, count=count)
+        async for index, piece in merged(self.choices):
+            if piece.usage is not None:
+                usages.append(piece.usage)
+            tokens = list(piece.tokens)
+            for found in piece.events:
+                if isinstance(found, CallStarted):
+                    called.add(index)
+                yield self._chunk(index, _delta(found), tokens, count=count)
+                tokens = []
+            if tokens and self._body.logprobs:
+                yield self._chunk(index, {}, tokens, count=count)
+            if piece.finish is not None:
+                finish = self._finish(piece, index in called)
+                yield self._chunk(index, {}, finish=finish, count=count)
+        if count:
+            head = {"object": "chat.completion.chunk", **self._head}
+            yield event({**head, "choices": [], "usage": usage_of(usages)})
+        yield event("[DONE]")
+
+    def _chunk(
+        self, index: int, delta: Mapping[str, Any], tokens: Sequence[Chosen] = (),
+        finish: str | None = None, count: bool = False,
+    ) -> bytes:  # fmt: skip
+        choice = {"index": index, "delta": delta, "finish_reason": finish}
+        choice["logprobs"] = self._logprobs(tokens) if tokens else None
+        made = {"object": "chat.completion.chunk", **self._head, "choices": [choice]}
+        return event({**made, "usage": None} if count else made)
+
+    def _finish(self, piece: Piece, called: bool) -> str:
+        finish = FINISH[piece.finish or "stop"]
+        return "tool_calls" if called and finish == "stop" else finish
+
+    def _logprobs(self, tokens: Sequence[Chosen]) -> dict[str, Any] | None:
+        if not self._body.logprobs:
+            return None
+
+        def told(i: int, logprob: float | None) -> dict[str, Any]:
+            text, data = self._model.token(i)
+            return {"token": text, "logprob": logprob, "bytes": list(data)}
+
+        return {
+            "content": [
+                {**told(t.id, t.logprob), "top_logprobs": [told(*pair) for pair in t.top]}
+                for t in tokens
+            ],
+            "refusal": None,
+        }
+
+
+def _delta(found: Event) -> dict[str, Any]:
+    if isinstance(found, Content):
+        return {"content": found.text}
+    if isinstance(found, Reasoning):
+        return {"reasoning": found.text, "reasoning_content": found.text}
+    if isinstance(found, CallStarted):
+        call = {"index": found.index, "id": call_id(), "type": "function"}
+        return {"tool_calls": [{**call, "function": {"name": found.name, "arguments": ""}}]}
+    return {"tool_calls": [{"index": found.index, "function": {"arguments": found.text}}]}

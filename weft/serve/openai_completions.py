@@ -1,0 +1,151 @@
+"""POST /v1/completions: text that goes on from a prompt, and how probable the prompt was."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from weft.core.errors import WeftError
+from weft.engine.job import Chosen, Usage
+from weft.serve.chatting import Choice, Piece, begin_ids, gathered, merged
+from weft.serve.guard import key_of
+from weft.serve.openai_chat import FINISH, usage_of
+from weft.serve.openai_options import options_of, tops
+from weft.serve.openai_types import Completion, prompts_of
+from weft.serve.replies import Writer, reply
+from weft.serve.served import ServedDecoder
+from weft.serve.tooling import constraint_of
+from weft.serve.wire import Refused, event, read, refusal
+
+MAX_PROMPTS = 256
+NEW_TOKENS = 16  # where a request does not say; as OpenAI has it
+
+
+async def completions(request: Request) -> Response:
+    """Answers prompts of text or token ids."""
+    body = await read(request, Completion)
+    body.refuse()
+    prompts = prompts_of(body.prompt, "prompt")
+    if len(prompts) > MAX_PROMPTS:
+        raise Refused(400, f"{len(prompts)} prompts; at most {MAX_PROMPTS} are taken", "prompt")
+    limit = NEW_TOKENS if body.max_tokens is None else body.max_tokens
+    options = options_of(body, limit, key_of(request.scope["headers"]))
+    wanted = tops(body.logprobs, "logprobs")
+    options = replace(
+        options,
+        logprobs=wanted,
+        prompt_logprobs=wanted if body.echo else None,
+        constraint=constraint_of(body),
+    )
+
+    async def start(model: ServedDecoder) -> Writer:
+        ids = await asyncio.to_thread(_ids, model, prompts)
+        choices = await begin_ids(model, ids, options)
+        return _Writer(model, body, choices, ids, options.n)
+
+    return await reply(request, body.model, start, bool(body.stream))
+
+
+def _ids(model: ServedDecoder, prompts: Sequence[str | list[int]]) -> list[list[int]]:
+    try:
+        return [
+            model.tokenizer.encode(p) if isinstance(p, str) else model.model.check_ids(p)
+            for p in prompts
+        ]
+    except WeftError as e:
+        raise refusal(e) from None
+
+
+class _Writer(Writer):
+    """A text completion, whole or as chunks."""
+
+    def __init__(
+        self, model: ServedDecoder, body: Completion, choices: Sequence[Choice],
+        prompts: Sequence[list[int]], n: int,
+    ) -> None:  # fmt: skip
+        self.choices = choices
+        self._model, self._body, self._prompts, self._n = model, body, prompts, n
+        self._offsets = [0] * len(choices)  # characters that the tokens told so far have
+        self._head = {
+            "id": "cmpl-" + secrets.token_hex(16), "object": "text_completion",
+            "created": int(time.time()), "model": model.name, "system_fingerprint": model.print,
+        }  # fmt: skip
+
+    async def whole(self) -> Mapping[str, Any]:
+        made, usages = [], []
+        for index, pieces in enumerate(await gathered(self.choices)):
+            echoed = self._echo(index) if self._body.echo else ""
+            text = echoed + "".join(piece.content for piece in pieces)
+            tokens = [t for piece in pieces for t in (*piece.prompt, *piece.tokens)]
+            finish = FINISH[pieces[-1].finish or "stop"]
+            made.append({"index": index, "text": text, "finish_reason": finish,
+                         "logprobs": self._logprobs(index, tokens)})  # fmt: skip
+            usages.append([piece.usage for piece in pieces if piece.usage is not None][-1])
+        return {**self._head, "choices": made, "usage": self._usage(usages)}
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        options = self._body.stream_options
+        count = options is not None and options.include_usage
+        usages: dict[int, Usage] = {}
+        fresh = set(range(len(self.choices)))
+        async for index, piece in merged(self.choices):
+            text = piece.content
+            if index in fresh and self._body.echo:
+                text = self._echo(index) + text
+            fresh.discard(index)
+            if piece.usage is not None:
+                usages[index] = piece.usage
+            if text or piece.tokens or piece.prompt or piece.finish is not None:
+                yield self._chunk(index, text, piece, count)
+        if count:
+            told = self._usage([usages[i] for i in sorted(usages)])
+            yield event({**self._head, "choices": [], "usage": told})
+        yield event("[DONE]")
+
+    def _chunk(self, index: int, text: str, piece: Piece, count: bool) -> bytes:
+        tokens = [*piece.prompt, *piece.tokens]
+        finish = None if piece.finish is None else FINISH[piece.finish]
+        choice = {"index": index, "text": text, "finish_reason": finish,
+                  "logprobs": self._logprobs(index, tokens) if tokens else None}  # fmt: skip
+        made = {**self._head, "choices": [choice]}
+        return event({**made, "usage": None} if count else made)
+
+    def _echo(self, index: int) -> str:
+        given = prompts_of(self._body.prompt, "prompt")[index // self._n]
+        return given if isinstance(given, str) else self._model.tokenizer.decode(given)
+
+    def _usage(self, usages: Sequence[Usage]) -> dict[str, Any]:
+        made = usage_of(usages)
+        prompts = usages[:: self._n]  # n choices of a prompt read it once
+        made["prompt_tokens"] = sum(u.prompt for u in prompts)
+        made["prompt_tokens_details"] = {"cached_tokens": sum(u.cached for u in prompts)}
+        made["total_tokens"] = made["prompt_tokens"] + made["completion_tokens"]
+        return made
+
+    def _logprobs(self, index: int, tokens: Sequence[Chosen]) -> dict[str, Any] | None:
+        if self._body.logprobs is None:
+            return None
+        texts, offsets = [], []
+        for token in tokens:
+            texts.append(self._model.token(token.id)[0])
+            offsets.append(self._offsets[index])
+            self._offsets[index] += len(texts[-1])
+        return {
+            "tokens": texts,
+            "token_logprobs": [t.logprob for t in tokens],
+            "top_logprobs": [self._tops(t) for t in tokens],
+            "text_offset": offsets,
+        }
+
+    def _tops(self, token: Chosen) -> dict[str, float] | None:
+        if token.logprob is None:
+            return None
+        pairs = [*token.top, (token.id, token.logprob)]  # the token's own wins a name twice told
+        return {self._model.token(i)[0]: p for i, p in pairs}

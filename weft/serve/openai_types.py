@@ -1,0 +1,235 @@
+"""OpenAI's requests (platform.openai.com/docs/api-reference, November 2026), field by field.
+
+A field that is not here is refused by name. Of those that are here some change nothing that this
+server does (they say so); `refuse` names those whose value asks for what it does not do.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from weft.serve.wire import Refused
+
+Count = Annotated[int, Meta(ge=0)]
+Metadata = dict[str, Any]
+
+
+class Body(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A request's body. Fields that are inert: they are for the provider's own accounting."""
+
+    user: str | None = None
+    metadata: Metadata | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+
+
+class Generating(Body, kw_only=True):
+    """What chat and completions share. The last seven are not OpenAI's, but what vLLM and
+    llama-server call them."""
+
+    model: str | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    n: int | None = None
+    presence_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    ignore_eos: bool | None = None
+    cache_salt: str | None = None
+    guided_regex: str | None = None
+    guided_grammar: str | None = None
+
+
+class StreamOptions(Struct, forbid_unknown_fields=True):
+    """include_obfuscation is inert: nothing is added to hide lengths."""
+
+    include_usage: bool = False
+    include_obfuscation: bool | None = None
+
+
+class Part(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A part of a message's content; of text only."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: Any = None
+    input_audio: Any = None
+    file: Any = None
+    cache_control: Any = None  # inert: all is cached
+    prompt_cache_breakpoint: Any = None  # likewise
+
+
+class FunctionCall(Struct, forbid_unknown_fields=True):
+    name: str
+    arguments: str
+
+
+class ToolCall(Struct, forbid_unknown_fields=True, kw_only=True):
+    id: str
+    function: FunctionCall
+    type: Literal["function"] = "function"
+    index: int | None = None  # what merges of streams leave
+
+
+class Message(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A message of a conversation. What servers add to their answers may come back: it is read
+    where the template has a place for it."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[Part] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    annotations: list[Any] | None = None  # inert
+    audio: None = None
+    function_call: None = None
+
+
+class Function(Struct, forbid_unknown_fields=True, kw_only=True):
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Struct, forbid_unknown_fields=True, kw_only=True):
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(Struct, forbid_unknown_fields=True):
+    name: str
+
+
+class NamedTool(Struct, forbid_unknown_fields=True, kw_only=True):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class Schema(Struct, forbid_unknown_fields=True, kw_only=True):
+    name: str
+    schema: dict[str, Any] | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class Format(Struct, forbid_unknown_fields=True, kw_only=True):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: Schema | None = None
+
+
+class Chat(Generating, kw_only=True):
+    """POST /v1/chat/completions. Inert: prediction (it would only save time), what concerns a
+    cache that is always on, and store unless true."""
+
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=10_000)]
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    response_format: Format | None = None
+    tools: Annotated[list[Tool], Meta(max_length=512)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    chat_template_kwargs: dict[str, bool | int | float | str] | None = None
+    modalities: list[str] | None = None
+    verbosity: str | None = None
+    store: bool | None = None
+    audio: Any = None
+    web_search_options: Any = None
+    functions: Any = None
+    function_call: Any = None
+    moderation: Any = None
+    prediction: Any = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: Any = None
+
+    def refuse(self) -> None:
+        """Raises Refused for a value that asks for what is not done here."""
+        wrong = {
+            "audio": self.audio is not None,
+            "web_search_options": self.web_search_options is not None,
+            "functions": self.functions is not None,
+            "function_call": self.function_call is not None,
+            "moderation": self.moderation is not None,
+            "modalities": self.modalities not in (None, ["text"]),
+            "verbosity": self.verbosity not in (None, "medium"),
+            "store": bool(self.store),
+            "service_tier": self.service_tier in ("flex", "priority"),
+        }
+        for field, found in wrong.items():
+            if found:
+                raise Refused(400, f"{field} is not supported with that value; leave it out", field)
+
+
+class Completion(Generating, kw_only=True):
+    """POST /v1/completions. A prompt is text, token ids, or a list of either."""
+
+    prompt: str | list[Any]
+    max_tokens: Count | None = None
+    echo: bool | None = None
+    logprobs: int | None = None
+    suffix: str | None = None
+    best_of: int | None = None
+
+    def refuse(self) -> None:
+        """Raises Refused for a value that asks for what is not done here."""
+        if self.suffix:
+            raise Refused(400, "suffix is not supported; leave it out", "suffix")
+        if self.best_of not in (None, self.n or 1):
+            raise Refused(400, "best_of is not supported beyond n; leave it out", "best_of")
+
+
+class Embeddings(Body, kw_only=True):
+    """POST /v1/embeddings."""
+
+    input: str | list[Any]
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Meta(ge=1)] | None = None
+
+
+class Tokenize(Struct, forbid_unknown_fields=True, kw_only=True):
+    """POST /tokenize: of text, or of a conversation."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    add_special_tokens: bool = True
+
+
+class Detokenize(Struct, forbid_unknown_fields=True, kw_only=True):
+    """POST /detokenize."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+def prompts_of(given: Any, field: str) -> list[str | list[int]]:
+    """A list of prompts of text or ids. Raises Refused."""
+    if isinstance(given, str):
+        return [given]
+    if given and all(type(x) is int for x in given):
+        return [given]
+    ok = bool(given) and all(
+        isinstance(x, str) or (isinstance(x, list) and x and all(type(i) is int for i in x))
+        for x in given
+    )
+    if not ok:
+        raise Refused(400, f"{field} is text, token ids, or a list of either; not empty", field)
+    return list(given)

@@ -1,0 +1,76 @@
+"""How every generating route answers: all at once, or as a stream."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from weft.serve.chatting import Choice
+from weft.serve.served import ServedDecoder
+from weft.serve.shelf import Shelf
+from weft.serve.wire import Refused, Streamed, event, json_response, while_there
+
+
+class Writer:
+    """Turns the pieces of `choices` into a protocol's words. `media` and `ping` are a stream's."""
+
+    choices: Sequence[Choice]
+    media = "text/event-stream"
+    ping = b": \n\n"
+
+    async def whole(self) -> Mapping[str, Any]:
+        """The whole answer as JSON."""
+        raise NotImplementedError
+
+    def parts(self) -> AsyncIterator[bytes]:
+        """The answer as a stream."""
+        raise NotImplementedError
+
+    def failed(self, error: Refused) -> bytes:
+        """What a stream says where it breaks off."""
+        return event({"error": error_of(error)})
+
+
+async def reply(
+    request: Request,
+    name: str | None,
+    start: Callable[[ServedDecoder], Awaitable[Writer]],
+    stream: bool,
+) -> Response:
+    """The response of the writer that `start` makes for the model called `name`, which stays
+    loaded until it is sent. A client that leaves ends its answers. Raises Refused."""
+    shelf: Shelf = request.app.state.shelf
+    async with contextlib.AsyncExitStack() as stack:
+        model = await stack.enter_async_context(shelf.use(name))
+        if not isinstance(model, ServedDecoder):
+            raise Refused(400, f"{model.name} embeds, it does not write", "model")
+        writer = await while_there(request, start(model))
+        if not stream:
+            return json_response(await while_there(request, writer.whole()))
+        parts = _guarded(writer, stack.pop_all())
+        return Streamed(parts, writer.media, writer.ping)
+    raise AssertionError  # an exit stack swallows nothing
+
+
+async def _guarded(writer: Writer, held: contextlib.AsyncExitStack) -> AsyncIterator[bytes]:
+    """The parts of a stream; whatever ends it, its answers end and the model is let go."""
+    async with held:
+        try:
+            async for part in writer.parts():
+                yield part
+        except Refused as e:
+            yield writer.failed(e)
+        finally:
+            for choice in writer.choices:
+                choice.close()
+
+
+def error_of(error: Refused) -> dict[str, Any]:
+    """OpenAI's form of an error."""
+    kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+    kind = kinds.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return {"message": error.message, "type": kind, "param": error.param, "code": None}

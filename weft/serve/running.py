@@ -1,0 +1,106 @@
+"""Listening: sockets, signals, and what slow or silent clients get."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from weft.core.errors import UsageError
+
+HEADER_BYTES = 16 << 10
+HEADER_SECONDS = 20.0  # for a request's head to come
+KEEP_ALIVE = 75.0  # seconds of an idle connection
+DRAIN_SECONDS = 30.0  # for answers to end when the server is told to go
+
+
+class Patient(H11Protocol):
+    """HTTP/1.1 that closes connections whose request does not come: uvicorn itself waits for the
+    rest of a head for ever."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._forget()
+        elif self._timer is None:
+            self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        self._timer = self.loop.call_later(HEADER_SECONDS, self._late)
+
+    def _forget(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        self._timer = None
+        if (self.cycle is None or self.cycle.response_complete) and self.transport is not None:
+            self.transport.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 takes a free one. Raises UsageError where it cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(2048)
+    except (OSError, OverflowError) as e:
+        made.close()
+        reason = getattr(e, "strerror", None) or e
+        raise UsageError(f"cannot listen on {host} port {port}: {reason}; choose another") from None
+    made.setblocking(False)
+    return made
+
+
+class Server(uvicorn.Server):
+    """Serves until told to go: then no new work is taken (503), and what runs may end.
+    `ready` is called once requests are answered, `leave` when a signal has come."""
+
+    def __init__(self, app: ASGIApp, ready: Callable[[], None], leave: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app, http=Patient, ws="none", log_config=None, access_log=False,
+                server_header=False, h11_max_incomplete_event_size=HEADER_BYTES,
+                timeout_keep_alive=int(KEEP_ALIVE), backlog=2048, lifespan="on",
+                timeout_graceful_shutdown=int(DRAIN_SECONDS), proxy_headers=False,
+            )
+        )  # fmt: skip
+        self._ready, self._leave = ready, leave
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        self._leave()
+        super().handle_exit(sig, frame)
+        self._captured_signals.clear()  # ended as told: not once more by the signal itself
+
+
+def quiet_logs(level: str) -> None:
+    """Logs of the server and of uvicorn's errors on stderr, without a request's content."""
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("weft").setLevel(level.upper())
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

@@ -1,0 +1,217 @@
+"""A model that is being served: what requests need of it besides its weights."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import weft
+from weft.core.errors import LimitError, UsageError, WeftError
+from weft.engine.engine import Engine
+from weft.models.embedder import Encoder
+from weft.models.inputs import PAGE
+from weft.models.model import Decoder, Model
+from weft.serve.metrics import Metrics
+from weft.serve.player import Player
+from weft.serve.toolcalls.choose import choose
+from weft.serve.vocabulary import token_bytes
+
+if TYPE_CHECKING:
+    from weft.models.tokenizer import Tokenizer
+    from weft.serve.grammar import Grammars
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How models are served: `sequences` at once at most, `queue` answers that may wait, `memory`
+    bytes for pages (None: what is free), the `parser` of tool calls (toolcalls.NAMES), and the
+    options of `weft.load`."""
+
+    sequences: int = 32
+    queue: int = 256
+    memory: int | None = None
+    parser: str = "auto"
+    load: Mapping[str, Any] | None = None
+
+
+class Served:
+    """What decoders and encoders share. `name` is what requests call the model."""
+
+    def __init__(self, name: str, model: Model) -> None:
+        self.name, self.model, self.created = name, model, int(time.time())
+        self.used = time.monotonic()
+        self.users = 0  # requests that are being answered
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.model.need_tokenizer("serving text needs one")
+
+    @property
+    def idle(self) -> bool:
+        return self.users == 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds: weights, and the cache."""
+        return weight_bytes(self.model)
+
+    def fingerprint(self) -> str:
+        """What answers follow from besides the request: the model's files, weft, the kind of
+        device; two servers with the same give the same answers."""
+        config = self.model.config
+        kind = "numpy" if self.model.device is None else self.model.device.info.id
+        parts = [repr(config), weft.__version__, kind, _digest(self.model)]
+        return "fp_" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+    def warm(self) -> None:
+        """Compiles what the first request would wait for."""
+
+    def summary(self) -> list[str]:
+        """Lines about the model for whoever starts the server."""
+        where = "NumPy" if self.model.device is None else self.model.device.info.name
+        return [f"{self.name}: {self.model.precision}, {self.nbytes >> 20} MiB, on {where}"]
+
+    async def close(self) -> None:
+        """Lets go of what it holds."""
+
+
+class ServedEncoder(Served):
+    """A model that embeds texts."""
+
+    model: Encoder
+
+    def ids(self, text: str | list[int]) -> list[int]:
+        """The token ids of a text. Raises LimitError for one that the model would cut."""
+        encoder = self.model
+        ids = text if isinstance(text, list) else self.whole.encode(text)
+        if len(ids) > encoder.max_length:
+            raise LimitError(
+                f"the text has {len(ids)} tokens; {self.name} takes {encoder.max_length}"
+            )
+        return ids
+
+    @functools.cached_property
+    def whole(self) -> Tokenizer:
+        """The tokenizer without the model's limit, so that too long a text shows."""
+        return self.tokenizer.unlimited()
+
+
+class ServedDecoder(Served):
+    """A model that writes, under an engine that plays in a thread of its own."""
+
+    model: Decoder
+
+    def __init__(self, name: str, model: Decoder, settings: Settings, metrics: Metrics) -> None:
+        super().__init__(name, model)
+        pages = pages_of(model, settings)
+        self.runner = model.paged_runner(settings.sequences, pages)
+        self.engine = Engine(
+            self.runner, model.config.vocab, self._texts,
+            lambda: model.explain_bad("the logits are"), queue=settings.queue,
+        )  # fmt: skip
+        self.player = Player(self.engine, name, metrics)
+        self.parser_name, self.parser = choose(self.tokenizer, settings.parser)
+        self._grammars: Grammars | None = None
+        self._making = threading.Lock()
+        self._bytes: list[bytes] | None = None
+        self.print = self.fingerprint()
+
+    def _texts(self) -> Any:
+        return self.tokenizer.stream()
+
+    @property
+    def idle(self) -> bool:
+        return super().idle and self.player.idle
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + self.runner.pages * self.model.page_bytes
+
+    def warm(self) -> None:
+        ids = [0]
+        self.runner.tables[:] = 0
+        self.runner.prefill(0, ids)
+        self.runner.rows(ids, [0], [0])
+
+    def summary(self) -> list[str]:
+        model, runner = self.model, self.runner
+        tokens = runner.pages * runner.page
+        whole = max(tokens // model.context, 1)
+        return [
+            *super().summary(),
+            f"up to {runner.slots} answers at once; the cache holds {tokens} tokens: {whole} "
+            f"sequences of the whole context of {model.context}, more of shorter ones",
+        ]
+
+    @property
+    def eos(self) -> frozenset[int]:
+        return frozenset(self.model.tokens.eos)
+
+    def grammars(self) -> Grammars:
+        """What makes constraints for this model's tokens; tenths of a second the first time."""
+        with self._making:
+            if self._grammars is None:
+                try:
+                    from weft.serve.grammar import Grammars
+                except ImportError:
+                    raise UsageError("structured output needs llguidance: weft[serve]") from None
+                vocab = self.model.config.vocab
+                self._grammars = Grammars(self.tokenizer, vocab, self.eos)
+            return self._grammars
+
+    def token(self, i: int) -> tuple[str, bytes]:
+        """A token's text and its bytes. What is no whole character is told as "bytes:" and them."""
+        if self._bytes is None:
+            try:
+                self._bytes = token_bytes(self.tokenizer, self.model.config.vocab)[0]
+            except WeftError:  # tokens that have no bytes of their own
+                self._bytes = []
+        if not i < len(self._bytes):
+            text = self.tokenizer.decode([i], skip_special=False)
+            return text, text.encode()
+        data = self._bytes[i]
+        try:
+            return data.decode(), data
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data), data
+
+    async def close(self) -> None:
+        await self.player.close()
+
+
+def weight_bytes(model: Model) -> int:
+    return sum(int(w.nbytes) for w in model.weights.values())
+
+
+def bytes_of(model: Model, settings: Settings) -> int:
+    """What serving the model will hold."""
+    cache = pages_of(model, settings) * model.page_bytes if isinstance(model, Decoder) else 0
+    return weight_bytes(model) + cache
+
+
+def pages_of(model: Decoder, settings: Settings) -> int:
+    """How many pages the cache gets: what is free, or what the settings allow; at least what one
+    sequence of the whole context takes."""
+    whole = -(-model.context // PAGE)
+    most = model.pages_that_fit(settings.sequences)
+    if settings.memory is not None:
+        most = min(most, settings.memory // max(model.page_bytes, 1))
+    return max(most, whole)
+
+
+def _digest(model: Model) -> str:
+    """A hash of the model's files by names, sizes and the heads of their data: reading all of it
+    would take as long as loading."""
+    made = hashlib.sha256()
+    folder = model.folder
+    files = sorted(p for p in folder.iterdir() if p.is_file()) if folder.is_dir() else [folder]
+    for path in files:
+        with open(path, "rb") as file:
+            made.update(json.dumps([path.name, path.stat().st_size]).encode() + file.read(1 << 16))
+    return made.hexdigest()

@@ -1,0 +1,126 @@
+"""The models of a server by name, loaded when somebody asks, within a limit of memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from weft.core.errors import UsageError
+from weft.models.embedder import Encoder
+from weft.models.entry import load
+from weft.models.model import Decoder
+from weft.serve.metrics import Metrics
+from weft.serve.served import Served, ServedDecoder, ServedEncoder, Settings, bytes_of
+from weft.serve.wire import Refused
+
+_log = logging.getLogger(__name__)
+
+
+class Shelf:
+    """`paths`: where each model is, by the name that requests use. `limit`: bytes that weights and
+    caches may take together (None: no limit); to load another, those not used for the longest time
+    go, but never one that is at work."""
+
+    def __init__(
+        self, paths: Mapping[str, str], settings: Settings, metrics: Metrics,
+        limit: int | None = None,
+    ) -> None:  # fmt: skip
+        if not paths:
+            raise UsageError("name at least one model to serve")
+        self.paths, self.settings, self.metrics, self.limit = dict(paths), settings, metrics, limit
+        self.created = int(time.time())
+        self._loaded: dict[str, Served] = {}
+        self._turn = asyncio.Lock()  # one model is loaded at a time
+        metrics.watch(self)
+
+    @property
+    def first(self) -> str:
+        return next(iter(self.paths))
+
+    def decoders(self) -> list[ServedDecoder]:
+        """Those that are loaded now."""
+        return [m for m in list(self._loaded.values()) if isinstance(m, ServedDecoder)]
+
+    def loaded(self) -> list[Served]:
+        return list(self._loaded.values())
+
+    @contextlib.asynccontextmanager
+    async def use(self, name: str | None) -> AsyncIterator[Served]:
+        """The model of that name (None or "": the first), which stays until the end. Raises
+        Refused: 404 for a name that is not served, 503 where there is no room for it now."""
+        name = name or self.first
+        if name not in self.paths:
+            known = ", ".join(self.paths)
+            raise Refused(404, f"there is no model {name!r:.100}; there is {known}", "model")
+        model = self._loaded.get(name)
+        if model is None:
+            async with self._turn:
+                model = self._loaded.get(name) or await self._load(name)
+                model.users += 1
+        else:
+            model.users += 1
+        try:
+            yield model
+        finally:
+            model.users -= 1
+            model.used = time.monotonic()
+
+    async def _load(self, name: str) -> Served:
+        await self._make_room(0, name)
+        options: dict[str, Any] = dict(self.settings.load or {})
+        model = await asyncio.to_thread(load, self.paths[name], **options)
+        await self._make_room(bytes_of(model, self.settings), name)
+        if isinstance(model, Decoder):
+            made: Served = ServedDecoder(name, model, self.settings, self.metrics)
+        elif isinstance(model, Encoder):
+            made = ServedEncoder(name, model)
+        else:
+            raise UsageError(f"{self.paths[name]} is a function; it neither writes nor embeds")
+        self._loaded[name] = made
+        _log.info("loaded %s: %d MiB", name, made.nbytes >> 20)
+        return made
+
+    async def _make_room(self, size: int, name: str) -> None:
+        """Lets idle models go until `size` bytes more are within the limit."""
+        while self.limit is not None and self._held() + size > self.limit:
+            idle = [m for m in self._loaded.values() if m.idle]
+            if not idle:
+                if size and size > self.limit:
+                    raise Refused(503, f"{name} is larger than this server's memory limit")
+                if not self._loaded:
+                    return
+                raise Refused(503, f"no room for {name} while the others are at work", retry=5)
+            oldest = min(idle, key=lambda m: m.used)
+            del self._loaded[oldest.name]
+            await oldest.close()
+            _log.info("let %s go", oldest.name)
+
+    def _held(self) -> int:
+        return sum(m.nbytes for m in self._loaded.values())
+
+    async def close(self) -> None:
+        for model in self.loaded():
+            await model.close()
+        self._loaded.clear()
+
+
+def named(models: Iterable[str]) -> dict[str, str]:
+    """Names for models given as PATH or NAME=PATH: a path's last part. Raises UsageError where two
+    would have the same."""
+    made: dict[str, str] = {}
+    for given in models:
+        name, equals, path = given.partition("=")
+        if not equals or "/" in name:
+            path = given
+            name = (
+                given if "/" in given and not Path(given).exists() else Path(given).resolve().name
+            )
+        if name in made:
+            raise UsageError(f"two models are called {name!r}; give one a name: NAME={path}")
+        made[name] = path
+    return made

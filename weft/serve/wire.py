@@ -1,0 +1,227 @@
+"""Requests' bodies on their way in, JSON and events on their way out, and what a refusal is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from weft.core.errors import (
+    BusyError,
+    DeviceError,
+    LimitError,
+    OutOfMemoryError,
+    UsageError,
+    WeftError,
+)
+
+MAX_BODY = 8 << 20  # bytes
+MAX_DEPTH = 100  # of JSON's nesting
+BODY_SECONDS = 30.0  # for a whole body to come
+SEND_SECONDS = 60.0  # for a reader to take what was written
+PING_SECONDS = 15.0  # of silence in a stream
+
+T = TypeVar("T")
+
+
+class Refused(Exception):
+    """A request that is not served: an HTTP status, a message of one or two lines, the parameter
+    that is wrong where it is one, and after how many seconds to come back."""
+
+    def __init__(
+        self, status: int, message: str, param: str | None = None, retry: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.retry = status, message, param, retry
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.retry is None else {"Retry-After": str(self.retry)}
+
+
+def refusal(error: WeftError) -> Refused:
+    """What a client is told of weft's error: what it can mend in full, of the rest the kind."""
+    if isinstance(error, BusyError):
+        return Refused(429, str(error), retry=1)
+    if isinstance(error, OutOfMemoryError):
+        return Refused(503, "out of memory; try again, or ask for less", retry=5)
+    if isinstance(error, UsageError | LimitError):
+        return Refused(400, str(error))
+    if isinstance(error, DeviceError):
+        return Refused(503, "the device failed; the server's log says how", retry=5)
+    return Refused(500, "the model failed on this request; the server's log says how")
+
+
+async def read(request: Request, kind: type[T]) -> T:
+    """The request's body as `kind`, a msgspec Struct. Raises Refused: 413 for a body of more than
+    MAX_BODY bytes, 408 for one that does not come in BODY_SECONDS, 400 for what is not such JSON
+    (an unknown field is named)."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            body = await _body(request)
+    except TimeoutError:
+        raise Refused(408, f"the body did not come within {BODY_SECONDS:.0f} seconds") from None
+    if deeper(body, MAX_DEPTH):
+        raise Refused(400, f"the JSON is nested more than {MAX_DEPTH} deep")
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as e:
+        raise Refused(400, str(e), _parameter(str(e))) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        raise Refused(400, f"the body is not JSON: {e}") from None
+    except RecursionError:
+        raise Refused(400, "the JSON is nested too deeply") from None
+
+
+async def _body(request: Request) -> bytes:
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length[:20]) > MAX_BODY:
+        raise Refused(413, f"a body holds at most {MAX_BODY} bytes")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY:
+            raise Refused(413, f"a body holds at most {MAX_BODY} bytes")
+    return bytes(body)
+
+
+def deeper(body: bytes, most: int) -> bool:
+    """Whether the JSON in `body` is nested more than `most` deep, in linear time."""
+    depth, text, at = 0, False, 0
+    while at < len(body):
+        byte = body[at]
+        if text:
+            end = body.find(b'"', at)
+            if end < 0:
+                return False
+            back = end - 1
+            while back >= at and body[back] == 0x5C:
+                back -= 1
+            text, at = (end - back) % 2 == 0, end + 1
+            continue
+        if byte == 0x22:
+            text = True
+        elif byte in b"[{":
+            depth += 1
+            if depth > most:
+                return True
+        elif byte in b"]}":
+            depth -= 1
+        at += 1
+    return False
+
+
+def _parameter(said: str) -> str | None:
+    """The field that a message of msgspec's names."""
+    if "unknown field `" in said:
+        return said.split("unknown field `", 1)[1].split("`", 1)[0]
+    if "required field `" in said:
+        return said.split("required field `", 1)[1].split("`", 1)[0]
+    return said.rsplit("`$.", 1)[1].split("`", 1)[0] if "`$." in said else None
+
+
+def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """`value` as JSON."""
+    return Response(msgspec.json.encode(value), status, headers, "application/json")
+
+
+def event(value: Any, name: str | None = None) -> bytes:
+    """A server-sent event (HTML Living Standard, 9.2) whose data is `value`: JSON, or text as it
+    is."""
+    data = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + data + b"\n\n"
+
+
+async def while_there(request: Request, work: Awaitable[T]) -> T:
+    """What `work` gives; where the client leaves before, it is cancelled and ClientDisconnect
+    raised."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(request.receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        for one in (task, gone):
+            one.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class Streamed(Response):
+    """A response whose parts come as they are made. Where the client leaves, or takes nothing for
+    SEND_SECONDS, `parts` is closed. After PING_SECONDS of silence `ping` is sent (b"": nothing)."""
+
+    def __init__(
+        self, parts: AsyncIterator[bytes], media_type: str = "text/event-stream",
+        ping: bytes = b": \n\n", headers: dict[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(None, 200, {"Cache-Control": "no-store", **(headers or {})}, media_type)
+        self._parts, self._ping = parts, ping
+        self.raw_headers = [h for h in self.raw_headers if h[0] != b"content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        writing = asyncio.ensure_future(self._write(send))
+        gone = asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait({writing, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in (writing, gone):
+                one.cancel()
+            done = await asyncio.gather(writing, gone, return_exceptions=True)
+        if isinstance(done[0], Exception) and not isinstance(done[0], TimeoutError | OSError):
+            raise done[0]
+
+    async def _write(self, send: Send) -> None:
+        parts = aiter(self._parts)
+        try:
+            await _sent(send, {
+                "type": "http.response.start", "status": 200, "headers": self.raw_headers,
+            })  # fmt: skip
+            while True:
+                part = await _next(parts, lambda: self._pinged(send))
+                if part is None:
+                    break
+                await _sent(send, {"type": "http.response.body", "body": part, "more_body": True})
+            await _sent(send, {"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            await self._parts.aclose()  # type: ignore[attr-defined]
+
+    async def _pinged(self, send: Send) -> None:
+        if self._ping:
+            await _sent(send, {"type": "http.response.body", "body": self._ping, "more_body": True})
+
+
+async def _next(
+    parts: AsyncIterator[bytes], silence: Callable[[], Awaitable[None]]
+) -> bytes | None:
+    """The next part, None at the end; `silence` is called each PING_SECONDS."""
+
+    async def step() -> bytes | None:
+        return await anext(parts, None)
+
+    waiting = asyncio.ensure_future(step())
+    try:
+        while not (await asyncio.wait({waiting}, timeout=PING_SECONDS))[0]:
+            await silence()
+        return waiting.result()
+    finally:
+        if not waiting.done():
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def _sent(send: Send, message: dict[str, Any]) -> None:
+    async with asyncio.timeout(SEND_SECONDS):
+        await send(message)
