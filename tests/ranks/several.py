@@ -42,3 +42,34 @@ def together(count: int, file: str, case: str, **env: str) -> tuple[int, str, st
     process = started(count, "-c", code, **env)
     out, err = process.communicate(timeout=120)
     return process.returncode, out, err
+
+
+FILE = """
+[model]
+hidden = 16
+layers = 1
+heads = 2
+[data]
+paths = ["{text}"]
+holdout = 0.2
+[tokenizer]
+vocab = 300
+[train]
+steps = {steps}
+batch = 2
+accumulate = 2
+context = 16
+device = "cpu"
+[output]
+folder = "{run}"
+eval_every = 0
+sample_every = 0
+checkpoint_every = 10
+"""
+
+
+def written(folder: Path, text: Path, steps: int) -> Path:
+    """A config of a tiny model, whose run is `folder`/run."""
+    file = folder / "c.toml"
+    file.write_text(FILE.format(text=text, run=folder / "run", steps=steps))
+    return file

@@ -16,7 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from rows import few
-from several import environment, needs_mpi, together
+from several import environment, needs_mpi, together, written
 from train_kit import tiny
 
 from weft.core.errors import ModelError, UsageError
@@ -259,33 +259,9 @@ def test_a_run_goes_on_with_another_number_of_ranks(text: Path, one: Path, tmp_p
 
 # -- weft launch -----------------------------------------------------------------------------------
 
-FILE = """
-[model]
-hidden = 16
-layers = 1
-heads = 2
-[data]
-paths = ["{text}"]
-holdout = 0.2
-[tokenizer]
-vocab = 300
-[train]
-steps = {steps}
-batch = 2
-accumulate = 2
-context = 16
-device = "cpu"
-[output]
-folder = "{run}"
-eval_every = 0
-sample_every = 0
-checkpoint_every = 10
-"""
-
 
 def launched(folder: Path, text: Path, steps: int, *options: str) -> subprocess.Popen[str]:
-    file = folder / "c.toml"
-    file.write_text(FILE.format(text=text, run=folder / "run", steps=steps))
+    file = written(folder, text, steps)
     line = [sys.executable, "-m", "weft", "launch", "-n", "2", *options, "train", str(file)]
     return subprocess.Popen(
         line, env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -21,6 +21,7 @@ from weft.ranks.base import LOST, SILENT
 
 BEAT = 1.0  # seconds
 PATIENCE = 20.0  # seconds of silence, unless WEFT_PATIENCE says otherwise
+BEATS, LAST = np.zeros(1, np.uint8), np.ones(1, np.uint8)
 GRACE = 3.0  # seconds in which a rank may say what it was doing before it leaves
 
 
@@ -47,16 +48,22 @@ class Watch:
         self._comm, self._name, self._patience = comm, name, patience()
         me, size = comm.Get_rank(), comm.Get_size()
         self._heard = {r: time.monotonic() for r in range(size) if r != me}
+        self._open = set(self._heard)  # whose last beat has not come
         self._sent: dict[int, Any] = {}
-        self._beat = np.zeros(1, np.uint8)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="weft-watch", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread; every rank calls it."""
+        """Ends the thread, once every rank calls it: the last beat of each says that it is."""
         self._ended.set()
         self._thread.join()
+        for peer in self._heard:
+            self._comm.Isend([LAST, MPI.BYTE], peer).Free()
+        until = time.monotonic() + self._patience
+        while self._open and time.monotonic() < until:
+            self._listen()
+            time.sleep(1e-3)
 
     def _run(self) -> None:
         while not self._ended.wait(BEAT):
@@ -75,13 +82,15 @@ class Watch:
     def _speak(self) -> None:
         for peer in self._heard:
             if peer not in self._sent or self._sent[peer].Test():
-                self._sent[peer] = self._comm.Isend([self._beat, MPI.BYTE], peer)
+                self._sent[peer] = self._comm.Isend([BEATS, MPI.BYTE], peer)
 
     def _listen(self) -> None:
         status, heard = MPI.Status(), np.zeros(1, np.uint8)
         while self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):
             source = status.Get_source()
             self._comm.Recv([heard, MPI.BYTE], source)
+            if heard[0]:
+                self._open.discard(source)
             self._heard[source] = time.monotonic()
 
     def _leave(self) -> None:
