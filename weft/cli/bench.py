@@ -1,4 +1,4 @@
-"""`weft bench ops`, `weft bench model`, `weft bench nets` and `weft bench train`."""
+"""`weft bench ops`, `model`, `nets`, `train` and `ranks`."""
 
 from __future__ import annotations
 
@@ -285,6 +285,32 @@ def train(
         click.echo("\n" + text.table(["figure", "value"], _train_facts(result), right="b"))
     if profile and not as_json:
         click.echo("\n" + text.table(kernels.HEADER, kernels.rows(result["profile"]), "bcdefg"))
+
+
+@bench.command(epilog="Example:  weft bench ranks --ranks 2 --json")
+@click.option("--ranks", default=2, show_default=True, type=click.IntRange(2, 64))
+@click.option("--steps", default=6, show_default=True, type=click.IntRange(1))
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
+@click.option("--layers", default=4, show_default=True, type=click.IntRange(1))
+@click.option("--width", default=256, show_default=True, type=click.IntRange(64))
+@click.option("--context", default=128, show_default=True, type=click.IntRange(2))
+@click.option("--batch", default=4, show_default=True, type=click.IntRange(1))
+@click.option("--accumulate", default=4, show_default=True, type=click.IntRange(2))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def ranks(as_json: bool, **sizes: int) -> None:
+    """Time training steps of one process and of several ranks on this machine's CPU."""
+    if sizes["width"] % 64 or sizes["accumulate"] < sizes["ranks"]:
+        raise click.UsageError("--width takes a multiple of 64, --accumulate at least --ranks")
+    from weft.conform import bench_ranks
+
+    result = bench_ranks.run(bench_ranks.Options(**sizes), _note)
+    lists = ("waiting_share", "sent_mb", "peak_rss_mib", "optimizer_mb")
+    rows = [
+        [name, r["step_ms"], r["tok_s"], *(", ".join(map(str, r[key])) for key in lists)]
+        for name, r in result["results"].items()
+    ]
+    header = ["case", "step ms", "tok/s", "waiting, share", "sent, MB", "peak MiB", "optimiser MB"]
+    _emit(result, as_json, header, rows)
 
 
 def _roof(result: dict[str, Any]) -> Roofline:

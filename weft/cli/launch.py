@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 import click
 
 from weft.core.errors import UsageError
+from weft.ranks.join import mpiexec
 
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}(:[1-9][0-9]{0,3})?")
 FINAL = (0, 1, 2, 130)  # statuses of a command that ended by itself: another start would end so too
@@ -50,15 +50,6 @@ def launch(count: int, hosts: str | None, restarts: int, words: tuple[str, ...])
             return status
         _say(f"a rank was lost (status {status}); starting again, {again + 1} of {restarts}")
     raise AssertionError("the loop returns")
-
-
-def mpiexec() -> Path:
-    """MPI's launcher: the one beside this Python, else that of the PATH. Raises UsageError."""
-    beside = Path(sys.executable).parent / "mpiexec"
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if found is None:
-        raise UsageError("mpiexec was not found; pip install 'weft[mpi]'")
-    return Path(found)
 
 
 def environment(count: int, hosts: int, given: Mapping[str, str]) -> dict[str, str]:

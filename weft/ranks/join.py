@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
+import sys
+from pathlib import Path
 
 from weft.core.errors import RankError, UsageError
 from weft.ranks.base import Alone, Ranks
@@ -18,6 +21,15 @@ def launched() -> int:
         if value.isdecimal():
             return int(value)
     return 1
+
+
+def mpiexec() -> Path:
+    """MPI's launcher: the one beside this Python, else that of the PATH. Raises UsageError."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        raise UsageError("mpiexec was not found; pip install 'weft[mpi]'")
+    return Path(found)
 
 
 @functools.cache

@@ -23,6 +23,7 @@ from weft.models.training.checks import check_settings, unused
 from weft.models.training.prepare import DATA, Data, prepare_data
 from weft.models.training.report import Display, Log, draw_curve, interruptible, read_log
 from weft.models.training.settings import Settings, differences
+from weft.models.training.shard import check_ranks
 from weft.models.training.shared import ALONE, lead
 from weft.models.training.step import find_fault
 from weft.models.training.tokens import Batches, evaluation
@@ -62,6 +63,7 @@ def train(
             f"{run} holds checkpoints of an earlier run; go on with --resume, or name another "
             "[output] folder"
         )
+    check_ranks(settings, ranks.size)
     check_settings(settings)
     if (said := unused(settings)) is not None:
         registry.notice(said)

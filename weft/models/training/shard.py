@@ -237,7 +237,7 @@ class Shard:
                 nodes = self._subtrees(rank)
                 known |= zip(nodes, array.reshape(len(nodes), size))
             root = (0, self.settings.train.accumulate)
-            out += _split(parts.joined(root, known.get, _sum), mine)
+            out += _split(parts.joined(root, known.get, np.add), mine)
         return out
 
     def _finite(self, found: Sequence[Tensor]) -> bool:
@@ -270,11 +270,8 @@ class Shard:
 
 
 def _added(one: Arrays, two: Arrays) -> Arrays:
-    return [_sum(a, b) for a, b in zip(one, two)]
-
-
-def _sum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.add(a, b)
+    """The sums, in the memory of the first: results of a Program, which nobody else holds."""
+    return [np.add(a, b, out=a) for a, b in zip(one, two)]
 
 
 def _flat(arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -18,7 +18,7 @@ from weft.models.training.meeting import differs, facts, hear, tell, troubles
 from weft.models.training.model import TrainableDecoder, config_of
 from weft.models.training.parts import Piece
 from weft.models.training.settings import Settings
-from weft.models.training.shard import Shard, check_ranks
+from weft.models.training.shard import Shard
 from weft.models.training.weights import Trained
 from weft.models.training.work import SCALER, Batch, Work, parted_state
 from weft.program.device import Device
@@ -36,14 +36,12 @@ def lead(
     cannot."""
     if ranks.size == 1:
         return Work(trained.model, settings, device)
-    check_ranks(settings, ranks.size)
     said = {**facts(settings, trained, device), "config": raw}
     with _together(ranks, MEET):
         tell(ranks, said)
         trouble = troubles(ranks, "")
     if trouble:
         raise UsageError(trouble)
-    ranks.watch()
     return Shared(trained.model, settings, device, ranks)
 
 
@@ -52,6 +50,7 @@ def leading(ranks: Ranks) -> Iterator[None]:
     """Rank 0's run happens inside: at the end, and after an error that came between two commands,
     the others are told. After any other error (`ranks.torn`) this process can only leave."""
     status = 1
+    ranks.watch()
     try:
         yield
         status = 0
@@ -67,6 +66,7 @@ def leading(ranks: Ranks) -> Iterator[None]:
 def follow(read: Callable[[], Settings], ranks: Ranks) -> int:
     """The life of every rank but 0, whose settings `read` gives; the exit status. Raises RankError,
     and what keeps this rank from computing its share."""
+    ranks.watch()
     registry.hush()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 gets it too, saves and tells the others
     shard: Shard | None = None
@@ -99,7 +99,6 @@ def _met(read: Callable[[], Settings], ranks: Ranks) -> Shard:
         trouble = f"a problem: {error}"
     if trouble := troubles(ranks, trouble):
         raise UsageError(trouble)
-    ranks.watch()
     return Shard(trained.model, settings, device, ranks)
 
 
