@@ -7,7 +7,8 @@ import contextlib
 import json
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -105,3 +106,11 @@ def serving(
         made[0].server.should_exit = True
         thread.join(30)
         assert not thread.is_alive(), "the server does not end"
+
+
+def until(found: Callable[[], bool], seconds: float = 20) -> None:
+    """Waits for something, not for ever."""
+    end = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < end
+        time.sleep(0.005)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from weft.cli.main import invoke
+from weft.serve.running import listen
 
 
 @pytest.fixture
@@ -83,10 +84,8 @@ def test_killed_and_started_again(started: tuple[subprocess.Popen[str], str]) ->
     process.kill()
     asking.join(30)
     assert failed  # said, not lost in silence
-    port = int(url.rsplit(":", 1)[1])
-    with socket.socket() as s:  # the port is free for the next server
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        s.bind(("127.0.0.1", port))
+    process.wait()
+    listen("127.0.0.1", int(url.rsplit(":", 1)[1])).close()  # the next server can have its port
 
 
 @pytest.mark.parametrize(

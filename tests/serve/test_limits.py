@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
-from serve_kit import Running, serving
+from serve_kit import Running, serving, until
 
 from weft.serve import running as server_running, wire
 from weft.serve.wire import deeper
@@ -71,8 +72,20 @@ def test_names_of_this_machine_are(server: Running) -> None:
 
 
 def test_no_other_origin_is_let_in(server: Running) -> None:
-    _, _, headers = server.ask("GET", "/v1/models", headers={"Origin": "http://evil.example"})
-    assert not [name for name in headers if name.lower().startswith("access-control")]
+    for origin in ("http://evil.example", "null", f"http://127.0.0.1:{server.port + 1}"):
+        status, _, headers = server.ask("GET", "/v1/models", headers={"Origin": origin})
+        assert status == 403
+        assert not [name for name in headers if name.lower().startswith("access-control")]
+    assert server.ask("GET", "/v1/models", headers={"Origin": server.url})[0] == 200
+
+
+def test_the_page_asks_for_the_key(keyed: Running) -> None:
+    status, _, headers = keyed.ask("GET", "/")
+    assert status == 401 and headers["www-authenticate"].startswith("Basic")
+    for word, expected in ((b"anybody:" + KEY, 200), (b"anybody:wrong", 401), (b"", 401)):
+        basic = {"Authorization": "Basic " + base64.b64encode(word).decode()}
+        assert keyed.ask("GET", "/", headers=basic)[0] == expected
+    assert keyed.ask("GET", "/", headers={"Authorization": "Basic %%%"})[0] == 401
 
 
 BAD: list[tuple[bytes, int]] = [
@@ -154,14 +167,6 @@ def test_bytes_that_are_no_http(server: Running, data: bytes) -> None:
     with socket.create_connection((server.host, server.port), timeout=10) as s:
         s.sendall(data + b"\r\n\r\n")
     assert server.ask("GET", "/health")[0] == 200
-
-
-def until(found: Callable[[], bool], seconds: float = 20) -> None:
-    """Waits for something, not for ever."""
-    end = time.monotonic() + seconds
-    while not found():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def wait_idle(server: Running, seconds: float = 20) -> None:

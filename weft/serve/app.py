@@ -23,6 +23,7 @@ from weft.serve.openai_chat import chat
 from weft.serve.openai_completions import completions
 from weft.serve.openai_types import Chat, Completion, Detokenize, Embeddings, Tokenize
 from weft.serve.openapi import openapi
+from weft.serve.pages import page
 from weft.serve.replies import error_of
 from weft.serve.shelf import Shelf
 from weft.serve.wire import Refused, json_response, refusal
@@ -112,6 +113,8 @@ def routes() -> list[Described]:
         route("/health", health),
         route("/metrics", metrics),
         route("/openapi.json", openapi),
+        route("/", page),
+        route("/page/{name}", page),
     ]
 
 

@@ -6,6 +6,9 @@ a client's Host header had a part in.
 
 from __future__ import annotations
 
+import base64
+import binascii
+import contextlib
 import hashlib
 import hmac
 import ipaddress
@@ -34,19 +37,16 @@ def is_local(host: str) -> bool:
 class Guard:
     """The application behind a key and a list of names.
 
-    key: what `Authorization: Bearer KEY` or `x-api-key: KEY` must say, on every path but `open`
-    ones; None: nobody is asked. hosts: names that a Host header may have (a page of another site
-    that has had its name pointed here sends its own); None: any.
+    key: what `Authorization: Bearer KEY`, `x-api-key: KEY` or, from the chat page, the password of
+    `Authorization: Basic` must say on every path; None: nobody is asked. hosts: names that a Host
+    header may have (a page of another site that has had its name pointed here sends its own);
+    None: any. What a page of another origin sends is refused.
     """
 
-    def __init__(
-        self, app: ASGIApp, key: bytes | None, hosts: Iterable[str] | None,
-        open_paths: Iterable[str] = (),
-    ) -> None:  # fmt: skip
+    def __init__(self, app: ASGIApp, key: bytes | None, hosts: Iterable[str] | None) -> None:
         self._app = app
         self._key = None if key is None else hashlib.sha256(key).digest()
         self._hosts = None if hosts is None else {host.lower() for host in hosts}
-        self._open = frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -56,7 +56,10 @@ class Guard:
         if self._hosts is not None and not self._named(headers):
             message = "this server does not answer to that Host; call it by its own address"
             await _refuse(421, message, scope, receive, send)
-        elif not self._allowed(scope["path"], headers):
+        elif _foreign(headers):
+            message = "pages of other origins are not answered"
+            await _refuse(403, message, scope, receive, send)
+        elif not self._allowed(headers):
             message = "a key is needed: Authorization: Bearer KEY, or x-api-key: KEY"
             await _refuse(401, message, scope, receive, send)
         else:
@@ -74,16 +77,12 @@ class Guard:
         assert self._hosts is not None
         return host in self._hosts
 
-    def _allowed(self, path: str, headers: list[tuple[bytes, bytes]]) -> bool:
-        if self._key is None or path in self._open:
+    def _allowed(self, headers: list[tuple[bytes, bytes]]) -> bool:
+        if self._key is None:
             return True
         found = False
-        for name, value in headers:
-            if name == b"authorization" and value[:7].lower() == b"bearer ":
-                value = value[7:]
-            elif name != b"x-api-key":
-                continue
-            digest = hashlib.sha256(value.strip()).digest()
+        for key in _keys(headers):
+            digest = hashlib.sha256(key).digest()
             found |= hmac.compare_digest(digest, self._key)  # both of 32 bytes: constant time
         return found
 
@@ -91,16 +90,39 @@ class Guard:
 def key_of(headers: list[tuple[bytes, bytes]]) -> bytes:
     """Whose request this is: a digest of the key that it names (b"" without one). Caches of
     prefixes are kept apart by it."""
+    found = _keys(headers)
+    return hashlib.sha256(found[0]).digest() if found else b""
+
+
+def _keys(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
+    """The keys that a request brings."""
+    found = []
     for name, value in headers:
-        if name in (b"authorization", b"x-api-key"):
-            return hashlib.sha256(value).digest()
-    return b""
+        scheme, _, rest = value.partition(b" ")
+        if name == b"x-api-key":
+            found.append(value.strip())
+        elif name == b"authorization" and scheme.lower() == b"bearer":
+            found.append(rest.strip())
+        elif name == b"authorization" and scheme.lower() == b"basic":
+            with contextlib.suppress(binascii.Error):
+                found.append(base64.b64decode(rest.strip()).partition(b":")[2])
+    return found
+
+
+def _foreign(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a browser says that a page of another origin asks."""
+    known = dict(headers)
+    origin = known.get(b"origin")
+    return origin is not None and origin.partition(b"//")[2] != known.get(b"host")
 
 
 async def _refuse(status: int, message: str, scope: Scope, receive: Receive, send: Send) -> None:
     kind = "authentication_error" if status == 401 else "invalid_request_error"
     error = {"message": message, "type": kind, "param": None, "code": None}
-    await json_response({"error": error}, status)(scope, receive, _safe(send))
+    # A browser asks for a key where a person opens the page; programs are not to.
+    asks = status == 401 and scope["path"] == "/" and scope["method"] == "GET"
+    more = {"WWW-Authenticate": 'Basic realm="weft: any name, the key as password"'} if asks else {}
+    await json_response({"error": error}, status, more)(scope, receive, _safe(send))
 
 
 def _safe(send: Send) -> Send:

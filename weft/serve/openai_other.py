@@ -37,8 +37,10 @@ async def model(request: Request) -> Response:
 
 
 def _told(shelf: Shelf, name: str) -> dict[str, Any]:
-    created = next((m.created for m in shelf.loaded() if m.name == name), shelf.created)
-    return {"id": name, "object": "model", "created": created, "owned_by": "weft"}
+    model = next((m for m in shelf.loaded() if m.name == name), None)
+    created = shelf.created if model is None else model.created
+    made = {"id": name, "object": "model", "created": created, "owned_by": "weft"}
+    return made if model is None else {**made, "chat": model.tokenizer.has_chat}
 
 
 async def embeddings(request: Request) -> Response:

@@ -1,0 +1,129 @@
+"""The chat page in a real browser."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serve_kit import Running, until
+
+from weft.models.model import Decoder
+
+sys.path.append(str(Path(__file__).parents[1] / "web"))
+from page_kit import Browser
+
+ASK = """
+await page.goto(given.url);
+await page.waitForSelector("body[data-state=ready]");
+await page.evaluate((settings) => Object.entries(settings).forEach(([id, value]) => {
+  document.getElementById(id).value = value; }), given.settings);
+await page.fill("#text", given.text);
+await page.press("#text", "Enter");
+"""
+READY = "await page.waitForSelector('body[data-state=ready]');"
+DONE = "await page.waitForSelector('article.assistant');" + READY
+SAID = "return await page.textContent('article.assistant:last-of-type .said');"
+TEXT = "Write a loop."
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    made = Browser()
+    yield made
+    made.close()
+
+
+def given(server: Running, **settings: str) -> dict[str, object]:
+    return {"url": server.url, "text": TEXT, "settings": {"max_tokens": "24", **settings}}
+
+
+def test_a_conversation(browser: Browser, server: Running, alone: Decoder) -> None:
+    said = browser.run("one", ASK + DONE + SAID, given(server, temperature="0"))
+    expected = alone.generate(
+        alone.chat_ids([{"role": "user", "content": TEXT}]), max_new_tokens=24
+    ).text
+    squeezed = "".join(expected.split())
+    assert "".join(said.split()) == "".join(c for c in squeezed if c not in "`*#")
+    note = browser.run("one", "return await page.textContent('#note')")
+    assert "24 written" in note
+    assert browser.run("one", "return it.errors") == []
+    assert browser.run("one", "return await page.evaluate(() => noted.violations)") == []
+
+
+def test_it_is_there_after_a_reload(browser: Browser, server: Running) -> None:
+    browser.run("kept", ASK + DONE, given(server, seed="3"))
+    before = browser.run("kept", "return await page.innerText('#talk')")
+    browser.run("kept", "await page.reload(); await page.waitForSelector('article.assistant');")
+    assert browser.run("kept", "return await page.innerText('#talk')") == before
+    browser.run("kept", "await page.click('#new')")
+    assert browser.run("kept", "return await page.innerText('#talk')") == ""
+    browser.run("kept", "await page.click('#list .open')")
+    assert browser.run("kept", "return await page.innerText('#talk')") == before
+    browser.run("kept", "await page.click('#list .drop')")
+    assert (
+        browser.run("kept", "return await page.evaluate(() => localStorage['weft.talks'])") == "[]"
+    )
+
+
+def test_the_same_seed_gives_the_same_again(browser: Browser, server: Running) -> None:
+    first = browser.run("again", ASK + DONE + SAID, given(server, seed="11", temperature="1"))
+    click = "await page.click('article.assistant .tools button:last-of-type');"
+    assert browser.run("again", click + DONE + SAID) == first
+
+
+def test_stop(browser: Browser, server: Running) -> None:
+    stop = "await page.evaluate(() => document.getElementById('stop').click());"
+    browser.run("stop", ASK + stop + READY, given(server, max_tokens="480"))
+    talk = browser.run("stop", "return await page.innerText('#talk')")
+    assert "stopped" in talk or talk.strip().endswith("Edit")  # nothing was written yet
+    until(lambda: all(m.idle for m in server.shelf.decoders()))
+
+
+def test_an_error_is_said(browser: Browser, server: Running) -> None:
+    wrong = given(server, max_tokens="100000")
+    browser.run("wrong", ASK + "await page.waitForSelector('#error:not([hidden])');", wrong)
+    assert "context" in browser.run("wrong", "return await page.textContent('#error')")
+
+
+MARKS = {
+    "a **b** *c* `d` [e](https://f.example/)": "<p>a <strong>b</strong> <em>c</em> <code>d</code> "
+    '<a href="https://f.example/" rel="noopener noreferrer" target="_blank">e</a></p>',
+    "<img src=x onerror=alert(1)>": "<p>&lt;img src=x onerror=alert(1)&gt;</p>",
+    "[x](javascript:alert(1))": "<p>[x](javascript:alert(1))</p>",
+    "# One\ntext\n- a\n- b\n  - c": "<h3>One</h3><p>text</p><ul><li>a</li><li>b<ul><li>c</li></ul>"
+    "</li></ul>",
+    "3. x\n4. y": '<ol start="3"><li>x</li><li>y</li></ol>',
+    "> quote\n> more": "<blockquote><p>quote\nmore</p></blockquote>",
+    "|a|b|\n|-|-|\n|1|2|": '<div class="scroll"><table><thead><tr><th>a</th><th>b</th></tr></thead>'
+    "<tbody><tr><td>1</td><td>2</td></tr></tbody></table></div>",
+    "```py\nx = 1 < 2\n": '<div class="block"><pre><code>x = 1 &lt; 2\n</code></pre>'
+    "<button>Copy</button></div>",
+}
+
+
+def test_markdown_is_elements_not_markup(browser: Browser, server: Running) -> None:
+    code = """
+await page.goto(given.url);
+return await page.evaluate(async (texts) => {
+  const { blocks, element } = await import("/page/markdown.js");
+  return texts.map((text) => element("div", ...blocks(text)).innerHTML);
+}, given.texts);
+"""
+    made = browser.run("marks", code, {"url": server.url, "texts": list(MARKS)})
+    assert dict(zip(MARKS, made)) == MARKS
+
+
+def test_markdown_takes_any_text_in_little_time(browser: Browser, server: Running) -> None:
+    code = """
+await page.goto(given);
+return await page.evaluate(async () => {
+  const { blocks, element } = await import("/page/markdown.js");
+  const long = ["`", "*", "[", "**a", "> ", "- ", "|", "[a](", "```\\n", "\\n\\n", "# "];
+  const start = performance.now();
+  for (const part of long) element("div", ...blocks(part.repeat(3000)));
+  return performance.now() - start;
+});
+"""
+    assert browser.run("long", code, server.url) < 20_000
