@@ -169,7 +169,7 @@ def test_a_model_that_does_not_fit(gpu: Bindings, tmp_path: Path) -> None:
     def refused(memory: int) -> str:
         gpu.memory = memory
         with pytest.raises(OutOfMemoryError) as error:
-            weft.load(folder, device=device).generate([1], max_new_tokens=1)
+            weft.load(folder, device=device).generate([1, 2], max_new_tokens=1)
         gc.collect()
         assert device.alloc(8)
         return str(error.value)
@@ -182,4 +182,4 @@ def test_a_model_that_does_not_fit(gpu: Bindings, tmp_path: Path) -> None:
     assert 256 < fitting < 512 and "a smaller dtype, context or max_batch" in refused(20_000)
     gpu.memory = 240_000
     model = weft.load(folder, device=device, context=fitting)
-    assert model.generate([1], max_new_tokens=2)
+    assert model.generate([1, 2], max_new_tokens=2)

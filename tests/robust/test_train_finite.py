@@ -88,7 +88,7 @@ def test_an_update_that_overflows_changes_nothing(
             now = self.model.arrays()
             none = now["embed"] * np.float32(0)  # all activations and most gradients are zero
             self.model.assign({"0.up.w": np.full_like(now["0.up.w"], 1e38), "embed": none})
-            before.update(self.opt.state_dict())
+            before.update(self.work.state())
             before.update({f"w.{k}": v for k, v in self.model.arrays().items()})
         return real(self, number)
 
