@@ -9,9 +9,12 @@ import msgspec
 import pytest
 from serve_kit import Running
 
+from weft.cli.serve import serve
+from weft.serve.app import routes
 from weft.serve.openapi import description
 
-FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
+DOCS = Path(__file__).parents[2] / "docs"
+FILE = DOCS / "openapi.json"
 
 
 def test_the_file_is_current(server: Running) -> None:
@@ -31,6 +34,25 @@ def test_references_lead_somewhere() -> None:
     known = json.loads(text)["components"]["schemas"]
     for part in text.split('"#/components/schemas/')[1:]:
         assert part.split('"', 1)[0] in known
+
+
+def test_the_docs_name_every_field() -> None:
+    """docs/serving.md says of each whether it is honoured, inert or refused."""
+    rows = [row for row in (DOCS / "serving.md").read_text().splitlines() if row[:1] == "|"]
+    for route in routes():
+        path = route.path.replace(":path", "")
+        row = next((r for r in rows if f"{path}`" in r.split("|")[1]), "")
+        assert row, f"docs/serving.md has no row of {path}"
+        fields = [] if route.body is None else msgspec.structs.fields(route.body)
+        missing = [field.name for field in fields if f"`{field.encode_name}`" not in row]
+        assert not missing, f"docs/serving.md does not say of {path} what becomes of {missing}"
+
+
+def test_the_docs_name_every_option() -> None:
+    text = (DOCS / "serving.md").read_text()
+    for option in serve.params:
+        for name in option.opts:
+            assert f"`{name}" in text or len(name) == 2 or name == "models", name
 
 
 @pytest.mark.slow
