@@ -8,11 +8,12 @@ import json
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import weft
 from weft.core.errors import LimitError, UsageError, WeftError
+from weft.core.records import to_data
 from weft.engine.engine import Engine
 from weft.models.embedder import Encoder
 from weft.models.inputs import PAGE
@@ -21,6 +22,8 @@ from weft.serve.metrics import Metrics
 from weft.serve.player import Player
 from weft.serve.toolcalls.choose import choose
 from weft.serve.vocabulary import token_bytes
+
+SAMPLES, SAMPLE = 64, 1 << 16  # parts of a file that its hash knows, bytes of each
 
 if TYPE_CHECKING:
     from weft.models.tokenizer import Tokenizer
@@ -62,11 +65,16 @@ class Served:
         return weight_bytes(self.model)
 
     def fingerprint(self) -> str:
-        """What answers follow from besides the request: the model's files, weft, the kind of
-        device; two servers with the same give the same answers."""
-        config = self.model.config
-        kind = "numpy" if self.model.device is None else self.model.device.info.id
-        parts = [repr(config), weft.__version__, kind, _digest(self.model)]
+        """What answers follow from besides the request: the model's files and how they were loaded,
+        weft, what the device can do; two servers with the same give the same answers."""
+        model = self.model
+        kind = "numpy"
+        if model.device is not None:  # how many cores there are, and their name, change no bit
+            caps = replace(model.device.caps, cores=1, model="")
+            kind = json.dumps([model.device.info.kind, to_data(caps)])
+        limit = model.context if isinstance(model, Decoder) else None
+        loaded = [repr(model.config), model.precision, str(limit)]
+        parts = [*loaded, weft.__version__, kind, _digest(model)]
         return "fp_" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def warm(self) -> None:
@@ -206,12 +214,18 @@ def pages_of(model: Decoder, settings: Settings) -> int:
 
 
 def _digest(model: Model) -> str:
-    """A hash of the model's files by names, sizes and the heads of their data: reading all of it
-    would take as long as loading."""
+    """A hash of the model's files by names, sizes and SAMPLES parts of each, spread over the whole
+    of it: reading all of it would take as long as loading."""
     made = hashlib.sha256()
     folder = model.folder
     files = sorted(p for p in folder.iterdir() if p.is_file()) if folder.is_dir() else [folder]
     for path in files:
+        size = path.stat().st_size
+        made.update(json.dumps([path.name, size]).encode())
         with open(path, "rb") as file:
-            made.update(json.dumps([path.name, path.stat().st_size]).encode() + file.read(1 << 16))
+            for i in range(SAMPLES):
+                file.seek(i * max(size - SAMPLE, 0) // (SAMPLES - 1))
+                made.update(file.read(SAMPLE))
+                if size <= SAMPLE:
+                    break
     return made.hexdigest()
