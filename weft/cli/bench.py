@@ -1,15 +1,15 @@
-"""`weft bench ops`, `model`, `nets`, `train` and `ranks`."""
+"""`weft bench ops`, `model`, `nets`, `train`, `ranks` and `serve`."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.cli.bench_parts import emit, note, progress, say, takes_threads
+from weft.cli.bench_serve import serve
 from weft.cli.hub import model_path, takes_model
 from weft.core import text
 from weft.core.errors import DeviceError, UsageError
@@ -18,49 +18,19 @@ if TYPE_CHECKING:
     from weft.conform.roofline import Roofline
 
 
-def _note(line: str) -> None:
-    if sys.stderr.isatty():
-        print(line, file=sys.stderr, flush=True)
-
-
-def _progress(line: str) -> None:
-    """The line that says what is measured now; it is overwritten by the next one."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _use_threads(context: click.Context, option: click.Parameter, count: int | None) -> None:
-    if count:
-        os.environ["WEFT_NUM_THREADS"] = str(count)
-
-
-_threads = click.option(
-    "--threads", type=click.IntRange(1), callback=_use_threads, expose_value=False,
-    help="CPU threads (default: all cores).",
-)  # fmt: skip
-
-
-def _emit(result: dict[str, Any], as_json: bool, header: list[str], rows: list[list[Any]]) -> None:
-    if as_json:
-        click.echo(json.dumps(result))
-    else:
-        click.echo(text.table(header, rows, right="bcdefg"))
-
-
 @click.group(epilog="Example:  weft bench ops --only softmax")
 def bench() -> None:
     """Measure operations or a whole model; every figure stands beside its share of the roofline."""
+
+
+bench.add_command(serve)
 
 
 @bench.command(epilog="Example:  weft bench ops --sizes 128..1024 --plot speed.png")
 @click.option("--device", help="Device(s) to measure, comma list (default: see below).")
 @click.option("--only", default="", help="Comma list: cases whose name contains one of these.")
 @click.option("--sizes", help="128..1024 (powers of two) or a comma list: CPU beside GPUs.")
-@_threads
+@takes_threads
 @click.option("--repeats", default=30, show_default=True, type=click.IntRange(5))
 @click.option("--budget", type=float, help="Seconds per case (2; with --sizes 0.3).")
 @click.option("--plot", type=click.Path(), help="With --sizes: write a picture (PNG) here.")
@@ -92,7 +62,7 @@ def ops(
     roof = roofline.measure(found)
     result = bench_ops.run(
         found.info.id, roof, names, (128, 256, 512, 1024), repeats, budget or 2.0,
-        lambda n, r: _note(f"{n}: {r}"),
+        lambda n, r: note(f"{n}: {r}"),
     )  # fmt: skip
     if not result["results"]:
         raise UsageError(f"no case matches {only!r}; see `weft bench ops` without --only")
@@ -102,7 +72,7 @@ def ops(
          r.get("gbs", ""), f"{r['roofline']:.2f}"]
         for n, r in result["results"].items()
     ]  # fmt: skip
-    _emit(result, as_json, ["case", "median ms", "min ms", "GFLOP/s", "GB/s", "roofline"], rows)
+    emit(result, as_json, ["case", "median ms", "min ms", "GFLOP/s", "GB/s", "roofline"], rows)
 
 
 def _side_by_side(
@@ -122,18 +92,18 @@ def _side_by_side(
     others = side_by_side.present() if device is None else device.split(",")
     devices = ["cpu:0", *(d for d in others if d not in ("cpu", "cpu:0"))]
     if len(devices) == 1:
-        _say("no GPU device is present: only the CPU is measured (`weft devices` says why)")
+        say("no GPU device is present: only the CPU is measured (`weft devices` says why)")
     result = side_by_side.run(
-        devices, numbers, only=only, repeats=repeats, budget=budget or 0.3, note=_progress
+        devices, numbers, only=only, repeats=repeats, budget=budget or 0.3, note=progress
     )
-    _progress("")
+    progress("")
     if as_json:
         click.echo(json.dumps(result))
     else:
         click.echo(text.table(side_by_side.HEADER, side_by_side.table_rows(result), "bdeghi"))
     if plot:
         side_by_side.draw(result, Path(plot))
-        _say(f"picture: {plot}")
+        say(f"picture: {plot}")
     wrong = [f"{r['op']} {r['size']} on {r['device']}" for r in result["results"]
              if not r.get("ok", True)]  # fmt: skip
     if wrong:
@@ -150,7 +120,7 @@ def _side_by_side(
 @click.option("--prompt", type=click.IntRange(1), help="Tokens (default: 512, or what fits).")
 @click.option("--gen", type=click.IntRange(1), help="Tokens (default: 128, or what fits).")
 @click.option("--reps", default=5, show_default=True, type=click.IntRange(1))
-@_threads
+@takes_threads
 @click.option("--profile", type=click.Path(), help="Write a Chrome trace here; print per kernel.")
 @takes_model
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -174,7 +144,7 @@ def model(
 
     found = model_path(path, yes)
     options = bench_model.Options(found, device, dtype, act_dtype, prompt, gen, reps, cache, quant)
-    result = bench_model.run(options, lambda: roofline.measure(registry.get(device)), _note)
+    result = bench_model.run(options, lambda: roofline.measure(registry.get(device)), note)
     result["model"] = path
     if profile:
         roof = _roof(result)
@@ -183,7 +153,7 @@ def model(
         [n, r["median_tok_s"], r["min_tok_s"], r["max_tok_s"], f"{r['roofline']:.2f}"]
         for n, r in result["results"].items()
     ]
-    _emit(result, as_json, ["case", "median tok/s", "min", "max", "roofline"], rows)
+    emit(result, as_json, ["case", "median tok/s", "min", "max", "roofline"], rows)
     if profile and not as_json:
         rows = bench_model.profile_rows(result["profile"])
         click.echo("\n" + text.table(steps.HEADER, rows, "bcdefg"))
@@ -195,7 +165,7 @@ def model(
 @click.option("--only", default="", help="Comma list: cases whose name contains one of these.")
 @click.option("--beside", default="", help="Comma list of ort, eager, compile: peers, in turn.")
 @click.option("--model", default="", type=click.Path(), help="An ONNX file to time as well.")
-@_threads
+@takes_threads
 @click.option("--repeats", default=20, show_default=True, type=click.IntRange(5))
 @click.option("--budget", default=5.0, show_default=True, type=float, help="Seconds per side.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -215,7 +185,7 @@ def nets(
     )
     names = [s for s in only.split(",") if s]
     roof = roofline.measure(found)
-    result = bench_nets.run(o, roof, names, lambda n, r: _note(f"{n}: {r}"))
+    result = bench_nets.run(o, roof, names, lambda n, r: note(f"{n}: {r}"))
     if not result["results"]:
         raise UsageError(f"no case matches {only!r}; see `weft bench nets` without --only")
     header = ["case", "median ms", "min ms", "GFLOP/s", "of FMA peak", "launches"]
@@ -224,14 +194,14 @@ def nets(
          *(f"{r.get('peers', {}).get(p, {}).get('times_ratio', '')}" for p in peers)]
         for n, r in result["results"].items()
     ]  # fmt: skip
-    _emit(result, as_json, [*header, *(f"{p}, times weft's" for p in peers)], rows)
+    emit(result, as_json, [*header, *(f"{p}, times weft's" for p in peers)], rows)
 
 
 @bench.command(epilog="Example:  weft bench train --dtype bf16 --steps 50 --json")
 @click.option("--device", default="cpu", show_default=True, help="Device to measure.")
 @click.option("--dtype", default="f32", show_default=True, type=click.Choice(["f32", "bf16"]))
 @click.option("--steps", default=20, show_default=True, type=click.IntRange(1))
-@_threads
+@takes_threads
 @click.option("--layers", default=6, show_default=True, type=click.IntRange(1))
 @click.option("--width", default=384, show_default=True, type=click.IntRange(1))
 @click.option("--context", default=256, show_default=True, type=click.IntRange(1))
@@ -269,7 +239,7 @@ def train(
     options = bench_train.Options(
         found.info.id, dtype, steps, startup=startup, checkpoint=checkpoint, shape=shape
     )
-    result = bench_train.run(options, lambda: roofline.measure(found), _note)
+    result = bench_train.run(options, lambda: roofline.measure(found), note)
     result["threads"] = found.caps.cores
     if profile:
         roof = _roof(result)
@@ -280,7 +250,7 @@ def train(
         ["step", r["median_ms"], r["min_ms"], r["tok_s"], r["gflops"], f"{r['peak_share']:.2f}"]
     ]
     header = ["case", "median ms", "min ms", "tok/s", "GFLOP/s", "of FMA peak"]
-    _emit(result, as_json, header, rows)
+    emit(result, as_json, header, rows)
     if not as_json:
         click.echo("\n" + text.table(["figure", "value"], _train_facts(result), right="b"))
     if profile and not as_json:
@@ -303,14 +273,14 @@ def ranks(as_json: bool, **sizes: int) -> None:
         raise click.UsageError("--width takes a multiple of 64, --accumulate at least --ranks")
     from weft.conform import bench_ranks
 
-    result = bench_ranks.run(bench_ranks.Options(**sizes), _note)
+    result = bench_ranks.run(bench_ranks.Options(**sizes), note)
     lists = ("waiting_share", "sent_mb", "peak_rss_mib", "optimizer_mb")
     rows = [
         [name, r["step_ms"], r["tok_s"], *(", ".join(map(str, r[key])) for key in lists)]
         for name, r in result["results"].items()
     ]
     header = ["case", "step ms", "tok/s", "waiting, share", "sent, MB", "peak MiB", "optimiser MB"]
-    _emit(result, as_json, header, rows)
+    emit(result, as_json, header, rows)
 
 
 def _roof(result: dict[str, Any]) -> Roofline:

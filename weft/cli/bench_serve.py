@@ -1,0 +1,197 @@
+"""`weft bench serve`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from weft.cli.bench_parts import emit, note, takes_threads
+from weft.cli.hub import model_path, takes_model
+from weft.core.errors import UsageError
+
+_LOAD = ("device", "dtype", "quant", "act_dtype", "cache")
+_CASES = ("steps", "cold", "load", "at_once", "turn", "idle")
+
+
+def _numbers(context: click.Context, option: click.Parameter, given: str) -> tuple[int, ...]:
+    found = [part.strip() for part in given.split(",")]
+    if not all(part.isdecimal() and 0 < int(part) <= 1024 for part in found):
+        raise click.BadParameter(f"{given!r}; expected numbers from 1 to 1024, such as 1,8,32")
+    return tuple(int(part) for part in found)
+
+
+@click.command(
+    epilog="Example:  weft bench serve ./my-model --rate 2 --beside "
+    "'llama=llama-server -m my-model.gguf --port {port}'"
+)
+@click.argument("model", required=False, type=click.Path())
+@click.option("--url", "urls", multiple=True, metavar="NAME=URL", help="A server that runs.")
+@click.option(
+    "--beside",
+    multiple=True,
+    metavar="NAME=COMMAND",
+    help="A server to be started; {port} in its command becomes a free port.",
+)
+@click.option("--only", default="", help=f"Comma list of cases: {', '.join(_CASES)}.")
+@click.option(
+    "--rate",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Requests a second; 0 sends all at once.",
+)
+@click.option("--requests", default=32, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--prompt", default=128, show_default=True, type=click.IntRange(1), help="Tokens of each."
+)
+@click.option(
+    "--answer", default=64, show_default=True, type=click.IntRange(4), help="Tokens of each."
+)
+@click.option(
+    "--shared",
+    default=0.5,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Share of a prompt that all of the load begin with.",
+)
+@click.option("--temperature", default=1.0, show_default=True, type=click.FloatRange(0, 2))
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
+@click.option(
+    "--at-once",
+    default="1,8,32",
+    show_default=True,
+    callback=_numbers,
+    help="Answers side by side.",
+)
+@click.option(
+    "--turn",
+    default=2000,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Tokens that two turns share.",
+)
+@click.option("--idle", default=1000, show_default=True, type=click.IntRange(1, 10_000))
+@click.option(
+    "--vocab",
+    type=click.IntRange(8),
+    help="Ids of prompts are below this (default: the model's, without one 1000).",
+)
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
+@click.option("--device", default="cpu", show_default=True, help="Device of MODEL.")
+@click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's).")
+@click.option("--quant", help="Bring linear layers to int4, int8, ... on the way in.")
+@click.option("--act-dtype", help="Of linear inputs (default: as weft run).")
+@click.option("--cache", help="Of keys and values: f32, f16, bf16, int8 (default: as the weights).")
+@takes_threads
+@takes_model
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def serve(model: str | None, as_json: bool, **given: Any) -> None:
+    """Measure servers side by side: weft's, started for MODEL, and others that speak OpenAI's
+    protocol. Cases: `steps`, what an engine adds to MODEL's bare steps; `cold`, from a server's
+    start to its first answer; `load`, requests that come by a Poisson process whoever waits;
+    `at_once`, answers side by side; `turn`, a second turn after a long first one; `idle`, what
+    open connections hold."""
+    commands, urls = _named(given["beside"], "--beside"), _named(given["urls"], "--url")
+    only = [name for name in given["only"].split(",") if name]
+    wrong = [name for name in only if name not in _CASES]
+    if wrong:
+        raise UsageError(f"no case is called {wrong[0]!r:.40}; there are {', '.join(_CASES)}")
+    if model is None and not (commands or urls):
+        raise click.UsageError("name a MODEL, or servers by --url or --beside")
+    result: dict[str, Any] = {"results": {}}
+    vocab = given["vocab"] or 1000
+    if model is not None:
+        path, load = model_path(model, given["yes"]), {k: given[k] for k in _LOAD}
+        vocab = given["vocab"] or _vocab(path)
+        commands = {"weft": _command(path, load), **commands}
+        if not only or "steps" in only:
+            result = _steps(path, load, given)
+    cases = [name for name in only or _CASES if name != "steps"]
+    if cases:
+        made = _servers(cases, commands, urls, vocab, given)
+        made["results"] = result.pop("results") | made["results"]
+        result |= made
+    _emit(result, as_json)
+
+
+def _named(given: Sequence[str], option: str) -> dict[str, str]:
+    made = {}
+    for one in given:
+        name, equals, rest = one.partition("=")
+        if not equals or not name or not rest or name in made:
+            raise click.UsageError(f"{option} takes NAME=..., each name once; not {one[:60]!r}")
+        made[name] = rest
+    return made
+
+
+def _vocab(path: str) -> int:
+    import weft
+    from weft.models.loader import ORACLE
+    from weft.models.model import Decoder
+
+    model = weft.load(path, device=ORACLE)  # maps the file, no more
+    if not isinstance(model, Decoder):
+        raise UsageError(f"{path} is no decoder; bench serve measures those")
+    return model.config.vocab
+
+
+def _command(path: str, load: dict[str, Any]) -> str:
+    """The command line that serves the model as it is loaded here."""
+    line = [sys.executable, "-m", "weft", "serve", f"model={path}", "--port", "{port}"]
+    for name, value in load.items():
+        if value is not None:
+            line += [f"--{name.replace('_', '-')}", value]
+    return shlex.join(line)
+
+
+def _steps(path: str, load: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    from weft.backends import registry
+    from weft.conform import bench_steps, roofline
+
+    sizes = (given[name] for name in ("prompt", "answer", "rounds", "temperature"))
+    o = bench_steps.Options(path, load, given["at_once"], *sizes)
+    return bench_steps.run(o, lambda: roofline.measure(registry.get(load["device"])), note)
+
+
+def _servers(
+    cases: Sequence[str], commands: dict[str, str], urls: dict[str, str], vocab: int,
+    given: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    from weft.conform import bench_serve
+    from weft.conform.load import Load
+
+    _open_files(given["idle"] + 256)
+    load = Load(vocab=vocab, **{
+        name: given[name]
+        for name in ("requests", "rate", "prompt", "answer", "shared", "seed", "temperature")
+    })  # fmt: skip
+    o = bench_serve.Options(
+        commands, urls, cases, load, given["at_once"], given["turn"], given["idle"], given["rounds"]
+    )
+    return bench_serve.run(o, note)
+
+
+def _open_files(count: int) -> None:
+    """Lets this process and those it starts have so many files open, where the system does."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _emit(result: dict[str, Any], as_json: bool) -> None:
+    rows = []
+    for case, by in result["results"].items():
+        for who, figures in by.items():
+            if isinstance(figures, dict):
+                rows += [[case, who, k, v] for k, v in figures.items() if k != "range"]
+            else:
+                rows.append([case, "", who, figures])
+    rows += [["peak", who, "rss_mib", v] for who, v in result.get("peak_rss_mib", {}).items()]
+    emit(result, as_json, ["case", "server", "figure", "median"], rows)
