@@ -82,7 +82,7 @@ class Answer:
         self.ids.append(token)
         self.tokens.append(token)
         self._add(guarded("tokenizer", lambda: self._text.push(self._chosen(logits, token))))
-        if self._text.stopped:
+        if self._text.stopped is not None:
             self._end("stop")
         elif self._constraint is not None and self._constraint.ended:
             self._end("eos")
@@ -97,7 +97,8 @@ class Answer:
         usage = None
         if self.finish is not None or error is not None:
             usage = Usage(len(self.job.prompt), cached, len(self.ids), self.drafted)
-        return Output(told, tokens, None if error else self.finish, error, usage, prompt)
+        finish = None if error else self.finish
+        return Output(told, tokens, finish, error, usage, prompt, self._text.stopped)
 
     def _chosen(self, logits: np.ndarray, token: int) -> Chosen:
         return logprobs.chosen(logits, token, self.job.logprobs)
@@ -110,7 +111,8 @@ class Answer:
     def _end(self, finish: Finish) -> None:
         self._add(guarded("tokenizer", self._text.finish))
         # The held-back bytes of the last token may have completed a stop string.
-        self.finish = "stop" if self._text.stopped and finish == "length" else finish
+        stopped = self._text.stopped is not None and finish == "length"
+        self.finish = "stop" if stopped else finish
 
     def _check(self, logits: np.ndarray, token: int) -> None:
         if not np.isfinite(logits[token]):

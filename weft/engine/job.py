@@ -98,8 +98,9 @@ class Usage:
 @dataclass(frozen=True)
 class Output:
     """What a step added to one answer: text that became final and the tokens behind it. The last
-    one has `finish` or `error`, and `usage`. `prompt` comes once, before the first token, where the
-    job asked for `prompt_logprobs`: a Chosen for each token of the prompt (the first has none)."""
+    one has `finish` or `error`, `usage`, and in `stopped` the stop string that ended it. `prompt`
+    comes once, before the first token, where the job asked for `prompt_logprobs`: a Chosen for each
+    token of the prompt (the first has none)."""
 
     text: str = ""
     tokens: tuple[Chosen, ...] = ()
@@ -107,6 +108,7 @@ class Output:
     error: WeftError | None = None
     usage: Usage | None = None
     prompt: tuple[Chosen, ...] = ()
+    stopped: str | None = None
 
 
 Sink = Callable[[Output], None]

@@ -15,7 +15,7 @@ class TextEnd:
         self._begun = False
         self._held = ""
         self._unsent: list[Chosen] = []
-        self.stopped = False
+        self.stopped: str | None = None  # the stop string that was found
 
     def push(self, chosen: Chosen) -> tuple[str, tuple[Chosen, ...]]:
         """Adds a token; the text that is now final, and the tokens behind it."""
@@ -28,15 +28,16 @@ class TextEnd:
 
     def finish(self) -> tuple[str, tuple[Chosen, ...]]:
         """The rest, when no token follows."""
-        rest = "" if self._stream is None or self.stopped else self._stream.flush()
+        rest = "" if self._stream is None or self.stopped is not None else self._stream.flush()
         return self._grow(rest, True)
 
     def _grow(self, new: str, last: bool) -> tuple[str, tuple[Chosen, ...]]:
         whole = self._held + new
         found = [(at, s) for s in self._stop if (at := whole.find(s)) >= 0]
-        if found and not self.stopped:
-            self.stopped, self._held = True, ""
-            return self._send(whole[: min(found)[0]])
+        if found and self.stopped is None:
+            at, self.stopped = min(found)
+            self._held = ""
+            return self._send(whole[:at])
         keep = 0 if last else self._overlap(whole)
         self._held = whole[len(whole) - keep :]
         final = whole[: len(whole) - keep]

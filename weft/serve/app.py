@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -18,24 +17,18 @@ from starlette.types import ASGIApp
 import weft
 from weft.core.errors import WeftError
 from weft.serve import openai_other
+from weft.serve.errors import form_of
 from weft.serve.guard import Guard
 from weft.serve.openai_chat import chat
 from weft.serve.openai_completions import completions
 from weft.serve.openai_types import Chat, Completion, Detokenize, Embeddings, Tokenize
 from weft.serve.openapi import openapi
 from weft.serve.pages import page
-from weft.serve.replies import error_of
 from weft.serve.shelf import Shelf
 from weft.serve.wire import Refused, json_response, refusal
 
 _log = logging.getLogger(__name__)
 Handler = Callable[[Request], Awaitable[Response]]
-Shape = Callable[[Refused], dict[str, Any]]
-"""A protocol's form of an error."""
-
-
-def openai_error(error: Refused) -> dict[str, Any]:
-    return {"error": error_of(error)}
 
 
 class Described(Route):
@@ -47,11 +40,11 @@ class Described(Route):
 
 
 def route(
-    path: str, handler: Handler, body: type | None = None, shape: Shape = openai_error,
-    method: str | None = None,
-) -> Described:  # fmt: skip
-    """A route (POST where it has a body) whose refusals have a protocol's form. No reply holds the
-    text of an exception that is not meant for it."""
+    path: str, handler: Handler, body: type | None = None, method: str | None = None
+) -> Described:
+    """A route (POST where it has a body) whose refusals have its protocol's form. No reply holds
+    the text of an exception that is not meant for it."""
+    form = form_of(path)
 
     async def answered(request: Request) -> Response:
         started, status = time.monotonic(), 500
@@ -65,11 +58,11 @@ def route(
             status = error.status
             if status >= 500:
                 _log.warning("%s: %d: %s", path, status, e.__cause__ or e)
-            response = json_response(shape(error), status, error.headers)
+            response = json_response(form(error), status, error.headers)
         except Exception:
             _log.exception("%s failed", path)
             error = Refused(500, "the server failed on this request; its log says how")
-            response = json_response(shape(error), 500)
+            response = json_response(form(error), 500)
         finally:
             request.app.state.metrics.requests.labels(path, str(status)).inc()
         _log.debug("%s %d %.1f ms", path, status, (time.monotonic() - started) * 1e3)
@@ -140,7 +133,7 @@ def make_app(shelf: Shelf, key: bytes | None = None, hosts: Iterable[str] | None
     async def missing(request: Request, _: Exception) -> Response:
         path = request.scope["path"]
         error = Refused(404, f"there is no {request.method} {path!r:.100} here")
-        return json_response(openai_error(error), 404)
+        return json_response(form_of(path)(error), 404)
 
     app = Starlette(
         routes=routes(), lifespan=lifespan, exception_handlers={404: missing, 405: missing}

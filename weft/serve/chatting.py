@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,27 +17,27 @@ from weft.engine.job import Chosen, Constraint, Finish, Job, Usage
 from weft.engine.sampler import Sampling
 from weft.serve.player import Answer, submit_all
 from weft.serve.served import ServedDecoder
-from weft.serve.toolcalls.events import Content, Event, Parser
+from weft.serve.toolcalls.events import CallStarted, Content, Event, Parser
 from weft.serve.toolcalls.formats import Context
+from weft.serve.tooling import parameters_of
 from weft.serve.wire import Refused, refusal
 
 MAX_CHOICES = 16
-MAX_STOPS = 16
 MAX_BIASES = 1024
-MAX_LOGPROBS = 20
 
 
 @dataclass(frozen=True)
 class Piece:
     """What one output adds to an answer: `events` of its text, the tokens behind it. The last has
-    `finish` and `usage`; one before the first token has the tokens of the `prompt`, where their
-    logprobs were asked for."""
+    `finish`, `usage`, and in `stopped` the stop string that ended it; one before the first token
+    has the tokens of the `prompt`, where their logprobs were asked for."""
 
     events: tuple[Event, ...] = ()
     tokens: tuple[Chosen, ...] = ()
     finish: Finish | None = None
     usage: Usage | None = None
     prompt: tuple[Chosen, ...] = ()
+    stopped: str | None = None
 
     @property
     def content(self) -> str:
@@ -47,8 +47,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class Options:
-    """How answers are to be made, whatever the protocol. seed None: one is drawn. constraint: what
-    compiles to one, off the event loop."""
+    """How answers are to be made, whatever the protocol. seed None: one is drawn. context: how many
+    positions prompt and answer may take (None: the model's). constraint: what compiles to one, off
+    the event loop."""
 
     max_new_tokens: int | None = None  # None: as many as the context holds
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=1.0))
@@ -61,18 +62,23 @@ class Options:
     special: bool = False  # whether texts show special tokens, as parsers want them
     ends: bool = True  # whether an end-of-text token ends it
     constraint: Callable[[ServedDecoder], Callable[[], Constraint]] | None = None
+    context: int | None = None
+    cut: bool = False  # whether the context may end an answer before max_new_tokens
 
 
 @dataclass(frozen=True)
 class Turn:
     """A conversation and what is wanted next. `messages` are as chat templates take them, content
-    as text; `variables` are the template's. tools: the schemas of the parameters of those that may
-    be called, by name."""
+    as text; `variables` are the template's. tools: those that may be called, as templates take
+    them. parallel: whether one answer may call several. prefix: how the answer has to begin; it is
+    not part of it."""
 
     messages: Sequence[Mapping[str, Any]]
     options: Options
     variables: Mapping[str, Any] = field(default_factory=dict)
-    tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tools: Sequence[Mapping[str, Any]] = ()
+    parallel: bool = True
+    prefix: str = ""
 
 
 async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, list[int]]:
@@ -80,7 +86,8 @@ async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, list[int]]:
 
     def made() -> tuple[str, list[int]]:
         tokenizer = model.tokenizer
-        text = tokenizer.chat(turn.messages, **turn.variables)
+        variables = {**turn.variables, **({"tools": turn.tools} if turn.tools else {})}
+        text = tokenizer.chat(turn.messages, **variables) + turn.prefix
         return text, tokenizer.encode(text, special=False)
 
     try:
@@ -95,9 +102,10 @@ async def begin(model: ServedDecoder, turn: Turn) -> list[Choice]:
     """The choices of a turn, being made. Raises Refused."""
     text, ids = await prompt_of(model, turn)
     make = model.parser
-    context = Context(text, turn.tools)
+    context = Context(text, parameters_of(turn.tools))
     options = replace(turn.options, special=True)
-    return await begin_ids(model, [ids], options, lambda: make(context))
+    calls = None if turn.parallel else 1
+    return await begin_ids(model, [ids], options, lambda: make(context), calls)
 
 
 async def begin_ids(
@@ -105,9 +113,11 @@ async def begin_ids(
     prompts: Sequence[Sequence[int]],
     options: Options,
     parser: Callable[[], Parser] | None = None,
+    calls: int | None = None,
 ) -> list[Choice]:
     """`options.n` choices of each prompt, side by side, being made; `parser` makes what reads the
-    text of each (None: all of it is content). Raises Refused."""
+    text of each (None: all of it is content). A choice ends before a call of a tool beyond `calls`.
+    Raises Refused."""
     constraint = None
     try:
         if options.constraint is not None:
@@ -121,21 +131,26 @@ async def begin_ids(
         answers = submit_all(model.player, jobs)
     except WeftError as e:
         raise refusal(e) from None
-    return [Choice(answer, made) for answer, made in zip(answers, parsers)]
+    return [Choice(answer, made, job, calls) for answer, made, job in zip(answers, parsers, jobs)]
 
 
 def _jobs(model: ServedDecoder, ids: tuple[int, ...], options: Options) -> list[Job]:
-    context = model.model.context
-    limit = options.max_new_tokens
+    context, limit = model.model.context, options.max_new_tokens
+    if options.context is not None:
+        if not 0 < options.context <= context:
+            raise LimitError(f"a context of {options.context} was asked for; this model's is "
+                             f"{context}: ask for less")  # fmt: skip
+        context = options.context
     if not ids:
         raise UsageError("the prompt is empty; give at least one token")
-    if len(ids) > context or (len(ids) + (limit or 0) > context + 1):
+    room = context - len(ids) + 1
+    if len(ids) > context or (not options.cut and (limit or 0) > room):
         asked = f" and {limit} new ones" if limit is not None else ""
         raise LimitError(
             f"the prompt has {len(ids)} tokens{asked}; the context holds {context}: shorten one"
         )
     seed = secrets.randbits(63) if options.seed is None else options.seed
-    whole = limit if limit is not None else context - len(ids) + 1
+    whole = room if limit is None else min(limit, room)
     job = Job(
         ids, whole, options.sampling, seed, 0, model.eos if options.ends else frozenset(),
         options.stop, options.logprobs, options.prompt_logprobs, salt=options.salt,
@@ -145,21 +160,36 @@ def _jobs(model: ServedDecoder, ids: tuple[int, ...], options: Options) -> list[
 
 
 class Choice:
-    """One answer being made: iterate once over its pieces. Raises Refused where it fails."""
+    """One answer being made: iterate once over its pieces. Raises Refused where it fails. `prompt`
+    and `limit` are how many tokens its prompt has and it may get."""
 
-    def __init__(self, answer: Answer, parser: Parser | None) -> None:
+    def __init__(
+        self, answer: Answer, parser: Parser | None, job: Job, calls: int | None = None
+    ) -> None:
         self._answer, self._parser = answer, parser
+        self.prompt, self.limit = len(job.prompt), job.max_new_tokens
+        self._calls = calls
+        self._over = False  # whether what follows is left out
 
     async def __aiter__(self) -> AsyncIterator[Piece]:
         try:
             async for output in self._answer:
                 ended = output.finish is not None
-                yield Piece(
-                    tuple(self._events(output.text, ended)), output.tokens, output.finish,
-                    output.usage, output.prompt,
-                )  # fmt: skip
+                events = tuple(self._kept(self._events(output.text, ended)))
+                finish = "stop" if ended and self._over else output.finish
+                yield Piece(events, output.tokens, finish, output.usage, output.prompt,
+                            output.stopped)  # fmt: skip
         except WeftError as e:
             raise refusal(e) from None
+
+    def _kept(self, events: Iterable[Event]) -> Iterator[Event]:
+        """The events before a call that is one too many, which ends the answer."""
+        for found in events:
+            if isinstance(found, CallStarted) and found.index == self._calls:
+                self._over = True
+                self.close()
+            if not self._over:
+                yield found
 
     def _events(self, text: str, ended: bool) -> list[Event]:
         if self._parser is None:

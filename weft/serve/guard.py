@@ -16,7 +16,8 @@ from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from weft.serve.wire import json_response
+from weft.serve.errors import form_of
+from weft.serve.wire import Refused, json_response
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
 _SAFE = [
@@ -117,12 +118,11 @@ def _foreign(headers: list[tuple[bytes, bytes]]) -> bool:
 
 
 async def _refuse(status: int, message: str, scope: Scope, receive: Receive, send: Send) -> None:
-    kind = "authentication_error" if status == 401 else "invalid_request_error"
-    error = {"message": message, "type": kind, "param": None, "code": None}
+    error = form_of(scope["path"])(Refused(status, message))
     # A browser asks for a key where a person opens the page; programs are not to.
     asks = status == 401 and scope["path"] == "/" and scope["method"] == "GET"
     more = {"WWW-Authenticate": 'Basic realm="weft: any name, the key as password"'} if asks else {}
-    await json_response({"error": error}, status, more)(scope, receive, _safe(send))
+    await json_response(error, status, more)(scope, receive, _safe(send))
 
 
 def _safe(send: Send) -> Send:

@@ -13,8 +13,9 @@ from starlette.responses import Response
 
 from weft.engine.job import Chosen, Usage
 from weft.serve.chatting import Piece, Turn, begin, gathered, merged
+from weft.serve.fields import tops
 from weft.serve.guard import key_of
-from weft.serve.openai_options import options_of, tops
+from weft.serve.openai_options import constraint_of, options_of
 from weft.serve.openai_types import Chat, Message, Part
 from weft.serve.replies import Writer, reply
 from weft.serve.served import ServedDecoder
@@ -25,7 +26,7 @@ from weft.serve.toolcalls.events import (
     Reasoning,
     message,
 )
-from weft.serve.tooling import constraint_of, parameters_of
+from weft.serve.tooling import called, function, object_of
 from weft.serve.wire import Refused, event, read
 
 FINISH = {"stop": "stop", "eos": "stop", "length": "length"}
@@ -51,7 +52,8 @@ def turn_of(body: Chat, key: bytes) -> Turn:
         raise Refused(400, "top_logprobs needs logprobs to be true", "top_logprobs")
     if body.logprobs:
         options = replace(options, logprobs=tops(body.top_logprobs, "top_logprobs") or 0)
-    tools = [] if body.tool_choice == "none" else list(body.tools or ())
+    given = [] if body.tool_choice == "none" else [tool.function for tool in body.tools or ()]
+    tools = [function(tool.name, tool.description, tool.parameters) for tool in given]
     variables: dict[str, Any] = dict(body.chat_template_kwargs or {})
     reserved = variables.keys() & {"messages", "tools", "documents", "add_generation_prompt"}
     if reserved:
@@ -59,10 +61,9 @@ def turn_of(body: Chat, key: bytes) -> Turn:
                       "chat_template_kwargs")  # fmt: skip
     if body.reasoning_effort is not None:
         variables["reasoning_effort"] = body.reasoning_effort
-    if tools:
-        variables["tools"] = [_plain(tool) for tool in tools]
-    options = replace(options, constraint=constraint_of(body, tools))
-    return Turn([message_of(m) for m in body.messages], options, variables, parameters_of(tools))
+    options = replace(options, constraint=constraint_of(body))
+    messages = [message_of(m) for m in body.messages]
+    return Turn(messages, options, variables, tools, body.parallel_tool_calls is not False)
 
 
 def message_of(given: Message) -> dict[str, Any]:
@@ -77,24 +78,18 @@ def message_of(given: Message) -> dict[str, Any]:
         made["reasoning_content"] = reasoning
     if given.tool_calls:
         made["tool_calls"] = [
-            {"id": call.id, "type": "function",
-             "function": {"name": call.function.name, "arguments": arguments(call.function)}}
+            called(call.function.name, arguments(call.function.arguments), call.id)
             for call in given.tool_calls
-        ]  # fmt: skip
+        ]
     if given.tool_call_id is not None:
         made["tool_call_id"] = given.tool_call_id
     return made
 
 
-def arguments(call: Any) -> Any:
+def arguments(text: str) -> Any:
     """A call's arguments as templates take them: an object, where they are one."""
-    import msgspec
-
-    try:
-        found = msgspec.json.decode(call.arguments)
-    except (msgspec.DecodeError, RecursionError):
-        return call.arguments
-    return found if isinstance(found, dict) else call.arguments
+    found = object_of(text)
+    return text if found is None else found
 
 
 def text_of(content: str | Sequence[Part] | None) -> str:
@@ -111,13 +106,6 @@ def text_of(content: str | Sequence[Part] | None) -> str:
                           "messages")  # fmt: skip
         texts.append(text)
     return "\n".join(texts)
-
-
-def _plain(value: Any) -> Any:
-    import msgspec
-
-    made = msgspec.to_builtins(value)
-    return {k: v for k, v in made.items() if v is not None} if isinstance(made, dict) else made
 
 
 def usage_of(parts: Sequence[Usage]) -> dict[str, Any]:

@@ -15,13 +15,13 @@ from starlette.responses import Response
 from weft.core.errors import WeftError
 from weft.engine.job import Chosen, Usage
 from weft.serve.chatting import Choice, Piece, begin_ids, gathered, merged
+from weft.serve.fields import tops
 from weft.serve.guard import key_of
 from weft.serve.openai_chat import FINISH, usage_of
-from weft.serve.openai_options import options_of, tops
+from weft.serve.openai_options import constraint_of, options_of
 from weft.serve.openai_types import Completion, prompts_of
 from weft.serve.replies import Writer, reply
 from weft.serve.served import ServedDecoder
-from weft.serve.tooling import constraint_of
 from weft.serve.wire import Refused, event, read, refusal
 
 MAX_PROMPTS = 256

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from weft.core.errors import UsageError
-from weft.engine.sampler import Sampling, check_seed
-from weft.serve.chatting import MAX_BIASES, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS, Options
-from weft.serve.openai_types import Generating
+from weft.engine.sampler import Sampling
+from weft.serve.chatting import MAX_BIASES, MAX_CHOICES, Options
+from weft.serve.fields import between, sampling, seed_of, stops
+from weft.serve.openai_types import Chat, Completion, Generating, NamedTool
+from weft.serve.tooling import Make, follow, follow_json, follow_schema
 from weft.serve.wire import Refused
 
 
@@ -14,54 +15,54 @@ def options_of(body: Generating, limit: int | None, key: bytes) -> Options:
     n = 1 if body.n is None else body.n
     if not 1 <= n <= MAX_CHOICES:
         raise Refused(400, f"n is {n}; expected 1 to {MAX_CHOICES}", "n")
-    _between("temperature", body.temperature, 0, 2)
-    _between("presence_penalty", body.presence_penalty, -2, 2)
-    _between("frequency_penalty", body.frequency_penalty, -2, 2)
+    between("temperature", body.temperature, 0, 2)
+    between("presence_penalty", body.presence_penalty, -2, 2)
+    between("frequency_penalty", body.frequency_penalty, -2, 2)
     if body.stream_options is not None and not body.stream:
         raise Refused(400, "stream_options are for streams only", "stream_options")
-    seed = body.seed
-    if seed is not None:
-        try:
-            check_seed(seed % (1 << 64) if seed < 0 else seed)
-        except UsageError as e:
-            raise Refused(400, str(e), "seed") from None
-        seed %= 1 << 64
     salt = key + (body.cache_salt or "").encode(errors="replace")
     return Options(
-        limit, sampling(body), seed, n, stops(body.stop), salt=salt, ends=not body.ignore_eos
+        limit, _sampling(body), seed_of(body.seed), n, stops(body.stop), salt=salt,
+        ends=not body.ignore_eos,
+    )  # fmt: skip
+
+
+def _sampling(body: Generating) -> Sampling:
+    """How tokens are chosen; what is left out is as OpenAI has it: temperature 1, nothing else."""
+    return sampling(
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_k=None if body.top_k is None else max(body.top_k, 0),
+        top_p=body.top_p,
+        min_p=body.min_p,
+        repetition_penalty=body.repetition_penalty,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        logit_bias=_biases(body.logit_bias),
     )
 
 
-def sampling(body: Generating) -> Sampling:
-    """How tokens are chosen; what is left out is as OpenAI has it: temperature 1, nothing else."""
-    try:
-        return Sampling(
-            temperature=1.0 if body.temperature is None else body.temperature,
-            top_k=max(body.top_k or 0, 0),
-            top_p=1.0 if body.top_p is None else body.top_p,
-            min_p=body.min_p or 0.0,
-            repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
-            presence_penalty=body.presence_penalty or 0.0,
-            frequency_penalty=body.frequency_penalty or 0.0,
-            logit_bias=_biases(body.logit_bias),
-        )
-    except UsageError as e:
-        raise Refused(400, str(e), str(e).split(" ")[0]) from None
-
-
-def stops(given: str | list[str] | None) -> tuple[str, ...]:
-    """Stop strings. Raises Refused for too many, too long or empty ones."""
-    found = (given,) if isinstance(given, str) else tuple(given or ())
-    if len(found) > MAX_STOPS or any(not 0 < len(s) <= 1024 for s in found):
-        raise Refused(400, f"stop holds at most {MAX_STOPS} texts of 1 to 1024 characters", "stop")
-    return found
-
-
-def tops(given: int | None, field: str) -> int | None:
-    """How many of the most probable tokens are told. Raises Refused."""
-    if given is not None and not 0 <= given <= MAX_LOGPROBS:
-        raise Refused(400, f"{field} is {given}; expected 0 to {MAX_LOGPROBS}", field)
-    return given
+def constraint_of(body: Chat | Completion) -> Make | None:
+    """What the text must be; None: anything. Raises Refused for more than one wish."""
+    wishes: dict[str, Make] = {}
+    if body.guided_regex is not None:
+        pattern = body.guided_regex
+        wishes["guided_regex"] = follow(lambda grammar: grammar.regex(pattern))
+    if body.guided_grammar is not None:
+        text = body.guided_grammar
+        wishes["guided_grammar"] = follow(lambda grammar: grammar.grammar(text))
+    if isinstance(body, Chat):
+        form = body.response_format
+        if form is not None and form.type == "json_object":
+            wishes["response_format"] = follow_json()
+        elif form is not None and form.type == "json_schema":
+            if form.json_schema is None:
+                raise Refused(400, "json_schema is missing", "response_format.json_schema")
+            wishes["response_format"] = follow_schema(form.json_schema.schema or {})
+        if body.tool_choice == "required" or isinstance(body.tool_choice, NamedTool):
+            raise Refused(400, "tool_choice is taken as none or auto", "tool_choice")
+    if len(wishes) > 1:
+        raise Refused(400, f"{' and '.join(wishes)} cannot both be followed", min(wishes))
+    return next(iter(wishes.values()), None)
 
 
 def _biases(given: dict[str, float] | None) -> tuple[tuple[int, float], ...]:
@@ -74,11 +75,6 @@ def _biases(given: dict[str, float] | None) -> tuple[tuple[int, float], ...]:
         if not (token.isascii() and token.isdecimal() and len(token) < 10):
             raise Refused(400, f"logit_bias maps token ids to numbers, not {token!r:.20}",
                           "logit_bias")  # fmt: skip
-        _between("logit_bias", value, -100, 100)
+        between("logit_bias", value, -100, 100)
         made.append((int(token), value))
     return tuple(made)
-
-
-def _between(field: str, value: float | None, low: float, high: float) -> None:
-    if value is not None and not low <= value <= high:
-        raise Refused(400, f"{field} is {value}; expected {low} to {high}", field)

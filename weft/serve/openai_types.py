@@ -170,7 +170,6 @@ class Chat(Generating, kw_only=True):
             "modalities": self.modalities not in (None, ["text"]),
             "verbosity": self.verbosity not in (None, "medium"),
             "store": bool(self.store),
-            "parallel_tool_calls": bool(self.tools) and self.parallel_tool_calls is False,
             "service_tier": self.service_tier in ("flex", "priority"),
         }
         for field, found in wrong.items():

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from weft.serve import errors
 from weft.serve.chatting import Choice
 from weft.serve.served import ServedDecoder
 from weft.serve.shelf import Shelf
@@ -32,7 +33,7 @@ class Writer:
 
     def failed(self, error: Refused) -> bytes:
         """What a stream says where it breaks off."""
-        return event({"error": error_of(error)})
+        return event(errors.openai(error))
 
 
 async def reply(
@@ -67,10 +68,3 @@ async def _guarded(writer: Writer, held: contextlib.AsyncExitStack) -> AsyncIter
         finally:
             for choice in writer.choices:
                 choice.close()
-
-
-def error_of(error: Refused) -> dict[str, Any]:
-    """OpenAI's form of an error."""
-    kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
-    kind = kinds.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    return {"message": error.message, "type": kind, "param": error.param, "code": None}

@@ -1,50 +1,61 @@
-"""What tools and formats of OpenAI's requests ask of an answer."""
+"""What tools and formats ask of an answer, whatever the protocol."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from weft.engine.job import Constraint
-from weft.serve.openai_types import Chat, Completion, NamedTool, Tool
 from weft.serve.served import ServedDecoder
-from weft.serve.wire import Refused
 
 Make = Callable[[ServedDecoder], Callable[[], Constraint]]
+"""Compiles what the text must be, when the model is known."""
 
 
-def parameters_of(tools: Sequence[Tool]) -> dict[str, Mapping[str, Any]]:
-    """The schemas of tools' parameters by name."""
-    return {tool.function.name: tool.function.parameters or {} for tool in tools}
+def function(
+    name: str, description: str | None, parameters: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """A tool as chat templates take it; parameters: their JSON schema."""
+    made: dict[str, Any] = {"name": name}
+    if description is not None:
+        made["description"] = description
+    if parameters is not None:
+        made["parameters"] = parameters
+    return {"type": "function", "function": made}
 
 
-def constraint_of(body: Chat | Completion, tools: Sequence[Tool] = ()) -> Make | None:
-    """What the text must be, compiled when the model is known; None: anything. Raises Refused for
-    more than one wish."""
-    wishes: dict[str, Callable[[Any], Any]] = {}
-    if body.guided_regex is not None:
-        pattern = body.guided_regex
-        wishes["guided_regex"] = lambda grammar: grammar.regex(pattern)
-    if body.guided_grammar is not None:
-        text = body.guided_grammar
-        wishes["guided_grammar"] = lambda grammar: grammar.grammar(text)
-    if isinstance(body, Chat):
-        form = body.response_format
-        if form is not None and form.type == "json_object":
-            wishes["response_format"] = lambda grammar: grammar.json_object()
-        elif form is not None and form.type == "json_schema":
-            if form.json_schema is None:
-                raise Refused(400, "json_schema is missing", "response_format.json_schema")
-            schema = form.json_schema.schema or {}
-            wishes["response_format"] = lambda grammar: grammar.json_schema(schema)
-        if body.tool_choice == "required" or isinstance(body.tool_choice, NamedTool):
-            raise Refused(400, "tool_choice is taken as none or auto", "tool_choice")
-    if len(wishes) > 1:
-        raise Refused(400, f"{' and '.join(wishes)} cannot both be followed", min(wishes))
-    return _maker(*wishes.values()) if wishes else None
+def parameters_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The schemas of the parameters of such tools, by name."""
+    return {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
 
 
-def _maker(part: Callable[[Any], Any]) -> Make:
+def called(name: str, arguments: Any, id: str | None = None) -> dict[str, Any]:
+    """A call of a tool as chat templates take it."""
+    made = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    return made if id is None else {"id": id, **made}
+
+
+def object_of(text: str) -> dict[str, Any] | None:
+    """The JSON object that a text is; None: it is none."""
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def input_of(arguments: str) -> dict[str, Any]:
+    """The arguments of a call as an object. Those that a model wrote wrong, or whose end is
+    missing, are {"INVALID_JSON": text}, as Anthropic's documents have it."""
+    found = object_of(arguments or "{}")
+    return {"INVALID_JSON": arguments} if found is None else found
+
+
+def follow(part: Callable[[Any], Any]) -> Make:
+    """What compiles the grammar that `part` makes by weft.serve.grammar's functions."""
+
     def make(model: ServedDecoder) -> Callable[[], Constraint]:
         grammars = model.grammars()
         from weft.serve import grammar
@@ -52,3 +63,13 @@ def _maker(part: Callable[[Any], Any]) -> Make:
         return grammars.compile(part(grammar))
 
     return make
+
+
+def follow_schema(schema: Mapping[str, Any]) -> Make:
+    """JSON that satisfies `schema`."""
+    return follow(lambda grammar: grammar.json_schema(schema))
+
+
+def follow_json() -> Make:
+    """Any JSON object."""
+    return follow(lambda grammar: grammar.json_object())

@@ -1,0 +1,51 @@
+"""The forms in which the protocols say that a request is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from weft.serve.wire import Refused
+
+Form = Callable[[Refused], dict[str, Any]]
+"""A protocol's JSON of a refusal."""
+
+_OPENAI = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+_ANTHROPIC = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+    413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error",
+}  # fmt: skip
+
+
+def openai(error: Refused) -> dict[str, Any]:
+    """{"error": {"message", "type", "param", "code"}}."""
+    kind = _OPENAI.get(error.status, _kind(error))
+    told = {"message": error.message, "type": kind, "param": error.param, "code": None}
+    return {"error": told}
+
+
+def anthropic(error: Refused) -> dict[str, Any]:
+    """{"type": "error", "error": {"type", "message"}}; the message names the parameter."""
+    kind = _ANTHROPIC.get(error.status, _kind(error))
+    return {"type": "error", "error": {"type": kind, "message": _named(error)}}
+
+
+def ollama(error: Refused) -> dict[str, Any]:
+    """{"error": message}; the message names the parameter."""
+    return {"error": _named(error)}
+
+
+def form_of(path: str) -> Form:
+    """The form of the protocol that a path belongs to."""
+    if path.startswith("/api/"):
+        return ollama
+    return anthropic if f"{path}/".startswith("/v1/messages/") else openai
+
+
+def _kind(error: Refused) -> str:
+    return "invalid_request_error" if error.status < 500 else "api_error"
+
+
+def _named(error: Refused) -> str:
+    named = error.param is None or error.param in error.message
+    return error.message if named else f"{error.param}: {error.message}"
