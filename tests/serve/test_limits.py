@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from serve_kit import Running, serving, until
 
+from weft.models.box import box_folder
 from weft.serve import running as server_running, wire
 from weft.serve.wire import deeper
 
@@ -238,3 +239,30 @@ def test_models_come_and_go_within_the_memory(chatty: Path) -> None:
             asked = {"model": name, "prompt": "x", "max_tokens": 1}
             assert running.ask("POST", "/v1/completions", asked)[0] == 200
             assert [m.name for m in running.shelf.loaded()] == [name]
+
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+def test_nobody_learns_where_a_model_lies() -> None:
+    with serving({"plain": str(box_folder())}) as running:
+        for path in ("/v1/chat/completions", "/tokenize"):
+            status, body, _ = running.ask("POST", path, {"messages": HI})
+            said = body["error"]["message"]
+            assert status == 400 and said.startswith("plain has no chat template")
+
+
+@pytest.mark.parametrize("name", ["self", "messages", "generation_prompt", "variables", "tools"])
+def test_template_variables_are_no_arguments(server: Running, name: str) -> None:
+    """Names of Python's own are a template's, or are refused."""
+    asked = {"messages": HI, "max_tokens": 2, "seed": 1, "temperature": 0}
+    plain = server.ask("POST", "/v1/chat/completions", asked)[1]
+    status, body, _ = server.ask(
+        "POST", "/v1/chat/completions", {**asked, "chat_template_kwargs": {name: False}}
+    )
+    assert status == (400 if name in ("messages", "tools") else 200)
+    if status == 200:
+        assert body["choices"] == plain["choices"]
+        assert body["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"]
+    else:
+        assert name in body["error"]["message"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -53,6 +55,35 @@ def test_the_docs_name_every_option() -> None:
     for option in serve.params:
         for name in option.opts:
             assert f"`{name}" in text or len(name) == 2 or name == "models", name
+
+
+ASKED: dict[str, Any] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3,
+                             "n": 2, "logprobs": True, "top_logprobs": 2},
+    "/v1/completions": {"prompt": ["x", "y"], "max_tokens": 2, "echo": True, "logprobs": 1},
+    "/v1/models": None,
+    "/v1/models/box": None,
+    "/tokenize": {"prompt": "x"},
+    "/detokenize": {"tokens": [5, 6]},
+    "/health": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_answers_have_the_fields_they_are_said_to(server: Running, path: str) -> None:
+    method = "GET" if ASKED[path] is None else "POST"
+    status, found, _ = server.ask(method, path, ASKED[path])
+    said = next(r.answer for r in routes() if re.fullmatch(r.path_regex, path))
+    assert status == 200 and said is not None
+    msgspec.convert(found, said)
+
+
+def test_another_method_is_told_which(server: Running) -> None:
+    cases = ("GET", "/tokenize", {"POST"}), ("PUT", "/v1/models", {"GET", "HEAD"})
+    for method, path, allowed in cases:
+        status, body, headers = server.ask(method, path)
+        assert status == 405 and set(headers["allow"].split(", ")) == allowed
+        assert body["error"]["message"] == f"there is no {method} '{path}' here"
 
 
 @pytest.mark.slow

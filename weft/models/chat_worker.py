@@ -32,7 +32,7 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
         return {}
     parts, total = [], 0
     try:
-        for part in _template.generate(**request["values"]):
+        for part in _template.generate(request["values"]):
             total += len(part)
             if total > MAX_TEXT:
                 raise ValueError(f"it wrote more than {MAX_TEXT} characters")

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 import weft
 from weft.core.errors import WeftError
-from weft.serve import openai_other
+from weft.serve import openai_answers as answers, openai_other
 from weft.serve.errors import form_of
 from weft.serve.guard import Guard
 from weft.serve.openai_chat import chat
@@ -32,16 +32,18 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Described(Route):
-    """A route with what the OpenAPI file says of it: the first line of its handler's text, and the
-    type of its body."""
+    """A route with what the OpenAPI file says of it: the first line of its handler's text, the
+    type of its body and of its answer (None: it is no JSON)."""
 
     summary: str
     body: type | None
+    answer: type | None
 
 
 def route(
-    path: str, handler: Handler, body: type | None = None, method: str | None = None
-) -> Described:
+    path: str, handler: Handler, body: type | None = None, method: str | None = None,
+    answer: type | None = None,
+) -> Described:  # fmt: skip
     """A route (POST where it has a body) whose refusals have its protocol's form. No reply holds
     the text of an exception that is not meant for it."""
     form = form_of(path)
@@ -70,7 +72,7 @@ def route(
 
     made = Described(path, answered, methods=[method or ("GET" if body is None else "POST")])
     made.summary = (handler.__doc__ or path).split("\n", 1)[0].rstrip(".")
-    made.body = body
+    made.body, made.answer = body, answer
     return made
 
 
@@ -96,14 +98,16 @@ async def metrics(request: Request) -> Response:
 def routes() -> list[Described]:
     """All of the server's."""
     return [
-        route("/v1/chat/completions", chat, Chat),
-        route("/v1/completions", completions, Completion),
-        route("/v1/embeddings", openai_other.embeddings, Embeddings),
-        route("/v1/models", openai_other.models),
-        route("/v1/models/{name:path}", openai_other.model),
-        route("/tokenize", openai_other.tokenize, Tokenize),
-        route("/detokenize", openai_other.detokenize, Detokenize),
-        route("/health", health),
+        route("/v1/chat/completions", chat, Chat, answer=answers.ChatAnswer),
+        route("/v1/completions", completions, Completion, answer=answers.CompletionAnswer),
+        route(
+            "/v1/embeddings", openai_other.embeddings, Embeddings, answer=answers.EmbeddingsAnswer
+        ),
+        route("/v1/models", openai_other.models, answer=answers.ModelsAnswer),
+        route("/v1/models/{name:path}", openai_other.model, answer=answers.ModelAnswer),
+        route("/tokenize", openai_other.tokenize, Tokenize, answer=answers.TokenizeAnswer),
+        route("/detokenize", openai_other.detokenize, Detokenize, answer=answers.DetokenizeAnswer),
+        route("/health", health, answer=answers.HealthAnswer),
         route("/metrics", metrics),
         route("/openapi.json", openapi),
         route("/", page),
@@ -130,10 +134,11 @@ def make_app(shelf: Shelf, key: bytes | None = None, hosts: Iterable[str] | None
         finally:
             await shelf.close()
 
-    async def missing(request: Request, _: Exception) -> Response:
-        path = request.scope["path"]
-        error = Refused(404, f"there is no {request.method} {path!r:.100} here")
-        return json_response(form_of(path)(error), 404)
+    async def missing(request: Request, found: Exception) -> Response:
+        path, status = request.scope["path"], getattr(found, "status_code", 404)
+        error = Refused(status, f"there is no {request.method} {path!r:.100} here")
+        app.state.metrics.requests.labels("none", str(status)).inc()
+        return json_response(form_of(path)(error), status, getattr(found, "headers", None))
 
     app = Starlette(
         routes=routes(), lifespan=lifespan, exception_handlers={404: missing, 405: missing}

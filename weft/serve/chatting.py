@@ -85,10 +85,9 @@ async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, list[int]]:
     """The conversation through the model's own chat template: text and ids. Raises Refused."""
 
     def made() -> tuple[str, list[int]]:
-        tokenizer = model.tokenizer
         variables = {**turn.variables, **({"tools": turn.tools} if turn.tools else {})}
-        text = tokenizer.chat(turn.messages, **variables) + turn.prefix
-        return text, tokenizer.encode(text, special=False)
+        text = model.chat(turn.messages, variables) + turn.prefix
+        return text, model.tokenizer.encode(text, special=False)
 
     try:
         return await asyncio.to_thread(made)

@@ -40,7 +40,7 @@ def _told(shelf: Shelf, name: str) -> dict[str, Any]:
     model = next((m for m in shelf.loaded() if m.name == name), None)
     created = shelf.created if model is None else model.created
     made = {"id": name, "object": "model", "created": created, "owned_by": "weft"}
-    return made if model is None else {**made, "chat": model.tokenizer.has_chat}
+    return made if model is None else {**made, "chat": model.has_chat}
 
 
 async def embeddings(request: Request) -> Response:
@@ -98,7 +98,7 @@ async def tokenize(request: Request) -> Response:
     def made(model: Served) -> list[int]:
         if body.prompt is not None:
             return model.tokenizer.encode(body.prompt, special=body.add_special_tokens)
-        text = model.tokenizer.chat([message_of(m) for m in body.messages or ()])
+        text = model.chat([message_of(m) for m in body.messages or ()], {})
         return model.tokenizer.encode(text, special=False)
 
     async with shelf.use(body.model) as model:

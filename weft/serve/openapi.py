@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.requests import Request
@@ -15,6 +16,9 @@ from starlette.responses import Response
 
 import weft
 from weft.serve.wire import MAX_BODY, json_response
+
+if TYPE_CHECKING:
+    from weft.serve.app import Described
 
 _REF = "#/components/schemas/{name}"
 _ERROR = {
@@ -36,7 +40,9 @@ _ERROR = {
 _REFUSALS = {
     "400": "A field is wrong: its name is in error.param.",
     "401": "The key is missing or wrong.",
+    "403": "A page of another origin asks.",
     "404": "There is no such model.",
+    "405": "The route is asked by another method.",
     "408": "The body did not come in time.",
     "413": f"The body has more than {MAX_BODY} bytes.",
     "421": "The server does not answer to that Host.",
@@ -44,6 +50,7 @@ _REFUSALS = {
     "500": "The model or the server failed.",
     "503": "The device, the memory or the server is not there now.",
 }
+_OF_BODIES = {"400", "408", "413", "429", "503"}
 
 
 def description() -> dict[str, Any]:
@@ -51,15 +58,14 @@ def description() -> dict[str, Any]:
     from weft.serve.app import routes
 
     found = routes()
-    bodies = [r.body for r in found if r.body is not None]
-    schemas, parts = msgspec.json.schema_components(bodies, ref_template=_REF)
-    by_type: dict[type | None, Any] = dict(zip(bodies, schemas))
+    types = [t for r in found for t in (r.body, r.answer) if t is not None]
+    schemas, parts = msgspec.json.schema_components(types, ref_template=_REF)
+    by_type: dict[type, Any] = dict(zip(types, schemas))
     paths: dict[str, Any] = {}
     for r in found:
         path = re.sub(r":path\}", "}", r.path)
         for method in sorted((r.methods or set()) - {"HEAD"}):
-            operation = _operation(r.summary, path, by_type.get(r.body))
-            paths.setdefault(path, {})[method.lower()] = operation
+            paths.setdefault(path, {})[method.lower()] = _operation(r, path, by_type)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -79,12 +85,17 @@ def description() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _operation(summary: str, path: str, body: Any) -> dict[str, Any]:
-    error = {"application/json": {"schema": {"$ref": _REF.format(name="Error")}}}
+def _operation(route: Described, path: str, schemas: Mapping[type, Any]) -> dict[str, Any]:
+    body = schemas.get(route.body) if route.body else None
+    whole: dict[str, Any] = {"description": "As asked."}
+    if route.answer is not None:
+        whole["content"] = {"application/json": {"schema": schemas[route.answer]}}
+    if route.body is not None and "stream" in getattr(route.body, "__struct_fields__", ()):
+        media = "application/x-ndjson" if path.startswith("/api/") else "text/event-stream"
+        whole.setdefault("content", {})[media] = {"schema": {"type": "string"}}
     made: dict[str, Any] = {
-        "summary": summary,
-        "responses": {"200": {"description": "As asked."}}
-        | {status: {"description": text, "content": error} for status, text in _REFUSALS.items()},
+        "summary": route.summary,
+        "responses": {"200": whole, **_refusals(body)},
     }
     names = re.findall(r"\{(\w+)\}", path)
     if names:
@@ -95,6 +106,16 @@ def _operation(summary: str, path: str, body: Any) -> dict[str, Any]:
     if body is not None:
         made["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
     return made
+
+
+def _refusals(body: Any) -> dict[str, Any]:
+    """What else than 200 may come. Without a body fewer things can be wrong."""
+    error = {"application/json": {"schema": {"$ref": _REF.format(name="Error")}}}
+    return {
+        status: {"description": text, "content": error}
+        for status, text in _REFUSALS.items()
+        if body is not None or status not in _OF_BODIES
+    }
 
 
 async def openapi(request: Request) -> Response:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,20 @@ class Served:
     @property
     def tokenizer(self) -> Tokenizer:
         return self.model.need_tokenizer("serving text needs one")
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
+        """A conversation through the model's chat template, as text. Raises UsageError where the
+        model has none, or the template refuses."""
+        tokenizer = self.tokenizer
+        if not self.has_chat:
+            raise UsageError(f"{self.name} has no chat template; prompt it with plain text")
+        template = tokenizer.chat_template()
+        return template.render(messages, True, tokenizer.special_tokens, variables)
+
+    @functools.cached_property
+    def has_chat(self) -> bool:
+        """Whether it has a chat template."""
+        return self.tokenizer.has_chat
 
     @property
     def idle(self) -> bool:

@@ -1,0 +1,180 @@
+"""OpenAI's answers, field by field: what the OpenAPI file says of them, and tests hold them to."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+Finish = Literal["stop", "length", "tool_calls"]
+
+
+class Answer(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Answers have no other fields than those they are said to have."""
+
+
+class PromptDetails(Answer):
+    cached_tokens: int
+
+
+class NewDetails(Answer):
+    accepted_prediction_tokens: int
+
+
+class Usage(Answer):
+    """Tokens: of the prompt, those of them that the cache held, new ones, those of them that were
+    proposed and right."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: NewDetails
+
+
+class Head(Answer):
+    """What answers begin with. system_fingerprint stands for the model's files, weft's version and
+    the device."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+
+class TopLogprob(Answer):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Answer):
+    content: list[TokenLogprob]
+    refusal: None
+
+
+class CalledFunction(Answer):
+    name: str
+    arguments: str
+
+
+class CallOfTool(Answer):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class Said(Answer):
+    """reasoning and reasoning_content are the same text under both of the names in use."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[CallOfTool] | None = None
+
+
+class ChatChoice(Answer):
+    index: int
+    message: Said
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish
+
+
+class ChatAnswer(Head):
+    """Of POST /v1/chat/completions."""
+
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class TextLogprobs(Answer):
+    """A list's entry for each token; a prompt's first has none."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class TextChoice(Answer):
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: Finish
+
+
+class CompletionAnswer(Head):
+    """Of POST /v1/completions."""
+
+    object: Literal["text_completion"]
+    choices: list[TextChoice]
+    usage: Usage
+
+
+class Vector(Answer):
+    """embedding is a list of numbers, or base64 of little-endian float32."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(Answer):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsAnswer(Answer):
+    """Of POST /v1/embeddings."""
+
+    object: Literal["list"]
+    data: list[Vector]
+    model: str
+    usage: EmbeddingUsage
+
+
+class ModelAnswer(Answer):
+    """chat: whether it has a chat template, where it is loaded."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    chat: bool | None = None
+
+
+class ModelsAnswer(Answer):
+    """Of GET /v1/models."""
+
+    object: Literal["list"]
+    data: list[ModelAnswer]
+
+
+class TokenizeAnswer(Answer):
+    """max_model_len: how many a sequence may have."""
+
+    tokens: list[int]
+    count: int
+    max_model_len: int | None
+
+
+class DetokenizeAnswer(Answer):
+    """Of POST /detokenize."""
+
+    prompt: str
+
+
+class HealthAnswer(Answer):
+    """failed: why a model's engine ended, by the model's name."""
+
+    status: Literal["ok", "failed", "leaving"]
+    version: str
+    models: list[str]
+    failed: dict[str, str] | None = None
