@@ -65,6 +65,7 @@ ASKED: dict[str, Any] = {
     "/v1/models/box": None,
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [5, 6]},
+    "/tokenizer_info": None,
     "/health": None,
 }  # fmt: skip
 

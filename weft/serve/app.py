@@ -107,6 +107,7 @@ def routes() -> list[Described]:
         route("/v1/models/{name:path}", openai_other.model, answer=answers.ModelAnswer),
         route("/tokenize", openai_other.tokenize, Tokenize, answer=answers.TokenizeAnswer),
         route("/detokenize", openai_other.detokenize, Detokenize, answer=answers.DetokenizeAnswer),
+        route("/tokenizer_info", openai_other.tokenizer_info, answer=answers.TokenizerAnswer),
         route("/health", health, answer=answers.HealthAnswer),
         route("/metrics", metrics),
         route("/openapi.json", openapi),

@@ -171,6 +171,19 @@ class DetokenizeAnswer(Answer):
     prompt: str
 
 
+class TokenizerAnswer(Answer):
+    """Of GET /tokenizer_info, by the names of tokenizer_config.json."""
+
+    bos_token: str | None
+    eos_token: str | None
+    chat_template: str | None
+    unk_token: str | None = None
+    sep_token: str | None = None
+    pad_token: str | None = None
+    cls_token: str | None = None
+    mask_token: str | None = None
+
+
 class HealthAnswer(Answer):
     """failed: why a model's engine ended, by the model's name."""
 

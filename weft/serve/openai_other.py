@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from weft.core.errors import WeftError
+from weft.models.chat import read_template
 from weft.serve.openai_chat import message_of
 from weft.serve.openai_types import Detokenize, Embeddings, Tokenize, prompts_of
 from weft.serve.served import Served, ServedEncoder
@@ -120,3 +121,13 @@ async def detokenize(request: Request) -> Response:
         except WeftError as e:
             raise refusal(e) from None
     return json_response({"prompt": text})
+
+
+async def tokenizer_info(request: Request) -> Response:
+    """Special tokens and the chat template of a model's tokenizer."""
+    shelf: Shelf = request.app.state.shelf
+    async with shelf.use(request.query_params.get("model")) as model:
+        tokenizer = model.tokenizer
+        template = read_template(tokenizer.path.parent, tokenizer.config)
+    special = {"bos_token": None, "eos_token": None, **tokenizer.special_tokens}
+    return json_response({**special, "chat_template": template})
