@@ -61,6 +61,8 @@ ASKED: dict[str, Any] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3,
                              "n": 2, "logprobs": True, "top_logprobs": 2},
     "/v1/completions": {"prompt": ["x", "y"], "max_tokens": 2, "echo": True, "logprobs": 1},
+    "/v1/responses": {"input": "x", "max_output_tokens": 3, "top_logprobs": 1},
+    "/v1/responses/input_tokens": {"input": "x"},
     "/v1/models": None,
     "/v1/models/box": None,
     "/tokenize": {"prompt": "x"},

@@ -24,6 +24,9 @@ from weft.serve.openai_completions import completions
 from weft.serve.openai_types import Chat, Completion, Detokenize, Embeddings, Tokenize
 from weft.serve.openapi import openapi
 from weft.serve.pages import page
+from weft.serve.responses import input_tokens, responses
+from weft.serve.responses_answers import CountAnswer, ResponseAnswer
+from weft.serve.responses_types import Responses
 from weft.serve.shelf import Shelf
 from weft.serve.wire import Refused, json_response, refusal
 
@@ -100,6 +103,8 @@ def routes() -> list[Described]:
     return [
         route("/v1/chat/completions", chat, Chat, answer=answers.ChatAnswer),
         route("/v1/completions", completions, Completion, answer=answers.CompletionAnswer),
+        route("/v1/responses", responses, Responses, answer=ResponseAnswer),
+        route("/v1/responses/input_tokens", input_tokens, Responses, answer=CountAnswer),
         route(
             "/v1/embeddings", openai_other.embeddings, Embeddings, answer=answers.EmbeddingsAnswer
         ),

@@ -61,6 +61,7 @@ class Options:
     salt: bytes = b""
     special: bool = False  # whether texts show special tokens, as parsers want them
     ends: bool = True  # whether an end-of-text token ends it
+    drafts: bool = True  # whether a step may make several tokens
     constraint: Callable[[ServedDecoder], Callable[[], Constraint]] | None = None
     context: int | None = None
     cut: bool = False  # whether the context may end an answer before max_new_tokens
@@ -153,6 +154,7 @@ def _jobs(model: ServedDecoder, ids: tuple[int, ...], options: Options) -> list[
     job = Job(
         ids, whole, options.sampling, seed, 0, model.eos if options.ends else frozenset(),
         options.stop, options.logprobs, options.prompt_logprobs, salt=options.salt,
+        drafts=options.drafts,
         texts=(lambda: model.tokenizer.stream(True)) if options.special else None,
     )  # fmt: skip
     return [replace(job, index=i) for i in range(options.n)]

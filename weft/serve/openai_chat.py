@@ -15,7 +15,7 @@ from weft.engine.job import Chosen, Usage
 from weft.serve.chatting import Piece, Turn, begin, gathered, merged
 from weft.serve.fields import tops
 from weft.serve.guard import key_of
-from weft.serve.openai_options import constraint_of, options_of
+from weft.serve.openai_options import choices_of, constraint_of
 from weft.serve.openai_types import Chat, Message, Part
 from weft.serve.replies import Writer, reply
 from weft.serve.served import ServedDecoder
@@ -26,7 +26,7 @@ from weft.serve.toolcalls.events import (
     Reasoning,
     message,
 )
-from weft.serve.tooling import called, function, object_of
+from weft.serve.tooling import called, function, object_of, thinking
 from weft.serve.wire import Refused, event, read
 
 FINISH = {"stop": "stop", "eos": "stop", "length": "length"}
@@ -47,7 +47,7 @@ async def chat(request: Request) -> Response:
 def turn_of(body: Chat, key: bytes) -> Turn:
     """The conversation that a request asks to go on. Raises Refused."""
     limit = body.max_completion_tokens
-    options = options_of(body, body.max_tokens if limit is None else limit, key)
+    options = choices_of(body, body.max_tokens if limit is None else limit, key)
     if body.top_logprobs is not None and not body.logprobs:
         raise Refused(400, "top_logprobs needs logprobs to be true", "top_logprobs")
     if body.logprobs:
@@ -59,8 +59,7 @@ def turn_of(body: Chat, key: bytes) -> Turn:
     if reserved:
         raise Refused(400, f"chat_template_kwargs cannot set {min(reserved)}",
                       "chat_template_kwargs")  # fmt: skip
-    if body.reasoning_effort is not None:
-        variables["reasoning_effort"] = body.reasoning_effort
+    variables |= thinking(body.reasoning_effort)
     options = replace(options, constraint=constraint_of(body))
     messages = [message_of(m) for m in body.messages]
     return Turn(messages, options, variables, tools, body.parallel_tool_calls is not False)
@@ -92,8 +91,8 @@ def arguments(text: str) -> Any:
     return text if found is None else found
 
 
-def text_of(content: str | Sequence[Part] | None) -> str:
-    """The text of a message. Raises Refused for parts that are none."""
+def text_of(content: str | Sequence[Part] | None, field: str = "messages") -> str:
+    """The text of a message. Raises Refused, naming `field`, for parts that are none."""
     if content is None or isinstance(content, str):
         return content or ""
     texts = []
@@ -103,7 +102,7 @@ def text_of(content: str | Sequence[Part] | None) -> str:
             text = part.refusal
         if text is None:
             raise Refused(400, f"content of type {part.type!r:.40} is not taken: text alone is",
-                          "messages")  # fmt: skip
+                          field)  # fmt: skip
         texts.append(text)
     return "\n".join(texts)
 
@@ -201,18 +200,18 @@ class _Writer(Writer):
     def _logprobs(self, tokens: Sequence[Chosen]) -> dict[str, Any] | None:
         if not self._body.logprobs:
             return None
+        return {"content": [logprob_of(self._model, t) for t in tokens], "refusal": None}
 
-        def told(i: int, logprob: float | None) -> dict[str, Any]:
-            text, data = self._model.token(i)
-            return {"token": text, "logprob": logprob, "bytes": list(data)}
 
-        return {
-            "content": [
-                {**told(t.id, t.logprob), "top_logprobs": [told(*pair) for pair in t.top]}
-                for t in tokens
-            ],
-            "refusal": None,
-        }
+def logprob_of(model: ServedDecoder, token: Chosen) -> dict[str, Any]:
+    """A token, its logprob and those of the most probable ones."""
+
+    def told(i: int, logprob: float | None) -> dict[str, Any]:
+        text, data = model.token(i)
+        return {"token": text, "logprob": logprob, "bytes": list(data)}
+
+    made = told(token.id, token.logprob)
+    return {**made, "top_logprobs": [told(*pair) for pair in token.top]}
 
 
 def _delta(found: Event) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from weft.serve.chatting import Choice, Piece, begin_ids, gathered, merged
 from weft.serve.fields import tops
 from weft.serve.guard import key_of
 from weft.serve.openai_chat import FINISH, usage_of
-from weft.serve.openai_options import constraint_of, options_of
+from weft.serve.openai_options import choices_of, constraint_of
 from weft.serve.openai_types import Completion, prompts_of
 from weft.serve.replies import Writer, reply
 from weft.serve.served import ServedDecoder
@@ -36,7 +36,7 @@ async def completions(request: Request) -> Response:
     if len(prompts) > MAX_PROMPTS:
         raise Refused(400, f"{len(prompts)} prompts; at most {MAX_PROMPTS} are taken", "prompt")
     limit = NEW_TOKENS if body.max_tokens is None else body.max_tokens
-    options = options_of(body, limit, key_of(request.scope["headers"]))
+    options = choices_of(body, limit, key_of(request.scope["headers"]))
     wanted = tops(body.logprobs, "logprobs")
     options = replace(
         options,

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 from weft.engine.sampler import Sampling
 from weft.serve.chatting import MAX_BIASES, MAX_CHOICES, Options
 from weft.serve.fields import between, sampling, seed_of, stops
-from weft.serve.openai_types import Chat, Completion, Generating, NamedTool
+from weft.serve.openai_types import Chat, Choosing, Completion, Generating, NamedTool
 from weft.serve.tooling import Make, follow, follow_json, follow_schema
 from weft.serve.wire import Refused
 
 
-def options_of(body: Generating, limit: int | None, key: bytes) -> Options:
+def choices_of(body: Choosing, limit: int | None, key: bytes) -> Options:
     """What the fields that chat and completions share say. Raises Refused, naming the field."""
     n = 1 if body.n is None else body.n
     if not 1 <= n <= MAX_CHOICES:
         raise Refused(400, f"n is {n}; expected 1 to {MAX_CHOICES}", "n")
+    if body.stream_options is not None and not body.stream:
+        raise Refused(400, "stream_options are for streams only", "stream_options")
+    return replace(options_of(body, limit, key), n=n)
+
+
+def options_of(body: Generating, limit: int | None, key: bytes) -> Options:
+    """What the fields that all generating requests share say. Raises Refused, naming the field."""
     between("temperature", body.temperature, 0, 2)
     between("presence_penalty", body.presence_penalty, -2, 2)
     between("frequency_penalty", body.frequency_penalty, -2, 2)
-    if body.stream_options is not None and not body.stream:
-        raise Refused(400, "stream_options are for streams only", "stream_options")
     salt = key + (body.cache_salt or "").encode(errors="replace")
     return Options(
-        limit, _sampling(body), seed_of(body.seed), n, stops(body.stop), salt=salt,
+        limit, _sampling(body), seed_of(body.seed), stop=stops(body.stop), salt=salt,
         ends=not body.ignore_eos,
     )  # fmt: skip
 
@@ -52,17 +61,24 @@ def constraint_of(body: Chat | Completion) -> Make | None:
         wishes["guided_grammar"] = follow(lambda grammar: grammar.grammar(text))
     if isinstance(body, Chat):
         form = body.response_format
-        if form is not None and form.type == "json_object":
-            wishes["response_format"] = follow_json()
-        elif form is not None and form.type == "json_schema":
-            if form.json_schema is None:
-                raise Refused(400, "json_schema is missing", "response_format.json_schema")
-            wishes["response_format"] = follow_schema(form.json_schema.schema or {})
+        if form is not None and form.type == "json_schema" and form.json_schema is None:
+            raise Refused(400, "json_schema is missing", "response_format.json_schema")
+        schema = None if form is None or form.json_schema is None else form.json_schema.schema
+        wish = None if form is None else followed(form.type, schema)
+        if wish is not None:
+            wishes["response_format"] = wish
         if body.tool_choice == "required" or isinstance(body.tool_choice, NamedTool):
             raise Refused(400, "tool_choice is taken as none or auto", "tool_choice")
     if len(wishes) > 1:
         raise Refused(400, f"{' and '.join(wishes)} cannot both be followed", min(wishes))
     return next(iter(wishes.values()), None)
+
+
+def followed(kind: str, schema: Mapping[str, Any] | None) -> Make | None:
+    """What a format asks for: text (None: anything), json_object or json_schema."""
+    if kind == "text":
+        return None
+    return follow_json() if kind == "json_object" else follow_schema(schema or {})
 
 
 def _biases(given: dict[str, float] | None) -> tuple[tuple[int, float], ...]:

@@ -26,18 +26,16 @@ class Body(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Generating(Body, kw_only=True):
-    """What chat and completions share. The last seven are not OpenAI's, but what vLLM and
-    llama-server call them."""
+    """What all generating requests share. Some are not OpenAI's, but what vLLM and llama-server
+    call them."""
 
     model: str | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
-    n: int | None = None
     presence_penalty: float | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -45,6 +43,13 @@ class Generating(Body, kw_only=True):
     repetition_penalty: float | None = None
     ignore_eos: bool | None = None
     cache_salt: str | None = None
+
+
+class Choosing(Generating, kw_only=True):
+    """What chat and completions share. guided_* are vLLM's."""
+
+    n: int | None = None
+    stream_options: StreamOptions | None = None
     guided_regex: str | None = None
     guided_grammar: str | None = None
 
@@ -131,7 +136,7 @@ class Format(Struct, forbid_unknown_fields=True, kw_only=True):
     json_schema: Schema | None = None
 
 
-class Chat(Generating, kw_only=True):
+class Chat(Choosing, kw_only=True):
     """POST /v1/chat/completions. Inert: prediction (it would only save time), what concerns a
     cache that is always on, and store unless true."""
 
@@ -177,7 +182,7 @@ class Chat(Generating, kw_only=True):
                 raise Refused(400, f"{field} is not supported with that value; leave it out", field)
 
 
-class Completion(Generating, kw_only=True):
+class Completion(Choosing, kw_only=True):
     """POST /v1/completions. A prompt is text, token ids, or a list of either."""
 
     prompt: str | list[Any]

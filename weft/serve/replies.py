@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from weft.serve import errors
-from weft.serve.chatting import Choice
-from weft.serve.served import ServedDecoder
+from weft.serve.chatting import Choice, Turn, prompt_of
+from weft.serve.served import Served, ServedDecoder
 from weft.serve.shelf import Shelf
 from weft.serve.wire import Refused, Streamed, event, json_response, while_there
 
@@ -46,15 +46,26 @@ async def reply(
     loaded until it is sent. A client that leaves ends its answers. Raises Refused."""
     shelf: Shelf = request.app.state.shelf
     async with contextlib.AsyncExitStack() as stack:
-        model = await stack.enter_async_context(shelf.use(name))
-        if not isinstance(model, ServedDecoder):
-            raise Refused(400, f"{model.name} embeds, it does not write", "model")
+        model = _decoder(await stack.enter_async_context(shelf.use(name)))
         writer = await while_there(request, start(model))
         if not stream:
             return json_response(await while_there(request, writer.whole()))
         parts = _guarded(writer, stack.pop_all())
         return Streamed(parts, writer.media, writer.ping)
     raise AssertionError  # an exit stack swallows nothing
+
+
+async def counted(request: Request, name: str | None, turn: Turn) -> int:
+    """How many tokens the prompt of a turn has for the model called `name`. Raises Refused."""
+    shelf: Shelf = request.app.state.shelf
+    async with shelf.use(name) as model:
+        return len((await prompt_of(_decoder(model), turn))[1])
+
+
+def _decoder(model: Served) -> ServedDecoder:
+    if not isinstance(model, ServedDecoder):
+        raise Refused(400, f"{model.name} embeds, it does not write", "model")
+    return model
 
 
 async def _guarded(writer: Writer, held: contextlib.AsyncExitStack) -> AsyncIterator[bytes]:

@@ -53,6 +53,12 @@ def input_of(arguments: str) -> dict[str, Any]:
     return {"INVALID_JSON": arguments} if found is None else found
 
 
+def thinking(effort: str | None) -> dict[str, Any]:
+    """The variables by which chat templates are told how much to think."""
+    made: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
+    return made | {"enable_thinking": False} if effort == "none" else made
+
+
 def follow(part: Callable[[Any], Any]) -> Make:
     """What compiles the grammar that `part` makes by weft.serve.grammar's functions."""
 

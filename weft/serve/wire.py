@@ -71,7 +71,7 @@ async def read(request: Request, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as e:
-        raise Refused(400, str(e), _parameter(str(e))) from None
+        raise Refused(400, str(e), parameter(str(e))) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
         raise Refused(400, f"the body is not JSON: {e}") from None
     except RecursionError:
@@ -116,7 +116,7 @@ def deeper(body: bytes, most: int) -> bool:
     return False
 
 
-def _parameter(said: str) -> str | None:
+def parameter(said: str) -> str | None:
     """The field that a message of msgspec's names."""
     if "unknown field `" in said:
         return said.split("unknown field `", 1)[1].split("`", 1)[0]

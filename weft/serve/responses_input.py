@@ -1,0 +1,111 @@
+"""The items of a Responses request as the messages that chat templates take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.serve.openai_chat import arguments, text_of
+from weft.serve.responses_tools import INPUT, told_name
+from weft.serve.responses_types import (
+    ITEMS,
+    SKIPPED_ITEMS,
+    CallItem,
+    CustomCallItem,
+    Item,
+    MessageItem,
+    OutputItem,
+    ReasoningItem,
+    ResponsePart,
+    converted,
+)
+from weft.serve.tooling import called
+
+
+def items_of(given: str | Sequence[Mapping[str, Any]]) -> list[Item]:
+    """The items of an input, without SKIPPED_ITEMS. Raises Refused."""
+    if isinstance(given, str):
+        return [MessageItem(role="user", content=given)]
+    return [
+        converted(item, ITEMS, f"input[{i}]")
+        for i, item in enumerate(given)
+        if item.get("type") not in SKIPPED_ITEMS
+    ]
+
+
+def messages_of(instructions: str | None, items: Sequence[Item]) -> list[dict[str, Any]]:
+    """Instructions and items as messages. Many templates want one system message at the front and
+    turns that alternate, so neighbours of the system's or the user's are one message, with an
+    empty line between; what an assistant thought, said and called is one. Raises Refused."""
+    talk = _Talk()
+    if instructions:
+        talk.say("system", instructions)
+    for item in items:
+        talk.add(item)
+    return talk.messages
+
+
+_ORDER = ("reasoning_content", "content", "tool_calls")
+"""The parts of an assistant's message, as templates write them."""
+
+
+class _Talk:
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self._names: dict[str, str] = {}  # of tools, by the ids of their calls
+        self._last = -1  # the part that the assistant's message has come to
+
+    def add(self, item: Item) -> None:
+        match item:
+            case MessageItem(role="assistant"):
+                self._assistant("content", text_of(item.content, "input"))
+            case MessageItem():
+                role = "user" if item.role == "user" else "system"
+                self.say(role, text_of(item.content, "input"))
+            case ReasoningItem():
+                self._think(item.content or item.summary)
+            case CallItem():
+                self._call(item, arguments(item.arguments))
+            case CustomCallItem():
+                self._call(item, {INPUT: item.input})
+            case OutputItem():
+                self._result(item)
+
+    def say(self, role: str, text: str) -> None:
+        if self.messages and self.messages[-1]["role"] == role:
+            self.messages[-1]["content"] += "\n\n" + text
+        else:
+            self.messages.append({"role": role, "content": text})
+
+    def _assistant(self, part: str, value: Any) -> None:
+        """More of the assistant's; what does not come after what it has said starts anew."""
+        at = _ORDER.index(part)
+        speaking = bool(self.messages) and self.messages[-1]["role"] == "assistant"
+        if not speaking or at < self._last or at == self._last != 2:
+            self.messages.append({"role": "assistant", "content": ""})
+        self._last = at
+        if part == "tool_calls":
+            self.messages[-1].setdefault(part, []).append(value)
+        else:
+            self.messages[-1][part] = value
+
+    def _think(self, parts: Sequence[ResponsePart]) -> None:
+        text = "\n".join(part.text or "" for part in parts)
+        if text:
+            self._assistant("reasoning_content", text)
+
+    def _call(self, item: CallItem | CustomCallItem, given: Any) -> None:
+        name = told_name(item.name, item.namespace)
+        self._names[item.call_id] = name
+        self._assistant("tool_calls", called(name, given, item.call_id))
+
+    def _result(self, item: OutputItem) -> None:
+        made: dict[str, Any] = {"role": "tool", "content": text_of(item.output, "input")}
+        name = self._names.get(item.call_id or "")
+        if name is None and item.name is not None:
+            name = told_name(item.name, item.namespace)
+        if item.call_id is not None:
+            made["tool_call_id"] = item.call_id
+        if name is not None:
+            made["name"] = name
+        self.messages.append(made)
