@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from serve_kit import Running, chatty_box, serving
 
 import weft
 from weft.models.model import Decoder
+from weft.serve import chatting
+from weft.serve.tooling import follow
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +33,20 @@ def alone(chatty: Path) -> Decoder:
 def server(chatty: Path) -> Iterator[Running]:
     with serving({"box": str(chatty)}) as running:
         yield running
+
+
+@pytest.fixture
+def says(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes the model of every chat write one text, token by token."""
+    begin_ids = chatting.begin_ids
+
+    def say(text: str) -> None:
+        async def begin(
+            model: Any, prompts: Sequence[Any], options: chatting.Options, *more: Any
+        ) -> list[chatting.Choice]:
+            options = replace(options, constraint=follow(lambda grammar: grammar.choice([text])))
+            return await begin_ids(model, prompts, options, *more)
+
+        monkeypatch.setattr(chatting, "begin_ids", begin)
+
+    return say

@@ -34,13 +34,16 @@ TEMPLATE = """
 """
 
 
-def chatty_box(folder: Path) -> Path:
-    """The model in the box with a chat template."""
+def chatty_box(folder: Path, context: int = 512) -> Path:
+    """The model in the box with a chat template; in a longer `context` it writes nonsense."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in box_folder().iterdir():
         if path.is_file():
             shutil.copy(path, folder / path.name)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
+    config = json.loads((folder / "config.json").read_text())
+    config["max_position_embeddings"] = context
+    (folder / "config.json").write_text(json.dumps(config))
     return folder
 
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import ASGIApp
 
 import weft
-from weft.core.errors import WeftError
-from weft.serve import openai_answers as answers, openai_other
+from weft.serve import anthropic_messages, openai_answers as answers, openai_other
 from weft.serve.errors import form_of
 from weft.serve.guard import Guard
 from weft.serve.openai_chat import chat
@@ -27,56 +24,11 @@ from weft.serve.pages import page
 from weft.serve.responses import input_tokens, responses
 from weft.serve.responses_answers import CountAnswer, ResponseAnswer
 from weft.serve.responses_types import Responses
+from weft.serve.routing import Described, route
 from weft.serve.shelf import Shelf
-from weft.serve.wire import Refused, json_response, refusal
+from weft.serve.wire import Refused, json_response
 
 _log = logging.getLogger(__name__)
-Handler = Callable[[Request], Awaitable[Response]]
-
-
-class Described(Route):
-    """A route with what the OpenAPI file says of it: the first line of its handler's text, the
-    type of its body and of its answer (None: it is no JSON)."""
-
-    summary: str
-    body: type | None
-    answer: type | None
-
-
-def route(
-    path: str, handler: Handler, body: type | None = None, method: str | None = None,
-    answer: type | None = None,
-) -> Described:  # fmt: skip
-    """A route (POST where it has a body) whose refusals have its protocol's form. No reply holds
-    the text of an exception that is not meant for it."""
-    form = form_of(path)
-
-    async def answered(request: Request) -> Response:
-        started, status = time.monotonic(), 500
-        try:
-            response = await handler(request)
-            status = response.status_code
-        except ClientDisconnect:
-            status, response = 499, Response(status_code=499)
-        except (Refused, WeftError) as e:
-            error = e if isinstance(e, Refused) else refusal(e)
-            status = error.status
-            if status >= 500:
-                _log.warning("%s: %d: %s", path, status, e.__cause__ or e)
-            response = json_response(form(error), status, error.headers)
-        except Exception:
-            _log.exception("%s failed", path)
-            error = Refused(500, "the server failed on this request; its log says how")
-            response = json_response(form(error), 500)
-        finally:
-            request.app.state.metrics.requests.labels(path, str(status)).inc()
-        _log.debug("%s %d %.1f ms", path, status, (time.monotonic() - started) * 1e3)
-        return response
-
-    made = Described(path, answered, methods=[method or ("GET" if body is None else "POST")])
-    made.summary = (handler.__doc__ or path).split("\n", 1)[0].rstrip(".")
-    made.body, made.answer = body, answer
-    return made
 
 
 async def health(request: Request) -> Response:
@@ -114,6 +66,7 @@ def routes() -> list[Described]:
         route("/detokenize", openai_other.detokenize, Detokenize, answer=answers.DetokenizeAnswer),
         route("/tokenizer_info", openai_other.tokenizer_info, answer=answers.TokenizerAnswer),
         route("/health", health, answer=answers.HealthAnswer),
+        *anthropic_messages.routes(),
         route("/metrics", metrics),
         route("/openapi.json", openapi),
         route("/", page),

@@ -15,30 +15,34 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import weft
+from weft.serve import errors
 from weft.serve.wire import MAX_BODY, json_response
 
 if TYPE_CHECKING:
     from weft.serve.app import Described
 
 _REF = "#/components/schemas/{name}"
-_ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
-}
+_TEXT, _TEXT_OR_NULL = {"type": "string"}, {"type": ["string", "null"]}
+
+
+def _object(required: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """The schema of an object."""
+    properties = {**required, **more}
+    return {"type": "object", "required": list(required), "properties": properties}
+
+
+_ERRORS = {
+    errors.openai: _object({"error": _object(
+        {"message": _TEXT, "type": _TEXT}, param=_TEXT_OR_NULL, code=_TEXT_OR_NULL
+    )}),
+    errors.anthropic: _object(
+        {"type": {"const": "error"}, "error": _object({"type": _TEXT, "message": _TEXT})}
+    ),
+    errors.ollama: _object({"error": _TEXT}),
+}  # fmt: skip
+"""The schema of each form of an error."""
 _REFUSALS = {
-    "400": "A field is wrong: its name is in error.param.",
+    "400": "A field is wrong; the error names it.",
     "401": "The key is missing or wrong.",
     "403": "A page of another origin asks.",
     "404": "There is no such model.",
@@ -75,7 +79,7 @@ def description() -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": {**parts, "Error": _ERROR},
+            "schemas": {**parts, **{_name(f): schema for f, schema in _ERRORS.items()}},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -95,7 +99,7 @@ def _operation(route: Described, path: str, schemas: Mapping[type, Any]) -> dict
         whole.setdefault("content", {})[media] = {"schema": {"type": "string"}}
     made: dict[str, Any] = {
         "summary": route.summary,
-        "responses": {"200": whole, **_refusals(body)},
+        "responses": {"200": whole, **_refusals(path, body)},
     }
     names = re.findall(r"\{(\w+)\}", path)
     if names:
@@ -108,14 +112,22 @@ def _operation(route: Described, path: str, schemas: Mapping[type, Any]) -> dict
     return made
 
 
-def _refusals(body: Any) -> dict[str, Any]:
+def _refusals(path: str, body: Any) -> dict[str, Any]:
     """What else than 200 may come. Without a body fewer things can be wrong."""
-    error = {"application/json": {"schema": {"$ref": _REF.format(name="Error")}}}
+    error = {
+        "application/json": {"schema": {"$ref": _REF.format(name=_name(errors.form_of(path)))}}
+    }
     return {
         status: {"description": text, "content": error}
         for status, text in _REFUSALS.items()
         if body is not None or status not in _OF_BODIES
     }
+
+
+def _name(form: errors.Form) -> str:
+    if form is errors.openai:
+        return "Error"
+    return "AnthropicError" if form is errors.anthropic else "OllamaError"
 
 
 async def openapi(request: Request) -> Response:

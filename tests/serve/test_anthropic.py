@@ -1,0 +1,223 @@
+"""Anthropic's own client, unmodified, against the server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import anthropic
+import pydantic
+import pytest
+from serve_kit import Running
+
+from weft.models.model import Decoder
+
+HELLO: list[Any] = [{"role": "user", "content": "Write a loop."}]
+WEATHER: Any = {
+    "name": "weather",
+    "description": "The weather of a city.",
+    "input_schema": {
+        "type": "object", "required": ["city"], "additionalProperties": False,
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    },
+}  # fmt: skip
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo", "days": 2}}\n</tool_call>'
+GREEDY = {"temperature": 0}  # of the API; this version of the client has left it to extra_body
+ASKED: dict[str, Any] = {"model": "box", "messages": HELLO, "max_tokens": 200}
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)
+
+
+def text_of(message: Any) -> str:
+    return "".join(block.text for block in message.content if block.type == "text")
+
+
+def test_a_message_is_the_models_own(client: anthropic.Anthropic, alone: Decoder) -> None:
+    made = client.messages.create(
+        model="box", messages=HELLO, max_tokens=16, extra_body={"seed": 5}
+    )
+    expected = alone.generate(alone.chat_ids(HELLO), max_new_tokens=16, temperature=1.0, seed=5)
+    assert text_of(made) == expected.text
+    assert made.stop_reason == "max_tokens" and made.stop_sequence is None
+    assert made.usage.output_tokens == len(expected.ids)
+
+
+def test_a_stream_joins_to_the_whole(client: anthropic.Anthropic) -> None:
+    asked: dict[str, Any] = {**ASKED, "max_tokens": 16, "extra_body": {"seed": 5}}
+    whole = client.messages.create(**asked)
+    with client.messages.stream(**asked) as stream:
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    assert text == text_of(whole) == text_of(final)
+    assert final.stop_reason == whole.stop_reason
+    assert final.usage.output_tokens == whole.usage.output_tokens
+
+
+def test_counted_tokens_are_those_of_the_answer(client: anthropic.Anthropic) -> None:
+    asked: dict[str, Any] = {
+        "model": "box", "system": "Be short, and count.", "tools": [WEATHER],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "How is it?"}]}],
+    }  # fmt: skip
+    counted = client.messages.count_tokens(**asked).input_tokens
+    first = client.messages.create(**asked, max_tokens=1).usage
+    assert first.input_tokens == counted and first.cache_read_input_tokens == 0
+    again = client.messages.create(**asked, max_tokens=1).usage
+    assert again.cache_read_input_tokens
+    assert again.input_tokens + again.cache_read_input_tokens == counted
+
+
+def test_a_stop_sequence_is_named(client: anthropic.Anthropic, alone: Decoder) -> None:
+    whole = alone.generate(alone.chat_ids(HELLO), max_new_tokens=40).text
+    stop = whole[10:13]
+    made = client.messages.create(**ASKED, extra_body=GREEDY, stop_sequences=["never", stop])
+    assert text_of(made) == whole[: whole.index(stop)]
+    assert (made.stop_reason, made.stop_sequence) == ("stop_sequence", stop)
+
+
+def test_an_answer_goes_on_from_what_was_begun(client: anthropic.Anthropic, alone: Decoder) -> None:
+    begun = [*HELLO, {"role": "assistant", "content": "for i in"}]
+    made = client.messages.create(model="box", messages=begun, max_tokens=8, extra_body=GREEDY)
+    prompt = alone.tokenizer.chat(HELLO) + "for i in"
+    ids = alone.tokenizer.encode(prompt, special=False)
+    assert text_of(made) == alone.generate(ids, max_new_tokens=8).text
+
+
+def test_the_context_ends_an_answer_and_says_so(client: anthropic.Anthropic) -> None:
+    near = [{"role": "user", "content": "word " * 480}]
+    asked: dict[str, Any] = {**ASKED, "messages": near, "max_tokens": 5_000}
+    made = client.messages.create(**asked, extra_body={"seed": 1})
+    assert made.stop_reason == "model_context_window_exceeded"
+    used = made.usage
+    read = used.input_tokens + (used.cache_read_input_tokens or 0)
+    assert read + used.output_tokens == 512 + 1  # the last one is not fed
+    long = [{"role": "user", "content": "word " * 600}]
+    with pytest.raises(anthropic.BadRequestError, match="512"):
+        client.messages.create(**{**ASKED, "messages": long})
+
+
+def test_a_call_of_a_tool(client: anthropic.Anthropic, says: Callable[[str], None]) -> None:
+    says(f"Let me see.\n{CALL}")
+    made = client.messages.create(**ASKED, tools=[WEATHER])
+    assert [block.type for block in made.content] == ["text", "tool_use"]
+    assert made.content[0].text == "Let me see."
+    assert made.content[1].name == "weather"
+    assert made.content[1].input == {"city": "Oslo", "days": 2}
+    assert made.content[1].id.startswith("toolu_")
+    assert made.stop_reason == "tool_use"
+    with client.messages.stream(**ASKED, tools=[WEATHER]) as stream:
+        parts = [e.partial_json for e in stream if e.type == "input_json"]
+        final = stream.get_final_message()
+    assert len(parts) > 3 and json.loads("".join(parts)) == made.content[1].input
+    assert [(b.type, getattr(b, "input", None)) for b in final.content] == [
+        (b.type, getattr(b, "input", None)) for b in made.content
+    ]
+    assert final.stop_reason == "tool_use"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_call_where_no_more_are_wanted(
+    client: anthropic.Anthropic, says: Callable[[str], None], stream: bool
+) -> None:
+    says(f"{CALL}\n{CALL}")
+    for alone, expected in ((False, 2), (True, 1)):
+        asked: dict[str, Any] = {
+            **ASKED, "tools": [WEATHER],
+            "tool_choice": {"type": "auto", "disable_parallel_tool_use": alone},
+        }  # fmt: skip
+        if stream:
+            with client.messages.stream(**asked) as streamed:
+                made: Any = streamed.get_final_message()
+        else:
+            made = client.messages.create(**asked)
+        assert [b.type for b in made.content] == ["tool_use"] * expected
+        assert made.stop_reason == "tool_use"
+
+
+def test_thinking_is_a_block_of_its_own(
+    client: anthropic.Anthropic, says: Callable[[str], None]
+) -> None:
+    says("<think>\nIt is easy.\n</think>\n\nYes.")
+    made = client.messages.create(**ASKED, thinking={"type": "adaptive"})
+    assert [block.type for block in made.content] == ["thinking", "text"]
+    assert made.content[0].thinking == "It is easy." and made.content[1].text == "Yes."
+    with client.messages.stream(**ASKED) as stream:
+        assert "".join(e.thinking for e in stream if e.type == "thinking") == "It is easy."
+        final = stream.get_final_message()
+    assert [b.to_dict() for b in final.content] == [b.to_dict() for b in made.content]
+    omitted: Any = {"type": "adaptive", "display": "omitted"}
+    made = client.messages.create(**ASKED, thinking=omitted)
+    assert made.content[0].thinking == ""
+    assert made.content[0].signature == final.content[0].signature
+    again = [*HELLO, {"role": "assistant", "content": made.content}, *HELLO]
+    client.messages.create(**{**ASKED, "messages": again})
+
+
+def test_arguments_that_are_no_json_are_not_lost(
+    client: anthropic.Anthropic, says: Callable[[str], None]
+) -> None:
+    says(CALL)
+    whole = client.messages.create(**ASKED, tools=[WEATHER])
+    limit = whole.usage.output_tokens - 12
+    made = client.messages.create(**{**ASKED, "max_tokens": limit}, tools=[WEATHER])
+    assert made.stop_reason == "max_tokens"
+    assert '"city": "Os' in made.content[-1].input["INVALID_JSON"]
+
+
+class Thing(pydantic.BaseModel):
+    name: str
+    size: int
+
+
+def test_a_schema_is_followed(client: anthropic.Anthropic) -> None:
+    made = client.messages.parse(**ASKED, output_format=Thing, extra_body=GREEDY)
+    assert isinstance(made.parsed_output, Thing)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"no_such_field": 1}, "no_such_field"),
+    ({"max_tokens": -1}, "max_tokens"),
+    ({"temperature": 3}, "temperature"),
+    ({"top_p": 0}, "top_p"),
+    ({"top_k": -1}, "top_k"),
+    ({"seed": 1 << 70}, "seed"),
+    ({"stop_sequences": [""]}, "stop_sequences"),
+    ({"messages": []}, "messages"),
+    ({"messages": [{"role": "tool", "content": ""}]}, "role"),
+    ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image"),
+    ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "video"),
+    ({"messages": [{"role": "assistant", "content": [
+        {"type": "tool_use", "id": "1", "name": "a", "input": {}}]}]}, "results"),
+    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
+    ({"tools": [{"name": "a"}]}, "input_schema"),
+    ({"tools": [{**WEATHER, "strict": True}]}, "strict"),
+    ({"thinking": {"type": "sometimes"}}, "thinking"),
+    ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+     "clear_tool_uses_20250919"),
+    ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
+    ({"container": "c"}, "container"),
+    ({"speed": "fast"}, "speed"),
+    ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "odd"}}}}, "schema"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "named"), WRONG, ids=range(len(WRONG)))
+def test_what_is_wrong_is_named(server: Running, fields: dict[str, Any], named: str) -> None:
+    status, body, _ = server.ask("POST", "/v1/messages", {**ASKED, **fields})
+    assert status == 400 and body["type"] == "error"
+    assert body["error"]["type"] == "invalid_request_error"
+    assert named in body["error"]["message"] and len(body["error"]["message"]) < 300
+
+
+def test_errors_have_anthropics_form(client: anthropic.Anthropic, server: Running) -> None:
+    with pytest.raises(anthropic.NotFoundError, match="no model") as found:
+        client.messages.create(**{**ASKED, "model": "other"})
+    assert found.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
+    for path in ("/v1/messages/batches", "/v1/messages"):
+        status, body, _ = server.ask("DELETE", path)
+        assert status in (404, 405) and body["type"] == "error"
+    status, body, _ = server.ask("POST", "/v1/messages", b"{}", {"Host": "evil.example"})
+    assert status == 421 and body["type"] == "error"

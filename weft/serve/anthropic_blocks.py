@@ -1,0 +1,83 @@
+"""An answer as blocks of Anthropic's: the events of a stream, and what they join to."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from weft.serve.toolcalls.events import CallStarted, Content, Event, Reasoning
+from weft.serve.tooling import input_of
+
+
+class Blocks:
+    """Turns events of an answer into those of a stream; one block is open at a time. hidden:
+    whether the text of thinking is left out. `called`: whether a tool was called."""
+
+    def __init__(self, hidden: bool = False) -> None:
+        self.called = False
+        self._hidden, self._index = hidden, -1
+        self._kind: str | None = None
+        self._thought = hashlib.sha256()
+
+    def add(self, found: Event) -> Iterator[dict[str, Any]]:
+        """What one more event gives."""
+        if isinstance(found, CallStarted):
+            self.called = True
+            call = {"id": "toolu_" + secrets.token_hex(12), "name": found.name, "input": {}}
+            yield from self._open("tool_use", call)
+        elif isinstance(found, Content):
+            if self._kind != "text":
+                yield from self._open("text", {"text": ""})
+            yield self._delta("text_delta", text=found.text)
+        elif isinstance(found, Reasoning):
+            if self._kind != "thinking":
+                yield from self._open("thinking", {"thinking": "", "signature": ""})
+            self._thought.update(found.text.encode(errors="replace"))
+            if not self._hidden:
+                yield self._delta("thinking_delta", thinking=found.text)
+        else:
+            yield self._delta("input_json_delta", partial_json=found.text)
+
+    def close(self) -> Iterator[dict[str, Any]]:
+        """Ends the block that is open. One of thinking is signed by a digest of its text."""
+        if self._kind == "thinking":
+            signature = base64.b64encode(self._thought.digest()).decode()
+            yield self._delta("signature_delta", signature=signature)
+        if self._kind is not None:
+            yield {"type": "content_block_stop", "index": self._index}
+        self._kind = None
+
+    def _open(self, kind: str, block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        yield from self.close()
+        self._kind, self._index, self._thought = kind, self._index + 1, hashlib.sha256()
+        yield {
+            "type": "content_block_start", "index": self._index,
+            "content_block": {"type": kind, **block},
+        }  # fmt: skip
+
+    def _delta(self, kind: str, **delta: str) -> dict[str, Any]:
+        said = {"type": kind, **delta}
+        return {"type": "content_block_delta", "index": self._index, "delta": said}
+
+
+def content_of(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The blocks that the events of a stream join to."""
+    made: list[dict[str, Any]] = []
+    arguments = ""
+    for event in events:
+        if event["type"] == "content_block_start":
+            made.append(dict(event["content_block"]))
+            arguments = ""
+        elif event["type"] == "content_block_stop":
+            if made[-1]["type"] == "tool_use":
+                made[-1]["input"] = input_of(arguments)
+        else:
+            for name, text in event["delta"].items():
+                if name == "partial_json":
+                    arguments += text
+                elif name != "type":
+                    made[-1][name] += text
+    return made

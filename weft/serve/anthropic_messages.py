@@ -1,0 +1,141 @@
+"""POST /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from weft.engine.job import Usage
+from weft.serve import errors
+from weft.serve.anthropic_answers import CountTokensAnswer, MessagesAnswer
+from weft.serve.anthropic_blocks import Blocks, content_of
+from weft.serve.anthropic_input import turn_of
+from weft.serve.anthropic_types import CountTokens, Messages
+from weft.serve.chatting import Choice, Options, Piece, begin, gathered
+from weft.serve.fields import between, sampling, seed_of, stops
+from weft.serve.guard import key_of
+from weft.serve.replies import Writer, counted, reply
+from weft.serve.routing import Described, route
+from weft.serve.served import ServedDecoder
+from weft.serve.tooling import follow_schema
+from weft.serve.wire import Refused, event, json_response, read
+
+
+async def messages(request: Request) -> Response:
+    """Answers a conversation, as Anthropic's Messages API does."""
+    body = await read(request, Messages)
+    body.refuse()
+    turn = turn_of(body, options_of(body, key_of(request.scope["headers"])))
+
+    async def start(model: ServedDecoder) -> Writer:
+        return _Writer(model, body, (await begin(model, turn))[0])
+
+    return await reply(request, body.model, start, bool(body.stream))
+
+
+async def count_tokens(request: Request) -> Response:
+    """How many tokens a conversation has."""
+    body = await read(request, CountTokens)
+    body.refuse()
+    turn = turn_of(body, Options())
+    return json_response({"input_tokens": await counted(request, body.model, turn)})
+
+
+def options_of(body: Messages, key: bytes) -> Options:
+    """How the answer is to be made. Raises Refused, naming the field."""
+    between("temperature", body.temperature, 0, 2)
+    form = body.output_format
+    if body.output_config is not None and body.output_config.format is not None:
+        form = body.output_config.format
+    how = sampling(
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+    )
+    return Options(
+        max_new_tokens=body.max_tokens,
+        sampling=how,
+        seed=seed_of(body.seed),
+        stop=stops(body.stop_sequences, "stop_sequences"),
+        salt=key + (body.cache_salt or "").encode(errors="replace"),
+        constraint=None if form is None else follow_schema(form.schema),
+        cut=True,
+    )
+
+
+class _Writer(Writer):
+    """A message, whole or as events."""
+
+    ping = event({"type": "ping"}, "ping")
+
+    def __init__(self, model: ServedDecoder, body: Messages, choice: Choice) -> None:
+        self.choices = (choice,)
+        self._choice, self._limit = choice, body.max_tokens
+        thinking = body.thinking
+        self._hidden = thinking is not None and thinking.display == "omitted"
+        self._head = {
+            "id": "msg_" + secrets.token_hex(12), "type": "message", "role": "assistant",
+            "model": model.name,
+        }  # fmt: skip
+
+    async def whole(self) -> Mapping[str, Any]:
+        (pieces,) = await gathered(self.choices)
+        blocks = Blocks(self._hidden)
+        events = [e for piece in pieces for found in piece.events for e in blocks.add(found)]
+        content = content_of([*events, *blocks.close()])
+        return {**self._head, "content": content, **self._end(pieces[-1], blocks.called),
+                "usage": usage_of(pieces[-1])}  # fmt: skip
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        begun = {"input_tokens": self._choice.prompt, "output_tokens": 0}
+        empty: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+        message = {**self._head, **empty, "usage": begun}
+        yield _said({"type": "message_start", "message": message})
+        blocks = Blocks(self._hidden)
+        async for piece in self._choice:
+            for found in piece.events:
+                for said in blocks.add(found):
+                    yield _said(said)
+            if piece.finish is not None:
+                for said in blocks.close():
+                    yield _said(said)
+                delta = self._end(piece, blocks.called)
+                yield _said({"type": "message_delta", "delta": delta, "usage": usage_of(piece)})
+        yield _said({"type": "message_stop"})
+
+    def failed(self, error: Refused) -> bytes:
+        return event(errors.anthropic(error), "error")
+
+    def _end(self, last: Piece, called: bool) -> dict[str, Any]:
+        reason = "tool_use" if called else "end_turn"
+        if last.finish == "length":
+            cut = self._choice.limit < self._limit
+            reason = "model_context_window_exceeded" if cut else "max_tokens"
+        elif last.stopped is not None:
+            reason = "stop_sequence"
+        return {"stop_reason": reason, "stop_sequence": last.stopped}
+
+
+def usage_of(last: Piece) -> dict[str, Any]:
+    """The tokens of a request; input_tokens are those that were not in the cache."""
+    usage = last.usage or Usage(0, 0, 0)
+    return {
+        "input_tokens": usage.prompt - usage.cached, "cache_read_input_tokens": usage.cached,
+        "cache_creation_input_tokens": 0, "output_tokens": usage.new,
+    }  # fmt: skip
+
+
+def _said(said: Mapping[str, Any]) -> bytes:
+    return event(said, said["type"])
+
+
+def routes() -> list[Described]:
+    """Anthropic's."""
+    return [
+        route("/v1/messages", messages, Messages, answer=MessagesAnswer),
+        route("/v1/messages/count_tokens", count_tokens, CountTokens, answer=CountTokensAnswer),
+    ]

@@ -1,0 +1,230 @@
+"""Anthropic's requests (docs.anthropic.com/en/api/messages, November 2026), field by field.
+
+A field that is not here is refused by name. Of those that are here some change nothing that this
+server does (they say so); `refuse` names those whose value asks for what it does not do.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from weft.serve.wire import Refused
+
+Count = Annotated[int, Meta(ge=0)]
+
+
+class Block(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="type"):
+    """A block of content. cache_control is inert: all is cached."""
+
+    cache_control: Any = None
+
+
+class TextPart(Block, kw_only=True, tag="text"):
+    """citations are inert: they came with an answer that is read as text."""
+
+    text: str
+    citations: Any = None
+
+
+class ToolUse(Block, kw_only=True, tag="tool_use"):
+    """A call that the assistant made. caller is inert: it says that no program of Anthropic's
+    made it."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+    caller: Any = None
+
+
+class ToolResult(Block, kw_only=True, tag="tool_result"):
+    """What a call gave. A result that is_error is told as "Error: " and its text."""
+
+    tool_use_id: str
+    content: str | list[Blocks] | None = None
+    is_error: bool | None = None
+
+
+class Thinking(Block, kw_only=True, tag="thinking"):
+    """What the assistant said to itself; the template has a place for it or not. signature is
+    inert: nothing here depends on who wrote it."""
+
+    thinking: str
+    signature: str | None = None
+
+
+class RedactedThinking(Block, kw_only=True, tag="redacted_thinking"):
+    """Inert: only Anthropic can read it."""
+
+    data: str
+
+
+class Image(Block, kw_only=True, tag="image"):
+    """Refused."""
+
+    source: Any = None
+
+
+class Document(Block, kw_only=True, tag="document"):
+    """Refused."""
+
+    source: Any = None
+    title: Any = None
+    context: Any = None
+    citations: Any = None
+
+
+Blocks = TextPart | ToolUse | ToolResult | Thinking | RedactedThinking | Image | Document
+
+
+class AnthropicMessage(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A message of a conversation. One of the system's amid it stays at its place, as text of the
+    user's."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | list[Blocks]
+
+
+class AnthropicTool(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A tool that the client runs. Inert: defer_loading (it is offered from the start),
+    eager_input_streaming (all is streamed as it is written), input_examples, allowed_callers, and
+    cache_control. The last four fields are those of Anthropic's own tools, which are refused."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    cache_control: Any = None
+    defer_loading: Any = None
+    eager_input_streaming: Any = None
+    input_examples: Any = None
+    allowed_callers: Any = None
+    max_uses: Any = None
+    allowed_domains: Any = None
+    blocked_domains: Any = None
+    user_location: Any = None
+
+
+class ToolChoice(Struct, forbid_unknown_fields=True, kw_only=True):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class ThinkingConfig(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Whether the model thinks, where its template can say so. budget_tokens is inert: it is a
+    wish, and max_tokens bounds thinking and text together. display "omitted" leaves the text of
+    thinking out of the answer; "summarized" shows all of it."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Count | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class JsonSchema(Struct, forbid_unknown_fields=True, kw_only=True):
+    type: Literal["json_schema"]
+    schema: dict[str, Any]
+
+
+class OutputConfig(Struct, forbid_unknown_fields=True, kw_only=True):
+    """effort: the template's reasoning_effort, at most high."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: JsonSchema | None = None
+    task_budget: Any = None
+
+
+class Edit(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A change to a conversation that the server is to make. Taken: clear_thinking_20251015 that
+    keeps all."""
+
+    type: str
+    keep: Any = None
+    trigger: Any = None
+    clear_at_least: Any = None
+    exclude_tools: Any = None
+    clear_tool_inputs: Any = None
+    instructions: Any = None
+    pause_after_compaction: Any = None
+
+
+class ContextManagement(Struct, forbid_unknown_fields=True, kw_only=True):
+    edits: list[Edit] | None = None
+
+
+class CountTokens(Struct, forbid_unknown_fields=True, kw_only=True):
+    """POST /v1/messages/count_tokens. Inert: cache_control, metadata, speed and service_tier unless
+    they ask for a faster service, betas (a beta is known here by its fields), inference_geo,
+    user_profile_id and workspace_id."""
+
+    messages: Annotated[list[AnthropicMessage], Meta(min_length=1, max_length=10_000)]
+    model: str | None = None
+    system: str | list[TextPart] | None = None
+    tools: Annotated[list[AnthropicTool], Meta(max_length=512)] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: ThinkingConfig | None = None
+    output_config: OutputConfig | None = None
+    output_format: JsonSchema | None = None
+    context_management: ContextManagement | None = None
+    cache_control: Any = None
+    betas: list[str] | None = None
+    metadata: dict[str, Any] | None = None
+    speed: str | None = None
+    service_tier: str | None = None
+    inference_geo: str | None = None
+    user_profile_id: str | None = None
+    workspace_id: str | None = None
+    container: Any = None
+    mcp_servers: list[Any] | None = None
+    diagnostics: Any = None
+
+    def refuse(self) -> None:
+        """Raises Refused for a value that asks for what is not done here."""
+        wrong = {
+            "container": self.container is not None,
+            "mcp_servers": bool(self.mcp_servers),
+            "diagnostics": self.diagnostics is not None,
+            "speed": self.speed not in (None, "standard"),
+            "service_tier": self.service_tier not in (None, "auto", "standard_only"),
+            "output_config.task_budget": self.output_config is not None
+            and self.output_config.task_budget is not None,
+        }
+        for field, found in wrong.items():
+            if found:
+                raise Refused(400, f"{field} is not supported with that value; leave it out", field)
+        managed = self.context_management
+        for edit in (managed.edits if managed is not None else None) or ():
+            if edit.type != "clear_thinking_20251015" or edit.keep not in (None, "all"):
+                raise Refused(
+                    400, f"an edit of type {edit.type!r:.60} is not made here, except "
+                    "clear_thinking_20251015 that keeps all", "context_management",
+                )  # fmt: skip
+        for tool in self.tools or ():
+            self._refuse_tool(tool)
+
+    @staticmethod
+    def _refuse_tool(tool: AnthropicTool) -> None:
+        if tool.type not in (None, "custom"):
+            raise Refused(400, f"a tool of type {tool.type!r:.60} runs at Anthropic; here tools "
+                          "are the client's own", "tools")  # fmt: skip
+        if tool.input_schema is None:
+            raise Refused(400, f"the tool {tool.name!r:.140} has no input_schema", "tools")
+        if tool.strict:
+            raise Refused(400, "strict is not supported; leave it out, or demand the call by "
+                          "tool_choice", "tools")  # fmt: skip
+
+
+class Messages(CountTokens, kw_only=True):
+    """POST /v1/messages. seed and cache_salt are not Anthropic's: the same request with the same
+    seed gives the same answer, and only requests of one salt share a cache."""
+
+    max_tokens: Count
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    cache_salt: str | None = None
