@@ -31,6 +31,7 @@ COMMANDS = {
     "quantize": ("quantize", "Write a model with weights of fewer bits."),
     "compile": ("compile", "Compile a model to one file, for a device that need not be here."),
     "serve": ("serve", "Serve models over HTTP, to OpenAI's clients and others."),
+    "route": ("route", "Hand requests to several servers, conversations to where they were."),
     "export": ("export", "Write a model as a web page's folder."),
     "serve-page": ("export", "Look at such a folder on localhost."),
     "check": ("check", "Prove that a device computes what the oracle computes."),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-import stat
-from pathlib import Path
 from typing import Any
 
 import click
 
 from weft.cli.hub import model_path, takes_model
+from weft.cli.listening import hosts_of, key_to, listens, play
 from weft.core.errors import UsageError
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
@@ -27,52 +26,12 @@ def bytes_of(text: str | None, option: str) -> int | None:
     return int(float(found[1]) * (1 << _UNITS[found[2].upper()]))
 
 
-def read_key(path: str | None) -> bytes | None:
-    """The key in the first line of a file. Raises UsageError for one that is short, or that others
-    can read."""
-    if path is None:
-        return None
-    try:
-        mode, data = Path(path).stat().st_mode, Path(path).read_bytes()
-    except OSError as e:
-        raise UsageError(f"--api-key-file {path}: {e.strerror}") from None
-    key = data.split(b"\n", 1)[0].strip()
-    if len(key) < 16 or not key.isascii():
-        raise UsageError(f"{path}: its first line has to be a key of at least 16 ASCII characters")
-    if stat.S_IMODE(mode) & 0o077:
-        raise UsageError(f"{path} can be read by others; chmod 600 it")
-    return key
-
-
 @click.command(
     epilog="Example:  weft serve ./my-model --port 8000   then   curl "
     'localhost:8000/v1/completions -d \'{"prompt": "Once", "max_tokens": 20}\''
 )
 @click.argument("models", nargs=-1, required=True)
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on; another than this machine's needs a key.",
-)
-@click.option(
-    "--port",
-    default=8000,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    help="0 takes a free one and says which.",
-)
-@click.option(
-    "--api-key-file",
-    help="A file whose first line every request has to bring as its "
-    "key (Authorization: Bearer KEY, or x-api-key).",
-)
-@click.option(
-    "--allow-host",
-    multiple=True,
-    help="A further name that requests may call this "
-    "server by in their Host header; repeat for several.",
-)
+@listens(8000)
 @click.option(
     "--sequences",
     default=32,
@@ -114,12 +73,6 @@ def read_key(path: str | None) -> bytes | None:
     show_default=True,
     help="How the model writes tool calls: auto, template, hermes, llama, mistral, ...",
 )
-@click.option(
-    "--log-level",
-    default="info",
-    show_default=True,
-    type=click.Choice(["debug", "info", "warning", "error"]),
-)
 @takes_model
 def serve(models: tuple[str, ...], **options: Any) -> int:
     """Serve MODELS over HTTP: OpenAI's, Anthropic's and Ollama's protocols.
@@ -129,15 +82,9 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
     from weft.serve.needs import need
 
     need()
-    from weft.serve.guard import is_local
     from weft.serve.shelf import named
 
-    key = read_key(options["api_key_file"])
-    if key is None and not is_local(options["host"]):
-        raise UsageError(
-            f"--host {options['host']} lets other machines in: give --api-key-file, or listen on "
-            "127.0.0.1"
-        )
+    key = key_to(options)
     paths = named(models)
     found = {name: str(model_path(path, options["yes"])) for name, path in paths.items()}
     return asyncio.run(_serve(found, key, options))
@@ -145,9 +92,8 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
 
 async def _serve(paths: dict[str, str], key: bytes | None, options: dict[str, Any]) -> int:
     from weft.serve.app import make_app
-    from weft.serve.guard import LOCAL, is_local
     from weft.serve.metrics import Metrics
-    from weft.serve.running import Server, listen, quiet_logs
+    from weft.serve.running import listen, quiet_logs
     from weft.serve.served import Settings
     from weft.serve.shelf import Shelf
 
@@ -158,29 +104,13 @@ async def _serve(paths: dict[str, str], key: bytes | None, options: dict[str, An
         options["tool_parser"], load,
     )  # fmt: skip
     shelf = Shelf(paths, settings, Metrics(), bytes_of(options["memory"], "--memory"))
-    host = options["host"]
-    listening = listen(host, options["port"])
-    hosts = None
-    if is_local(host) or options["allow_host"]:
-        hosts = {*LOCAL, host, *options["allow_host"]}
-    app = make_app(shelf, key, hosts)
+    listening = listen(options["host"], options["port"])
+    app = make_app(shelf, key, hosts_of(options))
     try:
         async with shelf.use(None) as first:
             await asyncio.to_thread(first.warm)
             summary = first.summary()
-        where = f"[{host}]" if ":" in host else host
-        url = f"http://{where}:{listening.getsockname()[1]}"
-
-        def ready() -> None:
-            click.echo(
-                f"weft serves {', '.join(paths)} at {url}" + (" (key needed)" if key else "")
-            )
-            for line in summary:
-                click.echo(f"  {line}")
-
-        server = Server(app.application, ready, app.leave)
-        await server.serve(sockets=[listening])
-        return 0 if server.started else 1
+        return await play(app, listening, f"weft serves {', '.join(paths)}", lambda: summary)
     finally:
         await shelf.close()
         listening.close()

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
 
 import weft
 from weft.serve import anthropic_messages, openai_answers as answers, openai_other
-from weft.serve.errors import form_of
-from weft.serve.guard import Guard
+from weft.serve.metrics import TEXT
 from weft.serve.openai_chat import chat
 from weft.serve.openai_completions import completions
 from weft.serve.openai_types import Chat, Completion, Detokenize, Embeddings, Tokenize
@@ -24,7 +21,7 @@ from weft.serve.pages import page
 from weft.serve.responses import input_tokens, responses
 from weft.serve.responses_answers import CountAnswer, ResponseAnswer
 from weft.serve.responses_types import Responses
-from weft.serve.routing import Described, route
+from weft.serve.routing import App, Described, assembled, route
 from weft.serve.shelf import Shelf
 from weft.serve.wire import Refused, json_response
 
@@ -47,7 +44,7 @@ async def health(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     """Counts and times in Prometheus's text format."""
-    return Response(request.app.state.metrics.text(), media_type="text/plain; version=0.0.4")
+    return Response(request.app.state.metrics.text(), media_type=TEXT)
 
 
 def routes() -> list[Described]:
@@ -74,14 +71,6 @@ def routes() -> list[Described]:
     ]
 
 
-@dataclass(frozen=True)
-class App:
-    """The application, and what says that it is about to end."""
-
-    application: ASGIApp
-    leave: Callable[[], None]
-
-
 def make_app(shelf: Shelf, key: bytes | None = None, hosts: Iterable[str] | None = None) -> App:
     """The application over the models of `shelf`. key: what every request has to bring. hosts:
     names that requests may call this server by (None: any)."""
@@ -93,18 +82,5 @@ def make_app(shelf: Shelf, key: bytes | None = None, hosts: Iterable[str] | None
         finally:
             await shelf.close()
 
-    async def missing(request: Request, found: Exception) -> Response:
-        path, status = request.scope["path"], getattr(found, "status_code", 404)
-        error = Refused(status, f"there is no {request.method} {path!r:.100} here")
-        app.state.metrics.requests.labels("none", str(status)).inc()
-        return json_response(form_of(path)(error), status, getattr(found, "headers", None))
-
-    app = Starlette(
-        routes=routes(), lifespan=lifespan, exception_handlers={404: missing, 405: missing}
-    )
-    app.state.shelf, app.state.metrics, app.state.leaving = shelf, shelf.metrics, False
-
-    def leave() -> None:
-        app.state.leaving = True
-
-    return App(Guard(app, key, hosts), leave)
+    state = {"shelf": shelf, "metrics": shelf.metrics}
+    return assembled(routes(), lifespan, state, key, hosts)

@@ -20,7 +20,7 @@ from weft.serve.errors import form_of
 from weft.serve.wire import Refused, json_response
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
-_SAFE = [
+SAFE = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -128,7 +128,7 @@ async def _refuse(status: int, message: str, scope: Scope, receive: Receive, sen
 def _safe(send: Send) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), *_SAFE]
+            message["headers"] = [*message.get("headers", ()), *SAFE]
         await send(message)
 
     return sending

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from weft.serve.player import Answer
     from weft.serve.shelf import Shelf
 
+TEXT = "text/plain; version=0.0.4"  # the media type of Prometheus's text format
 _FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)  # seconds
 _NEXT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 

@@ -141,13 +141,15 @@ class EmbeddingsAnswer(Answer):
 
 
 class ModelAnswer(Answer):
-    """chat: whether it has a chat template, where it is loaded."""
+    """Of a model that is loaded also: chat, whether it has a chat template; fingerprint, as its
+    answers have it in system_fingerprint."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     chat: bool | None = None
+    fingerprint: str | None = None
 
 
 class ModelsAnswer(Answer):

@@ -41,7 +41,9 @@ def _told(shelf: Shelf, name: str) -> dict[str, Any]:
     model = next((m for m in shelf.loaded() if m.name == name), None)
     created = shelf.created if model is None else model.created
     made = {"id": name, "object": "model", "created": created, "owned_by": "weft"}
-    return made if model is None else {**made, "chat": model.has_chat}
+    if model is None:
+        return made
+    return {**made, "chat": model.has_chat, "fingerprint": model.print}
 
 
 async def embeddings(request: Request) -> Response:

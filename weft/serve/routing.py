@@ -1,17 +1,23 @@
-"""Routes: what counts and logs requests, and gives refusals the form of their protocol."""
+"""Routes: what counts and logs requests, and gives refusals the form of their protocol; and the
+application that they make."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from weft.core.errors import WeftError
 from weft.serve.errors import form_of
+from weft.serve.guard import Guard
 from weft.serve.wire import Refused, json_response, refusal
 
 _log = logging.getLogger(__name__)
@@ -33,11 +39,12 @@ def route(
 ) -> Described:  # fmt: skip
     """A route (POST where it has a body) whose refusals have its protocol's form. No reply holds
     the text of an exception that is not meant for it."""
-    form = form_of(path)
 
     async def answered(request: Request) -> Response:
-        started, status = time.monotonic(), 500
+        started, status, form = time.monotonic(), 500, form_of(request.scope["path"])
         try:
+            if request.method == "POST" and request.app.state.leaving:
+                raise Refused(503, "the server is going; ask another", retry=1)
             response = await handler(request)
             status = response.status_code
         except ClientDisconnect:
@@ -61,3 +68,37 @@ def route(
     made.summary = (handler.__doc__ or path).split("\n", 1)[0].rstrip(".")
     made.body, made.answer = body, answer
     return made
+
+
+@dataclass(frozen=True)
+class App:
+    """The application, what says that it is about to end, and whether it wants a key."""
+
+    application: ASGIApp
+    leave: Callable[[], None]
+    keyed: bool
+
+
+def assembled(
+    routes: Sequence[Route], lifespan: Callable[[Starlette], Any], state: Mapping[str, Any],
+    key: bytes | None, hosts: Iterable[str] | None,
+) -> App:  # fmt: skip
+    """An application behind a guard. state: what its routes find in `request.app.state`, where
+    `leaving` says whether it is about to end."""
+
+    async def missing(request: Request, found: Exception) -> Response:
+        path, status = request.scope["path"], getattr(found, "status_code", 404)
+        error = Refused(status, f"there is no {request.method} {path!r:.100} here")
+        app.state.metrics.requests.labels("none", str(status)).inc()
+        return json_response(form_of(path)(error), status, getattr(found, "headers", None))
+
+    app = Starlette(
+        routes=list(routes), lifespan=lifespan, exception_handlers={404: missing, 405: missing}
+    )
+    for name, value in {**state, "leaving": False}.items():
+        setattr(app.state, name, value)
+
+    def leave() -> None:
+        app.state.leaving = True
+
+    return App(Guard(app, key, hosts), leave, key is not None)

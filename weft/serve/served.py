@@ -50,6 +50,7 @@ class Served:
         self.name, self.model, self.created = name, model, int(time.time())
         self.used = time.monotonic()
         self.users = 0  # requests that are being answered
+        self.print = self.fingerprint()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -142,7 +143,6 @@ class ServedDecoder(Served):
         self._grammars: Grammars | None = None
         self._making = threading.Lock()
         self._bytes: list[bytes] | None = None
-        self.print = self.fingerprint()
 
     def _texts(self) -> Any:
         return self.tokenizer.stream()

@@ -58,14 +58,9 @@ def refusal(error: WeftError) -> Refused:
 
 
 async def read(request: Request, kind: type[T]) -> T:
-    """The request's body as `kind`, a msgspec Struct. Raises Refused: 413 for a body of more than
-    MAX_BODY bytes, 408 for one that does not come in BODY_SECONDS, 400 for what is not such JSON
-    (an unknown field is named)."""
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            body = await _body(request)
-    except TimeoutError:
-        raise Refused(408, f"the body did not come within {BODY_SECONDS:.0f} seconds") from None
+    """The request's body as `kind`, a msgspec Struct. Raises Refused as `body_of` does, and with
+    400 for what is not such JSON (an unknown field is named)."""
+    body = await body_of(request)
     if deeper(body, MAX_DEPTH):
         raise Refused(400, f"the JSON is nested more than {MAX_DEPTH} deep")
     try:
@@ -76,6 +71,16 @@ async def read(request: Request, kind: type[T]) -> T:
         raise Refused(400, f"the body is not JSON: {e}") from None
     except RecursionError:
         raise Refused(400, "the JSON is nested too deeply") from None
+
+
+async def body_of(request: Request) -> bytes:
+    """The request's body. Raises Refused: 413 for one of more than MAX_BODY bytes, 408 for one that
+    does not come in BODY_SECONDS."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await _body(request)
+    except TimeoutError:
+        raise Refused(408, f"the body did not come within {BODY_SECONDS:.0f} seconds") from None
 
 
 async def _body(request: Request) -> bytes:

@@ -1,0 +1,99 @@
+"""What commands that listen have in common: where, for whom, and until when."""
+
+from __future__ import annotations
+
+import socket
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from weft.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from weft.serve.app import App
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def listens(port: int) -> Callable[[F], F]:
+    """The options of a command that listens, on this port unless told otherwise."""
+    options = [
+        click.option("--host", default="127.0.0.1", show_default=True,
+                     help="Address to listen on; another than this machine's needs a key."),
+        click.option("--port", default=port, show_default=True, type=click.IntRange(0, 65535),
+                     help="0 takes a free one and says which."),
+        click.option("--api-key-file", help="A file whose first line every request has to bring as "
+                     "its key (Authorization: Bearer KEY, or x-api-key)."),
+        click.option("--allow-host", multiple=True, help="A further name that requests may call "
+                     "this server by in their Host header; repeat for several."),
+        click.option("--log-level", default="info", show_default=True,
+                     type=click.Choice(["debug", "info", "warning", "error"])),
+    ]  # fmt: skip
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def read_key(path: str | None, option: str = "--api-key-file") -> bytes | None:
+    """The key in the first line of the file that an option names. Raises UsageError for one that is
+    short, or that others can read."""
+    if path is None:
+        return None
+    try:
+        mode, data = Path(path).stat().st_mode, Path(path).read_bytes()
+    except OSError as e:
+        raise UsageError(f"{option} {path}: {e.strerror}") from None
+    key = data.split(b"\n", 1)[0].strip()
+    if len(key) < 16 or not key.isascii():
+        raise UsageError(f"{path}: its first line has to be a key of at least 16 ASCII characters")
+    if stat.S_IMODE(mode) & 0o077:
+        raise UsageError(f"{path} can be read by others; chmod 600 it")
+    return key
+
+
+def key_to(options: Mapping[str, Any]) -> bytes | None:
+    """The key that requests have to bring. Raises UsageError where other machines would be let in
+    without one."""
+    from weft.serve.guard import is_local
+
+    key, host = read_key(options["api_key_file"]), options["host"]
+    if key is None and not is_local(host):
+        raise UsageError(
+            f"--host {host} lets other machines in: give --api-key-file, or listen on 127.0.0.1"
+        )
+    return key
+
+
+def hosts_of(options: Mapping[str, Any]) -> set[str] | None:
+    """The names that requests may call this server by; None: any."""
+    from weft.serve.guard import LOCAL, is_local
+
+    host, more = options["host"], options["allow_host"]
+    return {*LOCAL, host, *more} if is_local(host) or more else None
+
+
+async def play(
+    app: App, listening: socket.socket, what: str, more: Callable[[], Iterable[str]]
+) -> int:  # fmt: skip
+    """Serves until a signal; the exit status. Once requests are answered it is said where, after
+    `what`, and `more` in further lines."""
+    from weft.serve.running import Server
+
+    host, port = listening.getsockname()[:2]
+    where = f"[{host}]" if ":" in host else host
+
+    def ready() -> None:
+        click.echo(f"{what} at http://{where}:{port}" + (" (key needed)" if app.keyed else ""))
+        for line in more():
+            click.echo(f"  {line}")
+
+    server = Server(app.application, ready, app.leave)
+    await server.serve(sockets=[listening])
+    return 0 if server.started else 1

@@ -1,0 +1,50 @@
+"""`weft route`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from weft.cli.listening import hosts_of, key_to, listens, play, read_key
+
+
+@click.command(epilog="Example:  weft route http://127.0.0.1:8001 http://127.0.0.1:8002")
+@click.argument("replicas", nargs=-1, required=True)
+@click.option("--upstream-key-file", help="A file whose first line is the key of the replicas "
+              "(default: what a request brings goes on).")  # fmt: skip
+@click.option("--allow-mixed", is_flag=True, help="Take replicas whose fingerprints of a model "
+              "differ: an answer then depends on who gives it.")  # fmt: skip
+@listens(8000)
+def route(replicas: tuple[str, ...], **options: Any) -> int:
+    """Hand requests to REPLICAS, addresses of `weft serve` (http://HOST:PORT).
+
+    A conversation stays where its beginning is cached; a request that a replica loses before the
+    client saw a word of its answer is asked of another, with the same seed."""
+    from weft.serve.needs import need
+
+    need()
+    return asyncio.run(_route(replicas, key_to(options), options))
+
+
+async def _route(urls: tuple[str, ...], key: bytes | None, options: dict[str, Any]) -> int:
+    from weft.serve.routing.exchange import Address
+    from weft.serve.routing.fleet import Fleet
+    from weft.serve.routing.replica import Replica
+    from weft.serve.routing.router import make_router
+    from weft.serve.running import listen, quiet_logs
+
+    quiet_logs(options["log_level"])
+    theirs = read_key(options["upstream_key_file"], "--upstream-key-file")
+    fleet = Fleet([Replica(Address.of(url), theirs) for url in urls], options["allow_mixed"])
+
+    def told() -> list[str]:
+        return [f"{replica.name}: {replica.told()['status']}" for replica in fleet.replicas]
+
+    listening = listen(options["host"], options["port"])
+    try:
+        app = make_router(fleet, key, hosts_of(options))
+        return await play(app, listening, f"weft routes to {len(urls)} replicas", told)
+    finally:
+        listening.close()

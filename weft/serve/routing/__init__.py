@@ -1,0 +1,1 @@
+"""A router in front of several servers: conversations stay where their prefix is cached."""

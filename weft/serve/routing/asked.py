@@ -1,0 +1,99 @@
+"""What a router has to know of a request: its conversation, its model, its seed.
+
+No tokenizer is needed: turns of one conversation begin with the same text, so a hash of where it
+begins names the conversation, as a hash of a prompt's first page names a place in a server's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from weft.serve.wire import MAX_DEPTH, deeper
+
+BLOCK = 256  # characters or token ids: a prompt that is shorter shares no page worth keeping
+_GIVEN = ("model", "cache_salt", "system", "instructions", "tools")  # what prompts begin with
+_SYSTEM = ("system", "developer")
+
+# Which field holds the conversation, and where the seed is put, if the protocol has one.
+WRITES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "/v1/chat/completions": ("messages", ("seed",)),
+    "/v1/completions": ("prompt", ("seed",)),
+    "/v1/responses": ("input", ()),
+    "/v1/messages": ("messages", ()),
+    "/api/chat": ("messages", ("options", "seed")),
+    "/api/generate": ("prompt", ("options", "seed")),
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request's body as it goes on, which model it names, and the 32 bytes that all turns of its
+    conversation have in common (None: it has none that is worth returning for)."""
+
+    body: bytes
+    model: str | None = None
+    home: bytes | None = None
+
+
+def asked_of(path: str, body: bytes, key: bytes) -> Asked:
+    """Of a request by whoever has this digest of a key (guard.key_of). Where answers are drawn and
+    no seed is given one is put in, so that asking again gives the same answer. What is no JSON
+    object goes on as it is: the replica says what is wrong with it."""
+    if body.lstrip()[:1] != b"{" or deeper(body, MAX_DEPTH):
+        return Asked(body)
+    try:
+        value: dict[str, Any] = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Asked(body)
+    named = value.get("model")
+    model = named if isinstance(named, str) and named else None
+    if path not in WRITES:
+        return Asked(body, model)
+    field, seed = WRITES[path]
+    seeded = _seed(value, seed)
+    return Asked(
+        msgspec.json.encode(value) if seeded else body, model, _home(value, value.get(field), key)
+    )
+
+
+def _seed(value: dict[str, Any], where: tuple[str, ...]) -> bool:
+    """Whether a seed was put in: there is a place for it, and it was empty."""
+    if not where:
+        return False
+    *outer, name = where
+    for step in outer:
+        if value.get(step) is None:
+            value[step] = {}
+        value = value[step]
+        if not isinstance(value, dict):
+            return False
+    if value.get(name) is not None:
+        return False
+    value[name] = secrets.randbits(31)  # as many as every protocol takes
+    return True
+
+
+def _home(value: Mapping[str, Any], said: Any, key: bytes) -> bytes | None:
+    """A hash of what all turns begin with: everything up to the first message that is not the
+    system's; of a plain prompt the first BLOCK."""
+    if isinstance(said, list) and said and isinstance(said[0], str | list):
+        said = said[0]  # several prompts: the first stands for them
+    if isinstance(said, list) and said and isinstance(said[0], dict):
+        ends = (i for i, turn in enumerate(said, 1) if _role(turn) not in _SYSTEM)
+        said = said[: next(ends, len(said))]
+    elif isinstance(said, str | list) and len(said) >= BLOCK:
+        said = said[:BLOCK]
+    else:
+        return None
+    begins = [[value.get(name) for name in _GIVEN], said]
+    return hashlib.blake2b(key + msgspec.json.encode(begins), digest_size=32).digest()
+
+
+def _role(turn: Any) -> Any:
+    return turn.get("role") if isinstance(turn, dict) else None

@@ -1,0 +1,116 @@
+"""The replicas together: who gets a request, and who takes part."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Collection, Sequence
+
+from weft.core.errors import UsageError
+from weft.serve.routing.asked import Asked
+from weft.serve.routing.replica import Replica
+
+LOAD = 1.25  # of the mean: a replica with more takes no further conversation
+
+_log = logging.getLogger(__name__)
+
+
+def ranked(home: bytes, names: Sequence[str]) -> list[str]:
+    """The names in the order in which they are home to a conversation, by rendezvous hashing
+    (Thaler and Ravishankar 1998): where one goes only its own conversations move, each to its next;
+    where one comes it takes an equal share of everybody's."""
+
+    def weight(name: str) -> bytes:
+        return hashlib.blake2b(name.encode(), key=home, digest_size=16).digest()
+
+    return sorted(names, key=weight, reverse=True)
+
+
+class Fleet:
+    """`mixed`: whether replicas may take part whose fingerprints of a model differ, and with them
+    their answers. Raises UsageError for an address that is given twice."""
+
+    def __init__(self, replicas: Sequence[Replica], mixed: bool = False) -> None:
+        self.replicas, self._mixed = list(replicas), mixed
+        self.created = int(time.time())
+        names = [replica.name for replica in replicas]
+        for name in names:
+            if names.count(name) > 1:
+                raise UsageError(f"http://{name} is given twice")
+
+    @property
+    def ready(self) -> list[Replica]:
+        """Those that take requests."""
+        return [r for r in self.replicas if r.status == "up" and r.joined is not None]
+
+    @property
+    def models(self) -> dict[str, str | None]:
+        """All models, and the fingerprint that a replica tells; the first of the first is what
+        requests mean that name none."""
+        made: dict[str, str | None] = {}
+        for replica in self.ready:
+            for name, told in replica.models.items():
+                made[name] = made.get(name) or told
+        return made
+
+    def choose(self, asked: Asked, without: Collection[Replica] = ()) -> Replica | None:
+        """Whom to ask: the first home of the conversation that has not more than its share of the
+        load (consistent hashing with bounded loads: Mirrokni, Thorup and Zadimoghaddam 2018); what
+        is no conversation goes where the least is to be done. None: nobody is left."""
+        models = self.models
+        known = asked.model is None or asked.model in models  # else whoever is there says it is not
+        first = next(iter(models), None)
+        able = [
+            r for r in self.ready
+            if r not in without and (not known or r.serves(asked.model, first))
+        ]  # fmt: skip
+        if not able:
+            return None
+        if asked.home is None:
+            return min(able, key=lambda r: r.outstanding)
+        most = math.ceil(LOAD * (sum(r.outstanding for r in able) + 1) / len(able))
+        by_name = {r.name: r for r in able}
+        order = [by_name[name] for name in ranked(asked.home, list(by_name))]
+        return next(r for r in order if r.outstanding < most)  # not all are above the mean
+
+    def agree(self) -> None:
+        """Lets those take part that are up and have the same fingerprint of each model as those
+        that do already; of several that come at once the first named counts."""
+        known: dict[str, str] = {}
+        for replica in sorted(self.replicas, key=lambda r: r.joined or math.inf):
+            if replica.status != "up":
+                replica.joined = None
+                continue
+            told = {name: mark for name, mark in replica.models.items() if mark}
+            other = tuple(name for name, mark in told.items() if known.get(name, mark) != mark)
+            if other and other != replica.differs:
+                _log.warning("replica %s has another %s", replica.name, ", ".join(other))
+            replica.differs = other
+            if other and not self._mixed:
+                replica.joined = None
+                continue
+            replica.joined = replica.joined or time.monotonic()
+            known = {**told, **known}
+
+    @contextlib.asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Inside, replicas are looked at; each has been once when it begins."""
+        await asyncio.gather(*(replica.look() for replica in self.replicas))
+        self.agree()
+        tasks = [asyncio.ensure_future(self._watch(replica)) for replica in self.replicas]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self, replica: Replica) -> None:
+        while True:
+            await replica.pause()
+            await replica.look()
+            self.agree()
