@@ -5,21 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from weft.models.box import box_folder
-from weft.serve.app import make_app
+from weft.serve.app import App, make_app
+from weft.serve.guard import LOCAL
 from weft.serve.metrics import Metrics
 from weft.serve.running import Server, listen
 from weft.serve.served import Settings
 from weft.serve.shelf import Shelf
+
+T = TypeVar("T")
 
 # As Qwen's and Hermes' templates write, in short: tools, reasoning, calls and their results.
 TEMPLATE = """
@@ -48,14 +55,11 @@ def chatty_box(folder: Path, context: int = 512) -> Path:
 
 
 @dataclass
-class Running:
-    """A server in a thread of this process."""
+class Listening:
+    """What listens on a port of this machine."""
 
     host: str
     port: int
-    shelf: Shelf
-    loop: asyncio.AbstractEventLoop
-    server: Server
 
     @property
     def url(self) -> str:
@@ -78,22 +82,49 @@ class Running:
             connection.close()
 
 
+@dataclass
+class Threaded(Listening):
+    """A server in a thread of this process."""
+
+    loop: asyncio.AbstractEventLoop
+    server: Server
+
+
+@dataclass
+class Running(Threaded):
+    """One of models."""
+
+    shelf: Shelf
+
+
 @contextlib.contextmanager
 def serving(
     models: Mapping[str, str], key: bytes | None = None, limit: int | None = None, **settings: Any
 ) -> Iterator[Running]:
     """A server of these models until the block ends."""
+
+    def make() -> tuple[App, Shelf]:
+        given = {"load": {"device": "cpu"}, "sequences": 8, **settings}
+        shelf = Shelf(models, Settings(**given), Metrics(), limit)
+        return make_app(shelf, key, set(LOCAL)), shelf
+
+    with threaded(make) as (server, shelf):
+        yield Running(*vars(server).values(), shelf)
+
+
+@contextlib.contextmanager
+def threaded(make: Callable[[], tuple[App, T]]) -> Iterator[tuple[Threaded, T]]:
+    """An application that `make` makes on its event loop, served until the block ends, and what
+    else it gives."""
     ready = threading.Event()
     made: list[Any] = []
 
     async def play() -> None:
-        given = {"load": {"device": "cpu"}, "sequences": 8, **settings}
-        shelf = Shelf(models, Settings(**given), Metrics(), limit)
+        app, more = make()
         listening = listen("127.0.0.1", 0)
-        app = make_app(shelf, key, {"localhost", "127.0.0.1"})
         server = Server(app.application, ready.set, app.leave)
         port = listening.getsockname()[1]
-        made.append(Running("127.0.0.1", port, shelf, asyncio.get_running_loop(), server))
+        made.append((Threaded("127.0.0.1", port, asyncio.get_running_loop(), server), more))
         try:
             await server.serve(sockets=[listening])
         finally:
@@ -106,7 +137,7 @@ def serving(
     try:
         yield made[0]
     finally:
-        made[0].server.should_exit = True
+        made[0][0].server.should_exit = True
         thread.join(30)
         assert not thread.is_alive(), "the server does not end"
 
@@ -117,3 +148,35 @@ def until(found: Callable[[], bool], seconds: float = 20) -> None:
     while not found():
         assert time.monotonic() < end
         time.sleep(0.005)
+
+
+@dataclass
+class Process(Listening):
+    """A command of weft's that listens, as a process of its own."""
+
+    popen: subprocess.Popen[str]
+
+    def end(self) -> None:
+        self.popen.kill()
+        self.popen.communicate()
+
+
+@contextlib.contextmanager
+def process(*words: str, **environment: str) -> Iterator[Process]:
+    """`weft WORDS`, on a free port unless they name one, until the block ends."""
+    run = "from weft.cli.start import main; main()"
+    port = [] if "--port" in words else ["--port", "0"]
+    popen = subprocess.Popen(
+        [sys.executable, "-c", run, *words, *port], text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+    )  # fmt: skip
+    assert popen.stdout is not None and popen.stderr is not None
+    line = popen.stdout.readline()
+    found = re.search(r"http://([\d.]+):(\d+)", line)
+    assert found, line + popen.stderr.read()
+    made = Process(found[1], int(found[2]), popen)
+    try:
+        yield made
+    finally:
+        made.end()

@@ -1,0 +1,304 @@
+"""`weft route` in front of real servers: the same answers, kept prefixes, and what is lost when one
+of them is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from serve_kit import Listening, Process, Running, process, serving, threaded, until
+
+from weft.cli.main import invoke
+from weft.models.model import Decoder
+from weft.serve.guard import LOCAL
+from weft.serve.routing import replica as looking
+from weft.serve.routing.exchange import Address
+from weft.serve.routing.fleet import Fleet
+from weft.serve.routing.replica import Replica
+from weft.serve.routing.router import make_router
+
+KEY = b"0123456789abcdef"
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+LONG = {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "temperature": 0.9}
+
+
+class Routing(Listening):
+    """A router in a thread of this process."""
+
+    fleet: Fleet
+
+
+@contextlib.contextmanager
+def routing(
+    *servers: Listening, key: bytes | None = None, theirs: bytes | None = None, mixed: bool = False
+) -> Iterator[Routing]:
+    def make() -> tuple[Any, Fleet]:
+        replicas = [Replica(Address.of(server.url), theirs) for server in servers]
+        fleet = Fleet(replicas, mixed)
+        return make_router(fleet, key, LOCAL), fleet
+
+    with threaded(make) as (server, fleet):
+        made = Routing(server.host, server.port)
+        made.fleet = fleet
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "CHECK_SECONDS", 0.1)
+
+
+@pytest.fixture(scope="module")
+def second(chatty: Path) -> Iterator[Running]:
+    with serving({"box": str(chatty)}) as running:
+        yield running
+
+
+@pytest.fixture
+def router(server: Running, second: Running) -> Iterator[Routing]:
+    with routing(server, second) as made:
+        assert len(made.fleet.ready) == 2
+        yield made
+
+
+@contextlib.contextmanager
+def stream(to: Listening, path: str, body: Mapping[str, Any]) -> Iterator[Any]:
+    """The response of a stream, to be read line by line."""
+    connection = HTTPConnection(to.host, to.port, timeout=60)
+    connection.request("POST", path, json.dumps({**body, "stream": True}).encode())
+    try:
+        yield connection.getresponse()
+    finally:
+        connection.close()
+
+
+def texts(lines: list[bytes]) -> str:
+    """What a stream of completions says."""
+    found = [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
+    return "".join(choice["text"] for part in found for choice in part.get("choices", ()))
+
+
+def test_an_answer_through_the_router_is_the_one_alone(router: Routing, alone: Decoder) -> None:
+    client = openai.OpenAI(base_url=f"{router.url}/v1", api_key="none", max_retries=0)
+    assert [m.id for m in client.models.list()] == ["box"]
+    for i in range(6):
+        prompt = f"def function_{i}(n):\n" * 20
+        asked: dict[str, Any] = {"prompt": prompt, "max_tokens": 16, "seed": i}
+        expected = alone.generate(prompt, max_new_tokens=16, temperature=1.0, seed=i).text
+        assert client.completions.create(model="box", **asked).choices[0].text == expected
+        parts = client.completions.create(model="box", stream=True, **asked)
+        assert "".join(part.choices[0].text for part in parts) == expected
+    status, body, _ = router.ask("POST", TEXT, {"prompt": "x", "max_token": 3})
+    assert status == 400 and body["error"]["param"] == "max_token"
+    assert router.ask("GET", "/v1/nothing")[0] == 404
+    assert router.ask("POST", "/tokenize", {"prompt": "x"})[1]["count"] == 1
+
+
+def test_a_conversation_stays_where_its_prefix_is(router: Routing, alone: Decoder) -> None:
+    for i in range(4):
+        said = [{"role": "user", "content": f"Conversation {i}: " + "what is a loop? " * 12}]
+        length = 0
+        for turn in range(3):
+            asked = {"messages": said, "max_tokens": 8, "temperature": 0}
+            made = router.ask("POST", CHAT, asked)[1]
+            cached = made["usage"]["prompt_tokens_details"]["cached_tokens"]
+            assert cached >= (length // 64 * 64 if turn else 0)  # whole pages, at the least
+            length = made["usage"]["prompt_tokens"]
+            assert length > 64
+            text = made["choices"][0]["message"]["content"]
+            said += [{"role": "assistant", "content": text}, {"role": "user", "content": "Go on."}]
+
+
+def test_other_requests_go_where_the_least_is_to_do(router: Routing) -> None:
+    with stream(router, TEXT, {**LONG, "n": 2}) as response:
+        response.readline()
+        busy = [r.outstanding for r in router.fleet.replicas]
+        assert sorted(busy) == [0, 1]
+        with stream(router, TEXT, LONG) as other:
+            other.readline()
+            assert [r.outstanding for r in router.fleet.replicas] == [1, 1]
+    until(lambda: not any(r.outstanding for r in router.fleet.replicas))
+
+
+def test_a_client_that_leaves_ends_its_answer_there(
+    router: Routing, server: Running, second: Running
+) -> None:
+    def running() -> int:
+        return sum(m.engine.stats.running for s in (server, second) for m in s.shelf.decoders())
+
+    until(lambda: running() == 0)
+    with stream(router, TEXT, {**LONG, "n": 4}) as response:
+        response.readline()
+    until(lambda: running() == 0)
+    with socket.create_connection((router.host, router.port)) as s:  # one that waits for the whole
+        body = json.dumps({**LONG, "n": 8}).encode()
+        s.sendall(f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\n".encode())
+        s.sendall(f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        until(lambda: running() > 0)
+    until(lambda: running() == 0)
+    assert not any(r.outstanding for r in router.fleet.replicas)
+
+
+def test_the_routers_own_pages(router: Routing, server: Running) -> None:
+    router.ask("POST", TEXT, {"prompt": "x", "max_tokens": 1})
+    status, health, _ = router.ask("GET", "/health")
+    mark = server.ask("GET", "/v1/models")[1]["data"][0]["fingerprint"]
+    assert status == 200 and health["models"] == ["box"]
+    assert {r["status"] for r in health["replicas"].values()} == {"up"}
+    assert router.ask("GET", "/v1/models")[1]["data"][0]["fingerprint"] == mark
+    text = router.ask("GET", "/metrics")[1]
+    for replica in router.fleet.replicas:
+        assert f'weft_router_replica_up{{replica="{replica.name}"}} 1.0' in text
+        assert f'weft_engine_running{{model="box",replica="{replica.name}"}} 0.0' in text
+    assert text.count("# TYPE weft_engine_running gauge") == 1
+
+
+def test_the_routers_guard(server: Running, chatty: Path) -> None:
+    with serving({"box": str(chatty)}, key=KEY[::-1]) as locked:
+        with routing(locked, key=KEY, theirs=KEY[::-1]) as made:
+            assert made.ask("GET", "/v1/models")[0] == 401
+            assert made.ask("GET", "/health", headers={"x-api-key": "wrong"})[0] == 401
+            assert made.ask("GET", "/v1/models", headers={"Host": "evil.example"})[0] == 421
+            own = {"Authorization": f"Bearer {KEY.decode()}"}
+            asked = {"prompt": "x", "max_tokens": 1}
+            assert made.ask("POST", TEXT, asked, own)[0] == 200
+            foreign = {**own, "Origin": "http://evil.example"}
+            assert made.ask("POST", TEXT, asked, foreign)[0] == 403
+            assert made.ask("POST", TEXT, b"x" * (9 << 20), own)[0] == 413
+        with routing(locked) as made:  # the wrong key is said, not tried on clients
+            assert made.fleet.replicas[0].told()["status"] == "refuses"
+            assert made.ask("POST", TEXT, asked)[0] == 503
+
+
+def test_other_answers_are_kept_out(server: Running, chatty: Path) -> None:
+    with serving({"box": str(chatty)}, load={"device": "cpu", "cache": "int8"}) as other:
+        for each in (server, other):  # loads the model
+            assert each.ask("POST", TEXT, {"prompt": "x", "max_tokens": 1})[0] == 200
+        with routing(server, other) as made:
+            _, health, _ = made.ask("GET", "/health")
+            assert [r["status"] for r in health["replicas"].values()] == ["up", "differs"]
+        with routing(server, other, mixed=True) as made:
+            assert len(made.fleet.ready) == 2
+
+
+def test_nobody_is_left(server: Running) -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        with routing(Listening("127.0.0.1", s.getsockname()[1])) as made:
+            status, body, headers = made.ask("POST", TEXT, {"prompt": "x"})
+            assert status == 503 and "retry-after" in {name.lower() for name in headers}
+            assert body["error"]["type"] == "api_error"
+            assert made.ask("POST", "/v1/messages", {})[1]["type"] == "error"
+            assert made.ask("GET", "/health")[0] == 503
+
+
+@pytest.fixture
+def two(chatty: Path) -> Iterator[tuple[Process, Process]]:
+    """Two servers to kill."""
+    words = ("serve", f"box={chatty}", "--device", "cpu")
+    with process(*words) as one, process(*words) as other:
+        yield one, other
+
+
+def at_work(made: Routing, servers: tuple[Process, Process]) -> Process:
+    """The server that the only answer comes from."""
+    until(lambda: any(r.outstanding for r in made.fleet.replicas))
+    return next(s for s, r in zip(servers, made.fleet.replicas) if r.outstanding)
+
+
+def test_an_answer_that_nobody_saw_is_asked_again(two: tuple[Process, Process]) -> None:
+    got: list[Any] = []
+    asked = {**LONG, "n": 4, "seed": 3}
+    with routing(*two) as made:
+        whole = made.ask("POST", TEXT, asked)[1]["choices"]
+        asking = threading.Thread(target=lambda: got.append(made.ask("POST", TEXT, asked)))
+        asking.start()
+        at_work(made, two).popen.kill()
+        asking.join(60)
+        assert got[0][0] == 200 and got[0][1]["choices"] == whole
+        until(lambda: len(made.fleet.ready) == 1)
+        assert "weft_router_retries_total 1.0" in made.ask("GET", "/metrics")[1]
+
+
+def test_a_stream_that_breaks_says_so(two: tuple[Process, Process]) -> None:
+    with routing(*two) as made:
+        with stream(made, TEXT, {**LONG, "n": 4}) as response:
+            lines = [response.readline()]
+            at_work(made, two).popen.kill()
+            lines += response.read().splitlines()
+        events = [line for line in lines if line.startswith(b"data: ")]
+        error = json.loads(events[-1][6:])["error"]
+        assert "broke off" in error["message"] and error["type"] == "api_error"
+        assert all(json.loads(event[6:])["choices"] for event in events[:-1])  # none is torn
+        assert made.ask("POST", TEXT, {"prompt": "x", "max_tokens": 1})[0] == 200
+
+
+def test_a_replica_comes_back(two: tuple[Process, Process], chatty: Path) -> None:
+    with routing(*two) as made:
+        lost = two[0]
+        lost.popen.kill()
+        until(lambda: [r.told()["status"] for r in made.fleet.replicas] == ["down", "up"])
+        with process("serve", f"box={chatty}", "--device", "cpu", "--port", str(lost.port)):
+            until(lambda: len(made.fleet.ready) == 2)
+
+
+def test_a_silent_replica_is_given_up(
+    two: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine without power closes no connection."""
+    monkeypatch.setattr(looking, "PATIENCE", 0.3)
+    got: list[Any] = []
+    asked = {**LONG, "n": 4, "seed": 3}
+    with routing(*two) as made:
+        asking = threading.Thread(target=lambda: got.append(made.ask("POST", TEXT, asked)))
+        asking.start()
+        silent = at_work(made, two)
+        silent.popen.send_signal(signal.SIGSTOP)
+        asking.join(60)
+        assert got[0][0] == 200
+        assert sorted(r.told()["status"] for r in made.fleet.replicas) == ["silent", "up"]
+        silent.popen.send_signal(signal.SIGCONT)
+        until(lambda: len(made.fleet.ready) == 2)
+
+
+def test_one_that_is_going_gets_no_more(two: tuple[Process, Process]) -> None:
+    with routing(*two) as made, stream(made, TEXT, LONG) as response:
+        first = response.readline()
+        at_work(made, two).popen.send_signal(signal.SIGTERM)
+        until(lambda: len(made.fleet.ready) == 1)
+        assert made.ask("POST", TEXT, {"prompt": "x", "max_tokens": 1})[0] == 200
+        assert b"[DONE]" in response.read() and first  # what ran came to its end
+
+
+def test_the_command(server: Running, second: Running) -> None:
+    with process("route", server.url, second.url) as made:
+        assert made.ask("POST", TEXT, {"prompt": "x", "max_tokens": 1})[0] == 200
+        made.popen.send_signal(signal.SIGTERM)
+        assert made.popen.wait(30) == 0
+        assert made.popen.stdout is not None and made.popen.stderr is not None
+        assert made.popen.stdout.read().count(": up") == 2
+        assert "Traceback" not in made.popen.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["127.0.0.1:8000"], "expected http://HOST:PORT"),
+        (["http://127.0.0.1:1", "http://127.0.0.1:1"], "twice"),
+        (["http://127.0.0.1:1", "--host", "0.0.0.0"], "--api-key-file"),
+        (["http://127.0.0.1:1", "--upstream-key-file", "missing"], "--upstream-key-file missing"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["route", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert said in err and "Traceback" not in err
