@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from weft.models.box import box_folder
-from weft.serve.app import App, make_app
+from weft.serve.app import make_app
 from weft.serve.guard import LOCAL
 from weft.serve.metrics import Metrics
+from weft.serve.routing import App
 from weft.serve.running import Server, listen
 from weft.serve.served import Settings
 from weft.serve.shelf import Shelf

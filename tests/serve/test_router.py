@@ -20,11 +20,11 @@ from serve_kit import Listening, Process, Running, process, serving, threaded, u
 from weft.cli.main import invoke
 from weft.models.model import Decoder
 from weft.serve.guard import LOCAL
-from weft.serve.routing import replica as looking
-from weft.serve.routing.exchange import Address
-from weft.serve.routing.fleet import Fleet
-from weft.serve.routing.replica import Replica
-from weft.serve.routing.router import make_router
+from weft.serve.router import replica as looking
+from weft.serve.router.exchange import Address
+from weft.serve.router.fleet import Fleet
+from weft.serve.router.front import make_router
+from weft.serve.router.replica import Replica
 
 KEY = b"0123456789abcdef"
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"

@@ -13,7 +13,7 @@ import click
 from weft.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from weft.serve.app import App
+    from weft.serve.routing import App
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -29,10 +29,10 @@ def route(replicas: tuple[str, ...], **options: Any) -> int:
 
 
 async def _route(urls: tuple[str, ...], key: bytes | None, options: dict[str, Any]) -> int:
-    from weft.serve.routing.exchange import Address
-    from weft.serve.routing.fleet import Fleet
-    from weft.serve.routing.replica import Replica
-    from weft.serve.routing.router import make_router
+    from weft.serve.router.exchange import Address
+    from weft.serve.router.fleet import Fleet
+    from weft.serve.router.front import make_router
+    from weft.serve.router.replica import Replica
     from weft.serve.running import listen, quiet_logs
 
     quiet_logs(options["log_level"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Iterable
 
 from starlette.applications import Starlette
@@ -23,9 +22,7 @@ from weft.serve.responses_answers import CountAnswer, ResponseAnswer
 from weft.serve.responses_types import Responses
 from weft.serve.routing import App, Described, assembled, route
 from weft.serve.shelf import Shelf
-from weft.serve.wire import Refused, json_response
-
-_log = logging.getLogger(__name__)
+from weft.serve.wire import json_response
 
 
 async def health(request: Request) -> Response:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from weft.core.errors import UsageError
-from weft.serve.routing.asked import BLOCK, Asked, asked_of
-from weft.serve.routing.exchange import Address
-from weft.serve.routing.fleet import LOAD, Fleet, ranked
-from weft.serve.routing.replica import Replica
+from weft.serve.router.asked import BLOCK, Asked, asked_of
+from weft.serve.router.exchange import Address
+from weft.serve.router.fleet import LOAD, Fleet, ranked
+from weft.serve.router.replica import Replica
 
 NAMES = [f"10.0.0.{i}:8000" for i in range(4)]
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Iterable
 
 from starlette.applications import Starlette
 
-from weft.serve.app import App, assembled, route
-from weft.serve.routing import merged
-from weft.serve.routing.fleet import Fleet
-from weft.serve.routing.relay import relay
+from weft.serve.router import merged
+from weft.serve.router.fleet import Fleet
+from weft.serve.router.relay import relay
+from weft.serve.routing import App, assembled, route
 
 
 def make_router(fleet: Fleet, key: bytes | None = None, hosts: Iterable[str] | None = None) -> App:

@@ -17,9 +17,9 @@ from starlette.responses import Response
 
 import weft
 from weft.serve.metrics import TEXT
-from weft.serve.routing.exchange import Broken
-from weft.serve.routing.fleet import Fleet
-from weft.serve.routing.replica import PATIENCE, Replica
+from weft.serve.router.exchange import Broken
+from weft.serve.router.fleet import Fleet
+from weft.serve.router.replica import PATIENCE, Replica
 from weft.serve.wire import json_response
 
 _log = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from weft.serve import errors
 from weft.serve.guard import SAFE, key_of
-from weft.serve.routing.asked import Asked, asked_of
-from weft.serve.routing.exchange import Broken, Exchange, Headers
-from weft.serve.routing.fleet import Fleet
-from weft.serve.routing.replica import Replica
+from weft.serve.router.asked import Asked, asked_of
+from weft.serve.router.exchange import Broken, Exchange, Headers
+from weft.serve.router.fleet import Fleet
+from weft.serve.router.replica import Replica
 from weft.serve.wire import Refused, Streamed, body_of, event, json_response, while_there
 
 WHOLE = 8 << 20  # bytes of an answer that are awaited before any is sent

@@ -11,8 +11,8 @@ import time
 from collections.abc import AsyncIterator, Collection, Sequence
 
 from weft.core.errors import UsageError
-from weft.serve.routing.asked import Asked
-from weft.serve.routing.replica import Replica
+from weft.serve.router.asked import Asked
+from weft.serve.router.replica import Replica
 
 LOAD = 1.25  # of the mean: a replica with more takes no further conversation
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from weft.serve.routing.exchange import Address, Broken, Exchange, Headers
+from weft.serve.router.exchange import Address, Broken, Exchange, Headers
 
 CHECK_SECONDS = 1.0  # between two looks at a replica
 PATIENCE = 5.0  # for it to answer a look
