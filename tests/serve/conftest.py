@@ -13,7 +13,7 @@ from serve_kit import Running, chatty_box, serving
 import weft
 from weft.models.model import Decoder
 from weft.serve import chatting
-from weft.serve.tooling import follow
+from weft.serve.tooling import Follow
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +44,7 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         async def begin(
             model: Any, prompts: Sequence[Any], options: chatting.Options, *more: Any
         ) -> list[chatting.Choice]:
-            options = replace(options, constraint=follow(lambda grammar: grammar.choice([text])))
+            options = replace(options, constraint=Follow(lambda grammar: grammar.choice([text])))
             return await begin_ids(model, prompts, options, *more)
 
         monkeypatch.setattr(chatting, "begin_ids", begin)

@@ -17,7 +17,7 @@ from weft.serve.anthropic_types import (
     ToolUse,
 )
 from weft.serve.chatting import Options, Turn
-from weft.serve.tooling import called, function
+from weft.serve.tooling import called, function, needed_of
 from weft.serve.wire import Refused
 
 BILLING = "x-anthropic-billing-header:"
@@ -45,15 +45,20 @@ def turn_of(body: CountTokens, options: Options) -> Turn:
             raise Refused(400, "the last message is a call of tools, or empty; expected its "
                           "results, or text to go on from", "messages")  # fmt: skip
         prefix = last["content"]
-    return Turn(messages, options, variables, tools, parallel, prefix)
+    wanted: str | Sequence[str] | None = None
+    if choice is not None:
+        wanted = {"any": "required", "tool": (choice.name or "",)}.get(choice.type)
+    return Turn(
+        messages, options, variables, tools, parallel, prefix,
+        needed=needed_of(wanted, [tool["function"]["name"] for tool in tools]),
+        strict=any(tool.strict for tool in body.tools or ()),
+    )  # fmt: skip
 
 
 def tools_of(body: CountTokens) -> list[dict[str, Any]]:
-    """The tools that may be called. Raises Refused for a tool_choice that is not possible."""
+    """The tools that may be called."""
     choice = body.tool_choice
     given: Sequence[AnthropicTool] = body.tools or ()
-    if choice is not None and choice.type in ("any", "tool"):
-        raise Refused(400, "tool_choice is taken as none or auto", "tool_choice")
     if choice is not None and choice.type == "none":
         given = ()
     return [function(tool.name, tool.description, tool.input_schema) for tool in given]

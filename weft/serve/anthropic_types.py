@@ -211,9 +211,6 @@ class CountTokens(Struct, forbid_unknown_fields=True, kw_only=True):
                           "are the client's own", "tools")  # fmt: skip
         if tool.input_schema is None:
             raise Refused(400, f"the tool {tool.name!r:.140} has no input_schema", "tools")
-        if tool.strict:
-            raise Refused(400, "strict is not supported; leave it out, or demand the call by "
-                          "tool_choice", "tools")  # fmt: skip
 
 
 class Messages(CountTokens, kw_only=True):

@@ -15,12 +15,17 @@ from typing import Any
 from weft.core.errors import LimitError, UsageError, WeftError
 from weft.engine.job import Chosen, Constraint, Finish, Job, Usage
 from weft.engine.sampler import Sampling
+from weft.serve.forcing import forced
 from weft.serve.player import Answer, submit_all
 from weft.serve.served import ServedDecoder
+from weft.serve.toolcalls.asked import Calls
 from weft.serve.toolcalls.events import CallStarted, Content, Event, Parser
 from weft.serve.toolcalls.formats import Context
-from weft.serve.tooling import parameters_of
+from weft.serve.tooling import Follow, parameters_of
 from weft.serve.wire import Refused, refusal
+
+Make = Callable[[ServedDecoder], Callable[[], Constraint]]
+"""Compiles what the text must be, when the model is known."""
 
 MAX_CHOICES = 16
 MAX_BIASES = 1024
@@ -62,7 +67,7 @@ class Options:
     special: bool = False  # whether texts show special tokens, as parsers want them
     ends: bool = True  # whether an end-of-text token ends it
     drafts: bool = True  # whether a step may make several tokens
-    constraint: Callable[[ServedDecoder], Callable[[], Constraint]] | None = None
+    constraint: Follow | None = None
     context: int | None = None
     cut: bool = False  # whether the context may end an answer before max_new_tokens
 
@@ -72,7 +77,8 @@ class Turn:
     """A conversation and what is wanted next. `messages` are as chat templates take them, content
     as text; `variables` are the template's. tools: those that may be called, as templates take
     them. parallel: whether one answer may call several. prefix: how the answer has to begin; it is
-    not part of it."""
+    not part of it. needed: the names of those of which one has to be called, if any. strict:
+    whether arguments have to satisfy the schemas."""
 
     messages: Sequence[Mapping[str, Any]]
     options: Options
@@ -80,14 +86,20 @@ class Turn:
     tools: Sequence[Mapping[str, Any]] = ()
     parallel: bool = True
     prefix: str = ""
+    needed: Sequence[str] = ()
+    strict: bool = False
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What the template knows besides the messages."""
+        return {**self.variables, **({"tools": self.tools} if self.tools else {})}
 
 
 async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, list[int]]:
     """The conversation through the model's own chat template: text and ids. Raises Refused."""
 
     def made() -> tuple[str, list[int]]:
-        variables = {**turn.variables, **({"tools": turn.tools} if turn.tools else {})}
-        text = model.chat(turn.messages, variables) + turn.prefix
+        text = model.chat(turn.messages, turn.values) + turn.prefix
         return text, model.tokenizer.encode(text, special=False)
 
     try:
@@ -105,7 +117,19 @@ async def begin(model: ServedDecoder, turn: Turn) -> list[Choice]:
     context = Context(text, parameters_of(turn.tools))
     options = replace(turn.options, special=True)
     calls = None if turn.parallel else 1
-    return await begin_ids(model, [ids], options, lambda: make(context), calls)
+    constraint = _constraint(turn, text)
+    return await begin_ids(model, [ids], options, lambda: make(context), calls, constraint)
+
+
+def _constraint(turn: Turn, prompt: str) -> Make | None:
+    """What an answer has to be: where tools are offered, text or calls."""
+    content = turn.options.constraint
+    if not turn.tools or not (turn.needed or turn.strict or content):
+        return content
+    tools = parameters_of(turn.tools)
+    tools = {name: tools[name] for name in turn.needed or tools}
+    calls = Calls(tools, bool(turn.needed), turn.parallel)
+    return lambda model: forced(model, prompt, turn.values, calls, content)
 
 
 async def begin_ids(
@@ -114,16 +138,17 @@ async def begin_ids(
     options: Options,
     parser: Callable[[], Parser] | None = None,
     calls: int | None = None,
+    constraint: Make | None = None,
 ) -> list[Choice]:
     """`options.n` choices of each prompt, side by side, being made; `parser` makes what reads the
     text of each (None: all of it is content). A choice ends before a call of a tool beyond `calls`.
-    Raises Refused."""
-    constraint = None
+    constraint: in the place of the options'. Raises Refused."""
+    make, made = constraint or options.constraint, None
     try:
-        if options.constraint is not None:
-            constraint = await asyncio.to_thread(options.constraint, model)
+        if make is not None:
+            made = await asyncio.to_thread(make, model)
         jobs = [
-            replace(job, constraint=constraint)
+            replace(job, constraint=made)
             for ids in prompts
             for job in _jobs(model, tuple(ids), options)
         ]

@@ -116,7 +116,8 @@ class Grammars:
         wrapped = llguidance.TokenizerWrapper(_Tokens(tokenizer, tokens, special, ends))
         self._tokenizer = llguidance.LLTokenizer(wrapped, eos_token=ends)
         self._limits = llguidance.LLParserLimits(**LIMITS)
-        self._child = Confined(_WORKER, ("llguidance",), {"limits": LIMITS}, self._bounds())
+        setup = {"limits": LIMITS, "vocab": len(tokens)}
+        self._child = Confined(_WORKER, ("llguidance",), setup, self._bounds())
         self._kept: OrderedDict[str, Any] = OrderedDict()
         self._lock = threading.Lock()
 

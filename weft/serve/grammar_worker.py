@@ -15,23 +15,26 @@ _limits: Any = None
 
 
 class _Bytes:
-    """A tokenizer whose tokens are the bytes."""
+    """A tokenizer whose tokens are the bytes, the end of the text, and others up to `vocab`."""
 
     eos_token_id = 256
     bos_token_id = None
-    tokens = [bytes([i]) for i in range(256)] + [b"<eos>"]
-    special_token_ids = [256]
+
+    def __init__(self, vocab: int) -> None:
+        more = max(vocab - 257, 0)
+        self.tokens = [bytes([i]) for i in range(256)] + [b"<eos>"] + [b"<>"] * more
+        self.special_token_ids = [*range(256, len(self.tokens))]
 
     def __call__(self, text: bytes) -> list[int]:
         return list(text)
 
 
 def handle(request: dict[str, Any]) -> dict[str, Any]:
-    """{"limits"} sets what a grammar may take; {"grammar"} compiles one and makes its first mask:
-    {"wrong": why it cannot be used, or ""}."""
+    """{"limits", "vocab"} sets what a grammar may take and how many tokens there are; {"grammar"}
+    compiles one and makes its first mask: {"wrong": why it cannot be used, or ""}."""
     global _tokenizer, _limits
     if "limits" in request:
-        _tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()))
+        _tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes(request["vocab"])))
         _limits = llguidance.LLParserLimits(**request["limits"])
         return {}
     wrong, said = llguidance.LLMatcher.validate_grammar_with_warnings(

@@ -16,7 +16,7 @@ from weft.serve.chatting import Piece, Turn, begin, gathered, merged
 from weft.serve.fields import tops
 from weft.serve.guard import key_of
 from weft.serve.openai_options import choices_of, constraint_of
-from weft.serve.openai_types import Chat, Message, Part
+from weft.serve.openai_types import Chat, Message, NamedTool, Part
 from weft.serve.replies import Writer, reply
 from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.events import (
@@ -26,7 +26,7 @@ from weft.serve.toolcalls.events import (
     Reasoning,
     message,
 )
-from weft.serve.tooling import called, function, object_of, thinking
+from weft.serve.tooling import called, function, needed_of, object_of, thinking
 from weft.serve.wire import Refused, event, read
 
 FINISH = {"stop": "stop", "eos": "stop", "length": "length"}
@@ -62,7 +62,13 @@ def turn_of(body: Chat, key: bytes) -> Turn:
     variables |= thinking(body.reasoning_effort)
     options = replace(options, constraint=constraint_of(body))
     messages = [message_of(m) for m in body.messages]
-    return Turn(messages, options, variables, tools, body.parallel_tool_calls is not False)
+    wish = body.tool_choice
+    choice = (wish.function.name,) if isinstance(wish, NamedTool) else wish
+    return Turn(
+        messages, options, variables, tools, body.parallel_tool_calls is not False,
+        needed=needed_of(choice, [tool.name for tool in given]),
+        strict=any(tool.strict for tool in given),
+    )  # fmt: skip
 
 
 def message_of(given: Message) -> dict[str, Any]:

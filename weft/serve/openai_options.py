@@ -9,8 +9,8 @@ from typing import Any
 from weft.engine.sampler import Sampling
 from weft.serve.chatting import MAX_BIASES, MAX_CHOICES, Options
 from weft.serve.fields import between, sampling, seed_of, stops
-from weft.serve.openai_types import Chat, Choosing, Completion, Generating, NamedTool
-from weft.serve.tooling import Make, follow, follow_json, follow_schema
+from weft.serve.openai_types import Chat, Choosing, Completion, Generating
+from weft.serve.tooling import Follow, follow_json, follow_schema
 from weft.serve.wire import Refused
 
 
@@ -50,15 +50,15 @@ def _sampling(body: Generating) -> Sampling:
     )
 
 
-def constraint_of(body: Chat | Completion) -> Make | None:
+def constraint_of(body: Chat | Completion) -> Follow | None:
     """What the text must be; None: anything. Raises Refused for more than one wish."""
-    wishes: dict[str, Make] = {}
+    wishes: dict[str, Follow] = {}
     if body.guided_regex is not None:
         pattern = body.guided_regex
-        wishes["guided_regex"] = follow(lambda grammar: grammar.regex(pattern))
+        wishes["guided_regex"] = Follow(lambda grammar: grammar.regex(pattern))
     if body.guided_grammar is not None:
         text = body.guided_grammar
-        wishes["guided_grammar"] = follow(lambda grammar: grammar.grammar(text))
+        wishes["guided_grammar"] = Follow(lambda grammar: grammar.grammar(text))
     if isinstance(body, Chat):
         form = body.response_format
         if form is not None and form.type == "json_schema" and form.json_schema is None:
@@ -67,14 +67,12 @@ def constraint_of(body: Chat | Completion) -> Make | None:
         wish = None if form is None else followed(form.type, schema)
         if wish is not None:
             wishes["response_format"] = wish
-        if body.tool_choice == "required" or isinstance(body.tool_choice, NamedTool):
-            raise Refused(400, "tool_choice is taken as none or auto", "tool_choice")
     if len(wishes) > 1:
         raise Refused(400, f"{' and '.join(wishes)} cannot both be followed", min(wishes))
     return next(iter(wishes.values()), None)
 
 
-def followed(kind: str, schema: Mapping[str, Any] | None) -> Make | None:
+def followed(kind: str, schema: Mapping[str, Any] | None) -> Follow | None:
     """What a format asks for: text (None: anything), json_object or json_schema."""
     if kind == "text":
         return None

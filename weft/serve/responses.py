@@ -25,7 +25,7 @@ from weft.serve.responses_input import items_of, messages_of
 from weft.serve.responses_tools import Tools
 from weft.serve.responses_types import Chosen, ReasoningOptions, Responses, Text, ToolsItem
 from weft.serve.served import ServedDecoder
-from weft.serve.tooling import thinking
+from weft.serve.tooling import needed_of, thinking
 from weft.serve.wire import Refused, event, json_response, read
 
 LOGPROBS = "message.output_text.logprobs"
@@ -82,14 +82,19 @@ def _turn(body: Responses, tools: Tools, key: bytes) -> Turn:
         if form.type == "json_schema" and form.schema is None:
             raise Refused(400, "text.format.schema is missing", "text.format.schema")
         options = replace(options, constraint=followed(form.type, form.schema))
-    choice = body.tool_choice
-    if isinstance(choice, Chosen):
-        choice = "auto" if (choice.type, choice.mode) == ("allowed_tools", "auto") else "required"
-    if choice == "required":
-        raise Refused(400, "tool_choice is taken as none or auto", "tool_choice")
+    choice: str | Sequence[str] | None
+    if isinstance(body.tool_choice, Chosen):
+        one = body.tool_choice.name
+        choice = body.tool_choice.mode if body.tool_choice.type == "allowed_tools" else (one or "",)
+    else:
+        choice = body.tool_choice
     variables = thinking(None if body.reasoning is None else body.reasoning.effort)
     told = [tool.told for tool in tools.offered.values()]
-    return Turn((), options, variables, told, body.parallel_tool_calls is not False)
+    return Turn(
+        (), options, variables, told, body.parallel_tool_calls is not False,
+        needed=needed_of(choice, list(tools.offered)),
+        strict=any(tool.echo.get("strict") for tool in tools.offered.values()),
+    )  # fmt: skip
 
 
 class _Writer(Writer):

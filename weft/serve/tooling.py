@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from weft.engine.job import Constraint
 from weft.serve.served import ServedDecoder
-
-Make = Callable[[ServedDecoder], Callable[[], Constraint]]
-"""Compiles what the text must be, when the model is known."""
+from weft.serve.wire import Refused
 
 
 def function(
@@ -46,6 +45,17 @@ def object_of(text: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def needed_of(choice: str | Sequence[str] | None, names: Sequence[str]) -> Sequence[str]:
+    """The tools of which one has to be called: of `names`, those that are offered, none (choice
+    None, "none", "auto"), all ("required") or some. Raises Refused for what is not offered."""
+    if choice in (None, "none", "auto"):
+        return ()
+    wanted = names if choice == "required" else choice or ()
+    if not wanted or not set(wanted) <= set(names):
+        raise Refused(400, "tool_choice asks for a tool that tools does not have", "tool_choice")
+    return wanted
+
+
 def input_of(arguments: str) -> dict[str, Any]:
     """The arguments of a call as an object. Those that a model wrote wrong, or whose end is
     missing, are {"INVALID_JSON": text}, as Anthropic's documents have it."""
@@ -59,23 +69,27 @@ def thinking(effort: str | None) -> dict[str, Any]:
     return made | {"enable_thinking": False} if effort == "none" else made
 
 
-def follow(part: Callable[[Any], Any]) -> Make:
-    """What compiles the grammar that `part` makes by weft.serve.grammar's functions."""
+@dataclass(frozen=True)
+class Follow:
+    """What compiles the grammar that `make` makes by weft.serve.grammar's functions: a Make."""
 
-    def make(model: ServedDecoder) -> Callable[[], Constraint]:
-        grammars = model.grammars()
+    make: Callable[[Any], Any]
+
+    def part(self) -> Any:
+        """The grammar as llguidance takes it."""
         from weft.serve import grammar
 
-        return grammars.compile(part(grammar))
+        return self.make(grammar)
 
-    return make
+    def __call__(self, model: ServedDecoder) -> Callable[[], Constraint]:
+        return model.grammars().compile(self.part())
 
 
-def follow_schema(schema: Mapping[str, Any]) -> Make:
+def follow_schema(schema: Mapping[str, Any]) -> Follow:
     """JSON that satisfies `schema`."""
-    return follow(lambda grammar: grammar.json_schema(schema))
+    return Follow(lambda grammar: grammar.json_schema(schema))
 
 
-def follow_json() -> Make:
+def follow_json() -> Follow:
     """Any JSON object."""
-    return follow(lambda grammar: grammar.json_object())
+    return Follow(lambda grammar: grammar.json_object())
