@@ -151,7 +151,8 @@ def test_rows_counted_at_run_time(tier: str, kind: str) -> None:
     few = kind == "matvec"
     bounded(tier, kind, Product(8 if few else 40, 20, 37), (3, 9) if few else (5,))
     if tier == "cpu":
-        bounded(tier, kind, Product(8 if few else 40, 70, 600), (1, 4) if few else (1, 13, 14, 39))
+        counts = (1, 4, 17, 40) if few else (1, 13, 14, 39)
+        bounded(tier, kind, Product(64 if few else 40, 70, 600), counts)
     if tier in GPUS[:2] and not few:
         bounded(tier, kind, Product(200, 40, 51), (1, 17, 33, 130))
         bounded(tier, kind, Product(200, 40, 51, BF16), (1, 17, 33, 130))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from weft.core.order import STREAM_ROWS
 from weft.graph.ir import Graph, Node, Shape, results
 from weft.ops.composite import COMPOSITES
 from weft.ops.primitive import PRIMITIVES
@@ -63,13 +62,13 @@ def own_cost(node: Node) -> int:
     return PRIMITIVES[node.op].cost
 
 
-def kind_for(anchor: Node, claimed: str | None) -> str:
-    """The template kind of an anchor."""
+def kind_for(anchor: Node, claimed: str | None, few: int) -> str:
+    """The template kind of an anchor; a product of up to `few` rows streams."""
     if anchor.op == "call":
         assert claimed is not None
         return claimed
     if anchor.op == "dot":
-        return "matvec" if anchor.inputs[0].shape[-2] <= STREAM_ROWS else "matmul"
+        return "matvec" if anchor.inputs[0].shape[-2] <= few else "matmul"
     return kind_of(anchor)
 
 

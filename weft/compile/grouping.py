@@ -18,6 +18,7 @@ from weft.compile.merge_maps import merge_maps
 from weft.compile.merge_norms import merge_norms
 from weft.core.caps import Caps
 from weft.core.errors import LimitError
+from weft.core.order import stream_rows
 from weft.graph.ir import Graph, Node, toposort
 from weft.ops.packed import form_of
 from weft.ops.picks import counted
@@ -345,7 +346,10 @@ class _Grouper:
         nodes = list(self._inside(root, anchor))
         inputs = self._ordered_inputs(nodes, root, anchor)
         claimed = self.claimed(anchor) if anchor is not None and anchor.op == "call" else None
-        kind = "map" if anchor is None else analysis.kind_for(anchor, claimed)
+        kind = "map"
+        if anchor is not None:
+            few = stream_rows(self.caps, self.rows[id(anchor)] is not None)
+            kind = analysis.kind_for(anchor, claimed, few)
         rows_of = anchor.inputs[1] if anchor is not None and kind == "scatter" else root
         bound = self.rows[id(rows_of)]
         return Group(

@@ -24,7 +24,10 @@ chains' sums.
 
 from __future__ import annotations
 
+from weft.core.caps import Caps
+
 STREAM_ROWS = 16  # up to so many rows, or sequences of a decode step, stream the other operand
+STEP_ROWS = 64  # the same where a step says at run time how many rows it has (`stream_rows`)
 CHUNK = 256  # k of one chain of fused multiply-adds
 SPAN = 2048  # k of one sum of chunks; a multiple of CHUNK
 KEYS = 64  # keys under one running maximum
@@ -33,3 +36,11 @@ STRANDS = 16  # partial sums of a block's weights: strand i adds keys i, i + 16,
 ROW_STRANDS = 64  # partial sums of a row: strand i adds elements i, i + 64, ...
 ROW_SEGMENT = 1024  # elements of a row that one set of strands adds up
 COLUMN_SEGMENT = 32  # elements of a column that one chain adds up
+
+
+def stream_rows(caps: Caps, bounded: bool) -> int:
+    """Up to how many rows a product streams the other operand, reading it once; `bounded` is
+    whether how many there are is said at run time: most such steps are far from full, and a CPU's
+    vectors then take a row or sixty-four by one kernel. Matrix registers hold sixteen."""
+    vectors = caps.is_cpu and "mma_bf16" not in caps.features
+    return STEP_ROWS if bounded and vectors else STREAM_ROWS

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.core.errors import LimitError, UsageError
-from weft.core.order import STREAM_ROWS
+from weft.core.order import stream_rows
 from weft.models.config import DecoderConfig
 from weft.models.fit import pages_in
 from weft.models.inputs import (
@@ -215,9 +215,9 @@ class CompiledPaged(Paged, CompiledRunner):
     """By compiled Programs."""
 
     def _sizes(self) -> tuple[int, ...]:
-        """A row alone, few, many; on a CPU not many, which are no quicker than four times 16."""
-        few = (1, STREAM_ROWS)
-        return few if self._device.caps.is_cpu else (*few, DECODE_ROWS)
+        """A row alone, as many as stream, as many as a step takes."""
+        few = stream_rows(self._device.caps, bounded=True)
+        return tuple(sorted({1, few, DECODE_ROWS}))
 
     def _read(self, name: str, pages: Sequence[int]) -> np.ndarray:
         shape, dtype = self._planes()[name]

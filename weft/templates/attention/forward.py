@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
-from weft.core.order import KEY_SPAN, STREAM_ROWS
+from weft.core.order import KEY_SPAN, STEP_ROWS, STREAM_ROWS
 from weft.graph.ir import Node
 from weft.kernel.builder import Builder
 from weft.kernel.expr import Value, ceil_div, const, maximum, minimum, select
@@ -43,7 +43,6 @@ from weft.templates.operand import Reader
 from weft.templates.view import View, operand
 
 Q, K, V = range(3)
-_ROWS = 64  # of a decoding step over pages on a GPU
 
 
 def cached(node: Node) -> bool:
@@ -66,10 +65,10 @@ def table_of(node: Node) -> Node | None:
     return next(iter(beside(node.inputs[5:])[1]), None) if cached(node) else None
 
 
-def few(node: Node, caps: Caps) -> bool:
+def few(node: Node) -> bool:
     """Whether the call is a decoding step, whose blocks hold heads: rows of pages are mostly of
-    sequences of their own, which a block of rows on a GPU would take one after the other."""
-    most = STREAM_ROWS if caps.is_cpu or table_of(node) is None else _ROWS
+    sequences of their own, which a block of rows would take one after the other."""
+    most = STREAM_ROWS if table_of(node) is None else STEP_ROWS
     return cached(node) and node.shape[0] <= most
 
 
@@ -113,7 +112,7 @@ class Call:
         more = node.inputs[5:] if self.cached else ()
         self.slots, self.groups, self.length = cache_shape(k, more)
         self.share = self.heads // self.groups
-        self.few = few(node, caps)
+        self.few = few(node)
         self.flat = self.few and flat
         self.parts = -(-self.length // KEY_SPAN) if "part" in self.params else 0
         self.spans = self.length > KEY_SPAN and not (self.parts or self.statistics)

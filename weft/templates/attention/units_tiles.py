@@ -102,7 +102,7 @@ def plan_for(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) ->
     values = 2 if name == "attention_lse" else 4 if name in _NEEDS else 3
     views = [operand(group, x) for x in node.inputs[:values]]
     plan = plan_of(name, q.dtype, q.shape[-1], views, caps, config)
-    if plan is None or not few(node, caps):
+    if plan is None or not few(node):
         return plan
     return _fewer(plan, node.shape[1] // k.shape[1], q.shape[-1], caps)
 
@@ -110,7 +110,7 @@ def plan_for(group: Group, node: Node, caps: Caps, config: Mapping[str, Any]) ->
 def candidates(group: Group, node: Node, caps: Caps) -> list[dict[str, Any]]:
     """Other numbers of subgroups for the call: whatever a thread adds up, and in which order,
     stays."""
-    plan = None if few(node, caps) else plan_for(group, node, caps, {})
+    plan = None if few(node) else plan_for(group, node, caps, {})
     if plan is None:
         return []
     need, now = _NEEDS.get(node.attrs["name"], Need()), plan.threads // caps.subgroup
