@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import stat
 from collections.abc import Callable, Iterable, Mapping
@@ -90,9 +91,9 @@ async def play(
     where = f"[{host}]" if ":" in host else host
 
     def ready() -> None:
-        click.echo(f"{what} at http://{where}:{port}" + (" (key needed)" if app.keyed else ""))
-        for line in more():
-            click.echo(f"  {line}")
+        first = f"{what} at http://{where}:{port}" + (" (key needed)" if app.keyed else "")
+        with contextlib.suppress(OSError):  # a full disk behind stdout keeps nobody from asking
+            click.echo("\n  ".join([first, *more()]))
 
     server = Server(app.application, ready, app.leave)
     await server.serve(sockets=[listening])

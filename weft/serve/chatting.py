@@ -203,6 +203,8 @@ class Choice:
                 ended = output.finish is not None
                 events = tuple(self._kept(self._events(output.text, ended)))
                 finish = "stop" if ended and self._over else output.finish
+                if finish == "cancelled":  # not by who reads this
+                    raise Refused(503, "the server had to end this answer; ask again", retry=5)
                 yield Piece(events, output.tokens, finish, output.usage, output.prompt,
                             output.stopped)  # fmt: skip
         except WeftError as e:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ HEADER_BYTES = 16 << 10
 HEADER_SECONDS = 20.0  # for a request's head to come
 KEEP_ALIVE = 75.0  # seconds of an idle connection
 DRAIN_SECONDS = 30.0  # for answers to end when the server is told to go
+LAST_SECONDS = 5.0  # for what then still runs to be told so
 
 
 class Patient(H11Protocol):
@@ -72,8 +74,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """Serves until told to go: then no new work is taken (503), and what runs may end.
-    `ready` is called once requests are answered, `leave` when a signal has come."""
+    """Serves until told to go: then no new work is taken (503), and what runs may end for
+    DRAIN_SECONDS; what still runs then ends with an error. `ready` is called once requests are
+    answered, `leave` when a signal has come."""
 
     def __init__(self, app: ASGIApp, ready: Callable[[], None], leave: Callable[[], None]) -> None:
         super().__init__(
@@ -81,7 +84,7 @@ class Server(uvicorn.Server):
                 app, http=Patient, ws="none", log_config=None, access_log=False,
                 server_header=False, h11_max_incomplete_event_size=HEADER_BYTES,
                 timeout_keep_alive=int(KEEP_ALIVE), backlog=2048, lifespan="on",
-                timeout_graceful_shutdown=int(DRAIN_SECONDS), proxy_headers=False,
+                timeout_graceful_shutdown=int(LAST_SECONDS), proxy_headers=False,
             )
         )  # fmt: skip
         self._ready, self._leave = ready, leave
@@ -90,6 +93,15 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._ready()
+
+    async def main_loop(self) -> None:
+        await super().main_loop()
+        end = time.monotonic() + DRAIN_SECONDS
+        while self.server_state.tasks and not self.force_exit:
+            if time.monotonic() > end:
+                await self.lifespan.shutdown()
+                break
+            await asyncio.sleep(0.02)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         self._leave()
