@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serve_kit import Running, chatty_box, serving
+from serve_kit import Process, Running, chatty_box, process, serving
 
 import weft
 from weft.models.model import Decoder
@@ -50,3 +50,10 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         monkeypatch.setattr(chatting, "begin_ids", begin)
 
     return say
+
+
+@pytest.fixture
+def started(chatty: Path) -> Iterator[Process]:
+    """`weft serve` as a process, to be killed."""
+    with process("serve", f"box={chatty}", "--device", "cpu") as made:
+        yield made

@@ -3,42 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from serve_kit import Process
 
 from weft.cli.main import invoke
 from weft.serve.running import listen
-
-
-@pytest.fixture
-def started(chatty: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server and its address."""
-    run = "from weft.cli.start import main; main()"
-    command = [sys.executable, "-c", run, "serve", f"box={chatty}", "--port", "0"]
-    process = subprocess.Popen(
-        [*command, "--device", "cpu"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    found = re.search(r"http://[\d.:]+", line)
-    assert found, line + process.stderr.read() if process.stderr else line
-    try:
-        yield process, found[0]
-    finally:
-        process.kill()
-        process.wait()
 
 
 def post(url: str, body: Any) -> Any:
@@ -47,8 +23,8 @@ def post(url: str, body: Any) -> Any:
         return json.loads(answer.read())
 
 
-def test_a_signal_lets_answers_end(started: tuple[subprocess.Popen[str], str]) -> None:
-    process, url = started
+def test_a_signal_lets_answers_end(started: Process) -> None:
+    process, url = started.popen, started.url
     asked = {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "seed": 1}
     whole = post(f"{url}/v1/completions", asked)
     got: list[Any] = []
@@ -68,8 +44,8 @@ def metrics(url: str) -> list[str]:
         return list(answer.read().decode().splitlines())
 
 
-def test_killed_and_started_again(started: tuple[subprocess.Popen[str], str]) -> None:
-    process, url = started
+def test_killed_and_started_again(started: Process) -> None:
+    process, url = started.popen, started.url
     asked = {"prompt": "x", "max_tokens": 400, "ignore_eos": True}
     failed: list[Exception] = []
 

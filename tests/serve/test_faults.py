@@ -28,12 +28,6 @@ LONG = {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "seed": 1}
 CONNECTIONS = 1000
 
 
-@pytest.fixture
-def started(chatty: Path) -> Iterator[Process]:
-    with process("serve", f"box={chatty}", "--device", "cpu") as made:
-        yield made
-
-
 def ask_all(to: Listening, bodies: list[Any]) -> Callable[[], list[tuple[int, Any]]]:
     """Asks all at once; what it returns waits for status and body of each."""
     got: dict[int, tuple[int, Any]] = {}
