@@ -26,7 +26,7 @@ from weft.models.training.report import read_log
 from weft.models.training.settings import Settings
 from weft.models.training.shard import check_ranks
 from weft.models.training.shared import ALONE, Shared, follow, leading
-from weft.ranks import join
+from weft.ranks import join, meeting as ranks_meeting
 
 WORDS = ["the", "loom", "holds", "warp", "and", "weft", "while", "shuttles", "carry", "thread"]
 USUAL: dict[str, dict[str, Any]] = {
@@ -80,7 +80,7 @@ def case_train() -> None:
     if tamper == "settings" and ranks.rank == 1:
         sections["optimizer"] = {"lr": 0.5}
     if tamper == "weft" and ranks.rank == 1:
-        meeting.source = lambda: "0" * 16
+        ranks_meeting.source = lambda: "0" * 16
     if tamper == "weights" and ranks.rank == 1:
         sections["train"]["seed"] = 1
         meeting.differences = lambda old, new: []

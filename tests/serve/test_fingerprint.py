@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import weft
-from weft.serve.served import SAMPLE, Served
+from weft.core.samples import SAMPLE
+from weft.serve.served import Served
 
 
 def print_of(folder: Path, **options: Any) -> str:

@@ -14,6 +14,7 @@ import click
 
 from weft.cli import functions
 from weft.cli.hub import model_path, takes_model
+from weft.cli.machines import on_ranks, split_option
 from weft.core.errors import FileFormatError, UsageError
 
 
@@ -54,8 +55,9 @@ def load_options(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def load_decoder(path: str, options: dict[str, Any]) -> Any:
-    """The model that `path` names, which must be one that generates text."""
+def load_decoder(path: str, options: dict[str, Any], load: Callable[..., Any] | None = None) -> Any:
+    """The model that `path` names, which must be one that generates text; `load` is weft.load
+    unless given."""
     import weft
     from weft.models.embedder import Encoder
 
@@ -64,7 +66,7 @@ def load_decoder(path: str, options: dict[str, Any]) -> Any:
             f"{path} is a function; it does not write: weft run {path} --input NAME=FILE.npy"
         )
     found = model_path(path, options.pop("yes"))
-    model = weft.load(found, **load_options(options))
+    model = (load or weft.load)(found, **load_options(options))
     if isinstance(model, Encoder):
         raise UsageError(f"{path} is an encoder; it does not write: weft embed {path} TEXT")
     return model
@@ -155,11 +157,12 @@ Example:  weft run 'def fibonacci(n):' --max-new-tokens 40
 @click.option("--output", type=click.Path(file_okay=False),
               help="Of a function's file: a folder for NAME.npy of results.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@split_option
 @click.pass_context
 def run(
     ctx: click.Context, path: str | None, prompt: str | None, inputs: tuple[str, ...],
-    sizes: tuple[str, ...], output: str | None, as_json: bool, **options: Any,
-) -> None:  # fmt: skip
+    sizes: tuple[str, ...], output: str | None, as_json: bool, split: str | None, **options: Any,
+) -> int:  # fmt: skip
     """Generate text from PROMPT ('-': standard input) with MODEL, a Hugging Face folder, a GGUF
     file or a name of the hub (ORG/NAME, ORG/NAME:FILE.gguf), or with the small model of Python
     code that comes with weft (which repeats itself without a penalty: its default is 1.1). The
@@ -171,7 +174,7 @@ def run(
         raise click.UsageError("give a PROMPT: weft run 'def fibonacci(n):'")
     if prompt is None and os.path.isfile(path) and functions.is_function(path):
         click.echo(functions.run(path, inputs, sizes, options["device"], output, as_json))
-        return
+        return 0
     if inputs or sizes or output:
         raise click.UsageError("--input, --size and --output are for the file of a function")
     alone = prompt is None
@@ -180,10 +183,23 @@ def run(
         given = ctx.get_parameter_source("repetition_penalty")
         if given is click.core.ParameterSource.DEFAULT:
             options["repetition_penalty"] = 1.1
-    text = read_prompt(prompt)
-    _note_on_prompt(prompt, alone)
+    given_path, given_prompt = path, prompt
+
+    def work(load: Callable[..., Any] | None) -> int:
+        text = read_prompt(given_prompt)
+        _note_on_prompt(given_prompt, alone)
+        _run(given_path, text, as_json, options, load)
+        return 0
+
+    where = lambda: model_path(given_path, options["yes"])  # noqa: E731
+    return on_ranks(where, options["device"], split, work)
+
+
+def _run(
+    path: str, text: str, as_json: bool, options: dict[str, Any], load: Callable[..., Any] | None
+) -> None:  # fmt: skip
     start = time.perf_counter()
-    model = load_decoder(path, options)
+    model = load_decoder(path, options, load)
     loaded = time.perf_counter()
     where = model.device.info.id if model.device else "oracle"
     if as_json:

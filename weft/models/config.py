@@ -76,6 +76,16 @@ class Delta:
         return 2 * self.keys + self.values
 
 
+class Run(NamedTuple):
+    """What one of several machines computes of a model: layers `first` to `end` - 1, and whether
+    the embedding that comes before them and the output layer."""
+
+    first: int
+    end: int
+    embeds: bool = False
+    ends: bool = False
+
+
 @dataclass(frozen=True)
 class DecoderConfig:
     """Every decoder family as one set of choices. Sizes are in elements."""
@@ -139,6 +149,7 @@ class DecoderConfig:
     by_layer: tuple[Layer, ...] = ()  # where layers are not alike; () = all of the sizes above
     layer_input: int = 0  # how much of an embedding of its own each layer takes of a token
     layer_scale: bool = False  # each layer's result is multiplied by a number
+    run: Run | None = None  # what is computed here, where other machines do the rest; None: all
 
     def layer(self, i: int) -> Layer:
         return self.by_layer[i] if self.by_layer else Layer(self.head_dim, self.kv_heads, self.ffn)
@@ -154,9 +165,14 @@ class DecoderConfig:
         return any(layer.kv_of is not None for layer in self.by_layer)
 
     @property
+    def here(self) -> range:
+        """The layers that are computed here."""
+        return range(self.layers) if self.run is None else range(self.run.first, self.run.end)
+
+    @property
     def caches(self) -> list[int]:
-        """The layers that keep keys and values."""
-        own = (i for i in range(self.layers) if self.layer(i).kv_of is None)
+        """The layers here that keep keys and values."""
+        own = (i for i in self.here if self.layer(i).kv_of is None)
         return [i for i in own if self.mixer(i) == "attention"]
 
     def window(self, layer: int) -> int:

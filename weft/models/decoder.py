@@ -52,7 +52,8 @@ class Rows:
     ids, slot, pos: [N]. at: for each number G of key/value heads [N * G], the cache row (slot * G +
     g) * L + pos that row n's key and value of head g go to; negative where row n is padding. last:
     [R], the rows whose logits are wanted, or None for all. table: [S, columns], where the caches
-    are in pages (`inputs.page_rows`).
+    are in pages (`inputs.page_rows`). x: where another machine computed the layers before, the
+    residual stream float32 [N, hidden]; ids are None then.
     """
 
     ids: Value
@@ -61,6 +62,7 @@ class Rows:
     at: Mapping[int, Value]
     last: Value | None = None
     table: Value | None = None
+    x: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -171,13 +173,14 @@ class _Whole:
 def forward(
     c: DecoderConfig, w: Weights, rows: Rows, state: Mapping[str, Value]
 ) -> tuple[Value, dict[str, Value]]:
-    """Logits float32 [N or R, vocab] and the new state, both by the names of
-    `inputs.states`."""
+    """Logits float32 [N or R, vocab] and the new state, both by the names of `inputs.states`.
+    Where other machines compute the last layers (`c.run`), the residual stream instead of logits.
+    """
     past = _Cached(c, rows, state)
     heads, at = next(iter(rows.at.items()))
     places = ops.reshape(at, (-1, heads))
     real = ops.less_equal(0, ops.slice_(places, (0, 0), (ops.aval(places).shape[0], 1)))
-    logits = _body(c, w, rows.ids, rows.pos, past, INFERENCE, rows.last, real)
+    logits = _body(c, w, rows.ids, rows.pos, past, INFERENCE, rows.last, real, rows.x)
     return logits, {name: past.new[name] for name in state}
 
 
@@ -219,16 +222,24 @@ def _pass(
 
 def _body(
     c: DecoderConfig, w: Weights, ids: Value, pos: Value, past: Past, training: Training,
-    last: Value | None = None, real: Value | None = None,
+    last: Value | None = None, real: Value | None = None, x: Value | None = None,
 ) -> Value:  # fmt: skip
-    """Logits of the rows (of rows `last` where given) at positions `pos`."""
+    """Logits of the rows (of rows `last` where given) at positions `pos`; what comes before and
+    after the layers here as `forward` says."""
     w = matrices(c.forms, w)
-    x = (training.drop or keep)(_embed(c, w, ids, pos))
+    if x is None:
+        x = (training.drop or keep)(_embed(c, w, ids, pos))
     p = with_layer_inputs(_pass(c, w, pos, past, training, real), ids, x)
-    for i in range(c.layers):
+    for i in c.here:
         x = training.layer(i, partial(_layer, p, i), x)
     if last is not None:
         x = ops.gather(x, last)
+    return _logits(p, x) if c.run is None or c.run.ends else x
+
+
+def _logits(p: Pass, x: Value) -> Value:
+    """The output layer on the residual stream x[N, hidden]."""
+    c, w = p.c, p.w
     head = "head" if "head" in w else "embed"
     logits = product(c, w, head, rounded(c, head, p.norm("norm", x)))
     if c.logit_divisor != 1.0:
@@ -285,24 +296,32 @@ def decoder_graph(
     """The Graph of one step of at most `rows` rows (the scalar "n" says how many) over `slots`
     caches of `context` positions; with `pages` over so many pages, of which the input "table"
     [slots, columns] says whose they are. With `last` it gives the logits of one row, given at run
-    time by the input "last" [1]; else of all rows. `weights` gives each role's shape and dtype."""
+    time by the input "last" [1]; else of all rows. `weights` gives each role's shape and dtype.
+    Of a part of a model (`c.run`) that does not embed, the input "x" [rows, hidden] is in the place
+    of "ids"."""
 
     def given(label: str, size: int, bound: str | None = "n") -> Node:
         return ops.input_node(label, (size,), int32, "input", rows=bound)
 
     with ops.building():
-        ids, slot, place = (given(label, rows) for label in ("ids", "slot", "place"))
+        slot, place = given("slot", rows), given("place", rows)
+        embeds = c.run is None or c.run.embeds
+        if embeds:
+            fed = given("ids", rows)
+        else:
+            fed = ops.input_node("x", (rows, c.hidden), float32, "input", rows="n")
         at = {g: given(f"at.{g}", rows * g, None) for g in kv_counts(c)}
         end = given("last", 1, None) if last else None
         table = None
         if pages:
             table = ops.input_node("table", (slots, columns(context)), int32, "input")
+        ids, x = (fed, None) if embeds else (None, fed)
         bound = {k: ops.input_node(k, s, d, "weight") for k, (s, d) in weights.items()}
         kept = states(c, slots, context, pages).items()
         state = {k: ops.input_node(k, *what, "state") for k, what in kept}
-        logits, new = forward(c, bound, Rows(ids, slot, place, at, end, table), state)
+        logits, new = forward(c, bound, Rows(ids, slot, place, at, end, table, x), state)
     assigns = tuple((state[k], new[k]) for k in state)
-    ins = [ids, slot, place, *at.values(), *(x for x in (end, table) if x is not None)]
+    ins = [fed, slot, place, *at.values(), *(more for more in (end, table) if more is not None)]
     return Graph(
         (*ins, *bound.values(), *state.values()), (logits,), assigns, name, {"frozen": True}
     )

@@ -7,7 +7,8 @@ from a process's start to its first result is mostly what this file does not do.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -50,11 +51,11 @@ def load(
     Raises ModelError, FileFormatError, DeviceError, DTypeError, LimitError, UsageError; HubError
     and StorageError of fetching.
     """
-    folder = _found(path)
-    _check_batch(max_batch)
+    folder = located(path)
+    check_batch(max_batch)
     settled: dict[str, Any] = {"dtype": dtype, "act_dtype": act_dtype, "quant": quant}
     settled |= {"context": context, "cache": cache}
-    try:
+    with naming(folder):
         if is_bundle(folder):
             return cast("Model", _compiled(folder, device, fallback, settled))
         from weft.models.loader import Room, load_uncompiled
@@ -62,6 +63,13 @@ def load(
 
         where = Room(context, max_batch, cache)
         return load_uncompiled(folder, device, fallback, Numbers(dtype, act_dtype, quant), where)
+
+
+@contextmanager
+def naming(folder: Path) -> Iterator[None]:
+    """Has what the system says while a model is loaded come out as weft's errors."""
+    try:
+        yield
     except MemoryError as e:
         if isinstance(e, OutOfMemoryError):
             raise
@@ -70,7 +78,7 @@ def load(
         raise FileFormatError(f"{str(folder)[:200]}: cannot be read: {e.strerror or e}") from None
 
 
-def _found(path: str | os.PathLike[str]) -> Path:
+def located(path: str | os.PathLike[str]) -> Path:
     """What is there under the path, else the model of that name, fetched where it has to be."""
     found = Path(path)
     if not os.path.exists(found):
@@ -85,7 +93,8 @@ def _found(path: str | os.PathLike[str]) -> Path:
     return found
 
 
-def _check_batch(batch: object) -> None:
+def check_batch(batch: object) -> None:
+    """Raises UsageError for a `max_batch` that is none."""
     if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= 1024:
         raise UsageError(f"max_batch is {batch!r}; expected an integer from 1 to 1024")
 

@@ -90,7 +90,7 @@ def states(
         for kind, (width, dtype) in planes(c, i).items()
     }
     d, wide = c.delta, c.hidden if c.delta is None else c.delta.channels
-    for i in range(c.layers):
+    for i in c.here:
         if c.mixer(i) != "attention":
             made[f"conv.{i}"] = ((slots, ring(c, context), wide), float32)
         if c.mixer(i) == "delta" and d is not None:

@@ -24,6 +24,8 @@ from weft.models.families import DECODERS
 from weft.models.family_parts import MAX_VOCAB
 from weft.models.hub.names import name_of
 from weft.models.inputs import with_tables
+from weft.models.machines.stages import roles_of
+from weft.models.matrices import Chosen
 from weft.models.model import Decoder, Model
 from weft.models.names import encoder_layout
 from weft.models.paged import CompiledPaged, EagerPaged
@@ -32,6 +34,7 @@ from weft.models.reading import read_weights, says_packed
 from weft.models.runner import (
     CompiledRunner,
     EagerRunner,
+    MakeRunner,
     Runner,
     compiled_encoder,
     eager_encoder,
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from weft.program.device import Buffer, Device
 
 DEFAULT_CONTEXT = 4096
+Part = Callable[[DecoderConfig], DecoderConfig]  # a config with `run` set
 ORACLE = "oracle"  # the NumPy meaning of every op instead of a device
 
 
@@ -64,22 +68,30 @@ def load_uncompiled(
     fallback: str | None,
     numbers: Numbers,
     room: Room,
+    part: Part | None = None,
 ) -> Model:
-    """The model in a Hugging Face folder or a GGUF file; see weft.load."""
+    """The model in a Hugging Face folder or a GGUF file; see weft.load. With `part` what one of
+    several machines computes of it."""
     wanted_cache(room.cache)
+    if part is not None and numbers.quant is not None:
+        raise UsageError("quant is for one machine; weft quantize makes a folder for several")
     if numbers.quant is not None and (folder.is_file() or numbers.dtype is not None):
         what = f"{folder.name} is a file" if folder.is_file() else "a dtype is given too"
         raise UsageError(f"quant={numbers.quant!r} is for folders of floats, without dtype; {what}")
     if folder.is_file():
-        return _gguf(folder, device, fallback, numbers, room)
+        return _gguf(folder, device, fallback, numbers, room, part)
     adapter = _adapter(folder)
     if adapter is not None:
+        if part is not None:
+            raise UsageError(f"{folder}: an adapter is for one machine; weft merge adds it")
         folder = adapter[0]
     config = read_config(folder)
     kind = _kind(config)
     with progress(f"loading {name_of(folder)}"):
         target = None if device == ORACLE else _open_device(device, fallback)
         if kind in ENCODERS:
+            if part is not None:
+                raise UsageError(f"{config.where}: {kind} is an encoder: it runs on one machine")
             if room.cache is not None:
                 raise UsageError(f"{config.where}: {kind} is an encoder, which has no cache")
             if numbers.act_dtype in (int8, int8.name):
@@ -87,6 +99,7 @@ def load_uncompiled(
                 raise UsageError(f"{config.where}: {kind} {what}: act_dtype float32 or bfloat16")
             return _encoder(folder, config, ENCODERS[kind](config), target, numbers)
         made = DECODERS[kind](config)
+        made = made if part is None else part(made)
         change = None if adapter is None else adapter[1](made)
         return _decoder(folder, config, made, target, numbers, room, change)
 
@@ -146,7 +159,8 @@ def _decoder(
     room: Room,
     adapter: Adapter | None,
 ) -> Decoder:
-    weights = read_weights(folder, raw, decoder_layout(config), wanted(numbers.dtype))
+    dtype = wanted(numbers.dtype)
+    weights = read_weights(folder, raw, decoder_layout(config), dtype, roles_of(config))
     if numbers.quant is not None:
         from weft.models.quantize.kept import quantised
 
@@ -165,6 +179,7 @@ def _gguf(
     fallback: str | None,
     numbers: Numbers,
     room: Room,
+    part: Part | None,
 ) -> Decoder:
     """The model in a GGUF file."""
     from weft.models.gguf import read
@@ -172,8 +187,9 @@ def _gguf(
     with progress(f"loading {name_of(path)}"):
         found = read(path)
         target = None if device == ORACLE else _open_device(device, fallback)
-        weights = found.weights(wanted(numbers.dtype))
-        config, weights = ready(path, found.config, weights, numbers, target)
+        config = found.config if part is None else part(found.config)
+        chosen = Chosen(found.weights(wanted(numbers.dtype)), roles_of(config))
+        config, weights = ready(path, config, chosen, numbers, target)
     make = _tokenizer_maker(path, config.vocab, made=found.tokenizer)
     return _built(path, config, weights, target, make, found.tokens, room)
 
@@ -226,8 +242,8 @@ def _context(config: DecoderConfig, context: int | None) -> int:
 
 def _runner_maker(
     config: DecoderConfig, weights: Mapping[str, np.ndarray], device: Device | None, context: int
-) -> Callable[[int, int], Runner]:
-    """A function (slots, pages; 0: a cache by slot) -> Runner. All share the weights."""
+) -> MakeRunner:
+    """Makes runners that share the weights."""
     if device is None:
         eager = (EagerRunner, EagerPaged)
         return lambda slots, pages: eager[pages > 0](config, weights, context, slots, pages)
@@ -236,9 +252,10 @@ def _runner_maker(
     avals, arena = weight_avals(weights), Arena(device)
     placed: dict[str, Buffer] = {}
 
-    def make(slots: int, pages: int) -> Runner:
-        kind = CompiledPaged if pages else CompiledRunner
-        return kind(config, weights, avals, context, slots, device, arena, placed, pages)
+    def make(slots: int, pages: int, of: DecoderConfig = config) -> Runner:
+        kind, wants = CompiledPaged if pages else CompiledRunner, roles_of(of)
+        read = {role: aval for role, aval in avals.items() if wants(role)}
+        return kind(of, weights, read, context, slots, device, arena, placed, pages)
 
     return make
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap, Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,27 @@ class Lent(Mapping[str, Any]):
             for parts in self._packed:
                 parts.let_go(name)
         return value
+
+
+class Chosen(Mapping[str, Any]):
+    """The weights whose roles `wants` names; the others are not read."""
+
+    def __init__(self, weights: Mapping[str, Any], wants: Callable[[str], bool]) -> None:
+        self._weights, self._roles = weights, dict.fromkeys(filter(wants, weights))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._roles)
+
+    def __len__(self) -> int:
+        return len(self._roles)
+
+    def __contains__(self, role: object) -> bool:
+        return role in self._roles
+
+    def __getitem__(self, role: str) -> Any:
+        if role not in self._roles:
+            raise KeyError(role)
+        return self._weights[role]
 
 
 def owner(forms: Forms, name: str) -> str:

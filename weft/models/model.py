@@ -26,7 +26,7 @@ from weft.models.generate import Generation, Part, Piece, Stream, play
 from weft.models.paged import Pageable
 from weft.models.progress import line_taken
 from weft.models.prompts import Prompt, as_list, seeds_of
-from weft.models.runner import CompiledRunner, Runner
+from weft.models.runner import CompiledRunner, MakeRunner, Runner
 from weft.models.slotted import Slotted
 from weft.models.weight_dtypes import main_dtype
 
@@ -152,7 +152,7 @@ class Decoder(Pageable, Model):
         weights: Mapping[str, np.ndarray],
         device: Device | None,
         make_tokenizer: Callable[[], Tokenizer | None],
-        make_runner: Callable[[int, int], Runner],
+        make_runner: MakeRunner,
         context: int,
         tokens: TokenIds,
         max_batch: int,
@@ -181,6 +181,15 @@ class Decoder(Pageable, Model):
         self._runners = {s: r for s, r in self._runners.items() if (s > 1) != (slots > 1)}
         self._runners[slots] = made
         return made
+
+    def divide(self, wrap: Callable[[MakeRunner], MakeRunner]) -> None:
+        """From here on its runners are those of `wrap`, which may make others of these."""
+        self._make_runner = wrap(self._make_runner)
+
+    def part_runner(self, slots: int, pages: int) -> Runner:
+        """A runner of its own for a model that is a part of one, with a cache by slot or (`pages`
+        above 0) in pages."""
+        return self._make_runner(slots, pages)
 
     def engine(self, sequences: int = 1) -> Engine:
         """What plays this many sequences at once: one engine for a single one, one (the largest so

@@ -81,12 +81,15 @@ def encoder_layout(c: EncoderConfig) -> Layout:
     return Layout(b.weights, {}, prefixes, "embeddings.word_embeddings.weight")
 
 
-def bind_weights(layout: Layout, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-    """Role -> array for every weight of the layout. Raises as `bind_names`."""
+def bind_weights(
+    layout: Layout, checkpoint: Checkpoint, wants: Callable[[str], bool] = lambda role: True
+) -> dict[str, np.ndarray]:
+    """Role -> array for every weight of the layout that is wanted. Raises as `bind_names`."""
     specs = layout.weights
     return {
         role: read_weight(specs[role], name, lambda part, _: checkpoint[part])
         for role, name in bind_names(layout, checkpoint).items()
+        if wants(role)
     }
 
 

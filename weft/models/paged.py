@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from weft.models.inputs import (
     position_bytes,
     states,
 )
-from weft.models.runner import DECODE_ROWS, CompiledRunner, EagerRunner, Runner
+from weft.models.runner import DECODE_ROWS, CompiledRunner, EagerRunner, MakeRunner, Runner
 
 if TYPE_CHECKING:
     from weft.program.device import Device
@@ -149,7 +149,7 @@ class Pageable:
     context: int
     weights: Mapping[str, np.ndarray]
     device: Device | None
-    _make_runner: Callable[[int, int], Runner]
+    _make_runner: MakeRunner
     _runners: dict[int, Runner]
 
     def paged_runner(self, slots: int, pages: int) -> Paged:

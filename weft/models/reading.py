@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from weft.importers.hf_config import Fields
 from weft.importers.safetensors import open_checkpoint
 from weft.models.config import Layout
 from weft.models.hub.names import name_of
+from weft.models.matrices import Chosen
 from weft.models.names import bind_weights
 
 if TYPE_CHECKING:
@@ -43,16 +44,18 @@ def _say(line: str) -> None:
 
 
 def read_weights(
-    folder: Path, raw: Fields, layout: Layout, dtype: DType | None = None
-) -> Mapping[str, np.ndarray | Packed]:
-    """Role -> weight: floats as they are; packed ones as such, or in `dtype` where one is given.
-    Raises ModelError, FileFormatError."""
+    folder: Path, raw: Fields, layout: Layout, dtype: DType | None = None,
+    wants: Callable[[str], bool] = lambda role: True,
+) -> Mapping[str, np.ndarray | Packed]:  # fmt: skip
+    """Role -> weight, for the roles that are wanted: floats as they are; packed ones as such, or
+    in `dtype` where one is given. Raises ModelError, FileFormatError."""
     checkpoint = open_checkpoint(folder)
     if any(map(_SENSES.search, checkpoint)):
         _say(f"{name_of(folder)}: weft takes its text model alone, no images and no sound")
     if not is_packed(folder, raw):
-        return bind_weights(layout, checkpoint)
+        return bind_weights(layout, checkpoint, wants)
     from weft.importers.packed.checkpoint import PackedCheckpoint, method_of
     from weft.models.widening import PackedWeights
 
-    return PackedWeights(layout, PackedCheckpoint(checkpoint, method_of(raw, folder)), dtype)
+    packed = PackedCheckpoint(checkpoint, method_of(raw, folder))
+    return Chosen(PackedWeights(layout, packed, dtype), wants)

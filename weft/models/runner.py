@@ -34,6 +34,11 @@ DECODE_ROWS = 64  # sequences of a decode step
 SCORE_CHUNK = 64  # rows of a step that returns every row's logits
 
 
+MakeRunner = Callable[..., "Runner"]
+"""(slots, pages; 0: a cache by slot) -> a Runner of a model. Given a config too, of that part of
+the model."""
+
+
 class Runner(abc.ABC):
     """`weights` are roles to arrays, rotary tables included (`inputs.with_tables`). With `pages`
     keys and values are kept in so many, else by slot."""
@@ -229,7 +234,8 @@ class CompiledRunner(Runner):
         return made
 
     def _shape(self, kind: str) -> tuple[int, int, int, bool, str, int]:
-        last, name = kind == "prefill", f"{self.config.family}.{kind}"
+        run, name = self.config.run, f"{self.config.family}.{kind}"
+        last = kind == "prefill" and (run is None or run.end == self.config.layers)
         return self.room(kind), self.slots, self.context, last, name, self.pages
 
     @property
@@ -275,16 +281,19 @@ class CompiledRunner(Runner):
         return session
 
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
-        return self.session(kind).run(rows, {"n": n})[0]
+        """As Runner.step; of a part of a model what that gives, of the inputs that it takes."""
+        session = self.session(kind)
+        return session.run({name: rows[name] for name in session.input_names}, {"n": n})[0]
 
 
 def _given(
     program: Program, placed: Mapping[str, Buffer], weights: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """What the Program's weights are made of: buffers that are there, and the model's arrays."""
-    names = [b.name for b in program.buffers if b.role == "weight" and b.name not in placed]
-    uses = Counter(source for n in names for source in program.sources(n))
-    return joined(placed, Lent(weights, uses))
+    names = [b.name for b in program.buffers if b.role == "weight"]
+    there = {name: placed[name] for name in names if name in placed}
+    uses = Counter(source for n in names if n not in there for source in program.sources(n))
+    return joined(there, Lent(weights, uses))
 
 
 def weight_avals(weights: Mapping[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,11 @@ class Session:
     def buffers(self) -> tuple[Buffer, ...]:
         """The buffers bound now, one per Program buffer."""
         return tuple(self._buffers)
+
+    @property
+    def input_names(self) -> Collection[str]:
+        """What `run` takes."""
+        return self._inputs
 
     @property
     def products(self) -> Mapping[int, str]:

@@ -86,6 +86,16 @@ class Ranks:
         """Ends what all ranks did together; all call it, and nothing else afterwards."""
 
     @contextmanager
+    def together(self) -> Iterator[None]:
+        """What happens inside takes all ranks: an error in the midst of it is the end of them
+        all. Raises RankError where one came before."""
+        if self.torn:
+            raise RankError("the ranks lost one another in an earlier step; start them again")
+        self.torn = True
+        yield
+        self.torn = False
+
+    @contextmanager
     def leaving(self) -> Iterator[None]:
         """An error inside is shown, and this process leaves, where the others cannot know of it."""
         try:
@@ -95,7 +105,8 @@ class Ranks:
                 raise
             what = str(error) or type(error).__name__
             print(f"weft: {self.name(self.rank)}: {what}", file=sys.stderr)
-            self.leave(LOST if isinstance(error, RankError) else 1)
+            stopped = isinstance(error, KeyboardInterrupt)
+            self.leave(LOST if isinstance(error, RankError) else 130 if stopped else 1)
 
     def leave(self, status: int) -> NoReturn:
         """Ends this process at once; a launcher then ends the others."""

@@ -20,7 +20,8 @@ from weft.ranks.base import Pending, Ranks
 from weft.ranks.watch import Watch
 
 SPINS = 200  # questions without a pause, about 0.1 ms: what comes at once is not slept over
-PAUSE = 5e-5, 2e-3  # seconds between further questions: the first, the longest
+PAUSE = 5e-5, 2e-3  # seconds between further questions: the shortest, the longest
+SHARE = 16  # a pause is so small a part of what was waited: nothing comes late by more than that
 BROADCAST = "a broadcast"
 HOST = 64  # bytes of a machine's name
 
@@ -154,7 +155,7 @@ class Mpi(Ranks):
         began = time.monotonic()
         until = None if seconds is None else began + seconds
         statuses = [MPI.Status() for _ in requests]
-        turns, pause = 0, PAUSE[0]
+        turns = 0
         while True:
             with _naming(what):
                 if MPI.Request.Testall(requests, statuses):
@@ -166,8 +167,8 @@ class Mpi(Ranks):
             if until is not None and time.monotonic() > until:
                 raise RankError(f"{what} took more than {seconds:g} s; is the network there?")
             if turns > SPINS:
-                time.sleep(pause)
-                pause = min(2 * pause, PAUSE[1])
+                waited = time.monotonic() - began
+                time.sleep(min(max(waited / SHARE, PAUSE[0]), PAUSE[1]))
             else:
                 time.sleep(0)
 

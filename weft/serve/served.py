@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import weft
 from weft.core.errors import LimitError, UsageError, WeftError
 from weft.core.records import to_data
+from weft.core.samples import files_digest
 from weft.engine.engine import Engine
 from weft.models.embedder import Encoder
 from weft.models.inputs import PAGE
@@ -22,8 +23,6 @@ from weft.serve.metrics import Metrics
 from weft.serve.player import Player
 from weft.serve.toolcalls.choose import choose
 from weft.serve.vocabulary import token_bytes
-
-SAMPLES, SAMPLE = 64, 1 << 16  # parts of a file that its hash knows, bytes of each
 
 if TYPE_CHECKING:
     from weft.models.tokenizer import Tokenizer
@@ -89,7 +88,7 @@ class Served:
             kind = json.dumps([model.device.info.kind, to_data(caps)])
         limit = model.context if isinstance(model, Decoder) else None
         loaded = [repr(model.config), model.precision, str(limit)]
-        parts = [*loaded, weft.__version__, kind, _digest(model)]
+        parts = [*loaded, weft.__version__, kind, files_digest(model.folder)]
         return "fp_" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def warm(self) -> None:
@@ -225,21 +224,3 @@ def pages_of(model: Decoder, settings: Settings) -> int:
     if settings.memory is not None:
         most = min(most, settings.memory // max(model.page_bytes, 1))
     return max(most, whole)
-
-
-def _digest(model: Model) -> str:
-    """A hash of the model's files by names, sizes and SAMPLES parts of each, spread over the whole
-    of it: reading all of it would take as long as loading."""
-    made = hashlib.sha256()
-    folder = model.folder
-    files = sorted(p for p in folder.iterdir() if p.is_file()) if folder.is_dir() else [folder]
-    for path in files:
-        size = path.stat().st_size
-        made.update(json.dumps([path.name, size]).encode())
-        with open(path, "rb") as file:
-            for i in range(SAMPLES):
-                file.seek(i * max(size - SAMPLE, 0) // (SAMPLES - 1))
-                made.update(file.read(SAMPLE))
-                if size <= SAMPLE:
-                    break
-    return made.hexdigest()

@@ -14,7 +14,7 @@ import numpy as np
 from weft.backends import registry
 from weft.core.errors import RankError, UsageError, WeftError
 from weft.importers.hf_config import Fields
-from weft.models.training.meeting import differs, facts, hear, tell, troubles
+from weft.models.training.meeting import differs, facts, hear
 from weft.models.training.model import TrainableDecoder, config_of
 from weft.models.training.parts import Piece
 from weft.models.training.settings import Settings
@@ -23,6 +23,7 @@ from weft.models.training.weights import Trained
 from weft.models.training.work import SCALER, Batch, Work, parted_state
 from weft.program.device import Device
 from weft.ranks import Alone, Ranks
+from weft.ranks.meeting import tell, troubles
 
 ALONE = Alone()
 END, MEET, STEP, EVALUATE, GIVE, TAKE = range(6)  # what rank 0 says is next
@@ -164,11 +165,10 @@ def _say(ranks: Ranks, word: int, *numbers: int) -> None:
 
 @contextmanager
 def _together(ranks: Ranks, word: int, *numbers: int) -> Iterator[None]:
-    """What follows takes all ranks: an error in the midst of it is the end of them all."""
-    ranks.torn = True
-    _say(ranks, word, *numbers)
-    yield
-    ranks.torn = False
+    """What follows takes all ranks, of which rank 0 tells the others."""
+    with ranks.together():
+        _say(ranks, word, *numbers)
+        yield
 
 
 # -- a run's state, in pieces ----------------------------------------------------------------------

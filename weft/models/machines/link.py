@@ -1,0 +1,136 @@
+"""What rank 0 tells the ranks that follow it, step by step.
+
+A command is one int32 array: the word, then its numbers. A STEP says which runner of which model
+(by numbers, and which of these are still in use), its slots and pages, the kind of step, n, and the
+inputs of the step, which are int32 and small: every rank gets the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.core.errors import RankError
+from weft.models.paged import ROWS
+from weft.models.runner import Runner
+from weft.ranks import Ranks
+from weft.ranks.base import LOST
+
+END, MEASURE, MEET, STEP = range(4)  # what rank 0 says is next
+COMMAND, STREAM = 1, 2  # tags: of commands, of rows of the residual stream
+MOST = 1 << 26  # bytes of a command
+GRACE = 3.0  # seconds in which answers can say why they end, before this process does
+KINDS = ("prefill", "decode", "score")  # of steps; others are ROWS with a number
+NAMES = ("ids", "slot", "place", "last", "table")  # of inputs; others are "at." with a number
+
+
+@dataclass(frozen=True)
+class Step:
+    """A STEP as a command says it."""
+
+    model: int
+    runner: int
+    slots: int
+    pages: int
+    kind: str
+    n: int
+    live: tuple[int, ...]
+    inputs: Mapping[str, np.ndarray]
+
+
+def written(step: Step) -> np.ndarray:
+    """The command int32 [any]."""
+    kind = KINDS.index(step.kind) if step.kind in KINDS else -int(step.kind.removeprefix(ROWS))
+    head = [STEP, step.model, step.runner, step.slots, step.pages, kind, step.n]
+    head += [len(step.live), *step.live, len(step.inputs)]
+    parts = []
+    for name, value in step.inputs.items():
+        code = NAMES.index(name) if name in NAMES else -int(name.removeprefix("at."))
+        head += [code, value.ndim, *value.shape]
+        parts.append(value.reshape(-1))
+    return np.concatenate([np.array(head, np.int32), *parts])
+
+
+def read(command: np.ndarray) -> Step:
+    """A STEP from its command. Raises ValueError or IndexError for what is none."""
+    numbers = iter(command[1:].tolist())
+    model, runner, slots, pages, kind, n, count = itertools.islice(numbers, 7)
+    live = tuple(itertools.islice(numbers, count))
+    at, shapes = 9 + count, []
+    for _ in range(command[at - 1]):
+        code, axes = (int(v) for v in command[at : at + 2])
+        shapes.append((code, tuple(command[at + 2 : at + 2 + axes].tolist())))
+        at += 2 + axes
+    inputs = {}
+    for code, shape in shapes:
+        size = math.prod(shape)
+        name = NAMES[code] if code >= 0 else f"at.{-code}"
+        inputs[name] = command[at : at + size].reshape(shape)
+        at += size
+    said = KINDS[kind] if kind >= 0 else f"{ROWS}{-kind}"
+    return Step(model, runner, slots, pages, said, n, live, inputs)
+
+
+class Lead:
+    """Rank 0's end: one command at a time, whichever thread has it."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._live: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
+
+    def enlist(self, what: object) -> int:
+        """The number by which the others know a model or a runner, as long as it is there."""
+        number = next(self._numbers)
+        self._live[number] = what
+        return number
+
+    @contextmanager
+    def step(
+        self, model: int, number: int, runner: Runner, kind: str, rows: Mapping[str, np.ndarray],
+        n: int,
+    ) -> Iterator[None]:  # fmt: skip
+        """What all ranks do for one step happens inside. After an error in it this process ends
+        soon: the others cannot know of it."""
+        try:
+            with self._lock, self.ranks.together():
+                live = tuple(self._live)
+                said = Step(model, number, runner.slots, runner.pages, kind, n, live, rows)
+                self._say(written(said))
+                yield
+        except BaseException as error:
+            threading.Timer(GRACE, self._leave, (error,)).start()
+            raise
+
+    @contextmanager
+    def command(self, word: int, *numbers: int) -> Iterator[None]:
+        """What all ranks do after another command."""
+        with self._lock, self.ranks.together():
+            self._say(np.array([word, *numbers], np.int32))
+            yield
+
+    def _say(self, command: np.ndarray) -> None:
+        sent = [self.ranks.start_send(command, r, COMMAND) for r in range(1, self.ranks.size)]
+        for each in sent:
+            each.wait()
+
+    def _leave(self, error: BaseException) -> None:
+        print(f"weft: {error or type(error).__name__}; stopping", file=sys.stderr, flush=True)
+        self.ranks.leave(LOST)
+
+
+def next_command(ranks: Ranks) -> np.ndarray:
+    """What rank 0 says next, int32. Raises RankError."""
+    command = ranks.receive(0, COMMAND, MOST)
+    if command.dtype != np.int32 or command.ndim != 1 or not len(command):
+        raise RankError(f"{ranks.name(0)} sent no command; start the same version everywhere")
+    return command

@@ -1,0 +1,179 @@
+"""A model over the ranks that a launcher started: rank 0 loads it and is asked, the others
+follow."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from weft.backends import registry
+from weft.core.errors import RankError, UsageError, WeftError
+from weft.core.samples import files_digest
+from weft.models.config import DecoderConfig
+from weft.models.entry import check_batch, located, naming
+from weft.models.loader import ORACLE, Room, load_uncompiled
+from weft.models.machines.link import END, MEET, STEP, Lead, next_command, read
+from weft.models.machines.pipeline import Piped, PipedPaged, follow_step
+from weft.models.machines.stages import check_split, runs_of
+from weft.models.model import Decoder
+from weft.models.runner import CompiledRunner, MakeRunner, Runner
+from weft.models.weight_dtypes import Numbers
+from weft.program.bundle import is_bundle
+from weft.ranks import Ranks, meeting
+
+Load = Callable[..., Decoder]  # as weft.load
+
+
+@contextmanager
+def leading(ranks: Ranks, split: Sequence[int] | None = None) -> Iterator[Load]:
+    """Rank 0's work happens inside; it loads a model by what is given here, with so many layers on
+    each rank (None: the same number). At the end the others are told. After an error in what takes
+    all ranks (`ranks.torn`) this process can only leave."""
+    lead, status = Lead(ranks), 1
+    ranks.watch()
+    try:
+        yield partial(_load, lead, split)
+        status = 0
+    except UsageError:
+        status = 2
+        raise
+    finally:
+        if not ranks.torn:
+            with lead.command(END, status):
+                ranks.finish()
+
+
+def _load(
+    lead: Lead, split: Sequence[int] | None, path: str | os.PathLike[str], device: Any = "auto",
+    dtype: Any = None, context: int | None = None, max_batch: int = 8, fallback: str | None = None,
+    act_dtype: Any = None, cache: Any = None, quant: str | None = None,
+) -> Decoder:  # fmt: skip
+    """As weft.load, divided among the ranks. Raises UsageError also for what cannot be divided, and
+    where another rank cannot take part."""
+    ranks, folder = lead.ranks, located(path)
+    check_batch(max_batch)
+    if is_bundle(folder):
+        raise UsageError(f"{folder} is a file of compiled Programs: it runs on one machine")
+    if device == ORACLE:
+        raise UsageError("the oracle runs on one machine")
+    chosen: list[int] = list(split or ())
+
+    def part(c: DecoderConfig) -> DecoderConfig:
+        if not chosen:
+            chosen[:] = even(c.layers, ranks.size)
+        if len(chosen) != ranks.size:
+            raise UsageError(f"the split is for {len(chosen)} ranks; there are {ranks.size}")
+        check_split(c, chosen, str(folder))
+        return replace(c, run=runs_of(chosen)[0])
+
+    room, numbers = Room(context, max_batch, cache), Numbers(dtype, act_dtype, quant)
+    with naming(folder):
+        model = load_uncompiled(folder, device, fallback, numbers, room, part)
+        files = files_digest(folder)
+    assert isinstance(model, Decoder) and model.device is not None
+    said = meeting.facts(model.device) | {
+        "files": files, "split": chosen, "context": model.context, "max_batch": max_batch,
+        "dtype": None if dtype is None else str(dtype), "act_dtype": model.config.act_dtype.name,
+        "cache": model.config.kv_dtype.name,
+    }  # fmt: skip
+    number = lead.enlist(model)
+    with lead.command(MEET, number):
+        meeting.tell(ranks, said)
+        trouble = meeting.troubles(ranks, "")
+    if trouble:
+        raise UsageError(trouble)
+
+    def wrap(make: MakeRunner) -> MakeRunner:
+        def made(slots: int, pages: int) -> Runner:
+            kind = PipedPaged if pages else Piped
+            return kind(lead, number, make, model.config, model.context, slots, pages)
+
+        return made
+
+    model.divide(wrap)
+    return model
+
+
+def even(layers: int, ranks: int) -> list[int]:
+    """So many layers for each rank, the first no more than the others: it has more besides."""
+    return [layers * (r + 1) // ranks - layers * r // ranks for r in range(ranks)]
+
+
+# -- the others ------------------------------------------------------------------------------------
+
+
+def follow(ranks: Ranks, path: Callable[[], str], device: Any = "auto") -> int:
+    """The life of every rank but 0, on which the model lies at path(); the exit status. Raises
+    RankError, and what keeps this rank from computing its share."""
+    ranks.watch()
+    registry.hush()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 gets it too, and tells the others
+    models: dict[int, Decoder] = {}
+    runners: dict[int, CompiledRunner] = {}
+    while True:
+        command = next_command(ranks)
+        if command[0] == END:
+            ranks.finish()
+            return int(command[1])
+        if command[0] == MEET:
+            if (model := _met(ranks, path, device)) is not None:
+                models[int(command[1])] = model
+        elif command[0] == STEP and models:
+            _step(ranks, models, runners, command)
+        else:
+            raise RankError(f"{ranks.name(0)} says {command[:8].tolist()}, which is no command now")
+
+
+def _met(ranks: Ranks, path: Callable[[], str], device: Any) -> Decoder | None:
+    """This rank's part of the model; None where a rank has trouble with its own."""
+    said, model = meeting.hear(ranks), None
+    try:
+        model = _part(ranks, said, Path(path()), device)
+        trouble = ""
+    except (KeyError, TypeError):
+        trouble = "another weft: install the same version everywhere"
+    except WeftError as error:
+        trouble = f"a problem: {error}"
+    trouble = meeting.troubles(ranks, trouble)
+    return None if trouble else model
+
+
+def _part(ranks: Ranks, said: dict[str, Any], path: Path, device: Any) -> Decoder:
+    folder = located(path)
+    room = Room(said["context"], said["max_batch"], said["cache"])
+    numbers, run = Numbers(said["dtype"], said["act_dtype"]), runs_of(said["split"])[ranks.rank]
+
+    with naming(folder):
+        target = registry.get(device)
+        if trouble := meeting.differs(meeting.facts(target), said):
+            raise UsageError(trouble)
+        if files_digest(folder) != said["files"]:
+            raise UsageError(f"other files in {folder}: copy them from rank 0's machine")
+        model = load_uncompiled(
+            folder, target, None, numbers, room, lambda c: replace(c, run=run)
+        )  # fmt: skip
+    assert isinstance(model, Decoder)
+    return model
+
+
+def _step(
+    ranks: Ranks, models: dict[int, Decoder], runners: dict[int, CompiledRunner], command: Any
+) -> None:  # fmt: skip
+    try:
+        step = read(command)
+    except (ValueError, IndexError):
+        raise RankError(f"{ranks.name(0)} sent a damaged step: {command[:8].tolist()}") from None
+    for held in (models, runners):
+        for number in held.keys() - step.live:
+            del held[number]
+    if step.runner not in runners:
+        made = models[step.model].part_runner(step.slots, step.pages)
+        assert isinstance(made, CompiledRunner)
+        runners[step.runner] = made
+    follow_step(ranks, runners[step.runner], step)

@@ -1,0 +1,77 @@
+"""A model's layers on several ranks, one run of them after the other on each (`stages`).
+
+Rows of the residual stream go from rank to rank, and from the last one back to rank 0, which has
+the output layer. A step is over when its logits are there; then the next begins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import RankError, UsageError
+from weft.models.machines.link import STREAM, Lead, Step
+from weft.models.machines.stages import entry, output
+from weft.models.paged import CompiledPaged, Paged
+from weft.models.runner import CompiledRunner, MakeRunner, Runner
+from weft.ranks import Ranks
+
+
+class Piped(Runner):
+    """Rank 0's runner: what Runner is, its steps shared with the ranks that follow, to which the
+    model is `model`. `given` are what Runner takes."""
+
+    def __init__(self, lead: Lead, model: int, make: MakeRunner, *given: Any) -> None:
+        super().__init__(*given)
+        self._lead, self._numbers = lead, (model, lead.enlist(self))
+        first, last = (make(self.slots, self.pages, part(self.config)) for part in (entry, output))
+        assert isinstance(first, CompiledRunner) and isinstance(last, CompiledRunner)
+        self._first, self._last = first, last
+
+    def room(self, kind: str) -> int:
+        return self._first.room(kind)
+
+    def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
+        ranks = self._lead.ranks
+        with self._lead.step(*self._numbers, self, kind, rows, n):
+            ranks.send(_whole(self._first.step(kind, rows, n)[:n]), 1, STREAM)
+            x = _received(ranks, ranks.size - 1, 1 if kind == "prefill" else n, self.config.hidden)
+        end = {"last": np.zeros(1, np.int32)} if kind == "prefill" else {}
+        return self._last.step(kind, rows | end | {"x": x}, len(x))
+
+
+class PipedPaged(Paged, Piped):
+    """The same with keys and values in pages."""
+
+    def _sizes(self) -> tuple[int, ...]:
+        assert isinstance(self._first, CompiledPaged)
+        return self._first._sizes()
+
+    def _read(self, name: str, pages: Any) -> np.ndarray:
+        raise UsageError("pages that lie on several machines are not read")
+
+    def _write(self, name: str, pages: Any, value: np.ndarray) -> None:
+        raise UsageError("pages that lie on several machines are not written")
+
+
+def follow_step(ranks: Ranks, runner: CompiledRunner, step: Step) -> None:
+    """Another rank's part in a step."""
+    x = _received(ranks, ranks.rank - 1, step.n, runner.config.hidden)
+    rows = {**step.inputs, "x": x}
+    out = runner.step(step.kind, rows, step.n)
+    end = ranks.rank == ranks.size - 1
+    out = out[: 1 if end and step.kind == "prefill" else step.n]
+    ranks.send(_whole(out), 0 if end else ranks.rank + 1, STREAM)
+
+
+def _whole(x: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(x)
+
+
+def _received(ranks: Ranks, source: int, n: int, hidden: int) -> np.ndarray:
+    """Rows of the residual stream, float32 [n, hidden]."""
+    x = ranks.receive(source, STREAM, n * hidden * 4)
+    if x.shape != (n, hidden) or x.dtype != np.float32:
+        raise RankError(f"{ranks.name(source)} sent {x.dtype}{list(x.shape)}, not a step's rows")
+    return x
