@@ -16,7 +16,7 @@ from weft.serve.anthropic_types import (
     ToolResult,
     ToolUse,
 )
-from weft.serve.chatting import Options, Turn
+from weft.serve.chatting import Options, Turn, continued
 from weft.serve.tooling import called, function, needed_of
 from weft.serve.wire import Refused
 
@@ -36,15 +36,8 @@ def turn_of(body: CountTokens, options: Options) -> Turn:
         variables["reasoning_effort"] = effort if effort in ("low", "medium") else "high"
     choice = body.tool_choice
     tools = tools_of(body)
-    messages = [*_system(body.system), *messages_of(body.messages)]
+    messages, prefix = continued([*_system(body.system), *messages_of(body.messages)])
     parallel = choice is None or not choice.disable_parallel_tool_use
-    prefix = ""
-    if messages and messages[-1]["role"] == "assistant":
-        last = messages.pop()
-        if "tool_calls" in last or not last["content"]:
-            raise Refused(400, "the last message is a call of tools, or empty; expected its "
-                          "results, or text to go on from", "messages")  # fmt: skip
-        prefix = last["content"]
     wanted: str | Sequence[str] | None = None
     if choice is not None:
         wanted = {"any": "required", "tool": (choice.name or "",)}.get(choice.type)

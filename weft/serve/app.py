@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import weft
-from weft.serve import anthropic_messages, openai_answers as answers, openai_other
+from weft.serve import anthropic_messages, ollama_models, openai_answers as answers, openai_other
 from weft.serve.metrics import TEXT
 from weft.serve.openai_chat import chat
 from weft.serve.openai_completions import completions
@@ -61,6 +61,7 @@ def routes() -> list[Described]:
         route("/tokenizer_info", openai_other.tokenizer_info, answer=answers.TokenizerAnswer),
         route("/health", health, answer=answers.HealthAnswer),
         *anthropic_messages.routes(),
+        *ollama_models.routes(),
         route("/metrics", metrics),
         route("/openapi.json", openapi),
         route("/", page),

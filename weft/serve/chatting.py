@@ -53,7 +53,7 @@ class Piece:
 @dataclass(frozen=True)
 class Options:
     """How answers are to be made, whatever the protocol. seed None: one is drawn. context: how many
-    positions prompt and answer may take (None: the model's). constraint: what compiles to one, off
+    positions prompt and answer may take, at most the model's. constraint: what compiles to one, off
     the event loop."""
 
     max_new_tokens: int | None = None  # None: as many as the context holds
@@ -93,6 +93,18 @@ class Turn:
     def values(self) -> dict[str, Any]:
         """What the template knows besides the messages."""
         return {**self.variables, **({"tools": self.tools} if self.tools else {})}
+
+
+def continued(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+    """A conversation, and what the answer has to begin with: the text of a last message of the
+    assistant's, which is taken out. Raises Refused where that one calls tools or is empty."""
+    if not messages or messages[-1]["role"] != "assistant":
+        return messages, ""
+    last = messages[-1]
+    if "tool_calls" in last or not last["content"]:
+        raise Refused(400, "the last message is a call of tools, or empty; expected results of "
+                      "the call, or text to go on from", "messages")  # fmt: skip
+    return messages[:-1], last["content"]
 
 
 async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, list[int]]:
@@ -161,11 +173,7 @@ async def begin_ids(
 
 def _jobs(model: ServedDecoder, ids: tuple[int, ...], options: Options) -> list[Job]:
     context, limit = model.model.context, options.max_new_tokens
-    if options.context is not None:
-        if not 0 < options.context <= context:
-            raise LimitError(f"a context of {options.context} was asked for; this model's is "
-                             f"{context}: ask for less")  # fmt: skip
-        context = options.context
+    context = min(context, options.context or context)
     if not ids:
         raise UsageError("the prompt is empty; give at least one token")
     room = context - len(ids) + 1
@@ -201,12 +209,13 @@ class Choice:
         try:
             async for output in self._answer:
                 ended = output.finish is not None
+                tokens = () if self._over else output.tokens
                 events = tuple(self._kept(self._events(output.text, ended)))
                 finish = "stop" if ended and self._over else output.finish
                 if finish == "cancelled":  # not by who reads this
                     raise Refused(503, "the server had to end this answer; ask again", retry=5)
-                yield Piece(events, output.tokens, finish, output.usage, output.prompt,
-                            output.stopped)  # fmt: skip
+                stopped = None if self._over else output.stopped
+                yield Piece(events, tokens, finish, output.usage, output.prompt, stopped)
         except WeftError as e:
             raise refusal(e) from None
 

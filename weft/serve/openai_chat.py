@@ -206,18 +206,7 @@ class _Writer(Writer):
     def _logprobs(self, tokens: Sequence[Chosen]) -> dict[str, Any] | None:
         if not self._body.logprobs:
             return None
-        return {"content": [logprob_of(self._model, t) for t in tokens], "refusal": None}
-
-
-def logprob_of(model: ServedDecoder, token: Chosen) -> dict[str, Any]:
-    """A token, its logprob and those of the most probable ones."""
-
-    def told(i: int, logprob: float | None) -> dict[str, Any]:
-        text, data = model.token(i)
-        return {"token": text, "logprob": logprob, "bytes": list(data)}
-
-    made = told(token.id, token.logprob)
-    return {**made, "top_logprobs": [told(*pair) for pair in token.top]}
+        return {"content": [self._model.logprob(t) for t in tokens], "refusal": None}
 
 
 def _delta(found: Event) -> dict[str, Any]:

@@ -12,13 +12,12 @@ from starlette.responses import Response
 
 from weft.core.errors import WeftError
 from weft.models.chat import read_template
+from weft.serve.embedding import embedded
 from weft.serve.openai_chat import message_of
 from weft.serve.openai_types import Detokenize, Embeddings, Tokenize, prompts_of
-from weft.serve.served import Served, ServedEncoder
+from weft.serve.served import Served
 from weft.serve.shelf import Shelf
-from weft.serve.wire import Refused, json_response, read, refusal, while_there
-
-MAX_TEXTS = 2048
+from weft.serve.wire import Refused, json_response, read, refusal
 
 
 async def models(request: Request) -> Response:
@@ -50,39 +49,13 @@ async def embeddings(request: Request) -> Response:
     """Vectors of texts."""
     body = await read(request, Embeddings)
     texts = prompts_of(body.input, "input")
-    if len(texts) > MAX_TEXTS:
-        raise Refused(400, f"{len(texts)} texts; at most {MAX_TEXTS} are taken", "input")
-    shelf: Shelf = request.app.state.shelf
-    async with shelf.use(body.model) as model:
-        vectors, tokens = await while_there(request, embedded(model, texts))
-        if body.dimensions not in (None, vectors.shape[1]):
-            raise Refused(400, f"dimensions is {body.dimensions}; this model has "
-                          f"{vectors.shape[1]}, and no fewer", "dimensions")  # fmt: skip
-        made = [
-            {"object": "embedding", "index": i, "embedding": _written(row, body.encoding_format)}
-            for i, row in enumerate(vectors)
-        ]
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return json_response({"object": "list", "data": made, "model": model.name, "usage": usage})
-
-
-async def embedded(model: Served, texts: list[str | list[int]]) -> tuple[np.ndarray, int]:
-    """Vectors float32 [n, dim] of texts or token ids, of length 1, and how many tokens they had.
-    Raises Refused: also for a text that is too long, which is not cut."""
-    if not isinstance(model, ServedEncoder):
-        raise Refused(400, f"{model.name} writes, it does not embed", "model")
-    encoder = model.model
-
-    def made() -> tuple[np.ndarray, int]:
-        rows = [model.ids(text) for text in texts]
-        vectors = encoder.embed_ids(rows)
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return vectors / np.maximum(lengths, 1e-12), sum(map(len, rows))
-
-    try:
-        return await asyncio.to_thread(made)
-    except WeftError as e:
-        raise refusal(e) from None
+    found = await embedded(request, body.model, texts, body.dimensions)
+    made = [
+        {"object": "embedding", "index": i, "embedding": _written(row, body.encoding_format)}
+        for i, row in enumerate(found.vectors)
+    ]
+    usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
+    return json_response({"object": "list", "data": made, "model": found.model, "usage": usage})
 
 
 def _written(row: np.ndarray, form: str | None) -> Any:

@@ -18,7 +18,6 @@ from weft.serve import responses_events as events
 from weft.serve.chatting import Choice, Turn, begin, merged
 from weft.serve.fields import tops
 from weft.serve.guard import key_of
-from weft.serve.openai_chat import logprob_of
 from weft.serve.openai_options import followed, options_of
 from weft.serve.replies import Writer, counted, reply
 from weft.serve.responses_input import items_of, messages_of
@@ -127,7 +126,7 @@ class _Writer(Writer):
         for made in self._response.begin():
             yield made
         async for _, piece in merged(self.choices):
-            logprobs = [logprob_of(self._model, t) for t in piece.tokens] if self._logs else ()
+            logprobs = [self._model.logprob(t) for t in piece.tokens] if self._logs else ()
             for made in self._response.add(piece.events, logprobs):
                 yield made
             if piece.finish is not None:

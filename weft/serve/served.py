@@ -16,6 +16,7 @@ from weft.core.errors import LimitError, UsageError, WeftError
 from weft.core.records import to_data
 from weft.core.samples import files_digest
 from weft.engine.engine import Engine
+from weft.engine.job import Chosen
 from weft.models.embedder import Encoder
 from weft.models.inputs import PAGE
 from weft.models.model import Decoder, Model
@@ -108,9 +109,12 @@ class ServedEncoder(Served):
 
     model: Encoder
 
-    def ids(self, text: str | list[int]) -> list[int]:
-        """The token ids of a text. Raises LimitError for one that the model would cut."""
+    def ids(self, text: str | list[int], cut: bool = False) -> list[int]:
+        """The token ids of a text. Raises LimitError for one that is too long; where it is to be
+        `cut`, it is."""
         encoder = self.model
+        if cut and isinstance(text, str):
+            return self.tokenizer.encode(text)
         ids = text if isinstance(text, list) else self.whole.encode(text)
         if len(ids) > encoder.max_length:
             raise LimitError(
@@ -201,6 +205,16 @@ class ServedDecoder(Served):
             return data.decode(), data
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data), data
+
+    def logprob(self, chosen: Chosen) -> dict[str, Any]:
+        """A token's text, logprob and bytes, and those of the most probable ones."""
+
+        def told(i: int, logprob: float | None) -> dict[str, Any]:
+            text, data = self.token(i)
+            return {"token": text, "logprob": logprob, "bytes": list(data)}
+
+        made = told(chosen.id, chosen.logprob)
+        return {**made, "top_logprobs": [told(*pair) for pair in chosen.top]}
 
     async def close(self) -> None:
         await self.player.close()

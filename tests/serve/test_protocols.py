@@ -1,0 +1,289 @@
+"""What holds whatever the protocol: one conversation has one answer, and a stream joins to the
+whole however the text comes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings, strategies as st
+from serve_kit import Running, chatty_box, serving
+
+from weft.engine.job import Chosen, Finish, Job, Output, Usage
+from weft.serve import anthropic_messages, openai_chat
+from weft.serve.anthropic_types import AnthropicMessage, Messages
+from weft.serve.chatting import Choice
+from weft.serve.ollama_replies import ChatForm, Replies, Times
+from weft.serve.ollama_types import OllamaChat
+from weft.serve.openai_types import Chat
+from weft.serve.player import Answer
+from weft.serve.replies import Writer
+from weft.serve.toolcalls.choose import FORMATS
+from weft.serve.toolcalls.formats import Context
+from weft.serve.toolcalls.reading import Incremental
+
+SAID = (
+    "<think>\nWhere? \u00d8st.\n</think>\n\nI look.\n"
+    '<tool_call>\n{"name": "weather", "arguments": {"city": "\u00d8st \\"<", "days": [2, {}]}}\n'
+    '</tool_call>\n<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+)
+CALLS = [("weather", {"city": '\u00d8st "<', "days": [2, {}]}), ("now", {})]
+TALK: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be short."},
+    {"role": "user", "content": "Write a loop."},
+    {"role": "assistant", "content": "for i in range(3):"},
+    {"role": "user", "content": "And its body?"},
+]
+
+
+class Pieces:
+    """An engine's answer whose text comes in these pieces."""
+
+    def __init__(self, pieces: Sequence[str], finish: Finish = "eos") -> None:
+        self._pieces, self._finish = pieces, finish
+
+    async def __aiter__(self) -> AsyncIterator[Output]:
+        for piece in self._pieces:
+            yield Output(piece, (Chosen(1),))
+        yield Output(finish=self._finish, usage=Usage(9, 4, len(self._pieces)))
+
+    def close(self) -> None:
+        pass
+
+
+class Model:
+    """What writers need of a model."""
+
+    name, print = "box", "fp_0"
+
+
+def choice(pieces: Sequence[str]) -> Choice:
+    read = FORMATS["hermes"][0]
+    context = Context("", {name: {} for name, _ in CALLS})
+    parser = Incremental(lambda sink: read(sink, context))
+    return Choice(cast(Answer, Pieces(pieces)), parser, Job((1,) * 9, 99))
+
+
+def openai_writer(pieces: Sequence[str]) -> Writer:
+    return openai_chat._Writer(cast(Any, Model), Chat(messages=[]), [choice(pieces)])
+
+
+def anthropic_writer(pieces: Sequence[str]) -> Writer:
+    body = Messages(messages=[AnthropicMessage(role="user", content="")], max_tokens=99)
+    return anthropic_messages._Writer(cast(Any, Model), body, choice(pieces))
+
+
+def ollama_writer(pieces: Sequence[str]) -> Writer:
+    body = OllamaChat(model="box")
+    return Replies(cast(Any, Model), body, [choice(pieces)], ChatForm("box"), Times(0))
+
+
+Told = tuple[str, str, list[tuple[str, Any]], str]
+"""Reasoning, content, calls, and why it ended."""
+
+
+def openai_told(message: Any, reason: str) -> Told:
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    made = [(call["name"], json.loads(call["arguments"])) for call in calls]
+    return message.get("reasoning", ""), message["content"] or "", made, reason
+
+
+def openai_joined(chunks: Sequence[Any]) -> Told:
+    message: dict[str, Any] = {"content": "", "reasoning": "", "tool_calls": []}
+    reason = ""
+    for chunk in chunks:
+        (found,) = chunk["choices"]
+        reason = found["finish_reason"] or reason
+        for call in found["delta"].pop("tool_calls", ()):
+            if "id" in call:
+                message["tool_calls"].append(call)
+            else:
+                whole = message["tool_calls"][call["index"]]["function"]
+                whole["arguments"] += call["function"]["arguments"]
+        for name, value in found["delta"].items():
+            if name in ("content", "reasoning"):
+                message[name] += value
+    return openai_told(message, reason)
+
+
+def anthropic_told(message: Any) -> Told:
+    blocks: list[dict[str, Any]] = message["content"]
+    reasoning = "".join(block.get("thinking", "") for block in blocks)
+    content = "".join(block.get("text", "") for block in blocks)
+    calls = [(b["name"], b["input"]) for b in blocks if b["type"] == "tool_use"]
+    return reasoning, content, calls, message["stop_reason"]
+
+
+def anthropic_joined(events: Sequence[Any]) -> Told:
+    blocks: list[dict[str, Any]] = []
+    reason = ""
+    for event in events:
+        if event["type"] == "content_block_start":
+            assert event["index"] == len(blocks)
+            blocks.append({**event["content_block"], "partial_json": ""})
+        elif event["type"] == "content_block_delta":
+            assert event["index"] == len(blocks) - 1
+            for name, text in event["delta"].items():
+                if name != "type":
+                    blocks[-1][name] += text
+        elif event["type"] == "message_delta":
+            reason = event["delta"]["stop_reason"]
+    for block in blocks:
+        if block["type"] == "tool_use":
+            block["input"] = json.loads(block["partial_json"])
+    return anthropic_told({"content": blocks, "stop_reason": reason})
+
+
+def ollama_joined(objects: Sequence[Any]) -> Told:
+    messages = [made["message"] for made in objects]
+    calls = [call["function"] for message in messages for call in message.get("tool_calls", ())]
+    return (
+        "".join(message.get("thinking", "") for message in messages),
+        "".join(message["content"] for message in messages),
+        [(call["name"], call["arguments"]) for call in calls],
+        objects[-1]["done_reason"],
+    )
+
+
+def objects_of(data: bytes) -> Iterator[Any]:
+    """The objects of a stream, of events or of lines."""
+    for line in data.decode().splitlines():
+        line = line.removeprefix("data: ")
+        if line.startswith("{"):
+            yield json.loads(line)
+
+
+async def streamed(writer: Writer) -> list[Any]:
+    return list(objects_of(b"".join([part async for part in writer.parts()])))
+
+
+@given(st.lists(st.integers(1, len(SAID) - 1), max_size=40))
+@settings(max_examples=200, deadline=None)
+def test_any_split_gives_the_unstreamed_result(cuts: list[int]) -> None:
+    edges = [0, *sorted(set(cuts)), len(SAID)]
+    pieces = [SAID[a:b] for a, b in itertools.pairwise(edges)]
+    expected = "Where? \u00d8st.", "I look.", CALLS
+
+    async def check() -> None:
+        whole: Any = await openai_writer([SAID]).whole()
+        (found,) = whole["choices"]
+        told = openai_told(found["message"], found["finish_reason"])
+        assert told == (*expected, "tool_calls")
+        assert openai_joined(await streamed(openai_writer(pieces))) == told
+        told = anthropic_told(await anthropic_writer([SAID]).whole())
+        assert told == (*expected, "tool_use")
+        assert anthropic_joined(await streamed(anthropic_writer(pieces))) == told
+        told = ollama_joined([await ollama_writer([SAID]).whole()])
+        assert told == (*expected, "stop")
+        assert ollama_joined(await streamed(ollama_writer(pieces))) == told
+
+    asyncio.run(check())
+
+
+def test_one_conversation_has_one_answer(server: Running) -> None:
+    sampled: dict[str, Any] = {"temperature": 0.9, "top_p": 0.9, "top_k": 50}
+    seed = 11
+    _, chat, _ = server.ask("POST", "/v1/chat/completions", {
+        "messages": TALK, "max_tokens": 24, "seed": seed, **sampled,
+    })  # fmt: skip
+    expected = chat["choices"][0]["message"]["content"]
+    assert len(expected) > 10
+    _, made, _ = server.ask("POST", "/v1/messages", {
+        "system": TALK[0]["content"], "messages": TALK[1:], "max_tokens": 24, "seed": seed,
+        **sampled,
+    })  # fmt: skip
+    assert made["content"] == [{"type": "text", "text": expected}]
+    _, made, _ = server.ask("POST", "/api/chat", {
+        "model": "box", "messages": TALK, "stream": False,
+        "options": {"num_predict": 24, "seed": seed, **sampled},
+    })  # fmt: skip
+    assert made["message"]["content"] == expected
+    _, made, _ = server.ask("POST", "/v1/responses", {
+        "instructions": TALK[0]["content"], "input": TALK[1:], "max_output_tokens": 24,
+        "seed": seed, **sampled,
+    })  # fmt: skip
+    assert made["output"][-1]["content"][0]["text"] == expected
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server of a model with a context that holds what Claude Code sends."""
+    folder = chatty_box(tmp_path_factory.mktemp("models") / "box", context=16_384)
+    with serving({"box": str(folder)}, sequences=2, memory=256 << 20) as running:
+        yield running
+
+
+def code_request(turn: int, messages: Sequence[Any]) -> dict[str, Any]:
+    """A request in the shape of Claude Code's (2.1): fields, blocks and their order; its words
+    are not."""
+    kept = {"cache_control": {"type": "ephemeral"}}
+    tools = [
+        {"name": name, "description": f"{name}: " + "what it does and when it is used. " * 12,
+         "input_schema": {
+             "$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object",
+             "properties": {"path": {"type": "string", "description": "where"},
+                            "limit": {"type": "integer"}},
+             "required": ["path"], "additionalProperties": False}}
+        for name in ("Read", "Edit", "Bash", "Grep", "Task")
+    ]  # fmt: skip
+    return {
+        "model": "box", "max_tokens": 24, "stream": True, "temperature": 1, "tools": tools,
+        "messages": messages,
+        "system": [
+            {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1.233.a{turn}f; "
+             f"cc_entrypoint=cli; cch={turn * 7919:05x};"},
+            {"type": "text", "text": "You write code on the command line.", **kept},
+            {"type": "text", "text": "Use the tools; say little; keep to the style. " * 40, **kept},
+        ],
+        "metadata": {"user_id": f"user_{'0' * 64}_account__session_{turn}"},
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "medium"},
+    }  # fmt: skip
+
+
+def later_turns(turns: int) -> Iterator[list[dict[str, Any]]]:
+    """The messages of each request of one conversation: each has the last one's, a call and its
+    result; a note of the system's on tokens follows each result."""
+    text = "Please mend the test that fails. " * 5
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": [
+            {"type": "text", "text": "<system-reminder>\nThe project's rules.\n</system-reminder>"},
+            {"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]},
+    ]  # fmt: skip
+    for turn in range(turns):
+        yield json.loads(json.dumps(messages))
+        call = {"type": "tool_use", "id": f"toolu_{turn}", "name": "Read",
+                "input": {"path": f"src/part{turn}.py", "limit": 20}}  # fmt: skip
+        messages[-1]["content"][-1].pop("cache_control", None)
+        messages.append({"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "I read it first.", "signature": "c2ln"},
+            {"type": "text", "text": "I read it."}, call]})  # fmt: skip
+        result = {"type": "tool_result", "tool_use_id": call["id"], "is_error": turn == 1,
+                  "content": [{"type": "text", "text": "def part():\n    return 1\n"}],
+                  "cache_control": {"type": "ephemeral"}}  # fmt: skip
+        messages.append({"role": "user", "content": [result]})
+        messages.append({"role": "system", "content": [
+            {"type": "text", "text": f"{100_000 - 700 * turn} tokens are left."}]})  # fmt: skip
+
+
+def test_later_turns_of_claude_code_are_cached(long: Running) -> None:
+    headers = {
+        "anthropic-version": "2023-06-01", "x-app": "cli", "x-api-key": "sk-ant-none",
+        "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14",
+    }  # fmt: skip
+    for turn, messages in enumerate(later_turns(4)):
+        asked = code_request(turn, messages)
+        counted = {k: v for k, v in asked.items() if k not in ("max_tokens", "stream")}
+        del counted["temperature"]
+        _, count, _ = long.ask("POST", "/v1/messages/count_tokens?beta=true", counted, headers)
+        status, text, _ = long.ask("POST", "/v1/messages?beta=true", asked, headers)
+        assert status == 200, text
+        end = next(e for e in objects_of(text.encode()) if e["type"] == "message_delta")
+        cached = end["usage"]["cache_read_input_tokens"]
+        assert cached + end["usage"]["input_tokens"] == count["input_tokens"] > 2000
+        assert cached > 0.9 * count["input_tokens"] or turn == 0

@@ -1,0 +1,60 @@
+"""Vectors of texts, whatever the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from starlette.requests import Request
+
+from weft.core.errors import WeftError
+from weft.serve.served import ServedEncoder
+from weft.serve.shelf import Shelf
+from weft.serve.wire import Refused, refusal, while_there
+
+MAX_TEXTS = 2048
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Vectors float32 [n, dim] of length 1, the model that made them, how many tokens it read."""
+
+    vectors: np.ndarray
+    model: str
+    tokens: int
+
+
+async def embedded(
+    request: Request,
+    name: str | None,
+    texts: Sequence[str | list[int]],
+    dimensions: int | None = None,
+    cut: bool = False,
+) -> Embedded:
+    """The vectors of texts or token ids by the model called `name`. Raises Refused: also for
+    `dimensions` that are not the model's, and for a text that is too long, unless it is to be
+    `cut`."""
+    if len(texts) > MAX_TEXTS:
+        raise Refused(400, f"{len(texts)} texts; at most {MAX_TEXTS} are taken", "input")
+    shelf: Shelf = request.app.state.shelf
+    async with shelf.use(name) as model:
+        if not isinstance(model, ServedEncoder):
+            raise Refused(400, f"{model.name} writes, it does not embed", "model")
+        encoder = model
+
+        def made() -> tuple[np.ndarray, int]:
+            rows = [encoder.ids(text, cut) for text in texts]
+            vectors = encoder.model.embed_ids(rows)
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            return vectors / np.maximum(lengths, 1e-12), sum(map(len, rows))
+
+        try:
+            vectors, tokens = await while_there(request, asyncio.to_thread(made))
+        except WeftError as e:
+            raise refusal(e) from None
+    if dimensions not in (None, vectors.shape[1]):
+        raise Refused(400, f"dimensions is {dimensions}; this model has {vectors.shape[1]}, and "
+                      "no fewer", "dimensions")  # fmt: skip
+    return Embedded(vectors, model.name, tokens)

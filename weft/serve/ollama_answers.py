@@ -1,0 +1,131 @@
+"""Ollama's answers, field by field: what the OpenAPI file says of them, and tests hold them to."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from weft.serve.openai_answers import Answer, TokenLogprob
+
+
+class OllamaEnd(Answer):
+    """How an answer ended; durations in nanoseconds. prompt_eval_count counts the whole prompt,
+    prompt_eval_duration goes to the first token. load: nothing was asked but the model."""
+
+    model: str
+    created_at: str
+    done: bool
+    done_reason: Literal["stop", "length", "load"]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int | None = None
+    prompt_eval_duration: int | None = None
+    eval_count: int | None = None
+    eval_duration: int | None = None
+    logprobs: list[TokenLogprob] | None = None
+
+
+class OllamaCalled(Answer):
+    index: int
+    name: str
+    arguments: dict[str, Any]
+
+
+class OllamaCallAnswer(Answer):
+    id: str
+    function: OllamaCalled
+
+
+class OllamaSaid(Answer):
+    role: Literal["assistant"]
+    content: str
+    thinking: str | None = None
+    tool_calls: list[OllamaCallAnswer] | None = None
+
+
+class OllamaChatAnswer(OllamaEnd, kw_only=True):
+    """Of POST /api/chat."""
+
+    message: OllamaSaid
+
+
+class GenerateAnswer(OllamaEnd, kw_only=True):
+    """Of POST /api/generate."""
+
+    response: str
+    thinking: str | None = None
+
+
+class EmbedAnswer(Answer):
+    """Of POST /api/embed."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class OneEmbeddingAnswer(Answer):
+    """Of POST /api/embeddings."""
+
+    embedding: list[float]
+
+
+class Details(Answer):
+    """family and quantization_level are empty where the model is not loaded."""
+
+    format: Literal["gguf", "safetensors"]
+    family: str
+    families: list[str]
+    quantization_level: str
+
+
+class Listed(Answer):
+    """size: bytes of its files; digest: of their names and sizes."""
+
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: Details
+
+
+class TagsAnswer(Answer):
+    """Of GET /api/tags."""
+
+    models: list[Listed]
+
+
+class RunningModel(Answer):
+    """size: bytes that it holds; size_vram: of them, those on another device than the CPU."""
+
+    name: str
+    model: str
+    size: int
+    size_vram: int
+    digest: str
+    details: Details
+    context_length: int
+
+
+class RunningAnswer(Answer):
+    """Of GET /api/ps."""
+
+    models: list[RunningModel]
+
+
+class ShowAnswer(Answer):
+    """Of POST /api/show. template: the model's chat template, in Jinja."""
+
+    modified_at: str
+    template: str
+    details: Details
+    model_info: dict[str, str | int]
+    capabilities: list[Literal["completion", "tools", "thinking", "embedding"]]
+
+
+class VersionAnswer(Answer):
+    """Of GET /api/version."""
+
+    version: str

@@ -1,0 +1,148 @@
+"""POST /api/chat and /api/generate."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from weft.core.errors import WeftError
+from weft.serve.chatting import Options, Turn, begin, begin_ids, continued
+from weft.serve.fields import between, sampling, seed_of, stops, tops
+from weft.serve.guard import key_of
+from weft.serve.ollama_replies import ChatForm, GenerateForm, Loaded, Replies, Times
+from weft.serve.ollama_types import Answered, Generate, ModelOptions, OllamaChat, OllamaMessage
+from weft.serve.replies import Writer, reply
+from weft.serve.served import ServedDecoder
+from weft.serve.tooling import called, follow_json, follow_schema, function
+from weft.serve.wire import Refused, read, refusal
+
+DEFAULTS = ModelOptions(temperature=0.8, top_k=40, top_p=0.9)
+"""What an option that is left out is, as in Ollama; the others are off."""
+
+
+async def chat(request: Request) -> Response:
+    """Answers a conversation, as Ollama does."""
+    body, started = await read(request, OllamaChat), time.monotonic_ns()
+    body.refuse()
+    options = options_of(body, key_of(request.scope["headers"]))
+    tools = [
+        function(tool.function.name, tool.function.description, tool.function.parameters)
+        for tool in body.tools or ()
+    ]
+    messages, prefix = continued([message_of(m) for m in body.messages or ()])
+    strict = any(tool.function.strict for tool in body.tools or ())
+    turn = Turn(messages, options, variables_of(body), tools, prefix=prefix, strict=strict)
+
+    async def start(model: ServedDecoder) -> Writer:
+        times = Times(started)
+        if not body.messages:
+            return Loaded(ChatForm(model.name), times)
+        check_context(body, model)
+        return Replies(model, body, await begin(model, turn), ChatForm(model.name), times)
+
+    return await reply(request, named(request, body.model), start, body.stream is not False)
+
+
+async def generate(request: Request) -> Response:
+    """Answers a prompt, as Ollama does."""
+    body, started = await read(request, Generate), time.monotonic_ns()
+    body.refuse()
+    options = options_of(body, key_of(request.scope["headers"]))
+    system = {"role": "system", "content": body.system}
+    asked = {"role": "user", "content": body.prompt}
+    turn = Turn([system, asked] if body.system else [asked], options, variables_of(body))
+
+    async def start(model: ServedDecoder) -> Writer:
+        times, form = Times(started), GenerateForm(model.name)
+        if not body.prompt:
+            return Loaded(form, times)
+        check_context(body, model)
+        if not body.raw and (body.system or model.has_chat):
+            return Replies(model, body, await begin(model, turn), form, times)
+        try:
+            ids = await asyncio.to_thread(model.tokenizer.encode, body.prompt)
+        except WeftError as e:
+            raise refusal(e) from None
+        return Replies(model, body, await begin_ids(model, [ids], options), form, times)
+
+    return await reply(request, named(request, body.model), start, body.stream is not False)
+
+
+def named(request: Request, name: str) -> str:
+    """The model's own name: Ollama's clients put ":latest" after those without a tag."""
+    known = request.app.state.shelf.paths
+    return name if name in known else name.removesuffix(":latest")
+
+
+def options_of(body: Answered, key: bytes) -> Options:
+    """How the answer is to be made. Raises Refused, naming the field."""
+    given = body.options or ModelOptions()
+
+    def option(name: str) -> Any:
+        value = getattr(given, name)
+        return getattr(DEFAULTS, name) if value is None else value
+
+    between("temperature", given.temperature, 0, 2)
+    between("repeat_penalty", given.repeat_penalty, 0.01, 100)
+    how = sampling(
+        temperature=option("temperature"),
+        top_k=max(option("top_k"), 0),
+        top_p=option("top_p"),
+        min_p=given.min_p,
+        repetition_penalty=None if given.repeat_last_n == 0 else given.repeat_penalty,
+        presence_penalty=given.presence_penalty,
+        frequency_penalty=given.frequency_penalty,
+    )
+    limit = given.num_predict
+    if limit is not None and limit < -2:
+        raise Refused(400, f"num_predict is {limit}; expected -1 for no limit, or 0 and more",
+                      "num_predict")  # fmt: skip
+    form = body.format
+    constraint = follow_schema(form) if isinstance(form, dict) else follow_json() if form else None
+    return Options(
+        max_new_tokens=None if limit is None or limit < 0 else limit,
+        sampling=how,
+        seed=None if given.seed == -1 else seed_of(given.seed),
+        stop=stops(given.stop),
+        logprobs=(tops(body.top_logprobs, "top_logprobs") or 0) if body.logprobs else None,
+        salt=key,
+        constraint=constraint,
+        context=given.num_ctx,
+    )
+
+
+def check_context(body: Answered, model: ServedDecoder) -> None:
+    """Raises Refused for a num_ctx that is more than the model's context."""
+    asked, has = body.options and body.options.num_ctx, model.model.context
+    if asked and asked > has:
+        raise Refused(400, f"num_ctx is {asked}; the context of {model.name} is {has}: ask for no "
+                      "more, or serve it with another --context", "num_ctx")  # fmt: skip
+
+
+def variables_of(body: Answered) -> dict[str, Any]:
+    """What the chat template is told of thinking."""
+    if body.think is None:
+        return {}
+    made: dict[str, Any] = {"enable_thinking": bool(body.think)}
+    return {**made, "reasoning_effort": body.think} if isinstance(body.think, str) else made
+
+
+def message_of(given: OllamaMessage) -> dict[str, Any]:
+    """A message as chat templates take it."""
+    made: dict[str, Any] = {"role": given.role, "content": given.content or ""}
+    if given.thinking:
+        made["reasoning_content"] = given.thinking
+    if given.tool_calls:
+        made["tool_calls"] = [
+            called(call.function.name, call.function.arguments, call.id)
+            for call in given.tool_calls
+        ]
+    if given.tool_name is not None:
+        made["name"] = given.tool_name
+    if given.tool_call_id is not None:
+        made["tool_call_id"] = given.tool_call_id
+    return made

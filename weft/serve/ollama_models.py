@@ -1,0 +1,167 @@
+"""Ollama's other routes: models, vectors, and what is done on the command line here."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+import weft
+from weft.models.chat import read_template
+from weft.serve import ollama_answers as answers
+from weft.serve.embedding import embedded
+from weft.serve.ollama_chat import chat, generate, named
+from weft.serve.ollama_replies import Times, stamp
+from weft.serve.ollama_types import Embed, Generate, OllamaChat, OneEmbedding, Show
+from weft.serve.routing import Described, route
+from weft.serve.served import Served, ServedDecoder
+from weft.serve.shelf import Shelf
+from weft.serve.wire import Refused, json_response, read
+
+
+async def tags(request: Request) -> Response:
+    """The models that are served, as Ollama lists them."""
+    shelf: Shelf = request.app.state.shelf
+    loaded = {model.name: model for model in shelf.loaded()}
+    found = [_listed(name, Path(path), loaded.get(name)) for name, path in shelf.paths.items()]
+    return json_response({"models": found})
+
+
+async def running(request: Request) -> Response:
+    """The models that are loaded."""
+    shelf: Shelf = request.app.state.shelf
+    found = [_running(model, Path(shelf.paths[model.name])) for model in shelf.loaded()]
+    return json_response({"models": found})
+
+
+async def show(request: Request) -> Response:
+    """What is known of a model."""
+    body = await read(request, Show)
+    asked = body.model or body.name
+    if not asked:
+        raise Refused(400, "name a model", "model")
+    shelf: Shelf = request.app.state.shelf
+    async with shelf.use(named(request, asked)) as model:
+        template = _template(model)
+        return json_response({
+            "modified_at": stamp(_changed(Path(shelf.paths[model.name]))), "template": template,
+            "details": _details(model, Path(shelf.paths[model.name])),
+            "model_info": _info(model), "capabilities": _capabilities(model, template),
+        })  # fmt: skip
+
+
+async def version(request: Request) -> Response:
+    """The version of weft."""
+    return json_response({"version": weft.__version__})
+
+
+async def embed(request: Request) -> Response:
+    """Vectors of texts, as Ollama gives them."""
+    body, times = await read(request, Embed), Times(time.monotonic_ns())
+    texts: list[str | list[int]] = [body.input] if isinstance(body.input, str) else [*body.input]
+    name = named(request, body.model)
+    found = await embedded(request, name, texts, body.dimensions, bool(body.truncate))
+    return json_response({
+        "model": found.model, "embeddings": found.vectors.tolist(), **times.told(),
+        "prompt_eval_count": found.tokens,
+    })  # fmt: skip
+
+
+async def one_embedding(request: Request) -> Response:
+    """The vector of a text."""
+    body = await read(request, OneEmbedding)
+    found = await embedded(request, named(request, body.model), [body.prompt])
+    return json_response({"embedding": found.vectors[0].tolist()})
+
+
+async def managed(request: Request) -> Response:
+    """Refused: models come and go on the command line."""
+    raise Refused(404, "this server does not fetch, make or delete models: start it with those "
+                  "it is to serve (weft serve NAME ...)")  # fmt: skip
+
+
+def routes() -> list[Described]:
+    """Ollama's."""
+    managing = ("pull", "push", "create", "copy", "blobs/{digest}")
+    return [
+        route("/api/chat", chat, OllamaChat, answer=answers.OllamaChatAnswer),
+        route("/api/generate", generate, Generate, answer=answers.GenerateAnswer),
+        route("/api/embed", embed, Embed, answer=answers.EmbedAnswer),
+        route("/api/embeddings", one_embedding, OneEmbedding, answer=answers.OneEmbeddingAnswer),
+        route("/api/tags", tags, answer=answers.TagsAnswer),
+        route("/api/ps", running, answer=answers.RunningAnswer),
+        route("/api/show", show, Show, answer=answers.ShowAnswer),
+        route("/api/version", version, answer=answers.VersionAnswer),
+        *[route(f"/api/{path}", managed, method="POST") for path in managing],
+        route("/api/delete", managed, method="DELETE"),
+    ]
+
+
+def _listed(name: str, path: Path, model: Served | None) -> dict[str, Any]:
+    files = _files(path)
+    digest = hashlib.sha256("\n".join(f"{p.name} {size}" for p, size in files).encode())
+    return {
+        "name": name, "model": name, "modified_at": stamp(_changed(path)),
+        "size": sum(size for _, size in files), "digest": digest.hexdigest(),
+        "details": _details(model, path),
+    }  # fmt: skip
+
+
+def _running(model: Served, path: Path) -> dict[str, Any]:
+    device = model.model.device
+    own = device is not None and device.info.kind != "cpu"
+    made = {**_listed(model.name, path, model), "size": model.nbytes}
+    del made["modified_at"]
+    return {**made, "size_vram": model.nbytes if own else 0, "context_length": _context(model)}
+
+
+def _details(model: Served | None, path: Path) -> dict[str, Any]:
+    """What the file is, and where the model is loaded, of which family and precision."""
+    family = "" if model is None else model.model.config.family
+    return {
+        "format": "gguf" if path.suffix == ".gguf" else "safetensors",
+        "family": family, "families": [family] if family else [],
+        "quantization_level": "" if model is None else model.model.precision,
+    }  # fmt: skip
+
+
+def _info(model: Served) -> dict[str, Any]:
+    config = model.model.config
+    sizes = {
+        "context_length": _context(model), "embedding_length": config.hidden,
+        "block_count": config.layers, "attention.head_count": config.heads,
+        "vocab_size": config.vocab,
+    }  # fmt: skip
+    named = {f"{config.family}.{name}": value for name, value in sizes.items()}
+    return {"general.architecture": config.family, **named}
+
+
+def _capabilities(model: Served, template: str) -> list[str]:
+    if not isinstance(model, ServedDecoder):
+        return ["embedding"]
+    tools = ["tools"] if "tools" in template and model.parser_name not in ("text", "think") else []
+    return ["completion", *tools, *(["thinking"] if "think" in template else [])]
+
+
+def _template(model: Served) -> str:
+    tokenizer = model.tokenizer
+    return read_template(tokenizer.path.parent, tokenizer.config) or ""
+
+
+def _context(model: Served) -> int:
+    if isinstance(model, ServedDecoder):
+        return model.model.context
+    return int(model.model.config.max_positions)
+
+
+def _files(path: Path) -> list[tuple[Path, int]]:
+    found = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
+    return [(p, p.stat().st_size) for p in found]
+
+
+def _changed(path: Path) -> float:
+    return path.stat().st_mtime

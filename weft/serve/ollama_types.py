@@ -1,0 +1,178 @@
+"""Ollama's requests (docs/api.md of ollama/ollama, November 2026), field by field.
+
+A field that is not here is refused by name. Of those that are here some change nothing that this
+server does (they say so); others are refused for a value that asks for what it does not do.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from weft.serve.openai_types import Tool
+from weft.serve.wire import Refused
+
+Effort = Literal["low", "medium", "high"]
+
+
+class ModelOptions(Struct, forbid_unknown_fields=True, kw_only=True):
+    """How an answer is made. num_ctx: how many tokens prompt and answer may have, at most the
+    model's context. The first eleven after num_ctx are inert: they say how Ollama loads a model."""
+
+    num_predict: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    num_ctx: Annotated[int, Meta(ge=1)] | None = None
+    numa: Any = None
+    num_batch: Any = None
+    num_gpu: Any = None
+    main_gpu: Any = None
+    low_vram: Any = None
+    f16_kv: Any = None
+    use_mmap: Any = None
+    use_mlock: Any = None
+    num_thread: Any = None
+    num_keep: Any = None
+    draft_num_predict: Any = None
+    mirostat: int | None = None
+    mirostat_tau: Any = None
+    mirostat_eta: Any = None
+    tfs_z: float | None = None
+    typical_p: float | None = None
+    penalize_newline: bool | None = None
+
+    def refuse(self) -> None:
+        """Raises Refused for a value that asks for what is not done here."""
+        penalised = self.repeat_penalty not in (None, 1.0)
+        wrong = {
+            "mirostat": bool(self.mirostat),
+            "tfs_z": self.tfs_z not in (None, 1.0),
+            "typical_p": self.typical_p not in (None, 1.0),
+            "penalize_newline": penalised and self.penalize_newline is False,
+            "repeat_last_n": penalised and self.repeat_last_n not in (None, 0, -1),
+        }
+        for field, found in wrong.items():
+            if found:
+                raise Refused(400, f"options.{field} is not supported with that value; leave it "
+                              "out", field)  # fmt: skip
+
+
+class OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
+    """keep_alive is inert: a model stays until another needs its memory."""
+
+    model: str
+    options: ModelOptions | None = None
+    keep_alive: float | str | None = None
+
+
+class Answered(OfModel, kw_only=True):
+    """What /api/chat and /api/generate share. truncate and shift are refused unless false: nothing
+    is cut here. seed and the like stand in options."""
+
+    stream: bool | None = None
+    format: Literal["", "json"] | dict[str, Any] | None = None
+    think: bool | Effort | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    truncate: bool | None = None
+    shift: bool | None = None
+
+    def refuse(self) -> None:
+        """Raises Refused for a value that asks for what is not done here."""
+        for field in ("truncate", "shift"):
+            if getattr(self, field):
+                raise Refused(400, f"{field} is not done: what is too long is an error", field)
+        if self.top_logprobs is not None and not self.logprobs:
+            raise Refused(400, "top_logprobs needs logprobs to be true", "top_logprobs")
+        if self.options is not None:
+            self.options.refuse()
+
+
+class OllamaFunction(Struct, forbid_unknown_fields=True, kw_only=True):
+    """index is inert: calls come in their order."""
+
+    name: str
+    arguments: dict[str, Any]
+    index: int | None = None
+
+
+class OllamaCall(Struct, forbid_unknown_fields=True, kw_only=True):
+    function: OllamaFunction
+    id: str | None = None
+    type: Literal["function"] | None = None
+
+
+class OllamaMessage(Struct, forbid_unknown_fields=True, kw_only=True):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    thinking: str | None = None
+    tool_calls: list[OllamaCall] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+    images: list[Any] | None = None
+
+
+class OllamaChat(Answered, kw_only=True):
+    """POST /api/chat. Without messages the model is loaded, and that is all."""
+
+    messages: Annotated[list[OllamaMessage], Meta(max_length=10_000)] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=512)] | None = None
+
+    def refuse(self) -> None:
+        super().refuse()
+        if any(message.images for message in self.messages or ()):
+            raise Refused(400, "images are not taken: text alone is", "images")
+
+
+class Generate(Answered, kw_only=True):
+    """POST /api/generate. Without a prompt the model is loaded, and that is all."""
+
+    prompt: str | None = None
+    system: str | None = None
+    raw: bool | None = None
+    template: str | None = None
+    suffix: str | None = None
+    context: list[int] | None = None
+    images: list[Any] | None = None
+    width: int | None = None
+    height: int | None = None
+    steps: int | None = None
+
+    def refuse(self) -> None:
+        super().refuse()
+        for field in ("template", "suffix", "context", "images", "width", "height", "steps"):
+            if getattr(self, field):
+                raise Refused(400, f"{field} is not supported; leave it out", field)
+        if self.raw and self.system:
+            raise Refused(400, "a raw prompt has no system: write it into the prompt", "system")
+
+
+class Embed(OfModel, kw_only=True):
+    """POST /api/embed. A text that is too long is an error unless truncate says to cut it."""
+
+    input: str | list[str]
+    truncate: bool | None = None
+    dimensions: Annotated[int, Meta(ge=1)] | None = None
+
+
+class OneEmbedding(OfModel, kw_only=True):
+    """POST /api/embeddings."""
+
+    prompt: str
+
+
+class Show(Struct, forbid_unknown_fields=True, kw_only=True):
+    """POST /api/show. verbose is inert: there is no more to tell."""
+
+    model: str | None = None
+    name: str | None = None
+    verbose: bool | None = None
