@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -100,6 +101,26 @@ def test_a_port_that_is_taken(chatty: Path, capsys: pytest.CaptureFixture[str]) 
         asked = ["serve", str(chatty), "--device", "cpu", "--port", str(s.getsockname()[1])]
         assert invoke(asked) == 2
     assert "cannot listen" in capsys.readouterr().err
+
+
+def test_answers_are_sent_at_once() -> None:
+    """A connection's small packets wait for no acknowledgement (TCP_NODELAY)."""
+
+    async def asked() -> int:
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def came(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            made = writer.get_extra_info("socket")
+            found.set_result(made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        listening = listen("127.0.0.1", 0)
+        async with await asyncio.start_server(came, sock=listening):
+            _, writer = await asyncio.open_connection(*listening.getsockname())
+            writer.close()
+            return await found
+
+    assert asyncio.run(asked())
 
 
 def test_two_of_one_name(chatty: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -101,26 +104,10 @@ def test_another_method_is_told_which(server: Running) -> None:
 
 @pytest.mark.slow
 def test_schemathesis_finds_nothing(server: Running) -> None:
-    """Bodies made from the schemas, right and wrong: no status 500, errors as they are said."""
-    schemathesis = pytest.importorskip("schemathesis", reason="pip install schemathesis")
-    from hypothesis import HealthCheck, given, settings
-
-    schema = schemathesis.openapi.from_dict(description())
-    checked = 0
-    for operation in schema.get_all_operations():
-        call = operation.ok()
-
-        @given(call.as_strategy())
-        @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-        def ask(case: object) -> None:
-            nonlocal checked
-            answer = case.call(base_url=server.url)  # type: ignore[attr-defined]
-            assert answer.status_code < 500, answer.text
-            if answer.status_code >= 400 and answer.content:
-                error = msgspec.json.decode(answer.content)["error"]
-                said = error if isinstance(error, str) else error["message"]
-                assert said and "Traceback" not in said
-            checked += 1
-
-        ask()
-    assert checked > 300
+    """Bodies made from the schemas, right and wrong: no status 500, answers as they are said."""
+    program = os.environ.get("SCHEMATHESIS") or shutil.which("schemathesis")
+    if program is None:
+        pytest.skip("no schemathesis; SCHEMATHESIS names it: docs/testing.md")
+    # What the schema allows may still be refused: a prompt too long, a model that is not there.
+    more = ("--checks", "all", "--exclude-checks", "positive_data_acceptance", "-n", "100")
+    subprocess.run([program, "run", FILE, "--url", server.url, *more], check=True)

@@ -50,9 +50,10 @@ class Guard:
         self._hosts = None if hosts is None else {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        assert scope["type"] == "http", "sockets of other kinds are not taken"
         headers = scope["headers"]
         if self._hosts is not None and not self._named(headers):
             message = "this server does not answer to that Host; call it by its own address"

@@ -54,6 +54,11 @@ _REFUSALS = {
     "500": "The model or the server failed.",
     "503": "The device, the memory or the server is not there now.",
 }
+_EVENT = {  # of a stream, whose data is JSON or [DONE]
+    "type": "object",
+    "required": ["data"],
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+}
 _OF_BODIES = {"400", "408", "413", "429", "503"}
 
 
@@ -95,8 +100,9 @@ def _operation(route: Described, path: str, schemas: Mapping[type, Any]) -> dict
     if route.answer is not None:
         whole["content"] = {"application/json": {"schema": schemas[route.answer]}}
     if route.body is not None and "stream" in getattr(route.body, "__struct_fields__", ()):
-        media = "application/x-ndjson" if path.startswith("/api/") else "text/event-stream"
-        whole.setdefault("content", {})[media] = {"schema": {"type": "string"}}
+        lines = path.startswith("/api/")
+        media = "application/x-ndjson" if lines else "text/event-stream"
+        whole.setdefault("content", {})[media] = {"schema": {} if lines else _EVENT}
     made: dict[str, Any] = {
         "summary": route.summary,
         "responses": {"200": whole, **_refusals(path, body)},

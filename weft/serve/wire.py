@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -25,6 +26,8 @@ MAX_DEPTH = 100  # of JSON's nesting
 BODY_SECONDS = 30.0  # for a whole body to come
 SEND_SECONDS = 60.0  # for a reader to take what was written
 PING_SECONDS = 15.0  # of silence in a stream
+MAX_SAID = 1000  # characters of a refusal, which may quote what was sent
+_NO_BRACKETS = bytes(b for b in range(256) if b not in b"[]{}")
 
 T = TypeVar("T")
 
@@ -37,7 +40,8 @@ class Refused(Exception):
         self, status: int, message: str, param: str | None = None, retry: int | None = None
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.param, self.retry = status, message, param, retry
+        self.status, self.message, self.retry = status, message[:MAX_SAID], retry
+        self.param = None if param is None else param[:MAX_SAID]
 
     @property
     def headers(self) -> dict[str, str]:
@@ -97,28 +101,13 @@ async def _body(request: Request) -> bytes:
 
 def deeper(body: bytes, most: int) -> bool:
     """Whether the JSON in `body` is nested more than `most` deep, in linear time."""
-    depth, text, at = 0, False, 0
-    while at < len(body):
-        byte = body[at]
-        if text:
-            end = body.find(b'"', at)
-            if end < 0:
-                return False
-            back = end - 1
-            while back >= at and body[back] == 0x5C:
-                back -= 1
-            text, at = (end - back) % 2 == 0, end + 1
-            continue
-        if byte == 0x22:
-            text = True
-        elif byte in b"[{":
-            depth += 1
-            if depth > most:
-                return True
-        elif byte in b"]}":
-            depth -= 1
-        at += 1
-    return False
+    if body.count(b"[") + body.count(b"{") <= most:
+        return False
+    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    outside = b"".join(unescaped.split(b'"')[::2])  # what is in no string
+    brackets = np.frombuffer(outside.translate(None, _NO_BRACKETS), np.uint8)
+    steps = np.where((brackets == ord("[")) | (brackets == ord("{")), np.int8(1), np.int8(-1))
+    return bool(np.cumsum(steps, dtype=np.int32).max(initial=0) > most)
 
 
 def parameter(said: str) -> str | None:
