@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -17,6 +18,7 @@ from weft.engine.job import Chosen, Finish, Job, Output, Usage
 from weft.serve import anthropic_messages, openai_chat
 from weft.serve.anthropic_types import AnthropicMessage, Messages
 from weft.serve.chatting import Choice
+from weft.serve.forcing import formed
 from weft.serve.ollama_replies import ChatForm, Replies, Times
 from weft.serve.ollama_types import OllamaChat
 from weft.serve.openai_types import Chat
@@ -25,6 +27,7 @@ from weft.serve.replies import Writer
 from weft.serve.toolcalls.choose import FORMATS
 from weft.serve.toolcalls.formats import Context
 from weft.serve.toolcalls.reading import Incremental
+from weft.serve.tooling import follow_schema
 
 SAID = (
     "<think>\nWhere? \u00d8st.\n</think>\n\nI look.\n"
@@ -207,6 +210,36 @@ def test_one_conversation_has_one_answer(server: Running) -> None:
         "seed": seed, **sampled,
     })  # fmt: skip
     assert made["output"][-1]["content"][0]["text"] == expected
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_form_comes_after_reasoning(tmp_path: Path, opened: bool) -> None:
+    """A prompt that begins reasoning leaves room for it before the form that is asked for."""
+    folder = chatty_box(tmp_path / "box")
+    template = folder / "chat_template.jinja"
+    if opened:
+        text = template.read_text().replace(
+            "<|assistant|>{% endif", "<|assistant|><think>\n{% endif"
+        )
+        template.write_text(text)
+    schema = {"type": "object", "properties": {"size": {"type": "integer"}}, "required": ["size"],
+              "additionalProperties": False}  # fmt: skip
+    asked = {"messages": TALK[:2], "max_tokens": 12, "seed": 3, "response_format": {
+        "type": "json_schema", "json_schema": {"name": "n", "schema": schema}}}  # fmt: skip
+    with serving({"box": str(folder)}) as running:
+        _, made, _ = running.ask("POST", "/v1/chat/completions", asked)
+        message = made["choices"][0]["message"]
+        assert bool(message.get("reasoning")) == opened and bool(message["content"]) != opened
+        (model,) = running.shelf.decoders()
+        prompt = model.chat(TALK[:2], {})
+        form = formed(model, prompt, {}, follow_schema(schema))
+        for said, whole in (('{"size": 3}', not opened), ('Hm {\n</think>\n\n{"size": 3}', opened)):
+            constraint = form()
+            for token in model.tokenizer.encode(said, special=False):
+                if not constraint.allowed()[token]:
+                    break
+                constraint.accept(token)
+            assert constraint.whole == whole
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from typing import Any
 from weft.core.errors import LimitError, UsageError, WeftError
 from weft.engine.job import Chosen, Constraint, Finish, Job, Usage
 from weft.engine.sampler import Sampling
-from weft.serve.forcing import forced
+from weft.serve.forcing import forced, formed
 from weft.serve.player import Answer, submit_all
 from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.asked import Calls
@@ -136,8 +136,10 @@ async def begin(model: ServedDecoder, turn: Turn) -> list[Choice]:
 def _constraint(turn: Turn, prompt: str) -> Make | None:
     """What an answer has to be: where tools are offered, text or calls."""
     content = turn.options.constraint
+    if content is not None and not turn.tools:
+        return lambda model: formed(model, prompt, turn.values, content)
     if not turn.tools or not (turn.needed or turn.strict or content):
-        return content
+        return None
     tools = parameters_of(turn.tools)
     tools = {name: tools[name] for name in turn.needed or tools}
     calls = Calls(tools, bool(turn.needed), turn.parallel)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.asked import Calls, Grammar
 from weft.serve.toolcalls.events import Reasoning, message
 from weft.serve.toolcalls.formats import Context
-from weft.serve.toolcalls.written import ARGUMENTS, NAME, CallForm, call_form
+from weft.serve.toolcalls.written import ARGUMENTS, NAME, CallForm, Render, call_form, closing_of
 from weft.serve.tooling import Follow, object_of
 
 if TYPE_CHECKING:
@@ -36,21 +36,43 @@ def forced(
     if content is not None and not calls.needed:
         more = [{"name": "content", **content.part()}]
         calls = replace(calls, content="@content")
-    events = model.parser(Context(prompt, calls.tools)).feed("x")
-    opened = any(isinstance(e, Reasoning) for e in events)
-    text = Grammar(form, grammars.special, opened).text(calls)
+    text = Grammar(form, grammars.special, _opened(model, prompt)).text(calls)
     return grammars.compile({"lark_grammar": text}, *more)
 
 
-def _form(model: ServedDecoder, variables: Mapping[str, Any]) -> CallForm:
+def formed(
+    model: ServedDecoder, prompt: str, variables: Mapping[str, Any], content: Follow
+) -> Callable[[], Constraint]:
+    """What an answer to `prompt` has to be that is as `content` says: where the prompt has begun
+    reasoning, after that. Raises UsageError where nothing is known to end it."""
+    if not _opened(model, prompt):
+        return content(model)
+    grammars = model.grammars()
+    closing = closing_of(_render(model, variables)) or "</think>"
+    parser = model.parser(Context(prompt))
+    if message([*parser.feed(f"x{closing}y"), *parser.finish()]).content != "y":
+        raise UsageError("a form cannot be asked for: the prompt begins reasoning, and nothing in "
+                         "the model's chat template ends it")  # fmt: skip
+    form = CallForm("", "", "", closing=closing)
+    text = Grammar(form, grammars.special, True).thought("@content")
+    return grammars.compile({"lark_grammar": text}, {"name": "content", **content.part()})
+
+
+def _opened(model: ServedDecoder, prompt: str) -> bool:
+    """Whether what follows the prompt is reasoning."""
+    events = model.parser(Context(prompt)).feed("x")
+    return any(isinstance(e, Reasoning) for e in events)
+
+
+def _render(model: ServedDecoder, variables: Mapping[str, Any]) -> Render:
     tokenizer = model.tokenizer
     template, special = tokenizer.chat_template(), tokenizer.special_tokens
+    return lambda messages, begin: template.render(messages, begin, special, variables)
 
-    def render(messages: Sequence[Mapping[str, Any]], generation_prompt: bool) -> str:
-        return template.render(messages, generation_prompt, special, variables)
 
-    ends = [tokenizer.decode([i], skip_special=False) for i in model.eos]
-    form = call_form(render, [end for end in ends if end])
+def _form(model: ServedDecoder, variables: Mapping[str, Any]) -> CallForm:
+    ends = [model.tokenizer.decode([i], skip_special=False) for i in model.eos]
+    form = call_form(_render(model, variables), [end for end in ends if end])
     parser = model.parser(Context("", {NAME: {}}))
     read = message([*parser.feed(form.example), *parser.finish()]).calls
     if [(c.name, object_of(c.arguments)) for c in read] != [(NAME, ARGUMENTS)]:

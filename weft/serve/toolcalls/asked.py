@@ -49,6 +49,13 @@ class Grammar:
         else:
             start += f" ({self._free(calls.content)})"
         self._rules["calls"] = self._calls(calls)
+        return self._whole(start)
+
+    def thought(self, content: str) -> str:
+        """The grammar of reasoning, and then of what `content` says in Lark's syntax."""
+        return self._whole(f"{self._thinking()} {content}")
+
+    def _whole(self, start: str) -> str:
         return "\n".join([f"start:{start}", *(f"{n}: {r}" for n, r in self._rules.items())])
 
     def _thinking(self) -> str:

@@ -44,7 +44,7 @@ def call_form(render: Render, ends: Iterable[str]) -> CallForm:
     """The form of a template; `ends` are texts of tokens that end an answer. Raises UsageError
     where the template writes no JSON after a name, or refuses a call."""
     prompt = render(_ASK, True)
-    closing = _closing(render)
+    closing = closing_of(render)
     body = _body(render, prompt, 1)
     names, found = body.count(NAME), _JSON.search(body)
     if names != 1 or found is None or found.start() < body.index(NAME):
@@ -88,7 +88,7 @@ def _joint(render: Render, prompt: str) -> str | None:
     return None if found is None or second < 0 else body[found.end() : second]
 
 
-def _closing(render: Render) -> str:
+def closing_of(render: Render) -> str:
     """What ends reasoning: it stands between a thought and what is said then."""
     message = {"role": "assistant", "content": TEXT, "reasoning_content": THOUGHT}
     text = render([*_ASK, message], False)
