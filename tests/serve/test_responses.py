@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import openai
 import pydantic
 import pytest
+from hypothesis import given, settings, strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from serve_kit import Running
 
 from weft.models.model import Decoder
+from weft.serve import chatting, responses_events as events
+from weft.serve.chatting import Piece
+from weft.serve.responses_input import items_of, messages_of
+from weft.serve.responses_tools import Tools
+from weft.serve.toolcalls.choose import FORMATS
+from weft.serve.toolcalls.events import Content
+from weft.serve.toolcalls.formats import Context
+from weft.serve.toolcalls.reading import Incremental
+from weft.serve.wire import Refused
 
 HELLO = "Write a loop."
 ASKED: dict[str, Any] = {"model": "box", "input": HELLO, "max_output_tokens": 16}
@@ -126,3 +138,173 @@ def test_tokens_are_counted_without_an_answer(client: openai.OpenAI, alone: Deco
     counted = client.responses.input_tokens.count(model="box", input=HELLO, instructions="Be short")
     messages = [{"role": "system", "content": "Be short"}, {"role": "user", "content": HELLO}]
     assert counted.input_tokens == len(alone.chat_ids(messages))
+
+
+# What a model writes that thinks, speaks and calls; the third call is of a custom tool.
+WRITTEN = (
+    "<think>\nHm.\n</think>\n\nI look.\n"
+    '<tool_call>\n{"name": "look", "arguments": {"city": "Rome"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "crm__find", "arguments": {"n": 2}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "patch", "arguments": {"input": "*** Begin\\n\\"x\\"\\n"}}\n</tool_call>'
+)
+LOOK = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+PATCH = {"type": "custom", "name": "patch", "description": "Changes files.",
+         "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}}  # fmt: skip
+CRM = {"type": "namespace", "name": "crm", "description": "Customers.",
+       "tools": [{**LOOK, "name": "find"}]}  # fmt: skip
+TOOLS = [LOOK, {"type": "web_search"}, PATCH, CRM, {"type": "local_shell"}]
+
+
+def test_items_of_an_answer(server: Running, says: Callable[[str], None]) -> None:
+    says(WRITTEN)
+    body = {"input": HELLO, "tools": TOOLS}
+    events = streamed(server, body)
+    made = events[-1]["response"]
+    assert made["status"] == "completed"
+    thought, said, look, find, patch = made["output"]
+    assert thought["content"] == [{"type": "reasoning_text", "text": "Hm."}]
+    assert thought["summary"] == [] and thought["encrypted_content"] is None
+    assert said["content"][0]["text"] == "I look."
+    assert (look["name"], json.loads(look["arguments"])) == ("look", {"city": "Rome"})
+    assert (find["name"], find["namespace"]) == ("find", "crm")
+    assert patch["type"] == "custom_tool_call" and patch["input"] == '*** Begin\n"x"\n'
+    assert [tool["type"] for tool in made["tools"]] == ["function", "custom", "namespace"]
+    assert made["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
+    assert same(server.ask("POST", "/v1/responses", body)[1]) == same(made)
+    joined: dict[int, str] = {}
+    for event in events:
+        if event["type"].endswith(".delta"):
+            at = event["output_index"]
+            joined[at] = joined.get(at, "") + event["delta"]
+    assert list(joined.values()) == ["Hm.", "I look.", look["arguments"], find["arguments"],
+                                     patch["input"]]  # fmt: skip
+    done = [e["item"] for e in events if e["type"] == "response.output_item.done"]
+    assert done == made["output"]
+
+
+def test_reasoning_as_a_summary(server: Running, says: Callable[[str], None]) -> None:
+    says("<think>\nHm.\n</think>\n\nYes.")
+    events = streamed(server, {"input": HELLO, "reasoning": {"summary": "auto", "effort": "low"}})
+    thought, said = events[-1]["response"]["output"]
+    assert thought["summary"] == [{"type": "summary_text", "text": "Hm."}]
+    assert "content" not in thought and said["content"][0]["text"] == "Yes."
+    kinds = [e["type"].removeprefix("response.") for e in events]
+    begun = kinds.index("reasoning_summary_part.added")
+    assert kinds[begun + 1] == "reasoning_summary_text.delta"
+
+
+def test_one_call_where_no_more_are_wanted(server: Running, says: Callable[[str], None]) -> None:
+    says(WRITTEN)
+    body = {"input": HELLO, "tools": TOOLS, "parallel_tool_calls": False}
+    made = streamed(server, body)[-1]["response"]
+    assert [item["type"] for item in made["output"]] == ["reasoning", "message", "function_call"]
+    assert made["status"] == "completed" and made["parallel_tool_calls"] is False
+
+
+def test_a_call_that_is_cut_off(server: Running, says: Callable[[str], None]) -> None:
+    says(WRITTEN)
+    made = streamed(server, {"input": HELLO, "tools": TOOLS, "max_output_tokens": 40})
+    last = made[-1]["response"]["output"][-1]
+    assert made[-1]["type"] == "response.incomplete" and last["status"] == "incomplete"
+
+
+@given(cuts=st.lists(st.integers(0, len(WRITTEN)), max_size=30))
+@settings(max_examples=150, deadline=None)
+def test_no_cut_of_the_text_changes_the_response(cuts: list[int]) -> None:
+    tools = Tools()
+    tools.add(TOOLS, "tools")
+
+    def made(pieces: list[str]) -> dict[str, Any]:
+        context = Context("", {name: {} for name in tools.offered})
+        parser = Incremental(lambda sink: FORMATS["hermes"][0](sink, context))
+        response = events.Response({}, tools.offered, False)
+        told = [*response.begin()]
+        for piece in pieces:
+            told += response.add(parser.feed(piece))
+        told += response.add(parser.finish())
+        told += response.end(None)
+        assert [e["sequence_number"] for e in told] == list(range(len(told)))
+        return response.made
+
+    at = sorted({0, *cuts, len(WRITTEN)})
+    assert same(made([WRITTEN[a:b] for a, b in itertools.pairwise(at)])) == same(made([WRITTEN]))
+
+
+def test_items_come_back(server: Running, says: Callable[[str], None]) -> None:
+    """What was answered, sent back with the results of the calls, is what templates are told."""
+    says(WRITTEN)
+    body: dict[str, Any] = {"instructions": "Be short.", "tools": TOOLS}
+    go = {"type": "input_text", "text": "Go."}
+    asked = [{"role": "developer", "content": "Think."}, {"role": "user", "content": "Hi."},
+             {"type": "message", "role": "user", "content": [go]}]  # fmt: skip
+    made = streamed(server, {**body, "input": asked})[-1]["response"]
+    results = [
+        {"type": f"{item['type']}_output", "call_id": item["call_id"], "output": f"result {i}"}
+        for i, item in enumerate(made["output"][2:])
+    ]
+    skipped = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {}}
+    items = items_of([*asked, *made["output"], skipped, *results])
+    messages = messages_of(body["instructions"], items)
+    system, user, assistant, *rest = messages
+    assert system == {"role": "system", "content": "Be short.\n\nThink."}
+    assert user == {"role": "user", "content": "Hi.\n\nGo."}
+    assert (assistant["reasoning_content"], assistant["content"]) == ("Hm.", "I look.")
+    told = [call["function"] for call in assistant["tool_calls"]]
+    assert told == [{"name": "look", "arguments": {"city": "Rome"}},
+                    {"name": "crm__find", "arguments": {"n": 2}},
+                    {"name": "patch", "arguments": {"input": '*** Begin\n"x"\n'}}]  # fmt: skip
+    assert [(m["role"], m["name"], m["content"]) for m in rest] == [
+        ("tool", "look", "result 0"), ("tool", "crm__find", "result 1"),
+        ("tool", "patch", "result 2"),
+    ]  # fmt: skip
+    status, _, _ = server.ask("POST", "/v1/responses/input_tokens",
+                              {**body, "input": [*asked, *made["output"], *results]})  # fmt: skip
+    assert status == 200
+
+
+def test_what_comes_back_out_of_order_stays_apart() -> None:
+    given = [{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"},
+             {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "c"}],
+              "encrypted_content": "xyz"}]  # fmt: skip
+    assert messages_of(None, items_of(given)) == [
+        {"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"},
+        {"role": "assistant", "content": "", "reasoning_content": "c"},
+    ]  # fmt: skip
+
+
+class Thing(pydantic.BaseModel):
+    """A form of the client's own."""
+
+    kind: Literal["red", "green"]
+    size: Literal[1, 2, 3]
+
+
+def test_the_client_parses_forms_and_calls(client: openai.OpenAI) -> None:
+    for seed in range(3):
+        made = client.responses.parse(
+            model="box", input=HELLO, text_format=Thing, extra_body={"seed": seed}
+        )
+        assert isinstance(made.output_parsed, Thing)
+    tool = openai.pydantic_function_tool(Thing, name="make")["function"]
+    called = client.responses.parse(
+        model="box", input=HELLO, tool_choice="required", parallel_tool_calls=False,
+        tools=[{"type": "function", "name": "make", "strict": True,
+                "parameters": tool["parameters"]}],
+    )  # fmt: skip
+    [call] = called.output
+    assert call.type == "function_call"
+    Thing.model_validate(call.parsed_arguments)
+
+
+def test_a_failure_in_a_stream_is_its_last_event(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(self: Any) -> Any:
+        yield Piece((Content("a"),))
+        raise Refused(503, "the device failed")
+
+    monkeypatch.setattr(chatting.Choice, "__aiter__", broken)
+    found = streamed(server, ASKED)[-1]
+    assert found["type"] == "response.failed" and found["response"]["status"] == "failed"
+    assert found["response"]["error"] == {"code": "server_error", "message": "the device failed"}
+    assert server.ask("POST", "/v1/responses", ASKED)[0] == 503

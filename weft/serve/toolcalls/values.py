@@ -19,7 +19,8 @@ def xml_arguments(text: str, tools: Schemas) -> tuple[str, str] | None:
     if not found or not head.startswith("<function=") or not head[10:].strip():
         return None
     name = head[10:].strip()
-    properties = tools.get(name, {}).get("properties")
+    whole = tools.get(name, {})
+    properties = whole.get("properties")
     out: dict[str, Any] = {}
     at = 0
     while (begin := rest.find("<parameter=", at)) >= 0:
@@ -32,9 +33,21 @@ def xml_arguments(text: str, tools: Schemas) -> tuple[str, str] | None:
             end = following if following >= 0 else len(rest)
         key = rest[begin + 11 : key_end].strip()
         schema = properties.get(key) if isinstance(properties, Mapping) else None
+        schema = _defined(schema, whole)
         out[key] = typed(rest[key_end + 1 : end].strip("\n"), schema)
         at = end
     return name, json.dumps(out, ensure_ascii=False)
+
+
+def _defined(schema: object, whole: Mapping[str, Any]) -> object:
+    """What a schema that is a reference to one of `whole`'s definitions refers to."""
+    ref = schema.get("$ref") if isinstance(schema, Mapping) else None
+    if not isinstance(ref, str):
+        return schema
+    _, _, rest = ref.partition("#/")
+    part, _, name = rest.partition("/")
+    known = whole.get(part) if part in ("$defs", "definitions") else None
+    return known.get(name) if isinstance(known, Mapping) else None
 
 
 def typed(text: str, schema: object) -> Any:
