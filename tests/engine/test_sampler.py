@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from weft.core.errors import UsageError
-from weft.engine.sampler import Sampling, choose, distribution, generator, penalise
+from weft.engine.sampler import Sampling, choose, distribution, draw, generator, penalise
 
 LOGITS = st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=40).map(
     lambda x: np.array(x, np.float32)
@@ -71,6 +71,30 @@ def test_large_vocabularies_give_what_a_full_sort_gives(top_p: float, spread: fl
     assert abs(len(ids) - keep.sum()) <= 1
     np.testing.assert_array_equal(ids, order[: len(ids)])
     np.testing.assert_array_equal(p, whole[ids])
+
+
+SHARES = {
+    "equal": lambda rng, n: np.ones(n),  # every border is a sum that is exact
+    "apart": lambda rng, n: np.exp(rng.standard_normal(n) * 20),
+    "few": lambda rng, n: rng.random(n) * (rng.random(n) < 0.01) + (np.arange(n) == n // 2),
+    "tiny": lambda rng, n: rng.random(n) * 5e-324,
+    "usual": lambda rng, n: np.exp(rng.standard_normal(n)),
+}
+
+
+@pytest.mark.parametrize("shares", SHARES)
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 6000), st.integers(0, 2**32), st.data())
+def test_a_draw_is_what_adding_one_by_one_gives(shares: str, n: int, seed: int, data) -> None:
+    p = SHARES[shares](np.random.default_rng(seed), n)
+    p[0] = max(p[0], 5e-324)
+    cumulative = np.cumsum(p)
+    borders = st.integers(0, n - 1).map(lambda i: float(cumulative[i] / cumulative[-1]))
+    uniforms = st.floats(0, 1, exclude_max=True) | borders.filter(lambda u: u < 1)
+    for uniform in data.draw(st.lists(uniforms, max_size=20)):
+        above = np.flatnonzero(cumulative > uniform * cumulative[-1])
+        want = above[0] if len(above) else np.flatnonzero(p)[-1]
+        assert draw(p, uniform) == want
 
 
 def test_frequencies_follow_the_probabilities() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
 import msgspec
@@ -155,7 +156,8 @@ async def _gone(receive: Receive) -> None:
 
 class Streamed(Response):
     """A response whose parts come as they are made. Where the client leaves, or takes nothing for
-    SEND_SECONDS, `parts` is closed. After PING_SECONDS of silence `ping` is sent (b"": nothing)."""
+    about SEND_SECONDS, `parts` is closed. After about PING_SECONDS of silence `ping` is sent
+    (b"": nothing). One task watches over the clock, so that a part costs neither task nor timer."""
 
     def __init__(
         self, parts: AsyncIterator[bytes], media_type: str = "text/event-stream",
@@ -163,59 +165,49 @@ class Streamed(Response):
     ) -> None:  # fmt: skip
         super().__init__(None, 200, {"Cache-Control": "no-store", **(headers or {})}, media_type)
         self._parts, self._ping = parts, ping
+        self._sending = asyncio.Lock()
+        self._since = time.monotonic()  # the last beginning of a send
         self.raw_headers = [h for h in self.raw_headers if h[0] != b"content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writing = asyncio.ensure_future(self._write(send))
-        gone = asyncio.ensure_future(_gone(receive))
+        work = (self._write(send), _gone(receive), self._watch(send))
+        tasks = [asyncio.ensure_future(one) for one in work]
         try:
-            await asyncio.wait({writing, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in (writing, gone):
-                one.cancel()
-            done = await asyncio.gather(writing, gone, return_exceptions=True)
-        if isinstance(done[0], Exception) and not isinstance(done[0], TimeoutError | OSError):
+            for task in tasks:
+                task.cancel()
+            done = await asyncio.gather(*tasks, return_exceptions=True)
+        if isinstance(done[0], Exception) and not isinstance(done[0], OSError):
             raise done[0]
 
     async def _write(self, send: Send) -> None:
-        parts = aiter(self._parts)
         try:
-            await _sent(send, {
-                "type": "http.response.start", "status": 200, "headers": self.raw_headers,
-            })  # fmt: skip
-            while True:
-                part = await _next(parts, lambda: self._pinged(send))
-                if part is None:
-                    break
-                await _sent(send, {"type": "http.response.body", "body": part, "more_body": True})
-            await _sent(send, {"type": "http.response.body", "body": b"", "more_body": False})
+            head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await self._sent(send, head)
+            async for part in self._parts:
+                await self._sent(send, _body_part(part))
+            await self._sent(send, _body_part(b"", more=False))
         finally:
             await self._parts.aclose()  # type: ignore[attr-defined]
 
-    async def _pinged(self, send: Send) -> None:
-        if self._ping:
-            await _sent(send, {"type": "http.response.body", "body": self._ping, "more_body": True})
+    async def _watch(self, send: Send) -> None:
+        """Pings in silence; ends where the reader takes nothing."""
+        while True:
+            await asyncio.sleep(min(PING_SECONDS, SEND_SECONDS) / 4)
+            seconds = time.monotonic() - self._since
+            if self._sending.locked():
+                if seconds >= SEND_SECONDS:
+                    return
+            elif seconds >= PING_SECONDS and self._ping:
+                async with asyncio.timeout(SEND_SECONDS):
+                    await self._sent(send, _body_part(self._ping))
+
+    async def _sent(self, send: Send, message: dict[str, Any]) -> None:
+        async with self._sending:
+            self._since = time.monotonic()
+            await send(message)
 
 
-async def _next(
-    parts: AsyncIterator[bytes], silence: Callable[[], Awaitable[None]]
-) -> bytes | None:
-    """The next part, None at the end; `silence` is called each PING_SECONDS."""
-
-    async def step() -> bytes | None:
-        return await anext(parts, None)
-
-    waiting = asyncio.ensure_future(step())
-    try:
-        while not (await asyncio.wait({waiting}, timeout=PING_SECONDS))[0]:
-            await silence()
-        return waiting.result()
-    finally:
-        if not waiting.done():
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
-
-
-async def _sent(send: Send, message: dict[str, Any]) -> None:
-    async with asyncio.timeout(SEND_SECONDS):
-        await send(message)
+def _body_part(part: bytes, more: bool = True) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": part, "more_body": more}

@@ -1,0 +1,103 @@
+"""A streamed response by itself: what it sends, and when it gives up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from weft.serve import wire
+
+
+class Connection:
+    """What an ASGI server gives a response: a reader that takes everything or, from its `stalls`-th
+    message on, nothing; `leave` says that the client has gone."""
+
+    def __init__(self, stalls: int | None = None) -> None:
+        self.sent: list[bytes] = []
+        self.leave = asyncio.Event()
+        self._stalls, self._messages = stalls, 0
+
+    async def receive(self) -> dict[str, Any]:
+        await self.leave.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        self._messages += 1
+        if self._messages == self._stalls:
+            await asyncio.Event().wait()
+        if message["type"] == "http.response.body":
+            self.sent.append(message["body"])
+
+
+class Parts:
+    """Parts with a wait before each of the later ones; `closed` once it has ended."""
+
+    def __init__(self, waits: list[float]) -> None:
+        self.waits, self.closed = waits, False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            for number, seconds in enumerate(self.waits):
+                await asyncio.sleep(seconds)
+                yield b"%d" % number
+        finally:
+            self.closed = True
+
+
+def played(parts: Parts, connection: Connection, leave: float | None = None) -> None:
+    async def play() -> None:
+        if leave is not None:
+            asyncio.get_running_loop().call_later(leave, connection.leave.set)
+        response = wire.Streamed(aiter(parts), ping=b"!")
+        async with asyncio.timeout(20):
+            await response({"type": "http"}, connection.receive, connection.send)
+
+    asyncio.run(play())
+    assert parts.closed
+
+
+def test_parts_in_their_order() -> None:
+    played(Parts([0, 0, 0.01, 0]), made := Connection())
+    assert made.sent == [b"0", b"1", b"2", b"3", b""]
+
+
+def test_silence_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "PING_SECONDS", 0.02)
+    played(Parts([0, 0.5]), made := Connection())
+    assert made.sent[0] == b"0" and made.sent[-2:] == [b"1", b""]
+    assert len(made.sent) > 4 and set(made.sent[1:-2]) == {b"!"}
+
+
+def test_a_reader_that_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "SEND_SECONDS", 0.05)
+    played(Parts([0] * 100), made := Connection(stalls=4))
+    assert made.sent == [b"0", b"1"]
+
+
+def test_a_reader_that_takes_no_ping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "SEND_SECONDS", 0.05)
+    monkeypatch.setattr(wire, "PING_SECONDS", 0.01)
+    played(Parts([0, 60]), made := Connection(stalls=3))
+    assert made.sent == [b"0"]
+
+
+def test_a_client_that_leaves() -> None:
+    played(Parts([0, 60]), made := Connection(), leave=0.05)
+    assert made.sent == [b"0"]
+
+
+def test_parts_that_fail() -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"0"
+        raise ValueError("broken")
+
+    async def play() -> None:
+        made = Connection()
+        with pytest.raises(ValueError, match="broken"):
+            await wire.Streamed(broken())({"type": "http"}, made.receive, made.send)
+        assert made.sent == [b"0"]
+
+    asyncio.run(play())
