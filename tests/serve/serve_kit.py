@@ -22,6 +22,10 @@ from weft.models.box import box_folder
 from weft.serve.app import make_app
 from weft.serve.guard import LOCAL
 from weft.serve.metrics import Metrics
+from weft.serve.router.exchange import Address
+from weft.serve.router.fleet import Fleet
+from weft.serve.router.front import make_router
+from weft.serve.router.replica import Replica
 from weft.serve.routing import App
 from weft.serve.running import Server, listen
 from weft.serve.served import Settings
@@ -149,6 +153,27 @@ def until(found: Callable[[], bool], seconds: float = 20) -> None:
     while not found():
         assert time.monotonic() < end
         time.sleep(0.005)
+
+
+@dataclass
+class Routing(Threaded):
+    """A router."""
+
+    fleet: Fleet
+
+
+@contextlib.contextmanager
+def routing(
+    *servers: Listening, key: bytes | None = None, theirs: bytes | None = None, mixed: bool = False
+) -> Iterator[Routing]:
+    """A router in front of servers until the block ends."""
+
+    def make() -> tuple[App, Fleet]:
+        fleet = Fleet([Replica(Address.of(server.url), theirs) for server in servers], mixed)
+        return make_router(fleet, key, set(LOCAL)), fleet
+
+    with threaded(make) as (server, fleet):
+        yield Routing(*vars(server).values(), fleet)
 
 
 @dataclass

@@ -15,41 +15,15 @@ from typing import Any
 
 import openai
 import pytest
-from serve_kit import Listening, Process, Running, process, serving, threaded, until
+from serve_kit import Listening, Process, Routing, Running, process, routing, serving, until
 
 from weft.cli.main import invoke
 from weft.models.model import Decoder
-from weft.serve.guard import LOCAL
 from weft.serve.router import replica as looking
-from weft.serve.router.exchange import Address
-from weft.serve.router.fleet import Fleet
-from weft.serve.router.front import make_router
-from weft.serve.router.replica import Replica
 
 KEY = b"0123456789abcdef"
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 LONG = {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "temperature": 0.9}
-
-
-class Routing(Listening):
-    """A router in a thread of this process."""
-
-    fleet: Fleet
-
-
-@contextlib.contextmanager
-def routing(
-    *servers: Listening, key: bytes | None = None, theirs: bytes | None = None, mixed: bool = False
-) -> Iterator[Routing]:
-    def make() -> tuple[Any, Fleet]:
-        replicas = [Replica(Address.of(server.url), theirs) for server in servers]
-        fleet = Fleet(replicas, mixed)
-        return make_router(fleet, key, LOCAL), fleet
-
-    with threaded(make) as (server, fleet):
-        made = Routing(server.host, server.port)
-        made.fleet = fleet
-        yield made
 
 
 @pytest.fixture(autouse=True)
