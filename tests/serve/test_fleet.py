@@ -139,6 +139,18 @@ def test_turns_of_a_conversation_have_one_home() -> None:
     assert len({first, *others}) == 1 + len(others)
 
 
+def test_a_line_that_changes_does_not_move_a_conversation() -> None:
+    """Claude Code's, at the front of its system prompt (anthropic_input.BILLING)."""
+    found = set()
+    for mark in ("cch=1;", "cch=2;"):
+        system = [{"type": "text", "text": f"x-anthropic-billing-header: {mark}\nBe short."}]
+        asked = {"model": "box", "system": system, "messages": [turn("user", "Hello")]}
+        found.add(home("/v1/messages", asked))
+        asked["messages"] = [turn("user", "Good day")]
+        assert home("/v1/messages", asked) not in found
+    assert len(found) == 1
+
+
 def test_prompts_that_begin_alike_have_one_home() -> None:
     text = "word " * 100
     ids = list(range(BLOCK))

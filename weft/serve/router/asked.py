@@ -7,6 +7,7 @@ begins names the conversation, as a hash of a prompt's first page names a place 
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,18 +15,20 @@ from typing import Any
 
 import msgspec
 
+from weft.serve.anthropic_input import BILLING
 from weft.serve.wire import MAX_DEPTH, deeper
 
 BLOCK = 256  # characters or token ids: a prompt that is shorter shares no page worth keeping
 _GIVEN = ("model", "cache_salt", "system", "instructions", "tools")  # what prompts begin with
 _SYSTEM = ("system", "developer")
+_CHANGES = re.compile(BILLING.encode() + rb'[^"\\]*')  # a line that is another at each turn
 
 # Which field holds the conversation, and where the seed is put, if the protocol has one.
 WRITES: dict[str, tuple[str, tuple[str, ...]]] = {
     "/v1/chat/completions": ("messages", ("seed",)),
     "/v1/completions": ("prompt", ("seed",)),
     "/v1/responses": ("input", ()),
-    "/v1/messages": ("messages", ()),
+    "/v1/messages": ("messages", ("seed",)),
     "/api/chat": ("messages", ("options", "seed")),
     "/api/generate": ("prompt", ("options", "seed")),
 }
@@ -91,8 +94,8 @@ def _home(value: Mapping[str, Any], said: Any, key: bytes) -> bytes | None:
         said = said[:BLOCK]
     else:
         return None
-    begins = [[value.get(name) for name in _GIVEN], said]
-    return hashlib.blake2b(key + msgspec.json.encode(begins), digest_size=32).digest()
+    begins = msgspec.json.encode([[value.get(name) for name in _GIVEN], said])
+    return hashlib.blake2b(key + _CHANGES.sub(b"", begins), digest_size=32).digest()
 
 
 def _role(turn: Any) -> Any:
