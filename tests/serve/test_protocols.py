@@ -58,10 +58,17 @@ class Pieces:
         pass
 
 
+class Letters:
+    """A tokenizer."""
+
+    def encode(self, text: str, special: bool) -> list[int]:
+        return list(map(ord, text))
+
+
 class Model:
     """What writers need of a model."""
 
-    name, print = "box", "fp_0"
+    name, print, tokenizer = "box", "fp_0", Letters()
 
 
 def choice(pieces: Sequence[str]) -> Choice:

@@ -20,7 +20,9 @@ TOOLS: dict[str, dict[str, Any]] = {
         "properties": {
             "city": {"type": "string"}, "days": {"type": "integer"}, "exact": {"type": "boolean"},
             "tags": {"type": "array"}, "note": {"type": ["string", "null"]},
+            "where": {"$ref": "#/$defs/place"}, "lost": {"$ref": "#/nowhere"},
         },
+        "$defs": {"place": {"type": "object"}},
     },
     "now": {"type": "object", "properties": {}},
 }  # fmt: skip
@@ -54,6 +56,9 @@ CASES: list[tuple[str, str, str, str, list[tuple[str, Any]]]] = [
      "<parameter=days>\n3\n</parameter>\n<parameter=tags>\n[\"a\"]\n</parameter>\n<parameter=note>\n"
      "null\n</parameter>\n</function>\n</tool_call>", "", "",
      [("get_weather", {"city": "Paris", "days": 3, "tags": ["a"], "note": None})]),
+    ("qwen-xml", "<tool_call>\n<function=get_weather>\n<parameter=where>\n{\"x\": 1}\n"
+     "</parameter>\n<parameter=lost>\n2\n</parameter>\n</function>\n</tool_call>", "", "",
+     [("get_weather", {"where": {"x": 1}, "lost": "2"})]),
     ("qwen-xml", "<tool_call>\n<function=get_weather>\n<parameter=city>\nline one\n  line two\n"
      "</parameter>\n</function>\n</tool_call>", "", "",
      [("get_weather", {"city": "line one\n  line two"})]),

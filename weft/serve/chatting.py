@@ -122,6 +122,11 @@ async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, list[int]]:
         raise refusal(e) from None
 
 
+async def tokens_of(model: ServedDecoder, text: str) -> int:
+    """How many tokens a text has: of reasoning, the same however its answer was made."""
+    return len(await asyncio.to_thread(model.tokenizer.encode, text, False)) if text else 0
+
+
 async def begin(model: ServedDecoder, turn: Turn) -> list[Choice]:
     """The choices of a turn, being made. Raises Refused."""
     text, ids = await prompt_of(model, turn)

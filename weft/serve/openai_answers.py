@@ -18,7 +18,10 @@ class PromptDetails(Answer):
 
 
 class NewDetails(Answer):
+    """reasoning_tokens: how many the text of the reasoning has."""
+
     accepted_prediction_tokens: int
+    reasoning_tokens: int
 
 
 class Usage(Answer):

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from weft.engine.job import Chosen, Usage
-from weft.serve.chatting import Piece, Turn, begin, gathered, merged
+from weft.serve.chatting import Piece, Turn, begin, gathered, merged, tokens_of
 from weft.serve.fields import tops
 from weft.serve.guard import key_of
 from weft.serve.openai_options import choices_of, constraint_of
@@ -113,8 +113,9 @@ def text_of(content: str | Sequence[Part] | None, field: str = "messages") -> st
     return "\n".join(texts)
 
 
-def usage_of(parts: Sequence[Usage]) -> dict[str, Any]:
-    """The tokens of all choices of one prompt, which counts once."""
+def usage_of(parts: Sequence[Usage], reasoning: int = 0) -> dict[str, Any]:
+    """The tokens of all choices of one prompt, which counts once; `reasoning` of the new ones are
+    what the model said to itself."""
     prompt = parts[0].prompt if parts else 0
     new = sum(u.new for u in parts)
     return {
@@ -122,6 +123,7 @@ def usage_of(parts: Sequence[Usage]) -> dict[str, Any]:
         "prompt_tokens_details": {"cached_tokens": parts[0].cached if parts else 0},
         "completion_tokens_details": {
             "accepted_prediction_tokens": sum(u.drafted for u in parts),
+            "reasoning_tokens": reasoning,
         },
     }  # fmt: skip
 
@@ -143,9 +145,10 @@ class _Writer(Writer):
         }  # fmt: skip
 
     async def whole(self) -> Mapping[str, Any]:
-        made, usages = [], []
+        made, usages, reasoning = [], [], 0
         for index, pieces in enumerate(await gathered(self.choices)):
             found = message(e for piece in pieces for e in piece.events)
+            reasoning += await tokens_of(self._model, found.reasoning)
             said: dict[str, Any] = {"role": "assistant", "content": found.content, "refusal": None}
             if found.reasoning:
                 said |= {"reasoning": found.reasoning, "reasoning_content": found.reasoning}
@@ -162,22 +165,25 @@ class _Writer(Writer):
             made.append(choice)
             usages += [piece.usage for piece in pieces if piece.usage is not None]
         head = {"object": "chat.completion", **self._head}
-        return {**head, "choices": made, "usage": usage_of(usages)}
+        return {**head, "choices": made, "usage": usage_of(usages, reasoning)}
 
     async def parts(self) -> AsyncIterator[bytes]:
         options = self._body.stream_options
         count = options is not None and options.include_usage
-        usages: list[Usage] = []
+        usages: dict[int, Usage] = {}
+        thoughts = [""] * len(self.choices)
         called: set[int] = set()
         for index in range(len(self.choices)):
             yield self._chunk(index, {"role": "assistant", "content": ""}, count=count)
         async for index, piece in merged(self.choices):
             if piece.usage is not None:
-                usages.append(piece.usage)
+                usages[index] = piece.usage
             tokens = list(piece.tokens)
             for found in piece.events:
                 if isinstance(found, CallStarted):
                     called.add(index)
+                elif isinstance(found, Reasoning):
+                    thoughts[index] += found.text
                 yield self._chunk(index, _delta(found), tokens, count=count)
                 tokens = []
             if tokens and self._body.logprobs:
@@ -187,7 +193,9 @@ class _Writer(Writer):
                 yield self._chunk(index, {}, finish=finish, count=count)
         if count:
             head = {"object": "chat.completion.chunk", **self._head}
-            yield event({**head, "choices": [], "usage": usage_of(usages)})
+            reasoning = sum([await tokens_of(self._model, text) for text in thoughts])
+            usage = usage_of([usages[i] for i in sorted(usages)], reasoning)
+            yield event({**head, "choices": [], "usage": usage})
         yield event("[DONE]")
 
     def _chunk(

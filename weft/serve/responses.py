@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from starlette.responses import Response as HttpResponse
 
 from weft.engine.job import Usage
 from weft.serve import responses_events as events
-from weft.serve.chatting import Choice, Turn, begin, merged
+from weft.serve.chatting import Choice, Turn, begin, merged, tokens_of
 from weft.serve.fields import tops
 from weft.serve.guard import key_of
 from weft.serve.openai_options import followed, options_of
@@ -137,15 +136,14 @@ class _Writer(Writer):
 
     async def _usage(self, found: Usage | None) -> dict[str, Any]:
         assert found is not None
-        text = self._response.reasoning
-        ids = await asyncio.to_thread(self._model.tokenizer.encode, text, False) if text else ()
+        reasoning = await tokens_of(self._model, self._response.reasoning)
         return {
             "input_tokens": found.prompt,
             "input_tokens_details": {
                 "cached_tokens": found.cached, "cache_write_tokens": found.prompt - found.cached
             },
             "output_tokens": found.new,
-            "output_tokens_details": {"reasoning_tokens": min(len(ids), found.new)},
+            "output_tokens_details": {"reasoning_tokens": min(reasoning, found.new)},
             "total_tokens": found.prompt + found.new,
         }  # fmt: skip
 

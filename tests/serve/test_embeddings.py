@@ -1,0 +1,91 @@
+"""Vectors of texts by OpenAI's and Ollama's clients; they are those of the model alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import ollama
+import openai
+import pytest
+from serve_kit import Running, serving
+
+import weft
+from weft.models.embedder import Encoder
+
+sys.path.append(str(Path(__file__).parents[1] / "robust"))
+from robust_kit import BERT, tiny
+
+TEXTS = ["a text", "caf\u00e9"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny(tmp_path_factory.mktemp("models") / "bert", BERT)
+
+
+@pytest.fixture(scope="module")
+def embedder(folder: Path) -> Iterator[Running]:
+    with serving({"bert": str(folder)}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> Encoder:
+    model = weft.load(folder, device="cpu")
+    assert isinstance(model, Encoder)
+    return model
+
+
+@pytest.fixture(scope="module")
+def expected(alone: Encoder) -> np.ndarray:
+    found = alone.embed(TEXTS)
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def client(embedder: Running) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{embedder.url}/v1", api_key="none", max_retries=0)
+
+
+def test_vectors_are_the_models_own(client: openai.OpenAI, expected: np.ndarray) -> None:
+    coded = client.embeddings.create(model="bert", input=TEXTS)  # the client asks for base64
+    plain = client.embeddings.create(model="bert", input=TEXTS, encoding_format="float")
+    for made in (coded, plain):
+        np.testing.assert_allclose([d.embedding for d in made.data], expected, atol=1e-6)
+    assert [d.index for d in plain.data] == [0, 1]
+    assert (
+        plain.usage.prompt_tokens
+        == sum(len(text.encode()) for text in TEXTS)
+        == plain.usage.total_tokens
+    )
+    np.testing.assert_allclose(np.linalg.norm([d.embedding for d in plain.data], axis=1), 1, 1e-6)
+
+
+def test_ids_are_texts_too(client: openai.OpenAI, alone: Encoder, expected: np.ndarray) -> None:
+    ids = alone.need_tokenizer("a test").encode_batch(TEXTS)
+    made = client.embeddings.create(model="bert", input=ids, dimensions=expected.shape[1])
+    np.testing.assert_allclose([d.embedding for d in made.data], expected, atol=1e-6)
+
+
+def test_what_is_wrong_is_named(embedder: Running, client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="takes 32"):
+        client.embeddings.create(model="bert", input="x" * 33)
+    with pytest.raises(openai.BadRequestError, match="has 16, and no fewer"):
+        client.embeddings.create(model="bert", input="x", dimensions=8)
+    with pytest.raises(openai.BadRequestError, match="does not write"):
+        client.chat.completions.create(model="bert", messages=[{"role": "user", "content": "x"}])
+    with pytest.raises(openai.BadRequestError, match="does not write"):
+        client.responses.create(model="bert", input="x")
+    with pytest.raises(openai.BadRequestError, match="does not write"):
+        client.responses.input_tokens.count(model="bert", input="x")
+    for given in ([], [[]], {"a": 1}, [1.5], [[10**9]], [-1]):
+        status, body, _ = embedder.ask("POST", "/v1/embeddings", {"input": given})
+        assert status == 400 and body["error"]["message"]
+
+
+def test_ollamas_client(embedder: Running, expected: np.ndarray) -> None:
+    made = ollama.Client(embedder.url).embed("bert", TEXTS)
+    np.testing.assert_allclose(made.embeddings, expected, atol=1e-6)
