@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import count
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from paged_kit import VOCAB, Expected, Fake, Letters, Only, oracle
+from paged_kit import VOCAB, Expected, Fake, Letters, Only, logits_of, oracle
 
 from weft.core.errors import DeviceError, LimitError
-from weft.engine.drafts import Lookup
+from weft.engine.draft_model import ModelDrafts
+from weft.engine.drafts import Asked, Either, NoDrafts
 from weft.engine.engine import Engine
 from weft.engine.job import Chosen, Job, Output
 from weft.engine.sampler import Sampling
+from weft.engine.suffixes import Suffixes
 
 HEADS = [(1, 7, 3, 9, 7, 3, 9, 7, 3), (4, 4, 5, 6, 1, 2, 3, 4, 5, 6, 7, 8), (2,)]
 SAMPLINGS = st.sampled_from(
@@ -42,7 +45,10 @@ class Hostile:
     def __init__(self) -> None:
         self._rng = np.random.default_rng(0)
 
-    def propose(self, tokens: Sequence[int], most: int) -> list[int]:
+    def propose(self, asked: Sequence[Asked]) -> list[list[int]]:
+        return [self._one(ask.tokens, ask.most) for ask in asked]
+
+    def _one(self, tokens: Sequence[int], most: int) -> list[int]:
         kind = self._rng.integers(5)
         noise = self._rng.integers(0, VOCAB, most).tolist()
         found = [p for p in self.truth if tuple(tokens[: len(p)]) == p]
@@ -50,8 +56,19 @@ class Hostile:
         proposals = [noise, ahead, [*ahead[: most // 2], *noise], [VOCAB, -1], [*ahead, *noise]]
         return list(proposals[kind])
 
-    def learn(self, proposed: int, accepted: int) -> None:
+    def learn(self, number: int, proposed: int, accepted: int) -> None:
         assert 0 <= accepted <= proposed
+
+    def leave(self, number: int, job: Job, tokens: Sequence[int]) -> None:
+        assert tuple(tokens[: len(job.prompt)]) == job.prompt
+
+
+def small() -> ModelDrafts:
+    """A draft model that mostly says what the model would, in an engine with few pages."""
+    runner = Fake(4, 16, 2, 32, see=lambda adapter, tokens: logits_of("", tokens[-12:]))
+    engine = Engine(runner, VOCAB, drafts=NoDrafts())
+    runner.held = lambda page: engine._pages.refs[page]
+    return ModelDrafts(engine, clock=count().__next__)
 
 
 @st.composite
@@ -88,9 +105,12 @@ class Schedules(RuleBasedStateMachine):
         state = data.draw(st.integers(0, 5)) == 0
         self.context = context
         self.fake = Fake(slots, pages, page, context, state)
-        drafter = data.draw(st.sampled_from([Lookup, Hostile]))
+        kinds = [Suffixes, Hostile, small, lambda: Either(Suffixes(), small())]
+        drafts = data.draw(st.sampled_from(kinds))()
         budget = data.draw(st.sampled_from([1, 3, 8, 64]))
-        self.engine = Engine(self.fake, VOCAB, Letters, budget=budget, drafter=drafter)
+        ticks = np.random.default_rng(0).random(1 << 16).cumsum()  # steps of any length
+        clock = map(float, ticks).__next__
+        self.engine = Engine(self.fake, VOCAB, Letters, budget=budget, drafts=drafts, clock=clock)
         self.fake.held = lambda page: self.engine._pages.refs[page]
         self.jobs: list[tuple[Any, Job, list[Output]]] = []
         self.cancelled: set[int] = set()

@@ -41,6 +41,10 @@ def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
                      type=click.FloatRange(0, min_open=True)),
         click.option("--seed", default=0, show_default=True, type=int),
         click.option("--stop", multiple=True, help="Stop before this text; repeat for several."),
+        click.option("--drafts", is_flag=True, help="Propose tokens from what was written before: "
+                     "quicker where a text repeats itself, and the same text."),
+        click.option("--draft-model", metavar="MODEL", help="A smaller model with the same "
+                     "tokenizer, which proposes tokens; the text stays the same."),
     ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -65,8 +69,13 @@ def load_decoder(path: str, options: dict[str, Any], load: Callable[..., Any] | 
         raise UsageError(
             f"{path} is a function; it does not write: weft run {path} --input NAME=FILE.npy"
         )
-    found = model_path(path, options.pop("yes"))
-    model = (load or weft.load)(found, **load_options(options))
+    yes = options.pop("yes")
+    small, texts = options.pop("draft_model"), options.pop("drafts")
+    where = {name: options[name] for name in ("device", "context")}
+    model = (load or weft.load)(model_path(path, yes), **load_options(options))
+    options["draft"] = texts
+    if small is not None:
+        options["draft"] = weft.load(model_path(small, yes), **where)
     if isinstance(model, Encoder):
         raise UsageError(f"{path} is an encoder; it does not write: weft embed {path} TEXT")
     return model

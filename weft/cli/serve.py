@@ -68,6 +68,11 @@ def bytes_of(text: str | None, option: str) -> int | None:
 @click.option("--context", type=click.IntRange(1), help="Positions of a sequence.")
 @click.option("--cache", help="What keys and values are kept in: f32, f16, bf16 or int8.")
 @click.option(
+    "--draft-model",
+    metavar="MODEL",
+    help="A smaller model with the same tokenizer, which proposes tokens; no answer changes.",
+)
+@click.option(
     "--tool-parser",
     default="auto",
     show_default=True,
@@ -86,6 +91,10 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
 
     key = key_to(options)
     paths = named(models)
+    if options["draft_model"]:
+        if len(paths) > 1:
+            raise UsageError("--draft-model drafts for one model; serve the others by themselves")
+        options["draft_model"] = str(model_path(options["draft_model"], options["yes"]))
     found = {name: str(model_path(path, options["yes"])) for name, path in paths.items()}
     return asyncio.run(_serve(found, key, options))
 
@@ -101,7 +110,7 @@ async def _serve(paths: dict[str, str], key: bytes | None, options: dict[str, An
     load = {n: options[n] for n in ("device", "dtype", "quant", "act_dtype", "context", "cache")}
     settings = Settings(
         options["sequences"], options["queue"], bytes_of(options["cache_memory"], "--cache-memory"),
-        options["tool_parser"], load,
+        options["tool_parser"], load, options["draft_model"],
     )  # fmt: skip
     shelf = Shelf(paths, settings, Metrics(), bytes_of(options["memory"], "--memory"))
     listening = listen(options["host"], options["port"])

@@ -90,6 +90,27 @@ class Answer:
             self._end("length")
         return token
 
+    def forced(self, most: int) -> list[int]:
+        """At most so many of the tokens that a constraint leaves no choice about, as a guess: the
+        same text may be spelt by other tokens. What fails here fails in `next` too."""
+        constraint = self._constraint
+        return [] if constraint is None else self._guess(lambda: constraint.forced()[:most])
+
+    def fitting(self, draft: list[int]) -> list[int]:
+        """The beginning of `draft` that the constraint has no objection to."""
+        constraint = self._constraint
+        if constraint is None or not draft:
+            return draft
+        return self._guess(lambda: draft[: constraint.fits(draft)])
+
+    @staticmethod
+    def _guess(work: Callable[[], list[int]]) -> list[int]:
+        try:
+            made: list[int] = guarded("constraint", work)
+        except WeftError:
+            return []
+        return made
+
     def output(self, cached: int, error: WeftError | None = None) -> Output:
         """What has become final since the last one; with `usage` where the answer has ended."""
         told, tokens, prompt = self._told, tuple(self._tokens), self._prompt

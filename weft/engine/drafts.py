@@ -1,73 +1,80 @@
-"""Tokens that are likely to come next, found in the sequence's own text (prompt lookup; Saxena
-2023): what followed the last time its last tokens stood there.
+"""Tokens that are likely to come next, proposed by whoever guesses them.
 
 Proposed tokens are fed as further rows of their sequence, and those count which the rows before
-them choose: so they change no token, only how many a step gives. How many are proposed follows how
-many were accepted; where none are, proposing pauses for longer and longer.
+them choose, sampled or not: so they change no token, only how many a step gives (Leviathan et al.,
+"Fast Inference from Transformers via Speculative Decoding", arXiv:2211.17192, whose acceptance is
+exact here because a draw belongs to its position).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-_SIZES = (8, 4, 3)  # of the suffixes that are looked up, the longest first
-_LEAST, _MOST = 2, 15  # tokens proposed at once
-_MOST_PAUSE = 64  # tokens
+from weft.engine.costs import Worth
+from weft.engine.job import Job
 
 
-class Drafter(Protocol):
-    """Proposes what may follow in one sequence."""
+@dataclass(frozen=True)
+class Asked:
+    """A sequence that decodes: `tokens` (prompt, then answer), after which at most `most` may be
+    proposed. `number` is its job's."""
 
-    def propose(self, tokens: Sequence[int], most: int) -> list[int]:
-        """At most `most` tokens that may follow `tokens`, which only grow from call to call."""
+    number: int
+    job: Job
+    tokens: Sequence[int]
+    most: int
+    worth: Worth
 
-    def learn(self, proposed: int, accepted: int) -> None:
-        """Says how a proposal went."""
+
+class Drafts(Protocol):
+    """Proposes what may follow. Called by whoever plays the engine, one thread at a time."""
+
+    def propose(self, asked: Sequence[Asked]) -> list[list[int]]:
+        """For each sequence at most `most` tokens, [] where it has no guess that pays."""
+
+    def learn(self, number: int, proposed: int, accepted: int) -> None:
+        """Says how many of those tokens were fed, and how many of these were right."""
+
+    def leave(self, number: int, job: Job, tokens: Sequence[int]) -> None:
+        """A job has ended, with these tokens."""
 
 
-class Lookup:
-    """The suffixes of one growing sequence, and how well proposing went."""
+class NoDrafts:
+    """Proposes nothing."""
 
-    def __init__(self) -> None:
-        self._ends: dict[tuple[int, ...], int] = {}  # suffix: the position behind it, of the last
-        self._read = 0
-        self._most = 4
-        self._pause, self._wait = 1, 0
+    def propose(self, asked: Sequence[Asked]) -> list[list[int]]:
+        return [[] for _ in asked]
 
-    def propose(self, tokens: Sequence[int], most: int) -> list[int]:
-        self._index(tokens)
-        if self._wait:
-            self._wait -= 1
-            return []
-        most = min(most, self._most)
-        for size in _SIZES:
-            begin = self._ends.get(tuple(tokens[-size:])) if len(tokens) > size else None
-            if begin is not None and most > 0:
-                return self._repeat(tokens, begin, most)
-        return []
+    def learn(self, number: int, proposed: int, accepted: int) -> None:
+        pass
 
-    def learn(self, proposed: int, accepted: int) -> None:
-        if accepted:
-            self._pause = 1
-            grown = 2 * self._most if accepted == proposed else accepted + 1
-            self._most = max(_LEAST, min(grown, _MOST))
-        else:
-            self._most = _LEAST
-            self._wait = self._pause = min(2 * self._pause, _MOST_PAUSE)
+    def leave(self, number: int, job: Job, tokens: Sequence[int]) -> None:
+        pass
 
-    def _index(self, tokens: Sequence[int]) -> None:
-        """Notes the suffixes of all tokens but the last ones, which would find themselves."""
-        for end in range(max(self._read, 1), len(tokens)):
-            for size in _SIZES:
-                if end >= size:
-                    self._ends[tuple(tokens[end - size : end])] = end
-        self._read = max(self._read, len(tokens))
 
-    @staticmethod
-    def _repeat(tokens: Sequence[int], begin: int, most: int) -> list[int]:
-        """What follows from `begin`; at the end of the tokens it goes on by what it proposed."""
-        made: list[int] = []
-        for n in range(begin, begin + most):
-            made.append(tokens[n] if n < len(tokens) else made[n - len(tokens)])
-        return made
+class Either:
+    """The proposals of the first source that has any."""
+
+    def __init__(self, *sources: Drafts) -> None:
+        self._sources = sources
+        self._whose: dict[int, Drafts] = {}
+
+    def propose(self, asked: Sequence[Asked]) -> list[list[int]]:
+        made: dict[int, list[int]] = {}
+        for source in self._sources:
+            open_ = [ask for ask in asked if not made.get(ask.number)]
+            for ask, draft in zip(open_, source.propose(open_) if open_ else ()):
+                made[ask.number] = draft
+                self._whose[ask.number] = source
+        return [made.get(ask.number, []) for ask in asked]
+
+    def learn(self, number: int, proposed: int, accepted: int) -> None:
+        if number in self._whose:
+            self._whose[number].learn(number, proposed, accepted)
+
+    def leave(self, number: int, job: Job, tokens: Sequence[int]) -> None:
+        self._whose.pop(number, None)
+        for source in self._sources:
+            source.leave(number, job, tokens)

@@ -13,6 +13,7 @@ error, the cache is forgotten, and those that wait get their turn.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
@@ -21,11 +22,13 @@ import numpy as np
 from weft.core.errors import BusyError, LimitError, ModelError, UsageError, WeftError
 from weft.core.forks import lock_of
 from weft.engine.answer import Answer, Explain, guarded
-from weft.engine.drafts import Drafter, Lookup
+from weft.engine.drafts import Drafts
 from weft.engine.job import Job, PagedRunner, Sink, Texts
 from weft.engine.pages import Chain, Pages, root
 from weft.engine.play import FEW, SCORED, Failed, Player
+from weft.engine.propose import Proposer
 from weft.engine.schedule import Part, Place, Schedule, needed
+from weft.engine.suffixes import Suffixes
 from weft.engine.ticket import Counts, Stats, Ticket
 
 BUDGET = 512  # rows of a step
@@ -43,8 +46,8 @@ class Engine:
 
     vocab: token ids are 0 to vocab - 1. texts: makes what turns tokens into text. explain: says
     what is wrong where logits are not finite. budget: rows of a step. queue: jobs that may wait.
-    drafter: makes what proposes the tokens of one job. few: rows of a prompt at most that go along
-    with those that decode.
+    drafts: what proposes tokens (None: `Suffixes`). few: rows of a prompt at most that go along
+    with those that decode. clock: seconds, by which drafts are kept where they pay.
     """
 
     def __init__(
@@ -55,33 +58,36 @@ class Engine:
         explain: Explain = _not_finite,
         budget: int = BUDGET,
         queue: int = QUEUE,
-        drafter: Callable[[], Drafter] = Lookup,
+        drafts: Drafts | None = None,
         few: int = FEW,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.runner, self.vocab, self.queue = runner, vocab, queue
         self._texts, self._explain, self._budget = texts, explain, budget
-        self._drafter, self._few = drafter, few
+        self._few, self._clock = few, clock
         self._live: dict[int, Ticket] = {}  # from submit to the last output
         self._inbox: list[Ticket] = []
         self._cancelled: list[Ticket] = []
         self._number = 0
         self._closed = False
         self._counts = Counts()
-        self._fresh()
+        self._fresh(drafts or Suffixes())
         self._lock = lock_of(self)
         self._playing = lock_of(
             self, "_playing", "an engine's step was being played in another thread when this "
             "process was forked; make another engine here",
         )  # fmt: skip
 
-    def _fresh(self) -> None:
+    def _fresh(self, drafts: Drafts) -> None:
         runner = self.runner
         self._pages = Pages(runner.pages, runner.page)
         shared = runner.resumes(0, runner.page)  # whether pages are all that a sequence has
         self._schedule = Schedule(self._pages, runner.slots, self._budget, shared)
+        self._proposer = Proposer(runner, self.vocab, self._schedule, drafts)
         self._player = Player(
-            runner, self.vocab, self._schedule, self._counts, self._alone, self._few
-        )
+            runner, self._schedule, self._counts, self._alone, self._few, self._proposer,
+            self._clock,
+        )  # fmt: skip
 
     # -- from any thread --------------------------------------------------------------------------
 
@@ -103,8 +109,7 @@ class Engine:
             reads = 0 if job.prompt_logprobs is not None else self.runner.context
             most = len(job.prompt) + max(limit, 1) - 1
             place = Place(self._number, answer.tokens, job.salt, chain, reads, most)
-            lookup = self._drafter() if job.drafts and self._schedule.shared else None
-            ticket = Ticket(self._number, job, sink, answer, place, lookup)
+            ticket = Ticket(self._number, job, sink, answer, place)
             self._live[ticket.number] = ticket
             self._inbox.append(ticket)
         return ticket
@@ -133,6 +138,15 @@ class Engine:
                 cached_tokens=schedule.found, preempted=schedule.preemptions,
                 **asdict(self._counts),
             )  # fmt: skip
+
+    @property
+    def drafts(self) -> Drafts:
+        """What proposes tokens; another may take its place between steps."""
+        return self._proposer.drafts
+
+    @drafts.setter
+    def drafts(self, drafts: Drafts) -> None:
+        self._proposer.drafts = drafts
 
     def close(self) -> None:
         """Ends all jobs as cancelled, and takes no more."""
@@ -271,6 +285,7 @@ class Engine:
             with self._lock:
                 self._schedule.leave(place)
                 self._live.pop(ticket.number, None)
+            self.drafts.leave(ticket.number, ticket.job, answer.tokens)
             ticket.done = True
         elif not answer.news:
             return
@@ -303,8 +318,9 @@ class Engine:
         with self._lock:
             live, self._live = list(self._live.values()), {}
             self._inbox, self._cancelled = [], []
-            self._fresh()
+            self._fresh(self.drafts)
         for ticket in live:
+            self.drafts.leave(ticket.number, ticket.job, ticket.answer.tokens)
             ticket.done = True
             try:
                 ticket.sink(ticket.answer.output(ticket.place.cached, _as_weft(error)))

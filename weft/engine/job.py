@@ -31,6 +31,12 @@ class Constraint(Protocol):
     def ended(self) -> bool:
         """Whether nothing but the end of the text may follow."""
 
+    def forced(self) -> list[int]:
+        """Tokens of the text that must come next, in one of its spellings ([]: several may)."""
+
+    def fits(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens`, the first ones, may follow one after the other."""
+
 
 class TextStream(Protocol):
     """Turns tokens into text one by one."""

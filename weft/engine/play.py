@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from weft.core.clock import compiling
 from weft.engine.job import PagedRunner
-from weft.engine.schedule import Place, Schedule, needed
+from weft.engine.propose import Proposer
+from weft.engine.schedule import Place, Schedule
 from weft.engine.ticket import Counts, Ticket
 
 FEW = 16  # rows of a prompt that go along with those that decode, for about the price of one
 SCORED = 64  # rows whose logits are held at once
-DRAFTED = 16  # rows of a step up to which tokens are proposed
 
 
 class Failed(Exception):
@@ -30,15 +31,16 @@ class Player:
     def __init__(
         self,
         runner: PagedRunner,
-        vocab: int,
         schedule: Schedule,
         counts: Counts,
         alone: Callable[[Ticket, Callable[[], None]], bool],
         few: int,
+        proposer: Proposer,
+        clock: Callable[[], float],
     ) -> None:
-        self._runner, self._vocab, self._alone = runner, vocab, alone
-        self._schedule, self._pages, self._counts = schedule, schedule.pages, counts
-        self._few = few
+        self._runner, self._alone = runner, alone
+        self._schedule, self._counts = schedule, counts
+        self._few, self._proposer, self._clock = few, proposer, clock
         self.away = False
 
     def play(self, parts: Sequence[tuple[Ticket, int]]) -> None:
@@ -57,7 +59,10 @@ class Player:
             else:
                 together.append((ticket, count))
         if together:
-            self._propose(together, self._schedule.budget - sum(count for _, count in parts))
+            left = self._schedule.budget - sum(count for _, count in parts)
+            self.away = True
+            self._proposer.propose(together, left)
+            self.away = False
             self._together(together)
 
     def table(self, place: Place) -> None:
@@ -66,31 +71,6 @@ class Player:
         row[: len(place.pages)] = place.pages
         row[len(place.pages) :] = 0
 
-    def _propose(self, together: list[tuple[Ticket, int]], left: int) -> None:
-        """Further tokens for those that decode, while a step has room for their rows, `left` of
-        its budget."""
-        room = min(DRAFTED - sum(count for _, count in together), left)
-        for ticket, count in together:
-            place, answer = ticket.place, ticket.answer
-            ticket.draft = []
-            if ticket.lookup is None or room <= 0 or count < place.rest:
-                continue
-            length = len(place.tokens)
-            most = min(answer.limit - len(answer.ids) - 1, self._runner.context - length, room)
-            draft = ticket.lookup.propose(place.tokens, most)[:most] if most > 0 else []
-            if draft and not 0 <= min(draft) <= max(draft) < self._vocab:
-                continue
-            spare = self._pages.idle - self._schedule.soon
-            lacks = needed(length + len(draft), self._pages.size) - len(place.pages)
-            if (
-                draft
-                and lacks <= max(spare, 0)
-                and self._schedule.extend(place, length + len(draft))
-            ):
-                ticket.draft = draft
-                room -= len(draft)
-                self.table(place)
-
     def _together(self, together: list[tuple[Ticket, int]]) -> None:
         ids: list[int] = []
         slots: list[int] = []
@@ -98,12 +78,17 @@ class Player:
         adapters: list[str] = []
         for ticket, count in together:
             place = ticket.place
+            if ticket.draft:
+                self.table(place)
             fed = [*place.tokens[place.fed : place.fed + count], *ticket.draft]
             ids += fed
             slots += [place.slot or 0] * len(fed)
             pos += range(place.fed, place.fed + len(fed))
             adapters += [ticket.job.adapter] * len(fed)
+        begun, compiled = self._clock(), compiling.total
         logits = self._call(self._runner.rows, ids, slots, pos, adapters)
+        passed = self._clock() - begun - (compiling.total - compiled)
+        self._proposer.costs.note(len(ids), passed)
         end = 0
         for ticket, count in together:
             end += count + len(ticket.draft)
@@ -140,8 +125,8 @@ class Player:
             token = answer.next(logits[right])
         self._schedule.advance(ticket.place, count + right)
         self._counts.new_tokens += right + (token is not None)
-        if draft and ticket.lookup is not None:
-            ticket.lookup.learn(len(draft), right)
+        if draft:
+            self._proposer.learn(ticket, right)
             answer.drafted += right
             self._counts.drafted += len(draft)
             self._counts.accepted += right

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from weft.engine.answer import Answer
-from weft.engine.drafts import Drafter
+from weft.engine.costs import Trust
 from weft.engine.job import Job, Sink
 from weft.engine.schedule import Place
 
@@ -19,8 +19,9 @@ class Ticket:
     sink: Sink
     answer: Answer
     place: Place
-    lookup: Drafter | None = None
     draft: list[int] = field(default_factory=list)  # proposed for this step
+    guessed: bool = False  # by drafts, rather than forced
+    trust: Trust = field(default_factory=Trust)  # in what its constraint forces
     done: bool = False
     cancelled: bool = False
 

@@ -22,10 +22,18 @@ from weft.engine.sampler import Sampling
 from weft.engine.text import TextStream
 from weft.models import matrices
 from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
+from weft.models.drafting import Drafting
 from weft.models.generate import Generation, Part, Piece, Stream, play
 from weft.models.paged import Pageable
 from weft.models.progress import line_taken
-from weft.models.prompts import Prompt, as_list, seeds_of
+from weft.models.prompts import (
+    Prompt,
+    as_list,
+    checked_count,
+    checked_ids,
+    checked_stops,
+    seeds_of,
+)
 from weft.models.runner import CompiledRunner, MakeRunner, Runner
 from weft.models.slotted import Slotted
 from weft.models.weight_dtypes import main_dtype
@@ -139,7 +147,7 @@ class Model:
         return names.encoder_layout(self.config).weights[role].name
 
 
-class Decoder(Pageable, Model):
+class Decoder(Drafting, Pageable, Model):
     """A language model. Compiles on first use. What several threads and streams generate at once
     takes turns, step by step."""
 
@@ -162,7 +170,8 @@ class Decoder(Pageable, Model):
         self._make_runner = make_runner
         self._runners: dict[int, Runner] = {}
         self._engines: dict[int, Engine] = {}
-        self._lock = lock_of(  # steps share buffers: one thread at a time
+        self._drafting: dict[tuple[object, int], Engine] = {}
+        self.turn = self._lock = lock_of(  # steps share buffers: one thread at a time
             self,
             torn=f"{folder}: it was generating in another thread when this process was "
             "forked, so its caches are unknown here; load it again in the child",
@@ -240,21 +249,8 @@ class Decoder(Pageable, Model):
         return ids
 
     def check_ids(self, prompt: Any) -> list[int]:
-        try:
-            array = np.asarray(prompt)
-        except (TypeError, ValueError, OverflowError):  # ragged, say
-            array = np.zeros((1, 1))
-        if array.size == 0:
-            raise UsageError("the prompt is empty; give at least one token id")
-        if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise UsageError("a prompt is text or a flat list of integer token ids")
-        low, high = int(array.min()), int(array.max())
-        if low < 0 or high >= self.config.vocab:
-            wrong = low if low < 0 else high
-            raise UsageError(
-                f"token id {wrong} is outside the vocabulary 0..{self.config.vocab - 1}"
-            )
-        return [int(i) for i in array]
+        """Token ids of a flat list, each within the vocabulary."""
+        return checked_ids(prompt, self.config.vocab)
 
     def chat_ids(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
         """The ids of a conversation (role, content) through the model's chat template."""
@@ -274,24 +270,21 @@ class Decoder(Pageable, Model):
         seed: int | Sequence[int] = 0,
         stop: str | Sequence[str] = (),
         stream: bool = False,
+        draft: bool | Decoder = False,
     ) -> Generation | list[Generation] | Stream:
         """New tokens after `prompt` (text or ids): a Generation. A list of prompts gives a list.
 
         temperature 0 is greedy. Seeds: see `weft.models.generate`. `stop` strings end a text and
         are not part of it. With `stream` an iterator of text pieces (`Piece`) comes back at once.
+        `draft` proposes tokens, which changes how long it takes and nothing else: True from what
+        was written before, a smaller Decoder with the same tokenizer by reading along.
         Raises UsageError (empty prompt, bad options, unknown ids), LimitError (prompt longer than
         the context), ModelError (NaN in weights or logits).
         """
         prompts, single = as_list(prompt)
-        stops = (stop,) if isinstance(stop, str) else stop
-        if not isinstance(stops, Sequence) or any(not isinstance(s, str) or not s for s in stops):
-            raise UsageError("stop strings must be text of at least one character")
+        stops, count = checked_stops(stop), checked_count(max_new_tokens)
         if stops:
             self.need_tokenizer("stop strings need one")
-        if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int | np.integer):
-            raise UsageError(f"max_new_tokens is {max_new_tokens!r}; expected an integer")
-        if max_new_tokens < 0:
-            raise UsageError(f"max_new_tokens is {max_new_tokens}; expected 0 or more")
         sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
         seeds, eos = seeds_of(seed, len(prompts)), frozenset(self.tokens.eos)
         decoded = stream or bool(stops)  # else the text waits until somebody reads it
@@ -299,11 +292,10 @@ class Decoder(Pageable, Model):
         for i, (own, index) in enumerate(seeds):
             ids = tuple(self.encode(prompts[i]))
             job = Job(
-                ids, int(max_new_tokens), sampling, own, index, eos, tuple(stops),
-                decoded=decoded, drafts=False,
+                ids, count, sampling, own, index, eos, stops, decoded=decoded, drafts=bool(draft),
             )  # fmt: skip
             parts.append(Part(i, job))
-        pieces = Stream(self._play(parts, stream), parts, self._texts)
+        pieces = Stream(self._play(parts, stream, draft), parts, self._texts)
         if stream:
             return pieces
         for _ in pieces:
@@ -311,7 +303,7 @@ class Decoder(Pageable, Model):
         results = pieces.results
         return results[0] if single else results
 
-    def _play(self, parts: Sequence[Part], shown: bool) -> Iterator[Piece]:
+    def _play(self, parts: Sequence[Part], shown: bool, draft: bool | Decoder) -> Iterator[Piece]:
         """The pieces of one generation. `shown`: whoever takes the pieces may write them on the
         terminal as they come."""
         begun = False
@@ -323,7 +315,7 @@ class Decoder(Pageable, Model):
 
         with self._lock:
             self._check_files()
-            engine = self.engine(len(parts))
+            engine = self.drafting_engine(draft, len(parts)) if draft else self.engine(len(parts))
         for piece in play(engine, parts, turn):
             begun = True
             yield piece

@@ -29,6 +29,40 @@ def as_list(prompt: Any) -> tuple[list[Prompt], bool]:
     return [items], True
 
 
+def checked_ids(prompt: Any, vocab: int) -> list[int]:
+    """Token ids of a flat list of integers, each below `vocab`."""
+    try:
+        array = np.asarray(prompt)
+    except (TypeError, ValueError, OverflowError):  # ragged, say
+        array = np.zeros((1, 1))
+    if array.size == 0:
+        raise UsageError("the prompt is empty; give at least one token id")
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise UsageError("a prompt is text or a flat list of integer token ids")
+    low, high = int(array.min()), int(array.max())
+    if low < 0 or high >= vocab:
+        wrong = low if low < 0 else high
+        raise UsageError(f"token id {wrong} is outside the vocabulary 0..{vocab - 1}")
+    return [int(i) for i in array]
+
+
+def checked_stops(stop: Any) -> tuple[str, ...]:
+    """Stop strings, of one or several."""
+    stops = (stop,) if isinstance(stop, str) else stop
+    if not isinstance(stops, Sequence) or any(not isinstance(s, str) or not s for s in stops):
+        raise UsageError("stop strings must be text of at least one character")
+    return tuple(stops)
+
+
+def checked_count(count: Any) -> int:
+    """max_new_tokens."""
+    if isinstance(count, bool) or not isinstance(count, int | np.integer):
+        raise UsageError(f"max_new_tokens is {count!r}; expected an integer")
+    if count < 0:
+        raise UsageError(f"max_new_tokens is {count}; expected 0 or more")
+    return int(count)
+
+
 def seeds_of(seed: int | Sequence[int], count: int) -> list[tuple[int, int]]:
     """(seed, index) of each prompt; checks the values."""
     if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str | bytes):

@@ -5,6 +5,7 @@ Everything here is imported on first use: running on ids needs neither library n
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from operator import index
 from pathlib import Path
@@ -57,6 +58,10 @@ class Tokenizer:
     def file(self) -> bytes:
         """What a tokenizer.json of it holds."""
         return self.path.read_bytes() if self._made is None else self._made.data
+
+    def same_tokens(self, other: Tokenizer) -> bool:
+        """Whether each id stands for the same text in both."""
+        return _tokens(self.file()) == _tokens(other.file())
 
     def made(self) -> Made:
         """All that it is, without the folder it was read from."""
@@ -216,6 +221,13 @@ class StreamDecoder:
         new = now[self._sent : stop]
         self._sent = max(self._sent, stop)
         return new
+
+
+def _tokens(file: bytes) -> tuple[object, ...]:
+    """What gives ids their text: vocabulary, tokens that were added, decoder."""
+    data = json.loads(file)
+    added = {token["id"]: token["content"] for token in data.get("added_tokens") or ()}
+    return data["model"].get("vocab"), added, data.get("decoder")
 
 
 def _read_tokenizer_config(folder: Path) -> dict[str, Any]:

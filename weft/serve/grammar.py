@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +187,18 @@ class Matching:
     def ended(self) -> bool:
         """Whether nothing but the end of the text may follow."""
         return bool(self._matcher.is_stopped())
+
+    def forced(self) -> list[int]:
+        """Tokens of the text that must come next, in the tokenizer's own spelling."""
+        found: list[int] = self._matcher.compute_ff_tokens()
+        self._check()
+        return found
+
+    def fits(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens`, the first ones, may follow one after the other."""
+        count = int(self._matcher.validate_tokens(list(tokens)))
+        self._check()
+        return count
 
     @property
     def whole(self) -> bool:

@@ -16,7 +16,8 @@ from weft.core.errors import LimitError, UsageError, WeftError
 from weft.core.records import to_data
 from weft.core.samples import files_digest
 from weft.engine.engine import Engine
-from weft.engine.job import Chosen
+from weft.engine.job import Chosen, Job
+from weft.models.drafting import drafts_by
 from weft.models.embedder import Encoder
 from weft.models.inputs import PAGE
 from weft.models.model import Decoder, Model
@@ -33,14 +34,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Settings:
     """How models are served: `sequences` at once at most, `queue` answers that may wait, `memory`
-    bytes for pages (None: what is free), the `parser` of tool calls (toolcalls.NAMES), and the
-    options of `weft.load`."""
+    bytes for pages (None: what is free), the `parser` of tool calls (toolcalls.NAMES), the options
+    of `weft.load`, and the path of a `draft` model."""
 
     sequences: int = 32
     queue: int = 256
     memory: int | None = None
     parser: str = "auto"
     load: Mapping[str, Any] | None = None
+    draft: str | None = None
 
 
 class Served:
@@ -133,13 +135,18 @@ class ServedDecoder(Served):
 
     model: Decoder
 
-    def __init__(self, name: str, model: Decoder, settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self, name: str, model: Decoder, settings: Settings, metrics: Metrics,
+        draft: Decoder | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(name, model)
-        pages = pages_of(model, settings)
+        self.draft = draft
+        pages = pages_of(model, settings, draft)
+        drafts = drafts_by(model, draft, settings.sequences, pages)
         self.runner = model.paged_runner(settings.sequences, pages)
         self.engine = Engine(
             self.runner, model.config.vocab, self._texts,
-            lambda: model.explain_bad("the logits are"), queue=settings.queue,
+            lambda: model.explain_bad("the logits are"), queue=settings.queue, drafts=drafts,
         )  # fmt: skip
         self.player = Player(self.engine, name, metrics)
         self.parser_name, self.parser = choose(self.tokenizer, settings.parser)
@@ -156,13 +163,19 @@ class ServedDecoder(Served):
 
     @property
     def nbytes(self) -> int:
-        return super().nbytes + self.runner.pages * self.model.page_bytes
+        both = self.model.page_bytes + draft_page(self.draft)
+        small = 0 if self.draft is None else weight_bytes(self.draft)
+        return super().nbytes + small + self.runner.pages * both
 
     def warm(self) -> None:
         ids = [0]
         self.runner.tables[:] = 0
         self.runner.prefill(0, ids)
         self.runner.rows(ids, [0], [0])
+        if self.draft is not None:
+            self.engine.submit(Job((0, 0, 0, 0), 9, salt=b"warm"), lambda output: None)
+            while self.engine.step():
+                pass
 
     def summary(self) -> list[str]:
         model, runner = self.model, self.runner
@@ -224,17 +237,28 @@ def weight_bytes(model: Model) -> int:
     return sum(int(w.nbytes) for w in model.weights.values())
 
 
-def bytes_of(model: Model, settings: Settings) -> int:
-    """What serving the model will hold."""
-    cache = pages_of(model, settings) * model.page_bytes if isinstance(model, Decoder) else 0
-    return weight_bytes(model) + cache
+def bytes_of(model: Model, settings: Settings, draft: Decoder | None = None) -> int:
+    """What serving the model will hold, with the one that drafts for it."""
+    made = weight_bytes(model) + (0 if draft is None else weight_bytes(draft))
+    if isinstance(model, Decoder):
+        both = model.page_bytes + draft_page(draft)
+        made += pages_of(model, settings, draft) * both
+    return made
 
 
-def pages_of(model: Decoder, settings: Settings) -> int:
+def draft_page(draft: Decoder | None) -> int:
+    """Bytes of a page of the draft model's cache, of which there are as many as of the model's."""
+    return 0 if draft is None else draft.page_bytes
+
+
+def pages_of(model: Decoder, settings: Settings, draft: Decoder | None = None) -> int:
     """How many pages the cache gets: what is free, or what the settings allow; at least what one
     sequence of the whole context takes."""
     whole = -(-model.context // PAGE)
+    both = max(model.page_bytes + draft_page(draft), 1)
     most = model.pages_that_fit(settings.sequences)
+    if draft is not None:
+        most = most * model.page_bytes // both
     if settings.memory is not None:
-        most = min(most, settings.memory // max(model.page_bytes, 1))
+        most = min(most, settings.memory // both)
     return max(most, whole)

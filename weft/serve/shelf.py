@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import UsageError
+from weft.models.drafting import check_pair
 from weft.models.embedder import Encoder
 from weft.models.entry import load
-from weft.models.model import Decoder
+from weft.models.model import Decoder, Model
 from weft.serve.metrics import Metrics
 from weft.serve.served import Served, ServedDecoder, ServedEncoder, Settings, bytes_of
 from weft.serve.wire import Refused
@@ -74,9 +75,10 @@ class Shelf:
         await self._make_room(0, name)
         options: dict[str, Any] = dict(self.settings.load or {})
         model = await asyncio.to_thread(load, self.paths[name], **options)
-        await self._make_room(bytes_of(model, self.settings), name)
+        draft = await self._draft(model, options)
+        await self._make_room(bytes_of(model, self.settings, draft), name)
         if isinstance(model, Decoder):
-            made: Served = ServedDecoder(name, model, self.settings, self.metrics)
+            made: Served = ServedDecoder(name, model, self.settings, self.metrics, draft)
         elif isinstance(model, Encoder):
             made = ServedEncoder(name, model)
         else:
@@ -84,6 +86,15 @@ class Shelf:
         self._loaded[name] = made
         _log.info("loaded %s: %d MiB", name, made.nbytes >> 20)
         return made
+
+    async def _draft(self, model: Model, options: Mapping[str, Any]) -> Any:
+        """The model that drafts for this one, in the dtype of its own checkpoint."""
+        if self.settings.draft is None:
+            return None
+        where = {name: options[name] for name in ("device", "context") if name in options}
+        draft = await asyncio.to_thread(load, self.settings.draft, **where)
+        check_pair(model, draft)
+        return draft
 
     async def _make_room(self, size: int, name: str) -> None:
         """Lets idle models go until `size` bytes more are within the limit."""

@@ -1,0 +1,109 @@
+"""Whether one more row of a step pays, from what steps took.
+
+How many tokens are proposed may follow the clock: it changes how long an answer takes, never what
+it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+_KEPT = 7  # steps of about a size whose median counts
+_OLD = 1000  # steps after which one is forgotten
+_FURTHER = 4  # times as many rows as any step had are tried next
+
+
+class Costs:
+    """Seconds of a step by its number of rows, in powers of two."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, deque[tuple[int, float]]] = {}
+        self._count = 0
+
+    def note(self, rows: int, seconds: float) -> None:
+        """A step of so many rows took so long."""
+        self._count += 1
+        size = 1 << (rows - 1).bit_length()
+        self._seen.setdefault(size, deque(maxlen=_KEPT)).append((self._count, seconds))
+
+    def of(self, rows: int) -> float:
+        """What a step of so many rows takes: between sizes seen along a line, below the smallest as
+        much as that; above the largest no more, so that it is tried, and infinity far above."""
+        known = {}
+        for size, steps in sorted(self._seen.items()):
+            seconds = [s for count, s in steps if self._count - count < _OLD]
+            if seconds:
+                known[size] = median(seconds)
+        if not known:
+            return 0.0
+        if rows > _FURTHER * max(known):
+            return float("inf")
+        below = max((size for size in known if size <= rows), default=min(known))
+        above = min((size for size in known if size >= rows), default=max(known))
+        share = (rows - below) / (above - below) if below < rows < above else 0.0
+        return known[below] + share * (known[above] - known[below])
+
+
+@dataclass(frozen=True)
+class Worth:
+    """A step of `rows` rows in which `sequences` decode, to which each of them may add rows."""
+
+    costs: Costs
+    rows: int
+    sequences: int
+
+    def best(self, chances: Sequence[float], each: float = 0.0) -> int:
+        """How many proposed tokens of a sequence to feed, 0 where none pays. chances[i] is how
+        likely the first i + 1 are all right, `each` how many seconds proposing one takes."""
+        now = self.costs.of(self.rows)
+        token = now / self.sequences  # what one that is right saves
+        gain, most, best = 0.0, 0.0, 0
+        for n, chance in enumerate(chances, 1):
+            gain += chance * token
+            more = self.costs.of(self.rows + n * self.sequences) - now
+            net = gain - max(more, 0.0) / self.sequences - n * each
+            if net > most:
+                most, best = net, n
+        return best
+
+
+class Trust:
+    """How often proposals of one source are right, and when it is asked."""
+
+    PROBE = 2  # tokens proposed to see whether it has got better
+    PAUSE = 64  # tokens between two of these, at most
+
+    def __init__(self) -> None:
+        self._right, self._wrong = 2.0, 1.0
+        self._pause, self._wait = 1, 0
+        self._probes = False
+
+    def chances(self, count: int) -> list[float]:
+        """How likely the first token is right, the first two are, ... the first `count`."""
+        rate = self._right / (self._right + self._wrong)
+        return [rate**n for n in range(1, count + 1)]
+
+    @property
+    def asked(self) -> bool:
+        """Whether it is asked for this token; where not, one less is left to wait for."""
+        self._wait = max(self._wait - 1, -1)
+        return self._wait < 0
+
+    def take(self, chances: Sequence[float], worth: Worth, each: float = 0.0) -> int:
+        """How many tokens to propose: as many as pay, else a few to learn from, more and more
+        seldom."""
+        count = worth.best(chances, each)
+        self._probes = not count
+        return count or min(self.PROBE, len(chances))
+
+    def learn(self, proposed: int, accepted: int) -> None:
+        """Says how a proposal went."""
+        self._right = 0.9 * self._right + accepted
+        self._wrong = 0.9 * self._wrong + (accepted < proposed)
+        if accepted and not self._probes:
+            self._pause = 1
+        else:
+            self._wait = self._pause = min(2 * self._pause, self.PAUSE)

@@ -1,0 +1,95 @@
+"""Which tokens a step feeds beyond those that are known: what a constraint forces, what drafts
+guess."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from weft.engine.costs import Costs, Worth
+from weft.engine.drafts import Asked, Drafts, NoDrafts
+from weft.engine.job import PagedRunner
+from weft.engine.schedule import Schedule, needed
+from weft.engine.ticket import Ticket
+
+DRAFTED = 64  # rows of a step up to which tokens are proposed
+_log = logging.getLogger(__name__)
+
+
+class Proposer:
+    """Gives the tickets of a step their drafts. `costs` are to be told what steps took."""
+
+    def __init__(self, runner: PagedRunner, vocab: int, schedule: Schedule, drafts: Drafts) -> None:
+        self.drafts, self.costs = drafts, Costs()
+        self._runner, self._vocab, self._schedule = runner, vocab, schedule
+
+    def propose(self, together: Sequence[tuple[Ticket, int]], left: int) -> None:
+        """Further tokens for those that decode, of (ticket, tokens it feeds), while a step has
+        room for their rows, `left` of its budget. Drafts that fail are not asked again."""
+        rows = sum(count for _, count in together)
+        room = min(DRAFTED - rows, left)
+        those = [ticket for ticket, count in together if self._may(ticket, count)]
+        worth = Worth(self.costs, rows, len(those))
+        asked: list[tuple[Ticket, Asked]] = []
+        for ticket in those:
+            tokens, most = ticket.place.tokens, min(self._most(ticket), room)
+            if most <= 0:
+                continue
+            room -= self._take(ticket, self._forced(ticket, most, worth))
+            if not ticket.draft:
+                asked.append((ticket, Asked(ticket.number, ticket.job, tokens, most, worth)))
+        for (ticket, ask), draft in zip(asked, self._guesses([ask for _, ask in asked])):
+            most = min(ask.most, room)
+            room -= self._take(ticket, ticket.answer.fitting(draft[: max(most, 0)]))
+            ticket.guessed = bool(ticket.draft)
+
+    def learn(self, ticket: Ticket, right: int) -> None:
+        """So many of a ticket's draft were right."""
+        if ticket.guessed:
+            self.drafts.learn(ticket.number, len(ticket.draft), right)
+        else:
+            ticket.trust.learn(len(ticket.draft), right)
+
+    def _may(self, ticket: Ticket, count: int) -> bool:
+        """Whether a ticket decodes, and wants drafts; it has none yet."""
+        ticket.draft, ticket.guessed = [], False
+        decodes = count == ticket.place.rest and ticket.answer.finish is None
+        return decodes and ticket.job.drafts and self._schedule.shared
+
+    def _most(self, ticket: Ticket) -> int:
+        """Tokens that its answer and the context have room for behind the next one."""
+        answer = ticket.answer
+        new, context = answer.limit - len(answer.ids), self._runner.context
+        return min(new - 1, context - len(ticket.place.tokens))
+
+    @staticmethod
+    def _forced(ticket: Ticket, most: int, worth: Worth) -> list[int]:
+        """What a constraint leaves no choice about, as far as the model spells it alike."""
+        if ticket.job.constraint is None or not ticket.trust.asked:
+            return []
+        draft = ticket.answer.forced(most)
+        return draft[: ticket.trust.take(ticket.trust.chances(len(draft)), worth)] if draft else []
+
+    def _guesses(self, asked: Sequence[Asked]) -> list[list[int]]:
+        if not asked:
+            return []
+        try:
+            return self.drafts.propose(asked)
+        except Exception:
+            _log.exception("drafts failed, and are not asked again")
+            self.drafts = NoDrafts()
+            return []
+
+    def _take(self, ticket: Ticket, draft: list[int]) -> int:
+        """Makes `draft` what is fed after a ticket's tokens, if it may be and its pages are there;
+        how many tokens it has then."""
+        if not draft or not 0 <= min(draft) <= max(draft) < self._vocab:
+            return 0
+        place, pages = ticket.place, self._schedule.pages
+        positions = len(place.tokens) + len(draft)
+        lacks = needed(positions, pages.size) - len(place.pages)
+        spare = max(pages.idle - self._schedule.soon, 0)
+        if lacks > spare or not self._schedule.extend(place, positions):
+            return 0
+        ticket.draft = draft
+        return len(draft)

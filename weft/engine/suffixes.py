@@ -1,0 +1,132 @@
+"""Drafts from texts: what followed where the last tokens stood before, in the sequence itself or in
+earlier answers.
+
+As in SuffixDecoding (Oliaro et al., arXiv:2411.04975) the longest suffix that occurs again decides,
+and of what followed it the most frequent goes on, as far as is likely enough to pay. Instead of a
+suffix tree the last few places of each run of SIZE tokens are kept and compared backwards, which
+bounds memory and time. Earlier answers are shared by jobs of one salt and adapter only, as pages
+are: that an answer comes faster tells what another was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+
+from weft.engine.costs import Trust
+from weft.engine.drafts import Asked
+from weft.engine.job import Job
+
+SIZE = 3  # tokens of a run that is looked up
+PLACES = 16  # of a run that are remembered, the last ones
+LONGEST = 16  # tokens of a suffix that are compared
+MOST = 31  # tokens proposed at once
+KEPT = 8192  # tokens of earlier answers of one salt and adapter
+POOLS = 32  # of these, at most: tens of MB where all are full
+_END = -1  # behind an answer in a pool
+
+
+class Text:
+    """A growing list of tokens, and where each run of SIZE stands in it."""
+
+    def __init__(self, tokens: Sequence[int] = ()) -> None:
+        self.tokens = tokens
+        self._ends: dict[tuple[int, ...], list[int]] = {}
+        self._read = 0
+
+    def index(self) -> None:
+        """Notes the runs of all tokens but the last ones, which would find themselves."""
+        for end in range(max(self._read, SIZE), len(self.tokens)):
+            places = self._ends.setdefault(tuple(self.tokens[end - SIZE : end]), [])
+            places.append(end)
+            del places[:-PLACES]
+        self._read = max(self._read, len(self.tokens))
+
+    def find(self, last: Sequence[int]) -> tuple[int, list[int]]:
+        """How long a suffix of `last` stands here (0: shorter than SIZE), and the positions behind
+        it, the latest first."""
+        ends = self._ends.get(tuple(last[-SIZE:]), [])
+        lengths = [self._common(end, last) for end in ends]
+        longest = max(lengths, default=0)
+        return longest, [e for e, n in zip(ends[::-1], lengths[::-1]) if n == longest]
+
+    def _common(self, end: int, last: Sequence[int]) -> int:
+        most, n = min(LONGEST, end, len(last)), SIZE
+        while n < most and self.tokens[end - n - 1] == last[-n - 1]:
+            n += 1
+        return n
+
+    def after(self, ends: Sequence[int], most: int) -> tuple[list[int], list[float]]:
+        """The most frequent tokens from `ends` on, and how many of the places agree so far; past
+        the end of the tokens it goes on by what it proposes."""
+        made: list[int] = []
+        shares: list[float] = []
+        places = len(ends)
+        while len(made) < most:
+            nexts = [self._at(end, made) for end in ends]
+            token = Counter(nexts).most_common(1)[0][0]  # of equals the latest
+            if token == _END:
+                break
+            ends = [end + 1 for end, own in zip(ends, nexts) if own == token]
+            made.append(token)
+            shares.append(len(ends) / places)
+        return made, shares
+
+    def _at(self, end: int, made: Sequence[int]) -> int:
+        length = len(self.tokens)
+        return self.tokens[end] if end < length else made[end - length]
+
+
+class _Pool:
+    """The last KEPT tokens of answers."""
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+        self.text = Text(self._tokens)
+
+    def add(self, answer: Sequence[int]) -> None:
+        self._tokens += [*answer[-KEPT // 2 :], _END]
+        if len(self._tokens) > KEPT:  # half of it goes, so that indexing anew is seldom
+            self._tokens = self._tokens[-KEPT // 2 :]
+            self.text = Text(self._tokens)
+        self.text.index()
+
+
+class Suffixes:
+    """Drafts from a sequence's own tokens and from earlier answers of its salt and adapter."""
+
+    def __init__(self) -> None:
+        self._own: dict[int, tuple[Text, Trust]] = {}
+        self._pools: OrderedDict[tuple[bytes, str], _Pool] = OrderedDict()
+
+    def propose(self, asked: Sequence[Asked]) -> list[list[int]]:
+        return [self._one(ask) for ask in asked]
+
+    def learn(self, number: int, proposed: int, accepted: int) -> None:
+        if number in self._own:
+            self._own[number][1].learn(proposed, accepted)
+
+    def leave(self, number: int, job: Job, tokens: Sequence[int]) -> None:
+        self._own.pop(number, None)
+        if not job.drafts or len(tokens) == len(job.prompt):
+            return
+        pool = self._pools.setdefault((job.salt, job.adapter), _Pool())
+        self._pools.move_to_end((job.salt, job.adapter))
+        pool.add(tokens[max(len(job.prompt) - SIZE, 0) :])
+        while len(self._pools) > POOLS:
+            self._pools.popitem(last=False)
+
+    def _one(self, ask: Asked) -> list[int]:
+        text, trust = self._own.setdefault(ask.number, (Text(ask.tokens), Trust()))
+        text.index()
+        pool = self._pools.get((ask.job.salt, ask.job.adapter))
+        length, ends = text.find(ask.tokens)
+        if pool is not None:
+            longer, others = pool.text.find(ask.tokens)
+            if longer > length:
+                text, ends = pool.text, others
+        if not ends or not trust.asked:
+            return []
+        made, shares = text.after(ends, min(ask.most, MOST))
+        chances = [share * chance for share, chance in zip(shares, trust.chances(len(shares)))]
+        return made[: trust.take(chances, ask.worth)]
