@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,19 @@ def test_a_fork_takes_nothing_along(server: Running) -> None:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert [body["choices"] for _, body in waiting()] == [whole] * 2
+
+
+def test_nobody_reads_its_logs(chatty: Path) -> None:
+    """A pipe holds 64 KiB."""
+    words = ("serve", f"box={chatty}", "--device", "cpu", "--log-level", "debug")
+    with process(*words) as made:
+        connection = HTTPConnection(made.host, made.port, timeout=20)
+        for _ in range(2000):
+            connection.request("GET", "/health")
+            assert connection.getresponse().read()
+        connection.close()
+        made.popen.send_signal(signal.SIGTERM)
+        assert made.popen.wait(30) == 0
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")

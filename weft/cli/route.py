@@ -29,11 +29,12 @@ def route(replicas: tuple[str, ...], **options: Any) -> int:
 
 
 async def _route(urls: tuple[str, ...], key: bytes | None, options: dict[str, Any]) -> int:
+    from weft.serve.logs import quiet_logs
     from weft.serve.router.exchange import Address
     from weft.serve.router.fleet import Fleet
     from weft.serve.router.front import make_router
     from weft.serve.router.replica import Replica
-    from weft.serve.running import listen, quiet_logs
+    from weft.serve.running import listen
 
     quiet_logs(options["log_level"])
     theirs = read_key(options["upstream_key_file"], "--upstream-key-file")

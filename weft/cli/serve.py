@@ -101,8 +101,9 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
 
 async def _serve(paths: dict[str, str], key: bytes | None, options: dict[str, Any]) -> int:
     from weft.serve.app import make_app
+    from weft.serve.logs import quiet_logs
     from weft.serve.metrics import Metrics
-    from weft.serve.running import listen, quiet_logs
+    from weft.serve.running import listen
     from weft.serve.served import Settings
     from weft.serve.shelf import Shelf
 

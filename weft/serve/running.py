@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import time
 from collections.abc import Callable
@@ -109,12 +108,3 @@ class Server(uvicorn.Server):
         self._leave()
         super().handle_exit(sig, frame)
         self._captured_signals.clear()  # ended as told: not once more by the signal itself
-
-
-def quiet_logs(level: str) -> None:
-    """Logs of the server and of uvicorn's errors on stderr, without a request's content."""
-    logging.basicConfig(
-        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("weft").setLevel(level.upper())
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

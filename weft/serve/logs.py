@@ -1,0 +1,64 @@
+"""Logs on stderr that hold nobody up.
+
+A disk that is full, or a pipe whose reader sleeps, would stop the event loop and with it every
+answer. So a thread writes, and what it cannot keep up with is left out.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+
+LINES = 10_000  # that may wait to be written
+LAST_SECONDS = 1.0  # for them to be written when the process ends
+
+Lines = queue.Queue[bytes]
+
+
+class _Aside(logging.Handler):
+    """Hands lines to the thread that writes; those that do not fit are left out."""
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(queue.Full):
+            self._lines.put_nowait(f"{self.format(record)}\n".encode(errors="replace"))
+
+
+def quiet_logs(level: str) -> None:
+    """Logs of the server and of uvicorn's errors on stderr, without a request's content."""
+    logging.getLogger("weft").setLevel(level.upper())
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    if logging.root.handlers:
+        return
+    lines: Lines = queue.Queue(LINES)
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.WARNING, format=form, handlers=[_Aside(lines)])
+    writing = threading.Thread(target=_write, args=(lines, sys.stderr.fileno()), daemon=True)
+    writing.start()
+    atexit.register(_written, lines)
+
+
+def _write(lines: Lines, file: int) -> None:
+    """Without a lock or a buffer, which the end of the process would wait for."""
+    while True:
+        line = lines.get()
+        with contextlib.suppress(OSError):
+            while line:
+                line = line[os.write(file, line) :]
+        lines.task_done()
+
+
+def _written(lines: Lines) -> None:
+    """Waits for what was said last, not for ever."""
+    end = time.monotonic() + LAST_SECONDS
+    while lines.unfinished_tasks and time.monotonic() < end:
+        time.sleep(0.01)
