@@ -7,11 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import anthropic
+import msgspec
 import pydantic
 import pytest
 from serve_kit import Running
 
 from weft.models.model import Decoder
+from weft.serve.anthropic_input import turn_of
+from weft.serve.anthropic_types import CountTokens
+from weft.serve.chatting import Options, Turn
+from weft.serve.wire import Refused
 
 HELLO: list[Any] = [{"role": "user", "content": "Write a loop."}]
 WEATHER: Any = {
@@ -30,6 +35,14 @@ ASKED: dict[str, Any] = {"model": "box", "messages": HELLO, "max_tokens": 200}
 @pytest.fixture(scope="module")
 def client(server: Running) -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)
+
+
+def turn(fields: Any) -> Turn:
+    return turn_of(msgspec.convert(fields, CountTokens), Options())
+
+
+def messages_of(given: Any) -> Any:
+    return turn({"messages": given}).messages
 
 
 def text_of(message: Any) -> str:
@@ -151,9 +164,39 @@ def test_thinking_is_a_block_of_its_own(
     omitted: Any = {"type": "adaptive", "display": "omitted"}
     made = client.messages.create(**ASKED, thinking=omitted)
     assert made.content[0].thinking == ""
-    assert made.content[0].signature == final.content[0].signature
-    again = [*HELLO, {"role": "assistant", "content": made.content}, *HELLO]
-    client.messages.create(**{**ASKED, "messages": again})
+    again = [{"role": "assistant", "content": [b.to_dict() for b in made.content]}, *HELLO]
+    client.messages.create(**{**ASKED, "messages": [*HELLO, *again]})
+    assert messages_of(again)[0]["reasoning_content"] == "It is easy."
+    for wrong in ("weft:%%%", "weft:/w==", "c2ln", ""):
+        again[0]["content"][0]["signature"] = wrong
+        assert "reasoning_content" not in messages_of(again)[0]
+
+
+def test_deferred_tools_are_told_of_where_they_are_found() -> None:
+    calls: Any = [{"type": "tool_use", "id": "t", "name": "find", "input": {"query": "rain"}}]
+    found: Any = [{"type": "tool_result", "tool_use_id": "t", "content": [
+        {"type": "tool_reference", "tool_name": "weather"}]}]  # fmt: skip
+    find = {"name": "find", "input_schema": {"type": "object"}}
+    tools = [find, {**WEATHER, "defer_loading": True}, {**WEATHER, "name": "other",
+                                                        "defer_loading": True}]  # fmt: skip
+    talk = [*HELLO, {"role": "assistant", "content": calls}, {"role": "user", "content": found}]
+    before, after = (turn({"messages": m, "tools": tools}) for m in (HELLO, talk))
+    assert before.tools == after.tools and [*before.parameters] == ["find"]
+    assert [*after.parameters] == ["find", "weather"]
+    assert after.messages[: len(before.messages)] == before.messages
+    told = json.loads(after.messages[-1]["content"])
+    assert told["function"]["parameters"] == WEATHER["input_schema"]
+    with pytest.raises(Refused, match="'weather'"):
+        turn({"messages": talk, "tools": [find]})
+
+
+def test_notes_of_the_systems_stay_in_their_place_or_go() -> None:
+    note: dict[str, Any] = {"role": "system", "content": "900 tokens are left."}
+    said = messages_of([*HELLO, note])
+    assert said == [{"role": "user", "content": "Write a loop.\n900 tokens are left."}]
+    for more, left in (([], 1), (HELLO, 0)):
+        said = messages_of([*HELLO, {**note, "clear_at": "next_user_message"}, *more])
+        assert str(said).count("900") == left
 
 
 def test_arguments_that_are_no_json_are_not_lost(

@@ -258,7 +258,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def code_request(turn: int, messages: Sequence[Any]) -> dict[str, Any]:
-    """A request in the shape of Claude Code's (2.1): fields, blocks and their order; its words
+    """A request in the shape of Claude Code's (2.1.332): fields, blocks and their order; its words
     are not."""
     kept = {"cache_control": {"type": "ephemeral"}}
     tools = [
@@ -268,19 +268,20 @@ def code_request(turn: int, messages: Sequence[Any]) -> dict[str, Any]:
              "properties": {"path": {"type": "string", "description": "where"},
                             "limit": {"type": "integer"}},
              "required": ["path"], "additionalProperties": False}}
-        for name in ("Read", "Edit", "Bash", "Grep", "Task")
+        for name in ("Read", "Edit", "Bash", "ToolSearch", "Fetch")
     ]  # fmt: skip
+    tools[-1]["defer_loading"] = True
     return {
-        "model": "box", "max_tokens": 24, "stream": True, "temperature": 1, "tools": tools,
+        "model": "box", "max_tokens": 24, "stream": True, "tools": tools,
         "messages": messages,
         "system": [
-            {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1.233.a{turn}f; "
+            {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1.332.a{turn}f; "
              f"cc_entrypoint=cli; cch={turn * 7919:05x};"},
             {"type": "text", "text": "You write code on the command line.", **kept},
             {"type": "text", "text": "Use the tools; say little; keep to the style. " * 40, **kept},
         ],
         "metadata": {"user_id": f"user_{'0' * 64}_account__session_{turn}"},
-        "thinking": {"type": "adaptive"},
+        "thinking": {"type": "adaptive", "display": "omitted"},
         "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
         "output_config": {"effort": "medium"},
     }  # fmt: skip
@@ -297,18 +298,24 @@ def later_turns(turns: int) -> Iterator[list[dict[str, Any]]]:
     ]  # fmt: skip
     for turn in range(turns):
         yield json.loads(json.dumps(messages))
-        call = {"type": "tool_use", "id": f"toolu_{turn}", "name": "Read",
+        for message in messages:
+            for block in message["content"]:
+                if isinstance(block, dict):  # only the last one is marked
+                    block.pop("cache_control", None)
+        search = turn == 2
+        call = {"type": "tool_use", "id": f"toolu_{turn}",
+                "name": "ToolSearch" if search else "Read",
                 "input": {"path": f"src/part{turn}.py", "limit": 20}}  # fmt: skip
-        messages[-1]["content"][-1].pop("cache_control", None)
         messages.append({"role": "assistant", "content": [
             {"type": "thinking", "thinking": "I read it first.", "signature": "c2ln"},
             {"type": "text", "text": "I read it."}, call]})  # fmt: skip
         result = {"type": "tool_result", "tool_use_id": call["id"], "is_error": turn == 1,
-                  "content": [{"type": "text", "text": "def part():\n    return 1\n"}],
+                  "content": [{"type": "tool_reference", "tool_name": "Fetch"} if search else
+                              {"type": "text", "text": "def part():\n    return 1\n"}],
                   "cache_control": {"type": "ephemeral"}}  # fmt: skip
         messages.append({"role": "user", "content": [result]})
-        messages.append({"role": "system", "content": [
-            {"type": "text", "text": f"{100_000 - 700 * turn} tokens are left."}]})  # fmt: skip
+        note = f"{100_000 - 700 * turn} tokens are left."
+        messages.append({"role": "system", "content": note})
 
 
 def test_later_turns_of_claude_code_are_cached(long: Running) -> None:
@@ -319,7 +326,6 @@ def test_later_turns_of_claude_code_are_cached(long: Running) -> None:
     for turn, messages in enumerate(later_turns(4)):
         asked = code_request(turn, messages)
         counted = {k: v for k, v in asked.items() if k not in ("max_tokens", "stream")}
-        del counted["temperature"]
         _, count, _ = long.ask("POST", "/v1/messages/count_tokens?beta=true", counted, headers)
         status, text, _ = long.ask("POST", "/v1/messages?beta=true", asked, headers)
         assert status == 200, text

@@ -11,6 +11,30 @@ from typing import Any
 from weft.serve.toolcalls.events import CallStarted, Content, Event, Reasoning
 from weft.serve.tooling import input_of
 
+_SEALED = "weft:"
+
+
+def signed(thought: str) -> str:
+    """A digest of a thought."""
+    digest = hashlib.sha256(thought.encode(errors="replace")).digest()
+    return base64.b64encode(digest).decode()
+
+
+def sealed(thought: str) -> str:
+    """A thought that its reader is not to see but sends back: at a later turn it is known again."""
+    return _SEALED + base64.b64encode(thought.encode(errors="replace")).decode()
+
+
+def unsealed(signature: str) -> str:
+    """The thought that `sealed` put away; "" for any other signature."""
+    if not signature.startswith(_SEALED):
+        return ""
+    try:
+        data = base64.b64decode(signature[len(_SEALED) :], validate=True)
+        return data.decode()
+    except ValueError:  # not base64, or not UTF-8
+        return ""
+
 
 class Blocks:
     """Turns events of an answer into those of a stream; one block is open at a time. hidden:
@@ -20,7 +44,7 @@ class Blocks:
         self.called = False
         self._hidden, self._index = hidden, -1
         self._kind: str | None = None
-        self._thought = hashlib.sha256()
+        self._thought: list[str] = []
 
     def add(self, found: Event) -> Iterator[dict[str, Any]]:
         """What one more event gives."""
@@ -35,16 +59,17 @@ class Blocks:
         elif isinstance(found, Reasoning):
             if self._kind != "thinking":
                 yield from self._open("thinking", {"thinking": "", "signature": ""})
-            self._thought.update(found.text.encode(errors="replace"))
+            self._thought.append(found.text)
             if not self._hidden:
                 yield self._delta("thinking_delta", thinking=found.text)
         else:
             yield self._delta("input_json_delta", partial_json=found.text)
 
     def close(self) -> Iterator[dict[str, Any]]:
-        """Ends the block that is open. One of thinking is signed by a digest of its text."""
+        """Ends the block that is open."""
         if self._kind == "thinking":
-            signature = base64.b64encode(self._thought.digest()).decode()
+            text = "".join(self._thought)
+            signature = sealed(text) if self._hidden else signed(text)
             yield self._delta("signature_delta", signature=signature)
         if self._kind is not None:
             yield {"type": "content_block_stop", "index": self._index}
@@ -52,7 +77,7 @@ class Blocks:
 
     def _open(self, kind: str, block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield from self.close()
-        self._kind, self._index, self._thought = kind, self._index + 1, hashlib.sha256()
+        self._kind, self._index, self._thought = kind, self._index + 1, []
         yield {
             "type": "content_block_start", "index": self._index,
             "content_block": {"type": kind, **block},

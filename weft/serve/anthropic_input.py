@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from weft.serve.anthropic_blocks import unsealed
 from weft.serve.anthropic_types import (
     AnthropicMessage,
-    AnthropicTool,
     Blocks,
     CountTokens,
     RedactedThinking,
     TextPart,
     Thinking,
+    ToolReference,
     ToolResult,
     ToolUse,
 )
@@ -35,44 +38,101 @@ def turn_of(body: CountTokens, options: Options) -> Turn:
         effort = config.effort
         variables["reasoning_effort"] = effort if effort in ("low", "medium") else "high"
     choice = body.tool_choice
-    tools = tools_of(body)
-    messages, prefix = continued([*_system(body.system), *messages_of(body.messages)])
-    parallel = choice is None or not choice.disable_parallel_tool_use
+    given = () if choice is not None and choice.type == "none" else body.tools or ()
+    made = {t.name: function(t.name, t.description, t.input_schema) for t in given}
+    deferred = {tool.name: made.pop(tool.name) for tool in given if tool.defer_loading}
+    said = Conversation(deferred)
+    said.read(body.messages)
+    messages, prefix = continued([*_system(body.system), *said.messages])
     wanted: str | Sequence[str] | None = None
     if choice is not None:
         wanted = {"any": "required", "tool": (choice.name or "",)}.get(choice.type)
     return Turn(
-        messages, options, variables, tools, parallel, prefix,
-        needed=needed_of(wanted, [tool["function"]["name"] for tool in tools]),
-        strict=any(tool.strict for tool in body.tools or ()),
+        messages, options, variables, list(made.values()),
+        parallel=choice is None or not choice.disable_parallel_tool_use,
+        prefix=prefix,
+        needed=needed_of(wanted, [*made, *said.told]),
+        strict=any(tool.strict for tool in given),
+        later=list(said.told.values()),
     )  # fmt: skip
 
 
-def tools_of(body: CountTokens) -> list[dict[str, Any]]:
-    """The tools that may be called."""
-    choice = body.tool_choice
-    given: Sequence[AnthropicTool] = body.tools or ()
-    if choice is not None and choice.type == "none":
-        given = ()
-    return [function(tool.name, tool.description, tool.input_schema) for tool in given]
-
-
-def messages_of(given: Sequence[AnthropicMessage]) -> list[dict[str, Any]]:
+class Conversation:
     """Messages as templates take them: neighbours of one role are one; results of tools stand for
-    themselves. Raises Refused for content that is neither text nor tools."""
-    made: list[dict[str, Any]] = []
-    names: dict[str, str] = {}
-    for message in given:
-        blocks = [TextPart(text=message.content)] if isinstance(message.content, str) else (
-            message.content
-        )  # fmt: skip
-        if message.role == "assistant":
-            names |= {block.id: block.name for block in blocks if isinstance(block, ToolUse)}
-            _join(made, _assistant(blocks))
-        else:
-            for one in _user(blocks, names):
-                _join(made, one)
-    return made
+    themselves. deferred: tools by name that are told of where a result first refers to them;
+    `told` are those."""
+
+    def __init__(self, deferred: Mapping[str, dict[str, Any]]) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.told: dict[str, dict[str, Any]] = {}
+        self._deferred = deferred
+        self._names: dict[str, str] = {}  # of calls, by their ids
+
+    def read(self, given: Sequence[AnthropicMessage]) -> None:
+        """Adds messages. Raises Refused for content that is neither text nor tools."""
+        last = max((i for i, m in enumerate(given) if m.role == "user"), default=-1)
+        for i, message in enumerate(given):
+            content = message.content
+            blocks = [TextPart(text=content)] if isinstance(content, str) else content
+            if message.role == "assistant":
+                _join(self.messages, self._assistant(blocks))
+            elif i >= last or message.clear_at != "next_user_message":
+                for one in self._user(blocks):
+                    _join(self.messages, one)
+
+    def _assistant(self, blocks: Sequence[Blocks]) -> dict[str, Any]:
+        texts, thoughts, calls = [], [], []
+        for block in blocks:
+            if isinstance(block, TextPart):
+                texts.append(block.text)
+            elif isinstance(block, Thinking):
+                thoughts.append(block.thinking or unsealed(block.signature or ""))
+            elif isinstance(block, ToolUse):
+                self._names[block.id] = block.name
+                calls.append(called(block.name, block.input, block.id))
+            elif not isinstance(block, RedactedThinking):
+                raise _wrong(block, "a message of the assistant's")
+        made: dict[str, Any] = {"role": "assistant", "content": _lines(texts)}
+        if any(thoughts):
+            made["reasoning_content"] = _lines(thoughts)
+        if calls:
+            made["tool_calls"] = calls
+        return made
+
+    def _user(self, blocks: Sequence[Blocks]) -> Iterator[dict[str, Any]]:
+        texts: list[str] = []
+        for block in blocks:
+            if isinstance(block, TextPart):
+                texts.append(block.text)
+            elif isinstance(block, ToolResult):
+                if texts:
+                    yield {"role": "user", "content": _lines(texts)}
+                    texts = []
+                made = {"role": "tool", "tool_call_id": block.tool_use_id}
+                name = self._names.get(block.tool_use_id)
+                yield made | ({} if name is None else {"name": name}) | self._result(block)
+            else:
+                raise _wrong(block, "a message of the user's")
+        if texts or not blocks:
+            yield {"role": "user", "content": _lines(texts)}
+
+    def _result(self, block: ToolResult) -> dict[str, Any]:
+        content = block.content or ""
+        parts = [TextPart(text=content)] if isinstance(content, str) else content
+        text = _lines([self._part(part) for part in parts])
+        return {"content": f"Error: {text}" if block.is_error else text}
+
+    def _part(self, part: Blocks) -> str:
+        if isinstance(part, TextPart):
+            return part.text
+        if not isinstance(part, ToolReference):
+            raise _wrong(part, "a result")
+        tool = self._deferred.get(part.tool_name)
+        if tool is None:
+            raise Refused(400, f"tool_reference names {part.tool_name!r:.140}, which is no tool "
+                          "with defer_loading", "messages")  # fmt: skip
+        self.told[part.tool_name] = tool
+        return msgspec.json.encode(tool).decode()
 
 
 def _join(made: list[dict[str, Any]], message: dict[str, Any]) -> None:
@@ -89,57 +149,6 @@ def _join(made: list[dict[str, Any]], message: dict[str, Any]) -> None:
         last["tool_calls"] = [*last.get("tool_calls", ()), *message["tool_calls"]]
 
 
-def _assistant(blocks: Sequence[Blocks]) -> dict[str, Any]:
-    texts, thoughts, calls = [], [], []
-    for block in blocks:
-        if isinstance(block, TextPart):
-            texts.append(block.text)
-        elif isinstance(block, Thinking):
-            thoughts.append(block.thinking)
-        elif isinstance(block, ToolUse):
-            calls.append(called(block.name, block.input, block.id))
-        elif not isinstance(block, RedactedThinking):
-            raise _wrong(block, "assistant")
-    made: dict[str, Any] = {"role": "assistant", "content": _lines(texts)}
-    if any(thoughts):
-        made["reasoning_content"] = _lines(thoughts)
-    if calls:
-        made["tool_calls"] = calls
-    return made
-
-
-def _user(blocks: Sequence[Blocks], names: dict[str, str]) -> Iterator[dict[str, Any]]:
-    texts: list[str] = []
-    for block in blocks:
-        if isinstance(block, TextPart):
-            texts.append(block.text)
-        elif isinstance(block, ToolResult):
-            if texts:
-                yield {"role": "user", "content": _lines(texts)}
-                texts = []
-            made = {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block)}
-            name = names.get(block.tool_use_id)
-            yield made if name is None else {**made, "name": name}
-        else:
-            raise _wrong(block, "user")
-    if texts or not blocks:
-        yield {"role": "user", "content": _lines(texts)}
-
-
-def _result(block: ToolResult) -> str:
-    content = block.content
-    if content is None or isinstance(content, str):
-        text = content or ""
-    else:
-        texts = []
-        for part in content:
-            if not isinstance(part, TextPart):
-                raise _wrong(part, "result")
-            texts.append(part.text)
-        text = _lines(texts)
-    return f"Error: {text}" if block.is_error else text
-
-
 def _system(given: str | Sequence[TextPart] | None) -> list[dict[str, Any]]:
     """The system's message, without lines for Anthropic's own accounting."""
     texts = [given] if isinstance(given, str) else [block.text for block in given or ()]
@@ -154,5 +163,4 @@ def _lines(texts: Sequence[str]) -> str:
 
 def _wrong(block: Blocks, where: str) -> Refused:
     kind = type(block).__struct_config__.tag
-    return Refused(400, f"content of type {kind!r} is not taken in a message of the {where}: "
-                   "text and tools are", "messages")  # fmt: skip
+    return Refused(400, f"content of type {kind!r} is not taken in {where}", "messages")

@@ -47,8 +47,8 @@ class ToolResult(Block, kw_only=True, tag="tool_result"):
 
 
 class Thinking(Block, kw_only=True, tag="thinking"):
-    """What the assistant said to itself; the template has a place for it or not. signature is
-    inert: nothing here depends on who wrote it."""
+    """What the assistant said to itself; the template has a place for it or not. signature holds
+    the text where the client had it omitted, and is inert else: nothing depends on who wrote it."""
 
     thinking: str
     signature: str | None = None
@@ -58,6 +58,12 @@ class RedactedThinking(Block, kw_only=True, tag="redacted_thinking"):
     """Inert: only Anthropic can read it."""
 
     data: str
+
+
+class ToolReference(Block, kw_only=True, tag="tool_reference"):
+    """In the result of a search among deferred tools: the definition of one."""
+
+    tool_name: str
 
 
 class Image(Block, kw_only=True, tag="image"):
@@ -75,21 +81,25 @@ class Document(Block, kw_only=True, tag="document"):
     citations: Any = None
 
 
-Blocks = TextPart | ToolUse | ToolResult | Thinking | RedactedThinking | Image | Document
+Blocks = (
+    TextPart | ToolUse | ToolResult | Thinking | RedactedThinking | ToolReference | Image | Document
+)
 
 
 class AnthropicMessage(Struct, forbid_unknown_fields=True, kw_only=True):
     """A message of a conversation. One of the system's amid it stays at its place, as text of the
-    user's."""
+    user's; clear_at next_user_message: unless the user has said something since."""
 
     role: Literal["user", "assistant", "system"]
     content: str | list[Blocks]
+    clear_at: Literal["next_user_message", "never"] | None = None
 
 
 class AnthropicTool(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A tool that the client runs. Inert: defer_loading (it is offered from the start),
-    eager_input_streaming (all is streamed as it is written), input_examples, allowed_callers, and
-    cache_control. The last four fields are those of Anthropic's own tools, which are refused."""
+    """A tool that the client runs. One with defer_loading is told of where a tool_reference names
+    it, which leaves what stands before in the cache. Inert: eager_input_streaming (all is streamed
+    as it is written), input_examples, allowed_callers, and cache_control. The last four fields are
+    those of Anthropic's own tools, which are refused."""
 
     name: Annotated[str, Meta(min_length=1, max_length=128)]
     type: str | None = None
@@ -97,7 +107,7 @@ class AnthropicTool(Struct, forbid_unknown_fields=True, kw_only=True):
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
     cache_control: Any = None
-    defer_loading: Any = None
+    defer_loading: bool | None = None
     eager_input_streaming: Any = None
     input_examples: Any = None
     allowed_callers: Any = None

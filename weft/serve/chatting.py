@@ -78,7 +78,8 @@ class Turn:
     as text; `variables` are the template's. tools: those that may be called, as templates take
     them. parallel: whether one answer may call several. prefix: how the answer has to begin; it is
     not part of it. needed: the names of those of which one has to be called, if any. strict:
-    whether arguments have to satisfy the schemas."""
+    whether arguments have to satisfy the schemas. later: further tools that may be called, of which
+    the messages tell."""
 
     messages: Sequence[Mapping[str, Any]]
     options: Options
@@ -88,6 +89,12 @@ class Turn:
     prefix: str = ""
     needed: Sequence[str] = ()
     strict: bool = False
+    later: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def parameters(self) -> dict[str, Mapping[str, Any]]:
+        """The schemas of the parameters of all that may be called, by name."""
+        return parameters_of([*self.tools, *self.later])
 
     @property
     def values(self) -> dict[str, Any]:
@@ -131,7 +138,7 @@ async def begin(model: ServedDecoder, turn: Turn) -> list[Choice]:
     """The choices of a turn, being made. Raises Refused."""
     text, ids = await prompt_of(model, turn)
     make = model.parser
-    context = Context(text, parameters_of(turn.tools))
+    context = Context(text, turn.parameters)
     options = replace(turn.options, special=True)
     calls = None if turn.parallel else 1
     constraint = _constraint(turn, text)
@@ -140,12 +147,11 @@ async def begin(model: ServedDecoder, turn: Turn) -> list[Choice]:
 
 def _constraint(turn: Turn, prompt: str) -> Make | None:
     """What an answer has to be: where tools are offered, text or calls."""
-    content = turn.options.constraint
-    if content is not None and not turn.tools:
+    content, tools = turn.options.constraint, turn.parameters
+    if content is not None and not tools:
         return lambda model: formed(model, prompt, turn.values, content)
-    if not turn.tools or not (turn.needed or turn.strict or content):
+    if not tools or not (turn.needed or turn.strict or content):
         return None
-    tools = parameters_of(turn.tools)
     tools = {name: tools[name] for name in turn.needed or tools}
     calls = Calls(tools, bool(turn.needed), turn.parallel)
     return lambda model: forced(model, prompt, turn.values, calls, content)
