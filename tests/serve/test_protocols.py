@@ -253,7 +253,8 @@ def test_a_form_comes_after_reasoning(tmp_path: Path, opened: bool) -> None:
 def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server of a model with a context that holds what Claude Code sends."""
     folder = chatty_box(tmp_path_factory.mktemp("models") / "box", context=16_384)
-    with serving({"box": str(folder)}, sequences=2, memory=256 << 20) as running:
+    load = {"device": "cpu", "context": 16_384}
+    with serving({"box": str(folder)}, sequences=2, memory=256 << 20, load=load) as running:
         yield running
 
 
@@ -278,7 +279,7 @@ def code_request(turn: int, messages: Sequence[Any]) -> dict[str, Any]:
             {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1.332.a{turn}f; "
              f"cc_entrypoint=cli; cch={turn * 7919:05x};"},
             {"type": "text", "text": "You write code on the command line.", **kept},
-            {"type": "text", "text": "Use the tools; say little; keep to the style. " * 40, **kept},
+            {"type": "text", "text": "Use tools; say little; keep to the style. " * 120, **kept},
         ],
         "metadata": {"user_id": f"user_{'0' * 64}_account__session_{turn}"},
         "thinking": {"type": "adaptive", "display": "omitted"},

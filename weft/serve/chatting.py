@@ -191,7 +191,7 @@ def _jobs(model: ServedDecoder, ids: tuple[int, ...], options: Options) -> list[
         raise UsageError("the prompt is empty; give at least one token")
     room = context - len(ids) + 1
     if len(ids) > context or (not options.cut and (limit or 0) > room):
-        asked = f" and {limit} new ones" if limit is not None else ""
+        asked = f" and {limit} new ones" if limit is not None and not options.cut else ""
         raise LimitError(
             f"the prompt has {len(ids)} tokens{asked}; the context holds {context}: shorten one"
         )
