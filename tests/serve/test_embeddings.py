@@ -87,5 +87,29 @@ def test_what_is_wrong_is_named(embedder: Running, client: openai.OpenAI) -> Non
 
 
 def test_ollamas_client(embedder: Running, expected: np.ndarray) -> None:
-    made = ollama.Client(embedder.url).embed("bert", TEXTS)
+    client = ollama.Client(embedder.url)
+    made = client.embed("bert:latest", TEXTS)
     np.testing.assert_allclose(made.embeddings, expected, atol=1e-6)
+    assert made.prompt_eval_count == sum(len(text.encode()) for text in TEXTS)
+    assert made.total_duration
+    one = client.embeddings("bert", TEXTS[1])
+    np.testing.assert_allclose(one.embedding, expected[1], atol=1e-6)
+    assert client.show("bert").capabilities == ["embedding"]
+    assert [model.details.family for model in client.list().models if model.details] == ["bert"]
+
+
+def test_a_text_is_cut_where_its_request_says_so(embedder: Running) -> None:
+    client, text = ollama.Client(embedder.url), "x" * 40
+    for truncate in (None, False):
+        with pytest.raises(ollama.ResponseError, match="takes 32"):
+            client.embed("bert", text, truncate=truncate)
+    cut = client.embed("bert", text, truncate=True)
+    assert cut.embeddings == client.embed("bert", text[:32]).embeddings
+    assert cut.prompt_eval_count == 32
+
+
+def test_an_encoder_does_not_chat(embedder: Running) -> None:
+    talk = [{"role": "user", "content": "x"}]
+    for path, more in (("/v1/messages", {"max_tokens": 1}), ("/api/chat", {"model": "bert"})):
+        status, body, _ = embedder.ask("POST", path, {"messages": talk, **more})
+        assert status == 400 and "does not write" in str(body)

@@ -37,13 +37,18 @@ class ThinkingBlock(AnswerBlock, kw_only=True, tag="thinking"):
     signature: str
 
 
+class ThinkingDetails(Answer):
+    thinking_tokens: int
+
+
 class MessageUsage(Answer):
-    """Tokens: of the prompt, without and within the cache, and new ones."""
+    """Tokens: of the prompt, without and within the cache, and new ones, of which some thought."""
 
     input_tokens: int
     cache_read_input_tokens: int
     cache_creation_input_tokens: int
     output_tokens: int
+    output_tokens_details: ThinkingDetails
 
 
 class MessagesAnswer(Answer):

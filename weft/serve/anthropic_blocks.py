@@ -38,10 +38,11 @@ def unsealed(signature: str) -> str:
 
 class Blocks:
     """Turns events of an answer into those of a stream; one block is open at a time. hidden:
-    whether the text of thinking is left out. `called`: whether a tool was called."""
+    whether the text of thinking is left out. `called`: whether a tool was called; `thoughts`: all
+    that was thought."""
 
     def __init__(self, hidden: bool = False) -> None:
-        self.called = False
+        self.called, self.thoughts = False, ""
         self._hidden, self._index = hidden, -1
         self._kind: str | None = None
         self._thought: list[str] = []
@@ -60,6 +61,7 @@ class Blocks:
             if self._kind != "thinking":
                 yield from self._open("thinking", {"thinking": "", "signature": ""})
             self._thought.append(found.text)
+            self.thoughts += found.text
             if not self._hidden:
                 yield self._delta("thinking_delta", thinking=found.text)
         else:

@@ -15,7 +15,7 @@ from weft.serve.anthropic_answers import CountTokensAnswer, MessagesAnswer
 from weft.serve.anthropic_blocks import Blocks, content_of
 from weft.serve.anthropic_input import turn_of
 from weft.serve.anthropic_types import CountTokens, Messages
-from weft.serve.chatting import Choice, Options, Piece, begin, gathered
+from weft.serve.chatting import Choice, Options, Piece, begin, gathered, tokens_of
 from weft.serve.fields import between, sampling, seed_of, stops
 from weft.serve.guard import key_of
 from weft.serve.replies import Writer, counted, reply
@@ -74,7 +74,7 @@ class _Writer(Writer):
 
     def __init__(self, model: ServedDecoder, body: Messages, choice: Choice) -> None:
         self.choices = (choice,)
-        self._choice, self._limit = choice, body.max_tokens
+        self._model, self._choice, self._limit = model, choice, body.max_tokens
         thinking = body.thinking
         self._hidden = thinking is not None and thinking.display == "omitted"
         self._head = {
@@ -88,7 +88,7 @@ class _Writer(Writer):
         events = [e for piece in pieces for found in piece.events for e in blocks.add(found)]
         content = content_of([*events, *blocks.close()])
         return {**self._head, "content": content, **self._end(pieces[-1], blocks.called),
-                "usage": usage_of(pieces[-1])}  # fmt: skip
+                "usage": await self._usage(pieces[-1], blocks.thoughts)}  # fmt: skip
 
     async def parts(self) -> AsyncIterator[bytes]:
         begun = {"input_tokens": self._choice.prompt, "output_tokens": 0}
@@ -104,11 +104,21 @@ class _Writer(Writer):
                 for said in blocks.close():
                     yield _said(said)
                 delta = self._end(piece, blocks.called)
-                yield _said({"type": "message_delta", "delta": delta, "usage": usage_of(piece)})
+                usage = await self._usage(piece, blocks.thoughts)
+                yield _said({"type": "message_delta", "delta": delta, "usage": usage})
         yield _said({"type": "message_stop"})
 
     def failed(self, error: Refused) -> bytes:
         return event(errors.anthropic(error), "error")
+
+    async def _usage(self, last: Piece, thoughts: str) -> dict[str, Any]:
+        """The tokens of a request; input_tokens are those that were not in the cache."""
+        usage = last.usage or Usage(0, 0, 0)
+        return {
+            "input_tokens": usage.prompt - usage.cached, "cache_read_input_tokens": usage.cached,
+            "cache_creation_input_tokens": 0, "output_tokens": usage.new,
+            "output_tokens_details": {"thinking_tokens": await tokens_of(self._model, thoughts)},
+        }  # fmt: skip
 
     def _end(self, last: Piece, called: bool) -> dict[str, Any]:
         reason = "tool_use" if called else "end_turn"
@@ -118,15 +128,6 @@ class _Writer(Writer):
         elif last.stopped is not None:
             reason = "stop_sequence"
         return {"stop_reason": reason, "stop_sequence": last.stopped}
-
-
-def usage_of(last: Piece) -> dict[str, Any]:
-    """The tokens of a request; input_tokens are those that were not in the cache."""
-    usage = last.usage or Usage(0, 0, 0)
-    return {
-        "input_tokens": usage.prompt - usage.cached, "cache_read_input_tokens": usage.cached,
-        "cache_creation_input_tokens": 0, "output_tokens": usage.new,
-    }  # fmt: skip
 
 
 def _said(said: Mapping[str, Any]) -> bytes:
