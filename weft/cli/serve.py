@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from weft.cli.hub import model_path, takes_model
 from weft.cli.listening import hosts_of, key_to, listens, play
+from weft.cli.machines import on_ranks, split_option
 from weft.core.errors import UsageError
+from weft.ranks import launched
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -78,8 +81,9 @@ def bytes_of(text: str | None, option: str) -> int | None:
     show_default=True,
     help="How the model writes tool calls: auto, template, hermes, llama, mistral, ...",
 )
+@split_option
 @takes_model
-def serve(models: tuple[str, ...], **options: Any) -> int:
+def serve(models: tuple[str, ...], split: str | None, **options: Any) -> int:
     """Serve MODELS over HTTP: OpenAI's, Anthropic's and Ollama's protocols.
 
     A model is a folder, a GGUF file or ORG/NAME, or NAME=one of these. Answers are functions of
@@ -91,15 +95,28 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
 
     key = key_to(options)
     paths = named(models)
-    if options["draft_model"]:
-        if len(paths) > 1:
-            raise UsageError("--draft-model drafts for one model; serve the others by themselves")
-        options["draft_model"] = str(model_path(options["draft_model"], options["yes"]))
-    found = {name: str(model_path(path, options["yes"])) for name, path in paths.items()}
-    return asyncio.run(_serve(found, key, options))
+    if len(paths) > 1 and options["draft_model"]:
+        raise UsageError("--draft-model drafts for one model; serve the others by themselves")
+    if len(paths) > 1 and launched() > 1:
+        raise UsageError("several ranks serve one model; start a server for each")
+
+    def found() -> dict[str, str]:
+        return {name: str(model_path(path, options["yes"])) for name, path in paths.items()}
+
+    def work(load: Callable[..., Any] | None) -> int:
+        if options["draft_model"]:
+            options["draft_model"] = str(model_path(options["draft_model"], options["yes"]))
+        return asyncio.run(_serve(found(), key, options, load))
+
+    return on_ranks(lambda: next(iter(found().values())), options["device"], split, work)
 
 
-async def _serve(paths: dict[str, str], key: bytes | None, options: dict[str, Any]) -> int:
+
+async def _serve(
+    paths: dict[str, str], key: bytes | None, options: dict[str, Any],
+    load: Callable[..., Any] | None,
+) -> int:  # fmt: skip
+    import weft
     from weft.serve.app import make_app
     from weft.serve.logs import quiet_logs
     from weft.serve.metrics import Metrics
@@ -108,12 +125,13 @@ async def _serve(paths: dict[str, str], key: bytes | None, options: dict[str, An
     from weft.serve.shelf import Shelf
 
     quiet_logs(options["log_level"])
-    load = {n: options[n] for n in ("device", "dtype", "quant", "act_dtype", "context", "cache")}
+    given = {n: options[n] for n in ("device", "dtype", "quant", "act_dtype", "context", "cache")}
     settings = Settings(
         options["sequences"], options["queue"], bytes_of(options["cache_memory"], "--cache-memory"),
-        options["tool_parser"], load, options["draft_model"],
+        options["tool_parser"], given, options["draft_model"],
     )  # fmt: skip
-    shelf = Shelf(paths, settings, Metrics(), bytes_of(options["memory"], "--memory"))
+    limit = bytes_of(options["memory"], "--memory")
+    shelf = Shelf(paths, settings, Metrics(), limit, load or weft.load)
     listening = listen(options["host"], options["port"])
     app = make_app(shelf, key, hosts_of(options))
     try:

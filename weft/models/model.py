@@ -191,9 +191,12 @@ class Decoder(Drafting, Pageable, Model):
         self._runners[slots] = made
         return made
 
-    def divide(self, wrap: Callable[[MakeRunner], MakeRunner]) -> None:
-        """From here on its runners are those of `wrap`, which may make others of these."""
-        self._make_runner = wrap(self._make_runner)
+    def divide(
+        self, wrap: Callable[[MakeRunner], MakeRunner], fit: Callable[[int], int]
+    ) -> None:  # fmt: skip
+        """From here on its runners are those of `wrap`, which may make others of these, and
+        fit(slots) says how many pages there is room for."""
+        self._make_runner, self._fit = wrap(self._make_runner), fit
 
     def part_runner(self, slots: int, pages: int) -> Runner:
         """A runner of its own for a model that is a part of one, with a cache by slot or (`pages`

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -151,6 +151,7 @@ class Pageable:
     device: Device | None
     _make_runner: MakeRunner
     _runners: dict[int, Runner]
+    _fit: Callable[[int], int] | None = None  # where other machines have a part of the model
 
     def paged_runner(self, slots: int, pages: int) -> Paged:
         """A runner for `slots` sequences at once (`weft.engine.job.PagedRunner`), with keys and
@@ -173,7 +174,12 @@ class Pageable:
         """How many pages the device's free memory takes now, and no more than `slots` sequences of
         the whole context fill: of `share` of what is left by the weights (where no runner has them
         there yet) and by what short convolutions and the delta rule keep. Where the device cannot
-        tell, as many as these sequences fill. Raises OutOfMemoryError where not one fits."""
+        tell, as many as these sequences fill; where others have a part of the model, as many as all
+        of them take. Raises OutOfMemoryError where not one fits."""
+        return self.own_pages(slots, share) if self._fit is None else self._fit(slots)
+
+    def own_pages(self, slots: int, share: float = 0.9) -> int:
+        """`pages_that_fit` as this machine sees it."""
         most = slots * columns(self.context)
         free = 0 if self.device is None else self.device.free_memory()
         if not free:

@@ -29,6 +29,7 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
+    beside: int = 1  # ranks on this one's machine, itself among them
     torn: bool = False  # within what takes all ranks: an error there is the end of every one
     seconds: float = 0.0  # spent waiting for others, so far
     moved: int = 0  # bytes sent to others, so far

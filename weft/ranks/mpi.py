@@ -41,6 +41,7 @@ class Mpi(Ranks):
         mine[: len(text)] = np.frombuffer(text, np.uint8)
         hosts = self.gather(mine, [HOST] * self.size).reshape(self.size, HOST)
         self._hosts = [bytes(h).rstrip(b"\0").decode("utf-8", "replace") for h in hosts]
+        self.beside = self._hosts.count(self._hosts[self.rank])
 
     def name(self, rank: int) -> str:
         return f"rank {rank} on {self._hosts[rank]}"

@@ -18,6 +18,8 @@ from weft.core.samples import files_digest
 from weft.engine.engine import Engine
 from weft.engine.job import Chosen, Job
 from weft.models.drafting import drafts_by
+from weft.engine.job import Chosen
+from weft.models.config import DecoderConfig
 from weft.models.embedder import Encoder
 from weft.models.inputs import PAGE
 from weft.models.model import Decoder, Model
@@ -90,7 +92,10 @@ class Served:
             caps = replace(model.device.caps, cores=1, model="")
             kind = json.dumps([model.device.info.kind, to_data(caps)])
         limit = model.context if isinstance(model, Decoder) else None
-        loaded = [repr(model.config), model.precision, str(limit)]
+        config = model.config
+        if isinstance(config, DecoderConfig):  # nor does it, on how many machines the layers are
+            config = replace(config, run=None)
+        loaded = [repr(config), model.precision, str(limit)]
         parts = [*loaded, weft.__version__, kind, files_digest(model.folder)]
         return "fp_" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

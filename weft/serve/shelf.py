@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,16 @@ _log = logging.getLogger(__name__)
 class Shelf:
     """`paths`: where each model is, by the name that requests use. `limit`: bytes that weights and
     caches may take together (None: no limit); to load another, those not used for the longest time
-    go, but never one that is at work."""
+    go, but never one that is at work. `load` loads one, as weft.load does."""
 
     def __init__(
         self, paths: Mapping[str, str], settings: Settings, metrics: Metrics,
-        limit: int | None = None,
+        limit: int | None = None, load: Callable[..., Model] = load,
     ) -> None:  # fmt: skip
         if not paths:
             raise UsageError("name at least one model to serve")
         self.paths, self.settings, self.metrics, self.limit = dict(paths), settings, metrics, limit
-        self.created = int(time.time())
+        self.created, self._make = int(time.time()), load
         self._loaded: dict[str, Served] = {}
         self._turn = asyncio.Lock()  # one model is loaded at a time
         metrics.watch(self)
@@ -74,7 +74,7 @@ class Shelf:
     async def _load(self, name: str) -> Served:
         await self._make_room(0, name)
         options: dict[str, Any] = dict(self.settings.load or {})
-        model = await asyncio.to_thread(load, self.paths[name], **options)
+        model = await asyncio.to_thread(self._make, self.paths[name], **options)
         draft = await self._draft(model, options)
         await self._make_room(bytes_of(model, self.settings, draft), name)
         if isinstance(model, Decoder):

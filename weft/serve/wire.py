@@ -18,6 +18,7 @@ from weft.core.errors import (
     DeviceError,
     LimitError,
     OutOfMemoryError,
+    RankError,
     UsageError,
     WeftError,
 )
@@ -57,6 +58,8 @@ def refusal(error: WeftError) -> Refused:
         return Refused(503, "out of memory; try again, or ask for less", retry=5)
     if isinstance(error, UsageError | LimitError):
         return Refused(400, str(error))
+    if isinstance(error, RankError):
+        return Refused(503, "another machine of this server was lost; try again", retry=30)
     if isinstance(error, DeviceError):
         return Refused(503, "the device failed; the server's log says how", retry=5)
     return Refused(500, "the model failed on this request; the server's log says how")

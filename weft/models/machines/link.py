@@ -24,7 +24,7 @@ from weft.models.runner import Runner
 from weft.ranks import Ranks
 from weft.ranks.base import LOST
 
-END, MEASURE, MEET, STEP = range(4)  # what rank 0 says is next
+END, MEASURE, MEET, FIT, STEP = range(5)  # what rank 0 says is next
 COMMAND, STREAM = 1, 2  # tags: of commands, of rows of the residual stream
 MOST = 1 << 26  # bytes of a command
 GRACE = 3.0  # seconds in which answers can say why they end, before this process does

@@ -12,19 +12,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from weft.backends import registry
-from weft.core.errors import RankError, UsageError, WeftError
+from weft.core.errors import OutOfMemoryError, RankError, UsageError, WeftError
 from weft.core.samples import files_digest
 from weft.models.config import DecoderConfig
 from weft.models.entry import check_batch, located, naming
 from weft.models.loader import ORACLE, Room, load_uncompiled
-from weft.models.machines.link import END, MEET, STEP, Lead, next_command, read
+from weft.models.machines.link import END, FIT, MEASURE, MEET, STEP, Lead, next_command, read
 from weft.models.machines.pipeline import Piped, PipedPaged, follow_step
-from weft.models.machines.stages import check_split, runs_of
+from weft.models.machines.placement import Measure, measure, place, sizes
+from weft.models.machines.stages import check_parts, check_split, runs_of
 from weft.models.model import Decoder
 from weft.models.runner import CompiledRunner, MakeRunner, Runner
 from weft.models.weight_dtypes import Numbers
 from weft.program.bundle import is_bundle
+from weft.program.device import Device
 from weft.ranks import Ranks, meeting
 
 Load = Callable[..., Decoder]  # as weft.load
@@ -33,8 +37,8 @@ Load = Callable[..., Decoder]  # as weft.load
 @contextmanager
 def leading(ranks: Ranks, split: Sequence[int] | None = None) -> Iterator[Load]:
     """Rank 0's work happens inside; it loads a model by what is given here, with so many layers on
-    each rank (None: the same number). At the end the others are told. After an error in what takes
-    all ranks (`ranks.torn`) this process can only leave."""
+    each rank (None: as their memory and speed say). At the end the others are told. After an error
+    in what takes all ranks (`ranks.torn`) this process can only leave."""
     lead, status = Lead(ranks), 1
     ranks.watch()
     try:
@@ -62,19 +66,18 @@ def _load(
         raise UsageError(f"{folder} is a file of compiled Programs: it runs on one machine")
     if device == ORACLE:
         raise UsageError("the oracle runs on one machine")
-    chosen: list[int] = list(split or ())
+    target, chosen = registry.get(device, fallback), list(split or ())
 
     def part(c: DecoderConfig) -> DecoderConfig:
+        check_parts(c, ranks.size, str(folder))
         if not chosen:
-            chosen[:] = even(c.layers, ranks.size)
-        if len(chosen) != ranks.size:
-            raise UsageError(f"the split is for {len(chosen)} ranks; there are {ranks.size}")
-        check_split(c, chosen, str(folder))
+            chosen[:] = place(sizes(c, folder), _measured(lead, target))
+        check_split(c, chosen, ranks.size)
         return replace(c, run=runs_of(chosen)[0])
 
     room, numbers = Room(context, max_batch, cache), Numbers(dtype, act_dtype, quant)
     with naming(folder):
-        model = load_uncompiled(folder, device, fallback, numbers, room, part)
+        model = load_uncompiled(folder, target, None, numbers, room, part)
         files = files_digest(folder)
     assert isinstance(model, Decoder) and model.device is not None
     said = meeting.facts(model.device) | {
@@ -96,13 +99,40 @@ def _load(
 
         return made
 
-    model.divide(wrap)
+    model.divide(wrap, partial(_fitting, lead, number, model))
     return model
 
 
-def even(layers: int, ranks: int) -> list[int]:
-    """So many layers for each rank, the first no more than the others: it has more besides."""
-    return [layers * (r + 1) // ranks - layers * r // ranks for r in range(ranks)]
+def _measured(lead: Lead, device: Device) -> list[Measure]:
+    """What each rank has."""
+    with lead.command(MEASURE):
+        return _measures(lead.ranks, device)
+
+
+def _measures(ranks: Ranks, device: Device) -> list[Measure]:
+    """All ranks: what each has."""
+    mine = np.array(measure(device, ranks.beside), np.float64)
+    told = ranks.gather(mine, [len(mine)] * ranks.size).reshape(ranks.size, -1)
+    return [Measure(*(float(v) for v in line)) for line in told]
+
+
+def _fitting(lead: Lead, number: int, model: Decoder, slots: int) -> int:
+    """How many pages every rank has room for."""
+    with lead.command(FIT, number, slots):
+        found = _fits(lead.ranks, model, slots)
+    worst = found.index(min(found))
+    if not found[worst]:
+        raise OutOfMemoryError(f"{lead.ranks.name(worst)} has no memory for a page")
+    return found[worst]
+
+
+def _fits(ranks: Ranks, model: Decoder, slots: int) -> list[int]:
+    """All ranks: how many pages each has room for."""
+    try:
+        mine = model.own_pages(slots, 0.9 / ranks.beside)
+    except OutOfMemoryError:
+        mine = 0
+    return [int(n) for n in ranks.gather(np.array([mine], np.int64), [1] * ranks.size)]
 
 
 # -- the others ------------------------------------------------------------------------------------
@@ -121,9 +151,13 @@ def follow(ranks: Ranks, path: Callable[[], str], device: Any = "auto") -> int:
         if command[0] == END:
             ranks.finish()
             return int(command[1])
-        if command[0] == MEET:
+        if command[0] == MEASURE:
+            _measures(ranks, registry.get(device))
+        elif command[0] == MEET:
             if (model := _met(ranks, path, device)) is not None:
                 models[int(command[1])] = model
+        elif command[0] == FIT and int(command[1]) in models:
+            _fits(ranks, models[int(command[1])], int(command[2]))
         elif command[0] == STEP and models:
             _step(ranks, models, runners, command)
         else:

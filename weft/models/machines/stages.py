@@ -21,17 +21,23 @@ def runs_of(split: Sequence[int]) -> list[Run]:
     return [Run(e - n, e, rank == 0, rank == 0) for rank, (n, e) in enumerate(zip(split, ends))]
 
 
-def check_split(c: DecoderConfig, split: Sequence[int], where: str) -> None:
-    """Raises UsageError for a model that cannot be divided, or not like this."""
+def check_parts(c: DecoderConfig, ranks: int, where: str) -> None:
+    """Raises UsageError for a model that cannot be divided among so many ranks."""
     if c.layer_input or c.shares:
         raise UsageError(
             f"{where}: layers of {c.family} take more than the residual stream of those before "
             "(embeddings of their own, or others' keys and values): it runs on one machine"
         )
-    if sum(split) != c.layers or min(split) < 1:
+    if c.layers < ranks:
+        raise UsageError(f"{where} has {c.layers} layers; start at most as many ranks")
+
+
+def check_split(c: DecoderConfig, split: Sequence[int], ranks: int) -> None:
+    """Raises UsageError for numbers of layers that are none of each rank's."""
+    if len(split) != ranks or sum(split) != c.layers or min(split) < 1:
         raise UsageError(
-            f"the split is {','.join(map(str, split))}; expected {len(split)} numbers of layers, "
-            f"each at least 1, that add up to the model's {c.layers}"
+            f"the split is {','.join(map(str, split))}; expected {ranks} numbers of layers, each "
+            f"at least 1, that add up to the model's {c.layers}"
         )
 
 
