@@ -19,7 +19,7 @@ from several import needs_mpi, together
 
 import weft
 from weft.models.inputs import PAGE
-from weft.models.machines.load import follow, leading
+from weft.models.machines.load import Way, follow, leading
 from weft.ranks import join
 
 IDS = np.random.default_rng(7).integers(0, 90, 150).tolist()
@@ -47,23 +47,23 @@ def answers(model: Any) -> dict[str, np.ndarray]:
 
 def case_answers() -> None:
     """What rank 0 answers for each (folder, options, split, file)."""
-    (split, work), ranks = json.loads(os.environ["WORK"]), join()
+    (way, work), ranks = json.loads(os.environ["WORK"]), join()
     folders = iter([folder for folder, _, _ in work])
     with ranks.leaving():
         if ranks.rank:
             sys.exit(follow(ranks, lambda: next(folders), "cpu"))
-        with leading(ranks, split) as load:
+        with leading(ranks, Way(*way)) as load:
             for folder, options, file in work:
                 np.savez(file, **answers(load(folder, device="cpu", **options)))
 
 
 def divided(
-    count: int, tmp_path: Path, jobs: list[Job], split: list[int] | None = None
+    count: int, tmp_path: Path, jobs: list[Job], way: tuple[Any, ...] = ()
 ) -> list[dict[str, np.ndarray]]:
     """What rank 0 of several answers for each job."""
     files = [str(tmp_path / f"{i}.npz") for i in range(len(jobs))]
     work = [(str(f), o, file) for (f, o), file in zip(jobs, files)]
-    status, _, err = together(count, __file__, "case_answers", WORK=json.dumps([split, work]))
+    status, _, err = together(count, __file__, "case_answers", WORK=json.dumps([way, work]))
     assert status == 0, err
     return [dict(np.load(file)) for file in files]
 

@@ -10,37 +10,49 @@ import click
 from weft.core.errors import UsageError
 from weft.ranks import join
 
-split_option = click.option(
-    "--split", metavar="N,N,...",
-    help="Under weft launch: how many layers each rank has (default: by the ranks' memory).",
-)  # fmt: skip
+
+def divides(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a command that runs a model, passed on as `parallel` and `split`."""
+    options = [
+        click.option("--parallel", default="layers", type=click.Choice(["layers", "columns"]),
+                     help="Under weft launch: what of the model the ranks divide, its layers "
+                     "(default) or the columns of its matrices."),
+        click.option("--split", metavar="N,N,...",
+                     help="Under weft launch: how many layers each rank has (default: by the "
+                     "ranks' memory and speed)."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def on_ranks(
-    path: Callable[[], str], device: str, split: str | None,
+    path: Callable[[], str], device: str, parallel: str, split: str | None,
     work: Callable[[Callable[..., Any] | None], int],
 ) -> int:  # fmt: skip
     """Does `work` with what loads models: None for weft.load, or where a launcher started several
     ranks what divides a model among them. Ranks other than 0 follow, the model being at path();
     the exit status."""
-    layers = _layers(split)
+    layers, by_columns = _layers(split), parallel == "columns"
     ranks = join()
     if ranks.size == 1:
-        if layers:
-            raise UsageError("--split is for several ranks: weft launch -n N ...")
+        if layers or by_columns:
+            raise UsageError("--parallel and --split are for several ranks: weft launch -n N ...")
         return work(None)
-    from weft.models.machines.load import follow, leading
+    if layers and by_columns:
+        raise UsageError("--split is for layers; columns are divided evenly")
+    from weft.models.machines.load import Way, follow, leading
 
     with ranks.leaving():
         if ranks.rank:
             return follow(ranks, path, device)
-        with leading(ranks, layers) as load:
+        with leading(ranks, Way(by_columns, layers)) as load:
             return work(load)
 
 
-def _layers(split: str | None) -> list[int] | None:
+def _layers(split: str | None) -> list[int]:
     if split is None:
-        return None
+        return []
     try:
         return [int(part) for part in split.split(",")]
     except ValueError:

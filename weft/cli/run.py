@@ -14,7 +14,7 @@ import click
 
 from weft.cli import functions
 from weft.cli.hub import model_path, takes_model
-from weft.cli.machines import on_ranks, split_option
+from weft.cli.machines import divides, on_ranks
 from weft.core.errors import FileFormatError, UsageError
 
 
@@ -166,11 +166,12 @@ Example:  weft run 'def fibonacci(n):' --max-new-tokens 40
 @click.option("--output", type=click.Path(file_okay=False),
               help="Of a function's file: a folder for NAME.npy of results.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@split_option
+@divides
 @click.pass_context
 def run(
     ctx: click.Context, path: str | None, prompt: str | None, inputs: tuple[str, ...],
-    sizes: tuple[str, ...], output: str | None, as_json: bool, split: str | None, **options: Any,
+    sizes: tuple[str, ...], output: str | None, as_json: bool, parallel: str, split: str | None,
+    **options: Any,
 ) -> int:  # fmt: skip
     """Generate text from PROMPT ('-': standard input) with MODEL, a Hugging Face folder, a GGUF
     file or a name of the hub (ORG/NAME, ORG/NAME:FILE.gguf), or with the small model of Python
@@ -201,7 +202,7 @@ def run(
         return 0
 
     where = lambda: model_path(given_path, options["yes"])  # noqa: E731
-    return on_ranks(where, options["device"], split, work)
+    return on_ranks(where, options["device"], parallel, split, work)
 
 
 def _run(

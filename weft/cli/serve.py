@@ -11,7 +11,7 @@ import click
 
 from weft.cli.hub import model_path, takes_model
 from weft.cli.listening import hosts_of, key_to, listens, play
-from weft.cli.machines import on_ranks, split_option
+from weft.cli.machines import divides, on_ranks
 from weft.core.errors import UsageError
 from weft.ranks import launched
 
@@ -81,9 +81,9 @@ def bytes_of(text: str | None, option: str) -> int | None:
     show_default=True,
     help="How the model writes tool calls: auto, template, hermes, llama, mistral, ...",
 )
-@split_option
+@divides
 @takes_model
-def serve(models: tuple[str, ...], split: str | None, **options: Any) -> int:
+def serve(models: tuple[str, ...], parallel: str, split: str | None, **options: Any) -> int:
     """Serve MODELS over HTTP: OpenAI's, Anthropic's and Ollama's protocols.
 
     A model is a folder, a GGUF file or ORG/NAME, or NAME=one of these. Answers are functions of
@@ -108,7 +108,8 @@ def serve(models: tuple[str, ...], split: str | None, **options: Any) -> int:
             options["draft_model"] = str(model_path(options["draft_model"], options["yes"]))
         return asyncio.run(_serve(found(), key, options, load))
 
-    return on_ranks(lambda: next(iter(found().values())), options["device"], split, work)
+    first = lambda: next(iter(found().values()))  # noqa: E731
+    return on_ranks(first, options["device"], parallel, split, work)
 
 
 

@@ -78,12 +78,15 @@ class Delta:
 
 class Run(NamedTuple):
     """What one of several machines computes of a model: layers `first` to `end` - 1, and whether
-    the embedding that comes before them and the output layer."""
+    the embedding that comes before them and the output layer. Where the columns of matrices are
+    divided, those of `rank` among `ranks`."""
 
     first: int
     end: int
     embeds: bool = False
     ends: bool = False
+    rank: int = 0
+    ranks: int = 1
 
 
 @dataclass(frozen=True)

@@ -171,16 +171,18 @@ class _Whole:
 
 
 def forward(
-    c: DecoderConfig, w: Weights, rows: Rows, state: Mapping[str, Value]
-) -> tuple[Value, dict[str, Value]]:
+    c: DecoderConfig, w: Weights, rows: Rows, state: Mapping[str, Value],
+    gather: Callable[[Value], Value] | None = None,
+) -> tuple[Value, dict[str, Value]]:  # fmt: skip
     """Logits float32 [N or R, vocab] and the new state, both by the names of `inputs.states`.
     Where other machines compute the last layers (`c.run`), the residual stream instead of logits.
+    Where columns are divided, `gather` gives those [N, M] of all ranks for this one's.
     """
     past = _Cached(c, rows, state)
     heads, at = next(iter(rows.at.items()))
     places = ops.reshape(at, (-1, heads))
     real = ops.less_equal(0, ops.slice_(places, (0, 0), (ops.aval(places).shape[0], 1)))
-    logits = _body(c, w, rows.ids, rows.pos, past, INFERENCE, rows.last, real, rows.x)
+    logits = _body(c, w, rows.ids, rows.pos, past, INFERENCE, rows.last, real, rows.x, gather)
     return logits, {name: past.new[name] for name in state}
 
 
@@ -214,22 +216,24 @@ def _whole(c: DecoderConfig, batch: int, length: int) -> tuple[Value, _Whole]:
 
 def _pass(
     c: DecoderConfig, w: Weights, pos: Value, past: Past, training: Training,
-    real: Value | None = None,
+    real: Value | None = None, gather: Callable[[Value], Value] | None = None,
 ) -> Pass:  # fmt: skip
     names = [name for name in w if name.startswith("rope.") or name == "query_growth"]
-    return Pass(c, w, {name: ops.gather(w[name], pos) for name in names}, past, training, real)
+    tables = {name: ops.gather(w[name], pos) for name in names}
+    return Pass(c, w, tables, past, training, real, gather=gather)
 
 
 def _body(
     c: DecoderConfig, w: Weights, ids: Value, pos: Value, past: Past, training: Training,
     last: Value | None = None, real: Value | None = None, x: Value | None = None,
+    gather: Callable[[Value], Value] | None = None,
 ) -> Value:  # fmt: skip
     """Logits of the rows (of rows `last` where given) at positions `pos`; what comes before and
     after the layers here as `forward` says."""
     w = matrices(c.forms, w)
     if x is None:
         x = (training.drop or keep)(_embed(c, w, ids, pos))
-    p = with_layer_inputs(_pass(c, w, pos, past, training, real), ids, x)
+    p = with_layer_inputs(_pass(c, w, pos, past, training, real, gather), ids, x)
     for i in c.here:
         x = training.layer(i, partial(_layer, p, i), x)
     if last is not None:
@@ -292,13 +296,14 @@ def decoder_graph(
     last: bool,
     name: str,
     pages: int = 0,
+    gather: Callable[[Value], Value] | None = None,
 ) -> Graph:
     """The Graph of one step of at most `rows` rows (the scalar "n" says how many) over `slots`
     caches of `context` positions; with `pages` over so many pages, of which the input "table"
     [slots, columns] says whose they are. With `last` it gives the logits of one row, given at run
     time by the input "last" [1]; else of all rows. `weights` gives each role's shape and dtype.
     Of a part of a model (`c.run`) that does not embed, the input "x" [rows, hidden] is in the place
-    of "ids"."""
+    of "ids". `gather`: see `forward`."""
 
     def given(label: str, size: int, bound: str | None = "n") -> Node:
         return ops.input_node(label, (size,), int32, "input", rows=bound)
@@ -319,7 +324,7 @@ def decoder_graph(
         bound = {k: ops.input_node(k, s, d, "weight") for k, (s, d) in weights.items()}
         kept = states(c, slots, context, pages).items()
         state = {k: ops.input_node(k, *what, "state") for k, what in kept}
-        logits, new = forward(c, bound, Rows(ids, slot, place, at, end, table, x), state)
+        logits, new = forward(c, bound, Rows(ids, slot, place, at, end, table, x), state, gather)
     assigns = tuple((state[k], new[k]) for k in state)
     ins = [fed, slot, place, *at.values(), *(more for more in (end, table) if more is not None)]
     return Graph(

@@ -70,10 +70,18 @@ class Pass:
     training: Training
     real: Value | None = None
     inputs: Value = None  # what layers take of the tokens beside the residual stream, side by side
+    gather: Callable[[Value], Value] | None = None  # where columns are divided: those of all ranks
 
     def project(self, role: str, x: Value) -> Value:
-        """The linear layer `role`, with its low-rank adapter where the weights hold one: x . w + b
-        + scale (x A^T) B^T, A [r, K], B [M, r] (Hu et al., arXiv:2106.09685)."""
+        """The linear layer `role`. Where machines divide the columns of matrices, those that close
+        a part of a layer take what all made before them, and give what all make."""
+        if self.gather is None or not role.endswith((".o", ".down")):
+            return self._project(role, x)
+        return self.gather(self._project(role, self.gather(x)))
+
+    def _project(self, role: str, x: Value) -> Value:
+        """With its low-rank adapter where the weights hold one: x . w + b + scale (x A^T) B^T, A
+        [r, K], B [M, r] (Hu et al., arXiv:2106.09685)."""
         c, w = self.c, self.w
         self.training.watch(role, x)
         bias = w.get(f"{role}.b")

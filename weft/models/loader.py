@@ -24,6 +24,7 @@ from weft.models.families import DECODERS
 from weft.models.family_parts import MAX_VOCAB
 from weft.models.hub.names import name_of
 from weft.models.inputs import with_tables
+from weft.models.machines.shares import own_columns
 from weft.models.machines.stages import roles_of
 from weft.models.matrices import Chosen
 from weft.models.model import Decoder, Model
@@ -165,6 +166,7 @@ def _decoder(
         from weft.models.quantize.kept import quantised
 
         config, weights = quantised(folder, config, weights, numbers.quant)
+    config, weights = own_columns(config, weights)
     if adapter is not None:
         from weft.models.adapters import added
 
@@ -189,7 +191,7 @@ def _gguf(
         target = None if device == ORACLE else _open_device(device, fallback)
         config = found.config if part is None else part(found.config)
         chosen = Chosen(found.weights(wanted(numbers.dtype)), roles_of(config))
-        config, weights = ready(path, config, chosen, numbers, target)
+        config, weights = ready(path, *own_columns(config, chosen), numbers, target)
     make = _tokenizer_maker(path, config.vocab, made=found.tokenizer)
     return _built(path, config, weights, target, make, found.tokens, room)
 
@@ -252,8 +254,11 @@ def _runner_maker(
     avals, arena = weight_avals(weights), Arena(device)
     placed: dict[str, Buffer] = {}
 
-    def make(slots: int, pages: int, of: DecoderConfig = config) -> Runner:
-        kind, wants = CompiledPaged if pages else CompiledRunner, roles_of(of)
+    def make(
+        slots: int, pages: int, of: DecoderConfig = config,
+        kind: Callable[..., Runner] | None = None,
+    ) -> Runner:  # fmt: skip
+        kind, wants = kind or (CompiledPaged if pages else CompiledRunner), roles_of(of)
         read = {role: aval for role, aval in avals.items() if wants(role)}
         return kind(of, weights, read, context, slots, device, arena, placed, pages)
 

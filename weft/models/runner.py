@@ -36,7 +36,7 @@ SCORE_CHUNK = 64  # rows of a step that returns every row's logits
 
 MakeRunner = Callable[..., "Runner"]
 """(slots, pages; 0: a cache by slot) -> a Runner of a model. Given a config too, of that part of
-the model."""
+the model; given a class, one of that."""
 
 
 class Runner(abc.ABC):
@@ -260,9 +260,12 @@ class CompiledRunner(Runner):
         return program_for(self.what(kind), model_caps(caps), lambda: self.graph(kind))
 
     def _compile(self, kind: str) -> Session:
+        return self._open(self.program(kind, self._device.caps))
+
+    def _open(self, program: Program) -> Session:
+        """A Program over the weights and states that all share. Raises OutOfMemoryError."""
         from weft.program.session import Session
 
-        program = self.program(kind, self._device.caps)
         held = [b.nbytes for b in (*self._placed.values(), *self._state.values())]
         free = self._device.free_memory()
         given = _given(program, self._placed, self._weights)

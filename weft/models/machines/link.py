@@ -111,6 +111,12 @@ class Lead:
             threading.Timer(GRACE, self._leave, (error,)).start()
             raise
 
+    def spread(self, x: np.ndarray) -> None:
+        """Sends rows of the residual stream to all."""
+        sent = [self.ranks.start_send(x, r, STREAM) for r in range(1, self.ranks.size)]
+        for each in sent:
+            each.wait()
+
     @contextmanager
     def command(self, word: int, *numbers: int) -> Iterator[None]:
         """What all ranks do after another command."""
@@ -134,3 +140,16 @@ def next_command(ranks: Ranks) -> np.ndarray:
     if command.dtype != np.int32 or command.ndim != 1 or not len(command):
         raise RankError(f"{ranks.name(0)} sent no command; start the same version everywhere")
     return command
+
+
+def whole(x: np.ndarray) -> np.ndarray:
+    """x as it can be sent."""
+    return np.ascontiguousarray(x)
+
+
+def received(ranks: Ranks, source: int, n: int, width: int) -> np.ndarray:
+    """Rows that another rank sent, float32 [n, width]. Raises RankError for others."""
+    x = ranks.receive(source, STREAM, n * width * 4)
+    if x.shape != (n, width) or x.dtype != np.float32:
+        raise RankError(f"{ranks.name(source)} sent {x.dtype}{list(x.shape)}, not a step's rows")
+    return x

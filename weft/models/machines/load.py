@@ -10,19 +10,22 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from weft.backends import registry
 from weft.core.errors import OutOfMemoryError, RankError, UsageError, WeftError
 from weft.core.samples import files_digest
-from weft.models.config import DecoderConfig
+from weft.models.config import DecoderConfig, Run
 from weft.models.entry import check_batch, located, naming
 from weft.models.loader import ORACLE, Room, load_uncompiled
+from weft.models.machines import columns, pipeline
+from weft.models.machines.columns import Columns, Divided, DividedPaged, own_runner
 from weft.models.machines.link import END, FIT, MEASURE, MEET, STEP, Lead, next_command, read
-from weft.models.machines.pipeline import Piped, PipedPaged, follow_step
+from weft.models.machines.pipeline import Piped, PipedPaged
 from weft.models.machines.placement import Measure, measure, place, sizes
+from weft.models.machines.shares import check_columns
 from weft.models.machines.stages import check_parts, check_split, runs_of
 from weft.models.model import Decoder
 from weft.models.runner import CompiledRunner, MakeRunner, Runner
@@ -34,15 +37,25 @@ from weft.ranks import Ranks, meeting
 Load = Callable[..., Decoder]  # as weft.load
 
 
+class Way(NamedTuple):
+    """How models are divided: by `columns` of their matrices, or else by layers, so many for each
+    rank as `split` says (empty: as their memory and speed say)."""
+
+    columns: bool = False
+    split: Sequence[int] = ()
+
+
+LAYERS = Way()
+
+
 @contextmanager
-def leading(ranks: Ranks, split: Sequence[int] | None = None) -> Iterator[Load]:
-    """Rank 0's work happens inside; it loads a model by what is given here, with so many layers on
-    each rank (None: as their memory and speed say). At the end the others are told. After an error
-    in what takes all ranks (`ranks.torn`) this process can only leave."""
+def leading(ranks: Ranks, way: Way = LAYERS) -> Iterator[Load]:
+    """Rank 0's work happens inside; it loads models by what is given here. At the end the others
+    are told. After an error in what takes all ranks (`ranks.torn`) this process can only leave."""
     lead, status = Lead(ranks), 1
     ranks.watch()
     try:
-        yield partial(_load, lead, split)
+        yield partial(_load, lead, way)
         status = 0
     except UsageError:
         status = 2
@@ -54,7 +67,7 @@ def leading(ranks: Ranks, split: Sequence[int] | None = None) -> Iterator[Load]:
 
 
 def _load(
-    lead: Lead, split: Sequence[int] | None, path: str | os.PathLike[str], device: Any = "auto",
+    lead: Lead, way: Way, path: str | os.PathLike[str], device: Any = "auto",
     dtype: Any = None, context: int | None = None, max_batch: int = 8, fallback: str | None = None,
     act_dtype: Any = None, cache: Any = None, quant: str | None = None,
 ) -> Decoder:  # fmt: skip
@@ -66,14 +79,17 @@ def _load(
         raise UsageError(f"{folder} is a file of compiled Programs: it runs on one machine")
     if device == ORACLE:
         raise UsageError("the oracle runs on one machine")
-    target, chosen = registry.get(device, fallback), list(split or ())
+    target, chosen = registry.get(device, fallback), list(way.split)
 
     def part(c: DecoderConfig) -> DecoderConfig:
+        if way.columns:
+            check_columns(c, ranks.size, str(folder))
+            return _run(c, 0, ranks.size, None)
         check_parts(c, ranks.size, str(folder))
         if not chosen:
             chosen[:] = place(sizes(c, folder), _measured(lead, target))
         check_split(c, chosen, ranks.size)
-        return replace(c, run=runs_of(chosen)[0])
+        return _run(c, 0, ranks.size, chosen)
 
     room, numbers = Room(context, max_batch, cache), Numbers(dtype, act_dtype, quant)
     with naming(folder):
@@ -81,7 +97,7 @@ def _load(
         files = files_digest(folder)
     assert isinstance(model, Decoder) and model.device is not None
     said = meeting.facts(model.device) | {
-        "files": files, "split": chosen, "context": model.context, "max_batch": max_batch,
+        "files": files, "split": chosen or None, "context": model.context, "max_batch": max_batch,
         "dtype": None if dtype is None else str(dtype), "act_dtype": model.config.act_dtype.name,
         "cache": model.config.kv_dtype.name,
     }  # fmt: skip
@@ -94,13 +110,23 @@ def _load(
 
     def wrap(make: MakeRunner) -> MakeRunner:
         def made(slots: int, pages: int) -> Runner:
-            kind = PipedPaged if pages else Piped
+            kind: Any = PipedPaged if pages else Piped
+            if way.columns:
+                kind = DividedPaged if pages else Divided
             return kind(lead, number, make, model.config, model.context, slots, pages)
 
         return made
 
     model.divide(wrap, partial(_fitting, lead, number, model))
     return model
+
+
+def _run(
+    c: DecoderConfig, rank: int, ranks: int, split: Sequence[int] | None
+) -> DecoderConfig:  # fmt: skip
+    """The config of what a rank computes; without a split, columns of every layer."""
+    own = Run(0, c.layers, rank == 0, True, rank, ranks) if split is None else runs_of(split)[rank]
+    return replace(c, run=own)
 
 
 def _measured(lead: Lead, device: Device) -> list[Measure]:
@@ -181,7 +207,7 @@ def _met(ranks: Ranks, path: Callable[[], str], device: Any) -> Decoder | None:
 def _part(ranks: Ranks, said: dict[str, Any], path: Path, device: Any) -> Decoder:
     folder = located(path)
     room = Room(said["context"], said["max_batch"], said["cache"])
-    numbers, run = Numbers(said["dtype"], said["act_dtype"]), runs_of(said["split"])[ranks.rank]
+    numbers, split = Numbers(said["dtype"], said["act_dtype"]), said["split"]
 
     with naming(folder):
         target = registry.get(device)
@@ -190,9 +216,12 @@ def _part(ranks: Ranks, said: dict[str, Any], path: Path, device: Any) -> Decode
         if files_digest(folder) != said["files"]:
             raise UsageError(f"other files in {folder}: copy them from rank 0's machine")
         model = load_uncompiled(
-            folder, target, None, numbers, room, lambda c: replace(c, run=run)
+            folder, target, None, numbers, room, lambda c: _run(c, ranks.rank, ranks.size, split)
         )  # fmt: skip
     assert isinstance(model, Decoder)
+    if split is None:
+        own = partial(own_runner, ranks)
+        model.divide(lambda make: partial(own, make, model.config), lambda slots: 0)
     return model
 
 
@@ -210,4 +239,8 @@ def _step(
         made = models[step.model].part_runner(step.slots, step.pages)
         assert isinstance(made, CompiledRunner)
         runners[step.runner] = made
-    follow_step(ranks, runners[step.runner], step)
+    runner = runners[step.runner]
+    if isinstance(runner, Columns):
+        columns.follow_step(ranks, runner, step)
+    else:
+        pipeline.follow_step(ranks, runner, step)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import RankError, UsageError
-from weft.models.machines.link import STREAM, Lead, Step
+from weft.core.errors import UsageError
+from weft.models.machines.link import STREAM, Lead, Step, received, whole
 from weft.models.machines.stages import entry, output
 from weft.models.paged import CompiledPaged, Paged
 from weft.models.runner import CompiledRunner, MakeRunner, Runner
@@ -35,8 +35,8 @@ class Piped(Runner):
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
         ranks = self._lead.ranks
         with self._lead.step(*self._numbers, self, kind, rows, n):
-            ranks.send(_whole(self._first.step(kind, rows, n)[:n]), 1, STREAM)
-            x = _received(ranks, ranks.size - 1, 1 if kind == "prefill" else n, self.config.hidden)
+            ranks.send(whole(self._first.step(kind, rows, n)[:n]), 1, STREAM)
+            x = received(ranks, ranks.size - 1, 1 if kind == "prefill" else n, self.config.hidden)
         end = {"last": np.zeros(1, np.int32)} if kind == "prefill" else {}
         return self._last.step(kind, rows | end | {"x": x}, len(x))
 
@@ -57,21 +57,9 @@ class PipedPaged(Paged, Piped):
 
 def follow_step(ranks: Ranks, runner: CompiledRunner, step: Step) -> None:
     """Another rank's part in a step."""
-    x = _received(ranks, ranks.rank - 1, step.n, runner.config.hidden)
+    x = received(ranks, ranks.rank - 1, step.n, runner.config.hidden)
     rows = {**step.inputs, "x": x}
     out = runner.step(step.kind, rows, step.n)
     end = ranks.rank == ranks.size - 1
     out = out[: 1 if end and step.kind == "prefill" else step.n]
-    ranks.send(_whole(out), 0 if end else ranks.rank + 1, STREAM)
-
-
-def _whole(x: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(x)
-
-
-def _received(ranks: Ranks, source: int, n: int, hidden: int) -> np.ndarray:
-    """Rows of the residual stream, float32 [n, hidden]."""
-    x = ranks.receive(source, STREAM, n * hidden * 4)
-    if x.shape != (n, hidden) or x.dtype != np.float32:
-        raise RankError(f"{ranks.name(source)} sent {x.dtype}{list(x.shape)}, not a step's rows")
-    return x
+    ranks.send(whole(out), 0 if end else ranks.rank + 1, STREAM)

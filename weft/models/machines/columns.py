@@ -1,0 +1,155 @@
+"""A model whose matrices' columns are divided among ranks (`shares`).
+
+A step's graph is cut where a rank needs the columns of the others: four times a layer they are
+gathered (what attention gave, its closing product, and the same of the feed-forward), in float32
+and in the order of ranks. Nothing is summed on the way. Rank 0 embeds, and puts the logits
+together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from weft.core.dtypes import float32
+from weft.core.errors import UsageError
+from weft.graph.ir import Node
+from weft.models.config import DecoderConfig, Run
+from weft.models.machines.link import STREAM, Lead, Step, received, whole
+from weft.models.machines.shares import vocab_of
+from weft.models.paged import CompiledPaged, Paged
+from weft.models.runner import CompiledRunner, MakeRunner, Runner, model_caps
+from weft.program.session import Session
+from weft.ranks import Ranks
+from weft.transform.gaps import Gap, Segment, cut_at
+
+Played = list[tuple[Session, tuple[str, ...]]]  # Sessions of a step, and what each gives
+
+
+def middle(c: DecoderConfig) -> DecoderConfig:
+    """What every rank computes: layers and logits, of embeddings that are given."""
+    assert c.run is not None
+    return replace(c, run=c.run._replace(embeds=False))
+
+
+def entry(c: DecoderConfig) -> DecoderConfig:
+    """The embedding alone."""
+    return replace(c, run=Run(0, 0, embeds=True))
+
+
+class Columns(CompiledRunner):
+    """One rank's part of every step. `given` are what CompiledRunner takes."""
+
+    def __init__(self, ranks: Ranks, *given: Any) -> None:
+        super().__init__(*given)
+        self._ranks = ranks
+        self._played: dict[str, Played] = {}
+
+    def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
+        """This rank's columns of the logits."""
+        if kind not in self._played:
+            self._played[kind] = self._segments(kind)
+        values = dict(rows)
+        for k, (session, gives) in enumerate(self._played[kind]):
+            bound = {"n": n} if "n" in session.program.scalars else {}
+            outs = session.run({name: values[name] for name in session.input_names}, bound)
+            if k == len(self._played[kind]) - 1:
+                return outs[0]
+            values |= {name: x[:n] for name, x in zip(gives, outs)}
+            values[f"gathered.{k}"] = self._gathered(values[f"gap.{k}"])
+        raise AssertionError("a step has segments")
+
+    def _gathered(self, x: np.ndarray) -> np.ndarray:
+        """The columns of all ranks beside one another, for this one's x[n, M]."""
+        size = self._ranks.size
+        all_ = self._ranks.gather(whole(x).reshape(-1), [x.size] * size)
+        return np.concatenate(all_.reshape(size, *x.shape), axis=1)
+
+    def _segments(self, kind: str) -> Played:
+        from weft.tensor.programs import program_for
+
+        caps, made = model_caps(self._device.caps), []
+        for k, segment in enumerate(self._graphs(kind)):
+            what = (self.what(kind), "segment", k)
+            program = program_for(what, caps, lambda: segment.graph)  # noqa: B023
+            made.append((self._open(program), segment.gives))
+        return made
+
+    def _graphs(self, kind: str) -> list[Segment]:
+        """The graph of a step, cut where columns are gathered."""
+        from weft import ops
+        from weft.models.decoder import decoder_graph
+
+        gaps: list[Gap] = []
+        size = self._ranks.size
+
+        def gather(x: Node) -> Node:
+            n, columns = x.shape
+            name, shape = f"gathered.{len(gaps)}", (n, columns * size)
+            gaps.append((x, ops.input_node(name, shape, float32, "input", rows="n")))
+            return gaps[-1][1]
+
+        graph = decoder_graph(self.config, self._avals, *self._shape(kind), gather)
+        return cut_at(graph, gaps, self.room(kind), "n")
+
+
+class ColumnsPaged(CompiledPaged, Columns):
+    """The same with keys and values in pages."""
+
+
+def own_runner(ranks: Ranks, make: MakeRunner, c: DecoderConfig, slots: int, pages: int) -> Columns:
+    """This rank's part of a runner."""
+    kind = ColumnsPaged if pages else Columns
+    made = make(slots, pages, middle(c), partial(kind, ranks))
+    assert isinstance(made, Columns)
+    return made
+
+
+def follow_step(ranks: Ranks, runner: Columns, step: Step) -> None:
+    """Another rank's part in a step."""
+    x = received(ranks, 0, step.n, runner.config.hidden)
+    logits = runner.step(step.kind, {**step.inputs, "x": x}, step.n)
+    ranks.send(whole(logits[: 1 if step.kind == "prefill" else step.n]), 0, STREAM)
+
+
+class Divided(Runner):
+    """Rank 0's runner: what Runner is, its steps shared with the ranks that follow, to which the
+    model is `model`. `given` are what Runner takes."""
+
+    def __init__(self, lead: Lead, model: int, make: MakeRunner, *given: Any) -> None:
+        super().__init__(*given)
+        self._lead, self._numbers = lead, (model, lead.enlist(self))
+        self._first = make(self.slots, self.pages, entry(self.config))
+        self._own = own_runner(lead.ranks, make, self.config, self.slots, self.pages)
+
+    def room(self, kind: str) -> int:
+        return self._own.room(kind)
+
+    def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
+        ranks = self._lead.ranks
+        with self._lead.step(*self._numbers, self, kind, rows, n):
+            x = whole(self._first.step(kind, rows, n)[:n])
+            self._lead.spread(x)
+            count = 1 if kind == "prefill" else n
+            parts = [self._own.step(kind, rows | {"x": x}, n)[:count]]
+            for rank in range(1, ranks.size):
+                first, end = vocab_of(self.config, rank, ranks.size)
+                parts.append(received(ranks, rank, count, end - first))
+        return np.concatenate(parts, axis=1)
+
+
+class DividedPaged(Paged, Divided):
+    """The same with keys and values in pages."""
+
+    def _sizes(self) -> tuple[int, ...]:
+        assert isinstance(self._own, ColumnsPaged)
+        return self._own._sizes()
+
+    def _read(self, name: str, pages: Any) -> np.ndarray:
+        raise UsageError("pages that lie on several machines are not read")
+
+    def _write(self, name: str, pages: Any, value: np.ndarray) -> None:
+        raise UsageError("pages that lie on several machines are not written")
