@@ -44,6 +44,20 @@ def together(count: int, file: str, case: str, **env: str) -> tuple[int, str, st
     return process.returncode, out, err
 
 
+def followers(named: Path) -> list[int]:
+    """The processes of rank 1 whose command line has this path."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            line = (entry / "cmdline").read_bytes()
+            env = (entry / "environ").read_bytes() if entry.name.isdecimal() else b""
+        except OSError:
+            continue
+        if b"\0launch\0" not in line and str(named).encode() in line and b"PMI_RANK=1\0" in env:
+            found.append(int(entry.name))
+    return found
+
+
 FILE = """
 [model]
 hidden = 16

@@ -16,7 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from rows import few
-from several import environment, needs_mpi, together, written
+from several import environment, followers, needs_mpi, together, written
 from train_kit import tiny
 
 from weft.core.errors import ModelError, UsageError
@@ -276,31 +276,13 @@ def waited(run: Path, count: int) -> None:
         time.sleep(0.02)
 
 
-def ranks_of(run: Path) -> list[int]:
-    """The processes of rank 1 of a run."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            line = (entry / "cmdline").read_bytes()
-            env = (entry / "environ").read_bytes() if entry.name.isdecimal() else b""
-        except OSError:
-            continue
-        if (
-            b"\0launch\0" not in line
-            and str(run.parent).encode() in line
-            and b"PMI_RANK=1\0" in env
-        ):
-            found.append(int(entry.name))
-    return found
-
-
 @needs_mpi
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 def test_launch_starts_again_where_a_rank_was_lost(text: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = launched(tmp_path, text, 3000, "--restarts", "1")
     waited(run, 10)
-    (rank,) = ranks_of(run)
+    (rank,) = followers(run.parent)
     os.kill(rank, signal.SIGKILL)
     said = ""
     for line in process.stderr:  # type: ignore[union-attr]

@@ -112,7 +112,6 @@ def serve(models: tuple[str, ...], parallel: str, split: str | None, **options: 
     return on_ranks(first, options["device"], parallel, split, work)
 
 
-
 async def _serve(
     paths: dict[str, str], key: bytes | None, options: dict[str, Any],
     load: Callable[..., Any] | None,

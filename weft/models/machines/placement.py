@@ -76,34 +76,25 @@ def sizes(c: DecoderConfig, path: Path) -> Sizes:
 
 
 def place(s: Sizes, ranks: Sequence[Measure]) -> list[int]:
-    """How many layers each rank gets, at least one. Raises OutOfMemoryError where they do not fit,
-    UsageError for more ranks than layers."""
-
-    def filled(limit: float) -> list[int] | None:
-        """With at most `limit` seconds on each; None where that is not enough."""
-        split, at = [], 0
-        for r, rank in enumerate(ranks):
+    """How many layers each rank gets, at least one: of all ways that fit the one whose slowest rank
+    is quickest. Raises OutOfMemoryError where none fits."""
+    best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}  # by the first layer not placed
+    for r, rank in enumerate(ranks):
+        last, found = len(s.layers) - (len(ranks) - 1 - r), best
+        best = {}
+        for begin, (slowest, split) in found.items():
             held, read = (s.ends, s.read) if r == 0 else (0.0, 0.0)
-            begin, most = at, len(s.layers) - (len(ranks) - 1 - r)
-            while at < most:
-                held, read = held + s.layers[at], read + s.layers[at]
-                if held > rank.memory or read / rank.speed > limit:
+            for end in range(begin + 1, last + 1):
+                held, read = held + s.layers[end - 1], read + s.layers[end - 1]
+                if held > rank.memory:
                     break
-                at += 1
-            split.append(at - begin)
-        return split if at == len(s.layers) and min(split) > 0 else None
-
-    low, high = 0.0, (sum(s.layers) + s.read) / min(rank.speed for rank in ranks)
-    found = filled(high)
-    if found is None:
+                worst = max(slowest, read / rank.speed)
+                if end not in best or worst < best[end][0]:
+                    best[end] = worst, [*split, end - begin]
+    if len(s.layers) not in best:
         need, have = sum(s.layers) + s.ends, sum(rank.memory for rank in ranks)
         raise OutOfMemoryError(
             f"the weights take {need:,.0f} bytes; {len(ranks)} ranks have {have:,.0f} for them, in "
             "runs of whole layers: start more ranks, or say how many layers each takes (--split)"
         )
-    for _ in range(40):
-        middle = (low + high) / 2
-        better = filled(middle)
-        low, high = (middle, high) if better is None else (low, middle)
-        found = better or found
-    return found
+    return best[len(s.layers)][1]
