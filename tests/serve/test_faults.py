@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +165,27 @@ def test_what_is_new_is_refused_while_the_rest_ends(started: Process) -> None:
     assert one[0] == eight[0] == 200 and one[1]["choices"] == whole
     assert eight[1]["choices"][0] == whole[0]
     assert started.popen.wait(30) == 0
+
+
+def test_told_twice_it_goes_at_once(started: Process) -> None:
+    body = {**LONG, "n": 16}
+    broken = []
+
+    def ask() -> None:
+        try:
+            broken.append(started.ask("POST", TEXT, body)[0] == 503)
+        except (OSError, HTTPException):
+            broken.append(True)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    until(lambda: 'weft_engine_running{model="box"} 16.0' in started.ask("GET", "/metrics")[1])
+    started.popen.send_signal(signal.SIGINT)
+    until(lambda: started.ask("GET", "/health")[1]["status"] == "leaving")
+    started.popen.send_signal(signal.SIGINT)
+    assert started.popen.wait(10) == 0
+    asking.join(30)
+    assert broken == [True]
 
 
 def test_what_takes_too_long_to_end_is_told_so(

@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,39 @@ def test_an_answer_that_nobody_saw_is_asked_again(two: tuple[Process, Process]) 
         assert got[0][0] == 200 and got[0][1]["choices"] == whole
         until(lambda: len(made.fleet.ready) == 1)
         assert "weft_router_retries_total 1.0" in made.ask("GET", "/metrics")[1]
+
+
+class Breaking(BaseHTTPRequestHandler):
+    """A replica that ends with every request to write."""
+
+    asked = 0
+
+    def do_GET(self) -> None:
+        body = b'{"status": "ok", "data": [{"id": "box"}]}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        Breaking.asked += 1
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+def test_a_request_that_ends_replicas_does_not_get_to_all() -> None:
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(HTTPServer(("127.0.0.1", 0), Breaking)) for _ in range(4)]
+        for s in servers:
+            threading.Thread(target=s.serve_forever, daemon=True).start()
+            stack.callback(s.shutdown)
+        listening = [Listening("127.0.0.1", s.server_port) for s in servers]
+        with routing(*listening) as made:
+            assert len(made.fleet.ready) == 4
+            status, body, _ = made.ask("POST", TEXT, {"prompt": "x"})
+            assert status == 503 and "2 replicas broke off" in body["error"]["message"]
+            assert Breaking.asked == 2
 
 
 def test_a_stream_that_breaks_says_so(two: tuple[Process, Process]) -> None:

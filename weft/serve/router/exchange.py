@@ -22,7 +22,12 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Broken(ConnectionError):
-    """The replica is not there, or broke off in the midst of its answer."""
+    """The replica is not there, or (`sent`: it has had the request) broke off before it had
+    answered."""
+
+    def __init__(self, message: str, sent: bool = False) -> None:
+        super().__init__(message)
+        self.sent = sent
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ class Exchange:
             while (event := self._http.next_event()) is h11.NEED_DATA:
                 self._http.receive_data(await self._reader.read(_CHUNK))
         except (OSError, h11.RemoteProtocolError) as e:
-            raise Broken(f"{self._address.netloc} broke off: {e}") from None
+            raise Broken(f"{self._address.netloc} broke off: {e}", sent=True) from None
         if isinstance(event, h11.ConnectionClosed | type):
-            raise Broken(f"{self._address.netloc} broke off")
+            raise Broken(f"{self._address.netloc} broke off", sent=True)
         return event

@@ -16,6 +16,7 @@ from weft.serve.router.replica import Replica
 from weft.serve.wire import Refused, Streamed, body_of, event, json_response, while_there
 
 WHOLE = 8 << 20  # bytes of an answer that are awaited before any is sent
+BREAKS = 2  # replicas that break off at a request, which may be the reason: no more are risked
 RETRY_SECONDS = 2  # after which a client may come again
 
 _ENDS = {b"text/event-stream": b"\n\n", b"application/x-ndjson": b"\n"}  # of a stream's events
@@ -113,6 +114,7 @@ async def relay(request: Request) -> Response:
     path = request.scope["path"]
     asked = asked_of(path, await body_of(request), key_of(request.scope["headers"]))
     tried: set[Replica] = set()
+    broke = 0
     busy: Response | None = None
     while (replica := fleet.choose(asked, tried)) is not None:
         if tried:
@@ -122,7 +124,10 @@ async def relay(request: Request) -> Response:
             answer = await while_there(request, _answer(replica, request, asked))
         except Broken as e:
             replica.doubt()
-            _log.warning("asking another: %s", e)
+            _log.warning("an answer is lost before it began: %s", e)
+            broke += e.sent
+            if broke == BREAKS:
+                raise Refused(503, f"{broke} replicas broke off at this request") from None
             continue
         made = answer.response()
         if answer.status not in _BUSY:
