@@ -138,6 +138,21 @@ def test_a_long_prompt_does_not_hold_up_those_that_decode() -> None:
     assert fake.most <= 8
 
 
+def test_prompts_are_read_in_smaller_parts_beside_those_that_decode() -> None:
+    fake = Fake(3, 64, 4, 128)
+    engine = engine_of(fake, budget=64, beside=8)
+    engine.submit(Job((5,) * 60, 3, drafts=False), lambda output: None)
+    engine.step()
+    assert fake.most == 60  # nobody waits
+    fake.most = 0
+    engine.submit(Job((6,) * 60, 1), lambda output: None)
+    engine.step()
+    engine.step()
+    assert fake.most <= 9
+    engine.step()  # the first has ended
+    assert fake.most == 60 - 2 * 8
+
+
 def test_salts_take_turns() -> None:
     """One that asks for much does not keep another waiting."""
     engine = engine_of(Fake(2, 32, 4, 16))

@@ -32,6 +32,7 @@ from weft.engine.suffixes import Suffixes
 from weft.engine.ticket import Counts, Stats, Ticket
 
 BUDGET = 512  # rows of a step
+BESIDE = 128  # of prompts, where others decode and wait for it
 QUEUE = 1024  # jobs that wait at most
 
 _log = logging.getLogger(__name__)
@@ -45,9 +46,10 @@ class Engine:
     """Plays jobs on a runner, as many at once as it has slots and pages for.
 
     vocab: token ids are 0 to vocab - 1. texts: makes what turns tokens into text. explain: says
-    what is wrong where logits are not finite. budget: rows of a step. queue: jobs that may wait.
-    drafts: what proposes tokens (None: `Suffixes`). few: rows of a prompt at most that go along
-    with those that decode. clock: seconds, by which drafts are kept where they pay.
+    what is wrong where logits are not finite. budget: rows of a step; beside: of prompts, in a step
+    in which others decode. queue: jobs that may wait. drafts: what proposes tokens (None:
+    `Suffixes`). few: rows of a prompt at most that go along with those that decode. clock:
+    seconds, by which drafts are kept where they pay.
     """
 
     def __init__(
@@ -57,13 +59,14 @@ class Engine:
         texts: Texts = lambda: None,
         explain: Explain = _not_finite,
         budget: int = BUDGET,
+        beside: int = BESIDE,
         queue: int = QUEUE,
         drafts: Drafts | None = None,
         few: int = FEW,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.runner, self.vocab, self.queue = runner, vocab, queue
-        self._texts, self._explain, self._budget = texts, explain, budget
+        self._texts, self._explain, self._sizes = texts, explain, (budget, beside)
         self._few, self._clock = few, clock
         self._live: dict[int, Ticket] = {}  # from submit to the last output
         self._inbox: list[Ticket] = []
@@ -82,7 +85,8 @@ class Engine:
         runner = self.runner
         self._pages = Pages(runner.pages, runner.page)
         shared = runner.resumes(0, runner.page)  # whether pages are all that a sequence has
-        self._schedule = Schedule(self._pages, runner.slots, self._budget, shared)
+        budget, beside = self._sizes
+        self._schedule = Schedule(self._pages, runner.slots, budget, shared, beside)
         self._proposer = Proposer(runner, self.vocab, self._schedule, drafts)
         self._player = Player(
             runner, self._schedule, self._counts, self._alone, self._few, self._proposer,

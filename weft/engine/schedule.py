@@ -58,10 +58,14 @@ class Part:
 
 class Schedule:
     """The running and the waiting over `slots` sequences and a pool of pages. `shared` is whether
-    a sequence may go on from pages that another made."""
+    a sequence may go on from pages that another made. A step has `budget` rows; where some decode,
+    who wait for it, `beside` of prompts."""
 
-    def __init__(self, pages: Pages, slots: int, budget: int, shared: bool = True) -> None:
+    def __init__(
+        self, pages: Pages, slots: int, budget: int, shared: bool = True, beside: int | None = None
+    ) -> None:
         self.pages, self.budget, self.shared = pages, max(budget, slots), shared
+        self.beside = self.budget if beside is None else beside
         self.running: list[Place] = []
         self.waiting: list[Place] = []
         self.lent: list[Place] = []
@@ -77,20 +81,25 @@ class Schedule:
             for place in list(self.lent):
                 self.lent_back(place)
         before = self.preemptions
-        wanted = self._shares()
+        budget = self._rows()
+        wanted = self._shares(budget)
         parts = []
         for place in sorted(self.running, key=lambda p: p.number):
             count = wanted[place.number]
             if count and place.slot is not None and self._reserve(place, place.fed + count):
                 parts.append(Part(place, count))
         if self.preemptions == before:
-            left = self.budget - sum(part.count for part in parts)
-            parts += self._admit(left)
+            parts += self._admit(budget - sum(part.count for part in parts))
         return parts
 
-    def _shares(self) -> dict[int, int]:
-        """How many tokens each of the running may feed, by number."""
-        left, wanted = self.budget, {}
+    def _rows(self) -> int:
+        """How many the next step has at most."""
+        decode = sum(place.rest == 1 for place in self.running)
+        return min(self.budget, decode + self.beside) if decode else self.budget
+
+    def _shares(self, left: int) -> dict[int, int]:
+        """How many of `left` tokens each of the running may feed, by number."""
+        wanted = {}
         for place in sorted(self.running, key=lambda p: (p.rest > 1, p.number)):
             wanted[place.number] = min(place.rest, left)
             left -= wanted[place.number]
