@@ -187,6 +187,7 @@ def test_what_is_wrong_is_named(server: Running, fields: dict[str, Any], named: 
 def test_a_context_too_long_is_an_error(server: Running) -> None:
     status, body, _ = server.ask("POST", "/v1/completions", {"prompt": [1] * 600})
     assert status == 400 and "600" in body["error"]["message"] and "512" in body["error"]["message"]
+    assert body["error"]["code"] == "context_length_exceeded"  # clients that can, shorten by it
     asked = {"prompt": [1] * 500, "max_tokens": 100}
     status, body, _ = server.ask("POST", "/v1/completions", asked)
     assert status == 400 and "100 new ones" in body["error"]["message"]

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weft.core.errors import LimitError, UsageError, WeftError
+from weft.core.errors import UsageError, WeftError
 from weft.engine.job import Chosen, Constraint, Finish, Job, Usage
 from weft.engine.sampler import Sampling
 from weft.serve.forcing import forced, formed
@@ -192,9 +192,8 @@ def _jobs(model: ServedDecoder, ids: tuple[int, ...], options: Options) -> list[
     room = context - len(ids) + 1
     if len(ids) > context or (not options.cut and (limit or 0) > room):
         asked = f" and {limit} new ones" if limit is not None and not options.cut else ""
-        raise LimitError(
-            f"the prompt has {len(ids)} tokens{asked}; the context holds {context}: shorten one"
-        )
+        raise Refused(400, f"the prompt has {len(ids)} tokens{asked}; the context holds {context}: "
+                      "shorten one", code="context_length_exceeded")  # fmt: skip
     seed = secrets.randbits(63) if options.seed is None else options.seed
     whole = room if limit is None else min(limit, room)
     job = Job(

@@ -20,7 +20,7 @@ _ANTHROPIC = {
 def openai(error: Refused) -> dict[str, Any]:
     """{"error": {"message", "type", "param", "code"}}."""
     kind = _OPENAI.get(error.status, _kind(error))
-    told = {"message": error.message, "type": kind, "param": error.param, "code": None}
+    told = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
     return {"error": told}
 
 

@@ -20,12 +20,18 @@ from weft.serve.responses_types import (
     converted,
 )
 from weft.serve.tooling import called
+from weft.serve.wire import Refused
 
 
 def items_of(given: str | Sequence[Mapping[str, Any]]) -> list[Item]:
     """The items of an input, without SKIPPED_ITEMS. Raises Refused."""
     if isinstance(given, str):
         return [MessageItem(role="user", content=given)]
+    for i, item in enumerate(given):
+        if item.get("type") == "item_reference":
+            raise Refused(400, f"input[{i}] refers to an item, and none is kept here: send it "
+                          "whole, as clients do that are told to store nothing (store: false)",
+                          f"input[{i}].type")  # fmt: skip
     return [
         converted(item, ITEMS, f"input[{i}]")
         for i, item in enumerate(given)
@@ -42,7 +48,7 @@ def messages_of(instructions: str | None, items: Sequence[Item]) -> list[dict[st
         talk.say("system", instructions)
     for item in items:
         talk.add(item)
-    return talk.messages
+    return talk.whole()
 
 
 _ORDER = ("reasoning_content", "content", "tool_calls")
@@ -52,6 +58,7 @@ _ORDER = ("reasoning_content", "content", "tool_calls")
 class _Talk:
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
+        self._said: list[str] = []  # of the system's or the user's message that is the last
         self._names: dict[str, str] = {}  # of tools, by the ids of their calls
         self._last = -1  # the part that the assistant's message has come to
 
@@ -72,17 +79,26 @@ class _Talk:
                 self._result(item)
 
     def say(self, role: str, text: str) -> None:
-        if self.messages and self.messages[-1]["role"] == role:
-            self.messages[-1]["content"] += "\n\n" + text
-        else:
-            self.messages.append({"role": role, "content": text})
+        if not (self.messages and self.messages[-1]["role"] == role):
+            self._append({"role": role})
+        self._said.append(text)
+
+    def whole(self) -> list[dict[str, Any]]:
+        """All messages."""
+        if self._said:
+            self.messages[-1]["content"] = "\n\n".join(self._said)
+            self._said = []
+        return self.messages
+
+    def _append(self, message: dict[str, Any]) -> None:
+        self.whole().append(message)
 
     def _assistant(self, part: str, value: Any) -> None:
         """More of the assistant's; what does not come after what it has said starts anew."""
         at = _ORDER.index(part)
         speaking = bool(self.messages) and self.messages[-1]["role"] == "assistant"
         if not speaking or at < self._last or at == self._last != 2:
-            self.messages.append({"role": "assistant", "content": ""})
+            self._append({"role": "assistant", "content": ""})
         self._last = at
         if part == "tool_calls":
             self.messages[-1].setdefault(part, []).append(value)
@@ -108,4 +124,4 @@ class _Talk:
             made["tool_call_id"] = item.call_id
         if name is not None:
             made["name"] = name
-        self.messages.append(made)
+        self._append(made)

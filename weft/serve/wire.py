@@ -36,12 +36,15 @@ T = TypeVar("T")
 
 class Refused(Exception):
     """A request that is not served: an HTTP status, a message of one or two lines, the parameter
-    that is wrong where it is one, and after how many seconds to come back."""
+    that is wrong where it is one, after how many seconds to come back, and OpenAI's code where
+    clients go by it."""
 
     def __init__(
-        self, status: int, message: str, param: str | None = None, retry: int | None = None
-    ) -> None:
+        self, status: int, message: str, param: str | None = None, retry: int | None = None,
+        code: str | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(message)
+        self.code = code
         self.status, self.message, self.retry = status, message[:MAX_SAID], retry
         self.param = None if param is None else param[:MAX_SAID]
 
