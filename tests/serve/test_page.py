@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from serve_kit import Running, until
+from serve_kit import Running, serving, until
 
+from weft.models.box import box_folder
 from weft.models.model import Decoder
+from weft.serve.pages import FILES
 
 sys.path.append(str(Path(__file__).parents[1] / "web"))
-from page_kit import Browser
+from page_kit import MODULES, Browser, need
 
 ASK = """
 await page.goto(given.url);
@@ -81,6 +85,89 @@ def test_stop(browser: Browser, server: Running) -> None:
     until(lambda: all(m.idle for m in server.shelf.decoders()))
 
 
+def test_what_was_deleted_comes_back(browser: Browser, server: Running) -> None:
+    browser.run("undo", ASK + DONE, given(server, seed="5"))
+    before = browser.run("undo", "return await page.innerText('#talk')")
+    browser.run("undo", "await page.click('#list .drop')")
+    assert browser.run("undo", "return await page.innerText('#talk')") == ""
+    browser.run("undo", "await page.click('#undo')")
+    assert browser.run("undo", "return await page.innerText('#talk')") == before
+    browser.run("undo", "await page.reload(); await page.waitForSelector('article.assistant');")
+    assert browser.run("undo", "return await page.innerText('#talk')") == before
+
+
+def test_by_keyboard_alone(browser: Browser, server: Running) -> None:
+    """The last message comes back to be edited, Escape closes what is open and ends what writes."""
+    browser.run("keys", ASK + DONE, given(server))
+    before = browser.run("keys", "return await page.innerText('#talk')")
+    press = "await page.focus('#text'); await page.keyboard.press('{}');"
+    field = "return await page.inputValue('#text')"
+    assert browser.run("keys", press.format("ArrowUp") + field) == TEXT
+    assert browser.run("keys", press.format("Escape") + field) == ""
+    assert browser.run("keys", "return await page.innerText('#talk')") == before
+    browser.run("keys", press.format("ArrowUp") + press.format("!") + press.format("Enter") + READY)
+    said = "return await page.locator('article.user .said').allInnerTexts()"
+    assert browser.run("keys", said) == [TEXT + "!"]
+    code = """
+await page.focus("#settings summary"); await page.keyboard.press("Enter");
+const opened = await page.isVisible("#temperature");
+await page.keyboard.press("Escape");
+return [opened, await page.isVisible("#temperature")];
+"""
+    assert browser.run("keys", code) == [True, False]
+    browser.run("keys", ASK + "await page.keyboard.press('Escape');" + READY,
+                given(server, max_tokens="480"))  # fmt: skip
+    until(lambda: all(m.idle for m in server.shelf.decoders()))
+
+
+@pytest.mark.parametrize("clipboard", [True, False])
+def test_copying_says_what_it_did(browser: Browser, server: Running, clipboard: bool) -> None:
+    """With the clipboard that pages have on localhost, and without it."""
+    grant = "await it.context.grantPermissions(['clipboard-read', 'clipboard-write']);"
+    take = "await page.evaluate(() => Object.defineProperty(navigator, 'clipboard', {}));"
+    who = f"copy {clipboard}"
+    browser.run(who, grant + ASK + DONE, given(server))
+    code = """
+await page.click("article.user .tools button");
+await page.waitForFunction(() => document.querySelector("article.user .tools button").textContent
+  === "Copied");
+"""
+    browser.run(who, ("" if clipboard else take) + code)
+    paste = "await page.focus('#text'); await page.keyboard.press('Control+v');"
+    assert browser.run(who, paste + "return await page.inputValue('#text')") == TEXT
+
+
+@pytest.mark.parametrize("size", [(390, 800), (320, 568), (1280, 800)])
+def test_nothing_is_wider_than_the_screen(
+    browser: Browser, server: Running, size: tuple[int, int]
+) -> None:
+    talk = [{"id": "a", "title": "", "messages": [
+        {"role": "user", "content": "w" * 300},
+        {"role": "assistant", "content": f"```\n{'x' * 300}\n```\n|a|b|\n|-|-|\n|{'y' * 200}|2|\n"},
+    ]}]  # fmt: skip
+    code = """
+await page.setViewportSize({ width: given.size[0], height: given.size[1] });
+await page.goto(given.url);
+await page.evaluate((talk) => localStorage.setItem("weft.talks", talk), given.talk);
+await page.reload();
+await page.waitForSelector("article.assistant");
+const wide = await page.evaluate(() => document.documentElement.scrollWidth > innerWidth);
+await page.click("#settings summary");
+const box = await page.locator(".fields").boundingBox();
+return [wide, box.x >= 0 && box.x + box.width <= given.size[0]];
+"""
+    asked = {"url": server.url, "size": size, "talk": json.dumps(talk)}
+    assert browser.run(f"size {size}", code, asked) == [False, True]
+
+
+def test_a_model_without_a_template_goes_on(browser: Browser, alone: Decoder) -> None:
+    """Also where it is loaded only when it is asked."""
+    with serving({"plain": str(box_folder())}) as running:
+        asked = {**given(running, temperature="0"), "text": "def f(x):"}
+        said = browser.run("plain", ASK + DONE + SAID, asked)
+    assert said == alone.generate("def f(x):", max_new_tokens=24).text
+
+
 def test_an_error_is_said(browser: Browser, server: Running) -> None:
     wrong = given(server, max_tokens="100000")
     browser.run("wrong", ASK + "await page.waitForSelector('#error:not([hidden])');", wrong)
@@ -107,7 +194,8 @@ def test_markdown_is_elements_not_markup(browser: Browser, server: Running) -> N
     code = """
 await page.goto(given.url);
 return await page.evaluate(async (texts) => {
-  const { blocks, element } = await import("/page/markdown.js");
+  const { blocks } = await import("/page/markdown.js");
+  const { element } = await import("/page/elements.js");
   return texts.map((text) => element("div", ...blocks(text)).innerHTML);
 }, given.texts);
 """
@@ -119,7 +207,8 @@ def test_markdown_takes_any_text_in_little_time(browser: Browser, server: Runnin
     code = """
 await page.goto(given);
 return await page.evaluate(async () => {
-  const { blocks, element } = await import("/page/markdown.js");
+  const { blocks } = await import("/page/markdown.js");
+  const { element } = await import("/page/elements.js");
   const long = ["`", "*", "[", "**a", "> ", "- ", "|", "[a](", "```\\n", "\\n\\n", "# "];
   const start = performance.now();
   for (const part of long) element("div", ...blocks(part.repeat(3000)));
@@ -127,3 +216,13 @@ return await page.evaluate(async () => {
 });
 """
     assert browser.run("long", code, server.url) < 20_000
+
+
+def test_types() -> None:
+    need("typescript")
+    options = "--noEmit --allowJs --checkJs --strict --target es2023 --module esnext"
+    words = [*options.split(), "--moduleResolution", "bundler", "--lib"]
+    files = [str(path) for path in FILES.values() if path.suffix == ".js"]
+    command = [str(MODULES / ".bin" / "tsc"), *words, "es2023,dom,dom.iterable", *files]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert made.returncode == 0, made.stdout

@@ -116,6 +116,7 @@ def test_a_hundred_answers(server: Running) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 def test_ten_thousand_answers(server: Running) -> None:
     found = judged(server, MANY)
     print(f"{found.whole} answers judged, {found.cut} cut off by their number of tokens")

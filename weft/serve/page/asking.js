@@ -31,6 +31,12 @@ export async function models() {
   return (await (await reach("/v1/models")).json()).data;
 }
 
+/** Whether a model has a chat template; it is loaded for that where it is not. @param {string} id */
+export async function chatting(id) {
+  const found = await reach(`/tokenizer_info?model=${encodeURIComponent(id)}`);
+  return (await found.json()).chat_template !== null;
+}
+
 /**
  * The parts of an answer as they come. Models without a chat template go on from the text instead.
  * @param {Message[]} messages @param {Record<string, any>} options @param {boolean} chat
@@ -49,7 +55,7 @@ export async function* answer(messages, options, chat, signal) {
     }),
     signal,
   });
-  for await (const data of events(/** @type {ReadableStream<Uint8Array>} */ (response.body))) {
+  for await (const data of events(/** @type {ReadableStream<BufferSource>} */ (response.body))) {
     if (data === "[DONE]") return;
     const { choices, usage, error } = JSON.parse(data);
     if (error) throw new Refusal(error.message);
@@ -67,7 +73,7 @@ function called(calls = []) {
     (name ? `\n\`${name}\` ` : "") + given).join("");
 }
 
-/** The data of server-sent events. @param {ReadableStream<Uint8Array>} body */
+/** The data of server-sent events. @param {ReadableStream<BufferSource>} body */
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";

@@ -1,12 +1,7 @@
 // What a model writes, as elements: a part of CommonMark (0.31) and tables. Text only ever becomes
 // text nodes, so nothing that a model says is markup or script.
 
-/** @param {string} kind @param {(Node | string)[]} inside @returns {HTMLElement} */
-export function element(kind, ...inside) {
-  const made = document.createElement(kind);
-  made.append(...inside);
-  return made;
-}
+import { copier, element } from "./elements.js";
 
 /** The blocks of a text. @param {string} text @returns {Node[]} */
 export function blocks(text) {
@@ -67,9 +62,7 @@ function closing(lines, at, fence) {
 
 /** @param {string} text */
 function code(text) {
-  const copy = element("button", "Copy");
-  copy.addEventListener("click", () => navigator.clipboard?.writeText(text));
-  const made = element("div", element("pre", element("code", text)), copy);
+  const made = element("div", element("pre", element("code", text)), copier(text));
   made.className = "block";
   return made;
 }

@@ -1,10 +1,12 @@
 // The page: conversations on the left, the one that is open, and what is being written.
 
-import { Refusal, answer, models } from "./asking.js";
-import { blocks, element } from "./markdown.js";
+import { Refusal, answer, chatting, models } from "./asking.js";
+import { copier, element } from "./elements.js";
+import { blocks } from "./markdown.js";
 import { fresh, keep, kept, titled } from "./talks.js";
 
 /** @typedef {import("./talks.js").Message} Message */
+/** @typedef {import("./talks.js").Talk} Talk */
 
 const $ = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
 const SETTINGS = ["system", "temperature", "top_p", "max_tokens", "seed"];
@@ -13,6 +15,8 @@ let talks = kept();
 let talk = talks[0] ?? fresh();
 /** @type {AbortController | null} */
 let writing = null;
+/** @type {number | null} */
+let edited = null; // the message that the field's text will take the place of
 /** @type {Map<string, boolean>} */
 const chats = new Map();
 
@@ -22,6 +26,7 @@ function showList() {
   $("list").replaceChildren(...talks.map((each) => {
     const open = element("button", titled(each));
     open.className = "open";
+    open.title = titled(each);
     open.addEventListener("click", () => choose(each));
     const drop = element("button", "×");
     drop.className = "drop";
@@ -43,7 +48,7 @@ function shown(message, index) {
   else fill(made, said, message, chats.get($("model").value) !== false);
   const tools = element("div");
   tools.className = "tools";
-  tool(tools, "Copy", () => navigator.clipboard?.writeText(message.content));
+  tools.append(copier(message.content));
   if (message.role === "user") tool(tools, "Edit", () => edit(index));
   else if (index === talk.messages.length - 1) tool(tools, "Again", () => again(index));
   if (message.note) {
@@ -81,6 +86,7 @@ function tool(tools, name, work) {
 }
 
 function showTalk() {
+  edited = null;
   $("talk").replaceChildren(...talk.messages.map(shown));
   $("talk").scrollTop = $("talk").scrollHeight;
   showList();
@@ -100,34 +106,49 @@ function busy() {
 
 // -- what people do -------------------------------------------------------------------------------
 
-/** @param {typeof talk} other */
+/** @param {Talk} other */
 function choose(other) {
   writing?.abort();
   talk = other;
   document.body.classList.remove("open");
+  $("note").textContent = "";
   complain();
   showTalk();
   $("text").focus();
 }
 
-/** @param {typeof talk} other */
+/** @param {Talk} other */
 function remove(other) {
+  const before = talks;
   if (other === talk) writing?.abort();
   talks = talks.filter((each) => each !== other);
   keep(talks);
   if (other === talk) choose(talks[0] ?? fresh());
   else showList();
+  const undo = element("button", "Undo");
+  undo.id = "undo";
+  undo.addEventListener("click", () => {
+    talks = before;
+    keep(talks);
+    choose(other);
+  });
+  $("note").replaceChildren(`Deleted “${titled(other)}”. `, undo);
 }
 
 /** @param {number} index */
 function edit(index) {
   writing?.abort();
+  mark(index);
   $("text").value = talk.messages[index].content;
-  talk.messages.length = index;
-  save();
-  showTalk();
   grow();
   $("text").focus();
+}
+
+/** Shows which message is edited. @param {number | null} index */
+function mark(index) {
+  edited = index;
+  [...$("talk").children].forEach((made, i) =>
+    made.classList.toggle("edited", index !== null && i >= index));
 }
 
 /** @param {number} index */
@@ -154,12 +175,11 @@ function options() {
 async function write() {
   const mine = talk;
   const stop = writing = new AbortController();
-  const chat = chats.get($("model").value) !== false;
+  const model = $("model").value;
   const system = $("system").value.trim();
-  const given = system && chat ? [{ role: "system", content: system }] : [];
   /** @type {Message} */
   const message = { role: "assistant", content: "", reasoning: "" };
-  const messages = [...given, ...mine.messages];
+  const messages = [...mine.messages];
   mine.messages.push(message);
   complain();
   save();
@@ -174,10 +194,14 @@ async function write() {
   const draw = () => {
     due = false;
     const near = $("talk").scrollHeight - $("talk").scrollTop - $("talk").clientHeight < 80;
-    fill(article, article.querySelector(".said"), message, chat);
+    fill(article, article.querySelector(".said"), message, chats.get(model) !== false);
     if (near) $("talk").scrollTop = $("talk").scrollHeight;
   };
   try {
+    const chat = chats.get(model) ?? await chatting(model);
+    chats.set(model, chat);
+    hint();
+    if (system && chat) messages.unshift({ role: "system", content: system });
     for await (const part of answer(messages, options(), chat, stop.signal)) {
       if (part.usage) usage = part.usage;
       if (part.content || part.reasoning) first ||= performance.now();
@@ -211,6 +235,15 @@ function tell(usage, begun, first) {
     (rate ? `, then ${rate.toFixed(1)} a second` : "");
 }
 
+/** Closes what lies over the talk, and says whether anything did. */
+function close() {
+  const lay = $("settings").open || document.body.classList.contains("open");
+  $("settings").open = false;
+  document.body.classList.remove("open");
+  $("menu").setAttribute("aria-expanded", "false");
+  return lay;
+}
+
 function grow() {
   $("text").style.height = "auto";
   $("text").style.height = `${$("text").scrollHeight + 2}px`;
@@ -220,6 +253,7 @@ $("ask").addEventListener("submit", (/** @type {Event} */ event) => {
   event.preventDefault();
   const text = $("text").value;
   if (!text.trim() || writing) return;
+  if (edited !== null) talk.messages.length = edited;
   talk.messages.push({ role: "user", content: text });
   $("text").value = "";
   grow();
@@ -231,20 +265,35 @@ $("text").addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     event.preventDefault();
     $("ask").requestSubmit();
   }
+  if (event.key === "ArrowUp" && !$("text").value && !writing) {
+    const last = talk.messages.findLastIndex((m) => m.role === "user");
+    if (last >= 0) edit(last);
+    event.preventDefault();
+  }
 });
 $("stop").addEventListener("click", () => writing?.abort());
+$("model").addEventListener("change", hint);
 $("new").addEventListener("click", () => choose(fresh()));
 $("menu").addEventListener("click", () => {
   $("menu").setAttribute("aria-expanded", String(document.body.classList.toggle("open")));
 });
-$("talk").addEventListener("click", () => document.body.classList.remove("open"));
+$("talk").addEventListener("click", close);
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") writing?.abort();
+  if (event.key !== "Escape") return;
+  if (close()) return;
+  if (edited !== null) $("text").value = "";
+  mark(null);
+  writing?.abort();
 });
 for (const name of SETTINGS) {
   const was = localStorage.getItem(`weft.${name}`);
   if (was !== null) $(name).value = was;
   $(name).addEventListener("change", () => localStorage.setItem(`weft.${name}`, $(name).value));
+}
+
+function hint() {
+  const chat = chats.get($("model").value) !== false;
+  $("text").placeholder = chat ? "Write a message" : "Write a beginning: this model goes on from it";
 }
 
 async function begin() {
@@ -257,8 +306,7 @@ async function begin() {
   } catch (error) {
     complain(/** @type {Error} */ (error).message);
   }
-  const chat = chats.get($("model").value) !== false;
-  $("text").placeholder = chat ? "Write a message" : "Write a beginning: this model goes on from it";
+  hint();
   busy();
   $("text").focus();
 }
