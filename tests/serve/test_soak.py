@@ -18,7 +18,7 @@ def test_answers_among_many_are_those_alone(chatty: Path, server: Running) -> No
     with serving({"box": str(chatty)}, sequences=1) as running:
         expected = soak.alone(running.url, asked)
     tally = soak.clients(server.url, 12, 3.0, asked, expected)
-    assert tally.seen.total() >= 24 and not tally.wrong, tally.wrong[:3]
+    assert tally.seen.total() >= 12 and not tally.wrong, tally.wrong[:3]  # each asks once at least
 
 
 def test_a_difference_is_seen(chatty: Path, server: Running) -> None:
