@@ -10,12 +10,16 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import anthropic
+import ollama
+import openai
 import pytest
 from hypothesis import given, settings, strategies as st
 from serve_kit import Running, chatty_box, serving
 
+from weft.core.errors import DeviceError
 from weft.engine.job import Chosen, Finish, Job, Output, Usage
-from weft.serve import anthropic_messages, openai_chat
+from weft.serve import anthropic_messages, ollama_chat, openai_chat
 from weft.serve.anthropic_types import AnthropicMessage, Messages
 from weft.serve.chatting import Choice
 from weft.serve.forcing import formed
@@ -334,3 +338,39 @@ def test_later_turns_of_claude_code_are_cached(long: Running) -> None:
         cached = end["usage"]["cache_read_input_tokens"]
         assert cached + end["usage"]["input_tokens"] == count["input_tokens"] > 2000
         assert cached > 0.9 * count["input_tokens"] or turn == 0
+
+
+class Failing(Pieces):
+    """An answer whose model fails after its first pieces."""
+
+    async def __aiter__(self) -> AsyncIterator[Output]:
+        async for output in super().__aiter__():
+            if output.finish is not None:
+                raise DeviceError("a secret of the device")
+            yield output
+
+
+def test_a_stream_that_breaks_off_says_so(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each protocol's words, which its own client raises; never with the failure's."""
+
+    async def begin(*_: Any) -> list[Choice]:
+        return [Choice(cast(Answer, Failing(["a", "b"])), None, Job((1,), 9))]
+
+    for module in (openai_chat, anthropic_messages, ollama_chat):
+        monkeypatch.setattr(module, "begin", begin)
+    talk: Any = [{"role": "user", "content": "x"}]
+    asked: dict[str, Any] = {"model": "box", "messages": talk}
+    with pytest.raises(openai.APIError, match="device failed"):
+        chat = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+        list(chat.chat.completions.create(**asked, stream=True))
+    with pytest.raises(anthropic.APIStatusError, match="device failed") as found:
+        client = anthropic.Anthropic(base_url=server.url, api_key="none")
+        with client.messages.stream(**asked, max_tokens=9) as stream:
+            stream.until_done()
+    assert cast(Any, found.value.body)["error"]["type"] == "overloaded_error"
+    with pytest.raises(ollama.ResponseError, match="device failed"):
+        list(ollama.Client(server.url).chat(**asked, stream=True))
+    for path in ("/v1/chat/completions", "/v1/messages", "/api/chat"):
+        more: dict[str, Any] = {"max_tokens": 9} if path.startswith("/v1") else {"stream": False}
+        status, body, _ = server.ask("POST", path, {**asked, **more})
+        assert status == 503 and "secret" not in str(body)

@@ -22,7 +22,7 @@ from weft.serve.toolcalls.asked import Calls
 from weft.serve.toolcalls.events import CallStarted, Content, Event, Parser
 from weft.serve.toolcalls.formats import Context
 from weft.serve.tooling import Follow, parameters_of
-from weft.serve.wire import Refused, refusal
+from weft.serve.wire import Refused, TooLong, refusal
 
 Make = Callable[[ServedDecoder], Callable[[], Constraint]]
 """Compiles what the text must be, when the model is known."""
@@ -191,9 +191,7 @@ def _jobs(model: ServedDecoder, ids: tuple[int, ...], options: Options) -> list[
         raise UsageError("the prompt is empty; give at least one token")
     room = context - len(ids) + 1
     if len(ids) > context or (not options.cut and (limit or 0) > room):
-        asked = f" and {limit} new ones" if limit is not None and not options.cut else ""
-        raise Refused(400, f"the prompt has {len(ids)} tokens{asked}; the context holds {context}: "
-                      "shorten one", code="context_length_exceeded")  # fmt: skip
+        raise TooLong(len(ids), context, None if options.cut else limit)
     seed = secrets.randbits(63) if options.seed is None else options.seed
     whole = room if limit is None else min(limit, room)
     job = Job(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from weft.serve.wire import Refused
+from weft.serve.wire import Refused, TooLong
 
 Form = Callable[[Refused], dict[str, Any]]
 """A protocol's JSON of a refusal."""
@@ -25,9 +25,13 @@ def openai(error: Refused) -> dict[str, Any]:
 
 
 def anthropic(error: Refused) -> dict[str, Any]:
-    """{"type": "error", "error": {"type", "message"}}; the message names the parameter."""
+    """{"type": "error", "error": {"type", "message"}}; the message names the parameter. Of a
+    prompt that is too long it has the words by which clients know that."""
     kind = _ANTHROPIC.get(error.status, _kind(error))
-    return {"type": "error", "error": {"type": kind, "message": _named(error)}}
+    said = _named(error)
+    if isinstance(error, TooLong):
+        said = f"prompt is too long: {error.tokens} tokens > {error.context} maximum"
+    return {"type": "error", "error": {"type": kind, "message": said}}
 
 
 def ollama(error: Refused) -> dict[str, Any]:

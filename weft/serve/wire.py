@@ -53,6 +53,18 @@ class Refused(Exception):
         return {} if self.retry is None else {"Retry-After": str(self.retry)}
 
 
+class TooLong(Refused):
+    """A prompt of more tokens than the context holds, with the `new` ones that were asked for."""
+
+    def __init__(self, tokens: int, context: int, new: int | None = None) -> None:
+        asked = "" if new is None else f" and {new} new ones"
+        super().__init__(
+            400, f"the prompt has {tokens} tokens{asked}; the context holds {context}: shorten one",
+            code="context_length_exceeded",
+        )  # fmt: skip
+        self.tokens, self.context = tokens, context
+
+
 def refusal(error: WeftError) -> Refused:
     """What a client is told of weft's error: what it can mend in full, of the rest the kind."""
     if isinstance(error, BusyError):
