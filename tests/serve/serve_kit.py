@@ -176,6 +176,17 @@ def routing(
         yield Routing(*vars(server).values(), fleet)
 
 
+@contextlib.contextmanager
+def stream(to: Listening, path: str, body: Mapping[str, Any]) -> Iterator[Any]:
+    """The response of a stream, to be read line by line."""
+    connection = HTTPConnection(to.host, to.port, timeout=60)
+    connection.request("POST", path, json.dumps({**body, "stream": True}).encode())
+    try:
+        yield connection.getresponse()
+    finally:
+        connection.close()
+
+
 @dataclass
 class Process(Listening):
     """A command of weft's that listens, as a process of its own."""

@@ -3,24 +3,20 @@ of them is killed."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from http.client import HTTPConnection, HTTPException
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from serve_kit import Listening, Process, Routing, Running, process, routing, serving, until
+from serve_kit import Listening, Process, Routing, Running, process, routing, serving, stream, until
 
 from weft.cli.main import invoke
 from weft.models.model import Decoder
-from weft.serve import wire
 from weft.serve.router import replica as looking
 
 KEY = b"0123456789abcdef"
@@ -44,17 +40,6 @@ def router(server: Running, second: Running) -> Iterator[Routing]:
     with routing(server, second) as made:
         assert len(made.fleet.ready) == 2
         yield made
-
-
-@contextlib.contextmanager
-def stream(to: Listening, path: str, body: Mapping[str, Any]) -> Iterator[Any]:
-    """The response of a stream, to be read line by line."""
-    connection = HTTPConnection(to.host, to.port, timeout=60)
-    connection.request("POST", path, json.dumps({**body, "stream": True}).encode())
-    try:
-        yield connection.getresponse()
-    finally:
-        connection.close()
 
 
 def texts(lines: list[bytes]) -> str:
@@ -203,88 +188,6 @@ def test_an_answer_that_nobody_saw_is_asked_again(two: tuple[Process, Process]) 
         assert got[0][0] == 200 and got[0][1]["choices"] == whole
         until(lambda: len(made.fleet.ready) == 1)
         assert "weft_router_retries_total 1.0" in made.ask("GET", "/metrics")[1]
-
-
-class Fake(BaseHTTPRequestHandler):
-    """A replica that is well, and answers requests to write as a test says."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        self.send(b'{"status": "ok", "data": [{"id": "box"}]}')
-
-    def do_POST(self) -> None:
-        with contextlib.suppress(OSError):
-            self.server.answer(self)  # type: ignore[attr-defined]
-        self.close_connection = True
-
-    def send(self, body: bytes, more: int = 0, kind: str = "application/json") -> None:
-        """An answer of which `more` bytes do not come."""
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body) + more))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: Any) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def fakes(answer: Callable[[Fake], None], count: int = 1) -> Iterator[Routing]:
-    """A router in front of replicas that answer so."""
-    with contextlib.ExitStack() as stack:
-        servers = [
-            stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), Fake)) for _ in range(count)
-        ]
-        for server in servers:
-            server.answer = answer  # type: ignore[attr-defined]
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            stack.callback(server.shutdown)
-        made = stack.enter_context(
-            routing(*(Listening("127.0.0.1", s.server_port) for s in servers))
-        )
-        assert len(made.fleet.ready) == count
-        yield made
-
-
-def test_a_request_that_ends_replicas_does_not_get_to_all() -> None:
-    asked: list[Fake] = []
-    with fakes(asked.append, 4) as made:
-        status, body, _ = made.ask("POST", TEXT, {"prompt": "x"})
-    assert status == 503 and "2 replicas broke off" in body["error"]["message"]
-    assert len(asked) == 2
-
-
-def test_a_long_answer_is_handed_on_as_it_comes() -> None:
-    whole = json.dumps({"text": "x" * (20 << 20)}).encode()
-    with fakes(lambda fake: fake.send(whole)) as made:
-        assert made.ask("POST", TEXT, {})[1] == json.loads(whole)
-    with fakes(lambda fake: fake.send(whole, more=1)) as made, pytest.raises(HTTPException):
-        made.ask("POST", TEXT, {})  # cut, as the replica cut it
-
-
-def test_who_reads_nothing_holds_the_replica_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing piles up in between; and after a time the replica is told."""
-    written: list[int] = []
-    ended = threading.Event()
-
-    def endless(fake: Fake) -> None:
-        try:
-            fake.send(b"data: {}\n\n", 1 << 40, "text/event-stream")
-            while True:
-                fake.wfile.write(b"data: " + b"x" * 65526 + b"\n\n")
-                written.append(1 << 16)
-        finally:
-            ended.set()
-
-    monkeypatch.setattr(wire, "SEND_SECONDS", 2.0)
-    with fakes(endless) as made:
-        with stream(made, TEXT, {}) as response:
-            response.readline()
-            assert ended.wait(60)
-        assert sum(written) < 32 << 20  # what the kernel's buffers of three sockets take
-        until(lambda: not made.fleet.replicas[0].outstanding)
 
 
 def test_a_stream_that_breaks_says_so(two: tuple[Process, Process]) -> None:

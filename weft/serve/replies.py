@@ -50,8 +50,7 @@ async def reply(
         writer = await while_there(request, start(model))
         if not stream:
             return json_response(await while_there(request, writer.whole()))
-        parts = _guarded(writer, stack.pop_all())
-        return Streamed(parts, writer.media, writer.ping)
+        return Streamed(Parts(writer, stack.pop_all()), writer.media, writer.ping)
     raise AssertionError  # an exit stack swallows nothing
 
 
@@ -68,14 +67,24 @@ def _decoder(model: Served) -> ServedDecoder:
     return model
 
 
-async def _guarded(writer: Writer, held: contextlib.AsyncExitStack) -> AsyncIterator[bytes]:
-    """The parts of a stream; whatever ends it, its answers end and the model is let go."""
-    async with held:
+class Parts:
+    """The parts of a stream. `aclose`, which has to be called, ends its answers and lets the model
+    go, also where nothing was taken yet (a generator's own would not begin, and so not end)."""
+
+    def __init__(self, writer: Writer, held: contextlib.AsyncExitStack) -> None:
+        self._writer, self._held, self._parts = writer, held, writer.parts()
+
+    def __aiter__(self) -> Parts:
+        return self
+
+    async def __anext__(self) -> bytes:
         try:
-            async for part in writer.parts():
-                yield part
-        except Refused as e:
-            yield writer.failed(e)
-        finally:
-            for choice in writer.choices:
+            return await anext(self._parts)
+        except Refused as e:  # after which the generator has ended
+            return self._writer.failed(e)
+
+    async def aclose(self) -> None:
+        async with self._held:
+            for choice in self._writer.choices:
                 choice.close()
+            await self._parts.aclose()  # type: ignore[attr-defined]
