@@ -36,14 +36,17 @@ def server(chatty: Path) -> Iterator[Running]:
 
 
 @pytest.fixture
-def says(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Makes the model of every chat write one text, token by token."""
+def says(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes the model write these texts, token by token, a chat each; the last one then always."""
     begin_ids = chatting.begin_ids
 
-    def say(text: str) -> None:
+    def say(*texts: str) -> None:
+        left = list(texts)
+
         async def begin(
             model: Any, prompts: Sequence[Any], options: chatting.Options, *more: Any
         ) -> list[chatting.Choice]:
+            text = left.pop(0) if len(left) > 1 else left[0]
             options = replace(options, constraint=Follow(lambda grammar: grammar.choice([text])))
             return await begin_ids(model, prompts, options, *more)
 

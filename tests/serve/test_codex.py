@@ -4,6 +4,9 @@ each bring the whole conversation. Its words are not here: others as long are.""
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +49,42 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
+@pytest.mark.slow
+def test_the_program_itself(tmp_path: Path, says: Callable[..., None]) -> None:
+    """`codex exec`, as npm installs it: it runs a command, changes a file and ends its turn."""
+    program = os.environ.get("CODEX") or shutil.which("codex")
+    if program is None:
+        pytest.skip("no codex; CODEX names it: docs/testing.md")
+    patch = "*** Begin Patch\n*** Add File: a.txt\n+weft was here\n*** End Patch\n"
+    call = {"name": "apply_patch", "arguments": {"input": patch}}
+    run = {"name": "exec_command", "arguments": {"cmd": "echo $((6 * 7))"}}
+    calls = [f"<tool_call>\n{json.dumps(c)}\n</tool_call>" for c in (run, call)]
+    says(*calls, "Done.")
+    name = "gpt-5.5"  # one whose tools Codex knows: apply_patch is among them
+    box, home, work = (tmp_path / part for part in ("box", "home", "work"))
+    home.mkdir()
+    work.mkdir()
+    models = {name: str(chatty_box(box, context=32_768))}
+    with serving(models, load={"device": "cpu", "context": 32_768}) as server:
+        (home / "config.toml").write_text(
+            f'model = "{name}"\nmodel_provider = "weft"\n[model_providers.weft]\nname = "weft"\n'
+            f'base_url = "{server.url}/v1"\nwire_api = "responses"\n'
+        )
+        flags = ("exec", "--json", "--skip-git-repo-check", "-s", "workspace-write")
+        done = subprocess.run(
+            [program, *flags, "Do it."], cwd=work, env={**os.environ, "CODEX_HOME": str(home)},
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=True,
+        )  # fmt: skip
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    items = [e["item"] for e in told if e["type"] == "item.completed"]
+    ran = next(item for item in items if item["type"] == "command_execution")
+    assert ran["aggregated_output"].strip() == "42"
+    assert (work / "a.txt").read_text() == "weft was here\n"
+    assert items[-1]["text"] == "Done."
+    usage = told[-1]["usage"]
+    assert usage["cached_input_tokens"] > 0.6 * usage["input_tokens"]  # two turns of three
+
+
 def message(role: str, text: str) -> dict[str, Any]:
     part = {"type": "input_text", "text": text}
     return {"type": "message", "id": f"msg_{len(text)}", "role": role, "content": [part]}
@@ -77,7 +116,8 @@ def sent_back(item: dict[str, Any]) -> dict[str, Any]:
     return {**item, "content": None} if item["type"] == "reasoning" else item
 
 
-def test_a_conversation_of_several_turns(large: Running, says: Callable[[str], None]) -> None:
+def test_a_conversation_of_several_turns(large: Running, says: Callable[..., None]) -> None:
+    says(*ANSWERS)
     items = [
         message("developer", RULES), message("developer", "Ask before you delete anything."),
         message("user", "<environment_context><cwd>/work</cwd></environment_context>"),
@@ -85,8 +125,7 @@ def test_a_conversation_of_several_turns(large: Running, says: Callable[[str], N
     ]  # fmt: skip
     kinds = []
     shares = []
-    for turn, answer in enumerate(ANSWERS):
-        says(answer)
+    for turn in range(len(ANSWERS)):
         made, usage = played(large, request(items, turn))
         kinds.append([item["type"] for item in made])
         shares.append(usage["input_tokens_details"]["cached_tokens"] / usage["input_tokens"])
