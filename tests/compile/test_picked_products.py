@@ -8,7 +8,7 @@ import pytest
 from weft import ops
 from weft.backends import registry
 from weft.compile.passes import compile_graph
-from weft.core.dtypes import DType, bfloat16, float32
+from weft.core.dtypes import DType, bfloat16, float32, int32
 from weft.graph.ir import Graph
 from weft.program.session import Session
 
@@ -70,3 +70,30 @@ def test_an_index_that_could_be_outside_is_gathered() -> None:
     program = compile_graph(graph(1, 37, float32, inside=False), target.caps)
     made = [b.nbytes for b in program.buffers if b.role not in ("weight", "input", "output")]
     assert sum(made) > N * PICKS * OUT * 37 * 4
+
+
+@pytest.mark.parametrize("device", ["cpu", "interp:cpu-avx512", "interp:cuda"])
+@pytest.mark.parametrize(("count", "picks"), [(1, 1), (3, 1), (3, 5), (9, 1)])
+def test_matrices_one_under_the_other(device: str, count: int, picks: int) -> None:
+    """w[E * OUT, K], which a CPU keeps interleaved; one for all rows, or one for each."""
+    rows, out, depth = 5, 32, 37
+    target = registry.get(device)
+    with ops.building():
+        x = ops.input_node("x", (rows, depth), float32, "input", rows="n")
+        number = ops.input_node("number", (picks,), int32, "input")
+        w = ops.input_node("w", (count * out, depth), float32, "weight")
+        matrix = ops.gather(ops.reshape(w, (count, out, depth)), ops.remainder(number, count))
+        left = ops.reshape(x, (picks, rows // picks, depth))
+        y = ops.reshape(ops.dot(left, ops.transpose(matrix, (0, 2, 1))), (rows, out))
+    graph = Graph((x, number, w), (y,), (), "stacked", {"frozen": True})
+    program = compile_graph(graph, target.caps)
+    held = [b.name for b in program.buffers if b.role == "weight"]
+    assert held == ([f"w@{target.caps.lanes}"] if target.caps.is_cpu else ["w"])
+    rng = np.random.default_rng(0)
+    given = rng.standard_normal((rows, depth)).astype(np.float32)
+    numbers = rng.integers(0, 2 * count, picks).astype(np.int32)
+    stack = rng.standard_normal((count * out, depth)).astype(np.float32)
+    got = Session(program, target, {"w": stack}).run({"x": given, "number": numbers}, {"n": rows})
+    each = stack.reshape(count, out, depth)[numbers % count]
+    want = np.einsum("prk,pok->pro", given.reshape(picks, -1, depth), each).reshape(rows, out)
+    np.testing.assert_allclose(got[0], want, rtol=1e-5, atol=1e-5)

@@ -12,8 +12,8 @@ import pytest
 from page_kit import Browser, LateBrowser, Page, Pages, Site
 
 import weft
+from weft.models.base import Model
 from weft.models.box import box_folder
-from weft.models.model import Model
 from weft.models.random_weights import random_folder
 from weft.web.export import export_web
 

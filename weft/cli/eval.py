@@ -16,8 +16,8 @@ from weft.core import text
 from weft.core.errors import FileFormatError, UsageError
 
 if TYPE_CHECKING:
+    from weft.models.base import Model
     from weft.models.evaluate import Evaluation
-    from weft.models.model import Model
 
 PICTURES = (".svg", ".png")
 

@@ -23,7 +23,7 @@ from weft.graph.ir import Graph, Node, toposort
 from weft.ops.packed import form_of
 from weft.ops.picks import counted
 from weft.templates.group import Group
-from weft.templates.view import views
+from weft.templates.view import exact_cast, views
 from weft.transform.rebuild import kind_of, users
 
 CHEAP = 4  # operations per element that may be done again wherever an element is repeated
@@ -188,7 +188,7 @@ class _Grouper:
                 return "several kernels use it and it has several operands"
             if ops * (len(reached) - 1) > AGAIN:
                 return "several kernels use it and it is costly to compute again"
-            if self._ends_anchor(node):
+            if not exact_cast(node) and self._ends_anchor(node):  # as well read from what it widens
                 return "several kernels use it and an anchor can write it"
         if ops > CHEAP and any(_expands(node, user) for user in self.users[id(node)]):
             return "a user repeats each element and it is costly to compute again"
@@ -333,7 +333,7 @@ class _Grouper:
     def aliased(self, node: Node) -> bool:
         """Whether node's content is already in memory (perhaps under another shape)."""
         while not self._in_memory(node):
-            if node.op != "reshape":
+            if node.op != "reshape" or "interleave" in node.inputs[0].attrs:
                 return False
             node = node.inputs[0]
         return True

@@ -98,7 +98,8 @@ def _weight(node: Node, caps: Caps) -> Node | None:
     if len(at.shape) != 2 or not _readable(at, caps):
         return None
     depth, rows = at.shape[1], node.shape[-1]
-    whole = at.shape[0] if view.pick is None else view.pick.by // max(depth, 1)
+    by = 0 if view.pick is None else view.pick.by  # 0 too where there is one matrix to pick
+    whole = by // max(depth, 1) if by else at.shape[0]
     plain = (node.shape[-2], rows) == (depth, whole) and not (view.offset or any(found[:-2]))
     even = rows and (not caps.is_cpu or rows % caps.lanes == 0) and depth > 1
     return at if plain and found[-2:] == (1, depth) and even else None

@@ -4,6 +4,7 @@ adapter_config.json, and adapter_model.safetensors with "base_model.model.<layer
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.dtypes import DType, as_dtype
+from weft.core.arrays import all_finite
+from weft.core.dtypes import DType, as_dtype, bfloat16, float16, float32, float64
 from weft.core.errors import ModelError, UsageError
 from weft.core.packed import Packed
 from weft.importers.hf_config import read_config
@@ -20,10 +22,12 @@ from weft.models.config import DecoderConfig
 from weft.models.decoder_names import decoder_layout
 from weft.models.hub.names import name_of, parse
 from weft.models.hub.resolve import cached, offline
+from weft.models.inputs import Stacked
 from weft.models.matrices import joined
 from weft.models.names import checkpoint_names
 from weft.models.reading import PACKED_KEYS, is_packed, read_weights
 
+LAYOUT = "a LoRA adapter in PEFT's layout"
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 BASE = "weft.base"  # in the metadata of WEIGHTS: the base model's `fingerprint`
@@ -32,17 +36,24 @@ _DEFAULT = {
     "gpt2": ("c_attn",),
     "phi3": ("qkv_proj",),
 }  # other families: the query and value projections
-# What this file does not read, and the value that means "not used".
+# What this file does not read, and the values that mean "not used".
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",), "bias": ("none", None), "use_dora": (False, None),
     "rank_pattern": ({}, None), "alpha_pattern": ({}, None), "modules_to_save": (None, []),
-    "use_rslora": (False, None),
+    "lora_bias": (False, None), "use_qalora": (False, None), "use_bdlora": (False, None),
+    "alora_invocation_tokens": (None,), "layer_replication": (None,), "arrow_config": (None,),
+    "trainable_token_indices": (None,), "target_parameters": (None, []),
+    # others change the model's own weights before they train
+    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
 }  # fmt: skip
+_FLOATS = (float16, bfloat16, float32, float64)
+_RANKS = 16  # of a stack are a multiple of it: whole vectors
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter: out += alpha / rank (x A^T) B^T. `weights` holds "<role>.lora_a" [rank, in] and
+    """An adapter: out += alpha / rank (x A^T) B^T, or alpha / sqrt(rank) where its rank is
+    `stabilized` (Kalajdzievski, arXiv:2312.03732). `weights` holds "<role>.lora_a" [rank, in] and
     "<role>.lora_b" [out, rank], float32; `base` names the folder of its model, whose `fingerprint`
     is `base_digest` ("": unknown)."""
 
@@ -52,10 +63,11 @@ class Adapter:
     base: str
     weights: dict[str, np.ndarray]
     base_digest: str = ""
+    stabilized: bool = False
 
     @property
     def scale(self) -> float:
-        return self.alpha / self.rank
+        return self.alpha / (math.sqrt(self.rank) if self.stabilized else self.rank)
 
 
 def modules(config: DecoderConfig) -> dict[str, str]:
@@ -127,6 +139,7 @@ def write(folder: Path, config: DecoderConfig, adapter: Adapter) -> None:
         "r": rank, "lora_alpha": int(alpha) if alpha == int(alpha) else alpha,
         "lora_dropout": adapter.dropout, "target_modules": sorted(targets), "bias": "none",
         "fan_in_fan_out": config.transposed, "inference_mode": True,
+        "use_rslora": adapter.stabilized,
     })  # fmt: skip
 
 
@@ -151,7 +164,7 @@ def base_of(folder: Path) -> Path:
 
 def read(folder: Path, config: DecoderConfig) -> Adapter:
     """The adapter in a folder, checked against the model. Raises ModelError, FileFormatError."""
-    given = read_config(folder, CONFIG)
+    given = read_config(folder, CONFIG, LAYOUT)
     for name, plain in _PLAIN.items():
         if name in given.data and given.data[name] not in plain:
             raise ModelError(f"{given.where}: {name} = {given.data[name]!r} is not supported")
@@ -171,13 +184,55 @@ def read(folder: Path, config: DecoderConfig) -> Adapter:
             raise ModelError(
                 f"{file.path}: {name!r} has shape {list(value.shape)}; expected {list(shape)}"
             )
-        weights[f"{role}.lora_{which[0].lower()}"] = np.asarray(value, np.float32)
+        key = f"{role}.lora_{which[0].lower()}"
+        if key in weights:
+            raise ModelError(f"{file.path}: {name!r} is there under another name too")
+        weights[key] = _floats(value, f"{file.path}: {name!r}")
     for key in weights:
         if key[:-1] + ("b" if key.endswith("a") else "a") not in weights:
             raise ModelError(f"{file.path}: half of the adapter of layer {key[:-7]!r} is missing")
+    if not weights:
+        raise ModelError(f"{file.path}: it holds no tensor, so it adapts nothing")
     dropout = given.number("lora_dropout", 0.0, 1.0, 0.0)
-    base = given.text("base_model_name_or_path", "")
-    return Adapter(rank, alpha, dropout, base, weights, file.metadata.get(BASE, ""))
+    base, digest = given.text("base_model_name_or_path", ""), file.metadata.get(BASE, "")
+    stabilized = given.flag("use_rslora", False)
+    return Adapter(rank, alpha, dropout, base, weights, digest, stabilized)
+
+
+def _floats(value: np.ndarray, what: str) -> np.ndarray:
+    """A tensor of an adapter in float32."""
+    if value.dtype not in [d.numpy for d in _FLOATS]:
+        known = ", ".join(d.name for d in _FLOATS)
+        raise ModelError(f"{what} is of {value.dtype}; an adapter's tensors are {known}")
+    with np.errstate(over="ignore"):
+        out = np.asarray(value, np.float32)
+    if not all_finite(out):
+        raise ModelError(f"{what} holds NaN or infinity; the adapter is damaged")
+    return out
+
+
+def stacked(config: DecoderConfig, adapters: Mapping[str, Adapter]) -> Stacked:
+    """Adapters side by side, E of them, so that rows choose them by number: for each layer that
+    any of them adapts "<role>.loras_a" [E * r, in] and "<role>.loras_b" [E * out, r], float32, one
+    under the other, the latter times the scale. Where one has a smaller rank, or nothing for the
+    layer, there are zeros, which change no sum. Raises ModelError for one beyond float32."""
+    keys = sorted({key for one in adapters.values() for key in one.weights})
+    arrays: dict[str, np.ndarray] = {}
+    for role in (key.removesuffix(".lora_a") for key in keys if key.endswith("_a")):
+        inputs, outputs = _sizes(config, role)
+        has = {n: one for n, one in enumerate(adapters.values()) if f"{role}.lora_a" in one.weights}
+        rank = -(-max(one.rank for one in has.values()) // _RANKS) * _RANKS
+        a = np.zeros((len(adapters), rank, inputs), np.float32)
+        b = np.zeros((len(adapters), outputs, rank), np.float32)
+        for n, one in has.items():
+            a[n, : one.rank] = one.weights[f"{role}.lora_a"]
+            with np.errstate(over="ignore"):
+                b[n, :, : one.rank] = one.weights[f"{role}.lora_b"] * np.float32(one.scale)
+            if not all_finite(b[n]):
+                raise ModelError(f"adapter {[*adapters][n]}: {role} overflows by lora_alpha")
+        arrays[f"{role}.loras_a"] = a.reshape(-1, inputs)
+        arrays[f"{role}.loras_b"] = b.reshape(-1, rank)
+    return Stacked(tuple(adapters), arrays)
 
 
 def fingerprint(folder: Path) -> str:
@@ -253,7 +308,7 @@ def merge_folders(
 
     if output.exists():
         raise UsageError(f"{output} is there already; name a new folder")
-    read_config(adapter, CONFIG, "a LoRA adapter in PEFT's layout")
+    read_config(adapter, CONFIG, LAYOUT)
     fields = read_config(base)
     config = config_of(fields)
     layout, packed = decoder_layout(config), is_packed(base, fields)

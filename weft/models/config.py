@@ -134,7 +134,8 @@ class DecoderConfig:
     residual_scale: float = 1.0  # of what a layer's parts add
     logit_divisor: float = 1.0
     tied: bool = True
-    adapter_scale: float = 1.0  # of low-rank adapters, where the weights hold any
+    adapter_scale: float = 1.0  # of the low-rank adapter, where the weights hold one
+    adapters: int = 0  # from which each row takes one or none (`adapters.stacked`)
     act_dtype: DType = float32  # linear inputs are rounded to it where weights have it
     kv_dtype: DType = float32
     forms: tuple[tuple[str, Form], ...] = ()  # role -> form of the weights that are packed

@@ -30,6 +30,7 @@ from weft.models.inputs import columns, kv_counts, planes, states
 from weft.models.layer_inputs import layer_input, with_layer_inputs
 from weft.models.layers import (
     INFERENCE,
+    AdapterRows,
     KeysValues,
     Pass,
     Past,
@@ -43,6 +44,7 @@ from weft.models.layers import (
 )
 from weft.models.matrices import matrices
 from weft.models.mixers import MIXERS
+from weft.ops.picks import first_rows
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class Rows:
     g) * L + pos that row n's key and value of head g go to; negative where row n is padding. last:
     [R], the rows whose logits are wanted, or None for all. table: [S, columns], where the caches
     are in pages (`inputs.page_rows`). x: where another machine computed the layers before, the
-    residual stream float32 [N, hidden]; ids are None then.
+    residual stream float32 [N, hidden]; ids are None then. adapter: [N], or [1] for all rows, the
+    number of the adapter of each, c.adapters for none; None where the model has none.
     """
 
     ids: Value
@@ -63,6 +66,7 @@ class Rows:
     last: Value | None = None
     table: Value | None = None
     x: Value | None = None
+    adapter: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -182,8 +186,19 @@ def forward(
     heads, at = next(iter(rows.at.items()))
     places = ops.reshape(at, (-1, heads))
     real = ops.less_equal(0, ops.slice_(places, (0, 0), (ops.aval(places).shape[0], 1)))
-    logits = _body(c, w, rows.ids, rows.pos, past, INFERENCE, rows.last, real, rows.x, gather)
+    chosen = None if rows.adapter is None else _chosen(c, rows.adapter, real)
+    more = {"real": real, "gather": gather, "chosen": chosen}
+    logits = _body(c, w, rows.ids, rows.pos, past, INFERENCE, rows.last, rows.x, **more)
     return logits, {name: past.new[name] for name in state}
+
+
+def _chosen(c: DecoderConfig, number: Value, real: Value) -> AdapterRows:
+    """The adapters of rows, `number` int32 [N] or [1]. The products that add them leave out rows
+    that take none, and padding."""
+    some = ops.less(number, c.adapters)
+    rows = ops.reshape(ops.cast(real, int32), (ops.aval(number).shape[0], -1))
+    counts = ops.mul(ops.sum_(rows, 1), ops.cast(some, int32))
+    return AdapterRows(first_rows(ops.remainder(number, c.adapters), counts), some)
 
 
 def train_forward(
@@ -215,25 +230,23 @@ def _whole(c: DecoderConfig, batch: int, length: int) -> tuple[Value, _Whole]:
 
 
 def _pass(
-    c: DecoderConfig, w: Weights, pos: Value, past: Past, training: Training,
-    real: Value | None = None, gather: Callable[[Value], Value] | None = None,
-) -> Pass:  # fmt: skip
+    c: DecoderConfig, w: Weights, pos: Value, past: Past, training: Training, **more: Any
+) -> Pass:
     names = [name for name in w if name.startswith("rope.") or name == "query_growth"]
     tables = {name: ops.gather(w[name], pos) for name in names}
-    return Pass(c, w, tables, past, training, real, gather=gather)
+    return Pass(c, w, tables, past, training, **more)
 
 
 def _body(
     c: DecoderConfig, w: Weights, ids: Value, pos: Value, past: Past, training: Training,
-    last: Value | None = None, real: Value | None = None, x: Value | None = None,
-    gather: Callable[[Value], Value] | None = None,
+    last: Value | None = None, x: Value | None = None, **more: Any,
 ) -> Value:  # fmt: skip
     """Logits of the rows (of rows `last` where given) at positions `pos`; what comes before and
     after the layers here as `forward` says."""
     w = matrices(c.forms, w)
     if x is None:
         x = (training.drop or keep)(_embed(c, w, ids, pos))
-    p = with_layer_inputs(_pass(c, w, pos, past, training, real, gather), ids, x)
+    p = with_layer_inputs(_pass(c, w, pos, past, training, **more), ids, x)
     for i in c.here:
         x = training.layer(i, partial(_layer, p, i), x)
     if last is not None:
@@ -296,6 +309,7 @@ def decoder_graph(
     last: bool,
     name: str,
     pages: int = 0,
+    one: bool = False,
     gather: Callable[[Value], Value] | None = None,
 ) -> Graph:
     """The Graph of one step of at most `rows` rows (the scalar "n" says how many) over `slots`
@@ -303,7 +317,8 @@ def decoder_graph(
     [slots, columns] says whose they are. With `last` it gives the logits of one row, given at run
     time by the input "last" [1]; else of all rows. `weights` gives each role's shape and dtype.
     Of a part of a model (`c.run`) that does not embed, the input "x" [rows, hidden] is in the place
-    of "ids". `gather`: see `forward`."""
+    of "ids". `gather`: see `forward`. Where the model has adapters, the input "adapter" chooses of
+    them, with `one` for all rows [1]."""
 
     def given(label: str, size: int, bound: str | None = "n") -> Node:
         return ops.input_node(label, (size,), int32, "input", rows=bound)
@@ -317,6 +332,7 @@ def decoder_graph(
             fed = ops.input_node("x", (rows, c.hidden), float32, "input", rows="n")
         at = {g: given(f"at.{g}", rows * g, None) for g in kv_counts(c)}
         end = given("last", 1, None) if last else None
+        by = given("adapter", *(1, None) if one else (rows, "n")) if c.adapters else None
         table = None
         if pages:
             table = ops.input_node("table", (slots, columns(context)), int32, "input")
@@ -324,9 +340,11 @@ def decoder_graph(
         bound = {k: ops.input_node(k, s, d, "weight") for k, (s, d) in weights.items()}
         kept = states(c, slots, context, pages).items()
         state = {k: ops.input_node(k, *what, "state") for k, what in kept}
-        logits, new = forward(c, bound, Rows(ids, slot, place, at, end, table, x), state, gather)
+        step = Rows(ids, slot, place, at, end, table, x, by)
+        logits, new = forward(c, bound, step, state, gather)
     assigns = tuple((state[k], new[k]) for k in state)
-    ins = [fed, slot, place, *at.values(), *(more for more in (end, table) if more is not None)]
+    ins = [fed, slot, place, *at.values()]
+    ins += [more for more in (end, table, by) if more is not None]
     return Graph(
         (*ins, *bound.values(), *state.values()), (logits,), assigns, name, {"frozen": True}
     )

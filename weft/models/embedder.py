@@ -11,8 +11,8 @@ import numpy as np
 from weft.core.boundary import guard_methods
 from weft.core.errors import LimitError, UsageError
 from weft.core.forks import lock_of
+from weft.models.base import Model
 from weft.models.config import EncoderConfig, Pooling
-from weft.models.model import Model
 from weft.models.pooling import pool
 from weft.models.runner import weight_avals
 

@@ -17,8 +17,10 @@ from weft.program.bundle import is_bundle
 
 if TYPE_CHECKING:
     from weft.core.dtypes import DType
-    from weft.models.model import Model
+    from weft.models.base import Model
     from weft.program.device import Device
+
+MAX_NAME = 200  # characters of an adapter's name
 
 
 def load(
@@ -31,6 +33,7 @@ def load(
     act_dtype: str | DType | None = None,
     cache: str | DType | None = None,
     quant: str | None = None,
+    adapters: Mapping[str, str | os.PathLike[str]] | None = None,
 ) -> Model:
     """The model in a Hugging Face folder (config.json, safetensors, tokenizer.json) or a GGUF file,
     or one of a hub by its name (ORG/NAME, ORG/NAME@REVISION, ORG/NAME:FILE.gguf or :Q4_K_M), which
@@ -48,21 +51,24 @@ def load(
     output layer to 15 bits), so that CPUs multiply integers.
     quant: a scheme ("int4", "int8", ...: docs/quantizing.md) that the linear layers of a folder are
     brought to on the way in, embeddings to int8; what comes of it is kept in weft's cache.
+    adapters: LoRA adapters in PEFT's layout by the names that `generate(adapter=...)` has for them;
+    each sequence takes one or none (docs/serving.md).
     Raises ModelError, FileFormatError, DeviceError, DTypeError, LimitError, UsageError; HubError
     and StorageError of fetching.
     """
     folder = located(path)
     check_batch(max_batch)
     settled: dict[str, Any] = {"dtype": dtype, "act_dtype": act_dtype, "quant": quant}
-    settled |= {"context": context, "cache": cache}
+    settled |= {"context": context, "cache": cache, "adapters": adapters or None}
     with naming(folder):
         if is_bundle(folder):
             return cast("Model", _compiled(folder, device, fallback, settled))
         from weft.models.loader import Room, load_uncompiled
         from weft.models.weight_dtypes import Numbers
 
-        where = Room(context, max_batch, cache)
-        return load_uncompiled(folder, device, fallback, Numbers(dtype, act_dtype, quant), where)
+        where, numbers = Room(context, max_batch, cache), Numbers(dtype, act_dtype, quant)
+        beside = {_adapter_name(name): located(at) for name, at in (adapters or {}).items()}
+        return load_uncompiled(folder, device, fallback, numbers, where, adapters=beside)
 
 
 @contextmanager
@@ -91,6 +97,12 @@ def located(path: str | os.PathLike[str]) -> Path:
             "ORG/NAME"
         )
     return found
+
+
+def _adapter_name(name: object) -> str:
+    if isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable():
+        return name
+    raise UsageError(f"an adapter is called {name!r:.60}; expected 1 to {MAX_NAME} printable signs")
 
 
 def check_batch(batch: object) -> None:

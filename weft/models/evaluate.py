@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import ModelError, UsageError
+from weft.models.base import Model
 from weft.models.evaluate_text import Text, Tokens, tokens_of
-from weft.models.model import Decoder, Model
+from weft.models.model import Decoder
 
 CONTEXT = 512  # tokens of a window, where nothing else is asked for
 

@@ -6,6 +6,7 @@ Apart from `decoder`, so that a compiled model runs without importing what trace
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,11 +20,27 @@ CHUNK = 512  # rows of a step at most
 PAGE = KEYS  # positions of a page (see `weft.ops.attention`)
 
 
+@dataclass(frozen=True)
+class Stacked:
+    """Low-rank adapters of which each row takes one or none: their names, in the order of their
+    numbers, and their matrices by role (`adapters.stacked`)."""
+
+    names: tuple[str, ...] = ()
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+NO_ADAPTERS = Stacked()
+
+
 def with_tables(
-    c: DecoderConfig, weights: Mapping[str, np.ndarray], context: int
+    c: DecoderConfig,
+    weights: Mapping[str, np.ndarray],
+    context: int,
+    stacked: Stacked = NO_ADAPTERS,
 ) -> Mapping[str, np.ndarray]:
-    """The weights plus the tables by position (float32 [context, ...]), bound like them."""
-    return joined(tables(c, context), weights)
+    """The weights plus the tables by position (float32 [context, ...]) and the adapters, bound
+    like them."""
+    return joined(tables(c, context), stacked.arrays, weights)
 
 
 def tables(c: DecoderConfig, context: int) -> dict[str, np.ndarray]:

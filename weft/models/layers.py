@@ -58,10 +58,20 @@ INFERENCE = Training()
 
 
 @dataclass(frozen=True)
+class AdapterRows:
+    """Which of the model's adapters rows take, [N] or all of them the same, [1]: `numbers` int32 of
+    matrices (with `first_rows`), and `some` bool, whether it is one; where not, the number says
+    nothing."""
+
+    numbers: Value
+    some: Value
+
+
+@dataclass(frozen=True)
 class Pass:
     """What the layers of one pass share: the model, its weights, and of the rows the tables at
-    their positions (`inputs.tables`, float32 [N, ...]), what came before them, and which are no
-    padding (bool [N]; None: all)."""
+    their positions (`inputs.tables`, float32 [N, ...]), what came before them, which are no
+    padding (bool [N]; None: all), and which adapters they take (None: none)."""
 
     c: DecoderConfig
     w: Weights
@@ -71,6 +81,7 @@ class Pass:
     real: Value | None = None
     inputs: Value = None  # what layers take of the tokens beside the residual stream, side by side
     gather: Callable[[Value], Value] | None = None  # where columns are divided: those of all ranks
+    chosen: AdapterRows | None = None
 
     def project(self, role: str, x: Value) -> Value:
         """The linear layer `role`. Where machines divide the columns of matrices, those that close
@@ -81,28 +92,41 @@ class Pass:
 
     def _project(self, role: str, x: Value) -> Value:
         """With its low-rank adapter where the weights hold one: x . w + b + scale (x A^T) B^T, A
-        [r, K], B [M, r] (Hu et al., arXiv:2106.09685)."""
+        [r, K], B [M, r] (Hu et al., arXiv:2106.09685); or with that which each row chose."""
         c, w = self.c, self.w
         self.training.watch(role, x)
         bias = w.get(f"{role}.b")
         k_first = c.transposed and bias is not None  # GPT-2's layers, which all have one
-        x = rounded(c, f"{role}.w", x)
-        out = product(c, w, f"{role}.w", x, bias, k_first)
-        if f"{role}.lora_a" not in w:
+        out = product(c, w, f"{role}.w", rounded(c, f"{role}.w", x), bias, k_first)
+        if f"{role}.lora_a" in w:
+            low = (self.training.adapter_drop or keep)(x)
+            low = linear(c.act_dtype, low, w[f"{role}.lora_a"])
+            low = linear(c.act_dtype, low, w[f"{role}.lora_b"])
+            out = ops.add(out, ops.mul(low, c.adapter_scale))
+        if self.chosen is None or f"{role}.loras_a" not in w:
             return out
-        x = (self.training.adapter_drop or keep)(x)
-        low = linear(c.act_dtype, x, w[f"{role}.lora_a"])
-        return ops.add(out, ops.mul(linear(c.act_dtype, low, w[f"{role}.lora_b"]), c.adapter_scale))
+        return self._adapted(self.chosen, role, x, out)
+
+    def _adapted(self, chosen: AdapterRows, role: str, x: Value, out: Value) -> Value:
+        """out[N, M] and what the adapters that the rows of x[N, K] chose add to it. Rows without
+        one keep their bits: what was added to them is left out again."""
+        count = self.c.adapters
+        n, one = ops.aval(x).shape[0], ops.aval(chosen.numbers).shape == (1,)
+        low = x
+        for w in (self.w[f"{role}.loras_a"], self.w[f"{role}.loras_b"]):
+            if one:  # a product of rows as others are: those that nobody reads may be left out
+                depth = ops.aval(w).shape[1]
+                w = ops.gather(ops.reshape(w, (count, -1, depth)), chosen.numbers)
+                low = linear(float32, low, ops.reshape(w, (-1, depth)))
+            else:
+                low = picked(float32, w, count, ops.reshape(low, (n, 1, -1)), chosen.numbers)
+                low = ops.reshape(low, (n, -1))
+        some = ops.broadcast(ops.reshape(chosen.some, (-1, 1)), ops.aval(out).shape)
+        return ops.where(some, ops.add(out, low), out)
 
     def pick(self, role: str, x: Value, chosen: Value) -> Value:
-        """x[..., M, A] times the chosen[...] matrices of w[E, B, A] (+ b[E, B]): float32
-        [..., M, B]. Packed ones stand one under the other, [E * B, A]."""
-        w = self.w[f"{role}.w"]
-        w = ops.reshape(w, (self.c.experts, -1, ops.aval(w).shape[-1]))
-        wide = _wide(self.c.act_dtype, w)
-        lead = len(ops.aval(chosen).shape)
-        matrix = ops.transpose(ops.gather(w, chosen), (*range(lead), lead + 1, lead))
-        out = ops.dot(ops.cast(x, wide), ops.cast(matrix, wide), float32)
+        """`picked` of the weight `role`, of each expert one (+ b[E, B])."""
+        out = picked(self.c.act_dtype, self.w[f"{role}.w"], self.c.experts, x, chosen)
         bias = self.w.get(f"{role}.b")
         if bias is None:
             return out
@@ -198,6 +222,16 @@ def linear(
     matrix = w if k_first else ops.transpose(w)
     out = ops.dot(ops.cast(x, wide), ops.cast(matrix, wide), float32)
     return out if b is None else ops.add(out, _row(b, out))
+
+
+def picked(act_dtype: DType, w: Value, count: int, x: Value, chosen: Value) -> Value:
+    """x[..., M, A] times the chosen[...] of `count` matrices w[E, B, A]: float32 [..., M, B]. They
+    may stand one under the other, [E * B, A], as packed ones do."""
+    w = ops.reshape(w, (count, -1, ops.aval(w).shape[-1]))
+    wide = _wide(act_dtype, w)
+    lead = len(ops.aval(chosen).shape)
+    matrix = ops.transpose(ops.gather(w, chosen), (*range(lead), lead + 1, lead))
+    return ops.dot(ops.cast(x, wide), ops.cast(matrix, wide), float32)
 
 
 def _wide(act_dtype: DType, w: Value) -> DType:

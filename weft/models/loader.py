@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,31 +16,25 @@ from weft.core.errors import (
     UsageError,
 )
 from weft.importers.hf_config import Fields, read_config, read_object
+from weft.models.base import Model
 from weft.models.config import DecoderConfig, EncoderConfig, Made, TokenIds
 from weft.models.decoder_names import decoder_layout
 from weft.models.embedder import Encoder
+from weft.models.encoder_runner import compiled_encoder, eager_encoder
 from weft.models.encoders import ENCODERS, read_pooling
 from weft.models.families import DECODERS
 from weft.models.family_parts import MAX_VOCAB
 from weft.models.hub.names import name_of
-from weft.models.inputs import with_tables
+from weft.models.inputs import NO_ADAPTERS, Stacked, with_tables
 from weft.models.machines.shares import own_columns
 from weft.models.machines.stages import roles_of
 from weft.models.matrices import Chosen
-from weft.models.model import Decoder, Model
+from weft.models.model import Decoder
 from weft.models.names import encoder_layout
 from weft.models.paged import CompiledPaged, EagerPaged
 from weft.models.progress import progress
 from weft.models.reading import read_weights, says_packed
-from weft.models.runner import (
-    CompiledRunner,
-    EagerRunner,
-    MakeRunner,
-    Runner,
-    compiled_encoder,
-    eager_encoder,
-    weight_avals,
-)
+from weft.models.runner import CompiledRunner, EagerRunner, MakeRunner, Runner, weight_avals
 from weft.models.weight_dtypes import Numbers, check_dtypes, main_dtype, ready, wanted, wanted_cache
 
 if TYPE_CHECKING:
@@ -70,6 +64,7 @@ def load_uncompiled(
     numbers: Numbers,
     room: Room,
     part: Part | None = None,
+    adapters: Mapping[str, Path] = {},
 ) -> Model:
     """The model in a Hugging Face folder or a GGUF file; see weft.load. With `part` what one of
     several machines computes of it."""
@@ -80,7 +75,7 @@ def load_uncompiled(
         what = f"{folder.name} is a file" if folder.is_file() else "a dtype is given too"
         raise UsageError(f"quant={numbers.quant!r} is for folders of floats, without dtype; {what}")
     if folder.is_file():
-        return _gguf(folder, device, fallback, numbers, room, part)
+        return _gguf(folder, device, fallback, numbers, room, part, adapters)
     adapter = _adapter(folder)
     if adapter is not None:
         if part is not None:
@@ -98,11 +93,13 @@ def load_uncompiled(
             if numbers.act_dtype in (int8, int8.name):
                 what = "is an encoder, whose inputs are not quantised"
                 raise UsageError(f"{config.where}: {kind} {what}: act_dtype float32 or bfloat16")
+            if adapters:
+                raise UsageError(f"{config.where}: {kind} is an encoder, which takes no adapters")
             return _encoder(folder, config, ENCODERS[kind](config), target, numbers)
         made = DECODERS[kind](config)
         made = made if part is None else part(made)
         change = None if adapter is None else adapter[1](made)
-        return _decoder(folder, config, made, target, numbers, room, change)
+        return _decoder(folder, config, made, target, numbers, room, change, adapters)
 
 
 def _adapter(folder: Path) -> tuple[Path, Callable[[DecoderConfig], Adapter]] | None:
@@ -159,7 +156,9 @@ def _decoder(
     numbers: Numbers,
     room: Room,
     adapter: Adapter | None,
+    adapters: Mapping[str, Path],
 ) -> Decoder:
+    beside = _stacked(config, adapters)
     dtype = wanted(numbers.dtype)
     weights = read_weights(folder, raw, decoder_layout(config), dtype, roles_of(config))
     if numbers.quant is not None:
@@ -172,7 +171,16 @@ def _decoder(
 
         config, weights = added(config, weights, adapter)
     config, weights = ready(folder, config, weights, numbers, device)
-    return decoder_from(folder, raw, config, weights, device, room)
+    return decoder_from(folder, raw, config, weights, device, room, beside)
+
+
+def _stacked(config: DecoderConfig, folders: Mapping[str, Path]) -> Stacked:
+    """The adapters in some folders, by the names that they are to have."""
+    if not folders:
+        return NO_ADAPTERS
+    from weft.models.adapters import read, stacked
+
+    return stacked(config, {name: read(folder, config) for name, folder in folders.items()})
 
 
 def _gguf(
@@ -182,6 +190,7 @@ def _gguf(
     numbers: Numbers,
     room: Room,
     part: Part | None,
+    adapters: Mapping[str, Path],
 ) -> Decoder:
     """The model in a GGUF file."""
     from weft.models.gguf import read
@@ -192,8 +201,9 @@ def _gguf(
         config = found.config if part is None else part(found.config)
         chosen = Chosen(found.weights(wanted(numbers.dtype)), roles_of(config))
         config, weights = ready(path, *own_columns(config, chosen), numbers, target)
+        beside = _stacked(config, adapters)
     make = _tokenizer_maker(path, config.vocab, made=found.tokenizer)
-    return _built(path, config, weights, target, make, found.tokens, room)
+    return _built(path, config, weights, target, make, found.tokens, room, beside)
 
 
 def decoder_from(
@@ -203,11 +213,12 @@ def decoder_from(
     weights: Mapping[str, np.ndarray],
     device: Device | None,
     room: Room = Room(),
+    adapters: Stacked = NO_ADAPTERS,
 ) -> Decoder:
     """A Decoder of weights by role; `folder` holds its tokenizer, `raw` is its config.json."""
     make_tokenizer = _tokenizer_maker(folder, config.vocab)
     tokens = read_token_ids(folder, raw)
-    return _built(folder, config, weights, device, make_tokenizer, tokens, room)
+    return _built(folder, config, weights, device, make_tokenizer, tokens, room, adapters)
 
 
 def _built(
@@ -218,16 +229,18 @@ def _built(
     make_tokenizer: Callable[[], Tokenizer | None],
     tokens: TokenIds,
     room: Room,
+    adapters: Stacked,
 ) -> Decoder:
     kept = wanted_cache(room.cache) or main_dtype(weights)
     check_dtypes(device, {"the cache": kept})
-    config = replace(config, kv_dtype=kept)
+    config = replace(config, kv_dtype=kept, adapters=len(adapters.names))
     length = _context(config, room.context)
-    tables = with_tables(config, weights, length)
-    make_runner = _runner_maker(config, tables, device, length)
+    whole = with_tables(config, weights, length, adapters)
+    make_runner = _runner_maker(config, whole, device, length, adapters.names)
     return Decoder(
-        path, config, weights, device, make_tokenizer, make_runner, length, tokens, room.max_batch
-    )
+        path, config, weights, device, make_tokenizer, make_runner, length, tokens,
+        room.max_batch, adapters,
+    )  # fmt: skip
 
 
 def _context(config: DecoderConfig, context: int | None) -> int:
@@ -243,12 +256,18 @@ def _context(config: DecoderConfig, context: int | None) -> int:
 
 
 def _runner_maker(
-    config: DecoderConfig, weights: Mapping[str, np.ndarray], device: Device | None, context: int
+    config: DecoderConfig,
+    weights: Mapping[str, np.ndarray],
+    device: Device | None,
+    context: int,
+    adapters: Sequence[str],
 ) -> MakeRunner:
     """Makes runners that share the weights."""
     if device is None:
         eager = (EagerRunner, EagerPaged)
-        return lambda slots, pages: eager[pages > 0](config, weights, context, slots, pages)
+        return lambda slots, pages: eager[pages > 0](
+            config, weights, context, slots, pages, adapters
+        )
     from weft.program.arena import Arena
 
     avals, arena = weight_avals(weights), Arena(device)
@@ -260,7 +279,7 @@ def _runner_maker(
     ) -> Runner:  # fmt: skip
         kind, wants = kind or (CompiledPaged if pages else CompiledRunner), roles_of(of)
         read = {role: aval for role, aval in avals.items() if wants(role)}
-        return kind(of, weights, read, context, slots, device, arena, placed, pages)
+        return kind(of, weights, read, context, slots, device, arena, placed, pages, adapters)
 
     return make
 

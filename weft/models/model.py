@@ -1,4 +1,4 @@
-"""Models as users hold them: what all share, and decoders (generate, logits)."""
+"""Decoders as users hold them: generate, logits."""
 
 from __future__ import annotations
 
@@ -10,20 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.core.arrays import all_finite
 from weft.core.boundary import guard_methods
-from weft.core.dtypes import float32, int8
-from weft.core.errors import CallError, LimitError, ModelError, UsageError
+from weft.core.errors import LimitError, UsageError
 from weft.core.forks import lock_of
-from weft.core.mapped import mapped_files
 from weft.engine.engine import Engine
 from weft.engine.job import Job
 from weft.engine.sampler import Sampling
 from weft.engine.text import TextStream
-from weft.models import matrices
-from weft.models.config import DecoderConfig, EncoderConfig, TokenIds
+from weft.models.config import DecoderConfig, TokenIds
 from weft.models.drafting import Drafting
 from weft.models.generate import Generation, Part, Piece, Stream, play
+from weft.models.inputs import NO_ADAPTERS, Stacked
 from weft.models.paged import Pageable
 from weft.models.progress import line_taken
 from weft.models.prompts import (
@@ -36,7 +33,6 @@ from weft.models.prompts import (
 )
 from weft.models.runner import CompiledRunner, MakeRunner, Runner
 from weft.models.slotted import Slotted
-from weft.models.weight_dtypes import main_dtype
 
 if TYPE_CHECKING:
     from weft.graph.ir import Graph
@@ -45,109 +41,7 @@ if TYPE_CHECKING:
     from weft.program.program import Program
 
 
-class Model:
-    """What decoders and encoders share. `device` is None for the NumPy oracle."""
-
-    def __init__(
-        self,
-        folder: Path,  # or a file
-        config: DecoderConfig | EncoderConfig,
-        weights: Mapping[str, np.ndarray],
-        device: Device | None,
-        make_tokenizer: Callable[[], Tokenizer | None],
-    ) -> None:
-        self.folder = folder
-        self.config = config
-        self.device = device
-        self.weights = weights
-        self._files = mapped_files(weights.values())
-        self._make_tokenizer = make_tokenizer
-        self._tokenizer: Tokenizer | None = None
-        self._tokenizer_read = False
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """The model's own, read on first use; None where it has none."""
-        if not self._tokenizer_read:
-            self._tokenizer = self._make_tokenizer()
-            self._tokenizer_read = True
-        return self._tokenizer
-
-    @property
-    def precision(self) -> str:
-        """The dtype of the weights and, where linear inputs are rounded to it too, a word on that:
-        "float16", "bfloat16 with bfloat16 inputs", "packed, 4.50 bits per weight"; and what keys
-        and values are kept in, where it is another dtype."""
-        main = main_dtype(self.weights)
-        narrow = main is self.config.act_dtype and main is not float32
-        said = f"{main.name} with {main.name} inputs" if narrow else main.name
-        if self.config.forms:
-            said = f"packed, {matrices.bits(self.config.forms, self.weights):.2f} bits per weight"
-            said += ", int8 inputs" if self.config.act_dtype is int8 else ""
-        kept = getattr(self.config, "kv_dtype", main)
-        return said if kept is main else f"{said}, {kept.name} cache"
-
-    def _check_files(self) -> None:
-        """Raises FileFormatError when a file that the weights lie in has been cut short."""
-        for file in self._files:
-            file.check()
-
-    def need_tokenizer(self, why: str) -> Tokenizer:
-        if self.tokenizer is None:
-            lacks = "tokenizer" if self.folder.is_file() else "tokenizer.json"
-            raise UsageError(f"{self.folder} has no {lacks}: {why}")
-        return self.tokenizer
-
-    def generate(self, prompt: Any, **options: Any) -> Any:
-        raise UsageError(f"{self.config.family} is an encoder: use embed(texts)")
-
-    def logits(self, ids: Sequence[int]) -> np.ndarray:
-        raise UsageError(f"{self.config.family} is an encoder: use embed(texts)")
-
-    def chat_ids(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
-        raise UsageError(f"{self.config.family} is an encoder: it cannot chat")
-
-    def graphs(self) -> dict[str, Graph]:
-        """What the model computes, before compilation, by step ({} on the oracle)."""
-        return {}
-
-    def embed(self, texts: Sequence[str]) -> np.ndarray:
-        raise UsageError(f"{self.config.family} generates text: use generate(prompt)")
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise CallError(
-            f"{self.folder}: a model holds a device, threads and mapped files, which neither "
-            "pickle nor copy carries over; pass the folder's name and call weft.load there"
-        )
-
-    def explain_bad(self, what: str) -> ModelError:
-        """Why numbers went bad: names the first weight that holds NaN or infinity."""
-        for role, value in self.weights.items():
-            if not all_finite(value):
-                bad = ~np.isfinite(value.astype(np.float32, copy=False))
-                at = [int(i) for i in np.argwhere(bad)[0]]
-                name = self._name(matrices.owner(self.config.forms, role))
-                return ModelError(
-                    f"{self.folder}: weight {name!r} holds NaN or infinity "
-                    f"(first at {at}), so {what} not finite; the checkpoint is damaged"
-                )
-        return ModelError(
-            f"{self.folder}: {what} not finite though every weight is; a value overflowed "
-            "its dtype: load with dtype='float32' (and cache='f32')"
-        )
-
-    def _name(self, role: str) -> str:
-        """What the checkpoint calls the weight that plays `role`."""
-        from weft.models import gguf, names
-
-        if self.folder.is_file():
-            return gguf.tensor_name(role)
-        if isinstance(self.config, DecoderConfig):
-            return names.decoder_layout(self.config).weights[role].name
-        return names.encoder_layout(self.config).weights[role].name
-
-
-class Decoder(Drafting, Pageable, Model):
+class Decoder(Drafting, Pageable):
     """A language model. Compiles on first use. What several threads and streams generate at once
     takes turns, step by step."""
 
@@ -164,9 +58,11 @@ class Decoder(Drafting, Pageable, Model):
         context: int,
         tokens: TokenIds,
         max_batch: int,
+        stacked: Stacked = NO_ADAPTERS,
     ) -> None:
         super().__init__(folder, config, weights, device, make_tokenizer)
         self.context, self.tokens, self.max_batch = context, tokens, max_batch
+        self._stacked = stacked
         self._make_runner = make_runner
         self._runners: dict[int, Runner] = {}
         self._engines: dict[int, Engine] = {}
@@ -176,6 +72,21 @@ class Decoder(Drafting, Pageable, Model):
             torn=f"{folder}: it was generating in another thread when this process was "
             "forked, so its caches are unknown here; load it again in the child",
         )
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The names of the adapters beside the weights, in the order of their numbers."""
+        return self._stacked.names
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + sum(x.nbytes for x in self._stacked.arrays.values())
+
+    def check_adapter(self, name: str) -> None:
+        """Raises UsageError for an adapter ("": none) that the model was not loaded with."""
+        if name and name not in self.adapters:
+            known = ", ".join(self.adapters) or "none: weft.load(..., adapters={name: folder})"
+            raise UsageError(f"there is no adapter {name!r:.100}; there is {known}")
 
     def runner(self, sequences: int = 1) -> Runner:
         """The runner with room for this many sequences at once (at most max_batch): one for a
@@ -274,6 +185,7 @@ class Decoder(Drafting, Pageable, Model):
         stop: str | Sequence[str] = (),
         stream: bool = False,
         draft: bool | Decoder = False,
+        adapter: str = "",
     ) -> Generation | list[Generation] | Stream:
         """New tokens after `prompt` (text or ids): a Generation. A list of prompts gives a list.
 
@@ -281,6 +193,7 @@ class Decoder(Drafting, Pageable, Model):
         are not part of it. With `stream` an iterator of text pieces (`Piece`) comes back at once.
         `draft` proposes tokens, which changes how long it takes and nothing else: True from what
         was written before, a smaller Decoder with the same tokenizer by reading along.
+        adapter: one of those that the model was loaded with ("": none).
         Raises UsageError (empty prompt, bad options, unknown ids), LimitError (prompt longer than
         the context), ModelError (NaN in weights or logits).
         """
@@ -288,6 +201,7 @@ class Decoder(Drafting, Pageable, Model):
         stops, count = checked_stops(stop), checked_count(max_new_tokens)
         if stops:
             self.need_tokenizer("stop strings need one")
+        self.check_adapter(adapter)
         sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
         seeds, eos = seeds_of(seed, len(prompts)), frozenset(self.tokens.eos)
         decoded = stream or bool(stops)  # else the text waits until somebody reads it
@@ -295,7 +209,8 @@ class Decoder(Drafting, Pageable, Model):
         for i, (own, index) in enumerate(seeds):
             ids = tuple(self.encode(prompts[i]))
             job = Job(
-                ids, count, sampling, own, index, eos, stops, decoded=decoded, drafts=bool(draft),
+                ids, count, sampling, own, index, eos, stops,
+                adapter=adapter, decoded=decoded, drafts=bool(draft),
             )  # fmt: skip
             parts.append(Part(i, job))
         pieces = Stream(self._play(parts, stream, draft), parts, self._texts)

@@ -12,12 +12,13 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from weft.core.errors import LimitError, UsageError
 from weft.core.order import stream_rows
+from weft.models.base import Model
 from weft.models.config import DecoderConfig
 from weft.models.fit import pages_in
 from weft.models.inputs import (
@@ -31,9 +32,6 @@ from weft.models.inputs import (
     states,
 )
 from weft.models.runner import DECODE_ROWS, CompiledRunner, EagerRunner, MakeRunner, Runner
-
-if TYPE_CHECKING:
-    from weft.program.device import Device
 
 ROWS = "rows"  # the kind of a step that returns every row's logits, with its size behind
 
@@ -52,7 +50,7 @@ class Paged(Runner):
         """Feeds ids to a slot from position `start`; logits float32 [vocab] of the last one. Raises
         UsageError for a slot, a page or an adapter that is not there and for a position that the
         slot cannot go on from, LimitError for one beyond the context."""
-        return super().prefill(slot, ids, start)
+        return super().prefill(slot, ids, start, adapter)
 
     def rows(
         self,
@@ -66,7 +64,7 @@ class Paged(Runner):
         parts, begin = [], 0
         for size in self._cut(len(ids)):
             part = slice(begin, begin + size)
-            parts.append(self._step(ids[part], slots[part], pos[part]))
+            parts.append(self._step(ids[part], slots[part], pos[part], adapters[part]))
             begin += size
             if begin < len(ids):
                 parts[-1] = parts[-1].copy()  # the next step reuses its memory
@@ -118,9 +116,15 @@ class Paged(Runner):
         cut = [most] * (rows // most)
         return [*cut, rows % most] if rows % most else cut
 
-    def _step(self, ids: Sequence[int], slots: Sequence[int], pos: Sequence[int]) -> np.ndarray:
+    def _step(
+        self,
+        ids: Sequence[int],
+        slots: Sequence[int],
+        pos: Sequence[int],
+        adapters: Sequence[str],
+    ) -> np.ndarray:
         kind = f"{ROWS}{next(size for size in self._sizes() if size >= len(ids))}"
-        rows = self._rows(kind, ids, slots, pos)
+        rows = self._rows(kind, ids, slots, pos, adapters)
         with self._feeding(*runs(ids, slots, pos)):
             return self.step(kind, rows, len(ids))[: len(ids)]
 
@@ -142,13 +146,11 @@ class Paged(Runner):
             raise UsageError(f"page {pages.min()} or {pages.max()}; there are {self.pages}")
 
 
-class Pageable:
+class Pageable(Model):
     """What a Decoder has to do with pages."""
 
     config: DecoderConfig
     context: int
-    weights: Mapping[str, np.ndarray]
-    device: Device | None
     _make_runner: MakeRunner
     _runners: dict[int, Runner]
     _fit: Callable[[int], int] | None = None  # where other machines have a part of the model
@@ -186,7 +188,7 @@ class Pageable:
             return most
         kept = states(self.config, slots, self.context, 1).items()
         taken = sum(math.prod(s) * d.itemsize for name, (s, d) in kept if by_slot(name))
-        taken += 0 if self._runners else sum(w.nbytes for w in self.weights.values())
+        taken += 0 if self._runners else self.nbytes
         return pages_in(int(share * (free - taken)), self.page_bytes, most)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from weft.core.clock import compiling
 from weft.core.dtypes import as_dtype
 from weft.core.errors import OutOfMemoryError, UsageError
-from weft.models.config import DecoderConfig, EncoderConfig
+from weft.models.config import DecoderConfig
 from weft.models.inputs import CHUNK, cache_rows, intact, kv_counts, remembers, states
 from weft.models.matrices import Lent, joined
 from weft.models.progress import progress
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 DECODE_ROWS = 64  # sequences of a decode step
 SCORE_CHUNK = 64  # rows of a step that returns every row's logits
+OF_ONE = ("prefill", "score")  # steps whose rows are of one slot
 
 
 MakeRunner = Callable[..., "Runner"]
@@ -41,10 +42,15 @@ the model; given a class, one of that."""
 
 class Runner(abc.ABC):
     """`weights` are roles to arrays, rotary tables included (`inputs.with_tables`). With `pages`
-    keys and values are kept in so many, else by slot."""
+    keys and values are kept in so many, else by slot. `adapters` are the names of those stacked
+    in the weights (`adapters.stacked`), in their order."""
 
-    def __init__(self, config: DecoderConfig, context: int, slots: int, pages: int = 0) -> None:
+    def __init__(
+        self, config: DecoderConfig, context: int, slots: int, pages: int = 0,
+        adapters: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.config, self.context, self.slots, self.pages = config, context, slots, pages
+        self._by_name = {name: i for i, name in enumerate([*adapters, ""])}
         self._fed: list[list[int]] = [[] for _ in range(slots)]  # whose keys each slot holds
 
     @abc.abstractmethod
@@ -75,25 +81,35 @@ class Runner(abc.ABC):
         fed = len(self._fed[slot])
         return count if intact(self.config, self.context, fed, count) else 0
 
-    def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> np.ndarray:
-        """Feeds ids to a slot from position `start`; logits float32 [vocab] of the last one."""
+    def prefill(
+        self, slot: int, ids: Sequence[int], start: int = 0, adapter: str = ""
+    ) -> np.ndarray:
+        """Feeds ids to a slot from position `start`; logits float32 [vocab] of the last one. Here
+        as below UsageError is raised for an adapter that is not there."""
         chunk = self.room("prefill")
         logits = np.empty(0, np.float32)
         for begin in range(0, len(ids), chunk):
             part = ids[begin : begin + chunk]
-            rows = self._rows("prefill", part, [slot] * len(part), start + begin)
+            rows = self._rows("prefill", part, [slot] * len(part), start + begin, [adapter])
             rows["last"] = np.array([len(part) - 1], np.int32)
             with self._feeding((slot, start + begin, part)):
                 logits = self.step("prefill", rows, len(part))[0]
         return logits
 
-    def decode(self, ids: Sequence[int], slots: Sequence[int], pos: Sequence[int]) -> np.ndarray:
-        """One token for each of some slots, at the given positions; logits float32 [n, vocab]."""
+    def decode(
+        self,
+        ids: Sequence[int],
+        slots: Sequence[int],
+        pos: Sequence[int],
+        adapters: Sequence[str] = (),
+    ) -> np.ndarray:
+        """One token for each of some slots, at the given positions (and with the given adapters);
+        logits float32 [n, vocab]."""
         step = self.room("decode")
         parts = []
         for i in range(0, len(ids), step):
-            part = ids[i : i + step]
-            rows = self._rows("decode", part, slots[i : i + step], pos[i : i + step])
+            part, at = ids[i : i + step], slice(i, i + step)
+            rows = self._rows("decode", part, slots[at], pos[at], adapters[at])
             fed = zip(slots[i:], pos[i:], ([token] for token in part))
             with self._feeding(*fed):
                 parts.append(self.step("decode", rows, len(part))[: len(part)])
@@ -105,14 +121,16 @@ class Runner(abc.ABC):
         """Logits float32 [len(ids), vocab] of every position, in slot 0."""
         return self.verify(0, ids)
 
-    def verify(self, slot: int, ids: Sequence[int], start: int = 0) -> np.ndarray:
+    def verify(
+        self, slot: int, ids: Sequence[int], start: int = 0, adapter: str = ""
+    ) -> np.ndarray:
         """Feeds ids to a slot from position `start`; logits float32 [len(ids), vocab] of each of
         them, bit for bit those of decoding one by one: proposed tokens are checked as rows."""
         chunk = self.room("score")
         out = np.empty((len(ids), self.config.vocab), np.float32)
         for begin in range(0, len(ids), chunk):
             part = ids[begin : begin + chunk]
-            rows = self._rows("score", part, [slot] * len(part), start + begin)
+            rows = self._rows("score", part, [slot] * len(part), start + begin, [adapter])
             with self._feeding((slot, start + begin, part)):
                 out[begin : begin + len(part)] = self.step("score", rows, len(part))[: len(part)]
         return out
@@ -142,14 +160,31 @@ class Runner(abc.ABC):
             raise
 
     def _rows(
-        self, kind: str, ids: Sequence[int], slots: Sequence[int], pos: int | Sequence[int]
+        self,
+        kind: str,
+        ids: Sequence[int],
+        slots: Sequence[int],
+        pos: int | Sequence[int],
+        adapters: Sequence[str] = (),
     ) -> dict[str, np.ndarray]:
-        """The inputs of a step; a start position counts up row by row."""
+        """The inputs of a step; a start position counts up row by row. adapters: one of each row,
+        or of all rows where these are of one slot; without any, none."""
         slot = np.asarray(slots, np.int32)
         place = np.arange(pos, pos + len(ids)) if isinstance(pos, int) else np.asarray(pos)
         place = place.astype(np.int32)
         rows = {"ids": np.asarray(ids, np.int32), "slot": slot, "place": place}
+        count = 1 if kind in OF_ONE else len(ids)
+        rows |= self._chosen(list(adapters) or [""] * count)
         return rows | self._places(slot, place, self.room(kind))
+
+    def _chosen(self, adapters: Sequence[str]) -> dict[str, np.ndarray]:
+        for name in adapters:
+            if name not in self._by_name:
+                known = ", ".join(filter(None, self._by_name)) or "none"
+                raise UsageError(f"there is no adapter {name!r:.100}; there is {known}")
+        if not self.config.adapters:
+            return {}
+        return {"adapter": np.array([self._by_name[name] for name in adapters], np.int32)}
 
     def _places(self, slot: np.ndarray, pos: np.ndarray, size: int) -> dict[str, np.ndarray]:
         """Where rows' keys and values go."""
@@ -161,9 +196,9 @@ class EagerRunner(Runner):
 
     def __init__(
         self, config: DecoderConfig, weights: Mapping[str, np.ndarray], context: int, slots: int,
-        pages: int = 0,
+        pages: int = 0, adapters: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        super().__init__(config, context, slots, pages)
+        super().__init__(config, context, slots, pages, adapters)
         self._weights = weights
         kept = states(config, slots, context, pages)
         self._state = {k: np.zeros(shape, dtype.numpy) for k, (shape, dtype) in kept.items()}
@@ -182,7 +217,10 @@ class EagerRunner(Runner):
 
         at = {g: rows[f"at.{g}"][: n * g] for g in kv_counts(self.config)}
         last = rows["last"] if kind == "prefill" else None
-        given = decoder.Rows(rows["ids"], rows["slot"], rows["place"], at, last, rows.get("table"))
+        given = decoder.Rows(
+            rows["ids"], rows["slot"], rows["place"], at, last, rows.get("table"),
+            adapter=rows.get("adapter"),
+        )  # fmt: skip
         logits, self._state = decoder.forward(self.config, self._weights, given, self._state)
         return np.asarray(logits)
 
@@ -205,8 +243,9 @@ class CompiledRunner(Runner):
         arena: Arena,
         placed: dict[str, Buffer] | None = None,
         pages: int = 0,
+        adapters: Sequence[str] = (),
     ) -> None:
-        super().__init__(config, context, slots, pages)
+        super().__init__(config, context, slots, pages, adapters)
         self._weights = weights
         self._placed = {} if placed is None else placed
         self._avals = avals
@@ -233,10 +272,11 @@ class CompiledRunner(Runner):
                 made = self._sessions[kind] = self._compile(kind)
         return made
 
-    def _shape(self, kind: str) -> tuple[int, int, int, bool, str, int]:
+    def _shape(self, kind: str) -> tuple[int, int, int, bool, str, int, bool]:
         run, name = self.config.run, f"{self.config.family}.{kind}"
         last = kind == "prefill" and (run is None or run.end == self.config.layers)
-        return self.room(kind), self.slots, self.context, last, name, self.pages
+        one = kind in OF_ONE
+        return self.room(kind), self.slots, self.context, last, name, self.pages, one
 
     @property
     def weights(self) -> Mapping[str, Any]:
@@ -268,7 +308,7 @@ class CompiledRunner(Runner):
 
         held = [b.nbytes for b in (*self._placed.values(), *self._state.values())]
         free = self._device.free_memory()
-        given = _given(program, self._placed, self._weights)
+        given = given_weights(program, self._placed, self._weights)
         try:
             session = Session(
                 program, self._device, given, self._state, self.arena, reuse_outputs=True
@@ -289,7 +329,7 @@ class CompiledRunner(Runner):
         return session.run({name: rows[name] for name in session.input_names}, {"n": n})[0]
 
 
-def _given(
+def given_weights(
     program: Program, placed: Mapping[str, Buffer], weights: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """What the Program's weights are made of: buffers that are there, and the model's arrays."""
@@ -304,63 +344,7 @@ def weight_avals(weights: Mapping[str, np.ndarray]) -> dict[str, tuple[tuple[int
     return {k: (v.shape, as_dtype(v.dtype)) for k, v in weights.items()}
 
 
-# -- encoders -------------------------------------------------------------------------------------
-
-Hidden = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""(ids int32 [B, T], lengths int32 [B]) -> token vectors float32 [B, T, hidden]."""
-
-
-def eager_encoder(config: EncoderConfig, weights: Mapping[str, np.ndarray]) -> Hidden:
-    """The encoder as the oracle computes it."""
-    from weft.models import encoder
-
-    return lambda ids, lengths: np.asarray(encoder.forward(config, weights, ids, lengths))
-
-
 def model_caps(caps: Caps) -> Caps:
     """What models are compiled for: never a vendor's products, whose sums may be cut differently
     for another number of rows. A text's result does not depend on what else is in the batch."""
     return caps.without("gemm_library")
-
-
-def encoder_program(
-    config: EncoderConfig, weights: Mapping[str, np.ndarray], shape: tuple[int, int], caps: Caps
-) -> Program:
-    """The Program for ids of one shape."""
-    from weft.tensor.programs import program_for
-
-    avals = weight_avals(weights)
-
-    def graph() -> Graph:
-        from weft.models.encoder import encoder_graph
-
-        return encoder_graph(config, avals, *shape)
-
-    return program_for((config, sorted(avals.items()), shape), model_caps(caps), graph)
-
-
-def compiled_encoder(
-    config: EncoderConfig, weights: Mapping[str, np.ndarray], device: Device
-) -> Hidden:
-    """The encoder on a device: one Program per shape of `ids`, compiled on first use."""
-    placed: dict[str, Buffer] = {}
-    sessions: dict[tuple[int, ...], Session] = {}
-    arenas: list[Arena] = []
-
-    def hidden(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        if ids.shape not in sessions:
-            from weft.program.arena import Arena
-            from weft.program.session import Session
-
-            if not arenas:
-                arenas.append(Arena(device))
-            batch, length = ids.shape
-            with progress(f"compiling {batch} x {length} tokens for {device.info.id}"):
-                program = encoder_program(config, weights, (batch, length), device.caps)
-                given = _given(program, placed, weights)
-                session = Session(program, device, given, arena=arenas[0], reuse_outputs=True)
-            placed.update(session.weights)
-            sessions[ids.shape] = session
-        return sessions[ids.shape].run({"ids": ids, "lengths": lengths})[0]
-
-    return hidden

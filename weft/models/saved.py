@@ -15,11 +15,13 @@ from weft.core.caps import Caps
 from weft.core.dtypes import as_dtype
 from weft.core.errors import FileFormatError, UsageError
 from weft.core.records import from_data, to_data
+from weft.models.base import Model
 from weft.models.config import DecoderConfig, EncoderConfig, Made, Pooling, TokenIds
 from weft.models.embedder import Encoder
+from weft.models.encoder_runner import Hidden
 from weft.models.inputs import states
-from weft.models.model import Decoder, Model
-from weft.models.runner import CompiledRunner, Hidden, Runner, model_caps, weight_avals
+from weft.models.model import Decoder
+from weft.models.runner import CompiledRunner, Runner, model_caps, weight_avals
 from weft.program import bundle
 from weft.program.bundle import Bundle
 from weft.program.program import Program

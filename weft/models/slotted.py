@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.core.errors import UsageError
 from weft.models.runner import Runner
 
 
@@ -26,9 +25,8 @@ class Slotted:
         self, slot: int, ids: Sequence[int], start: int = 0, adapter: str = ""
     ) -> np.ndarray:
         """Feeds ids to a slot from position `start`; logits float32 [vocab] of the last one.
-        Raises UsageError for an adapter."""
-        self._check((adapter,))
-        return self._runner.prefill(int(self.tables[slot, 0]), ids, start)
+        Raises UsageError for an adapter that is not there."""
+        return self._runner.prefill(int(self.tables[slot, 0]), ids, start, adapter)
 
     def rows(
         self,
@@ -38,30 +36,26 @@ class Slotted:
         adapters: Sequence[str] = (),
     ) -> np.ndarray:
         """Feeds one token per row; logits float32 [n, vocab] of every row, until the next step.
-        Raises UsageError for an adapter."""
-        self._check(adapters)
+        Raises UsageError for an adapter that is not there."""
+        adapters = list(adapters) or [""] * len(ids)
         below = self.tables[list(slots), 0].tolist()
         runs = _runs(below)
         single = [begin for begin, end in runs if end == begin + 1]
         if len(single) == len(ids):
-            return self._runner.decode(ids, below, pos)
+            return self._runner.decode(ids, below, pos, adapters)
         out = np.empty((len(ids), self._runner.config.vocab), np.float32)
         for begin, end in runs:
             if end > begin + 1:
-                out[begin:end] = self._runner.verify(below[begin], ids[begin:end], pos[begin])
+                given = below[begin], ids[begin:end], pos[begin], adapters[begin]
+                out[begin:end] = self._runner.verify(*given)
         if single:
-            few = [[values[i] for i in single] for values in (ids, below, pos)]
-            out[single] = self._runner.decode(*few)
+            token, slot, at = ([values[i] for i in single] for values in (ids, below, pos))
+            out[single] = self._runner.decode(token, slot, at, [adapters[i] for i in single])
         return out
 
     def resumes(self, fed: int, start: int) -> bool:
         """Whether a slot that was fed `fed` positions can go on from `start`."""
         return self._runner.resumes(fed, start)
-
-    @staticmethod
-    def _check(adapters: Sequence[str]) -> None:
-        if any(adapters):
-            raise UsageError(f"there is no adapter {next(filter(None, adapters))!r} here")
 
 
 def _runs(slots: Sequence[int]) -> list[tuple[int, int]]:

@@ -17,11 +17,12 @@ from weft.core.records import to_data
 from weft.core.samples import files_digest
 from weft.engine.engine import Engine
 from weft.engine.job import Chosen, Job
+from weft.models.base import Model
 from weft.models.config import DecoderConfig
 from weft.models.drafting import drafts_by
 from weft.models.embedder import Encoder
 from weft.models.inputs import PAGE
-from weft.models.model import Decoder, Model
+from weft.models.model import Decoder
 from weft.serve.metrics import Metrics
 from weft.serve.player import Player
 from weft.serve.toolcalls.choose import choose

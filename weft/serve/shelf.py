@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import UsageError
+from weft.models.base import Model
 from weft.models.drafting import check_pair
 from weft.models.embedder import Encoder
 from weft.models.entry import load
-from weft.models.model import Decoder, Model
+from weft.models.model import Decoder
 from weft.serve.metrics import Metrics
 from weft.serve.served import Served, ServedDecoder, ServedEncoder, Settings, bytes_of
 from weft.serve.wire import Refused

@@ -88,7 +88,8 @@ class View:
         return self.node.dtype
 
 
-def _exact_cast(node: Node) -> bool:
+def exact_cast(node: Node) -> bool:
+    """Whether it is a cast of f16 or bf16 to f32."""
     narrow = (dt.float16, dt.bfloat16)
     return node.op == "cast" and node.dtype == dt.float32 and node.inputs[0].dtype in narrow
 
@@ -129,7 +130,7 @@ def views(node: Node, picks: bool = False) -> Iterator[View]:
         elif picks and chosen is None and _picks(node, index, syms[-2:]):
             rank, sym = len(node.inputs[1].shape), Sym("chosen", "var", node.inputs[0].shape[0])
             chosen, index = (sym, node.inputs[1], index[:rank]), (affine.symbol(sym), *index[rank:])
-        elif not _exact_cast(node):
+        elif not exact_cast(node):
             return
         node = node.inputs[0]
 

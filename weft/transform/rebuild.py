@@ -100,9 +100,9 @@ def uniform(node: Node) -> np.ndarray | None:
     """The 0-d value that every element has, where the graph shows it (a const behind movement)."""
     while node.op in ("broadcast", "reshape", "transpose", "slice") and node.size:
         node = node.inputs[0]
-    if node.op == "const" and node.shape == ():
+    if node.op == "const" and node.size == 1:
         value: np.ndarray = node.attrs["value"]
-        return value
+        return value.reshape(())
     return None
 
 

@@ -28,10 +28,12 @@ import numpy as np
 
 from weft.core.errors import CompileError, ModelError, UsageError
 from weft.core.files import replacing_folder, write_bytes, write_text
+from weft.models.base import Model
 from weft.models.embedder import Encoder
+from weft.models.encoder_runner import encoder_program
 from weft.models.inputs import cache_rows, intact, kv_counts
-from weft.models.model import Decoder, Model
-from weft.models.runner import CompiledRunner, encoder_program
+from weft.models.model import Decoder
+from weft.models.runner import CompiledRunner
 from weft.program.formula import Formula
 from weft.program.program import Copy, Dispatch, Fill, Program
 from weft.web import programs, selftest, targets

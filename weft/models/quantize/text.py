@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from weft.core.errors import UsageError
+from weft.models.base import Model
 from weft.models.evaluate_text import tokens_of
 from weft.models.generate import Generation
-from weft.models.model import Decoder, Model
+from weft.models.model import Decoder
 
 LENGTH = 256  # tokens of a window
 LEAST = 4  # windows
