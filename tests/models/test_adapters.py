@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from adapter_kit import adapter
 from model_zoo import write_model
 from present import opened
 from rows import few
@@ -31,19 +31,6 @@ TARGETS: dict[str, tuple[tuple[str, ...], ...]] = {
     "qwen3_moe": (("q_proj",), ("o_proj", "gate")),
     "": (("q_proj", "v_proj"), ("o_proj", "gate_proj", "down_proj")),
 }
-
-
-def adapter(
-    folder: Path, base: Path, targets: Sequence[str], rank: int, seed: int, **given: Any
-) -> Path:
-    """A random adapter of a model, as a folder."""
-    config = weft.load(base, device="oracle").config
-    rng = np.random.default_rng(seed)
-    made = adapters.fresh(config, adapters.target_roles(config, targets), rank, seed)
-    weights = {k: rng.standard_normal(v.shape).astype(np.float32) / 4 for k, v in made.items()}
-    folder.mkdir()
-    adapters.write(folder, config, adapters.Adapter(rank, 6.0, 0.0, str(base), weights, **given))
-    return folder
 
 
 def two(folder: Path, base: Path, family: str = "") -> dict[str, Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -76,6 +77,13 @@ def bytes_of(text: str | None, option: str) -> int | None:
     help="A smaller model with the same tokenizer, which proposes tokens; no answer changes.",
 )
 @click.option(
+    "--adapter",
+    "adapters",
+    multiple=True,
+    metavar="NAME=PATH",
+    help="A LoRA adapter of MODEL, which requests call NAME; repeat for several.",
+)
+@click.option(
     "--tool-parser",
     default="auto",
     show_default=True,
@@ -99,6 +107,8 @@ def serve(models: tuple[str, ...], parallel: str, split: str | None, **options: 
         raise UsageError("--draft-model drafts for one model; serve the others by themselves")
     if len(paths) > 1 and launched() > 1:
         raise UsageError("several ranks serve one model; start a server for each")
+    if options["adapters"] and max(len(paths), launched()) > 1:
+        raise UsageError("--adapter is for one model on one machine; serve others by themselves")
 
     def found() -> dict[str, str]:
         return {name: str(model_path(path, options["yes"])) for name, path in paths.items()}
@@ -106,10 +116,29 @@ def serve(models: tuple[str, ...], parallel: str, split: str | None, **options: 
     def work(load: Callable[..., Any] | None) -> int:
         if options["draft_model"]:
             options["draft_model"] = str(model_path(options["draft_model"], options["yes"]))
-        return asyncio.run(_serve(found(), key, options, load))
+        models = found()
+        options["adapters"] = _adapters(options, Path(next(iter(models.values()))))
+        return asyncio.run(_serve(models, key, options, load))
 
     first = lambda: next(iter(found().values()))  # noqa: E731
     return on_ranks(first, options["device"], parallel, split, work)
+
+
+def _adapters(options: dict[str, Any], model: Path) -> dict[str, str]:
+    """The adapters by their names; says where one seems to be another model's. Raises
+    UsageError."""
+    from weft.models.adapters import other_base
+
+    found: dict[str, str] = {}
+    for given in options["adapters"]:
+        name, _, path = given.partition("=")
+        if not name or not path or name in found:
+            raise UsageError(f"--adapter {given!r:.100}; expected NAME=PATH, each name once")
+        found[name] = str(model_path(path, options["yes"]))
+        why = other_base(model, Path(found[name])) if model.is_dir() else None
+        if why is not None:
+            click.echo(f"note: {why}", err=True)
+    return found
 
 
 async def _serve(
@@ -128,7 +157,7 @@ async def _serve(
     given = {n: options[n] for n in ("device", "dtype", "quant", "act_dtype", "context", "cache")}
     settings = Settings(
         options["sequences"], options["queue"], bytes_of(options["cache_memory"], "--cache-memory"),
-        options["tool_parser"], given, options["draft_model"],
+        options["tool_parser"], given, options["draft_model"], options["adapters"],
     )  # fmt: skip
     limit = bytes_of(options["memory"], "--memory")
     shelf = Shelf(paths, settings, Metrics(), limit, load or weft.load)

@@ -252,8 +252,8 @@ def fingerprint(folder: Path) -> str:
 def other_base(base: Path, adapter: Path) -> str | None:
     """Why `base` is probably not the model that the adapter was trained on, or None. An adapter
     without a fingerprint (PEFT's) goes by the last part of the name that it gives its model."""
+    named = read_config(adapter, CONFIG, LAYOUT).text("base_model_name_or_path", "")
     file = SafetensorsFile(adapter / WEIGHTS)
-    named = read_config(adapter, CONFIG).text("base_model_name_or_path", "")
     known = file.metadata.get(BASE)
     if known is not None:
         if known == fingerprint(base):

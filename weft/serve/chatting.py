@@ -197,7 +197,7 @@ def _jobs(model: ServedDecoder, ids: tuple[int, ...], options: Options) -> list[
     job = Job(
         ids, whole, options.sampling, seed, 0, model.eos if options.ends else frozenset(),
         options.stop, options.logprobs, options.prompt_logprobs, salt=options.salt,
-        drafts=options.drafts,
+        adapter=model.adapter, drafts=options.drafts,
         texts=(lambda: model.tokenizer.stream(True)) if options.special else None,
     )  # fmt: skip
     return [replace(job, index=i) for i in range(options.n)]

@@ -37,9 +37,12 @@ async def model(request: Request) -> Response:
 
 
 def _told(shelf: Shelf, name: str) -> dict[str, Any]:
-    model = next((m for m in shelf.loaded() if m.name == name), None)
+    own = shelf.parents.get(name, name)
+    model = next((m.under(name) for m in shelf.loaded() if m.name == own), None)
     created = shelf.created if model is None else model.created
     made = {"id": name, "object": "model", "created": created, "owned_by": "weft"}
+    if own != name:
+        made["parent"] = own
     if model is None:
         return made
     return {**made, "chat": model.has_chat, "fingerprint": model.print}

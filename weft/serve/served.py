@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import weft
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
 class Settings:
     """How models are served: `sequences` at once at most, `queue` answers that may wait, `memory`
     bytes for pages (None: what is free), the `parser` of tool calls (toolcalls.NAMES), the options
-    of `weft.load`, and the path of a `draft` model."""
+    of `weft.load`, the path of a `draft` model, and LoRA `adapters` of the first model: where each
+    is, by the name that requests use."""
 
     sequences: int = 32
     queue: int = 256
@@ -45,6 +48,16 @@ class Settings:
     parser: str = "auto"
     load: Mapping[str, Any] | None = None
     draft: str | None = None
+    adapters: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Made:
+    """What is made of a model's tokens when somebody needs it, once for all of its names."""
+
+    grammars: Grammars | None = None
+    making: threading.Lock = field(default_factory=threading.Lock)
+    bytes: list[bytes] | None = None
 
 
 class Served:
@@ -81,7 +94,7 @@ class Served:
     @property
     def nbytes(self) -> int:
         """Bytes that it holds: weights, and the cache."""
-        return weight_bytes(self.model)
+        return self.model.nbytes
 
     def fingerprint(self) -> str:
         """What answers follow from besides the request: the model's files and how they were loaded,
@@ -98,6 +111,10 @@ class Served:
         loaded = [repr(config), model.precision, str(limit)]
         parts = [*loaded, weft.__version__, kind, files_digest(model.folder)]
         return "fp_" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+    def under(self, name: str) -> Served:
+        """The model as requests for `name`, its own or an adapter's, have it."""
+        return self
 
     def warm(self) -> None:
         """Compiles what the first request would wait for."""
@@ -136,9 +153,11 @@ class ServedEncoder(Served):
 
 
 class ServedDecoder(Served):
-    """A model that writes, under an engine that plays in a thread of its own."""
+    """A model that writes, under an engine that plays in a thread of its own; `adapter` is what
+    its answers take ("": none)."""
 
     model: Decoder
+    adapter = ""
 
     def __init__(
         self, name: str, model: Decoder, settings: Settings, metrics: Metrics,
@@ -155,9 +174,19 @@ class ServedDecoder(Served):
         )  # fmt: skip
         self.player = Player(self.engine, name, metrics)
         self.parser_name, self.parser = choose(self.tokenizer, settings.parser)
-        self._grammars: Grammars | None = None
-        self._making = threading.Lock()
-        self._bytes: list[bytes] | None = None
+        self._made = Made()
+        self._others = {one: self._with(one, settings.adapters[one]) for one in model.adapters}
+
+    def _with(self, adapter: str, folder: str) -> ServedDecoder:
+        """The same model and engine, whose answers take an adapter."""
+        made = copy.copy(self)
+        made.name = made.adapter = adapter
+        whole = f"{self.print} {files_digest(Path(folder))}"
+        made.print = "fp_" + hashlib.sha256(whole.encode()).hexdigest()[:16]
+        return made
+
+    def under(self, name: str) -> ServedDecoder:
+        return self._others.get(name, self)
 
     def _texts(self) -> Any:
         return self.tokenizer.stream()
@@ -169,7 +198,7 @@ class ServedDecoder(Served):
     @property
     def nbytes(self) -> int:
         both = self.model.page_bytes + draft_page(self.draft)
-        small = 0 if self.draft is None else weight_bytes(self.draft)
+        small = 0 if self.draft is None else self.draft.nbytes
         return super().nbytes + small + self.runner.pages * both
 
     def warm(self) -> None:
@@ -186,8 +215,10 @@ class ServedDecoder(Served):
         model, runner = self.model, self.runner
         tokens = runner.pages * runner.page
         whole = max(tokens // model.context, 1)
+        adapted = f"adapters: {', '.join(model.adapters)}"
         return [
             *super().summary(),
+            *([adapted] if model.adapters else []),
             f"up to {runner.slots} answers at once; the cache holds {tokens} tokens: {whole} "
             f"sequences of the whole context of {model.context}, more of shorter ones",
         ]
@@ -198,27 +229,30 @@ class ServedDecoder(Served):
 
     def grammars(self) -> Grammars:
         """What makes constraints for this model's tokens; tenths of a second the first time."""
-        with self._making:
-            if self._grammars is None:
+        made = self._made
+        with made.making:
+            if made.grammars is None:
                 try:
                     from weft.serve.grammar import Grammars
                 except ImportError:
                     raise UsageError("structured output needs llguidance: weft[serve]") from None
                 vocab = self.model.config.vocab
-                self._grammars = Grammars(self.tokenizer, vocab, self.eos)
-            return self._grammars
+                made.grammars = Grammars(self.tokenizer, vocab, self.eos)
+            return made.grammars
 
     def token(self, i: int) -> tuple[str, bytes]:
         """A token's text and its bytes. What is no whole character is told as "bytes:" and them."""
-        if self._bytes is None:
+        known = self._made.bytes
+        if known is None:
             try:
-                self._bytes = token_bytes(self.tokenizer, self.model.config.vocab)[0]
+                known = token_bytes(self.tokenizer, self.model.config.vocab)[0]
             except WeftError:  # tokens that have no bytes of their own
-                self._bytes = []
-        if not i < len(self._bytes):
+                known = []
+            self._made.bytes = known
+        if not i < len(known):
             text = self.tokenizer.decode([i], skip_special=False)
             return text, text.encode()
-        data = self._bytes[i]
+        data = known[i]
         try:
             return data.decode(), data
         except UnicodeDecodeError:
@@ -238,13 +272,9 @@ class ServedDecoder(Served):
         await self.player.close()
 
 
-def weight_bytes(model: Model) -> int:
-    return sum(int(w.nbytes) for w in model.weights.values())
-
-
 def bytes_of(model: Model, settings: Settings, draft: Decoder | None = None) -> int:
     """What serving the model will hold, with the one that drafts for it."""
-    made = weight_bytes(model) + (0 if draft is None else weight_bytes(draft))
+    made = model.nbytes + (0 if draft is None else draft.nbytes)
     if isinstance(model, Decoder):
         both = model.page_bytes + draft_page(draft)
         made += pages_of(model, settings, draft) * both

@@ -24,7 +24,8 @@ _log = logging.getLogger(__name__)
 
 
 class Shelf:
-    """`paths`: where each model is, by the name that requests use. `limit`: bytes that weights and
+    """`paths`: where each model is, by the name that requests use; here with the adapters, whose
+    models are their `parents`. `limit`: bytes that weights and
     caches may take together (None: no limit); to load another, those not used for the longest time
     go, but never one that is at work. `load` loads one, as weft.load does."""
 
@@ -34,7 +35,11 @@ class Shelf:
     ) -> None:  # fmt: skip
         if not paths:
             raise UsageError("name at least one model to serve")
-        self.paths, self.settings, self.metrics, self.limit = dict(paths), settings, metrics, limit
+        self.settings, self.metrics, self.limit = settings, metrics, limit
+        self.paths = {**paths, **settings.adapters}
+        self.parents = dict.fromkeys(settings.adapters, next(iter(paths)))
+        if twice := paths.keys() & settings.adapters.keys():
+            raise UsageError(f"a model and an adapter are called {min(twice)!r}; rename one")
         self.created, self._make = int(time.time()), load
         self._loaded: dict[str, Served] = {}
         self._turn = asyncio.Lock()  # one model is loaded at a time
@@ -59,15 +64,16 @@ class Shelf:
         if name not in self.paths:
             known = ", ".join(self.paths)
             raise Refused(404, f"there is no model {name!r:.100}; there is {known}", "model")
-        model = self._loaded.get(name)
+        own = self.parents.get(name, name)
+        model = self._loaded.get(own)
         if model is None:
             async with self._turn:
-                model = self._loaded.get(name) or await self._load(name)
+                model = self._loaded.get(own) or await self._load(own)
                 model.users += 1
         else:
             model.users += 1
         try:
-            yield model
+            yield model.under(name)
         finally:
             model.users -= 1
             model.used = time.monotonic()
@@ -75,6 +81,8 @@ class Shelf:
     async def _load(self, name: str) -> Served:
         await self._make_room(0, name)
         options: dict[str, Any] = dict(self.settings.load or {})
+        if name in self.parents.values():
+            options["adapters"] = self.settings.adapters
         model = await asyncio.to_thread(self._make, self.paths[name], **options)
         draft = await self._draft(model, options)
         await self._make_room(bytes_of(model, self.settings, draft), name)
