@@ -37,11 +37,19 @@ def test_what_moves_is_spread() -> None:
     assert all(n > len(moved) / 4 for n in second.values()) and len(second) == 3
 
 
+def models(**marks: str | None) -> dict[str, Any]:
+    """Models as replicas tell of them, with these fingerprints."""
+    return {
+        name: {"id": name, **({"fingerprint": mark} if mark else {})}
+        for name, mark in marks.items()
+    }
+
+
 def fleet(count: int = 4, mixed: bool = False) -> Fleet:
     """Replicas that are up and have one model."""
     made = Fleet([Replica(Address.of(f"http://{name}")) for name in NAMES[:count]], mixed)
     for replica in made.replicas:
-        replica.status, replica.models = "up", {"box": "fp_1"}
+        replica.status, replica.models = "up", models(box="fp_1")
     made.agree()
     return made
 
@@ -68,7 +76,7 @@ def test_without_a_conversation_the_least_load_decides() -> None:
 
 def test_who_has_the_model_is_asked() -> None:
     made = fleet()
-    made.replicas[2].models = {"other": "fp_2", "box": "fp_1"}
+    made.replicas[2].models = models(other="fp_2", box="fp_1")
     for home in homes(20):
         assert made.choose(Asked(b"", "other", home)) is made.replicas[2]
         chosen = made.choose(Asked(b"", None, home))
@@ -78,7 +86,7 @@ def test_who_has_the_model_is_asked() -> None:
 
 def test_another_fingerprint_is_kept_out() -> None:
     made = fleet()
-    made.replicas[0].models = {"box": "fp_2"}
+    made.replicas[0].models = models(box="fp_2")
     made.replicas[0].joined = None  # as one that comes back does
     made.agree()
     assert made.ready == made.replicas[1:]
@@ -96,7 +104,7 @@ def test_another_fingerprint_is_kept_out() -> None:
 
 def test_mixed_replicas_when_told_so() -> None:
     made = fleet(mixed=True)
-    made.replicas[0].models = {"box": "fp_2"}
+    made.replicas[0].models = models(box="fp_2")
     made.agree()
     assert made.ready == made.replicas
 
@@ -104,11 +112,11 @@ def test_mixed_replicas_when_told_so() -> None:
 def test_a_model_that_is_loaded_later_is_compared_then() -> None:
     made = fleet(2)
     for replica in made.replicas:
-        replica.models = {"box": None}
+        replica.models = models(box=None)
     made.agree()
     assert len(made.ready) == 2
     for replica, mark in zip(made.replicas, ("fp_1", "fp_2")):
-        replica.models = {"box": mark}
+        replica.models = models(box=mark)
     made.agree()
     assert made.ready == made.replicas[:1]
 

@@ -9,10 +9,11 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
+from typing import Any
 
 from weft.core.errors import UsageError
 from weft.serve.router.asked import Asked
-from weft.serve.router.replica import Replica
+from weft.serve.router.replica import Replica, Told
 
 LOAD = 1.25  # of the mean: a replica with more takes no further conversation
 
@@ -36,7 +37,6 @@ class Fleet:
 
     def __init__(self, replicas: Sequence[Replica], mixed: bool = False) -> None:
         self.replicas, self._mixed = list(replicas), mixed
-        self.created = int(time.time())
         names = [replica.name for replica in replicas]
         for name in names:
             if names.count(name) > 1:
@@ -48,13 +48,14 @@ class Fleet:
         return [r for r in self.replicas if r.status == "up" and r.joined is not None]
 
     @property
-    def models(self) -> dict[str, str | None]:
-        """All models, and the fingerprint that a replica tells; the first of the first is what
-        requests mean that name none."""
-        made: dict[str, str | None] = {}
+    def models(self) -> dict[str, Told]:
+        """All models, as a replica tells of them that has them loaded, where one has; the first of
+        the first is what requests mean that name none."""
+        made: dict[str, Told] = {}
         for replica in self.ready:
             for name, told in replica.models.items():
-                made[name] = made.get(name) or told
+                if "fingerprint" not in made.get(name, {}):
+                    made[name] = told
         return made
 
     def choose(self, asked: Asked, without: Collection[Replica] = ()) -> Replica | None:
@@ -80,12 +81,13 @@ class Fleet:
     def agree(self) -> None:
         """Lets those take part that are up and have the same fingerprint of each model as those
         that do already; of several that come at once the first named counts."""
-        known: dict[str, str] = {}
+        known: dict[str, Any] = {}
         for replica in sorted(self.replicas, key=lambda r: r.joined or math.inf):
             if replica.status != "up":
                 replica.joined = None
                 continue
-            told = {name: mark for name, mark in replica.models.items() if mark}
+            marks = {name: told.get("fingerprint") for name, told in replica.models.items()}
+            told = {name: mark for name, mark in marks.items() if mark}
             other = tuple(name for name, mark in told.items() if known.get(name, mark) != mark)
             if other and other != replica.differs:
                 _log.warning("replica %s has another %s", replica.name, ", ".join(other))

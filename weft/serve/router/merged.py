@@ -39,11 +39,7 @@ async def health(request: Request) -> Response:
 async def models(request: Request) -> Response:
     """The models of all replicas."""
     fleet: Fleet = request.app.state.fleet
-    data = []
-    for name, mark in fleet.models.items():
-        told = {"id": name, "object": "model", "created": fleet.created, "owned_by": "weft"}
-        data.append(told | ({"fingerprint": mark} if mark else {}))
-    return json_response({"object": "list", "data": data})
+    return json_response({"object": "list", "data": list(fleet.models.values())})
 
 
 async def metrics(request: Request) -> Response:

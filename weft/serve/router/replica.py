@@ -18,19 +18,21 @@ MISSES = 3  # looks in a row without an answer, after which it counts as lost
 MAX_REPLY = 8 << 20  # bytes of what it says of itself
 
 _log = logging.getLogger(__name__)
+Told = dict[str, Any]
+"""A model as GET /v1/models has it: `id`, `fingerprint` where it is loaded, and more."""
 
 
 class Replica:
     """`status`: "up"; "leaving" and "failed" as its /health has it; "down" where nobody listens;
-    "silent" where nothing comes back; "refuses" where the key is wrong. models: the fingerprint
-    of each model by name, None of those that are not loaded. joined: since when it takes part
+    "silent" where nothing comes back; "refuses" where the key is wrong. models: what
+    it tells of each, by name. joined: since when it takes part
     (time.monotonic, seconds), None while it does not. differs: models that others have
     otherwise."""
 
     def __init__(self, address: Address, key: bytes | None = None) -> None:
         self.address, self._key = address, key
         self.status = "unknown"
-        self.models: dict[str, str | None] = {}
+        self.models: dict[str, Told] = {}
         self.joined: float | None = None
         self.differs: tuple[str, ...] = ()
         self._open: set[Exchange] = set()
@@ -108,8 +110,9 @@ class Replica:
         if status != 200:
             told = msgspec.json.decode(said, type=dict)
             return told["status"] if told.get("status") in ("leaving", "failed") else "failed"
-        found = _Models.of((await self.get(b"/v1/models"))[1])
-        self.models = {model.id: model.fingerprint for model in found.data}
+        _, said = await self.get(b"/v1/models")
+        found = msgspec.json.decode(said, type=_Models)
+        self.models = {str(model.get("id")): model for model in found.data}
         return "up"
 
     async def get(self, target: bytes) -> tuple[int, bytes]:
@@ -129,18 +132,10 @@ class Replica:
     def told(self) -> dict[str, Any]:
         """What the router says of it."""
         status = "differs" if self.status == "up" and self.joined is None else self.status
-        made = {"status": status, "outstanding": self.outstanding, "models": self.models}
+        models = {name: told.get("fingerprint") for name, told in self.models.items()}
+        made = {"status": status, "outstanding": self.outstanding, "models": models}
         return made | ({"differs": list(self.differs)} if self.differs else {})
 
 
-class _Model(msgspec.Struct):
-    id: str
-    fingerprint: str | None = None
-
-
 class _Models(msgspec.Struct):
-    data: list[_Model]
-
-    @classmethod
-    def of(cls, said: bytes) -> _Models:
-        return msgspec.json.decode(said, type=cls)
+    data: list[Told]
