@@ -60,6 +60,10 @@ def test_a_message_is_the_models_own(client: anthropic.Anthropic, alone: Decoder
     assert made.usage.output_tokens == len(expected.ids)
 
 
+def test_the_models_are_listed(client: anthropic.Anthropic) -> None:
+    assert [model.id for model in client.models.list()] == ["box"]
+
+
 def test_a_stream_joins_to_the_whole(client: anthropic.Anthropic) -> None:
     asked: dict[str, Any] = {**ASKED, "max_tokens": 16, "extra_body": {"seed": 5}}
     whole = client.messages.create(**asked)
@@ -192,6 +196,9 @@ def test_deferred_tools_are_told_of_where_they_are_found() -> None:
     assert after.messages[: len(before.messages)] == before.messages
     told = json.loads(after.messages[-1]["content"])
     assert told["function"]["parameters"] == WEATHER["input_schema"]
+    found[0]["content"] *= 3  # told of once
+    after = turn({"messages": talk, "tools": tools})
+    assert after.messages[-1]["content"].endswith("}\nweather\nweather")
     with pytest.raises(Refused, match="'weather'"):
         turn({"messages": talk, "tools": [find]})
 
@@ -203,6 +210,25 @@ def test_notes_of_the_systems_stay_in_their_place_or_go() -> None:
     for more, left in (([], 1), (HELLO, 0)):
         said = messages_of([*HELLO, {**note, "clear_at": "next_user_message"}, *more])
         assert str(said).count("900") == left
+
+
+def test_neighbours_of_one_role_are_one_message() -> None:
+    result: Any = {"type": "tool_result", "tool_use_id": "t", "is_error": True, "content": "no"}
+    said = messages_of([
+        *HELLO, *HELLO, {"role": "assistant", "content": "a"},
+        {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "b"},
+            {"type": "tool_use", "id": "t", "name": "find", "input": {"x": 1}},
+            {"type": "redacted_thinking", "data": "?"}]},
+        {"role": "user", "content": [result, result, {"type": "text", "text": "c"}]},
+    ])  # fmt: skip
+    call = {"id": "t", "type": "function", "function": {"name": "find", "arguments": {"x": 1}}}
+    told = {"role": "tool", "tool_call_id": "t", "name": "find", "content": "Error: no"}
+    assert said == [
+        {"role": "user", "content": "Write a loop.\nWrite a loop."},
+        {"role": "assistant", "content": "a\nb", "reasoning_content": "hm", "tool_calls": [call]},
+        told, told, {"role": "user", "content": "c"},
+    ]  # fmt: skip
 
 
 def test_arguments_that_are_no_json_are_not_lost(
@@ -238,6 +264,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "tool", "content": ""}]}, "role"),
     ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image"),
     ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "video"),
+    ({"system": [{"text": "x"}]}, "type"),
+    ({"system": [{"type": "image"}]}, "system"),
     ({"messages": [{"role": "assistant", "content": [
         {"type": "tool_use", "id": "1", "name": "a", "input": {}}]}]}, "results"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),

@@ -38,14 +38,19 @@ def unsealed(signature: str) -> str:
 
 class Blocks:
     """Turns events of an answer into those of a stream; one block is open at a time. hidden:
-    whether the text of thinking is left out. `called`: whether a tool was called; `thoughts`: all
-    that was thought."""
+    whether the text of thinking is left out. `called`: whether a tool was called."""
 
     def __init__(self, hidden: bool = False) -> None:
-        self.called, self.thoughts = False, ""
+        self.called = False
         self._hidden, self._index = hidden, -1
         self._kind: str | None = None
-        self._thought: list[str] = []
+        self._thoughts: list[str] = []
+        self._first = 0  # of the open block's thoughts
+
+    @property
+    def thoughts(self) -> str:
+        """All that was thought."""
+        return "".join(self._thoughts)
 
     def add(self, found: Event) -> Iterator[dict[str, Any]]:
         """What one more event gives."""
@@ -60,8 +65,7 @@ class Blocks:
         elif isinstance(found, Reasoning):
             if self._kind != "thinking":
                 yield from self._open("thinking", {"thinking": "", "signature": ""})
-            self._thought.append(found.text)
-            self.thoughts += found.text
+            self._thoughts.append(found.text)
             if not self._hidden:
                 yield self._delta("thinking_delta", thinking=found.text)
         else:
@@ -70,7 +74,7 @@ class Blocks:
     def close(self) -> Iterator[dict[str, Any]]:
         """Ends the block that is open."""
         if self._kind == "thinking":
-            text = "".join(self._thought)
+            text = "".join(self._thoughts[self._first :])
             signature = sealed(text) if self._hidden else signed(text)
             yield self._delta("signature_delta", signature=signature)
         if self._kind is not None:
@@ -79,7 +83,7 @@ class Blocks:
 
     def _open(self, kind: str, block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield from self.close()
-        self._kind, self._index, self._thought = kind, self._index + 1, []
+        self._kind, self._index, self._first = kind, self._index + 1, len(self._thoughts)
         yield {
             "type": "content_block_start", "index": self._index,
             "content_block": {"type": kind, **block},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -63,98 +64,113 @@ class Conversation:
     `told` are those."""
 
     def __init__(self, deferred: Mapping[str, dict[str, Any]]) -> None:
-        self.messages: list[dict[str, Any]] = []
         self.told: dict[str, dict[str, Any]] = {}
         self._deferred = deferred
         self._names: dict[str, str] = {}  # of calls, by their ids
+        self._said: list[_Said] = []
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        return [said.message() for said in self._said]
 
     def read(self, given: Sequence[AnthropicMessage]) -> None:
         """Adds messages. Raises Refused for content that is neither text nor tools."""
         last = max((i for i, m in enumerate(given) if m.role == "user"), default=-1)
         for i, message in enumerate(given):
-            content = message.content
-            blocks = [TextPart(text=content)] if isinstance(content, str) else content
+            blocks = _blocks(message.content)
             if message.role == "assistant":
-                _join(self.messages, self._assistant(blocks))
+                self._assistant(blocks)
             elif i >= last or message.clear_at != "next_user_message":
-                for one in self._user(blocks):
-                    _join(self.messages, one)
+                self._user(blocks)
 
-    def _assistant(self, blocks: Sequence[Blocks]) -> dict[str, Any]:
-        texts, thoughts, calls = [], [], []
+    def _in(self, role: str) -> _Said:
+        """The message that more of a role goes to."""
+        if not self._said or self._said[-1].role != role:
+            self._said.append(_Said(role))
+        return self._said[-1]
+
+    def _assistant(self, blocks: Sequence[Blocks]) -> None:
+        said = self._in("assistant")
         for block in blocks:
             if isinstance(block, TextPart):
-                texts.append(block.text)
+                said.texts.append(block.text)
             elif isinstance(block, Thinking):
-                thoughts.append(block.thinking or unsealed(block.signature or ""))
+                said.thoughts.append(block.thinking or unsealed(block.signature or ""))
             elif isinstance(block, ToolUse):
                 self._names[block.id] = block.name
-                calls.append(called(block.name, block.input, block.id))
+                said.calls.append(called(block.name, block.input, block.id))
             elif not isinstance(block, RedactedThinking):
                 raise _wrong(block, "a message of the assistant's")
-        made: dict[str, Any] = {"role": "assistant", "content": _lines(texts)}
-        if any(thoughts):
-            made["reasoning_content"] = _lines(thoughts)
-        if calls:
-            made["tool_calls"] = calls
-        return made
 
-    def _user(self, blocks: Sequence[Blocks]) -> Iterator[dict[str, Any]]:
-        texts: list[str] = []
+    def _user(self, blocks: Sequence[Blocks]) -> None:
         for block in blocks:
             if isinstance(block, TextPart):
-                texts.append(block.text)
+                self._in("user").texts.append(block.text)
             elif isinstance(block, ToolResult):
-                if texts:
-                    yield {"role": "user", "content": _lines(texts)}
-                    texts = []
-                made = {"role": "tool", "tool_call_id": block.tool_use_id}
-                name = self._names.get(block.tool_use_id)
-                yield made | ({} if name is None else {"name": name}) | self._result(block)
+                self._said.append(self._result(block))
             else:
                 raise _wrong(block, "a message of the user's")
-        if texts or not blocks:
-            yield {"role": "user", "content": _lines(texts)}
+        if not blocks:
+            self._in("user")
 
-    def _result(self, block: ToolResult) -> dict[str, Any]:
-        content = block.content or ""
-        parts = [TextPart(text=content)] if isinstance(content, str) else content
-        text = _lines([self._part(part) for part in parts])
-        return {"content": f"Error: {text}" if block.is_error else text}
+    def _result(self, block: ToolResult) -> _Said:
+        said = _Said("tool", [self._part(part) for part in _blocks(block.content)])
+        if block.is_error:
+            said.texts[:1] = ["Error: " + "".join(said.texts[:1])]
+        said.more["tool_call_id"] = block.tool_use_id
+        if block.tool_use_id in self._names:
+            said.more["name"] = self._names[block.tool_use_id]
+        return said
 
     def _part(self, part: Blocks) -> str:
         if isinstance(part, TextPart):
             return part.text
         if not isinstance(part, ToolReference):
             raise _wrong(part, "a result")
-        tool = self._deferred.get(part.tool_name)
+        name = part.tool_name
+        tool = self._deferred.get(name)
         if tool is None:
-            raise Refused(400, f"tool_reference names {part.tool_name!r:.140}, which is no tool "
-                          "with defer_loading", "messages")  # fmt: skip
-        self.told[part.tool_name] = tool
+            raise Refused(400, f"tool_reference names {name!r:.140}, which is no tool with "
+                          "defer_loading", "messages")  # fmt: skip
+        if name in self.told:
+            return name
+        self.told[name] = tool
         return msgspec.json.encode(tool).decode()
 
 
-def _join(made: list[dict[str, Any]], message: dict[str, Any]) -> None:
-    """Adds a message, to the last one where both are of one role that is no tool."""
-    last = made[-1] if made else None
-    if last is None or last["role"] != message["role"] or message["role"] == "tool":
-        made.append(message)
-        return
-    last["content"] = _lines([last["content"], message["content"]])
-    if "reasoning_content" in message:
-        parts = [last.get("reasoning_content", ""), message["reasoning_content"]]
-        last["reasoning_content"] = _lines(parts)
-    if "tool_calls" in message:
-        last["tool_calls"] = [*last.get("tool_calls", ()), *message["tool_calls"]]
+@dataclass
+class _Said:
+    """A message, part by part: joined once, however many there are."""
+
+    role: str
+    texts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def message(self) -> dict[str, Any]:
+        made: dict[str, Any] = {"role": self.role, "content": _lines(self.texts)}
+        if any(self.thoughts):
+            made["reasoning_content"] = _lines(self.thoughts)
+        if self.calls:
+            made["tool_calls"] = self.calls
+        return made | self.more
 
 
-def _system(given: str | Sequence[TextPart] | None) -> list[dict[str, Any]]:
+def _system(given: str | Sequence[Blocks] | None) -> list[dict[str, Any]]:
     """The system's message, without lines for Anthropic's own accounting."""
-    texts = [given] if isinstance(given, str) else [block.text for block in given or ()]
+    texts = []
+    for block in _blocks(given):
+        if not isinstance(block, TextPart):
+            raise _wrong(block, "system")
+        texts.append(block.text)
     said = [text.partition("\n")[2] if text.startswith(BILLING) else text for text in texts]
     text = _lines([text for text in said if text])
     return [{"role": "system", "content": text}] if text else []
+
+
+def _blocks(content: str | Sequence[Blocks] | None) -> Sequence[Blocks]:
+    return [TextPart(text=content)] if isinstance(content, str) else content or ()
 
 
 def _lines(texts: Sequence[str]) -> str:

@@ -171,7 +171,7 @@ class CountTokens(Struct, forbid_unknown_fields=True, kw_only=True):
 
     messages: Annotated[list[AnthropicMessage], Meta(min_length=1, max_length=10_000)]
     model: str | None = None
-    system: str | list[TextPart] | None = None
+    system: str | list[Blocks] | None = None
     tools: Annotated[list[AnthropicTool], Meta(max_length=512)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: ThinkingConfig | None = None

@@ -104,7 +104,10 @@ class Lines(Writer):
         made: dict[str, Any] = {}
         async for part in self.objects():
             for name, value in part.items():  # texts and lists grow; all else comes once
-                made[name] = made[name] + value if name in made else value
+                if name in made:
+                    made[name] += value
+                else:
+                    made[name] = value
         return self._form.said(**made)
 
     async def parts(self) -> AsyncIterator[bytes]:
