@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from weft.serve import chatting, responses_events as events
 from weft.serve.chatting import Piece
 from weft.serve.responses_input import items_of, messages_of
 from weft.serve.responses_tools import Tools
+from weft.serve.responses_types import ITEMS, SKIPPED_ITEMS, SKIPPED_TOOLS, TOOLS as TOOL_KINDS
 from weft.serve.toolcalls.choose import FORMATS
 from weft.serve.toolcalls.events import Content
 from weft.serve.toolcalls.formats import Context
@@ -308,3 +310,29 @@ def test_a_failure_in_a_stream_is_its_last_event(
     assert found["type"] == "response.failed" and found["response"]["status"] == "failed"
     assert found["response"]["error"] == {"code": "server_error", "message": "the device failed"}
     assert server.ask("POST", "/v1/responses", ASKED)[0] == 503
+
+
+NESTED = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=6,
+)
+FIELDS = ("type", "role", "content", "name", "call_id", "arguments", "input", "output", "summary",
+          "tools", "text", "namespace", "id", "format", "parameters")  # fmt: skip
+KINDS = st.sampled_from([*ITEMS, *TOOL_KINDS, *SKIPPED_ITEMS, *SKIPPED_TOOLS, "input_text", "text"])
+THINGS = st.recursive(
+    st.fixed_dictionaries({"type": KINDS | NESTED}),
+    lambda inner: st.dictionaries(
+        st.sampled_from(FIELDS), KINDS | NESTED | inner | st.lists(inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.lists(THINGS, max_size=4))
+@settings(max_examples=150, deadline=None)
+def test_any_json_is_taken_or_refused(things: list[dict[str, Any]]) -> None:
+    with contextlib.suppress(Refused):
+        Tools().add(things, "tools")
+    with contextlib.suppress(Refused):
+        messages_of("Be short.", items_of(things))

@@ -18,6 +18,7 @@ from weft.serve.responses_types import (
     ReasoningItem,
     ResponsePart,
     converted,
+    kind_of,
 )
 from weft.serve.tooling import called
 from weft.serve.wire import Refused
@@ -28,14 +29,14 @@ def items_of(given: str | Sequence[Mapping[str, Any]]) -> list[Item]:
     if isinstance(given, str):
         return [MessageItem(role="user", content=given)]
     for i, item in enumerate(given):
-        if item.get("type") == "item_reference":
+        if kind_of(item) == "item_reference":
             raise Refused(400, f"input[{i}] refers to an item, and none is kept here: send it "
                           "whole, as clients do that are told to store nothing (store: false)",
                           f"input[{i}].type")  # fmt: skip
     return [
         converted(item, ITEMS, f"input[{i}]")
         for i, item in enumerate(given)
-        if item.get("type") not in SKIPPED_ITEMS
+        if kind_of(item) not in SKIPPED_ITEMS
     ]
 
 

@@ -15,6 +15,7 @@ from weft.serve.responses_types import (
     NamespaceTool,
     ToolFields,
     converted,
+    kind_of,
 )
 from weft.serve.tooling import function, object_of
 from weft.serve.wire import Refused
@@ -45,7 +46,7 @@ class Tools:
         """Takes tools in, without SKIPPED_TOOLS. Raises Refused for one that is wrong, of a kind
         that is not taken, or named twice."""
         for i, tool in enumerate(given):
-            if tool.get("type") in SKIPPED_TOOLS:
+            if kind_of(tool) in SKIPPED_TOOLS:
                 continue
             place = f"{where}[{i}]"
             made = converted(tool, TOOLS, place)

@@ -252,11 +252,18 @@ reply's `tools` are without them."""
 T = TypeVar("T", bound=Struct)
 
 
+def kind_of(value: Mapping[str, Any]) -> str:
+    """The type that an item or a tool says it has; "" where that is no text. A message may do
+    without."""
+    kind = value.get("type", "message")
+    return kind if isinstance(kind, str) else ""
+
+
 def converted(value: Mapping[str, Any], kinds: Mapping[str, type[T]], where: str) -> T:
     """`value` as that of `kinds` which its type names. Raises Refused, with the field's place in
     the request: `where` and its name."""
-    kind = value.get("type", "message")
-    if not isinstance(kind, str) or kind not in kinds:
+    kind = kind_of(value)
+    if kind not in kinds:
         raise Refused(400, f"{where}: type {kind!r:.40} is not taken; expected one of "
                       f"{', '.join(kinds)}", f"{where}.type")  # fmt: skip
     given = {name: found for name, found in value.items() if found is not None}
