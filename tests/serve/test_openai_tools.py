@@ -107,6 +107,12 @@ def test_logprobs_go_with_calls(client: openai.OpenAI, says: Callable[[str], Non
     assert streamed == [token.to_dict() for token in made.logprobs.content]
 
 
+@pytest.mark.parametrize("tier", ["flex", "priority", "fast"])
+def test_no_tier_of_service_is_promised(client: openai.OpenAI, tier: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match="service_tier"):
+        client.chat.completions.create(model="box", messages=HELLO, service_tier=tier)
+
+
 def test_usage_counts_reasoning(
     server: Running, client: openai.OpenAI, says: Callable[[str], None]
 ) -> None:

@@ -175,7 +175,7 @@ class Chat(Choosing, kw_only=True):
             "modalities": self.modalities not in (None, ["text"]),
             "verbosity": self.verbosity not in (None, "medium"),
             "store": bool(self.store),
-            "service_tier": self.service_tier in ("flex", "priority"),
+            "service_tier": self.service_tier not in (None, "auto", "default"),
         }
         for field, found in wrong.items():
             if found:

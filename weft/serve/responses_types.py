@@ -113,7 +113,9 @@ class Responses(Generating, kw_only=True):
             ),
             "context_management": (self.context_management is not None, "leave it out"),
             "moderation": (self.moderation is not None, "leave it out"),
-            "service_tier": (self.service_tier in ("flex", "priority"), "leave it out"),
+            "service_tier": (
+                self.service_tier not in (None, "auto", "default"), "leave it out"
+            ),
         }  # fmt: skip
         for field, (found, why) in wrong.items():
             if found:
