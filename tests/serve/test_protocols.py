@@ -374,3 +374,23 @@ def test_a_stream_that_breaks_off_says_so(server: Running, monkeypatch: pytest.M
         more: dict[str, Any] = {"max_tokens": 9} if path.startswith("/v1") else {"stream": False}
         status, body, _ = server.ask("POST", path, {**asked, **more})
         assert status == 503 and "secret" not in str(body)
+
+
+def test_a_missing_key_is_told_in_each_protocols_words(chatty: Path) -> None:
+    key = "0123456789abcdef"
+    talk: Any = [{"role": "user", "content": "x"}]
+    with serving({"box": str(chatty)}, key=key.encode()) as running:
+        for given in ("none", key[:-1]):
+            with pytest.raises(anthropic.AuthenticationError) as found:
+                anthropic.Anthropic(base_url=running.url, api_key=given).messages.create(
+                    model="box", max_tokens=1, messages=talk
+                )
+            assert cast(Any, found.value.body)["error"]["type"] == "authentication_error"
+            headers = {"Authorization": f"Bearer {given}"}
+            with pytest.raises(ollama.ResponseError, match="a key is needed") as refused:
+                ollama.Client(running.url, headers=headers).chat("box", talk)
+            assert refused.value.status_code == 401
+        client = anthropic.Anthropic(base_url=running.url, api_key=key)
+        assert client.messages.create(model="box", max_tokens=1, messages=talk).content
+        headers = {"Authorization": f"Bearer {key}"}
+        assert ollama.Client(running.url, headers=headers).list().models
