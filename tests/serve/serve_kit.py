@@ -147,6 +147,22 @@ def threaded(make: Callable[[], tuple[App, T]]) -> Iterator[tuple[Threaded, T]]:
         assert not thread.is_alive(), "the server does not end"
 
 
+@contextlib.contextmanager
+def failing(server: Running, error: Exception) -> Iterator[None]:
+    """The device fails from the next steps on, until the block ends."""
+    runner = server.shelf.decoders()[0].runner
+    real = runner.rows, runner.prefill
+
+    def lost(*args: Any, **more: Any) -> Any:
+        raise error
+
+    runner.rows = runner.prefill = lost  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        runner.rows, runner.prefill = real  # type: ignore[method-assign]
+
+
 def until(found: Callable[[], bool], seconds: float = 20) -> None:
     """Waits for something, not for ever."""
     end = time.monotonic() + seconds

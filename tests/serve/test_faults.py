@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
-from serve_kit import Listening, Process, Running, process, serving, until
+from serve_kit import Listening, Process, Running, failing, process, serving, until
 
 from weft.core.errors import DeviceError
 from weft.models.model import Decoder
@@ -74,22 +74,6 @@ def test_more_than_the_cache_holds(chatty: Path, alone: Decoder) -> None:
 def test_more_than_the_cache_can_ever_hold(server: Running) -> None:
     status, body, _ = server.ask("POST", TEXT, {"prompt": "x", "max_tokens": 100_000})
     assert status == 400 and "context" in body["error"]["message"]
-
-
-@contextlib.contextmanager
-def failing(server: Running, error: Exception) -> Iterator[None]:
-    """The device fails from the next steps on, until the block ends."""
-    runner = server.shelf.decoders()[0].runner
-    real = runner.rows, runner.prefill
-
-    def lost(*args: Any, **more: Any) -> Any:
-        raise error
-
-    runner.rows = runner.prefill = lost  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        runner.rows, runner.prefill = real  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("error", [DeviceError("lost: secret"), RuntimeError("bug: secret")])

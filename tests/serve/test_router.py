@@ -13,9 +13,21 @@ from typing import Any
 
 import openai
 import pytest
-from serve_kit import Listening, Process, Routing, Running, process, routing, serving, stream, until
+from serve_kit import (
+    Listening,
+    Process,
+    Routing,
+    Running,
+    failing,
+    process,
+    routing,
+    serving,
+    stream,
+    until,
+)
 
 from weft.cli.main import invoke
+from weft.core.errors import DeviceError
 from weft.models.model import Decoder
 from weft.serve.router import replica as looking
 
@@ -189,6 +201,19 @@ def test_an_answer_that_nobody_saw_is_asked_again(two: tuple[Process, Process]) 
         assert got[0][0] == 200 and got[0][1]["choices"] == whole
         until(lambda: len(made.fleet.ready) == 1)
         assert "weft_router_retries_total 1.0" in made.ask("GET", "/metrics")[1]
+
+
+def test_a_device_that_is_lost_costs_nobody_an_answer(
+    router: Routing, server: Running, alone: Decoder
+) -> None:
+    asked = {"prompt": "def f(", "max_tokens": 8, "seed": 2}
+    expected = alone.generate("def f(", max_new_tokens=8, temperature=1.0, seed=2).text
+    assert server.ask("POST", TEXT, asked)[0] == 200  # the model is loaded
+    with failing(server, DeviceError("lost")):
+        for _ in range(3):
+            status, body, _ = router.ask("POST", TEXT, asked)
+            assert status == 200 and body["choices"][0]["text"] == expected
+        assert "weft_router_retries_total 3.0" in router.ask("GET", "/metrics")[1]
 
 
 def test_a_stream_that_breaks_says_so(two: tuple[Process, Process]) -> None:
