@@ -83,3 +83,36 @@ def test_weft_reads_what_peft_writes(
         json.dumps({**config, "base_model_name_or_path": str(base)})
     )
     agree(weft.load(low, device="cpu", context=16).logits(IDS), logits_of(theirs))
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [("gpt2", "c_attn", "c_proj c_fc"), ("llama2", "q_proj v_proj", "o_proj up_proj down_proj")],
+)
+def test_several_at_once_are_what_peft_gives(
+    name: str, first: str, second: str, tmp_path: Path, peft: Any
+) -> None:
+    """Other ranks, scales and layers, one with rsLoRA's scale; PEFT switches between them."""
+    base = tmp_path / "base"
+    reference = write_model(name, base).eval()
+    torch.manual_seed(0)
+    made = {
+        "one": peft.LoraConfig(r=2, lora_alpha=5, target_modules=first.split()),
+        "two": peft.LoraConfig(r=7, lora_alpha=3, target_modules=second.split(), use_rslora=True),
+    }
+    theirs = None
+    for adapter, config in made.items():
+        config.task_type, config.init_lora_weights = "CAUSAL_LM", False
+        if theirs is None:
+            theirs = peft.get_peft_model(reference, config, adapter)
+        else:
+            theirs.add_adapter(adapter, config)
+    assert theirs is not None
+    theirs.eval().save_pretrained(str(tmp_path))
+    folders = {adapter: tmp_path / adapter for adapter in made}
+    model = weft.load(base, device="cpu", context=16, adapters=folders)
+    for adapter in made:
+        theirs.set_adapter(adapter)
+        agree(model.runner().verify(0, IDS.tolist(), 0, adapter), logits_of(theirs))
+    with theirs.disable_adapter():
+        agree(model.logits(IDS), logits_of(theirs))
