@@ -1,5 +1,4 @@
-"""What an engine adds to a step: a runner's bare steps and an engine's with as many answers, in one
-process and in turn. Both feed the same number of rows at the same positions."""
+"""What an engine adds to a step: the time of its steps, and that of the runner within them."""
 
 from __future__ import annotations
 
@@ -18,10 +17,11 @@ from weft.conform.roofline import Roofline
 from weft.conform.timing import summary
 from weft.core.errors import UsageError
 from weft.engine.engine import Engine
-from weft.engine.job import Job, Output, PagedRunner
+from weft.engine.job import Job
 from weft.engine.sampler import Sampling
 from weft.models.inputs import columns
 from weft.models.model import Decoder
+from weft.models.paged import Paged
 
 
 @dataclass(frozen=True)
@@ -38,73 +38,82 @@ class Options:
     temperature: float = 1.0
 
 
+@dataclass
+class Step:
+    """Seconds of one step in which all decode: the whole, and what the runner took of it."""
+
+    whole: float
+    runner: float
+
+
+class Timed:
+    """A runner that adds up the seconds of its `rows`."""
+
+    def __init__(self, runner: Paged) -> None:
+        self._runner, self.seconds = runner, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def rows(self, *given: Any) -> np.ndarray:
+        begun = time.perf_counter()
+        out = self._runner.rows(*given)
+        self.seconds += time.perf_counter() - begun
+        return out
+
+
 def run(o: Options, measure: Callable[[], Roofline], note: Callable[[str], None]) -> dict[str, Any]:
-    """Milliseconds of a step, by how many rows it has; `host_share` is what the engine's adds, of
-    the engine's; `roofline` of the bare step: bytes of weights once and of each row's keys and
-    values over the bandwidth of reading. Raises UsageError for a model that is no decoder."""
+    """Milliseconds of a step by how many answers are decoded in it, text and all, none of them
+    proposed; `host_share` is what is not the runner's. `roofline` of the runner's: bytes of weights
+    once and of each answer's keys and values over the bandwidth of reading. Raises UsageError for a
+    model that is no decoder."""
     model = weft.load(o.path, **o.load)
     if not isinstance(model, Decoder):
         raise UsageError(f"{o.path} is no decoder; bench serve measures those")
     most = max(o.at_once)
     runner = model.paged_runner(most, most * columns(o.prompt + o.answer))
-    times: dict[tuple[int, str], list[float]] = {}
+    found: dict[int, list[Step]] = {count: [] for count in o.at_once}
     for number in range(o.rounds + 1):
-        for count in o.at_once:
-            for name, take in (("runner", bare), ("engine", played)):
-                found = take(o, model, runner, count)
-                if number:  # the first compiles
-                    times.setdefault((count, name), []).append(found)
-                    note(f"{name}, {count} rows: {found * 1e3:.3f} ms")
+        for count, steps in found.items():
+            made = played(o, model, Timed(runner), count)
+            if number:  # the first compiles
+                steps += made
+                whole = statistics.median(s.whole for s in made)
+                note(f"{count} at once: {whole * 1e3:.3f} ms a step")
     _, stream, per_position = work(model)
     roof = measure()
     results = {}
-    for count in o.at_once:
-        own, whole = times[count, "runner"], times[count, "engine"]
-        middle = statistics.median(own)
+    for count, steps in found.items():
         nbytes = stream + count * (o.prompt + o.answer / 2) * per_position
+        whole = statistics.median(s.whole for s in steps)
+        host = statistics.median(s.whole - s.runner for s in steps)
         results[f"steps_{count}"] = {
-            "runner": summary(own), "engine": summary(whole),
-            "tok_s": round(count / statistics.median(whole), 2),
-            "host_share": round(1 - middle / statistics.median(whole), 4),
-            "roofline": round(roof.share(0, nbytes, middle), 3),
+            **summary([s.whole for s in steps]), "tok_s": round(count / whole, 2),
+            "host_ms": round(host * 1e3, 4), "host_share": round(host / whole, 4),
+            "roofline": round(
+                roof.share(0, nbytes, statistics.median(s.runner for s in steps)), 3
+            ),
         }  # fmt: skip
     return {"read_gbs": round(roof.read_gbs, 1), "results": results}
 
 
-def _prompts(o: Options, model: Decoder, count: int) -> np.ndarray:
-    rng = np.random.default_rng(count)
-    return rng.integers(FIRST_ID, model.config.vocab, (count, o.prompt))
-
-
-def bare(o: Options, model: Decoder, runner: Any, count: int) -> float:
-    """Seconds of a step of `count` rows: nothing but the runner."""
-    wide = columns(o.prompt + o.answer)
-    runner.tables[:count, :wide] = np.arange(count * wide).reshape(count, wide)
-    slots = range(count)
-    for slot, ids in enumerate(_prompts(o, model, count).tolist()):
-        runner.prefill(slot, ids)
-    token, seconds = [FIRST_ID] * count, []
-    for i in range(1, o.answer):
-        begun = time.perf_counter()
-        runner.rows(token, slots, [o.prompt + i - 1] * count)
-        seconds.append(time.perf_counter() - begun)
-    return statistics.median(seconds)
-
-
-def played(o: Options, model: Decoder, runner: PagedRunner, count: int) -> float:
-    """Seconds of an engine's step with `count` answers, text included, none of them proposed."""
+def played(o: Options, model: Decoder, runner: Any, count: int) -> list[Step]:
+    """The steps of `count` answers."""
     texts = model.tokenizer.stream if model.tokenizer is not None else lambda: None
     engine = Engine(runner, model.config.vocab, texts)
-    told: list[Output] = []
     sampling = Sampling(temperature=o.temperature)
-    for i, ids in enumerate(_prompts(o, model, count).tolist()):
-        job = Job(tuple(ids), o.answer, sampling, seed=i, drafts=False)
-        engine.submit(job, told.append)
-    seconds: list[float] = []
+    prompts = np.random.default_rng(count).integers(FIRST_ID, model.config.vocab, (count, o.prompt))
+    for i, ids in enumerate(prompts.tolist()):
+        engine.submit(
+            Job(tuple(ids), o.answer, sampling, seed=i, drafts=False), lambda output: None
+        )
+    steps: list[Step] = []
     more = True
     while more:
-        begun, before = time.perf_counter(), len(told)
+        made, runners = engine.stats.new_tokens, runner.seconds
+        begun = time.perf_counter()
         more = engine.step()
-        if len(told) - before == count:  # all of them decode
-            seconds.append(time.perf_counter() - begun)
-    return statistics.median(seconds[1:-1])
+        step = Step(time.perf_counter() - begun, runner.seconds - runners)
+        if engine.stats.new_tokens - made == count:  # all of them decode
+            steps.append(step)
+    return steps[1:-1]
