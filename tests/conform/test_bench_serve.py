@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings, strategies as st
 
 from weft.cli.bench import bench
+from weft.cli.bench_serve import command_of as served
 from weft.conform import bench_serve
 from weft.conform.load import FIRST_ID, Load, body, decoding, figures, percentiles, play
 from weft.conform.load_client import Trace, complete, place_of
@@ -199,6 +200,18 @@ def test_bench_serve(tmp_path: Path) -> None:
     assert found["cold"]["weft"]["ready_s"] <= found["cold"]["weft"]["answer_s"]
     assert found["steps_1"]["tok_s"] > 0 and found["at_once_1"]["weft"]["tok_s"] > 0
     assert result["peak_rss_mib"]["weft"] > 10
+
+
+def test_a_server_that_runs_already() -> None:
+    """Its memory is not ours to tell."""
+    with started("weft", served(str(box_folder()), {"device": "cpu"})) as target:
+        outcome = CliRunner().invoke(bench, [
+            "serve", "--url", f"mine={target.url}", "--only", "load,idle", "--rate", "0",
+            "--requests", "2", "--answer", "4", "--rounds", "1",
+        ], catch_exceptions=False)  # fmt: skip
+    lines = [line.split() for line in outcome.stdout.splitlines()]
+    assert ["load", "mine", "errors", "0"] in lines and ["load", "mine", "new_tokens", "8"] in lines
+    assert {line[0] for line in lines[1:]} == {"load"}
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def serve(model: str | None, as_json: bool, **given: Any) -> None:
     if model is not None:
         path, load = model_path(model, given["yes"]), {k: given[k] for k in _LOAD}
         vocab = given["vocab"] or _vocab(path)
-        commands = {"weft": _command(path, load), **commands}
+        commands = {"weft": command_of(path, load), **commands}
         if not only or "steps" in only:
             result = _steps(path, load, given)
     cases = [name for name in only or _CASES if name != "steps"]
@@ -139,7 +139,7 @@ def _vocab(path: str) -> int:
     return model.config.vocab
 
 
-def _command(path: str, load: dict[str, Any]) -> str:
+def command_of(path: str, load: dict[str, Any]) -> str:
     """The command line that serves the model as it is loaded here."""
     line = [sys.executable, "-m", "weft", "serve", f"model={path}", "--port", "{port}"]
     for name, value in load.items():
