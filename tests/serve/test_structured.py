@@ -17,7 +17,7 @@ from serve_kit import Running
 PATH = "/v1/chat/completions"
 N = 8  # answers of a request
 FEW = 5  # requests of each kind by default; times N and three kinds
-MANY = 420  # with the slow tests: 10,080 answers
+MANY = 640  # with the slow tests: 15,360 answers, two thirds of which end by themselves
 
 _CLASSES = st.sampled_from(
     ["[a-z]", "[^x\\n]", "[0-9a-f]", "é", "(ab|cd)", "\\.", "(?:un|re)?do", "[🙂🙃]", "\\\\"]
@@ -120,4 +120,4 @@ def test_a_hundred_answers(server: Running) -> None:
 def test_ten_thousand_answers(server: Running) -> None:
     found = judged(server, MANY)
     print(f"{found.whole} answers judged, {found.cut} cut off by their number of tokens")
-    assert found.whole + found.cut >= 10_000 and found.whole > found.cut
+    assert found.whole >= 10_000

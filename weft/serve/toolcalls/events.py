@@ -100,7 +100,7 @@ class Sink:
         self._events: list[Event] = []
         self._parts: list[str] = []  # of the event that is growing
         self._kind: type[Content] | type[Reasoning] | type[CallArguments] = Content
-        self._space: dict[type, str] = {Content: "", Reasoning: ""}  # that may have to go
+        self._space: dict[type, list[str]] = {Content: [], Reasoning: []}  # that may have to go
         self._fresh = {Content: False, Reasoning: True}  # whether leading space goes
 
     def content(self, text: str) -> None:
@@ -112,12 +112,12 @@ class Sink:
     def verbatim(self, text: str, reasoning: bool = False) -> None:
         """Text whose spaces all stay."""
         kind = Reasoning if reasoning else Content
-        self._add(kind, self._space[kind] + text)
-        self._space[kind], self._fresh[kind] = "", False
+        self._add(kind, "".join(self._space[kind]) + text)
+        self._space[kind], self._fresh[kind] = [], False
 
     def border(self) -> None:
         """Here ends reasoning or a call: space on both sides goes."""
-        self._space = {Content: "", Reasoning: ""}
+        self._space = {Content: [], Reasoning: []}
         self._fresh = {Content: True, Reasoning: True}
 
     def start(self, name: str) -> None:
@@ -137,7 +137,7 @@ class Sink:
 
     def finish(self) -> list[Event]:
         """The last ones: a space that ends the content is part of it."""
-        self._add(Content, self._space[Content])
+        self._add(Content, "".join(self._space[Content]))
         self.border()
         return self.take()
 
@@ -148,10 +148,10 @@ class Sink:
         kept = body.rstrip()
         if kept:
             self._fresh[kind] = False
-            self._add(kind, self._space[kind] + kept)
-            self._space[kind] = body[len(kept) :]
+            self._add(kind, "".join(self._space[kind]) + kept)
+            self._space[kind] = [body[len(kept) :]]
         else:
-            self._space[kind] += body
+            self._space[kind].append(body)
 
     def _add(self, kind: type[Content] | type[Reasoning] | type[CallArguments], text: str) -> None:
         if not text:

@@ -163,11 +163,12 @@ def _list(sink: Sink, opening: str) -> Generator[None, str, None]:
 def llama(sink: Sink, context: Context) -> Reader:
     """A whole answer that is {"name": ..., "parameters": {...}}, after <|python_tag|> or not; more
     of them after semicolons. Anything else is text."""
-    tag, space = "<|python_tag|>", ""
+    tag, spaces = "<|python_tag|>", list[str]()
     c = yield
     while c != END and c.isspace():
-        space, c = space + c, (yield)
-    held = ""
+        spaces.append(c)
+        c = yield
+    space, held = "".join(spaces), ""
     while c != END and context.tools and tag.startswith(held + c):
         held, c = held + c, (yield)
         if held == tag:
