@@ -1,4 +1,4 @@
-"""Training on two machines: network namespaces on a wire that is slow, or cut. Needs root."""
+"""Two machines: network namespaces on a wire that is slow, or cut. Needs root."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from several import environment, needs_mpi, written
 from wires import ADDRESSES, Network, why_not
 
+import weft
 from weft.importers.safetensors import SafetensorsFile
+from weft.models.box import box_folder
 from weft.models.training import checkpoints as ck, loop
 from weft.models.training.report import read_log
 from weft.models.training.settings import read_settings
+from weft.ranks.base import LOST
 
 pytestmark = [pytest.mark.slow, needs_mpi]
 STEPS = 60
@@ -114,3 +117,48 @@ def test_a_cut_wire_is_noticed_and_the_run_goes_on(
     assert noticed < 10
     assert "starting again, 1 of 1" in text_said and "resuming from step" in text_said
     assert_one_bits(file, tmp_path)
+
+
+# -- a model's layers, or columns, on both ---------------------------------------------------------
+
+PROMPT = "def fibonacci(n):"
+
+
+def running(network: Network, folder: Path, *words: str) -> subprocess.Popen[str]:
+    """`weft run` on two ranks, one in each namespace."""
+    line = ["ip", "netns", "exec", network.names[0], sys.executable, "-m", "weft", "launch"]
+    line += ["-n", "2", "--hosts", ",".join(ADDRESSES), "run", PROMPT, "--device", "cpu", *words]
+    env = environment(**network.environment(folder), WEFT_PATIENCE="4")
+    return subprocess.Popen(
+        line, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+@pytest.mark.parametrize("parallel", ["layers", "columns"])
+def test_a_divided_model_on_a_slow_wire(network: Network, parallel: str, tmp_path: Path) -> None:
+    want = weft.load(box_folder(), device="cpu").generate(PROMPT, max_new_tokens=20)
+    network.delay, before = 0.002, network.frames
+    words = ["--parallel", parallel, "--max-new-tokens", "20", "--repetition-penalty", "1"]
+    try:
+        out, err = (process := running(network, tmp_path, *words)).communicate(timeout=200)
+    finally:
+        network.delay = 0.0
+    assert process.returncode == 0, err
+    assert out.rstrip("\n") == want.text.rstrip("\n")
+    assert network.frames - before > 40  # it went over the wire
+
+
+def test_a_wire_cut_under_a_divided_model_is_noticed(network: Network, tmp_path: Path) -> None:
+    network.delay = 0.01  # so that it lasts
+    process = running(network, tmp_path, "--max-new-tokens", "400")
+    assert process.stdout is not None
+    try:
+        assert process.stdout.read(1)  # it writes
+        network.cut, cut = True, time.monotonic()
+        _, err = process.communicate(timeout=60)
+        noticed = time.monotonic() - cut
+    finally:
+        network.cut, network.delay = False, 0.0
+        process.kill()
+    assert process.returncode == LOST and "said nothing for 4 s" in err, err
+    assert noticed < 30

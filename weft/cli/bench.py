@@ -283,6 +283,31 @@ def ranks(as_json: bool, **sizes: int) -> None:
     emit(result, as_json, header, rows)
 
 
+@bench.command(epilog="Example:  weft bench divided --ranks 2 --json")
+@click.option("--ranks", default=2, show_default=True, type=click.IntRange(2, 64))
+@click.option("--tokens", default=32, show_default=True, type=click.IntRange(2))
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
+@click.option("--layers", default=8, show_default=True, type=click.IntRange(2))
+@click.option("--width", default=1024, show_default=True, type=click.IntRange(64))
+@click.option("--dtype", default="bfloat16", show_default=True,
+              type=click.Choice(["float32", "float16", "bfloat16"]))  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def divided(as_json: bool, **sizes: Any) -> None:
+    """Time decoding by one process and by several ranks that divide a model's layers, or its
+    columns, on this machine's CPU."""
+    if sizes["width"] % (64 * sizes["ranks"]) or sizes["layers"] < sizes["ranks"]:
+        raise click.UsageError("--width takes a multiple of 64 x --ranks, --layers at least it")
+    from weft.conform import bench_divided
+
+    result = bench_divided.run(bench_divided.Options(**sizes), note)
+    rows = [
+        [name, r["tok_s"], r["step_ms"], r["waiting_share"], r["sent_kb"], r["peak_rss_mib"]]
+        for name, r in result["results"].items()
+    ]
+    header = ["case", "tok/s", "ms a token", "waiting, share", "sent, KB a token", "peak MiB"]
+    emit(result, as_json, header, rows)
+
+
 def _roof(result: dict[str, Any]) -> Roofline:
     """The roofline that a result's figures were held against."""
     from weft.conform.roofline import Roofline

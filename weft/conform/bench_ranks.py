@@ -58,12 +58,12 @@ def run(o: Options, note: Callable[[str], None]) -> dict[str, Any]:
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in cases}
     for i in range(o.rounds):
         for name, (count, threads) in cases.items():
-            found[name].append(_case(o, count, threads))
+            found[name].append(case("bench_ranks", asdict(o), count, threads))
             note(f"round {i + 1} of {o.rounds}: {name}: {found[name][-1]['step_ms']:.1f} ms")
     losses = {r["loss"] for each in found.values() for r in each}
     if len(losses) > 1:
         raise DeviceError(f"the cases end with different losses, {sorted(losses)}: a bug in weft")
-    results = {name: _middle(each) for name, each in found.items()}
+    results = {name: middle(each) for name, each in found.items()}
     tokens = o.accumulate * o.batch * o.context
     for r in results.values():
         r["tok_s"] = round(tokens / r["step_ms"] * 1e3, 1)
@@ -75,17 +75,19 @@ def run(o: Options, note: Callable[[str], None]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
+def middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """The run whose step took the median, with the least and the most."""
     ordered = sorted(runs, key=lambda r: r["step_ms"])
     ends = {"min_ms": ordered[0]["step_ms"], "max_ms": ordered[-1]["step_ms"]}
-    middle = {**ordered[len(ordered) // 2], **ends}
-    return {k: v for k, v in middle.items() if k != "loss"}
+    found = {**ordered[len(ordered) // 2], **ends}
+    return {k: v for k, v in found.items() if k != "loss"}
 
 
-def _case(o: Options, count: int, threads: int) -> dict[str, Any]:
-    code = "import sys; from weft.conform.bench_ranks import measure; measure(sys.argv[1])"
-    line = [sys.executable, "-c", code, json.dumps(asdict(o))]
+def case(module: str, options: Any, count: int, threads: int) -> dict[str, Any]:
+    """What measure(options as JSON) of a module prints as its last line, run by so many ranks of so
+    many threads each. Raises DeviceError where they fail."""
+    code = f"import sys; from weft.conform.{module} import measure; measure(sys.argv[1])"
+    line = [sys.executable, "-c", code, json.dumps(options)]
     if count > 1:
         line = [str(mpiexec()), "-n", str(count), *line]
     env = {**os.environ, "WEFT_NUM_THREADS": str(threads)}

@@ -2,8 +2,8 @@
 
 A step's graph is cut where a rank needs the columns of the others: four times a layer they are
 gathered (what attention gave, its closing product, and the same of the feed-forward), in float32
-and in the order of ranks. Nothing is summed on the way. Rank 0 embeds, and puts the logits
-together.
+or what a float32 was widened from, and in the order of ranks. Nothing is summed on the way. Rank 0
+embeds, and puts the logits together.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from weft.program.session import Session
 from weft.ranks import Ranks
 from weft.transform.gaps import Gap, Segment, cut_at
 
+PROMPT = 128  # rows of a step of a prompt: every segment has memory of its own for them
 Played = list[tuple[Session, tuple[str, ...]]]  # Sessions of a step, and what each gives
 
 
@@ -47,6 +48,9 @@ class Columns(CompiledRunner):
         super().__init__(*given)
         self._ranks = ranks
         self._played: dict[str, Played] = {}
+
+    def room(self, kind: str) -> int:
+        return _room(kind, super().room(kind))
 
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
         """This rank's columns of the logits."""
@@ -88,22 +92,41 @@ class Columns(CompiledRunner):
 
         def gather(x: Node) -> Node:
             n, columns = x.shape
+            x = _before_widening(x)
             name, shape = f"gathered.{len(gaps)}", (n, columns * size)
-            gaps.append((x, ops.input_node(name, shape, float32, "input", rows="n")))
-            return gaps[-1][1]
+            came = ops.input_node(name, shape, x.dtype, "input", rows="n")
+            gaps.append((ops.reshape(x, (n, columns)), came))
+            return ops.cast(came, float32)
 
         graph = decoder_graph(self.config, self._avals, *self._shape(kind), gather)
         return cut_at(graph, gaps, self.room(kind), "n")
 
 
+def _before_widening(x: Node) -> Node:
+    """What x is a float32 copy of, behind a change of shape: what attention gives in the dtype of a
+    cache travels in that, and is rounded to it."""
+    inner = x.inputs[0] if x.op == "reshape" else x
+    return inner.inputs[0] if inner.op == "cast" and inner.inputs[0].dtype.is_float else x
+
+
 class ColumnsPaged(CompiledPaged, Columns):
     """The same with keys and values in pages."""
+
+    def room(self, kind: str) -> int:
+        return _room(kind, super().room(kind))
+
+
+def _room(kind: str, most: int) -> int:
+    return min(most, PROMPT) if kind == "prefill" else most
 
 
 def own_runner(ranks: Ranks, make: MakeRunner, c: DecoderConfig, slots: int, pages: int) -> Columns:
     """This rank's part of a runner."""
-    kind = ColumnsPaged if pages else Columns
-    made = make(slots, pages, middle(c), partial(kind, ranks))
+    return _made(ranks, make, middle(c), slots, pages)
+
+
+def _made(ranks: Ranks, make: MakeRunner, c: DecoderConfig, slots: int, pages: int) -> Columns:
+    made = make(slots, pages, c, partial(ColumnsPaged if pages else Columns, ranks))
     assert isinstance(made, Columns)
     return made
 
@@ -122,8 +145,9 @@ class Divided(Runner):
     def __init__(self, lead: Lead, model: int, make: MakeRunner, *given: Any) -> None:
         super().__init__(*given)
         self._lead, self._numbers = lead, (model, lead.enlist(self))
-        self._first = make(self.slots, self.pages, entry(self.config))
-        self._own = own_runner(lead.ranks, make, self.config, self.slots, self.pages)
+        where = self.slots, self.pages
+        self._first = _made(lead.ranks, make, entry(self.config), *where)
+        self._own = own_runner(lead.ranks, make, self.config, *where)
 
     def room(self, kind: str) -> int:
         return self._own.room(kind)
@@ -143,6 +167,9 @@ class Divided(Runner):
 
 class DividedPaged(Paged, Divided):
     """The same with keys and values in pages."""
+
+    def room(self, kind: str) -> int:
+        return Divided.room(self, kind)
 
     def _sizes(self) -> tuple[int, ...]:
         assert isinstance(self._own, ColumnsPaged)

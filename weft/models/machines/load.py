@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.backends import registry
+from weft.core.dtypes import int8
 from weft.core.errors import OutOfMemoryError, RankError, UsageError, WeftError
 from weft.core.samples import files_digest
 from weft.models.config import DecoderConfig, Run
@@ -83,6 +84,11 @@ def _load(
 
     def part(c: DecoderConfig) -> DecoderConfig:
         if way.columns:
+            if act_dtype in (
+                int8,
+                int8.name,
+            ):  # which kernel takes them depends on how many columns
+                raise UsageError("act_dtype int8 and divided columns: give one of the two")
             check_columns(c, ranks.size, str(folder))
             return _run(c, 0, ranks.size, None)
         check_parts(c, ranks.size, str(folder))

@@ -81,6 +81,11 @@ class _Columns(Mapping[str, Any]):
         part, _, end = rest.partition(".")
         if first in _WHOLE or part in _BESIDE:
             return value
+        if first == "head" and isinstance(value, Packed) and c.vocab % LANES:
+            raise UsageError(  # kernels take the last columns of such a one otherwise
+                f"the packed output layer's {c.vocab} columns are no multiple of {LANES}: they are "
+                "not divided; divide the layers: --parallel layers"
+            )
         if first == "head":
             return _cut(value, [slice(*vocab_of(c, self._run.rank, self._run.ranks))], 0)
         packed = isinstance(value, Packed)
