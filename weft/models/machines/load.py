@@ -70,7 +70,7 @@ def leading(ranks: Ranks, way: Way = LAYERS) -> Iterator[Load]:
 def _load(
     lead: Lead, way: Way, path: str | os.PathLike[str], device: Any = "auto",
     dtype: Any = None, context: int | None = None, max_batch: int = 8, fallback: str | None = None,
-    act_dtype: Any = None, cache: Any = None, quant: str | None = None,
+    act_dtype: Any = None, cache: Any = None, quant: str | None = None, adapters: Any = None,
 ) -> Decoder:  # fmt: skip
     """As weft.load, divided among the ranks. Raises UsageError also for what cannot be divided, and
     where another rank cannot take part."""
@@ -78,6 +78,8 @@ def _load(
     check_batch(max_batch)
     if is_bundle(folder):
         raise UsageError(f"{folder} is a file of compiled Programs: it runs on one machine")
+    if adapters:
+        raise UsageError("adapters are for one machine; weft merge adds one to a model's weights")
     if device == ORACLE:
         raise UsageError("the oracle runs on one machine")
     target, chosen = registry.get(device, fallback), list(way.split)
