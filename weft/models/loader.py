@@ -229,7 +229,7 @@ def _built(
     make_tokenizer: Callable[[], Tokenizer | None],
     tokens: TokenIds,
     room: Room,
-    adapters: Stacked,
+    adapters: Stacked = NO_ADAPTERS,
 ) -> Decoder:
     kept = wanted_cache(room.cache) or main_dtype(weights)
     check_dtypes(device, {"the cache": kept})
