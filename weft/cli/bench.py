@@ -1,4 +1,4 @@
-"""`weft bench ops`, `model`, `nets`, `train`, `ranks` and `serve`."""
+"""`weft bench ops`, `model`, `nets`, `train`, `ranks`, `serve` and `drafts`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.cli.bench_drafts import drafts
 from weft.cli.bench_parts import emit, note, progress, say, takes_threads
 from weft.cli.bench_serve import serve
 from weft.cli.hub import model_path, takes_model
@@ -24,6 +25,7 @@ def bench() -> None:
 
 
 bench.add_command(serve)
+bench.add_command(drafts)
 
 
 @bench.command(epilog="Example:  weft bench ops --sizes 128..1024 --plot speed.png")

@@ -1,0 +1,56 @@
+"""`weft bench drafts`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from weft.cli.bench_parts import emit, note, takes_threads
+from weft.cli.hub import model_path, takes_model
+from weft.core.errors import UsageError
+
+_LOAD = ("device", "dtype", "quant", "act_dtype", "cache")
+_HEADER = ["case", "off tok/s", "on tok/s", "times", "proposed", "right"]
+
+
+def _counts(context: click.Context, option: click.Parameter, given: str) -> tuple[int, ...]:
+    try:
+        counts = tuple(int(part) for part in given.split(","))
+    except ValueError:
+        counts = ()
+    if not counts or min(counts) < 1 or max(counts) > 64:
+        raise UsageError(f"--at-once is {given[:40]!r}; expected numbers from 1 to 64: 1,8")
+    return counts
+
+
+@click.command(epilog="Example:  weft bench drafts MODEL --quant int8 --draft-model SMALL")
+@click.argument("model", metavar="MODEL")
+@click.option("--draft-model", metavar="MODEL", help="A smaller model that proposes tokens too.")
+@click.option("--prompt", default=256, show_default=True, type=click.IntRange(16))
+@click.option("--gen", default=128, show_default=True, type=click.IntRange(2))
+@click.option("--at-once", default="1,8", show_default=True, callback=_counts,
+              help="Answers side by side.")  # fmt: skip
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1))
+@click.option("--device", default="cpu", show_default=True, help="Device to measure.")
+@click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's).")
+@click.option("--quant", help="Bring linear layers to int4, int8, ... on the way in.")
+@click.option("--act-dtype", help="Of linear inputs (default: as weft run).")
+@click.option("--cache", help="Of keys and values: f32, f16, bf16, int8 (default: as the weights).")
+@takes_threads
+@takes_model
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def drafts(model: str, as_json: bool, **given: Any) -> None:
+    """Time decoding with drafts and without, in turn: `edit`, answers that repeat their prompts
+    with some tokens changed; `new`, answers of random tokens; `own`, what the model says itself."""
+    from weft.conform import bench_drafts
+
+    small, yes = given["draft_model"], given["yes"]
+    o = bench_drafts.Options(
+        str(model_path(model, yes)), {name: given[name] for name in _LOAD},
+        None if small is None else str(model_path(small, yes)),
+        given["prompt"], given["gen"], given["at_once"], given["rounds"],
+    )  # fmt: skip
+    result = bench_drafts.run(o, note)
+    rows = [[name, *figures.values()] for name, figures in result["results"].items()]
+    emit(result, as_json, _HEADER, rows)
