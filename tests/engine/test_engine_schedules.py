@@ -4,7 +4,7 @@ proposed or given up, an answer is what it is alone, and the books agree after e
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from paged_kit import VOCAB, Expected, Fake, Letters, Only, logits_of, oracle
 
 from weft.core.errors import DeviceError, LimitError
 from weft.engine.draft_model import ModelDrafts
-from weft.engine.drafts import Asked, Either, NoDrafts
+from weft.engine.drafts import Asked, Drafts, Either, NoDrafts
 from weft.engine.engine import Engine
 from weft.engine.job import Chosen, Job, Output
 from weft.engine.sampler import Sampling
@@ -72,8 +72,8 @@ def small() -> ModelDrafts:
 
 
 @st.composite
-def jobs(draw: Any, context: int) -> Job:
-    head = draw(st.sampled_from(HEADS))
+def jobs(draw: Any, context: int, heads: Sequence[tuple[int, ...]], adapters: list[str]) -> Job:
+    head = draw(st.sampled_from(heads))
     prompt = (*head, *draw(st.lists(st.integers(0, VOCAB - 1), max_size=6)))[:context]
     if draw(st.integers(0, 9)) == 0:
         prompt = (prompt * context)[:context]
@@ -87,7 +87,7 @@ def jobs(draw: Any, context: int) -> Job:
         stop=draw(st.sampled_from([(), (), (), ("ab", "cd", "zz", "e."), ("e",)])),
         logprobs=draw(st.sampled_from([None, None, 0, 3])),
         prompt_logprobs=draw(st.sampled_from([None, None, None, 0, 2])),
-        adapter=draw(st.sampled_from(["", "", "x"])),
+        adapter=draw(st.sampled_from(adapters)),
         salt=draw(st.sampled_from([b"", b"", b"a"])),
         drafts=draw(st.booleans()),
         decoded=draw(st.booleans()),
@@ -96,29 +96,40 @@ def jobs(draw: Any, context: int) -> Job:
 
 
 class Schedules(RuleBasedStateMachine):
+    heads, adapters = HEADS, ["", "", "x"]
+    fake: Any
+    see = staticmethod(logits_of)
+
     @initialize(data=st.data())
     def begin(self, data: st.DataObject) -> None:
-        slots = data.draw(st.integers(1, 6))
-        page = data.draw(st.sampled_from([1, 2, 4, 8]))
-        context = data.draw(st.sampled_from([16, 32]))
-        pages = data.draw(st.integers(context // page // 2, 3 * context // page // 2))
-        state = data.draw(st.integers(0, 5)) == 0
-        self.context = context
-        self.fake = Fake(slots, pages, page, context, state)
-        kinds = [Suffixes, Hostile, small, lambda: Either(Suffixes(), small())]
-        drafts = data.draw(st.sampled_from(kinds))()
+        self.fake = self.runner(data)
+        self.context = self.fake.context
+        drafts = data.draw(st.sampled_from([Suffixes, Hostile, *self.models()]))()
         budget = data.draw(st.sampled_from([1, 3, 8, 64]))
         ticks = np.random.default_rng(0).random(1 << 16).cumsum()  # steps of any length
         clock = map(float, ticks).__next__
-        beside = data.draw(st.sampled_from([1, 4, 64]))
-        self.engine = Engine(
-            self.fake, VOCAB, Letters, budget=budget, beside=beside, drafts=drafts, clock=clock
-        )
+        self.engine = Engine(self.fake, VOCAB, Letters, budget=budget, drafts=drafts, clock=clock)
         self.fake.held = lambda page: self.engine._pages.refs[page]
         self.jobs: list[tuple[Any, Job, list[Output]]] = []
         self.cancelled: set[int] = set()
         self.lost: list[DeviceError] = []
         Hostile.truth = {}
+
+    def runner(self, data: st.DataObject) -> Any:
+        """What the engine plays on."""
+        slots = data.draw(st.integers(1, 6))
+        page = data.draw(st.sampled_from([1, 2, 4, 8]))
+        context = data.draw(st.sampled_from([16, 32]))
+        pages = data.draw(st.integers(context // page // 2, 3 * context // page // 2))
+        state = data.draw(st.integers(0, 5)) == 0
+        return Fake(slots, pages, page, context, state)
+
+    def models(self) -> list[Callable[[], Drafts]]:
+        """Drafts by a model."""
+        return [small, lambda: Either(Suffixes(), small())]
+
+    def truth(self, job: Job) -> Expected:
+        return oracle(job, self.context, self.see)
 
     @precondition(lambda self: len(self.jobs) < 14)
     @rule(data=st.data(), count=st.integers(1, 3))
@@ -127,7 +138,7 @@ class Schedules(RuleBasedStateMachine):
             self.submit_one(data)
 
     def submit_one(self, data: st.DataObject) -> None:
-        job, outputs = data.draw(jobs(self.context)), list[Output]()
+        job, outputs = data.draw(jobs(self.context, self.heads, self.adapters)), []
         try:
             ticket = self.engine.submit(job, outputs.append)
         except LimitError:
@@ -137,7 +148,7 @@ class Schedules(RuleBasedStateMachine):
             return
         self.jobs.append((ticket, job, outputs))
         if not job.adapter and not job.sampling.temperature:
-            Hostile.truth[job.prompt] = [t.id for t in oracle(job, self.context).tokens]
+            Hostile.truth[job.prompt] = [t.id for t in self.truth(job).tokens]
 
     @precondition(lambda self: self.jobs and not self.lost)
     @rule(after=st.integers(0, 6), stop=st.booleans())
@@ -185,7 +196,7 @@ class Schedules(RuleBasedStateMachine):
         assert not self.engine.has_work, "it does not come to an end"
         assert self.engine.stats.held == 0
         for ticket, job, outputs in self.jobs:
-            compare(outputs, oracle(job, self.context), ticket.number in self.cancelled, self.lost)
+            compare(outputs, self.truth(job), ticket.number in self.cancelled, self.lost)
 
 
 def compare(
