@@ -5,7 +5,7 @@ see; and the oracle: the same numbers, one token after the other, without pages,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +43,7 @@ class Fake:
         self.fails: Callable[[], None] = lambda: None
         self.bad: Callable[[Sequence[int]], bool] = lambda tokens: False
         self.most = 0  # rows of a step
+        self.moved = 0  # pages read
         self._state, self._see = state, see
         self._last = [0] * slots
         self._tokens = np.full((pages, page), -1, np.int64)
@@ -51,6 +52,20 @@ class Fake:
 
     def resumes(self, fed: int, start: int) -> bool:
         return not self._state or start in (0, fed)
+
+    def read_pages(self, pages: Sequence[int]) -> dict[str, np.ndarray]:
+        self.moved += len(pages)
+        names = [[self._adapter.get((p, n)) for n in range(self.page)] for p in pages]
+        held = {"tokens": self._tokens[list(pages)], "pos": self._pos[list(pages)]}
+        return {**held, "adapters": np.array(names, object)}
+
+    def write_pages(self, pages: Sequence[int], held: Mapping[str, np.ndarray]) -> None:
+        self.fails()
+        assert len(pages) == len(held["tokens"]) > 0
+        assert all(self.held(page) == 1 for page in pages)
+        self._tokens[list(pages)], self._pos[list(pages)] = held["tokens"], held["pos"]
+        for page, names in zip(pages, held["adapters"]):
+            self._adapter |= {(page, n): name for n, name in enumerate(names)}
 
     def prefill(
         self, slot: int, ids: Sequence[int], start: int = 0, adapter: str = ""

@@ -355,3 +355,48 @@ def test_logits_are_read_block_by_block_beside_jobs(monkeypatch: Any) -> None:
     with pytest.raises(UsageError, match="came between"):
         next(blocks)
     engine.check()
+
+
+def test_who_is_preempted_is_moved_and_not_read_again() -> None:
+    """Pages go to the host and back, but for those that the cache still has."""
+    fake = Fake(3, 24, 4, 64)
+    rows: list[int] = []
+    step = fake.rows
+    fake.rows = lambda ids, *more: rows.append(len(ids)) or step(ids, *more)  # type: ignore
+    engine = engine_of(fake)
+    jobs = [Job((*PROMPT, n), 40, drafts=False) for n in range(3)]
+    check(engine, *jobs)
+    assert engine.stats.preempted > 0 and fake.moved > 0
+    assert sum(rows) == sum(len(job.prompt) + 39 for job in jobs)
+
+
+def test_what_cannot_be_copied_is_read_again(monkeypatch: Any) -> None:
+    fake = Fake(3, 24, 4, 64)
+
+    def lost(pages: Any) -> Any:
+        raise DeviceError("lost")
+
+    monkeypatch.setattr(fake, "read_pages", lost)
+    engine = engine_of(fake)
+    check(engine, *[Job((*PROMPT, n), 40) for n in range(3)])
+    assert engine.stats.preempted > 0
+
+
+def test_after_a_lost_device_nothing_moved_is_written_back() -> None:
+    fake = Fake(3, 24, 4, 64)
+    engine = engine_of(fake)
+    outputs: list[list[Output]] = [[], [], []]
+    for n in range(3):
+        engine.submit(Job((*PROMPT, n), 40, drafts=False), outputs[n].append)
+    while not fake.moved:
+        engine.step()
+    waiting = engine._schedule.waiting[0]
+    assert waiting.held is not None
+    fake.fails = lambda: (_ for _ in ()).throw(DeviceError("lost"))
+    engine.step()
+    assert waiting.held is None
+    fake.fails = lambda: None
+    while engine.step():
+        engine.check()
+    mine = outputs[waiting.number - 1]
+    compare(mine, oracle(Job((*PROMPT, waiting.number - 1), 40), 64))

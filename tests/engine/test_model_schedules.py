@@ -34,6 +34,7 @@ class Failing:
         self._runner = runner
         self.fails: Callable[[], None] = lambda: None
         self.held: Callable[[int], int]
+        self.moved = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
@@ -42,6 +43,14 @@ class Failing:
         self.fails()
         out: np.ndarray = self._runner.prefill(*given)
         return out
+
+    def read_pages(self, pages: Sequence[int]) -> Any:
+        self.moved += len(pages)
+        return self._runner.read_pages(pages)
+
+    def write_pages(self, *given: Any) -> None:
+        self.fails()
+        self._runner.write_pages(*given)
 
     def rows(self, *given: Any) -> np.ndarray:
         self.fails()

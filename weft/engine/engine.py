@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -23,7 +23,7 @@ from weft.core.errors import BusyError, LimitError, ModelError, UsageError, Weft
 from weft.core.forks import lock_of
 from weft.engine.answer import Answer, Explain, guarded
 from weft.engine.drafts import Drafts
-from weft.engine.job import Job, PagedRunner, Sink, Texts
+from weft.engine.job import Job, Movable, PagedRunner, Sink, Texts
 from weft.engine.pages import Chain, Pages, root
 from weft.engine.play import FEW, SCORED, Failed, Player
 from weft.engine.propose import Proposer
@@ -86,7 +86,7 @@ class Engine:
         self._pages = Pages(runner.pages, runner.page)
         shared = runner.resumes(0, runner.page)  # whether pages are all that a sequence has
         budget, beside = self._sizes
-        self._schedule = Schedule(self._pages, runner.slots, budget, shared, beside)
+        self._schedule = Schedule(self._pages, runner.slots, budget, shared, beside, self._copy)
         self._proposer = Proposer(runner, self.vocab, self._schedule, drafts)
         self._player = Player(
             runner, self._schedule, self._counts, self._alone, self._few, self._proposer,
@@ -315,7 +315,17 @@ class Engine:
         """The runner failed: all that run end with its error, and nothing it wrote is trusted."""
         for place in list(self._schedule.running):
             self._tell(self._live[place.number], _as_weft(error))
-        self._pages.clear()
+        self._schedule.forget()
+
+    def _copy(self, pages: Sequence[int]) -> Mapping[str, np.ndarray] | None:
+        """What pages hold, for a sequence that is preempted: moved, it need not be read again."""
+        try:
+            return self.runner.read_pages(pages) if isinstance(self.runner, Movable) else None
+        except UsageError:  # pages on several machines stay there
+            return None
+        except Exception:  # the next step will say why
+            _log.exception("pages could not be copied to the host")
+            return None
 
     def _end_all(self, error: BaseException) -> None:
         """The books may be torn: all jobs end, new ones begin with an empty cache."""

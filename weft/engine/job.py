@@ -6,9 +6,9 @@ cut into steps, what the cache held, whether it was preempted, or who proposed i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -119,6 +119,17 @@ class Output:
 
 Sink = Callable[[Output], None]
 """Takes a job's outputs, called between steps by whoever steps the engine; must not block."""
+
+
+@runtime_checkable
+class Movable(Protocol):
+    """A runner whose pages can be copied to the host and back, bit for bit."""
+
+    def read_pages(self, pages: Sequence[int]) -> Mapping[str, np.ndarray]:
+        """What pages hold, by name; the first axis goes through the pages."""
+
+    def write_pages(self, pages: Sequence[int], held: Mapping[str, np.ndarray]) -> None:
+        """Fills pages with what `read_pages` gave."""
 
 
 class PagedRunner(Protocol):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from weft.core.clock import compiling
-from weft.engine.job import PagedRunner
+from weft.engine.job import Movable, PagedRunner
 from weft.engine.propose import Proposer
-from weft.engine.schedule import Place, Schedule
+from weft.engine.schedule import Place, Schedule, needed
 from weft.engine.ticket import Counts, Ticket
 
 FEW = 16  # rows of a prompt that go along with those that decode, for about the price of one
@@ -50,6 +51,8 @@ class Player:
         for ticket, count in parts:
             place = ticket.place
             self.table(place)
+            if place.pending:
+                self._restore(place)
             if ticket.scores:
                 self._score(ticket, count)
             elif count > self._few:
@@ -64,6 +67,16 @@ class Player:
             self._proposer.propose(together, left)
             self.away = False
             self._together(together)
+
+    def _restore(self, place: Place) -> None:
+        """Writes what a sequence had fed before it was preempted, but for the pages that the cache
+        still had."""
+        held, runner = place.held, self._runner
+        assert held is not None and isinstance(runner, Movable)
+        begin, end = place.filled, needed(held.fed, runner.page)
+        planes = {name: plane[begin:] for name, plane in held.planes.items()}
+        self._call(runner.write_pages, place.pages[begin:end], planes)
+        place.held, place.pending = None, False
 
     def table(self, place: Place) -> None:
         """Tells the runner where a sequence's pages are."""
@@ -131,7 +144,7 @@ class Player:
             self._counts.drafted += len(draft)
             self._counts.accepted += right
 
-    def _call(self, work: Callable[..., np.ndarray], *args: object) -> np.ndarray:
+    def _call(self, work: Callable[..., Any], *args: object) -> Any:
         """What the runner gives."""
         self.away = True
         try:

@@ -3,19 +3,32 @@
 There is neither a prefill nor a decode phase: a sequence has tokens, of which the first `fed` are
 in the cache, and each step feeds some of the rest. A step has a budget of rows. Sequences that
 lack one token (they decode) come first, then prompts, the oldest first, cut to what is left. Where
-pages run out the youngest of the running gives its own back and waits, to be read again; nobody is
-admitted in such a step. The oldest that runs is never preempted, and a job that would not fit alone
-is refused at the start: so every step makes progress.
+pages run out the youngest of the running gives its own back and waits; what they hold goes to the
+host, or is read again. Nobody is admitted in such a step. The oldest that runs is never preempted,
+and a job that would not fit alone is refused at the start: so every step makes progress.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from weft.engine.pages import Chain, Pages
+
+Copy = Callable[[Sequence[int]], Mapping[str, np.ndarray] | None]
+"""What some pages hold, on the host; None where it cannot be had."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a sequence that waits had fed, on the host: `fed` positions, the planes of their
+    pages."""
+
+    fed: int
+    planes: Mapping[str, np.ndarray]
 
 
 @dataclass(eq=False)
@@ -36,6 +49,8 @@ class Place:
     cached: int = 0  # of the prompt's tokens, found when it was first admitted
     preempted: int = 0  # times
     filled: int = 0  # of its pages, as many are full and known as that
+    held: Held | None = None
+    pending: bool = False  # whether `held` is still to be written to its pages
 
     @property
     def rest(self) -> int:
@@ -59,11 +74,14 @@ class Part:
 class Schedule:
     """The running and the waiting over `slots` sequences and a pool of pages. `shared` is whether
     a sequence may go on from pages that another made. A step has `budget` rows; where some decode,
-    who wait for it, `beside` of prompts."""
+    who wait for it, `beside` of prompts. `copy` takes the pages of who is preempted to the host, up
+    to half of the pool."""
 
     def __init__(
-        self, pages: Pages, slots: int, budget: int, shared: bool = True, beside: int | None = None
-    ) -> None:
+        self, pages: Pages, slots: int, budget: int, shared: bool = True,
+        beside: int | None = None, copy: Copy = lambda pages: None,
+    ) -> None:  # fmt: skip
+        self._copy = copy
         self.pages, self.budget, self.shared = pages, max(budget, slots), shared
         self.beside = self.budget if beside is None else beside
         self.running: list[Place] = []
@@ -127,8 +145,26 @@ class Schedule:
     def _preempt(self, place: Place) -> None:
         self.preemptions += 1
         place.preempted += 1
+        held = place.held if place.pending else self._saved(place)
         self.leave(place)
+        place.held = held
         self.waiting.append(place)
+
+    def _saved(self, place: Place) -> Held | None:
+        """A copy of what a running sequence has fed."""
+        size = self.pages.size
+        n = needed(place.fed, size)
+        there = sum(needed(p.held.fed, size) for p in self.waiting if p.held is not None)
+        if not (self.shared and n and n + there <= self.pages.count // 2):
+            return None
+        planes = self._copy(place.pages[:n])
+        return None if planes is None else Held(place.fed, planes)
+
+    def forget(self) -> None:
+        """Nothing is trusted that the runner has written, wherever it is by now."""
+        self.pages.clear()
+        for place in self.waiting:
+            place.held = None
 
     def _admit(self, left: int) -> list[Part]:
         parts = []
@@ -157,8 +193,13 @@ class Schedule:
             return False
         place.filled, place.fed, place.pages = len(held), len(held) * pages.size, held
         end = None
-        if most > place.fed:
+        place.pending = place.held is not None and place.fed < place.held.fed <= most
+        if place.held is not None and place.pending:
+            place.fed = place.held.fed
+        elif most > place.fed:
             end = pages.take_over(place.chain.at(len(held), tokens), tokens[place.fed : most])
+        if not place.pending:
+            place.held = None
         if end is not None:
             place.pages.append(end[0])
             place.fed += end[1]
@@ -189,11 +230,13 @@ class Schedule:
 
     def leave(self, place: Place) -> None:
         """Takes a sequence out, running or waiting; what it fed stays to be found."""
+        pending = place.pending
+        place.held, place.pending = None, False
         if place.slot is None:
             self.waiting.remove(place)
             return
         n, size = place.filled, self.pages.size
-        if self.shared and n * size < place.fed:
+        if self.shared and n * size < place.fed and not pending:
             parent = place.chain.at(n, place.tokens)
             self.pages.fill(place.pages[n], parent, None, place.tokens[n * size : place.fed])
         self.pages.release(place.pages)
@@ -233,6 +276,7 @@ class Schedule:
         assert len({*slots, *self._free}) == len(slots) + len(self._free)
         assert all(p.slot is None and not p.pages for p in self.waiting)
         for place in self.running:
+            assert place.pending == (place.held is not None)
             assert place.fed <= len(place.pages) * self.pages.size
             own = place.pages[place.fed // self.pages.size :]  # to be written: nobody else's
             assert all(self.pages.refs[page] == 1 for page in own)
