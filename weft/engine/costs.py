@@ -14,6 +14,7 @@ from statistics import median
 _KEPT = 7  # steps of about a size whose median counts
 _OLD = 1000  # steps after which one is forgotten
 _FURTHER = 4  # times as many rows as any step had are tried next
+_MARGIN = 1.2  # by which rows have to pay for what is not measured: proposing, comparing
 
 
 class Costs:
@@ -64,7 +65,7 @@ class Worth:
         for n, chance in enumerate(chances, 1):
             gain += chance * token
             more = self.costs.of(self.rows + n * self.sequences) - now
-            net = gain - max(more, 0.0) / self.sequences - n * each
+            net = gain - _MARGIN * (max(more, 0.0) / self.sequences + n * each)
             if net > most:
                 most, best = net, n
         return best

@@ -117,7 +117,10 @@ class Suffixes:
             self._pools.popitem(last=False)
 
     def _one(self, ask: Asked) -> list[int]:
-        text, trust = self._own.setdefault(ask.number, (Text(ask.tokens), Trust()))
+        own = self._own.get(ask.number)
+        if own is None:
+            own = self._own[ask.number] = Text(ask.tokens), Trust()
+        text, trust = own
         text.index()
         pool = self._pools.get((ask.job.salt, ask.job.adapter))
         length, ends = text.find(ask.tokens)
