@@ -400,3 +400,26 @@ def test_after_a_lost_device_nothing_moved_is_written_back() -> None:
         engine.check()
     mine = outputs[waiting.number - 1]
     compare(mine, oracle(Job((*PROMPT, waiting.number - 1), 40), 64))
+
+
+def test_an_interrupt_does_not_forget_who_had_ended_in_that_step() -> None:
+    """A job that wants its prompt's logprobs alone is read whole; then comes Ctrl-C."""
+    fake = Fake(2, 32, 4, 32)
+    engine, outputs = engine_of(fake), [list[Output](), list[Output]()]
+    jobs = [Job(PROMPT, 4, prompt_logprobs=2, constraint=lambda: Only(0)), Job((5,) * 20, 4)]
+    for job, mine in zip(jobs, outputs):
+        engine.submit(job, mine.append)
+    calls: list[int] = []
+
+    def fails() -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    fake.fails = fails
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    for _ in range(20):
+        engine.step()
+    for job, mine in zip(jobs, outputs):
+        compare(mine, oracle(job, 32))

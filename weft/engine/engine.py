@@ -25,7 +25,7 @@ from weft.engine.answer import Answer, Explain, guarded
 from weft.engine.drafts import Drafts
 from weft.engine.job import Job, Movable, PagedRunner, Sink, Texts
 from weft.engine.pages import Chain, Pages, root
-from weft.engine.play import FEW, SCORED, Failed, Player
+from weft.engine.play import FEW, SCORED, Failed, Player, as_weft
 from weft.engine.propose import Proposer
 from weft.engine.schedule import Part, Place, Schedule, needed
 from weft.engine.suffixes import Suffixes
@@ -210,6 +210,7 @@ class Engine:
             except BaseException as e:
                 if self._player.away:
                     self._player.away = False
+                    self._tell_ended()
                     if not self._schedule.shared:
                         for place in self._schedule.running:
                             place.restart()
@@ -299,6 +300,11 @@ class Engine:
             _log.exception("the reader of job %d failed: it is cancelled", ticket.number)
             self.cancel(ticket)
 
+    def _tell_ended(self) -> None:
+        """Lets those go that had ended when a step was interrupted: none will feed them again."""
+        for place in [place for place in self._schedule.running if not place.rest]:
+            self._tell(self._live[place.number])
+
     def _unscored(self, ticket: Ticket) -> bool:
         return ticket.scores and ticket.answer.finish != "cancelled"
 
@@ -314,7 +320,7 @@ class Engine:
     def _end_running(self, error: Exception) -> None:
         """The runner failed: all that run end with its error, and nothing it wrote is trusted."""
         for place in list(self._schedule.running):
-            self._tell(self._live[place.number], _as_weft(error))
+            self._tell(self._live[place.number], as_weft(error))
         self._schedule.forget()
 
     def _copy(self, pages: Sequence[int]) -> Mapping[str, np.ndarray] | None:
@@ -337,14 +343,6 @@ class Engine:
             self.drafts.leave(ticket.number, ticket.job, ticket.answer.tokens)
             ticket.done = True
             try:
-                ticket.sink(ticket.answer.output(ticket.place.cached, _as_weft(error)))
+                ticket.sink(ticket.answer.output(ticket.place.cached, as_weft(error)))
             except Exception:
                 _log.exception("the reader of job %d failed", ticket.number)
-
-
-def _as_weft(error: BaseException) -> WeftError:
-    if isinstance(error, WeftError):
-        return error
-    made = WeftError(f"a step failed: {type(error).__name__}: {str(error)[:200]}; ask again")
-    made.__cause__ = error
-    return made

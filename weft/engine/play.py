@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.clock import compiling
+from weft.core.errors import WeftError
 from weft.engine.job import Movable, PagedRunner
 from weft.engine.propose import Proposer
 from weft.engine.schedule import Place, Schedule, needed
@@ -154,3 +155,12 @@ class Player:
             raise Failed(e) from e
         self.away = False
         return out
+
+
+def as_weft(error: BaseException) -> WeftError:
+    """An error that ended a step, as those whose jobs it ends get it."""
+    if isinstance(error, WeftError):
+        return error
+    made = WeftError(f"a step failed: {type(error).__name__}: {str(error)[:200]}; ask again")
+    made.__cause__ = error
+    return made
