@@ -381,3 +381,15 @@ def test_what_the_command_refuses() -> None:
         line = ["-m", "weft", "run", "x", "--device", "cpu", "--max-new-tokens", "1", *words]
         _, err = (process := started(2, *line)).communicate(timeout=60)
         assert process.returncode == 2 and said in err
+
+
+@needs_mpi
+@pytest.mark.slow
+def test_the_benchmark_writes_the_same_in_every_case() -> None:
+    line = [sys.executable, "-m", "weft", "bench", "divided", "--json", "--rounds", "1"]
+    line += ["--tokens", "2", "--layers", "2", "--width", "128"]
+    made = subprocess.run(line, env=environment(), text=True, capture_output=True, timeout=200)
+    assert made.returncode == 0, made.stderr
+    results = json.loads(made.stdout)["results"]
+    assert len(results) == 4
+    assert all((r["sent_kb"] > 0) == ("ranks" in name) for name, r in results.items())
