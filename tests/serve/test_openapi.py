@@ -103,11 +103,11 @@ def test_another_method_is_told_which(server: Running) -> None:
 
 
 @pytest.mark.slow
-def test_schemathesis_finds_nothing(server: Running) -> None:
+def test_schemathesis_finds_nothing(server: Running, tmp_path: Path) -> None:
     """Bodies made from the schemas, right and wrong: no status 500, answers as they are said."""
     program = os.environ.get("SCHEMATHESIS") or shutil.which("schemathesis")
     if program is None:
         pytest.skip("no schemathesis; SCHEMATHESIS names it: docs/testing.md")
     # What the schema allows may still be refused: a prompt too long, a model that is not there.
     more = ("--checks", "all", "--exclude-checks", "positive_data_acceptance", "-n", "100")
-    subprocess.run([program, "run", FILE, "--url", server.url, *more], check=True)
+    subprocess.run([program, "run", FILE, "--url", server.url, *more], check=True, cwd=tmp_path)
