@@ -117,7 +117,7 @@ def test_families_have_the_bits_of_one_machine(what: str, name: str, tmp_path: P
 
 WIDE = {
     **CONFIGS["llama"], "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3,
-    "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 320,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 320,
     "max_position_embeddings": 256,
 }  # fmt: skip
 NUMBERS: list[tuple[str, dict[str, Any]]] = [
@@ -171,7 +171,8 @@ def test_memory_is_divided(what: str, tmp_path: Path) -> None:
     """Of 242 MiB of weights: what a process takes, and what the larger of two ranks does. Half of
     the weights, and a compiler each."""
     sizes = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 4,
-             "num_attention_heads": 8, "num_key_value_heads": 4, "dtype": "bfloat16"}  # fmt: skip
+             "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 128,
+             "dtype": "bfloat16"}  # fmt: skip
     folder = random_folder(tmp_path / "model", {**WIDE, **sizes})
     way = (False, [2, 2]) if what == "layers" else COLUMNS
     most = []
