@@ -14,8 +14,8 @@ import pytest
 from serve_kit import Running
 
 from weft.models.model import Decoder
-from weft.serve.anthropic_input import turn_of
-from weft.serve.anthropic_types import CountTokens
+from weft.serve.anthropic.input import turn_of
+from weft.serve.anthropic.types import CountTokens
 from weft.serve.chatting import Options, Turn
 from weft.serve.wire import Refused
 

@@ -148,7 +148,7 @@ def test_turns_of_a_conversation_have_one_home() -> None:
 
 
 def test_a_line_that_changes_does_not_move_a_conversation() -> None:
-    """Claude Code's, at the front of its system prompt (anthropic_input.BILLING)."""
+    """Claude Code's, at the front of its system prompt (anthropic.input.BILLING)."""
     found = set()
     for mark in ("cch=1;", "cch=2;"):
         system = [{"type": "text", "text": f"x-anthropic-billing-header: {mark}\nBe short."}]

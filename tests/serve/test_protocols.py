@@ -19,13 +19,15 @@ from serve_kit import Running, chatty_box, serving
 
 from weft.core.errors import DeviceError
 from weft.engine.job import Chosen, Finish, Job, Output, Usage
-from weft.serve import anthropic_messages, ollama_chat, openai_chat
-from weft.serve.anthropic_types import AnthropicMessage, Messages
+from weft.serve.anthropic import messages as anthropic_messages
+from weft.serve.anthropic.types import AnthropicMessage, Messages
 from weft.serve.chatting import Choice
 from weft.serve.forcing import formed
-from weft.serve.ollama_replies import ChatForm, Replies, Times
-from weft.serve.ollama_types import OllamaChat
-from weft.serve.openai_types import Chat
+from weft.serve.ollama import chat as ollama_chat
+from weft.serve.ollama.replies import ChatForm, Replies, Times
+from weft.serve.ollama.types import OllamaChat
+from weft.serve.openai import chat as openai_chat
+from weft.serve.openai.types import Chat
 from weft.serve.player import Answer
 from weft.serve.replies import Writer
 from weft.serve.toolcalls.choose import FORMATS

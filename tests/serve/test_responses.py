@@ -16,11 +16,12 @@ from openai.types.responses import Response, ResponseStreamEvent
 from serve_kit import Running
 
 from weft.models.model import Decoder
-from weft.serve import chatting, responses_events as events
+from weft.serve import chatting
 from weft.serve.chatting import Piece
-from weft.serve.responses_input import items_of, messages_of
-from weft.serve.responses_tools import Tools
-from weft.serve.responses_types import ITEMS, SKIPPED_ITEMS, SKIPPED_TOOLS, TOOLS as TOOL_KINDS
+from weft.serve.responses.create import events
+from weft.serve.responses.input import items_of, messages_of
+from weft.serve.responses.tools import Tools
+from weft.serve.responses.types import ITEMS, SKIPPED_ITEMS, SKIPPED_TOOLS, TOOLS as TOOL_KINDS
 from weft.serve.toolcalls.choose import FORMATS
 from weft.serve.toolcalls.events import Content
 from weft.serve.toolcalls.formats import Context

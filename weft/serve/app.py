@@ -10,16 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import weft
-from weft.serve import anthropic_messages, ollama_models, openai_answers as answers, openai_other
+from weft.serve.anthropic.messages import routes as anthropic_routes
 from weft.serve.metrics import TEXT
-from weft.serve.openai_chat import chat
-from weft.serve.openai_completions import completions
-from weft.serve.openai_types import Chat, Completion, Detokenize, Embeddings, Tokenize
+from weft.serve.ollama.models import routes as ollama_routes
+from weft.serve.openai.answers import HealthAnswer
+from weft.serve.openai.routes import routes as openai_routes
 from weft.serve.openapi import openapi
 from weft.serve.pages import page
-from weft.serve.responses import input_tokens, responses
-from weft.serve.responses_answers import CountAnswer, ResponseAnswer
-from weft.serve.responses_types import Responses
+from weft.serve.responses.create import routes as responses_routes
 from weft.serve.routing import App, Described, assembled, route
 from weft.serve.shelf import Shelf
 from weft.serve.wire import json_response
@@ -47,21 +45,11 @@ async def metrics(request: Request) -> Response:
 def routes() -> list[Described]:
     """All of the server's."""
     return [
-        route("/v1/chat/completions", chat, Chat, answer=answers.ChatAnswer),
-        route("/v1/completions", completions, Completion, answer=answers.CompletionAnswer),
-        route("/v1/responses", responses, Responses, answer=ResponseAnswer),
-        route("/v1/responses/input_tokens", input_tokens, Responses, answer=CountAnswer),
-        route(
-            "/v1/embeddings", openai_other.embeddings, Embeddings, answer=answers.EmbeddingsAnswer
-        ),
-        route("/v1/models", openai_other.models, answer=answers.ModelsAnswer),
-        route("/v1/models/{name:path}", openai_other.model, answer=answers.ModelAnswer),
-        route("/tokenize", openai_other.tokenize, Tokenize, answer=answers.TokenizeAnswer),
-        route("/detokenize", openai_other.detokenize, Detokenize, answer=answers.DetokenizeAnswer),
-        route("/tokenizer_info", openai_other.tokenizer_info, answer=answers.TokenizerAnswer),
-        route("/health", health, answer=answers.HealthAnswer),
-        *anthropic_messages.routes(),
-        *ollama_models.routes(),
+        *openai_routes(),
+        *responses_routes(),
+        *anthropic_routes(),
+        *ollama_routes(),
+        route("/health", health, answer=HealthAnswer),
         route("/metrics", metrics),
         route("/openapi.json", openapi),
         route("/", page),

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from weft.serve.anthropic_input import BILLING
+from weft.serve.anthropic.input import BILLING
 from weft.serve.wire import MAX_DEPTH, deeper
 
 BLOCK = 256  # characters or token ids: a prompt that is shorter shares no page worth keeping

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.serve.openai_chat import call_id
-from weft.serve.responses_tools import Offered, input_of
+from weft.serve.openai.chat import call_id
+from weft.serve.responses.tools import Offered, input_of
 from weft.serve.toolcalls.events import CallArguments, CallStarted, Content, Event, Reasoning
 
 Made = dict[str, Any]

@@ -12,11 +12,11 @@ from starlette.responses import Response
 
 import weft
 from weft.models.chat import read_template
-from weft.serve import ollama_answers as answers
 from weft.serve.embedding import embedded
-from weft.serve.ollama_chat import chat, generate, named
-from weft.serve.ollama_replies import Times, stamp
-from weft.serve.ollama_types import Embed, Generate, OllamaChat, OneEmbedding, Show
+from weft.serve.ollama import answers
+from weft.serve.ollama.chat import chat, generate, named
+from weft.serve.ollama.replies import Times, stamp
+from weft.serve.ollama.types import Embed, Generate, OllamaChat, OneEmbedding, Show
 from weft.serve.routing import Described, route
 from weft.serve.served import Served, ServedDecoder
 from weft.serve.shelf import Shelf

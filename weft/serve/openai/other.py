@@ -13,8 +13,8 @@ from starlette.responses import Response
 from weft.core.errors import WeftError
 from weft.models.chat import read_template
 from weft.serve.embedding import embedded
-from weft.serve.openai_chat import message_of
-from weft.serve.openai_types import Detokenize, Embeddings, Tokenize, prompts_of
+from weft.serve.openai.chat import message_of
+from weft.serve.openai.types import Detokenize, Embeddings, Tokenize, prompts_of
 from weft.serve.served import Served
 from weft.serve.shelf import Shelf
 from weft.serve.wire import Refused, json_response, read, refusal

@@ -13,15 +13,17 @@ from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from weft.engine.job import Usage
-from weft.serve import responses_events as events
 from weft.serve.chatting import Choice, Turn, begin, merged, tokens_of
 from weft.serve.fields import tops
 from weft.serve.guard import key_of
-from weft.serve.openai_options import followed, options_of
+from weft.serve.openai.options import followed, options_of
 from weft.serve.replies import Writer, counted, reply
-from weft.serve.responses_input import items_of, messages_of
-from weft.serve.responses_tools import Tools
-from weft.serve.responses_types import Chosen, ReasoningOptions, Responses, Text, ToolsItem
+from weft.serve.responses import events
+from weft.serve.responses.answers import CountAnswer, ResponseAnswer
+from weft.serve.responses.input import items_of, messages_of
+from weft.serve.responses.tools import Tools
+from weft.serve.responses.types import Chosen, ReasoningOptions, Responses, Text, ToolsItem
+from weft.serve.routing import Described, route
 from weft.serve.served import ServedDecoder
 from weft.serve.tooling import needed_of, thinking
 from weft.serve.wire import Refused, event, json_response, read
@@ -146,6 +148,14 @@ class _Writer(Writer):
             "output_tokens_details": {"reasoning_tokens": min(reasoning, found.new)},
             "total_tokens": found.prompt + found.new,
         }  # fmt: skip
+
+
+def routes() -> list[Described]:
+    """Those of responses."""
+    return [
+        route("/v1/responses", responses, Responses, answer=ResponseAnswer),
+        route("/v1/responses/input_tokens", input_tokens, Responses, answer=CountAnswer),
+    ]
 
 
 def _head(model: ServedDecoder, asked: Asked) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from starlette.responses import Response
 
 from weft.engine.job import Usage
 from weft.serve import errors
-from weft.serve.anthropic_answers import CountTokensAnswer, MessagesAnswer
-from weft.serve.anthropic_blocks import Blocks, content_of
-from weft.serve.anthropic_input import turn_of
-from weft.serve.anthropic_types import CountTokens, Messages
+from weft.serve.anthropic.answers import CountTokensAnswer, MessagesAnswer
+from weft.serve.anthropic.blocks import Blocks, content_of
+from weft.serve.anthropic.input import turn_of
+from weft.serve.anthropic.types import CountTokens, Messages
 from weft.serve.chatting import Choice, Options, Piece, begin, gathered, tokens_of
 from weft.serve.fields import between, sampling, seed_of, stops
 from weft.serve.guard import key_of

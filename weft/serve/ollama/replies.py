@@ -13,8 +13,8 @@ import msgspec
 from weft.engine.job import Usage
 from weft.serve import errors
 from weft.serve.chatting import Choice, Piece, merged
-from weft.serve.ollama_types import Answered
-from weft.serve.openai_chat import call_id
+from weft.serve.ollama.types import Answered
+from weft.serve.openai.chat import call_id
 from weft.serve.replies import Writer
 from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.events import CallArguments, CallStarted, Content

@@ -15,8 +15,8 @@ from weft.engine.job import Chosen, Usage
 from weft.serve.chatting import Piece, Turn, begin, gathered, merged, tokens_of
 from weft.serve.fields import tops
 from weft.serve.guard import key_of
-from weft.serve.openai_options import choices_of, constraint_of
-from weft.serve.openai_types import Chat, Message, NamedTool, Part
+from weft.serve.openai.options import choices_of, constraint_of
+from weft.serve.openai.types import Chat, Message, NamedTool, Part
 from weft.serve.replies import Writer, reply
 from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.events import (

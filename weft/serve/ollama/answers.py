@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from weft.serve.openai_answers import Answer, TokenLogprob
+from weft.serve.openai.answers import Answer, TokenLogprob
 
 
 class OllamaEnd(Answer):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft.serve.responses_types import (
+from weft.serve.responses.types import (
     SKIPPED_TOOLS,
     TOOLS,
     Chosen,

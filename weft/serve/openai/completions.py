@@ -17,9 +17,9 @@ from weft.engine.job import Chosen, Usage
 from weft.serve.chatting import Choice, Piece, begin_ids, gathered, merged
 from weft.serve.fields import tops
 from weft.serve.guard import key_of
-from weft.serve.openai_chat import FINISH, usage_of
-from weft.serve.openai_options import choices_of, constraint_of
-from weft.serve.openai_types import Completion, prompts_of
+from weft.serve.openai.chat import FINISH, usage_of
+from weft.serve.openai.options import choices_of, constraint_of
+from weft.serve.openai.types import Completion, prompts_of
 from weft.serve.replies import Writer, reply
 from weft.serve.served import ServedDecoder
 from weft.serve.wire import Refused, event, read, refusal

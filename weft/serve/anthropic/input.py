@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from weft.serve.anthropic_blocks import unsealed
-from weft.serve.anthropic_types import (
+from weft.serve.anthropic.blocks import unsealed
+from weft.serve.anthropic.types import (
     AnthropicMessage,
     Blocks,
     CountTokens,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.serve.openai_chat import arguments, text_of
-from weft.serve.responses_tools import INPUT, told_name
-from weft.serve.responses_types import (
+from weft.serve.openai.chat import arguments, text_of
+from weft.serve.responses.tools import INPUT, told_name
+from weft.serve.responses.types import (
     ITEMS,
     SKIPPED_ITEMS,
     CallItem,

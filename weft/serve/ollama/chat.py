@@ -13,8 +13,8 @@ from weft.core.errors import WeftError
 from weft.serve.chatting import Options, Turn, begin, begin_ids, continued
 from weft.serve.fields import between, sampling, seed_of, stops, tops
 from weft.serve.guard import key_of
-from weft.serve.ollama_replies import ChatForm, GenerateForm, Loaded, Replies, Times
-from weft.serve.ollama_types import Answered, Generate, ModelOptions, OllamaChat, OllamaMessage
+from weft.serve.ollama.replies import ChatForm, GenerateForm, Loaded, Replies, Times
+from weft.serve.ollama.types import Answered, Generate, ModelOptions, OllamaChat, OllamaMessage
 from weft.serve.replies import Writer, reply
 from weft.serve.served import ServedDecoder
 from weft.serve.tooling import called, follow_json, follow_schema, function

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from weft.serve.openai_types import Count, Generating, Part
+from weft.serve.openai.types import Count, Generating, Part
 from weft.serve.wire import Refused, parameter
 
 ToolsGiven = Annotated[list[dict[str, Any]], Meta(max_length=512)]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from weft.serve.openai_types import Tool
+from weft.serve.openai.types import Tool
 from weft.serve.wire import Refused
 
 Effort = Literal["low", "medium", "high"]

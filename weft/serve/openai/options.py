@@ -9,7 +9,7 @@ from typing import Any
 from weft.engine.sampler import Sampling
 from weft.serve.chatting import MAX_BIASES, MAX_CHOICES, Options
 from weft.serve.fields import between, sampling, seed_of, stops
-from weft.serve.openai_types import Chat, Choosing, Completion, Generating
+from weft.serve.openai.types import Chat, Choosing, Completion, Generating
 from weft.serve.tooling import Follow, follow_json, follow_schema
 from weft.serve.wire import Refused
 
