@@ -50,6 +50,9 @@ class Fake:
         self._pos = np.full((pages, page), -1, np.int64)
         self._adapter: dict[tuple[int, int], str] = {}
 
+    def knows(self, adapter: str) -> bool:
+        return adapter in ("", "x", "y")
+
     def resumes(self, fed: int, start: int) -> bool:
         return not self._state or start in (0, fed)
 

@@ -97,9 +97,9 @@ class Engine:
 
     def submit(self, job: Job, sink: Sink) -> Ticket:
         """Takes a job in; `sink` is called with its outputs by whoever steps. Raises UsageError
-        (an empty prompt, ids outside the vocabulary, numbers out of range, a closed engine),
-        LimitError (a prompt longer than the context, an answer for which the pages would not
-        suffice even alone), BusyError (too many wait)."""
+        (an empty prompt, ids outside the vocabulary, an adapter that is not there, numbers out of
+        range, a closed engine), LimitError (a prompt longer than the context, an answer for which
+        the pages would not suffice even alone), BusyError (too many wait)."""
         limit = self._checked(job)
         answer = Answer(job, limit, job.texts or self._texts, self._explain)
         with self._lock:
@@ -170,6 +170,8 @@ class Engine:
         for i in (min(prompt), max(prompt), *(i for i, _ in job.sampling.logit_bias[-1:])):
             if not 0 <= i < self.vocab:
                 raise UsageError(f"token id {i} is outside the vocabulary 0..{self.vocab - 1}")
+        if not runner.knows(job.adapter):
+            raise UsageError(f"there is no adapter {job.adapter!r:.100}")
         tops = (job.logprobs or 0, job.prompt_logprobs or 0)
         if min(*tops, job.max_new_tokens) < 0 or max(tops) > self.vocab:
             raise UsageError(

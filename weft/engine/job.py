@@ -146,6 +146,9 @@ class PagedRunner(Protocol):
     pages: int
     tables: np.ndarray
 
+    def knows(self, adapter: str) -> bool:
+        """Whether there is an adapter of that name; "" is none, which always is."""
+
     def prefill(
         self, slot: int, ids: Sequence[int], start: int = 0, adapter: str = ""
     ) -> np.ndarray:

@@ -53,6 +53,10 @@ class Runner(abc.ABC):
         self._by_name = {name: i for i, name in enumerate([*adapters, ""])}
         self._fed: list[list[int]] = [[] for _ in range(slots)]  # whose keys each slot holds
 
+    def knows(self, adapter: str) -> bool:
+        """Whether there is an adapter of that name; "" is none, which always is."""
+        return adapter in self._by_name
+
     @abc.abstractmethod
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
         """Runs "prefill", "decode" or "score" on n rows; logits float32 [1 or >= n, vocab]."""

@@ -21,6 +21,10 @@ class Slotted:
         self.context = self.page = runner.context
         self.tables = np.zeros((self.slots, 1), np.int32)
 
+    def knows(self, adapter: str) -> bool:
+        """Whether there is an adapter of that name; "" is none, which always is."""
+        return self._runner.knows(adapter)
+
     def prefill(
         self, slot: int, ids: Sequence[int], start: int = 0, adapter: str = ""
     ) -> np.ndarray:
