@@ -26,6 +26,7 @@ from tokenizers import (
 import weft.web
 from weft.models import tokenizer as weft_tokenizer, tokenizer_plain as plain
 from weft.models.box import box_folder
+from weft.web.tokenizers import for_page
 
 PLAYER = Path(weft.web.__file__).with_name("js")
 SCRIPT = Path(__file__).with_name("tokenize.mjs")
@@ -205,7 +206,7 @@ def answers(folder: Path) -> dict[str, tuple[list, dict, weft_tokenizer.Tokenize
         # bytes of a text, one token each where there are such
         ids += [theirs.encode(text, special=False) for text in texts[:STREAMS]]
         how = {"around": theirs.around(), "limit": theirs.limit, "lower": False}
-        made.append({"json": theirs.file().decode(), "how": how, "texts": texts, "ids": ids})
+        made.append({"json": for_page(theirs).decode(), "how": how, "texts": texts, "ids": ids})
         cases[name] = (texts, ids, theirs)
     call = json.dumps({"js": PLAYER.as_uri(), "files": made})
     done = subprocess.run(["node", SCRIPT], input=call, capture_output=True, text=True, check=True)

@@ -3,6 +3,7 @@ of whose steps it has, with patterns that were tried (tests/web/test_tokenizers.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,7 +31,7 @@ _STEPS = {
 
 
 def for_page(tokenizer: Tokenizer) -> bytes:
-    """The tokenizer's file. Raises ModelError where a page would read a text otherwise."""
+    """The tokenizer's file for a page. Raises ModelError where that would read a text otherwise."""
     data = tokenizer.file()
     parsed = parse_json(data, str(tokenizer.path))
     for name, known in _STEPS.items():
@@ -44,7 +45,17 @@ def for_page(tokenizer: Tokenizer) -> bytes:
                 f"{tokenizer.path}: a page's tokenizer does not have the {name} {odd[0][:80]!r}; "
                 f"it has {', '.join(sorted(known))}, with the patterns of well-known models"
             )
-    return data
+    return _as_read(data, parsed) if parsed["model"].get("type") == "Unigram" else data
+
+
+def _as_read(data: bytes, parsed: dict[str, Any]) -> bytes:
+    """The file with the scores that the library reads from it: some differ in the last digit, which
+    decides between two ways to cut a text that are equally likely."""
+    from tokenizers import Tokenizer as Library
+
+    read = json.loads(Library.from_str(data.decode()).to_str())
+    parsed["model"]["vocab"] = read["model"]["vocab"]
+    return json.dumps(parsed, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _dicts(value: Any) -> Iterator[dict[str, Any]]:
