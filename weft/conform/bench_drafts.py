@@ -131,19 +131,22 @@ def _job(o: Options, vocab: int, case: str, seed: tuple[int, int], drafts: bool)
 
 
 def _rate(engine: Engine, jobs: list[Job]) -> float:
-    """Tokens per second of all jobs together, from where each has its first."""
+    """Tokens per second of all jobs together, from where each has its first to where one ends."""
     outputs: list[list[Output]] = [[] for _ in jobs]
     for job, mine in zip(jobs, outputs):
         engine.submit(job, mine.append)
     while not all(outputs):
         engine.step()
     begun, had = time.perf_counter(), _tokens(outputs)
+    while engine.step() and not any(mine[-1].usage for mine in outputs):
+        pass
+    rate = (_tokens(outputs) - had) / (time.perf_counter() - begun)
     while engine.step():
         pass
     for mine in outputs:
         if mine[-1].error is not None:
             raise mine[-1].error
-    return (_tokens(outputs) - had) / (time.perf_counter() - begun)
+    return rate
 
 
 def _tokens(outputs: list[list[Output]]) -> int:

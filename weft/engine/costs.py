@@ -71,6 +71,47 @@ class Worth:
         return best
 
 
+class Turns:
+    """Whether steps with proposals give more tokens a second than steps without. Estimates err, by
+    what is not measured and by what a step does to the next; so both are done in turn, whichever
+    is ahead for longer and longer."""
+
+    FIRST, LONGEST = 32, (128, 1024)  # steps of the one that is ahead: without, with
+    TRIAL = 8  # of the other
+    DOUBT = 1.03  # by which steps without have to be ahead: others may find something soon
+    UNEVEN = 2  # at a beginning that do not count: memory holds what the other kind needs
+
+    def __init__(self) -> None:
+        self.proposes = True
+        self._ahead, self._rate = True, 0.0  # which is, and its tokens a second
+        self._run = self._left = self.FIRST
+        self._steps, self._seconds, self._tokens = 0, 0.0, 0
+
+    def note(self, seconds: float, tokens: int) -> None:
+        """A step took so long, and gave so many tokens."""
+        self._steps += 1
+        self._left -= 1
+        if self._steps > self.UNEVEN:
+            self._seconds += seconds
+            self._tokens += tokens
+        if self._left:
+            return
+        rate = self._tokens / max(self._seconds, 1e-9)
+        if self.proposes is self._ahead:
+            self._rate = rate
+            self._turn(not self._ahead, self.TRIAL)
+        elif rate > (self._rate if self.proposes else self.DOUBT * self._rate):
+            self._ahead, self._run = self.proposes, self.FIRST
+            self._turn(self._ahead, self._run)
+        else:
+            self._run = min(2 * self._run, self.LONGEST[self._ahead])
+            self._turn(self._ahead, self._run)
+
+    def _turn(self, proposes: bool, steps: int) -> None:
+        self.proposes, self._left = proposes, steps
+        self._steps, self._seconds, self._tokens = 0, 0.0, 0
+
+
 class Trust:
     """How often proposals of one source are right, and when it is asked."""
 

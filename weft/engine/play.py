@@ -63,11 +63,7 @@ class Player:
             else:
                 together.append((ticket, count))
         if together:
-            left = self._schedule.budget - sum(count for _, count in parts)
-            self.away = True
-            self._proposer.propose(together, left)
-            self.away = False
-            self._together(together)
+            self._together(together, self._schedule.budget - sum(count for _, count in parts))
 
     def _restore(self, place: Place) -> None:
         """Writes what a sequence had fed before it was preempted, but for the pages that the cache
@@ -85,7 +81,13 @@ class Player:
         row[: len(place.pages)] = place.pages
         row[len(place.pages) :] = 0
 
-    def _together(self, together: list[tuple[Ticket, int]]) -> None:
+    def _together(self, together: list[tuple[Ticket, int]], left: int) -> None:
+        """One step of those that decode and of short parts of prompts, with `left` rows of its
+        budget for what is proposed."""
+        started, compiled, had = self._clock(), compiling.total, self._counts.new_tokens
+        self.away = True
+        self._proposer.propose(together, left)
+        self.away = False
         ids: list[int] = []
         slots: list[int] = []
         pos: list[int] = []
@@ -99,14 +101,16 @@ class Player:
             slots += [place.slot or 0] * len(fed)
             pos += range(place.fed, place.fed + len(fed))
             adapters += [ticket.job.adapter] * len(fed)
-        begun, compiled = self._clock(), compiling.total
+        begun = self._clock()
         logits = self._call(self._runner.rows, ids, slots, pos, adapters)
-        passed = self._clock() - begun - (compiling.total - compiled)
-        self._proposer.costs.note(len(ids), passed)
+        made = compiling.total - compiled
+        self._proposer.costs.note(len(ids), self._clock() - begun - made)
         end = 0
         for ticket, count in together:
             end += count + len(ticket.draft)
             self._settle(ticket, count, logits[end - len(ticket.draft) - 1 : end])
+        passed = self._clock() - started - made
+        self._proposer.took(passed, self._counts.new_tokens - had)
 
     def _score(self, ticket: Ticket, count: int) -> None:
         """Feeds `count` tokens of a prompt whose logprobs are wanted."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from weft.engine.costs import Costs, Worth
+from weft.engine.costs import Costs, Turns, Worth
 from weft.engine.drafts import Asked, Drafts, NoDrafts
 from weft.engine.job import PagedRunner
 from weft.engine.schedule import Schedule, needed
@@ -21,6 +21,8 @@ class Proposer:
 
     def __init__(self, runner: PagedRunner, vocab: int, schedule: Schedule, drafts: Drafts) -> None:
         self.drafts, self.costs = drafts, Costs()
+        self._turns: dict[int, Turns] = {}  # by how many propose, in powers of two
+        self._now: Turns | None = None
         self._runner, self._vocab, self._schedule = runner, vocab, schedule
 
     def propose(self, together: Sequence[tuple[Ticket, int]], left: int) -> None:
@@ -29,6 +31,14 @@ class Proposer:
         rows = sum(count for _, count in together)
         room = min(DRAFTED - rows, left)
         those = [ticket for ticket, count in together if self._may(ticket, count)]
+        self._now = None
+        if not those:
+            return
+        now = self._turns.setdefault(len(those).bit_length(), Turns())
+        if rows == len(together):  # else much of what the step takes is for prompts
+            self._now = now
+        if not now.proposes:
+            return
         worth = Worth(self.costs, rows, len(those))
         asked: list[tuple[Ticket, Asked]] = []
         for ticket in those:
@@ -42,6 +52,11 @@ class Proposer:
             most = min(ask.most, room)
             room -= self._take(ticket, ticket.answer.fitting(draft[: max(most, 0)]))
             ticket.guessed = bool(ticket.draft)
+
+    def took(self, seconds: float, tokens: int) -> None:
+        """The step that was proposed for took so long in all, and gave so many tokens."""
+        if self._now is not None:
+            self._now.note(seconds, tokens)
 
     def learn(self, ticket: Ticket, right: int) -> None:
         """So many of a ticket's draft were right."""
