@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli.bench_drafts import drafts
-from weft.cli.bench_parts import emit, note, progress, say, takes_threads
+from weft.cli.bench_parts import emit, note, progress, say, takes_load, takes_threads
 from weft.cli.bench_serve import serve
 from weft.cli.hub import model_path, takes_model
 from weft.core import text
@@ -114,11 +114,7 @@ def _side_by_side(
 
 @bench.command(epilog="Example:  weft bench model MODEL --dtype float16 --profile trace.json")
 @click.argument("path", metavar="MODEL", type=click.Path())
-@click.option("--device", default="cpu", show_default=True, help="Device to measure.")
-@click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's).")
-@click.option("--quant", help="Bring linear layers to int4, int8, ... on the way in.")
-@click.option("--act-dtype", help="Of linear inputs (default: as weft run).")
-@click.option("--cache", help="Of keys and values: f32, f16, bf16, int8 (default: as the weights).")
+@takes_load
 @click.option("--prompt", type=click.IntRange(1), help="Tokens (default: 512, or what fits).")
 @click.option("--gen", type=click.IntRange(1), help="Tokens (default: 128, or what fits).")
 @click.option("--reps", default=5, show_default=True, type=click.IntRange(1))

@@ -6,22 +6,10 @@ from typing import Any
 
 import click
 
-from weft.cli.bench_parts import emit, note, takes_threads
+from weft.cli.bench_parts import LOAD, at_once, emit, note, takes_load, takes_threads
 from weft.cli.hub import model_path, takes_model
-from weft.core.errors import UsageError
 
-_LOAD = ("device", "dtype", "quant", "act_dtype", "cache")
 _HEADER = ["case", "off tok/s", "on tok/s", "times", "proposed", "right"]
-
-
-def _counts(context: click.Context, option: click.Parameter, given: str) -> tuple[int, ...]:
-    try:
-        counts = tuple(int(part) for part in given.split(","))
-    except ValueError:
-        counts = ()
-    if not counts or min(counts) < 1 or max(counts) > 64:
-        raise UsageError(f"--at-once is {given[:40]!r}; expected numbers from 1 to 64: 1,8")
-    return counts
 
 
 @click.command(epilog="Example:  weft bench drafts MODEL --quant int8 --draft-model SMALL")
@@ -29,14 +17,10 @@ def _counts(context: click.Context, option: click.Parameter, given: str) -> tupl
 @click.option("--draft-model", metavar="MODEL", help="A smaller model that proposes tokens too.")
 @click.option("--prompt", default=256, show_default=True, type=click.IntRange(16))
 @click.option("--gen", default=128, show_default=True, type=click.IntRange(2))
-@click.option("--at-once", default="1,8", show_default=True, callback=_counts,
+@click.option("--at-once", default="1,8", show_default=True, callback=at_once(64),
               help="Answers side by side.")  # fmt: skip
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1))
-@click.option("--device", default="cpu", show_default=True, help="Device to measure.")
-@click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's).")
-@click.option("--quant", help="Bring linear layers to int4, int8, ... on the way in.")
-@click.option("--act-dtype", help="Of linear inputs (default: as weft run).")
-@click.option("--cache", help="Of keys and values: f32, f16, bf16, int8 (default: as the weights).")
+@takes_load
 @takes_threads
 @takes_model
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -47,7 +31,7 @@ def drafts(model: str, as_json: bool, **given: Any) -> None:
 
     small, yes = given["draft_model"], given["yes"]
     o = bench_drafts.Options(
-        str(model_path(model, yes)), {name: given[name] for name in _LOAD},
+        str(model_path(model, yes)), {name: given[name] for name in LOAD},
         None if small is None else str(model_path(small, yes)),
         given["prompt"], given["gen"], given["at_once"], given["rounds"],
     )  # fmt: skip

@@ -9,19 +9,11 @@ from typing import Any
 
 import click
 
-from weft.cli.bench_parts import emit, note, takes_threads
+from weft.cli.bench_parts import LOAD, at_once, emit, note, takes_load, takes_threads
 from weft.cli.hub import model_path, takes_model
 from weft.core.errors import UsageError
 
-_LOAD = ("device", "dtype", "quant", "act_dtype", "cache")
 _CASES = ("steps", "cold", "load", "at_once", "turn", "idle")
-
-
-def _numbers(context: click.Context, option: click.Parameter, given: str) -> tuple[int, ...]:
-    found = [part.strip() for part in given.split(",")]
-    if not all(part.isdecimal() and 0 < int(part) <= 1024 for part in found):
-        raise click.BadParameter(f"{given!r}; expected numbers from 1 to 1024, such as 1,8,32")
-    return tuple(int(part) for part in found)
 
 
 @click.command(
@@ -64,7 +56,7 @@ def _numbers(context: click.Context, option: click.Parameter, given: str) -> tup
     "--at-once",
     default="1,8,32",
     show_default=True,
-    callback=_numbers,
+    callback=at_once(1024),
     help="Answers side by side.",
 )
 @click.option(
@@ -81,11 +73,7 @@ def _numbers(context: click.Context, option: click.Parameter, given: str) -> tup
     help="Ids of prompts are below this (default: the model's, without one 1000).",
 )
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
-@click.option("--device", default="cpu", show_default=True, help="Device of MODEL.")
-@click.option("--dtype", help="float32, float16 or bfloat16 (default: the checkpoint's).")
-@click.option("--quant", help="Bring linear layers to int4, int8, ... on the way in.")
-@click.option("--act-dtype", help="Of linear inputs (default: as weft run).")
-@click.option("--cache", help="Of keys and values: f32, f16, bf16, int8 (default: as the weights).")
+@takes_load
 @takes_threads
 @takes_model
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -105,7 +93,7 @@ def serve(model: str | None, as_json: bool, **given: Any) -> None:
     result: dict[str, Any] = {"results": {}}
     vocab = given["vocab"] or 1000
     if model is not None:
-        path, load = model_path(model, given["yes"]), {k: given[k] for k in _LOAD}
+        path, load = model_path(model, given["yes"]), {k: given[k] for k in LOAD}
         vocab = given["vocab"] or _vocab(path)
         commands = {"weft": command_of(path, load), **commands}
         if not only or "steps" in only:
