@@ -403,11 +403,15 @@ def test_after_a_lost_device_nothing_moved_is_written_back() -> None:
     compare(mine, oracle(Job((*PROMPT, waiting.number - 1), 40), 64))
 
 
-def test_an_interrupt_does_not_forget_who_had_ended_in_that_step() -> None:
-    """A job that wants its prompt's logprobs alone is read whole; then comes Ctrl-C."""
+@pytest.mark.parametrize(
+    "first", [Job(PROMPT, 4, prompt_logprobs=2, constraint=lambda: Only(0)), Job((7,) * 32, 1)]
+)
+def test_an_interrupt_does_not_forget_who_had_ended_in_that_step(first: Job) -> None:
+    """A job that wants its prompt's logprobs alone is read whole, or one gets its last token where
+    the context ends; then comes Ctrl-C."""
     fake = Fake(2, 32, 4, 32)
     engine, outputs = engine_of(fake), [list[Output](), list[Output]()]
-    jobs = [Job(PROMPT, 4, prompt_logprobs=2, constraint=lambda: Only(0)), Job((5,) * 20, 4)]
+    jobs = [first, Job((5,) * 20, 4)]
     for job, mine in zip(jobs, outputs):
         engine.submit(job, mine.append)
     calls: list[int] = []

@@ -304,8 +304,9 @@ class Engine:
 
     def _tell_ended(self) -> None:
         """Lets those go that had ended when a step was interrupted: none will feed them again."""
-        for place in [place for place in self._schedule.running if not place.rest]:
-            self._tell(self._live[place.number])
+        for ticket in [self._live[place.number] for place in self._schedule.running]:
+            if ticket.answer.finish is not None and not self._unscored(ticket):
+                self._tell(ticket)
 
     def _unscored(self, ticket: Ticket) -> bool:
         return ticket.scores and ticket.answer.finish != "cancelled"
