@@ -428,3 +428,33 @@ def test_an_interrupt_does_not_forget_who_had_ended_in_that_step(first: Job) -> 
         engine.step()
     for job, mine in zip(jobs, outputs):
         compare(mine, oracle(job, 32))
+
+
+def test_an_interrupt_leaves_no_table_unwritten() -> None:
+    """Who found its beginning in the cache and was not fed before Ctrl-C, nor right after it."""
+    fake = Fake(3, 6, 4, 16)
+    engine = engine_of(fake, budget=8)
+    head = (4, 4, 5, 6, 1, 2, 3, 4, 5, 6, 7, 8)
+    first: list[Output] = []
+    engine.submit(Job((*head, 0, 0, 0), 1), first.append)
+    while engine.step():
+        pass
+    calls: list[int] = []
+
+    def fails() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    outputs: list[list[Output]] = [[], []]
+    jobs = [Job((2, 0, 0), 4, prompt_logprobs=0), Job((*head, 4, 4, 5), 1)]
+    for job, mine in zip(jobs, outputs):
+        engine.submit(job, mine.append)
+    fake.fails = fails
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    engine.check()
+    while engine.step():
+        engine.check()
+    for job, mine in zip(jobs, outputs):
+        compare(mine, oracle(job, 16))

@@ -48,10 +48,11 @@ class Player:
     def play(self, parts: Sequence[tuple[Ticket, int]]) -> None:
         """Feeds so many tokens of each job: long parts of prompts one after the other, the others
         and what is proposed in one go. Raises Failed where the runner does."""
+        for ticket, _ in parts:  # all, before anything may be interrupted
+            self.table(ticket.place)
         together = []
         for ticket, count in parts:
             place = ticket.place
-            self.table(place)
             if place.pending:
                 self._restore(place)
             if ticket.scores:
