@@ -22,4 +22,4 @@ def test_figures_of_each_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert list(results) == [f"{case} x{count}" for count in (1, 2) for case in CASES]
     assert all(0 <= r["right"] <= r["proposed"] and r["on_tok_s"] > 0 for r in results.values())
     assert invoke(["bench", "drafts", model, "--at-once", "0"]) == 2
-    assert "--at-once is '0'" in capsys.readouterr().err
+    assert "'0'; expected numbers from 1 to 64" in capsys.readouterr().err
