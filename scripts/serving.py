@@ -99,18 +99,22 @@ def told(choices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def joined(parts: Sequence[Any]) -> list[dict[str, Any]]:
-    """The same of the events of a stream."""
+    """The same of the events of a stream; of a choice of which nothing came yet, nothing."""
     made: dict[int, dict[str, Any]] = {}
+
+    def of(index: int) -> dict[str, Any]:
+        return made.setdefault(index, {"text": "", "finish": None, "logprobs": []})
+
     for part in parts:
         if "error" in part:
             raise AssertionError(part["error"])
         for choice in part["choices"]:
-            found = made.setdefault(choice["index"], {"text": "", "finish": None, "logprobs": []})
+            found = of(choice["index"])
             text = choice["delta"].get("content", "") if "delta" in choice else choice["text"]
             found["text"] += text or ""
             found["logprobs"] += _flat(choice["logprobs"])
             found["finish"] = choice["finish_reason"] or found["finish"]
-    return [made[i] for i in sorted(made)]
+    return [of(i) for i in range(max(made, default=-1) + 1)]
 
 
 def _flat(logprobs: Any) -> list[Any]:
