@@ -13,7 +13,7 @@ from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _CALLING_BACK = ("checkpoint", "trace")  # users' own functions, whose errors are theirs
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from weft.cli.main import invoke
 from weft.models.box import box_folder
 from weft.models.random_weights import random_folder
 
+ROOT = Path(__file__).resolve().parents[2]
 Folders = tuple[str, str]
 
 
@@ -43,6 +45,25 @@ def test_numbers_of_the_model_and_of_the_search(
         kernels = [k["name"] for p in programs.values() for k in p["kernels"]]
         assert any(name.startswith("quantize_") for name in kernels) == rounded
         assert any(name.endswith(".codes") for name in tensors)
+
+
+def test_licences_go_with_the_page(folders: Folders, tmp_path: Path) -> None:
+    """weft's terms and those in the folders of both models; no visit fetches them."""
+    (llama, bert), out = folders, tmp_path / "page"
+    for name in ("LICENSE", "NOTICE.txt", "USE_POLICY.md", "licensed.txt", "LICENCE-MIT"):
+        (Path(llama) / name).write_text(f"terms of {name}")
+    (Path(bert) / "COPYING").write_text("terms of the encoder")
+    (Path(bert) / "LICENSE").write_bytes(b"x" * (2 << 20))  # too long to be one
+    assert invoke(["export", "web", llama, "-o", str(out), "--search", bert]) == 0
+    for name in ("LICENSE", "NOTICE"):
+        assert (out / name).read_bytes() == (ROOT / name).read_bytes()
+    copied = {str(p.relative_to(out)): p.read_text() for p in out.rglob("model-*")}
+    names = {"LICENSE", "NOTICE.txt", "USE_POLICY.md", "LICENCE-MIT"}
+    assert copied == {f"model-{n}": f"terms of {n}" for n in names} | {
+        "search/model-COPYING": "terms of the encoder"
+    }
+    cached = re.search('FILES = "(.*?)"', (out / "sw.js").read_text())
+    assert cached and not re.search("LICEN|NOTICE|COPYING|POLICY", cached[1])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ tokenizer.json    as the checkpoint has it
 chat.json         its chat template, where it has one that a page can play
 scratch/, lora/   what trains a new model, or an adapter: each with a manifest of its own
 search/           an encoder for the page's search, likewise
+LICENSE, NOTICE   weft's terms; model-LICENSE and the like: the model's, where its folder has them
 index.html, *.js  the page and the player, as they stand in weft/web/js
 """
 
@@ -38,6 +39,7 @@ from weft.program.formula import Formula
 from weft.program.program import Copy, Dispatch, Fill, Program
 from weft.web import programs, selftest, targets
 from weft.web.chat import chat_file
+from weft.web.licences import is_licence, write_model_licences
 from weft.web.shards import Shards
 from weft.web.tokenizers import for_page
 from weft.web.training import Training, training
@@ -153,6 +155,7 @@ def _manifest(
     text = {"around": tokenizer.around(), "limit": tokenizer.limit, "lower": tokenizer.lower}
     manifest = {"format": FORMAT, "name": model.folder.name, "text": text, **head, **body}
     _write(folder, "manifest.json", _json(manifest), {})
+    write_model_licences(model.folder, folder)
     return manifest
 
 
@@ -309,7 +312,7 @@ def _player(folder: Path) -> None:
         r"(|.*/)weights-.*|sw\.js|selftest\.json|webgpu.*\.json"
         r"|(scratch|lora|search)/(?!manifest).*"
     )
-    kept = [n for n in names if not large.fullmatch(n)]
+    kept = [n for n in names if not large.fullmatch(n) and not is_licence(n)]
     digest = hashlib.sha256()
     for name in kept:
         digest.update((folder / name).read_bytes())
