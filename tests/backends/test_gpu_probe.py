@@ -60,7 +60,7 @@ def test_a_library_that_is_missing(gpu: Bindings, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, gpu.__name__, None)
     monkeypatch.setitem(sys.modules, APIS[gpu.kind].module_name, None)
     (line,) = BACKENDS[gpu.kind].probe()
-    assert f"pip install 'weft[{gpu.kind}]'" in line.reason
+    assert f"pip install '.[{gpu.kind}]'" in line.reason
 
 
 def test_a_broken_installation_is_a_reason(gpu: Bindings) -> None:
@@ -102,9 +102,9 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     library = types.SimpleNamespace(cuDriverGetVersion=version)
     monkeypatch.setattr(drivers, "_open_first", lambda names: library)
     (line,) = drivers.probe_cuda()
-    assert "CUDA 12.4" in line.reason and "pip install 'weft[cuda]'" in line.reason
+    assert "CUDA 12.4" in line.reason and "pip install '.[cuda]'" in line.reason
     (line,) = drivers.probe_hip()
-    assert "pip install 'weft[hip]'" in line.reason and not line.available
+    assert "pip install '.[hip]'" in line.reason and not line.available
 
 
 def test_the_registry_opens_by_index(gpu: Bindings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from weft.core import install
+
 
 def test_the_package_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "weft", "--help"]
@@ -19,7 +21,7 @@ def test_the_package_runs_as_a_module() -> None:
 def test_a_script_beside_the_clone_finds_the_package(tmp_path: Path) -> None:
     """A folder called weft, as a clone is, is a package without content to Python."""
     try:
-        distribution("weft")
+        distribution(install.name())
     except PackageNotFoundError:
         pytest.skip("weft is not installed here")
     (tmp_path / "weft").mkdir()

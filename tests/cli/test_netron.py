@@ -122,4 +122,4 @@ def test_without_the_package(
 
     monkeypatch.setitem(sys.modules, "onnx", None)
     assert invoke(["explain", str(folder), "--onnx", str(tmp_path / "o.onnx")]) == 2
-    assert "pip install 'weft[import]'" in capsys.readouterr().err
+    assert "pip install '.[import]'" in capsys.readouterr().err

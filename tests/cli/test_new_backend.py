@@ -27,7 +27,7 @@ def installed(folder: Path, files: dict[str, str]) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)
     project = tomllib.loads(files["pyproject.toml"])["project"]
-    assert project["dependencies"] == ["weft"]
+    assert project["dependencies"] == ["weft-ml"]
     about = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(
@@ -65,7 +65,7 @@ def test_what_it_writes_passes_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["cpu", "auto", "riscv64", "My", "a-b", "../x", "", "1a", "a_", "a" * 42]
+    "name", ["cpu", "auto", "ml", "riscv64", "My", "a-b", "../x", "", "1a", "a_", "a" * 42]
 )
 def test_names_that_no_device_can_have(name):
     with pytest.raises(UsageError, match="name"):

@@ -15,7 +15,7 @@ MPIEXEC = Path(sys.executable).parent / "mpiexec"
 
 needs_mpi = pytest.mark.skipif(
     importlib.util.find_spec("mpi4py") is None or not MPIEXEC.exists(),
-    reason="mpi4py or its mpiexec is not installed beside this Python: pip install 'weft[mpi]'",
+    reason="mpi4py or its mpiexec is not installed beside this Python: pip install '.[mpi]'",
 )
 
 

@@ -43,7 +43,7 @@ def test_lint(source: Path) -> None:
 # -- as a package ---------------------------------------------------------------------------------
 
 USE = """
-import { load } from "weft";
+import { load } from "weft-ml";
 const model = await load("./folder/", { target: "wasm" });
 globalThis.ids = [];
 for await (const piece of model.generate("def fibonacci(n):", { maxNewTokens: 16 })) {
@@ -52,7 +52,7 @@ for await (const piece of model.generate("def fibonacci(n):", { maxNewTokens: 16
 document.title = "done";
 """
 TYPED = """
-import { load, WeftError } from "weft";
+import { load, WeftError } from "weft-ml";
 const stop = new AbortController();
 const model = await load("./folder/", {
   target: "wasm", signal: stop.signal, progress: ({ loaded, total }) => loaded / total,
@@ -67,7 +67,7 @@ if (new Error() instanceof WeftError) throw new Error();
 BUILDS = {
     "esbuild": [
         "app.js",
-        "node_modules/weft/worker.js",
+        "node_modules/weft-ml/worker.js",
         "--entry-names=[name]",
         "--bundle",
         "--format=esm",
@@ -96,7 +96,7 @@ def app(source: Path, tmp_path: Path) -> Path:
     node_modules.mkdir(parents=True)
     packed = run(["npm", "pack", "--silent", "--pack-destination", str(tmp_path)], at=source)
     run(["tar", "-xzf", str(tmp_path / packed.split()[-1]), "-C", str(node_modules)], at=tmp_path)
-    (node_modules / "package").rename(node_modules / "weft")
+    (node_modules / "package").rename(node_modules / "weft-ml")
     (tmp_path / "app" / "app.js").write_text(USE)
     (tmp_path / "app" / "package.json").write_text('{"type": "module"}')
     return tmp_path / "app"

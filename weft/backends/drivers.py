@@ -11,6 +11,7 @@ import platform
 import sys
 
 from weft.core import caps, dtypes as dt
+from weft.core.install import how
 from weft.program.device import DeviceInfo
 
 NAMES = tuple(d.name for d in dt.DEVICE)
@@ -96,7 +97,7 @@ def probe_cuda() -> list[DeviceInfo]:
         driver = (
             f"CUDA {version.value // 1000}.{version.value % 1000 // 10}" if known else "unknown"
         )
-        reason = f"NVIDIA driver present ({driver}); pip install 'weft[cuda]' for cuda-bindings"
+        reason = f"NVIDIA driver present ({driver}), cuda-bindings missing: {how('cuda')}"
         return [DeviceInfo("cuda", 0, "NVIDIA GPU", False, reason, driver)]
     from weft.backends import cuda
 
@@ -119,11 +120,12 @@ def probe_hip() -> list[DeviceInfo]:
         return hip.probe()
     names = ["amdhip64.dll"] if sys.platform == "win32" else ["libamdhip64.so"]
     if _open_first(names) is not None:
-        reason = "HIP runtime present; pip install 'weft[hip]' for hip-python's rocm-bindings-hip"
+        reason = f"HIP runtime present, rocm-bindings-hip missing: {how('hip')}"
     elif os.path.exists("/dev/kfd"):
-        reason = "AMD driver present (/dev/kfd): install ROCm's HIP runtime and 'weft[hip]'"
+        reason = f"AMD driver present (/dev/kfd): install ROCm's HIP runtime, then {how('hip')}"
     else:
-        reason = f"no AMD driver found ({names[0]}): install AMD's driver, ROCm and 'weft[hip]'"
+        needs = f"install AMD's driver and ROCm, then {how('hip')}"
+        reason = f"no AMD driver found ({names[0]}): {needs}"
     return [DeviceInfo("hip", 0, "AMD GPU", False, reason)]
 
 

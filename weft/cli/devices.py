@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 import click
 
-from weft.core import text
+from weft.core import install, text
 
 
 @click.command(epilog="Example:  weft devices --json")
@@ -21,6 +21,8 @@ def devices(as_json: bool) -> None:
     from weft.backends import registry
 
     found = registry.devices()
+    if (clash := install.clash()) is not None:
+        click.echo(clash, err=True)
     if as_json:
         click.echo(json.dumps({"devices": [asdict(d) | {"id": d.id} for d in found]}, default=str))
         return

@@ -38,7 +38,7 @@ Example:  weft launch -n 4 train config.toml
 @click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def launch(count: int, hosts: str | None, restarts: int, words: tuple[str, ...]) -> int:
     """Start a weft COMMAND as several ranks that share its work: train. The answer has the same
-    bits as one process's. Needs MPI's mpiexec (pip install 'weft[mpi]')."""
+    bits as one process's. Needs MPI's mpiexec: in weft's clone, pip install '.[mpi]'."""
     where = _checked(hosts)
     line = [str(mpiexec()), "-n", str(count)]
     line += ["-hosts", ",".join(where)] if where else []

@@ -13,6 +13,7 @@ import sys
 
 import click
 
+import weft
 from weft.core.errors import UsageError, WeftError
 from weft.core.text import visible
 
@@ -74,10 +75,10 @@ class LazyGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Example:  weft run MODEL_FOLDER 'def fibonacci(n):' --max-new-tokens 40",
 )
-@click.version_option(package_name="weft", prog_name="weft")
+@click.version_option(weft.__version__, prog_name="weft")
 def cli() -> None:
-    """weft runs a model on whatever device you have: CPU, or any GPU through Vulkan, Metal, DX12 or
-    WebGPU, from one compiled Program."""
+    """weft runs a model on whatever device you have, from one compiled Program: a CPU, an NVIDIA
+    GPU through CUDA, an AMD GPU through HIP, or any GPU through Vulkan, Metal, DX12 or WebGPU."""
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from weft.cli.explained import Step
 from weft.core.dtypes import DType, as_dtype
 from weft.core.errors import UsageError
+from weft.core.install import how
 from weft.program.program import BufferRef, Dispatch
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def model(steps: Mapping[str, Step], kernels: bool) -> bytes:
     try:
         import onnx
     except ImportError:
-        raise UsageError("--onnx needs the onnx package: pip install 'weft[import]'") from None
+        raise UsageError(f"--onnx needs the onnx package: {how('import')}") from None
     import weft
 
     made = _Model(onnx.helper)

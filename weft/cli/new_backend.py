@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from weft.core import install
 from weft.core.errors import UsageError
 
 _PYPROJECT = """\
@@ -19,7 +20,7 @@ name = "weft-{name}"
 version = "0.1.0"
 description = "The device {name} for weft."
 requires-python = ">=3.11"
-dependencies = ["weft"]
+dependencies = ["{weft}"]
 
 [project.entry-points."weft.backends"]
 {name} = "{module}:{type}"
@@ -102,8 +103,11 @@ def package(name: str) -> dict[str, str]:
         )
     if registry.is_own(name):
         raise UsageError(f"{name} is a device of weft's own; choose another name")
+    if f"weft-{name}" == install.name():
+        raise UsageError(f"weft-{name} is what weft itself is called; choose another name")
     words = {
         "name": name,
+        "weft": install.name(),
         "module": f"weft_{name}",
         "type": "".join(part.capitalize() for part in name.split("_")) + "Device",
     }

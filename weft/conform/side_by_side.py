@@ -206,7 +206,7 @@ def new_figure(width: float = 8.0, height: float = 4.5) -> Any:
     """An empty picture, inches. Raises UsageError when matplotlib is missing."""
     from weft.models.training.report import new_figure
 
-    return new_figure("the picture needs matplotlib: pip install 'weft[bench]'", width, height)
+    return new_figure("the picture", "bench", width, height)
 
 
 def draw(result: dict[str, Any], path: Path) -> None:

@@ -11,9 +11,7 @@ from weft.models.training.report import new_figure, save_figure
 
 def figure() -> Any:
     """An empty picture. Raises UsageError when matplotlib is missing."""
-    return new_figure(
-        "the picture needs matplotlib: pip install 'weft[bench]' (--json has the numbers)"
-    )
+    return new_figure("the picture (--json has its numbers)", "bench")
 
 
 def draw(runs: Sequence[dict[str, Any]], path: Path) -> None:

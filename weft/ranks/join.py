@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from weft.core.errors import RankError, UsageError
+from weft.core.install import how
 from weft.ranks.base import Alone, Ranks
 
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")  # set by MPICH's, Intel's and Open MPI's launchers
@@ -28,7 +29,7 @@ def mpiexec() -> Path:
     beside = Path(sys.executable).parent / "mpiexec"
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
-        raise UsageError("mpiexec was not found; pip install 'weft[mpi]'")
+        raise UsageError(f"mpiexec was not found: {how('mpi')}")
     return Path(found)
 
 
@@ -44,8 +45,8 @@ def join() -> Ranks:
         from weft.ranks.mpi import Mpi
     except (ImportError, RuntimeError) as error:  # mpi4py raises the latter without a libmpi
         raise UsageError(
-            f"{size} ranks were started and mpi4py does not load ({error}); "
-            "pip install 'weft[mpi]' on every machine"
+            f"{size} ranks were started and mpi4py does not load ({error}); on every machine: "
+            f"{how('mpi')}"
         ) from None
     made = Mpi()
     if made.size != size:

@@ -17,6 +17,7 @@ import numpy as np
 from mpi4py import MPI
 
 from weft.core.errors import UsageError
+from weft.core.install import how
 from weft.ranks.base import LOST, SILENT
 
 BEAT = 1.0  # seconds
@@ -42,7 +43,7 @@ class Watch:
 
     def __init__(self, comm: Any, name: Callable[[int], str]) -> None:
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-            raise UsageError("this MPI does not serve threads; install mpich, as weft[mpi] does")
+            raise UsageError(f"this MPI does not serve threads; MPICH does: {how('mpi')}")
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.lost = ""  # which rank, since when
         self._comm, self._name, self._patience = comm, name, patience()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 
 from weft.core.errors import UsageError
+from weft.core.install import how
 
 PACKAGES = ("uvicorn", "starlette", "msgspec", "prometheus_client", "llguidance")
 
 
 def need() -> None:
-    """Raises UsageError where the extra weft[serve] is missing."""
+    """Raises UsageError where a package of the extra `serve` is missing."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise UsageError(f"serving needs {', '.join(missing)}; pip install 'weft[serve]'")
+        raise UsageError(f"serving needs {', '.join(missing)}: {how('serve')}")

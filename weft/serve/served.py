@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import weft
 from weft.core.errors import LimitError, UsageError, WeftError
+from weft.core.install import how
 from weft.core.records import to_data
 from weft.core.samples import files_digest
 from weft.engine.engine import Engine
@@ -235,7 +236,9 @@ class ServedDecoder(Served):
                 try:
                     from weft.serve.grammar import Grammars
                 except ImportError:
-                    raise UsageError("structured output needs llguidance: weft[serve]") from None
+                    raise UsageError(
+                        f"structured output needs llguidance: {how('serve')}"
+                    ) from None
                 vocab = self.model.config.vocab
                 made.grammars = Grammars(self.tokenizer, vocab, self.eos)
             return made.grammars

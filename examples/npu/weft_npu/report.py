@@ -64,7 +64,7 @@ def draw(device: NpuDevice, path: Path) -> None:
     """The roofline: operations a cycle over operations per byte moved, a point per layer (see
     `ranked`), its area its share of all cycles, its colour the engine that is busiest. PNG or SVG,
     by the ending of `path`. Raises UsageError when matplotlib is missing, StorageError."""
-    figure = new_figure("the picture needs matplotlib: pip install 'weft-npu[picture]'")
+    figure = new_figure("the picture", "bench")
     machine, axes = device.machine, figure.subplots()
     shown = [r for r, _ in ranked(device) if r.cost.flops and r.cost.nbytes]
     total = sum(r.cycles for r in shown)

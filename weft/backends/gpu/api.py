@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from weft.backends.gpu.blas_api import Vendor
 from weft.core import dtypes as dt
 from weft.core.errors import CompileError, DeviceError, UsageError
+from weft.core.install import how
 from weft.program.device import DeviceInfo
 
 OUT_OF_MEMORY, NO_DEVICE = 2, 100
@@ -86,8 +87,7 @@ class Api(abc.ABC):
             self.raw: Any = importlib.import_module(self.module_name)
         except ImportError as error:
             raise DeviceError(
-                f"the {self.kind} device needs {self.package} ({error}): "
-                f"pip install 'weft[{self.kind}]'"
+                f"the {self.kind} device needs {self.package} ({error}): {how(self.kind)}"
             ) from None
         try:
             status = int(getattr(self.raw, f"{self.prefix}Init")(0)[0])

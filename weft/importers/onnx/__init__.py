@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import FileFormatError, UsageError
+from weft.core.install import how
 from weft.importers.onnx import (  # noqa: F401  (each fills its part of the table)
     attention,
     codes,
@@ -42,7 +43,7 @@ MOST_BYTES = 1 << 31  # of a protobuf message
 
 def from_onnx(path: str | os.PathLike[str] | Any, device: Any = None) -> OnnxModel:
     """The model in an ONNX file (or a ModelProto) as a Module, to be called with arrays; needs
-    weft[import].
+    the extra `import`.
 
     Runs on `device` (the CPU by default), compiled once per signature; after `train()` its
     initializers of floats take gradients. 64-bit integers are 32-bit there, float64 exists on the
@@ -52,7 +53,7 @@ def from_onnx(path: str | os.PathLike[str] | Any, device: Any = None) -> OnnxMod
     try:
         import onnx
     except ImportError:
-        raise UsageError("from_onnx needs the onnx package: pip install 'weft[import]'") from None
+        raise UsageError(f"from_onnx needs the onnx package: {how('import')}") from None
     if isinstance(path, onnx.ModelProto):
         proto, name, external = path, "model", External(Path("model"))
     else:

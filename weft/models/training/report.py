@@ -13,6 +13,7 @@ from typing import Any
 
 from weft.core.errors import FileFormatError, UsageError
 from weft.core.files import naming, write_bytes, write_text
+from weft.core.install import how
 from weft.importers.hf_config import parse_json, read_bounded
 from weft.models.progress import line_taken
 
@@ -125,9 +126,7 @@ def _console() -> Any:
 def draw_curve(records: list[dict[str, Any]], path: Path, title: str = "") -> None:
     """A PNG of the training loss by step, with evaluation where there was one. Raises UsageError
     when matplotlib is missing."""
-    figure = new_figure(
-        "the loss curve needs matplotlib: pip install 'weft[train]' (the log has the numbers)"
-    )
+    figure = new_figure("the loss curve (the log has its numbers)", "train")
     axes = figure.subplots()
     steps, held = _points(records, "loss"), _points(records, "eval_loss")
     if steps:
@@ -141,13 +140,14 @@ def draw_curve(records: list[dict[str, Any]], path: Path, title: str = "") -> No
     save_figure(figure, path)
 
 
-def new_figure(without: str, width: float = 8.0, height: float = 4.5) -> Any:
-    """An empty picture, inches. Raises UsageError, which says `without`, without matplotlib."""
+def new_figure(what: str, extra: str, width: float = 8.0, height: float = 4.5) -> Any:
+    """An empty picture, inches. Raises UsageError without matplotlib, which weft's `extra`
+    brings."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise UsageError(without) from None
+        raise UsageError(f"{what} needs matplotlib: {how(extra)}") from None
     figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
