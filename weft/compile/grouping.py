@@ -8,7 +8,7 @@ and groups are joined where one kernel does their work better (merge, merge_norm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from weft.compile import analysis, cuts
@@ -16,6 +16,7 @@ from weft.compile.analysis import base, is_anchor, is_buffer, is_inline, row_bou
 from weft.compile.merge import merge_dots
 from weft.compile.merge_maps import merge_maps
 from weft.compile.merge_norms import merge_norms
+from weft.compile.refused import Refused
 from weft.core.caps import Caps
 from weft.core.errors import LimitError
 from weft.core.order import stream_rows
@@ -48,15 +49,19 @@ class Partition:
     reasons: dict[int, str] = field(default_factory=dict)
 
 
-def partition(graph: Graph, caps: Caps, claimed: Claimed, most: int = 0) -> Partition:
+def partition(
+    graph: Graph, caps: Caps, claimed: Claimed, most: int = 0, refused: Refused | None = None
+) -> Partition:
     """The groups that compute every output and state assignment of a simplified graph. One that
-    cannot be cut may have `most` buffers, where those are more than caps.max_bindings.
+    cannot be cut may have `most` buffers, where those are more than caps.max_bindings. `refused`
+    is what templates are known not to write.
 
     Raises LimitError, naming the node, when a kernel needs more.
     """
-    forced: dict[int, str] = {}
+    refused = refused or Refused()
+    forced = dict(refused.stored)
     while True:
-        grouper = _Grouper(graph, caps, claimed, forced)
+        grouper = _Grouper(graph, caps, claimed, forced, refused.alone)
         forced |= dict.fromkeys(grouper.too_large(), cuts.REASON)
         if len(forced) > len(grouper.forced):
             continue
@@ -83,14 +88,21 @@ def _bindings(group: Group) -> int:
 
 
 class _Grouper:
-    def __init__(self, graph: Graph, caps: Caps, claimed: Claimed, forced: dict[int, str]):
+    def __init__(
+        self,
+        graph: Graph,
+        caps: Caps,
+        claimed: Claimed,
+        forced: dict[int, str],
+        alone: Collection[int] = (),
+    ):
         self.graph, self.caps, self.claimed = graph, caps, claimed
         self.order = list(toposort(graph.roots()))
         self.users = users(graph)
         self.place = {id(node): i for i, node in enumerate(self.order)}
         self.rows = row_bounds(self.order)
         self.slots = {name: i for i, name in enumerate(analysis.scalar_names(graph))}
-        self.forced = dict(forced)
+        self.forced, self.alone = dict(forced), alone
         self.reason = dict(forced)
         self.roots = {id(base(r)) for r in graph.roots()}
         self.cost: dict[int, tuple[int, frozenset[int]]] = {}
@@ -361,6 +373,7 @@ class _Grouper:
             rows_scale=bound[1] if bound else 1,
             slots=self.slots,
             name=analysis.group_name(kind, nodes, anchor, set(map(id, inputs))),
+            alone=id(root) in self.alone,
         )
 
     def _ordered_inputs(

@@ -37,6 +37,8 @@ def merge_dots(
 
 def _alike(a: Group, b: Group, caps: Caps) -> bool:
     """Whether the kernels of two groups can be one."""
+    if a.alone or b.alone:
+        return False
     if a.kind != b.kind or a.kind not in (("matmul", "matvec") if caps.is_cpu else ("matvec",)):
         return False
     if (a.rows, a.rows_scale) != (b.rows, b.rows_scale):

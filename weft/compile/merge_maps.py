@@ -25,7 +25,7 @@ def merge_maps(groups: list[Group], caps: Caps) -> list[Group]:
     gone: set[int] = set()
     for i, group in enumerate(groups):
         users = readers.get(id(base(group.outputs[-1])), [])
-        if len(users) != 1 or group.kind != "map" or i in gone:
+        if len(users) != 1 or group.kind != "map" or group.alone or i in gone:
             continue
         mine = merged.pop(i, group)
         user = merged.get(users[0], groups[users[0]])
@@ -42,7 +42,11 @@ def merge_maps(groups: list[Group], caps: Caps) -> list[Group]:
 
 def _joined(first: Group, user: Group) -> Group | None:
     """One kernel for both; None where `user` reads what `first` makes at other positions."""
-    alike = user.kind == "map" and (first.rows, first.rows_scale) == (user.rows, user.rows_scale)
+    alike = (
+        user.kind == "map"
+        and not user.alone
+        and (first.rows, first.rows_scale) == (user.rows, user.rows_scale)
+    )
     shape = user.outputs[0].shape
     if not alike or any(o.shape != shape for o in (*first.outputs, *user.outputs)):
         return None

@@ -19,7 +19,8 @@ from weft.core.caps import Caps
 from weft.graph.ir import Node
 from weft.templates.group import Group, reached
 from weft.templates.product.blocked import takes_norm
-from weft.templates.product.then_norm import NORMS, normalised
+from weft.templates.product.then_norm import is_norm, normalised
+from weft.templates.writable import stranger
 
 
 def merge_norms(groups: list[Group], caps: Caps, is_output: Callable[[Node], bool]) -> list[Group]:
@@ -42,22 +43,20 @@ def merge_norms(groups: list[Group], caps: Caps, is_output: Callable[[Node], boo
                 readers.subtract(id(base(y)) for g in (product, norm) for y in g.inputs)
                 readers.update(id(base(y)) for y in joined.inputs)
                 del products[id(x)]
-                if _is_product(joined):
-                    products[id(joined.outputs[0])] = joined
                 break
     return order.result()
 
 
 def _is_product(group: Group) -> bool:
-    return group.kind == "matmul" and len(group.outputs) == 1
+    return group.kind == "matmul" and len(group.outputs) == 1 and not group.alone
 
 
 def _taken(joined: Group, caps: Caps) -> bool:
-    return takes_norm(joined, caps, config_for(joined, caps)[0])
+    return stranger(joined) is None and takes_norm(joined, caps, config_for(joined, caps)[0])
 
 
 def _is_norm(group: Group) -> bool:
-    return group.anchor is not None and group.anchor.attrs.get("name") in NORMS
+    return group.anchor is not None and is_norm(group.anchor) and not group.alone
 
 
 def _fits(product: Group, norm: Group, order: Order) -> bool:

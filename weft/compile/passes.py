@@ -14,7 +14,8 @@ from weft.compile.derive import derive
 from weft.compile.grouping import Partition, partition
 from weft.compile.interleave import interleave
 from weft.compile.numbers import share
-from weft.compile.plan import build_program
+from weft.compile.plan import UnwritableError, build_program
+from weft.compile.refused import Refused
 from weft.compile.report import Report
 from weft.compile.split import split
 from weft.core.caps import Caps
@@ -98,24 +99,36 @@ def compile_graph(graph: Graph, caps: Caps, name: str = "main") -> Program:
     Raises DTypeError for a dtype that the target lacks, LimitError for sizes beyond it (both name
     the nodes), CompileError where a template cannot do a group.
     """
-    report = Report(name, caps.name)
-    small, parts = _partitioned(graph, caps, name, report)
-    report.stored = dict(Counter(parts.reasons.values()))
-    return build_program(small, share(parts.groups, _beside_scalars(graph, caps)), caps, report)
+    report, refused = Report(name, caps.name), Refused()
+    small = _simplified(graph, caps, name, report)
+    passes = list(report.passes)
+    first: UnwritableError | None = None
+    while True:
+        parts = _partitioned(small, caps, refused)
+        report = Report(name, caps.name, list(passes))
+        report.stored = dict(Counter(parts.reasons.values()))
+        groups = share(parts.groups, _beside_scalars(small, caps))
+        try:
+            return build_program(small, groups, caps, report)
+        except UnwritableError as unwritable:
+            first = first or unwritable
+            if not refused.learn(unwritable.group):
+                raise first.error from first.__cause__
 
 
 def groups_of(graph: Graph, caps: Caps) -> list[Group]:
     """The groups that `graph` becomes, each to be one kernel. Raises as compile_graph."""
-    return _partitioned(graph, caps, graph.name, None)[1].groups
+    return _partitioned(_simplified(graph, caps, graph.name, None), caps, Refused()).groups
 
 
-def _partitioned(
-    graph: Graph, caps: Caps, name: str, report: Report | None
-) -> tuple[Graph, Partition]:
+def _simplified(graph: Graph, caps: Caps, name: str, report: Report | None) -> Graph:
     limits.check_dtypes(graph, caps)
-    most, caps = caps.max_bindings, _beside_scalars(graph, caps)
-    small = simplify_graph(graph, caps, report)
-    small = Graph(small.inputs, small.outputs, small.assigns, name, small.meta)
+    small = simplify_graph(graph, _beside_scalars(graph, caps), report)
+    return Graph(small.inputs, small.outputs, small.assigns, name, small.meta)
+
+
+def _partitioned(small: Graph, caps: Caps, refused: Refused) -> Partition:
+    most, caps = caps.max_bindings, _beside_scalars(small, caps)
     kinds: dict[int, str | None] = {}
 
     def claimed(node: Node) -> str | None:
@@ -123,7 +136,7 @@ def _partitioned(
             kinds[id(node)] = claimed_by(node, caps)
         return kinds[id(node)]
 
-    return small, partition(small, caps, claimed, most)
+    return partition(small, caps, claimed, most, refused)
 
 
 def _beside_scalars(graph: Graph, caps: Caps) -> Caps:

@@ -39,6 +39,14 @@ from weft.templates.group import Group
 from weft.transform.rebuild import kind_of, shown
 
 
+class UnwritableError(Exception):
+    """A template refused `group`; the error that it raised, with the group's name, is the cause."""
+
+    def __init__(self, group: Group, error: CompileError | LimitError):
+        super().__init__(str(error))
+        self.group, self.error = group, error
+
+
 class KernelTable:
     """Kernels of one Program: equal groups build once, equal kernels are kept once."""
 
@@ -49,7 +57,7 @@ class KernelTable:
         self._by_hash: dict[str, int] = {}
 
     def add(self, group: Group) -> tuple[int, str, str]:
-        """(kernel number, configuration, why) for a group. Raises CompileError naming it."""
+        """(kernel number, configuration, why) for a group. Raises UnwritableError."""
         key = signature(group)
         if key not in self._by_signature:
             config, why = tuning.config_for(group, self.caps)
@@ -58,7 +66,7 @@ class KernelTable:
                 kernel = within_turns(kernel, self.caps.max_turns)
             except (CompileError, LimitError) as error:
                 named = f"{group.name} {_shape(group.outputs[0])}: {error}"
-                raise type(error)(named) from error
+                raise UnwritableError(group, type(error)(named)) from error
             text = ", ".join(f"{k}={v}" for k, v in config.items()) or "default"
             self._by_signature[key] = self._share(kernel, group.kind), text, why
         return self._by_signature[key]
@@ -72,7 +80,7 @@ class KernelTable:
 
 
 def build_program(graph: Graph, groups: list[Group], caps: Caps, report: Report) -> Program:
-    """The Program that runs `groups`; `report` gains its lines."""
+    """The Program that runs `groups`; `report` gains its lines. Raises UnwritableError."""
     return _Planner(graph, groups, caps, report).program()
 
 

@@ -26,7 +26,7 @@ from weft.kernel.ir import Expr
 from weft.ops.primitive import PRIMITIVES
 from weft.templates import affine, view
 from weft.templates.affine import Affine, Sym
-from weft.templates.emit_special import SPECIAL, all_of
+from weft.templates.emit_special import SPECIAL, all_of, emits
 from weft.templates.group import Group
 from weft.templates.view import Index
 
@@ -243,14 +243,15 @@ class Emitter:
             return self.load(node, affine.flatten(index, affine.contiguous(node.shape)))
         if node.op in view.PURE:
             return self.value(node.inputs[0], self._source_index(node, index))
+        if not emits(node):
+            raise CompileError(f"{node!r} cannot be computed inside a {self.group.kind} group")
         special = SPECIAL.get(node.op)
         if special is not None:
             return special(self, node, index)
-        primitive = PRIMITIVES.get(node.op)
-        if primitive is None or primitive.lower is None:
-            raise CompileError(f"{node!r} cannot be computed inside a {self.group.kind} group")
+        lower = PRIMITIVES[node.op].lower
+        assert lower is not None
         args = [self.value(x, index) for x in node.inputs]
-        return primitive.lower(self.b, *args, **node.attrs)
+        return lower(self.b, *args, **node.attrs)
 
     def _source_index(self, node: Node, index: Index) -> Index:
         """The operand's index of a movement op, whose starts may be read from memory."""

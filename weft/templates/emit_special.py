@@ -14,8 +14,9 @@ from weft.graph.ir import Node
 from weft.kernel import expr as kb, ir
 from weft.kernel.ir import Expr, Type
 from weft.ops.indexing import missing
+from weft.ops.primitive import PRIMITIVES
 from weft.templates import packed
-from weft.templates.view import Index
+from weft.templates.view import PURE, Index
 
 if TYPE_CHECKING:
     from weft.templates.emit import Emitter
@@ -113,18 +114,27 @@ def _gather(em: Emitter, node: Node, index: Index) -> Expr:
     return kb.select(inside, taken, kb.const(missing(node.dtype), Type(taken.type.dtype)))
 
 
-def _call(em: Emitter, node: Node, index: Index) -> Expr:
-    if node.attrs["name"] == "skewed":
-        axis, by = node.attrs["params"]["axis"], node.attrs["params"]["by"]
-        moved = index[axis + 1] + index[axis] * by
-        return em.value(node.inputs[0], (*index[: axis + 1], moved, *index[axis + 2 :]))
-    if node.attrs["name"] == "dequantize":
-        return packed.element(em, node, index)
-    if node.attrs["name"] == "rescale":
-        return packed.rescaled(em, node, index)
-    if node.attrs["name"] not in ("barrier", "first_rows"):
-        raise CompileError(f"{node!r} cannot be computed inside a {em.group.kind} group")
+def _skewed(em: Emitter, node: Node, index: Index) -> Expr:
+    axis, by = node.attrs["params"]["axis"], node.attrs["params"]["by"]
+    moved = index[axis + 1] + index[axis] * by
+    return em.value(node.inputs[0], (*index[: axis + 1], moved, *index[axis + 2 :]))
+
+
+def _same(em: Emitter, node: Node, index: Index) -> Expr:
     return em.value(node.inputs[0], index)
+
+
+_CALLS: Mapping[str, Callable[[Emitter, Node, Index], Expr]] = {
+    "barrier": _same,
+    "dequantize": packed.element,
+    "first_rows": _same,
+    "rescale": packed.rescaled,
+    "skewed": _skewed,
+}
+
+
+def _call(em: Emitter, node: Node, index: Index) -> Expr:
+    return _CALLS[node.attrs["name"]](em, node, index)
 
 
 SPECIAL: Mapping[str, Callable[[Emitter, Node, Index], Expr]] = {
@@ -137,3 +147,10 @@ SPECIAL: Mapping[str, Callable[[Emitter, Node, Index], Expr]] = {
     "gather": _gather,
     "call": _call,
 }
+
+
+def emits(node: Node) -> bool:
+    """True if the emitter can compute one element of the node from elements of its operands."""
+    if node.op == "call":
+        return node.attrs["name"] in _CALLS
+    return node.op in SPECIAL or node.op in PURE or PRIMITIVES[node.op].lower is not None

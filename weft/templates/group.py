@@ -29,7 +29,8 @@ class Group:
 
     Two kinds of numbers may be read from memory, so that groups that differ by them alone share a
     kernel: a 0-d const that is among `inputs`, and the starts of a slice: `starts` maps the id of
-    the slice to (axis, 0-d int32 const among `inputs`) pairs.
+    the slice to (axis, 0-d int32 const among `inputs`) pairs. A group that is `alone` is not joined
+    with another one.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Group:
     in_place: Mapping[int, int] = field(default_factory=dict)
     name: str = ""
     starts: Mapping[int, tuple[tuple[int, Node], ...]] = field(default_factory=dict)
+    alone: bool = False
 
     @property
     def results(self) -> tuple[Node, ...]:

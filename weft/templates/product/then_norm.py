@@ -41,14 +41,15 @@ def normalised(call: Node) -> Node:
     return x
 
 
-def _is_norm(node: Node) -> bool:
+def is_norm(node: Node) -> bool:
+    """True if a product's kernel can end with the node."""
     return kind_of(node) == "call" and node.attrs["name"] in NORMS
 
 
 def following(group: Group) -> Following | None:
     """The norm that a matmul group ends with, or None."""
     stop = {id(n) for n in group.inputs}
-    call = next((n for n in group.inside() if _is_norm(n)), None)
+    call = next((n for n in group.inside() if is_norm(n)), None)
     if call is None:
         return None
     value = normalised(call)
