@@ -24,7 +24,22 @@ def binary(names, kinds="n", low=-2, high=2, second=(-2, 2)):
 
 
 unary("ceil cos cosh erf exp expm1 floor isfinite isinf isnan round signbit sin sinh square tan "
-      "tanh trunc gelu silu sigmoid relu asinh atan hardsigmoid hardswish")  # fmt: skip
+      "tanh trunc gelu silu sigmoid relu asinh atan hardsigmoid hardswish hardtanh relu6 "
+      "leaky_relu softshrink hardshrink elu celu selu softplus logsigmoid softsign mish "
+      "tanhshrink")  # fmt: skip
+binary("prelu", "f")
+
+
+@case("threshold")
+def _(d, f):
+    return lambda t: f(t, 0.5, -1.5), [d.some("f", -2, 2)]
+
+
+@case("glu")
+def _(d, f):
+    return lambda t: f(t, -1), [d.array((*d.shape(0, 2), 2 * d.between(1, 2)), d.dtype("f"))]
+
+
 unary("asin acos atanh", low=-0.75, high=0.75)
 unary("log log10 log1p log2 sqrt rsqrt reciprocal", low=0.25, high=6)
 unary("acosh", low=1.25, high=6)

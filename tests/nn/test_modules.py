@@ -344,6 +344,7 @@ def test_options_that_weft_lacks_are_named(
 def test_arguments_come_in_pytorchs_order(name: str) -> None:
     """So that a call for one is a call for the other; deprecated and placement arguments apart."""
     apart = {"self", "size_average", "reduce", "device", "dtype", "_weight", "_freeze"}
+    apart |= {"min_value", "max_value"}
     ours, theirs = (
         [p for p in inspect.signature(getattr(m, name).__init__).parameters if p not in apart]
         for m in (nn, T)

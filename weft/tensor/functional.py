@@ -9,7 +9,27 @@ from weft.core import dtypes as dt
 from weft.core.boundary import guard_functions
 from weft.core.dtypes import DType
 from weft.core.errors import ShapeError, UsageError
-from weft.tensor.attention import (  # noqa: F401  (as are those of losses and spatial below)
+from weft.tensor.activations import (  # noqa: F401  (functions of this module, as are those below)
+    celu,
+    elu,
+    glu,
+    hardshrink,
+    hardsigmoid,
+    hardswish,
+    hardtanh,
+    leaky_relu,
+    logsigmoid,
+    mish,
+    prelu,
+    relu6,
+    selu,
+    softplus,
+    softshrink,
+    softsign,
+    tanhshrink,
+    threshold,
+)
+from weft.tensor.attention import (  # noqa: F401
     attention,
     cached_attention,
     scaled_dot_product_attention,
@@ -68,16 +88,6 @@ silu = _method(Tensor.silu)
 relu = _method(Tensor.relu)
 sigmoid = _method(Tensor.sigmoid)
 where = _method(Tensor.where)
-
-
-def hardsigmoid(x: Tensor) -> Tensor:
-    """min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)."""
-    return (x + 3.0).clip(0.0, 6.0) * (1.0 / 6.0)
-
-
-def hardswish(x: Tensor) -> Tensor:
-    """x hardsigmoid(x) (Howard et al. 2019)."""
-    return x * hardsigmoid(x)
 
 
 def _ones_or_zeros(like: Tensor, number: int) -> Tensor:

@@ -1,9 +1,9 @@
-"""Activation functions."""
+"""Activation functions by their ATen names; weft/tensor/activations.py has the formulas."""
 
 from __future__ import annotations
 
 from weft.importers.aten.table import aten
-from weft.tensor import elementwise as ew
+from weft.tensor import activations as act
 from weft.tensor.core import Tensor
 from weft.tensor.random import dropout as random_dropout
 
@@ -15,7 +15,7 @@ def relu(self: Tensor) -> Tensor:
 
 @aten("relu6")
 def relu6(self: Tensor) -> Tensor:
-    return self.clip(0, 6)
+    return act.relu6(self)
 
 
 @aten("gelu")
@@ -30,84 +30,77 @@ def silu(self: Tensor) -> Tensor:
 
 @aten("mish")
 def mish(self: Tensor) -> Tensor:
-    return self * softplus(self).tanh()
+    return act.mish(self)
 
 
 @aten("hardtanh")
 def hardtanh(self: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
-    return self.clip(min_val, max_val)
+    return act.hardtanh(self, min_val, max_val)
 
 
 @aten("hardsigmoid")
 def hardsigmoid(self: Tensor) -> Tensor:
-    return (self + 3.0).clip(0, 6) * (1 / 6)
+    return act.hardsigmoid(self)
 
 
 @aten("hardswish")
 def hardswish(self: Tensor) -> Tensor:
-    return self * hardsigmoid(self)
+    return act.hardswish(self)
 
 
 @aten("leaky_relu")
 def leaky_relu(self: Tensor, negative_slope: float = 0.01) -> Tensor:
-    return (self > 0).where(self, self * negative_slope)
+    return act.leaky_relu(self, negative_slope)
 
 
 @aten("prelu", "_prelu_kernel")
 def prelu(self: Tensor, weight: Tensor) -> Tensor:
-    """One slope, or one for each channel of axis 1."""
-    if weight.ndim == 1 and self.ndim > 1:
-        weight = weight.reshape(1, -1, *([1] * (self.ndim - 2)))
-    return (self > 0).where(self, self * weight)
+    return act.prelu(self, weight)
 
 
 @aten("elu")
 def elu(self: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
-    below = ew.expm1((self * input_scale).minimum(0.0)) * alpha
-    return (self > 0).where(self, below) * scale
+    return act.elu(self, alpha, scale, input_scale)
 
 
 @aten("celu")
 def celu(self: Tensor, alpha: float = 1.0) -> Tensor:
-    return elu(self, alpha, 1, 1 / alpha)
+    return act.celu(self, alpha)
 
 
 @aten("selu")
 def selu(self: Tensor) -> Tensor:
-    """Klambauer et al., arXiv:1706.02515."""
-    return elu(self, 1.6732632423543772, 1.0507009873554805)
+    return act.selu(self)
 
 
 @aten("softplus")
 def softplus(self: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
-    x = self * beta
-    return (x > threshold).where(self, ew.logaddexp(x, x * 0.0) * (1 / beta))
+    return act.softplus(self, beta, threshold)
 
 
 @aten("log_sigmoid")
 def log_sigmoid(self: Tensor) -> Tensor:
-    return -ew.logaddexp(-self, self * 0.0)
+    return act.logsigmoid(self)
 
 
 @aten("glu")
 def glu(self: Tensor, dim: int = -1) -> Tensor:
-    value, gate = self.chunk(2, dim)
-    return value * gate.sigmoid()
+    return act.glu(self, dim)
 
 
 @aten("threshold")
 def threshold_(self: Tensor, threshold: float, value: float) -> Tensor:
-    return (self > threshold).where(self, value)
+    return act.threshold(self, threshold, value)
 
 
 @aten("softshrink")
 def softshrink(self: Tensor, lambd: float = 0.5) -> Tensor:
-    return (self > lambd).where(self - lambd, (self < -lambd).where(self + lambd, self * 0.0))
+    return act.softshrink(self, lambd)
 
 
 @aten("hardshrink")
 def hardshrink(self: Tensor, lambd: float = 0.5) -> Tensor:
-    return (self.abs() > lambd).where(self, self * 0.0)
+    return act.hardshrink(self, lambd)
 
 
 @aten("dropout")
@@ -126,4 +119,4 @@ def rrelu(
     self: Tensor, noise: Tensor, lower: float = 0.125, upper: float = 1 / 3,
     training: bool = False, generator: None = None,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    return (self >= 0).where(self, self * ((lower + upper) / 2)), None
+    return act.leaky_relu(self, (lower + upper) / 2), None

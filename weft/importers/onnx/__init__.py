@@ -10,6 +10,7 @@ from typing import Any
 from weft.core.errors import FileFormatError, UsageError
 from weft.core.install import how
 from weft.importers.onnx import (  # noqa: F401  (each fills its part of the table)
+    activations,
     attention,
     codes,
     contrib,

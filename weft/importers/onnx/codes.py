@@ -11,6 +11,7 @@ from weft.core import dtypes as dt
 from weft.importers.onnx.pooling import average_pool
 from weft.importers.onnx.quantised import codes, integer_product, qlinear_conv, reals, zero_of
 from weft.importers.onnx.table import MICROSOFT, Call, op
+from weft.tensor.activations import leaky_relu
 from weft.tensor.core import Tensor
 
 
@@ -39,8 +40,7 @@ def qlinear_sigmoid(
 def qlinear_leaky_relu(
     call: Call, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None
 ) -> Tensor:
-    wide = reals(x, sx, zx)
-    made = (wide < 0).where(wide * call.get("alpha", 0.01), wide)
+    made = leaky_relu(reals(x, sx, zx), call.get("alpha", 0.01))
     return codes(made, sy, zero_of(call, zy, x))
 
 

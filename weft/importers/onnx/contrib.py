@@ -3,12 +3,11 @@ attention.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import weft
 from weft.core import dtypes as dt
-from weft.core.errors import UsageError
+from weft.importers.onnx.activations import fused
 from weft.importers.onnx.linear import gemm, product
 from weft.importers.onnx.nets import conv
 from weft.importers.onnx.quantised import integer_product, reals
@@ -16,27 +15,7 @@ from weft.importers.onnx.recurrent import lstm
 from weft.importers.onnx.table import MICROSOFT, Call, op
 from weft.tensor.core import Tensor
 
-# -- activations and normalisation ----------------------------------------------------------------
-
-
-@op("Gelu", domain=MICROSOFT)
-def gelu(call: Call, x: Tensor) -> Tensor:
-    return x.gelu()
-
-
-@op("BiasGelu", domain=MICROSOFT)
-def bias_gelu(call: Call, x: Tensor, bias: Tensor) -> Tensor:
-    return (x + bias).gelu()
-
-
-@op("FastGelu", domain=MICROSOFT)
-def fast_gelu(call: Call, x: Tensor, bias: Tensor | None = None) -> Tensor:
-    return (x if bias is None else x + bias).gelu("tanh")
-
-
-@op("QuickGelu", domain=MICROSOFT)
-def quick_gelu(call: Call, x: Tensor) -> Tensor:
-    return x * (x * call.get("alpha", 1.702)).sigmoid()
+# -- normalisation -----------------------------------------------------------------------------
 
 
 @op("SkipLayerNormalization", domain=MICROSOFT)
@@ -91,33 +70,21 @@ def fused_matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
     return product(a, b) * call.get("alpha", 1.0)
 
 
-def _activated(x: Tensor, kind: str, params: Sequence[float]) -> Tensor:
-    """An activation that a fused node names, with its parameters in order."""
-    if kind in ("", "Relu", "Sigmoid", "Tanh"):
-        return getattr(x, kind.lower())() if kind else x
-    if kind == "LeakyRelu":
-        return (x < 0).where(x * params[0], x)
-    if kind == "Clip":
-        return x.maximum(params[0]).minimum(params[1])
-    if kind == "HardSigmoid":
-        return (x * params[0] + params[1]).maximum(0.0).minimum(1.0)
-    raise UsageError(f"a fused node with the activation {kind!r:.40}")
-
-
 @op("FusedConv", domain=MICROSOFT)
 def fused_conv(
     call: Call, x: Tensor, w: Tensor, b: Tensor | None = None, more: Tensor | None = None
 ) -> Tensor:
     made: Tensor = conv(call, x, w, b)
     made = made if more is None else made + more
-    return _activated(made, call.get("activation", ""), call.get("activation_params") or ())
+    params = call.get("activation_params") or ()
+    return fused(made, call.get("activation", ""), params[:1], params[1:2])
 
 
 @op("FusedGemm", domain=MICROSOFT)
 def fused_gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
-    params = [call.get(f"activation_{name}", 0.01 if name == "alpha" else 0.0)
-              for name in ("alpha", "beta", "gamma")]  # fmt: skip
-    return _activated(gemm(call, a, b, c), call.get("activation", ""), params)
+    given = (call.get(f"activation_{name}") for name in ("alpha", "beta"))
+    alphas, betas = ([] if v is None else [v] for v in given)
+    return fused(gemm(call, a, b, c), call.get("activation", ""), alphas, betas)
 
 
 @op("MatMulIntegerToFloat", domain=MICROSOFT)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 import weft
-from weft.core import dtypes as dt
 from weft.core.errors import DTypeError
 from weft.importers.onnx.table import Call, Value, is_host, lib, op, scalar
 from weft.importers.onnx.values import cast, is_float, is_int, numpy_dtype, numpy_type
@@ -196,98 +195,6 @@ for _name in ("tan", "acos", "asin", "atan", "sinh", "cosh", "asinh", "acosh", "
 @op("Erf")
 def erf(call: Call, x: Tensor) -> Tensor:
     return x.erf()
-
-
-# -- activations
-
-
-@op("Relu")
-def relu(call: Call, x: Tensor) -> Tensor:
-    return x.relu()
-
-
-@op("Sigmoid")
-def sigmoid(call: Call, x: Tensor) -> Tensor:
-    return x.sigmoid()
-
-
-@op("LeakyRelu")
-def leaky_relu(call: Call, x: Tensor) -> Tensor:
-    return (x < 0).where(x * call.get("alpha", 0.01), x)
-
-
-@op("PRelu")
-def prelu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
-    return (x < 0).where(x * slope, x)
-
-
-@op("ThresholdedRelu")
-def thresholded_relu(call: Call, x: Tensor) -> Tensor:
-    return (x > call.get("alpha", 1.0)).where(x, 0.0)
-
-
-@op("Elu")
-def elu(call: Call, x: Tensor) -> Tensor:
-    return (x < 0).where(weft.expm1(x.minimum(0.0)) * call.get("alpha", 1.0), x)
-
-
-@op("Celu")
-def celu(call: Call, x: Tensor) -> Tensor:
-    alpha = call.get("alpha", 1.0)
-    return x.maximum(0.0) + weft.expm1(x.minimum(0.0) * (1 / alpha)) * alpha
-
-
-@op("Selu")
-def selu(call: Call, x: Tensor) -> Tensor:
-    alpha, gamma = (
-        call.get("alpha", 1.67326319217681884765625),
-        call.get("gamma", 1.0507009873554805),
-    )
-    return (x > 0).where(x, weft.expm1(x.minimum(0.0)) * alpha) * gamma
-
-
-@op("Softplus")
-def softplus(call: Call, x: Tensor) -> Tensor:
-    return x.maximum(0.0) + weft.log1p((-x.abs()).exp())
-
-
-@op("Softsign")
-def softsign(call: Call, x: Tensor) -> Tensor:
-    return x / (x.abs() + 1.0)
-
-
-@op("HardSigmoid")
-def hard_sigmoid(call: Call, x: Tensor) -> Tensor:
-    return (x * call.get("alpha", 0.2) + call.get("beta", 0.5)).maximum(0.0).minimum(1.0)
-
-
-@op("HardSwish")
-def hard_swish(call: Call, x: Tensor) -> Tensor:
-    return x * (x * (1 / 6) + 0.5).maximum(0.0).minimum(1.0)
-
-
-@op("Mish")
-def mish(call: Call, x: Tensor) -> Tensor:
-    return x * softplus(call, x).tanh()
-
-
-@op("Swish")
-def swish(call: Call, x: Tensor) -> Tensor:
-    alpha = call.get("alpha", 1.0)
-    return x.silu() if alpha == 1.0 else x * (x * alpha).sigmoid()
-
-
-@op("Gelu")
-def gelu(call: Call, x: Tensor) -> Tensor:
-    return x.gelu(call.get("approximate", "none"))
-
-
-@op("Shrink")
-def shrink(call: Call, x: Tensor) -> Tensor:
-    edge, bias = call.get("lambd", 0.5), call.get("bias", 0.0)
-    real = x.cast(dt.float32) if not x.dtype.is_float else x
-    made = (real < -edge).where(real + bias, (real > edge).where(real - bias, 0.0))
-    return made.cast(x.dtype)
 
 
 # -- element types

@@ -6,63 +6,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import weft
-from weft.core.errors import UsageError
+from weft.core.errors import ShapeError
+from weft.importers.onnx.activations import Act, activations
 from weft.importers.onnx.table import Call, op
 from weft.tensor.core import Tensor
 
-Act = Callable[[Tensor], Tensor]
 Cell = Callable[..., tuple[Tensor, ...]]
-
-
-def _affine(a: float, b: float) -> Act:
-    return lambda x: x * a + b
-
-
-_ACTS: dict[str, Callable[[float | None, float | None], Act]] = {
-    "sigmoid": lambda a, b: Tensor.sigmoid,
-    "tanh": lambda a, b: Tensor.tanh,
-    "relu": lambda a, b: Tensor.relu,
-    "affine": lambda a, b: _affine(1.0 if a is None else a, 0.0 if b is None else b),
-    "leakyrelu": lambda a, b: lambda x: (x < 0).where(x * (0.01 if a is None else a), x),
-    "thresholdedrelu": lambda a, b: lambda x: (x > (1.0 if a is None else a)).where(x, 0.0),
-    "scaledtanh": lambda a, b: (
-        lambda x: (x * (1.0 if b is None else b)).tanh() * (1.0 if a is None else a)
-    ),
-    "hardsigmoid": lambda a, b: (
-        lambda x: (
-            (x * (0.2 if a is None else a) + (0.5 if b is None else b)).maximum(0.0).minimum(1.0)
-        )
-    ),
-    "elu": lambda a, b: lambda x: (x < 0).where(weft.expm1(x) * (1.0 if a is None else a), x),
-    "softsign": lambda a, b: lambda x: x / (x.abs() + 1.0),
-    "softplus": lambda a, b: lambda x: x.maximum(0.0) + weft.log1p((-x.abs()).exp()),
-}
-_TAKE = {
-    "affine": 2,
-    "scaledtanh": 2,
-    "hardsigmoid": 2,
-    "leakyrelu": 1,
-    "thresholdedrelu": 1,
-    "elu": 1,
-}
 
 
 def _activations(call: Call, default: Sequence[str], count: int) -> list[list[Act]]:
     """The activations of each direction."""
     names = call.get("activations") or list(default) * count
-    alphas, betas = (
-        list(call.get("activation_alpha") or []),
-        list(call.get("activation_beta") or []),
-    )
-    made = []
-    for name in names:
-        key = name.lower()
-        if key not in _ACTS:
-            raise UsageError(f"the activation {name!r:.40}; ONNX has {', '.join(_ACTS)}")
-        takes = _TAKE.get(key, 0)
-        a = alphas.pop(0) if alphas and takes >= 1 else None
-        b = betas.pop(0) if betas and takes >= 2 else None
-        made.append(_ACTS[key](a, b))
+    if len(names) != len(default) * count:
+        raise ShapeError(f"{len(names)} activations; {len(default) * count} are needed")
+    alphas, betas = (call.get(f"activation_{name}") or [] for name in ("alpha", "beta"))
+    made = activations(names, alphas, betas)
     each = len(default)
     return [made[i * each : (i + 1) * each] for i in range(count)]
 
