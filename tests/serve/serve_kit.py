@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, TypeVar
+
+from held import Gate
 
 from weft.models.box import box_folder
 from weft.serve.app import make_app
@@ -205,9 +208,11 @@ def stream(to: Listening, path: str, body: Mapping[str, Any]) -> Iterator[Any]:
 
 @dataclass
 class Process(Listening):
-    """A command of weft's that listens, as a process of its own."""
+    """A command of weft's that listens, as a process of its own; its engines stand behind a
+    gate, which is open."""
 
     popen: subprocess.Popen[str]
+    gate: Gate
 
     def end(self) -> None:
         self.popen.kill()
@@ -218,14 +223,17 @@ class Process(Listening):
 def process(*words: str, full: bool = False) -> Iterator[Process]:
     """`weft WORDS`, on a free port unless they name one, until the block ends. full: what it says
     goes to a full disk, so its port has to be known."""
-    run = "from weft.cli.start import main; main()"
+    folder = tempfile.TemporaryDirectory()
+    gate = Gate(Path(folder.name) / "steps")
+    here = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); from held import hold"
+    run = f"{here}; hold({str(gate.file)!r}); from weft.cli.start import main; main()"
     port = [] if "--port" in words else ["--port", "0"]
     out = open("/dev/full", "w") if full else subprocess.PIPE  # noqa: SIM115
     popen = subprocess.Popen(
         [sys.executable, "-c", run, *words, *port], stdout=out, stderr=out, text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
-    made = Process("", 0, popen)
+    made = Process("", 0, popen, gate)
     try:
         if not full:
             assert popen.stdout is not None and popen.stderr is not None
@@ -236,3 +244,4 @@ def process(*words: str, full: bool = False) -> Iterator[Process]:
         yield made
     finally:
         made.end()
+        folder.cleanup()

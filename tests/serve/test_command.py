@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serve_kit import Process
+from held import answers
+from serve_kit import Process, until
 
 from weft.cli.main import invoke
 from weft.serve.running import listen
@@ -29,20 +30,19 @@ def test_a_signal_lets_answers_end(started: Process) -> None:
     asked = {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "seed": 1}
     whole = post(f"{url}/v1/completions", asked)
     got: list[Any] = []
+    started.gate.shut()
     asking = threading.Thread(target=lambda: got.append(post(f"{url}/v1/completions", asked)))
     asking.start()
-    while not [m for m in metrics(url) if m.startswith("weft_engine_running") and m[-3:] != "0.0"]:
-        assert asking.is_alive()
+    until(lambda: answers(started) == 1)
+    started.gate.let(2)
+    until(lambda: answers(started, "running") == 1)
     process.send_signal(signal.SIGTERM)
+    until(lambda: started.ask("GET", "/health")[1]["status"] == "leaving")
+    started.gate.open()
     asking.join(30)
     assert got and got[0]["choices"] == whole["choices"]
     assert process.wait(30) == 0
     assert process.stderr is not None and "Traceback" not in process.stderr.read()
-
-
-def metrics(url: str) -> list[str]:
-    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
-        return list(answer.read().decode().splitlines())
 
 
 def test_killed_and_started_again(started: Process) -> None:
@@ -56,8 +56,10 @@ def test_killed_and_started_again(started: Process) -> None:
         except OSError as e:
             failed.append(e)
 
+    started.gate.shut()
     asking = threading.Thread(target=ask)
     asking.start()
+    until(lambda: answers(started) == 1)
     process.kill()
     asking.join(30)
     assert failed  # said, not lost in silence

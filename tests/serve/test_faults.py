@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from held import answers as at_work, holding
 from serve_kit import Listening, Process, Running, failing, process, serving, until
 
 from weft.core.errors import DeviceError
@@ -77,14 +78,17 @@ def test_more_than_the_cache_can_ever_hold(server: Running) -> None:
 
 
 @pytest.mark.parametrize("error", [DeviceError("lost: secret"), RuntimeError("bug: secret")])
-def test_a_device_that_is_lost(server: Running, error: Exception) -> None:
+def test_a_device_that_is_lost(server: Running, tmp_path: Path, error: Exception) -> None:
     whole = server.ask("POST", TEXT, LONG)[1]["choices"]
-    engine = server.shelf.decoders()[0].engine
-    with stream_of(server, {**LONG, "n": 2}) as s:
+    held = holding(server, file=tmp_path / "steps")
+    with held as gate, stream_of(server, {**LONG, "n": 2}) as s:
         waiting = ask_all(server, [LONG, {**LONG, "seed": 2}])
+        until(lambda: at_work(server) == 4)
+        gate.let(2)
         s.recv(100)
-        until(lambda: engine.stats.running == 4)
+        until(lambda: at_work(server, "running") == 4)
         with failing(server, error):
+            gate.open()
             found = waiting()
             last = last_of(s)
     for body in (last, *(answer for _, answer in found)):
@@ -98,14 +102,15 @@ def test_an_engine_that_ends_is_no_secret(chatty: Path) -> None:
     with serving({"box": str(chatty)}) as broken:
         broken.ask("POST", TEXT, {"prompt": "x", "max_tokens": 1})
         player = broken.shelf.decoders()[0].player
+        steps = player.engine.step
 
         def step() -> bool:
-            raise SystemExit
+            if player.engine.stats.running:
+                raise SystemExit
+            return steps()
 
-        waiting = ask_all(broken, [LONG])
-        until(lambda: player.engine.stats.running == 1)
         player.engine.step = step  # type: ignore[method-assign]
-        assert waiting()[0][0] == 503
+        assert ask_all(broken, [LONG])()[0][0] == 503
         until(lambda: player.failed is not None)
         assert broken.ask("POST", TEXT, LONG)[0] == 503
         status, health, _ = broken.ask("GET", "/health")
@@ -139,12 +144,16 @@ def test_half_a_body(server: Running) -> None:
 
 def test_what_is_new_is_refused_while_the_rest_ends(started: Process) -> None:
     whole = started.ask("POST", TEXT, LONG)[1]["choices"]
+    started.gate.shut()
     waiting = ask_all(started, [LONG, {**LONG, "n": 8}])
-    until(lambda: 'weft_engine_running{model="box"} 9.0' in started.ask("GET", "/metrics")[1])
+    until(lambda: at_work(started) == 9)
+    started.gate.let(2)
+    until(lambda: at_work(started, "running") == 9)
     started.popen.send_signal(signal.SIGTERM)
     until(lambda: started.ask("GET", "/health")[1]["status"] == "leaving")
     status, _, headers = started.ask("POST", TEXT, LONG)
     assert status == 503 and "retry-after" in {name.lower() for name in headers}
+    started.gate.open()
     one, eight = waiting()
     assert one[0] == eight[0] == 200 and one[1]["choices"] == whole
     assert eight[1]["choices"][0] == whole[0]
@@ -153,31 +162,40 @@ def test_what_is_new_is_refused_while_the_rest_ends(started: Process) -> None:
 
 def test_told_twice_it_goes_at_once(started: Process) -> None:
     body = {**LONG, "n": 16}
-    broken = []
+    broken: list[int] = []  # statuses; a connection that broke counts as 503
 
     def ask() -> None:
         try:
-            broken.append(started.ask("POST", TEXT, body)[0] == 503)
+            broken.append(started.ask("POST", TEXT, body)[0])
         except (OSError, HTTPException):
-            broken.append(True)
+            broken.append(503)
 
+    started.gate.shut()
     asking = threading.Thread(target=ask)
     asking.start()
-    until(lambda: 'weft_engine_running{model="box"} 16.0' in started.ask("GET", "/metrics")[1])
+    until(lambda: at_work(started) == 16)
+    started.gate.let(2)
+    until(lambda: at_work(started, "running") == 16)
     started.popen.send_signal(signal.SIGINT)
     until(lambda: started.ask("GET", "/health")[1]["status"] == "leaving")
     started.popen.send_signal(signal.SIGINT)
     assert started.popen.wait(10) == 0
     asking.join(30)
-    assert broken == [True]
+    assert broken == [503]
 
 
 def test_what_takes_too_long_to_end_is_told_so(
-    chatty: Path, monkeypatch: pytest.MonkeyPatch
+    chatty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_running, "DRAIN_SECONDS", 0.1)
-    with serving({"box": str(chatty)}) as going, stream_of(going, {**LONG, "n": 8}) as s:
+    with (
+        serving({"box": str(chatty)}) as going,
+        holding(going, file=tmp_path / "steps") as gate,
+        stream_of(going, {**LONG, "n": 8}) as s,
+    ):
         waiting = ask_all(going, [{**LONG, "n": 8, "max_tokens": 500}])
+        until(lambda: at_work(going) == 16)
+        gate.let(2)
         s.recv(100)
         going.server.handle_exit(signal.SIGTERM, None)
         assert "had to end" in last_of(s)["error"]["message"]
@@ -196,15 +214,18 @@ def test_killed_with_its_children(started: Process) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_fork_takes_nothing_along(server: Running) -> None:
+def test_a_fork_takes_nothing_along(server: Running, tmp_path: Path) -> None:
     """A child of the process, and its end, are nothing to those who are being answered."""
     whole = server.ask("POST", TEXT, LONG)[1]["choices"]
-    waiting = ask_all(server, [LONG] * 2)
-    until(lambda: server.shelf.decoders()[0].engine.stats.running > 0)
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+    with holding(server, file=tmp_path / "steps") as gate:
+        waiting = ask_all(server, [LONG] * 2)
+        until(lambda: at_work(server) == 2)
+        gate.let(2)
+        until(lambda: at_work(server, "running") == 2)
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
     assert [body["choices"] for _, body in waiting()] == [whole] * 2
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from held import answers, holding
 from hypothesis import HealthCheck, given, settings, strategies as st
 from serve_kit import Running, serving, until
 
@@ -182,20 +183,25 @@ def cancelled(server: Running) -> float:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_leaves_ends_its_answer(server: Running, stream: bool) -> None:
+def test_a_client_that_leaves_ends_its_answer(
+    server: Running, tmp_path: Path, stream: bool
+) -> None:
     asked = {"prompt": "x", "max_tokens": 500, "stream": stream, "ignore_eos": True, "n": 4}
     body = json.dumps(asked).encode()
     head = (
         f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     wait_idle(server)
-    before = cancelled(server)
-    with socket.create_connection((server.host, server.port), timeout=10) as s:
-        s.sendall(head.encode() + body)
-        if stream:
-            s.recv(100)
-        else:
-            until(lambda: any(m.engine.stats.running == 4 for m in server.shelf.decoders()))
+    with holding(server, file=tmp_path / "steps") as gate:
+        before = cancelled(server)
+        with socket.create_connection((server.host, server.port), timeout=10) as s:
+            s.sendall(head.encode() + body)
+            until(lambda: answers(server) == 4)
+            gate.let(2)
+            if stream:
+                s.recv(100)
+            until(lambda: answers(server, "running") == 4)
+        until(lambda: all(not m.users for m in server.shelf.decoders()))  # it is known
     until(lambda: cancelled(server) == before + 4)
     wait_idle(server)
 
@@ -212,6 +218,7 @@ def test_a_reader_that_stops_is_cut_off(server: Running, monkeypatch: pytest.Mon
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         s.connect((server.host, server.port))
         s.sendall(head.encode() + body)
+        until(lambda: server.shelf.decoders()[0].users == 1)
         wait_idle(server, 60)
     assert server.ask("GET", "/health")[0] == 200
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from held import answers, holding
 from serve_kit import Running, serving, until
 
 from weft.models.box import box_folder
@@ -77,11 +78,25 @@ def test_the_same_seed_gives_the_same_again(browser: Browser, server: Running) -
     assert browser.run("again", click + DONE + SAID) == first
 
 
-def test_stop(browser: Browser, server: Running) -> None:
-    stop = "await page.evaluate(() => document.getElementById('stop').click());"
-    browser.run("stop", ASK + stop + READY, given(server, max_tokens="480"))
-    talk = browser.run("stop", "return await page.innerText('#talk')")
-    assert "stopped" in talk or talk.strip().endswith("Edit")  # nothing was written yet
+@pytest.mark.parametrize("how", ["button", "Escape"])
+@pytest.mark.parametrize("begun", [False, True])
+def test_stop(browser: Browser, server: Running, tmp_path: Path, how: str, begun: bool) -> None:
+    """Before the first word, and in the middle of an answer, which the server cannot end by
+    itself before that."""
+    button, key = "await page.click('#stop');", "await page.keyboard.press('Escape');"
+    stop = key if how == "Escape" else button
+    who = f"stop {how} {begun}"
+    with holding(server, file=tmp_path / "steps") as gate:
+        browser.run(who, ASK, given(server, max_tokens="480", temperature="0"))
+        until(lambda: answers(server) == 1)
+        if begun:
+            gate.let(4)
+            written = "document.querySelector('article.assistant .said')?.textContent"
+            browser.run(who, f"await page.waitForFunction(() => {written});")
+        browser.run(who, stop + READY)
+        talk = browser.run(who, "return await page.innerText('#talk')")
+        assert ("stopped" in talk) == begun
+        assert begun or talk.strip().endswith("Edit")  # nothing was written yet
     until(lambda: all(m.idle for m in server.shelf.decoders()))
 
 
@@ -97,7 +112,7 @@ def test_what_was_deleted_comes_back(browser: Browser, server: Running) -> None:
 
 
 def test_by_keyboard_alone(browser: Browser, server: Running) -> None:
-    """The last message comes back to be edited, Escape closes what is open and ends what writes."""
+    """The last message comes back to be edited, Escape closes what is open."""
     browser.run("keys", ASK + DONE, given(server))
     before = browser.run("keys", "return await page.innerText('#talk')")
     press = "await page.focus('#text'); await page.keyboard.press('{}');"
@@ -115,9 +130,6 @@ await page.keyboard.press("Escape");
 return [opened, await page.isVisible("#temperature")];
 """
     assert browser.run("keys", code) == [True, False]
-    browser.run("keys", ASK + "await page.keyboard.press('Escape');" + READY,
-                given(server, max_tokens="480"))  # fmt: skip
-    until(lambda: all(m.idle for m in server.shelf.decoders()))
 
 
 @pytest.mark.parametrize("clipboard", [True, False])

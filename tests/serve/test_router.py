@@ -3,16 +3,20 @@ of them is killed."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from held import answers, holding
 from serve_kit import (
     Listening,
     Process,
@@ -22,7 +26,6 @@ from serve_kit import (
     process,
     routing,
     serving,
-    stream,
     until,
 )
 
@@ -54,10 +57,22 @@ def router(server: Running, second: Running) -> Iterator[Routing]:
         yield made
 
 
-def texts(lines: list[bytes]) -> str:
-    """What a stream of completions says."""
-    found = [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
-    return "".join(choice["text"] for part in found for choice in part.get("choices", ()))
+def request(body: Any) -> bytes:
+    """A request for completions as a connection carries it."""
+    data = json.dumps(body).encode()
+    head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
+    return head.encode() + data
+
+
+@contextlib.contextmanager
+def streaming(to: Listening, body: Any) -> Iterator[Callable[[], HTTPResponse]]:
+    """What waits for the response of a stream, which a router has once a word of it came."""
+    connection = HTTPConnection(to.host, to.port, timeout=60)
+    connection.request("POST", TEXT, json.dumps({**body, "stream": True}).encode())
+    try:
+        yield functools.cache(connection.getresponse)
+    finally:
+        connection.close()
 
 
 def test_an_answer_through_the_router_is_the_one_alone(router: Routing, alone: Decoder) -> None:
@@ -91,34 +106,40 @@ def test_a_conversation_stays_where_its_prefix_is(router: Routing, alone: Decode
             said += [{"role": "assistant", "content": text}, {"role": "user", "content": "Go on."}]
 
 
-def test_other_requests_go_where_the_least_is_to_do(router: Routing) -> None:
-    with stream(router, TEXT, {**LONG, "n": 2}) as response:
-        response.readline()
-        busy = [r.outstanding for r in router.fleet.replicas]
-        assert sorted(busy) == [0, 1]
-        with stream(router, TEXT, LONG) as other:
-            other.readline()
-            assert [r.outstanding for r in router.fleet.replicas] == [1, 1]
+def test_other_requests_go_where_the_least_is_to_do(
+    router: Routing, server: Running, second: Running, tmp_path: Path
+) -> None:
+    def outstanding() -> list[int]:
+        return [r.outstanding for r in router.fleet.replicas]
+
+    held = holding(server, second, file=tmp_path / "steps")
+    with held, contextlib.ExitStack() as stack:
+        for body, busy in (({**LONG, "n": 2}, [0, 1]), (LONG, [1, 1])):
+            s = stack.enter_context(socket.create_connection((router.host, router.port)))
+            s.sendall(request(body))
+            until(lambda busy=busy: sorted(outstanding()) == busy)  # type: ignore[misc]
     until(lambda: not any(r.outstanding for r in router.fleet.replicas))
 
 
+@pytest.mark.parametrize("streamed", [True, False])
 def test_a_client_that_leaves_ends_its_answer_there(
-    router: Routing, server: Running, second: Running
+    router: Routing, server: Running, second: Running, tmp_path: Path, streamed: bool
 ) -> None:
-    def running() -> int:
-        return sum(m.engine.stats.running for s in (server, second) for m in s.shelf.decoders())
+    def cancelled() -> float:
+        found = (s.shelf.metrics.answers.labels("box", "cancelled") for s in (server, second))
+        return sum(float(each._value.get()) for each in found)
 
-    until(lambda: running() == 0)
-    with stream(router, TEXT, {**LONG, "n": 4}) as response:
-        response.readline()
-    until(lambda: running() == 0)
-    with socket.create_connection((router.host, router.port)) as s:  # one that waits for the whole
-        body = json.dumps({**LONG, "n": 8}).encode()
-        s.sendall(f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\n".encode())
-        s.sendall(f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        until(lambda: running() > 0)
-    until(lambda: running() == 0)
-    assert not any(r.outstanding for r in router.fleet.replicas)
+    with holding(server, second, file=tmp_path / "steps") as gate:
+        before = cancelled()
+        with socket.create_connection((router.host, router.port)) as s:
+            s.sendall(request({**LONG, "n": 4, "stream": streamed}))
+            until(lambda: answers(server) + answers(second) == 4)
+            gate.let(2)
+            if streamed:
+                assert s.recv(100)
+        until(lambda: not any(m.users for s in (server, second) for m in s.shelf.loaded()))
+    until(lambda: cancelled() == before + 4)
+    until(lambda: not any(r.outstanding for r in router.fleet.replicas))
 
 
 def test_the_routers_own_pages(router: Routing, server: Running) -> None:
@@ -183,10 +204,22 @@ def two(chatty: Path) -> Iterator[tuple[Process, Process]]:
         yield one, other
 
 
-def at_work(made: Routing, servers: tuple[Process, Process]) -> Process:
-    """The server that the only answer comes from."""
-    until(lambda: any(r.outstanding for r in made.fleet.replicas))
-    return next(s for s, r in zip(servers, made.fleet.replicas) if r.outstanding)
+def at_work(servers: tuple[Process, Process]) -> Process:
+    """The server that the only answer comes from, held in the middle of it."""
+    until(lambda: sum(answers(s) for s in servers) > 0)
+    for server in servers:
+        server.gate.let(2)
+    return next(s for s in servers if answers(s))
+
+
+@contextlib.contextmanager
+def shut(servers: tuple[Process, Process]) -> Iterator[None]:
+    """No step is played until the block ends, or `at_work` lets some."""
+    for server in servers:
+        server.gate.shut()
+    yield
+    for server in servers:
+        server.gate.open()
 
 
 def test_an_answer_that_nobody_saw_is_asked_again(two: tuple[Process, Process]) -> None:
@@ -194,9 +227,10 @@ def test_an_answer_that_nobody_saw_is_asked_again(two: tuple[Process, Process]) 
     asked = {**LONG, "n": 4, "seed": 3}
     with routing(*two) as made:
         whole = made.ask("POST", TEXT, asked)[1]["choices"]
-        asking = threading.Thread(target=lambda: got.append(made.ask("POST", TEXT, asked)))
-        asking.start()
-        at_work(made, two).popen.kill()
+        with shut(two):
+            asking = threading.Thread(target=lambda: got.append(made.ask("POST", TEXT, asked)))
+            asking.start()
+            at_work(two).popen.kill()
         asking.join(60)
         assert got[0][0] == 200 and got[0][1]["choices"] == whole
         until(lambda: len(made.fleet.ready) == 1)
@@ -218,10 +252,11 @@ def test_a_device_that_is_lost_costs_nobody_an_answer(
 
 def test_a_stream_that_breaks_says_so(two: tuple[Process, Process]) -> None:
     with routing(*two) as made:
-        with stream(made, TEXT, {**LONG, "n": 4}) as response:
-            lines = [response.readline()]
-            at_work(made, two).popen.kill()
-            lines += response.read().splitlines()
+        with shut(two), streaming(made, {**LONG, "n": 4}) as response:
+            lost = at_work(two)
+            lines = [response().readline()]
+            lost.popen.kill()
+            lines += response().read().splitlines()
         events = [line for line in lines if line.startswith(b"data: ")]
         error = json.loads(events[-1][6:])["error"]
         assert "broke off" in error["message"] and error["type"] == "api_error"
@@ -246,10 +281,11 @@ def test_a_silent_replica_is_given_up(
     got: list[Any] = []
     asked = {**LONG, "n": 4, "seed": 3}
     with routing(*two) as made:
-        asking = threading.Thread(target=lambda: got.append(made.ask("POST", TEXT, asked)))
-        asking.start()
-        silent = at_work(made, two)
-        silent.popen.send_signal(signal.SIGSTOP)
+        with shut(two):
+            asking = threading.Thread(target=lambda: got.append(made.ask("POST", TEXT, asked)))
+            asking.start()
+            silent = at_work(two)
+            silent.popen.send_signal(signal.SIGSTOP)
         asking.join(60)
         assert got[0][0] == 200
         assert sorted(r.told()["status"] for r in made.fleet.replicas) == ["silent", "up"]
@@ -258,12 +294,14 @@ def test_a_silent_replica_is_given_up(
 
 
 def test_one_that_is_going_gets_no_more(two: tuple[Process, Process]) -> None:
-    with routing(*two) as made, stream(made, TEXT, LONG) as response:
-        first = response.readline()
-        at_work(made, two).popen.send_signal(signal.SIGTERM)
-        until(lambda: len(made.fleet.ready) == 1)
+    with routing(*two) as made, streaming(made, LONG) as response:
+        with shut(two):
+            going = at_work(two)
+            first = response().readline()
+            going.popen.send_signal(signal.SIGTERM)
+            until(lambda: len(made.fleet.ready) == 1)
         assert made.ask("POST", TEXT, {"prompt": "x", "max_tokens": 1})[0] == 200
-        assert b"[DONE]" in response.read() and first  # what ran came to its end
+        assert b"[DONE]" in response().read() and first  # what ran came to its end
 
 
 def test_the_command(server: Running, second: Running) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -13,12 +13,12 @@ from weft.serve import wire
 
 class Connection:
     """What an ASGI server gives a response: a reader that takes everything or, from its `stalls`-th
-    message on, nothing; `leave` says that the client has gone."""
+    message on, nothing; the client leaves once it has so many parts."""
 
-    def __init__(self, stalls: int | None = None) -> None:
+    def __init__(self, stalls: int | None = None, leaves: int | None = None) -> None:
         self.sent: list[bytes] = []
         self.leave = asyncio.Event()
-        self._stalls, self._messages = stalls, 0
+        self._stalls, self._leaves, self._messages = stalls, leaves, 0
 
     async def receive(self) -> dict[str, Any]:
         await self.leave.wait()
@@ -30,27 +30,33 @@ class Connection:
             await asyncio.Event().wait()
         if message["type"] == "http.response.body":
             self.sent.append(message["body"])
+        if len(self.sent) == self._leaves:
+            self.leave.set()
+
+
+Until = Callable[[], bool]
+NOW: Until = lambda: True  # noqa: E731
+NEVER: Until = lambda: False  # noqa: E731
 
 
 class Parts:
-    """Parts with a wait before each of the later ones; `closed` once it has ended."""
+    """Parts, each of which comes once something holds; `closed` once it has ended."""
 
-    def __init__(self, waits: list[float]) -> None:
+    def __init__(self, waits: list[Until]) -> None:
         self.waits, self.closed = waits, False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            for number, seconds in enumerate(self.waits):
-                await asyncio.sleep(seconds)
+            for number, holds in enumerate(self.waits):
+                while not holds():
+                    await asyncio.sleep(0.001)
                 yield b"%d" % number
         finally:
             self.closed = True
 
 
-def played(parts: Parts, connection: Connection, leave: float | None = None) -> None:
+def played(parts: Parts, connection: Connection) -> None:
     async def play() -> None:
-        if leave is not None:
-            asyncio.get_running_loop().call_later(leave, connection.leave.set)
         response = wire.Streamed(aiter(parts), ping=b"!")
         async with asyncio.timeout(20):
             await response({"type": "http"}, connection.receive, connection.send)
@@ -60,32 +66,34 @@ def played(parts: Parts, connection: Connection, leave: float | None = None) -> 
 
 
 def test_parts_in_their_order() -> None:
-    played(Parts([0, 0, 0.01, 0]), made := Connection())
+    turns = iter([False, False, True])
+    played(Parts([NOW, NOW, lambda: next(turns), NOW]), made := Connection())
     assert made.sent == [b"0", b"1", b"2", b"3", b""]
 
 
 def test_silence_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "PING_SECONDS", 0.02)
-    played(Parts([0, 0.5]), made := Connection())
+    made = Connection()
+    played(Parts([NOW, lambda: len(made.sent) > 3]), made)
     assert made.sent[0] == b"0" and made.sent[-2:] == [b"1", b""]
-    assert len(made.sent) > 4 and set(made.sent[1:-2]) == {b"!"}
+    assert len(made.sent) > 5 and set(made.sent[1:-2]) == {b"!"}
 
 
 def test_a_reader_that_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "SEND_SECONDS", 0.05)
-    played(Parts([0] * 100), made := Connection(stalls=4))
+    played(Parts([NOW] * 100), made := Connection(stalls=4))
     assert made.sent == [b"0", b"1"]
 
 
 def test_a_reader_that_takes_no_ping(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "SEND_SECONDS", 0.05)
     monkeypatch.setattr(wire, "PING_SECONDS", 0.01)
-    played(Parts([0, 60]), made := Connection(stalls=3))
+    played(Parts([NOW, NEVER]), made := Connection(stalls=3))
     assert made.sent == [b"0"]
 
 
 def test_a_client_that_leaves() -> None:
-    played(Parts([0, 60]), made := Connection(), leave=0.05)
+    played(Parts([NOW, NEVER]), made := Connection(leaves=1))
     assert made.sent == [b"0"]
 
 

@@ -26,8 +26,25 @@ POLICY = (
     "style-src 'self'; img-src 'self' data:; connect-src 'self'"
 )
 
-# Put before the worker's own code: what it asks of WebGPU.
+# Put before the worker's own code: what it asks of WebGPU, and a gate before a decoder's steps. A
+# page that says {steps} lets so many pass, and hears {held} where the next one waits.
 COUNTED = """
+import { Decoder as Held } from "./decoder.js";
+const { step: real } = Held.prototype;
+let [most, passed, go] = [Infinity, 0, () => {}];
+Held.prototype.step = async function (...args) {
+  if (passed === most) {
+    self.postMessage({ held: passed });
+    await new Promise((done) => (go = done));
+  }
+  passed++;
+  return real.apply(this, args);
+};
+self.addEventListener("message", ({ data: { steps } }) => {
+  if (steps === undefined) return;
+  [most, passed] = [steps, 0];
+  go();
+});
 self.seen = { pipelines: 0, live: 0, most: 0 };
 if (self.GPUDevice) {
   const gpu = GPUDevice.prototype;

@@ -21,6 +21,9 @@ it.cdp = await it.context.newCDPSession(page);
 return await page.evaluate(async (target) => {
   const { load } = await import("./weft.js");
   globalThis.model = await load("./", { target });
+  globalThis.hold = (steps) => model.worker.postMessage({ steps }); // page_kit.py's gate
+  globalThis.held = () => new Promise((done) => model.worker.addEventListener("message",
+    ({ data }) => data.held !== undefined && done()));
   globalThis.write = async (options, prompt, each = () => {}) => {
     const out = { ids: [], text: "", finish: null };
     for await (const { text, ids, finish } of model.generate(prompt, options)) {
@@ -96,23 +99,25 @@ def test_sampling_is_pythons(visitor: Visitor, page: Page) -> None:
     assert (got["ids"], got["text"]) == (list(want.ids), want.text)
 
 
-def test_a_stop_is_one(visitor: Visitor) -> None:
+def test_a_stop_is_one(visitor: Visitor, page: Page) -> None:
+    """The step that is being made then is the last."""
     got = visitor.run(
         """
 return await page.evaluate(async (prompt) => {
   const stop = new AbortController();
-  let at = 0;
-  const out = await write({ maxNewTokens: 400, signal: stop.signal }, prompt, ({ ids }) => {
-    if (ids.length !== 3) return;
-    at = performance.now();
-    stop.abort();
-  });
-  return { ...out, took: performance.now() - at };
+  hold(5);
+  const waits = held();
+  const written = write({ maxNewTokens: 400, signal: stop.signal }, prompt);
+  await waits;
+  stop.abort();
+  hold(Infinity);
+  return await written;
 }, given);""",
         PROMPT,
     )
-    assert got["finish"] == "aborted"
-    assert len(got["ids"]) < 200  # what was on its way: some 30 ms of work on WebAssembly
+    want = page.model.generate(PROMPT, max_new_tokens=6).ids
+    assert got["finish"] == "aborted" and got["ids"] == list(want)[: len(got["ids"])]
+    assert 0 < len(got["ids"]) <= 6
 
 
 def test_two_texts_at_once(visitor: Visitor, page: Page) -> None:

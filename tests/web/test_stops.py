@@ -9,7 +9,6 @@ import pytest
 from page_kit import Browser, Pages, Site
 from test_browser import OPEN, PROMPT, TARGETS
 
-DELAY = 3000  # ms that a stop may take on a machine that does much else; 60 is usual
 LONG = "def fibonacci(n):\n    return n\n\n\n" * 20
 
 
@@ -30,19 +29,21 @@ def test_in_mid_prompt_twice_and_then_another_at_once(visitor: Any, pages: Pages
     got = visitor(
         """
 const stop = new AbortController();
+hold(0);
+const waits = held();
 const stopped = write({ maxNewTokens: 400, signal: stop.signal }, given.long);
-await new Promise((done) => setTimeout(done, 30));
-const at = performance.now();
+await waits;
 stop.abort();
 stop.abort();
 const next = write({ maxNewTokens: 8 }, given.prompt);
+hold(Infinity);
 const { ids, finish } = await stopped;
-const took = performance.now() - at;
-return { ids, finish, took, next: (await next).ids };
+return { ids, finish, next: (await next).ids };
 """,
         {"long": LONG, "prompt": PROMPT},
     )
-    assert got["finish"] == "aborted" and len(got["ids"]) < 100 and got["took"] < DELAY
+    assert got["finish"] == "aborted"
+    assert len(got["ids"]) <= 1  # a GPU's step ends once it is begun
     assert got["next"] == list(pages().model.generate(PROMPT, max_new_tokens=8).ids)
 
 
@@ -80,6 +81,7 @@ def test_a_model_that_is_closed_says_so(browser: Browser, site: Site) -> None:
         "closing",
         """
 return await page.evaluate(async (prompt) => {
+  hold(5);
   const during = await write({ maxNewTokens: 400 }, prompt, ({ ids }) =>
     ids.length === 3 && model.close()).catch((error) => error);
   const after = await write({}, prompt).catch((error) => error);

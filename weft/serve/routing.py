@@ -3,6 +3,7 @@ application that they make."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -47,6 +48,11 @@ def route(
                 raise Refused(503, "the server is going; ask another", retry=1)
             response = await handler(request)
             status = response.status_code
+        except asyncio.CancelledError:  # told to go at once
+            if not request.app.state.leaving:
+                raise
+            error = Refused(503, "the server had to end this answer; ask again", retry=5)
+            status, response = 503, json_response(form(error), 503, error.headers)
         except ClientDisconnect:
             status, response = 499, Response(status_code=499)
         except (Refused, WeftError) as e:
