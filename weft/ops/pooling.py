@@ -9,9 +9,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-from ml_dtypes import finfo
-
 from weft.core.errors import ShapeError
 from weft.ops import functions as f
 from weft.ops.composite import Composite, register_composite
@@ -21,7 +18,7 @@ from weft.ops.functions import Value
 from weft.ops.primitive import Aval, aval
 from weft.ops.rules import want
 from weft.ops.tape import pull_through
-from weft.ops.windows import windows
+from weft.ops.windows import least, windows
 
 FEW = 16  # places of a window that code is written out for
 
@@ -29,11 +26,8 @@ FEW = 16  # places of a window that code is written out for
 def _abstract(name: str) -> Callable[..., Aval]:
     def abstract(x: Aval, *, kernel: Sizes, stride: Sizes, padding: Sides, dilation: Sizes) -> Aval:
         want(name, x, "numeric" if name == "max_pool" else "float")
-        if len(x.shape) < 3 or any(2 * p > k for sides, k in zip(padding, kernel) for p in sides):
-            raise ShapeError(
-                f"{name}: x {x!r}, kernel {kernel}, padding {padding}; expected [N, C, ...] and "
-                "a padding of at most half the kernel"
-            )
+        if len(x.shape) < 3:
+            raise ShapeError(f"{name}: x {x!r}; expected [N, C, ...]")
         size = window_counts(name, x.shape[2:], kernel, stride, padding, dilation)
         return Aval((*x.shape[:2], *size), x.dtype)
 
@@ -72,18 +66,12 @@ def _axis_by_axis(
 # -- maxima ---------------------------------------------------------------------------------------
 
 
-def _around(x: Value) -> float:
-    """The dtype's lowest number: what lies around an image of which maxima are taken."""
-    dtype = aval(x).dtype
-    return float((finfo if dtype.is_float else np.iinfo)(np.dtype(dtype.numpy)).min)
-
-
 def _max_pool(x: Value, **params: Any) -> Value:
     """The largest of each window; NaN wins."""
     if math.prod(params["kernel"]) <= FEW:
-        return _place_by_place(f.maximum, x, _around(x), **params)
+        return _place_by_place(f.maximum, x, least(aval(x).dtype), **params)
     if max(params["kernel"]) <= FEW:
-        return _axis_by_axis(f.maximum, x, _around(x), **params)
+        return _axis_by_axis(f.maximum, x, least(aval(x).dtype), **params)
     return _maxima(x, **params)
 
 
@@ -91,10 +79,10 @@ def _maxima(x: Value, *, kernel: Sizes, stride: Sizes, padding: Sides, dilation:
     """The largest along the last axis, then of those along the one before, and so on. The first of
     equals is then the first in the first row that has it, which gets the gradient, as in
     PyTorch."""
-    wide = padded(compute(x), padding, _around(x))
+    wide = compute(x)
     for i in reversed(range(len(kernel))):
         at = {"axis": i + 2, "size": kernel[i], "stride": stride[i], "dilation": dilation[i]}
-        wide = f.call("window_max", wide, **at)
+        wide = f.call("window_max", wide, **at, low=padding[i][0], high=padding[i][1])
     return f.cast(wide, aval(x).dtype)
 
 

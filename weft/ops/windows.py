@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -102,9 +103,14 @@ def _flipped(x: Value, axis: int) -> Value:
 # -- the largest of each window ------------------------------------------------------------------
 
 
-def _max_abstract(x: Aval, *, axis: int, **params: int) -> Aval:
-    shape = _max_shape(x.shape, axis, **params)
-    return Aval(shape, x.dtype)
+def least(dtype: dt.DType) -> float | int:
+    """What lies around an image of which maxima are taken: minus infinity, or the least integer."""
+    return -math.inf if dtype.is_float else int(np.iinfo(dtype.numpy).min)
+
+
+def _max_abstract(x: Aval, *, axis: int, low: int, high: int, **params: int) -> Aval:
+    wide = (*x.shape[:axis], x.shape[axis] + low + high, *x.shape[axis + 1 :])
+    return Aval(_max_shape(wide, axis, **params), x.dtype)
 
 
 def _max_shape(
@@ -114,25 +120,44 @@ def _max_shape(
     return (*shape[:axis], count, *shape[axis + 1 :])
 
 
-def _max(x: Value, *, axis: int, **params: int) -> Value:
-    return f.max_(windows(x, axis, **params), axis)
+def _around(x: Value, axis: int, low: int, high: int) -> Value:
+    """x with `low` and `high` elements before and after along an axis, which are never the first of
+    the largest."""
+    known = aval(x)
+    before, after = ([n if i == axis else 0 for i in range(len(known.shape))] for n in (low, high))
+    return f.pad(x, before, after, least(known.dtype))
 
 
-def _max_vjp(g: Value, out: Value, x: Value, *, axis: int, **params: int) -> Sequence[Any]:
-    """The first of equals gets the gradient."""
+def _max(x: Value, *, axis: int, low: int, high: int, **params: int) -> Value:
+    return f.max_(windows(_around(x, axis, low, high), axis, **params), axis)
+
+
+def _max_vjp(
+    g: Value, out: Value, x: Value, *, axis: int, low: int, high: int, **params: int
+) -> Sequence[Any]:
+    """The first of equals gets the gradient, and padding none of it."""
 
     def seen(x: Value) -> Value:
-        return windows(x, axis, **params)
+        return windows(_around(x, axis, low, high), axis, **params)
 
     wide = seen(x)
     shape, one = aval(wide).shape, (*aval(out).shape[:axis], 1, *aval(out).shape[axis:])
-    first = f.broadcast(f.reshape(f.argmax(wide, axis), one), shape)
-    hit = f.equal(f.iota(shape, axis, dt.int32), first)
-    back = f.where(hit, f.broadcast(f.reshape(g, one), shape), 0)
+    place, window = (f.iota(shape, axis + i, dt.int32) for i in (0, 1))
+    if low or high:
+        top = f.broadcast(f.reshape(out, one), shape)
+        at = f.add(f.mul(place, params["dilation"]), f.mul(window, params["stride"]))
+        real = f.bitwise_and(f.less_equal(f.full_like(at, low), at),
+                             f.less(at, low + aval(x).shape[axis]))  # fmt: skip
+        top = f.bitwise_or(f.equal(wide, top), f.isnan(wide))
+        found = f.argmax(f.cast(f.bitwise_and(top, real), dt.int32), axis)
+    else:
+        found = f.argmax(wide, axis)
+    first = f.broadcast(f.reshape(found, one), shape)
+    back = f.where(f.equal(place, first), f.broadcast(f.reshape(g, one), shape), 0)
     return (lambda: pull_through(seen, back, (x,))[0],)
 
 
-_MAX: dict[str, Any] = {"axis": None, "size": None, "stride": 1, "dilation": 1}
+_MAX: dict[str, Any] = {"axis": None, "size": None, "stride": 1, "dilation": 1, "low": 0, "high": 0}
 register_composite(Composite("window_max", _max_abstract, _max, _MAX, vjp=_max_vjp))
 
 _PARAMS: dict[str, Any] = {"axis": None, "by": None, "length": None}

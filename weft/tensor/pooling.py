@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from ml_dtypes import finfo
 
 from weft import ops
 from weft.core import dtypes as dt
 from weft.core.errors import ShapeError, UsageError
 from weft.ops.conv import Sides, window_counts
+from weft.ops.primitive import aval
+from weft.ops.rules import want
+from weft.ops.windows import least
 from weft.tensor.autocast import autocast
 from weft.tensor.convolution import Padding, Sizes, image_axes, sides, sizes, want_image
 from weft.tensor.core import Tensor
@@ -70,9 +72,9 @@ def _max_pool(rank: int) -> Callable[..., Any]:
         dilation: Sizes = 1, ceil_mode: bool = False, return_indices: bool = False,
     ) -> Any:  # fmt: skip
         at, more = _window(name, x, rank, kernel_size, stride, padding, dilation, ceil_mode)
-        lowest = float(finfo(np.dtype(x.dtype.numpy)).min)
-        out = _widened(x, more, lowest)._call("max_pool", **at)
-        return (out, _places(x, out, _reads(x, at, more))) if return_indices else out
+        want(name, aval(x.value), "numeric")
+        out = _widened(x, more, least(x.dtype))._call("max_pool", **at)
+        return (out, places(x, out, _reads(x, at, more))) if return_indices else out
 
     pool.__name__ = pool.__qualname__ = name
     pool.__doc__ = f"""The largest in each window of x{image_axes(rank)}; stride defaults to
@@ -96,17 +98,23 @@ def _reads(x: Tensor, at: Window, more: Sides) -> list[np.ndarray]:
     ]
 
 
-def _places(x: Tensor, largest: Tensor, reads: Sequence[np.ndarray]) -> Tensor:
-    """The place in the image of each window's largest element: the first of equals, or of NaN."""
+def places(
+    x: Tensor, largest: Tensor, reads: Sequence[np.ndarray], steps: Sequence[int] | None = None
+) -> Tensor:
+    """The place in the image of each window's largest element: the first of equals, or of NaN, and
+    never in the padding. Places are counted row by row, or `steps` apart along each axis."""
     rank, size = len(reads), x.shape[2:]
     counts = [len(r) for r in reads]
     line, inside = np.zeros((*counts, 1), np.int64), np.ones((*counts, 1), bool)
+    other = line
     for i, (n, index) in enumerate(zip(size, reads)):
         shape = [1] * rank
         shape[i] = counts[i]
         index = index.reshape(*shape, 1, -1)
-        line = (line[..., None] * n + index).reshape(*_grown(line, index))
-        inside = (inside[..., None] & (index >= 0) & (index < n)).reshape(*_grown(inside, index))
+        grown = _grown(line, index)
+        line = (line[..., None] * n + index).reshape(grown)
+        other = (other[..., None] + index * (steps[i] if steps else 0)).reshape(grown)
+        inside = (inside[..., None] & (index >= 0) & (index < n)).reshape(grown)
     flat = x.detach().reshape(*x.shape[:2], -1)
     where = np.where(inside, line, 0).astype(np.int32)
     seen = flat.take(where.reshape(-1), 2).reshape(*x.shape[:2], *where.shape)
@@ -114,7 +122,8 @@ def _places(x: Tensor, largest: Tensor, reads: Sequence[np.ndarray]) -> Tensor:
     real = x._wrap(place_like(x, inside))
     hit = ((seen == top) | (seen.isnan() & top.isnan())) & real
     first = hit.cast(dt.int32).argmax(-1)
-    table = x._wrap(place_like(x, where)).expand(*x.shape[:2], *where.shape)
+    numbers = where if steps is None else np.where(inside, other, 0).astype(np.int32)
+    table = x._wrap(place_like(x, numbers)).expand(*x.shape[:2], *where.shape)
     return table.take_along_axis(first.unsqueeze(-1), -1).squeeze(-1)
 
 
@@ -262,7 +271,7 @@ def _adaptive_max_pool(rank: int) -> Callable[..., Any]:
             seen = out.take(index.reshape(-1), axis)
             shape = (*out.shape[:axis], *index.shape, *out.shape[axis + 1 :])
             out = seen.reshape(shape).max(axis + 1)
-        return (out, _places(x, out, reads)) if return_indices else out
+        return (out, places(x, out, reads)) if return_indices else out
 
     pool.__name__ = pool.__qualname__ = name
     pool.__doc__ = f"""The largest in each of output_size windows per axis of

@@ -16,6 +16,7 @@ from weft.importers.onnx.nets import MOST_NEIGHBOURS, Sides, sides_of
 from weft.importers.onnx.table import Call, ints, op
 from weft.importers.onnx.values import places
 from weft.tensor.core import Tensor
+from weft.tensor.pooling import places as window_places
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,6 @@ def joined(x: Tensor, window: Window, join: Callable[[Tensor, Tensor], Tensor]) 
     return x
 
 
-_MAX = (weft.functional.max_pool1d, weft.functional.max_pool2d, weft.functional.max_pool3d)
 _MEAN = (weft.functional.avg_pool1d, weft.functional.avg_pool2d, weft.functional.avg_pool3d)
 
 
@@ -117,51 +117,29 @@ def _shares(call: Call, x: Tensor, window: Window) -> np.ndarray:
 
 @op("MaxPool")
 def max_pool(call: Call, x: Tensor) -> Any:
-    window = window_of(call, x.shape[2:])
-    half = all(2 * p <= k for sides, k in zip(window.sides, window.kernel) for p in sides)
-    if half and x.dtype.is_float and not call.wants(1):
-        return x._call(
-            "max_pool", kernel=window.kernel, stride=window.strides, padding=tuple(window.sides),
-            dilation=window.dilations,
-        )  # fmt: skip
-    lowest = float(weft.finfo(x.dtype).min) if x.dtype.is_float else int(weft.iinfo(x.dtype).min)
-    around = x.pad([(0, 0), (0, 0), *window.sides], lowest)
-    if call.wants(1):
-        return _with_indices(call, x, around, window)
-    pool = _pool(_MAX, x)
-    if pool is not None:
-        return pool(around, window.kernel, window.strides, 0, window.dilations)
-    return joined(around, window, lambda a, b: a.maximum(b))
-
-
-def _with_indices(call: Call, x: Tensor, around: Tensor, window: Window) -> tuple[Tensor, Tensor]:
     """The largest of each window, and its number in the flattened x: row-major, or column-major
     within an image."""
+    window = window_of(call, x.shape[2:])
+    largest: Tensor = x._call(
+        "max_pool", kernel=window.kernel, stride=window.strides, padding=tuple(window.sides),
+        dilation=window.dilations,
+    )  # fmt: skip
+    if not call.wants(1):
+        return largest
     if math.prod(window.kernel) > MOST_NEIGHBOURS:
         raise LimitError(f"indices of windows of {window.kernel}; at most {MOST_NEIGHBOURS} places")
-    parts, numbers = [], []
     size, rank = x.shape[2:], x.ndim - 2
-    for at in np.ndindex(*window.kernel):
-        key: list[Any] = [slice(None), slice(None)]
-        where = []
-        facts = zip(at, window.strides, window.dilations, window.count, window.sides)
-        for i, s, d, n, (low, _) in facts:
-            key.append(slice(i * d, i * d + (n - 1) * s + 1, s))
-            where.append(np.arange(n) * s + i * d - low)
-        parts.append(around[tuple(key)])
-        grid = np.meshgrid(*where, indexing="ij")
-        steps = [
-            math.prod(size[:i] if call.get("storage_order", 0) else size[i + 1 :])
-            for i in range(rank)
-        ]
-        numbers.append(sum(g * step for g, step in zip(grid, steps)))
-    stacked = weft.stack(parts, 0)
-    first = stacked.argmax(0)
-    table = call.tensor(np.stack(numbers).astype(np.int32))[:, None, None].expand(stacked.shape)
-    index = table.take_along_axis(first.unsqueeze(0), 0).squeeze(0)
+    facts = zip(window.count, window.kernel, window.strides, window.dilations, window.sides)
+    reads = [
+        (np.arange(count) * s - low)[:, None] + np.arange(k) * d
+        for count, k, s, d, (low, _) in facts
+    ]
+    by_column = bool(call.get("storage_order", 0))
+    steps = [math.prod(size[:i]) for i in range(rank)] if by_column else None
+    index = window_places(x, largest, reads, steps)
     n, c = x.shape[:2]
     base = call.tensor((np.arange(n * c) * math.prod(size)).astype(np.int32))
-    return stacked.max(0), index + base.reshape(n, c, *([1] * rank))
+    return largest, index + base.reshape(n, c, *([1] * rank))
 
 
 @op("LpPool")
