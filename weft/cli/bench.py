@@ -14,6 +14,7 @@ from weft.cli.bench_serve import serve
 from weft.cli.hub import model_path, takes_model
 from weft.core import text
 from weft.core.errors import DeviceError, UsageError
+from weft.core.hints import command
 
 if TYPE_CHECKING:
     from weft.conform.roofline import Roofline
@@ -67,7 +68,8 @@ def ops(
         lambda n, r: note(f"{n}: {r}"),
     )  # fmt: skip
     if not result["results"]:
-        raise UsageError(f"no case matches {only!r}; see `weft bench ops` without --only")
+        known = ", ".join(case.name for case in bench_ops.cases())
+        raise UsageError(f"no case matches --only {only!r}; there are {known}")
     result["threads"] = found.caps.cores
     rows = [
         [n, r["median_ms"], r["min_ms"], r.get("gflops", r.get("gflops_full", "")),
@@ -94,7 +96,7 @@ def _side_by_side(
     others = side_by_side.present() if device is None else device.split(",")
     devices = ["cpu:0", *(d for d in others if d not in ("cpu", "cpu:0"))]
     if len(devices) == 1:
-        say("no GPU device is present: only the CPU is measured (`weft devices` says why)")
+        say(f"no GPU device is present, only the CPU is measured; to see why: {command('devices')}")
     result = side_by_side.run(
         devices, numbers, only=only, repeats=repeats, budget=budget or 0.3, note=progress
     )
@@ -185,7 +187,8 @@ def nets(
     roof = roofline.measure(found)
     result = bench_nets.run(o, roof, names, lambda n, r: note(f"{n}: {r}"))
     if not result["results"]:
-        raise UsageError(f"no case matches {only!r}; see `weft bench nets` without --only")
+        known = ", ".join(bench_nets.cases(model or ""))
+        raise UsageError(f"no case matches --only {only!r}; there are {known}")
     header = ["case", "median ms", "min ms", "GFLOP/s", "of FMA peak", "launches"]
     rows = [
         [n, r["median_ms"], r["min_ms"], r["gflops"], f"{r['roofline']:.2f}", r["launches"],

@@ -10,6 +10,7 @@ import click
 
 from weft.cli.hub import model_path, takes_model
 from weft.core.errors import UsageError
+from weft.core.hints import command
 
 if TYPE_CHECKING:
     from weft.program.bundle import Bundle
@@ -92,7 +93,8 @@ def compile_model(
         else:
             beside = weights == "beside"
             made = _compile_imported(str(model), sizes, Path(out), device, caps, beside, quant)
-        _say(out, device, ["Program"], made, as_json, "call it: weft run {out} --input NAME=F.npy")
+        then = f"call it: {command('run', out, '--input', 'NAME=F.npy')}"
+        _say(out, device, ["Program"], made, as_json, then)
         return
     path = box_folder() if model is None else model_path(model, yes)
     loaded = weft.load(
@@ -102,7 +104,8 @@ def compile_model(
     bundle = saved.save(loaded, Path(out), device, caps, given, weights == "beside")
     _prepare(device, bundle)
     size = sum(array.nbytes for array in bundle.tensors.values())
-    _say(out, device, list(bundle.programs), size, as_json, "play it: weft run {out} PROMPT")
+    then = f"run it: {command('run', out, 'PROMPT')}"
+    _say(out, device, list(bundle.programs), size, as_json, then)
 
 
 def _say(
@@ -115,7 +118,7 @@ def _say(
         click.echo(json.dumps(about | {"bytes": size}))
         return
     click.echo(f"{out}: {', '.join(programs)} for {device}; {size:,} bytes")
-    click.echo(then.format(out=out))
+    click.echo(then)
 
 
 def _want_fitting(model: str, given: dict[str, Any]) -> None:

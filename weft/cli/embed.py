@@ -12,6 +12,7 @@ import numpy as np
 from weft.cli.hub import model_path, takes_model
 from weft.core import text
 from weft.core.errors import FileFormatError, UsageError
+from weft.core.hints import command
 
 
 def read_lines(path: str) -> list[str]:
@@ -60,7 +61,9 @@ def embed(
         raise click.UsageError("give at least one text, or --file")
     loaded = weft.load(model_path(model, yes), device=device)
     if not isinstance(loaded, Encoder):
-        raise UsageError(f"{model} writes text, it embeds none: weft run {model} PROMPT")
+        raise UsageError(
+            f"{model} writes text; it does not embed: {command('run', model, 'PROMPT')}"
+        )
     vectors = loaded.embed(corpus)
     if query is None:
         _print_vectors(corpus, vectors, as_json)

@@ -14,6 +14,7 @@ from weft.cli import explained, graphs
 from weft.cli.explained import Explained, Goal, Step
 from weft.cli.hub import model_path, takes_model
 from weft.core.errors import DTypeError, LimitError, UsageError
+from weft.core.hints import command
 from weft.core.text import table
 
 if TYPE_CHECKING:
@@ -114,7 +115,9 @@ def explain(
         n: _view(step, step.goal or found.goal, show, kernel, as_json) for n, step in picked.items()
     }
     if kernel is not None and not any(shown.values()):
-        raise UsageError(f"no kernel named like {kernel!r}; weft explain {path} lists them")
+        raise UsageError(
+            f"no kernel named like {kernel!r}; to list them: {command('explain', path)}"
+        )
     about: dict[str, Any] = {"file": found.facts} if found.facts else {}
     about |= {} if found.parts is None else {"parts": found.parts.data()}
     if as_json:

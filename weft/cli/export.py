@@ -9,6 +9,7 @@ import click
 
 from weft.cli.hub import model_path, takes_model
 from weft.core.errors import UsageError
+from weft.core.hints import command
 
 
 @click.group()
@@ -72,7 +73,7 @@ def web(
     click.echo(f"{'':22}{'bytes':>12}{'gzip':>12}")
     for what, nbytes, packed in sizes(Path(out), manifest):
         click.echo(f"{what:22}{nbytes:12,}{packed:12,}")
-    click.echo(f"look at it: weft serve-page {out}")
+    click.echo(f"look at it: {command('serve-page', out)}")
 
 
 @click.command("serve-page", epilog="Example:  weft serve-page site --port 8000")

@@ -11,6 +11,7 @@ import click
 
 from weft.core import text
 from weft.core.errors import UsageError, WeftError
+from weft.core.hints import command
 
 if TYPE_CHECKING:
     from weft.models.hub.fetch import Agree, Offer
@@ -90,7 +91,8 @@ def list_models(as_json: bool) -> None:
         click.echo(json.dumps({"cache": str(cache()), "models": [m.as_dict() for m in models]}))
         return
     if not models:
-        print(f"weft: nothing in {cache()}; fetch a model: weft pull ORG/NAME", file=sys.stderr)
+        then = f"fetch a model: {command('pull', 'ORG/NAME')}"
+        print(f"weft: nothing in {cache()}; {then}", file=sys.stderr)
         return
     rows = [[m.name, m.revision, text.size(m.nbytes), m.kind] for m in models]
     click.echo(text.table(["name", "revision", "size", "kind"], rows, right="c"))

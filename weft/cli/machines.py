@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from weft.core.errors import UsageError
+from weft.core.hints import command
 from weft.ranks import join
 
 
@@ -37,7 +38,10 @@ def on_ranks(
     ranks = join()
     if ranks.size == 1:
         if layers or by_columns:
-            raise UsageError("--parallel and --split are for several ranks: weft launch -n N ...")
+            raise UsageError(
+                "--parallel and --split are for several ranks: "
+                f"{command('launch', '-n', 2, 'run', 'MODEL', 'PROMPT')}"
+            )
         return work(None)
     if layers and by_columns:
         raise UsageError("--split is for layers; columns are divided evenly")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import click
 
 from weft.core import install
 from weft.core.errors import UsageError
+from weft.core.hints import command
 
 _PYPROJECT = """\
 [build-system]
@@ -88,7 +90,8 @@ def new_backend(name: str, out: str | None) -> None:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(content, encoding="utf-8")
     click.echo(f"wrote {folder}: {', '.join(files)}")
-    click.echo(f"next: pip install -e {folder} && weft check --device {name} --level device")
+    check = command("check", "--device", name, "--level", "device")
+    click.echo(f"next: pip install -e {shlex.quote(str(folder))} && {check}")
 
 
 def package(name: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from weft.cli import functions
 from weft.cli.hub import model_path, takes_model
 from weft.cli.machines import divides, on_ranks
 from weft.core.errors import FileFormatError, UsageError
+from weft.core.hints import command
 
 
 def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,7 +69,8 @@ def load_decoder(path: str, options: dict[str, Any], load: Callable[..., Any] | 
 
     if os.path.isfile(path) and functions.is_function(path):
         raise UsageError(
-            f"{path} is a function; it does not write: weft run {path} --input NAME=FILE.npy"
+            f"{path} is a function; it does not write: "
+            f"{command('run', path, '--input', 'NAME=FILE.npy')}"
         )
     yes = options.pop("yes")
     small, texts = options.pop("draft_model"), options.pop("drafts")
@@ -77,7 +80,9 @@ def load_decoder(path: str, options: dict[str, Any], load: Callable[..., Any] | 
     if small is not None:
         options["draft"] = weft.load(model_path(small, yes), **where)
     if isinstance(model, Encoder):
-        raise UsageError(f"{path} is an encoder; it does not write: weft embed {path} TEXT")
+        raise UsageError(
+            f"{path} is an encoder; it does not write: {command('embed', path, 'TEXT')}"
+        )
     return model
 
 
@@ -128,11 +133,12 @@ def _note_on_prompt(prompt: str, alone: bool) -> None:
 
     path = prompt.removeprefix("@")
     if os.path.isfile(path):  # unlike pathlib's, False for what is too long for a name
-        note = f"{path} is a file; its name is the prompt. Its text: weft run [MODEL] - < {path}"
+        note = f"{path} is a file; its name is the prompt. Its text: {command('run', '-')} < "
+        note += shlex.quote(path)
     elif alone and re.fullmatch(r"(\w:)?[\w.~-]*([/\\][\w.~-]*)+", prompt):
         note = f"no such folder {prompt}: taken as a prompt for the model in the box"
         if parse(prompt):
-            note += f"\nas a model's name it takes a PROMPT too: weft run {prompt} PROMPT"
+            note += f"\nas a model's name it takes a PROMPT too: {command('run', prompt, 'PROMPT')}"
     else:
         return
     print(f"weft: {note}", file=sys.stderr)
@@ -181,7 +187,7 @@ def run(
     Without a PROMPT, MODEL may be the file of a function: an ONNX model, a .pt2 file of
     torch.export, what `weft compile` or Compiled.save made of one. It is called once."""
     if path is None:
-        raise click.UsageError("give a PROMPT: weft run 'def fibonacci(n):'")
+        raise click.UsageError(f"give a PROMPT: {command('run', 'def fibonacci(n):')}")
     if prompt is None and os.path.isfile(path) and functions.is_function(path):
         click.echo(functions.run(path, inputs, sizes, options["device"], output, as_json))
         return 0
@@ -286,7 +292,9 @@ def chat(path: str, system: str | None, as_json: bool, **options: Any) -> None:
     only what is new in the conversation. An empty line or the end of input leaves."""
     model = load_decoder(path, options)
     if model.tokenizer is None or not model.tokenizer.has_chat:
-        raise UsageError(f"{path} has no chat template; prompt it: weft run {path} PROMPT")
+        raise UsageError(
+            f"{path} has no chat template; prompt it: {command('run', path, 'PROMPT')}"
+        )
     answer = _answer_json if as_json else _answer
     messages: list[dict[str, str]] = []
     if system:

@@ -11,6 +11,7 @@ import click
 
 from weft.cli.hub import model_path, takes_model
 from weft.core.errors import UsageError
+from weft.core.hints import command
 
 if TYPE_CHECKING:
     from weft.models.training.settings import Settings
@@ -52,7 +53,7 @@ def train(
         if config.exists():
             raise UsageError(f"{config} is there already; name a new file")
         write_text(config, example())
-        click.echo(f"wrote {config}; edit it, then: weft train {config}")
+        click.echo(f"wrote {config}; edit it, then: {command('train', config)}")
         return 0
     from weft.models.training.shared import follow, leading
     from weft.ranks import join
@@ -78,8 +79,8 @@ def _run(
     from weft.models.training.checkpoints import found
     from weft.models.training.loop import train as run
 
-    there = "" if device is None else f" --device {device}"
-    again = f"Go on with: weft train {config} --resume{there}"
+    there = [] if device is None else ["--device", device]
+    again = f"Go on with: {command('train', config, '--resume', *there)}"
     try:
         result = run(settings, resume, until, ranks)
     except KeyboardInterrupt:  # the second, while the first was being answered

@@ -22,6 +22,7 @@ from weft.core import versions
 from weft.core.caps import Caps
 from weft.core.errors import FileFormatError, UsageError
 from weft.core.files import default_directory, write_text
+from weft.core.hints import command
 from weft.core.private import make_private, read_regular
 
 FORMAT = 1
@@ -85,7 +86,7 @@ def active(caps: Caps) -> Table | None:
         if named in ("", "0"):
             return None
         try:
-            return _fitting(_load(named), caps, f"WEFT_TUNING={named}")
+            return _fitting(_load(named), caps, f"WEFT_TUNING={named}", named)
         except OSError as error:
             raise UsageError(f"WEFT_TUNING={named}: {error.strerror or error}") from None
     path = default_path(caps)
@@ -94,7 +95,7 @@ def active(caps: Caps) -> Table | None:
     except OSError:
         return None  # there is none
     except FileFormatError as error:
-        _say(f"{error}; it is not used (`weft tune` replaces it)")
+        _say(f"{error}; it is not used; to replace it: {_again(caps)}")
         return None
 
 
@@ -114,12 +115,18 @@ def _read(path: str, mtime: int, size: int) -> Table:
     return read(path)
 
 
-def _fitting(table: Table, caps: Caps, where: str) -> Table | None:
+def _again(caps: Caps, out: str | None = None) -> str:
+    """The command that measures anew, into the file `out` where the user named one."""
+    file = [] if out is None else ["--out", out]
+    return command("tune", "--device", caps.name.partition("-")[0], *file)
+
+
+def _fitting(table: Table, caps: Caps, where: str, out: str | None = None) -> Table | None:
     target = caps.model or caps.name
     if table.caps != caps_digest(caps):
         _say(f"{where}: measured on {table.device} with other limits, not used for {target} here")
     elif table.code != versions.digest("tuning"):
-        _say(f"{where}: measured with other templates, not used; run `weft tune` again")
+        _say(f"{where}: measured with other templates, not used; again: {_again(caps, out)}")
     else:
         return table
     return None

@@ -15,6 +15,7 @@ import numpy as np
 from weft.core.arrays import all_finite
 from weft.core.dtypes import DType, as_dtype, bfloat16, float16, float32, float64
 from weft.core.errors import ModelError, UsageError
+from weft.core.hints import command
 from weft.core.packed import Packed
 from weft.importers.hf_config import read_config
 from weft.importers.safetensors import SafetensorsFile, open_checkpoint, save_file
@@ -155,10 +156,10 @@ def base_of(folder: Path) -> Path:
     found = None if name is None else cached(name) or offline(name)
     if found is not None:
         return found
-    fetch = "" if name is None else f"Fetch it: weft pull {name}. "
+    fetch = "" if name is None else f"\nfetch it: {command('pull', name)}"
     raise ModelError(
-        f"{folder} holds a LoRA adapter; its model {named or '(unnamed)'} is not here. {fetch}"
-        f"Merge it: weft merge BASE {folder} -o MERGED_FOLDER"
+        f"{folder} holds a LoRA adapter; its model {named or '(unnamed)'} is not here{fetch}\n"
+        f"with the model in BASE: {command('merge', 'BASE', folder, '-o', 'MERGED')}"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from weft.core.errors import ModelError
+from weft.core.hints import command
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
 
@@ -17,6 +18,6 @@ def box_folder() -> Path:
     if missing:
         raise ModelError(
             f"this installation lacks the model in the box ({folder / missing[0]} is missing); "
-            "name a model folder: weft run MODEL PROMPT"
+            f"name a model folder: {command('run', 'MODEL', 'PROMPT')}"
         )
     return folder

@@ -15,6 +15,7 @@ from weft.core.errors import (
     ModelError,
     UsageError,
 )
+from weft.core.hints import command
 from weft.importers.hf_config import Fields, read_config, read_object
 from weft.models.base import Model
 from weft.models.config import DecoderConfig, EncoderConfig, Made, TokenIds
@@ -70,7 +71,8 @@ def load_uncompiled(
     several machines computes of it."""
     wanted_cache(room.cache)
     if part is not None and numbers.quant is not None:
-        raise UsageError("quant is for one machine; weft quantize makes a folder for several")
+        folders = command("quantize", folder, "-o", "OUT", "--scheme", numbers.quant)
+        raise UsageError(f"quant is for one machine; a folder for several: {folders}")
     if numbers.quant is not None and (folder.is_file() or numbers.dtype is not None):
         what = f"{folder.name} is a file" if folder.is_file() else "a dtype is given too"
         raise UsageError(f"quant={numbers.quant!r} is for folders of floats, without dtype; {what}")
@@ -79,7 +81,8 @@ def load_uncompiled(
     adapter = _adapter(folder)
     if adapter is not None:
         if part is not None:
-            raise UsageError(f"{folder}: an adapter is for one machine; weft merge adds it")
+            merged = command("merge", adapter[0], folder, "-o", "MERGED")
+            raise UsageError(f"{folder}: an adapter is for one machine; merge it: {merged}")
         folder = adapter[0]
     config = read_config(folder)
     kind = _kind(config)

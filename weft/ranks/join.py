@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from weft.core.errors import RankError, UsageError
+from weft.core.hints import command
 from weft.core.install import how
 from weft.ranks.base import Alone, Ranks
 
@@ -52,6 +53,7 @@ def join() -> Ranks:
     if made.size != size:
         raise RankError(
             f"the launcher started {size} ranks, and mpi4py sees {made.size}: they are of "
-            "different MPIs; use the mpiexec that lies beside this Python, or weft launch"
+            "different MPIs; use the mpiexec that lies beside this Python, or "
+            f"{command('launch', '-n', size, 'COMMAND')}"
         )
     return made

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from weft.core.errors import UsageError
+from weft.core.hints import command
 
 _RANGE = re.compile(r"bytes=(\d+)-")
 
@@ -66,7 +67,8 @@ def server(folder: Path, port: int = 0) -> ThreadingHTTPServer:
     """A server of `folder` on localhost, not yet serving. Raises UsageError for a folder without an
     index.html, and where the port is taken."""
     if not (folder / "index.html").is_file():
-        raise UsageError(f"{folder} has no index.html: write it with weft export web -o {folder}")
+        write = command("export", "web", "-o", folder)
+        raise UsageError(f"{folder} has no index.html; write it: {write}")
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), partial(Handler, directory=str(folder)))
     except OSError as error:

@@ -17,6 +17,7 @@ import numpy as np
 from weft.backends import registry
 from weft.core.dtypes import int8
 from weft.core.errors import OutOfMemoryError, RankError, UsageError, WeftError
+from weft.core.hints import command
 from weft.core.samples import files_digest
 from weft.models.config import DecoderConfig, Run
 from weft.models.entry import check_batch, located, naming
@@ -79,7 +80,8 @@ def _load(
     if is_bundle(folder):
         raise UsageError(f"{folder} is a file of compiled Programs: it runs on one machine")
     if adapters:
-        raise UsageError("adapters are for one machine; weft merge adds one to a model's weights")
+        merged = command("merge", folder, "ADAPTER", "-o", "MERGED")
+        raise UsageError(f"adapters are for one machine; merge one: {merged}")
     if device == ORACLE:
         raise UsageError("the oracle runs on one machine")
     target, chosen = registry.get(device, fallback), list(way.split)

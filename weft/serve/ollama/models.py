@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import weft
+from weft.core.hints import command
 from weft.models.chat import read_template
 from weft.serve.embedding import embedded
 from weft.serve.ollama import answers
@@ -80,8 +81,8 @@ async def one_embedding(request: Request) -> Response:
 
 async def managed(request: Request) -> Response:
     """Refused: models come and go on the command line."""
-    raise Refused(404, "this server does not fetch, make or delete models: start it with those "
-                  "it is to serve (weft serve NAME ...)")  # fmt: skip
+    raise Refused(404, "this server does not fetch, make or delete models; start it with those "
+                  f"it is to serve: {command('serve', 'MODEL')}")  # fmt: skip
 
 
 def routes() -> list[Described]:

@@ -1,0 +1,525 @@
+"""A case for each command that a message suggests: what it takes to see the message."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+import threading
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adapter_kit import adapter
+from hint_kit import Here, hint
+
+from weft.backends import drivers, registry
+from weft.core import tuned
+from weft.core.errors import WeftError
+
+EMPTY: Any = types.SimpleNamespace()
+
+
+def refused(call: Any, *given: Any, **named: Any) -> str:
+    with pytest.raises(WeftError) as caught:
+        call(*given, **named)
+    return str(caught.value)
+
+
+# -- models and files on the command line ---------------------------------------------------------
+
+
+@hint("cli/run.py", "weft run {} --input NAME=FILE.npy")
+def _(here: Here) -> str:
+    return here.said("chat", here.function(), status=2)
+
+
+@hint("cli/run.py", "weft embed {} TEXT")
+def _(here: Here) -> str:
+    return here.said("run", here.encoder(), "x", status=2)
+
+
+@hint("cli/run.py", "weft run {} PROMPT")
+def _(here: Here) -> str:
+    return here.said("chat", here.decoder(), "--device", "cpu", status=2)
+
+
+@hint("cli/run.py", "weft run {} PROMPT")
+def _(here: Here) -> str:
+    """A prompt that has the form of a name. The hub has no such model, so a folder answers."""
+    Path("org").mkdir()
+    message = here.said("run", "org/name", status=0)
+    here.decoder("org/name")
+    return message
+
+
+@hint("cli/run.py", "weft run -")
+def _(here: Here) -> str:
+    Path("a prompt.txt").write_text("def f")
+    return here.said("run", "a prompt.txt", status=0)
+
+
+@hint("cli/run.py", "weft run def fibonacci(n):")
+def _(here: Here) -> str:
+    return here.said("run", status=2)
+
+
+@hint("cli/embed.py", "weft run {} PROMPT")
+def _(here: Here) -> str:
+    return here.said("embed", here.decoder(), "x", "--device", "cpu", status=2)
+
+
+@hint("cli/explain.py", "weft explain {}")
+def _(here: Here) -> str:
+    path = here.decoder()
+    return here.said("explain", path, "--show", "kernels", "--kernel", "nosuch", status=2)
+
+
+@hint("cli/compile.py", "weft run {} PROMPT")
+def _(here: Here) -> str:
+    given = ["--device", "cpu", "--context", "32"]
+    return here.said("compile", here.decoder(), "-o", "a {file}.weft", *given, status=0)
+
+
+@hint("cli/compile.py", "weft run {} --input NAME=F.npy")
+def _(here: Here) -> str:
+    return here.said("compile", here.function(), "-o", "a net.weft", "--device", "cpu", status=0)
+
+
+@hint("cli/export.py", "weft serve-page {}")
+def _(here: Here) -> str:
+    here.patch.setattr("weft.web.server.serve", lambda *given: None)  # it would not end
+    return here.said("export", "web", here.decoder(), "-o", "a page", status=0)
+
+
+@hint("web/server.py", "weft export web -o {}")
+def _(here: Here) -> str:
+    folder = Path(here.decoder())
+    here.patch.setattr("weft.models.box.box_folder", lambda: folder)  # a smaller one
+    Path("a page").mkdir()
+    return here.said("serve-page", "a page", status=2)
+
+
+@hint("cli/hub.py", "weft pull ORG/NAME")
+def _(here: Here) -> str:
+    here.patch.setenv("HF_HUB_CACHE", str(here.folder / "none"))
+    _fetches(here)
+    return here.said("list", status=0)
+
+
+def _fetches(here: Here) -> None:
+    """Fetching, which tests do elsewhere with a hub of their own, gives a folder."""
+    from weft.models.hub import fetch
+
+    here.patch.setattr(fetch, "look_up", lambda name: types.SimpleNamespace(commit="0" * 40))
+    here.patch.setattr(fetch, "fetch", lambda *given, **more: here.folder)
+
+
+@hint("cli/machines.py", "weft launch -n 2 run MODEL PROMPT")
+def _(here: Here) -> str:
+    here.fill["MODEL"] = here.decoder()
+    here.patch.setattr("weft.cli.launch._play", lambda *given: 0)  # MPI has tests of its own
+    return here.said("run", here.fill["MODEL"], "x", "--parallel", "columns", status=2)
+
+
+@hint("cli/bench.py", "weft devices")
+def _(here: Here) -> str:
+    from weft.conform import side_by_side
+
+    here.patch.setattr(side_by_side, "present", list)
+    small = ["--sizes", "8,16", "--only", "softmax", "--repeats", "5", "--budget", "0.01"]
+    return here.said("bench", "ops", *small, status=0)
+
+
+@hint("cli/new_backend.py", "pip install -e {} && {}")
+def _(here: Here) -> str:
+    return here.said("new-backend", "mychip", "-o", "a folder", status=0)
+
+
+@hint("cli/new_backend.py", "weft check --device {} --level device")
+def _(here: Here) -> str:
+    message = here.said("new-backend", "mychip", "-o", "a folder", status=0)
+    here.installed(Path("a folder"))
+    return message
+
+
+@hint("models/box.py", "weft run MODEL PROMPT")
+def _(here: Here) -> str:
+    from weft.models import box
+
+    here.fill["MODEL"] = here.decoder()
+    here.patch.setattr(box, "FILES", ("nosuch",))
+    return here.said("run", "x", status=1)
+
+
+# -- training -------------------------------------------------------------------------------------
+
+CONFIG = """
+[data]
+paths = ["notes.txt"]
+[model]
+from = "{model}"
+[train]
+steps = 2
+batch = 1
+context = 16
+device = "cpu"
+[output]
+folder = "run"
+"""
+
+
+@hint("cli/train.py", "weft train {}")
+def _(here: Here) -> str:
+    message = here.said("train", "--init", "a config.toml", status=0)
+    _edited(here, "a config.toml")
+    return message
+
+
+@hint("cli/train.py", "weft train {} --resume *")
+def _(here: Here) -> str:
+    _edited(here, "a config.toml")
+    return here.said("train", "a config.toml", "--until", "1", "--device", "cpu", status=0)
+
+
+def _edited(here: Here, file: str) -> None:
+    Path("notes.txt").write_text("the weft crosses every warp\n" * 200)
+    Path(file).write_text(CONFIG.format(model=here.decoder("llama")))
+
+
+@hint("models/adapters.py", "weft pull {}")
+@hint("models/adapters.py", "weft merge BASE {} -o MERGED")
+def _(here: Here) -> str:
+    base = _adapted(here, "org/elsewhere")
+    here.fill |= {"BASE": base, "MERGED": "merged"}
+    _fetches(here)
+    return here.said("run", "an adapter", "x", status=1)
+
+
+def _adapted(here: Here, named: str = "") -> str:
+    base = here.decoder()
+    made = adapter(here.folder / "an adapter", here.folder / base, ["q_proj"], 2, 0)
+    file = made / "adapter_config.json"
+    where = named or str(here.folder / base)
+    file.write_text(file.read_text().replace(str(here.folder / base), where))
+    return base
+
+
+# -- several machines -----------------------------------------------------------------------------
+
+
+def _divided(here: Here, **more: Any) -> str:
+    """The message of loading a model as a part of several."""
+    from weft.models import loader
+    from weft.models.loader import Numbers, Room
+
+    path = more.pop("path")
+    numbers = Numbers(None, None, more.pop("quant", None))
+    room = Room(32, 1, None)
+    return refused(loader.load_uncompiled, Path(path), "cpu", None, numbers, room, part=lambda c: c)
+
+
+@hint("models/loader.py", "weft quantize {} -o OUT --scheme {}")
+def _(here: Here) -> str:
+    here.fill["OUT"] = "out"
+    return _divided(here, path=here.decoder(), quant="int8")
+
+
+@hint("models/loader.py", "weft merge {} {} -o MERGED")
+def _(here: Here) -> str:
+    _adapted(here)
+    here.fill["MERGED"] = "merged"
+    return _divided(here, path="an adapter")
+
+
+@hint("models/machines/load.py", "weft merge {} ADAPTER -o MERGED")
+def _(here: Here) -> str:
+    from weft.models.machines import load
+
+    base = _adapted(here)
+    here.fill |= {"ADAPTER": "an adapter", "MERGED": "merged"}
+    lead: Any = types.SimpleNamespace(ranks=EMPTY)
+    return refused(load._load, lead, EMPTY, base, adapters={"x": "an adapter"})
+
+
+@hint("ranks/join.py", "weft launch -n {} COMMAND")
+def _(here: Here) -> str:
+    join = importlib.import_module("weft.ranks.join")  # the package has a function of that name
+
+    here.fill["COMMAND"] = "devices"
+    here.patch.setattr(join, "launched", lambda: 3)
+    made = types.ModuleType("weft.ranks.mpi")
+    made.Mpi = lambda: types.SimpleNamespace(size=1)  # type: ignore[attr-defined]
+    here.patch.setitem(sys.modules, "weft.ranks.mpi", made)
+    here.patch.setattr("weft.cli.launch._play", lambda *given: 0)
+    return refused(join.join.__wrapped__)
+
+
+@hint("ranks/join.py", "pip install .[mpi]")
+def _(here: Here) -> str:
+    join = importlib.import_module("weft.ranks.join")  # the package has a function of that name
+
+    here.patch.setattr(sys, "executable", "/nosuch/python")
+    here.patch.setenv("PATH", "/nosuch")
+    return refused(join.mpiexec)
+
+
+@hint("ranks/join.py", "pip install .[mpi]")
+def _(here: Here) -> str:
+    join = importlib.import_module("weft.ranks.join")  # the package has a function of that name
+
+    here.patch.setattr(join, "launched", lambda: 2)
+    here.without("weft.ranks.mpi")
+    return refused(join.join.__wrapped__)
+
+
+@hint("ranks/watch.py", "pip install .[mpi]")
+def _(here: Here) -> str:
+    watch = pytest.importorskip("weft.ranks.watch", exc_type=ImportError)
+    mpi = types.SimpleNamespace(Query_thread=lambda: 0, THREAD_MULTIPLE=3)
+    here.patch.setattr(watch, "MPI", mpi)
+    return refused(watch.Watch, None, str)
+
+
+# -- tuning ---------------------------------------------------------------------------------------
+
+QUICK = {"tune": ["--sizes", "64x64x64", "--kinds", "matmul", "--budget", "0.01"]}
+
+
+def _tuning(here: Here) -> None:
+    from weft.conform import roofline
+    from weft.conform.roofline import Roofline
+
+    here.patch.setenv("WEFT_CACHE", str(here.folder / "cache"))
+    here.patch.setattr(roofline, "measure", lambda device: Roofline(100.0, 10.0, 1000.0))
+    tuned._say.cache_clear()
+    said = here.said
+
+    def quickly(*words: str, **more: Any) -> str:
+        return said(*words, *QUICK.get(words[0], []), **more)
+
+    here.said = quickly  # type: ignore[method-assign]
+
+
+@hint("core/tuned.py", "weft tune --device {} *")
+def _(here: Here) -> str:
+    _tuning(here)
+    path = tuned.default_path(registry.get("cpu").caps)
+    assert path is not None
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("{")
+    return _active()
+
+
+@hint("core/tuned.py", "weft tune --device {} *")
+def _(here: Here) -> str:
+    """A table that the user named is the one that is written anew."""
+    import dataclasses
+
+    _tuning(here)
+    table = dataclasses.replace(tuned.new("a test", registry.get("cpu").caps), code="old")
+    tuned.write("a table.json", table)
+    here.patch.setenv("WEFT_TUNING", "a table.json")
+    message = _active()
+    assert message.rstrip().endswith("--out 'a table.json'")
+    return message
+
+
+def _active() -> str:
+    import contextlib
+    import io
+
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        assert tuned.active(registry.get("cpu").caps) is None
+    return err.getvalue()
+
+
+# -- what is not installed ------------------------------------------------------------------------
+
+
+@hint("cli/netron.py", "pip install .[import]")
+def _(here: Here) -> str:
+    path = here.decoder()
+    here.without("onnx")
+    return here.said("explain", path, "--onnx", "o.onnx", status=2)
+
+
+@hint("importers/onnx/__init__.py", "pip install .[import]")
+def _(here: Here) -> str:
+    from weft.importers import from_onnx
+
+    here.without("onnx")
+    return refused(from_onnx, "x.onnx")
+
+
+@hint("conform/side_by_side.py", "pip install .[bench]")
+def _(here: Here) -> str:
+    here.without("matplotlib.figure")
+    return here.said("bench", "ops", "--sizes", "128", "--plot", "p.png", status=2)
+
+
+@hint("conform/size_picture.py", "pip install .[bench]")
+def _(here: Here) -> str:
+    from weft.conform import size_picture
+
+    here.without("matplotlib.figure")
+    return refused(size_picture.figure)
+
+
+@hint("models/training/report.py", "pip install .[train]")
+def _(here: Here) -> str:
+    from weft.models.training import report
+
+    here.without("matplotlib.figure")
+    return refused(report.draw_curve, [], Path("x.png"))
+
+
+@hint("models/training/report.py", "pip install .[{}]")
+def _(here: Here) -> str:
+    from weft.models.training import report
+
+    here.without("matplotlib.figure")
+    return refused(report.new_figure, "a picture", "bench")
+
+
+@hint("serve/needs.py", "pip install .[serve]")
+def _(here: Here) -> str:
+    from weft.serve import needs
+
+    here.patch.setattr(needs, "PACKAGES", ("nosuch_package",))
+    return here.said("serve", here.decoder(), "--port", "0", status=2)
+
+
+@hint("serve/served.py", "pip install .[serve]")
+def _(here: Here) -> str:
+    from weft.serve import served
+
+    here.without("weft.serve.grammar")
+    made = types.SimpleNamespace(making=threading.Lock(), grammars=None)
+    kinds = [c for c in vars(served).values() if callable(getattr(c, "grammars", None))]
+    return refused(kinds[0].grammars, types.SimpleNamespace(_made=made))
+
+
+@hint("serve/ollama/models.py", "weft serve MODEL")
+def _(here: Here) -> str:
+    serve = importlib.import_module("weft.cli.serve")
+    from weft.serve.errors import Refused
+    from weft.serve.ollama import models
+
+    here.fill["MODEL"] = here.decoder()
+
+    async def ended(*given: Any) -> int:
+        return 0
+
+    here.patch.setattr(serve, "_serve", ended)
+    with pytest.raises(Refused) as caught:
+        asyncio.run(models.managed(EMPTY))
+    return str(caught.value)
+
+
+@hint("backends/drivers.py", "pip install llvmlite")
+def _(here: Here) -> str:
+    here.without("llvmlite")
+    return drivers.probe_cpu()[0].reason
+
+
+@hint("backends/cpu/host.py", "pip install llvmlite")
+def _(here: Here) -> str:
+    from weft.backends.cpu import host
+
+    here.patch.setattr(host.importlib.util, "find_spec", lambda name: None)
+    return refused(host._fingerprint)
+
+
+@hint("backends/drivers.py", "pip install .[cuda]")
+def _(here: Here) -> str:
+    driver = types.SimpleNamespace(cuDriverGetVersion=lambda pointer: 1)
+    here.patch.setattr(drivers, "_found", lambda module: False)
+    here.patch.setattr(drivers, "_open_first", lambda names: driver)
+    return drivers.probe_cuda()[0].reason
+
+
+@hint("backends/drivers.py", "pip install .[hip]")
+def _(here: Here) -> str:
+    """With the runtime, with the driver alone, with neither."""
+    here.patch.setattr(drivers, "_found", lambda module: False)
+    said = []
+    for library, kernel in ((EMPTY, True), (None, True), (None, False)):
+        here.patch.setattr(drivers, "_open_first", lambda names, found=library: found)
+        here.patch.setattr(drivers.os.path, "exists", lambda path, found=kernel: found)
+        said.append(drivers.probe_hip()[0].reason)
+    assert len({*said}) == 3 and all(line.endswith("[hip]'") for line in said)
+    here.patch.setattr(drivers.os.path, "exists", os.path.lexists)
+    return said[0]
+
+
+@hint("backends/gpu/api.py", "pip install .[{}]")
+def _(here: Here) -> str:
+    from weft.backends.cuda import CudaApi
+
+    here.without(CudaApi.module_name)
+    return refused(CudaApi)
+
+
+@hint("backends/gpu/blas_api.py", "pip install nvidia-cublas")
+def _(here: Here) -> str:
+    from weft.backends.gpu import blas_api
+
+    made = blas_api.Vendor(**{
+        **{f: getattr(blas_api.CUBLASLT, f) for f in blas_api.CUBLASLT.__dataclass_fields__},
+        "prefix": "noSuchBlas", "files": ("libnosuchblas.so",),
+    })  # fmt: skip
+    return refused(blas_api.find, made)
+
+
+@hint("backends/llvm/ptxas.py", "pip install nvidia-cuda-nvcc-cu12")
+def _(here: Here) -> str:
+    from weft.backends.llvm import ptxas
+
+    here.patch.setattr(ptxas, "find", lambda: None)
+    return refused(ptxas.assemble, "", "sm_80")
+
+
+@hint("backends/wgpu/adapters.py", "pip install wgpu")
+def _(here: Here) -> str:
+    from weft.backends.wgpu import adapters
+
+    here.without("wgpu.backends.wgpu_native")
+    return refused(adapters.library)
+
+
+@hint("backends/wgpu/adapters.py", "apt install libvulkan1 mesa-vulkan-drivers")
+def _(here: Here) -> str:
+    from weft.backends.wgpu import adapters
+
+    return " ".join(adapters._INSTALL.values())
+
+
+@hint("backends/emulated/build.py", "apt install {}")
+def _(here: Here) -> str:
+    from weft.backends.emulated import build
+    from weft.backends.emulated.machines import MACHINES
+
+    here.patch.setattr(build.shutil, "which", lambda tool: None)
+    return build.missing(next(iter(MACHINES.values())))
+
+
+@hint("backends/emulated/build.py", "apt install lld")
+def _(here: Here) -> str:
+    from weft.backends.emulated import build
+
+    here.patch.setattr(build, "LINKER", "/nosuch/linker")
+    return refused(build.linked, [b""], [])
+
+
+@hint("models/hub/errors.py", "hf auth login")
+def _(here: Here) -> str:
+    from weft.models.hub import errors
+    from weft.models.hub.names import parse
+
+    name = parse("org/name")
+    assert name is not None
+    return errors._refused(name, "x", "hub", 404, "")
