@@ -13,7 +13,7 @@ import pytest
 hypothesis.settings.register_profile("same", derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("same")
 
-os.environ.setdefault("WEFT_VERIFY", "1")  # every pass of the compiler gives a verified graph
+os.environ.setdefault("WEFT_VERIFY", "graphs")  # every pass of the compiler gives a verified graph
 
 # A shell has its background jobs ignore SIGINT, and what they start inherits that: the tests that
 # interrupt would wait for ever. A handler of Python's is not inherited, so children begin afresh.

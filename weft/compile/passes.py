@@ -70,7 +70,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 
 def simplify_graph(graph: Graph, caps: Caps, report: Report | None = None) -> Graph:
     """The graph after every pass of PASSES; `report` notes its size before and after each. With
-    WEFT_VERIFY=1 each pass's graph is verified: CompileError names the pass that broke it."""
+    WEFT_VERIFY set each pass's graph is verified: CompileError names the pass that broke it."""
     size = _count(graph) if report is not None else 0
     checked = os.environ.get("WEFT_VERIFY", "0") not in ("", "0")
     sound: dict[int, Node] = {}

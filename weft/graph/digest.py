@@ -20,7 +20,7 @@ def digest(graph: Graph) -> str:
     total = hashlib.sha256(graph.name.encode())
     for node in order:
         operands = [number[id(x)] for x in node.inputs]
-        facts = (node.op, operands, _plain(node.attrs), node.shape, node.dtype.name)
+        facts = (node.op, operands, plain(node.attrs), node.shape, node.dtype.name)
         total.update(repr(facts).encode())
     ends = [number[id(n)] for n in graph.outputs]
     assigns = [(number[id(state)], number[id(new)]) for state, new in graph.assigns]
@@ -28,12 +28,13 @@ def digest(graph: Graph) -> str:
     return total.hexdigest()
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """An attribute as values whose repr says all: arrays by a hash of their content."""
     if isinstance(value, DType):
         return value.name
     if isinstance(value, np.ndarray):
         content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
         return ("array", value.dtype.name, value.shape, content)
     if isinstance(value, Mapping):
-        return [(k, _plain(v)) for k, v in value.items()]
-    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
+        return [(k, plain(v)) for k, v in value.items()]
+    return [plain(v) for v in value] if isinstance(value, tuple | list) else value

@@ -8,6 +8,7 @@ from typing import Any
 from weft.core.errors import UsageError
 from weft.nn.module import Module
 from weft.tensor.core import Tensor
+from weft.tensor.guards import has_own
 
 
 class ModuleList(Module):
@@ -58,7 +59,7 @@ class Sequential(ModuleList):
             if module is None:
                 inside.pop()
                 around.discard(id(owner))
-            elif type(module) is not Sequential or "forward" in vars(module):
+            elif type(module) is not Sequential or has_own(module, "forward"):
                 yield module
             elif id(module) in around:
                 raise UsageError("Sequential: one of its modules holds itself")

@@ -13,8 +13,8 @@ from weft.core.foreign import is_foreign, shared_array
 from weft.nn import tree
 from weft.nn.tree import join
 from weft.tensor.autograd import no_grad
-from weft.tensor.base import CURRENT
 from weft.tensor.core import Tensor, tensor
+from weft.tensor.guards import Watched, members
 
 
 class Parameter(Tensor):
@@ -38,7 +38,7 @@ class Mismatch(NamedTuple):
     unexpected: list[str]
 
 
-class Module:
+class Module(Watched):
     """The base of all modules. Parameters, buffers and other modules are found among a module's
     attributes, in the order in which they were set; `forward` is what calling it does."""
 
@@ -82,7 +82,7 @@ class Module:
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """The modules right below this one."""
-        return ((n, v) for n, v in vars(self).items() if isinstance(v, Module))
+        return iter(members(self, _children))
 
     def children(self) -> Iterator[Module]:
         """The modules right below this one."""
@@ -108,8 +108,8 @@ class Module:
         parameter is called in errors and reports by the longest name it was listed under."""
         seen: set[int] = set()
         for path, module in self._tree(prefix):
-            for name, value in vars(module).items():
-                if isinstance(value, Parameter) and id(value) not in seen:
+            for name, value in members(module, _parameters):
+                if id(value) not in seen:
                     seen.add(id(value))
                     yield _known(value, join(path, name)), value
 
@@ -123,10 +123,12 @@ class Module:
 
     def _all_buffers(self, prefix: str) -> Iterator[tuple[str, Tensor, bool]]:
         for path, module in self._tree(prefix):
-            for name, persistent in module._buffers.items():
-                value = getattr(module, name)
-                if value is not None:
-                    yield _known(value, join(path, name)), value, persistent
+            for name, value, persistent in module._own_buffers():
+                yield _known(value, join(path, name)), value, persistent
+
+    def _own_buffers(self) -> list[tuple[str, Tensor, bool]]:
+        found: list[tuple[str, Tensor, bool]] = members(self, _buffers)
+        return found
 
     def buffers(self) -> Iterator[Tensor]:
         """The buffers, persistent or not."""
@@ -143,9 +145,6 @@ class Module:
     @property
     def training(self) -> bool:
         """Whether the module trains. A function compiled while it did serves only while it does."""
-        if CURRENT.trace is not None:
-            now = self._training
-            CURRENT.trace.guard(lambda: self._training == now)
         return self._training
 
     def train(self, mode: bool = True) -> Self:
@@ -192,12 +191,10 @@ class Module:
         then the modules below."""
         out: dict[str, Tensor] = {}
         for path, module in self._tree(""):
-            for name, value in vars(module).items():
-                if isinstance(value, Parameter):
-                    out[join(path, name)] = value
-            for name, persistent in module._buffers.items():
-                value = getattr(module, name)
-                if persistent and value is not None:
+            for name, value in members(module, _parameters):
+                out[join(path, name)] = value
+            for name, value, persistent in module._own_buffers():
+                if persistent:
                     out[join(path, name)] = value
         return out
 
@@ -239,6 +236,20 @@ class Module:
 
     def __repr__(self) -> str:
         return tree.shown(self, Module)
+
+
+def _children(inside: Mapping[str, Any]) -> list[tuple[str, Module]]:
+    return [(name, value) for name, value in inside.items() if isinstance(value, Module)]
+
+
+def _parameters(inside: Mapping[str, Any]) -> list[tuple[str, Parameter]]:
+    return [(name, value) for name, value in inside.items() if isinstance(value, Parameter)]
+
+
+def _buffers(inside: Mapping[str, Any]) -> list[tuple[str, Tensor, bool]]:
+    kept = inside.get("_buffers", {}).items()
+    found = ((name, inside.get(name), persistent) for name, persistent in kept)
+    return [entry for entry in found if entry[1] is not None]  # type: ignore[misc]
 
 
 def lacks(module: Module, **options: Any) -> None:

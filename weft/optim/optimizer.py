@@ -18,18 +18,19 @@ from weft.tensor.autograd import no_grad
 from weft.tensor.base import CURRENT, place
 from weft.tensor.core import Tensor
 from weft.tensor.create import zeros
+from weft.tensor.guards import Noted, Watched
 
 Write = Callable[[Tensor, Tensor], Tensor]  # (tensor, its new value) -> its value from here on
 Schedule = Callable[[Tensor], Tensor]  # steps done so far (int32 []) -> learning rate (float32 [])
 
 
-class Group:
+class Group(Watched):
     """Parameters that share options. `params` are (name, tensor) pairs; options are read as
     `group["weight_decay"]` and may be set between steps."""
 
     def __init__(self, params: list[tuple[str, Tensor]], options: dict[str, Any], lr: Any):
-        self.params = params
-        self._options = options
+        self.params = tuple(params)
+        self._options = Noted(options)
         self._schedule: Schedule | None = None
         self._rate = Tensor(np.zeros((), np.float32), "lr")
         self.lr = lr
@@ -41,7 +42,7 @@ class Group:
         if name not in self._options:
             known = ", ".join(self._options)
             raise UsageError(f"optimiser group: no option {name!r}; known: {known} (and .lr)")
-        self._options = {**self._options, name: value}
+        self._options[name] = value
 
     @property
     def lr(self) -> float | Schedule:
@@ -63,18 +64,15 @@ class Group:
         return self._rate if self._schedule is None else self._schedule(count).cast(dt.float32)
 
     def prepare(self, count: Tensor) -> None:
-        """Before a step: the rate goes where the count is (a Program moves what it updates). A
-        trace holds the options as constants: it serves while they stay."""
+        """Before a step: the rate goes where the count is (a Program moves what it updates)."""
         if CURRENT.trace is None:
             self._rate.to_(count.device)
             return
         if self._schedule is None:
             self._rate.assign(self._rate)  # state: another number is written into its buffer
-        options, schedule = self._options, self._schedule
-        CURRENT.trace.guard(lambda: self._options is options and self._schedule is schedule)
 
 
-class Optimizer:
+class Optimizer(Watched):
     """The base of all optimisers. `params`: tensors, (name, tensor) pairs, or dicts with "params"
     and options that differ for that group. `count` (int32 []) is the number of steps taken; it is
     shared by all parameters, also those that had no gradient in some step."""
@@ -83,8 +81,8 @@ class Optimizer:
 
     def __init__(self, params: Iterable[Any], lr: float | Schedule, options: dict[str, Any]):
         self.count = Tensor(np.zeros((), np.int32), "opt.count")
-        self.groups: list[Group] = []
-        self.state: dict[str, dict[str, Tensor]] = {}
+        self.groups: tuple[Group, ...] = ()
+        self.state: dict[str, dict[str, Tensor]] = Noted()
         for given in _grouped(params):
             known = {k: given.pop(k, v) for k, v in options.items()}
             rate = given.pop("lr", lr)
@@ -94,11 +92,12 @@ class Optimizer:
                     f"{type(self).__name__}: no option {', '.join(map(str, given))}; known: lr, "
                     f"{', '.join(options)}"
                 )
-            self.groups.append(Group(pairs, known, rate))
+            group = Group(pairs, known, rate)
+            self.groups += (group,)
             for name, p in pairs:
                 if name in self.state:
                     raise UsageError(f"{type(self).__name__}: parameter {name!r} is given twice")
-                self.state[name] = {s: _slot(s, name, p) for s in self._slots(self.groups[-1])}
+                self.state[name] = Noted((s, _slot(s, name, p)) for s in self._slots(group))
         if not self.state:
             raise UsageError(f"{type(self).__name__}: no parameters; give at least one tensor")
         for t in (self.count, *(g._rate for g in self.groups)):

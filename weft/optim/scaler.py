@@ -13,9 +13,10 @@ from weft.optim.finite import LARGEST, all_finite
 from weft.optim.optimizer import Optimizer
 from weft.tensor.autograd import no_grad
 from weft.tensor.core import Tensor
+from weft.tensor.guards import Watched
 
 
-class LossScaler:
+class LossScaler(Watched):
     """Multiplies the loss, so that small gradients do not vanish in float16, and divides the
     gradients again.
 

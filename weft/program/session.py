@@ -140,6 +140,8 @@ class Session:
             name = recipe.whole if recipe else spec.name
             raise UsageError(f"{self.program.name}: weight {name!r} was not given")
         value = weights[recipe.whole]
+        if isinstance(value, DeviceArray):  # a state that another Program wrote
+            value = value.view() if value.device.is_host else value.numpy()
         if recipe.lanes > 1:
             return interleaved(recipe, spec, value, self.device, self._threads)
         return self._place(spec, recipe.rows_of(value, spec.shape[1:], spec.shape[0]))

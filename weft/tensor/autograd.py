@@ -18,6 +18,7 @@ from weft.core.errors import DTypeError, GradientError, ShapeError
 from weft.ops import tape
 from weft.ops.tape import Tracked
 from weft.tensor.base import TensorBase, check_devices
+from weft.tensor.guards import changed
 
 
 class Autograd(TensorBase):
@@ -35,7 +36,9 @@ class Autograd(TensorBase):
                 f"requires_grad_: {self._known()} was computed from tensors that require gradients;"
                 " detach() it first"
             )
-        self._leaf = bool(on)
+        if self._leaf != bool(on):
+            self._leaf = bool(on)
+            changed()
         return self
 
     def detach(self) -> Self:

@@ -27,6 +27,7 @@ from weft.program.device import HOST
 if TYPE_CHECKING:
     from weft.program.device import Device
     from weft.tensor.device import StateArray
+    from weft.tensor.guards import Facts
 
 Value = Any  # np.ndarray, DeviceArray, Node, or Tracked around one of them
 Number = bool | int | float
@@ -34,6 +35,8 @@ Number = bool | int | float
 
 class Capturing(Protocol):
     """The trace in progress, as this module needs it."""
+
+    facts: Facts
 
     def capture(self, tensor: TensorBase) -> Node: ...
 
@@ -137,6 +140,8 @@ class TensorBase:
     @property
     def requires_grad(self) -> bool:
         """Whether what is computed from this tensor is recorded for differentiation."""
+        if CURRENT.trace is not None and not isinstance(self._value, Node):
+            CURRENT.trace.facts.tensor(self)
         return self._leaf or self._tape is not None
 
     @property

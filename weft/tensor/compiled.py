@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from weft.program.device import Device
 from weft.program.parted import Part, PartedProgram, PartedSession
 from weft.program.program import Program
 from weft.program.session import Session
+from weft.tensor import recheck
 from weft.tensor.base import CURRENT, TensorBase
 from weft.tensor.core import Tensor
 from weft.tensor.device import StateArray, check_dtype
@@ -52,12 +54,13 @@ from weft.tensor.operands import (
     settle,
 )  # fmt: skip
 from weft.tensor.programs import program_of
-from weft.tensor.tracing import Spec, trace_call
+from weft.tensor.tracing import Spec, Traced, trace_call
 
 CACHE_SIZE = 128  # Programs that a compiled function keeps
 SMALLER = "; a smaller batch or packed weights need less"
 ELSEWHERE = ", and weft.compile(..., partition=True) runs on the CPU what does not fit"
 DIRECT = 4  # shorter ways that a compiled function tries
+OFTEN = 8  # Programs for the same arguments, from which on a warning says what keeps changing
 
 
 class Compiled:
@@ -88,6 +91,7 @@ class Compiled:
         self._shared: dict[str, tuple[dict[str, tuple[Any, int]], Any]] = {}
         self.__name__ = getattr(fn, "__name__", "compiled").strip("<>") or "compiled"
         self._direct: list[tuple[Entry, Direct]] = []  # shorter ways, the latest first
+        self._rechecks = recheck.wanted()
         self._lock = lock_of(
             self,
             torn=f"{self.__name__}() ran in another thread when this process was forked, so its "
@@ -102,7 +106,7 @@ class Compiled:
         """
         if CURRENT.trace is not None:
             return self.fn(*args, **kwargs)  # inside another trace: just more of its graph
-        if not kwargs and self._direct:
+        if not kwargs and self._direct and not self._rechecks:
             with self._lock:
                 for entry, play in self._direct:
                     if (made := play(args)) is not None:
@@ -120,9 +124,13 @@ class Compiled:
             values = [operand(x, device) for x in leaves]
             found = self._found(shape, values)
             for entry in found.entries:
-                if not entry.guards or all(ok() for ok in entry.guards):
+                if all(holds() for holds in entry.guards):
+                    if self._rechecks:
+                        again, _ = self._trace((args, kwargs), found.operands)
+                        recheck.check_same(self.__name__, entry, again)
                     break
             else:
+                self._say_often(found.entries)
                 with compiling.running():
                     entry = self._compile(device, (args, kwargs), found.operands)
                 self._make_room()
@@ -254,7 +262,18 @@ class Compiled:
             self._arena = Arena(self._device)
         return self._device
 
-    def _compile(self, device: Device, call: Any, operands: Any) -> Entry:
+    def _say_often(self, entries: list[Entry]) -> None:
+        """Warns, once, where one attribute makes each call compile again."""
+        if len(entries) != OFTEN or entries[-1].facts is None:
+            return
+        if (what := entries[-1].facts.difference()) is not None:
+            warnings.warn(
+                f"{self.__name__} was compiled {OFTEN} times for the same arguments, since {what} "
+                "changed between the calls; keep it in a Tensor, or pass it as an argument",
+                stacklevel=3,
+            )
+
+    def _trace(self, call: Any, operands: Any) -> tuple[Traced, list[Spec]]:
         given, known = call
         _, tree = arguments(given, known, self.__name__)
         specs = [Spec(s, d, name) for (s, d), name in zip(operands, argument_names(tree, self.fn))]
@@ -270,6 +289,10 @@ class Compiled:
         if constant:
             frozen = replace(traced.graph, meta={**traced.graph.meta, "frozen": True})
             traced = replace(traced, graph=frozen)
+        return traced, specs
+
+    def _compile(self, device: Device, call: Any, operands: Any) -> Entry:
+        traced, specs = self._trace(call, operands)
         states = frozenset(n.attrs["name"] for n, _ in traced.graph.assigns)
         for n in traced.graph.inputs:
             if n.dtype not in dt.DEVICE:
@@ -281,7 +304,7 @@ class Compiled:
         roles = parted.roles()
         return Entry(
             traced.graph, parted, traced.tree, wanted, roles, traced.captured, states, {},
-            fed, traced.grads, traced.guards,
+            fed, traced.grads, traced.guards, traced.facts,
         )  # fmt: skip
 
     def _programs_for(
@@ -395,6 +418,12 @@ def compile(
     that fn reads without being passed them become weights; those it assigns to become state that
     the Program updates in place, and so does a .grad that it leaves behind (the next run that
     computes it overwrites it). 64-bit integer arguments are taken as int32 (values must fit).
+
+    weft watches the modules and optimisers of weft that fn reads: after a change of a parameter, a
+    sub-module or a number the next call traces fn again. It cannot watch globals, closures, lists
+    and objects of your own, attributes of classes or NumPy arrays changed in place: the Program
+    keeps what they were. With WEFT_VERIFY=1 in the environment each call traces fn again, and
+    raises TraceError where the trace differs.
 
     A function that the device cannot run whole (a dtype, a size) is refused with the values named;
     with `partition=True` those run on the CPU instead, as Programs of their own with transfers in

@@ -19,6 +19,7 @@ from weft.program.array import DeviceArray
 from weft.program.device import HOST
 from weft.tensor.autograd import Autograd
 from weft.tensor.base import CURRENT, TensorBase, place
+from weft.tensor.guards import changed
 from weft.tensor.indexing import Indexing
 
 
@@ -119,6 +120,7 @@ class Tensor(Indexing, Autograd):
         moved = self.detach().to(target)
         if moved.dtype != self.dtype or place(moved) is not place(self):
             self._value, self._home = moved._value, None
+            changed()
         return self
 
     def cpu(self) -> Self:

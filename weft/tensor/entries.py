@@ -15,6 +15,7 @@ from weft.tensor.base import TensorBase
 from weft.tensor.core import Tensor
 from weft.tensor.device import StateArray
 from weft.tensor.direct import Direct
+from weft.tensor.guards import Facts
 
 TRIALS = 4  # first calls of a Program, after each of which it may be known to be small
 
@@ -34,6 +35,7 @@ class Entry:
     fed: list[tuple[str, TensorBase]]  # inputs that take the .grad of a tensor
     grads: tuple[tuple[TensorBase, TensorBase | None], ...] = ()  # tensors and .grad after a run
     guards: tuple[Callable[[], bool], ...] = ()  # it serves while these hold
+    facts: Facts | None = None  # the guards on modules, which can say what changed
     session: Session | PartedSession | None = None
     written: Sequence[StateArray] = ()  # the homes of `states`
     derived: Sequence[tuple[StateArray, int]] = ()  # states of others that it reads, as of when

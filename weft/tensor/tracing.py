@@ -19,6 +19,7 @@ from weft.ops.graph_listener import line_of
 from weft.ops.tape import plain, recording
 from weft.tensor.base import CURRENT, TensorBase
 from weft.tensor.core import Tensor
+from weft.tensor.guards import Facts
 from weft.transform.rebuild import over
 
 Role = Literal["input", "scalar", "state", "weight"]
@@ -47,6 +48,7 @@ class Traced:
     fed: tuple[tuple[str, TensorBase], ...] = ()  # inputs that take the .grad of a tensor
     grads: tuple[tuple[TensorBase, TensorBase | None], ...] = ()  # tensors and .grad after a run
     guards: tuple[Callable[[], bool], ...] = ()  # what the trace took for granted besides
+    facts: Facts | None = None  # the first of these guards
 
 
 class Trace:
@@ -60,7 +62,8 @@ class Trace:
         self.current: dict[int, Node] = {}  # id of a captured tensor -> its value by now
         self.assigned: dict[int, tuple[Node, Node]] = {}  # id of a state node -> (state, new)
         self.passed: dict[int, Node] = {}  # id of a passed tensor -> its state input
-        self.guards: list[Callable[[], bool]] = []
+        self.facts = Facts()
+        self.guards: list[Callable[[], bool]] = [self.facts.holds]
         self.grads: dict[int, tuple[TensorBase, Any]] = {}  # tensors whose .grad was met, and it
         self.met: dict[int, Node] = {}  # what stands for those that were there before
         self.fed: list[tuple[str, TensorBase]] = []  # inputs that take the .grad of a tensor
@@ -92,8 +95,7 @@ class Trace:
         """The Node that stands for an outside tensor: one input per tensor."""
         key = id(tensor)
         if key not in self.captured:
-            leaf = tensor._leaf
-            self.guard(lambda: tensor._leaf is leaf)
+            self.facts.tensor(tensor)
             name = self.unique(tensor.name or f"t{len(self.captured)}")
             node = ops.input_node(name, tensor.shape, tensor.dtype, "weight")
             self.captured[key] = (tensor, node)
@@ -226,6 +228,7 @@ def trace_call(
             result = fn(*tensors) if call is None else call(tensors)
             outputs, tree = _nodes(result, name or "a traced function")
             grads = build.settle_grads()
+            build.facts.check_written()
     except (ShapeError, DTypeError) as error:
         where = line_of(error)
         raise type(error)(f"{where}: {error}") if where else error from None
@@ -235,7 +238,7 @@ def trace_call(
     graph = build.finish(outputs, name or getattr(fn, "__name__", "graph").strip("<>"))
     captured = {n.attrs["name"]: t for t, n in build.captured.values() if isinstance(t, Tensor)}
     guards = tuple(build.guards)
-    return Traced(graph, tree, captured, tuple(build.fed), tuple(grads), guards)
+    return Traced(graph, tree, captured, tuple(build.fed), tuple(grads), guards, build.facts)
 
 
 def _names(fn: Callable[..., Any], specs: Sequence[Spec]) -> list[str]:
