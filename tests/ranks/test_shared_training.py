@@ -161,6 +161,26 @@ def test_adapters_have_the_same_bits_too(
     assert_same_run(tmp_path / "one", tmp_path / "parts", 6)
 
 
+def test_conversations_have_the_same_bits_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts of a step differ in how many tokens count, so in their shares of the loss."""
+    talks = [[("user", "a warp"), ("assistant", "and a weft " * (1 + i % 4))] for i in range(20)]
+    file, template = tmp_path / "talks.jsonl", tmp_path / "own.jinja"
+    lines = [{"messages": [{"role": r, "content": c} for r, c in talk]} for talk in talks]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    template.write_text(
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}<|endoftext|>{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    data = {"paths": [], "conversations": [str(file)], "template": str(template)}
+    sections = {"data": data, "train": {"steps": 4, "accumulate": 5, "context": 64, "batch": 1}}
+    loop.train(config(file, tmp_path / "one", **sections))
+    monkeypatch.setattr(loop, "lead", shared_alone)
+    loop.train(config(file, tmp_path / "parts", **sections))
+    assert_same_run(tmp_path / "one", tmp_path / "parts", 4)
+
+
 def test_what_is_not_finite_is_found_as_by_one(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

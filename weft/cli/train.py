@@ -92,8 +92,10 @@ def _run(
     if result.interrupted:
         _note(f"interrupted after step {result.step}; saved in {result.folder}. {again}")
         return 130
-    steps = settings.train.steps
-    if result.step < steps:
+    steps = result.steps
+    if result.early:
+        _note(f"stopped early after step {result.step}: the held-out loss fell no more")
+    elif result.step < steps:
         _note(f"stopped after step {result.step} of {steps}. {again}")
     elif not result.losses:
         _note(f"finished: {steps} of {steps} steps were done before")

@@ -14,17 +14,15 @@ MAX_TEMPLATE = 1 << 20  # bytes
 MAX_SECONDS = 10.0  # of compiling, and of each rendering
 MAX_MEMORY = 512 << 20  # bytes
 MAX_REPLY = 100 << 20  # bytes; MAX_TEXT characters of chat_worker, however JSON writes them
+TEMPLATE = "chat_template.jinja"  # the file of a model's folder
 _WORKER = Path(__file__).with_name("chat_worker.py")
 
 
 def read_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
     """The template's source from chat_template.jinja or tokenizer_config.json, or None."""
-    path = folder / "chat_template.jinja"
+    path = folder / TEMPLATE
     if path.exists():
-        try:
-            return read_bounded(path, MAX_TEMPLATE).decode("utf-8")
-        except UnicodeDecodeError:
-            raise ModelError(f"{path}: not UTF-8 text") from None
+        return template_text(path)
     found = tokenizer_config.get("chat_template")
     if isinstance(found, list):  # named templates; "default" is the one for chatting
         named = {t.get("name"): t.get("template") for t in found if isinstance(t, dict)}
@@ -34,6 +32,14 @@ def read_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | No
     if not isinstance(found, str) or len(found) > MAX_TEMPLATE:
         raise ModelError(f"{folder}: chat_template must be a string under {MAX_TEMPLATE} bytes")
     return found
+
+
+def template_text(path: Path) -> str:
+    """The source that a file holds. Raises ModelError, FileFormatError."""
+    try:
+        return read_bounded(path, MAX_TEMPLATE).decode("utf-8")
+    except UnicodeDecodeError:
+        raise ModelError(f"{path}: not UTF-8 text") from None
 
 
 class ChatTemplate:

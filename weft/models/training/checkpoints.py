@@ -22,6 +22,7 @@ from weft.core.files import digests, remove_folder, verify, write_bytes, write_j
 from weft.importers.hf_config import read_bounded, read_object
 from weft.importers.safetensors import SINGLE, SafetensorsFile, save_file
 from weft.models import adapters
+from weft.models.chat import TEMPLATE
 from weft.models.config import DecoderConfig
 from weft.models.names import checkpoint_names
 from weft.models.training.settings import MAX_STEPS, stored
@@ -33,7 +34,7 @@ OPTIMIZER = "optimizer.safetensors"
 _WHOLE, _ADAPTER = (SINGLE, "config.json"), (adapters.WEIGHTS, adapters.CONFIG)
 _NAME = re.compile(r"step-(\d+)")
 TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", TEMPLATE,
     "generation_config.json",
 )  # fmt: skip
 

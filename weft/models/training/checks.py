@@ -14,9 +14,11 @@ from weft.models.config import DecoderConfig
 from weft.models.decoder_names import decoder_layout
 from weft.models.reading import is_packed, read_weights
 from weft.models.tokenizer import Tokenizer
+from weft.models.training.contradictions import changed
 from weft.models.training.model import check_context, config_of
 from weft.models.training.prepare import new_config
-from weft.models.training.settings import Settings, changed
+from weft.models.training.settings import Settings
+from weft.models.training.templates import template_of
 from weft.models.training.tokens import LEAST_VOCAB
 
 _GIB = 1 << 30
@@ -35,6 +37,8 @@ def check_settings(settings: Settings) -> None:
         if settings.model.base:
             read_config(Path(source))  # says where the model is, if not here
         raise ModelError(f"{source} has no tokenizer.json; training on text needs one")
+    if settings.data.conversations:
+        template_of(settings)
     config = _base_config(settings) if settings.model.base else _new_config(settings)
     check_context(config, settings.train.context)
     _check_memory(config, settings)

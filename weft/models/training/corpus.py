@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
-import platform
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,27 +33,43 @@ class Corpus:
     skipped: tuple[str, ...]
     digest: str  # of names and contents of both parts
 
-    @property
-    def python(self) -> str:
-        """The Python whose library "stdlib" means."""
-        return platform.python_version()
-
 
 def read_corpus(
     paths: Sequence[str], suffixes: Sequence[str], exclude: Sequence[str], holdout: float,
-    base: Path,
+    base: Path, held_out: Sequence[str] = (),
 ) -> Corpus:  # fmt: skip
     """The texts under `paths` (files, folders, glob patterns or "stdlib"; relative ones to `base`)
     whose names end in one of `suffixes` (files named one by one always count) and match none of the
     `exclude` patterns (of the path within its folder). The share `holdout` of the files, chosen by
     a hash of their names, is kept for evaluation; where that would be far from the share of the
     text (of a single file, say), the last lines of each file are, or of a single line its end.
+    With `held_out`, the files under these paths are kept for evaluation instead.
 
     Raises UsageError for a path without files, FileFormatError when none of them is text.
     """
+    texts, skipped = _read_all(paths, suffixes, exclude, base)
+    if held_out:
+        kept, more = _read_all(held_out, suffixes, exclude, base)
+        train, held = sorted(texts.items()), sorted(kept.items())
+        skipped += more
+    else:
+        train, held = _split(sorted(texts.items()), holdout)
+    digest = hashlib.sha256()
+    for part in (train, held):
+        for name, text in part:
+            digest.update(f"{len(name)} {len(text)} {name}".encode("utf-8", "surrogateescape"))
+            digest.update(text.encode())
+        digest.update(b"|")
+    return Corpus(tuple(train), tuple(held), tuple(skipped), digest.hexdigest())
+
+
+def _read_all(
+    paths: Sequence[str], suffixes: Sequence[str], exclude: Sequence[str], base: Path
+) -> tuple[dict[str, str], list[str]]:
+    """The texts by name, and the names of files that hold none."""
     files: list[tuple[str, Path]] = []
     for path in paths:
-        found = list(_files(path, suffixes, exclude, base))
+        found = list(find_files(path, suffixes, exclude, base))
         if not found:
             wanted = ", ".join(suffixes)
             raise UsageError(
@@ -63,15 +78,7 @@ def read_corpus(
             )
         files += found
     with progress(f"reading {_count(files)}"):
-        texts, skipped = _texts(files)
-    train, held = _split(sorted(texts.items()), holdout)
-    digest = hashlib.sha256()
-    for part in (train, held):
-        for name, text in part:
-            digest.update(f"{len(name)} {len(text)} {name}".encode("utf-8", "surrogateescape"))
-            digest.update(text.encode())
-        digest.update(b"|")
-    return Corpus(tuple(train), tuple(held), tuple(skipped), digest.hexdigest())
+        return _texts(files)
 
 
 def skipped_line(names: Sequence[str]) -> str:
@@ -107,7 +114,7 @@ def _texts(files: Sequence[tuple[str, Path]]) -> tuple[dict[str, str], list[str]
     return texts, skipped
 
 
-def _files(
+def find_files(
     path: str, suffixes: Sequence[str], exclude: Sequence[str], base: Path
 ) -> Iterator[tuple[str, Path]]:
     """(name, file) under one path, sorted by name."""

@@ -15,23 +15,24 @@ import numpy as np
 from weft.backends import registry
 from weft.core.clock import compiling
 from weft.core.errors import ModelError, StorageError, UsageError
-from weft.core.files import owned, replacing_folder
+from weft.core.files import owned, remove_folder, replacing_folder
 from weft.importers.hf_config import Fields
 from weft.models.config import DecoderConfig
 from weft.models.training import checkpoints as ck
 from weft.models.training.checks import check_settings, unused
-from weft.models.training.prepare import DATA, Data, prepare_data
-from weft.models.training.report import Display, Log, draw_curve, interruptible, read_log
+from weft.models.training.order import batches_of, counted, held_batches
+from weft.models.training.prepare import DATA, Data, prepare_data, prompt_ids
+from weft.models.training.report import Best, Display, Log, draw_curve, interruptible, read_log
 from weft.models.training.settings import Settings, differences
 from weft.models.training.shard import check_ranks
 from weft.models.training.shared import ALONE, lead
-from weft.models.training.step import find_fault
-from weft.models.training.tokens import Batches, evaluation
+from weft.models.training.step import LEFT_OUT, find_fault
 from weft.models.training.weights import Trained
 from weft.program.device import Device
 from weft.ranks import Ranks
 
 MODEL, ADAPTER = "model", "adapter"  # the folder of a run that holds what was trained
+BEST = "best"  # the folder that holds the weights of the lowest held-out loss
 
 
 @dataclass
@@ -43,6 +44,8 @@ class Result:
     folder: Path
     loss: float = math.nan
     losses: list[float] = field(default_factory=list)
+    steps: int = 0  # of the whole run
+    early: bool = False  # it ended before its last step, since the held-out loss fell no more
 
 
 def train(
@@ -71,6 +74,7 @@ def train(
         with owned(run, DATA):
             state = _resumed(settings, run) if resume else None
             data, config, raw = prepare_data(settings, run)
+            settings = counted(settings, data)
             return _Run(settings, run, data, config, raw, state, ranks).go(until)
     except StorageError as error:
         error.args = (f"{error}\n{_safe(settings, run)}",)
@@ -97,7 +101,10 @@ def _resumed(settings: Settings, run: Path) -> tuple[Path, ck.State]:
     """The newest checkpoint and its state, checked against the settings."""
     path = ck.latest(run)
     state = ck.read_state(path)
-    other = differences(state.settings, settings.as_dict())
+    given = settings.as_dict()
+    if settings.train.epochs:  # the steps follow from the data, which is checked
+        given["train"]["steps"] = state.settings["train"]["steps"]
+    other = differences(state.settings, given)
     if other:
         whole = (path / "config.json").exists()  # of a LoRA run it is an adapter
         onwards = f' (with [model] from = "{path}", to train on from there)' if whole else ""
@@ -133,8 +140,8 @@ class _Run:
         t = settings.train
         self.settings, self.run, self.data = settings, run, data
         self.config, self.raw = config, raw
-        self.batches = Batches(data.train, t.batch, t.context, t.seed)
-        self.held = evaluation(data.held_out, t.batch, t.context, settings.output.eval_batches)
+        self.batches = batches_of(settings, data)
+        self.held = held_batches(settings, data)
         self.trained = Trained(settings, config, raw, data.folder)
         self.model = self.trained.model
         self.device = device = registry.get(t.device)  # says which: after all that may be refused
@@ -145,26 +152,32 @@ class _Run:
         if state is not None:
             self.start = state[1].step
             self.work.load(self.trained.read(state[0]), state[1].optimizer)
-        self.result = Result(self.start, False, run)
+        self.result = Result(self.start, False, run, steps=t.steps)
 
     # -- the loop
 
     def go(self, until: int | None) -> Result:
         s = self.settings
-        last = min(s.train.steps, until or s.train.steps)
+        last = until or s.train.steps
+        if last > s.train.steps:
+            raise UsageError(f"--until {last}: the run has {s.train.steps} steps")
         self.log = Log(self.run / "log.jsonl", self.start)
+        self.best = Best(read_log(self.run / "log.jsonl"), s.train.patience)
         show = Display(s.train.steps, self.start)
         with closing(self.log), show as self.display, interruptible() as asked:
             self._greet()
+            if not self.start and (self.run / BEST).exists():
+                remove_folder(self.run / BEST)
             if self.settings.model.base and not self.start:
                 self._evaluate(0)  # what the model knows before
             number = self.start
             self._before = time.perf_counter()
-            while number < last and not asked:
+            while number < last and not asked and not self.best.enough:
                 self._step(number)
                 number += 1
                 self._due(number, number == last)
             self.result.step, self.result.interrupted = number, bool(asked)
+            self.result.early = self.best.enough and number < s.train.steps
             if number > self.start:
                 self._save(number)
             self._finish(number)
@@ -257,10 +270,18 @@ class _Run:
         if not self.held or not self.settings.output.eval_every:
             return
         losses = self.work.evaluate(self.held)
-        loss = sum(losses) / len(losses)
+        counts = [int((targets != LEFT_OUT).sum()) for _, targets in self.held]
+        loss = sum(a * n for a, n in zip(losses, counts)) / sum(counts)
         self._check_loss(number, loss, "held-out loss")
-        self.log.write(step=number, eval_loss=loss, perplexity=round(math.exp(min(loss, 50)), 4))
-        self.display.say(f"step {number}: held-out loss {loss:.4f}")
+        seen = self.batches.epoch(number * self.settings.train.accumulate)
+        self.log.write(
+            step=number, eval_loss=loss, perplexity=round(math.exp(min(loss, 50)), 4),
+            epoch=round(seen, 3),
+        )  # fmt: skip
+        self.display.say(f"step {number}: held-out loss {loss:.4f} (epoch {seen:.2f})")
+        if self.best.take(number, loss) and self._keeps_best:
+            with replacing_folder(self.run / BEST) as folder:
+                self.trained.write(folder, "float32")
         self._before = time.perf_counter()
 
     def _check_end(self, number: int) -> None:
@@ -288,13 +309,18 @@ class _Run:
         config, weights = self.trained.whole()  # what they are now
         raw = Fields(self.raw, "config")
         decoder = decoder_from(self.data.folder, raw, config, weights, self.device)
-        ids = decoder.encode(o.sample_prompt)
+        ids = prompt_ids(self.settings, decoder.need_tokenizer("samples need one"))
         out = decoder.generate(
             ids, max_new_tokens=o.sample_tokens, temperature=0.8, top_k=40, seed=0
         )
-        return o.sample_prompt + str(out.text)  # type: ignore[union-attr]
+        between = "\n" if self.settings.data.conversations else ""
+        return o.sample_prompt + between + str(out.text)  # type: ignore[union-attr]
 
     # -- what stays
+
+    @property
+    def _keeps_best(self) -> bool:
+        return self.settings.output.best or self.settings.train.patience > 0
 
     def _save(self, number: int) -> Path:
         path = self.run / ck.name_of(number)
@@ -309,10 +335,13 @@ class _Run:
 
     def _finish(self, number: int) -> None:
         """The finished model, and the picture of how it came about."""
-        if number == self.settings.train.steps:
+        if number == self.settings.train.steps or self.result.early:
             self.result.folder = path = _final(self.settings, self.run)
             dtype = self.settings.output.dtype
             if number > self.start or not self.trained.is_written(path, dtype):
+                if self._keeps_best and (self.run / BEST).exists():
+                    self.model.assign(self.trained.read(self.run / BEST))
+                    self.display.say(f"the model is that of step {self.best.step}")
                 with replacing_folder(path) as folder:
                     self.trained.write(folder, dtype)
         try:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import platform
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,16 +13,27 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import FileFormatError, ModelError, UsageError
-from weft.core.files import digests, naming, verify, write_json
+from weft.core.files import digests, naming, verify, write_json, write_text
 from weft.importers.hf_config import Fields, read_config, read_object
+from weft.models.chat import TEMPLATE
 from weft.models.config import DecoderConfig
+from weft.models.loader import read_token_ids
 from weft.models.progress import progress
 from weft.models.tokenizer import Tokenizer
 from weft.models.training import checkpoints as ck
+from weft.models.training.conversations import (
+    Conversation,
+    Conversations,
+    read_conversations,
+    texts_of,
+)
 from weft.models.training.corpus import Corpus, read_corpus, skipped_line
 from weft.models.training.model import config_of
+from weft.models.training.packing import Rows, write_rows
 from weft.models.training.settings import ModelSettings, Settings
+from weft.models.training.templates import template_of
 from weft.models.training.tokens import end_token, open_tokens, train_tokenizer, write_tokens
+from weft.models.training.turns import Turns
 
 DATA = "data"  # the folder of a run that holds tokenizer and tokens
 MARK = "train.json"  # in it, written last: says of which files it is whole
@@ -29,11 +43,11 @@ FILES = (TRAIN, HELD_OUT, *ck.TOKENIZER_FILES)
 
 @dataclass(frozen=True)
 class Data:
-    """Tokens (mapped) and how they came about."""
+    """Tokens (mapped), of text or of conversations, and how they came about."""
 
     folder: Path  # holds the tokenizer's files
-    train: np.ndarray
-    held_out: np.ndarray
+    train: np.ndarray | Rows
+    held_out: np.ndarray | Rows
     digest: str  # of the text
     tokens: str  # digest of the files of tokens
     facts: dict[str, Any]
@@ -51,23 +65,58 @@ def prepare_data(settings: Settings, run: Path) -> tuple[Data, DecoderConfig, di
     else:
         with naming(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / MARK).unlink(missing_ok=True)
+            for name in (MARK, *ck.TOKENIZER_FILES):
+                (folder / name).unlink(missing_ok=True)
         with progress("preparing the tokenizer"):
             _tokenizer(settings, corpus, folder)
         raw, config = _config(settings, folder)
         _check_prompt(settings, config, folder)
         with progress("turning the text into tokens"):
-            _tokens(corpus, folder, config.vocab, _tokenizer_key(settings))
+            _tokens(corpus, folder, config, raw, _tokenizer_key(settings))
     facts = _facts(folder)
-    train = open_tokens(folder / TRAIN, config.vocab)
-    held = open_tokens(folder / HELD_OUT, config.vocab)
+    train, held = (_open(settings, folder / name, config.vocab) for name in (TRAIN, HELD_OUT))
     tokens = " ".join(facts["sha256"][name] for name in (TRAIN, HELD_OUT))
     return Data(folder, train, held, facts["digest"], tokens, facts), config, raw
 
 
-def _new_text(settings: Settings, run: Path) -> Corpus | None:
+def _open(settings: Settings, path: Path, vocab: int) -> np.ndarray | Rows:
+    """Tokens of text or of conversations; says which conversations are too long."""
+    if not settings.data.conversations:
+        return open_tokens(path, vocab)
+    room = settings.train.context + 1
+    rows = Rows(path, vocab, room)
+    if rows.left_out:
+        _say(
+            f"{rows.left_out} of {rows.count + rows.left_out} conversations in {path} have more "
+            f"than {room} tokens (the longest has {rows.longest}) and are left out; a larger "
+            "[train] context takes them"
+        )
+    return rows
+
+
+def _read(settings: Settings) -> Corpus | Conversations:
+    d = settings.data
+    if not d.conversations:
+        return read_corpus(d.paths, d.suffixes, d.exclude, d.holdout, Path(), d.held_out)
+    return read_conversations(d.conversations, d.held_out, d.exclude, d.holdout, Path())
+
+
+def _say_unread(corpus: Corpus | Conversations) -> None:
+    """Says what of the data is not trained on."""
+    if isinstance(corpus, Corpus):
+        if corpus.skipped:
+            _say(skipped_line(corpus.skipped))
+        return
+    if corpus.unused:
+        _say(f"keys of conversations that are not used: {', '.join(corpus.unused)[:200]}")
+    trained = {one.digest() for one in corpus.train}
+    if both := sum(one.digest() in trained for one in corpus.held_out):
+        _say(f"{both} of {len(corpus.held_out)} held-out conversations are trained on, too")
+
+
+def _new_text(settings: Settings, run: Path) -> Corpus | Conversations | None:
     """The text to make tokens of; None where those that are there stay. Says which, and why."""
-    folder, d = run / DATA, settings.data
+    folder = run / DATA
     trained = bool(ck.found(run))  # a checkpoint: on the tokens that are there
     before: dict[str, Any] = {}
     try:
@@ -78,7 +127,7 @@ def _new_text(settings: Settings, run: Path) -> Corpus | None:
         _say(f"{error}; making it anew")
     kept = bool(before) and trained
     try:
-        corpus = read_corpus(d.paths, d.suffixes, d.exclude, d.holdout, Path())
+        corpus = _read(settings)
     except (UsageError, FileFormatError):
         if not kept:
             raise
@@ -89,8 +138,7 @@ def _new_text(settings: Settings, run: Path) -> Corpus | None:
         if not same:
             _say(f"the text has changed since; going on with the tokens in {folder}")
         return None
-    if corpus.skipped:
-        _say(skipped_line(corpus.skipped))
+    _say_unread(corpus)
     if same and before.get("tokenizer") == _tokenizer_key(settings):
         return None
     if before:
@@ -117,11 +165,20 @@ def _check_prompt(settings: Settings, config: DecoderConfig, folder: Path) -> No
     """Refuses at once what would end the run at the first sample. Raises UsageError."""
     if not settings.output.sample_every:
         return
-    length = len(Tokenizer(folder, config.vocab).encode(settings.output.sample_prompt))
+    length = len(prompt_ids(settings, Tokenizer(folder, config.vocab)))
     if not 0 < length < config.max_positions:
         raise UsageError(
             f"[output] sample_prompt has {length} tokens; expected 1 to {config.max_positions - 1}"
         )
+
+
+def prompt_ids(settings: Settings, tokenizer: Tokenizer) -> list[int]:
+    """The ids that samples continue; of a conversation, those before its first answer."""
+    prompt = settings.output.sample_prompt
+    if not settings.data.conversations:
+        return tokenizer.encode(prompt)
+    text = tokenizer.chat([{"role": "user", "content": prompt}])
+    return tokenizer.encode(text, special=False)
 
 
 def _say(text: str) -> None:
@@ -130,22 +187,35 @@ def _say(text: str) -> None:
 
 def _tokenizer_key(settings: Settings) -> str:
     """What the tokenizer follows from, besides the text. Raises ModelError."""
-    source = settings.model.base or settings.tokenizer.base
-    if not source:
-        return f"trained, {settings.tokenizer.vocab} tokens"
-    found = digests(Path(source), ["tokenizer.json"])
-    if not found:
-        raise ModelError(f"{source} has no tokenizer.json; training on text needs one")
-    return found["tokenizer.json"]
+    source, t = settings.model.base or settings.tokenizer.base, settings.tokenizer
+    if source:
+        found = digests(Path(source), ["tokenizer.json"])
+        if not found:
+            raise ModelError(f"{source} has no tokenizer.json; training on text needs one")
+        key = found["tokenizer.json"]
+    else:
+        key = " ".join([f"trained, {t.vocab} tokens", *t.special])
+    if not settings.data.conversations:
+        return key
+    return f"{key} {hashlib.sha256(template_of(settings).encode()).hexdigest()}"
 
 
-def _tokenizer(settings: Settings, corpus: Corpus, folder: Path) -> None:
-    """The tokenizer's files in `folder`: the base model's, another folder's, or a new one."""
-    source = settings.model.base or settings.tokenizer.base
+def _tokenizer(settings: Settings, corpus: Corpus | Conversations, folder: Path) -> None:
+    """The tokenizer's files in `folder`: the base model's, another folder's, or a new one; with
+    the chat template that the settings give."""
+    source, t = settings.model.base or settings.tokenizer.base, settings.tokenizer
     if source:
         ck.copy_tokenizer(Path(source), folder)
     else:
-        train_tokenizer((text for _, text in corpus.train), settings.tokenizer.vocab, folder)
+        train_tokenizer(_texts(corpus), t.vocab, folder, t.special)
+    if settings.data.template:
+        write_text(folder / TEMPLATE, template_of(settings))
+
+
+def _texts(corpus: Corpus | Conversations) -> list[str]:
+    if isinstance(corpus, Conversations):
+        return texts_of(corpus.train)
+    return [text for _, text in corpus.train]
 
 
 def _config(settings: Settings, folder: Path) -> tuple[dict[str, Any], DecoderConfig]:
@@ -182,18 +252,44 @@ def new_config(m: ModelSettings, vocab: int, context: int, end: int | None) -> d
     }  # fmt: skip
 
 
-def _tokens(corpus: Corpus, folder: Path, vocab: int, tokenizer: str) -> None:
+def _tokens(
+    corpus: Corpus | Conversations, folder: Path, config: DecoderConfig, raw: dict[str, Any],
+    tokenizer: str,
+) -> None:  # fmt: skip
     """TRAIN and HELD_OUT, each with its .json; MARK, that of TRAIN, comes last."""
     facts: dict[str, Any] = {
-        "digest": corpus.digest, "tokenizer": tokenizer, "python": corpus.python,
-        "skipped": list(corpus.skipped),
+        "digest": corpus.digest, "tokenizer": tokenizer, "python": platform.python_version(),
     }  # fmt: skip
-    for name, texts in ((HELD_OUT, corpus.held_out), (TRAIN, corpus.train)):
-        count = write_tokens((t for _, t in texts), folder, vocab, folder / name)
-        more: dict[str, Any] = {"files": len(texts), "tokens": count}
-        more["characters"] = sum(len(t) for _, t in texts)
-        if name == HELD_OUT:
-            more["names"] = [n for n, _ in texts]
+    if isinstance(corpus, Corpus):
+        facts["skipped"] = list(corpus.skipped)
+    for name in (HELD_OUT, TRAIN):
+        if isinstance(corpus, Corpus):
+            texts = corpus.held_out if name == HELD_OUT else corpus.train
+            more = _text_tokens(texts, folder, config.vocab, folder / name)
         else:
+            talks = corpus.held_out if name == HELD_OUT else corpus.train
+            more = _talk_tokens(talks, folder, config.vocab, raw, folder / name)
+        if name == TRAIN:
+            more.pop("names", None)
             more["sha256"] = digests(folder, FILES)
         write_json((folder / name).with_suffix(".json"), facts | more)
+
+
+def _text_tokens(
+    texts: Sequence[tuple[str, str]], folder: Path, vocab: int, path: Path
+) -> dict[str, Any]:
+    count = write_tokens((t for _, t in texts), folder, vocab, path)
+    return {
+        "files": len(texts), "tokens": count, "characters": sum(len(t) for _, t in texts),
+        "names": [n for n, _ in texts],
+    }  # fmt: skip
+
+
+def _talk_tokens(
+    talks: Sequence[Conversation], folder: Path, vocab: int, raw: dict[str, Any], path: Path
+) -> dict[str, Any]:
+    ends = read_token_ids(folder, Fields(raw, "config.json")).eos
+    turns = Turns(Tokenizer(folder, vocab), ends)
+    rows = [row for one in talks for row in turns.encode(one)]
+    said = sum(int((row >= 0).sum()) for row in rows)
+    return {"conversations": len(talks), "tokens": write_rows(rows, path), "said": said}

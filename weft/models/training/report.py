@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -66,6 +67,28 @@ def read_log(path: Path) -> list[dict[str, Any]]:
             )
         records.append(record)
     return records
+
+
+class Best:
+    """The lowest held-out loss so far, from a log's records on. `enough`: `patience` evaluations
+    (0: any number) in a row were not lower."""
+
+    def __init__(self, records: list[dict[str, Any]], patience: int) -> None:
+        self.step, self.loss, self._since, self._patience = -1, math.inf, 0, patience
+        for step, loss in _points(records, "eval_loss"):
+            self.take(step, loss)
+
+    def take(self, step: int, loss: float) -> bool:
+        """Counts an evaluation; True if its loss is the lowest."""
+        if loss < self.loss:
+            self.step, self.loss, self._since = step, loss, 0
+            return True
+        self._since += 1
+        return False
+
+    @property
+    def enough(self) -> bool:
+        return 0 < self._patience <= self._since
 
 
 class Display:

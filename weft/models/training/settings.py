@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Iterator
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -14,6 +13,7 @@ import numpy as np
 
 from weft.core.errors import FileFormatError, UsageError
 from weft.importers.hf_config import MAX_CONFIG, read_bounded
+from weft.models.training.contradictions import contradictions
 
 MAX_STEPS = 1 << 30
 
@@ -58,9 +58,14 @@ class LoraSettings:
 
 @dataclass(frozen=True)
 class DataSettings:
-    """[data]: the text. Relative paths start from the folder that weft is run in."""
+    """[data]: the text, or conversations. Relative paths start from the folder that weft is run
+    in."""
 
     paths: tuple[str, ...] = _of((), 'files, folders, patterns, or "stdlib" (Python\'s own source)')
+    conversations: tuple[str, ...] = _of((), "JSON lines with messages, instead of paths")
+    template: str = _of("", "chat template (a Jinja file), instead of the model's", blank=True)
+    pack: bool = _of(False, "rows hold several conversations (false: one each, padded)")
+    held_out: tuple[str, ...] = _of((), "files to evaluate on, instead of a share")
     suffixes: tuple[str, ...] = _of((".txt", ".md", ".py"), "files of folders that count")
     exclude: tuple[str, ...] = _of((), "patterns of paths within a folder to leave out")
     holdout: float = _of(0.05, "share of the text kept for evaluation", 0.0, 0.5)
@@ -71,6 +76,7 @@ class TokenizerSettings:
     """[tokenizer]: of a new model."""
 
     vocab: int = _of(2048, "tokens of the byte-level BPE to train", 257, 1 << 20)
+    special: tuple[str, ...] = _of((), "marks of a chat template, a token each")
     base: str = _of("", "use the tokenizer of this folder, or ORG/NAME", key="from", blank=True)
 
 
@@ -79,6 +85,10 @@ class TrainSettings:
     """[train]: the loop."""
 
     steps: int = _of(1000, "optimiser steps", 1, MAX_STEPS)
+    epochs: float = _of(0.0, "times through the data, instead of steps (0: steps)", 0.0, 1e6)
+    patience: int = _of(
+        0, "evaluations without a lower held-out loss that end the run (0: none)", 0, 1 << 30
+    )
     batch: int = _of(8, "sequences per step and accumulation", 1, 1 << 16)
     accumulate: int = _of(1, "gradients of this many batches are added up per step", 1, 1 << 10)
     context: int = _of(256, "tokens per sequence", 2, 1 << 20)
@@ -116,12 +126,13 @@ class OutputSettings:
         "float32", "of the final model's weights", choices=("float32", "float16", "bfloat16")
     )
     eval_every: int = _of(100, "steps between evaluations on held-out text (0: never)", 0, 1 << 30)
-    eval_batches: int = _of(16, "batches per evaluation", 1, 1 << 20)
+    eval_batches: int = _of(16, "batches per evaluation, at most", 1, 1 << 20)
     sample_every: int = _of(500, "steps between samples (0: never)", 0, 1 << 30)
-    sample_prompt: str = _of("\n", "what samples continue", blank=True)
+    sample_prompt: str = _of("\n", "what samples continue, or answer", blank=True)
     sample_tokens: int = _of(64, "their length", 1, 1 << 16)
     checkpoint_every: int = _of(500, "steps between checkpoints (0: only at the end)", 0, 1 << 30)
     keep: int = _of(2, "checkpoints kept", 1, 1 << 20)
+    best: bool = _of(False, "the finished model is that of the lowest held-out loss")
 
 
 @dataclass(frozen=True)
@@ -146,7 +157,7 @@ class Settings:
 FREE = {
     "output.folder", "output.dtype", "output.eval_every", "output.sample_every",
     "output.sample_prompt", "output.sample_tokens", "output.checkpoint_every", "output.keep",
-    "train.device",
+    "output.best", "train.device", "train.patience",
 }  # fmt: skip
 
 
@@ -167,47 +178,9 @@ def read_settings(path: Path) -> Settings:
 def settings_from(data: dict[str, Any], where: str) -> Settings:
     """The settings in plain data. Raises UsageError."""
     made: Settings = _section(Settings, data, where, "")
-    for problem in _contradictions(made):
+    for problem in contradictions(made):
         raise UsageError(f"{where}: {problem}")
     return made
-
-
-def _contradictions(s: Settings) -> Iterator[str]:
-    """What each setting alone does not show to be wrong."""
-    if not s.data.paths:
-        yield '[data] paths is missing; give files or folders, or "stdlib"'
-    if not s.data.suffixes:
-        yield "[data] suffixes is empty; name at least one, such as .txt"
-    if s.optimizer.min_lr > s.optimizer.lr:
-        yield f"[optimizer] min_lr {s.optimizer.min_lr:g} is above lr {s.optimizer.lr:g}"
-    if s.lora.rank and not s.model.base:
-        yield "[lora] adapts a model: give [model] from"
-    unused = [f"[lora] {key}" for key in changed(s.lora)]
-    if unused and not s.lora.rank:
-        yield f"{', '.join(unused)} without [lora] rank; give a rank, or leave [lora] out"
-    m = s.model
-    if m.base:
-        return
-    if m.hidden % m.heads:
-        yield f"[model] hidden {m.hidden} is not a multiple of heads {m.heads}"
-    if m.family == "gpt2" and m.kv_heads not in (0, m.heads):
-        yield f"[model] kv_heads is {m.kv_heads}; gpt2 has as many as heads: leave it out"
-    if m.family == "gpt2":
-        return
-    if m.hidden // m.heads % 2:
-        yield f"[model] hidden {m.hidden} / heads {m.heads} is {m.hidden // m.heads}; make it even"
-    if m.heads % (m.kv_heads or m.heads):
-        yield f"[model] heads {m.heads} is not a multiple of kv_heads {m.kv_heads}"
-
-
-def changed(section: Any) -> list[str]:
-    """The keys of a section that are not at their defaults."""
-    plain = type(section)()
-    return [
-        f.metadata.get("key", f.name)
-        for f in fields(section)
-        if getattr(section, f.name) != getattr(plain, f.name)
-    ]
 
 
 def stored(data: Any, where: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from weft.models.training.step import (
     make_schedule,
     mean_loss,
     part_gradients,
+    shares,
 )  # fmt: skip
 from weft.models.training.work import Batch
 from weft.program.device import Device
@@ -95,7 +96,8 @@ class Shard:
         told = self.ranks.gather(np.array(said, np.float32), sizes)
         by_rank = np.split(told, np.cumsum(sizes)[:-1])
         own = [b - a for a, b in self._runs()]
-        loss = mean_loss(list(np.concatenate([v[:n] for v, n in zip(by_rank, own)])))
+        by_part = list(np.concatenate([v[:n] for v, n in zip(by_rank, own)]))
+        loss = mean_loss(by_part, None if count == 1 else shares(targets))
         lengths = np.concatenate([v[n:-1] for v, n in zip(by_rank, own)])
         known = lengths, np.array(all(v[-1] for v in by_rank))
         assert len(lengths) == len(self.pieces) and sum(own) == count
@@ -128,9 +130,11 @@ class Shard:
             for p in self._params.values():
                 p.assign(p)
 
-    def _part(self, ids: Tensor, targets: Tensor, key: Tensor) -> tuple[Tensor, list[Any]]:
+    def _part(
+        self, ids: Tensor, targets: Tensor, key: Tensor, share: Tensor
+    ) -> tuple[Tensor, list[Any]]:
         self.model.key, self.model.part = key, 0
-        loss, made = part_gradients(self.model, self.settings.train, self.scaler, ids, targets)
+        loss, made = part_gradients(self.model, self.scaler, ids, targets, share[0])
         self.model.key = None
         for role, grad in zip(self._params, made):
             if grad is None:
@@ -206,13 +210,14 @@ class Shard:
     ) -> tuple[list[Tensor], dict[Node, Arrays]]:
         """The losses of this rank's parts, and the sums of its subtrees by parameter."""
         losses: list[Tensor] = []
+        share = shares(targets)
 
         def one(node: Node) -> Arrays | None:
             part = node[0]
             if node[1] - part > 1:
                 return None
             turned = key + np.array([part << 20, 0], np.uint32)  # as TrainableDecoder.part does
-            loss, made = self._run_part(ids[part], targets[part], turned)
+            loss, made = self._run_part(ids[part], targets[part], turned, share[part : part + 1])
             losses.append(loss)
             return [g.numpy() for g in made]
 

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from weft import optim
+from weft.core.dtypes import float32
+from weft.models.training.contradictions import warmup_of
 from weft.models.training.model import TrainableDecoder
 from weft.models.training.parts import Node, joined, rows
 from weft.models.training.settings import OptimizerSettings, TrainSettings
@@ -18,6 +20,7 @@ from weft.tensor import autograd
 from weft.tensor.compiled import compile as compile_
 from weft.tensor.core import Tensor
 
+LEFT_OUT = -100  # the target of a token that does not count
 UNDECAYED = ("norm", "bias", "scale", "sinks", "decay")  # weight decay is for matrices and tables
 HUGE = 1e30  # a limit on the gradient's norm that limits nothing
 
@@ -43,7 +46,7 @@ def make_optimizer(
 
 def make_schedule(s: OptimizerSettings, steps: int) -> optim.Schedule:
     """The learning rate by step."""
-    warmup = min(s.warmup, steps)
+    warmup = warmup_of(s, steps)
     if s.schedule == "constant":
         return optim.constant(s.lr, warmup)
     kind = optim.cosine if s.schedule == "cosine" else optim.linear
@@ -96,12 +99,15 @@ def _gradients(
     params = [t for _, t in model.named_parameters()]
     model.key = key
     losses: list[Tensor] = []
+    part_of = None if s.accumulate == 1 else shares(targets)
 
     def one(node: Node) -> list[Any] | None:
         if node[1] - node[0] > 1:
             return None
         model.part = node[0]
-        loss, made = part_gradients(model, s, scaler, ids[node[0]], targets[node[0]])
+        a = node[0]
+        share = None if part_of is None else part_of[a]
+        loss, made = part_gradients(model, scaler, ids[a], targets[a], share)
         losses.append(loss)
         return made
 
@@ -114,18 +120,18 @@ def _gradients(
     held = [p for p in params if p.grad is not None]
     norm = optim.length([q for p in held for q in squares(p.grad)])
     optim.shorten(held, norm, o.clip or HUGE)
-    return mean_loss(losses), norm
+    return mean_loss(losses, part_of), norm
 
 
 def part_gradients(
-    model: TrainableDecoder, s: TrainSettings, scaler: optim.LossScaler | None,
-    ids: Tensor, targets: Tensor,
+    model: TrainableDecoder, scaler: optim.LossScaler | None, ids: Tensor, targets: Tensor,
+    share: Tensor | None = None,
 ) -> tuple[Tensor, list[Any]]:  # fmt: skip
-    """(loss, gradients of its share of the step's loss) of one part, int32 [B, T]; by parameter,
+    """(loss, gradients of its `share` of the step's loss) of one part, int32 [B, T]; by parameter,
     None where the loss does not depend on it."""
     loss = model.loss(ids, targets)
-    share = loss * (1.0 / s.accumulate)
-    (share if scaler is None else scaler.scale(share)).backward()
+    own = loss if share is None else loss * share
+    (own if scaler is None else scaler.scale(own)).backward()
     made = []
     for _, p in model.named_parameters():
         made.append(p.grad)
@@ -148,9 +154,21 @@ def squares(gradient: Any) -> list[Tensor]:
         return [optim.square_sum(gradient[start:stop]) for start, stop, _ in cuts]
 
 
-def mean_loss(losses: Sequence[Any]) -> Any:
-    """The mean of the losses of the parts (float32), added in their order."""
-    return sum(losses[1:], losses[0]) * (1.0 / len(losses))
+def shares(targets: Any) -> Any:
+    """The share of a step's loss that each of its parts has, float32 [A], by how many of its
+    targets int32 [A, B, T] (a Tensor or an array) count."""
+    with autograd.no_grad():
+        counts = (targets != LEFT_OUT).sum((1, 2))
+        counts = counts.cast(float32) if isinstance(counts, Tensor) else np.float32(counts)
+        return counts / counts.sum()
+
+
+def mean_loss(losses: Sequence[Any], share: Any = None) -> Any:
+    """The loss of a step: those of its parts (float32) by their shares, added in their order."""
+    if share is None:
+        return losses[0]
+    parts = [loss * share[i] for i, loss in enumerate(losses)]
+    return sum(parts[1:], parts[0])
 
 
 def finite(x: Tensor) -> Tensor:

@@ -6,9 +6,9 @@ that it would have had.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,22 +19,27 @@ from weft.models.tokenizer import Tokenizer
 
 END = "<|endoftext|>"  # stands between documents, and ends a text
 LEAST_VOCAB = 257  # the bytes, and END
+Batch = tuple[np.ndarray, np.ndarray]  # ids, targets: int32 [B, T]
 
 
-def train_tokenizer(texts: Iterable[str], vocab: int, folder: Path) -> None:
+def train_tokenizer(
+    texts: Iterable[str], vocab: int, folder: Path, special: Sequence[str] = ()
+) -> None:
     """Writes tokenizer.json and tokenizer_config.json: a byte-level BPE (Sennrich et al. 2016; as
-    GPT-2's) of at most `vocab` tokens, of which the first is END. Equal texts give equal files."""
+    GPT-2's) of at most `vocab` tokens, of which the first is END, and the next are the `special`
+    ones. Equal texts give equal files."""
     from tokenizers import Tokenizer as Raw, decoders, models, pre_tokenizers
     from tokenizers.trainers import BpeTrainer
 
-    if vocab < LEAST_VOCAB:
-        raise UsageError(f"[tokenizer] vocab is {vocab}; bytes and {END} take {LEAST_VOCAB}")
+    least = LEAST_VOCAB + len(special)
+    if vocab < least:
+        raise UsageError(f"[tokenizer] vocab is {vocab}; bytes and special tokens take {least}")
     raw = Raw(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()
     trainer = BpeTrainer(
         vocab_size=vocab,
-        special_tokens=[END],
+        special_tokens=[END, *special],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -71,11 +76,16 @@ def write_tokens(texts: Iterable[str], folder: Path, vocab: int, path: Path) -> 
     dtype = np.uint16 if vocab <= 1 << 16 else np.uint32
     parts = [np.asarray(ids + stop, dtype) for ids in _encode(tokenizer, texts)]
     tokens = np.concatenate(parts) if parts else np.zeros(0, dtype)
-    header = {"descr": tokens.dtype.str, "fortran_order": False, "shape": tokens.shape}
+    write_array(path, tokens)
+    return len(tokens)
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """A .npy file of one axis, written whole. Raises StorageError."""
+    header = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
     with replacing(path) as temporary, temporary.open("wb") as f:
         np.lib.format.write_array_header_1_0(f, header)
-        f.write(tokens.data)  # unlike np.save's own way, an error that says why
-    return len(tokens)
+        f.write(array.data)  # unlike np.save's own way, an error that says why
 
 
 def _encode(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[list[int]]:
@@ -131,6 +141,10 @@ class Batches:
         """How often the data has been seen before batch `number`."""
         return number * self.batch / self.windows
 
+    def batches(self, epochs: float) -> int:
+        """How many batches see the data that often; the last may begin another time."""
+        return max(math.ceil(epochs * self.windows / self.batch), 1)
+
     def _window(self, index: int) -> np.ndarray:
         epoch, place = divmod(index, self.windows)
         if epoch != self._epoch:
@@ -141,7 +155,7 @@ class Batches:
         return self.tokens[start : start + self.length + 1].astype(np.int32)
 
 
-def evaluation(tokens: np.ndarray, batch: int, length: int, most: int) -> list[Any]:
+def evaluation(tokens: np.ndarray, batch: int, length: int, most: int) -> list[Batch]:
     """At most `most` batches (ids, targets) of the held-out tokens, evenly spread; the first ones
     where the text is short. [] when it does not fill a single batch."""
     windows = max(len(tokens) - 1, 0) // length

@@ -11,10 +11,10 @@ from weft import optim
 from weft.models.training.model import TrainableDecoder
 from weft.models.training.settings import Settings
 from weft.models.training.step import find_update, make_eval, make_optimizer, make_step
+from weft.models.training.tokens import Batch as Batch
 from weft.program.device import Device
 
 SCALER = "scaler."  # what the names of a loss scaler's state begin with
-Batch = tuple[np.ndarray, np.ndarray]  # ids, targets: int32 [B, T]
 
 
 class Work:
