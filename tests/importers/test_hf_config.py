@@ -13,7 +13,8 @@ from weft.core.errors import FileFormatError, ModelError
 from weft.importers.hf_config import Fields, read_config
 from weft.models.adapters import merge_folders
 from weft.models.encoders import ENCODERS
-from weft.models.families import DECODERS, wrapped
+from weft.models.families import DECODERS
+from weft.models.family_fields import WRAPPER_FIELDS
 
 LLAMA = {
     "model_type": "llama",
@@ -30,7 +31,7 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
 BERT = {**LLAMA, "type_vocab_size": 2}
 GPT2 = {"vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}
 SAMPLES = {"gpt2": GPT2, **{k: LLAMA | EXPERTS for k in DECODERS if k != "gpt2"}}
-SAMPLES |= {k: {"text_config": LLAMA} for k, read in DECODERS.items() if read is wrapped}
+SAMPLES |= {k: {"text_config": LLAMA} for k in WRAPPER_FIELDS}
 SAMPLES |= dict.fromkeys(ENCODERS, BERT)
 SAMPLES["distilbert"] = {**BERT, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
 ALL = {**DECODERS, **ENCODERS}
@@ -66,7 +67,7 @@ def test_minimal_configs_are_read(family: str) -> None:
         ({"rms_norm_eps": -1}, "rms_norm_eps is -1"),
         ({"hidden_act": "quick_gelu"}, "hidden_act is 'quick_gelu'; expected one of silu"),
         ({"rope_theta": 0}, "rope_theta is 0"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2}}, "original_max_position"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 0.5}}, "factor is 0.5"),
         ({"rope_scaling": {"type": "yarn", "factor": 2, "mscale": "a"}}, "mscale is 'a'"),
         (
             {"rope_scaling": {"type": "longrope", "short_factor": [1.0, 2.0]}},

@@ -20,9 +20,9 @@ from weft.importers.safetensors import open_checkpoint, save_file
 from weft.models import feed_forward
 from weft.models.families import DECODERS
 from weft.models.feed_forward import blocks
+from weft.models.notices import say
 from weft.models.quantize.gguf import check_said
 from weft.models.quantize.job import Options, check
-from weft.models.reading import _say
 
 IDS = np.random.default_rng(0).integers(0, 200, 30).tolist()
 PROMPTS = [IDS[:9], IDS[12:23]]
@@ -331,7 +331,7 @@ def test_a_model_that_also_sees(
 ) -> None:
     """The text model of a wrapper: its config in text_config, its tensors under other names. What
     is left alone is said, once."""
-    _say.cache_clear()
+    say.cache_clear()
     write_model(name, tmp_path / "plain")
     want = weft.load(tmp_path / "plain", device="oracle").logits(IDS)
     config = json.loads((tmp_path / "plain" / "config.json").read_text())

@@ -73,6 +73,10 @@ class Fields:
         self.data = data
         self.where = where
 
+    def over(self, more: Mapping[str, Any]) -> Fields:
+        """The same with some fields replaced."""
+        return Fields({**self.data, **more}, self.where)
+
     def _get(self, name: str, default: Any, expected: str) -> tuple[Any, bool]:
         value = self.data.get(name)
         if value is not None:

@@ -28,6 +28,7 @@ MAX_HEADER = 100_000_000  # bytes, as the format's own library has it
 MAX_RANK = 32
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+_HEAD = "lm_head.weight"
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
@@ -176,6 +177,10 @@ class Checkpoint(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         return self._home[name][name]
 
+    def plain(self, name: str) -> np.ndarray:
+        """A tensor that is no packed matrix: all of them."""
+        return self[name]
+
     def info(self, name: str) -> TensorInfo:
         """Shape, dtype and place of a tensor, without touching its data."""
         return self._home[name].tensors[name]
@@ -218,9 +223,14 @@ def _open_sharded(folder: Path, index: Path) -> Checkpoint:
             if not (folder / shard).exists():
                 raise FileFormatError(f"{folder}: shard {shard} is missing ({index.name} names it)")
             files[shard] = SafetensorsFile(folder / shard)
-        if tensor not in files[shard]:
+        if tensor in files[shard]:
+            home[tensor] = files[shard]
+        elif not tensor.endswith(_HEAD):  # which an index may name though it is tied
             raise FileFormatError(f"{folder / shard}: tensor {tensor[:200]!r} is missing")
-        home[tensor] = files[shard]
+    for file in files.values():
+        for tensor in file:
+            if tensor not in home:  # no index names it, and yet it is there
+                home[tensor] = file
     return Checkpoint(home, str(index))
 
 

@@ -311,7 +311,7 @@ def merge_folders(
         raise UsageError(f"{output} is there already; name a new folder")
     read_config(adapter, CONFIG, LAYOUT)
     fields = read_config(base)
-    config = config_of(fields)
+    config = config_of(fields, base)
     layout, packed = decoder_layout(config), is_packed(base, fields)
     first = read_weights(base, fields, layout)["norm.w" if packed else "embed"]
     assert isinstance(first, np.ndarray)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -280,9 +281,13 @@ class WeightSpec:
 class Layout:
     """Role ("embed", "0.q.w", ...) -> WeightSpec. `prefixes` are the prefixes a checkpoint of the
     family may put before the names; the first under which `probe` exists is used for all. `spare`
-    are roles and names of what a checkpoint may hold though nothing reads it."""
+    are roles and names of what a checkpoint may hold though nothing reads it, `inert` are patterns
+    of others, and why. Where there is no `head` of its own, `twin` is the name of one that may hold
+    the embedding once more, or in its place."""
 
     weights: dict[str, WeightSpec] = field(default_factory=dict)
     spare: dict[str, str] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ("",)
     probe: str = ""
+    inert: Mapping[str, str] = field(default_factory=dict)
+    twin: str = ""

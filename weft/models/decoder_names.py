@@ -9,7 +9,17 @@ import re
 from dataclasses import replace
 
 from weft.models.config import DecoderConfig, Kind, Layout, WeightSpec
-from weft.models.tensor_names import BESIDE, NORMS, PREFIXES, PROJECTIONS, RENAMED
+from weft.models.tensor_names import (
+    BESIDE,
+    INERT,
+    INERT_OF,
+    NORMS,
+    PREFIXES,
+    PROJECTIONS,
+    RENAMED,
+)
+
+HEAD = "lm_head.weight"
 
 
 class Builder:
@@ -39,7 +49,7 @@ def _gpt2(c: DecoderConfig) -> Layout:
     b.add("table", "pos", "wpe.weight", c.max_positions, c.hidden)
     b.both("norm", "norm", "ln_f", c.hidden)
     if not c.tied:
-        b.add("head", "head", "lm_head.weight", c.vocab, c.hidden)
+        b.add("head", "head", HEAD, c.vocab, c.hidden)
     for i in range(c.layers):
         at = f"h.{i}."
         b.both("norm", f"{i}.attn_norm", f"{at}ln_1", c.hidden)
@@ -53,7 +63,8 @@ def _gpt2(c: DecoderConfig) -> Layout:
             shape = (k, n) if c.transposed else (n, k)  # Conv1D: [in, out]
             b.add("matrix", f"{i}.{role}.w", f"{at}{name}.weight", *shape)
             b.add("bias", f"{i}.{role}.b", f"{at}{name}.bias", n)
-    return Layout(b.weights, {}, ("transformer.", ""), "wte.weight")
+    inert, twin = INERT | INERT_OF["gpt2"], HEAD if c.tied else ""
+    return Layout(b.weights, {}, ("transformer.", ""), "wte.weight", inert, twin)
 
 
 def _llama(c: DecoderConfig) -> Layout:
@@ -61,7 +72,7 @@ def _llama(c: DecoderConfig) -> Layout:
     b.add("embed", "embed", "embed_tokens.weight", c.vocab, c.hidden)
     b.add("norm", "norm.w", "norm.weight", c.hidden)
     if not c.tied:
-        b.add("head", "head", "lm_head.weight", c.vocab, c.hidden)
+        b.add("head", "head", HEAD, c.vocab, c.hidden)
     if c.layer_input:
         wide = c.layers * c.layer_input
         b.add("embed", "layer_embed", "embed_tokens_per_layer.weight", c.vocab, wide)
@@ -97,7 +108,8 @@ def _llama(c: DecoderConfig) -> Layout:
     for old, new in RENAMED.get(c.family, {}).items():
         for role, spec in b.weights.items():
             b.weights[role] = replace(spec, name=re.sub(old, new, spec.name))
-    return Layout(b.weights, spare, PREFIXES, "embed_tokens.weight")
+    twin = HEAD if c.tied else ""
+    return Layout(b.weights, spare, PREFIXES, "embed_tokens.weight", INERT, twin)
 
 
 def _norms(c: DecoderConfig, kind: str) -> dict[str, str]:

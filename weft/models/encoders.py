@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from weft.core.errors import ModelError
 from weft.importers.hf_config import Fields, parse_json, read_bounded, read_object
 from weft.models.config import EncoderConfig, Pooling
+from weft.models.family_fields import ENCODER_FIELDS
 from weft.models.family_parts import (
     MAX_FFN,
     MAX_HEADS,
@@ -18,6 +20,7 @@ from weft.models.family_parts import (
     activation,
     refuse,
 )
+from weft.models.model_fields import check_architecture, seen
 
 MAX_TOKENS = 1 << 17
 
@@ -76,12 +79,22 @@ def distilbert(c: Fields) -> EncoderConfig:
     return _checked(made, c.where)
 
 
-ENCODERS: dict[str, Callable[[Fields], EncoderConfig]] = {
+_READERS: dict[str, Callable[[Fields], EncoderConfig]] = {
     "bert": bert,
     "roberta": roberta,
     "xlm-roberta": roberta,
     "camembert": roberta,
     "distilbert": distilbert,
+}
+
+
+def _read(kind: str, raw: Fields) -> EncoderConfig:
+    check_architecture(raw, "vectors")
+    return _READERS[kind](seen(raw, kind, ENCODER_FIELDS[kind]))
+
+
+ENCODERS: dict[str, Callable[[Fields], EncoderConfig]] = {
+    kind: partial(_read, kind) for kind in _READERS
 }
 
 

@@ -1,17 +1,20 @@
 """Decoder families: config.json of each in, one DecoderConfig out. A family is one short function.
 
-Field names and defaults follow transformers (`configuration_*.py`, 4.x and 5.x spellings).
+A function sees the fields of `family_fields`, where the values stand that transformers takes for
+those that a file leaves out. The values given here are for fields that are null.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from weft.core.errors import ModelError
 from weft.importers.hf_config import Fields
 from weft.models.config import DecoderConfig, Delta
+from weft.models.family_fields import DECODER_FIELDS, WRAPPER_FIELDS
 from weft.models.family_parts import (
     MAX_FFN,
     MAX_HEAD_DIM,
@@ -26,10 +29,10 @@ from weft.models.family_parts import (
     kinds_of,
     layers_of,
     refuse,
-    single_rope,
-    two_ropes,
     windows_of,
 )
+from weft.models.family_ropes import said_of, single_rope, two_ropes
+from weft.models.model_fields import check_architecture, seen
 
 
 def gpt2(c: Fields) -> DecoderConfig:
@@ -62,7 +65,7 @@ def gpt2(c: Fields) -> DecoderConfig:
         transposed=True,
         ropes=(),
         scale=head_dim**-0.5 if c.flag("scale_attn_weights", True) else 1.0,
-        tied=c.flag("tie_word_embeddings", True),
+        tied=c.flag("tie_word_embeddings", False),
     )
 
 
@@ -74,15 +77,18 @@ def llama(c: Fields) -> DecoderConfig:
 
 
 def mistral(c: Fields) -> DecoderConfig:
-    made = base(c, "mistral", 8, act=activation(c, "hidden_act", "silu"))
-    window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
-    windows = windows_of(c, made.layers, window, lambda i: True)
-    return replace(made, ropes=(single_rope(c, made.head_dim),), windows=windows)
+    made = _mistral(c, "mistral")
+    return replace(made, ropes=(single_rope(c, made.head_dim),))
+
+
+def _mistral(c: Fields, family: str) -> DecoderConfig:
+    made = base(c, family, act=activation(c, "hidden_act", "silu"))
+    return replace(made, windows=(c.integer("sliding_window", 1, MAX_POSITIONS, 0),) * made.layers)
 
 
 def _qwen_windows(c: Fields, layers: int) -> Any:
     window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
-    first = c.integer("max_window_layers", 0, MAX_LAYERS * 4, 28)
+    first = c.integer("max_window_layers", 0, MAX_LAYERS * 4, 0)
     if not c.flag("use_sliding_window", False):
         window = 0
     return windows_of(c, layers, window, lambda i: i >= first)
@@ -95,16 +101,20 @@ def qwen2(c: Fields) -> DecoderConfig:
     )
 
 
-def qwen3(c: Fields) -> DecoderConfig:
+def _qwen3(c: Fields, family: str) -> DecoderConfig:
     bias = c.flag("attention_bias", False)
-    made = base(c, "qwen3", act=activation(c, "hidden_act", "silu"), qk_norm="head")
-    made = replace(made, qkv_bias=bias, out_bias=bias, ropes=(single_rope(c, made.head_dim),))
+    made = base(c, family, act=activation(c, "hidden_act", "silu"), qk_norm="head")
+    return replace(made, qkv_bias=bias, out_bias=bias, ropes=(single_rope(c, made.head_dim),))
+
+
+def qwen3(c: Fields) -> DecoderConfig:
+    made = _qwen3(c, "qwen3")
     return replace(made, windows=_qwen_windows(c, made.layers))
 
 
 def qwen3_moe(c: Fields) -> DecoderConfig:
     """Qwen 3 with experts in place of the feed-forward of some layers, mostly of all."""
-    made = replace(qwen3(c), family="qwen3_moe", **experts_of(c))
+    made = replace(_qwen3(c, "qwen3_moe"), **experts_of(c))
     window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
     windows = (window if c.flag("use_sliding_window", False) else 0,) * made.layers
     norm = c.flag("norm_topk_prob", False)
@@ -132,14 +142,14 @@ def _gemma(c: Fields, family: str) -> DecoderConfig:
         qkv_bias=bias,
         out_bias=bias,
         scale=c.number("query_pre_attn_scalar", 1e-3, 1e6, 256.0) ** -0.5,
-        tied=c.flag("tie_word_embeddings", True),
+        tied=c.flag("tie_word_embeddings", False),
     )
     return replace(made, embed_scale=made.hidden**0.5, embed_scale_rounded=True)
 
 
 def gemma2(c: Fields) -> DecoderConfig:
     made = _gemma(c, "gemma2")
-    window = c.integer("sliding_window", 1, MAX_POSITIONS, 4096)
+    window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
     return replace(
         made,
         ropes=(single_rope(c, made.head_dim),),
@@ -150,36 +160,25 @@ def gemma2(c: Fields) -> DecoderConfig:
 
 
 def gemma3(c: Fields) -> DecoderConfig:
-    """Gemma 3's text model: two ropes, one for the full and one for the sliding layers."""
+    """Gemma 3's text model: two ropes, one for the full and one for the sliding layers. Its
+    attention caps no scores, whatever a file says."""
     made = _gemma(c, "gemma3_text")
-    window = c.integer("sliding_window", 1, MAX_POSITIONS, 4096)
+    window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
     every = c.integer("sliding_window_pattern", 1, 1024, None)
     every = every or c.integer("_sliding_window_pattern", 1, 1024, 6)
     windows = windows_of(c, made.layers, window, lambda i: (i + 1) % every != 0)
-    local = c.number("rope_local_base_freq", 1.0, 1e12, 1e4)
+    full, local = (c.number(f"rope_{k}", 1.0, 1e12, 1e4) for k in ("theta", "local_base_freq"))
     return replace(
         made,
         qk_norm="head",
-        attn_softcap=c.number("attn_logit_softcapping", 0.0, 1e6, 0.0),
         logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
-        **two_ropes(c, windows, (1e6, local), (made.head_dim,) * 2),
+        **two_ropes(c, windows, (full, local), (made.head_dim,) * 2),
     )
-
-
-_GEMMA4 = {  # where config.json does not say
-    "num_key_value_heads": 4, "head_dim": 256, "tie_word_embeddings": True,
-    "max_position_embeddings": 131072, "hidden_size_per_layer_input": 256,
-    "rope_parameters": {
-        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25},
-        "sliding_attention": {},
-    },
-}  # fmt: skip
 
 
 def gemma4(c: Fields) -> DecoderConfig:
     """Gemma 4's text model: layers that are not alike (`layers_of`), an input of each layer's own,
     norms of values too, in some sizes experts beside the dense feed-forward."""
-    c = Fields({**_GEMMA4, **{k: v for k, v in c.data.items() if v is not None}}, c.where)
     if c.data.get("use_bidirectional_attention") != "vision":  # which is about images
         refuse(c, "use_bidirectional_attention", False, "bidirectional attention")
     refuse(c, "vocab_size_per_layer_input", c.data.get("vocab_size"), "another vocabulary")
@@ -195,7 +194,7 @@ def gemma4(c: Fields) -> DecoderConfig:
         value_norm=True,
         scale=1.0,
         layer_scale=True,
-        layer_input=c.integer("hidden_size_per_layer_input", 0, MAX_HIDDEN),
+        layer_input=c.integer("hidden_size_per_layer_input", 0, MAX_HIDDEN, 0),
         embed_scale_rounded=True,
         logit_softcap=c.number("final_logit_softcapping", 0.0, 1e6, 0.0),
     )
@@ -213,42 +212,40 @@ def gemma4(c: Fields) -> DecoderConfig:
     return replace(made, feed_forwards=kinds, fused_experts="halves", expert_norm=True, **experts)
 
 
-def gemma4_unified(c: Fields) -> DecoderConfig:
-    """Gemma 4 whose one model also sees and hears: without inputs of layers."""
-    unsaid = {"hidden_size_per_layer_input": 0, "sliding_window": 1024}
-    return gemma4(Fields({**unsaid, **c.data}, c.where))
-
-
 def phi3(c: Fields) -> DecoderConfig:
     """Phi-3 and Phi-4-mini: fused projections, a rope that may turn a part of the head."""
     made = base(c, "phi3", act=activation(c, "hidden_act", "silu"), fused_qkv=True, fused_gate=True)
-    window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
-    windows = windows_of(c, made.layers, window, lambda i: True)
-    return replace(made, ropes=(single_rope(c, made.head_dim, partial=True),), windows=windows)
+    windows = (c.integer("sliding_window", 1, MAX_POSITIONS, 0),) * made.layers
+    rope = single_rope(
+        c, made.head_dim, partial=True, renamed={"su": "longrope", "yarn": "longrope"}
+    )
+    return replace(made, ropes=(rope,), windows=windows)
 
 
 def smollm3(c: Fields) -> DecoderConfig:
     """SmolLM3: a Llama in which each fourth layer has no positions."""
-    made = replace(llama(c), family="smollm3", tied=c.flag("tie_word_embeddings", True))
+    made = replace(llama(c), family="smollm3", tied=c.flag("tie_word_embeddings", False))
     every = c.integer("no_rope_layer_interval", 1, MAX_LAYERS, 4)
     turned = c.integers("no_rope_layers", 0, 1) or [(i + 1) % every for i in range(made.layers)]
     if len(turned) < made.layers:
         raise ModelError(f"{c.where}: no_rope_layers has {len(turned)} entries for {made.layers}")
     ropes = tuple(0 if turned[i] else None for i in range(made.layers))
     sliding = c.flag("use_sliding_window", False)
-    window = c.integer("sliding_window", 1, MAX_POSITIONS, 0) if sliding else 0
-    windows = windows_of(c, made.layers, window, lambda i: not turned[i])
+    window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
+    windows = windows_of(c, made.layers, window if sliding else 0, lambda i: not turned[i])
     return replace(made, layer_rope=ropes, windows=windows)
 
 
 def ministral3(c: Fields) -> DecoderConfig:
     """Ministral 3: a Mistral on YaRN, whose queries grow beyond its original context."""
-    made = mistral(c)
-    rope = c.section("rope_parameters") or c.section("rope_scaling") or Fields({}, c.where)
-    beta = rope.number("llama_4_scaling_beta", 0.0, 1e3, 0.0)
-    if beta:
-        rope.integer("original_max_position_embeddings", 1, MAX_POSITIONS)
-    return replace(made, family="ministral3", query_growth=beta)
+    made = _mistral(c, "ministral3")
+    said, beta = said_of(c), "llama_4_scaling_beta"
+    growth = said.number(beta, 0.0, 1e3, 0.0)
+    rope = single_rope(c, made.head_dim, more=(beta,))
+    if growth and rope.scaling is None:
+        original = said.integer("original_max_position_embeddings", 1, MAX_POSITIONS)
+        rope = replace(rope, original=original)
+    return replace(made, query_growth=growth, ropes=(rope,))
 
 
 def granite(c: Fields) -> DecoderConfig:
@@ -265,16 +262,22 @@ def granite(c: Fields) -> DecoderConfig:
 
 def olmo2(c: Fields) -> DecoderConfig:
     """OLMo 2: norms after the mixer and the feed-forward alone, and of whole queries and keys."""
-    made = replace(llama(c), family="olmo2", norm_eps=c.number("rms_norm_eps", 0.0, 1.0, 1e-5))
+    made = _olmo2(c, "olmo2")
+    return replace(made, ropes=(single_rope(c, made.head_dim),))
+
+
+def _olmo2(c: Fields, family: str) -> DecoderConfig:
+    bias = c.flag("attention_bias", False)
+    made = base(c, family, act=activation(c, "hidden_act", "silu"), qkv_bias=bias, out_bias=bias)
     return replace(made, pre_norms=False, post_norms=True, qk_norm="whole")
 
 
 def olmo3(c: Fields) -> DecoderConfig:
     """OLMo 3: an OLMo 2 of which three layers in four slide, without the rope's scaling."""
-    made = replace(olmo2(c), family="olmo3")
-    window = c.integer("sliding_window", 1, MAX_POSITIONS, 4096)
+    made = _olmo2(c, "olmo3")
+    window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
     windows = windows_of(c, made.layers, window, lambda i: (i + 1) % 4 != 0)
-    theta = c.number("rope_theta", 1.0, 1e12, 5e5)
+    theta = c.number("rope_theta", 1.0, 1e12, 1e4)
     return replace(made, **two_ropes(c, windows, (theta,) * 2, (made.head_dim,) * 2))
 
 
@@ -283,17 +286,17 @@ def gpt_oss(c: Fields) -> DecoderConfig:
     sliding."""
     bias = c.flag("attention_bias", True)
     made = base(c, "gpt_oss", qkv_bias=bias, out_bias=bias, mlp_bias=True, sinks=True)
-    window = c.integer("sliding_window", 1, MAX_POSITIONS, 128)
+    window = c.integer("sliding_window", 1, MAX_POSITIONS, 0)
     return replace(
         made,
-        **experts_of(c, "intermediate_size"),
+        **experts_of(c, "intermediate_size", names=("num_experts", "num_local_experts")),
         expert_norm=True,
         feed_forwards=("experts",) * made.layers,
         fused_experts="turns",
         gate_limit=c.number("swiglu_limit", 1e-3, 1e6, 7.0),
         gate_slope=c.number("swiglu_alpha", 1e-3, 1e6, 1.702),
         windows=windows_of(c, made.layers, window, lambda i: i % 2 == 0),
-        ropes=(single_rope(c, made.head_dim, 150000.0),),
+        ropes=(single_rope(c, made.head_dim),),
     )
 
 
@@ -307,11 +310,11 @@ def lfm2(c: Fields) -> DecoderConfig:
         multiple = c.integer("block_multiple_of", 1, MAX_FFN, 256)
         width = -(-width // multiple) * multiple
     made = base(
-        Fields({**c.data, "intermediate_size": width}, c.where),
+        c.over({"intermediate_size": width}),
         "lfm2",
         norm_eps=c.number("norm_eps", 0.0, 1.0, 1e-5),
         qk_norm="head",
-        tied=c.flag("tie_embedding", c.flag("tie_word_embeddings", True)),
+        tied=c.flag("tie_embedding", c.flag("tie_word_embeddings", False)),
         conv_taps=c.integer("conv_L_cache", 1, 64, 3),
         conv_bias=c.flag("conv_bias", False),
     )
@@ -319,14 +322,13 @@ def lfm2(c: Fields) -> DecoderConfig:
     usual = ["full_attention" if i in full else "conv" for i in range(made.layers)]
     known = {"full_attention": "attention", "conv": "conv"}
     mixers = kinds_of(c, known, made.layers, usual)
-    return replace(made, mixers=mixers, ropes=(single_rope(c, made.head_dim, 1e6),))
+    return replace(made, mixers=mixers, ropes=(single_rope(c, made.head_dim),))
 
 
 def _delta_net(c: Fields, family: str, **delta: Any) -> DecoderConfig:
     """The gated delta rule in most layers, attention with a gated result in each fourth; `delta`:
     how the weights of the former are joined."""
     bias = c.flag("attention_bias", False)
-    turned = Fields({"partial_rotary_factor": 0.25, **c.data}, c.where)
     heads = c.integer("linear_num_key_heads", 1, MAX_HEADS, 16)
     values = c.integer("linear_num_value_heads", 1, MAX_HEADS, 32)
     if values % heads:
@@ -350,7 +352,7 @@ def _delta_net(c: Fields, family: str, **delta: Any) -> DecoderConfig:
     ]
     known = {"full_attention": "attention", "linear_attention": "delta"}
     mixers = kinds_of(c, known, made.layers, usual)
-    return replace(made, mixers=mixers, ropes=(single_rope(turned, made.head_dim, partial=True),))
+    return replace(made, mixers=mixers, ropes=(single_rope(c, made.head_dim, partial=True),))
 
 
 def qwen3_5(c: Fields) -> DecoderConfig:
@@ -361,58 +363,39 @@ def qwen3_5(c: Fields) -> DecoderConfig:
 def _shared_experts(c: Fields, made: DecoderConfig) -> DecoderConfig:
     """With experts, and one that all tokens use."""
     shared = c.integer("shared_expert_intermediate_size", 1, MAX_FFN)
-    return replace(
-        made, **experts_of(c), expert_norm=c.flag("norm_topk_prob", True), shared_ffn=shared
-    )
+    return replace(made, **experts_of(c), shared_ffn=shared)
 
 
 def qwen3_5_moe(c: Fields) -> DecoderConfig:
     """The same with experts in all layers."""
-    plain = Fields({"intermediate_size": 1, **c.data}, c.where)  # it has none
+    plain = c.over({"intermediate_size": 1})  # it has none
     made = _shared_experts(c, _delta_net(plain, "qwen3_5_moe_text"))
-    return replace(made, feed_forwards=("experts",) * made.layers)
+    return replace(made, expert_norm=True, feed_forwards=("experts",) * made.layers)
 
 
 def qwen3_next(c: Fields) -> DecoderConfig:
     """Qwen3-Next: Qwen 3.5's layers, their weights joined, and experts in most of them."""
     made = _delta_net(c, "qwen3_next", fused_qkvz=True, fused_ba=True)
     kinds = _sparse(c, made.layers)
-    return replace(_shared_experts(c, made), feed_forwards=kinds)
+    norm = c.flag("norm_topk_prob", False)
+    return replace(_shared_experts(c, made), feed_forwards=kinds, expert_norm=norm)
 
 
-def wrapped(c: Fields) -> DecoderConfig:
-    """The text model of one that also sees: its own config stands in text_config."""
-    text = c.section("text_config")
-    kind = text.text("model_type", "") if text is not None else ""
-    if text is None or kind not in DECODERS or DECODERS[kind] is wrapped:
-        known = ", ".join(k for k, read in DECODERS.items() if read is not wrapped)
-        raise ModelError(
-            f"{c.where}: text_config has model_type {kind[:60]!r}; supported in it: {known}"
-        )
-    tied = {k: v for k, v in c.data.items() if k == "tie_word_embeddings"}
-    return DECODERS[kind](Fields({**tied, **text.data}, text.where))
-
-
-DECODERS: dict[str, Callable[[Fields], DecoderConfig]] = {
+_READERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "gpt2": gpt2,
     "llama": llama,
     "mistral": mistral,
     "ministral3": ministral3,
-    "mistral3": wrapped,
     "qwen3_next": qwen3_next,
-    "qwen3_5": wrapped,
     "qwen3_5_text": qwen3_5,
-    "qwen3_5_moe": wrapped,
     "qwen3_5_moe_text": qwen3_5_moe,
     "qwen2": qwen2,
     "qwen3": qwen3,
     "qwen3_moe": qwen3_moe,
     "gemma2": gemma2,
     "gemma3_text": gemma3,
-    "gemma4": wrapped,
     "gemma4_text": gemma4,
-    "gemma4_unified": wrapped,
-    "gemma4_unified_text": gemma4_unified,
+    "gemma4_unified_text": gemma4,  # whose one model also sees and hears
     "gpt_oss": gpt_oss,
     "lfm2": lfm2,
     "phi3": phi3,
@@ -420,4 +403,31 @@ DECODERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "granite": granite,
     "olmo2": olmo2,
     "olmo3": olmo3,
+}
+
+
+def _read(kind: str, raw: Fields) -> DecoderConfig:
+    check_architecture(raw, "text")
+    if kind in WRAPPER_FIELDS:
+        return _wrapped(kind, raw)
+    return _READERS[kind](seen(raw, kind, DECODER_FIELDS[kind]))
+
+
+def _wrapped(kind: str, raw: Fields) -> DecoderConfig:
+    """The text model of one that also sees: its own config stands in text_config, but for what the
+    wrapper says of tied embeddings."""
+    outer = seen(raw, kind, WRAPPER_FIELDS[kind])
+    text = outer.section("text_config")
+    inner = text.text("model_type", "") if text is not None else ""
+    if text is None or inner not in _READERS:
+        known = ", ".join(_READERS)
+        raise ModelError(
+            f"{raw.where}: text_config has model_type {inner[:60]!r}; supported in it: {known}"
+        )
+    made = _READERS[inner](seen(text, inner, DECODER_FIELDS[inner]))
+    return replace(made, tied=outer.flag("tie_word_embeddings", False))
+
+
+DECODERS: dict[str, Callable[[Fields], DecoderConfig]] = {
+    kind: partial(_read, kind) for kind in (*_READERS, *WRAPPER_FIELDS)
 }

@@ -1,18 +1,17 @@
-"""What the decoder families' readers of config.json share: limits, ropes, windows, sizes.
+"""What the decoder families' readers of config.json share: limits, windows, sizes.
 
-Field names and defaults follow transformers (`configuration_*.py`, 4.x and 5.x spellings).
+Field names follow transformers (`configuration_*.py`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from weft.core.errors import ModelError
 from weft.importers.hf_config import Fields
-from weft.models.config import Activation, DecoderConfig, Layer, Rope
+from weft.models.config import Activation, DecoderConfig, Layer
 
 MAX_VOCAB, MAX_HIDDEN, MAX_LAYERS, MAX_HEADS = 1 << 22, 1 << 17, 1024, 1024
 MAX_EXPERTS = 4096
@@ -38,133 +37,6 @@ def refuse(c: Fields, name: str, value: object, why: str) -> None:
     given = c.data.get(name)
     if given is not None and given != value:
         raise ModelError(f"{c.where}: {name} is {str(given)[:60]!r}: {why} is not supported")
-
-
-def rope_of(
-    c: Fields, old: Fields | None, theta: float, head_dim: int, partial: bool = False
-) -> Rope:
-    """A Rope from a `rope_parameters` object (5.x) or a `rope_scaling` one beside rope_theta. Where
-    the family's code is `partial`, it may turn a part of the head alone."""
-    if old is not None and old.text("rope_type", "") == "proportional":
-        return _proportional(old, theta, head_dim)
-    at = c if old is None or "partial_rotary_factor" not in old.data else old
-    if not partial:
-        refuse(at, "partial_rotary_factor", 1.0, "partial rotary embedding")
-    size = int(head_dim * at.number("partial_rotary_factor", 0.0, 1.0, 1.0))
-    if size < 2 or size % 2:
-        raise ModelError(f"{at.where}: partial_rotary_factor turns {size} of {head_dim} elements")
-    rotary = 0 if size == head_dim else size
-    if old is None:
-        return Rope(theta, rotary=rotary)
-    kind = old.text("rope_type", None) or old.text("type", None) or "default"
-    if kind not in ROPES:
-        raise ModelError(
-            f"{old.where}: rope type {kind[:40]!r} is not supported; supported: {', '.join(ROPES)}"
-        )
-    made = ROPES[kind](c, old, old.number("rope_theta", 1.0, 1e12, theta))
-    return replace(checked_divisors(old.where, made, size // 2), rotary=rotary)
-
-
-def _proportional(old: Fields, theta: float, head_dim: int) -> Rope:
-    """One whose slower pairs stand still."""
-    share = old.number("partial_rotary_factor", 0.0, 1.0, 1.0)
-    turning = int(share * head_dim // 2)
-    factor = old.number("factor", 1e-6, 1e6, 1.0)
-    still = (math.inf,) * (head_dim // 2 - turning)
-    theta = old.number("rope_theta", 1.0, 1e12, theta)
-    return Rope(theta, divisors=(*(factor,) * turning, *still))
-
-
-def _linear(c: Fields, old: Fields, theta: float) -> Rope:
-    return Rope(theta, "linear", old.number("factor", 1.0, 1e6))
-
-
-def _llama3(c: Fields, old: Fields, theta: float) -> Rope:
-    factor = old.number("factor", 1.0, 1e6)
-    low = old.number("low_freq_factor", 1e-3, 1e6)
-    high = old.number("high_freq_factor", 1e-3, 1e6)
-    if high <= low:
-        raise ModelError(f"{old.where}: high_freq_factor {high} must exceed low_freq_factor {low}")
-    return Rope(theta, "llama3", factor, low, high, _original(old))
-
-
-def _original(c: Fields, default: Any = None) -> int:
-    name = "original_max_position_embeddings"
-    given = (default,) if default else ()
-    return int(c.integer(name, 1, MAX_POSITIONS, *given))
-
-
-def _yarn(c: Fields, old: Fields, theta: float) -> Rope:
-    """YaRN (Peng et al., arXiv:2309.00071); its magnitude may be that of another depth (DeepSeek's
-    mscale)."""
-    if theta <= 1:
-        raise ModelError(f"{old.where}: YaRN needs a rope_theta above 1, got {theta:g}")
-    factor = old.number("factor", 1.0, 1e6)
-    fast = old.number("beta_fast", 1e-3, 1e6, None) or 32.0
-    slow = old.number("beta_slow", 1e-3, 1e6, None) or 1.0
-    depths = [old.number(name, 0.0, 1e3, 0.0) for name in ("mscale", "mscale_all_dim")]
-    over, under = (0.1 * d * math.log(factor) + 1 for d in (depths if all(depths) else (1.0, 0.0)))
-    magnitude = old.number("attention_factor", 1e-6, 1e6, None) or over / under
-    truncate = old.flag("truncate", True)
-    return Rope(theta, "yarn", factor, slow, fast, _original(old), magnitude, truncate=truncate)
-
-
-def _longrope(c: Fields, old: Fields, theta: float) -> Rope:
-    """LongRoPE (Ding et al., arXiv:2402.13753): a divisor for each pair, one list for contexts up
-    to the original and one beyond."""
-    longest = c.integer("max_position_embeddings", 1, MAX_POSITIONS, 2048)
-    original = _original(old, _original(c, longest))
-    factor = old.number("factor", 1e-3, 1e6, longest / original)
-    usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 < original else 1.0
-    magnitude = old.number("attention_factor", 1e-6, 1e6, None) or usual
-    short, long = (old.numbers(f"{k}_factor", 1e-3, 1e6) for k in ("short", "long"))
-    return Rope(
-        theta, "longrope", factor, original=original, magnitude=magnitude, divisors=short,
-        long_divisors=long,
-    )  # fmt: skip
-
-
-ROPES: dict[str, Callable[[Fields, Fields, float], Rope]] = {
-    "default": lambda c, old, theta: Rope(theta),
-    "linear": _linear,
-    "llama3": _llama3,
-    "yarn": _yarn,
-    "longrope": _longrope,
-}
-
-
-def checked_divisors(where: str, rope: Rope, pairs: int) -> Rope:
-    """The rope; ModelError where its divisors are not one for each pair that turns."""
-    for given in (rope.divisors, rope.long_divisors):
-        if (given or rope.scaling == "longrope") and len(given) != pairs:
-            raise ModelError(f"{where}: the rope has {len(given)} factors; expected {pairs}")
-    return rope
-
-
-def single_rope(c: Fields, head_dim: int, theta: float = 1e4, partial: bool = False) -> Rope:
-    """The rope of all layers; `theta` is the family's own, see `rope_of`."""
-    theta = c.number("rope_theta", 1.0, 1e12, theta)
-    old = c.section("rope_parameters") or c.section("rope_scaling")
-    return rope_of(c, old, theta, head_dim, partial)
-
-
-def two_ropes(
-    c: Fields, windows: tuple[int, ...], thetas: tuple[float, float], sizes: tuple[int, int]
-) -> dict[str, Any]:
-    """Fields of a config whose layers with a window have a rope of their own. Of full and of
-    sliding layers `thetas` are the wavelengths where nothing else is said, `sizes` those of the
-    heads."""
-    both = c.section("rope_parameters")
-    kinds = "full_attention", "sliding_attention"
-    if both is not None and any(kind in both.data for kind in kinds):
-        given = zip(kinds, thetas, sizes)
-        ropes = [rope_of(both, both.section(kind), theta, size) for kind, theta, size in given]
-    else:
-        ropes = [single_rope(c, sizes[0], thetas[0]), Rope(thetas[1])]
-    if sizes[0] != sizes[1]:
-        ropes = [replace(rope, rotary=rope.rotary or size) for rope, size in zip(ropes, sizes)]
-    layer_rope = tuple(1 if w else 0 for w in windows)
-    return {"ropes": tuple(ropes), "layer_rope": layer_rope, "windows": windows}
 
 
 def windows_of(c: Fields, layers: int, window: int, sliding: Callable[[int], bool]) -> Any:
@@ -198,11 +70,11 @@ def checked_heads(where: str, hidden: int, heads: int, kv: int, head_dim: int | 
     return head_dim
 
 
-def base(c: Fields, family: str, kv_default: int | None = None, **more: Any) -> DecoderConfig:
+def base(c: Fields, family: str, **more: Any) -> DecoderConfig:
     """What all Llama-like configs share."""
     hidden = c.integer("hidden_size", 1, MAX_HIDDEN)
     heads = c.integer("num_attention_heads", 1, MAX_HEADS)
-    kv = c.integer("num_key_value_heads", 1, MAX_HEADS, kv_default or heads)
+    kv = c.integer("num_key_value_heads", 1, MAX_HEADS, heads)
     head_dim = c.integer("head_dim", 2, MAX_HEAD_DIM, None)
     head_dim = checked_heads(c.where, hidden, heads, kv, head_dim)
     made = DecoderConfig(
@@ -262,12 +134,13 @@ def sharing(
 
 
 def experts_of(
-    c: Fields, width: str = "moe_intermediate_size", used: str = "num_experts_per_tok"
-) -> dict[str, Any]:
-    """Fields of a config with experts: how many, how many for each token (what `used` says), how
-    wide (what `width` says)."""
-    name = "num_experts" if c.data.get("num_experts") is not None else "num_local_experts"
-    experts = c.integer(name, 1, MAX_EXPERTS)
+    c: Fields, width: str = "moe_intermediate_size", used: str = "num_experts_per_tok",
+    names: tuple[str, str] = ("num_local_experts", "num_experts"),
+) -> dict[str, Any]:  # fmt: skip
+    """Fields of a config with experts: how many (`names`, the first where it is given), how many
+    for each token (what `used` says), how wide (what `width` says)."""
+    first, second = (c.integer(name, 1, MAX_EXPERTS, None) for name in names)
+    experts = first or second or c.integer(names[1], 1, MAX_EXPERTS)
     count = c.integer(used, 1, experts)
     ffn = c.integer(width, 1, MAX_FFN)
     return {"experts": experts, "experts_used": count, "expert_ffn": ffn}

@@ -34,7 +34,7 @@ from weft.models.model import Decoder
 from weft.models.names import encoder_layout
 from weft.models.paged import CompiledPaged, EagerPaged
 from weft.models.progress import progress
-from weft.models.reading import read_weights, says_packed
+from weft.models.reading import as_stored, read_weights, says_packed
 from weft.models.runner import CompiledRunner, EagerRunner, MakeRunner, Runner, weight_avals
 from weft.models.weight_dtypes import Numbers, check_dtypes, main_dtype, ready, wanted, wanted_cache
 
@@ -99,7 +99,7 @@ def load_uncompiled(
             if adapters:
                 raise UsageError(f"{config.where}: {kind} is an encoder, which takes no adapters")
             return _encoder(folder, config, ENCODERS[kind](config), target, numbers)
-        made = DECODERS[kind](config)
+        made = as_stored(folder, config, DECODERS[kind](config))
         made = made if part is None else part(made)
         change = None if adapter is None else adapter[1](made)
         return _decoder(folder, config, made, target, numbers, room, change, adapters)

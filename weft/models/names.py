@@ -6,7 +6,7 @@ Roles are weft's own names: "embed", "head", "norm.w", "3.q.w" (layer 3, query p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ from weft.core.mapped import release
 from weft.importers.safetensors import Checkpoint
 from weft.models.config import DecoderConfig, EncoderConfig, Layout, WeightSpec
 from weft.models.decoder_names import Builder, decoder_layout
+from weft.models.tensor_names import INERT, INERT_OF, SENSES
 
 if TYPE_CHECKING:
     from weft.importers.packed.checkpoint import PackedCheckpoint
@@ -77,8 +78,8 @@ def encoder_layout(c: EncoderConfig) -> Layout:
                 n = c.ffn if role == "up" else c.hidden
                 k = c.ffn if role == "down" else c.hidden
                 b.both("matrix", f"{i}.{role}", full, n, k)
-    prefixes = ("", "bert.", "roberta.", "distilbert.")
-    return Layout(b.weights, {}, prefixes, "embeddings.word_embeddings.weight")
+    prefixes, inert = ("", "bert.", "roberta.", "distilbert."), INERT | INERT_OF["encoder"]
+    return Layout(b.weights, {}, prefixes, "embeddings.word_embeddings.weight", inert)
 
 
 def bind_weights(
@@ -97,17 +98,20 @@ def bind_names(layout: Layout, checkpoint: Checkpoint | PackedCheckpoint) -> dic
     """Role -> name (see WeightSpec) of every weight of the layout, checked for presence, shape and
     float dtype; packed ones for presence.
 
-    Raises ModelError naming the tensor and what was expected. An untied head that the checkpoint
+    Raises ModelError naming the tensor and what was expected, and for a tensor of the checkpoint
+    that is neither one of these nor known to change nothing. An untied head that the checkpoint
     does not hold is an error too: guessing that it is tied would give wrong logits.
     """
     prefix = _prefix(layout, checkpoint)
+    twin = _beside(prefix, layout.twin, checkpoint) if layout.twin else ""
     out: dict[str, str] = {}
     used: set[str] = set()
     for role, spec in layout.weights.items():
         name = prefix + spec.name
-        if role == "head" and name not in checkpoint:  # it stands beside the model, not in it
-            beside = prefix.removesuffix("model.") + spec.name
-            name = beside if beside in checkpoint else spec.name
+        if role == "head":
+            name = _beside(prefix, spec.name, checkpoint)
+        if role == "embed" and name not in checkpoint and twin in checkpoint:
+            name = twin
         if "{}" not in name and name not in checkpoint:
             name = _old_name(name, checkpoint)
         if "{}" in name and (whole := _whole_name(name)) in checkpoint:
@@ -116,9 +120,33 @@ def bind_names(layout: Layout, checkpoint: Checkpoint | PackedCheckpoint) -> dic
         for part in parts_of(spec, name):
             _check(checkpoint, part, shape_of(spec, name))
             used.add(part)
-    used |= {prefix + name for name in layout.spare.values()}
+    used |= {twin, *(prefix + name for name in layout.spare.values())}
     _check_layers(used, checkpoint)
+    _check_rest(used, layout.inert, checkpoint)
     return out
+
+
+def _beside(prefix: str, head: str, checkpoint: Checkpoint | PackedCheckpoint) -> str:
+    """The name of the head, which stands beside the model and not in it."""
+    names = (prefix + head, prefix.removesuffix("model.") + head, head)
+    return next((name for name in names if name in checkpoint), head)
+
+
+def untied(layout: Layout, checkpoint: Checkpoint | PackedCheckpoint) -> bool:
+    """Whether the checkpoint holds a head other than the embedding, though the config ties them:
+    then both count, as in transformers 5."""
+    prefix = _prefix(layout, checkpoint)
+    embed, head = prefix + layout.probe, _beside(prefix, layout.twin, checkpoint)
+    if not layout.twin or head not in checkpoint or embed not in checkpoint:
+        return False
+    if head in checkpoint.packed or embed in checkpoint.packed:
+        return True
+    one, other = checkpoint.plain(head), checkpoint.plain(embed)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return True
+    rows = max(1, (1 << 22) // max(1, one[0].size)) if one.ndim and len(one) else 1
+    parts = (slice(at, at + rows) for at in range(0, len(one), rows))
+    return not all(one[p].tobytes() == other[p].tobytes() for p in parts)
 
 
 def parts_of(spec: WeightSpec, name: str) -> list[str]:
@@ -200,6 +228,29 @@ def _check_layers(used: set[str], checkpoint: Checkpoint | PackedCheckpoint) -> 
                 f"{checkpoint.where}: tensor {name!r} belongs to a layer that config.json does not "
                 "count; its number of layers is wrong, or the weights are another model's"
             )
+
+
+def _check_rest(
+    used: set[str], inert: Mapping[str, str], checkpoint: Checkpoint | PackedCheckpoint
+) -> None:
+    """Raises ModelError for the first tensor that nothing reads and nobody knows to be inert."""
+    known = re.compile("|".join(f"(?:{pattern})" for pattern in inert) or r"(?!)")
+    for name in checkpoint:
+        if name in used or known.search(name) or SENSES.search(name):
+            continue
+        if not _zero_bias(name, used, checkpoint):
+            raise ModelError(
+                f"{checkpoint.where}: tensor {name[:200]!r} has no place in this model; without it "
+                "the results would be others. Is config.json the one of these weights?"
+            )
+
+
+def _zero_bias(name: str, used: set[str], checkpoint: Checkpoint | PackedCheckpoint) -> bool:
+    """Whether this is a bias that some packers write for layers that have none."""
+    layer = name.removesuffix(".bias")
+    if layer == name or f"{layer}.weight" not in used or name in checkpoint.packed:
+        return False
+    return not checkpoint.plain(name).any()
 
 
 def _old_name(name: str, checkpoint: Checkpoint | PackedCheckpoint) -> str:

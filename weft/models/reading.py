@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import functools
-import re
-import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.importers.hf_config import Fields
-from weft.importers.safetensors import open_checkpoint
-from weft.models.config import Layout
+from weft.importers.safetensors import Checkpoint, open_checkpoint
+from weft.models.config import DecoderConfig, Layout
+from weft.models.decoder_names import decoder_layout
 from weft.models.hub.names import name_of
 from weft.models.matrices import Chosen
-from weft.models.names import bind_weights
+from weft.models.names import bind_weights, untied
+from weft.models.notices import say
+from weft.models.tensor_names import SENSES
 
 if TYPE_CHECKING:
     import numpy as np
 
     from weft.core.dtypes import DType
     from weft.core.packed import Packed
+    from weft.importers.packed.checkpoint import PackedCheckpoint
 
-PACKED_KEYS = ("quantization_config", "quantization")  # of config.json; the second is MLX's
+# Of config.json; the second is MLX's, the third one that compressed-tensors wrote before.
+PACKED_KEYS = ("quantization_config", "quantization", "compression_config")
 _OLD = "quantize_config.json"
-_SENSES = re.compile(r"(?:^|\.)(?:vision|visual|audio|embed_vision|embed_audio)\w*\.")
 
 
 def says_packed(raw: Fields) -> bool:
@@ -37,25 +39,37 @@ def is_packed(folder: Path, raw: Fields) -> bool:
     return says_packed(raw) or (folder / _OLD).exists()
 
 
-@functools.cache
-def _say(line: str) -> None:
-    """One line on stderr, once per process."""
-    print(f"weft: {line}", file=sys.stderr)
-
-
 def read_weights(
     folder: Path, raw: Fields, layout: Layout, dtype: DType | None = None,
     wants: Callable[[str], bool] = lambda role: True,
 ) -> Mapping[str, np.ndarray | Packed]:  # fmt: skip
     """Role -> weight, for the roles that are wanted: floats as they are; packed ones as such, or
     in `dtype` where one is given. Raises ModelError, FileFormatError."""
-    checkpoint = open_checkpoint(folder)
-    if any(map(_SENSES.search, checkpoint)):
-        _say(f"{name_of(folder)}: weft takes its text model alone, no images and no sound")
-    if not is_packed(folder, raw):
+    checkpoint = _opened(folder, raw)
+    if any(map(SENSES.search, checkpoint)):
+        say(f"{name_of(folder)}: weft takes its text model alone, no images and no sound")
+    if isinstance(checkpoint, Checkpoint):
         return bind_weights(layout, checkpoint, wants)
-    from weft.importers.packed.checkpoint import PackedCheckpoint, method_of
     from weft.models.widening import PackedWeights
 
-    packed = PackedCheckpoint(checkpoint, method_of(raw, folder))
-    return Chosen(PackedWeights(layout, packed, dtype), wants)
+    return Chosen(PackedWeights(layout, checkpoint, dtype), wants)
+
+
+def _opened(folder: Path, raw: Fields) -> Checkpoint | PackedCheckpoint:
+    checkpoint = open_checkpoint(folder)
+    if not is_packed(folder, raw):
+        return checkpoint
+    from weft.importers.packed.checkpoint import PackedCheckpoint, method_of
+
+    return PackedCheckpoint(checkpoint, method_of(raw, folder))
+
+
+def as_stored(folder: Path, raw: Fields, config: DecoderConfig) -> DecoderConfig:
+    """The config, with a head of its own where the weights in the folder have one."""
+    if not config.tied or not untied(decoder_layout(config), _opened(folder, raw)):
+        return config
+    say(
+        f"{name_of(folder)}: config.json ties the output layer to the embedding, but the weights "
+        "hold another; weft takes both"
+    )
+    return replace(config, tied=False)

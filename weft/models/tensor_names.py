@@ -3,6 +3,8 @@ share, and where one has its own."""
 
 from __future__ import annotations
 
+import re
+
 PROJECTIONS = {
     "q": "self_attn.q_proj",
     "k": "self_attn.k_proj",
@@ -63,3 +65,27 @@ RENAMED = {  # family -> pattern in the names above -> the family's own
         r"mlp\.down_proj": "feed_forward.w2",
     },
 }
+
+_KEPT = "weft keeps keys and values as floats"
+_BUFFER = "a buffer that is computed from config.json"
+# Tensors of a checkpoint that nothing reads, and why that changes nothing.
+INERT = {
+    r"(^|\.)(\w+_)?inv_freq$": _BUFFER,
+    r"\.rotary_emb\.(cos|sin)_cached$": _BUFFER,
+    r"\.[qkv]_(scale|zero_point|global_scale)$|\.(prob|softmax|kv)_scale$": _KEPT,
+    r"\.(kv_cache|[kv])_scale(_float)?$": _KEPT,
+    r"(^|\.)mtp(_\w+)?\.": "layers that guess further tokens: the answer is the same without",
+}
+INERT_OF = {
+    "gpt2": {r"\.attn\.(bias|masked_bias)$": "the causal mask"},
+    "encoder": {
+        r"(^|\.)embeddings\.position_ids$": "0, 1, 2, ...",
+        r"(^|\.)pooler\.dense\.(weight|bias)$": "made of the first token alone, after the vectors",
+        r"^cls\.(predictions|seq_relationship)\.": "a head that fills gaps, after the vectors",
+        r"^lm_head\.": "a head that fills gaps, after the vectors",
+        r"^vocab_(transform|layer_norm|projector)\.": "a head that fills gaps, after the vectors",
+    },
+}
+SENSES = re.compile(
+    r"(?:^|\.)(?:vision|visual|audio|embed_vision|embed_audio|multi_modal_projector)\w*\."
+)

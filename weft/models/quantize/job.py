@@ -41,7 +41,7 @@ from weft.models.quantize.packing import Packing, Target
 from weft.models.quantize.plan import Losses, choose, loss
 from weft.models.quantize.schemes import better, bits_per_weight
 from weft.models.quantize.source import check_target, decoder_config, is_gguf, stamps
-from weft.models.training.checkpoints import copy_tokenizer
+from weft.models.training.checkpoints import copy_tokenizer, said_of_head
 from weft.models.weight_dtypes import main_dtype
 
 METHODS = ("gptq", "search")
@@ -131,7 +131,7 @@ class _Job:
         self.source, self.out, self.options, self.device = source, out, options, device
         raw = read_config(source)
         self.gguf = is_gguf(out)
-        self.config = decoder_config(raw, self.gguf)
+        self.config = decoder_config(source, raw, self.gguf)
         self.raw = dict(raw.data)
         checkpoint = open_checkpoint(source)
         self.before = checkpoint.nbytes
@@ -347,7 +347,8 @@ class _Job:
         forms = {name: f[0] for name, r in linear.items() if (f := self.form(r)) is not None}
         tied = [] if "head" in self.weights else ["lm_head"]  # there it is a layer all the same
         plain = [name for name in linear if name not in forms] + tied
-        config = {**self.raw, "quantization_config": compressed.quantization_config(forms, plain)}
+        raw = said_of_head(self.raw, self.config)
+        config = {**raw, "quantization_config": compressed.quantization_config(forms, plain)}
         write_json(self.partial / "config.json", config)
         copy_tokenizer(self.source, self.partial)
         check_target(self.out)

@@ -10,6 +10,7 @@ from weft.importers.hf_config import Fields
 from weft.models.config import DecoderConfig
 from weft.models.families import DECODERS
 from weft.models.quantize.gguf import check_said
+from weft.models.reading import as_stored
 
 
 def is_gguf(out: Path) -> bool:
@@ -35,14 +36,14 @@ def stamps(folder: Path) -> list[list[str | int]]:
     return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in found]
 
 
-def decoder_config(raw: Fields, gguf: bool) -> DecoderConfig:
+def decoder_config(source: Path, raw: Fields, gguf: bool) -> DecoderConfig:
     """The config of a decoder that can be written. Raises ModelError, UsageError."""
     kind = raw.text("model_type", "")
     if kind not in DECODERS:
         raise ModelError(f"{raw.where}: weft quantises decoders ({', '.join(DECODERS)})")
     if raw.data.get("quantization_config") or raw.data.get("quantization"):
         raise ModelError(f"{raw.where}: the weights are quantised already")
-    config = DECODERS[kind](raw)
+    config = as_stored(source, raw, DECODERS[kind](raw))
     if config.experts and (gguf or config.fused_experts or config.shared_ffn):
         form = "to GGUF" if gguf else "to a folder"
         raise ModelError(

@@ -19,11 +19,12 @@ from weft.core.arrays import all_finite
 from weft.core.dtypes import as_dtype
 from weft.core.errors import FileFormatError, ModelError, UsageError
 from weft.core.files import digests, remove_folder, verify, write_bytes, write_json
-from weft.importers.hf_config import read_bounded, read_object
+from weft.importers.hf_config import Fields, read_bounded, read_object
 from weft.importers.safetensors import SINGLE, SafetensorsFile, save_file
 from weft.models import adapters
 from weft.models.chat import TEMPLATE
 from weft.models.config import DecoderConfig
+from weft.models.families import DECODERS
 from weft.models.names import checkpoint_names
 from weft.models.training.settings import MAX_STEPS, stored
 from weft.tensor.casting import cast_array
@@ -57,6 +58,7 @@ def write_model(
     """config.json, generation_config.json, model.safetensors and the tokenizer's files. Raises
     ModelError for a weight that overflows `dtype`."""
     kept = {k: v for k, v in raw.items() if k not in ("torch_dtype", "_name_or_path")}
+    kept = said_of_head(kept, config)
     write_json(folder / "config.json", {**kept, "dtype": dtype})
     ends = {k: raw[k] for k in ("bos_token_id", "eos_token_id", "pad_token_id") if k in raw}
     write_json(folder / "generation_config.json", ends)
@@ -70,6 +72,14 @@ def write_model(
             raise ModelError(f"weight {names[role]!r} overflows {dtype}; use {wider}")
         out[names[role]] = cast
     save_file(folder / SINGLE, out, {"format": "pt"})
+
+
+def said_of_head(raw: Mapping[str, Any], config: DecoderConfig) -> dict[str, Any]:
+    """config.json's fields, which say of the output layer what the weights have."""
+    if DECODERS[raw["model_type"]](Fields(raw, "config.json")).tied == config.tied:
+        return dict(raw)
+    names = [name for name in ("tie_embedding",) if name in raw]  # LFM2's own spelling goes first
+    return {**raw, **dict.fromkeys((*names, "tie_word_embeddings"), config.tied)}
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

@@ -59,7 +59,7 @@ def _base_config(settings: Settings) -> DecoderConfig:
     """The config of the model to start from, whose folder holds what a run will read."""
     base = Path(settings.model.base)
     raw = read_config(base)
-    config = config_of(raw)
+    config = config_of(raw, base)
     if is_packed(base, raw) and not settings.lora.rank:
         raise UsageError(
             f"{base} holds packed weights, which cannot be trained; add [lora], to train adapters "

@@ -25,7 +25,7 @@ from weft.models.inputs import tables
 from weft.models.layers import Training
 from weft.models.matrices import parted
 from weft.models.names import bind_weights
-from weft.models.reading import is_packed, read_weights
+from weft.models.reading import as_stored, is_packed, read_weights
 from weft.tensor import functional
 from weft.tensor.autograd import checkpoint, no_grad
 from weft.tensor.core import Tensor
@@ -181,7 +181,7 @@ def folder_weights(folder: Path) -> tuple[DecoderConfig, dict[str, np.ndarray]]:
     """The config and weights (float32, by role) of a Hugging Face folder. Raises ModelError."""
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder; expected a Hugging Face model folder")
-    config = config_of(read_config(folder))
+    config = config_of(read_config(folder), folder)
     bound = bind_weights(decoder_layout(config), open_checkpoint(folder))
     return config, {role: np.asarray(v, np.float32) for role, v in bound.items()}
 
@@ -192,7 +192,7 @@ def base_weights(folder: Path) -> Mapping[str, np.ndarray | Packed]:
     raw = read_config(folder)
     if not is_packed(folder, raw):
         return folder_weights(folder)[1]
-    return dict(read_weights(folder, raw, decoder_layout(config_of(raw))))
+    return dict(read_weights(folder, raw, decoder_layout(config_of(raw, folder))))
 
 
 def check_context(config: DecoderConfig, context: int) -> None:
@@ -203,8 +203,9 @@ def check_context(config: DecoderConfig, context: int) -> None:
         )
 
 
-def config_of(raw: Fields) -> DecoderConfig:
-    """The DecoderConfig of a config.json; ModelError for a model that is not a decoder."""
+def config_of(raw: Fields, folder: Path | None = None) -> DecoderConfig:
+    """The DecoderConfig of a config.json, as the weights in `folder` have it. ModelError for what
+    is not a decoder."""
     kind = raw.text("model_type", "")
     if kind not in DECODERS:
         raise ModelError(
@@ -215,4 +216,4 @@ def config_of(raw: Fields) -> DecoderConfig:
     what = "experts" if made.experts else "layers by the delta rule" if made.delta else ""
     if what:
         raise ModelError(f"{raw.where}: {kind} cannot be trained: it has {what}")
-    return made
+    return made if folder is None else as_stored(folder, raw, made)

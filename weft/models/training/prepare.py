@@ -221,8 +221,9 @@ def _texts(corpus: Corpus | Conversations) -> list[str]:
 def _config(settings: Settings, folder: Path) -> tuple[dict[str, Any], DecoderConfig]:
     """config.json's fields and the DecoderConfig: the base model's, or new ones."""
     if settings.model.base:
-        fields = read_config(Path(settings.model.base))
-        return dict(fields.data), config_of(fields)
+        base = Path(settings.model.base)
+        fields = read_config(base)
+        return dict(fields.data), config_of(fields, base)
     vocab = Tokenizer(folder, 1 << 30).size
     end = end_token(folder)
     ids = [] if end is None else Tokenizer(folder, vocab).encode(end, special=False)

@@ -1,0 +1,184 @@
+"""The fields of config.json that each family's reader consumes.
+
+A family's table gives each field and the value that transformers 5 takes where a file leaves it
+out (`configuration_*.py`). A reader sees no other field. A field that stands there as null has no
+value, whatever the table says. Sizes have no value of their own: a file must say them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Table = Mapping[str, Any]
+
+_SIZES: Table = dict.fromkeys((
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+))  # fmt: skip
+ROPE: Table = {
+    **dict.fromkeys(("rope_parameters", "rope_scaling", "partial_rotary_factor")),
+    "rope_theta": 1e4, "original_max_position_embeddings": None,
+}  # fmt: skip
+_BASE: Table = {
+    **_SIZES, **ROPE, "num_key_value_heads": None, "head_dim": None,
+    "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "tie_word_embeddings": False,
+}  # fmt: skip
+_LLAMA: Table = {**_BASE, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
+_OLMO: Table = {**_BASE, "hidden_act": "silu", "attention_bias": False, "rms_norm_eps": 1e-5}
+_SLIDES: Table = {"use_sliding_window": False, "sliding_window": 4096}
+_SPARSE: Table = {
+    "decoder_sparse_step": 1, "mlp_only_layers": None, "num_local_experts": None,
+}  # fmt: skip
+_QWEN2: Table = {
+    **_BASE, "hidden_act": "silu", "num_key_value_heads": 32, "max_position_embeddings": 32768,
+    **_SLIDES, "max_window_layers": 28, "layer_types": None,
+}  # fmt: skip
+_GEMMA: Table = {
+    **_BASE, "hidden_activation": "gelu_pytorch_tanh", "num_key_value_heads": 4, "head_dim": 256,
+    "max_position_embeddings": 8192, "tie_word_embeddings": True, "attention_bias": False,
+    "query_pre_attn_scalar": 256, "sliding_window": 4096, "layer_types": None,
+    "final_logit_softcapping": None, "use_bidirectional_attention": None,
+}  # fmt: skip
+_GEMMA4: Table = {
+    **{k: v for k, v in _GEMMA.items() if k != "query_pre_attn_scalar" and k not in ROPE},
+    "max_position_embeddings": 131072, "sliding_window": 512,
+    "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": None,
+    "attention_k_eq_v": False, "num_kv_shared_layers": 0, "use_double_wide_mlp": False,
+    "global_head_dim": 512, "num_global_key_value_heads": None, "per_layer_config": None,
+    "enable_moe_block": False, "num_experts": None, "top_k_experts": None,
+    "moe_intermediate_size": None, "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25},
+        "sliding_attention": {},
+    },
+}  # fmt: skip
+_DELTA: Table = {
+    **_BASE, "hidden_act": "silu", "attention_bias": False, "head_dim": 256,
+    "max_position_embeddings": 32768, "num_key_value_heads": 2, "partial_rotary_factor": 0.25,
+    "layer_types": None, "full_attention_interval": 4, "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+}  # fmt: skip
+_SHARED: Table = {
+    "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "num_local_experts": None,
+}  # fmt: skip
+_YARN: Table = {
+    "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0,
+    "original_max_position_embeddings": 16384, "mscale": 1.0, "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}  # fmt: skip
+_GPT_OSS_YARN: Table = {
+    "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+    "original_max_position_embeddings": 4096,
+}  # fmt: skip
+_NO_WIDTH = ("intermediate_size",)  # where all layers have experts
+
+DECODER_FIELDS: Mapping[str, Table] = {
+    "gpt2": {
+        **dict.fromkeys(("vocab_size", "n_embd", "n_layer", "n_head", "n_inner")),
+        "n_positions": 1024, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
+        "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False, "tie_word_embeddings": True,
+    },
+    "llama": _LLAMA,
+    "mistral": {
+        **_BASE, "hidden_act": "silu", "num_key_value_heads": 8, "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+    },
+    "ministral3": {
+        **_BASE, "hidden_act": "silu", "num_key_value_heads": 8, "head_dim": 128,
+        "max_position_embeddings": 262144, "rms_norm_eps": 1e-5, "sliding_window": None,
+        "rope_parameters": _YARN,
+    },
+    "qwen2": _QWEN2,
+    "qwen3": {**_QWEN2, "head_dim": 128, "attention_bias": False},
+    "qwen3_moe": {
+        **{k: v for k, v in _QWEN2.items() if k not in ("max_window_layers", "layer_types")},
+        **_SPARSE, "num_key_value_heads": 4, "attention_bias": False, "norm_topk_prob": False,
+        "moe_intermediate_size": 768, "num_experts_per_tok": 8, "num_experts": 128,
+    },
+    "qwen3_next": {
+        **_DELTA, **_SHARED, **_SPARSE, "norm_topk_prob": True, "num_experts_per_tok": 10,
+        "num_experts": 512,
+    },
+    "qwen3_5_text": {**_DELTA, "num_key_value_heads": 4},
+    "qwen3_5_moe_text": {
+        **{k: v for k, v in _DELTA.items() if k not in _NO_WIDTH}, **_SHARED,
+        "num_experts_per_tok": 8, "num_experts": 256,
+    },
+    "gemma2": {**_GEMMA, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0},
+    "gemma3_text": {
+        **_GEMMA, "max_position_embeddings": 131072, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
+        "sliding_window_pattern": None, "_sliding_window_pattern": None,
+    },
+    "gemma4_text": _GEMMA4,
+    "gemma4_unified_text": {
+        **_GEMMA4, "hidden_size_per_layer_input": 0, "sliding_window": 1024,
+    },
+    "gpt_oss": {
+        **_BASE, "rope_theta": 150000.0, "num_key_value_heads": 8, "head_dim": 64,
+        "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "sliding_window": 128,
+        "layer_types": None, "attention_bias": True, "num_experts": None,
+        "num_local_experts": 128, "num_experts_per_tok": 4, "swiglu_limit": 7.0,
+        "swiglu_alpha": 1.702, "rope_parameters": _GPT_OSS_YARN,
+    },
+    "lfm2": {
+        **{k: v for k, v in _BASE.items() if k != "rms_norm_eps"}, "rope_theta": 1e6,
+        "num_key_value_heads": 8, "max_position_embeddings": 128000, "norm_eps": 1e-5,
+        "tie_word_embeddings": True, "tie_embedding": None, "block_ff_dim": None,
+        "block_auto_adjust_ff_dim": True, "block_ffn_dim_multiplier": 1.0,
+        "block_multiple_of": 256, "conv_L_cache": 3, "conv_bias": False,
+        "full_attn_idxs": None, "layer_types": None,
+    },
+    "phi3": {
+        **_BASE, "hidden_act": "silu", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+        "original_max_position_embeddings": 4096, "sliding_window": None,
+    },
+    "smollm3": {
+        **_LLAMA, "num_key_value_heads": 4, "max_position_embeddings": 32768,
+        "rope_theta": 2e6, "tie_word_embeddings": True, **_SLIDES, "sliding_window": None,
+        "no_rope_layers": None, "no_rope_layer_interval": 4, "layer_types": None,
+    },
+    "granite": {
+        **_LLAMA, "attention_multiplier": 1.0, "embedding_multiplier": 1.0,
+        "residual_multiplier": 1.0, "logits_scaling": 1.0,
+    },
+    "olmo2": _OLMO,
+    "olmo3": {**_OLMO, "rope_theta": 5e5, "sliding_window": 4096, "layer_types": None},
+}  # fmt: skip
+
+# A wrapper's text model has a config of its own. What the wrapper says of tied embeddings counts.
+WRAPPER_FIELDS: Mapping[str, Table] = {
+    kind: {"text_config": None, "tie_word_embeddings": tied}
+    for kind, tied in {
+        "mistral3": True, "qwen3_5": False, "qwen3_5_moe": False, "gemma4": True,
+        "gemma4_unified": True,
+    }.items()
+}  # fmt: skip
+
+_BERT: Table = {
+    **dict.fromkeys(_SIZES), "hidden_act": "gelu", "max_position_embeddings": 512,
+    "type_vocab_size": 2, "layer_norm_eps": 1e-12, "pad_token_id": 0,
+    "position_embedding_type": "absolute", "is_decoder": False,
+}  # fmt: skip
+_ROBERTA: Table = {**_BERT, "pad_token_id": 1}
+ENCODER_FIELDS: Mapping[str, Table] = {
+    "bert": _BERT,
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+    "distilbert": {
+        **dict.fromkeys(("vocab_size", "dim", "n_layers", "n_heads", "hidden_dim")),
+        "max_position_embeddings": 512, "activation": "gelu", "pad_token_id": 0,
+    },
+}  # fmt: skip
+
+# Another spelling of a field, which goes before the family's own.
+ALIASES: Mapping[str, Mapping[str, str]] = {
+    "gpt2": {
+        "hidden_size": "n_embd", "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
+    },
+    "distilbert": {
+        "hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers",
+    },
+}  # fmt: skip

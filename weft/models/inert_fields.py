@@ -1,0 +1,126 @@
+"""Fields of a model's JSON files that change nothing of what weft computes, and why.
+
+What is neither here nor among the fields that a reader consumes (`family_fields` and the readers of
+the other files) is named on stderr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_BOOKS = "says where the file comes from"
+_TRAINING = "is about training"
+_RETURNS = "says what transformers' own forward returns"
+_SEARCH = "is how transformers' own generate searches; here whoever calls says that"
+_LABELS = "names the outputs of a classifier, which weft does not load"
+_SENSES = "is about images and sound, of which weft takes none"
+_FURTHER = "is about layers that guess further tokens, which weft leaves aside"
+_OTHER = "is not read by transformers' own code for the family"
+_SPEED = "is how transformers computes, not what"
+
+
+def _table(*groups: tuple[str, str]) -> dict[str, str]:
+    return {name: why for why, names in groups for name in names.split()}
+
+
+# transformers' generate; weft's callers say how to sample.
+GENERATION: Mapping[str, str] = _table(
+    (_SEARCH, """
+        do_sample temperature top_k top_p min_p typical_p epsilon_cutoff eta_cutoff top_h max_length
+        max_new_tokens min_length min_new_tokens early_stopping max_time num_beams num_beam_groups
+        num_return_sequences length_penalty diversity_penalty penalty_alpha use_cache
+        cache_implementation cache_config return_legacy_cache output_attentions
+        output_hidden_states output_scores output_logits return_dict_in_generate
+        assistant_early_exit assistant_confidence_threshold assistant_lookbehind
+        target_lookbehind num_assistant_tokens num_assistant_tokens_schedule
+        is_assistant prompt_lookup_num_tokens max_matching_ngram_size remove_invalid_values
+        renormalize_logits low_memory dola_layers prefill_chunk_size compile_config
+        disable_compile chat_format max_window_size decoder_start_token_id trust_remote_code
+        encoder_no_repeat_ngram_size encoder_repetition_penalty use_mtp"""),
+    (_BOOKS, "transformers_version _from_model_config _original_object_hash _name_or_path "
+     "_commit_hash"),
+)  # fmt: skip
+
+# Keys of generation_config.json that change which tokens are written, and the values that do not.
+# Others are named: weft's callers give such settings with each request.
+STEERING: Mapping[str, tuple[object, ...]] = {
+    "repetition_penalty": (1, 1.0), "no_repeat_ngram_size": (0,), "bad_words_ids": ([],),
+    "suppress_tokens": ([],), "begin_suppress_tokens": ([],), "forced_bos_token_id": (),
+    "forced_eos_token_id": (), "exponential_decay_length_penalty": (), "sequence_bias": ({},),
+    "force_words_ids": ([],), "constraints": ([],), "guidance_scale": (1, 1.0),
+    "stop_strings": ([],), "token_healing": (False,), "watermarking_config": ({},),
+}  # fmt: skip
+
+CONFIG: Mapping[str, str] = {
+    **GENERATION,
+    **dict.fromkeys(STEERING, _SEARCH),
+    **_table(
+        (_BOOKS, """
+            architectures model_type dtype torch_dtype transformers_version name_or_path auto_map
+            license language library_name base_model unsloth_version unsloth_fixed finetuning_task
+            task_specific_params gradient_checkpointing _attn_implementation
+            _attn_implementation_autoset attn_implementation experts_implementation
+            _experts_implementation transformers.js_config _unsloth_version"""),
+        (_TRAINING, """
+            initializer_range initializer_factor attention_dropout hidden_dropout
+            hidden_dropout_prob attention_probs_dropout_prob classifier_dropout resid_pdrop
+            embd_pdrop attn_pdrop dropout qa_dropout seq_classif_dropout sinusoidal_pos_embds
+            router_aux_loss_coef router_jitter_noise output_router_logits
+            input_jitter_noise summary_activation summary_first_dropout summary_proj_to_labels
+            summary_type summary_use_proj block_mlp_init_scale block_out_init_scale
+            block_use_xavier_init conv_use_xavier_init embedding_dropout activation_dropout
+            attention_probs_dropout mlp_dropout layerdrop tie_weights_"""),
+        (_RETURNS, "return_dict use_return_dict torchscript tie_last_hidden_states "
+         "output_past keys_to_ignore_at_inference"),
+        (_LABELS, "id2label label2id num_labels problem_type"),
+        (_SPEED, "chunk_size_feed_forward use_bfloat16 pretraining_tp tf_legacy_loss "
+         "reorder_and_upcast_attn pad_token_type use_flash_attn base_model_tp_plan "
+         "mamba_ssm_dtype"),
+        ("is read with the ids that end a text", "eos_token_id bos_token_id pad_token_id"),
+        ("is an id that only tokenizers use", "sep_token_id cls_token_id mask_token_id "
+         "unk_token_id"),
+        ("is read with the weights", "quantization_config quantization compression_config"),
+        (_FURTHER, "num_nextn_predict_layers mtp_num_hidden_layers mtp_use_dedicated_embeddings "
+         "mtp_layers_block_type"),
+        ("ties an encoder to a decoder, of which weft plays one", "tie_encoder_decoder"),
+        (_SENSES, "vision_config audio_config language_model_only modality"),
+    ),
+}  # fmt: skip
+
+_TIED = _table(("ties a head that fills gaps, which weft does not compute", "tie_word_embeddings"))
+# What the files of a family hold besides.
+FAMILY: Mapping[str, Mapping[str, str]] = {
+    "gpt2": _table((_OTHER, "n_ctx use_weight_tying")),
+    "qwen2": _table((_OTHER, "use_mrope")),
+    "qwen3_moe": _table((_OTHER, "max_window_layers shared_expert_intermediate_size")),
+    "qwen3_next": _table((_OTHER, "use_sliding_window sliding_window max_window_layers")),
+    "qwen3_5_text": _table((_OTHER, "attn_output_gate use_sliding_window sliding_window")),
+    "qwen3_5_moe_text": _table((_OTHER, """
+        attn_output_gate intermediate_size norm_topk_prob decoder_sparse_step mlp_only_layers
+        use_sliding_window sliding_window""")),
+    "gemma2": _table((_OTHER, "hidden_act")),
+    "gemma3_text": _table((_OTHER, "hidden_act attn_logit_softcapping")),
+    "gemma4_text": _table((_OTHER, "hidden_act attn_logit_softcapping")),
+    "gemma4_unified_text": _table((_OTHER, "hidden_act attn_logit_softcapping")),
+    "gpt_oss": _table((_OTHER, "hidden_act initial_context_length experts_per_token")),
+    "lfm2": _table((_OTHER, """
+        block_dim block_norm_eps block_use_swiglu conv_dim conv_dim_out num_heads use_pos_enc
+        theta hidden_act rms_norm_eps""")),
+    "phi3": _table((_OTHER, "attention_bias mlp_bias lm_head_bias interpolate_factor "
+                    "full_attn_mod embd_layer")),
+    "smollm3": _table((_OTHER, "max_window_layers")),
+    "mistral": _table((_OTHER, "attention_bias mlp_bias")),
+    "bert": _TIED | _table((_OTHER, """
+        directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
+        pooler_size_per_head pooler_type""")),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "distilbert"), _TIED),
+}  # fmt: skip
+# Fields of a model that also sees, by how their names begin.
+SENSES = ("vision", "image", "video", "audio", "boi_", "eoi_", "boa_", "eoa_", "spatial_",
+          "projector_", "multimodal_", "mm_")  # fmt: skip
+
+# Fields that change what any model computes, and the values with which they do not.
+REFUSED: Mapping[str, tuple[object, ...]] = {
+    "is_encoder_decoder": (False,), "add_cross_attention": (False,), "is_causal": (True,),
+    "per_layer_config": ({},), "pruned_heads": ({}, []), "cross_attention_hidden_size": (),
+}  # fmt: skip

@@ -1,0 +1,30 @@
+"""Lines on stderr about what a model's files say and weft does not take into account."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+_SHOWN = 8  # names in a line
+
+
+@functools.cache
+def say(line: str) -> None:
+    """One line on stderr, once per process."""
+    print(f"weft: {line}", file=sys.stderr)
+
+
+def say_unknown(where: str, data: Mapping[str, Any], *known: Collection[str]) -> None:
+    """Names the fields of `data` that none of `known` holds; a field that is null says nothing."""
+    names = [k for k, v in data.items() if v is not None and not any(k in each for each in known)]
+    if names:
+        say(f"{where}: weft does not know {listed(names)}, which changes nothing here")
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names for a message: a few of them, and how many more there are."""
+    found = [name[:60] for name in names]
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return ", ".join(found[:_SHOWN]) + more
