@@ -177,7 +177,7 @@ LIES: list[tuple[str, dict[str, Any], str]] = [
     ("awq", {"bits": 5}, "AWQ's version 'gemm' of 5 bits"),
     ("awq", {"version": "gemv"}, "AWQ's version 'gemv' of 4 bits is not supported"),
     ("awq", {"quant_method": "gptq"}, r"'scales' has shape \[4, 64\]; expected \[\*, 8\]"),
-    ("pack", {"quant_method": "fp8"}, "'weight' is missing; there are weight_scale"),
+    ("pack", {"quant_method": "fp8"}, "weight_shape.* has no place"),
     ("pack", {"quant_method": "hqq"}, "'hqq' is not supported; read are gptq .* GGUF"),
     ("pack", {"quant_method": None}, "quant_method '' is not supported"),
     ("pack", {"format": "marlin-24"}, "format 'marlin-24' is not supported"),

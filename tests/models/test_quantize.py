@@ -352,6 +352,7 @@ def test_what_no_scheme_packs_on_the_way_in(
     moe = {
         "model_type": "qwen3_moe", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64,
         "num_hidden_layers": 1, "num_attention_heads": 2, "num_experts": 4, "head_dim": 16,
+        "num_key_value_heads": 2,
         "num_experts_per_tok": 2, "moe_intermediate_size": 32, "tie_word_embeddings": True,
     }  # fmt: skip
     model = load(random_folder(tmp_path, moe), device="oracle", quant="int8")

@@ -4,6 +4,7 @@ says of the output layer, transformers reads the same way."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,7 @@ def test_an_index_that_names_what_is_not_there(tmp_path: Path) -> None:
     raw = json.loads(index.read_text())
     raw["weight_map"]["model.norm.bias"] = "a.safetensors"
     index.write_text(json.dumps(raw))
-    with pytest.raises(FileFormatError, match="model.norm.bias"):
+    with pytest.raises(FileFormatError, match=r"model\.norm\.bias"):
         ours(tmp_path)
 
 
@@ -220,5 +221,5 @@ def test_tensors_that_change_nothing(name: str, more: Tensors, tmp_path: Path) -
 def test_tensors_without_a_place(name: str, more: Tensors, tmp_path: Path) -> None:
     write_model(name, tmp_path)
     changed(tmp_path, lambda tensors: tensors.update(more))
-    with pytest.raises(ModelError, match=next(iter(more))):
+    with pytest.raises(ModelError, match=re.escape(next(iter(more)))):
         answer(name, tmp_path)
