@@ -88,7 +88,10 @@ def test_two_program_buffers_may_be_one_buffer():
     np.testing.assert_array_equal(gpu.read(c, (64,), F32), np.full(64, 3, np.float32))
 
 
-@pytest.mark.parametrize("groups", [(70_000, 1, 1), (131_071, 2, 1), (65_535, 1, 2)])
+@pytest.mark.parametrize(
+    "groups",
+    [(70_000, 1, 1), (131_071, 2, 1), (65_535, 1, 2), (1, 70_000, 1), (2, 3, 65_536), (0, 9, 9)],
+)
 def test_grids_longer_than_an_axis(groups):
     b = Builder("grid")
     out = b.buffer("out", dt.int32, groups[0] * groups[1] * groups[2], "w")

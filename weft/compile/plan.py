@@ -19,6 +19,7 @@ from weft.core.caps import Caps
 from weft.core.dtypes import uint8 as _UINT8
 from weft.core.errors import CompileError, LimitError
 from weft.graph.ir import Graph, Node
+from weft.kernel.grid import check_groups
 from weft.kernel.ir import Kernel
 from weft.kernel.printer import kernel_hash
 from weft.kernel.turns import within_turns
@@ -64,6 +65,8 @@ class KernelTable:
             try:
                 kernel = registry.get(group.kind)(group, self.caps, config)
                 kernel = within_turns(kernel, self.caps.max_turns)
+                if not self.caps.is_cpu:
+                    check_groups(kernel, self.caps.max_groups)
             except (CompileError, LimitError) as error:
                 named = f"{group.name} {_shape(group.outputs[0])}: {error}"
                 raise UnwritableError(group, type(error)(named)) from error

@@ -30,7 +30,7 @@ class Caps:
     # Of one value in memory, and of one index over elements that are never stored: indices have 32
     # bits, and the last group's threads go beyond the end.
     max_elements: int = (1 << 31) - (1 << 20)
-    max_groups: int = 65535  # per grid axis; dialects fold a longer axis 0
+    max_groups: int = 65535  # per grid axis; dialects fold longer grids
     max_turns: int = 0  # of all loops of a thread together, where a target ends them then; 0: none
     exclusive_buffers: bool = False  # one dispatch may not both read and write one buffer (WebGPU)
     scratch_bytes: int = 0  # private scratch per CPU worker for large private arrays

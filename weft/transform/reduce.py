@@ -9,39 +9,120 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from weft.core import dtypes as dt
 from weft.core.order import COLUMN_SEGMENT, ROW_SEGMENT
 from weft.graph.ir import Graph, Node
-from weft.transform.rebuild import make, remake, rewrite
+from weft.transform.rebuild import const, make, remake, rewrite
 
 BLOCKS = 64  # pieces where the order is free
 FEWEST = 8  # pieces of columns at least
+LONG = 1 << 20  # elements from which on a row or column is cut that one worker could take whole
 MIN_ELEMENTS = 1 << 18  # shorter reductions are over before a second kernel has begun
 MAX_OUTPUTS = 1 << 10  # more outputs than this occupy the cores by themselves
 
 
 def split_reductions(graph: Graph) -> Graph:
-    """The graph with each long sum or max over its leading axis done in parts."""
+    """The graph with each long sum, max or argmax to few values done in parts."""
     return rewrite(graph, lambda node, inputs: _split(remake(node, inputs)))
 
 
 def _split(node: Node) -> Node:
-    if node.op not in ("sum", "max") or 0 not in node.attrs["axes"]:
+    if node.op not in ("sum", "max", "argmax"):
         return node
     (x,) = node.inputs
     if x.size < MIN_ELEMENTS or node.size > MAX_OUTPUTS:
         return node
+    if node.op == "argmax":
+        return _argmax(node, x, node.attrs["axis"])
     axes = tuple(sorted(node.attrs["axes"]))
     lead = next((i for i, a in enumerate(axes) if a != i), len(axes))  # axes 0..lead-1 go
     if node.op == "sum" and node.dtype.is_float:
-        return _sum(node, x, lead) if lead == len(axes) or node.size == 1 else node
-    length = math.prod(x.shape[:lead])
-    if length % BLOCKS or length == BLOCKS:
+        if lead and (lead == len(axes) or node.size == 1):
+            return _sum(node, x, lead)
+        return _row_sums(node, x) if axes == tuple(range(len(node.shape), len(x.shape))) else node
+    if lead:
+        x = make("reshape", x, shape=(math.prod(x.shape[:lead]), *x.shape[lead:]))
+        axes = (0, *(a - lead + 1 for a in axes[lead:]))
+    cut = max(axes, key=lambda a: x.shape[a], default=0)
+    if lead and x.shape[0] > BLOCKS:
+        cut = 0
+    elif not axes or x.shape[cut] < LONG:
         return node
-    flat = make("reshape", x, shape=(BLOCKS, length // BLOCKS, *x.shape[lead:]))
-    rest = tuple(a - lead + 2 for a in axes[lead:])
-    partial = make(node.op, flat, axes=(1, *rest), where=node.where)
-    return make(node.op, partial, axes=(0,), where=node.where)
+    rest = tuple(a + (a > cut) for a in axes if a != cut)
+    parts = [make(node.op, p, axes=(cut + 1, *rest), where=node.where) for p in _pieces(x, cut)]
+    at = cut - sum(a < cut for a in axes)
+    return make(node.op, _joined(parts, at), axes=(at,), where=node.where)
+
+
+def _joined(parts: list[Node], axis: int) -> Node:
+    return parts[0] if len(parts) == 1 else make("concat", *parts, axis=axis)
+
+
+def _pieces(x: Node, axis: int) -> list[Node]:
+    """BLOCKS pieces of an axis, [..., pieces, elements, ...], and one of what is left over."""
+    length = x.shape[axis]
+    each, found = length // BLOCKS, []
+    for start, stop, count in ((0, each * BLOCKS, BLOCKS), (each * BLOCKS, length, 1)):
+        if start == stop:
+            continue
+        part = x
+        if (start, stop) != (0, length):
+            starts, stops = [0] * len(x.shape), list(x.shape)
+            starts[axis], stops[axis] = start, stop
+            ones = (1,) * len(x.shape)
+            part = make("slice", x, starts=tuple(starts), stops=tuple(stops), steps=ones)
+        shape = (*x.shape[:axis], count, (stop - start) // count, *x.shape[axis + 1 :])
+        found.append(make("reshape", part, shape=shape))
+    return found
+
+
+def _argmax(node: Node, x: Node, axis: int) -> Node:
+    """The first piece with the largest value, and the first place of that value in it."""
+    if x.shape[axis] < LONG:
+        return node
+    each = x.shape[axis] // BLOCKS
+    values, places = [], []
+    for k, part in enumerate(_pieces(x, axis)):
+        values.append(make("max", part, axes=(axis + 1,), where=node.where))
+        inside = make("argmax", part, axis=axis + 1, where=node.where)
+        piece = make("iota", shape=inside.shape, axis=axis, dtype=dt.int32)
+        start = _like(inside, k * each * BLOCKS)
+        before = make("add", make("mul", piece, _like(inside, each)), start)
+        places.append(make("add", inside, before))
+    value, place = (_joined(parts, axis) for parts in (values, places))
+    best = make("argmax", value, axis=axis, where=node.where)
+    kept = (*best.shape[:axis], 1, *best.shape[axis:])
+    wanted = make("broadcast", make("reshape", best, shape=kept), shape=place.shape)
+    chosen = make("equal", make("iota", shape=place.shape, axis=axis, dtype=dt.int32), wanted)
+    return make("sum", make("where", chosen, place, _like(place, 0)), axes=(axis,))
+
+
+def _like(x: Node, number: int) -> Node:
+    return make("broadcast", const(np.asarray(number, x.dtype.numpy)), shape=x.shape)
+
+
+def _row_sums(node: Node, x: Node) -> Node:
+    """Sums of floats over the last axes, cut at a row's segments."""
+    length = math.prod(x.shape[len(node.shape) :])
+    if length < LONG:
+        return node
+    if x.dtype != dt.float32:
+        x = make("cast", x, dtype=dt.float32)
+    rows = make("reshape", x, shape=(node.size, length))
+    whole = length // ROW_SEGMENT * ROW_SEGMENT
+    parts = []
+    for start, stop, each in ((0, whole, ROW_SEGMENT), (whole, length, length - whole)):
+        if start < stop:
+            stops = (node.size, stop)
+            part = make("slice", rows, starts=(0, start), stops=stops, steps=(1, 1))
+            part = make("reshape", part, shape=(node.size, (stop - start) // each, each))
+            parts.append(make("sum", part, axes=(2,), where=node.where))
+    total = _split(make("sum", _joined(parts, 1), axes=(1,), where=node.where))
+    if total.dtype != node.dtype:
+        total = make("cast", total, dtype=node.dtype)
+    return make("reshape", total, shape=node.shape)
 
 
 def _sum(node: Node, x: Node, lead: int) -> Node:

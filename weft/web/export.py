@@ -44,7 +44,7 @@ from weft.web.shards import Shards
 from weft.web.tokenizers import for_page
 from weft.web.training import Training, training
 
-FORMAT = 1
+FORMAT = 2
 TARGETS = (targets.WEBGPU, targets.WASM)
 PLAYER = Path(__file__).with_name("js")
 DEVELOPING = ("eslint.config.js", "jsconfig.json")  # of the player's source, not of a page

@@ -31,6 +31,7 @@ class Call:
         self.groups: dict[tuple[int, ...], tuple[Pipeline, Any, list[Any]]] = {}
         self.now: tuple[Any, Any] | None = None  # native pipeline and bind group
         self.fixed = all(isinstance(g, ir.Const) for g in kernel.grid)
+        self.fold = False  # see wgsl.Layout
         self.grid: tuple[int, int, int] | None = None
 
 
@@ -86,6 +87,7 @@ class WgpuBound(Bound):
             found = call.groups[key] = (*self._group(call, raws), raws)
         pipeline, group, _ = found
         call.now = (pipeline.raw._internal, group._internal)
+        call.fold = pipeline.layout.fold
 
     def _group(self, call: Call, raws: list[Any]) -> tuple[Pipeline, Any]:
         access = [b.access for b in call.kernel.buffers]
@@ -122,7 +124,7 @@ class WgpuBound(Bound):
         x, y, z = groups(call.kernel, scalars)
         if not x * y * z:
             return 0, 0, 0
-        return wgsl.fold_grid((x, y, z), self.device.caps, call.kernel.name)
+        return wgsl.fold_grid((x, y, z), call.fold, self.device.caps, call.kernel.name)
 
     def _flatten(self, calls: list[Call], scalars: Sequence[int]) -> list[tuple[Any, ...]]:
         flat = []

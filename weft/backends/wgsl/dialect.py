@@ -166,20 +166,33 @@ _STATEMENT: dict[type, Callable[..., None]] = {
 
 
 def _prologue(w: Writer, fold: bool) -> None:
-    """Group and thread indices as i32; a folded axis 0 is put together again, and groups beyond
-    its end leave (all threads of a group alike, so barriers stay uniform)."""
+    """Group and thread indices as i32."""
     for dim, axis in enumerate("xyz"):
         if f"thread{dim}" in w.used:
             w.emit(f"let w_thread{dim} = i32(w_local.{axis});")
     if fold:
-        w.emit(f"let w_total = {w.scalar(w.kernel.grid[0])};")
-        w.emit("let w_rows = (w_total + i32(w_groups.x) - 1i) / i32(w_groups.x);")
-        w.emit("let w_group0 = (i32(w_group.y) % w_rows) * i32(w_groups.x) + i32(w_group.x);")
-        w.emit("if (w_group0 >= w_total) { return; }")
+        return _folded(w)
     for dim, axis in enumerate("xyz"):
-        if f"group{dim}" in w.used and not (fold and dim == 0):
-            row = "i32(w_group.y) / w_rows" if fold and dim == 1 else f"i32(w_group.{axis})"
-            w.emit(f"let w_group{dim} = {row};")
+        if f"group{dim}" in w.used:
+            w.emit(f"let w_group{dim} = i32(w_group.{axis});")
+
+
+def _folded(w: Writer) -> None:
+    """The place in a grid whose groups are counted through x and y; groups beyond its end leave
+    (all threads of a group alike, so barriers stay uniform)."""
+    for dim in range(3):
+        w.emit(f"let w_size{dim} = {w.scalar(w.kernel.grid[dim])};")
+    w.emit("let w_flat = i32(w_group.y) * i32(w_groups.x) + i32(w_group.x);")
+    w.emit("if (w_flat >= w_size0 * w_size1 * w_size2) { return; }")
+    line = all(isinstance(g, ir.Const) and int(g.value) == 1 for g in w.kernel.grid[1:])
+    found = (
+        "w_flat" if line else "w_flat % w_size0",
+        "w_flat / w_size0 % w_size1",
+        "w_flat / w_size0 / w_size1",
+    )
+    for dim, text in enumerate(found):
+        if f"group{dim}" in w.used:
+            w.emit(f"let w_group{dim} = {text};")
 
 
 def _module(w: Writer, plan: layout.Layout, body: list[str]) -> str:

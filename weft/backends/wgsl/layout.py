@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from weft.core.caps import Caps
 from weft.core.errors import CompileError, LimitError
 from weft.kernel import ir
+from weft.kernel.grid import most_groups
 from weft.kernel.walk import walk
 
 SCALARS = -1
@@ -29,9 +30,9 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Bindings in order (binding number = position, all in group 0). `fold`: grid axis 0 may be
-    longer than the device's limit and is then continued in y. `scalars`: the last binding is the
-    scalar buffer."""
+    """Bindings in order (binding number = position, all in group 0). `fold`: an axis of the grid
+    may be longer than the device's limit, so all groups are counted through x and y. `scalars`:
+    the last binding is the scalar buffer."""
 
     bindings: tuple[Binding, ...]
     fold: bool
@@ -64,9 +65,8 @@ def facts(kernel: ir.Kernel) -> Facts:
 
 
 def folds(kernel: ir.Kernel, caps: Caps) -> bool:
-    """Whether grid axis 0 may need more groups than one axis takes."""
-    x = kernel.grid[0]
-    return not (isinstance(x, ir.Const) and int(x.value) <= caps.max_groups)
+    """True if an axis of the grid may need more groups than one axis takes."""
+    return max(most_groups(kernel)) > caps.max_groups
 
 
 def plan(kernel: ir.Kernel, caps: Caps, writable: frozenset[int] = frozenset()) -> Layout:
@@ -83,7 +83,7 @@ def plan(kernel: ir.Kernel, caps: Caps, writable: frozenset[int] = frozenset()) 
     ]
     fold = folds(kernel, caps)
     scalars = facts(kernel).scalars or (
-        fold and any(isinstance(node, ir.Param) for node in walk(kernel.grid[0]))
+        fold and any(isinstance(node, ir.Param) for axis in kernel.grid for node in walk(axis))
     )
     if scalars:
         bindings.append(Binding(SCALARS, 0, 16, False))
@@ -95,16 +95,18 @@ def plan(kernel: ir.Kernel, caps: Caps, writable: frozenset[int] = frozenset()) 
     return Layout(tuple(bindings), fold, scalars)
 
 
-def fold_grid(grid: tuple[int, int, int], caps: Caps, name: str) -> tuple[int, int, int]:
-    """The group counts to dispatch for a grid: axis 0 beyond the limit continues in y.
+def fold_grid(
+    grid: tuple[int, int, int], fold: bool, caps: Caps, name: str
+) -> tuple[int, int, int]:
+    """The group counts to dispatch for a grid: those of a folded one go through x, then y.
 
     Raises LimitError when even that does not fit.
     """
     x, y, z = grid
     most = caps.max_groups
-    if x > most:
-        rows = -(-x // most)
-        x, y = -(-x // rows), y * rows
+    if fold:
+        rows = -(-(x * y * z) // most)
+        x, y, z = -(-(x * y * z) // rows), rows, 1
     if max(x, y, z) > most:
         raise LimitError(
             f"kernel {name}: a grid of {grid} groups; {caps.name} takes {most} per axis"

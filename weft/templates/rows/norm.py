@@ -25,11 +25,17 @@ from weft.templates.rows.row import Row
 from weft.templates.rows.rows import FORMULAS, Rows
 from weft.templates.rows.walk import CpuWalk
 
+PASSES = 4  # over a row, by one thread at worst
+TURNS = 16  # steps that a turn of a loop may be made to take (kernel/turns.py)
+
 
 @claims(*FORMULAS, kind="norm")
 def claim_norm(node: Node, caps: Caps) -> bool:
-    """Every row is taken that has elements and, on a CPU, fits the scratch memory."""
+    """Every row is taken that has elements and, on a CPU, fits the scratch memory; on a target that
+    ends loops, one that they can walk."""
     x = node.inputs[0]
+    if caps.max_turns and PASSES * x.shape[-1] > TURNS * caps.max_turns:
+        return False
     kept = sum(4 * x.shape[-1] for operand in node.inputs if operand.shape == x.shape)
     return x.size > 0 and (not caps.is_cpu or kept <= _room(caps))
 

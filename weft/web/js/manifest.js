@@ -2,7 +2,7 @@
 
 import { ITEM, WeftError, isText, soundly, whole } from "./program.js";
 
-const FORMAT = 1;
+const FORMAT = 2;
 const FILE = 2 ** 28; // bytes of the largest file: a page keeps one or two in memory
 const FILES = 2 ** 12;
 const ROWS = 2 ** 16;

@@ -325,11 +325,12 @@ function checkCode(program, { code, args, kernel }, shaders) {
 }
 
 /**
- * The groups to dispatch: axis 0 beyond the limit continues in y, as the shader expects.
+ * The groups to dispatch: those of a folded grid go through x, then y, as the shader expects.
  * @param {[number, number, number]} grid @param {boolean} fold @returns {[number, number, number]}
  */
 function folded([x, y, z], fold) {
-  if (!fold || x <= MOST_GROUPS) return [x, y, z];
-  const rows = Math.ceil(x / MOST_GROUPS);
-  return [Math.ceil(x / rows), y * rows, z];
+  const all = x * y * z;
+  if (!fold || !all) return [x, y, z];
+  const rows = Math.ceil(all / MOST_GROUPS);
+  return [Math.ceil(all / rows), rows, 1];
 }
