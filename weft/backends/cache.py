@@ -3,9 +3,12 @@
 One file per key, in WEFT_CACHE or the platform's user cache directory. What lies there is run as
 code, so it must be this user's: the directory and those above it, the file, and a keyed checksum
 that names user and host (its key is a file of the directory). A truncated or altered entry, or one
-copied from elsewhere, counts as absent and is rebuilt. Everything that goes wrong with the disk
-(read-only, full, no home) means only that nothing is cached; a directory that others may write to
-is left alone, with a line on stderr.
+copied from elsewhere, counts as absent and is rebuilt. Everything that goes wrong (a disk that is
+read-only or full, no home, no memory for an entry) means only that nothing is cached; a directory
+that others may write to is left alone, with a line on stderr.
+
+Each kind of thing has a budget of its own: kernels, Programs, and the quantised weights that
+models/kept_tensors.py keeps, of which one takes more than all kernels together.
 """
 
 from __future__ import annotations
@@ -14,27 +17,37 @@ import contextlib
 import functools
 import hashlib
 import os
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+from weft.core.budget import Shelf, note_use
 from weft.core.files import default_directory, replacing
+from weft.core.places import check_inside
 from weft.core.private import distrust, make_private, read_regular
 from weft.kernel.ir import Kernel
 
 _MAGIC = b"weft2\n"
 _DIGEST = 32  # bytes of the checksum, and of its key
 _KEY = "key"
-_MOST_BYTES = 1 << 30  # of an entry
-_KEPT = 0.75  # of the limit: what a pruning leaves, so that the next one is far
+_HALL, _NAME = re.compile("[0-9a-f]{2}"), re.compile("[0-9a-f]{62}")
+FILE = re.compile(r"[0-9a-f]{32}\.safetensors")  # of what models/kept_tensors.py keeps
+KERNELS, PROGRAMS = 512 << 20, 1 << 30  # bytes of all of a kind
 
 
 class DiskCache:
     """Bytes by key. `directory` None caches nothing; `limit` bounds the total size in bytes (the
-    files used least recently go first)."""
+    files used least recently go first), and half of it an entry."""
 
-    def __init__(self, directory: Path | None, limit: int = 512 << 20) -> None:
+    def __init__(self, directory: Path | None, limit: int = KERNELS) -> None:
         self.directory = directory
         self.limit = limit
+
+    @property
+    def shelf(self) -> Shelf | None:
+        """Its files; None where nothing is cached."""
+        return None if self.directory is None else Shelf(self.directory, _NAME, _HALL, self.limit)
 
     def _path(self, key: str) -> Path | None:
         if self.directory is None:
@@ -65,6 +78,11 @@ class DiskCache:
         except OSError:
             return None
 
+    def mark(self, key: str, payload: bytes) -> bytes:
+        """A checksum of what is kept under `key`, which nobody else can make; b"" where nothing is
+        cached."""
+        return b"" if self._secret is None else self._digest(self._secret, key, payload)
+
     def _digest(self, secret: bytes, key: str, payload: bytes) -> bytes:
         mark = hashlib.blake2b(f"{_place()}\0{key}\0".encode(), key=secret, digest_size=_DIGEST)
         mark.update(payload)
@@ -72,59 +90,46 @@ class DiskCache:
 
     def get(self, key: str) -> bytes | None:
         """The bytes put under `key`, or None."""
-        path, secret = self._path(key), self._secret
-        if path is None or secret is None:
-            return None
-        try:
-            raw = read_regular(path, _MOST_BYTES, own=True)
-        except OSError:
-            return None
-        start = len(_MAGIC) + _DIGEST
-        payload = raw[start:]
-        intact = raw[:start] == _MAGIC + self._digest(secret, key, payload)
-        return payload if intact else None
+        with _whatever_fails():
+            path, secret = self._path(key), self._secret
+            if path is None or secret is None:
+                return None
+            raw = read_regular(path, self.limit // 2, own=True)
+            start = len(_MAGIC) + _DIGEST
+            payload = raw[start:]
+            if raw[:start] == _MAGIC + self._digest(secret, key, payload):
+                note_use(path)
+                return payload
+        return None
 
     def put(self, key: str, data: bytes) -> None:
         """Stores `data`, whole or not at all, even when other processes write the same key."""
-        path, secret = self._path(key), self._secret
-        if path is None or secret is None:
-            return
-        try:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            with replacing(path, private=True, durable=False) as temporary:
-                temporary.write_bytes(_MAGIC + self._digest(secret, key, data) + data)
-        except OSError:
-            return
-        if path.parent.name == "00":  # one put in 256: looking at every file takes a while
-            self.prune()
-
-    def prune(self) -> None:
-        """When the total is over the limit, removes the files used least recently until it is well
-        below."""
-        found = self._files()
-        total = sum(size for _, size, _ in found)
-        if total <= self.limit:
-            return
-        for _, size, path in sorted(found):
-            if total <= self.limit * _KEPT:
+        with _whatever_fails():
+            path, secret = self._path(key), self._secret
+            if self.directory is None or path is None or secret is None:
                 return
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-            total -= size
+            if len(_MAGIC) + _DIGEST + len(data) > self.limit // 2:
+                return  # it would drive out everything else
+            check_inside(path, self.directory)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            head = _MAGIC + self._digest(secret, key, data)
+            with replacing(path, private=True, durable=False) as new, new.open("wb") as file:
+                file.write(head)
+                file.write(data)
+            if path.parent.name == "00":  # one put in 256: looking at every file takes a while
+                self.prune()
 
-    def _files(self) -> list[tuple[float, int, str]]:
-        """(time of last use, bytes, path) of every file."""
-        found: list[tuple[float, int, str]] = []
-        if self.directory is None:
-            return found
-        with contextlib.suppress(OSError), os.scandir(self.directory) as folders:
-            for folder in folders:
-                with contextlib.suppress(OSError), os.scandir(folder.path) as files:
-                    for file in files:
-                        with contextlib.suppress(OSError):  # another process may have pruned it
-                            s = file.stat()
-                            found.append((max(s.st_atime, s.st_mtime), s.st_size, file.path))
-        return found
+    def prune(self) -> int:
+        """When the total is over the limit, removes the files used least recently until it is well
+        below. Returns the bytes that were freed."""
+        return 0 if self.shelf is None else self.shelf.prune()
+
+
+@contextlib.contextmanager
+def _whatever_fails() -> Iterator[None]:
+    """A cache that fails is a cache that holds nothing."""
+    with contextlib.suppress(Exception):
+        yield
 
 
 @functools.cache
@@ -156,6 +161,12 @@ def digest(kernel: Kernel) -> str:
     return found
 
 
-def shared() -> DiskCache:
-    """The cache in the default directory."""
+def kernels() -> DiskCache:
+    """The cache of kernels, in the default directory."""
     return DiskCache(default_directory())
+
+
+def programs() -> DiskCache:
+    """The cache of Programs, in a folder of the default directory."""
+    home = default_directory()
+    return DiskCache(None if home is None else home / "programs", PROGRAMS)

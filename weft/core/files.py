@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import FileFormatError, StorageError, UsageError
+from weft.core.places import check_inside, move, remove_empty, remove_tree
 from weft.core.text import size
 
 _NEW, _OLD = "weft-new", "weft-old"  # what is being written, what it takes the place of
@@ -52,7 +53,7 @@ def replacing(
             yield temporary
             if durable:
                 _sync(temporary)
-            os.replace(temporary, target)
+            move(temporary, target, target.parent)
             if durable:
                 _sync(target.parent)
     finally:
@@ -73,20 +74,22 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
             yield new
             _sync(new)
             if target.exists():
-                os.rename(target, old)
-            os.rename(new, target)
+                move(target, old, target.parent)
+            move(new, target, target.parent)
             _sync(target.parent)
     finally:
         _discard(new)
         _settle(old, target)
 
 
-def remove_folder(path: Path) -> None:
-    """Removes a folder; killed meanwhile, it leaves nothing of it under its name."""
+def remove_folder(path: Path, root: Path | None = None) -> None:
+    """Removes a folder in `root` (by default, where it stands); killed meanwhile, it leaves nothing
+    of it under its name. Raises StorageError where a link leads out of `root`."""
+    root = root or path.parent
     gone = _hidden(path, _NEW)
     with naming(path):
-        os.rename(path, gone)
-    _discard(gone)
+        move(path, gone, root)
+    _discard(gone, root)
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
@@ -136,6 +139,8 @@ def naming(target: Path) -> Iterator[None]:
     a disk that is full or fails become StorageErrors."""
     try:
         yield
+    except StorageError:
+        raise
     except OSError as error:
         if error.errno in _ADVICE:
             what = f"{os.strerror(error.errno or 0)}; {_ADVICE[error.errno]}"
@@ -168,7 +173,9 @@ def owned(folder: Path, inner: str = "") -> Iterator[None]:
     """Makes `folder` where it is not there, keeps other processes from owning it meanwhile, and
     sweeps it and the folder `inner` in it, since nobody else can be writing there. Raises
     UsageError where another process owns it or it is a file, StorageError or OSError where nothing
-    can be written to it."""
+    can be written to it or `inner` is a link that leads out of it."""
+    if inner and os.path.lexists(folder / inner):
+        check_inside(folder / inner / "any", folder)
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; name a folder")
     probe = _hidden(folder / "probe", _NEW)
@@ -182,12 +189,12 @@ def owned(folder: Path, inner: str = "") -> Iterator[None]:
                 sweep(part)
         with naming(folder):  # refused now rather than after an hour
             probe.mkdir()
-            probe.rmdir()
+            remove_empty(probe, folder)
         yield
     finally:
         if made:
             with suppress(OSError):
-                folder.rmdir()  # nothing came of it
+                remove_empty(folder, folder.parent)  # nothing came of it
         if held is not None:
             os.close(held)
 
@@ -232,13 +239,10 @@ def _hidden(target: Path, kind: str) -> Path:
     return target.with_name(f".{name}.{secrets.token_hex(4)}.{kind}")
 
 
-def _discard(path: Path) -> None:
+def _discard(path: Path, root: Path | None = None) -> None:
     """Removes a file or folder of a hidden name. What cannot be removed now is swept later."""
     with suppress(OSError):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        remove_tree(path, root or path.parent)
 
 
 def _settle(old: Path, target: Path) -> None:
@@ -247,7 +251,7 @@ def _settle(old: Path, target: Path) -> None:
         _discard(old)
     else:
         with suppress(OSError):
-            os.rename(old, target)
+            move(old, target, old.parent)
 
 
 def _sync(path: Path) -> None:

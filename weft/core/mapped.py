@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-import stat
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import FileFormatError
+from weft.core.private import open_regular
 
 
 class MappedFile(mmap.mmap):
     """A file's bytes, read where they lie."""
 
     path: Path
+    status: os.stat_result  # when it was mapped
 
     def check(self) -> None:
         """Raises FileFormatError if the file has become shorter than it was when it was mapped:
@@ -29,20 +31,20 @@ class MappedFile(mmap.mmap):
             )
 
 
-def map_file(path: Path, least: int, wanted: str) -> MappedFile:
+def map_file(path: Path, least: int, wanted: str, own: bool = False) -> MappedFile:
     """The file at `path`, to be read. Raises FileFormatError if there is none that can be read or
-    it has fewer than `least` bytes (1 or more), which `wanted` explains."""
+    it has fewer than `least` bytes (1 or more), which `wanted` explains; with `own` if anybody else
+    can have written it."""
     try:
-        info = path.stat()
-        if not stat.S_ISREG(info.st_mode):
-            raise FileFormatError(f"{path}: not a regular file")
-        if info.st_size < least:
-            raise FileFormatError(f"{path}: {info.st_size} bytes; {wanted}")
-        with path.open("rb") as f:
-            made = MappedFile(f.fileno(), info.st_size, access=mmap.ACCESS_READ)
+        with open_regular(path, own) as f:
+            status = os.fstat(f.fileno())
+            if status.st_size < least:
+                raise FileFormatError(f"{path}: {status.st_size} bytes; {wanted}")
+            made = MappedFile(f.fileno(), status.st_size, access=mmap.ACCESS_READ)
     except OSError as e:
-        raise FileFormatError(f"{path}: cannot be read: {e.strerror}") from None
-    made.path = path
+        what = f"cannot be read: {e.strerror}" if e.strerror else str(e)
+        raise FileFormatError(f"{path}: {what}") from None
+    made.path, made.status = path, status
     return made
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_MORE = 1 << 16  # bytes of a read beyond what a file is said to hold
 
 
 def read_regular(path: str | os.PathLike[str], limit: int, own: bool = False) -> bytes:
@@ -16,18 +18,40 @@ def read_regular(path: str | os.PathLike[str], limit: int, own: bool = False) ->
     With `own`, the file must be nobody else's: this user's, writable by no other, not a link of any
     kind. Raises OSError.
     """
+    with open_regular(path, own) as file:
+        return _read(file, os.fstat(file.fileno()).st_size, limit)
+
+
+def open_regular(path: str | os.PathLike[str], own: bool = False) -> BufferedReader:
+    """A regular file, open for reading; `own` as for `read_regular`. Raises OSError."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     flags |= getattr(os, "O_CLOEXEC", 0) | (getattr(os, "O_NOFOLLOW", 0) if own else 0)
-    handle = os.open(path, flags)
-    with open(handle, "rb") as file:
-        status = os.fstat(handle)
+    file = open(os.open(path, flags), "rb")  # noqa: SIM115 (the caller closes it)
+    try:
+        status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError("not a regular file")
-        if status.st_size > limit:
-            raise OSError(f"{status.st_size} bytes; at most {limit} are expected")
         if own and not _is_own(status):
             raise PermissionError("somebody else may have written it")
-        return file.read(limit)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _read(file: BufferedReader, size: int, limit: int) -> bytes:
+    """What is there, asking for no more memory than that: `size` bytes, and a little more to see
+    whether it has grown or was a file of the kernel's, which has no size."""
+    parts: list[bytes] = []
+    room = limit + 1  # one more tells that there is too much
+    while room and size <= limit and (part := file.read(min(room, max(size, _MORE)))):
+        parts.append(part)
+        room -= len(part)
+        size = 0
+    found = max(size, limit + 1 - room)
+    if found > limit:
+        raise OSError(f"{found} bytes; at most {limit} are expected")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _is_own(status: os.stat_result) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,17 +34,18 @@ def files(kind: str) -> Iterator[Path]:
 
 @functools.cache
 def stamp(kind: str) -> str:
-    """Changes whenever one of the files does, by their sizes and times: for what is kept beside
-    this installation."""
-    marks = ((f.relative_to(_ROOT), os.stat(f)) for f in files(kind) if f.exists())
-    text = ";".join(f"{name}:{status.st_size}:{status.st_mtime_ns}" for name, status in marks)
-    return hashlib.sha256(text.encode()).hexdigest()
+    """64 hex digits that change with the content of the files: their times may be clamped."""
+    total = hashlib.sha256()
+    for path in files(kind):
+        total.update(f"{path.relative_to(_ROOT).as_posix()}\0{_content(path)}\0".encode())
+    return total.hexdigest()
+
+
+def digest(kind: str) -> str:
+    """The first 16 digits of `stamp`, for what people read."""
+    return stamp(kind)[:16]
 
 
 @functools.cache
-def digest(kind: str) -> str:
-    """16 hex digits that change with the files' content: for what may move to another machine."""
-    total = hashlib.sha256()
-    for path in files(kind):
-        total.update(path.name.encode() + b"\0" + path.read_bytes())
-    return total.hexdigest()[:16]
+def _content(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

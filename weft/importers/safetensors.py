@@ -63,13 +63,15 @@ class TensorInfo:
 class SafetensorsFile(Mapping[str, np.ndarray]):
     """One mapped file: name -> read-only array (a view; a copy only where the data is unaligned).
 
-    Raises FileFormatError for anything that breaks the format.
+    Raises FileFormatError for anything that breaks the format; with `own` for a file that anybody
+    else can have written.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], own: bool = False) -> None:
         self.path = Path(path)
         wanted = "a safetensors file starts with an 8-byte length"
-        self._map = map_file(self.path, 8, wanted)
+        self._map = map_file(self.path, 8, wanted, own)
+        self.status = self._map.status
         self.tensors, self.metadata = _read_header(self._map, len(self._map), str(self.path))
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -263,10 +265,11 @@ def save_file(
     path: str | os.PathLike[str],
     tensors: Mapping[str, np.ndarray],
     metadata: Mapping[str, str] | None = None,
+    private: bool = False,
 ) -> None:
     """Writes `tensors` (a C-contiguous copy is made of one where needed) as one safetensors file,
-    whole or not at all. Raises UsageError for a dtype the format does not hold, StorageError where
-    the disk is full or fails."""
+    whole or not at all; `private` as for `replacing`. Raises UsageError for a dtype the format does
+    not hold, StorageError where the disk is full or fails."""
     from weft.core.files import replacing
 
     codes = {dtype: code for code, dtype in _DTYPES.items()}
@@ -284,7 +287,7 @@ def save_file(
         header[name] = {"dtype": code, "shape": list(value.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with replacing(path) as temporary, temporary.open("wb") as f:
+    with replacing(path, private) as temporary, temporary.open("wb") as f:
         f.write(len(text).to_bytes(8, "little") + text)
         for name in order:
             f.write(np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data)

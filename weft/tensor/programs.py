@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from weft.backends.cache import DiskCache, default_directory
+from weft.backends import cache as disk
 from weft.core import versions
 from weft.core.caps import Caps
 from weft.core.clock import compiling
@@ -34,7 +34,7 @@ def program_for(what: object, caps: Caps, build: Callable[[], Graph]) -> Program
     from weft.core import tuned
     from weft.program import serial
 
-    cache = DiskCache(default_directory())
+    cache = disk.programs()
     text = "\n".join(
         ("program", versions.stamp("programs"), caps.text(), tuned.digest(caps), repr(what))
     )
@@ -43,7 +43,7 @@ def program_for(what: object, caps: Caps, build: Callable[[], Graph]) -> Program
     if stored is not None:
         try:
             return serial.loads(stored, trusted=True)
-        except FileFormatError:
+        except (FileFormatError, MemoryError):
             pass  # written by something else: compile again and replace it
     from weft.compile.passes import compile_graph
 
@@ -59,13 +59,13 @@ def program_from(data: bytes) -> Program:
     disk. Raises FileFormatError."""
     from weft.program import serial
 
-    cache, key = DiskCache(default_directory()), _checked(data)
+    cache, key = disk.programs(), _checked(data)
     stored = cache.get(key)
     if stored is not None:
         try:
             kept = serial.loads(stored, trusted=True)
             return replace(kept, meta={**kept.meta, "foreign": True})
-        except FileFormatError:
+        except (FileFormatError, MemoryError):
             pass
     program = serial.loads(data)
     cache.put(key, serial.dumps(program, report=False))
@@ -77,7 +77,7 @@ def vouch(data: bytes, program: Program) -> None:
     with these bytes is a stranger's no more, and is not proved harmless when it is loaded."""
     from weft.program import serial
 
-    DiskCache(default_directory()).put(_checked(data), serial.dumps(program, report=False))
+    disk.programs().put(_checked(data), serial.dumps(program, report=False))
 
 
 def _checked(data: bytes) -> str:

@@ -82,7 +82,8 @@ def _fingerprint() -> str:
     if spec is None or spec.origin is None:
         raise DeviceError("the cpu device needs llvmlite, which is missing: pip install llvmlite")
     status = os.stat(spec.origin)
-    parts = [spec.origin, str(status.st_mtime_ns), sys.platform, platform.machine(), cpu_name()]
+    times = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    parts = [spec.origin, str(times), sys.platform, platform.machine(), cpu_name()]
     parts += sorted(arm.features() or ())
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as f:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,19 +17,20 @@ from typing import Any
 from weft.core import text
 from weft.core.errors import HubError
 from weft.core.files import check_free, default_directory, naming, write_text
+from weft.core.places import check_inside
 from weft.importers.hf_config import MAX_CONFIG
 from weft.models.hub.bar import Bar
 from weft.models.hub.choice import CONFIG, choose, shown
 from weft.models.hub.errors import explained
 from weft.models.hub.guard import refuse_paths
-from weft.models.hub.names import COMMIT, Name
+from weft.models.hub.names import COMMIT, Name, cache
 from weft.models.hub.resolve import entry, note_whole, shards
+from weft.models.hub.store import check_store, clear, discard
 from weft.models.progress import progress
 
 MAX_INDEX = 1 << 26  # bytes of an index, which is fetched to learn the size of the rest
 SECONDS = 10.0  # for an answer
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_STALE = 3600.0  # seconds after which nobody is writing a partial file any more
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ def fetch(listing: Listing, agree: Agree | None = None) -> Path:
         files = _chosen(listing, bar)
         missing = [f for f in files if not (folder / f).is_file()]
         if missing:
-            _clear(name.store / "blobs")
+            check_store(name, listing.commit, missing)
+            clear(name)
             total = sum(listing.files[f].size for f in missing)
             check_free(name.store.parent, total)
             (agree or _say)(Offer(name, len(missing), total))
@@ -107,7 +109,7 @@ def fetch(listing: Listing, agree: Agree | None = None) -> Path:
         new = files if default_directory() is not None else missing
         bar.show(f"checking {name}", sum(listing.files[f].size for f in new))
         for file in new:
-            _check(listing, file, bar)
+            _check(listing, file, bar, file in missing)
     _note_revision(listing)
     note_whole(name, listing.commit, files)
     return entry(folder, files)
@@ -120,6 +122,7 @@ def _note_revision(listing: Listing) -> None:
     if name.commit() != listing.commit:
         ref = name.store / "refs" / name.revision
         with suppress(OSError):
+            check_inside(ref, cache())
             ref.parent.mkdir(parents=True, exist_ok=True)
             write_text(ref, listing.commit)
 
@@ -145,9 +148,12 @@ def _fetch_small(listing: Listing, file: str, most: int, bar: Bar) -> None:
     if listing.files[file].size > most:
         size = listing.files[file].size
         raise HubError(f"{listing.name}: {file} has {size} bytes; at most {most} are read")
-    if not (listing.folder / file).is_file():
+    new = not (listing.folder / file).is_file()
+    if new:
+        check_store(listing.name, listing.commit, [file])
+        clear(listing.name)
         _fetch_one(listing, file, bar)
-        _check(listing, file, bar)
+    _check(listing, file, bar, new)
 
 
 def _fetch_one(listing: Listing, file: str, bar: Bar) -> None:
@@ -161,28 +167,34 @@ def _fetch_one(listing: Listing, file: str, bar: Bar) -> None:
             cache_dir=listing.name.store.parent, etag_timeout=SECONDS, library_name="weft",
             tqdm_class=counter,
         )  # fmt: skip
-        if Path(path) != listing.folder / file:
+        if Path(path).parent.resolve() != (listing.folder / file).parent.resolve():
             raise HubError(f"{listing.name}: the hub has moved on meanwhile; try again")
 
 
-def _check(listing: Listing, file: str, bar: Bar) -> None:
-    """Raises HubError for a file that is not what the listing says, which is removed."""
+def _check(listing: Listing, file: str, bar: Bar, new: bool) -> None:
+    """Raises HubError for a file that is not what the listing says; what of it is the cache's own
+    is removed."""
     path, known = listing.folder / file, listing.files[file]
-    size = path.stat().st_size
-    if size != known.size:
+    status = path.stat()
+    size = status.st_size
+    if not stat.S_ISREG(status.st_mode):
+        what = "no file is there"
+    elif size != known.size:
         what = f"{size} bytes instead of {known.size}"
     elif known.digest and _digest(path, known, bar) != known.digest:
         what = f"its digest is not {known.digest[:12]}..."
     else:
         return
-    with suppress(OSError):
-        blob = path.parent / os.readlink(path) if path.is_symlink() else path
-        path.unlink()
-        blob.unlink(missing_ok=True)
-    raise HubError(
-        f"{listing.name}: {shown([file])} is damaged: {what}\n"
-        "it was removed from the cache; try again"
-    )
+
+    def intact(blob: Path) -> bool:
+        """Whether a blob is another file's, undamaged: its name is a digest."""
+        status = blob.lstat()
+        if not stat.S_ISREG(status.st_mode) or not _DIGEST.fullmatch(blob.name):
+            return False
+        return _digest(blob, Remote(status.st_size, blob.name), bar) == blob.name
+
+    done = discard(listing.name, path, new, intact)
+    raise HubError(f"{listing.name}: {shown([file])} is damaged: {what}\n{done}")
 
 
 def _digest(path: Path, known: Remote, bar: Bar) -> str:
@@ -204,14 +216,6 @@ def _facts(sibling: Any) -> tuple[str, Remote]:
     digest = sibling.blob_id if lfs is None else lfs.sha256
     known = isinstance(digest, str) and _DIGEST.fullmatch(digest)
     return sibling.rfilename, Remote(size, str(digest) if known else "")
-
-
-def _clear(blobs: Path) -> None:
-    """Removes what killed processes left half-fetched."""
-    for path in blobs.glob("*.incomplete"):
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > _STALE:
-                path.unlink()
 
 
 def _endpoint() -> str | None:

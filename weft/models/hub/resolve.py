@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from weft.core.errors import HubError, WeftError
 from weft.core.files import default_directory, write_json
+from weft.core.places import check_inside
 from weft.importers.hf_config import read_object
 from weft.importers.safetensors import shard_names
 from weft.models.hub.names import Name, is_gguf, parse
@@ -107,6 +108,7 @@ def note_whole(name: Name, commit: str, files: Sequence[str]) -> None:
     mark = _mark(name, commit)
     if mark is not None:
         try:
+            check_inside(mark, mark.parents[1])
             mark.parent.mkdir(parents=True, exist_ok=True)
             write_json(mark, {"model": str(name), "commit": commit, "files": list(files)})
         except OSError:

@@ -6,9 +6,9 @@ goes on behind it; when all is there, the folder becomes the result, or a GGUF f
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,12 @@ from weft.core.dtypes import bfloat16
 from weft.core.errors import ModelError, UsageError
 from weft.core.files import owned, write_json
 from weft.core.packed import Packed, dequantized, split, stacked
+from weft.core.places import move, remove, remove_empty
 from weft.importers.gguf_write import write_gguf
-from weft.importers.hf_config import Fields, read_config, read_object
+from weft.importers.hf_config import Fields, read_config
 from weft.importers.safetensors import INDEX, SafetensorsFile, open_checkpoint, save_file
 from weft.models.config import Kind
+from weft.models.content import model_digests
 from weft.models.decoder_names import decoder_layout
 from weft.models.loader import read_token_ids
 from weft.models.names import (
@@ -39,14 +41,13 @@ from weft.models.quantize.gguf_tokens import tokenizer_metadata
 from weft.models.quantize.gptq import Moments, gptq, unit_of
 from weft.models.quantize.packing import Packing, Target
 from weft.models.quantize.plan import Losses, choose, loss
+from weft.models.quantize.resume import FORMAT, STATE, Unfinished
 from weft.models.quantize.schemes import better, bits_per_weight
-from weft.models.quantize.source import check_target, decoder_config, is_gguf, stamps
+from weft.models.quantize.source import check_target, decoder_config, is_gguf
 from weft.models.training.checkpoints import copy_tokenizer, said_of_head
 from weft.models.weight_dtypes import main_dtype
 
 METHODS = ("gptq", "search")
-STATE = "quantize.json"
-FORMAT = 1  # of what lies beside it: that of another is made anew
 Report = Callable[[str, int, int], None]  # what is done, how many of how many
 
 
@@ -90,6 +91,7 @@ def quantize(
     started = time.perf_counter()
     job = _Job(source, out, options, device)
     job.check()
+    job.left.check()
     with owned(job.partial):
         job.begin()
         return _run(job, ids, started, report)
@@ -150,6 +152,7 @@ class _Job:
         of = (f"{i}." for i in range(self.config.layers))
         self.pieces = [rest, *([r for r in self.weights if r.startswith(at)] for at in of)]
         self.partial = out.with_name(f".{out.name}.quantizing")
+        self.left = Unfinished(self.partial)
 
     def check(self) -> None:
         """Raises UsageError or ModelError for what could not be written in the end."""
@@ -178,19 +181,9 @@ class _Job:
     def begin(self) -> None:
         """Goes on with what the same job left; what another one left is swept away."""
         check_target(self.out)  # nobody else can make it from here on
-        state = {"format": FORMAT, "source": str(self.source.resolve()), "bytes": self.before}
-        state |= {"files": stamps(self.source), **asdict(self.options)}
-        path = self.partial / STATE
-        if not path.exists() and any(self.partial.iterdir()):
-            raise UsageError(f"{self.partial} holds what weft quantize did not make; move it")
-        was = read_object(path) if path.exists() else {}
-        self.packing.plan = was.pop("plan", {})
-        if was != state:
-            self.packing.plan = {}
-            for old in self.partial.glob("*.safetensors"):
-                old.unlink()
-        self.state = state
-        write_json(path, {**state, "plan": self.packing.plan})
+        job = {"format": FORMAT, "source": str(self.source.resolve()), "bytes": self.before}
+        self.left.begin({**job, "files": model_digests(self.source), **asdict(self.options)})
+        self.packing.plan = self.left.plan
 
     def choose(self, calibration: Calibration | None, report: Report) -> None:
         """Makes the mixed plan."""
@@ -213,13 +206,17 @@ class _Job:
             return bits_per_weight(*self.target(role, scheme))
 
         self.packing.plan = choose(sizes, schemes, bits, losses, self.options.bits)
-        write_json(self.partial / STATE, {**self.state, "plan": self.packing.plan})
+        self.left.plan = self.packing.plan
+        self.left.note()
+
+    def _name(self, piece: int) -> str:
+        return f"model-{piece + 1:05d}-of-{len(self.pieces):05d}.safetensors"
 
     def _file(self, piece: int) -> Path:
-        return self.partial / f"model-{piece + 1:05d}-of-{len(self.pieces):05d}.safetensors"
+        return self.partial / self._name(piece)
 
     def finished(self, piece: int) -> bool:
-        return self._file(piece).exists()
+        return self.left.has(self._name(piece))
 
     # -- one piece
 
@@ -300,6 +297,7 @@ class _Job:
                 for one, part in zip(self.linears(role), split(value, len(self.linears(role)))):
                     tensors |= compressed.tensors_of(one, part)
         save_file(self._file(piece), tensors, {"format": "pt"})
+        self.left.add(self._name(piece))
 
     def passed(self, piece: int, roles: list[str]) -> dict[str, np.ndarray]:
         """The weights of a finished piece that the text went through: GPTQ makes up for what the
@@ -352,8 +350,8 @@ class _Job:
         write_json(self.partial / "config.json", config)
         copy_tokenizer(self.source, self.partial)
         check_target(self.out)
-        self.partial.rename(self.out)
-        (self.out / STATE).unlink()
+        move(self.partial, self.out, self.out.parent)
+        remove(self.out / STATE, self.out.parent)
         return size
 
     def _write_gguf(self) -> int:
@@ -365,8 +363,11 @@ class _Job:
         whole = self.partial / "model.gguf"
         write_gguf(whole, said | self.tokenizer(), made)
         check_target(self.out)
-        whole.rename(self.out)
-        shutil.rmtree(self.partial)
+        move(whole, self.out, self.out.parent)
+        for name in (*map(self._name, range(len(self.pieces))), STATE):
+            remove(self.partial / name, self.out.parent)
+        with suppress(OSError):  # somebody has put something else there
+            remove_empty(self.partial, self.out.parent)
         return sum(t.nbytes for t in made.values())
 
     def tokenizer(self) -> dict[str, Any]:

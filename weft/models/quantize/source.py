@@ -29,13 +29,6 @@ def check_target(out: Path) -> None:
         raise UsageError(f"{parent} cannot be written to; name a place that can")
 
 
-def stamps(folder: Path) -> list[list[str | int]]:
-    """Names, bytes and times of the files that a model is made of: others with another model."""
-    files = sorted([*folder.glob("*.safetensors"), folder / "config.json"])
-    found = [(f.name, f.stat()) for f in files]
-    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in found]
-
-
 def decoder_config(source: Path, raw: Fields, gguf: bool) -> DecoderConfig:
     """The config of a decoder that can be written. Raises ModelError, UsageError."""
     kind = raw.text("model_type", "")

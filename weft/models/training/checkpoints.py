@@ -161,4 +161,4 @@ def latest(folder: Path) -> Path:
 def drop_old(folder: Path, keep: int) -> None:
     """Removes all but the last `keep` checkpoints."""
     for path in found(folder)[:-keep]:
-        remove_folder(path)
+        remove_folder(path, folder)

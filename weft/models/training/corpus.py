@@ -11,6 +11,8 @@ import hashlib
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from weft.core.errors import FileFormatError, UsageError
@@ -164,7 +166,8 @@ def _read(file: Path) -> str | None:
     """The file's text; None when it is not UTF-8 text."""
     try:
         with file.open("rb") as f:
-            data = f.read(MAX_FILE + 1)
+            parts = iter(partial(f.read, 1 << 20), b"")  # no more memory than there are bytes
+            data = b"".join(islice(parts, (MAX_FILE >> 20) + 1))
     except OSError as error:
         raise FileFormatError(f"{file}: cannot be read: {error.strerror}") from None
     if len(data) > MAX_FILE:

@@ -167,7 +167,7 @@ class _Run:
         with closing(self.log), show as self.display, interruptible() as asked:
             self._greet()
             if not self.start and (self.run / BEST).exists():
-                remove_folder(self.run / BEST)
+                remove_folder(self.run / BEST, self.run)
             if self.settings.model.base and not self.start:
                 self._evaluate(0)  # what the model knows before
             number = self.start

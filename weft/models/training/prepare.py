@@ -6,6 +6,7 @@ import hashlib
 import platform
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from weft.core.errors import FileFormatError, ModelError, UsageError
 from weft.core.files import digests, naming, verify, write_json, write_text
+from weft.core.places import check_inside, remove
 from weft.importers.hf_config import Fields, read_config, read_object
 from weft.models.chat import TEMPLATE
 from weft.models.config import DecoderConfig
@@ -63,10 +65,12 @@ def prepare_data(settings: Settings, run: Path) -> tuple[Data, DecoderConfig, di
         raw, config = _config(settings, folder)
         _check_prompt(settings, config, folder)
     else:
+        check_inside(folder / MARK, run)
         with naming(folder):
             folder.mkdir(parents=True, exist_ok=True)
             for name in (MARK, *ck.TOKENIZER_FILES):
-                (folder / name).unlink(missing_ok=True)
+                with suppress(FileNotFoundError):
+                    remove(folder / name, run)
         with progress("preparing the tokenizer"):
             _tokenizer(settings, corpus, folder)
         raw, config = _config(settings, folder)
