@@ -15,7 +15,7 @@ import weft
 from weft.core import places
 from weft.core.errors import StorageError
 from weft.core.files import owned, remove_folder, replacing_folder, sweep, write_bytes
-from weft.core.places import check_inside, move, remove, remove_empty, remove_tree
+from weft.core.places import check_inside, move, remove, remove_empty, remove_tree, replace
 
 Change = Callable[[Path, Path], None]
 CHANGES: dict[str, Change] = {
@@ -24,6 +24,7 @@ CHANGES: dict[str, Change] = {
     "remove_empty": remove_empty,
     "move": lambda path, root: move(path, root / "gone", root),
     "move to": lambda path, root: move(root / "mine", path, root),
+    "replace": lambda path, root: replace(root / "mine", path, root),
     "remove_folder": remove_folder,
 }
 
@@ -75,7 +76,7 @@ def test_no_link_to_a_folder_is_followed(
     assert untouched(outside) and (root / "mine").read_bytes() == b"mine"
 
 
-@pytest.mark.parametrize("change", ["remove", "remove_tree", "move", "move to", "remove_folder"])
+@pytest.mark.parametrize("change", ["remove", "remove_tree", "move", "replace", "remove_folder"])
 @pytest.mark.parametrize("kind", ["file", "folder", "chain", "hard", "dangling"])
 def test_of_a_link_the_link_goes(tree: tuple[Path, Path], change: str, kind: str) -> None:
     root, outside = tree
@@ -89,7 +90,7 @@ def test_of_a_link_the_link_goes(tree: tuple[Path, Path], change: str, kind: str
         path.symlink_to({"file": outside / "decoy", "folder": outside}.get(kind, "nowhere"))
     CHANGES[change](path, root)
     assert untouched(outside)
-    if change == "move to":
+    if change == "replace":
         assert not path.is_symlink() and path.read_bytes() == b"mine"
     else:
         assert not os.path.lexists(path)

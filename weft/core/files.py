@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import FileFormatError, StorageError, UsageError
-from weft.core.places import check_inside, move, remove_empty, remove_tree
+from weft.core.places import check_inside, move, remove_empty, remove_tree, replace
 from weft.core.text import size
 
 _NEW, _OLD = "weft-new", "weft-old"  # what is being written, what it takes the place of
@@ -53,7 +53,7 @@ def replacing(
             yield temporary
             if durable:
                 _sync(temporary)
-            move(temporary, target, target.parent)
+            replace(temporary, target, target.parent)
             if durable:
                 _sync(target.parent)
     finally:
@@ -139,14 +139,14 @@ def naming(target: Path) -> Iterator[None]:
     a disk that is full or fails become StorageErrors."""
     try:
         yield
-    except StorageError:
-        raise
     except OSError as error:
         if error.errno in _ADVICE:
             what = f"{os.strerror(error.errno or 0)}; {_ADVICE[error.errno]}"
             failed = StorageError(f"{target}: {what}")
             failed.errno = error.errno
             raise failed from None
+        if isinstance(error, StorageError):
+            raise
         hidden = isinstance(error.filename, str) and _HIDDEN.fullmatch(Path(error.filename).name)
         if error.errno is None or not (hidden or error.filename in (None, os.fspath(target))):
             raise

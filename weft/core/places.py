@@ -28,8 +28,8 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 class _Spot(NamedTuple):
-    """A name in an open folder; `folder` is None where the system has no such calls, and `name`
-    then is the whole path."""
+    """A name in an open folder; `folder` is None where that is `root` itself, or the system has no
+    such calls, and `name` then is the whole path."""
 
     name: str
     folder: int | None
@@ -59,7 +59,14 @@ def remove_empty(path: Path, root: Path) -> None:
 
 
 def move(path: Path, target: Path, root: Path) -> None:
-    """Renames `path` to `target`, both in `root`; a file at `target` is replaced. Raises
+    """Renames `path` to `target`, where nothing is to be, both in `root`. Raises StorageError for
+    what lies outside, OSError."""
+    with _spot(path, root) as at, _spot(target, root) as to:
+        os.rename(at.name, to.name, src_dir_fd=at.folder, dst_dir_fd=to.folder)
+
+
+def replace(path: Path, target: Path, root: Path) -> None:
+    """Renames the file `path` to `target`, both in `root`, in the place of what was there. Raises
     StorageError for what lies outside, OSError."""
     with _spot(path, root) as at, _spot(target, root) as to:
         os.replace(at.name, to.name, src_dir_fd=at.folder, dst_dir_fd=to.folder)
@@ -79,7 +86,7 @@ def check_inside(path: Path, root: Path) -> None:
 def _spot(path: Path, root: Path) -> Iterator[_Spot]:
     """Where a path leads, in a folder that stays the one it is while it is held."""
     *folders, name = _parts(path, root)
-    if not _BY_FOLDER:
+    if not (folders and _BY_FOLDER):
         check_inside(path, root)
         yield _Spot(str(path), None)
         return
