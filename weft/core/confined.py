@@ -89,6 +89,12 @@ class Confined:
             self.start()
             return self._exchange(request, limits)
 
+    def interrupt(self) -> None:
+        """Ends the child in the midst of a call, which raises Stopped in its own thread."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
     def close(self) -> None:
         """Ends the child, if there is one."""
         with self._lock:

@@ -73,7 +73,7 @@ class Encoder(Model):
         """Like `embed`, from token ids with [CLS] and [SEP] already in place."""
         self._check_files()
         out = np.empty((len(rows), self.dim), np.float32)
-        for group in _batches([len(r) for r in rows]):
+        for group in batches([len(r) for r in rows]):
             width = bucket(max(len(rows[i]) for i in group), NARROW, self.max_length)
             height = bucket(len(group), 1, ROWS)
             ids = np.full((height, width), self.config.pad_id, np.int32)
@@ -109,7 +109,7 @@ def bucket(n: int, lo: int, hi: int) -> int:
     return min(size, hi)
 
 
-def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
     """Indices in groups of similar length, each within ROWS texts and TOKENS padded tokens."""
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     group: list[int] = []

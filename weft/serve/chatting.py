@@ -116,13 +116,10 @@ def continued(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str
 
 async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, list[int]]:
     """The conversation through the model's own chat template: text and ids. Raises Refused."""
-
-    def made() -> tuple[str, list[int]]:
-        text = model.chat(turn.messages, turn.values) + turn.prefix
-        return text, model.tokenizer.encode(text, special=False)
-
     try:
-        return await asyncio.to_thread(made)
+        text = await model.pools.templates.run(model.chat, turn.messages, turn.values)
+        text += turn.prefix
+        return text, (await model.encoded([text], special=False))[0]
     except UsageError as e:
         raise Refused(400, str(e), "messages") from None
     except WeftError as e:
@@ -131,7 +128,7 @@ async def prompt_of(model: ServedDecoder, turn: Turn) -> tuple[str, list[int]]:
 
 async def tokens_of(model: ServedDecoder, text: str) -> int:
     """How many tokens a text has: of reasoning, the same however its answer was made."""
-    return len(await asyncio.to_thread(model.tokenizer.encode, text, False)) if text else 0
+    return len((await model.encoded([text], special=False))[0]) if text else 0
 
 
 async def begin(model: ServedDecoder, turn: Turn) -> list[Choice]:
@@ -171,7 +168,7 @@ async def begin_ids(
     make, made = constraint or options.constraint, None
     try:
         if make is not None:
-            made = await asyncio.to_thread(make, model)
+            made = await model.constraint(make)
         jobs = [
             replace(job, constraint=made)
             for ids in prompts

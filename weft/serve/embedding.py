@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,19 +41,13 @@ async def embedded(
     async with shelf.use(name) as model:
         if not isinstance(model, ServedEncoder):
             raise Refused(400, f"{model.name} writes, it does not embed", "model")
-        encoder = model
-
-        def made() -> tuple[np.ndarray, int]:
-            rows = [encoder.ids(text, cut) for text in texts]
-            vectors = encoder.model.embed_ids(rows)
-            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-            return vectors / np.maximum(lengths, 1e-12), sum(map(len, rows))
-
+        dim = model.model.dim
+        if dimensions not in (None, dim):
+            raise Refused(400, f"dimensions is {dimensions}; this model has {dim}, and no fewer",
+                          "dimensions")  # fmt: skip
         try:
-            vectors, tokens = await while_there(request, asyncio.to_thread(made))
+            vectors, tokens = await while_there(request, model.vectors(texts, cut))
         except WeftError as e:
             raise refusal(e) from None
-    if dimensions not in (None, vectors.shape[1]):
-        raise Refused(400, f"dimensions is {dimensions}; this model has {vectors.shape[1]}, and "
-                      "no fewer", "dimensions")  # fmt: skip
-    return Embedded(vectors, model.name, tokens)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return Embedded(vectors / np.maximum(lengths, 1e-12), model.name, tokens)

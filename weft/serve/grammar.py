@@ -7,10 +7,11 @@ with an end to its time and memory, and what llguidance does not implement is re
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,19 +121,33 @@ class Grammars:
         self._child = Confined(_WORKER, ("llguidance",), setup, self._bounds())
         self._kept: OrderedDict[str, Any] = OrderedDict()
         self._lock = threading.Lock()
+        self._tries = threading.Lock()  # one at a time
+        self._trying: int | None = None  # the thread that tries a grammar out
 
     def compile(self, part: Part, *more: Part) -> Callable[[], Constraint]:
         """A grammar, and `more` that it names as @name: what makes constraints that stand at the
         text's start. The first time it takes milliseconds to MAX_SECONDS, so it does not belong on
         an event loop. Raises UsageError for a grammar that is wrong, too large, takes too long, or
         uses what llguidance does not implement."""
-        text = json.dumps({"grammars": [part, *more]}, ensure_ascii=False)
+        text = written(part, *more)
+        return self.kept(text) or self._start(self._compiled(text))
+
+    def kept(self, text: str) -> Callable[[], Constraint] | None:
+        """What is kept of a grammar, as llguidance gets it."""
         with self._lock:
             matcher = self._kept.get(text)
-            if matcher is not None:
-                self._kept.move_to_end(text)
-        if matcher is None:
-            matcher = self._compiled(text)
+            if matcher is None:
+                return None
+            self._kept.move_to_end(text)
+        return self._start(matcher)
+
+    def stop(self, thread: int) -> None:
+        """Ends the trying of a grammar, where this thread is at it."""
+        with self._lock:
+            if self._trying == thread:
+                self._child.interrupt()
+
+    def _start(self, matcher: Any) -> Callable[[], Constraint]:
         return lambda: Matching(matcher.deep_copy(), self.vocab)
 
     def _compiled(self, text: str) -> Any:
@@ -153,15 +168,49 @@ class Grammars:
 
     def _try(self, text: str) -> None:
         try:
-            wrong = self._child.call({"grammar": text}, self._bounds())["wrong"]
+            with self._tries, self._at_it():
+                wrong = self._child.call({"grammar": text}, self._bounds())["wrong"]
         except (Stopped, Failed) as e:
             raise UsageError(f"the grammar cannot be used: compiling it {e}; simplify it") from None
         if wrong:
             raise UsageError(_refusal(wrong))
 
+    @contextlib.contextmanager
+    def _at_it(self) -> Iterator[None]:
+        with self._lock:
+            self._trying = threading.get_ident()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._trying = None
+
     @staticmethod
     def _bounds() -> Limits:
         return Limits(MAX_SECONDS, MAX_MEMORY, 1 << 20)
+
+
+class NotKept(Exception):
+    """A grammar that has to be compiled first."""
+
+
+class Kept:
+    """Those of `grammars` that were compiled before: what uses them takes little time."""
+
+    def __init__(self, grammars: Grammars) -> None:
+        self._grammars, self.special = grammars, grammars.special
+
+    def compile(self, part: Part, *more: Part) -> Callable[[], Constraint]:
+        """As of Grammars. Raises NotKept where it is not there."""
+        found = self._grammars.kept(written(part, *more))
+        if found is None:
+            raise NotKept
+        return found
+
+
+def written(*parts: Part) -> str:
+    """Grammars as llguidance takes them: the first, and those that it names."""
+    return json.dumps({"grammars": parts}, ensure_ascii=False)
 
 
 class Matching:

@@ -58,7 +58,7 @@ async def counted(request: Request, name: str | None, turn: Turn) -> int:
     """How many tokens the prompt of a turn has for the model called `name`. Raises Refused."""
     shelf: Shelf = request.app.state.shelf
     async with shelf.use(name) as model:
-        return len((await prompt_of(_decoder(model), turn))[1])
+        return len((await while_there(request, prompt_of(_decoder(model), turn)))[1])
 
 
 def _decoder(model: Served) -> ServedDecoder:

@@ -8,10 +8,12 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 import weft
 from weft.core.errors import LimitError, UsageError, WeftError
@@ -19,21 +21,25 @@ from weft.core.install import how
 from weft.core.records import to_data
 from weft.core.samples import files_digest
 from weft.engine.engine import Engine
-from weft.engine.job import Chosen, Job
+from weft.engine.job import Chosen, Constraint, Job
 from weft.models.base import Model
 from weft.models.config import DecoderConfig
 from weft.models.drafting import drafts_by
-from weft.models.embedder import Encoder
+from weft.models.embedder import Encoder, batches
 from weft.models.inputs import PAGE
 from weft.models.model import Decoder
 from weft.serve.metrics import Metrics
 from weft.serve.player import Player
+from weft.serve.pool import Pools
 from weft.serve.toolcalls.choose import choose
 from weft.serve.vocabulary import token_bytes
 
 if TYPE_CHECKING:
     from weft.models.tokenizer import Tokenizer
     from weft.serve.grammar import Grammars
+
+LONG = 50_000  # characters of a text that takes a tenth of a second or more
+TOGETHER = 16  # texts that are read as one item of work
 
 
 @dataclass(frozen=True)
@@ -62,10 +68,12 @@ class Made:
 
 
 class Served:
-    """What decoders and encoders share. `name` is what requests call the model."""
+    """What decoders and encoders share. `name` is what requests call the model. Made on the event
+    loop that serves it."""
 
     def __init__(self, name: str, model: Model) -> None:
         self.name, self.model, self.created = name, model, int(time.time())
+        self.pools = Pools()
         self.used = time.monotonic()
         self.users = 0  # requests that are being answered
         self.print = self.fingerprint()
@@ -82,6 +90,26 @@ class Served:
             raise UsageError(f"{self.name} has no chat template; prompt it with plain text")
         template = tokenizer.chat_template()
         return template.render(messages, True, tokenizer.special_tokens, variables)
+
+    async def encoded(
+        self, texts: Sequence[str], special: bool = True, unlimited: bool = False
+    ) -> list[list[int]]:
+        """The token ids of texts, the long ones behind one another: nobody's short text waits for
+        them. unlimited: also where the model takes fewer. Raises WeftError."""
+        if not texts:
+            return []
+        tokenizer = self.whole if unlimited else self.tokenizer
+        long = max(map(len, texts)) > LONG
+        pool = self.pools.long_texts if long else self.pools.texts
+        size = 1 if long else TOGETHER
+        parts = [texts[i : i + size] for i in range(0, len(texts), size)]
+        made = await pool.each(lambda part: tokenizer.encode_batch(part, special), parts)
+        return [ids for part in made for ids in part]
+
+    @functools.cached_property
+    def whole(self) -> Tokenizer:
+        """The tokenizer without the model's limit, so that too long a text shows."""
+        return self.tokenizer.unlimited()
 
     @functools.cached_property
     def has_chat(self) -> bool:
@@ -127,6 +155,7 @@ class Served:
 
     async def close(self) -> None:
         """Lets go of what it holds."""
+        self.pools.close()
 
 
 class ServedEncoder(Served):
@@ -134,23 +163,26 @@ class ServedEncoder(Served):
 
     model: Encoder
 
-    def ids(self, text: str | list[int], cut: bool = False) -> list[int]:
-        """The token ids of a text. Raises LimitError for one that is too long; where it is to be
-        `cut`, it is."""
-        encoder = self.model
-        if cut and isinstance(text, str):
-            return self.tokenizer.encode(text)
-        ids = text if isinstance(text, list) else self.whole.encode(text)
-        if len(ids) > encoder.max_length:
-            raise LimitError(
-                f"the text has {len(ids)} tokens; {self.name} takes {encoder.max_length}"
-            )
-        return ids
-
-    @functools.cached_property
-    def whole(self) -> Tokenizer:
-        """The tokenizer without the model's limit, so that too long a text shows."""
-        return self.tokenizer.unlimited()
+    async def vectors(
+        self, texts: Sequence[str | list[int]], cut: bool = False
+    ) -> tuple[np.ndarray, int]:
+        """float32 [n, dim] of texts or their token ids, and how many tokens they have; a step of
+        the model at a time, in turns with other requests. Raises LimitError for a text that is too
+        long, unless it is to be `cut`."""
+        plain = [text for text in texts if isinstance(text, str)]
+        coded = iter(await self.encoded(plain, unlimited=not cut))
+        rows = [next(coded) if isinstance(text, str) else text for text in texts]
+        most = self.model.max_length
+        longest = max(map(len, rows), default=0)
+        if longest > most:
+            raise LimitError(f"the text has {longest} tokens; {self.name} takes {most}")
+        out = np.empty((len(rows), self.model.dim), np.float32)
+        groups = list(batches([len(row) for row in rows]))
+        embed = self.model.embed_ids
+        made = await self.pools.vectors.each(lambda group: embed([rows[i] for i in group]), groups)
+        for group, vectors in zip(groups, made):
+            out[group] = vectors
+        return out, sum(map(len, rows))
 
 
 class ServedDecoder(Served):
@@ -243,6 +275,21 @@ class ServedDecoder(Served):
                 made.grammars = Grammars(self.tokenizer, vocab, self.eos)
             return made.grammars
 
+    async def constraint(
+        self, make: Callable[[ServedDecoder], Callable[[], Constraint]]
+    ) -> Callable[[], Constraint]:
+        """What `make` compiles. Grammars that are kept do not wait for those that are new. Raises
+        WeftError."""
+        from weft.serve.grammar import Kept, NotKept
+
+        quick = copy.copy(self)
+        quick.grammars = lambda: Kept(self.grammars())  # type: ignore
+        try:
+            return await self.pools.forms.run(make, quick)
+        except NotKept:
+            stop = self.grammars().stop
+            return await self.pools.grammars.run(make, self, stop=stop)
+
     def token(self, i: int) -> tuple[str, bytes]:
         """A token's text and its bytes. What is no whole character is told as "bytes:" and them."""
         known = self._made.bytes
@@ -273,6 +320,7 @@ class ServedDecoder(Served):
 
     async def close(self) -> None:
         await self.player.close()
+        await super().close()
 
 
 def bytes_of(model: Model, settings: Settings, draft: Decoder | None = None) -> int:

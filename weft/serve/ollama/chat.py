@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
@@ -64,7 +63,7 @@ async def generate(request: Request) -> Response:
         if not body.raw and (body.system or model.has_chat):
             return Replies(model, body, await begin(model, turn), form, times)
         try:
-            ids = await asyncio.to_thread(model.tokenizer.encode, body.prompt)
+            (ids,) = await model.encoded([body.prompt])
         except WeftError as e:
             raise refusal(e) from None
         return Replies(model, body, await begin_ids(model, [ids], options), form, times)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -46,19 +45,18 @@ async def completions(request: Request) -> Response:
     )
 
     async def start(model: ServedDecoder) -> Writer:
-        ids = await asyncio.to_thread(_ids, model, prompts)
+        ids = await _ids(model, prompts)
         choices = await begin_ids(model, ids, options)
         return _Writer(model, body, choices, ids, options.n)
 
     return await reply(request, body.model, start, bool(body.stream))
 
 
-def _ids(model: ServedDecoder, prompts: Sequence[str | list[int]]) -> list[list[int]]:
+async def _ids(model: ServedDecoder, prompts: Sequence[str | list[int]]) -> list[list[int]]:
+    check = model.model.check_ids
     try:
-        return [
-            model.tokenizer.encode(p) if isinstance(p, str) else model.model.check_ids(p)
-            for p in prompts
-        ]
+        coded = iter(await model.encoded([p for p in prompts if isinstance(p, str)]))
+        return [next(coded) if isinstance(p, str) else check(p) for p in prompts]
     except WeftError as e:
         raise refusal(e) from None
 

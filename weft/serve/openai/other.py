@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from typing import Any
 
@@ -17,7 +16,7 @@ from weft.serve.openai.chat import message_of
 from weft.serve.openai.types import Detokenize, Embeddings, Tokenize, prompts_of
 from weft.serve.served import Served
 from weft.serve.shelf import Shelf
-from weft.serve.wire import Refused, json_response, read, refusal
+from weft.serve.wire import Refused, json_response, read, refusal, while_there
 
 
 async def models(request: Request) -> Response:
@@ -74,15 +73,17 @@ async def tokenize(request: Request) -> Response:
         raise Refused(400, "give prompt or messages, one of them", "prompt")
     shelf: Shelf = request.app.state.shelf
 
-    def made(model: Served) -> list[int]:
+    async def made(model: Served) -> list[int]:
         if body.prompt is not None:
-            return model.tokenizer.encode(body.prompt, special=body.add_special_tokens)
-        text = model.chat([message_of(m) for m in body.messages or ()], {})
-        return model.tokenizer.encode(text, special=False)
+            text, special = body.prompt, body.add_special_tokens
+        else:
+            messages, special = [message_of(m) for m in body.messages or ()], False
+            text = await model.pools.templates.run(model.chat, messages, {})
+        return (await model.encoded([text], special))[0]
 
     async with shelf.use(body.model) as model:
         try:
-            ids = await asyncio.to_thread(made, model)
+            ids = await while_there(request, made(model))
         except WeftError as e:
             raise refusal(e) from None
         limit = getattr(model.model, "context", None)
@@ -95,7 +96,9 @@ async def detokenize(request: Request) -> Response:
     shelf: Shelf = request.app.state.shelf
     async with shelf.use(body.model) as model:
         try:
-            text = await asyncio.to_thread(model.tokenizer.decode, body.tokens, False)
+            decode = model.tokenizer.decode
+            work = model.pools.texts.run(decode, body.tokens, False)
+            text = await while_there(request, work)
         except WeftError as e:
             raise refusal(e) from None
     return json_response({"prompt": text})
