@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from serve_kit import Running, serving, until
 
 from weft.models.box import box_folder
+from weft.models.model import Decoder
 from weft.serve import running as server_running, wire
 from weft.serve.wire import deeper
 
@@ -223,14 +226,77 @@ def test_a_reader_that_stops_is_cut_off(server: Running, monkeypatch: pytest.Mon
     assert server.ask("GET", "/health")[0] == 200
 
 
-def test_a_full_queue_says_when_to_come_back(chatty: Path) -> None:
-    with serving({"box": str(chatty)}, sequences=1, queue=1) as running:
-        asked = {"prompt": "x", "max_tokens": 4, "n": 8}
-        status, body, headers = running.ask("POST", "/v1/completions", asked)
+@pytest.mark.parametrize("queue", [0, 1])
+def test_a_full_queue_says_when_to_come_back(chatty: Path, tmp_path: Path, queue: int) -> None:
+    asked = {"prompt": "x", "max_tokens": 4}
+    with (
+        serving({"box": str(chatty)}, sequences=1, queue=queue) as running,
+        holding(running, file=tmp_path / "steps") as gate,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        ask = functools.partial(running.ask, "POST", "/v1/completions", asked)
+        there = []
+        for n in range(1 + queue):
+            there.append(pool.submit(ask))
+            until(lambda n=n: answers(running) == n + 1)  # type: ignore[misc]
+        status, body, headers = ask()
         assert status == 429 and "retry-after" in {name.lower() for name in headers}
         assert body["error"]["type"] == "rate_limit_error"
+        gate.open()
+        assert [each.result()[0] for each in there] == [200] * (1 + queue)
+        assert ask()[0] == 200
+
+
+@pytest.mark.parametrize("queue", [0, 1, 256])
+@pytest.mark.parametrize("stream", [False, True])
+def test_choices_beyond_the_queue_are_fed_in(
+    chatty: Path, alone: Decoder, queue: int, stream: bool
+) -> None:
+    """200 prompts with two choices each, on a server that plays three answers at once."""
+    prompts, n = [f"def f{i}(" for i in range(200)], 2
+    asked = {"prompt": prompts, "max_tokens": 2, "n": n, "seed": 4, "stream": stream}
+    with serving({"box": str(chatty)}, sequences=3, queue=queue) as running:
+        status, body, _ = running.ask("POST", "/v1/completions", asked)
+        assert status == 200
         wait_idle(running)
-        assert running.ask("POST", "/v1/completions", {**asked, "n": 1})[0] == 200
+    texts = [""] * (len(prompts) * n)
+    lines = [line[6:] for line in body.splitlines() if line[:7] == "data: {"] if stream else []
+    for found in map(json.loads, lines) if stream else [body]:
+        for choice in found["choices"]:
+            texts[choice["index"]] += choice["text"]
+    how = {"max_new_tokens": 2, "temperature": 1.0, "seed": 4}
+    assert texts[::n][::25] == [alone.generate(p, **how).text for p in prompts[::25]]
+    assert all(texts)
+
+
+def test_one_that_feeds_keeps_nobody_out(chatty: Path, tmp_path: Path) -> None:
+    """Others have their turn in between, and all of it ends with its client."""
+    body = json.dumps({"prompt": ["x"] * 100, "n": 4, "max_tokens": 300}).encode()
+    with (
+        serving({"box": str(chatty)}, sequences=2, queue=2) as running,
+        holding(running, file=tmp_path / "steps") as gate,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        with socket.create_connection((running.host, running.port), timeout=10) as s:
+            s.sendall(HEAD.format(len(body)).encode() + body)
+            until(lambda: answers(running) == 400)
+            short = {"prompt": "y", "max_tokens": 1}
+            other = pool.submit(running.ask, "POST", "/v1/completions", short)
+            until(lambda: answers(running) == 401)
+            gate.let(2000)
+            assert other.result()[0] == 200
+        until(lambda: not running.shelf.decoders()[0].users)
+        gate.open()
+        wait_idle(running)
+        assert answers(running) == 0
+
+
+def test_a_part_that_can_never_fit_refuses_the_whole(server: Running) -> None:
+    wait_idle(server)
+    asked = {"prompt": ["x", "y " * 600, "z"], "n": 16, "max_tokens": 4}
+    status, body, _ = server.ask("POST", "/v1/completions", asked)
+    assert status == 400 and body["error"]["code"] == "context_length_exceeded"
+    assert answers(server) == 0
 
 
 def test_models_come_and_go_within_the_memory(chatty: Path) -> None:

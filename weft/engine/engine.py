@@ -99,14 +99,15 @@ class Engine:
         """Takes a job in; `sink` is called with its outputs by whoever steps. Raises UsageError
         (an empty prompt, ids outside the vocabulary, an adapter that is not there, numbers out of
         range, a closed engine), LimitError (a prompt longer than the context, an answer for which
-        the pages would not suffice even alone), BusyError (too many wait)."""
-        limit = self._checked(job)
+        the pages would not suffice even alone), BusyError (too many wait for more than a step)."""
+        limit = self.limit_of(job)
         answer = Answer(job, limit, job.texts or self._texts, self._explain)
         with self._lock:
             if self._closed:
                 raise UsageError("the engine is closed; make another")
             waiting = len(self._inbox) + len(self._schedule.waiting)
-            if waiting >= self.queue:
+            free = self.runner.slots - len(self._schedule.running)
+            if waiting >= self.queue + free:
                 raise BusyError(f"{waiting} jobs wait, as many as may; try again later")
             self._number += 1
             chain = Chain(root(job.salt, job.adapter), self.runner.page)
@@ -162,8 +163,8 @@ class Engine:
                 self.cancel(ticket)
             self._enter()
 
-    def _checked(self, job: Job) -> int:
-        """How many new tokens the job may have."""
+    def limit_of(self, job: Job) -> int:
+        """How many new tokens a job may have. Raises UsageError and LimitError as `submit` does."""
         runner, prompt = self.runner, job.prompt
         if not prompt:
             raise UsageError("the prompt is empty; give at least one token id")

@@ -16,7 +16,7 @@ from weft.core.errors import UsageError, WeftError
 from weft.engine.job import Chosen, Constraint, Finish, Job, Usage
 from weft.engine.sampler import Sampling
 from weft.serve.forcing import forced, formed
-from weft.serve.player import Answer, submit_all
+from weft.serve.player import Answer
 from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.asked import Calls
 from weft.serve.toolcalls.events import CallStarted, Content, Event, Parser
@@ -175,7 +175,7 @@ async def begin_ids(
             for job in _jobs(model, tuple(ids), options)
         ]
         parsers = [None if parser is None else parser() for _ in jobs]
-        answers = submit_all(model.player, jobs)
+        answers = model.player.submit(jobs)
     except WeftError as e:
         raise refusal(e) from None
     return [Choice(answer, made, job, calls) for answer, made, job in zip(answers, parsers, jobs)]

@@ -89,7 +89,7 @@ class _Engines:
         self._shelf = shelf
 
     def collect(self) -> Any:
-        stats = {model.name: model.player.engine.stats for model in self._shelf.decoders()}
+        stats = {model.name: model.player.stats for model in self._shelf.decoders()}
         for figure, text in self.FIGURES.items():
             family = GaugeMetricFamily(f"weft_engine_{figure}", text, labels=("model",))
             for name, values in stats.items():

@@ -9,24 +9,26 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from weft.core.errors import DeviceError, WeftError
+from weft.core.errors import BusyError, DeviceError, WeftError
 from weft.engine.engine import Engine
 from weft.engine.job import Job, Output
-from weft.engine.ticket import Ticket
+from weft.engine.ticket import Stats, Ticket
 from weft.serve.metrics import Metrics
 
 _log = logging.getLogger(__name__)
 IDLE_SECONDS = 60.0  # the thread looks around at least so often
 
 
-@dataclass
+@dataclass(eq=False)
 class Answer:
-    """One job's outputs, for whoever awaits them on the event loop."""
+    """One job's outputs, for whoever awaits them on the event loop. `ticket` is None until its
+    turn among the answers of its request has come."""
 
     player: Player
+    turns: Turns
     ticket: Ticket | None = None
     outputs: deque[Output] = field(default_factory=deque)
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -50,6 +52,20 @@ class Answer:
         """Ends the job at the next step, where it still runs."""
         if self.ticket is not None:
             self.player.cancel(self.ticket)
+        else:
+            self.turns.drop(self)
+
+
+class Turns:
+    """The answers of one request that are not with the engine yet; `running` are."""
+
+    def __init__(self, player: Player, jobs: Sequence[Job]) -> None:
+        self.answers = [Answer(player, self) for _ in jobs]
+        self.left = deque(zip(self.answers, jobs))
+        self.running = 0
+
+    def drop(self, answer: Answer) -> None:
+        self.left = deque((a, job) for a, job in self.left if a is not answer)
 
 
 class Player:
@@ -62,19 +78,49 @@ class Player:
         self._work = threading.Condition()
         self._closing = False
         self._batch: list[tuple[Answer, Output]] = []  # of the step being played
+        self._turns: deque[Turns] = deque()  # requests that have more answers to hand in
         self._thread = threading.Thread(target=self._run, name=f"weft-{name}", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job) -> Answer:
-        """Hands a job in. Raises what Engine.submit raises, DeviceError where the engine has
-        ended."""
+    def submit(self, jobs: Sequence[Job]) -> list[Answer]:
+        """Takes the jobs of a request, all or none. The engine has as many of them at once as it
+        plays; the others follow as those end, in turns with other requests'. Raises what
+        Engine.submit raises, BusyError where not even the first may wait, DeviceError where the
+        engine has ended."""
+        for job in jobs:
+            self.engine.limit_of(job)
+        turns = Turns(self, jobs)
+        self._hand_in(turns)
+        self._turns.append(turns)
+        self._go_round()
+        return turns.answers
+
+    def _hand_in(self, turns: Turns) -> None:
+        """Hands in the next job of a request."""
         if self.failed is not None:
             raise DeviceError(self.failed)
-        answer = Answer(self)
+        answer, job = turns.left[0]
         answer.ticket = self.engine.submit(job, lambda out: self._batch.append((answer, out)))
+        turns.left.popleft()
+        turns.running += 1
         with self._work:
             self._work.notify()
-        return answer
+
+    def _go_round(self) -> None:
+        """Hands in what the engine has room for, a job of each request in turn."""
+        waiting = [turns for turns in self._turns if turns.left]
+        most = self.engine.runner.slots
+        self._turns = deque(waiting)
+        while ready := [turns for turns in self._turns if turns.left and turns.running < most]:
+            for turns in ready:
+                try:
+                    self._hand_in(turns)
+                except BusyError:  # others are first: their ends bring it on
+                    return
+                except WeftError as error:  # the engine has ended, or is told to
+                    answer, _ = turns.left.popleft()
+                    ended = Output(finish="cancelled") if self._closing else Output(error=error)
+                    self._give(answer, ended)
 
     def cancel(self, ticket: Ticket) -> None:
         self.engine.cancel(ticket)
@@ -83,7 +129,13 @@ class Player:
 
     @property
     def idle(self) -> bool:
-        return not self.engine.has_work
+        return not (self.engine.has_work or any(turns.left for turns in self._turns))
+
+    @property
+    def stats(self) -> Stats:
+        """The engine's figures, with the answers that are yet to be handed in."""
+        found = self.engine.stats
+        return replace(found, waiting=found.waiting + sum(len(t.left) for t in self._turns))
 
     async def close(self) -> None:
         """Ends what runs and lets the thread go."""
@@ -115,7 +167,7 @@ class Player:
 
     def _hand_over(self) -> None:
         batch, self._batch = self._batch, []
-        if batch:
+        if batch or self._closing or self.failed is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
                 self._loop.call_soon_threadsafe(self._deliver, batch)
 
@@ -124,18 +176,11 @@ class Player:
         for answer, output in batch:
             self._metrics.came(self.name, answer, output, now)
             answer.told = now
-            answer.outputs.append(output)
-            answer.news.set()
+            self._give(answer, output)
+            if output.finish is not None or output.error is not None:
+                answer.turns.running -= 1
+        self._go_round()
 
-
-def submit_all(player: Player, jobs: list[Job]) -> list[Answer]:
-    """All of the jobs or none: where one is refused, those before it are ended."""
-    answers: list[Answer] = []
-    try:
-        for job in jobs:
-            answers.append(player.submit(job))
-    except WeftError:
-        for answer in answers:
-            answer.close()
-        raise
-    return answers
+    def _give(self, answer: Answer, output: Output) -> None:
+        answer.outputs.append(output)
+        answer.news.set()
