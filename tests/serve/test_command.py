@@ -17,6 +17,7 @@ from serve_kit import Process, until
 
 from weft.cli.main import invoke
 from weft.serve.running import listen
+from weft.serve.shelf import named
 
 
 def post(url: str, body: Any) -> Any:
@@ -123,6 +124,47 @@ def test_answers_are_sent_at_once() -> None:
             return await found
 
     assert asyncio.run(asked())
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("typo={none}", "'typo' is not there: {none} does not exist"),
+        ("{none}", "does not exist"),
+        ("my/alias={none}", "'my/alias' is not there"),
+        ("empty={empty}", "config.json"),
+        ("=x", "NAME=PATH"),
+        ("name=", "NAME=PATH"),
+    ],
+)
+def test_every_model_is_looked_for_at_the_start(
+    chatty: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, said: str
+) -> None:
+    """Not only the first, which is loaded then."""
+    (tmp_path / "empty").mkdir()
+    where = {"none": tmp_path / "none", "empty": tmp_path / "empty"}
+    assert invoke(["serve", str(chatty), model.format(**where), "--port", "0"]) == 2
+    err = capsys.readouterr().err
+    assert said.format(**where) in err and "Traceback" not in err
+
+
+def test_names_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("qwen", "a=b", "org/c=d"):
+        (tmp_path / folder).mkdir(parents=True)
+    expected = {
+        "my/alias=./qwen": ("my/alias", "./qwen"),
+        "a/b/c=qwen": ("a/b/c", "qwen"),
+        "x=y=z": ("x", "y=z"),
+        "./qwen": ("qwen", "./qwen"),
+        "a=b": ("a=b", "a=b"),
+        "org/c=d": ("c=d", "org/c=d"),
+        "./no=no": ("./no=no", "./no=no"),
+        "ORG/NAME:Q4_K_M": ("ORG/NAME:Q4_K_M", "ORG/NAME:Q4_K_M"),
+        "m=ORG/NAME@main": ("m", "ORG/NAME@main"),
+    }
+    for given, (name, path) in expected.items():
+        assert named([given]) == {name: path}
 
 
 def test_two_of_one_name(chatty: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -158,10 +158,86 @@ def test_a_body_that_does_not_come_is_cut_off(
     assert b" 408 " in send(server, head)
 
 
-def test_a_head_that_is_too_long(server: Running) -> None:
-    got = send(server, b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 70_000)
-    assert b" 400 " in got or got == b""
+GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+PAST = server_running.HEADER_BYTES
+LONG_HEADS = {
+    "one header": GET + b"X: " + b"a" * PAST + b"\r\n\r\n",
+    "many headers": GET + b"X: a\r\n" * (PAST // 6) + b"\r\n",
+    "spaces around a value": GET + b"X: " + b" " * PAST + b"a\r\n\r\n",
+    "the path": b"GET /" + b"a" * PAST + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "the query": b"GET /health?" + b"a" * PAST + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "of 120,000 bytes": GET + b"X: " + b"a" * 120_000 + b"\r\n\r\n",
+    "no end": GET + b"X: " + b"a" * 70_000,
+}
+
+
+def status(got: bytes) -> int:
+    """Of an answer that says what was wrong, and closes the connection."""
+    head, _, body = got.partition(b"\r\n\r\n")
+    assert json.loads(body)["error"]["message"] and b"connection: close" in head.lower()
+    return int(head.split(b" ")[1])
+
+
+def whole(to: Running, data: bytes) -> bytes:
+    """All that comes back until the server closes."""
+    with socket.create_connection((to.host, to.port), timeout=20) as s:
+        s.sendall(data)
+        return b"".join(iter(lambda: s.recv(65536), b""))
+
+
+@pytest.mark.parametrize("name", LONG_HEADS)
+def test_a_head_that_is_too_long(server: Running, name: str) -> None:
+    assert status(whole(server, LONG_HEADS[name])) == 431
     assert server.ask("GET", "/health")[0] == 200
+
+
+def test_a_head_of_just_so_many_bytes(server: Running) -> None:
+    """Also behind another request on the same connection."""
+    most = GET + b"X: " + b"a" * (PAST - len(GET) - 7) + b"\r\n\r\n"
+    assert len(most) == PAST
+    closing = GET + b"Connection: close\r\n\r\n"
+    assert whole(server, most + most + closing).count(b"HTTP/1.1 200") == 3
+    got = whole(server, GET + b"\r\n" + most.replace(b"X: ", b"X: a") + closing)
+    assert got.count(b"HTTP/1.1 ") == 2 and got.count(b"HTTP/1.1 431") == 1
+
+
+POST = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
+SENT = b'{"prompt": "x"}'
+CHUNKED = b"f\r\n" + SENT + b"\r\n0\r\n\r\n"
+SMUGGLED = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+FRAMES = {
+    "length and chunks": b"Content-Length: 15\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKED,
+    "chunks and length": b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n" + CHUNKED,
+    "two lengths": b"Content-Length: 15\r\nContent-Length: 4\r\n\r\n" + SENT,
+    "a list of lengths": b"Content-Length: 15, 4\r\n\r\n" + SENT,
+    "no number": b"Content-Length: x\r\n\r\n" + SENT,
+    "a sign": b"Content-Length: +15\r\n\r\n" + SENT,
+    "two codings": b"Transfer-Encoding: gzip, chunked\r\n\r\n" + CHUNKED,
+    "chunks twice": b"Transfer-Encoding: chunked\r\n" * 2 + b"\r\n" + CHUNKED,
+    "a coding": b"Transfer-Encoding: gzip\r\n\r\n" + SENT,
+    "a space before the colon": b"Content-Length : 15\r\n\r\n" + SENT,
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_where_a_body_ends_is_never_doubtful(server: Running, name: str) -> None:
+    """What a proxy may read otherwise is refused, and nothing behind it is read."""
+    got = whole(server, POST + FRAMES[name] + SMUGGLED)
+    assert got.count(b"HTTP/1.1 ") == 1 and status(got) in (400, 501)
+
+
+def test_chunks_are_not_for_http_1_0(server: Running) -> None:
+    head = POST.replace(b"1.1", b"1.0") + b"Transfer-Encoding: chunked\r\n\r\n"
+    assert status(whole(server, head + CHUNKED + SMUGGLED)) == 400
+
+
+@pytest.mark.parametrize("frame", [
+    b"Content-Length: 15\r\nContent-Length: 15\r\n\r\n" + SENT,  # as RFC 9110, 8.6 allows
+    b"Transfer-Encoding: Chunked\r\n\r\n" + CHUNKED,
+])  # fmt: skip
+def test_a_body_that_ends_where_it_says(server: Running, frame: bytes) -> None:
+    last = GET + b"Connection: close\r\n\r\n"
+    assert whole(server, POST + frame + last).count(b"HTTP/1.1 200") == 2
 
 
 @given(st.binary(max_size=300))

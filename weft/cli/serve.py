@@ -13,7 +13,7 @@ import click
 from weft.cli.hub import model_path, takes_model
 from weft.cli.listening import hosts_of, key_to, listens, play
 from weft.cli.machines import divides, on_ranks
-from weft.core.errors import UsageError
+from weft.core.errors import UsageError, WeftError
 from weft.ranks import launched
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
@@ -111,7 +111,10 @@ def serve(models: tuple[str, ...], parallel: str, split: str | None, **options: 
         raise UsageError("--adapter is for one model on one machine; serve others by themselves")
 
     def found() -> dict[str, str]:
-        return {name: str(model_path(path, options["yes"])) for name, path in paths.items()}
+        models = {name: str(model_path(path, options["yes"])) for name, path in paths.items()}
+        for name, path in models.items():
+            _check(name, Path(path))
+        return models
 
     def work(load: Callable[..., Any] | None) -> int:
         if options["draft_model"]:
@@ -122,6 +125,19 @@ def serve(models: tuple[str, ...], parallel: str, split: str | None, **options: 
 
     first = lambda: next(iter(found().values()))  # noqa: E731
     return on_ranks(first, options["device"], parallel, split, work)
+
+
+def _check(name: str, path: Path) -> None:
+    """Raises UsageError where a path cannot be a model's: those after the first are loaded when
+    somebody asks, which is too late to say so."""
+    from weft.importers.hf_config import read_object
+    from weft.models.entry import located
+
+    try:
+        if located(path).is_dir():
+            read_object(path / "config.json")
+    except WeftError as e:
+        raise UsageError(f"the model {name!r:.100} is not there: {e}") from None
 
 
 def _adapters(options: dict[str, Any], model: Path) -> dict[str, str]:

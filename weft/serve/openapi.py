@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 import weft
 from weft.serve import errors
+from weft.serve.running import HEADER_BYTES
 from weft.serve.wire import MAX_BODY, json_response
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ _REFUSALS = {
     "408": "The body did not come in time.",
     "413": f"The body has more than {MAX_BODY} bytes.",
     "421": "The server does not answer to that Host.",
+    "431": f"The head has more than {HEADER_BYTES} bytes.",
     "429": "Too many wait; Retry-After says when to come back.",
     "500": "The model or the server failed.",
     "503": "The device, the memory or the server is not there now.",

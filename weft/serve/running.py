@@ -6,19 +6,60 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
+import h11
+import msgspec
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from weft.core.errors import UsageError
+from weft.serve import errors
+from weft.serve.wire import Refused
 
 HEADER_BYTES = 16 << 10
 HEADER_SECONDS = 20.0  # for a request's head to come
+LINGER_SECONDS = 2.0  # for what follows a refused head
 KEEP_ALIVE = 75.0  # seconds of an idle connection
 DRAIN_SECONDS = 30.0  # for answers to end when the server is told to go
 LAST_SECONDS = 5.0  # for what then still runs to be told so
+
+
+class Heads(h11.Connection):
+    """HTTP/1.1 that takes no head of more than HEADER_BYTES, also one that has come as a whole, and
+    none that leaves open where its body ends (RFC 9112, 6.1: what stands in between may read it
+    otherwise). `why` is what was wrong: a status and a message."""
+
+    why = (400, "this is not a request of HTTP/1.1")
+
+    def next_event(self) -> Any:
+        begins = self.their_state is h11.IDLE
+        before = len(self.trailing_data[0]) if begins else 0
+        try:
+            event = super().next_event()
+        except h11.RemoteProtocolError as e:
+            if e.error_status_hint == 431:
+                self.why = _TOO_LONG
+            elif e.error_status_hint != 400:
+                self.why = (e.error_status_hint, str(e))
+            raise
+        if isinstance(event, h11.Request):
+            names = {name for name, _ in event.headers}
+            if before - len(self.trailing_data[0]) > HEADER_BYTES:
+                self.why = _TOO_LONG
+            elif b"transfer-encoding" in names and b"content-length" in names:
+                self.why = (400, "give Content-Length or Transfer-Encoding, not both")
+            elif b"transfer-encoding" in names and event.http_version < b"1.1":
+                self.why = (400, "HTTP/1.0 has no Transfer-Encoding")
+            else:
+                return event
+            raise h11.RemoteProtocolError(self.why[1], self.why[0])
+        return event
+
+
+_TOO_LONG = (431, f"the head of a request holds at most {HEADER_BYTES} bytes")
 
 
 class Patient(H11Protocol):
@@ -26,12 +67,38 @@ class Patient(H11Protocol):
     rest of a head for ever."""
 
     _timer: asyncio.TimerHandle | None = None
+    _over = False  # whether what comes is read no more
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.conn = Heads(h11.SERVER, HEADER_BYTES)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what is no request, in a form that clients read, and closes."""
+        assert isinstance(self.conn, Heads)
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            status, said = self.conn.why
+            data = msgspec.json.encode(errors.openai(Refused(status, said)))
+            head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nConnection: close\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+            self.transport.write(head.encode() + data)
+        if self.cycle is not None:  # its body is what was wrong
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        # A socket that is closed before all was read may take the answer back: what still comes
+        # is read for a moment, and is nothing.
+        self._over = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
+        if self._over:
+            return
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._forget()

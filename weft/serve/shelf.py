@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
@@ -130,16 +132,17 @@ class Shelf:
 
 
 def named(models: Iterable[str]) -> dict[str, str]:
-    """Names for models given as PATH or NAME=PATH: a path's last part. Raises UsageError where two
-    would have the same."""
+    """Names for models given as PATH or NAME=PATH: a path's last part. A NAME may have slashes;
+    what is there under the whole, and what begins as a path does (/, ./, ../, ~), is a PATH.
+    Raises UsageError where two would have the same name, or one has none."""
     made: dict[str, str] = {}
     for given in models:
         name, equals, path = given.partition("=")
-        if not equals or "/" in name:
-            path = given
-            name = (
-                given if "/" in given and not Path(given).exists() else Path(given).resolve().name
-            )
+        if not equals or os.path.exists(given) or re.match(r"~|\.{0,2}/", given):
+            path, there = given, os.path.exists(given)
+            name = given if "/" in given and not there else Path(given).resolve().name
+        if not (name.strip() and path.strip()):
+            raise UsageError(f"{given!r:.100} names no model; give PATH, ORG/NAME or NAME=PATH")
         if name in made:
             raise UsageError(f"two models are called {name!r}; give one a name: NAME={path}")
         made[name] = path

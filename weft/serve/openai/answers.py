@@ -144,13 +144,14 @@ class EmbeddingsAnswer(Answer):
 
 
 class ModelAnswer(Answer):
-    """Of a model that is loaded also: chat, whether it has a chat template; fingerprint, as its
-    answers have it in system_fingerprint."""
+    """Of an adapter also: parent, the model that takes it. Of a model that is loaded also: chat,
+    whether it has a chat template; fingerprint, as its answers have it in system_fingerprint."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
+    parent: str | None = None
     chat: bool | None = None
     fingerprint: str | None = None
 
