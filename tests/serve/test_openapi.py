@@ -7,16 +7,23 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import msgspec
 import pytest
-from serve_kit import Running
+from adapter_kit import adapter
+from serve_kit import Running, serving
 
 from weft.cli.serve import serve
 from weft.serve.app import routes
+from weft.serve.openai.answers import HealthAnswer
 from weft.serve.openapi import description
+
+sys.path.append(str(Path(__file__).parents[1] / "robust"))
+from robust_kit import BERT, tiny
 
 DOCS = Path(__file__).parents[2] / "docs"
 FILE = DOCS / "openapi.json"
@@ -85,13 +92,97 @@ ASKED: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("path", ASKED)
-def test_answers_have_the_fields_they_are_said_to(server: Running, path: str) -> None:
-    method = "GET" if ASKED[path] is None else "POST"
-    status, found, _ = server.ask(method, path, ASKED[path])
-    said = next(r.answer for r in routes() if re.fullmatch(r.path_regex, path))
-    assert status == 200 and said is not None
-    msgspec.convert(found, said)
+EMBEDDED: dict[str, Any] = {
+    "/v1/embeddings": {"input": ["x", "y"]},
+    "/api/embed": {"model": "bert", "input": ["x"]},
+    "/api/embeddings": {"model": "bert", "prompt": "x"},
+    "/api/show": {"model": "bert"},
+    "/api/tags": None,
+    "/api/ps": None,
+    "/v1/models": None,
+    "/v1/models/bert": None,
+    "/tokenize": {"prompt": "x"},
+    "/detokenize": {"tokens": [5, 6]},
+    "/tokenizer_info": None,
+    "/health": None,
+}
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+CALLED: dict[str, Any] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS,
+                             "tool_choice": "required", "max_tokens": 60},
+    "/api/chat": {"model": "box", "messages": [{"role": "user", "content": "x"}], "tools": TOOLS,
+                  "options": {"num_predict": 3}, "stream": False},
+    "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 60,
+                     "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+                     "tool_choice": {"type": "any"}},
+    "/v1/responses": {"input": "x", "max_output_tokens": 60, "tool_choice": "required",
+                      "tools": [{"type": "function", "name": "f", "strict": False,
+                                 "parameters": {"type": "object", "properties": {}}}]},
+}  # fmt: skip
+ADAPTED = ("/v1/models", "/v1/models/box", "/v1/models/shy", "/api/tags", "/api/ps", "/health")
+
+
+def compare(server: Running, asked: dict[str, Any]) -> None:
+    """Answers have the fields that their types say, and satisfy the file's schemas."""
+    file = description()
+    for path, body in asked.items():
+        status, found, _ = server.ask("GET" if body is None else "POST", path, body)
+        route = next(r for r in routes() if re.fullmatch(r.path_regex, path))
+        assert status == 200 and route.answer is not None, (path, found)
+        msgspec.convert(found, route.answer)
+        told = file["paths"][route.path.replace(":path", "")]
+        operation = told["get" if body is None else "post"]
+        schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+        whole = {**schema, "components": file["components"]}
+        jsonschema.Draft202012Validator(whole).validate(found)
+
+
+def test_every_route_that_answers_in_json_is_compared() -> None:
+    compared = {*ASKED, *EMBEDDED}
+    for route in routes():
+        if route.answer is not None:
+            assert any(re.fullmatch(route.path_regex, path) for path in compared), route.path
+        elif not route.path.startswith("/api/"):  # what manages models is always refused
+            assert route.path in ("/metrics", "/openapi.json", "/", "/page/{name}")
+
+
+def test_answers_of_a_model_that_writes(server: Running) -> None:
+    compare(server, ASKED)
+    compare(server, CALLED)
+
+
+def test_answers_of_a_model_that_embeds(tmp_path: Path) -> None:
+    with serving({"bert": str(tiny(tmp_path, BERT))}) as embedder:
+        unloaded = ("/v1/models", "/v1/models/bert", "/api/tags", "/api/ps", "/health")
+        compare(embedder, dict.fromkeys(unloaded))
+        compare(embedder, EMBEDDED)
+
+
+def test_answers_about_adapters_and_a_lost_engine(chatty: Path, tmp_path: Path) -> None:
+    shy = adapter(tmp_path / "one", chatty, ("q_proj", "v_proj"), 4, 1)
+    with serving({"box": str(chatty)}, adapters={"shy": str(shy)}) as server:
+        compare(server, dict.fromkeys(ADAPTED))
+        compare(server, {**ASKED, "/api/show": {"model": "shy"}})
+        compare(server, dict.fromkeys(ADAPTED))
+        assert server.ask("GET", "/v1/models/shy")[1]["parent"] == "box"
+        server.shelf.decoders()[0].player.failed = "it ended"
+        status, found, _ = server.ask("GET", "/health")
+        assert status == 503 and found["failed"] == {"box": "it ended"}
+        msgspec.convert(found, HealthAnswer)
+
+
+def test_refusals_have_the_form_they_are_said_to(server: Running) -> None:
+    """Of every route, by its own protocol."""
+    file = description()
+    for route in routes():
+        if route.body is None:
+            continue
+        status, found, _ = server.ask("POST", route.path, {"no such field": 1})
+        operation = file["paths"][route.path]["post"]
+        said = operation["responses"][str(status)]["content"]["application/json"]["schema"]
+        whole = {**said, "components": file["components"]}
+        assert status == 400
+        jsonschema.Draft202012Validator(whole).validate(found)
 
 
 def test_another_method_is_told_which(server: Running) -> None:
