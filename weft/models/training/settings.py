@@ -58,8 +58,7 @@ class LoraSettings:
 
 @dataclass(frozen=True)
 class DataSettings:
-    """[data]: the text, or conversations. Relative paths start from the folder that weft is run
-    in."""
+    """[data]: text or conversations. Relative paths start from the folder that weft is run in."""
 
     paths: tuple[str, ...] = _of((), 'files, folders, patterns, or "stdlib" (Python\'s own source)')
     conversations: tuple[str, ...] = _of((), "JSON lines with messages, instead of paths")
