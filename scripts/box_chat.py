@@ -3,7 +3,9 @@ that it was not trained on, by which it is judged.
 
     python scripts/box_chat.py data FOLDER       # train.jsonl, held.jsonl, base/
     weft train examples/box-chat.toml
-    python scripts/box_chat.py ask MODEL         # the table of docs/box.md
+    weft quantize box-chat/model -o box-chat-int8 --scheme int8 --method search
+    python scripts/box_chat.py join weft/box-chat box-chat-int8
+    python scripts/box_chat.py ask weft/box-chat # the table of docs/box.md
 
 Everything follows from the seed and from Python's own docstrings.
 """
@@ -234,6 +236,16 @@ def held_out(world: World, seed: int) -> dict[str, list[Pair]]:
     }
 
 
+LICENSE = """\
+The weights and the tokenizer in this folder are part of weft. Copyright 2026 the weft authors.
+Licensed under the Apache License, Version 2.0: https://www.apache.org/licenses/LICENSE-2.0
+
+weft trained them on questions and answers that scripts/box_chat.py makes of the docstrings of
+Python 3.11.7's standard library: names, arguments and first sentences. The model answers with such
+sentences. They are Copyright (c) 2001-2023 Python Software Foundation, All Rights Reserved, and
+licensed under the PSF License Agreement, Version 2: https://docs.python.org/3/license.html
+It began as the model in weft/box, whose LICENSE names what that was trained on.
+"""
 MARKS = ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
 TEMPLATE = (
     "<|endoftext|>{% for m in messages %}"
@@ -296,6 +308,21 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="\n")
 
 
+def join(source: Path, folder: Path) -> None:
+    """The quantised model as it comes with weft: its weights in one file."""
+    import numpy as np
+
+    from weft.importers.safetensors import open_checkpoint, save_file
+    from weft.models.training.checkpoints import copy_tokenizer
+
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: np.array(value) for name, value in open_checkpoint(source).items()}
+    save_file(folder / "model.safetensors", weights, {"format": "pt"})
+    copy_tokenizer(source, folder)
+    _write(folder / "config.json", (source / "config.json").read_text(encoding="utf-8"))
+    _write(folder / "LICENSE", LICENSE)
+
+
 def ask(model_path: str, seed: int) -> None:
     """Prints how many held-out questions of each kind are answered right, as a table."""
     import weft
@@ -316,13 +343,16 @@ def ask(model_path: str, seed: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("data", "ask"))
-    parser.add_argument("where", help="data: a new folder; ask: a model")
+    parser.add_argument("what", choices=("data", "join", "ask"))
+    parser.add_argument("where", help="data, join: a new folder; ask: a model")
+    parser.add_argument("source", nargs="?", type=Path, help="join: the quantised folder")
     parser.add_argument("--rounds", type=int, default=60, help="how often each fact is asked about")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     if given.what == "data":
         write_data(Path(given.where), given.rounds, given.seed)
+    elif given.what == "join":
+        join(given.source, Path(given.where))
     else:
         ask(given.where, given.seed)
 

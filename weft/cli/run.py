@@ -112,18 +112,18 @@ def _read_turn() -> str:
 
 def _boxed(only: str) -> tuple[str, str]:
     """(model, prompt) where one argument was given: the model in the box, and that argument."""
+    from weft.models.box import CODE, NAMES
     from weft.models.hub.names import parse
 
     name = parse(only)
     named = name is not None and (only.endswith(".gguf") or name.store.is_dir())
+    named = named or only in NAMES
     file = only.endswith((".gguf", ".weft")) and os.path.isfile(only)
     if os.path.isdir(only) or file or named:
         raise click.UsageError(f"{only} is a model; give it a PROMPT")
     if re.fullmatch(r"\S+\.(gguf|weft|onnx|pt2)", only):
         raise click.UsageError(f"there is no file {only}; a prompt of one word may not end so")
-    from weft.models.box import box_folder
-
-    return str(box_folder()), only
+    return CODE, only
 
 
 def _note_on_prompt(prompt: str, alone: bool) -> None:
@@ -282,14 +282,23 @@ class Watch:
         }  # fmt: skip
 
 
-@click.command(epilog="Example:  weft chat MODEL --temperature 0.7 --system 'Answer in one line.'")
-@click.argument("path", metavar="MODEL", type=click.Path())
+@click.command(
+    epilog="""\b
+Example:  weft chat
+          weft chat MODEL --temperature 0.7 --system 'Answer in one line.'
+"""
+)
+@click.argument("path", metavar="[MODEL]", type=click.Path(), required=False)
 @generation_options
 @click.option("--system", help="The system message, for models that have one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per turn.")
-def chat(path: str, system: str | None, as_json: bool, **options: Any) -> None:
-    """Talk with MODEL, a folder, a GGUF file or ORG/NAME; it needs a chat template. A turn reads
+def chat(path: str | None, system: str | None, as_json: bool, **options: Any) -> None:
+    """Talk with MODEL, a folder, a GGUF file or ORG/NAME; it needs a chat template. By default it
+    is box-chat, which comes with weft and answers questions about Python's library. A turn reads
     only what is new in the conversation. An empty line or the end of input leaves."""
+    from weft.models.box import CHAT
+
+    path = path or CHAT
     model = load_decoder(path, options)
     if model.tokenizer is None or not model.tokenizer.has_chat:
         raise UsageError(

@@ -31,10 +31,10 @@ def bytes_of(text: str | None, option: str) -> int | None:
 
 
 @click.command(
-    epilog="Example:  weft serve ./my-model --port 8000   then   curl "
+    epilog="Example:  weft serve box --port 8000   then   curl "
     'localhost:8000/v1/completions -d \'{"prompt": "Once", "max_tokens": 20}\''
 )
-@click.argument("models", nargs=-1, required=True)
+@click.argument("models", nargs=-1)
 @listens(8000)
 @click.option(
     "--sequences",
@@ -94,15 +94,17 @@ def bytes_of(text: str | None, option: str) -> int | None:
 def serve(models: tuple[str, ...], parallel: str, split: str | None, **options: Any) -> int:
     """Serve MODELS over HTTP: OpenAI's, Anthropic's and Ollama's protocols.
 
-    A model is a folder, a GGUF file or ORG/NAME, or NAME=one of these. Answers are functions of
+    A model is a folder, a GGUF file or ORG/NAME, or NAME=one of these; by default it is box-chat,
+    the small model that comes with weft, and box is the other one. Answers are functions of
     model, request and seed: no load, cache or batch changes them."""
     from weft.serve.needs import need
 
     need()
+    from weft.models.box import CHAT
     from weft.serve.shelf import named
 
     key = key_to(options)
-    paths = named(models)
+    paths = named(models or (CHAT,))
     if len(paths) > 1 and options["draft_model"]:
         raise UsageError("--draft-model drafts for one model; serve the others by themselves")
     if len(paths) > 1 and launched() > 1:

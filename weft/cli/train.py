@@ -118,25 +118,25 @@ def _note(text: str) -> None:
 
 
 @click.command(epilog="Example:  weft merge BASE run/adapter -o merged")
-@click.argument("base", type=click.Path(path_type=Path))
-@click.argument("adapter", type=click.Path(path_type=Path))
+@click.argument("base", type=click.Path())
+@click.argument("adapter", type=click.Path())
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="New folder.")
 @click.option(
     "--dtype", type=click.Choice(["float32", "float16", "bfloat16"]),
     help="Of the weights written; default: the model's.",
 )  # fmt: skip
 @takes_model
-def merge(base: Path, adapter: Path, output: Path, dtype: str | None, yes: bool) -> None:
+def merge(base: str, adapter: str, output: Path, dtype: str | None, yes: bool) -> None:
     """Add the LoRA ADAPTER (PEFT layout) to the weights of BASE: a model folder of its own. Either
     is a folder or ORG/NAME. Packed weights become floats."""
     from weft.core.dtypes import as_dtype
     from weft.models.adapters import merge_folders, other_base
 
-    base, adapter = (Path(model_path(str(path), yes)) for path in (base, adapter))
-    wide = merge_folders(base, adapter, output, None if dtype is None else as_dtype(dtype))
+    model, added = (Path(model_path(path, yes)) for path in (base, adapter))
+    wide = merge_folders(model, added, output, None if dtype is None else as_dtype(dtype))
     if wide is not None:
         _note(f"{base} holds packed weights; {output} holds them in {wide}, with the adapter added")
-    why = other_base(base, adapter)
+    why = other_base(model, added)
     if why is not None:
         _note(f"{why}; unless they are the same model, {output} is of no use")
     click.echo(str(output))

@@ -1,4 +1,4 @@
-"""The model in the box: a small decoder, trained by weft itself, that comes with the package."""
+"""The models in the box: small decoders, trained by weft itself, that come with the package."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from pathlib import Path
 from weft.core.errors import ModelError
 from weft.core.hints import command
 
+CODE, CHAT = "box", "box-chat"  # what writes Python code, and what answers
+NAMES = (CODE, CHAT)  # each is also the name of its folder in the package
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
 
 
-def box_folder() -> Path:
-    """The folder of the model that is shipped inside the package. Raises ModelError when its files
+def box_folder(name: str = CODE) -> Path:
+    """The folder of a model that is shipped inside the package. Raises ModelError when its files
     are not there."""
-    folder = Path(__file__).parent.parent / "box"
-    missing = [name for name in FILES if not (folder / name).exists()]
+    folder = Path(__file__).parent.parent / name
+    missing = [file for file in FILES if not (folder / file).exists()]
     if missing:
         raise ModelError(
-            f"this installation lacks the model in the box ({folder / missing[0]} is missing); "
+            f"this installation lacks the model {name} ({folder / missing[0]} is missing); "
             f"name a model folder: {command('run', 'MODEL', 'PROMPT')}"
         )
     return folder

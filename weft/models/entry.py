@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from weft.core.errors import FileFormatError, ModelError, OutOfMemoryError, UsageError
+from weft.models.box import NAMES
 from weft.program.bundle import is_bundle
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def load(
 ) -> Model:
     """The model in a Hugging Face folder (config.json, safetensors, tokenizer.json) or a GGUF file,
     or one of a hub by its name (ORG/NAME, ORG/NAME@REVISION, ORG/NAME:FILE.gguf or :Q4_K_M), which
-    is fetched into huggingface_hub's cache where that lacks it.
+    is fetched into huggingface_hub's cache where that lacks it; or "box" or "box-chat", weft's own.
 
     device: see `weft.backends.registry.get`; "oracle" computes with NumPy. dtype: None keeps the
     checkpoint's (packed weights stay packed); "float32", "float16" or "bfloat16" converts the
@@ -85,9 +86,10 @@ def naming(folder: Path) -> Iterator[None]:
 
 
 def located(path: str | os.PathLike[str]) -> Path:
-    """What is there under the path, else the model of that name, fetched where it has to be."""
+    """What is there under the path, else the model of that name, fetched where it has to be; "box"
+    and "box-chat" are names."""
     found = Path(path)
-    if not os.path.exists(found):
+    if path in NAMES or not os.path.exists(found):
         from weft.models.hub.resolve import resolve
 
         found = resolve(path)

@@ -14,6 +14,7 @@ from weft.core.files import default_directory, write_json
 from weft.core.places import check_inside
 from weft.importers.hf_config import read_object
 from weft.importers.safetensors import shard_names
+from weft.models.box import NAMES, box_folder
 from weft.models.hub.names import Name, is_gguf, parse
 
 if TYPE_CHECKING:
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 
 
 def resolve(model: str | os.PathLike[str], agree: Agree | None = None) -> Path:
-    """The path of `model`: of what is there under that path; else, where a string has the form of a
-    name (ORG/NAME, with @REVISION and :FILE.gguf or :QUANTISATION), of the model in
+    """The path of `model`: "box" and "box-chat" are the models that come with weft ("./box" is a
+    folder of that name here); else what is there under that path; else, where a string has the form
+    of a name (ORG/NAME, with @REVISION and :FILE.gguf or :QUANTISATION), of the model in
     huggingface_hub's cache, which is fetched where it lacks. The hub is not asked about what is
     there whole (`weft pull` does). `agree` is given what is about to be fetched, and raises to
     refuse; without it a line on stderr says so. A path that is neither comes back as it is.
@@ -30,6 +32,12 @@ def resolve(model: str | os.PathLike[str], agree: Agree | None = None) -> Path:
     Raises HubError, StorageError, ModelError.
     """
     path = Path(model)
+    if isinstance(model, str) and model in NAMES:
+        if os.path.exists(model):
+            _say(f"{model} is the model that comes with weft; what lies here is ./{model}")
+        return box_folder(model)
+    if str(path) in NAMES:
+        return path.absolute()  # "./box", which as a string would be the name
     name = parse(model) if isinstance(model, str) and not os.path.exists(model) else None
     if name is None:
         return path
@@ -38,15 +46,20 @@ def resolve(model: str | os.PathLike[str], agree: Agree | None = None) -> Path:
         return found
     from weft.models.hub import fetch
 
+    _say(f"there is no file or folder {model} here: looking for {name} on the hub")
     try:
         listing = fetch.look_up(name)
     except HubError as error:
         found = offline(name)
         if found is None:
             raise
-        print(f"weft: {str(error).splitlines()[0]}; the cache has it", file=sys.stderr)
+        _say(f"{str(error).splitlines()[0]}; the cache has it")
         return found
     return fetch.fetch(listing, agree)
+
+
+def _say(text: str) -> None:
+    print(f"weft: {text}", file=sys.stderr)
 
 
 def cached(name: Name) -> Path | None:
