@@ -91,6 +91,8 @@ def test_what_launches_take(folder: Path, tmp_path: Path) -> None:
             assert "not measured: gfx942 is not here" in timed
             continue
         assert "GFLOP/s and" in timed and "not measured" not in timed
+        shares = [float(x) for x in re.findall(r'style="width:([0-9.]+)%"', timed)]
+        assert max(shares, default=0) <= 100
         times = [float(x) for x in re.findall(r'<td class="n">(\d+\.\d{3})</td>', timed)]
         launches = page.split("<h3>Launches</h3>")[1].split("<h3>")[0]
         each = [float(x) for x in re.findall(r'<td class="n">(\d+\.\d{3})</td></tr>', launches)]

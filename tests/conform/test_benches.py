@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from weft.backends import registry
 from weft.backends.llvm import gpu_target, offline
 from weft.cli.bench import bench
-from weft.conform import bench_train, gradients, side_by_side
+from weft.conform import bench_train, gradients, profile, roofline, side_by_side
 from weft.conform.gpt import GPT, Shape, Trainer
 from weft.conform.harness import run_kernel
 from weft.conform.report import Report, run_checks
@@ -194,3 +194,15 @@ def test_the_peak_of_a_program_is_its_own() -> None:
     held = np.ones(20 << 20)  # 160 MiB
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert 5 < float(done.stdout) < 120 < peak_rss_mib(), held.shape
+
+
+def test_no_table_shows_more_than_a_device_can_do() -> None:
+    """A share above the most says nothing of a kernel: caches, or less work than at full size."""
+    steps = [
+        profile.StepTime("k", "gather", 1e-6, 0, 22_130),
+        profile.StepTime("m", "dot", 1.0, 1, 1),
+    ]
+    rows = profile.rows(profile.totals(steps, roofline.Roofline(1.0, 1.0)))
+    assert [row[-2] for row in rows] == ["0.00", "-"]
+    shown = [roofline.shown(x) for x in (0.5, 1.0, 1.004, 1.006, 22.13)]
+    assert shown == ["0.50", "1.00", "1.00", "-", "-"]

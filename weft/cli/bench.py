@@ -73,7 +73,7 @@ def ops(
     result["threads"] = found.caps.cores
     rows = [
         [n, r["median_ms"], r["min_ms"], r.get("gflops", r.get("gflops_full", "")),
-         r.get("gbs", ""), f"{r['roofline']:.2f}"]
+         r.get("gbs", ""), roofline.shown(r["roofline"])]
         for n, r in result["results"].items()
     ]  # fmt: skip
     emit(result, as_json, ["case", "median ms", "min ms", "GFLOP/s", "GB/s", "roofline"], rows)
@@ -150,7 +150,7 @@ def model(
         roof = _roof(result)
         result["profile"] = bench_model.profile(options, roof, Path(profile))
     rows = [
-        [n, r["median_tok_s"], r["min_tok_s"], r["max_tok_s"], f"{r['roofline']:.2f}"]
+        [n, r["median_tok_s"], r["min_tok_s"], r["max_tok_s"], roofline.shown(r["roofline"])]
         for n, r in result["results"].items()
     ]
     emit(result, as_json, ["case", "median tok/s", "min", "max", "roofline"], rows)
@@ -191,7 +191,7 @@ def nets(
         raise UsageError(f"no case matches --only {only!r}; there are {known}")
     header = ["case", "median ms", "min ms", "GFLOP/s", "of FMA peak", "launches"]
     rows = [
-        [n, r["median_ms"], r["min_ms"], r["gflops"], f"{r['roofline']:.2f}", r["launches"],
+        [n, r["median_ms"], r["min_ms"], r["gflops"], roofline.shown(r["roofline"]), r["launches"],
          *(f"{r.get('peers', {}).get(p, {}).get('times_ratio', '')}" for p in peers)]
         for n, r in result["results"].items()
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from weft.conform.roofline import Roofline
+from weft.conform.roofline import Roofline, shown
 from weft.core.files import write_text
 from weft.kernel.tiles import has_tiles
 from weft.program.device import OWN_KERNEL
@@ -94,7 +94,7 @@ def rows(totals: Sequence[Mapping[str, Any]], prefix: str = "") -> list[list[Any
     """The rows of the printed table of `totals` under HEADER."""
     return [
         [f"{prefix}{r['kernel']}"[:60], r["runs"], f"{r['ms']:.3f}", f"{r['share'] * 100:.1f}",
-         r["gbs"], r["gflops"], f"{r['roofline']:.2f}", r["ops"][:60]]
+         r["gbs"], r["gflops"], shown(r["roofline"]), r["ops"][:60]]
         for r in totals
     ]  # fmt: skip
 

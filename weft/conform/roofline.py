@@ -2,7 +2,9 @@
 
 A benchmark figure means little alone. Beside it stands its share of the roofline (Williams,
 Waterman, Patterson, "Roofline", CACM 2009): FLOPs over the measured FMA peak, or bytes over the
-measured read bandwidth, whichever is larger. A share above 1 is a measuring mistake.
+measured read bandwidth, whichever is larger. No device does more than its most: a share above 1
+says that the data came from caches, or that there was less work than at full size, so tables leave
+it out.
 """
 
 from __future__ import annotations
@@ -41,6 +43,11 @@ class Roofline:
         peak = self.tile_gflops if tiles and self.tile_gflops else self.gflops
         floor = max(flops / (peak * 1e9), nbytes / (self.read_gbs * 1e9))
         return floor / seconds if seconds > 0 else 0.0
+
+
+def shown(share: float) -> str:
+    """The share as tables print it: "-" where it is above 1, and so says nothing."""
+    return f"{share:.2f}" if round(share, 2) <= 1 else "-"
 
 
 def _width(caps: Caps) -> tuple[int, int]:

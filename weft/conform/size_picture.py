@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,21 +26,50 @@ def draw(runs: Sequence[dict[str, Any]], path: Path) -> None:
         panels.append(("kl", "KL divergence, nats per token"))
     for axes, (key, label) in zip(made.subplots(1, len(panels), squeeze=False)[0], panels):
         shown = [run for run in runs if run.get(key)]
-        order = sorted(shown, key=lambda run: (run["weight_bytes"], run[key]))
-        for run in shown:
-            i, left = runs.index(run), order.index(run) % 2  # names of neighbours on either side
-            size = run["weight_bytes"] / 2**20
-            color = f"C{i % 10}"
+        points = [(run["weight_bytes"] / 2**20, run[key]) for run in shown]
+        for run, (size, value) in zip(shown, points):
             # The error of a loss is that of the text, the same for all: what differs is `excess`.
             error = run.get("excess_loss_error" if key == "loss" else "kl_error") or 0.0
-            axes.errorbar(size, run[key], yerr=error, fmt="o", color=color, capsize=3)
-            axes.annotate(
-                run["name"], (size, run[key]), xytext=(-6 if left else 6, 5),
-                textcoords="offset points", ha="right" if left else "left", fontsize=8, color=color,
-            )  # fmt: skip
+            axes.errorbar(size, value, yerr=error, fmt="o", color=_color(runs, run), capsize=3)
         if key == "kl":
             axes.set_yscale("log")
         axes.set(xlabel="weights, MiB", ylabel=label)
         axes.margins(x=0.5, y=0.15)
         axes.grid(alpha=0.3)
+        _name(axes, points, [run["name"] for run in shown], [_color(runs, run) for run in shown])
     save_figure(made, path)
+
+
+def _color(runs: Sequence[dict[str, Any]], run: dict[str, Any]) -> str:
+    return f"C{runs.index(run) % 10}"
+
+
+def _name(
+    axes: Any, points: Sequence[tuple[float, float]], names: Sequence[str], colors: Sequence[str]
+) -> None:
+    """Writes each name beside its point, where it covers no other name and no point."""
+    from matplotlib.transforms import Bbox
+
+    axes.figure.canvas.draw()  # so that the limits and the sizes of texts are known
+    inside = axes.get_window_extent()
+    places = [axes.transData.transform(point) for point in points]
+    taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in places]
+    for point, name, color in sorted(zip(points, names, colors), key=lambda named: -named[0][1]):
+        best, least = None, 0.0
+        for far, side in itertools.product((5, 16, 27, 38), ("left", "right")):
+            for up in (far, -far - 6):
+                text = axes.annotate(
+                    name, point, xytext=(8 if side == "left" else -8, up), fontsize=8,
+                    textcoords="offset points", ha=side, color=color,
+                )  # fmt: skip
+                box = text.get_window_extent()
+                cost = far + 1e3 * sum(box.overlaps(other) for other in taken)
+                cost += 1e3 * (not (inside.x0 <= box.x0 and box.x1 <= inside.x1))
+                if best is None or cost < least:
+                    if best is not None:
+                        best[0].remove()
+                    best, least = (text, box), cost
+                else:
+                    text.remove()
+        assert best is not None
+        taken.append(best[1])

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from weft.conform.harness import program_of
-from weft.conform.roofline import Roofline
+from weft.conform.roofline import Roofline, shown
 from weft.conform.tune_cases import Case
 from weft.core import dtypes as dt, tuned
 from weft.core.errors import WeftError
@@ -267,6 +267,6 @@ def table_rows(choices: Sequence[Choice]) -> list[list[Any]]:
                 base = next(r.ms for r in measured if not r.config)
                 figures = ["", "", ""]
                 if m.ms < math.inf:
-                    figures = [f"{m.ms:.4f}", f"{m.ms / base:.3f}", f"{m.roofline:.2f}"]
+                    figures = [f"{m.ms:.4f}", f"{m.ms / base:.3f}", shown(m.roofline)]
                 out.append([c.kind, c.shapes, label, name, *figures, m.why or " ".join(marks)])
     return out
