@@ -29,6 +29,8 @@ def direct_call(
     if found is None:
         return None
     makers, play = found
+    if not makers:  # nothing comes of it: None would say that nothing was done
+        return None
 
     def several(arguments: tuple[Any, ...]) -> Any:
         if not all(holds() for holds in guards) or any(content(t) is not v for t, v in bound):
