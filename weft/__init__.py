@@ -11,7 +11,10 @@ import sys
 from functools import cache
 from importlib import import_module
 from types import FunctionType, ModuleType
-from typing import Any
+
+TYPE_CHECKING = False  # typing takes longer to import than all of this
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.2.0"
 

@@ -34,8 +34,7 @@ def _address_space() -> int:
 
 
 def _restrict() -> None:
-    """No files written, no core dumped, no terminal's Ctrl-C: the parent decides when to stop."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """No files written, no core dumped."""
     if resource is not None:
         for name, most in (("CORE", 0), ("FSIZE", 0), ("NOFILE", 64)):
             _limit(getattr(resource, f"RLIMIT_{name}"), most)
@@ -65,6 +64,7 @@ def _answer(worker: Any, data: bytes) -> bytes:
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     path, *folders = sys.argv[1:]
     sys.path += folders
     source = os.fdopen(0, "rb")
