@@ -29,7 +29,7 @@ LOOKED_UP = re.compile(
     r"|\bfrom\s+['\"]weft['\"]|\bimport\(['\"]weft['\"]\)|\brequire\(['\"]weft['\"]\)"
     r"|(?:dependencies|requires)\s*=\s*\[[^\]]*['\"]weft['\"<>=]"
 )
-EXTRA = re.compile(r"pip install[^\n`;&|]*?['\"]?(?:\.|/)[\w./]*\[([\w,]+)\]")
+EXTRA = re.compile(r"pip install[^\n`;&|]*?['\"]?(?:\.|/)[\w./]*\[([a-z,]+)\]")
 
 
 def pages() -> list[Path]:
